@@ -1,0 +1,381 @@
+// refold_demo: the main job on one model, from end to end. Shares heads at several ratios, runs every
+// variant, and writes what it costs and what it gains as a table, report.json and report.html.
+//
+// Every variant is measured in a process of its own (this program again, with --measure), so that its memory
+// is its memory; speed is measured at the end in one process, in turns, beside stock llama.cpp.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "compress/compress.h"
+#include "core/error.h"
+#include "core/files.h"
+#include "core/interrupt.h"
+#include "core/parallel.h"
+#include "core/sha256.h"
+#include "core/text.h"
+#include "eval/perplexity.h"
+#include "eval/speed.h"
+#include "eval/stock.h"
+#include "model/accounting.h"
+#include "report/report.h"
+#include "text/sampler.h"
+#include "text/tokenizer.h"
+
+namespace refold {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr int64_t kContext = 1024;
+constexpr int64_t kGenerated = 64;
+
+struct Arguments {
+    std::string model, name, text, output = "build/demo";
+    std::vector<double> ratios = {0.1, 0.3};
+    std::string prompt = "Why is the sky blue?";
+    int threads = default_threads();
+    int64_t windows = 4;
+    SpeedOptions speed{.prefill = 512, .decode = 128, .rounds = 3, .seed = 0};
+    bool measure = false;
+};
+
+// ---- one variant, in its own process ----
+
+std::string generate(Engine& engine, const Tokenizer& tokenizer, const std::string& prompt) {
+    const bool chat = tokenizer.has_chat_template();
+    const std::string text =
+        chat ? tokenizer.apply_chat_template(std::vector<ChatMessage>{{"user", prompt}}) : prompt;
+    std::vector<int32_t> tokens = tokenizer.encode(text, true, chat), generated;
+    Sampler greedy({});
+    while (static_cast<int64_t>(generated.size()) < kGenerated) {
+        const int32_t next = greedy.choose(engine.evaluate(tokens));
+        if (tokenizer.is_end_of_generation(next)) break;
+        generated.push_back(next);
+        tokens = {next};
+    }
+    return tokenizer.decode(generated, false);
+}
+
+// Prints one line of JSON.
+void measure(const Arguments& a) {
+    const Tokenizer tokenizer(a.model);
+    EngineOptions options;
+    options.threads = a.threads;
+    options.context = kContext;
+    // The mapped file is gone before memory is measured: what counts is what running takes.
+    Engine engine = [&] { return Engine(load_model(a.model), options); }();
+    const std::string generated = generate(engine, tokenizer, a.prompt);
+    const uint64_t resident = resident_bytes();
+
+    engine.truncate(0);
+    const std::vector<int32_t> tokens = tokenizer.encode(read_text_file(a.text), tokenizer.adds_bos(), false);
+    PerplexityOptions how;
+    how.context = kContext;
+    how.max_windows = a.windows;
+    const PerplexityResult ppl = perplexity(engine, tokens, how);
+    const EngineMemory memory = engine.memory();
+    const json out = {{"resident_weight_bytes", memory.weight_bytes},
+                      {"resident_set_bytes", resident},
+                      {"generated", generated},
+                      {"perplexity", ppl.perplexity},
+                      {"standard_error", ppl.standard_error},
+                      {"tokens_scored", ppl.tokens_scored},
+                      {"windows", ppl.windows}};
+    fmt::print("{}\n", out.dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+// Runs this program again and returns what it prints; its progress goes to our stderr.
+std::string run_self(const std::vector<std::string>& arguments) {
+    int pipe_ends[2];
+    if (pipe2(pipe_ends, O_CLOEXEC) != 0)
+        fail(ErrorCode::io, "demo", "cannot make a pipe: {}", std::strerror(errno));
+    std::vector<char*> argv;
+    std::string self = "/proc/self/exe";
+    argv.push_back(self.data());
+    std::vector<std::string> copies = arguments;
+    for (auto& argument : copies) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    const pid_t child = fork();
+    if (child < 0) fail(ErrorCode::io, "demo", "cannot start a process: {}", std::strerror(errno));
+    if (child == 0) {
+        dup2(pipe_ends[1], STDOUT_FILENO);
+        execv(self.c_str(), argv.data());
+        _exit(127);
+    }
+    close(pipe_ends[1]);
+    std::string out;
+    char buffer[4096];
+    // An interrupt reaches the child as well; its end closes the pipe.
+    for (ssize_t got; (got = read(pipe_ends[0], buffer, sizeof buffer)) != 0;) {
+        if (got > 0) out.append(buffer, static_cast<size_t>(got));
+        if (got < 0 && errno != EINTR) break;
+    }
+    close(pipe_ends[0]);
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+    check_interrupt();
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        fail(ErrorCode::io, "demo", "measuring failed, see above");
+    return out;
+}
+
+// ---- all variants ----
+
+void say(const std::string& line) { fmt::print(stderr, "{}\n", line); }
+
+std::string percent(double ratio) { return fmt::format("{:g} %", 100 * ratio); }
+
+std::string file_hash(const std::string& path) {
+    const MappedFile file(path);
+    return sha256_hex(file.bytes());
+}
+
+std::string first_match(const char* path, const std::string& key) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+        if (!line.starts_with(key)) continue;
+        const size_t start = line.find_first_not_of(" \t:", key.size());
+        return start == std::string::npos ? "" : line.substr(start);
+    }
+    return "";
+}
+
+Machine this_machine(int threads) {
+    const std::string memory = first_match("/proc/meminfo", "MemTotal");
+    return {first_match("/proc/cpuinfo", "model name"), threads,
+            std::strtoull(memory.c_str(), nullptr, 10) * 1024};
+}
+
+std::string utc_now() {
+    const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+    std::tm utc{};
+    gmtime_r(&now, &utc);
+    char text[32];
+    std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &utc);
+    return text;
+}
+
+// What topology and file say, without running anything.
+Variant describe(const std::string& name, const Model& model, const std::string& path) {
+    const Cost cost = account(model).model;
+    Variant v;
+    v.name = name;
+    v.file = fs::path(path).filename().string();
+    v.sha256 = file_hash(path);
+    v.parameters = cost.parameters;
+    v.file_bytes = fs::file_size(path);
+    v.kv_bytes_per_token = cost.kv_bytes_per_token;
+    v.topology = topology_map(model);
+    return v;
+}
+
+void add_measured(Variant& v, const std::string& path, const Arguments& a) {
+    say(fmt::format("{}: running it in a process of its own", v.name));
+    const json m = json::parse(
+        run_self({"--measure", "--model", path, "--text", a.text, "--prompt", a.prompt, "--threads",
+                  std::to_string(a.threads), "--windows", std::to_string(a.windows)}));
+    v.resident_weight_bytes = m.at("resident_weight_bytes");
+    v.resident_set_bytes = m.at("resident_set_bytes");
+    v.prompt = a.prompt;
+    v.generated = m.at("generated");
+    // JSON has no infinity: null stands for it.
+    const auto real = [&](const char* key) {
+        return m.at(key).is_null() ? HUGE_VAL : m.at(key).get<double>();
+    };
+    v.perplexity =
+        PerplexityFigure{real("perplexity"), real("standard_error"), m.at("tokens_scored"),
+                         fmt::format("Text {}; windows: {}, of {} tokens without overlap, the first token of "
+                                     "each not scored; tokens scored: {}.",
+                                     fs::path(a.text).filename().string(), m.at("windows").get<int64_t>(),
+                                     kContext, format_count(m.at("tokens_scored").get<uint64_t>()))};
+}
+
+void add_speed(std::vector<Variant>& variants, const std::vector<std::string>& paths, const Arguments& a) {
+    EngineOptions options;
+    options.threads = a.threads;
+    options.context = a.speed.prefill + a.speed.decode;
+    std::vector<std::unique_ptr<Engine>> engines;
+    std::vector<SpeedSubject> subjects;
+    for (size_t i = 0; i < paths.size(); ++i) {
+        engines.push_back(std::make_unique<Engine>(load_model(paths[i]), options));
+        engines.back()->pause();
+        subjects.push_back(subject(variants[i].name, *engines.back()));
+    }
+    StockOptions stock_options;
+    stock_options.threads = a.threads;
+    stock_options.context = options.context;
+    StockLlama stock(paths.front(), stock_options);
+    stock.pause();
+    subjects.push_back(subject("stock llama.cpp", stock));
+    say(fmt::format("speed: {} tokens of prompt, {} decoded, all in turns", a.speed.prefill, a.speed.decode));
+    const auto results = measure_speed(std::move(subjects), engines.front()->n_vocab(), a.speed);
+    const SpeedResult& base = results.back();
+    const auto figure = [](const SpeedSeries& own, const SpeedSeries& other) {
+        return SpeedFigure{own.median(), other.median(), ratio(own, other)};
+    };
+    for (size_t i = 0; i < variants.size(); ++i) {
+        variants[i].prefill = figure(results[i].prefill, base.prefill);
+        variants[i].decode = figure(results[i].decode, base.decode);
+    }
+}
+
+// Same tensors of the same shapes and types: whatever the values, stock llama.cpp runs both equally fast.
+bool stored_alike(const Model& a, const Model& b) {
+    return std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(),
+                      [](const auto& x, const auto& y) {
+                          return x.first == y.first && x.second.type == y.second.type &&
+                                 x.second.shape == y.second.shape;
+                      });
+}
+
+std::string stock_note(bool same_types) {
+    const std::string timed =
+        "Stock llama.cpp was timed once, in turns with all variants, on the dense file; ";
+    if (same_types)
+        return timed +
+               "it stands for the shared ones too, which have the same shapes and types when written out "
+               "without sharing.";
+    return timed +
+           "some tensors of the shared variants have another type, so its speed on them written out without "
+           "sharing would differ a little.";
+}
+
+std::vector<std::string> commands(const Arguments& a) {
+    const auto name = [](const std::string& path) { return fs::path(path).filename().string(); };
+    std::vector<std::string> lines = {
+        fmt::format("refold_demo --model {} --text {} --ratios {:g} --windows {} --threads {} --prefill {} "
+                    "--decode {} --rounds {}",
+                    name(a.model), name(a.text), fmt::join(a.ratios, ","), a.windows, a.threads,
+                    a.speed.prefill, a.speed.decode, a.speed.rounds),
+        "# or one by one:"};
+    for (const double r : a.ratios) {
+        const std::string out = fmt::format("shared-{:g}.gguf", r);
+        lines.push_back(fmt::format("refold compress {} -o {} --method direct_share --set ratio={:g}",
+                                    name(a.model), out, r));
+        lines.push_back(fmt::format("refold eval ppl {} --text {} --context {} --max-windows {} --threads {}",
+                                    out, name(a.text), kContext, a.windows, a.threads));
+        lines.push_back(fmt::format("refold bench {} --prefill {} --decode {} --threads {}", out,
+                                    a.speed.prefill, a.speed.decode, a.threads));
+    }
+    return lines;
+}
+
+void demo(const Arguments& a) {
+    const auto start = std::chrono::steady_clock::now();
+    read_text_file(a.text);  // a missing text is told before minutes of work
+    std::error_code failed;
+    fs::create_directories(a.output, failed);
+    if (failed) fail(ErrorCode::io, "demo", "cannot make the folder '{}': {}", a.output, failed.message());
+    const Model dense = load_model(a.model);
+
+    Comparison c;
+    c.model = a.name.empty() ? fs::path(a.model).stem().string() : a.name;
+    c.title = c.model + ": dense and with shared heads";
+    c.source = fs::path(a.model).filename().string();
+    c.version = REFOLD_VERSION;
+    c.date = utc_now();
+    c.machine = this_machine(a.threads);
+    c.commands = commands(a);
+    c.notes = {
+        "Shared variants are as DirectShare leaves them: nothing was trained or refitted after sharing.",
+        fmt::format("Speed: rounds {} (median), prompt {} tokens, then {} decoded, threads {}. Generated "
+                    "texts: greedy, at most {} tokens.",
+                    a.speed.rounds, a.speed.prefill, a.speed.decode, a.threads, kGenerated),
+    };
+    std::vector<std::string> paths = {a.model};
+    c.variants.push_back(describe("dense", dense, a.model));
+    c.sha256 = c.variants.front().sha256;
+    bool same_types = true;
+    for (const double r : a.ratios) {
+        const std::string name = percent(r) + " shared";
+        say(fmt::format("{}: sharing heads", name));
+        const std::vector<std::string> settings = {fmt::format("ratio={:g}", r)};
+        const Compression result =
+            compress(dense, recipe_from_method("direct_share", settings), REFOLD_VERSION);
+        paths.push_back((fs::path(a.output) / fmt::format("shared-{:g}.gguf", r)).string());
+        save_model(result.model, paths.back(), true);
+        same_types = same_types && stored_alike(without_sharing(result.model), dense);
+        c.variants.push_back(describe(name, result.model, paths.back()));
+        c.variants.back().recipe = to_yaml(result.recipe);
+    }
+    c.notes.push_back(stock_note(same_types));
+    for (size_t i = 0; i < paths.size(); ++i) add_measured(c.variants[i], paths[i], a);
+    add_speed(c.variants, paths, a);
+
+    const std::string json_path = (fs::path(a.output) / "report.json").string(),
+                      html_path = (fs::path(a.output) / "report.html").string();
+    write_file(json_path, to_json(c));
+    write_file(html_path, to_html(c));
+    fmt::print("\n{}\n", to_table(c));
+    for (const auto& v : c.variants) fmt::print("{}: \"{}\" ->\n    {}\n", v.name, v.prompt, v.generated);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    fmt::print("\nreport: {} and {} ({})\n", html_path, json_path, format_seconds(seconds));
+}
+
+int run(int argc, char** argv) {
+    Arguments a;
+    CLI::App app{
+        "Shares heads of a model at several ratios and compares the results with the dense model.\n"
+        "example: refold_demo --model model.gguf --text text.txt -o build/demo --ratios 0.1,0.3"};
+    app.add_option("--model", a.model, "GGUF file of the dense model")->required()->check(CLI::ExistingFile);
+    app.add_option("--name", a.name, "what the report calls the model; default: the file's name");
+    app.add_option("--text", a.text, "UTF-8 text for perplexity")->required()->check(CLI::ExistingFile);
+    app.add_option("-o,--output", a.output, "folder for models and reports")->capture_default_str();
+    app.add_option("--ratios", a.ratios, "parts of all heads to share")
+        ->delimiter(',')
+        ->check(CLI::Range(0.0, 1.0))
+        ->capture_default_str();
+    app.add_option("--prompt", a.prompt, "what the sample texts answer")->capture_default_str();
+    app.add_option("--threads", a.threads, "threads")->check(CLI::Range(1, 512))->capture_default_str();
+    app.add_option("--windows", a.windows, "windows of text for perplexity, 0: all")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
+    app.add_option("--prefill", a.speed.prefill, "tokens of prompt when timing")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_option("--decode", a.speed.decode, "tokens decoded after it when timing")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_option("--rounds", a.speed.rounds, "rounds of timing; medians are reported")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_flag("--measure", a.measure)->group("");
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : refold::exit_code(ErrorCode::usage);
+    }
+    install_interrupt_handlers();
+    try {
+        if (a.measure) {
+            measure(a);
+        } else {
+            demo(a);
+        }
+    } catch (const Error& error) {
+        say(fmt::format("refold_demo: {}", error.what()));
+        return refold::exit_code(error.code());
+    } catch (const std::exception& error) {
+        say(fmt::format("refold_demo: {}", error.what()));
+        return 1;
+    }
+    return 0;
+}
+
+}  // namespace
+}  // namespace refold
+
+int main(int argc, char** argv) { return refold::run(argc, argv); }

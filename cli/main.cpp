@@ -1,0 +1,107 @@
+// refold: one command table. Errors become messages and exit codes here and nowhere else.
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "cli/help.h"
+#include "cli/output.h"
+#include "cli/verb.h"
+#include "core/error.h"
+#include "core/interrupt.h"
+#include "core/text.h"
+
+namespace refold::cli {
+namespace {
+
+constexpr Verb kVerbs[] = {
+    {"pull", "Fetch a model into the cache, or list what can be fetched", pull_verb},
+    {"inspect", "Show a model's architecture, what it shares and what it costs", inspect_verb},
+    {"run", "Continue a text", run_verb},
+    {"chat", "Talk with a model", chat_verb},
+    {"logits", "Write the logits of every token of a text to a file", logits_verb},
+    {"tokenize", "Show the tokens of a text, or the text of tokens", tokenize_verb},
+    {"methods", "List the compression methods, or describe one", methods_verb},
+    {"compress", "Apply a recipe, or one method, to a model", compress_verb},
+    {"eval", "Measure a model's quality", eval_verb},
+    {"bench", "Measure speed and memory, beside stock llama.cpp", bench_verb},
+    {"export", "Write a model without sharing, for other programs", export_verb},
+};
+
+constexpr int kUsage = 2;
+
+std::string overview() {
+    std::string text =
+        "refold makes pretrained transformers smaller and faster by sharing weights, and runs them.\n\n"
+        "Usage: refold VERB [OPTIONS] ...\n\nVerbs:\n";
+    for (const Verb& verb : kVerbs) text += fmt::format("  {:<10} {}\n", verb.name, verb.description);
+    return text +
+           "\nrefold VERB --help describes a verb, refold --version prints the version.\n\n"
+           "Examples:\n"
+           "  refold pull smollm2-135m-instruct\n"
+           "  refold run smollm2-135m-instruct -p \"The capital of France is\" -n 32\n"
+           "  refold compress smollm2-135m-instruct -o small.gguf --method direct_share --set ratio=0.3\n";
+}
+
+const Verb& find_verb(const std::string& name) {
+    std::vector<std::string> names;
+    for (const Verb& verb : kVerbs) {
+        if (name == verb.name) return verb;
+        names.emplace_back(verb.name);
+    }
+    fail(ErrorCode::usage, "refold", "unknown verb '{}' - {}", name, suggestion(name, names));
+}
+
+int run_verb_with(const Verb& verb, std::vector<std::string> arguments) {
+    CLI::App app(verb.description, fmt::format("refold {}", verb.name));
+    app.formatter(help_formatter());
+    const Action action = verb.declare(app);
+    try {
+        std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+        app.parse(arguments);
+    } catch (const CLI::CallForHelp&) {
+        print(app.help());
+        return 0;
+    } catch (const CLI::ParseError& error) {
+        log("refold: error: [{}] {} - see `refold {} --help`", verb.name, error.what(), verb.name);
+        return kUsage;
+    }
+    action();
+    return 0;
+}
+
+int dispatch(std::vector<std::string> arguments) {
+    if (arguments.empty()) {
+        fmt::print(stderr, "{}", overview());
+        return kUsage;
+    }
+    const std::string first = arguments.front();
+    arguments.erase(arguments.begin());
+    if (first == "--version" || first == "-V") {
+        print("refold " REFOLD_VERSION "\n");
+        return 0;
+    }
+    if (first == "help" || first == "--help" || first == "-h") {
+        if (!arguments.empty()) return run_verb_with(find_verb(arguments.front()), {"--help"});
+        print(overview());
+        return 0;
+    }
+    return run_verb_with(find_verb(first), std::move(arguments));
+}
+
+}  // namespace
+}  // namespace refold::cli
+
+int main(int argc, char** argv) {
+    refold::install_interrupt_handlers();
+    signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of write(), which is handled
+    try {
+        return refold::cli::dispatch({argv + 1, argv + argc});
+    } catch (const refold::Error& error) {
+        refold::cli::log("refold: error: {}", error.what());
+        return refold::exit_code(error.code());
+    } catch (const std::exception& error) {
+        refold::cli::log("refold: error: {}", error.what());
+        return refold::exit_code(refold::ErrorCode::internal);
+    }
+}

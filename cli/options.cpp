@@ -1,0 +1,106 @@
+#include "cli/options.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+
+#include "cli/output.h"
+#include "core/error.h"
+#include "core/files.h"
+#include "core/progress.h"
+#include "core/text.h"
+
+namespace refold::cli {
+
+void add_report_options(CLI::App& app, ReportOptions& options) {
+    app.add_flag("--json", options.json, "Print the result as JSON on standard output");
+    app.add_flag_callback(
+        "-q,--quiet",
+        [&options] {
+            options.quiet = true;
+            set_progress_style(ProgressStyle::none);
+        },
+        "No progress and no statistics on standard error");
+}
+
+CLI::Option* add_model(CLI::App& app, std::string& model) {
+    return app.add_option("MODEL", model, "Path of a .gguf file, or a name that `refold pull` has fetched");
+}
+
+CLI::Option* add_output(CLI::App& app, OutputOptions& options, const char* description) {
+    CLI::Option* option = app.add_option("-o,--output", options.path, description)->type_name("FILE");
+    app.add_flag("--overwrite", options.overwrite, "Replace the output if it exists");
+    return option;
+}
+
+void check_output(const OutputOptions& output, const std::string& input) {
+    namespace fs = std::filesystem;
+    std::error_code none;
+    if (fs::equivalent(output.path, input, none)) {
+        fail(ErrorCode::usage, "output", "--output '{}' is the input file - choose another name", output.path);
+    }
+    // Creates and removes a temporary file: exactly what will be needed later.
+    const AtomicFile probe(output.path, output.overwrite);
+}
+
+void add_engine_options(CLI::App& app, EngineOptions& options, const char* context_default) {
+    app.add_option("-t,--threads", options.threads, "Worker threads")
+        ->type_name("N")
+        ->check(at_least(1))
+        ->default_str("all cores");
+    app.add_option("-c,--context", options.context, "Room for tokens in the KV cache")
+        ->type_name("TOKENS")
+        ->check(at_least(1))
+        ->default_str(context_default);
+    app.add_flag("--f32", options.f32, "Compute with float32 weights, activations and KV cache");
+    app.add_option("--kv", options.kv, "Type of the KV cache: f16 or f32 (--f32 implies f32)")
+        ->type_name("TYPE")
+        ->transform(CLI::CheckedTransformer(std::map<std::string, KvType>{{"f16", KvType::f16}, {"f32", KvType::f32}}))
+        ->default_str("f16");
+}
+
+std::unique_ptr<Engine> make_engine(const std::string& path, const EngineOptions& options) {
+    const Model model = load_model(path);
+    auto engine = std::make_unique<Engine>(model, options);
+    if (engine->context() > model.config.context_length) {
+        log("note: '{}' was trained for {} tokens of context, {} are asked for", path, model.config.context_length,
+            engine->context());
+    }
+    return engine;
+}
+
+void add_sampling_options(CLI::App& app, SamplingOptions& options) {
+    app.add_option("--temperature,--temp", options.temperature, "Randomness of the choice of tokens; 0 takes the likeliest")
+        ->type_name("X")
+        ->capture_default_str();
+    app.add_option("--top-k", options.top_k, "Choose among the K likeliest tokens; 0: all")
+        ->type_name("K")
+        ->capture_default_str();
+    app.add_option("--top-p", options.top_p, "Choose among the likeliest tokens that hold this much probability")
+        ->type_name("P")
+        ->default_str(fmt::format("{}", options.top_p));
+    app.add_option("--seed", options.seed, "Seed of the choice")->type_name("N")->capture_default_str();
+}
+
+CLI::Option* add_token_ids(CLI::App& app, const char* name, std::vector<int32_t>& ids, const char* description) {
+    return app.add_option(name, ids, description)->type_name("ID,ID,...")->delimiter(',')->allow_extra_args(false);
+}
+
+CLI::Validator at_least(double minimum) {
+    return {[minimum](std::string& text) {
+                char* end = nullptr;
+                const double value = std::strtod(text.c_str(), &end);
+                const bool valid = end != text.c_str() && *end == '\0' && value >= minimum;
+                return valid ? std::string() : fmt::format("got '{}', expected a number of at least {}", text, minimum);
+            },
+            ""};
+}
+
+void require_utf8(const std::string& text, const char* name) {
+    if (const size_t at = find_invalid_utf8(text); at != std::string::npos) {
+        fail(ErrorCode::input, "text", "{} is not UTF-8: invalid byte 0x{:02x} at offset {} - convert it first", name,
+             static_cast<unsigned char>(text[at]), at);
+    }
+}
+
+}  // namespace refold::cli

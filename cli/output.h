@@ -1,0 +1,23 @@
+// Results on standard output, everything else on standard error.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace refold::cli {
+
+// To standard output at once. Throws Error(io) when it cannot be written (disk full, reader gone).
+void print(std::string_view text);
+// Indented, or on one line; bytes that are not UTF-8 become U+FFFD.
+void print_json(const nlohmann::ordered_json& value, bool one_line = false);
+
+// A line on standard error.
+template <typename... Args>
+void log(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::print(stderr, "{}\n", fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace refold::cli

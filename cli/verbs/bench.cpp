@@ -1,0 +1,245 @@
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "cli/help.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/verb.h"
+#include "core/error.h"
+#include "core/interrupt.h"
+#include "core/text.h"
+#include "eval/speed.h"
+#include "eval/stock.h"
+#include "io/catalogue.h"
+#include "model/accounting.h"
+
+namespace refold::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+struct Arguments {
+    std::string model, baseline = "stock";
+    SpeedOptions speed;
+    EngineOptions engine;
+    ReportOptions report;
+};
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::string cpu_name() {
+    std::ifstream file("/proc/cpuinfo");
+    for (std::string line; std::getline(file, line);) {
+        if (const size_t colon = line.find(": "); line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+    }
+    return "unknown";
+}
+
+// The model without sharing, in a file that is gone with the object.
+class DenseCopy {
+public:
+    explicit DenseCopy(const Model& model) {
+        path_ = (std::filesystem::temp_directory_path() / "refold-bench-XXXXXX").string();
+        const int descriptor = mkstemp(path_.data());
+        if (descriptor < 0) fail(ErrorCode::io, "bench", "cannot make a temporary file in '{}' - set TMPDIR", std::filesystem::temp_directory_path().string());
+        close(descriptor);
+        register_temporary(path_.c_str());
+        try {
+            save_model(without_sharing(model), path_, true);
+        } catch (...) {
+            remove();
+            throw;
+        }
+    }
+    ~DenseCopy() { remove(); }
+    DenseCopy(const DenseCopy&) = delete;
+    DenseCopy& operator=(const DenseCopy&) = delete;
+
+    const std::string& path() const { return path_; }
+
+private:
+    void remove() const {
+        unlink(path_.c_str());
+        unregister_temporary(path_.c_str());
+    }
+    std::string path_;
+};
+
+// What the engine is compared with: nothing, stock llama.cpp, or another model in this engine.
+struct Baseline {
+    Json description;  // null when there is none
+    std::string reason;  // why there is none
+    std::unique_ptr<StockLlama> stock;
+    std::unique_ptr<Engine> engine;
+
+    std::optional<SpeedSubject> speed_subject() const {
+        if (stock) return subject("llama.cpp", *stock);
+        if (engine) return subject("baseline", *engine);
+        return std::nullopt;
+    }
+    int64_t n_vocab() const { return stock ? stock->n_vocab() : engine->n_vocab(); }
+};
+
+Baseline stock_baseline(const Model& model, const EngineOptions& options) {
+    Baseline baseline;
+    StockOptions stock;
+    stock.threads = options.threads;
+    stock.context = options.context;
+    stock.chunk = options.chunk;
+    stock.kv_f32 = options.f32 || options.kv == KvType::f32;
+    try {
+        std::optional<DenseCopy> copy;
+        if (model.has_sharing()) copy.emplace(model);
+        // libllama maps the file, so the name may go once it is loaded.
+        baseline.stock = std::make_unique<StockLlama>(copy ? copy->path() : model.label, stock);
+        baseline.description = {{"engine", "llama.cpp"}, {"model", model.label}, {"materialised", model.has_sharing()}};
+    } catch (const Error& error) {
+        if (error.code() != ErrorCode::unsupported) throw;
+        baseline.reason = error.what();
+    }
+    return baseline;
+}
+
+Baseline make_baseline(const Arguments& a, const Model& model, const EngineOptions& options) {
+    if (a.baseline == "stock") return stock_baseline(model, options);
+    Baseline baseline;
+    if (a.baseline == "none") {
+        baseline.reason = "--baseline none";
+        return baseline;
+    }
+    const std::string path = resolve_model(a.baseline);
+    baseline.engine = make_engine(path, options);
+    baseline.description = {{"engine", "refold"}, {"model", path}, {"materialised", false}};
+    return baseline;
+}
+
+Json speed_json(const SpeedSeries& own, const SpeedSeries* other) {
+    return {{"tokens_per_s", own.median()},
+            {"baseline_tokens_per_s", other != nullptr ? Json(other->median()) : Json()},
+            {"ratio", other != nullptr ? Json(ratio(own, *other)) : Json()},
+            {"rounds", own.tokens_per_s},
+            {"baseline_rounds", other != nullptr ? Json(other->tokens_per_s) : Json::array()}};
+}
+
+std::string text_of(const Json& out) {
+    const bool compared = !out["baseline"].is_null();
+    TextTable speed(compared ? std::vector<std::string>{"", "refold t/s", "baseline t/s", "ratio"}
+                             : std::vector<std::string>{"", "refold t/s"});
+    for (const char* phase : {"prefill", "decode"}) {
+        const Json& p = out[phase];
+        std::vector<std::string> row{fmt::format("{} {}", phase, out[std::string(phase) + "_tokens"].get<int64_t>()),
+                                     fmt::format("{:.1f}", p["tokens_per_s"].get<double>())};
+        if (compared) {
+            row.push_back(fmt::format("{:.1f}", p["baseline_tokens_per_s"].get<double>()));
+            row.push_back(fmt::format("{:.3f}", p["ratio"].get<double>()));
+        }
+        speed.add(row);
+    }
+    TextTable memory({"memory and time", ""});
+    const auto bytes = [&](const char* label, const char* key) { memory.add({label, format_bytes(out[key].get<uint64_t>())}); };
+    bytes("weights resident", "weight_bytes_resident");
+    bytes("weights by the accounting", "weight_bytes_accounted");
+    bytes("KV cache", "kv_bytes");
+    bytes("activations and scratch", "compute_bytes");
+    bytes("process, resident", "rss_bytes");
+    bytes("process, peak", "peak_rss_bytes");
+    memory.add({"file to engine ready", fmt::format("{:.3f} s", out["load_seconds"].get<double>())});
+    memory.add({"file to first token", fmt::format("{:.3f} s", out["first_token_seconds"].get<double>())});
+    std::string baseline = "none (" + out["baseline_reason"].get<std::string>() + ")";
+    if (compared) {
+        baseline = fmt::format("{} on {}{}", out["baseline"]["engine"].get<std::string>(), out["baseline"]["model"].get<std::string>(),
+                               out["baseline"]["materialised"].get<bool>() ? " (sharing materialised: the dense original)" : "");
+    }
+    return fmt::format("{}, {} threads, median of {} rounds\nbaseline: {}\n\n{}\n{}", out["cpu"].get<std::string>(),
+                       out["threads"].get<int>(), out["rounds"].get<int>(), baseline, speed.str(), memory.str());
+}
+
+void bench(const Arguments& a) {
+    EngineOptions options = a.engine;
+    const int64_t needed = a.speed.prefill + a.speed.decode;
+    if (options.context == 0) options.context = needed;
+    if (options.context < needed) {
+        fail(ErrorCode::usage, "bench", "--context {} is too small for --prefill {} and --decode {}", options.context, a.speed.prefill, a.speed.decode);
+    }
+    const std::string path = resolve_model(a.model);
+
+    const auto start = Clock::now();
+    const auto engine = make_engine(path, options);
+    const double load_seconds = seconds_since(start);
+    const std::vector<int32_t> prompt(static_cast<size_t>(a.speed.prefill), 0);
+    engine->evaluate(std::span(prompt).first(1));
+    const double first_token_seconds = seconds_since(start);
+    // Both kinds of step once, so that all buffers exist when memory is read; before any baseline is loaded.
+    engine->truncate(0);
+    engine->evaluate(prompt);
+    engine->evaluate(std::span(prompt).first(1));
+    const EngineMemory memory = engine->memory();
+    const uint64_t resident = resident_bytes(), peak = peak_resident_bytes();
+    engine->truncate(0);
+    engine->pause();
+
+    options.threads = engine->threads();
+    const Model model = load_model(path);
+    const Baseline baseline = make_baseline(a, model, options);
+    std::vector<SpeedSubject> subjects{subject("refold", *engine)};
+    int64_t n_vocab = engine->n_vocab();
+    if (auto other = baseline.speed_subject()) {
+        subjects.push_back(std::move(*other));
+        n_vocab = std::min(n_vocab, baseline.n_vocab());
+    }
+    const std::vector<SpeedResult> results = measure_speed(std::move(subjects), n_vocab, a.speed);
+    const SpeedResult* other = results.size() > 1 ? &results[1] : nullptr;
+
+    const Json out = {{"model", path},
+                      {"cpu", cpu_name()},
+                      {"threads", options.threads},
+                      {"prefill_tokens", a.speed.prefill},
+                      {"decode_tokens", a.speed.decode},
+                      {"rounds", a.speed.rounds},
+                      {"baseline", baseline.description},
+                      {"baseline_reason", baseline.reason.empty() ? Json() : Json(baseline.reason)},
+                      {"prefill", speed_json(results[0].prefill, other != nullptr ? &other->prefill : nullptr)},
+                      {"decode", speed_json(results[0].decode, other != nullptr ? &other->decode : nullptr)},
+                      {"weight_bytes_resident", memory.weight_bytes},
+                      {"weight_bytes_accounted", account(model).model.bytes},
+                      {"kv_bytes", memory.kv_bytes},
+                      {"compute_bytes", memory.compute_bytes},
+                      {"rss_bytes", resident},
+                      {"peak_rss_bytes", peak},
+                      {"load_seconds", load_seconds},
+                      {"first_token_seconds", first_token_seconds}};
+    a.report.json ? print_json(out) : print(text_of(out));
+}
+
+}  // namespace
+
+Action bench_verb(CLI::App& app) {
+    auto a = std::make_shared<Arguments>();
+    add_model(app, a->model)->required();
+    app.add_option("--prefill", a->speed.prefill, "Tokens of the prompt")->type_name("TOKENS")->check(at_least(1))->capture_default_str();
+    app.add_option("--decode", a->speed.decode, "Tokens decoded one by one after it")
+        ->type_name("TOKENS")
+        ->check(at_least(1))
+        ->capture_default_str();
+    app.add_option("--rounds", a->speed.rounds, "Rounds, after one to warm up; all engines in turns in each")
+        ->type_name("N")
+        ->check(at_least(1))
+        ->capture_default_str();
+    app.add_option("--baseline", a->baseline,
+                   "stock: llama.cpp on the same file (on the dense original if the model shares); a model, in this engine; none")
+        ->type_name("stock|MODEL|none")
+        ->capture_default_str();
+    add_engine_options(app, a->engine, "as much as is needed");
+    add_report_options(app, a->report);
+    add_examples(app, {"refold bench smollm2-135m-instruct", "refold bench small.gguf --threads 2 --rounds 9 --json",
+                       "refold bench small.gguf --baseline smollm2-135m-instruct"});
+    return [a] { bench(*a); };
+}
+
+}  // namespace refold::cli

@@ -1,0 +1,186 @@
+#include <filesystem>
+#include <map>
+
+#include "cli/help.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/topology_table.h"
+#include "cli/verb.h"
+#include "core/text.h"
+#include "io/catalogue.h"
+#include "model/accounting.h"
+
+namespace refold::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Arguments {
+    std::string model;
+    bool tensors = false;
+    ReportOptions report;
+};
+
+struct TypeCount {
+    uint64_t tensors = 0, parameters = 0, bytes = 0;
+};
+
+std::map<std::string, TypeCount> count_types(const Model& model) {
+    std::map<std::string, TypeCount> types;
+    for (const auto& [label, tensor] : model.tensors) {
+        TypeCount& count = types[name(tensor.type)];
+        ++count.tensors;
+        count.parameters += static_cast<uint64_t>(tensor.elements());
+        count.bytes += tensor.bytes();
+    }
+    return types;
+}
+
+// How many positions (and model-wide slots) read each tensor.
+std::map<std::string, uint64_t> count_uses(const Topology& topology) {
+    std::map<std::string, uint64_t> uses;
+    const auto visit = [&](const Slots& slots) {
+        for (const auto& [slot, expression] : slots) {
+            for (const auto& tensor : tensors_of(expression)) ++uses[tensor];
+        }
+    };
+    for (const auto& slots : topology.positions) visit(slots);
+    visit(topology.globals);
+    return uses;
+}
+
+Json hyper_parameters(const Model& model) {
+    const ModelConfig& c = model.config;
+    return {{"n_positions", model.topology.positions.size()},
+            {"n_embd", c.n_embd},
+            {"n_head", c.n_head},
+            {"n_head_kv", c.n_head_kv},
+            {"head_dim", c.head_dim},
+            {"n_ff", c.n_ff},
+            {"n_vocab", c.n_vocab},
+            {"context_length", c.context_length},
+            {"norm_eps", c.norm_eps},
+            {"rope_dims", c.rope.dims},
+            {"rope_base", c.rope.base},
+            {"rope_frequency_scale", c.rope.frequency_scale}};
+}
+
+Json cost_json(const Cost& cost) {
+    return {{"parameters", cost.parameters},
+            {"bytes", cost.bytes},
+            {"kv_bytes_per_token", cost.kv_bytes_per_token},
+            {"flops_per_token", cost.flops_per_token},
+            {"attention_flops_per_context_token", cost.attention_flops_per_context_token}};
+}
+
+Json provenance(const Model& model) {
+    const std::string text = model.metadata.string("refold.provenance", "");
+    if (text.empty()) return nullptr;
+    Json parsed = Json::parse(text, nullptr, false);
+    return parsed.is_discarded() ? Json(text) : parsed;
+}
+
+void show_json(const Model& model, uint64_t file_bytes) {
+    const Accounting accounting = account(model);
+    Json types = Json::object(), tensors = Json::array();
+    for (const auto& [type, count] : count_types(model)) {
+        types[type] = {{"tensors", count.tensors}, {"parameters", count.parameters}, {"bytes", count.bytes}};
+    }
+    const auto uses = count_uses(model.topology);
+    for (const auto& [label, tensor] : model.tensors) {
+        const auto found = uses.find(label);
+        tensors.push_back({{"name", label},
+                           {"type", name(tensor.type)},
+                           {"shape", tensor.shape},
+                           {"bytes", tensor.bytes()},
+                           {"uses", found == uses.end() ? 0 : found->second}});
+    }
+    print_json({{"path", model.label},
+                {"architecture", model.family->name},
+                {"name", model.metadata.string("general.name", "")},
+                {"file_bytes", file_bytes},
+                {"hyper_parameters", hyper_parameters(model)},
+                {"shared", model.has_sharing()},
+                {"accounting", {{"model", cost_json(accounting.model)}, {"dense", cost_json(accounting.dense)}}},
+                {"topology", Json::parse(topology_to_json(model.topology, model.implied()))},
+                {"tensor_types", types},
+                {"tensors", tensors},
+                {"provenance", provenance(model)}});
+}
+
+std::string accounting_table(const Accounting& accounting, bool shared) {
+    TextTable table(shared ? std::vector<std::string>{"", "this model", "dense original", "of dense"}
+                           : std::vector<std::string>{"", "this model"});
+    const auto add = [&](const char* label, uint64_t Cost::*field, std::string (*format)(uint64_t)) {
+        const uint64_t own = accounting.model.*field, dense = accounting.dense.*field;
+        if (!shared) return table.add({label, format(own)});
+        const double percent = dense == 0 ? 100.0 : 100.0 * static_cast<double>(own) / static_cast<double>(dense);
+        table.add({label, format(own), format(dense), fmt::format("{:.2f} %", percent)});
+    };
+    add("parameters stored", &Cost::parameters, format_count);
+    add("weights on disk and resident", &Cost::bytes, format_bytes);
+    add("KV cache per token (F16)", &Cost::kv_bytes_per_token, format_bytes);
+    add("FLOPs per token", &Cost::flops_per_token, format_count);
+    add("FLOPs per token of context", &Cost::attention_flops_per_context_token, format_count);
+    return table.str();
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+    std::string text;
+    for (const int64_t extent : shape) text += (text.empty() ? "" : " x ") + std::to_string(extent);
+    return text;
+}
+
+std::string tensor_table(const Model& model) {
+    TextTable table({"tensor", "type", "shape", "bytes", "uses"});
+    const auto uses = count_uses(model.topology);
+    for (const auto& [label, tensor] : model.tensors) {
+        const auto found = uses.find(label);
+        table.add({label, name(tensor.type), shape_text(tensor.shape), format_count(tensor.bytes()),
+                   std::to_string(found == uses.end() ? 0 : found->second)});
+    }
+    return table.str();
+}
+
+void show_text(const Model& model, uint64_t file_bytes, bool tensors) {
+    const ModelConfig& c = model.config;
+    std::string text = fmt::format("{}\n{}{}, file of {}\n\n", model.label, model.family->name,
+                                   model.metadata.has("general.name") ? ", " + model.metadata.string("general.name", "") : "",
+                                   format_bytes(file_bytes));
+    text += fmt::format("positions {}, width {}, heads {} (KV {}) of {}, FFN {}, vocabulary {}, context {}\n",
+                        model.topology.positions.size(), c.n_embd, c.n_head, c.n_head_kv, c.head_dim, c.n_ff, c.n_vocab,
+                        c.context_length);
+    text += fmt::format("RMS norm epsilon {:g}, RoPE base {:g} over {} dimensions, frequencies x {:g}\n\n", c.norm_eps,
+                        c.rope.base, c.rope.dims, c.rope.frequency_scale);
+    text += topology_table(model) + "\n" + accounting_table(account(model), model.has_sharing()) + "\n";
+    TextTable types({"type", "tensors", "parameters", "bytes"});
+    for (const auto& [type, count] : count_types(model)) {
+        types.add({type, std::to_string(count.tensors), format_count(count.parameters), format_bytes(count.bytes)});
+    }
+    text += types.str();
+    if (const Json origin = provenance(model); !origin.is_null()) {
+        text += "\nprovenance\n" + origin.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    }
+    if (tensors) text += "\n" + tensor_table(model);
+    print(text);
+}
+
+void inspect(const Arguments& a) {
+    const Model model = load_model(resolve_model(a.model));
+    const uint64_t file_bytes = std::filesystem::file_size(model.label);
+    a.report.json ? show_json(model, file_bytes) : show_text(model, file_bytes, a.tensors);
+}
+
+}  // namespace
+
+Action inspect_verb(CLI::App& app) {
+    auto a = std::make_shared<Arguments>();
+    add_model(app, a->model)->required();
+    app.add_flag("--tensors", a->tensors, "List every stored tensor, too (--json always does)");
+    add_report_options(app, a->report);
+    add_examples(app, {"refold inspect smollm2-135m-instruct", "refold inspect small.gguf --tensors",
+                       "refold inspect small.gguf --json"});
+    return [a] { inspect(*a); };
+}
+
+}  // namespace refold::cli

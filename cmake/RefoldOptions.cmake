@@ -1,0 +1,16 @@
+# The options of the build. What only developers of refold need is on when refold is the top-level project and
+# off when another project includes it.
+include_guard(GLOBAL)
+
+option(REFOLD_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(REFOLD_BUILD_BENCH "Build the microbenchmarks" ${PROJECT_IS_TOP_LEVEL})
+# Off here and on in the presets: a new compiler's new warning must not break a user's build.
+option(REFOLD_WERROR "Treat warnings as errors" OFF)
+option(REFOLD_SANITIZE "Build everything with the address and undefined-behaviour sanitizers" OFF)
+
+if(REFOLD_SANITIZE)
+    set(refold_sanitize_flags -fsanitize=address,undefined -fno-sanitize-recover=undefined)
+    add_compile_options(${refold_sanitize_flags} -fno-omit-frame-pointer)
+    add_compile_definitions(_GLIBCXX_ASSERTIONS)
+    add_link_options(${refold_sanitize_flags})
+endif()

@@ -1,0 +1,134 @@
+#include "compress/compress.h"
+
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/progress.h"
+#include "core/sha256.h"
+#include "core/text.h"
+
+namespace refold {
+namespace {
+
+using nlohmann::json;
+constexpr const char* kProvenanceKey = "refold.provenance";
+
+// In pieces whose pages are given back: hashing a file must not make it resident.
+std::string hash_source(const MappedFile& file) {
+    constexpr size_t kPiece = size_t{16} << 20;
+    Sha256 hash;
+    Progress progress("SHA-256 of " + file.path(), file.bytes().size(), "bytes");
+    for (auto rest = file.bytes(); !rest.empty();) {
+        const auto piece = rest.first(std::min(kPiece, rest.size()));
+        hash.update(piece);
+        file.release(piece);
+        rest = rest.subspan(piece.size());
+        progress.advance(piece.size());
+    }
+    progress.finish();
+    return hash.hex();
+}
+
+json provenance(const Model& source, const Recipe& recipe, const std::string& version) {
+    json origin = json::object();
+    if (source.source != nullptr && source.source->file() != nullptr) {
+        const MappedFile& file = *source.source->file();
+        // The name without its folder: the same recipe on the same file gives the same bytes anywhere.
+        origin["file"] = std::filesystem::path(file.path()).filename().string();
+        origin["sha256"] = hash_source(file);
+    } else {
+        origin["file"] = source.label;
+    }
+    if (source.metadata.has(kProvenanceKey)) {
+        const json earlier = json::parse(source.metadata.string(kProvenanceKey), nullptr, false);
+        if (!earlier.is_discarded()) origin["provenance"] = earlier;
+    }
+    return {{"refold", version}, {"source", origin}, {"recipe", to_yaml(recipe)}};
+}
+
+json cost_json(const Cost& cost) {
+    return {{"parameters", cost.parameters},
+            {"bytes", cost.bytes},
+            {"kv_bytes_per_token", cost.kv_bytes_per_token},
+            {"flops_per_token", cost.flops_per_token},
+            {"attention_flops_per_context_token", cost.attention_flops_per_context_token}};
+}
+
+}  // namespace
+
+Compression plan(const Model& model, const Recipe& recipe) {
+    Compression result{model, recipe, account(model).model, {}};
+    for (size_t s = 0; s < recipe.steps.size(); ++s) {
+        const RecipeStep& step = recipe.steps[s];
+        const auto start = std::chrono::steady_clock::now();
+        StepResult done{step.method, {}, {}, 0};
+        try {
+            result.model = step.method->apply(result.model, step.options, done.report);
+            validate(result.model);
+        } catch (const Error& error) {
+            throw Error(error.code(),
+                        fmt::format("{} (step {}: {})", error.what(), s + 1, step.method->name));
+        }
+        done.cost = account(result.model).model;
+        done.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        result.steps.push_back(std::move(done));
+    }
+    return result;
+}
+
+Compression compress(const Model& model, const Recipe& recipe, const std::string& version) {
+    Compression result = plan(model, recipe);
+    result.model.metadata.set(kProvenanceKey, GgufValue::string(provenance(model, recipe, version).dump()));
+    return result;
+}
+
+std::string to_json(const Compression& compression) {
+    json out = {{"model", compression.model.label},
+                {"recipe", to_yaml(compression.recipe)},
+                {"before", cost_json(compression.before)},
+                {"after", cost_json(compression.after())},
+                {"steps", json::array()}};
+    for (const auto& step : compression.steps) {
+        json options = json::object();
+        const auto& values = compression.recipe.steps[out["steps"].size()].options.entries();
+        for (size_t i = 0; i < values.size(); ++i) {
+            const auto kind = step.method->options[i].kind;
+            const bool words = kind == OptionSpec::Kind::text || kind == OptionSpec::Kind::choice;
+            options[values[i].first] = words ? json(values[i].second) : json::parse(values[i].second);
+        }
+        out["steps"].push_back({{"method", step.method->name},
+                                {"options", options},
+                                {"seconds", step.seconds},
+                                {"after", cost_json(step.cost)},
+                                {"lines", step.report.lines},
+                                {"details", json::parse(step.report.details)}});
+    }
+    return out.dump(2);
+}
+
+std::string to_text(const Compression& compression) {
+    std::string out;
+    for (const auto& step : compression.steps) {
+        out += fmt::format("{}  ({}, {})\n", step.method->name, step.method->paper,
+                           format_seconds(step.seconds));
+        for (const auto& line : step.report.lines) out += "  " + line + "\n";
+    }
+    TextTable table({"", "before", "after", "after / before"});
+    const auto add = [&](const char* name, uint64_t before, uint64_t after, std::string (*format)(uint64_t)) {
+        table.add({name, format(before), format(after),
+                   before == 0 ? "-"
+                               : fmt::format("{:.2f} %", 100.0 * static_cast<double>(after) /
+                                                             static_cast<double>(before))});
+    };
+    const Cost& before = compression.before;
+    const Cost& after = compression.after();
+    add("parameters stored", before.parameters, after.parameters, format_count);
+    add("bytes of weights", before.bytes, after.bytes, format_bytes);
+    add("KV bytes per token", before.kv_bytes_per_token, after.kv_bytes_per_token, format_bytes);
+    add("FLOPs per token", before.flops_per_token, after.flops_per_token, format_count);
+    return out + "\n" + table.str();
+}
+
+}  // namespace refold

@@ -1,0 +1,42 @@
+// Applies a recipe to a model.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compress/recipe.h"
+#include "model/accounting.h"
+
+namespace refold {
+
+struct StepResult {
+    const Method* method;
+    StepReport report;
+    Cost cost;  // of the model after this step
+    double seconds;
+};
+
+struct Compression {
+    Model model;  // validated; nothing is written yet, tensors are produced when it is saved
+    Recipe recipe;
+    Cost before;  // of the model as it came
+    std::vector<StepResult> steps;
+
+    const Cost& after() const { return steps.empty() ? before : steps.back().cost; }
+};
+
+// What the recipe does to the model, with the exact cost of the result: the plan of a dry run, which writes
+// nothing. Reads the weights that the methods need to decide (matching heads, for instance).
+Compression plan(const Model& model, const Recipe& recipe);
+
+// plan(), and under "refold.provenance" in the result's metadata where it comes from, as JSON: version of
+// refold, the source's file name, SHA-256 and own provenance, and the recipe with all defaults. Reads the
+// whole source file.
+Compression compress(const Model& model, const Recipe& recipe, const std::string& version);
+
+// For `compress --json`: before and after (parameters, bytes, ...), and each step's details.
+std::string to_json(const Compression& compression);
+// For people: a table before / after and each step's lines.
+std::string to_text(const Compression& compression);
+
+}  // namespace refold

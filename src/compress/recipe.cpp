@@ -1,0 +1,151 @@
+#include "compress/recipe.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <set>
+
+#include "core/error.h"
+#include "core/text.h"
+
+namespace refold {
+namespace {
+
+class Reader {
+public:
+    explicit Reader(std::string label) : label_(std::move(label)) {}
+
+    Recipe read(const std::string& text) const {
+        const YAML::Node root = parse(text);
+        if (!root.IsMap()) {
+            fail(ErrorCode::input, "recipe", "{}: expected a mapping with the key 'steps'{}", label_,
+                 root.IsNull() ? ", the file is empty" : "");
+        }
+        static const std::vector<std::string> kKeys = {"model", "calibration", "steps"};
+        check_unique(root);
+        Recipe recipe;
+        YAML::Node steps(YAML::NodeType::Undefined);
+        for (const auto& entry : root) {
+            const std::string key = entry.first.Scalar();
+            if (key == "model") {
+                recipe.model = scalar(entry.second, "model");
+                if (recipe.model.empty())
+                    fail(ErrorCode::input, "recipe", "{}: 'model' is empty", at(entry.first));
+            } else if (key == "calibration") {
+                // Reserved for methods that look at activations: there is none yet, and ignoring it would
+                // mislead.
+                fail(ErrorCode::usage, "recipe", "{}: no step of this recipe uses 'calibration' - remove it",
+                     at(entry.first));
+            } else if (key == "steps") {
+                steps.reset(entry.second);
+            } else {
+                fail(ErrorCode::usage, "recipe", "{}: unknown key '{}'; {}", at(entry.first), key,
+                     suggestion(key, kKeys));
+            }
+        }
+        if (!steps.IsDefined()) fail(ErrorCode::input, "recipe", "{}: the key 'steps' is missing", label_);
+        if (!steps.IsSequence() || steps.size() == 0) {
+            fail(ErrorCode::input, "recipe", "{}: 'steps' must be a list of at least one method", at(steps));
+        }
+        for (const auto& step : steps) recipe.steps.push_back(read_step(step));
+        return recipe;
+    }
+
+private:
+    YAML::Node parse(const std::string& text) const {
+        try {
+            const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+            if (documents.size() > 1) {
+                fail(ErrorCode::input, "recipe", "{}: one YAML document expected, got {}", label_,
+                     documents.size());
+            }
+            return documents.empty() ? YAML::Node() : documents[0];
+        } catch (const YAML::Exception& error) {
+            fail(ErrorCode::input, "recipe", "{} line {}: not valid YAML: {}", label_, error.mark.line + 1,
+                 error.msg);
+        }
+    }
+
+    RecipeStep read_step(const YAML::Node& node) const {
+        if (!node.IsMap()) {
+            fail(ErrorCode::input, "recipe", "{}: a step must be a mapping with the key 'method'", at(node));
+        }
+        check_unique(node);
+        const Method* method = nullptr;
+        std::vector<GivenOption> given;
+        for (const auto& entry : node) {
+            const std::string key = entry.first.Scalar();
+            const std::string value = scalar(entry.second, key);
+            if (key == "method") {
+                method = &find_method(value, at(entry.first));
+            } else {
+                given.push_back({key, value, at(entry.first)});
+            }
+        }
+        if (method == nullptr)
+            fail(ErrorCode::input, "recipe", "{}: a step needs the key 'method'", at(node));
+        return {method, Options(*method, given)};
+    }
+
+    // yaml-cpp keeps both of two equal keys without a word.
+    void check_unique(const YAML::Node& map) const {
+        std::set<std::string> seen;
+        for (const auto& entry : map) {
+            if (!entry.first.IsScalar())
+                fail(ErrorCode::input, "recipe", "{}: a key must be a word", at(entry.first));
+            if (!seen.insert(entry.first.Scalar()).second) {
+                fail(ErrorCode::input, "recipe", "{}: key '{}' is given twice", at(entry.first),
+                     entry.first.Scalar());
+            }
+        }
+    }
+
+    std::string scalar(const YAML::Node& node, const std::string& key) const {
+        if (!node.IsScalar())
+            fail(ErrorCode::input, "recipe", "{}: '{}' needs a single value", at(node), key);
+        return node.Scalar();
+    }
+
+    std::string at(const YAML::Node& node) const {
+        return fmt::format("{} line {}", label_, node.Mark().line + 1);
+    }
+
+    std::string label_;
+};
+
+}  // namespace
+
+Recipe parse_recipe(const std::string& text, const std::string& label) { return Reader(label).read(text); }
+
+Recipe read_recipe(const std::string& path) { return parse_recipe(read_text_file(path), path); }
+
+Recipe recipe_from_method(const std::string& method, std::span<const std::string> settings) {
+    const Method& found = find_method(method, "--method");
+    std::vector<GivenOption> given;
+    for (const auto& setting : settings) {
+        const size_t equals = setting.find('=');
+        if (equals == std::string::npos || equals == 0) {
+            fail(ErrorCode::usage, "recipe", "--set: got '{}', expected option=value", setting);
+        }
+        given.push_back({setting.substr(0, equals), setting.substr(equals + 1), "--set"});
+    }
+    Recipe recipe;
+    recipe.steps.push_back({&found, Options(found, given)});
+    return recipe;
+}
+
+std::string to_yaml(const Recipe& recipe) {
+    YAML::Emitter out;
+    out << YAML::BeginMap;
+    if (!recipe.model.empty()) out << YAML::Key << "model" << YAML::Value << recipe.model;
+    out << YAML::Key << "steps" << YAML::Value << YAML::BeginSeq;
+    for (const auto& step : recipe.steps) {
+        out << YAML::BeginMap << YAML::Key << "method" << YAML::Value << step.method->name;
+        for (const auto& [name, value] : step.options.entries())
+            out << YAML::Key << name << YAML::Value << value;
+        out << YAML::EndMap;
+    }
+    out << YAML::EndSeq << YAML::EndMap;
+    return std::string(out.c_str()) + "\n";
+}
+
+}  // namespace refold

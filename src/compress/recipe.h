@@ -1,0 +1,44 @@
+// Recipes: which methods to apply with which options, in order. YAML:
+//
+//   model: smollm2-135m-instruct   # optional when the command line names one
+//   steps:
+//     - method: direct_share
+//       ratio: 0.3
+//
+// Everything in a recipe is checked when it is read, before any weight is.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "compress/method.h"
+
+namespace refold {
+
+struct RecipeStep {
+    const Method* method;
+    Options options;
+};
+
+struct Recipe {
+    std::string model;  // empty when the recipe names none
+    std::vector<RecipeStep> steps;
+};
+
+// Throws Error(io) when the file cannot be read, Error(input) when it is not YAML of this shape (not YAML,
+// not a mapping, duplicate key, no steps), Error(usage) for an unknown key, method, option or value; messages
+// name file and line and the nearest valid name.
+Recipe read_recipe(const std::string& path);
+// The same for text in memory; `label` stands for the file name in messages.
+Recipe parse_recipe(const std::string& text, const std::string& label);
+
+// A recipe of one step, from the command line: settings are "option=value".
+// Throws Error(usage) as above, and for a setting without '='.
+Recipe recipe_from_method(const std::string& method, std::span<const std::string> settings);
+
+// The recipe with every option written out, defaults (and so every seed) included; parse_recipe reads it
+// back.
+std::string to_yaml(const Recipe& recipe);
+
+}  // namespace refold

@@ -1,0 +1,43 @@
+// Data-parallel loop over plain threads, for work on weights (inference has the engine's own pool).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace refold {
+
+inline int default_threads() {
+    const unsigned n = std::thread::hardware_concurrency();
+    return n == 0 ? 1 : static_cast<int>(n);
+}
+
+// Calls body(i) for every i in [0, count) on up to `threads` threads; the first exception is rethrown.
+template <typename Body>
+void parallel_for(int64_t count, int threads, Body&& body) {
+    std::atomic<int64_t> next{0};
+    std::exception_ptr error;
+    std::mutex mutex;
+    const auto work = [&] {
+        for (int64_t i; (i = next.fetch_add(1)) < count;) {
+            try {
+                body(i);
+            } catch (...) {
+                const std::lock_guard lock(mutex);
+                if (!error) error = std::current_exception();
+                next = count;
+            }
+        }
+    };
+    {
+        std::vector<std::jthread> pool;
+        for (int t = 1; t < threads && t < count; ++t) pool.emplace_back(work);
+        work();
+    }
+    if (error) std::rethrow_exception(error);
+}
+
+}  // namespace refold

@@ -1,0 +1,63 @@
+#include "core/progress.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "core/interrupt.h"
+#include "core/text.h"
+#include <fmt/format.h>
+
+namespace refold {
+
+static ProgressStyle g_style = ProgressStyle::automatic;
+
+void set_progress_style(ProgressStyle style) { g_style = style; }
+
+Progress::Progress(std::string label, uint64_t total, std::string unit)
+    : label_(std::move(label)),
+      unit_(std::move(unit)),
+      total_(total),
+      start_(std::chrono::steady_clock::now()),
+      drawn_(start_),
+      terminal_(isatty(STDERR_FILENO) != 0),
+      active_(g_style == ProgressStyle::automatic) {}
+
+Progress::~Progress() {
+    if (active_ && terminal_ && shown_) fputs("\n", stderr);
+}
+
+void Progress::advance(uint64_t by, const std::string& note) {
+    check_interrupt();
+    done_ += by;
+    note_ = note;
+    const auto now = std::chrono::steady_clock::now();
+    const auto interval = terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(5000);
+    if (!active_ || now - drawn_ < interval) return;
+    drawn_ = now;
+    draw(false);
+}
+
+void Progress::finish(const std::string& note) {
+    if (!active_) return;
+    note_ = note;
+    draw(true);
+    active_ = false;
+}
+
+void Progress::draw(bool last) {
+    const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    std::string line = label_ + ": ";
+    if (total_ > 0 && !last) {
+        const double part = static_cast<double>(done_) / static_cast<double>(total_);
+        line += fmt::format("{:3.0f} %  {}/{} {}", 100 * part, format_count(done_), format_count(total_), unit_);
+        if (done_ > 0) line += fmt::format("  ETA {}", format_seconds(elapsed / part - elapsed));
+    } else {
+        line += fmt::format("{} {} in {}", format_count(done_), unit_, format_seconds(elapsed));
+    }
+    if (!note_.empty()) line += "  " + note_;
+    fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ && !last ? "" : "\n");
+    shown_ = !last;
+}
+
+}  // namespace refold

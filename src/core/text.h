@@ -1,0 +1,44 @@
+// Small text helpers shared by every layer.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace refold {
+
+// "12.3 MiB"
+std::string format_bytes(uint64_t bytes);
+// "134,515,008"
+std::string format_count(uint64_t value);
+// "4.2 s", "3 min 05 s"
+std::string format_seconds(double seconds);
+
+// The candidate with the smallest edit distance to `word`, or "" when none is reasonably near.
+std::string nearest(std::string_view word, std::span<const std::string> candidates);
+// "did you mean 'x'? known: a, b, c"
+std::string suggestion(std::string_view word, std::span<const std::string> candidates);
+
+std::string join(std::span<const std::string> parts, std::string_view separator);
+
+// Byte offset of the first sequence that is not valid UTF-8, or npos.
+size_t find_invalid_utf8(std::string_view text);
+
+// Whole file as text. Throws Error(io) when it cannot be read, Error(input) when empty or not UTF-8
+// (with the byte offset).
+std::string read_text_file(const std::string& path);
+
+// Fixed-width table for terminals: first column left aligned, the others right aligned.
+class TextTable {
+public:
+    explicit TextTable(std::vector<std::string> header);
+    void add(std::vector<std::string> row);
+    std::string str() const;
+
+private:
+    std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace refold

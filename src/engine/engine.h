@@ -1,0 +1,68 @@
+// Inference with the ggml engine: a model's weights in memory once, a KV cache, one sequence.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+
+namespace refold {
+
+enum class KvType { f16, f32 };
+
+// How weights made of parts of several tensors are multiplied; `automatic` is the fast path, `composed` builds
+// them from ggml's own operations (reference and comparison).
+enum class SharedExecution { automatic, composed };
+
+struct EngineOptions {
+    int threads = 0;          // 0: all cores
+    int64_t context = 0;      // tokens of KV cache; 0: the model's context length, at most 4096
+    int64_t chunk = 512;      // tokens per prefill step
+    bool f32 = false;         // float32 weights, activations and KV
+    KvType kv = KvType::f16;  // ignored with f32
+    SharedExecution shared = SharedExecution::automatic;
+};
+
+struct EngineMemory {
+    uint64_t weight_bytes = 0;   // resident weights, each stored tensor once
+    uint64_t kv_bytes = 0;       // the whole preallocated cache
+    uint64_t compute_bytes = 0;  // activations, scratch and work buffers
+};
+
+class Engine {
+public:
+    // Throws Error(usage) for options out of range, Error(unsupported) for tensor types without kernels.
+    // Weights are copied out of the model's map in the engine's own layout, so `model` may be released.
+    Engine(const Model& model, const EngineOptions& options);
+    ~Engine();
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
+
+    // Appends `tokens` to the sequence and returns the logits [n_vocab] after the last one (valid until the
+    // next call). Throws Error(input) for ids outside the vocabulary, Error(usage) when the context is full.
+    std::span<const float> evaluate(std::span<const int32_t> tokens);
+    // Same, giving the logits of every position: `sink(first, logits)` with logits [rows, n_vocab] of the tokens
+    // first, first + 1, ... of this call.
+    using LogitsSink = std::function<void(size_t first, std::span<const float> logits)>;
+    void evaluate_all(std::span<const int32_t> tokens, const LogitsSink& sink);
+
+    // Forgets all tokens after the first `length`.
+    void truncate(int64_t length);
+    int64_t length() const;
+    int64_t context() const;
+    int64_t n_vocab() const;
+    int threads() const;
+    EngineMemory memory() const;
+
+    // Lets the worker threads sleep (between benchmark rounds of another engine).
+    void pause();
+
+private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace refold

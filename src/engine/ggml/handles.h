@@ -1,0 +1,23 @@
+// Owning handles for ggml's C objects.
+#pragma once
+
+#include <ggml-backend.h>
+#include <ggml-cpp.h>
+#include <ggml-cpu.h>
+#include <ggml.h>
+
+#include <memory>
+
+namespace refold {
+
+struct ThreadpoolDeleter {
+    void operator()(ggml_threadpool* pool) const { ggml_threadpool_free(pool); }
+};
+using ThreadpoolPtr = std::unique_ptr<ggml_threadpool, ThreadpoolDeleter>;
+
+// A context for tensor descriptions only: data lives in backend buffers.
+inline ggml_context_ptr make_context(size_t tensors, size_t graph_bytes = 0) {
+    return ggml_context_ptr(ggml_init({tensors * ggml_tensor_overhead() + graph_bytes, nullptr, true}));
+}
+
+}  // namespace refold

@@ -1,0 +1,172 @@
+#include "engine/ggml/parts.h"
+
+#include <algorithm>
+#include <cstring>
+
+// ggml's own kernel for its repacked layout; its header is not installed. Weak: a ggml without it leaves a null
+// pointer, and shared Q4_0 heads stay in the plain layout.
+extern "C" __attribute__((weak)) void ggml_gemv_q4_0_8x8_q8_0(int n, float* s, size_t bs, const void* vx, const void* vy, int nr, int nc);
+
+namespace refold::parts {
+namespace {
+
+constexpr int64_t kBlock = 32;        // elements of a Q4_0 or Q8_0 block
+constexpr int64_t kInterleaved = 8;   // rows of a q4_0x8 group
+// Eight fp16 scales and eight times 16 bytes of quants.
+constexpr size_t kGroupBlockBytes = kInterleaved * (sizeof(ggml_fp16_t) + kBlock / 2);
+
+// Rows that lie together in memory, and the bytes of `columns` of such a row group.
+int64_t rows_per_group(Layout layout) { return layout == Layout::q4_0x8 ? kInterleaved : 1; }
+size_t group_bytes(ggml_type type, Layout layout, int64_t columns) {
+    return layout == Layout::q4_0x8 ? static_cast<size_t>(columns / kBlock) * kGroupBlockBytes : ggml_row_size(type, columns);
+}
+
+// Splits [0, count) evenly; returns this thread's range.
+std::pair<int64_t, int64_t> share_of(int64_t count, int thread, int threads) {
+    return {count * thread / threads, count * (thread + 1) / threads};
+}
+
+// x in the type the kernels want, one quantised row per token, reused by all calls of this thread.
+const std::byte* quantised_input(const ggml_tensor* x, ggml_type to, size_t& row_bytes) {
+    row_bytes = ggml_row_size(to, x->ne[0]);
+    if (to == GGML_TYPE_F32) {
+        row_bytes = x->nb[1];
+        return static_cast<const std::byte*>(x->data);
+    }
+    thread_local std::vector<std::byte> buffer;
+    buffer.resize(row_bytes * static_cast<size_t>(x->ne[1]));
+    const ggml_from_float_t from_float = ggml_get_type_traits_cpu(to)->from_float;
+    for (int64_t t = 0; t < x->ne[1]; ++t) {
+        const auto* row = reinterpret_cast<const float*>(static_cast<const char*>(x->data) + static_cast<size_t>(t) * x->nb[1]);
+        from_float(row, buffer.data() + row_bytes * static_cast<size_t>(t), x->ne[0]);
+    }
+    return buffer.data();
+}
+
+// Rows [first, last) of a run times one token's input, added to or written into `y`.
+struct Product {
+    ggml_type type;
+    Layout layout;
+    int64_t in;
+    ggml_vec_dot_t dot;
+
+    // `weights` points at the first row group of the run, `stride` bytes apart from the next.
+    void operator()(const std::byte* weights, size_t stride, const std::byte* x, int64_t groups, float* y, bool add) const {
+        if (layout == Layout::plain) {
+            for (int64_t r = 0; r < groups; ++r) {
+                float value = 0;
+                dot(static_cast<int>(in), &value, 0, weights + static_cast<size_t>(r) * stride, 0, x, 0, 1);
+                y[r] = add ? y[r] + value : value;
+            }
+            return;
+        }
+        const int n = static_cast<int>(in);
+        if (!add && stride == group_bytes(type, layout, in)) {
+            ggml_gemv_q4_0_8x8_q8_0(n, y, 0, weights, x, 1, static_cast<int>(groups * kInterleaved));
+            return;
+        }
+        float values[kInterleaved];
+        for (int64_t g = 0; g < groups; ++g) {
+            ggml_gemv_q4_0_8x8_q8_0(n, values, 0, weights + static_cast<size_t>(g) * stride, x, 1, kInterleaved);
+            for (int64_t i = 0; i < kInterleaved; ++i) {
+                float& target = y[g * kInterleaved + i];
+                target = add ? target + values[i] : values[i];
+            }
+        }
+    }
+};
+
+}  // namespace
+
+bool has_q4_0x8() { return ggml_gemv_q4_0_8x8_q8_0 != nullptr && ggml_cpu_has_avx2() != 0; }
+
+void multiply_in_place(ggml_tensor* dst, int thread, int threads, void* user) {
+    const auto& plan = *static_cast<const LinearPlan*>(user);
+    const ggml_tensor* x = dst->src[0];
+    const Layout layout = plan.layout();
+    const ggml_type type = plan.type();
+    const ggml_type input_type = layout == Layout::q4_0x8 ? GGML_TYPE_Q8_0 : ggml_get_type_traits_cpu(type)->vec_dot_type;
+    size_t x_stride = 0;
+    const std::byte* input = quantised_input(x, input_type, x_stride);
+    const int64_t height = rows_per_group(layout);
+    const auto [first, last] = share_of(plan.out / height, thread, threads);  // row groups of the result
+    const auto output = [&](int64_t token) { return reinterpret_cast<float*>(static_cast<char*>(dst->data) + static_cast<size_t>(token) * dst->nb[1]); };
+
+    int64_t offset = 0;  // row groups or columns before this run
+    for (const auto& run : plan.runs) {
+        const auto* base = static_cast<const std::byte*>(run.storage->tensor->data);
+        const size_t stride = group_bytes(type, layout, run.storage->in());
+        const Product product{type, layout, plan.columns ? run.count : plan.in, ggml_get_type_traits_cpu(type)->vec_dot};
+        if (plan.columns) {
+            const std::byte* weights = base + static_cast<size_t>(first) * stride + group_bytes(type, layout, run.first);
+            const std::byte* part = input + ggml_row_size(input_type, offset);
+            for (int64_t t = 0; t < x->ne[1]; ++t) {
+                product(weights, stride, part + static_cast<size_t>(t) * x_stride, last - first, output(t) + first * height, offset > 0);
+            }
+            offset += run.count;
+        } else {
+            const int64_t groups = run.count / height;
+            const int64_t from = std::max(first, offset), to = std::min(last, offset + groups);
+            if (from < to) {
+                const std::byte* weights = base + static_cast<size_t>(run.first / height + from - offset) * stride;
+                for (int64_t t = 0; t < x->ne[1]; ++t) {
+                    product(weights, stride, input + static_cast<size_t>(t) * x_stride, to - from, output(t) + from * height, false);
+                }
+            }
+            offset += groups;
+        }
+    }
+}
+
+void gather(ggml_tensor* dst, int thread, int threads, void* user) {
+    const auto& plan = *static_cast<const LinearPlan*>(user);
+    const Layout layout = plan.layout();
+    const ggml_type type = plan.type();
+    const int64_t height = rows_per_group(layout);
+    const size_t out_stride = group_bytes(type, layout, plan.in);
+    const auto [first, last] = share_of(plan.out / height, thread, threads);
+    auto* out = static_cast<std::byte*>(dst->data);
+
+    int64_t offset = 0;
+    for (const auto& run : plan.runs) {
+        const auto* base = static_cast<const std::byte*>(run.storage->tensor->data);
+        const size_t stride = group_bytes(type, layout, run.storage->in());
+        if (plan.columns) {
+            const size_t width = group_bytes(type, layout, run.count);
+            for (int64_t g = first; g < last; ++g) {
+                memcpy(out + static_cast<size_t>(g) * out_stride + group_bytes(type, layout, offset),
+                       base + static_cast<size_t>(g) * stride + group_bytes(type, layout, run.first), width);
+            }
+            offset += run.count;
+        } else {
+            const int64_t groups = run.count / height;
+            const int64_t from = std::max(first, offset), to = std::min(last, offset + groups);
+            if (from < to) {
+                memcpy(out + static_cast<size_t>(from) * out_stride, base + static_cast<size_t>(run.first / height + from - offset) * stride,
+                       static_cast<size_t>(to - from) * stride);
+            }
+            offset += groups;
+        }
+    }
+}
+
+void dequantise_q4_0x8_row(const std::byte* table, int64_t row, std::span<float> out) {
+    const auto blocks = static_cast<int64_t>(out.size()) / kBlock;
+    const std::byte* group = table + static_cast<size_t>(row / kInterleaved * blocks) * kGroupBlockBytes;
+    const int64_t lane = row % kInterleaved;
+    for (int64_t b = 0; b < blocks; ++b) {
+        const std::byte* block = group + static_cast<size_t>(b) * kGroupBlockBytes;
+        ggml_fp16_t half;
+        memcpy(&half, block + static_cast<size_t>(lane) * sizeof(half), sizeof(half));
+        const float scale = ggml_fp16_to_fp32(half);
+        // Quants lie in chunks of eight bytes per row, their sign bits flipped.
+        const auto* quants = reinterpret_cast<const uint8_t*>(block + kInterleaved * sizeof(half));
+        for (int64_t j = 0; j < kBlock / 2; ++j) {
+            const uint8_t byte = quants[(j / 8 * kInterleaved + lane) * 8 + j % 8] ^ 0x88;
+            out[static_cast<size_t>(b * kBlock + j)] = scale * static_cast<float>((byte & 15) - 8);
+            out[static_cast<size_t>(b * kBlock + j + kBlock / 2)] = scale * static_cast<float>((byte >> 4) - 8);
+        }
+    }
+}
+
+}  // namespace refold::parts

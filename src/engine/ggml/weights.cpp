@@ -1,0 +1,365 @@
+#include "engine/ggml/weights.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/parallel.h"
+#include "engine/ggml/parts.h"
+
+namespace refold {
+namespace {
+
+constexpr std::array kQkv = {Slot::attn_q, Slot::attn_k, Slot::attn_v};
+constexpr std::array kO = {Slot::attn_o};
+constexpr std::array kGateUp = {Slot::ffn_gate, Slot::ffn_up};
+constexpr std::array kDown = {Slot::ffn_down};
+constexpr std::array kOutput = {Slot::output};
+
+Slot bias_of(Slot slot) {
+    switch (slot) {
+        case Slot::attn_q: return Slot::attn_q_bias;
+        case Slot::attn_k: return Slot::attn_k_bias;
+        case Slot::attn_v: return Slot::attn_v_bias;
+        case Slot::attn_o: return Slot::attn_o_bias;
+        case Slot::ffn_gate: return Slot::ffn_gate_bias;
+        case Slot::ffn_up: return Slot::ffn_up_bias;
+        case Slot::ffn_down: return Slot::ffn_down_bias;
+        default: return slot;
+    }
+}
+
+// Buffer types with special kernels (repacked quants, AMX), in the order in which llama.cpp tries them.
+std::vector<ggml_backend_buffer_type_t> extra_buffer_types() {
+    std::vector<ggml_backend_buffer_type_t> types;
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    auto* get = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
+        ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts"));
+    if (get == nullptr) return types;
+    for (ggml_backend_buffer_type_t* type = get(cpu); type != nullptr && *type != nullptr; ++type) types.push_back(*type);
+    return types;
+}
+
+// Would the CPU device run W x with W of this type and shape in a buffer of `buffer_type`?
+bool supports_product(ggml_backend_buffer_type_t buffer_type, ggml_type type, int64_t in, int64_t out) {
+    const ggml_context_ptr context = make_context(3);
+    ggml_tensor* weight = ggml_new_tensor_2d(context.get(), type, in, out);
+    ggml_tensor* product = ggml_mul_mat(context.get(), weight, ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, in, 512));
+    const ggml_backend_buffer_ptr buffer(ggml_backend_buft_alloc_buffer(buffer_type, 0));
+    weight->buffer = buffer.get();
+    return ggml_backend_dev_supports_op(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), product);
+}
+
+bool is_repack(ggml_backend_buffer_type_t type) { return strcmp(ggml_backend_buft_name(type), "CPU_REPACK") == 0; }
+
+// Large pages: weights are read from end to end for every token.
+void advise_large_pages(ggml_backend_buffer_t buffer) {
+#ifdef MADV_HUGEPAGE
+    constexpr uintptr_t kPage = 4096;
+    const auto base = (reinterpret_cast<uintptr_t>(ggml_backend_buffer_get_base(buffer)) + kPage - 1) / kPage * kPage;
+    const size_t size = ggml_backend_buffer_get_size(buffer) / kPage * kPage;
+    if (size > kPage) madvise(reinterpret_cast<void*>(base), size - kPage, MADV_HUGEPAGE);
+#endif
+}
+
+void allocate(ggml_backend_buffer_t buffer, ggml_tensor* tensor, size_t offset) {
+    ggml_backend_tensor_alloc(buffer, tensor, static_cast<char*>(ggml_backend_buffer_get_base(buffer)) + offset);
+}
+
+}  // namespace
+
+// `count` rows or columns of a stored tensor.
+struct Weights::TensorRun {
+    std::string tensor;
+    int64_t first, count;
+};
+
+std::vector<Weights::TensorRun> Weights::runs_of(const Expression& expression, Slot slot) const {
+    if (const auto* dense = std::get_if<Dense>(&expression)) {
+        const SlotShape shape = slot_shape(slot, model_->config);
+        return {{dense->tensor, 0, heads_are_columns(slot) ? shape.in : shape.out}};
+    }
+    std::vector<TensorRun> runs;
+    const int64_t head_dim = model_->config.head_dim;
+    for (const auto& run : std::get<Heads>(expression).runs) runs.push_back({run.tensor, run.first * head_dim, run.count * head_dim});
+    return runs;
+}
+
+Weights::Weights(const Model& model, bool f32, SharedExecution shared, int threads) : model_(&model), f32_(f32), shared_(shared) {
+    // Storages, plans' scratch and vectors: a generous bound on the number of tensor descriptions.
+    context_ = make_context(4 * model.tensors.size() + 64 * model.topology.positions.size() + 64);
+    const Topology& topology = model.topology;
+    for (size_t p = 0; p < topology.positions.size(); ++p) {
+        for (const std::span<const Slot> slots : {std::span<const Slot>(kQkv), {kO}, {kGateUp}, {kDown}}) {
+            plan_group(p, slots);
+        }
+        for (const Slot slot : {Slot::attn_norm, Slot::ffn_norm}) {
+            norms_[{p, slot}] = add_vector(std::get<Dense>(topology.at(p, slot)).tensor);
+        }
+    }
+    plan_group(kModelPosition, kOutput);
+    norms_[{kModelPosition, Slot::output_norm}] = add_vector(std::get<Dense>(topology.globals.at(Slot::output_norm)).tensor);
+    if (const auto found = topology.globals.find(Slot::rope_freqs); found != topology.globals.end()) {
+        rope_frequencies_ = add_vector(std::get<Dense>(found->second).tensor);
+    }
+    const std::string embedding = std::get<Dense>(topology.globals.at(Slot::token_embd)).tensor;
+    place_tensors({{TensorRun{embedding, 0, 0}}}, false);
+    embedding_ = placed_.at(embedding).storage;
+    mark_partial_use();
+    choose_layouts();
+    allocate_scratch();
+    load(threads);
+    model_ = nullptr;
+}
+
+// Tensors of a group that are not resident yet become one storage where type and input size agree.
+void Weights::place_tensors(const std::vector<std::vector<TensorRun>>& slots, bool fuse) {
+    Storage* open = nullptr;
+    for (const auto& runs : slots) {
+        for (const auto& run : runs) {
+            if (placed_.contains(run.tensor)) continue;
+            const Tensor& tensor = model_->tensor(run.tensor);
+            const auto type = f32_ ? GGML_TYPE_F32 : static_cast<ggml_type>(tensor.type);
+            if (!fuse || open == nullptr || open->tensor->type != type || open->in() != tensor.row_elements()) {
+                storages_.push_back(std::make_unique<Storage>());
+                open = storages_.back().get();
+                open->tensor = ggml_new_tensor_2d(context_.get(), type, tensor.row_elements(), tensor.rows());
+                placed_[run.tensor] = {open, 0};
+            } else {
+                placed_[run.tensor] = {open, open->rows()};
+                // Not allocated yet: the description can still grow.
+                open->tensor = ggml_new_tensor_2d(context_.get(), type, open->in(), open->rows() + tensor.rows());
+            }
+            open->parts.push_back(run.tensor);
+        }
+    }
+}
+
+LinearPlan Weights::make_plan(std::span<const Slot> slots, const std::vector<std::vector<TensorRun>>& runs) const {
+    LinearPlan plan;
+    plan.columns = heads_are_columns(slots[0]);
+    for (size_t s = 0; s < slots.size(); ++s) {
+        const SlotShape shape = slot_shape(slots[s], model_->config);
+        plan.in = shape.in;
+        plan.out += shape.out;
+        plan.slot_rows.push_back(shape.out);
+        for (const auto& run : runs[s]) {
+            const Placement& place = placed_.at(run.tensor);
+            const int64_t first = plan.columns ? run.first : place.row + run.first;
+            if (!plan.runs.empty() && plan.runs.back().storage == place.storage && plan.runs.back().first + plan.runs.back().count == first) {
+                plan.runs.back().count += run.count;
+            } else {
+                plan.runs.push_back({place.storage, first, run.count});
+            }
+        }
+    }
+    const auto same_type = [&](const Run& run) { return run.storage->tensor->type == plan.type(); };
+    const Run& first = plan.runs.front();
+    const int64_t whole = plan.columns ? first.storage->in() : first.storage->rows();
+    if (plan.runs.size() == 1 && first.count == whole) {
+        plan.kind = LinearPlan::Kind::whole;
+    } else if (shared_ == SharedExecution::automatic && std::all_of(plan.runs.begin(), plan.runs.end(), same_type)) {
+        plan.kind = LinearPlan::Kind::parts;
+    } else {
+        plan.kind = LinearPlan::Kind::composed;
+    }
+    return plan;
+}
+
+void Weights::plan_group(size_t position, std::span<const Slot> slots) {
+    const Slots& topology = position == kModelPosition ? model_->topology.globals : model_->topology.positions[position];
+    std::vector<std::vector<TensorRun>> runs;
+    for (const Slot slot : slots) runs.push_back(runs_of(topology.at(slot), slot));
+    place_tensors(runs, !heads_are_columns(slots[0]));
+    auto& plans = plans_[{position, slots[0]}];
+    const LinearPlan fused = make_plan(slots, runs);
+    const auto types_differ = [&](const Run& run) { return run.storage->tensor->type != fused.type(); };
+    if (std::none_of(fused.runs.begin(), fused.runs.end(), types_differ)) {
+        plans = {fused};
+    } else {
+        for (size_t s = 0; s < slots.size(); ++s) plans.push_back(make_plan(slots.subspan(s, 1), {runs[s]}));
+    }
+    size_t s = 0;
+    for (auto& plan : plans) {
+        plan.bias = concatenated_bias(position, slots.subspan(s, plan.slot_rows.size()));
+        s += plan.slot_rows.size();
+    }
+}
+
+void Weights::mark_partial_use() {
+    for (auto& [key, plans] : plans_) {
+        for (auto& plan : plans) {
+            if (plan.kind == LinearPlan::Kind::whole) continue;
+            for (auto& run : plan.runs) {
+                run.storage->used_in_parts = true;
+                run.storage->needs_plain |= plan.columns && plan.kind == LinearPlan::Kind::composed;
+            }
+        }
+    }
+}
+
+void Weights::choose_layouts() {
+    const auto extra = extra_buffer_types();
+    // Tensors of one buffer type share one buffer.
+    std::map<ggml_backend_buffer_type_t, std::vector<ggml_tensor*>> by_type;
+    for (auto& storage : storages_) {
+        ggml_backend_buffer_type_t chosen = ggml_backend_cpu_buffer_type();
+        const ggml_tensor* t = storage->tensor;
+        const bool eight_rows = t->type == GGML_TYPE_Q4_0 && t->ne[1] % 8 == 0 && parts::has_q4_0x8() &&
+                                (!storage->used_in_parts || model_->config.head_dim % 8 == 0);
+        for (ggml_backend_buffer_type_t type : extra) {
+            if (storage->needs_plain) break;
+            const bool known_layout = is_repack(type) && eight_rows;
+            // Parts and embedding rows are read by us, so their layout must be one that we know.
+            if ((storage->used_in_parts || storage.get() == embedding_) && !known_layout) continue;
+            if (!supports_product(type, t->type, t->ne[0], t->ne[1])) continue;
+            chosen = type;
+            storage->layout = known_layout ? Layout::q4_0x8 : Layout::opaque;
+            break;
+        }
+        by_type[chosen].push_back(storage->tensor);
+        bytes_ += ggml_nbytes(storage->tensor);
+    }
+    for (auto& [name, tensor] : vectors_) {
+        by_type[ggml_backend_cpu_buffer_type()].push_back(tensor);
+        bytes_ += ggml_nbytes(tensor);
+    }
+    // Plans were made before layouts were known; runs of one plan must agree.
+    for (auto& [key, plans] : plans_) {
+        for (auto& plan : plans) {
+            const auto differs = [&](const Run& run) { return run.storage->layout != plan.layout(); };
+            if (plan.kind == LinearPlan::Kind::parts && std::any_of(plan.runs.begin(), plan.runs.end(), differs)) {
+                plan.kind = LinearPlan::Kind::composed;
+            }
+        }
+    }
+    for (auto& [type, tensors] : by_type) {
+        const size_t alignment = std::max<size_t>(64, ggml_backend_buft_get_alignment(type));
+        size_t total = 0;
+        for (const ggml_tensor* tensor : tensors) total += GGML_PAD(ggml_backend_buft_get_alloc_size(type, tensor), alignment);
+        ggml_backend_buffer_ptr buffer(ggml_backend_buft_alloc_buffer(type, total));
+        if (!buffer) fail(ErrorCode::io, "engine", "cannot allocate {} bytes for weights: not enough memory", total);
+        ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        advise_large_pages(buffer.get());
+        size_t offset = 0;
+        for (ggml_tensor* tensor : tensors) {
+            allocate(buffer.get(), tensor, offset);
+            offset += GGML_PAD(ggml_backend_buft_get_alloc_size(type, tensor), alignment);
+        }
+        buffers_.push_back(std::move(buffer));
+    }
+}
+
+void Weights::allocate_scratch() {
+    std::map<std::tuple<ggml_type, Layout, int64_t, int64_t>, ggml_tensor*> scratch;
+    for (auto& [key, plans] : plans_) {
+        for (auto& plan : plans) {
+            if (plan.kind != LinearPlan::Kind::parts) continue;
+            ggml_tensor*& tensor = scratch[{plan.type(), plan.layout(), plan.in, plan.out}];
+            if (tensor == nullptr) {
+                tensor = ggml_new_tensor_2d(context_.get(), plan.type(), plan.in, plan.out);
+                ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(plan.runs.front().storage->tensor->buffer);
+                ggml_backend_buffer_ptr buffer(ggml_backend_buft_alloc_buffer(type, ggml_nbytes(tensor)));
+                if (!buffer) fail(ErrorCode::io, "engine", "cannot allocate {} bytes of scratch", ggml_nbytes(tensor));
+                advise_large_pages(buffer.get());
+                allocate(buffer.get(), tensor, 0);
+                scratch_bytes_ += ggml_nbytes(tensor);
+                buffers_.push_back(std::move(buffer));
+            }
+            plan.scratch = tensor;
+        }
+    }
+}
+
+ggml_tensor* Weights::add_vector(const std::string& name) {
+    ggml_tensor*& vector = vectors_[name];
+    if (vector == nullptr) {
+        const TensorBytes bytes(model_->tensor(name));
+        std::vector<float> data(bytes.bytes().size() / sizeof(float));
+        memcpy(data.data(), bytes.bytes().data(), bytes.bytes().size());
+        vector = ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, static_cast<int64_t>(data.size()));
+        vector_data_.emplace_back(vector, std::move(data));
+    }
+    return vector;
+}
+
+ggml_tensor* Weights::concatenated_bias(size_t position, std::span<const Slot> slots) {
+    if (position == kModelPosition) return nullptr;
+    const Topology& topology = model_->topology;
+    const auto has_bias = [&](Slot slot) { return topology.has(position, bias_of(slot)); };
+    if (std::none_of(slots.begin(), slots.end(), has_bias)) return nullptr;
+    std::vector<float> data;
+    for (const Slot slot : slots) {
+        const auto rows = static_cast<size_t>(slot_shape(slot, model_->config).out);
+        if (!has_bias(slot)) {
+            data.resize(data.size() + rows, 0.0F);
+            continue;
+        }
+        const auto values = materialise(*model_, topology.at(position, bias_of(slot)), bias_of(slot));
+        data.insert(data.end(), values.begin(), values.end());
+    }
+    ggml_tensor* bias = ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, static_cast<int64_t>(data.size()));
+    vectors_[fmt::format("bias.{}.{}", position, slot_name(slots[0]))] = bias;
+    vector_data_.emplace_back(bias, std::move(data));
+    return bias;
+}
+
+void Weights::load(int threads) {
+    for (auto& [tensor, data] : vector_data_) ggml_backend_tensor_set(tensor, data.data(), 0, ggml_nbytes(tensor));
+    vector_data_.clear();
+    parallel_for(static_cast<int64_t>(storages_.size()), threads, [&](int64_t i) { load_storage(*storages_[static_cast<size_t>(i)], f32_); });
+}
+
+void Weights::load_storage(Storage& storage, bool f32) {
+    const size_t total = ggml_nbytes(storage.tensor);
+    const bool direct = storage.layout == Layout::plain;
+    // Other layouts are made by ggml from the whole tensor.
+    std::vector<std::byte> staged;
+    std::byte* to = static_cast<std::byte*>(storage.tensor->data);
+    const MappedFile* file = model_->source != nullptr ? model_->source->file() : nullptr;
+    if (!direct && storage.parts.size() == 1 && !f32) {
+        const Tensor& tensor = model_->tensor(storage.parts[0]);
+        const TensorBytes bytes(tensor);
+        ggml_backend_tensor_set(storage.tensor, bytes.bytes().data(), 0, total);
+        if (file != nullptr && !tensor.mapped.empty()) file->release(tensor.mapped);
+        return;
+    }
+    if (!direct) {
+        staged.resize(total);
+        to = staged.data();
+    }
+    for (const auto& part : storage.parts) {
+        const Tensor& tensor = model_->tensor(part);
+        const TensorBytes bytes(tensor);
+        if (f32) {
+            const auto count = static_cast<size_t>(tensor.elements());
+            dequantise(tensor.type, bytes.bytes(), {reinterpret_cast<float*>(to), count});
+            to += count * sizeof(float);
+        } else {
+            memcpy(to, bytes.bytes().data(), bytes.bytes().size());
+            to += bytes.bytes().size();
+        }
+        if (file != nullptr && !tensor.mapped.empty()) file->release(tensor.mapped);
+    }
+    if (!direct) ggml_backend_tensor_set(storage.tensor, staged.data(), 0, total);
+}
+
+const std::vector<LinearPlan>& Weights::linear(size_t position, std::span<const Slot> slots) const { return plans_.at({position, slots[0]}); }
+
+ggml_tensor* Weights::vector(size_t position, Slot slot) const { return norms_.at({position, slot}); }
+
+void Weights::embedding(int32_t token, std::span<float> out) const {
+    const ggml_tensor* table = embedding_->tensor;
+    const auto* base = static_cast<const std::byte*>(table->data);
+    if (embedding_->layout == Layout::q4_0x8) {
+        parts::dequantise_q4_0x8_row(base, token, out);
+        return;
+    }
+    const size_t stride = table->nb[1];
+    dequantise(static_cast<DType>(table->type), {base + static_cast<size_t>(token) * stride, stride}, out);
+}
+
+}  // namespace refold

@@ -1,0 +1,54 @@
+#include "eval/log_softmax.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "eval/log_softmax.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <hwy/contrib/math/math-inl.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+HWY_BEFORE_NAMESPACE();
+namespace refold::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+static double LogSumExp(const float* x, size_t count) {
+    const hn::ScalableTag<float> d;
+    const size_t lanes = hn::Lanes(d);
+    float maximum = -std::numeric_limits<float>::infinity();
+    size_t i = 0;
+    if (count >= lanes) {
+        auto largest = hn::LoadU(d, x);
+        for (i = lanes; i + lanes <= count; i += lanes) largest = hn::Max(largest, hn::LoadU(d, x + i));
+        maximum = hn::GetLane(hn::MaxOfLanes(d, largest));
+    }
+    for (; i < count; ++i) maximum = std::max(maximum, x[i]);
+    const auto shift = hn::Set(d, maximum);
+    double sum = 0;
+    constexpr size_t kBlock = 4096;  // a float32 sum stays short
+    for (i = 0; i + lanes <= count;) {
+        auto part = hn::Zero(d);
+        const size_t end = std::min(count, i + kBlock);
+        for (; i + lanes <= end; i += lanes) part = hn::Add(part, hn::Exp(d, hn::Sub(hn::LoadU(d, x + i), shift)));
+        sum += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, part)));
+    }
+    for (; i < count; ++i) sum += std::exp(static_cast<double>(x[i]) - maximum);
+    return static_cast<double>(maximum) + std::log(sum);
+}
+
+}  // namespace refold::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace refold {
+
+HWY_EXPORT(LogSumExp);
+
+double log_sum_exp(std::span<const float> x) { return HWY_DYNAMIC_DISPATCH(LogSumExp)(x.data(), x.size()); }
+
+}  // namespace refold
+#endif

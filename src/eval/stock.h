@@ -1,0 +1,46 @@
+// Stock llama.cpp (libllama, same build of ggml) on a GGUF file: the yardstick of speed and logits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace refold {
+
+struct StockOptions {
+    int threads = 0;  // 0: all cores
+    int64_t context = 4096;
+    int64_t chunk = 512;  // n_batch and n_ubatch
+    bool kv_f32 = false;
+    // As libllama chooses (its default). Its flash attention rounds K and V to float16 whatever the cache
+    // holds; false, with kv_f32: attention in float32.
+    bool flash_attention = true;
+};
+
+class StockLlama {
+public:
+    // Throws Error(unsupported) with libllama's reason when it cannot load the file.
+    StockLlama(const std::string& gguf_path, const StockOptions& options);
+    ~StockLlama();
+    StockLlama(const StockLlama&) = delete;
+    StockLlama& operator=(const StockLlama&) = delete;
+
+    // Appends tokens; logits [n_vocab] after the last one, valid until the next call. Throws Error(input)
+    // when they do not fit or are not in the vocabulary.
+    std::span<const float> evaluate(std::span<const int32_t> tokens);
+    // Appends tokens; logits [tokens, n_vocab] of all of them.
+    std::vector<float> evaluate_all(std::span<const int32_t> tokens);
+    void clear();
+    int64_t n_vocab() const;
+    // Lets its worker threads sleep, and wakes them.
+    void pause();
+    void resume();
+
+private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace refold

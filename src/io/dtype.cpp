@@ -1,0 +1,59 @@
+#include "io/dtype.h"
+
+#include <ggml.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace refold {
+
+static ggml_type ggml(DType type) { return static_cast<ggml_type>(type); }
+
+bool is_supported(uint32_t id) {
+    if (id >= GGML_TYPE_COUNT) return false;
+    const ggml_type_traits* traits = ggml_get_type_traits(static_cast<ggml_type>(id));
+    if (traits->blck_size == 0 || traits->type_size == 0) return false;
+    return id == GGML_TYPE_F32 || traits->to_float != nullptr;
+}
+
+std::string name(DType type) {
+    std::string text = ggml_type_name(ggml(type));
+    std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    return text;
+}
+
+int64_t block_elements(DType type) { return ggml_blck_size(ggml(type)); }
+size_t block_bytes(DType type) { return ggml_type_size(ggml(type)); }
+size_t row_bytes(DType type, int64_t elements) {
+    return static_cast<size_t>(elements / block_elements(type)) * block_bytes(type);
+}
+
+void dequantise(DType type, std::span<const std::byte> data, std::span<float> out) {
+    const auto count = static_cast<int64_t>(out.size());
+    if (count % block_elements(type) != 0 || data.size() != row_bytes(type, count)) {
+        fail(ErrorCode::input, "dtype", "{} bytes of {} do not hold {} elements", data.size(), name(type), count);
+    }
+    if (type == DType::F32) {
+        memcpy(out.data(), data.data(), data.size());
+    } else {
+        ggml_get_type_traits(ggml(type))->to_float(data.data(), out.data(), count);
+    }
+}
+
+std::vector<std::byte> quantise(DType type, std::span<const float> values, int64_t row_elements) {
+    const auto count = static_cast<int64_t>(values.size());
+    if (row_elements % block_elements(type) != 0 || count % row_elements != 0) {
+        fail(ErrorCode::input, "dtype", "rows of {} elements are not whole blocks of {}", row_elements, name(type));
+    }
+    if (ggml_quantize_requires_imatrix(ggml(type))) {
+        fail(ErrorCode::unsupported, "dtype", "{} can only be written with an importance matrix", name(type));
+    }
+    std::vector<std::byte> out(row_bytes(type, count));
+    ggml_quantize_chunk(ggml(type), values.data(), out.data(), 0, count / row_elements, row_elements, nullptr);
+    return out;
+}
+
+}  // namespace refold

@@ -1,0 +1,32 @@
+// Element types of stored tensors: ggml's, by ggml's names. ggml itself stays behind this header.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace refold {
+
+// Values equal ggml's type ids in GGUF files; only types for which is_supported() holds appear in a Model.
+enum class DType : uint32_t {
+    F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q2_K = 10, Q3_K = 11, Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30,
+};
+
+// True when ggml knows how to read type id `id` as floats (every quantised type it has; no integer types).
+bool is_supported(uint32_t id);
+// Upper-case name as in llama.cpp's file names: "Q4_1".
+std::string name(DType type);
+// Elements per block (1 for float types) and bytes per block.
+int64_t block_elements(DType type);
+size_t block_bytes(DType type);
+// Bytes of a row of `elements`, which must be whole blocks.
+size_t row_bytes(DType type, int64_t elements);
+
+// `out.size()` elements from packed `data`. Throws Error(input) when the sizes do not fit.
+void dequantise(DType type, std::span<const std::byte> data, std::span<float> out);
+// Rows of `row_elements` elements to packed bytes (round to nearest, no importance matrix).
+std::vector<std::byte> quantise(DType type, std::span<const float> values, int64_t row_elements);
+
+}  // namespace refold

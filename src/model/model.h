@@ -1,0 +1,82 @@
+// A model is tensors + a topology. Tensors are views of the mapped source file, or are computed when read, so
+// a method can rewrite a 7B model without holding it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/gguf.h"
+#include "model/config.h"
+#include "model/family.h"
+#include "model/topology.h"
+
+namespace refold {
+
+struct Tensor {
+    DType type = DType::F32;
+    std::vector<int64_t> shape;        // ggml order: shape[0] contiguous
+    std::span<const std::byte> mapped;  // empty when `produce` computes the bytes
+    std::function<std::vector<std::byte>()> produce;
+
+    int64_t row_elements() const { return shape[0]; }
+    int64_t rows() const;
+    int64_t elements() const { return row_elements() * rows(); }
+    size_t bytes() const { return row_bytes(type, shape[0]) * static_cast<size_t>(rows()); }
+};
+
+// Bytes of a tensor: in place when mapped, else computed once and owned here.
+class TensorBytes {
+public:
+    explicit TensorBytes(const Tensor& tensor);
+    std::span<const std::byte> bytes() const { return view_; }
+
+private:
+    std::vector<std::byte> owned_;
+    std::span<const std::byte> view_;
+};
+
+// Cheap to copy: tensor data is shared.
+class Model {
+public:
+    ModelConfig config;
+    Topology topology;
+    GgufMetadata metadata;
+    const Family* family = nullptr;
+    std::string label;                       // where it came from, for messages
+    std::shared_ptr<const GgufFile> source;  // keeps the mapped tensors alive
+    std::map<std::string, Tensor> tensors;
+
+    // Throws Error(input) naming the tensor when it does not exist.
+    const Tensor& tensor(const std::string& name) const;
+    // The topology that the family's naming implies for this model's tensors: no sharing.
+    Topology implied() const;
+    // Forgets tensors that no slot refers to.
+    void drop_unreferenced();
+    // True when some stored tensor serves more than one position, or a position uses parts of tensors.
+    bool has_sharing() const;
+};
+
+// Reads a GGUF file (refold's own or any of a supported family) and validates it.
+// Throws Error(io), Error(input), Error(unsupported) with file and tensor, position or key.
+Model load_model(const std::string& path);
+
+// Checks that every slot of every position resolves: tensors exist, shapes and head ranges fit the
+// configuration, shared columns are whole quantisation blocks. Throws Error(input) naming position and slot.
+void validate(const Model& model);
+
+// Writes one GGUF file: unique tensors once, the topology under "refold.topology" when it is not the implied
+// one (a model without sharing is plain GGUF). Streams tensor by tensor; atomic.
+void save_model(const Model& model, const std::string& path, bool overwrite);
+
+// The weight of a slot as dense floats, row major [out][in].
+std::vector<float> materialise(const Model& model, const Expression& expression, Slot slot);
+
+// The same function without any sharing: every position has its own dense tensors under the family's names.
+// Quantised bytes are copied as they are where all parts of a weight have one type; tensors are produced on
+// reading. Positions that repeat others are written out.
+Model without_sharing(const Model& model);
+
+}  // namespace refold

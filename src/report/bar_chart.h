@@ -1,0 +1,34 @@
+// Horizontal bar charts as SVG: one group of bars per category, one bar per series.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace refold {
+
+struct BarSeries {
+    std::string name;
+    std::vector<std::optional<double>> values;  // per category; missing ones are drawn as "not measured"
+    std::vector<double> errors = {};            // plus and minus, per category; empty: none
+};
+
+struct BarChart {
+    std::string label;  // accessible name
+    std::string axis;   // what is shown, with its unit
+    std::vector<std::string> categories;
+    std::vector<BarSeries> series;
+    std::function<std::string(double)> format;  // value at the end of a bar
+    // Points on a logarithmic axis in place of bars from zero: a bar has no meaning there.
+    bool logarithmic = false;
+};
+
+// One SVG element that takes its colours from the page's CSS variables --ink, --muted, --grid, --series-1,
+// ...
+std::string bar_chart_svg(const BarChart& chart);
+
+// True when values differ so much that the small ones would vanish on a linear axis.
+bool spans_decades(const std::vector<std::optional<double>>& values);
+
+}  // namespace refold

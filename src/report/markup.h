@@ -1,0 +1,17 @@
+// Text into HTML and SVG.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace refold {
+
+// `text` as content or attribute value: markup characters as entities, everything that is not valid UTF-8 or
+// not allowed in XML (control characters) as U+FFFD. Names of models and generated texts are not to be
+// trusted.
+std::string escape(std::string_view text);
+
+// At most `columns` characters, the rest cut off with an ellipsis. Expects UTF-8.
+std::string shorten(std::string_view text, size_t columns);
+
+}  // namespace refold

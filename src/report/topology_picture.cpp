@@ -1,0 +1,338 @@
+#include "report/topology_picture.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "report/markup.h"
+
+namespace refold {
+namespace {
+
+constexpr std::array kMatrixSlots = {Slot::attn_q,   Slot::attn_k, Slot::attn_v,  Slot::attn_o,
+                                     Slot::ffn_gate, Slot::ffn_up, Slot::ffn_down};
+
+int64_t heads_of(Slot slot, const ModelConfig& config) {
+    switch (slot) {
+        case Slot::attn_q:
+        case Slot::attn_o: return config.n_head;
+        case Slot::attn_k:
+        case Slot::attn_v: return config.n_head_kv;
+        default: return 0;
+    }
+}
+
+// The stored weights behind every cell; head -1 is a whole tensor.
+std::vector<HeadRef> stored_parts(const Expression& expression, Slot slot, const ModelConfig& config) {
+    if (const auto* heads = std::get_if<Heads>(&expression)) return expand(*heads);
+    const std::string& tensor = std::get<Dense>(expression).tensor;
+    const int64_t heads = heads_of(slot, config);
+    if (heads == 0) return {{tensor, -1}};
+    return expand(Heads{{{tensor, 0, heads}}});
+}
+
+using Key = std::pair<std::string, int64_t>;
+using Parts = std::vector<std::vector<std::vector<HeadRef>>>;  // [position][slot][cell]
+
+// The position after which the tensor is named.
+std::map<std::string, size_t> named_owners(const Model& model) {
+    std::map<std::string, size_t> owners;
+    if (model.family == nullptr) return owners;
+    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
+        for (const auto& [slot, expression] : model.topology.positions[p])
+            owners[tensor_name(*model.family, slot, p)] = p;
+    }
+    return owners;
+}
+
+// For every stored part the place that owns it.
+std::map<Key, TopologyCell> owners_of(const Model& model, const Parts& parts) {
+    const auto named = named_owners(model);
+    std::map<Key, TopologyCell> owners;
+    for (size_t p = 0; p < parts.size(); ++p) {
+        for (const auto& cells : parts[p]) {
+            for (size_t c = 0; c < cells.size(); ++c) {
+                const HeadRef& ref = cells[c];
+                const int64_t head = ref.head < 0 ? -1 : static_cast<int64_t>(c);
+                const Key key{ref.tensor, ref.head};
+                const auto owner = named.find(ref.tensor);
+                const size_t position = owner == named.end() ? p : owner->second;
+                // A position that uses its own tensor says which of its heads this is.
+                const auto [found, added] =
+                    owners.try_emplace(key, TopologyCell{position, position == p ? head : -1, 0});
+                if (!added && position == p && found->second.head < 0) found->second.head = head;
+            }
+        }
+    }
+    return owners;
+}
+
+}  // namespace
+
+bool TopologyMap::borrowed(size_t position, size_t slot, size_t cell) const {
+    const TopologyCells& cells = rows[position][slot];
+    const TopologyCell& c = cells[cell];
+    const bool has_heads = cells.size() > 1 || c.head >= 0;
+    if (c.position != position) return true;
+    return has_heads && c.head != static_cast<int64_t>(cell);
+}
+
+TopologyMap topology_map(const Model& model) {
+    const auto& positions = model.topology.positions;
+    TopologyMap map;
+    for (const Slot slot : kMatrixSlots) {
+        const auto has = [&](const Slots& slots) { return slots.contains(slot); };
+        if (std::any_of(positions.begin(), positions.end(), has)) map.slots.push_back(slot);
+    }
+    Parts parts(positions.size(), std::vector<std::vector<HeadRef>>(map.slots.size()));
+    for (size_t p = 0; p < positions.size(); ++p) {
+        for (size_t s = 0; s < map.slots.size(); ++s) {
+            const auto found = positions[p].find(map.slots[s]);
+            if (found != positions[p].end())
+                parts[p][s] = stored_parts(found->second, map.slots[s], model.config);
+        }
+    }
+    const auto owners = owners_of(model, parts);
+    map.rows.assign(positions.size(), std::vector<TopologyCells>(map.slots.size()));
+    for (size_t p = 0; p < positions.size(); ++p) {
+        for (size_t s = 0; s < map.slots.size(); ++s) {
+            for (const auto& ref : parts[p][s]) map.rows[p][s].push_back(owners.at({ref.tensor, ref.head}));
+        }
+    }
+    for (size_t p = 0; p < positions.size(); ++p) {
+        for (size_t s = 0; s < map.slots.size(); ++s) {
+            for (size_t c = 0; c < map.rows[p][s].size(); ++c) {
+                if (!map.borrowed(p, s, c)) continue;
+                const TopologyCell& cell = map.rows[p][s][c];
+                TopologyCells& owner = map.rows[cell.position][s];
+                const size_t at = cell.head < 0 ? 0 : static_cast<size_t>(cell.head);
+                const bool used_there = cell.head >= 0 || owner.size() == 1;
+                if (used_there && at < owner.size()) ++owner[at].borrowers;
+            }
+        }
+    }
+    return map;
+}
+
+std::string topology_summary(const TopologyMap& map) {
+    // Slots with the same figures are told together.
+    std::map<std::string, std::vector<std::string>> slots_by_figures;
+    std::vector<std::string> order;
+    for (size_t s = 0; s < map.slots.size(); ++s) {
+        size_t borrowed = 0, all = 0;
+        for (size_t p = 0; p < map.rows.size(); ++p) {
+            for (size_t c = 0; c < map.rows[p][s].size(); ++c, ++all)
+                borrowed += map.borrowed(p, s, c) ? 1 : 0;
+        }
+        if (borrowed == 0) continue;
+        const std::string figures = fmt::format(
+            "{} of {} {} borrowed ({:.1f} %)", borrowed, all, all > map.rows.size() ? "heads" : "matrices",
+            100.0 * static_cast<double>(borrowed) / static_cast<double>(all));
+        if (!slots_by_figures.contains(figures)) order.push_back(figures);
+        slots_by_figures[figures].emplace_back(slot_name(map.slots[s]));
+    }
+    std::string out = fmt::format("{} positions", map.rows.size());
+    if (order.empty()) return out + ", no sharing";
+    for (const auto& figures : order)
+        out += fmt::format("; {}: {}{}", fmt::join(slots_by_figures[figures], ", "),
+                           slots_by_figures[figures].size() > 1 ? "each " : "", figures);
+    return out;
+}
+
+namespace {
+
+// A ramp of hues of similar lightness, readable on light and dark ground; neighbours differ little, far
+// layers much.
+std::string colour_of(size_t position, size_t positions) {
+    constexpr std::array<std::array<double, 3>, 6> kRamp = {
+        {{64, 104, 220}, {0, 148, 168}, {36, 150, 72}, {176, 136, 0}, {222, 96, 24}, {200, 48, 120}}};
+    const double span = positions > 1 ? static_cast<double>(positions - 1) : 1.0;
+    const double at = static_cast<double>(position) / span * static_cast<double>(kRamp.size() - 1);
+    const auto low = std::min(static_cast<size_t>(at), kRamp.size() - 2);
+    const double t = at - static_cast<double>(low);
+    const auto mix = [&](size_t i) {
+        return static_cast<int>(std::lround(kRamp[low][i] * (1 - t) + kRamp[low + 1][i] * t));
+    };
+    return fmt::format("#{:02x}{:02x}{:02x}", mix(0), mix(1), mix(2));
+}
+
+const char* kOwnStyle = "fill:var(--own,#d9d6cf)";
+
+struct Group {
+    std::string name;           // heading above the columns
+    std::vector<size_t> slots;  // indices into TopologyMap::slots
+    std::vector<size_t> first;  // first column of every slot
+    size_t cells = 0;
+    double x = 0;
+};
+
+const char* heading(Slot slot) {
+    switch (slot) {
+        case Slot::attn_q: return "Q";
+        case Slot::attn_k: return "K";
+        case Slot::attn_v: return "V";
+        case Slot::attn_o: return "O";
+        default: return "FFN";
+    }
+}
+
+// Slots with one heading stand together.
+std::vector<Group> groups_of(const TopologyMap& map) {
+    std::vector<Group> groups;
+    for (size_t s = 0; s < map.slots.size(); ++s) {
+        size_t width = 0;
+        for (const auto& row : map.rows) width = std::max(width, row[s].size());
+        const std::string name = heading(map.slots[s]);
+        if (groups.empty() || groups.back().name != name) groups.push_back({name, {}, {}, 0, 0});
+        groups.back().slots.push_back(s);
+        groups.back().first.push_back(groups.back().cells);
+        groups.back().cells += width;
+    }
+    return groups;
+}
+
+class Drawing {
+public:
+    explicit Drawing(const TopologyMap& map) : map_(map), groups_(groups_of(map)) {
+        size_t cells = 0;
+        for (const auto& group : groups_) cells += group.cells;
+        const double gaps = kGap * static_cast<double>(groups_.empty() ? 0 : groups_.size() - 1);
+        // As wide as a phone where that leaves cells that can be pointed at.
+        pitch_ =
+            std::clamp((kWidth - kLeft - gaps) / static_cast<double>(std::max<size_t>(cells, 1)), 6.0, 18.0);
+        double x = kLeft;
+        for (auto& group : groups_) {
+            group.x = x;
+            x += pitch_ * static_cast<double>(group.cells) + kGap;
+        }
+        width_ = std::max(x - kGap, kWidth);
+    }
+
+    std::string str(const std::string& label) {
+        headings();
+        for (size_t p = 0; p < map_.rows.size(); ++p) row(p);
+        const double bottom = kTop + pitch_ * static_cast<double>(map_.rows.size());
+        text(width_ / 2, bottom + 16, "middle", "weight matrices, one cell per head (FFN: gate, up, down)");
+        body_ += fmt::format(
+            R"svg(<text transform="translate(10 {:.1f}) rotate(-90)" text-anchor="middle">position (layer)</text>)svg",
+            (kTop + bottom) / 2);
+        const double height = legend(bottom + 38);
+        return fmt::format(
+                   R"svg(<svg xmlns="http://www.w3.org/2000/svg" class="topology" role="img" aria-label="{}" )svg"
+                   R"svg(viewBox="0 0 {:.1f} {:.1f}" width="{:.1f}" height="{:.1f}" font-size="11" )svg"
+                   R"svg(font-family="system-ui,sans-serif" style="fill:var(--muted,#55534e)">)svg",
+                   escape(label), width_, height, width_, height) +
+               body_ + "</svg>";
+    }
+
+private:
+    static constexpr double kWidth = 336, kLeft = 36, kTop = 20, kGap = 9;
+
+    void text(double x, double y, const char* anchor, const std::string& words) {
+        body_ += fmt::format(R"svg(<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>)svg", x, y, anchor,
+                             escape(words));
+    }
+
+    void headings() {
+        for (const auto& group : groups_)
+            text(group.x + pitch_ * static_cast<double>(group.cells) / 2, kTop - 7, "middle", group.name);
+    }
+
+    void row(size_t p) {
+        const double y = kTop + pitch_ * static_cast<double>(p);
+        // Numbers at a distance that keeps them apart, the last one always unless it would touch.
+        const auto step = static_cast<size_t>(std::ceil(12.0 / pitch_));
+        const size_t every = step <= 1 ? 1 : (step <= 2 ? 2 : 5);
+        if (p % every == 0) text(kLeft - 5, y + pitch_ / 2 + 3.5, "end", std::to_string(p));
+        for (const auto& group : groups_) {
+            for (size_t i = 0; i < group.slots.size(); ++i)
+                slot(p, group.slots[i], group.x + pitch_ * static_cast<double>(group.first[i]), y);
+        }
+    }
+
+    // Cells that nobody shares are one path, so that a large model stays a small picture.
+    void slot(size_t p, size_t s, double x0, double y) {
+        const TopologyCells& cells = map_.rows[p][s];
+        const double size = pitch_ - 1.5;
+        std::string plain;
+        for (size_t c = 0; c < cells.size(); ++c) {
+            const double x = x0 + pitch_ * static_cast<double>(c);
+            const bool borrowed = map_.borrowed(p, s, c);
+            if (!borrowed && cells[c].borrowers == 0) {
+                plain += fmt::format("M{:.1f} {:.1f}h{:.1f}v{:.1f}h-{:.1f}z", x, y, size, size, size);
+                continue;
+            }
+            const std::string colour = colour_of(cells[c].position, map_.rows.size());
+            // The outline of a lender lies inside its cell.
+            const double inset = borrowed ? 0 : 1;
+            const std::string style =
+                borrowed ? "fill:" + colour : fmt::format("{};stroke:{};stroke-width:2", kOwnStyle, colour);
+            body_ += fmt::format(
+                R"svg(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" style="{}"><title>{}</title></rect>)svg",
+                x + inset, y + inset, size - 2 * inset, size - 2 * inset, style, escape(describe(p, s, c)));
+        }
+        if (plain.empty()) return;
+        body_ += fmt::format(
+            R"svg(<path d="{}" style="{}"><title>{}</title></path>)svg", plain, kOwnStyle,
+            escape(fmt::format("layer {}, {}: own weights, used here only", p, slot_name(map_.slots[s]))));
+    }
+
+    std::string describe(size_t p, size_t s, size_t c) const {
+        const TopologyCells& cells = map_.rows[p][s];
+        const TopologyCell& cell = cells[c];
+        const bool heads = cells.size() > 1 || cell.head >= 0;
+        const std::string place = heads ? fmt::format("layer {}, {}, head {}", p, slot_name(map_.slots[s]), c)
+                                        : fmt::format("layer {}, {}", p, slot_name(map_.slots[s]));
+        if (!map_.borrowed(p, s, c))
+            return fmt::format("{}: own weights, also used in {} later place{}", place, cell.borrowers,
+                               cell.borrowers == 1 ? "" : "s");
+        if (cell.head < 0) return fmt::format("{}: weights of layer {}", place, cell.position);
+        return fmt::format("{}: weights of layer {}, head {}", place, cell.position, cell.head);
+    }
+
+    // Returns the height of the whole picture.
+    double legend(double y) {
+        const auto swatch = [&](double x, const std::string& style, double inset) {
+            body_ += fmt::format(
+                R"svg(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" style="{}"/>)svg", x + inset,
+                y - 9 + inset, 10 - 2 * inset, 10 - 2 * inset, style);
+        };
+        const size_t n = map_.rows.size();
+        swatch(kLeft, kOwnStyle, 0);
+        text(kLeft + 15, y, "start", "own weights");
+        swatch(kLeft + 100, fmt::format("{};stroke:{};stroke-width:2", kOwnStyle, colour_of(n / 3, n)), 1);
+        text(kLeft + 115, y, "start", "own, also used by later layers");
+        y += 20;
+        const double x0 = kLeft + 142, room = 120;
+        text(x0 - 7, y, "end", "borrowed from layer 0");
+        const double step = room / static_cast<double>(std::max<size_t>(n, 1));
+        for (size_t p = 0; p < n; ++p) {
+            body_ += fmt::format(
+                R"svg(<rect x="{:.2f}" y="{:.1f}" width="{:.2f}" height="10" style="fill:{}"/>)svg",
+                x0 + step * static_cast<double>(p), y - 9, step + 0.3, colour_of(p, n));
+        }
+        text(x0 + room + 7, y, "start", std::to_string(n == 0 ? 0 : n - 1));
+        return y + 8;
+    }
+
+    const TopologyMap& map_;
+    std::vector<Group> groups_;
+    std::string body_;
+    double pitch_ = 0, width_ = 0;
+};
+
+}  // namespace
+
+std::string topology_svg(const TopologyMap& map, const std::string& label) { return Drawing(map).str(label); }
+
+std::string topology_svg(const Model& model) {
+    const TopologyMap map = topology_map(model);
+    return topology_svg(map, model.label + ": " + topology_summary(map));
+}
+
+}  // namespace refold

@@ -1,0 +1,44 @@
+// Where every weight of a model comes from, as data and as a picture.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+
+namespace refold {
+
+// One head of a slot, or the whole slot where it has no heads.
+struct TopologyCell {
+    size_t position = 0;  // whose weights it uses; its own position when nothing is borrowed
+    int64_t head = -1;    // the head there; -1: the whole slot, or weights that the owner itself does not use
+    int64_t borrowers = 0;  // cells of other places that use the weights which this one owns
+};
+
+// The cells of one slot of one position, in the order of the position's own heads; empty when it has no such
+// slot.
+using TopologyCells = std::vector<TopologyCell>;
+
+struct TopologyMap {
+    std::vector<Slot> slots;                       // the weight matrices that positions have
+    std::vector<std::vector<TopologyCells>> rows;  // [position][slot]
+
+    // True when the cell does not use weights of its own position and head.
+    bool borrowed(size_t position, size_t slot, size_t cell) const;
+};
+
+// The owner of a stored tensor is the position whose name it has under the family's naming, otherwise the
+// first position that uses it. Every referenced tensor must exist (see validate()).
+TopologyMap topology_map(const Model& model);
+
+// "30 positions, no sharing" or "30 positions; attn.q, attn.o: each 27 of 270 heads borrowed (10.0 %); ...".
+std::string topology_summary(const TopologyMap& map);
+
+// The picture as one SVG element: positions as rows, heads as cells, colour = the position the weights come
+// from; hovering gives details. Its colours follow the CSS variables --ink, --muted and --own of the page, so
+// it works inside any page and as a file of its own. `label` is the accessible name.
+std::string topology_svg(const TopologyMap& map, const std::string& label);
+std::string topology_svg(const Model& model);
+
+}  // namespace refold

@@ -1,0 +1,54 @@
+// Tokenizer and chat template of a model, by libllama on the model's own GGUF file (vocabulary only).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace refold {
+
+struct ChatMessage {
+    std::string role;  // "system", "user", "assistant"
+    std::string content;
+};
+
+class Tokenizer {
+public:
+    // Reads the metadata only: the file's tensors may be missing or shared.
+    // Throws Error(io) when the file cannot be read, Error(unsupported) when it has no tokenizer that
+    // libllama can run.
+    explicit Tokenizer(const std::string& gguf_path);
+    ~Tokenizer();
+    Tokenizer(const Tokenizer&) = delete;
+    Tokenizer& operator=(const Tokenizer&) = delete;
+
+    // `add_special`: add BOS/EOS when the model asks for them; `parse_special`: special tokens written in the
+    // text ("<|im_start|>") become their ids.
+    std::vector<int32_t> encode(const std::string& text, bool add_special, bool parse_special) const;
+    // Special tokens are kept as text when `special`. Exact for byte-level BPE: decode(encode(text)) == text;
+    // a SentencePiece vocabulary normalises ("▁" becomes a space). Throws Error(input) for ids out of range.
+    std::string decode(std::span<const int32_t> tokens, bool special) const;
+    // The text of one token; may be part of a UTF-8 sequence.
+    std::string piece(int32_t token, bool special) const;
+
+    int32_t size() const;
+    bool adds_bos() const;
+    std::optional<int32_t> bos() const;
+    std::optional<int32_t> eos() const;
+    bool is_end_of_generation(int32_t token) const;
+
+    bool has_chat_template() const;
+    // The model's own template applied to `messages`, ending with the opening of the assistant's turn.
+    // libllama knows templates by their format and runs no Jinja: a system message that a template adds by
+    // itself is not added. Throws Error(unsupported) when there is none or libllama does not know it.
+    std::string apply_chat_template(std::span<const ChatMessage> messages) const;
+
+private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace refold

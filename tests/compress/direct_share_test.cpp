@@ -1,0 +1,459 @@
+#include "compress/methods/direct_share.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "compress/recipe.h"
+#include "compress/small_model.h"
+
+namespace refold {
+namespace {
+
+using namespace direct_share;
+
+// A vector of 16 numbers per head: 8 in Wq (2 rows of 4), then 8 in Wk. Heads as they are written here:
+//   layer 0:  0.0 = e0               0.1 = e1
+//   layer 1:  1.0 = 3 e0 + 4 e1      1.1 = e8           (e8 and above lie in Wk)
+//   layer 2:  2.0 = 3 e0 + 4 e8      2.1 = e0 + e1
+// so the cosines with all heads of earlier layers are
+//   1.0: 0.0 -> 3/5, 0.1 -> 4/5                              best 0.1, 0.8
+//   1.1: 0.0 -> 0, 0.1 -> 0                                  best 0.0 (first of a tie), 0
+//   2.0: 0.0 -> 3/5, 0.1 -> 0, 1.0 -> 9/25, 1.1 -> 4/5       best 1.1, 0.8
+//   2.1: 0.0, 0.1 -> 1/sqrt 2, 1.0 -> 7/(5 sqrt 2), 1.1 -> 0 best 1.0, 0.98995
+using HeadVectors = std::map<Unit, std::map<int, float>>;
+const HeadVectors kByHand = {
+    {{0, 0}, {{0, 1.0F}}},
+    {{0, 1}, {{1, 1.0F}}},
+    {{1, 0}, {{0, 3.0F}, {1, 4.0F}}},
+    {{1, 1}, {{8, 1.0F}}},
+    {{2, 0}, {{0, 3.0F}, {8, 4.0F}}},
+    {{2, 1}, {{0, 1.0F}, {1, 1.0F}}},
+};
+
+WeightOf from_vectors(const HeadVectors& vectors) {
+    return [&vectors](size_t layer, Slot slot, int64_t row, int64_t column) {
+        if (slot != Slot::attn_q && slot != Slot::attn_k) return scattered(layer, slot, row, column);
+        const auto element = static_cast<int>((row % 2) * 4 + column + (slot == Slot::attn_k ? 8 : 0));
+        const auto& head = vectors.at({layer, row / 2});
+        const auto found = head.find(element);
+        return found == head.end() ? 0.0F : found->second;
+    };
+}
+
+Model by_hand() { return small_model({}, from_vectors(kByHand)); }
+
+void expect_match(const Match& match, Unit later, Unit former, double cosine) {
+    EXPECT_EQ(match.later, later);
+    EXPECT_EQ(match.former, former);
+    EXPECT_NEAR(match.cosine, cosine, 1e-11);
+}
+
+TEST(DirectShare, MatchesAreTheLargestCosinesOfEarlierLayers) {
+    const auto matches = best_matches(by_hand(), kQk, kQkvo);
+    ASSERT_EQ(matches.size(), 4U);
+    expect_match(matches[0], {1, 0}, {0, 1}, 0.8);
+    expect_match(matches[1], {1, 1}, {0, 0}, 0.0);
+    expect_match(matches[2], {2, 0}, {1, 1}, 0.8);
+    expect_match(matches[3], {2, 1}, {1, 0}, 7 / (5 * std::sqrt(2.0)));
+}
+
+TEST(DirectShare, MatchLooksOnlyAtTheChosenWeights) {
+    // On Wq alone 2.0 is 3 e0, equal to 0.0; on Wk alone it is 4 e8, equal to 1.1, and heads without Wk match
+    // nothing.
+    const auto on_q = best_matches(by_hand(), {Slot::attn_q}, kQkvo);
+    expect_match(on_q[2], {2, 0}, {0, 0}, 1.0);
+    const auto on_k = best_matches(by_hand(), {Slot::attn_k}, kQkvo);
+    expect_match(on_k[2], {2, 0}, {1, 1}, 1.0);
+    expect_match(on_k[3], {2, 1}, {0, 0}, 0.0);
+}
+
+TEST(DirectShare, TheFirstOfEqualCandidatesWins) {
+    // Sums of other orders of the same products: equal up to rounding, so they must count as equal.
+    const HeadVectors vectors = {
+        {{0, 0}, {{0, 0.1F}, {3, 0.7F}, {9, 0.3F}}},
+        {{0, 1}, {{1, 0.7F}, {2, 0.1F}, {15, 0.3F}}},
+        {{1, 0}, {{0, 0.1F}, {1, 0.7F}, {2, 0.1F}, {3, 0.7F}, {9, 0.3F}, {15, 0.3F}}},
+        {{1, 1}, {{0, 0.1F}, {1, 0.7F}, {2, 0.1F}, {3, 0.7F}, {9, 0.3F}, {15, 0.3F}}},
+        {{2, 0}, {{7, 1.0F}}},
+        {{2, 1}, {{0, 0.1F}, {1, 0.7F}, {2, 0.1F}, {3, 0.7F}, {9, 0.3F}, {15, 0.3F}}},
+    };
+    const auto matches = best_matches(small_model({}, from_vectors(vectors)), kQk, kQkvo);
+    expect_match(matches[0], {1, 0}, {0, 0}, std::sqrt(0.5));
+    expect_match(matches[1], {1, 1}, {0, 0}, std::sqrt(0.5));
+    EXPECT_EQ(matches[0].cosine, matches[1].cosine);
+    expect_match(matches[3], {2, 1}, {1, 0}, 1.0);  // and not 1.1, which is the same
+    const auto one = select(matches, 2);
+    ASSERT_EQ(one.size(), 2U);
+    EXPECT_EQ(one[0].later, (Unit{1, 0}));  // ties with 1.1 for second place
+    EXPECT_EQ(one[1].later, (Unit{2, 1}));
+}
+
+// Layer 0 has pairs of heads x and x backwards, layer 1 heads that read the same backwards: every dot product
+// with a pair ties in exact arithmetic, and differs by rounding in any order of summation.
+TEST(DirectShare, RoundingDoesNotBreakTies) {
+    const SmallShape shape{.layers = 2, .heads = 16, .kv_heads = 16, .head_dim = 2, .embd = 32};
+    const auto weight = [](size_t layer, Slot slot, int64_t row, int64_t column) {
+        if (slot != Slot::attn_q && slot != Slot::attn_k) return scattered(layer, slot, row, column);
+        const int64_t head = row / 2, place = (slot == Slot::attn_k ? 64 : 0) + row % 2 * 32 + column;
+        if (layer == 1) return scattered(1, Slot::attn_q, head, std::min(place, 127 - place));
+        return scattered(0, Slot::attn_q, head / 2, head % 2 == 0 ? place : 127 - place);
+    };
+    for (const auto& match : best_matches(small_model(shape, weight), kQk, kQkvo))
+        EXPECT_EQ(match.former.index % 2, 0);
+}
+
+TEST(DirectShare, SelectsTheLargestInOrderOfPlace) {
+    const auto matches = best_matches(by_hand(), kQk, kQkvo);
+    EXPECT_TRUE(select(matches, 0).empty());
+    const auto two = select(matches, 2);  // 0.98995, then 0.8 twice: the first of them
+    ASSERT_EQ(two.size(), 2U);
+    EXPECT_EQ(two[0].later, (Unit{1, 0}));
+    EXPECT_EQ(two[1].later, (Unit{2, 1}));
+    EXPECT_EQ(select(matches, 100).size(), 4U);
+}
+
+TEST(DirectShare, ChainsEndAsTheOptionSays) {
+    const auto selected = select(best_matches(by_hand(), kQk, kQkvo), 3);  // 1.0<-0.1, 2.0<-1.1, 2.1<-1.0
+    EXPECT_EQ(resolve(selected, Chain::root),
+              (std::vector<Replacement>{{{1, 0}, {0, 1}}, {{2, 0}, {1, 1}}, {{2, 1}, {0, 1}}}));
+    EXPECT_EQ(resolve(selected, Chain::one_hop),
+              (std::vector<Replacement>{{{1, 0}, {0, 1}}, {{2, 0}, {1, 1}}, {{2, 1}, {1, 0}}}));
+    EXPECT_EQ(resolve(selected, Chain::repo), (std::vector<Replacement>{{{2, 0}, {1, 1}}, {{2, 1}, {1, 0}}}));
+}
+
+TEST(DirectShare, LongChainsEndAtTheStoredHead) {
+    const std::vector<Match> selected = {
+        {{1, 0}, {0, 0}, 0.5}, {{2, 0}, {1, 0}, 0.9}, {{3, 0}, {2, 0}, 0.7}, {{4, 1}, {3, 0}, 0.6}};
+    for (const auto& replacement : resolve(selected, Chain::root))
+        EXPECT_EQ(replacement.source, (Unit{0, 0}));
+    EXPECT_EQ(resolve(selected, Chain::repo), (std::vector<Replacement>{{{4, 1}, {3, 0}}}));
+}
+
+Model apply(const Model& model, const std::vector<std::string>& settings, StepReport* report = nullptr) {
+    StepReport own;
+    const Recipe recipe = recipe_from_method("direct_share", settings);
+    Model out = kDirectShare.apply(model, recipe.steps[0].options, report != nullptr ? *report : own);
+    validate(out);
+    return out;
+}
+
+uint64_t parameters(const Model& model) { return account(model).model.parameters; }
+
+// Of the model above a head has 3 x 2 x 4 = 24 parameters in Wq, Wk, Wv and 8 in Wo.
+TEST(DirectShare, SharesWeightsAndStoresThemOnce) {
+    const Model model = by_hand();
+    const Model qkvo = apply(model, {"ratio=0.5"});  // 3 of 6
+    expect_units(qkvo, model, {{{1, 0}, {0, 1}}, {{2, 0}, {1, 1}}, {{2, 1}, {0, 1}}}, kQkvo);
+    EXPECT_EQ(parameters(model) - parameters(qkvo), 3U * 32);
+    EXPECT_FALSE(qkvo.tensors.contains("blk.2.attn_q.weight"));  // both heads gone
+    EXPECT_EQ(qkvo.tensor("blk.1.attn_q.weight").shape, (std::vector<int64_t>{4, 2}));
+    EXPECT_EQ(qkvo.tensor("blk.1.attn_output.weight").shape, (std::vector<int64_t>{2, 4}));
+    EXPECT_EQ(qkvo.topology.at(2, Slot::attn_q),
+              Expression(Heads{{{"blk.1.attn_q.weight", 0, 1}, {"blk.0.attn_q.weight", 1, 1}}}));
+
+    const Model qkv = apply(model, {"ratio=0.5", "share=qkv"});
+    expect_units(qkv, model, {{{1, 0}, {0, 1}}, {{2, 0}, {1, 1}}, {{2, 1}, {0, 1}}}, kQkv);
+    EXPECT_EQ(parameters(model) - parameters(qkv), 3U * 24);
+    EXPECT_EQ(qkv.topology.at(2, Slot::attn_o), Expression(Dense{"blk.2.attn_output.weight"}));
+}
+
+TEST(DirectShare, OneHopKeepsTheCopiedHeadStored) {
+    const Model model = by_hand();
+    StepReport report;
+    const Model one_hop = apply(model, {"ratio=0.5", "chain=one-hop"}, &report);
+    expect_units(one_hop, model, {{{1, 0}, {0, 1}}, {{2, 0}, {1, 1}}, {{2, 1}, {1, 0}}}, kQkvo);
+    // Head 1.0 is not used by its own position any more, but by 2.1: only 2.0 and 2.1 are gone.
+    EXPECT_EQ(parameters(model) - parameters(one_hop), 2U * 32);
+    EXPECT_EQ(one_hop.topology.at(1, Slot::attn_k),
+              Expression(Heads{{{"blk.0.attn_k.weight", 1, 1}, {"blk.1.attn_k.weight", 1, 1}}}));
+    const auto details = nlohmann::json::parse(report.details);
+    EXPECT_EQ(details["selected"], 3);
+    EXPECT_EQ(details["replaced"], 3);
+    EXPECT_EQ(details["removed"], 2);
+}
+
+TEST(DirectShare, RepoRestoresTheCopiedHead) {
+    const Model model = by_hand();
+    StepReport report;
+    const Model repo = apply(model, {"ratio=0.5", "chain=repo"}, &report);
+    expect_units(repo, model, {{{2, 0}, {1, 1}}, {{2, 1}, {1, 0}}}, kQkvo);
+    EXPECT_EQ(parameters(model) - parameters(repo), 2U * 32);
+    const auto details = nlohmann::json::parse(report.details);
+    EXPECT_EQ(details["selected"], 3);
+    EXPECT_EQ(details["replaced"], 2);
+    EXPECT_TRUE(details["pairs"][1]["takes"].is_null());  // 1.0 <- 0.1, undone
+}
+
+TEST(DirectShare, RatioZeroIsTheIdentity) {
+    const Model model = by_hand();
+    for (const char* chain : {"chain=root", "chain=one-hop", "chain=repo"}) {
+        const Model same = apply(model, {"ratio=0", chain});
+        EXPECT_EQ(same.topology, model.topology);
+        ASSERT_EQ(same.tensors.size(), model.tensors.size());
+        for (const auto& [name, tensor] : model.tensors) {
+            EXPECT_EQ(same.tensor(name).shape, tensor.shape);
+            EXPECT_EQ(same.tensor(name).type, tensor.type);
+            EXPECT_EQ(bytes_of(same, name), bytes_of(model, name)) << name;
+        }
+    }
+}
+
+TEST(DirectShare, CountsAllLayersAndIsNotFooledByRounding) {
+    // In floating point 0.29 * 100 is below 29. At most 99 of 100 layers of one head can be replaced.
+    const Model model = small_model({.layers = 100, .heads = 1, .kv_heads = 1}, scattered);
+    for (const auto& [ratio, removed] :
+         std::map<std::string, uint64_t>{{"0.29", 29}, {"0.295", 29}, {"0.3", 30}, {"1", 99}}) {
+        EXPECT_EQ((parameters(model) - parameters(apply(model, {"ratio=" + ratio}))) / 32, removed) << ratio;
+    }
+}
+
+TEST(DirectShare, OneLayerHasNothingToShare) {
+    const Model model = small_model({.layers = 1}, scattered);
+    EXPECT_EQ(apply(model, {"ratio=1"}).topology, model.topology);
+}
+
+// 4 query heads and 2 key/value heads: unit u is query heads 2u and 2u + 1 with key head u. Layer 1 has layer
+// 0's groups in the other order, the second one a little changed.
+TEST(DirectShare, UnderGqaTheUnitIsTheGroup) {
+    const SmallShape shape{.layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 2, .embd = 8};
+    const auto weight = [](size_t layer, Slot slot, int64_t row, int64_t column) {
+        if (slot != Slot::attn_q && slot != Slot::attn_k) return scattered(layer, slot, row, column);
+        const int64_t head = row / 2;
+        if (row % 2 != 0) return 0.0F;
+        if (slot == Slot::attn_q) {
+            // layer 0: q heads 5 e0, 5 e1 | 5 e2, 5 e3; layer 1: 5 e2, 5 e3 | 5 e0, 3 e1 + 4 e4
+            if (layer == 0) return column == head ? 5.0F : 0.0F;
+            if (head < 2) return column == head + 2 ? 5.0F : 0.0F;
+            if (head == 2) return column == 0 ? 5.0F : 0.0F;
+            return column == 1 ? 3.0F : column == 4 ? 4.0F : 0.0F;
+        }
+        // layer 0: k heads 5 e6 | 5 e7; layer 1: 5 e7 | 5 e6
+        return column == (layer == 0 ? 6 + head : 7 - head) ? 5.0F : 0.0F;
+    };
+    const Model model = small_model(shape, weight);
+    const auto matches = best_matches(model, kQk, kQkvo);
+    ASSERT_EQ(matches.size(), 2U);
+    expect_match(matches[0], {1, 0}, {0, 1}, 1.0);
+    expect_match(matches[1], {1, 1}, {0, 0}, (25 + 15 + 25) / 75.0);
+
+    StepReport report;
+    const Model shared = apply(model, {"ratio=0.25"}, &report);
+    expect_units(shared, model, {{{1, 0}, {0, 1}}}, kQkvo);
+    EXPECT_EQ(parameters(model) - parameters(shared), static_cast<uint64_t>(8 * (4 + 2 + 2 + 4)));
+    EXPECT_EQ(shared.topology.at(1, Slot::attn_q),
+              Expression(Heads{{{"blk.0.attn_q.weight", 2, 2}, {"blk.1.attn_q.weight", 0, 2}}}));
+    EXPECT_EQ(nlohmann::json::parse(report.details)["unit"], "kv_group");
+    EXPECT_NE(report.lines[0].find("grouped-query"), std::string::npos);
+}
+
+TEST(DirectShare, PanelsAndStripesDoNotChangeTheResult) {
+    // The reference is the definition, pair by pair.
+    const SmallShape shape{.layers = 3, .heads = 6, .kv_heads = 3, .head_dim = 8, .embd = 48};
+    const Model model = small_model(shape, scattered);
+    std::map<Unit, std::vector<double>> vectors;
+    for (size_t p = 0; p < 3; ++p) {
+        for (int64_t u = 0; u < 3; ++u) {
+            for (const Slot slot : kQkv) {
+                for (const float w : unit_weights(model, {p, u}, slot)) vectors[{p, u}].push_back(w);
+            }
+        }
+    }
+    const auto dot = [](const std::vector<double>& a, const std::vector<double>& b) {
+        double sum = 0;
+        for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+        return sum;
+    };
+    const size_t row = 9 * 48 * sizeof(double);  // of all 9 units
+    for (const MatchMemory& memory : {MatchMemory{}, MatchMemory{1, 1}, MatchMemory{3 * row, 3 * 48 * 48 * 4},
+                                      MatchMemory{100 * row, 1000}}) {
+        const auto matches = best_matches(model, kQkv, kQkvo, memory);
+        ASSERT_EQ(matches.size(), 6U);
+        for (const auto& match : matches) {
+            double best = -2;
+            Unit former;
+            for (const auto& [unit, vector] : vectors) {
+                if (unit.position >= match.later.position) continue;
+                const auto& own = vectors[match.later];
+                const double cosine = dot(own, vector) / std::sqrt(dot(own, own) * dot(vector, vector));
+                if (cosine > best) {
+                    best = cosine;
+                    former = unit;
+                }
+            }
+            expect_match(match, match.later, former, best);
+        }
+    }
+}
+
+TEST(DirectShare, WeightsThatAreNotFiniteAreNamed) {
+    const Model model = small_model({}, [](size_t layer, Slot slot, int64_t row, int64_t column) {
+        return layer == 1 && slot == Slot::attn_k && row == 3 ? std::nanf("")
+                                                              : scattered(layer, slot, row, column);
+    });
+    expect_error(ErrorCode::input, {"position 1", "unit 1", "not finite"},
+                 [&] { best_matches(model, kQk, kQkvo); });
+}
+
+// Rows of a quantised tensor are copied, never quantised again.
+TEST(DirectShare, QuantisedRowsAndColumnsAreCopied) {
+    const SmallShape shape{.layers = 3, .heads = 4, .kv_heads = 2, .head_dim = 32, .embd = 128};
+    for (const DType type : {DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::F16}) {
+        const Model model = small_model(
+            shape, scattered,
+            {{Slot::attn_q, type}, {Slot::attn_k, type}, {Slot::attn_v, type}, {Slot::attn_o, type}});
+        StepReport report;
+        const Model shared = apply(model, {"ratio=0.5"}, &report);  // 3 of 6 groups; 4 candidates
+        const auto details = nlohmann::json::parse(report.details);
+        EXPECT_TRUE(details["requantised"].empty());
+        std::map<Unit, Unit> source;
+        for (const auto& pair : details["pairs"]) {
+            source[{pair["later"][0], pair["later"][1]}] = {pair["takes"][0], pair["takes"][1]};
+        }
+        ASSERT_EQ(source.size(), 3U);
+        expect_units(shared, model, source, kQkvo);
+        for (size_t p = 0; p < 3; ++p) {
+            std::vector<std::byte> keys, outputs;  // the source's bytes of the groups that are kept
+            const auto k = bytes_of(model, tensor_name(*model.family, Slot::attn_k, p));
+            const auto o = bytes_of(model, tensor_name(*model.family, Slot::attn_o, p));
+            const size_t unit_rows = 32 * row_bytes(type, 128), line = row_bytes(type, 128),
+                         part = row_bytes(type, 64);
+            for (int64_t u = 0; u < 2; ++u) {
+                if (!source.contains({p, u}))
+                    keys.insert(keys.end(), k.begin() + u * static_cast<int64_t>(unit_rows),
+                                k.begin() + (u + 1) * static_cast<int64_t>(unit_rows));
+            }
+            for (size_t row = 0; row < 128; ++row) {
+                for (size_t u = 0; u < 2; ++u) {
+                    const auto from = o.begin() + static_cast<int64_t>(row * line + u * part);
+                    if (!source.contains({p, static_cast<int64_t>(u)}))
+                        outputs.insert(outputs.end(), from, from + static_cast<int64_t>(part));
+                }
+            }
+            const std::string k_name = tensor_name(*model.family, Slot::attn_k, p),
+                              o_name = tensor_name(*model.family, Slot::attn_o, p);
+            EXPECT_EQ(shared.tensors.contains(k_name), !keys.empty());
+            if (keys.empty()) continue;
+            EXPECT_EQ(bytes_of(shared, k_name), keys);
+            EXPECT_EQ(bytes_of(shared, o_name), outputs);
+        }
+    }
+}
+
+// Heads of 64 columns are a quarter of a K-quant block: those Wo, and only those, change type, and the report
+// says so.
+TEST(DirectShare, WoWhoseBlocksSpanHeadsIsRequantised) {
+    const SmallShape shape{.layers = 4, .heads = 4, .kv_heads = 4, .head_dim = 64, .embd = 256};
+    const Model model =
+        small_model(shape, scattered, {{Slot::attn_q, DType::Q4_K}, {Slot::attn_o, DType::Q4_K}});
+    StepReport report;
+    const Model shared = apply(model, {"ratio=0.0625"}, &report);  // one head
+    const auto details = nlohmann::json::parse(report.details);
+    ASSERT_EQ(details["pairs"].size(), 1U);
+    const Unit later{details["pairs"][0]["later"][0], details["pairs"][0]["later"][1]};
+    const Unit former{details["pairs"][0]["former"][0], details["pairs"][0]["former"][1]};
+    ASSERT_EQ(details["requantised"].size(), 2U);
+    EXPECT_EQ(details["requantised"][0]["from"], "Q4_K");
+    EXPECT_EQ(details["requantised"][0]["to"], "Q8_0");
+    for (size_t p = 0; p < 4; ++p) {
+        const std::string name = tensor_name(*model.family, Slot::attn_o, p);
+        const bool takes_part = p == later.position || p == former.position;
+        EXPECT_EQ(shared.tensor(name).type, takes_part ? DType::Q8_0 : DType::Q4_K);
+        EXPECT_EQ(bytes_of(shared, name).size(), shared.tensor(name).bytes());
+        EXPECT_EQ(std::count_if(report.lines.begin(), report.lines.end(),
+                                [&](const std::string& line) {
+                                    return line.find(name + ": requantised Q4_K -> Q8_0") !=
+                                           std::string::npos;
+                                }),
+                  takes_part ? 1 : 0);
+        EXPECT_EQ(shared.tensor(tensor_name(*model.family, Slot::attn_q, p)).type, DType::Q4_K);
+        // Values up to 1: Q8_0 rounds to 1/127 of a block's largest.
+        for (int64_t u = 0; u < 4; ++u) {
+            const Unit unit{p, u};
+            const auto got = unit_weights(shared, unit, Slot::attn_o);
+            const auto expected = unit_weights(model, unit == later ? former : unit, Slot::attn_o);
+            for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 0.01);
+        }
+    }
+}
+
+TEST(DirectShare, GroupsThatFillWholeBlocksKeepTheirType) {
+    const SmallShape shape{.layers = 2, .heads = 8, .kv_heads = 2, .head_dim = 64, .embd = 256};
+    const Model model = small_model(shape, scattered, {{Slot::attn_o, DType::Q4_K}});
+    StepReport report;
+    const Model shared = apply(model, {"ratio=0.25"}, &report);
+    EXPECT_TRUE(nlohmann::json::parse(report.details)["requantised"].empty());
+    EXPECT_EQ(shared.tensor("blk.1.attn_output.weight").type, DType::Q4_K);
+    const auto pair = nlohmann::json::parse(report.details)["pairs"][0];
+    expect_units(shared, model, {{{1, pair["later"][1]}, {0, pair["former"][1]}}}, kQkvo);
+}
+
+TEST(DirectShare, OddHeadsAreRequantisedToF16) {
+    const SmallShape shape{.layers = 2, .heads = 4, .kv_heads = 4, .head_dim = 16, .embd = 64};
+    const Model model = small_model(shape, scattered, {{Slot::attn_o, DType::Q8_0}});
+    StepReport report;
+    const Model shared = apply(model, {"ratio=0.125"}, &report);
+    EXPECT_EQ(nlohmann::json::parse(report.details)["requantised"][0]["to"], "F16");
+    EXPECT_EQ(shared.tensor("blk.1.attn_output.weight").type, DType::F16);
+}
+
+// Steps stack: what is shared already is not shared again, and follows its source.
+TEST(DirectShare, StacksOnItself) {
+    const SmallShape shape{.layers = 6, .heads = 4, .kv_heads = 2, .head_dim = 4, .embd = 16};
+    const Model model = small_model(shape, scattered);
+    const uint64_t unit = 16 * 4 * (2 + 1 + 1 + 2);
+    const Model once = apply(model, {"ratio=0.25"});
+    const Model twice = apply(once, {"ratio=0.25"});
+    EXPECT_EQ(parameters(model) - parameters(once), 3 * unit);
+    EXPECT_EQ(parameters(once) - parameters(twice), 3 * unit);
+    // The same six heads, chains resolved, as in one step: matches do not depend on what was shared before
+    // unless a head's best match was replaced.
+    const auto first = best_matches(model, kQk, kQkvo);
+    const auto second = best_matches(once, kQk, kQkvo);
+    EXPECT_EQ(first.size(), 10U);
+    EXPECT_EQ(second.size(), 7U);
+
+    // Two positions with the same weights: the second follows when the first is replaced.
+    const std::vector<Replacement> tie = {{{4, 1}, {2, 0}}};
+    std::vector<Requantised> none;
+    const Model tied = share(model, tie, kQkvo, none);
+    const Model moved = share(tied, {{{2, 0}, {1, 1}}}, kQkvo, none);
+    expect_units(moved, model, {{{4, 1}, {1, 1}}, {{2, 0}, {1, 1}}}, kQkvo);
+    EXPECT_EQ(parameters(model) - parameters(moved), 2 * unit);
+}
+
+TEST(DirectShare, BiasesOfReplacedHeadsAreCopied) {
+    Model model = by_hand();
+    for (size_t p = 0; p < 3; ++p) {
+        const auto base = static_cast<float>(10 * p);
+        const std::string name = tensor_name(*model.family, Slot::attn_q_bias, p);
+        model.tensors[name] = float_tensor({4}, {base, base + 1, base + 2, base + 3});
+        model.topology.positions[p][Slot::attn_q_bias] = Dense{name};
+    }
+    std::vector<Requantised> none;
+    const Model shared = share(model, {{{2, 0}, {0, 1}}}, kQkvo, none);
+    validate(shared);
+    EXPECT_EQ(materialise(shared, shared.topology.at(2, Slot::attn_q_bias), Slot::attn_q_bias),
+              (std::vector<float>{2, 3, 22, 23}));
+    EXPECT_EQ(materialise(shared, shared.topology.at(1, Slot::attn_q_bias), Slot::attn_q_bias),
+              (std::vector<float>{10, 11, 12, 13}));
+}
+
+TEST(DirectShare, ReportShowsTheDistribution) {
+    StepReport report;
+    apply(by_hand(), {"ratio=0.5"}, &report);
+    const auto similarity = nlohmann::json::parse(report.details)["similarity"];
+    EXPECT_NEAR(similarity["minimum"], 0.0, 1e-11);
+    EXPECT_NEAR(similarity["quartile_1"], 0.6, 1e-11);  // of 0, 0.8, 0.8, 0.98995
+    EXPECT_NEAR(similarity["median"], 0.8, 1e-11);
+    EXPECT_NEAR(similarity["maximum"], 7 / (5 * std::sqrt(2.0)), 1e-11);
+    EXPECT_NEAR(similarity["cut_off"], 0.8, 1e-11);
+    const auto has = [&](const std::string& text) {
+        return std::any_of(report.lines.begin(), report.lines.end(),
+                           [&](const std::string& line) { return line.find(text) != std::string::npos; });
+    };
+    EXPECT_TRUE(has("threshold such as 0.9"));
+    EXPECT_TRUE(has("2.1 <- 1.0: 0.98995  (itself shared: takes 0.1)"));
+}
+
+}  // namespace
+}  // namespace refold

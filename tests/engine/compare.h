@@ -1,0 +1,42 @@
+// Logits of a model by the engine, and how far two sets are apart.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace refold {
+
+// [tokens, n_vocab]
+inline std::vector<float> all_logits(const Model& model, std::span<const int32_t> tokens, EngineOptions options) {
+    options.context = std::max<int64_t>(options.context, static_cast<int64_t>(tokens.size()));
+    Engine engine(model, options);
+    std::vector<float> out(tokens.size() * static_cast<size_t>(engine.n_vocab()));
+    engine.evaluate_all(tokens, [&](size_t first, std::span<const float> logits) {
+        std::copy(logits.begin(), logits.end(), out.begin() + static_cast<ptrdiff_t>(first * static_cast<size_t>(engine.n_vocab())));
+    });
+    return out;
+}
+
+inline double largest_difference(std::span<const float> a, std::span<const float> b) {
+    double largest = a.size() == b.size() ? 0 : INFINITY;
+    for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+        const double difference = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+        if (!(difference <= largest)) largest = difference;  // NaN counts as different
+    }
+    return largest;
+}
+
+inline size_t argmax(std::span<const float> x) { return static_cast<size_t>(std::max_element(x.begin(), x.end()) - x.begin()); }
+
+inline std::vector<int32_t> random_tokens(size_t count, int64_t n_vocab, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::vector<int32_t> tokens(count);
+    for (auto& token : tokens) token = static_cast<int32_t>(random() % static_cast<uint32_t>(n_vocab));
+    return tokens;
+}
+
+}  // namespace refold
