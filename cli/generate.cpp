@@ -10,12 +10,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 // Whether `bytes` may be the beginning of one UTF-8 character whose rest is still to come.
 bool is_unfinished(std::string_view bytes) {
     const auto lead = static_cast<unsigned char>(bytes[0]);
-    const size_t length = lead >= 0xF0 && lead < 0xF5 ? 4 : lead >= 0xE0 && lead < 0xF0 ? 3 : lead >= 0xC2 && lead < 0xE0 ? 2 : 1;
+    const size_t length = lead >= 0xF0 && lead < 0xF5   ? 4
+                          : lead >= 0xE0 && lead < 0xF0 ? 3
+                          : lead >= 0xC2 && lead < 0xE0 ? 2
+                                                        : 1;
     if (bytes.size() >= length) return false;
     for (const char c : bytes.substr(1)) {
         if ((static_cast<unsigned char>(c) & 0xC0) != 0x80) return false;
@@ -50,8 +55,9 @@ double Generation::decode_tokens_per_s() const {
     return tokens.size() < 2 ? 0.0 : static_cast<double>(tokens.size() - 1) / decode_seconds;
 }
 
-Generation generate(Engine& engine, Sampler& sampler, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
-                    const GenerationOptions& options, const std::function<void(std::string_view)>& emit) {
+Generation generate(Engine& engine, Sampler& sampler, const Tokenizer& tokenizer,
+                    std::span<const int32_t> prompt, const GenerationOptions& options,
+                    const std::function<void(std::string_view)>& emit) {
     Generation result;
     Utf8Stream stream;
     const auto show = [&](const std::string& text) {

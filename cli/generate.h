@@ -44,9 +44,10 @@ struct Generation {
     double decode_tokens_per_s() const;  // 0 with fewer than two tokens
 };
 
-// Appends `prompt`, which fits the context, to the engine's sequence and generates. `emit` gets whole characters.
-// Of the generated tokens all but the last are in the engine's sequence afterwards.
-Generation generate(Engine& engine, Sampler& sampler, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
-                    const GenerationOptions& options, const std::function<void(std::string_view)>& emit);
+// Appends `prompt`, which fits the context, to the engine's sequence and generates. `emit` gets whole
+// characters. Of the generated tokens all but the last are in the engine's sequence afterwards.
+Generation generate(Engine& engine, Sampler& sampler, const Tokenizer& tokenizer,
+                    std::span<const int32_t> prompt, const GenerationOptions& options,
+                    const std::function<void(std::string_view)>& emit);
 
 }  // namespace refold::cli

@@ -7,10 +7,16 @@ class HelpFormatter : public CLI::Formatter {
 public:
     HelpFormatter() { column_width(30); }
 
+    std::string make_description(const CLI::App* app) const override {
+        return app->get_description() + "\n\n";
+    }
+
     std::string make_option_opts(const CLI::Option* option) const override {
         if (option->get_type_size() == 0 || option->get_type_name().empty()) return "";
         // A positional's name says what it is.
-        return option->get_positional() ? "" : " " + option->get_type_name();
+        if (option->get_positional()) return "";
+        const std::string type = option->get_type_name();
+        return " " + type.substr(0, type.find(':'));
     }
     std::string make_option_desc(const CLI::Option* option) const override {
         std::string text = option->get_description();

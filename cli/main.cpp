@@ -1,6 +1,8 @@
 // refold: one command table. Errors become messages and exit codes here and nowhere else.
+#include <fcntl.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -52,6 +54,25 @@ const Verb& find_verb(const std::string& name) {
     fail(ErrorCode::usage, "refold", "unknown verb '{}' - {}", name, suggestion(name, names));
 }
 
+// The option or subcommand that an unknown one was perhaps meant to be.
+std::string hint(const CLI::App& app) {
+    const CLI::App* last = &app;
+    while (!last->get_subcommands().empty()) last = last->get_subcommands().back();
+    std::vector<std::string> names, subcommands;
+    for (const CLI::Option* option : last->get_options()) {
+        for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    }
+    for (const CLI::App* sub : last->get_subcommands([](const CLI::App*) { return true; })) {
+        subcommands.push_back(sub->get_name());
+    }
+    for (const std::string& word : app.remaining(true)) {
+        const bool option = word.starts_with("--");
+        const std::string near = nearest(word.substr(0, word.find('=')), option ? names : subcommands);
+        if (!near.empty()) return fmt::format(" (did you mean '{}'?)", near);
+    }
+    return "";
+}
+
 int run_verb_with(const Verb& verb, std::vector<std::string> arguments) {
     CLI::App app(verb.description, fmt::format("refold {}", verb.name));
     app.formatter(help_formatter());
@@ -63,7 +84,8 @@ int run_verb_with(const Verb& verb, std::vector<std::string> arguments) {
         print(app.help());
         return 0;
     } catch (const CLI::ParseError& error) {
-        log("refold: error: [{}] {} - see `refold {} --help`", verb.name, error.what(), verb.name);
+        log("refold: error: [{}] {}{} - see `refold {} --help`", verb.name, error.what(), hint(app),
+            verb.name);
         return kUsage;
     }
     action();
@@ -72,7 +94,7 @@ int run_verb_with(const Verb& verb, std::vector<std::string> arguments) {
 
 int dispatch(std::vector<std::string> arguments) {
     if (arguments.empty()) {
-        fmt::print(stderr, "{}", overview());
+        note(overview());
         return kUsage;
     }
     const std::string first = arguments.front();
@@ -82,9 +104,12 @@ int dispatch(std::vector<std::string> arguments) {
         return 0;
     }
     if (first == "help" || first == "--help" || first == "-h") {
-        if (!arguments.empty()) return run_verb_with(find_verb(arguments.front()), {"--help"});
-        print(overview());
-        return 0;
+        if (arguments.empty()) {
+            print(overview());
+            return 0;
+        }
+        arguments.emplace_back("--help");
+        return dispatch(std::move(arguments));
     }
     return run_verb_with(find_verb(first), std::move(arguments));
 }
@@ -94,7 +119,10 @@ int dispatch(std::vector<std::string> arguments) {
 
 int main(int argc, char** argv) {
     refold::install_interrupt_handlers();
-    signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of write(), which is handled
+    // A stream that the caller has closed must not become the first file we open: using it is an error.
+    for (int stream = 0; stream < 3; ++stream) {
+        if (fcntl(stream, F_GETFD) < 0) open("/dev/null", stream == 0 ? O_WRONLY : O_RDONLY);
+    }
     try {
         return refold::cli::dispatch({argv + 1, argv + argc});
     } catch (const refold::Error& error) {

@@ -1,8 +1,8 @@
 #include "cli/options.h"
 
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 
 #include "cli/output.h"
 #include "core/error.h"
@@ -37,7 +37,8 @@ void check_output(const OutputOptions& output, const std::string& input) {
     namespace fs = std::filesystem;
     std::error_code none;
     if (fs::equivalent(output.path, input, none)) {
-        fail(ErrorCode::usage, "output", "--output '{}' is the input file - choose another name", output.path);
+        fail(ErrorCode::usage, "output", "--output '{}' is the input file - choose another name",
+             output.path);
     }
     // Creates and removes a temporary file: exactly what will be needed later.
     const AtomicFile probe(output.path, output.overwrite);
@@ -53,9 +54,12 @@ void add_engine_options(CLI::App& app, EngineOptions& options, const char* conte
         ->check(at_least(1))
         ->default_str(context_default);
     app.add_flag("--f32", options.f32, "Compute with float32 weights, activations and KV cache");
-    app.add_option("--kv", options.kv, "Type of the KV cache: f16 or f32 (--f32 implies f32)")
+    app.add_option_function<std::string>(
+           "--kv",
+           [&options](const std::string& type) { options.kv = type == "f32" ? KvType::f32 : KvType::f16; },
+           "Type of the KV cache: f16 or f32 (--f32 implies f32)")
         ->type_name("TYPE")
-        ->transform(CLI::CheckedTransformer(std::map<std::string, KvType>{{"f16", KvType::f16}, {"f32", KvType::f32}}))
+        ->check(CLI::IsMember({"f16", "f32"}))
         ->default_str("f16");
 }
 
@@ -63,27 +67,49 @@ std::unique_ptr<Engine> make_engine(const std::string& path, const EngineOptions
     const Model model = load_model(path);
     auto engine = std::make_unique<Engine>(model, options);
     if (engine->context() > model.config.context_length) {
-        log("note: '{}' was trained for {} tokens of context, {} are asked for", path, model.config.context_length,
-            engine->context());
+        log("note: '{}' was trained for {} tokens of context, {} are asked for", path,
+            model.config.context_length, engine->context());
     }
     return engine;
 }
 
 void add_sampling_options(CLI::App& app, SamplingOptions& options) {
-    app.add_option("--temperature,--temp", options.temperature, "Randomness of the choice of tokens; 0 takes the likeliest")
+    app.add_option("--temperature,--temp", options.temperature,
+                   "Randomness of the choice of tokens; 0 takes the likeliest")
         ->type_name("X")
         ->capture_default_str();
     app.add_option("--top-k", options.top_k, "Choose among the K likeliest tokens; 0: all")
         ->type_name("K")
         ->capture_default_str();
-    app.add_option("--top-p", options.top_p, "Choose among the likeliest tokens that hold this much probability")
+    app.add_option("--top-p", options.top_p,
+                   "Choose among the likeliest tokens that hold this much probability")
         ->type_name("P")
         ->default_str(fmt::format("{}", options.top_p));
     app.add_option("--seed", options.seed, "Seed of the choice")->type_name("N")->capture_default_str();
 }
 
-CLI::Option* add_token_ids(CLI::App& app, const char* name, std::vector<int32_t>& ids, const char* description) {
-    return app.add_option(name, ids, description)->type_name("ID,ID,...")->delimiter(',')->allow_extra_args(false);
+// CLI11's own conversion takes an empty word for 0.
+static std::vector<int32_t> parse_ids(const std::string& name, const std::string& text) {
+    std::vector<int32_t> ids;
+    const char *at = text.data(), *const end = at + text.size();
+    for (;;) {
+        while (at != end && *at == ' ') ++at;
+        const auto [next, error] = std::from_chars(at, end, ids.emplace_back());
+        if (error != std::errc() || (next != end && *next != ',')) {
+            throw CLI::ValidationError(name, fmt::format("got '{}', expected token ids as in 1,2,3", text));
+        }
+        if (next == end) return ids;
+        at = next + 1;
+    }
+}
+
+CLI::Option* add_token_ids(CLI::App& app, const char* name, std::vector<int32_t>& ids,
+                           const char* description) {
+    const std::string label(std::string_view(name).substr(std::string_view(name).find("--")));
+    return app
+        .add_option_function<std::string>(
+            name, [label, &ids](const std::string& text) { ids = parse_ids(label, text); }, description)
+        ->type_name("ID,ID,...");
 }
 
 CLI::Validator at_least(double minimum) {
@@ -91,14 +117,16 @@ CLI::Validator at_least(double minimum) {
                 char* end = nullptr;
                 const double value = std::strtod(text.c_str(), &end);
                 const bool valid = end != text.c_str() && *end == '\0' && value >= minimum;
-                return valid ? std::string() : fmt::format("got '{}', expected a number of at least {}", text, minimum);
+                return valid ? std::string()
+                             : fmt::format("got '{}', expected a number of at least {}", text, minimum);
             },
             ""};
 }
 
 void require_utf8(const std::string& text, const char* name) {
     if (const size_t at = find_invalid_utf8(text); at != std::string::npos) {
-        fail(ErrorCode::input, "text", "{} is not UTF-8: invalid byte 0x{:02x} at offset {} - convert it first", name,
+        fail(ErrorCode::input, "text",
+             "{} is not UTF-8: invalid byte 0x{:02x} at offset {} - convert it first", name,
              static_cast<unsigned char>(text[at]), at);
     }
 }

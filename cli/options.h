@@ -40,7 +40,8 @@ std::unique_ptr<Engine> make_engine(const std::string& path, const EngineOptions
 void add_sampling_options(CLI::App& app, SamplingOptions& options);
 
 // --NAME 1,2,3
-CLI::Option* add_token_ids(CLI::App& app, const char* name, std::vector<int32_t>& ids, const char* description);
+CLI::Option* add_token_ids(CLI::App& app, const char* name, std::vector<int32_t>& ids,
+                           const char* description);
 
 // Validator: a number that is not below `minimum`.
 CLI::Validator at_least(double minimum);

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 namespace refold::cli {
@@ -14,10 +15,12 @@ void print(std::string_view text);
 // Indented, or on one line; bytes that are not UTF-8 become U+FFFD.
 void print_json(const nlohmann::ordered_json& value, bool one_line = false);
 
+// To standard error; there is nobody to tell when it cannot be written.
+inline void note(const std::string& text) { fputs(text.c_str(), stderr); }
 // A line on standard error.
 template <typename... Args>
 void log(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::print(stderr, "{}\n", fmt::format(format, std::forward<Args>(args)...));
+    note(fmt::format(format, std::forward<Args>(args)...) + "\n");
 }
 
 }  // namespace refold::cli

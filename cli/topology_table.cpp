@@ -19,7 +19,8 @@ class Names {
 public:
     explicit Names(const Model& model) {
         for (size_t p = 0; p < model.topology.positions.size(); ++p) {
-            for (const SlotDescription& slot : model.family->position_slots) positions_[tensor_name(slot, p)] = p;
+            for (const SlotDescription& slot : model.family->position_slots)
+                positions_[tensor_name(slot, p)] = p;
         }
         // Heads are numbered as their own position counts them, not as they are stored.
         for (size_t p = 0; p < model.topology.positions.size(); ++p) {
@@ -72,7 +73,8 @@ std::string heads_text(const Heads& heads, const Names& names, size_t position) 
         }
         if (!text.empty()) text += ", ";
         const auto here = static_cast<int64_t>(h);
-        text += own ? "own " + range(here, count) : fmt::format("{}<-{}.{}", range(here, count), first.place, range(first.head, count));
+        text += own ? fmt::format("own {}", range(here, count))
+                    : fmt::format("{}<-{}.{}", range(here, count), first.place, range(first.head, count));
         shares |= !own;
         h += static_cast<size_t>(count);
     }
@@ -83,7 +85,7 @@ std::string heads_text(const Heads& heads, const Names& names, size_t position) 
 std::string source_text(const Expression& expression, const Names& names, size_t position) {
     if (const auto* heads = std::get_if<Heads>(&expression)) return heads_text(*heads, names, position);
     const Home home = names.tensor(std::get<Dense>(expression).tensor, position);
-    return home.own ? "" : "<-" + home.place;
+    return home.own ? "" : fmt::format("<-{}", home.place);
 }
 
 // Slots with the same sources are named together: "attn.q,o".
@@ -95,11 +97,12 @@ std::string position_text(const Slots& slots, const Names& names, size_t positio
         const std::string name = slot_name(slot);
         const std::string module = name.substr(0, name.find('.') + 1);
         auto group = groups.begin();
-        while (group != groups.end() && (group->first != source || !group->second.starts_with(module))) ++group;
+        while (group != groups.end() && (group->first != source || !group->second.starts_with(module)))
+            ++group;
         if (group == groups.end()) {
             groups.emplace_back(source, name);
         } else {
-            group->second += "," + name.substr(module.size());
+            group->second.append(",").append(name, module.size());
         }
     }
     std::string text;
@@ -122,7 +125,8 @@ std::string topology_table(const Model& model) {
             while (end < positions.size() && position_text(positions[end], names, end).empty()) ++end;
         }
         const auto first = static_cast<int64_t>(p);
-        out += fmt::format("{:>8}  {}\n", range(first, static_cast<int64_t>(end - p)), text.empty() ? "own" : text);
+        out += fmt::format("{:>8}  {}\n", range(first, static_cast<int64_t>(end - p)),
+                           text.empty() ? "own" : text);
         p = end;
     }
     return out;

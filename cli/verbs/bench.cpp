@@ -31,12 +31,16 @@ struct Arguments {
     ReportOptions report;
 };
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 std::string cpu_name() {
     std::ifstream file("/proc/cpuinfo");
     for (std::string line; std::getline(file, line);) {
-        if (const size_t colon = line.find(": "); line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+        if (const size_t colon = line.find(": ");
+            line.starts_with("model name") && colon != std::string::npos)
+            return line.substr(colon + 2);
     }
     return "unknown";
 }
@@ -47,7 +51,9 @@ public:
     explicit DenseCopy(const Model& model) {
         path_ = (std::filesystem::temp_directory_path() / "refold-bench-XXXXXX").string();
         const int descriptor = mkstemp(path_.data());
-        if (descriptor < 0) fail(ErrorCode::io, "bench", "cannot make a temporary file in '{}' - set TMPDIR", std::filesystem::temp_directory_path().string());
+        if (descriptor < 0)
+            fail(ErrorCode::io, "bench", "cannot make a temporary file in '{}' - set TMPDIR",
+                 std::filesystem::temp_directory_path().string());
         close(descriptor);
         register_temporary(path_.c_str());
         try {
@@ -73,7 +79,7 @@ private:
 
 // What the engine is compared with: nothing, stock llama.cpp, or another model in this engine.
 struct Baseline {
-    Json description;  // null when there is none
+    Json description;    // null when there is none
     std::string reason;  // why there is none
     std::unique_ptr<StockLlama> stock;
     std::unique_ptr<Engine> engine;
@@ -98,7 +104,8 @@ Baseline stock_baseline(const Model& model, const EngineOptions& options) {
         if (model.has_sharing()) copy.emplace(model);
         // libllama maps the file, so the name may go once it is loaded.
         baseline.stock = std::make_unique<StockLlama>(copy ? copy->path() : model.label, stock);
-        baseline.description = {{"engine", "llama.cpp"}, {"model", model.label}, {"materialised", model.has_sharing()}};
+        baseline.description = {
+            {"engine", "llama.cpp"}, {"model", model.label}, {"materialised", model.has_sharing()}};
     } catch (const Error& error) {
         if (error.code() != ErrorCode::unsupported) throw;
         baseline.reason = error.what();
@@ -133,8 +140,9 @@ std::string text_of(const Json& out) {
                              : std::vector<std::string>{"", "refold t/s"});
     for (const char* phase : {"prefill", "decode"}) {
         const Json& p = out[phase];
-        std::vector<std::string> row{fmt::format("{} {}", phase, out[std::string(phase) + "_tokens"].get<int64_t>()),
-                                     fmt::format("{:.1f}", p["tokens_per_s"].get<double>())};
+        std::vector<std::string> row{
+            fmt::format("{} {}", phase, out[std::string(phase) + "_tokens"].get<int64_t>()),
+            fmt::format("{:.1f}", p["tokens_per_s"].get<double>())};
         if (compared) {
             row.push_back(fmt::format("{:.1f}", p["baseline_tokens_per_s"].get<double>()));
             row.push_back(fmt::format("{:.3f}", p["ratio"].get<double>()));
@@ -142,7 +150,9 @@ std::string text_of(const Json& out) {
         speed.add(row);
     }
     TextTable memory({"memory and time", ""});
-    const auto bytes = [&](const char* label, const char* key) { memory.add({label, format_bytes(out[key].get<uint64_t>())}); };
+    const auto bytes = [&](const char* label, const char* key) {
+        memory.add({label, format_bytes(out[key].get<uint64_t>())});
+    };
     bytes("weights resident", "weight_bytes_resident");
     bytes("weights by the accounting", "weight_bytes_accounted");
     bytes("KV cache", "kv_bytes");
@@ -151,13 +161,18 @@ std::string text_of(const Json& out) {
     bytes("process, peak", "peak_rss_bytes");
     memory.add({"file to engine ready", fmt::format("{:.3f} s", out["load_seconds"].get<double>())});
     memory.add({"file to first token", fmt::format("{:.3f} s", out["first_token_seconds"].get<double>())});
-    std::string baseline = "none (" + out["baseline_reason"].get<std::string>() + ")";
-    if (compared) {
-        baseline = fmt::format("{} on {}{}", out["baseline"]["engine"].get<std::string>(), out["baseline"]["model"].get<std::string>(),
-                               out["baseline"]["materialised"].get<bool>() ? " (sharing materialised: the dense original)" : "");
+    std::string baseline;
+    if (!compared) {
+        baseline = fmt::format("none ({})", out["baseline_reason"].get<std::string>());
+    } else {
+        baseline = fmt::format(
+            "{} on {}{}", out["baseline"]["engine"].get<std::string>(),
+            out["baseline"]["model"].get<std::string>(),
+            out["baseline"]["materialised"].get<bool>() ? " (sharing materialised: the dense original)" : "");
     }
-    return fmt::format("{}, {} threads, median of {} rounds\nbaseline: {}\n\n{}\n{}", out["cpu"].get<std::string>(),
-                       out["threads"].get<int>(), out["rounds"].get<int>(), baseline, speed.str(), memory.str());
+    return fmt::format("{}, {} threads, median of {} rounds\nbaseline: {}\n\n{}\n{}",
+                       out["cpu"].get<std::string>(), out["threads"].get<int>(), out["rounds"].get<int>(),
+                       baseline, speed.str(), memory.str());
 }
 
 void bench(const Arguments& a) {
@@ -165,7 +180,8 @@ void bench(const Arguments& a) {
     const int64_t needed = a.speed.prefill + a.speed.decode;
     if (options.context == 0) options.context = needed;
     if (options.context < needed) {
-        fail(ErrorCode::usage, "bench", "--context {} is too small for --prefill {} and --decode {}", options.context, a.speed.prefill, a.speed.decode);
+        fail(ErrorCode::usage, "bench", "--context {} is too small for --prefill {} and --decode {}",
+             options.context, a.speed.prefill, a.speed.decode);
     }
     const std::string path = resolve_model(a.model);
 
@@ -196,24 +212,25 @@ void bench(const Arguments& a) {
     const std::vector<SpeedResult> results = measure_speed(std::move(subjects), n_vocab, a.speed);
     const SpeedResult* other = results.size() > 1 ? &results[1] : nullptr;
 
-    const Json out = {{"model", path},
-                      {"cpu", cpu_name()},
-                      {"threads", options.threads},
-                      {"prefill_tokens", a.speed.prefill},
-                      {"decode_tokens", a.speed.decode},
-                      {"rounds", a.speed.rounds},
-                      {"baseline", baseline.description},
-                      {"baseline_reason", baseline.reason.empty() ? Json() : Json(baseline.reason)},
-                      {"prefill", speed_json(results[0].prefill, other != nullptr ? &other->prefill : nullptr)},
-                      {"decode", speed_json(results[0].decode, other != nullptr ? &other->decode : nullptr)},
-                      {"weight_bytes_resident", memory.weight_bytes},
-                      {"weight_bytes_accounted", account(model).model.bytes},
-                      {"kv_bytes", memory.kv_bytes},
-                      {"compute_bytes", memory.compute_bytes},
-                      {"rss_bytes", resident},
-                      {"peak_rss_bytes", peak},
-                      {"load_seconds", load_seconds},
-                      {"first_token_seconds", first_token_seconds}};
+    const Json out = {
+        {"model", path},
+        {"cpu", cpu_name()},
+        {"threads", options.threads},
+        {"prefill_tokens", a.speed.prefill},
+        {"decode_tokens", a.speed.decode},
+        {"rounds", a.speed.rounds},
+        {"baseline", baseline.description},
+        {"baseline_reason", baseline.reason.empty() ? Json() : Json(baseline.reason)},
+        {"prefill", speed_json(results[0].prefill, other != nullptr ? &other->prefill : nullptr)},
+        {"decode", speed_json(results[0].decode, other != nullptr ? &other->decode : nullptr)},
+        {"weight_bytes_resident", memory.weight_bytes},
+        {"weight_bytes_accounted", account(model).model.bytes},
+        {"kv_bytes", memory.kv_bytes},
+        {"compute_bytes", memory.compute_bytes},
+        {"rss_bytes", resident},
+        {"peak_rss_bytes", peak},
+        {"load_seconds", load_seconds},
+        {"first_token_seconds", first_token_seconds}};
     a.report.json ? print_json(out) : print(text_of(out));
 }
 
@@ -222,7 +239,10 @@ void bench(const Arguments& a) {
 Action bench_verb(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
-    app.add_option("--prefill", a->speed.prefill, "Tokens of the prompt")->type_name("TOKENS")->check(at_least(1))->capture_default_str();
+    app.add_option("--prefill", a->speed.prefill, "Tokens of the prompt")
+        ->type_name("TOKENS")
+        ->check(at_least(1))
+        ->capture_default_str();
     app.add_option("--decode", a->speed.decode, "Tokens decoded one by one after it")
         ->type_name("TOKENS")
         ->check(at_least(1))
@@ -232,13 +252,15 @@ Action bench_verb(CLI::App& app) {
         ->check(at_least(1))
         ->capture_default_str();
     app.add_option("--baseline", a->baseline,
-                   "stock: llama.cpp on the same file (on the dense original if the model shares); a model, in this engine; none")
+                   "stock: llama.cpp on the same file (on the dense original if the model shares); a model, "
+                   "in this engine; none")
         ->type_name("stock|MODEL|none")
         ->capture_default_str();
     add_engine_options(app, a->engine, "as much as is needed");
     add_report_options(app, a->report);
-    add_examples(app, {"refold bench smollm2-135m-instruct", "refold bench small.gguf --threads 2 --rounds 9 --json",
-                       "refold bench small.gguf --baseline smollm2-135m-instruct"});
+    add_examples(
+        app, {"refold bench smollm2-135m-instruct", "refold bench small.gguf --threads 2 --rounds 9 --json",
+              "refold bench small.gguf --baseline smollm2-135m-instruct"});
     return [a] { bench(*a); };
 }
 

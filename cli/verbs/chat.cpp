@@ -55,7 +55,8 @@ public:
         if (!options_.system.empty()) messages_.push_back({"system", options_.system});
     }
 
-    // Throws Error(input), and leaves everything as it was, when the conversation does not fit the context any more.
+    // Throws Error(input), and leaves everything as it was, when the conversation does not fit the context
+    // any more.
     Generation answer(const std::string& line, const std::function<void(std::string_view)>& emit) {
         std::vector<ChatMessage> messages = messages_;
         messages.push_back({"user", line});
@@ -63,7 +64,8 @@ public:
         std::vector<int32_t> tokens = encode(text);
         if (static_cast<int64_t>(tokens.size()) > engine_->context()) {
             fail(ErrorCode::input, "chat",
-                 "the conversation has {} tokens, the context holds {} - raise --context or start anew with /reset",
+                 "the conversation has {} tokens, the context holds {} - raise --context or start anew with "
+                 "/reset",
                  tokens.size(), engine_->context());
         }
         const size_t known = evaluated(tokens);
@@ -79,7 +81,8 @@ public:
     }
 
 private:
-    // The conversation so far keeps its tokens: those the model chose need not be what its text is tokenised to.
+    // The conversation so far keeps its tokens: those the model chose need not be what its text is tokenised
+    // to.
     std::vector<int32_t> encode(const std::string& text) const {
         if (tokens_.empty() || !text.starts_with(text_)) return tokenizer_.encode(text, true, true);
         std::vector<int32_t> tokens = tokens_;
@@ -128,7 +131,7 @@ void chat(const Arguments& a) {
     const bool terminal = isatty(STDIN_FILENO) != 0;
     if (terminal && !a.report.quiet) log("/reset forgets the conversation, /exit or Ctrl-D ends");
     for (;;) {
-        if (terminal) fmt::print(stderr, "> ");
+        if (terminal) note("> ");
         const std::optional<std::string> line = read_line();
         if (!line || *line == "/exit") break;
         if (line->empty()) continue;
@@ -153,7 +156,7 @@ Action chat_verb(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
     app.add_option("--system", a->system, "System message")->type_name("TEXT");
-    app.add_option("-n,--tokens", a->generation.limit, "Most tokens of one reply")
+    app.add_option("-n,--max-tokens", a->generation.limit, "Most tokens of one reply")
         ->type_name("N")
         ->check(at_least(1))
         ->capture_default_str();

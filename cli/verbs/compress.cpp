@@ -37,7 +37,8 @@ Job read_job(const Arguments& a) {
     job.recipe = a.recipe.empty() ? recipe_from_method(a.method, a.settings) : read_recipe(a.recipe);
     job.model = a.model.empty() ? job.recipe.model : a.model;
     if (job.model.empty()) {
-        fail(ErrorCode::usage, "compress", "no model: give MODEL{}", a.recipe.empty() ? "" : fmt::format(", or the key 'model' in '{}'", a.recipe));
+        fail(ErrorCode::usage, "compress", "no model: give MODEL{}",
+             a.recipe.empty() ? "" : fmt::format(", or the key 'model' in '{}'", a.recipe));
     }
     // The result depends on the source's content, not on where it lies: its provenance names the file alone.
     job.recipe.model.clear();
@@ -56,7 +57,8 @@ class RecipeEcho {
 public:
     RecipeEcho(const Arguments& a, const Job& job) : path_(recipe_path(a.output.path)) {
         std::error_code none;
-        if (!a.recipe.empty() && fs::equivalent(path_, a.recipe, none)) return;  // it is the one that was read
+        if (!a.recipe.empty() && fs::equivalent(path_, a.recipe, none))
+            return;  // it is the one that was read
         file_.emplace(path_, a.output.overwrite);
         Recipe named = job.recipe;
         named.model = job.model;
@@ -76,7 +78,8 @@ void show_steps(const Job& job) {
     for (size_t s = 0; s < job.recipe.steps.size(); ++s) {
         const RecipeStep& step = job.recipe.steps[s];
         std::string options;
-        for (const auto& [name, value] : step.options.entries()) options += fmt::format("  {}={}", name, value);
+        for (const auto& [name, value] : step.options.entries())
+            options += fmt::format("  {}={}", name, value);
         log("step {}: {}{}", s + 1, step.method->name, options);
     }
 }
@@ -113,9 +116,14 @@ void run(const Arguments& a) {
 
 Action compress_verb(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
-    add_model(app, a->model)->description("Path of a .gguf file, or a name that `refold pull` has fetched; the recipe may name it");
-    auto* output = add_output(app, a->output, "GGUF file to write; the recipe with all defaults goes beside it");
-    auto* recipe = app.add_option("-r,--recipe", a->recipe, "Recipe (YAML): a list of methods and their options")->type_name("FILE");
+    add_model(app, a->model)
+        ->description(
+            "Path of a .gguf file, or a name that `refold pull` has fetched; the recipe may name it");
+    auto* output =
+        add_output(app, a->output, "GGUF file to write; the recipe with all defaults goes beside it");
+    auto* recipe =
+        app.add_option("-r,--recipe", a->recipe, "Recipe (YAML): a list of methods and their options")
+            ->type_name("FILE");
     auto* method = app.add_option("-m,--method", a->method, "Apply this one method (see refold methods)")
                        ->type_name("NAME")
                        ->excludes(recipe);
@@ -125,12 +133,15 @@ Action compress_verb(CLI::App& app) {
         ->needs(method);
     app.add_flag("-n,--dry-run", a->dry_run, "Show the plan and the exact cost of the result; write nothing");
     add_report_options(app, a->report);
-    add_examples(app, {"refold compress smollm2-135m-instruct -o small.gguf --method direct_share --set ratio=0.3",
-                       "refold compress smollm2-135m-instruct --recipe recipes/direct_share_30.yaml --dry-run",
-                       "refold compress --recipe small.recipe.yaml -o small.gguf --overwrite --json"});
+    add_examples(app,
+                 {"refold compress smollm2-135m-instruct -o small.gguf --method direct_share --set ratio=0.3",
+                  "refold compress smollm2-135m-instruct --recipe recipes/direct_share_30.yaml --dry-run",
+                  "refold compress --recipe small.recipe.yaml -o small.gguf --overwrite --json"});
     return [a, output, recipe, method] {
-        if (recipe->count() + method->count() == 0) fail(ErrorCode::usage, "compress", "give --recipe or --method");
-        if (output->count() == 0 && !a->dry_run) fail(ErrorCode::usage, "compress", "give --output, or --dry-run");
+        if (recipe->count() + method->count() == 0)
+            fail(ErrorCode::usage, "compress", "give --recipe or --method");
+        if (output->count() == 0 && !a->dry_run)
+            fail(ErrorCode::usage, "compress", "give --output, or --dry-run");
         run(*a);
     };
 }

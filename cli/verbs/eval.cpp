@@ -42,9 +42,9 @@ void measure_perplexity(const Arguments& a) {
                     {"f32", a.engine.f32}});
         return;
     }
-    print(fmt::format("perplexity {:.4f} +- {:.4f}  ({} of {} tokens scored in {} windows of {} every {})\n", r.perplexity,
-                      r.standard_error, format_count(static_cast<uint64_t>(r.tokens_scored)), format_count(tokens.size()),
-                      r.windows, options.context, options.stride));
+    print(fmt::format("perplexity {:.4f} +- {:.4f}  ({} of {} tokens scored in {} windows of {} every {})\n",
+                      r.perplexity, r.standard_error, format_count(static_cast<uint64_t>(r.tokens_scored)),
+                      format_count(tokens.size()), r.windows, options.context, options.stride));
     if (!a.report.quiet) log("{:.1f} tokens/s, {}", r.tokens_per_s, format_seconds(r.seconds));
 }
 
@@ -53,12 +53,14 @@ void measure_perplexity(const Arguments& a) {
 Action eval_verb(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     app.require_subcommand(1);
-    CLI::App* ppl = app.add_subcommand("ppl", "Perplexity of a text: exp of the mean negative log likelihood of its tokens");
+    CLI::App* ppl = app.add_subcommand(
+        "ppl", "Perplexity of a text: exp of the mean negative log likelihood of its tokens");
     add_model(*ppl, a->model)->required();
     ppl->add_option("--text", a->text, "UTF-8 text; tokenised once, with BOS only if the model asks for it")
         ->type_name("FILE")
         ->required();
-    ppl->add_option("--stride", a->windows.stride, "Tokens from one window to the next; a token is scored once")
+    ppl->add_option("--stride", a->windows.stride,
+                    "Tokens from one window to the next; a token is scored once")
         ->type_name("TOKENS")
         ->check(at_least(1))
         ->default_str("context");
@@ -68,9 +70,11 @@ Action eval_verb(CLI::App& app) {
         ->capture_default_str();
     add_engine_options(*ppl, a->engine, "1024");
     add_report_options(*ppl, a->report);
-    add_examples(*ppl, {"refold eval ppl smollm2-135m-instruct --text wikitext.txt --max-windows 40",
-                        "refold eval ppl small.gguf --text wikitext.txt --context 2048 --stride 512 --f32 --json"});
-    add_examples(app, {"refold eval ppl smollm2-135m-instruct --text wikitext.txt", "refold eval ppl --help"});
+    add_examples(*ppl,
+                 {"refold eval ppl smollm2-135m-instruct --text wikitext.txt --max-windows 40",
+                  "refold eval ppl small.gguf --text wikitext.txt --context 2048 --stride 512 --f32 --json"});
+    add_examples(app,
+                 {"refold eval ppl smollm2-135m-instruct --text wikitext.txt", "refold eval ppl --help"});
     return [a] { measure_perplexity(*a); };
 }
 

@@ -36,8 +36,9 @@ void write_dense(const Arguments& a) {
     }
     print(fmt::format("{}: {}, {} parameters{}\n", a.output.path, format_bytes(bytes),
                       format_count(accounting.dense.parameters),
-                      model.has_sharing() ? fmt::format(" ({} with sharing)", format_count(accounting.model.parameters))
-                                          : ", the model shares nothing"));
+                      model.has_sharing()
+                          ? fmt::format(" ({} with sharing)", format_count(accounting.model.parameters))
+                          : ", the model shares nothing"));
 }
 
 }  // namespace

@@ -95,17 +95,18 @@ void show_json(const Model& model, uint64_t file_bytes) {
                            {"bytes", tensor.bytes()},
                            {"uses", found == uses.end() ? 0 : found->second}});
     }
-    print_json({{"path", model.label},
-                {"architecture", model.family->name},
-                {"name", model.metadata.string("general.name", "")},
-                {"file_bytes", file_bytes},
-                {"hyper_parameters", hyper_parameters(model)},
-                {"shared", model.has_sharing()},
-                {"accounting", {{"model", cost_json(accounting.model)}, {"dense", cost_json(accounting.dense)}}},
-                {"topology", Json::parse(topology_to_json(model.topology, model.implied()))},
-                {"tensor_types", types},
-                {"tensors", tensors},
-                {"provenance", provenance(model)}});
+    print_json(
+        {{"path", model.label},
+         {"architecture", model.family->name},
+         {"name", model.metadata.string("general.name", "")},
+         {"file_bytes", file_bytes},
+         {"hyper_parameters", hyper_parameters(model)},
+         {"shared", model.has_sharing()},
+         {"accounting", {{"model", cost_json(accounting.model)}, {"dense", cost_json(accounting.dense)}}},
+         {"topology", Json::parse(topology_to_json(model.topology, model.implied()))},
+         {"tensor_types", types},
+         {"tensors", tensors},
+         {"provenance", provenance(model)}});
 }
 
 std::string accounting_table(const Accounting& accounting, bool shared) {
@@ -114,7 +115,8 @@ std::string accounting_table(const Accounting& accounting, bool shared) {
     const auto add = [&](const char* label, uint64_t Cost::*field, std::string (*format)(uint64_t)) {
         const uint64_t own = accounting.model.*field, dense = accounting.dense.*field;
         if (!shared) return table.add({label, format(own)});
-        const double percent = dense == 0 ? 100.0 : 100.0 * static_cast<double>(own) / static_cast<double>(dense);
+        const double percent =
+            dense == 0 ? 100.0 : 100.0 * static_cast<double>(own) / static_cast<double>(dense);
         table.add({label, format(own), format(dense), fmt::format("{:.2f} %", percent)});
     };
     add("parameters stored", &Cost::parameters, format_count);
@@ -144,18 +146,20 @@ std::string tensor_table(const Model& model) {
 
 void show_text(const Model& model, uint64_t file_bytes, bool tensors) {
     const ModelConfig& c = model.config;
-    std::string text = fmt::format("{}\n{}{}, file of {}\n\n", model.label, model.family->name,
-                                   model.metadata.has("general.name") ? ", " + model.metadata.string("general.name", "") : "",
-                                   format_bytes(file_bytes));
+    std::string text = fmt::format(
+        "{}\n{}{}, file of {}\n\n", model.label, model.family->name,
+        model.metadata.has("general.name") ? ", " + model.metadata.string("general.name", "") : "",
+        format_bytes(file_bytes));
     text += fmt::format("positions {}, width {}, heads {} (KV {}) of {}, FFN {}, vocabulary {}, context {}\n",
-                        model.topology.positions.size(), c.n_embd, c.n_head, c.n_head_kv, c.head_dim, c.n_ff, c.n_vocab,
-                        c.context_length);
-    text += fmt::format("RMS norm epsilon {:g}, RoPE base {:g} over {} dimensions, frequencies x {:g}\n\n", c.norm_eps,
-                        c.rope.base, c.rope.dims, c.rope.frequency_scale);
+                        model.topology.positions.size(), c.n_embd, c.n_head, c.n_head_kv, c.head_dim, c.n_ff,
+                        c.n_vocab, c.context_length);
+    text += fmt::format("RMS norm epsilon {:g}, RoPE base {:g} over {} dimensions, frequencies x {:g}\n\n",
+                        c.norm_eps, c.rope.base, c.rope.dims, c.rope.frequency_scale);
     text += topology_table(model) + "\n" + accounting_table(account(model), model.has_sharing()) + "\n";
     TextTable types({"type", "tensors", "parameters", "bytes"});
     for (const auto& [type, count] : count_types(model)) {
-        types.add({type, std::to_string(count.tensors), format_count(count.parameters), format_bytes(count.bytes)});
+        types.add(
+            {type, std::to_string(count.tensors), format_count(count.parameters), format_bytes(count.bytes)});
     }
     text += types.str();
     if (const Json origin = provenance(model); !origin.is_null()) {

@@ -28,7 +28,8 @@ std::vector<int32_t> read_tokens(const Arguments& a, const std::string& path) {
 }
 
 void write_logits(const Arguments& a) {
-    if (a.backend == "torch") fail(ErrorCode::unsupported, "logits", "--engine torch: this build has no torch engine");
+    if (a.backend == "torch")
+        fail(ErrorCode::unsupported, "logits", "--engine torch: this build has no torch engine");
     const std::string path = resolve_model(a.model);
     check_output(a.output, path);
     const std::vector<int32_t> tokens = read_tokens(a, path);
@@ -46,9 +47,11 @@ void write_logits(const Arguments& a) {
     const std::vector<int64_t> shape = {static_cast<int64_t>(tokens.size()), engine->n_vocab()};
     write_safetensors(a.output.path, a.output.overwrite, {{"logits", shape, logits}});
     if (a.report.json) {
-        print_json({{"output", a.output.path}, {"tokens", tokens.size()}, {"n_vocab", n_vocab}, {"ids", tokens}});
+        print_json(
+            {{"output", a.output.path}, {"tokens", tokens.size()}, {"n_vocab", n_vocab}, {"ids", tokens}});
     } else {
-        print(fmt::format("{}: logits of {} tokens x {} entries of the vocabulary\n", a.output.path, tokens.size(), n_vocab));
+        print(fmt::format("{}: logits of {} tokens x {} entries of the vocabulary\n", a.output.path,
+                          tokens.size(), n_vocab));
     }
 }
 
@@ -58,20 +61,23 @@ Action logits_verb(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
     auto* ids = add_token_ids(app, "--tokens", a->tokens, "Token ids");
-    auto* file = app.add_option("--text-file", a->text_file, "Text, tokenised with BOS only if the model asks for it")
-                     ->type_name("FILE")
-                     ->excludes(ids);
+    auto* file =
+        app.add_option("--text-file", a->text_file, "Text, tokenised with BOS only if the model asks for it")
+            ->type_name("FILE")
+            ->excludes(ids);
     app.add_option("--engine", a->backend, "Engine: ggml or torch")
         ->type_name("NAME")
         ->check(CLI::IsMember({"ggml", "torch"}))
         ->capture_default_str();
-    add_output(app, a->output, "safetensors file to write: tensor logits [tokens, vocabulary], float32")->required();
+    add_output(app, a->output, "safetensors file to write: tensor logits [tokens, vocabulary], float32")
+        ->required();
     add_engine_options(app, a->engine, "as many as there are tokens");
     add_report_options(app, a->report);
     add_examples(app, {"refold logits smollm2-135m-instruct --tokens 1,2,3 --f32 -o logits.safetensors",
                        "refold logits small.gguf --text-file text.txt -o logits.safetensors --overwrite"});
     return [a, ids, file] {
-        if (ids->count() + file->count() == 0) fail(ErrorCode::usage, "logits", "give tokens by --tokens or --text-file");
+        if (ids->count() + file->count() == 0)
+            fail(ErrorCode::usage, "logits", "give tokens by --tokens or --text-file");
         write_logits(*a);
     };
 }

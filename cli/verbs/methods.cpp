@@ -42,11 +42,12 @@ Json describe(const Method& method) {
 }
 
 std::string page(const Method& method) {
-    std::string text = fmt::format("{}: {}\nPaper: {}\n\n{}\n\nOptions:\n", method.name, method.summary, method.paper,
-                                   method.documentation);
+    std::string text = fmt::format("{}: {}\nPaper: {}\n\n{}\n\nOptions:\n", method.name, method.summary,
+                                   method.paper, method.documentation);
     for (const OptionSpec& spec : method.options) {
-        text += fmt::format("  {} = {}   ({})\n      {}\n", spec.name, spec.fallback.empty() ? "(none)" : spec.fallback,
-                            allowed_values(spec), spec.help);
+        text +=
+            fmt::format("  {} = {}   ({})\n      {}\n", spec.name,
+                        spec.fallback.empty() ? "(none)" : spec.fallback, allowed_values(spec), spec.help);
     }
     return text;
 }
@@ -73,7 +74,8 @@ Action methods_verb(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     app.add_option("NAME", a->name, "Method to describe; without it all are listed");
     add_report_options(app, a->report);
-    add_examples(app, {"refold methods", "refold methods direct_share", "refold methods direct_share --json"});
+    add_examples(app,
+                 {"refold methods", "refold methods direct_share", "refold methods direct_share --json"});
     return [a] { show(*a); };
 }
 

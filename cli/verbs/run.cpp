@@ -36,15 +36,18 @@ void run(const Arguments& a) {
     const auto engine = make_engine(path, a.engine);
     const Tokenizer tokenizer(path);
     const std::vector<int32_t> tokens = tokenizer.encode(prompt, true, true);
-    if (tokens.empty()) fail(ErrorCode::usage, "run", "the prompt is empty, and the model starts with no token of its own");
+    if (tokens.empty())
+        fail(ErrorCode::usage, "run", "the prompt is empty, and the model starts with no token of its own");
     if (static_cast<int64_t>(tokens.size()) > engine->context()) {
-        fail(ErrorCode::input, "run", "the prompt has {} tokens, the context holds {} - raise --context or shorten the prompt",
+        fail(ErrorCode::input, "run",
+             "the prompt has {} tokens, the context holds {} - raise --context or shorten the prompt",
              tokens.size(), engine->context());
     }
     const double load = elapsed();
-    const Generation g = generate(*engine, sampler, tokenizer, tokens, a.generation, [&](std::string_view text) {
-        if (!a.report.json) print(text);
-    });
+    const Generation g =
+        generate(*engine, sampler, tokenizer, tokens, a.generation, [&](std::string_view text) {
+            if (!a.report.json) print(text);
+        });
     const double first_token = load + g.prefill_seconds;
     if (a.report.json) {
         print_json({{"prompt", prompt},
@@ -66,10 +69,11 @@ void run(const Arguments& a) {
     }
     print("\n");
     if (a.report.quiet) return;
-    log("prefill {} tokens at {:.1f} tokens/s, decode {} tokens at {:.1f} tokens/s, first token after {:.0f} ms "
+    log("prefill {} tokens at {:.1f} tokens/s, decode {} tokens at {:.1f} tokens/s, first token after {:.0f} "
+        "ms "
         "({:.0f} ms of it loading), stopped by {}",
-        tokens.size(), g.prefill_tokens_per_s(), g.tokens.size(), g.decode_tokens_per_s(), 1e3 * first_token, 1e3 * load,
-        g.stop_reason);
+        tokens.size(), g.prefill_tokens_per_s(), g.tokens.size(), g.decode_tokens_per_s(), 1e3 * first_token,
+        1e3 * load, g.stop_reason);
 }
 
 }  // namespace
@@ -77,10 +81,13 @@ void run(const Arguments& a) {
 Action run_verb(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
-    auto* prompt = app.add_option("-p,--prompt", a->prompt, "Text to continue, taken as it is (see chat for the model's template)")
+    auto* prompt = app.add_option("-p,--prompt", a->prompt,
+                                  "Text to continue, taken as it is (see chat for the model's template)")
                        ->type_name("TEXT");
-    auto* file = app.add_option("-f,--file", a->file, "Read the prompt from a file")->type_name("FILE")->excludes(prompt);
-    app.add_option("-n,--tokens", a->generation.limit, "Most tokens to generate")
+    auto* file = app.add_option("-f,--file", a->file, "Read the prompt from a file")
+                     ->type_name("FILE")
+                     ->excludes(prompt);
+    app.add_option("-n,--max-tokens", a->generation.limit, "Most tokens to generate")
         ->type_name("N")
         ->check(at_least(1))
         ->capture_default_str();
@@ -92,7 +99,8 @@ Action run_verb(CLI::App& app) {
                        "refold run small.gguf -f prompt.txt --temperature 0.8 --top-k 50 --seed 7",
                        "refold run small.gguf -p \"Once upon a time\" --json --quiet"});
     return [a, prompt, file] {
-        if (prompt->count() + file->count() == 0) fail(ErrorCode::usage, "run", "give a prompt by --prompt or --file");
+        if (prompt->count() + file->count() == 0)
+            fail(ErrorCode::usage, "run", "give a prompt by --prompt or --file");
         run(*a);
     };
 }

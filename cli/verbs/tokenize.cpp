@@ -39,7 +39,8 @@ void encode(const Arguments& a) {
     std::string lines;
     for (const int32_t id : ids) {
         pieces.push_back(tokenizer.piece(id, true));
-        lines += fmt::format("{:>8}  {}\n", id, pieces.back().dump(-1, ' ', false, Json::error_handler_t::replace));
+        lines += fmt::format("{:>8}  {}\n", id,
+                             pieces.back().dump(-1, ' ', false, Json::error_handler_t::replace));
     }
     if (a.report.json) {
         print_json({{"ids", ids}, {"pieces", pieces}});
@@ -61,13 +62,16 @@ Action tokenize_verb(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
     auto* text = app.add_option("TEXT", a->text, "Text to tokenise; - reads standard input");
-    auto* file = app.add_option("-f,--file", a->file, "Read the text from a file")->type_name("FILE")->excludes(text);
+    auto* file =
+        app.add_option("-f,--file", a->file, "Read the text from a file")->type_name("FILE")->excludes(text);
     auto* ids = add_token_ids(app, "-d,--decode", a->ids, "Print the text of these tokens instead")
                     ->excludes(text)
                     ->excludes(file);
-    app.add_flag("--special", a->special,
-                 "Add the special tokens that the model asks for (BOS, EOS); with --decode: show special tokens");
-    app.add_flag("--no-parse-special", a->plain, "Take special tokens that are spelled in the text as plain text");
+    app.add_flag(
+        "--special", a->special,
+        "Add the special tokens that the model asks for (BOS, EOS); with --decode: show special tokens");
+    app.add_flag("--no-parse-special", a->plain,
+                 "Take special tokens that are spelled in the text as plain text");
     add_report_options(app, a->report);
     add_examples(app, {"refold tokenize smollm2-135m-instruct \"Hello, world\"",
                        "refold tokenize smollm2-135m-instruct --file text.txt --json",

@@ -56,7 +56,8 @@ void Progress::draw(bool last) {
         line += fmt::format("{} {} in {}", format_count(done_), unit_, format_seconds(elapsed));
     }
     if (!note_.empty()) line += "  " + note_;
-    fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ && !last ? "" : "\n");
+    // Not fmt::print, which throws when stderr is closed.
+    fputs(fmt::format("{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ && !last ? "" : "\n").c_str(), stderr);
     shown_ = !last;
 }
 

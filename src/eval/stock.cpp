@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/parallel.h"
+#include "io/ggml_log.h"
 #include "text/llama_log.h"
 
 namespace refold {
@@ -37,14 +38,14 @@ StockOptions checked(StockOptions o) {
 
 Handle<llama_model> load(const std::string& path) {
     init_llama();
-    clear_llama_errors();
+    clear_ggml_errors();
     ggml_backend_dev_t no_devices[] = {nullptr};
     llama_model_params params = llama_model_default_params();
     params.devices = no_devices;
     params.n_gpu_layers = 0;
     params.load_mode = LLAMA_LOAD_MODE_MMAP;
     Handle<llama_model> model(llama_model_load_from_file(path.c_str(), params));
-    if (!model) fail(ErrorCode::unsupported, "stock", "libllama cannot load '{}': {}", path, llama_errors());
+    if (!model) fail(ErrorCode::unsupported, "stock", "libllama cannot load '{}': {}", path, ggml_errors());
     return model;
 }
 
@@ -59,7 +60,7 @@ Handle<llama_context> make_context(llama_model* model, const StockOptions& o) {
     params.op_offload = false;
     params.no_perf = true;
     Handle<llama_context> context(llama_init_from_model(model, params));
-    if (!context) fail(ErrorCode::unsupported, "stock", "libllama cannot make a context: {}", llama_errors());
+    if (!context) fail(ErrorCode::unsupported, "stock", "libllama cannot make a context: {}", ggml_errors());
     return context;
 }
 
@@ -107,9 +108,9 @@ struct StockLlama::Impl {
         batch.n_tokens = static_cast<int32_t>(tokens.size());
         batch.token = const_cast<llama_token*>(tokens.data());
         batch.logits = flags.data();
-        clear_llama_errors();
+        clear_ggml_errors();
         if (const int32_t status = llama_decode(context.get(), batch); status != 0) {
-            fail(ErrorCode::unsupported, "stock", "llama_decode failed with {}: {}", status, llama_errors());
+            fail(ErrorCode::unsupported, "stock", "llama_decode failed with {}: {}", status, ggml_errors());
         }
         length += batch.n_tokens;
     }

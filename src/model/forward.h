@@ -24,7 +24,8 @@ concept ForwardOps = requires(Ops ops, typename Ops::Value x, size_t position, S
     { ops.linear(position, slots, x, out) };
     // rotary embedding of queries [n_head * head_dim, tokens] and keys [n_head_kv * head_dim, tokens], in place
     { ops.rope(x, x) };
-    // causal attention over this position's KV cache, to which k and v are appended: [n_head * head_dim, tokens]
+    // causal attention over this position's KV cache, to which k and v are appended: [n_head * head_dim, tokens of q];
+    // q holds all tokens of the step or the selected ones
     { ops.attention(position, x, x, x) } -> std::same_as<typename Ops::Value>;
     // activation(gate) * up
     { ops.gated(activation, x, x) } -> std::same_as<typename Ops::Value>;
@@ -50,13 +51,12 @@ typename Ops::Value forward(Ops& ops, const ModelConfig& config, size_t n_positi
         const Value normed = ops.norm(p, Slot::attn_norm, x);
         auto [q, k, v] = linear(p, std::array{Slot::attn_q, Slot::attn_k, Slot::attn_v}, normed);
         ops.rope(q, k);
-        Value attended = ops.attention(p, q, k, v);
-        // After the last attention only the wanted tokens go on.
+        // At the last position all tokens are stored, but only the wanted ones go on.
         if (p + 1 == n_positions) {
-            attended = ops.select_outputs(attended);
+            q = ops.select_outputs(q);
             x = ops.select_outputs(x);
         }
-        x = ops.add(linear(p, std::array{Slot::attn_o}, attended)[0], x);
+        x = ops.add(linear(p, std::array{Slot::attn_o}, ops.attention(p, q, k, v))[0], x);
         auto [gate, up] = linear(p, std::array{Slot::ffn_gate, Slot::ffn_up}, ops.norm(p, Slot::ffn_norm, x));
         x = ops.add(linear(p, std::array{Slot::ffn_down}, ops.gated(config.activation, gate, up))[0], x);
     }

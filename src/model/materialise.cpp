@@ -14,6 +14,19 @@ struct Part {
     int64_t row, rows, column, columns;
 };
 
+// Tensors read so far: one that is produced is computed once for all its parts.
+class ReadTensors {
+public:
+    std::span<const std::byte> bytes(const Tensor& tensor) {
+        auto& entry = read_[&tensor];
+        if (!entry) entry = std::make_unique<TensorBytes>(tensor);
+        return entry->bytes();
+    }
+
+private:
+    std::map<const Tensor*, std::unique_ptr<TensorBytes>> read_;
+};
+
 std::vector<Part> parts_of(const Model& model, const Expression& expression, Slot slot) {
     std::vector<Part> parts;
     if (const auto* dense = std::get_if<Dense>(&expression)) {
@@ -38,11 +51,11 @@ std::vector<std::byte> gather(const std::vector<Part>& parts, Slot slot, DType t
     std::vector<std::byte> out(row_bytes(type, shape.in) * static_cast<size_t>(shape.out));
     const size_t out_stride = row_bytes(type, shape.in);
     size_t row_offset = 0, column_offset = 0;
+    ReadTensors tensors;
     for (const auto& part : parts) {
-        const TensorBytes bytes(*part.tensor);
         const size_t stride = row_bytes(type, part.tensor->row_elements());
         const size_t width = row_bytes(type, part.columns);
-        const std::byte* from = bytes.bytes().data() + static_cast<size_t>(part.row) * stride + row_bytes(type, part.column);
+        const std::byte* from = tensors.bytes(*part.tensor).data() + static_cast<size_t>(part.row) * stride + row_bytes(type, part.column);
         for (int64_t r = 0; r < part.rows; ++r) {
             const size_t to = (row_offset + static_cast<size_t>(r)) * out_stride + column_offset;
             memcpy(out.data() + to, from + static_cast<size_t>(r) * stride, width);
@@ -62,11 +75,12 @@ std::vector<float> materialise(const Model& model, const Expression& expression,
     const SlotShape shape = slot_shape(slot, model.config);
     std::vector<float> out(static_cast<size_t>(shape.in * shape.out));
     int64_t row = 0, column = 0;
+    ReadTensors tensors;
     for (const auto& part : parts_of(model, expression, slot)) {
-        const TensorBytes bytes(*part.tensor);
+        const auto bytes = tensors.bytes(*part.tensor);
         const size_t stride = row_bytes(part.tensor->type, part.tensor->row_elements());
         for (int64_t r = 0; r < part.rows; ++r) {
-            const auto from = bytes.bytes().subspan(static_cast<size_t>(part.row + r) * stride + row_bytes(part.tensor->type, part.column),
+            const auto from = bytes.subspan(static_cast<size_t>(part.row + r) * stride + row_bytes(part.tensor->type, part.column),
                                                     row_bytes(part.tensor->type, part.columns));
             const size_t to = static_cast<size_t>((row + r) * shape.in + column);
             dequantise(part.tensor->type, from, std::span(out).subspan(to, static_cast<size_t>(part.columns)));
@@ -81,6 +95,8 @@ std::vector<float> materialise(const Model& model, const Expression& expression,
 }
 
 Model without_sharing(const Model& model) {
+    // Producers share ownership of what they read: `model` may be gone when they run.
+    const auto shared = std::make_shared<const Model>(model);
     Model dense = model;
     dense.tensors.clear();
     const auto add = [&](const std::string& name, Slot slot, const Expression& expression) {
@@ -96,10 +112,9 @@ Model without_sharing(const Model& model) {
         const DType type = widest->tensor->type;
         const bool one_type = std::all_of(parts.begin(), parts.end(), [&](const Part& p) { return p.tensor->type == type; });
         Tensor tensor{type, {shape.in, shape.out}, {}, {}};
-        // The producer shares ownership of what it reads: `model` may be gone when it runs.
-        tensor.produce = [model = std::make_shared<const Model>(model), expression, slot, shape, type, one_type] {
-            if (one_type) return gather(parts_of(*model, expression, slot), slot, type, shape);
-            return quantise(type, materialise(*model, expression, slot), shape.in);
+        tensor.produce = [shared, expression, slot, shape, type, one_type] {
+            if (one_type) return gather(parts_of(*shared, expression, slot), slot, type, shape);
+            return quantise(type, materialise(*shared, expression, slot), shape.in);
         };
         dense.tensors[name] = std::move(tensor);
     };

@@ -3,74 +3,25 @@
 #include <ggml-backend.h>
 #include <llama.h>
 
-#include <deque>
 #include <mutex>
-#include <vector>
 
-#include "core/text.h"
+#include "io/ggml_log.h"
 
 namespace refold {
-namespace {
-
-constexpr size_t kKeptLines = 8;
-
-struct ErrorRing {
-    std::mutex mutex;
-    std::deque<std::string> lines;
-    bool continued = false;  // the next GGML_LOG_LEVEL_CONT belongs to lines.back()
-};
-
-// Never destroyed: other threads of ggml may log while the process ends.
-ErrorRing& ring() {
-    static auto* const instance = new ErrorRing;
-    return *instance;
-}
-
-// Called from C: nothing may be thrown.
-void keep_errors(ggml_log_level level, const char* text, void*) noexcept {
-    try {
-        ErrorRing& r = ring();
-        const std::lock_guard lock(r.mutex);
-        if (level == GGML_LOG_LEVEL_CONT) {
-            if (r.continued && !r.lines.empty()) r.lines.back() += text;
-            return;
-        }
-        r.continued = level == GGML_LOG_LEVEL_ERROR;
-        if (!r.continued) return;
-        r.lines.emplace_back(text);
-        if (r.lines.size() > kKeptLines) r.lines.pop_front();
-    } catch (...) {
-    }
-}
-
-}  // namespace
 
 void init_llama() {
     static std::once_flag once;
     std::call_once(once, [] {
-        llama_log_set(keep_errors, nullptr);
+        capture_ggml_log();
+        // libllama has a log of its own: send it to where ggml's goes.
+        ggml_log_callback callback = nullptr;
+        void* user = nullptr;
+        ggml_log_get(&callback, &user);
+        llama_log_set(callback, user);
         llama_backend_init();
         // A ggml that was built with loadable backends has none before this.
         if (ggml_backend_reg_count() == 0) ggml_backend_load_all();
     });
-}
-
-void clear_llama_errors() {
-    ErrorRing& r = ring();
-    const std::lock_guard lock(r.mutex);
-    r.lines.clear();
-    r.continued = false;
-}
-
-std::string llama_errors() {
-    ErrorRing& r = ring();
-    const std::lock_guard lock(r.mutex);
-    std::vector<std::string> lines;
-    for (std::string line : r.lines) {
-        while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
-        if (!line.empty()) lines.push_back(std::move(line));
-    }
-    return lines.empty() ? "no reason given" : join(lines, "; ");
 }
 
 }  // namespace refold

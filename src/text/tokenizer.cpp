@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "io/ggml_log.h"
 #include "text/llama_log.h"
 
 namespace refold {
@@ -24,7 +25,7 @@ ModelPtr load_vocabulary(const std::string& path) {
         fail(ErrorCode::io, "tokenizer", "cannot open '{}': {}", path, strerror(errno));
     }
     init_llama();
-    clear_llama_errors();
+    clear_ggml_errors();
     ggml_backend_dev_t no_devices[] = {nullptr};
     llama_model_params params = llama_model_default_params();
     params.devices = no_devices;
@@ -33,7 +34,7 @@ ModelPtr load_vocabulary(const std::string& path) {
     params.vocab_only = true;
     ModelPtr model(llama_model_load_from_file(path.c_str(), params));
     if (!model)
-        fail(ErrorCode::unsupported, "tokenizer", "no usable tokenizer in '{}': {}", path, llama_errors());
+        fail(ErrorCode::unsupported, "tokenizer", "no usable tokenizer in '{}': {}", path, ggml_errors());
     if (llama_vocab_type(llama_model_get_vocab(model.get())) == LLAMA_VOCAB_TYPE_NONE) {
         fail(ErrorCode::unsupported, "tokenizer", "'{}' has no tokenizer (tokenizer.ggml.model is 'none')",
              path);

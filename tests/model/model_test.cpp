@@ -191,7 +191,6 @@ TEST(Model, ConfigurationErrorsNameTheKey) {
     EXPECT_NE(broken("llama.rope.scaling.type", GgufValue::string("longrope")).find("longrope"), std::string::npos);
     EXPECT_NE(broken("llama.rope.dimension_count", GgufValue::u32(3)).find("dimension_count"), std::string::npos);
     EXPECT_NE(broken("llama.rope.freq_base", GgufValue::f32(-1)).find("freq_base"), std::string::npos);
-    EXPECT_NE(broken("refold.topology", GgufValue::string("[]")).find("topology"), std::string::npos);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "core/interrupt.h"
 #include "core/parallel.h"
 #include "engine/ggml/graph.h"
+#include "io/ggml_log.h"
 
 namespace refold {
 namespace {
@@ -28,6 +29,8 @@ EngineOptions checked(EngineOptions o, const Model& model) {
 }
 
 ThreadpoolPtr make_pool(int threads) {
+    capture_ggml_log();
+    ggml_cpu_init();
     ggml_threadpool_params params = ggml_threadpool_params_default(threads);
     ThreadpoolPtr pool(ggml_threadpool_new(&params));
     if (!pool) fail(ErrorCode::io, "engine", "cannot start {} threads", threads);
@@ -41,11 +44,11 @@ struct Engine::Impl {
         : options(checked(given, model)),
           config(model.config),
           n_positions(model.topology.positions.size()),
-          pool((ggml_cpu_init(), make_pool(options.threads))),
+          pool(make_pool(options.threads)),
           weights(model, options.f32, options.shared, options.threads),
           cache(config, n_positions, round_up(options.context, kCacheStep), options.f32 || options.kv == KvType::f32 ? GGML_TYPE_F32 : GGML_TYPE_F16),
-          decode(options.threads),
-          prefill(options.threads) {}
+          decode(config, round_up(options.context, kCacheStep), options.threads),
+          prefill(config, round_up(options.context, kCacheStep), options.threads) {}
 
     // One step: appends `tokens`, computes the logits of the last `outputs` of them.
     const float* step(std::span<const int32_t> tokens, int64_t outputs) {

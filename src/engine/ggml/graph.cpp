@@ -54,23 +54,30 @@ public:
 
     Value attention(size_t position, Value q, Value k, Value v) {
         ggml_tensor* cache = cache_.positions[position];
-        const int64_t kv_features = config_.n_head_kv * config_.head_dim;
+        const int64_t heads = config_.n_head_kv;
+        ggml_tensor* stored = nullptr;
         if (k.followed_by(v)) {
-            expand(ggml_set_rows(context_, cache, rows_of(k.whole, k.row, 2 * kv_features), step_.rows_));
+            stored = ggml_set_rows(context_, cache, split_heads(rows_of(k.whole, k.row, 2 * k.tensor->ne[0])), step_.rows_);
         } else {
-            expand(ggml_set_rows(context_, rows_of(cache, 0, kv_features), k.tensor, step_.rows_));
-            expand(ggml_set_rows(context_, rows_of(cache, kv_features, kv_features), v.tensor, step_.rows_));
+            expand(ggml_set_rows(context_, heads_of(cache, 0, heads), split_heads(k.tensor), step_.rows_));
+            stored = ggml_set_rows(context_, heads_of(cache, heads, heads), split_heads(v.tensor), step_.rows_);
         }
-        const auto cached = [&](int64_t first_row) {  // [head_dim, cached tokens, n_head_kv]
-            return ggml_view_3d(context_, cache, config_.head_dim, shape_.cached, config_.n_head_kv, cache->nb[1],
-                                ggml_row_size(cache->type, config_.head_dim), ggml_row_size(cache->type, first_row));
+        expand(stored);  // before everything that reads the cache
+        // Selected tokens are the last ones of the step.
+        const int64_t tokens = q.tensor->ne[1], skipped = shape_.tokens - tokens;
+        if (tokens <= DecodeAttention::kMaxTokens) {
+            ggml_tensor* positions = ggml_view_1d(context_, step_.positions_, tokens, static_cast<size_t>(skipped) * sizeof(int32_t));
+            return {step_.attention_.node(context_, q.tensor, cache, positions)};
+        }
+        ggml_tensor* mask = ggml_view_2d(context_, step_.mask_, shape_.cached, tokens, step_.mask_->nb[1], static_cast<size_t>(skipped) * step_.mask_->nb[1]);
+        const auto cached = [&](int64_t first_head) {  // [head_dim, cached tokens, n_head_kv]
+            return ggml_view_3d(context_, cache, config_.head_dim, shape_.cached, heads, cache->nb[1], cache->nb[2],
+                                static_cast<size_t>(first_head) * cache->nb[2]);
         };
-        const auto head_bytes = static_cast<size_t>(config_.head_dim) * sizeof(float);
-        ggml_tensor* queries = ggml_view_3d(context_, q.tensor, config_.head_dim, shape_.tokens, config_.n_head, q.tensor->nb[1], head_bytes, 0);
         const float scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim));
-        ggml_tensor* attended = ggml_flash_attn_ext(context_, queries, cached(0), cached(kv_features), step_.mask_, scale, 0.0F, 0.0F);
+        ggml_tensor* attended = ggml_flash_attn_ext(context_, split_heads(q.tensor), cached(0), cached(heads), mask, scale, 0.0F, 0.0F);
         ggml_prec_set_acc(attended, GGML_PREC_F32);
-        return {ggml_reshape_2d(context_, attended, config_.n_head * config_.head_dim, shape_.tokens)};
+        return {ggml_reshape_2d(context_, attended, config_.n_head * config_.head_dim, tokens)};
     }
 
     Value gated(Activation, Value gate, Value up) {
@@ -90,6 +97,16 @@ private:
 
     ggml_tensor* rows_of(ggml_tensor* x, int64_t first, int64_t count) {
         return ggml_view_2d(context_, x, count, x->ne[1], x->nb[1], ggml_row_size(x->type, first));
+    }
+
+    // [head_dim, tokens, heads]
+    ggml_tensor* split_heads(ggml_tensor* x) {
+        const auto head_bytes = static_cast<size_t>(config_.head_dim) * sizeof(float);
+        return ggml_view_3d(context_, x, config_.head_dim, x->ne[1], x->ne[0] / config_.head_dim, x->nb[1], head_bytes, 0);
+    }
+
+    ggml_tensor* heads_of(ggml_tensor* cache, int64_t first, int64_t count) {
+        return ggml_view_3d(context_, cache, cache->ne[0], cache->ne[1], count, cache->nb[1], cache->nb[2], static_cast<size_t>(first) * cache->nb[2]);
     }
 
     ggml_tensor* rotate_heads(ggml_tensor* x) {
@@ -144,12 +161,13 @@ static_assert(ForwardOps<GraphOps>);
 
 KvCache::KvCache(const ModelConfig& config, size_t n_positions, int64_t length, ggml_type type) : context(make_context(n_positions)) {
     for (size_t p = 0; p < n_positions; ++p) {
-        positions.push_back(ggml_new_tensor_2d(context.get(), type, 2 * config.n_head_kv * config.head_dim, length));
+        positions.push_back(ggml_new_tensor_3d(context.get(), type, config.head_dim, length, 2 * config.n_head_kv));
     }
     buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(context.get(), ggml_backend_cpu_buffer_type()));
     if (!buffer) {
         fail(ErrorCode::io, "engine", "cannot allocate the KV cache of {} tokens: not enough memory - use a smaller --context", length);
     }
+    advise_large_pages(buffer.get());
     // Padding rows are masked out, but 0 x NaN would not be.
     ggml_backend_buffer_clear(buffer.get(), 0);
 }
@@ -179,6 +197,7 @@ void StepGraph::prepare(const ModelConfig& config, size_t n_positions, const Wei
     if (!ggml_gallocr_alloc_graph(allocator_.get(), graph_)) {
         fail(ErrorCode::io, "engine", "cannot allocate the activations of {} tokens: not enough memory", shape.tokens);
     }
+    advise_large_pages(embeddings_->buffer);
 }
 
 void StepGraph::compute(int64_t past, ggml_threadpool* pool) {
@@ -193,11 +212,8 @@ void StepGraph::compute(int64_t past, ggml_threadpool* pool) {
         std::fill(row, row + past + t + 1, visible);
         std::fill(row + past + t + 1, row + shape_.cached, hidden);
     }
-    // Unused inputs are not allocated.
-    if (outputs_->data != nullptr) {
-        auto* outputs = static_cast<int32_t*>(outputs_->data);
-        for (int64_t i = 0; i < shape_.outputs; ++i) outputs[i] = static_cast<int32_t>(shape_.tokens - shape_.outputs + i);
-    }
+    auto* outputs = static_cast<int32_t*>(outputs_->data);
+    for (int64_t i = 0; i < shape_.outputs; ++i) outputs[i] = static_cast<int32_t>(shape_.tokens - shape_.outputs + i);
     ggml_cplan plan = ggml_graph_plan(graph_, threads_, pool);
     if (work_.size() < plan.work_size) work_.resize(plan.work_size);
     plan.work_data = work_.data();

@@ -3,13 +3,14 @@
 
 #include <vector>
 
+#include "engine/ggml/attention.h"
 #include "engine/ggml/handles.h"
 #include "engine/ggml/weights.h"
 
 namespace refold {
 
-// Keys and values of all positions: per position one tensor [2 * n_head_kv * head_dim, context], a token's keys
-// followed by its values, so that one operation stores both.
+// Keys and values of all positions: per position one tensor [head_dim, context, 2 * n_head_kv], the key heads followed
+// by the value heads, so that one operation stores both and a head's rows are read without gaps.
 struct KvCache {
     ggml_context_ptr context;
     ggml_backend_buffer_ptr buffer;
@@ -27,7 +28,10 @@ struct StepShape {
 
 class StepGraph {
 public:
-    explicit StepGraph(int threads) : threads_(threads), allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {}
+    StepGraph(const ModelConfig& config, int64_t context, int threads)
+        : threads_(threads),
+          attention_(config.n_head, config.n_head_kv, config.head_dim, context, threads),
+          allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {}
 
     // Rebuilds when the shape differs from the last one.
     void prepare(const ModelConfig& config, size_t n_positions, const Weights& weights, const KvCache& cache, StepShape shape);
@@ -40,6 +44,7 @@ public:
 private:
     friend class GraphOps;
     int threads_;
+    DecodeAttention attention_;
     StepShape shape_;
     ggml_context_ptr context_;
     ggml_gallocr_ptr allocator_;

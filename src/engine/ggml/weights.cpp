@@ -1,7 +1,5 @@
 #include "engine/ggml/weights.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -54,16 +52,6 @@ bool supports_product(ggml_backend_buffer_type_t buffer_type, ggml_type type, in
 }
 
 bool is_repack(ggml_backend_buffer_type_t type) { return strcmp(ggml_backend_buft_name(type), "CPU_REPACK") == 0; }
-
-// Large pages: weights are read from end to end for every token.
-void advise_large_pages(ggml_backend_buffer_t buffer) {
-#ifdef MADV_HUGEPAGE
-    constexpr uintptr_t kPage = 4096;
-    const auto base = (reinterpret_cast<uintptr_t>(ggml_backend_buffer_get_base(buffer)) + kPage - 1) / kPage * kPage;
-    const size_t size = ggml_backend_buffer_get_size(buffer) / kPage * kPage;
-    if (size > kPage) madvise(reinterpret_cast<void*>(base), size - kPage, MADV_HUGEPAGE);
-#endif
-}
 
 void allocate(ggml_backend_buffer_t buffer, ggml_tensor* tensor, size_t offset) {
     ggml_backend_tensor_alloc(buffer, tensor, static_cast<char*>(ggml_backend_buffer_get_base(buffer)) + offset);
