@@ -23,11 +23,13 @@ struct Arguments {
 nlohmann::json compare(const Arguments& a) {
     using namespace refold;
     std::vector<int32_t> tokens = Tokenizer(a.model).encode(read_text_file(a.text), true, false);
-    if (tokens.size() < a.tokens) fail(ErrorCode::input, "agreement", "'{}' has only {} tokens", a.text, tokens.size());
+    if (tokens.size() < a.tokens)
+        fail(ErrorCode::input, "agreement", "'{}' has only {} tokens", a.text, tokens.size());
     tokens.resize(a.tokens);
     const auto context = static_cast<int64_t>(a.tokens);
     // libllama's flash attention casts a float32 cache to float16.
-    StockLlama stock(a.model, {.threads = a.threads, .context = context, .kv_f32 = a.f32, .flash_attention = !a.f32});
+    StockLlama stock(a.model,
+                     {.threads = a.threads, .context = context, .kv_f32 = a.f32, .flash_attention = !a.f32});
     const std::vector<float> expected = stock.evaluate_all(tokens);
     Engine engine(load_model(a.model), {.threads = a.threads, .context = context, .f32 = a.f32});
     double sum = 0, squares = 0, largest = 0;
@@ -41,14 +43,22 @@ nlohmann::json compare(const Arguments& a) {
     size_t equal = 0;
     engine.evaluate_all(tokens, [&](size_t first, std::span<const float> logits) {
         const auto theirs = std::span(expected).subspan(first * n_vocab, logits.size());
-        for (size_t i = 0; i < logits.size(); ++i) largest = std::max(largest, std::abs(static_cast<double>(logits[i]) - theirs[i]));
+        for (size_t i = 0; i < logits.size(); ++i)
+            largest = std::max(largest, std::abs(static_cast<double>(logits[i]) - theirs[i]));
         for (size_t row = 0; row < logits.size(); row += n_vocab) {
-            const auto greedy = [&](std::span<const float> x) { return std::max_element(x.begin(), x.end()) - x.begin(); };
+            const auto greedy = [&](std::span<const float> x) {
+                return std::max_element(x.begin(), x.end()) - x.begin();
+            };
             equal += greedy(logits.subspan(row, n_vocab)) == greedy(theirs.subspan(row, n_vocab)) ? 1 : 0;
         }
     });
-    return {{"model", a.model}, {"tokens", a.tokens}, {"f32", a.f32}, {"largest_difference", largest}, {"logits_standard_deviation", deviation},
-            {"relative_difference", largest / deviation}, {"equal_greedy_tokens", static_cast<double>(equal) / static_cast<double>(a.tokens)}};
+    return {{"model", a.model},
+            {"tokens", a.tokens},
+            {"f32", a.f32},
+            {"largest_difference", largest},
+            {"logits_standard_deviation", deviation},
+            {"relative_difference", largest / deviation},
+            {"equal_greedy_tokens", static_cast<double>(equal) / static_cast<double>(a.tokens)}};
 }
 
 }  // namespace

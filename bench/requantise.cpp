@@ -10,8 +10,10 @@
 #include "text/llama_log.h"
 
 int main(int argc, char** argv) {
-    const std::map<std::string, llama_ftype> types = {{"f32", LLAMA_FTYPE_ALL_F32},           {"f16", LLAMA_FTYPE_MOSTLY_F16},
-                                                      {"q8_0", LLAMA_FTYPE_MOSTLY_Q8_0},      {"q4_0", LLAMA_FTYPE_MOSTLY_Q4_0},
+    const std::map<std::string, llama_ftype> types = {{"f32", LLAMA_FTYPE_ALL_F32},
+                                                      {"f16", LLAMA_FTYPE_MOSTLY_F16},
+                                                      {"q8_0", LLAMA_FTYPE_MOSTLY_Q8_0},
+                                                      {"q4_0", LLAMA_FTYPE_MOSTLY_Q4_0},
                                                       {"q4_1", LLAMA_FTYPE_MOSTLY_Q4_1}};
     const auto type = argc == 4 ? types.find(argv[3]) : types.end();
     if (type == types.end()) {

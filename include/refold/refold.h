@@ -1,4 +1,5 @@
-// refold's public interface: a small, stable layer over the library; nothing of ggml, JSON or YAML shows here.
+// refold's public interface: a small, stable layer over the library; nothing of ggml, JSON or YAML shows
+// here.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +44,7 @@ private:
 };
 
 // Applies a recipe (YAML text, see recipes/) to a GGUF model and writes the result atomically.
-void compress(const std::string& gguf_path, const std::string& recipe_yaml, const std::string& output_path, bool overwrite = false);
+void compress(const std::string& gguf_path, const std::string& recipe_yaml, const std::string& output_path,
+              bool overwrite = false);
 
 }  // namespace refold

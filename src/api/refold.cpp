@@ -13,18 +13,24 @@ std::string version() { return REFOLD_VERSION; }
 
 struct LanguageModel::Impl {
     Impl(const std::string& path, const LanguageModelOptions& o)
-        : tokenizer(path), engine(load_model(path), {.threads = o.threads, .context = o.context, .f32 = o.f32}) {}
+        : tokenizer(path),
+          engine(load_model(path), {.threads = o.threads, .context = o.context, .f32 = o.f32}) {}
     Tokenizer tokenizer;
     Engine engine;
 };
 
-LanguageModel::LanguageModel(const std::string& gguf_path, const LanguageModelOptions& options) : impl_(std::make_unique<Impl>(gguf_path, options)) {}
+LanguageModel::LanguageModel(const std::string& gguf_path, const LanguageModelOptions& options)
+    : impl_(std::make_unique<Impl>(gguf_path, options)) {}
 LanguageModel::~LanguageModel() = default;
 LanguageModel::LanguageModel(LanguageModel&&) noexcept = default;
 LanguageModel& LanguageModel::operator=(LanguageModel&&) noexcept = default;
 
-std::vector<int32_t> LanguageModel::tokenize(const std::string& text) const { return impl_->tokenizer.encode(text, true, true); }
-std::string LanguageModel::detokenize(std::span<const int32_t> tokens) const { return impl_->tokenizer.decode(tokens, false); }
+std::vector<int32_t> LanguageModel::tokenize(const std::string& text) const {
+    return impl_->tokenizer.encode(text, true, true);
+}
+std::string LanguageModel::detokenize(std::span<const int32_t> tokens) const {
+    return impl_->tokenizer.decode(tokens, false);
+}
 
 std::vector<float> LanguageModel::logits(std::span<const int32_t> tokens) {
     impl_->engine.truncate(0);
@@ -47,10 +53,12 @@ std::string LanguageModel::generate(const std::string& prompt, int max_tokens) {
 
 double LanguageModel::perplexity(const std::string& text, int64_t context, int64_t max_windows) {
     const auto tokens = impl_->tokenizer.encode(text, true, false);
-    return refold::perplexity(impl_->engine, tokens, {.context = context, .max_windows = max_windows}).perplexity;
+    return refold::perplexity(impl_->engine, tokens, {.context = context, .max_windows = max_windows})
+        .perplexity;
 }
 
-void compress(const std::string& gguf_path, const std::string& recipe_yaml, const std::string& output_path, bool overwrite) {
+void compress(const std::string& gguf_path, const std::string& recipe_yaml, const std::string& output_path,
+              bool overwrite) {
     const Recipe recipe = parse_recipe(recipe_yaml, "recipe");
     save_model(compress(load_model(gguf_path), recipe, version()).model, output_path, overwrite);
 }

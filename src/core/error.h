@@ -29,7 +29,8 @@ private:
 
 // Throws Error with "[component] " before the formatted text.
 template <typename... Args>
-[[noreturn]] void fail(ErrorCode code, const char* component, fmt::format_string<Args...> format, Args&&... args) {
+[[noreturn]] void fail(ErrorCode code, const char* component, fmt::format_string<Args...> format,
+                       Args&&... args) {
     throw Error(code, fmt::format("[{}] {}", component, fmt::format(format, std::forward<Args>(args)...)));
 }
 

@@ -20,7 +20,8 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     struct stat status {};
     if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
         close(descriptor);
-        fail(ErrorCode::io, "file", "cannot read '{}': {}", path, S_ISDIR(status.st_mode) ? "is a directory" : "is not a regular file");
+        fail(ErrorCode::io, "file", "cannot read '{}': {}", path,
+             S_ISDIR(status.st_mode) ? "is a directory" : "is not a regular file");
     }
     size_ = static_cast<size_t>(status.st_size);
     if (size_ > 0) {
@@ -51,7 +52,8 @@ AtomicFile::AtomicFile(std::string path, bool overwrite) : path_(std::move(path)
     if (!overwrite && std::filesystem::exists(path_, ignored)) {
         fail(ErrorCode::usage, "output", "'{}' exists - choose another name or pass --overwrite", path_);
     }
-    if (std::filesystem::is_directory(path_, ignored)) fail(ErrorCode::io, "output", "cannot write '{}': is a directory", path_);
+    if (std::filesystem::is_directory(path_, ignored))
+        fail(ErrorCode::io, "output", "cannot write '{}': is a directory", path_);
     temporary_ = fmt::format("{}.partial-{}", path_, getpid());
     descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (descriptor_ < 0) fail(ErrorCode::io, "output", "cannot write '{}': {}", path_, strerror(errno));
@@ -125,7 +127,8 @@ void write_file(const std::string& path, std::string_view text) {
 
 std::filesystem::path cache_directory() {
     if (const char* own = getenv("REFOLD_CACHE"); own != nullptr && *own != '\0') return own;
-    if (const char* xdg = getenv("XDG_CACHE_HOME"); xdg != nullptr && *xdg != '\0') return std::filesystem::path(xdg) / "refold";
+    if (const char* xdg = getenv("XDG_CACHE_HOME"); xdg != nullptr && *xdg != '\0')
+        return std::filesystem::path(xdg) / "refold";
     const char* home = getenv("HOME");
     return std::filesystem::path(home != nullptr ? home : "/tmp") / ".cache" / "refold";
 }

@@ -1,12 +1,12 @@
 #include "core/progress.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
 
 #include "core/interrupt.h"
 #include "core/text.h"
-#include <fmt/format.h>
 
 namespace refold {
 
@@ -50,14 +50,16 @@ void Progress::draw(bool last) {
     std::string line = label_ + ": ";
     if (total_ > 0 && !last) {
         const double part = static_cast<double>(done_) / static_cast<double>(total_);
-        line += fmt::format("{:3.0f} %  {}/{} {}", 100 * part, format_count(done_), format_count(total_), unit_);
+        line +=
+            fmt::format("{:3.0f} %  {}/{} {}", 100 * part, format_count(done_), format_count(total_), unit_);
         if (done_ > 0) line += fmt::format("  ETA {}", format_seconds(elapsed / part - elapsed));
     } else {
         line += fmt::format("{} {} in {}", format_count(done_), unit_, format_seconds(elapsed));
     }
     if (!note_.empty()) line += "  " + note_;
     // Not fmt::print, which throws when stderr is closed.
-    fputs(fmt::format("{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ && !last ? "" : "\n").c_str(), stderr);
+    fputs(fmt::format("{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ && !last ? "" : "\n").c_str(),
+          stderr);
     shown_ = !last;
 }
 

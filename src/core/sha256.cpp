@@ -16,7 +16,9 @@ Sha256::Sha256() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
 
 Sha256::~Sha256() = default;
 
-void Sha256::update(std::span<const std::byte> data) { EVP_DigestUpdate(context_.get(), data.data(), data.size()); }
+void Sha256::update(std::span<const std::byte> data) {
+    EVP_DigestUpdate(context_.get(), data.data(), data.size());
+}
 
 std::string Sha256::hex() {
     std::array<unsigned char, 32> digest{};

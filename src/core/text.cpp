@@ -23,7 +23,8 @@ std::string format_bytes(uint64_t bytes) {
 
 std::string format_count(uint64_t value) {
     std::string digits = std::to_string(value);
-    for (int i = static_cast<int>(digits.size()) - 3; i > 0; i -= 3) digits.insert(static_cast<size_t>(i), 1, ',');
+    for (int i = static_cast<int>(digits.size()) - 3; i > 0; i -= 3)
+        digits.insert(static_cast<size_t>(i), 1, ',');
     return digits;
 }
 
@@ -113,12 +114,14 @@ std::string read_text_file(const std::string& path) {
     if (!file) fail(ErrorCode::io, "text", "cannot open '{}': {}", path, strerror(errno));
     std::string text;
     char chunk[1 << 16];
-    while (file.read(chunk, sizeof(chunk)) || file.gcount() > 0) text.append(chunk, static_cast<size_t>(file.gcount()));
+    while (file.read(chunk, sizeof(chunk)) || file.gcount() > 0)
+        text.append(chunk, static_cast<size_t>(file.gcount()));
     if (file.bad()) fail(ErrorCode::io, "text", "cannot read '{}': {}", path, strerror(errno));
     if (text.empty()) fail(ErrorCode::input, "text", "'{}' is empty", path);
     if (const size_t at = find_invalid_utf8(text); at != std::string::npos) {
-        fail(ErrorCode::input, "text", "'{}' is not UTF-8: invalid byte 0x{:02x} at offset {} - convert it first",
-             path, static_cast<unsigned char>(text[at]), at);
+        fail(ErrorCode::input, "text",
+             "'{}' is not UTF-8: invalid byte 0x{:02x} at offset {} - convert it first", path,
+             static_cast<unsigned char>(text[at]), at);
     }
     return text;
 }
@@ -132,8 +135,8 @@ void TextTable::add(std::vector<std::string> row) {
 
 // Terminal columns, close enough for the texts of our tables: code points.
 static size_t width(const std::string& cell) {
-    return static_cast<size_t>(
-        std::count_if(cell.begin(), cell.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+    return static_cast<size_t>(std::count_if(
+        cell.begin(), cell.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 std::string TextTable::str() const {
@@ -150,7 +153,9 @@ std::string TextTable::str() const {
         }
         line.erase(line.find_last_not_of(' ') + 1);
         out += line + "\n";
-        if (r == 0) out += std::string(std::accumulate(widths.begin(), widths.end(), 2 * (widths.size() - 1)), '-') + "\n";
+        if (r == 0)
+            out += std::string(std::accumulate(widths.begin(), widths.end(), 2 * (widths.size() - 1)), '-') +
+                   "\n";
     }
     return out;
 }

@@ -13,8 +13,8 @@ namespace refold {
 
 enum class KvType { f16, f32 };
 
-// How weights made of parts of several tensors are multiplied; `automatic` is the fast path, `composed` builds
-// them from ggml's own operations (reference and comparison).
+// How weights made of parts of several tensors are multiplied; `automatic` is the fast path, `composed`
+// builds them from ggml's own operations (reference and comparison).
 enum class SharedExecution { automatic, composed };
 
 struct EngineOptions {
@@ -44,8 +44,8 @@ public:
     // Appends `tokens` to the sequence and returns the logits [n_vocab] after the last one (valid until the
     // next call). Throws Error(input) for ids outside the vocabulary, Error(usage) when the context is full.
     std::span<const float> evaluate(std::span<const int32_t> tokens);
-    // Same, giving the logits of every position: `sink(first, logits)` with logits [rows, n_vocab] of the tokens
-    // first, first + 1, ... of this call.
+    // Same, giving the logits of every position: `sink(first, logits)` with logits [rows, n_vocab] of the
+    // tokens first, first + 1, ... of this call.
     using LogitsSink = std::function<void(size_t first, std::span<const float> logits)>;
     void evaluate_all(std::span<const int32_t> tokens, const LogitsSink& sink);
 

@@ -2,10 +2,9 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "eval/log_softmax.cpp"
+#include <hwy/contrib/math/math-inl.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
-
-#include <hwy/contrib/math/math-inl.h>
 
 #include <algorithm>
 #include <cmath>
@@ -33,7 +32,8 @@ static double LogSumExp(const float* x, size_t count) {
     for (i = 0; i + lanes <= count;) {
         auto part = hn::Zero(d);
         const size_t end = std::min(count, i + kBlock);
-        for (; i + lanes <= end; i += lanes) part = hn::Add(part, hn::Exp(d, hn::Sub(hn::LoadU(d, x + i), shift)));
+        for (; i + lanes <= end; i += lanes)
+            part = hn::Add(part, hn::Exp(d, hn::Sub(hn::LoadU(d, x + i), shift)));
         sum += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, part)));
     }
     for (; i < count; ++i) sum += std::exp(static_cast<double>(x[i]) - maximum);

@@ -24,10 +24,11 @@ struct PerplexityResult {
     double tokens_per_s = 0;  // evaluated tokens
 };
 
-// Window w holds tokens [w * stride, w * stride + context); of a window every token is scored that was not scored
-// by an earlier window and has a token before it in the window. Only full windows count; a text shorter than one
-// window is one short window. Throws Error(usage) for options out of range or a context beyond the engine's,
-// Error(input) for fewer than two tokens.
-PerplexityResult perplexity(Engine& engine, std::span<const int32_t> tokens, const PerplexityOptions& options);
+// Window w holds tokens [w * stride, w * stride + context); of a window every token is scored that was not
+// scored by an earlier window and has a token before it in the window. Only full windows count; a text
+// shorter than one window is one short window. Throws Error(usage) for options out of range or a context
+// beyond the engine's, Error(input) for fewer than two tokens.
+PerplexityResult perplexity(Engine& engine, std::span<const int32_t> tokens,
+                            const PerplexityOptions& options);
 
 }  // namespace refold

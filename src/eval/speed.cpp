@@ -33,22 +33,27 @@ double SpeedSeries::median() const { return median_of(tokens_per_s); }
 
 double ratio(const SpeedSeries& a, const SpeedSeries& b) {
     std::vector<double> ratios;
-    for (size_t i = 0; i < std::min(a.tokens_per_s.size(), b.tokens_per_s.size()); ++i) ratios.push_back(a.tokens_per_s[i] / b.tokens_per_s[i]);
+    for (size_t i = 0; i < std::min(a.tokens_per_s.size(), b.tokens_per_s.size()); ++i)
+        ratios.push_back(a.tokens_per_s[i] / b.tokens_per_s[i]);
     return median_of(ratios);
 }
 
 SpeedSubject subject(std::string name, Engine& engine) {
-    return {std::move(name), [&engine] { engine.truncate(0); }, [&engine](std::span<const int32_t> tokens) { engine.evaluate(tokens); },
+    return {std::move(name), [&engine] { engine.truncate(0); },
+            [&engine](std::span<const int32_t> tokens) { engine.evaluate(tokens); },
             [&engine] { engine.pause(); }};
 }
 
 SpeedSubject subject(std::string name, StockLlama& stock) {
-    return {std::move(name), [&stock] { stock.clear(); }, [&stock](std::span<const int32_t> tokens) { stock.evaluate(tokens); },
+    return {std::move(name), [&stock] { stock.clear(); },
+            [&stock](std::span<const int32_t> tokens) { stock.evaluate(tokens); },
             [&stock] { stock.pause(); }};
 }
 
-std::vector<SpeedResult> measure_speed(std::vector<SpeedSubject> subjects, int64_t n_vocab, const SpeedOptions& o) {
-    if (o.prefill < 1 || o.decode < 1 || o.rounds < 1) fail(ErrorCode::usage, "bench", "--prefill, --decode and --rounds must be at least 1");
+std::vector<SpeedResult> measure_speed(std::vector<SpeedSubject> subjects, int64_t n_vocab,
+                                       const SpeedOptions& o) {
+    if (o.prefill < 1 || o.decode < 1 || o.rounds < 1)
+        fail(ErrorCode::usage, "bench", "--prefill, --decode and --rounds must be at least 1");
     std::mt19937 random(o.seed);
     std::uniform_int_distribution<int32_t> id(0, static_cast<int32_t>(n_vocab - 1));
     std::vector<int32_t> prompt(static_cast<size_t>(o.prefill)), following(static_cast<size_t>(o.decode));

@@ -1,5 +1,5 @@
-// Speed of several engines on one machine, interleaved: every round runs all of them, so that drift of the machine
-// hits all alike; medians and ratios of rounds are reported.
+// Speed of several engines on one machine, interleaved: every round runs all of them, so that drift of the
+// machine hits all alike; medians and ratios of rounds are reported.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,8 @@ struct SpeedResult {
 };
 
 // One warm-up round, then `rounds` rounds whose order alternates.
-std::vector<SpeedResult> measure_speed(std::vector<SpeedSubject> subjects, int64_t n_vocab, const SpeedOptions& options);
+std::vector<SpeedResult> measure_speed(std::vector<SpeedSubject> subjects, int64_t n_vocab,
+                                       const SpeedOptions& options);
 
 // Median over rounds of a's speed divided by b's in the same round.
 double ratio(const SpeedSeries& a, const SpeedSeries& b);

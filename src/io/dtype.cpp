@@ -21,7 +21,8 @@ bool is_supported(uint32_t id) {
 
 std::string name(DType type) {
     std::string text = ggml_type_name(ggml(type));
-    std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
     return text;
 }
 
@@ -34,7 +35,8 @@ size_t row_bytes(DType type, int64_t elements) {
 void dequantise(DType type, std::span<const std::byte> data, std::span<float> out) {
     const auto count = static_cast<int64_t>(out.size());
     if (count % block_elements(type) != 0 || data.size() != row_bytes(type, count)) {
-        fail(ErrorCode::input, "dtype", "{} bytes of {} do not hold {} elements", data.size(), name(type), count);
+        fail(ErrorCode::input, "dtype", "{} bytes of {} do not hold {} elements", data.size(), name(type),
+             count);
     }
     if (type == DType::F32) {
         memcpy(out.data(), data.data(), data.size());
@@ -46,13 +48,15 @@ void dequantise(DType type, std::span<const std::byte> data, std::span<float> ou
 std::vector<std::byte> quantise(DType type, std::span<const float> values, int64_t row_elements) {
     const auto count = static_cast<int64_t>(values.size());
     if (row_elements % block_elements(type) != 0 || count % row_elements != 0) {
-        fail(ErrorCode::input, "dtype", "rows of {} elements are not whole blocks of {}", row_elements, name(type));
+        fail(ErrorCode::input, "dtype", "rows of {} elements are not whole blocks of {}", row_elements,
+             name(type));
     }
     if (ggml_quantize_requires_imatrix(ggml(type))) {
         fail(ErrorCode::unsupported, "dtype", "{} can only be written with an importance matrix", name(type));
     }
     std::vector<std::byte> out(row_bytes(type, count));
-    ggml_quantize_chunk(ggml(type), values.data(), out.data(), 0, count / row_elements, row_elements, nullptr);
+    ggml_quantize_chunk(ggml(type), values.data(), out.data(), 0, count / row_elements, row_elements,
+                        nullptr);
     return out;
 }
 

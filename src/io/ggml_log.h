@@ -1,5 +1,5 @@
-// The log of ggml, and of libllama on top of it: captured, so that reasons end up in our errors and nothing else is
-// printed.
+// The log of ggml, and of libllama on top of it: captured, so that reasons end up in our errors and nothing
+// else is printed.
 #pragma once
 
 #include <string>

@@ -19,7 +19,19 @@ namespace refold {
 
 // GGUF metadata value type ids.
 enum class GgufType : uint32_t {
-    U8 = 0, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64,
+    U8 = 0,
+    I8,
+    U16,
+    I16,
+    U32,
+    I32,
+    F32,
+    Bool,
+    String,
+    Array,
+    U64,
+    I64,
+    F64,
 };
 
 struct GgufArray;

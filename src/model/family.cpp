@@ -18,12 +18,15 @@ const Family& find_family(const std::string& name) {
         if (name == family->name) return *family;
         known.emplace_back(family->name);
     }
-    fail(ErrorCode::unsupported, "model", "architecture '{}' (key 'general.architecture') is not supported; {}", name, suggestion(name, known));
+    fail(ErrorCode::unsupported, "model",
+         "architecture '{}' (key 'general.architecture') is not supported; {}", name,
+         suggestion(name, known));
 }
 
 std::string tensor_name(const SlotDescription& slot, size_t position) {
     std::string text = slot.tensor;
-    if (const size_t at = text.find("{}"); at != std::string::npos) text.replace(at, 2, std::to_string(position));
+    if (const size_t at = text.find("{}"); at != std::string::npos)
+        text.replace(at, 2, std::to_string(position));
     return text;
 }
 
@@ -50,9 +53,11 @@ static Slots implied_slots(std::span<const SlotDescription> descriptions, size_t
     return slots;
 }
 
-Topology implied_topology(const Family& family, size_t positions, const std::function<bool(const std::string&)>& has_tensor) {
+Topology implied_topology(const Family& family, size_t positions,
+                          const std::function<bool(const std::string&)>& has_tensor) {
     Topology topology;
-    for (size_t p = 0; p < positions; ++p) topology.positions.push_back(implied_slots(family.position_slots, p, has_tensor));
+    for (size_t p = 0; p < positions; ++p)
+        topology.positions.push_back(implied_slots(family.position_slots, p, has_tensor));
     topology.globals = implied_slots(family.model_slots, 0, has_tensor);
     return topology;
 }

@@ -37,6 +37,7 @@ std::string tensor_name(const Family& family, Slot slot, size_t position);
 
 // The topology that the family's naming implies: every slot its own tensor. `has_tensor` tells which optional
 // tensors exist; required ones are named even when absent (validation reports them).
-Topology implied_topology(const Family& family, size_t positions, const std::function<bool(const std::string&)>& has_tensor);
+Topology implied_topology(const Family& family, size_t positions,
+                          const std::function<bool(const std::string&)>& has_tensor);
 
 }  // namespace refold

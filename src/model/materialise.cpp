@@ -55,7 +55,8 @@ std::vector<std::byte> gather(const std::vector<Part>& parts, Slot slot, DType t
     for (const auto& part : parts) {
         const size_t stride = row_bytes(type, part.tensor->row_elements());
         const size_t width = row_bytes(type, part.columns);
-        const std::byte* from = tensors.bytes(*part.tensor).data() + static_cast<size_t>(part.row) * stride + row_bytes(type, part.column);
+        const std::byte* from = tensors.bytes(*part.tensor).data() + static_cast<size_t>(part.row) * stride +
+                                row_bytes(type, part.column);
         for (int64_t r = 0; r < part.rows; ++r) {
             const size_t to = (row_offset + static_cast<size_t>(r)) * out_stride + column_offset;
             memcpy(out.data() + to, from + static_cast<size_t>(r) * stride, width);
@@ -80,10 +81,12 @@ std::vector<float> materialise(const Model& model, const Expression& expression,
         const auto bytes = tensors.bytes(*part.tensor);
         const size_t stride = row_bytes(part.tensor->type, part.tensor->row_elements());
         for (int64_t r = 0; r < part.rows; ++r) {
-            const auto from = bytes.subspan(static_cast<size_t>(part.row + r) * stride + row_bytes(part.tensor->type, part.column),
-                                                    row_bytes(part.tensor->type, part.columns));
+            const auto from = bytes.subspan(
+                static_cast<size_t>(part.row + r) * stride + row_bytes(part.tensor->type, part.column),
+                row_bytes(part.tensor->type, part.columns));
             const size_t to = static_cast<size_t>((row + r) * shape.in + column);
-            dequantise(part.tensor->type, from, std::span(out).subspan(to, static_cast<size_t>(part.columns)));
+            dequantise(part.tensor->type, from,
+                       std::span(out).subspan(to, static_cast<size_t>(part.columns)));
         }
         if (heads_are_columns(slot)) {
             column += part.columns;
@@ -110,7 +113,8 @@ Model without_sharing(const Model& model) {
             return row_bytes(a.tensor->type, 256) < row_bytes(b.tensor->type, 256);
         });
         const DType type = widest->tensor->type;
-        const bool one_type = std::all_of(parts.begin(), parts.end(), [&](const Part& p) { return p.tensor->type == type; });
+        const bool one_type =
+            std::all_of(parts.begin(), parts.end(), [&](const Part& p) { return p.tensor->type == type; });
         Tensor tensor{type, {shape.in, shape.out}, {}, {}};
         tensor.produce = [shared, expression, slot, shape, type, one_type] {
             if (one_type) return gather(parts_of(*shared, expression, slot), slot, type, shape);
@@ -119,7 +123,8 @@ Model without_sharing(const Model& model) {
         dense.tensors[name] = std::move(tensor);
     };
     for (size_t p = 0; p < model.topology.positions.size(); ++p) {
-        for (const auto& [slot, expression] : model.topology.positions[p]) add(tensor_name(*model.family, slot, p), slot, expression);
+        for (const auto& [slot, expression] : model.topology.positions[p])
+            add(tensor_name(*model.family, slot, p), slot, expression);
     }
     for (const auto& [slot, expression] : model.topology.globals) {
         const bool tied = slot == Slot::output && expression == model.topology.globals.at(Slot::token_embd);
@@ -127,7 +132,8 @@ Model without_sharing(const Model& model) {
     }
     const auto has_tensor = [&](const std::string& name) { return dense.tensors.contains(name); };
     dense.topology = implied_topology(*model.family, model.topology.positions.size(), has_tensor);
-    dense.metadata.set(std::string(model.family->name) + ".block_count", GgufValue::u32(static_cast<uint32_t>(model.topology.positions.size())));
+    dense.metadata.set(std::string(model.family->name) + ".block_count",
+                       GgufValue::u32(static_cast<uint32_t>(model.topology.positions.size())));
     validate(dense);
     return dense;
 }

@@ -34,7 +34,8 @@ const Tensor& Model::tensor(const std::string& name) const {
 }
 
 Topology Model::implied() const {
-    return implied_topology(*family, topology.positions.size(), [&](const std::string& name) { return tensors.contains(name); });
+    return implied_topology(*family, topology.positions.size(),
+                            [&](const std::string& name) { return tensors.contains(name); });
 }
 
 template <typename Visit>
@@ -78,11 +79,16 @@ Model load_model(const std::string& path) {
         }
         const auto has_tensor = [&](const std::string& name) { return model.tensors.contains(name); };
         const uint64_t layers = model.metadata.integer(std::string(model.family->name) + ".block_count");
-        if (layers == 0 || layers > 4096) fail(ErrorCode::input, "model", "key '{}.block_count' is out of range: {}", model.family->name, layers);
+        if (layers == 0 || layers > 4096)
+            fail(ErrorCode::input, "model", "key '{}.block_count' is out of range: {}", model.family->name,
+                 layers);
         const Topology implied = implied_topology(*model.family, layers, has_tensor);
-        model.topology = model.metadata.has(kTopologyKey) ? topology_from_json(model.metadata.string(kTopologyKey), implied) : implied;
+        model.topology = model.metadata.has(kTopologyKey)
+                             ? topology_from_json(model.metadata.string(kTopologyKey), implied)
+                             : implied;
         const std::string embedding = tensor_name(*model.family, Slot::token_embd, 0);
-        if (const auto found = model.tensors.find(embedding); found != model.tensors.end() && found->second.shape.size() == 2) {
+        if (const auto found = model.tensors.find(embedding);
+            found != model.tensors.end() && found->second.shape.size() == 2) {
             model.config.n_vocab = found->second.shape[1];
         }
         validate(model);
@@ -95,31 +101,40 @@ Model load_model(const std::string& path) {
 namespace {
 
 std::string where(const Model& model, size_t position, Slot slot) {
-    return position < model.topology.positions.size() ? fmt::format("position {} {}", position, slot_name(slot)) : slot_name(slot);
+    return position < model.topology.positions.size()
+               ? fmt::format("position {} {}", position, slot_name(slot))
+               : slot_name(slot);
 }
 
 const Tensor& find_tensor(const Model& model, const std::string& name, const std::string& place) {
     const auto found = model.tensors.find(name);
-    if (found == model.tensors.end()) fail(ErrorCode::input, "topology", "{}: refers to tensor '{}', which is not in the file", place, name);
+    if (found == model.tensors.end())
+        fail(ErrorCode::input, "topology", "{}: refers to tensor '{}', which is not in the file", place,
+             name);
     return found->second;
 }
 
-std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string shape_text(const std::vector<int64_t>& shape) {
+    return fmt::format("[{}]", fmt::join(shape, ", "));
+}
 
 void validate_dense(const Dense& dense, const Model& model, Slot slot, const std::string& place) {
     const Tensor& tensor = find_tensor(model, dense.tensor, place);
     const SlotShape shape = slot_shape(slot, model.config);
     if (tensor.row_elements() != shape.in || tensor.rows() != shape.out) {
-        fail(ErrorCode::input, "topology", "{}: tensor '{}' has shape {}, expected [{}, {}]", place, dense.tensor, shape_text(tensor.shape), shape.in, shape.out);
+        fail(ErrorCode::input, "topology", "{}: tensor '{}' has shape {}, expected [{}, {}]", place,
+             dense.tensor, shape_text(tensor.shape), shape.in, shape.out);
     }
     if (!is_matrix(slot) && tensor.type != DType::F32) {
-        fail(ErrorCode::unsupported, "topology", "{}: tensor '{}' has type {}, expected F32", place, dense.tensor, name(tensor.type));
+        fail(ErrorCode::unsupported, "topology", "{}: tensor '{}' has type {}, expected F32", place,
+             dense.tensor, name(tensor.type));
     }
 }
 
 void validate_heads(const Heads& heads, const Model& model, Slot slot, const std::string& place) {
     if (slot != Slot::attn_q && slot != Slot::attn_k && slot != Slot::attn_v && slot != Slot::attn_o) {
-        fail(ErrorCode::input, "topology", "{}: only attn.q, attn.k, attn.v and attn.o consist of heads", place);
+        fail(ErrorCode::input, "topology", "{}: only attn.q, attn.k, attn.v and attn.o consist of heads",
+             place);
     }
     const int64_t head_dim = model.config.head_dim;
     const bool columns = heads_are_columns(slot);
@@ -131,16 +146,19 @@ void validate_heads(const Heads& heads, const Model& model, Slot slot, const std
         const int64_t across = columns ? tensor.rows() : tensor.row_elements();
         const int64_t expected = columns ? shape.out : shape.in;
         if (across != expected || along % head_dim != 0) {
-            fail(ErrorCode::input, "topology", "{}: tensor '{}' of shape {} does not consist of heads of {} x {}", place, run.tensor,
+            fail(ErrorCode::input, "topology",
+                 "{}: tensor '{}' of shape {} does not consist of heads of {} x {}", place, run.tensor,
                  shape_text(tensor.shape), head_dim, expected);
         }
         const int64_t stored = along / head_dim;
         if (run.count <= 0 || run.first < 0 || run.first >= stored || run.count > stored - run.first) {
-            fail(ErrorCode::input, "topology", "{}: heads {}..{} of tensor '{}', which has {}", place, run.first, run.first + run.count - 1, run.tensor, stored);
+            fail(ErrorCode::input, "topology", "{}: heads {}..{} of tensor '{}', which has {}", place,
+                 run.first, run.first + run.count - 1, run.tensor, stored);
         }
         const int64_t block = block_elements(tensor.type);
         if (columns && (run.first * head_dim % block != 0 || run.count * head_dim % block != 0)) {
-            fail(ErrorCode::input, "topology", "{}: columns of heads {}..{} of '{}' are not whole {} blocks of {}", place, run.first,
+            fail(ErrorCode::input, "topology",
+                 "{}: columns of heads {}..{} of '{}' are not whole {} blocks of {}", place, run.first,
                  run.first + run.count - 1, run.tensor, name(tensor.type), block);
         }
         total += run.count;
@@ -150,7 +168,8 @@ void validate_heads(const Heads& heads, const Model& model, Slot slot, const std
     }
 }
 
-void validate_slots(const Model& model, const Slots& slots, std::span<const SlotDescription> descriptions, size_t position) {
+void validate_slots(const Model& model, const Slots& slots, std::span<const SlotDescription> descriptions,
+                    size_t position) {
     for (const auto& description : descriptions) {
         if (description.required && !slots.contains(description.slot)) {
             fail(ErrorCode::input, "topology", "{} is missing", where(model, position, description.slot));
@@ -158,8 +177,11 @@ void validate_slots(const Model& model, const Slots& slots, std::span<const Slot
     }
     for (const auto& [slot, expression] : slots) {
         const std::string place = where(model, position, slot);
-        const bool known = std::any_of(descriptions.begin(), descriptions.end(), [&, s = slot](const SlotDescription& d) { return d.slot == s; });
-        if (!known) fail(ErrorCode::input, "topology", "{}: not a slot of this place in family '{}'", place, model.family->name);
+        const bool known = std::any_of(descriptions.begin(), descriptions.end(),
+                                       [&, s = slot](const SlotDescription& d) { return d.slot == s; });
+        if (!known)
+            fail(ErrorCode::input, "topology", "{}: not a slot of this place in family '{}'", place,
+                 model.family->name);
         if (const auto* dense = std::get_if<Dense>(&expression)) {
             validate_dense(*dense, model, slot, place);
         } else {
@@ -183,7 +205,10 @@ static std::vector<std::string> natural_order(const std::map<std::string, Tensor
     for (const auto& [name, tensor] : tensors) names.push_back(name);
     const auto key = [](const std::string& name) {
         const bool block = name.starts_with("blk.");
-        return std::tuple(block ? 1 : name.starts_with("token_embd") ? 0 : 2, block ? std::atoi(name.c_str() + 4) : 0, name);
+        return std::tuple(block                            ? 1
+                          : name.starts_with("token_embd") ? 0
+                                                           : 2,
+                          block ? std::atoi(name.c_str() + 4) : 0, name);
     };
     std::sort(names.begin(), names.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
     return names;
@@ -203,10 +228,12 @@ void save_model(const Model& model, const std::string& path, bool overwrite) {
     for (const auto& name : natural_order(model.tensors)) {
         const Tensor& tensor = model.tensors.at(name);
         total += tensor.bytes();
-        outputs.push_back({name, tensor.type, tensor.shape, [&tensor](const auto& sink) { sink(TensorBytes(tensor).bytes()); }});
+        outputs.push_back({name, tensor.type, tensor.shape,
+                           [&tensor](const auto& sink) { sink(TensorBytes(tensor).bytes()); }});
     }
     Progress progress("writing " + path, total, "bytes");
-    write_gguf(path, overwrite, metadata, outputs, [&](uint64_t bytes, const std::string& tensor) { progress.advance(bytes, tensor); });
+    write_gguf(path, overwrite, metadata, outputs,
+               [&](uint64_t bytes, const std::string& tensor) { progress.advance(bytes, tensor); });
     progress.finish();
 }
 

@@ -17,7 +17,7 @@ namespace refold {
 
 struct Tensor {
     DType type = DType::F32;
-    std::vector<int64_t> shape;        // ggml order: shape[0] contiguous
+    std::vector<int64_t> shape;         // ggml order: shape[0] contiguous
     std::span<const std::byte> mapped;  // empty when `produce` computes the bytes
     std::function<std::vector<std::byte>()> produce;
 

@@ -14,22 +14,24 @@ struct SlotName {
     const char* name;
 };
 constexpr std::array kSlotNames = {
-    SlotName{Slot::attn_norm, "attn.norm"},       SlotName{Slot::attn_q, "attn.q"},
-    SlotName{Slot::attn_k, "attn.k"},             SlotName{Slot::attn_v, "attn.v"},
-    SlotName{Slot::attn_o, "attn.o"},             SlotName{Slot::attn_q_bias, "attn.q.bias"},
-    SlotName{Slot::attn_k_bias, "attn.k.bias"},   SlotName{Slot::attn_v_bias, "attn.v.bias"},
-    SlotName{Slot::attn_o_bias, "attn.o.bias"},   SlotName{Slot::ffn_norm, "ffn.norm"},
-    SlotName{Slot::ffn_gate, "ffn.gate"},         SlotName{Slot::ffn_up, "ffn.up"},
-    SlotName{Slot::ffn_down, "ffn.down"},         SlotName{Slot::ffn_gate_bias, "ffn.gate.bias"},
-    SlotName{Slot::ffn_up_bias, "ffn.up.bias"},   SlotName{Slot::ffn_down_bias, "ffn.down.bias"},
-    SlotName{Slot::token_embd, "token_embd"},     SlotName{Slot::output_norm, "output_norm"},
-    SlotName{Slot::output, "output"},             SlotName{Slot::rope_freqs, "rope_freqs"},
+    SlotName{Slot::attn_norm, "attn.norm"},     SlotName{Slot::attn_q, "attn.q"},
+    SlotName{Slot::attn_k, "attn.k"},           SlotName{Slot::attn_v, "attn.v"},
+    SlotName{Slot::attn_o, "attn.o"},           SlotName{Slot::attn_q_bias, "attn.q.bias"},
+    SlotName{Slot::attn_k_bias, "attn.k.bias"}, SlotName{Slot::attn_v_bias, "attn.v.bias"},
+    SlotName{Slot::attn_o_bias, "attn.o.bias"}, SlotName{Slot::ffn_norm, "ffn.norm"},
+    SlotName{Slot::ffn_gate, "ffn.gate"},       SlotName{Slot::ffn_up, "ffn.up"},
+    SlotName{Slot::ffn_down, "ffn.down"},       SlotName{Slot::ffn_gate_bias, "ffn.gate.bias"},
+    SlotName{Slot::ffn_up_bias, "ffn.up.bias"}, SlotName{Slot::ffn_down_bias, "ffn.down.bias"},
+    SlotName{Slot::token_embd, "token_embd"},   SlotName{Slot::output_norm, "output_norm"},
+    SlotName{Slot::output, "output"},           SlotName{Slot::rope_freqs, "rope_freqs"},
 };
 
 }  // namespace
 
 const char* slot_name(Slot slot) {
-    return std::find_if(kSlotNames.begin(), kSlotNames.end(), [&](const SlotName& s) { return s.slot == slot; })->name;
+    return std::find_if(kSlotNames.begin(), kSlotNames.end(),
+                        [&](const SlotName& s) { return s.slot == slot; })
+        ->name;
 }
 
 Slot slot_from_name(const std::string& name) {

@@ -14,9 +14,26 @@ namespace refold {
 
 // A place in the forward pass that takes a weight. Per position, except the last four.
 enum class Slot {
-    attn_norm, attn_q, attn_k, attn_v, attn_o, attn_q_bias, attn_k_bias, attn_v_bias, attn_o_bias,
-    ffn_norm, ffn_gate, ffn_up, ffn_down, ffn_gate_bias, ffn_up_bias, ffn_down_bias,
-    token_embd, output_norm, output, rope_freqs,
+    attn_norm,
+    attn_q,
+    attn_k,
+    attn_v,
+    attn_o,
+    attn_q_bias,
+    attn_k_bias,
+    attn_v_bias,
+    attn_o_bias,
+    ffn_norm,
+    ffn_gate,
+    ffn_up,
+    ffn_down,
+    ffn_gate_bias,
+    ffn_up_bias,
+    ffn_down_bias,
+    token_embd,
+    output_norm,
+    output,
+    rope_freqs,
 };
 
 // "attn.q", "ffn.down", "token_embd", ...: the names in topology JSON, recipes and reports.
@@ -25,7 +42,8 @@ const char* slot_name(Slot slot);
 Slot slot_from_name(const std::string& name);
 // Weight matrices (multiplied with activations), not norms and biases.
 bool is_matrix(Slot slot);
-// attn.o consumes heads along its input (columns); attn.q, attn.k, attn.v produce them along their output (rows).
+// attn.o consumes heads along its input (columns); attn.q, attn.k, attn.v produce them along their output
+// (rows).
 bool heads_are_columns(Slot slot);
 
 // Rows of the matrix as the field counts them: a linear map from `in` to `out` features, stored as `out`
@@ -79,8 +97,10 @@ struct Topology {
 };
 
 // Versioned JSON, key "refold.topology" in GGUF metadata. Slots that hold what the family's naming implies
-// (`implied`) are left out; parse fills them in again. A position may be {"like": p}: the same slots as position p.
-//   {"version": 1, "positions": [{}, {"attn.q": {"heads": [["blk.0.attn_q.weight", 2, 1], ...]}}, {"like": 1}]}
+// (`implied`) are left out; parse fills them in again. A position may be {"like": p}: the same slots as
+// position p.
+//   {"version": 1, "positions": [{}, {"attn.q": {"heads": [["blk.0.attn_q.weight", 2, 1], ...]}}, {"like":
+//   1}]}
 // Throws Error(input) that names position and slot for an unknown version, field or slot, a malformed entry,
 // or a cycle of "like".
 std::string topology_to_json(const Topology& topology, const Topology& implied);

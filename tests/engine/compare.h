@@ -11,12 +11,14 @@
 namespace refold {
 
 // [tokens, n_vocab]
-inline std::vector<float> all_logits(const Model& model, std::span<const int32_t> tokens, EngineOptions options) {
+inline std::vector<float> all_logits(const Model& model, std::span<const int32_t> tokens,
+                                     EngineOptions options) {
     options.context = std::max<int64_t>(options.context, static_cast<int64_t>(tokens.size()));
     Engine engine(model, options);
     std::vector<float> out(tokens.size() * static_cast<size_t>(engine.n_vocab()));
     engine.evaluate_all(tokens, [&](size_t first, std::span<const float> logits) {
-        std::copy(logits.begin(), logits.end(), out.begin() + static_cast<ptrdiff_t>(first * static_cast<size_t>(engine.n_vocab())));
+        std::copy(logits.begin(), logits.end(),
+                  out.begin() + static_cast<ptrdiff_t>(first * static_cast<size_t>(engine.n_vocab())));
     });
     return out;
 }
@@ -30,7 +32,9 @@ inline double largest_difference(std::span<const float> a, std::span<const float
     return largest;
 }
 
-inline size_t argmax(std::span<const float> x) { return static_cast<size_t>(std::max_element(x.begin(), x.end()) - x.begin()); }
+inline size_t argmax(std::span<const float> x) {
+    return static_cast<size_t>(std::max_element(x.begin(), x.end()) - x.begin());
+}
 
 inline std::vector<int32_t> random_tokens(size_t count, int64_t n_vocab, uint32_t seed) {
     std::mt19937 random(seed);

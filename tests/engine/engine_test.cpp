@@ -27,7 +27,9 @@ std::vector<T> values(const SafetensorsFile& file, const std::string& name) {
 
 struct Golden {
     explicit Golden(const std::string& name)
-        : folder(kFixtures + "/" + name), model(load_model(folder + "/model.gguf")), file(read_safetensors(folder + "/golden.safetensors")) {}
+        : folder(kFixtures + "/" + name),
+          model(load_model(folder + "/model.gguf")),
+          file(read_safetensors(folder + "/golden.safetensors")) {}
     std::vector<int32_t> row(int i) const {
         const auto ids = values<int64_t>(file, fmt::format("input_ids.{}", i));
         return {ids.begin(), ids.end()};
@@ -45,7 +47,10 @@ INSTANTIATE_TEST_SUITE_P(Llama, GoldenTest, testing::Values("llama", "llama_gqa"
 TEST_P(GoldenTest, LogitsOfEveryPosition) {
     const Golden golden(GetParam());
     for (int i = 0; i < 5; ++i) {
-        EXPECT_LE(largest_difference(all_logits(golden.model, golden.row(i), {.threads = 2, .f32 = true}), golden.logits(i)), 1e-4) << "row " << i;
+        EXPECT_LE(largest_difference(all_logits(golden.model, golden.row(i), {.threads = 2, .f32 = true}),
+                                     golden.logits(i)),
+                  1e-4)
+            << "row " << i;
     }
 }
 
@@ -53,7 +58,11 @@ TEST_P(GoldenTest, StepsOfAnySizeGiveTheSame) {
     const Golden golden(GetParam());
     const auto expected = golden.logits(0);
     for (const int64_t chunk : {1, 7, 33, 512}) {
-        EXPECT_LE(largest_difference(all_logits(golden.model, golden.row(0), {.threads = 2, .chunk = chunk, .f32 = true}), expected), 1e-4) << chunk;
+        EXPECT_LE(largest_difference(
+                      all_logits(golden.model, golden.row(0), {.threads = 2, .chunk = chunk, .f32 = true}),
+                      expected),
+                  1e-4)
+            << chunk;
     }
 }
 
@@ -66,7 +75,8 @@ TEST_P(GoldenTest, GreedyContinuation) {
     const auto n_vocab = static_cast<size_t>(engine.n_vocab());
     auto logits = engine.evaluate(golden.row(2));
     for (size_t step = 0; step < 16; ++step) {
-        EXPECT_LE(largest_difference(logits, std::span(expected).subspan(step * n_vocab, n_vocab)), 1e-4) << "step " << step;
+        EXPECT_LE(largest_difference(logits, std::span(expected).subspan(step * n_vocab, n_vocab)), 1e-4)
+            << "step " << step;
         const auto token = static_cast<int32_t>(argmax(logits));
         logits = engine.evaluate({&token, 1});
     }
@@ -74,7 +84,8 @@ TEST_P(GoldenTest, GreedyContinuation) {
 
 TEST_P(GoldenTest, F16CacheIsClose) {
     const Golden golden(GetParam());
-    EXPECT_LE(largest_difference(all_logits(golden.model, golden.row(0), {.threads = 2}), golden.logits(0)), 0.3);
+    EXPECT_LE(largest_difference(all_logits(golden.model, golden.row(0), {.threads = 2}), golden.logits(0)),
+              0.3);
 }
 
 // Quantised files run by the same kernels as stock llama.cpp.
@@ -91,7 +102,10 @@ TEST_P(QuantisedTest, AgreesWithStockLlama) {
     const auto n_vocab = static_cast<size_t>(model.config.n_vocab);
     size_t equal = 0;
     for (size_t t = 0; t < tokens.size(); ++t) {
-        equal += argmax(std::span(ours).subspan(t * n_vocab, n_vocab)) == argmax(std::span(theirs).subspan(t * n_vocab, n_vocab)) ? 1 : 0;
+        equal += argmax(std::span(ours).subspan(t * n_vocab, n_vocab)) ==
+                         argmax(std::span(theirs).subspan(t * n_vocab, n_vocab))
+                     ? 1
+                     : 0;
     }
     EXPECT_GE(equal, 64u * 99 / 100);
     EXPECT_LE(largest_difference(ours, theirs), 0.05);

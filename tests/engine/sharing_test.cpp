@@ -9,20 +9,25 @@
 namespace refold {
 namespace {
 
-constexpr SmallShape kShape{.layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 32, .embd = 64, .ff = 96, .vocab = 96};
+constexpr SmallShape kShape{
+    .layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 32, .embd = 64, .ff = 96, .vocab = 96};
 
 Model random_model(DType type, uint32_t seed) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0.0F, 0.15F);
-    const auto weight = [&](size_t, Slot slot, int64_t, int64_t) { return is_matrix(slot) ? normal(random) : 1.0F + normal(random); };
+    const auto weight = [&](size_t, Slot slot, int64_t, int64_t) {
+        return is_matrix(slot) ? normal(random) : 1.0F + normal(random);
+    };
     std::map<Slot, DType> types;
-    for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o, Slot::ffn_gate, Slot::ffn_up, Slot::ffn_down, Slot::token_embd}) {
+    for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o, Slot::ffn_gate,
+                            Slot::ffn_up, Slot::ffn_down, Slot::token_embd}) {
         types[slot] = type;
     }
     return small_model(kShape, weight, types);
 }
 
-// Every position after the first takes each of its heads from itself or, as likely, from a random earlier head.
+// Every position after the first takes each of its heads from itself or, as likely, from a random earlier
+// head.
 Model share_randomly(Model model, uint32_t seed) {
     std::mt19937 random(seed);
     for (size_t p = 1; p < model.topology.positions.size(); ++p) {
@@ -32,7 +37,8 @@ Model share_randomly(Model model, uint32_t seed) {
             std::vector<HeadRef> refs;
             for (int64_t h = 0; h < heads; ++h) {
                 const size_t from = random() % 2 == 0 ? p : random() % p;
-                refs.push_back({tensor_name(*model.family, slot, from), from == p ? h : static_cast<int64_t>(random()) % heads});
+                refs.push_back({tensor_name(*model.family, slot, from),
+                                from == p ? h : static_cast<int64_t>(random()) % heads});
             }
             model.topology.positions[p][slot] = collapse(refs);
         }
@@ -48,11 +54,13 @@ struct Case {
 void PrintTo(const Case& c, std::ostream* out) { *out << name(c.type); }
 
 class SharingTest : public testing::TestWithParam<Case> {};
-// Equal bits of weights; only the order of float32 sums differs, and where activations are quantised whole rows
-// equal quantised parts.
+// Equal bits of weights; only the order of float32 sums differs, and where activations are quantised whole
+// rows equal quantised parts.
 INSTANTIATE_TEST_SUITE_P(Types, SharingTest,
-                         testing::Values(Case{DType::F32, 2e-5}, Case{DType::F16, 2e-3}, Case{DType::BF16, 2e-2}, Case{DType::Q8_0, 5e-2},
-                                         Case{DType::Q4_0, 5e-2}, Case{DType::Q4_1, 5e-2}, Case{DType::Q5_0, 5e-2}));
+                         testing::Values(Case{DType::F32, 2e-5}, Case{DType::F16, 5e-3},
+                                         Case{DType::BF16, 2e-2}, Case{DType::Q8_0, 5e-2},
+                                         Case{DType::Q4_0, 5e-2}, Case{DType::Q4_1, 5e-2},
+                                         Case{DType::Q5_0, 5e-2}));
 
 TEST_P(SharingTest, EqualsTheMaterialisedModel) {
     for (uint32_t seed = 1; seed <= 6; ++seed) {
@@ -63,7 +71,8 @@ TEST_P(SharingTest, EqualsTheMaterialisedModel) {
         for (const int64_t chunk : {1, 3, 4, 5, 24}) {
             const EngineOptions options{.threads = 2, .chunk = chunk, .kv = KvType::f32};
             const auto expected = all_logits(dense, tokens, options);
-            EXPECT_LE(largest_difference(all_logits(shared, tokens, options), expected), GetParam().tolerance) << "seed " << seed << " chunk " << chunk;
+            EXPECT_LE(largest_difference(all_logits(shared, tokens, options), expected), GetParam().tolerance)
+                << "seed " << seed << " chunk " << chunk;
         }
     }
 }
@@ -73,7 +82,9 @@ TEST_P(SharingTest, ComposedOperationsAgree) {
     const auto tokens = random_tokens(24, kShape.vocab, 9);
     for (const int64_t chunk : {1, 24}) {
         const auto fast = all_logits(shared, tokens, {.threads = 2, .chunk = chunk, .kv = KvType::f32});
-        const auto composed = all_logits(shared, tokens, {.threads = 2, .chunk = chunk, .kv = KvType::f32, .shared = SharedExecution::composed});
+        const auto composed = all_logits(
+            shared, tokens,
+            {.threads = 2, .chunk = chunk, .kv = KvType::f32, .shared = SharedExecution::composed});
         EXPECT_LE(largest_difference(fast, composed), GetParam().tolerance) << chunk;
     }
 }
@@ -96,26 +107,66 @@ TEST_P(SharingTest, HeadsInPlaceAreTheDenseModel) {
     for (size_t p = 0; p < same.topology.positions.size(); ++p) {
         for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o}) {
             const bool kv = slot == Slot::attn_k || slot == Slot::attn_v;
-            same.topology.positions[p][slot] = Heads{{{tensor_name(*same.family, slot, p), 0, kv ? kShape.kv_heads : kShape.heads}}};
+            same.topology.positions[p][slot] =
+                Heads{{{tensor_name(*same.family, slot, p), 0, kv ? kShape.kv_heads : kShape.heads}}};
         }
     }
     const auto tokens = random_tokens(20, kShape.vocab, 4);
     EXPECT_EQ(all_logits(same, tokens, {.threads = 2}), all_logits(dense, tokens, {.threads = 2}));
 }
 
+// K-quants come in blocks of 256, so only rows can be shared without requantising.
+TEST(Sharing, RowsOfKQuants) {
+    constexpr SmallShape shape{
+        .layers = 3, .heads = 4, .kv_heads = 2, .head_dim = 64, .embd = 256, .ff = 256, .vocab = 96};
+    for (const DType type : {DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q5_K, DType::Q6_K}) {
+        std::mt19937 random(7);
+        std::normal_distribution<float> normal(0.0F, 0.1F);
+        const auto weight = [&](size_t, Slot slot, int64_t, int64_t) {
+            return is_matrix(slot) ? normal(random) : 1.0F + normal(random);
+        };
+        std::map<Slot, DType> types;
+        for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o, Slot::ffn_gate,
+                                Slot::ffn_up, Slot::ffn_down, Slot::token_embd}) {
+            types[slot] = type;
+        }
+        Model model = small_model(shape, weight, types);
+        model.topology.positions[2][Slot::attn_q] =
+            Heads{{{"blk.2.attn_q.weight", 0, 2}, {"blk.0.attn_q.weight", 2, 2}}};
+        model.topology.positions[2][Slot::attn_k] =
+            Heads{{{"blk.2.attn_k.weight", 0, 1}, {"blk.0.attn_k.weight", 1, 1}}};
+        model.topology.positions[2][Slot::attn_v] =
+            Heads{{{"blk.1.attn_v.weight", 1, 1}, {"blk.0.attn_v.weight", 0, 1}}};
+        const auto tokens = random_tokens(24, shape.vocab, 7);
+        for (const int64_t chunk : {1, 24}) {
+            const EngineOptions options{.threads = 2, .chunk = chunk, .kv = KvType::f32};
+            EXPECT_LE(largest_difference(all_logits(model, tokens, options),
+                                         all_logits(without_sharing(model), tokens, options)),
+                      0.1)
+                << name(type);
+        }
+    }
+}
+
 TEST(Sharing, MixedTypesAreComposed) {
     Model model = random_model(DType::Q8_0, 5);
     const Model other = random_model(DType::Q4_0, 5);
-    for (const char* slot_tensor : {"blk.0.attn_v.weight", "blk.0.attn_output.weight"}) model.tensors[slot_tensor] = other.tensor(slot_tensor);
+    for (const char* slot_tensor : {"blk.0.attn_v.weight", "blk.0.attn_output.weight"})
+        model.tensors[slot_tensor] = other.tensor(slot_tensor);
     model = share_randomly(model, 55);
-    model.topology.positions[3][Slot::attn_v] = Heads{{{"blk.0.attn_v.weight", 1, 1}, {"blk.3.attn_v.weight", 1, 1}}};
-    model.topology.positions[3][Slot::attn_o] = Heads{{{"blk.0.attn_output.weight", 2, 1}, {"blk.3.attn_output.weight", 0, 3}}};
+    model.topology.positions[3][Slot::attn_v] =
+        Heads{{{"blk.0.attn_v.weight", 1, 1}, {"blk.3.attn_v.weight", 1, 1}}};
+    model.topology.positions[3][Slot::attn_o] =
+        Heads{{{"blk.0.attn_output.weight", 2, 1}, {"blk.3.attn_output.weight", 0, 3}}};
     const auto tokens = random_tokens(24, kShape.vocab, 5);
     // In float32 the engine and the materialised weights hold the same numbers only before requantisation, so
     // compare with the float32 engine: mixed types are dequantised there.
     const auto expected = all_logits(model, tokens, {.threads = 2, .f32 = true});
     for (const int64_t chunk : {1, 24}) {
-        EXPECT_LE(largest_difference(all_logits(model, tokens, {.threads = 2, .chunk = chunk, .kv = KvType::f32}), expected), 0.3) << chunk;
+        EXPECT_LE(largest_difference(
+                      all_logits(model, tokens, {.threads = 2, .chunk = chunk, .kv = KvType::f32}), expected),
+                  0.3)
+            << chunk;
     }
 }
 

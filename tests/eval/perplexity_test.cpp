@@ -15,7 +15,8 @@ namespace {
 const std::string kModel = std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf";
 
 // The definition, in double, one window at a time.
-double reference(const Model& model, std::span<const int32_t> tokens, int64_t context, int64_t stride, int64_t& scored) {
+double reference(const Model& model, std::span<const int32_t> tokens, int64_t context, int64_t stride,
+                 int64_t& scored) {
     double nll = 0;
     scored = 0;
     int64_t next = 1;  // first token that no window has scored
@@ -27,7 +28,8 @@ double reference(const Model& model, std::span<const int32_t> tokens, int64_t co
             const auto row = std::span(logits).subspan(static_cast<size_t>(t - first - 1) * n_vocab, n_vocab);
             double sum = 0;
             for (const float x : row) sum += std::exp(static_cast<double>(x));
-            nll += std::log(sum) - static_cast<double>(row[static_cast<size_t>(tokens[static_cast<size_t>(t)])]);
+            nll +=
+                std::log(sum) - static_cast<double>(row[static_cast<size_t>(tokens[static_cast<size_t>(t)])]);
             ++scored;
         }
         next = first + context;
@@ -39,7 +41,8 @@ TEST(Perplexity, FollowsTheDefinition) {
     const Model model = load_model(kModel);
     const auto tokens = random_tokens(230, model.config.n_vocab, 3);
     Engine engine(model, {.threads = 2, .context = 64, .f32 = true});
-    for (const auto& [context, stride] : {std::pair<int64_t, int64_t>{64, 0}, {64, 64}, {64, 32}, {50, 7}, {2, 1}}) {
+    for (const auto& [context, stride] :
+         {std::pair<int64_t, int64_t>{64, 0}, {64, 64}, {64, 32}, {50, 7}, {2, 1}}) {
         int64_t scored = 0;
         const double expected = reference(model, tokens, context, stride == 0 ? context : stride, scored);
         const auto result = perplexity(engine, tokens, {.context = context, .stride = stride});
@@ -53,7 +56,8 @@ TEST(Perplexity, FollowsTheDefinition) {
 TEST(Perplexity, ShortTextIsOneWindow) {
     const Model model = load_model(kModel);
     Engine engine(model, {.threads = 1, .context = 64, .f32 = true});
-    EXPECT_EQ(perplexity(engine, random_tokens(10, model.config.n_vocab, 1), {.context = 64}).tokens_scored, 9);
+    EXPECT_EQ(perplexity(engine, random_tokens(10, model.config.n_vocab, 1), {.context = 64}).tokens_scored,
+              9);
     EXPECT_THROW(perplexity(engine, random_tokens(1, model.config.n_vocab, 1), {.context = 64}), Error);
 }
 
@@ -61,8 +65,10 @@ TEST(Perplexity, OptionsOutOfRange) {
     const Model model = load_model(kModel);
     Engine engine(model, {.threads = 1, .context = 64});
     const auto tokens = random_tokens(100, model.config.n_vocab, 1);
-    for (const PerplexityOptions& o : {PerplexityOptions{.context = 65}, PerplexityOptions{.context = 1}, PerplexityOptions{.context = 64, .stride = 65},
-                                       PerplexityOptions{.context = 64, .stride = -1}, PerplexityOptions{.context = 64, .max_windows = -1}}) {
+    for (const PerplexityOptions& o :
+         {PerplexityOptions{.context = 65}, PerplexityOptions{.context = 1},
+          PerplexityOptions{.context = 64, .stride = 65}, PerplexityOptions{.context = 64, .stride = -1},
+          PerplexityOptions{.context = 64, .max_windows = -1}}) {
         EXPECT_THROW(perplexity(engine, tokens, o), Error);
     }
 }
@@ -71,8 +77,10 @@ TEST(Perplexity, StandardErrorOfEqualLossesIsZero) {
     // Log likelihoods that do not vary have no standard error; those of random tokens do.
     const Model model = load_model(kModel);
     Engine engine(model, {.threads = 1, .context = 64, .f32 = true});
-    EXPECT_GT(perplexity(engine, random_tokens(64, model.config.n_vocab, 1), {.context = 64}).standard_error, 0.0);
-    EXPECT_EQ(perplexity(engine, random_tokens(2, model.config.n_vocab, 1), {.context = 2}).standard_error, 0.0);
+    EXPECT_GT(perplexity(engine, random_tokens(64, model.config.n_vocab, 1), {.context = 64}).standard_error,
+              0.0);
+    EXPECT_EQ(perplexity(engine, random_tokens(2, model.config.n_vocab, 1), {.context = 2}).standard_error,
+              0.0);
 }
 
 TEST(LogSumExp, EqualsTheDoubleSum) {
@@ -98,7 +106,11 @@ TEST(Speed, RatiosAreOfTheSameRound) {
 TEST(Speed, EverySubjectRunsEveryRound) {
     std::vector<std::string> log;
     const auto make = [&](const std::string& name) {
-        return SpeedSubject{name, [] {}, [&log, name](std::span<const int32_t> t) { if (t.size() > 1) log.push_back(name); }, [] {}};
+        return SpeedSubject{name, [] {},
+                            [&log, name](std::span<const int32_t> t) {
+                                if (t.size() > 1) log.push_back(name);
+                            },
+                            [] {}};
     };
     const auto results = measure_speed({make("a"), make("b")}, 100, {.prefill = 4, .decode = 2, .rounds = 3});
     EXPECT_EQ(log, (std::vector<std::string>{"a", "b", "b", "a", "a", "b", "b", "a"}));

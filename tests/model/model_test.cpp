@@ -15,7 +15,9 @@ namespace {
 const std::string kFixtures = REFOLD_FIXTURES;
 
 float numbered(size_t layer, Slot slot, int64_t row, int64_t column) {
-    return static_cast<float>(layer * 1000 + static_cast<size_t>(slot) * 100 + static_cast<size_t>(row * 10 + column)) / 7;
+    return static_cast<float>(layer * 1000 + static_cast<size_t>(slot) * 100 +
+                              static_cast<size_t>(row * 10 + column)) /
+           7;
 }
 
 std::string error_of(const Model& model) {
@@ -32,9 +34,12 @@ std::string error_of(const Model& model) {
 // Layer 2 takes its head 1 of q, k, v, o from layer 0's head 0.
 Model shared_model() {
     Model model = small_model({}, numbered);
-    for (const auto& [slot, name] : {std::pair{Slot::attn_q, "attn_q"}, {Slot::attn_k, "attn_k"}, {Slot::attn_v, "attn_v"}, {Slot::attn_o, "attn_output"}}) {
-        model.topology.positions[2][slot] =
-            Heads{{{fmt::format("blk.2.{}.weight", name), 0, 1}, {fmt::format("blk.0.{}.weight", name), 0, 1}}};
+    for (const auto& [slot, name] : {std::pair{Slot::attn_q, "attn_q"},
+                                     {Slot::attn_k, "attn_k"},
+                                     {Slot::attn_v, "attn_v"},
+                                     {Slot::attn_o, "attn_output"}}) {
+        model.topology.positions[2][slot] = Heads{
+            {{fmt::format("blk.2.{}.weight", name), 0, 1}, {fmt::format("blk.0.{}.weight", name), 0, 1}}};
     }
     return model;
 }
@@ -86,8 +91,10 @@ TEST(Model, ErrorsNamePositionAndSlot) {
     model.topology.positions[0].erase(Slot::ffn_norm);
     EXPECT_NE(error_of(model).find("position 0 ffn.norm is missing"), std::string::npos);
 
-    for (const Heads& heads : {Heads{{{"blk.0.attn_q.weight", 1, 2}}}, Heads{{{"blk.0.attn_q.weight", 2, 1}, {"blk.0.attn_q.weight", 0, 1}}},
-                               Heads{{{"blk.0.attn_q.weight", 0, 1}}}, Heads{{{"blk.0.attn_q.weight", 0, 2}, {"blk.0.attn_q.weight", 0, 1}}},
+    for (const Heads& heads : {Heads{{{"blk.0.attn_q.weight", 1, 2}}},
+                               Heads{{{"blk.0.attn_q.weight", 2, 1}, {"blk.0.attn_q.weight", 0, 1}}},
+                               Heads{{{"blk.0.attn_q.weight", 0, 1}}},
+                               Heads{{{"blk.0.attn_q.weight", 0, 2}, {"blk.0.attn_q.weight", 0, 1}}},
                                Heads{{{"blk.0.ffn_down.weight", 0, 2}}}}) {
         model = small_model({}, numbered);
         model.topology.positions[2][Slot::attn_q] = heads;
@@ -101,7 +108,8 @@ TEST(Model, ErrorsNamePositionAndSlot) {
 TEST(Model, SharedColumnsMustBeWholeBlocks) {
     const SmallShape shape{.layers = 2, .heads = 2, .kv_heads = 2, .head_dim = 16, .embd = 32, .ff = 32};
     Model model = small_model(shape, numbered, {{Slot::attn_o, DType::Q8_0}});
-    model.topology.positions[1][Slot::attn_o] = Heads{{{"blk.0.attn_output.weight", 0, 1}, {"blk.1.attn_output.weight", 1, 1}}};
+    model.topology.positions[1][Slot::attn_o] =
+        Heads{{{"blk.0.attn_output.weight", 0, 1}, {"blk.1.attn_output.weight", 1, 1}}};
     EXPECT_NE(error_of(model).find("not whole Q8_0 blocks of 32"), std::string::npos);
     model.topology.positions[1][Slot::attn_o] = Heads{{{"blk.0.attn_output.weight", 0, 2}}};
     validate(model);
@@ -114,8 +122,10 @@ TEST(Model, MaterialiseTakesRowsAndColumns) {
     for (int64_t r = 0; r < 4; ++r) {
         for (int64_t c = 0; c < 4; ++c) {
             const auto at = static_cast<size_t>(r * 4 + c);
-            EXPECT_FLOAT_EQ(q[at], r < 2 ? numbered(2, Slot::attn_q, r, c) : numbered(0, Slot::attn_q, r - 2, c));
-            EXPECT_FLOAT_EQ(o[at], c < 2 ? numbered(2, Slot::attn_o, r, c) : numbered(0, Slot::attn_o, r, c - 2));
+            EXPECT_FLOAT_EQ(q[at],
+                            r < 2 ? numbered(2, Slot::attn_q, r, c) : numbered(0, Slot::attn_q, r - 2, c));
+            EXPECT_FLOAT_EQ(o[at],
+                            c < 2 ? numbered(2, Slot::attn_o, r, c) : numbered(0, Slot::attn_o, r, c - 2));
         }
     }
     const Model dense = without_sharing(model);
@@ -130,7 +140,8 @@ TEST(Model, AccountingIsWhatTheFileHolds) {
     for (const char* name : {"attn_q", "attn_k", "attn_v", "attn_output"}) {
         const std::string tensor = fmt::format("blk.2.{}.weight", name);
         const bool columns = std::string(name) == "attn_output";
-        model.tensors[tensor] = float_tensor(columns ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{4, 2}, std::vector<float>(8, 1.0F));
+        model.tensors[tensor] = float_tensor(
+            columns ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{4, 2}, std::vector<float>(8, 1.0F));
     }
     model.topology.positions[1] = model.topology.positions[0];
     model.drop_unreferenced();
@@ -183,13 +194,16 @@ TEST(Model, ConfigurationErrorsNameTheKey) {
         }
         return std::string("accepted");
     };
-    for (const char* key : {"block_count", "embedding_length", "attention.head_count", "attention.head_count_kv", "feed_forward_length", "context_length"}) {
+    for (const char* key : {"block_count", "embedding_length", "attention.head_count",
+                            "attention.head_count_kv", "feed_forward_length", "context_length"}) {
         const std::string message = broken(std::string("llama.") + key, GgufValue::u32(0));
         EXPECT_NE(message.find(key), std::string::npos) << message;
     }
     EXPECT_NE(broken("llama.expert_count", GgufValue::u32(8)).find("expert_count"), std::string::npos);
-    EXPECT_NE(broken("llama.rope.scaling.type", GgufValue::string("longrope")).find("longrope"), std::string::npos);
-    EXPECT_NE(broken("llama.rope.dimension_count", GgufValue::u32(3)).find("dimension_count"), std::string::npos);
+    EXPECT_NE(broken("llama.rope.scaling.type", GgufValue::string("longrope")).find("longrope"),
+              std::string::npos);
+    EXPECT_NE(broken("llama.rope.dimension_count", GgufValue::u32(3)).find("dimension_count"),
+              std::string::npos);
     EXPECT_NE(broken("llama.rope.freq_base", GgufValue::f32(-1)).find("freq_base"), std::string::npos);
 }
 

@@ -24,13 +24,15 @@ inline Tensor owned_tensor(DType type, std::vector<int64_t> shape, std::vector<s
     return tensor;
 }
 
-inline Tensor float_tensor(std::vector<int64_t> shape, const std::vector<float>& values, DType type = DType::F32) {
+inline Tensor float_tensor(std::vector<int64_t> shape, const std::vector<float>& values,
+                           DType type = DType::F32) {
     const int64_t row = shape[0];
     return owned_tensor(type, std::move(shape), quantise(type, values, row));
 }
 
 // A llama model; `types` are the attention matrices' types (F32 when not given).
-inline Model small_model(const SmallShape& s, const WeightOf& weight, const std::map<Slot, DType>& types = {}) {
+inline Model small_model(const SmallShape& s, const WeightOf& weight,
+                         const std::map<Slot, DType>& types = {}) {
     Model model;
     model.label = "small model";
     model.family = &find_family("llama");
@@ -57,8 +59,10 @@ inline Model small_model(const SmallShape& s, const WeightOf& weight, const std:
             for (int64_t c = 0; c < shape.in; ++c) values.push_back(weight(layer, slot, r, c));
         }
         const auto type = types.find(slot);
-        std::vector<int64_t> dims = is_matrix(slot) ? std::vector{shape.in, shape.out} : std::vector{shape.in};
-        model.tensors[name] = float_tensor(std::move(dims), values, type == types.end() ? DType::F32 : type->second);
+        std::vector<int64_t> dims =
+            is_matrix(slot) ? std::vector{shape.in, shape.out} : std::vector{shape.in};
+        model.tensors[name] =
+            float_tensor(std::move(dims), values, type == types.end() ? DType::F32 : type->second);
     };
     for (size_t p = 0; p < layers; ++p) {
         for (const auto& description : model.family->position_slots) {
@@ -66,17 +70,20 @@ inline Model small_model(const SmallShape& s, const WeightOf& weight, const std:
         }
     }
     for (const auto& description : model.family->model_slots) {
-        if (description.required && description.fallback == nullptr) add(tensor_name(description, 0), description.slot, layers);
+        if (description.required && description.fallback == nullptr)
+            add(tensor_name(description, 0), description.slot, layers);
     }
-    model.topology = implied_topology(*model.family, layers, [&](const std::string& name) { return model.tensors.contains(name); });
+    model.topology = implied_topology(*model.family, layers,
+                                      [&](const std::string& name) { return model.tensors.contains(name); });
     validate(model);
     return model;
 }
 
 // Different everywhere, without pattern; the same in every run.
 inline float scattered(size_t layer, Slot slot, int64_t row, int64_t column) {
-    uint64_t x = (layer + 1) * 0x9E3779B97F4A7C15ULL ^ (static_cast<uint64_t>(slot) + 1) * 0xBF58476D1CE4E5B9ULL ^
-                 (static_cast<uint64_t>(row) * 4099 + static_cast<uint64_t>(column) + 1) * 0x94D049BB133111EBULL;
+    uint64_t x =
+        (layer + 1) * 0x9E3779B97F4A7C15ULL ^ (static_cast<uint64_t>(slot) + 1) * 0xBF58476D1CE4E5B9ULL ^
+        (static_cast<uint64_t>(row) * 4099 + static_cast<uint64_t>(column) + 1) * 0x94D049BB133111EBULL;
     x ^= x >> 31;
     x *= 0xD6E8FEB86659FD93ULL;
     x ^= x >> 29;

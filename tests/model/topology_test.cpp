@@ -10,7 +10,8 @@ namespace {
 Topology two_layers() {
     Topology t;
     for (const char* layer : {"blk.0.", "blk.1."}) {
-        t.positions.push_back({{Slot::attn_q, Dense{layer + std::string("attn_q.weight")}}, {Slot::attn_o, Dense{layer + std::string("attn_output.weight")}}});
+        t.positions.push_back({{Slot::attn_q, Dense{layer + std::string("attn_q.weight")}},
+                               {Slot::attn_o, Dense{layer + std::string("attn_output.weight")}}});
     }
     t.globals = {{Slot::token_embd, Dense{"token_embd.weight"}}, {Slot::output, Dense{"token_embd.weight"}}};
     return t;
@@ -56,27 +57,32 @@ TEST(Topology, HeadsExpandAndCollapse) {
 TEST(Topology, ErrorsNameThePlace) {
     EXPECT_NE(error_of("{").find("not valid JSON"), std::string::npos);
     EXPECT_NE(error_of("{}").find("version"), std::string::npos);
-    EXPECT_NE(error_of(R"({"version":2,"positions":[{}]})", ErrorCode::unsupported).find("version 2"), std::string::npos);
+    EXPECT_NE(error_of(R"({"version":2,"positions":[{}]})", ErrorCode::unsupported).find("version 2"),
+              std::string::npos);
     EXPECT_NE(error_of(R"({"version":1,"positions":[{}],"magic":1})").find("magic"), std::string::npos);
     EXPECT_NE(error_of(R"({"version":1})").find("positions"), std::string::npos);
     EXPECT_NE(error_of(R"({"version":1,"positions":[]})").find("positions"), std::string::npos);
     EXPECT_NE(error_of(R"({"version":1,"positions":[{},7]})").find("position 1"), std::string::npos);
     const std::string slot = error_of(R"({"version":1,"positions":[{"attn.qq":"x"}]})");
     EXPECT_NE(slot.find("did you mean 'attn.q'"), std::string::npos) << slot;
-    const std::string field = error_of(R"({"version":1,"positions":[{},{"attn.q":{"heads":[["x",0,1]],"axis":0}}]})");
+    const std::string field =
+        error_of(R"({"version":1,"positions":[{},{"attn.q":{"heads":[["x",0,1]],"axis":0}}]})");
     EXPECT_NE(field.find("position 1 attn.q"), std::string::npos) << field;
-    for (const char* run : {"[]", R"([["x",0]])", R"([["x",-1,1]])", R"([["x",0,0]])", R"([[3,0,1]])", R"(["x"])", R"([["x",0,1.5]])"}) {
+    for (const char* run : {"[]", R"([["x",0]])", R"([["x",-1,1]])", R"([["x",0,0]])", R"([[3,0,1]])",
+                            R"(["x"])", R"([["x",0,1.5]])"}) {
         error_of(fmt::format(R"({{"version":1,"positions":[{{"attn.q":{{"heads":{}}}}}]}})", run));
     }
 }
 
 TEST(Topology, CyclesOfLikeAreRefused) {
-    EXPECT_NE(error_of(R"({"version":1,"positions":[{"like":1},{"like":0}]})").find("cycle"), std::string::npos);
+    EXPECT_NE(error_of(R"({"version":1,"positions":[{"like":1},{"like":0}]})").find("cycle"),
+              std::string::npos);
     EXPECT_NE(error_of(R"({"version":1,"positions":[{"like":0},{}]})").find("cycle"), std::string::npos);
     EXPECT_NE(error_of(R"({"version":1,"positions":[{"like":2},{}]})").find("below 2"), std::string::npos);
     EXPECT_NE(error_of(R"({"version":1,"positions":[{"like":"x"},{}]})").find("like"), std::string::npos);
     // Forward references and overrides are fine.
-    const Topology t = topology_from_json(R"({"version":1,"positions":[{"like":1,"attn.o":null},{}]})", two_layers());
+    const Topology t =
+        topology_from_json(R"({"version":1,"positions":[{"like":1,"attn.o":null},{}]})", two_layers());
     EXPECT_EQ(t.positions[0].size(), 1u);
     EXPECT_EQ(t.positions[0].at(Slot::attn_q), two_layers().positions[1].at(Slot::attn_q));
 }

@@ -2,10 +2,9 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/ggml/attention.cpp"
+#include <hwy/contrib/math/math-inl.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
-
-#include <hwy/contrib/math/math-inl.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +15,8 @@
 #define REFOLD_ATTENTION_ROWS
 namespace refold {
 
-// Rows [0, count) of keys or values of one head, `stride` bytes apart, and `heads` vectors of head_dim floats.
+// Rows [0, count) of keys or values of one head, `stride` bytes apart, and `heads` vectors of head_dim
+// floats.
 struct CachedRows {
     const void* data;
     size_t stride;
@@ -41,12 +41,14 @@ static float Scalar(const hwy::float16_t* from) { return ggml_fp16_to_fp32(from-
 
 template <typename T>
 static const T* Row(const CachedRows& rows, int64_t i) {
-    return reinterpret_cast<const T*>(static_cast<const char*>(rows.data) + static_cast<size_t>(i) * rows.stride);
+    return reinterpret_cast<const T*>(static_cast<const char*>(rows.data) +
+                                      static_cast<size_t>(i) * rows.stride);
 }
 
 // scores[h][i] = scale * <query h, key i> for N query heads that share the keys.
 template <int N, typename T>
-static void Scores(const CachedRows& keys, const float* queries, float scale, float* scores, int64_t scores_stride) {
+static void Scores(const CachedRows& keys, const float* queries, float scale, float* scores,
+                   int64_t scores_stride) {
     const D d;
     const auto lanes = static_cast<int64_t>(hn::Lanes(d));
     const int64_t whole = keys.head_dim / lanes * lanes;
@@ -56,45 +58,57 @@ static void Scores(const CachedRows& keys, const float* queries, float scale, fl
         for (int h = 0; h < N; ++h) sums[h] = hn::Zero(d);
         for (int64_t c = 0; c < whole; c += lanes) {
             const auto k = LoadFloats(d, key + c);
-            for (int h = 0; h < N; ++h) sums[h] = hn::MulAdd(k, hn::LoadU(d, queries + h * keys.head_dim + c), sums[h]);
+            for (int h = 0; h < N; ++h)
+                sums[h] = hn::MulAdd(k, hn::LoadU(d, queries + h * keys.head_dim + c), sums[h]);
         }
         for (int h = 0; h < N; ++h) {
             float sum = hn::GetLane(hn::SumOfLanes(d, sums[h]));
-            for (int64_t c = whole; c < keys.head_dim; ++c) sum += Scalar(key + c) * queries[h * keys.head_dim + c];
+            for (int64_t c = whole; c < keys.head_dim; ++c)
+                sum += Scalar(key + c) * queries[h * keys.head_dim + c];
             scores[h * scores_stride + i] = sum * scale;
         }
     }
 }
 
-// out[h] = sum over i of weights[h][i] * value i, a block of columns at a time so that the sums stay in registers.
-template <int N, typename T>
-static void WeightedSum(const CachedRows& values, const float* weights, int64_t weights_stride, float* out, int64_t out_stride) {
+// out[h] = sum over i of weights[h][i] * value i, for V vectors of columns from `first` on: the sums stay in
+// registers.
+template <int N, int V, typename T>
+static void WeightedColumns(const CachedRows& values, int64_t first, const float* weights,
+                            int64_t weights_stride, float* out, int64_t out_stride) {
     const D d;
     const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-    constexpr int kVectors = 4;
-    int64_t c = 0;
-    for (; c + kVectors * lanes <= values.head_dim; c += kVectors * lanes) {
-        hn::Vec<D> sums[N][kVectors];
-        for (auto& row : sums) {
-            for (auto& sum : row) sum = hn::Zero(d);
-        }
-        for (int64_t i = 0; i < values.count; ++i) {
-            const T* value = Row<T>(values, i) + c;
-            hn::Vec<D> v[kVectors];
-            for (int64_t k = 0; k < kVectors; ++k) v[k] = LoadFloats(d, value + k * lanes);
-            for (int h = 0; h < N; ++h) {
-                const auto weight = hn::Set(d, weights[h * weights_stride + i]);
-                for (int k = 0; k < kVectors; ++k) sums[h][k] = hn::MulAdd(weight, v[k], sums[h][k]);
-            }
-        }
+    hn::Vec<D> sums[N][V];
+    for (auto& row : sums) {
+        for (auto& sum : row) sum = hn::Zero(d);
+    }
+    for (int64_t i = 0; i < values.count; ++i) {
+        const T* value = Row<T>(values, i) + first;
+        hn::Vec<D> v[V];
+        for (int64_t k = 0; k < V; ++k) v[k] = LoadFloats(d, value + k * lanes);
         for (int h = 0; h < N; ++h) {
-            for (int64_t k = 0; k < kVectors; ++k) hn::StoreU(sums[h][k], d, out + h * out_stride + c + k * lanes);
+            const auto weight = hn::Set(d, weights[h * weights_stride + i]);
+            for (int k = 0; k < V; ++k) sums[h][k] = hn::MulAdd(weight, v[k], sums[h][k]);
         }
     }
+    for (int h = 0; h < N; ++h) {
+        for (int64_t k = 0; k < V; ++k) hn::StoreU(sums[h][k], d, out + h * out_stride + first + k * lanes);
+    }
+}
+
+template <int N, typename T>
+static void WeightedSum(const CachedRows& values, const float* weights, int64_t weights_stride, float* out,
+                        int64_t out_stride) {
+    const auto lanes = static_cast<int64_t>(hn::Lanes(D()));
+    int64_t c = 0;
+    for (; c + 4 * lanes <= values.head_dim; c += 4 * lanes)
+        WeightedColumns<N, 4, T>(values, c, weights, weights_stride, out, out_stride);
+    for (; c + lanes <= values.head_dim; c += lanes)
+        WeightedColumns<N, 1, T>(values, c, weights, weights_stride, out, out_stride);
     for (; c < values.head_dim; ++c) {
         for (int h = 0; h < N; ++h) {
             float sum = 0;
-            for (int64_t i = 0; i < values.count; ++i) sum += weights[h * weights_stride + i] * Scalar(Row<T>(values, i) + c);
+            for (int64_t i = 0; i < values.count; ++i)
+                sum += weights[h * weights_stride + i] * Scalar(Row<T>(values, i) + c);
             out[h * out_stride + c] = sum;
         }
     }
@@ -119,7 +133,8 @@ static float ExpInPlace(float* x, int64_t count, float maximum) {
 
 // Unnormalised attention of N query heads; `out` per head: maximum, sum of weights, weighted values.
 template <int N, typename T>
-static void AttendHeads(const CachedRows& keys, const CachedRows& values, const float* queries, float scale, float* scores, float* out) {
+static void AttendHeads(const CachedRows& keys, const CachedRows& values, const float* queries, float scale,
+                        float* scores, float* out) {
     const int64_t stride = 2 + keys.head_dim;
     Scores<N, T>(keys, queries, scale, scores, keys.count);
     for (int h = 0; h < N; ++h) {
@@ -131,18 +146,22 @@ static void AttendHeads(const CachedRows& keys, const CachedRows& values, const 
 }
 
 template <typename T>
-static void AttendGroup(const CachedRows& keys, const CachedRows& values, const float* queries, int64_t heads, float scale, float* scores, float* out) {
+static void AttendGroup(const CachedRows& keys, const CachedRows& values, const float* queries, int64_t heads,
+                        float scale, float* scores, float* out) {
     const int64_t stride = 2 + keys.head_dim;
     // As many heads together as keep their sums in registers.
-    for (; heads >= 3; heads -= 3, queries += 3 * keys.head_dim, out += 3 * stride) AttendHeads<3, T>(keys, values, queries, scale, scores, out);
+    for (; heads >= 3; heads -= 3, queries += 3 * keys.head_dim, out += 3 * stride)
+        AttendHeads<3, T>(keys, values, queries, scale, scores, out);
     if (heads == 2) AttendHeads<2, T>(keys, values, queries, scale, scores, out);
     if (heads == 1) AttendHeads<1, T>(keys, values, queries, scale, scores, out);
 }
 
-static void AttendF16(const CachedRows& k, const CachedRows& v, const float* q, int64_t heads, float scale, float* scores, float* out) {
+static void AttendF16(const CachedRows& k, const CachedRows& v, const float* q, int64_t heads, float scale,
+                      float* scores, float* out) {
     AttendGroup<hwy::float16_t>(k, v, q, heads, scale, scores, out);
 }
-static void AttendF32(const CachedRows& k, const CachedRows& v, const float* q, int64_t heads, float scale, float* scores, float* out) {
+static void AttendF32(const CachedRows& k, const CachedRows& v, const float* q, int64_t heads, float scale,
+                      float* scores, float* out) {
     AttendGroup<float>(k, v, q, heads, scale, scores, out);
 }
 
@@ -158,16 +177,19 @@ HWY_EXPORT(AttendF32);
 // Fewer cached rows than this are not worth splitting between threads.
 constexpr int64_t kMinChunk = 32;
 
-DecodeAttention::DecodeAttention(int64_t n_head, int64_t n_head_kv, int64_t head_dim, int64_t max_cached, int threads)
+DecodeAttention::DecodeAttention(int64_t n_head, int64_t n_head_kv, int64_t head_dim, int64_t max_cached,
+                                 int threads)
     : n_head_(n_head),
       n_head_kv_(n_head_kv),
       head_dim_(head_dim),
       partial_(static_cast<size_t>(threads * kMaxTokens * n_head * (2 + head_dim))),
       scores_(static_cast<size_t>(threads), std::vector<float>(static_cast<size_t>(3 * max_cached))) {}
 
-ggml_tensor* DecodeAttention::node(ggml_context* context, ggml_tensor* queries, ggml_tensor* cache, ggml_tensor* positions) {
+ggml_tensor* DecodeAttention::node(ggml_context* context, ggml_tensor* queries, ggml_tensor* cache,
+                                   ggml_tensor* positions) {
     ggml_tensor* arguments[] = {queries, cache, positions};
-    return ggml_custom_4d(context, GGML_TYPE_F32, n_head_ * head_dim_, queries->ne[1], 1, 1, arguments, 3, compute, GGML_N_TASKS_MAX, this);
+    return ggml_custom_4d(context, GGML_TYPE_F32, n_head_ * head_dim_, queries->ne[1], 1, 1, arguments, 3,
+                          compute, GGML_N_TASKS_MAX, this);
 }
 
 void DecodeAttention::compute(ggml_tensor* dst, int thread, int threads, void* self) {
@@ -194,26 +216,33 @@ void DecodeAttention::attend(ggml_tensor* dst, int thread, int threads) {
     const int64_t tokens = dst->ne[1], group = n_head_ / n_head_kv_, stride = 2 + head_dim_;
     const bool half = cache->type == GGML_TYPE_F16;
     const float scale = 1.0F / std::sqrt(static_cast<float>(head_dim_));
-    // Whole heads per thread where they divide evenly, else every head's rows are cut into one chunk per thread.
+    // Whole heads per thread where they divide evenly, else every head's rows are cut into one chunk per
+    // thread.
     const bool split = (tokens * n_head_kv_) % threads != 0 && positions[0] >= kMinChunk * threads;
     const int64_t chunks = split ? threads : 1;
     const int64_t units = tokens * n_head_kv_ * chunks;
     for (int64_t unit = thread; unit < units; unit += threads) {
-        const int64_t chunk = unit % chunks, head = unit / chunks % n_head_kv_, token = unit / chunks / n_head_kv_;
+        const int64_t chunk = unit % chunks, head = unit / chunks % n_head_kv_,
+                      token = unit / chunks / n_head_kv_;
         const int64_t visible = positions[token] + 1;
         const int64_t first = visible * chunk / chunks, last = visible * (chunk + 1) / chunks;
         const auto rows = [&](int64_t cached_head) {
-            const auto offset = static_cast<size_t>(first) * cache->nb[1] + static_cast<size_t>(cached_head) * cache->nb[2];
-            return CachedRows{static_cast<const char*>(cache->data) + offset, cache->nb[1], last - first, head_dim_};
+            const auto offset =
+                static_cast<size_t>(first) * cache->nb[1] + static_cast<size_t>(cached_head) * cache->nb[2];
+            return CachedRows{static_cast<const char*>(cache->data) + offset, cache->nb[1], last - first,
+                              head_dim_};
         };
-        const auto* q = reinterpret_cast<const float*>(static_cast<const char*>(queries->data) + static_cast<size_t>(token) * queries->nb[1]);
+        const auto* q = reinterpret_cast<const float*>(static_cast<const char*>(queries->data) +
+                                                       static_cast<size_t>(token) * queries->nb[1]);
         float* out = partial_.data() + ((chunk * tokens + token) * n_head_ + head * group) * stride;
         float* scores = scores_[static_cast<size_t>(thread)].data();
         const CachedRows keys = rows(head), values = rows(n_head_kv_ + head);
         if (half) {
-            HWY_DYNAMIC_DISPATCH(AttendF16)(keys, values, q + head * group * head_dim_, group, scale, scores, out);
+            HWY_DYNAMIC_DISPATCH(AttendF16)
+            (keys, values, q + head * group * head_dim_, group, scale, scores, out);
         } else {
-            HWY_DYNAMIC_DISPATCH(AttendF32)(keys, values, q + head * group * head_dim_, group, scale, scores, out);
+            HWY_DYNAMIC_DISPATCH(AttendF32)
+            (keys, values, q + head * group * head_dim_, group, scale, scores, out);
         }
     }
     wait(threads);
@@ -228,7 +257,9 @@ void DecodeAttention::merge(ggml_tensor* dst, int64_t chunks, int thread, int th
         for (int64_t c = 0; c < chunks; ++c) maximum = std::max(maximum, part(c)[0]);
         float sum = 0;
         for (int64_t c = 0; c < chunks; ++c) sum += part(c)[1] * std::exp(part(c)[0] - maximum);
-        auto* out = reinterpret_cast<float*>(static_cast<char*>(dst->data) + static_cast<size_t>(row / n_head_) * dst->nb[1]) + row % n_head_ * head_dim_;
+        auto* out = reinterpret_cast<float*>(static_cast<char*>(dst->data) +
+                                             static_cast<size_t>(row / n_head_) * dst->nb[1]) +
+                    row % n_head_ * head_dim_;
         std::fill(out, out + head_dim_, 0.0F);
         for (int64_t c = 0; c < chunks; ++c) {
             const float weight = std::exp(part(c)[0] - maximum) / sum;

@@ -1,5 +1,5 @@
-// Attention of a few new tokens over the cache, for decoding: the query heads of a group read each cached key and
-// value once together. ggml's own operation (used for prefill) reads them once per query head.
+// Attention of a few new tokens over the cache, for decoding: the query heads of a group read each cached key
+// and value once together. ggml's own operation (used for prefill) reads them once per query head.
 #pragma once
 
 #include <atomic>
@@ -19,9 +19,10 @@ public:
     DecodeAttention(int64_t n_head, int64_t n_head_kv, int64_t head_dim, int64_t max_cached, int threads);
 
     // Node: out [n_head * head_dim, tokens] of queries [n_head * head_dim, tokens] over the cache tensor
-    // [head_dim, rows, 2 * n_head_kv] in F16 or F32 (key heads, then value heads), after this step's rows were
-    // written. Token t sees rows 0..positions[t].
-    ggml_tensor* node(ggml_context* context, ggml_tensor* queries, ggml_tensor* cache, ggml_tensor* positions);
+    // [head_dim, rows, 2 * n_head_kv] in F16 or F32 (key heads, then value heads), after this step's rows
+    // were written. Token t sees rows 0..positions[t].
+    ggml_tensor* node(ggml_context* context, ggml_tensor* queries, ggml_tensor* cache,
+                      ggml_tensor* positions);
 
 private:
     static void compute(ggml_tensor* dst, int thread, int threads, void* self);
@@ -31,7 +32,7 @@ private:
     void wait(int threads);
 
     int64_t n_head_, n_head_kv_, head_dim_;
-    std::vector<float> partial_;              // [chunk][token][head][2 + head_dim]: maximum, sum, weighted values
+    std::vector<float> partial_;  // [chunk][token][head][2 + head_dim]: maximum, sum, weighted values
     std::vector<std::vector<float>> scores_;  // per thread [query heads of a group][cached]
     std::atomic<int> arrived_{0}, generation_{0};
 };

@@ -9,8 +9,8 @@
 
 namespace refold {
 
-// Keys and values of all positions: per position one tensor [head_dim, context, 2 * n_head_kv], the key heads followed
-// by the value heads, so that one operation stores both and a head's rows are read without gaps.
+// Keys and values of all positions: per position one tensor [head_dim, context, 2 * n_head_kv], the key heads
+// followed by the value heads, so that one operation stores both and a head's rows are read without gaps.
 struct KvCache {
     ggml_context_ptr context;
     ggml_backend_buffer_ptr buffer;
@@ -34,7 +34,8 @@ public:
           allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {}
 
     // Rebuilds when the shape differs from the last one.
-    void prepare(const ModelConfig& config, size_t n_positions, const Weights& weights, const KvCache& cache, StepShape shape);
+    void prepare(const ModelConfig& config, size_t n_positions, const Weights& weights, const KvCache& cache,
+                 StepShape shape);
     // `embeddings` is filled by the caller through input(); the step starts at cache row `past`.
     float* input() const { return static_cast<float*>(embeddings_->data); }  // [n_embd, tokens]
     void compute(int64_t past, ggml_threadpool* pool);
@@ -49,7 +50,8 @@ private:
     ggml_context_ptr context_;
     ggml_gallocr_ptr allocator_;
     ggml_cgraph* graph_ = nullptr;
-    ggml_tensor *embeddings_ = nullptr, *positions_ = nullptr, *rows_ = nullptr, *mask_ = nullptr, *outputs_ = nullptr, *logits_ = nullptr;
+    ggml_tensor *embeddings_ = nullptr, *positions_ = nullptr, *rows_ = nullptr, *mask_ = nullptr,
+                *outputs_ = nullptr, *logits_ = nullptr;
     std::vector<uint8_t> work_;
 };
 

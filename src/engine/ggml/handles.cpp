@@ -9,7 +9,8 @@ namespace refold {
 void advise_large_pages(ggml_backend_buffer_t buffer) {
 #ifdef MADV_HUGEPAGE
     constexpr uintptr_t kPage = 4096;
-    const auto base = (reinterpret_cast<uintptr_t>(ggml_backend_buffer_get_base(buffer)) + kPage - 1) / kPage * kPage;
+    const auto base =
+        (reinterpret_cast<uintptr_t>(ggml_backend_buffer_get_base(buffer)) + kPage - 1) / kPage * kPage;
     const size_t size = ggml_backend_buffer_get_size(buffer) / kPage * kPage;
     if (size > kPage) madvise(reinterpret_cast<void*>(base), size - kPage, MADV_HUGEPAGE);
 #else

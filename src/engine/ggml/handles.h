@@ -20,8 +20,8 @@ inline ggml_context_ptr make_context(size_t tensors, size_t graph_bytes = 0) {
     return ggml_context_ptr(ggml_init({tensors * ggml_tensor_overhead() + graph_bytes, nullptr, true}));
 }
 
-// Asks for large pages behind a buffer that has not been written yet: weights and activations are read from end to
-// end for every token.
+// Asks for large pages behind a buffer that has not been written yet: weights and activations are read from
+// end to end for every token.
 void advise_large_pages(ggml_backend_buffer_t buffer);
 
 }  // namespace refold

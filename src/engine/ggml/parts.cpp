@@ -3,22 +3,24 @@
 #include <algorithm>
 #include <cstring>
 
-// ggml's own kernel for its repacked layout; its header is not installed. Weak: a ggml without it leaves a null
-// pointer, and shared Q4_0 heads stay in the plain layout.
-extern "C" __attribute__((weak)) void ggml_gemv_q4_0_8x8_q8_0(int n, float* s, size_t bs, const void* vx, const void* vy, int nr, int nc);
+// ggml's own kernel for its repacked layout; its header is not installed. Weak: a ggml without it leaves a
+// null pointer, and shared Q4_0 heads stay in the plain layout.
+extern "C" __attribute__((weak)) void ggml_gemv_q4_0_8x8_q8_0(int n, float* s, size_t bs, const void* vx,
+                                                              const void* vy, int nr, int nc);
 
 namespace refold::parts {
 namespace {
 
-constexpr int64_t kBlock = 32;        // elements of a Q4_0 or Q8_0 block
-constexpr int64_t kInterleaved = 8;   // rows of a q4_0x8 group
+constexpr int64_t kBlock = 32;       // elements of a Q4_0 or Q8_0 block
+constexpr int64_t kInterleaved = 8;  // rows of a q4_0x8 group
 // Eight fp16 scales and eight times 16 bytes of quants.
 constexpr size_t kGroupBlockBytes = kInterleaved * (sizeof(ggml_fp16_t) + kBlock / 2);
 
 // Rows that lie together in memory, and the bytes of `columns` of such a row group.
 int64_t rows_per_group(Layout layout) { return layout == Layout::q4_0x8 ? kInterleaved : 1; }
 size_t group_bytes(ggml_type type, Layout layout, int64_t columns) {
-    return layout == Layout::q4_0x8 ? static_cast<size_t>(columns / kBlock) * kGroupBlockBytes : ggml_row_size(type, columns);
+    return layout == Layout::q4_0x8 ? static_cast<size_t>(columns / kBlock) * kGroupBlockBytes
+                                    : ggml_row_size(type, columns);
 }
 
 // Splits [0, count) evenly; returns this thread's range.
@@ -37,7 +39,8 @@ const std::byte* quantised_input(const ggml_tensor* x, ggml_type to, size_t& row
     buffer.resize(row_bytes * static_cast<size_t>(x->ne[1]));
     const ggml_from_float_t from_float = ggml_get_type_traits_cpu(to)->from_float;
     for (int64_t t = 0; t < x->ne[1]; ++t) {
-        const auto* row = reinterpret_cast<const float*>(static_cast<const char*>(x->data) + static_cast<size_t>(t) * x->nb[1]);
+        const auto* row = reinterpret_cast<const float*>(static_cast<const char*>(x->data) +
+                                                         static_cast<size_t>(t) * x->nb[1]);
         from_float(row, buffer.data() + row_bytes * static_cast<size_t>(t), x->ne[0]);
     }
     return buffer.data();
@@ -51,7 +54,8 @@ struct Product {
     ggml_vec_dot_t dot;
 
     // `weights` points at the first row group of the run, `stride` bytes apart from the next.
-    void operator()(const std::byte* weights, size_t stride, const std::byte* x, int64_t groups, float* y, bool add) const {
+    void operator()(const std::byte* weights, size_t stride, const std::byte* x, int64_t groups, float* y,
+                    bool add) const {
         if (layout == Layout::plain) {
             for (int64_t r = 0; r < groups; ++r) {
                 float value = 0;
@@ -67,7 +71,8 @@ struct Product {
         }
         float values[kInterleaved];
         for (int64_t g = 0; g < groups; ++g) {
-            ggml_gemv_q4_0_8x8_q8_0(n, values, 0, weights + static_cast<size_t>(g) * stride, x, 1, kInterleaved);
+            ggml_gemv_q4_0_8x8_q8_0(n, values, 0, weights + static_cast<size_t>(g) * stride, x, 1,
+                                    kInterleaved);
             for (int64_t i = 0; i < kInterleaved; ++i) {
                 float& target = y[g * kInterleaved + i];
                 target = add ? target + values[i] : values[i];
@@ -85,32 +90,41 @@ void multiply_in_place(ggml_tensor* dst, int thread, int threads, void* user) {
     const ggml_tensor* x = dst->src[0];
     const Layout layout = plan.layout();
     const ggml_type type = plan.type();
-    const ggml_type input_type = layout == Layout::q4_0x8 ? GGML_TYPE_Q8_0 : ggml_get_type_traits_cpu(type)->vec_dot_type;
+    const ggml_type input_type =
+        layout == Layout::q4_0x8 ? GGML_TYPE_Q8_0 : ggml_get_type_traits_cpu(type)->vec_dot_type;
     size_t x_stride = 0;
     const std::byte* input = quantised_input(x, input_type, x_stride);
     const int64_t height = rows_per_group(layout);
     const auto [first, last] = share_of(plan.out / height, thread, threads);  // row groups of the result
-    const auto output = [&](int64_t token) { return reinterpret_cast<float*>(static_cast<char*>(dst->data) + static_cast<size_t>(token) * dst->nb[1]); };
+    const auto output = [&](int64_t token) {
+        return reinterpret_cast<float*>(static_cast<char*>(dst->data) +
+                                        static_cast<size_t>(token) * dst->nb[1]);
+    };
 
     int64_t offset = 0;  // row groups or columns before this run
     for (const auto& run : plan.runs) {
         const auto* base = static_cast<const std::byte*>(run.storage->tensor->data);
         const size_t stride = group_bytes(type, layout, run.storage->in());
-        const Product product{type, layout, plan.columns ? run.count : plan.in, ggml_get_type_traits_cpu(type)->vec_dot};
+        const Product product{type, layout, plan.columns ? run.count : plan.in,
+                              ggml_get_type_traits_cpu(type)->vec_dot};
         if (plan.columns) {
-            const std::byte* weights = base + static_cast<size_t>(first) * stride + group_bytes(type, layout, run.first);
+            const std::byte* weights =
+                base + static_cast<size_t>(first) * stride + group_bytes(type, layout, run.first);
             const std::byte* part = input + ggml_row_size(input_type, offset);
             for (int64_t t = 0; t < x->ne[1]; ++t) {
-                product(weights, stride, part + static_cast<size_t>(t) * x_stride, last - first, output(t) + first * height, offset > 0);
+                product(weights, stride, part + static_cast<size_t>(t) * x_stride, last - first,
+                        output(t) + first * height, offset > 0);
             }
             offset += run.count;
         } else {
             const int64_t groups = run.count / height;
             const int64_t from = std::max(first, offset), to = std::min(last, offset + groups);
             if (from < to) {
-                const std::byte* weights = base + static_cast<size_t>(run.first / height + from - offset) * stride;
+                const std::byte* weights =
+                    base + static_cast<size_t>(run.first / height + from - offset) * stride;
                 for (int64_t t = 0; t < x->ne[1]; ++t) {
-                    product(weights, stride, input + static_cast<size_t>(t) * x_stride, to - from, output(t) + from * height, false);
+                    product(weights, stride, input + static_cast<size_t>(t) * x_stride, to - from,
+                            output(t) + from * height, false);
                 }
             }
             offset += groups;
@@ -142,7 +156,8 @@ void gather(ggml_tensor* dst, int thread, int threads, void* user) {
             const int64_t groups = run.count / height;
             const int64_t from = std::max(first, offset), to = std::min(last, offset + groups);
             if (from < to) {
-                memcpy(out + static_cast<size_t>(from) * out_stride, base + static_cast<size_t>(run.first / height + from - offset) * stride,
+                memcpy(out + static_cast<size_t>(from) * out_stride,
+                       base + static_cast<size_t>(run.first / height + from - offset) * stride,
                        static_cast<size_t>(to - from) * stride);
             }
             offset += groups;
@@ -164,7 +179,8 @@ void dequantise_q4_0x8_row(const std::byte* table, int64_t row, std::span<float>
         for (int64_t j = 0; j < kBlock / 2; ++j) {
             const uint8_t byte = quants[(j / 8 * kInterleaved + lane) * 8 + j % 8] ^ 0x88;
             out[static_cast<size_t>(b * kBlock + j)] = scale * static_cast<float>((byte & 15) - 8);
-            out[static_cast<size_t>(b * kBlock + j + kBlock / 2)] = scale * static_cast<float>((byte >> 4) - 8);
+            out[static_cast<size_t>(b * kBlock + j + kBlock / 2)] =
+                scale * static_cast<float>((byte >> 4) - 8);
         }
     }
 }

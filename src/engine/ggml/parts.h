@@ -1,4 +1,5 @@
-// Products with a weight that consists of parts of several resident tensors (shared heads), without copying it.
+// Products with a weight that consists of parts of several resident tensors (shared heads), without copying
+// it.
 #pragma once
 
 #include <span>
@@ -10,8 +11,8 @@ namespace refold::parts {
 // Whether this build of ggml has the product of eight interleaved Q4_0 rows and this CPU uses that layout.
 bool has_q4_0x8();
 
-// Up to this many tokens the parts are multiplied where they are; from then on gathering them into scratch and one
-// large product costs less.
+// Up to this many tokens the parts are multiplied where they are; from then on gathering them into scratch
+// and one large product costs less.
 constexpr int64_t kInPlaceTokens = 4;
 
 // Custom operation of a graph: dst [out, tokens] = W src0 [in, tokens]; `plan` is a const LinearPlan*.

@@ -34,10 +34,11 @@ Slot bias_of(Slot slot) {
 std::vector<ggml_backend_buffer_type_t> extra_buffer_types() {
     std::vector<ggml_backend_buffer_type_t> types;
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    auto* get = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
-        ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts"));
+    auto* get = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(ggml_backend_reg_get_proc_address(
+        ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts"));
     if (get == nullptr) return types;
-    for (ggml_backend_buffer_type_t* type = get(cpu); type != nullptr && *type != nullptr; ++type) types.push_back(*type);
+    for (ggml_backend_buffer_type_t* type = get(cpu); type != nullptr && *type != nullptr; ++type)
+        types.push_back(*type);
     return types;
 }
 
@@ -45,16 +46,20 @@ std::vector<ggml_backend_buffer_type_t> extra_buffer_types() {
 bool supports_product(ggml_backend_buffer_type_t buffer_type, ggml_type type, int64_t in, int64_t out) {
     const ggml_context_ptr context = make_context(3);
     ggml_tensor* weight = ggml_new_tensor_2d(context.get(), type, in, out);
-    ggml_tensor* product = ggml_mul_mat(context.get(), weight, ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, in, 512));
+    ggml_tensor* product =
+        ggml_mul_mat(context.get(), weight, ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, in, 512));
     const ggml_backend_buffer_ptr buffer(ggml_backend_buft_alloc_buffer(buffer_type, 0));
     weight->buffer = buffer.get();
     return ggml_backend_dev_supports_op(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), product);
 }
 
-bool is_repack(ggml_backend_buffer_type_t type) { return strcmp(ggml_backend_buft_name(type), "CPU_REPACK") == 0; }
+bool is_repack(ggml_backend_buffer_type_t type) {
+    return strcmp(ggml_backend_buft_name(type), "CPU_REPACK") == 0;
+}
 
 void allocate(ggml_backend_buffer_t buffer, ggml_tensor* tensor, size_t offset) {
-    ggml_backend_tensor_alloc(buffer, tensor, static_cast<char*>(ggml_backend_buffer_get_base(buffer)) + offset);
+    ggml_backend_tensor_alloc(buffer, tensor,
+                              static_cast<char*>(ggml_backend_buffer_get_base(buffer)) + offset);
 }
 
 }  // namespace
@@ -72,11 +77,13 @@ std::vector<Weights::TensorRun> Weights::runs_of(const Expression& expression, S
     }
     std::vector<TensorRun> runs;
     const int64_t head_dim = model_->config.head_dim;
-    for (const auto& run : std::get<Heads>(expression).runs) runs.push_back({run.tensor, run.first * head_dim, run.count * head_dim});
+    for (const auto& run : std::get<Heads>(expression).runs)
+        runs.push_back({run.tensor, run.first * head_dim, run.count * head_dim});
     return runs;
 }
 
-Weights::Weights(const Model& model, bool f32, SharedExecution shared, int threads) : model_(&model), f32_(f32), shared_(shared) {
+Weights::Weights(const Model& model, bool f32, SharedExecution shared, int threads)
+    : model_(&model), f32_(f32), shared_(shared) {
     // Storages, plans' scratch and vectors: a generous bound on the number of tensor descriptions.
     context_ = make_context(4 * model.tensors.size() + 64 * model.topology.positions.size() + 64);
     const Topology& topology = model.topology;
@@ -89,7 +96,8 @@ Weights::Weights(const Model& model, bool f32, SharedExecution shared, int threa
         }
     }
     plan_group(kModelPosition, kOutput);
-    norms_[{kModelPosition, Slot::output_norm}] = add_vector(std::get<Dense>(topology.globals.at(Slot::output_norm)).tensor);
+    norms_[{kModelPosition, Slot::output_norm}] =
+        add_vector(std::get<Dense>(topology.globals.at(Slot::output_norm)).tensor);
     if (const auto found = topology.globals.find(Slot::rope_freqs); found != topology.globals.end()) {
         rope_frequencies_ = add_vector(std::get<Dense>(found->second).tensor);
     }
@@ -111,7 +119,8 @@ void Weights::place_tensors(const std::vector<std::vector<TensorRun>>& slots, bo
             if (placed_.contains(run.tensor)) continue;
             const Tensor& tensor = model_->tensor(run.tensor);
             const auto type = f32_ ? GGML_TYPE_F32 : static_cast<ggml_type>(tensor.type);
-            if (!fuse || open == nullptr || open->tensor->type != type || open->in() != tensor.row_elements()) {
+            if (!fuse || open == nullptr || open->tensor->type != type ||
+                open->in() != tensor.row_elements()) {
                 storages_.push_back(std::make_unique<Storage>());
                 open = storages_.back().get();
                 open->tensor = ggml_new_tensor_2d(context_.get(), type, tensor.row_elements(), tensor.rows());
@@ -119,14 +128,16 @@ void Weights::place_tensors(const std::vector<std::vector<TensorRun>>& slots, bo
             } else {
                 placed_[run.tensor] = {open, open->rows()};
                 // Not allocated yet: the description can still grow.
-                open->tensor = ggml_new_tensor_2d(context_.get(), type, open->in(), open->rows() + tensor.rows());
+                open->tensor =
+                    ggml_new_tensor_2d(context_.get(), type, open->in(), open->rows() + tensor.rows());
             }
             open->parts.push_back(run.tensor);
         }
     }
 }
 
-LinearPlan Weights::make_plan(std::span<const Slot> slots, const std::vector<std::vector<TensorRun>>& runs) const {
+LinearPlan Weights::make_plan(std::span<const Slot> slots,
+                              const std::vector<std::vector<TensorRun>>& runs) const {
     LinearPlan plan;
     plan.columns = heads_are_columns(slots[0]);
     for (size_t s = 0; s < slots.size(); ++s) {
@@ -137,7 +148,8 @@ LinearPlan Weights::make_plan(std::span<const Slot> slots, const std::vector<std
         for (const auto& run : runs[s]) {
             const Placement& place = placed_.at(run.tensor);
             const int64_t first = plan.columns ? run.first : place.row + run.first;
-            if (!plan.runs.empty() && plan.runs.back().storage == place.storage && plan.runs.back().first + plan.runs.back().count == first) {
+            if (!plan.runs.empty() && plan.runs.back().storage == place.storage &&
+                plan.runs.back().first + plan.runs.back().count == first) {
                 plan.runs.back().count += run.count;
             } else {
                 plan.runs.push_back({place.storage, first, run.count});
@@ -149,7 +161,8 @@ LinearPlan Weights::make_plan(std::span<const Slot> slots, const std::vector<std
     const int64_t whole = plan.columns ? first.storage->in() : first.storage->rows();
     if (plan.runs.size() == 1 && first.count == whole) {
         plan.kind = LinearPlan::Kind::whole;
-    } else if (shared_ == SharedExecution::automatic && std::all_of(plan.runs.begin(), plan.runs.end(), same_type)) {
+    } else if (shared_ == SharedExecution::automatic &&
+               std::all_of(plan.runs.begin(), plan.runs.end(), same_type)) {
         plan.kind = LinearPlan::Kind::parts;
     } else {
         plan.kind = LinearPlan::Kind::composed;
@@ -158,7 +171,8 @@ LinearPlan Weights::make_plan(std::span<const Slot> slots, const std::vector<std
 }
 
 void Weights::plan_group(size_t position, std::span<const Slot> slots) {
-    const Slots& topology = position == kModelPosition ? model_->topology.globals : model_->topology.positions[position];
+    const Slots& topology =
+        position == kModelPosition ? model_->topology.globals : model_->topology.positions[position];
     std::vector<std::vector<TensorRun>> runs;
     for (const Slot slot : slots) runs.push_back(runs_of(topology.at(slot), slot));
     place_tensors(runs, !heads_are_columns(slots[0]));
@@ -219,7 +233,8 @@ void Weights::choose_layouts() {
     for (auto& [key, plans] : plans_) {
         for (auto& plan : plans) {
             const auto differs = [&](const Run& run) { return run.storage->layout != plan.layout(); };
-            if (plan.kind == LinearPlan::Kind::parts && std::any_of(plan.runs.begin(), plan.runs.end(), differs)) {
+            if (plan.kind == LinearPlan::Kind::parts &&
+                std::any_of(plan.runs.begin(), plan.runs.end(), differs)) {
                 plan.kind = LinearPlan::Kind::composed;
             }
         }
@@ -227,9 +242,11 @@ void Weights::choose_layouts() {
     for (auto& [type, tensors] : by_type) {
         const size_t alignment = std::max<size_t>(64, ggml_backend_buft_get_alignment(type));
         size_t total = 0;
-        for (const ggml_tensor* tensor : tensors) total += GGML_PAD(ggml_backend_buft_get_alloc_size(type, tensor), alignment);
+        for (const ggml_tensor* tensor : tensors)
+            total += GGML_PAD(ggml_backend_buft_get_alloc_size(type, tensor), alignment);
         ggml_backend_buffer_ptr buffer(ggml_backend_buft_alloc_buffer(type, total));
-        if (!buffer) fail(ErrorCode::io, "engine", "cannot allocate {} bytes for weights: not enough memory", total);
+        if (!buffer)
+            fail(ErrorCode::io, "engine", "cannot allocate {} bytes for weights: not enough memory", total);
         ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
         advise_large_pages(buffer.get());
         size_t offset = 0;
@@ -249,9 +266,11 @@ void Weights::allocate_scratch() {
             ggml_tensor*& tensor = scratch[{plan.type(), plan.layout(), plan.in, plan.out}];
             if (tensor == nullptr) {
                 tensor = ggml_new_tensor_2d(context_.get(), plan.type(), plan.in, plan.out);
-                ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(plan.runs.front().storage->tensor->buffer);
+                ggml_backend_buffer_type_t type =
+                    ggml_backend_buffer_get_type(plan.runs.front().storage->tensor->buffer);
                 ggml_backend_buffer_ptr buffer(ggml_backend_buft_alloc_buffer(type, ggml_nbytes(tensor)));
-                if (!buffer) fail(ErrorCode::io, "engine", "cannot allocate {} bytes of scratch", ggml_nbytes(tensor));
+                if (!buffer)
+                    fail(ErrorCode::io, "engine", "cannot allocate {} bytes of scratch", ggml_nbytes(tensor));
                 advise_large_pages(buffer.get());
                 allocate(buffer.get(), tensor, 0);
                 scratch_bytes_ += ggml_nbytes(tensor);
@@ -296,9 +315,11 @@ ggml_tensor* Weights::concatenated_bias(size_t position, std::span<const Slot> s
 }
 
 void Weights::load(int threads) {
-    for (auto& [tensor, data] : vector_data_) ggml_backend_tensor_set(tensor, data.data(), 0, ggml_nbytes(tensor));
+    for (auto& [tensor, data] : vector_data_)
+        ggml_backend_tensor_set(tensor, data.data(), 0, ggml_nbytes(tensor));
     vector_data_.clear();
-    parallel_for(static_cast<int64_t>(storages_.size()), threads, [&](int64_t i) { load_storage(*storages_[static_cast<size_t>(i)], f32_); });
+    parallel_for(static_cast<int64_t>(storages_.size()), threads,
+                 [&](int64_t i) { load_storage(*storages_[static_cast<size_t>(i)], f32_); });
 }
 
 void Weights::load_storage(Storage& storage, bool f32) {
@@ -335,7 +356,9 @@ void Weights::load_storage(Storage& storage, bool f32) {
     if (!direct) ggml_backend_tensor_set(storage.tensor, staged.data(), 0, total);
 }
 
-const std::vector<LinearPlan>& Weights::linear(size_t position, std::span<const Slot> slots) const { return plans_.at({position, slots[0]}); }
+const std::vector<LinearPlan>& Weights::linear(size_t position, std::span<const Slot> slots) const {
+    return plans_.at({position, slots[0]});
+}
 
 ggml_tensor* Weights::vector(size_t position, Slot slot) const { return norms_.at({position, slot}); }
 
