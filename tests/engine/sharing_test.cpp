@@ -12,7 +12,7 @@ namespace {
 constexpr SmallShape kShape{
     .layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 32, .embd = 64, .ff = 96, .vocab = 96};
 
-Model random_model(DType type, uint32_t seed) {
+Model random_model(DType type, uint32_t seed, const SmallShape& shape = kShape) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0.0F, 0.15F);
     const auto weight = [&](size_t, Slot slot, int64_t, int64_t) {
@@ -23,7 +23,7 @@ Model random_model(DType type, uint32_t seed) {
                             Slot::ffn_up, Slot::ffn_down, Slot::token_embd}) {
         types[slot] = type;
     }
-    return small_model(kShape, weight, types);
+    return small_model(shape, weight, types);
 }
 
 // Every position after the first takes each of its heads from itself or, as likely, from a random earlier
@@ -120,17 +120,7 @@ TEST(Sharing, RowsOfKQuants) {
     constexpr SmallShape shape{
         .layers = 3, .heads = 4, .kv_heads = 2, .head_dim = 64, .embd = 256, .ff = 256, .vocab = 96};
     for (const DType type : {DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q5_K, DType::Q6_K}) {
-        std::mt19937 random(7);
-        std::normal_distribution<float> normal(0.0F, 0.1F);
-        const auto weight = [&](size_t, Slot slot, int64_t, int64_t) {
-            return is_matrix(slot) ? normal(random) : 1.0F + normal(random);
-        };
-        std::map<Slot, DType> types;
-        for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o, Slot::ffn_gate,
-                                Slot::ffn_up, Slot::ffn_down, Slot::token_embd}) {
-            types[slot] = type;
-        }
-        Model model = small_model(shape, weight, types);
+        Model model = random_model(type, 7, shape);
         model.topology.positions[2][Slot::attn_q] =
             Heads{{{"blk.2.attn_q.weight", 0, 2}, {"blk.0.attn_q.weight", 2, 2}}};
         model.topology.positions[2][Slot::attn_k] =

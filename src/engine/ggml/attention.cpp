@@ -2,9 +2,11 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/ggml/attention.cpp"
-#include <hwy/contrib/math/math-inl.h>
-#include <hwy/foreach_target.h>
+// clang-format off
+#include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
+#include <hwy/contrib/math/math-inl.h>
+// clang-format on
 
 #include <algorithm>
 #include <cmath>

@@ -57,11 +57,6 @@ bool is_repack(ggml_backend_buffer_type_t type) {
     return strcmp(ggml_backend_buft_name(type), "CPU_REPACK") == 0;
 }
 
-void allocate(ggml_backend_buffer_t buffer, ggml_tensor* tensor, size_t offset) {
-    ggml_backend_tensor_alloc(buffer, tensor,
-                              static_cast<char*>(ggml_backend_buffer_get_base(buffer)) + offset);
-}
-
 }  // namespace
 
 // `count` rows or columns of a stored tensor.
@@ -105,8 +100,10 @@ Weights::Weights(const Model& model, bool f32, SharedExecution shared, int threa
     place_tensors({{TensorRun{embedding, 0, 0}}}, false);
     embedding_ = placed_.at(embedding).storage;
     mark_partial_use();
-    choose_layouts();
-    allocate_scratch();
+    Buffers buffers;
+    choose_layouts(buffers);
+    plan_scratch(buffers);
+    allocate(buffers);
     load(threads);
     model_ = nullptr;
 }
@@ -203,10 +200,8 @@ void Weights::mark_partial_use() {
     }
 }
 
-void Weights::choose_layouts() {
+void Weights::choose_layouts(Buffers& buffers) {
     const auto extra = extra_buffer_types();
-    // Tensors of one buffer type share one buffer.
-    std::map<ggml_backend_buffer_type_t, std::vector<ggml_tensor*>> by_type;
     for (auto& storage : storages_) {
         ggml_backend_buffer_type_t chosen = ggml_backend_cpu_buffer_type();
         const ggml_tensor* t = storage->tensor;
@@ -222,24 +217,45 @@ void Weights::choose_layouts() {
             storage->layout = known_layout ? Layout::q4_0x8 : Layout::opaque;
             break;
         }
-        by_type[chosen].push_back(storage->tensor);
+        buffers[chosen].push_back(storage->tensor);
         bytes_ += ggml_nbytes(storage->tensor);
     }
     for (auto& [name, tensor] : vectors_) {
-        by_type[ggml_backend_cpu_buffer_type()].push_back(tensor);
+        buffers[ggml_backend_cpu_buffer_type()].push_back(tensor);
         bytes_ += ggml_nbytes(tensor);
     }
-    // Plans were made before layouts were known; runs of one plan must agree.
+}
+
+// Beside the weights, so that it lies in large pages too.
+void Weights::plan_scratch(Buffers& buffers) {
+    std::map<std::tuple<ggml_type, Layout, int64_t, int64_t>, ggml_tensor*> scratch;
     for (auto& [key, plans] : plans_) {
         for (auto& plan : plans) {
+            if (plan.kind != LinearPlan::Kind::parts) continue;
+            // The plan was made before layouts were known.
             const auto differs = [&](const Run& run) { return run.storage->layout != plan.layout(); };
-            if (plan.kind == LinearPlan::Kind::parts &&
-                std::any_of(plan.runs.begin(), plan.runs.end(), differs)) {
+            if (std::any_of(plan.runs.begin(), plan.runs.end(), differs)) {
                 plan.kind = LinearPlan::Kind::composed;
+                continue;
             }
+            ggml_tensor*& tensor = scratch[{plan.type(), plan.layout(), plan.in, plan.out}];
+            if (tensor == nullptr) {
+                tensor = ggml_new_tensor_2d(context_.get(), plan.type(), plan.in, plan.out);
+                const auto holds = [&](const auto& entry) {
+                    const auto& tensors = entry.second;
+                    return std::find(tensors.begin(), tensors.end(), plan.runs.front().storage->tensor) !=
+                           tensors.end();
+                };
+                std::find_if(buffers.begin(), buffers.end(), holds)->second.push_back(tensor);
+                scratch_bytes_ += ggml_nbytes(tensor);
+            }
+            plan.scratch = tensor;
         }
     }
-    for (auto& [type, tensors] : by_type) {
+}
+
+void Weights::allocate(const Buffers& buffers) {
+    for (const auto& [type, tensors] : buffers) {
         const size_t alignment = std::max<size_t>(64, ggml_backend_buft_get_alignment(type));
         size_t total = 0;
         for (const ggml_tensor* tensor : tensors)
@@ -249,35 +265,12 @@ void Weights::choose_layouts() {
             fail(ErrorCode::io, "engine", "cannot allocate {} bytes for weights: not enough memory", total);
         ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
         advise_large_pages(buffer.get());
-        size_t offset = 0;
+        auto* place = static_cast<char*>(ggml_backend_buffer_get_base(buffer.get()));
         for (ggml_tensor* tensor : tensors) {
-            allocate(buffer.get(), tensor, offset);
-            offset += GGML_PAD(ggml_backend_buft_get_alloc_size(type, tensor), alignment);
+            ggml_backend_tensor_alloc(buffer.get(), tensor, place);
+            place += GGML_PAD(ggml_backend_buft_get_alloc_size(type, tensor), alignment);
         }
         buffers_.push_back(std::move(buffer));
-    }
-}
-
-void Weights::allocate_scratch() {
-    std::map<std::tuple<ggml_type, Layout, int64_t, int64_t>, ggml_tensor*> scratch;
-    for (auto& [key, plans] : plans_) {
-        for (auto& plan : plans) {
-            if (plan.kind != LinearPlan::Kind::parts) continue;
-            ggml_tensor*& tensor = scratch[{plan.type(), plan.layout(), plan.in, plan.out}];
-            if (tensor == nullptr) {
-                tensor = ggml_new_tensor_2d(context_.get(), plan.type(), plan.in, plan.out);
-                ggml_backend_buffer_type_t type =
-                    ggml_backend_buffer_get_type(plan.runs.front().storage->tensor->buffer);
-                ggml_backend_buffer_ptr buffer(ggml_backend_buft_alloc_buffer(type, ggml_nbytes(tensor)));
-                if (!buffer)
-                    fail(ErrorCode::io, "engine", "cannot allocate {} bytes of scratch", ggml_nbytes(tensor));
-                advise_large_pages(buffer.get());
-                allocate(buffer.get(), tensor, 0);
-                scratch_bytes_ += ggml_nbytes(tensor);
-                buffers_.push_back(std::move(buffer));
-            }
-            plan.scratch = tensor;
-        }
     }
 }
 

@@ -85,8 +85,11 @@ private:
     void plan_group(size_t position, std::span<const Slot> slots);
     LinearPlan make_plan(std::span<const Slot> slots, const std::vector<std::vector<TensorRun>>& runs) const;
     void mark_partial_use();
-    void choose_layouts();
-    void allocate_scratch();
+    // Tensors that share a buffer.
+    using Buffers = std::map<ggml_backend_buffer_type_t, std::vector<ggml_tensor*>>;
+    void choose_layouts(Buffers& buffers);
+    void plan_scratch(Buffers& buffers);
+    void allocate(const Buffers& buffers);
     void load(int threads);
     void load_storage(Storage& storage, bool f32);
     ggml_tensor* add_vector(const std::string& name);
