@@ -134,7 +134,7 @@ void Weights::place_tensors(const std::vector<std::vector<TensorRun>>& slots, bo
 }
 
 LinearPlan Weights::make_plan(std::span<const Slot> slots,
-                              const std::vector<std::vector<TensorRun>>& runs) const {
+                              std::span<const std::vector<TensorRun>> runs) const {
     LinearPlan plan;
     plan.columns = heads_are_columns(slots[0]);
     for (size_t s = 0; s < slots.size(); ++s) {
@@ -173,18 +173,24 @@ void Weights::plan_group(size_t position, std::span<const Slot> slots) {
     std::vector<std::vector<TensorRun>> runs;
     for (const Slot slot : slots) runs.push_back(runs_of(topology.at(slot), slot));
     place_tensors(runs, !heads_are_columns(slots[0]));
+    // Neighbours of one type are multiplied together: Q and K, say, where V has a better type.
+    const auto type_of = [&](const TensorRun& run) { return placed_.at(run.tensor).storage->tensor->type; };
+    const auto one_type = [&](size_t from, size_t count) {
+        return std::all_of(runs.begin() + static_cast<ptrdiff_t>(from),
+                           runs.begin() + static_cast<ptrdiff_t>(from + count), [&](const auto& slot_runs) {
+                               return std::all_of(slot_runs.begin(), slot_runs.end(),
+                                                  [&](const TensorRun& run) {
+                                                      return type_of(run) == type_of(runs[from].front());
+                                                  });
+                           });
+    };
     auto& plans = plans_[{position, slots[0]}];
-    const LinearPlan fused = make_plan(slots, runs);
-    const auto types_differ = [&](const Run& run) { return run.storage->tensor->type != fused.type(); };
-    if (std::none_of(fused.runs.begin(), fused.runs.end(), types_differ)) {
-        plans = {fused};
-    } else {
-        for (size_t s = 0; s < slots.size(); ++s) plans.push_back(make_plan(slots.subspan(s, 1), {runs[s]}));
-    }
-    size_t s = 0;
-    for (auto& plan : plans) {
-        plan.bias = concatenated_bias(position, slots.subspan(s, plan.slot_rows.size()));
-        s += plan.slot_rows.size();
+    for (size_t from = 0, count = 1; from < slots.size(); from += count) {
+        count = 1;
+        while (from + count < slots.size() && one_type(from, count + 1)) ++count;
+        const auto part = slots.subspan(from, count);
+        plans.push_back(make_plan(part, std::span(runs).subspan(from, count)));
+        plans.back().bias = concatenated_bias(position, part);
     }
 }
 

@@ -83,7 +83,7 @@ private:
     std::vector<TensorRun> runs_of(const Expression& expression, Slot slot) const;
     void place_tensors(const std::vector<std::vector<TensorRun>>& slots, bool fuse);
     void plan_group(size_t position, std::span<const Slot> slots);
-    LinearPlan make_plan(std::span<const Slot> slots, const std::vector<std::vector<TensorRun>>& runs) const;
+    LinearPlan make_plan(std::span<const Slot> slots, std::span<const std::vector<TensorRun>> runs) const;
     void mark_partial_use();
     // Tensors that share a buffer.
     using Buffers = std::map<ggml_backend_buffer_type_t, std::vector<ggml_tensor*>>;
