@@ -27,7 +27,8 @@ constexpr Verb kVerbs[] = {
     {"compress", "Apply a recipe, or one method, to a model", compress_verb},
     {"eval", "Measure a model's quality", eval_verb},
     {"bench", "Measure speed and memory, beside stock llama.cpp", bench_verb},
-    {"export", "Write a model without sharing, for other programs", export_verb},
+    {"quantize", "Write a model in another element type, sharing kept", quantize_verb},
+    {"export", "Write a model for transformers or llama.cpp, or as one native file", export_verb},
 };
 
 constexpr int kUsage = 2;

@@ -63,6 +63,18 @@ void add_engine_options(CLI::App& app, EngineOptions& options, const char* conte
         ->default_str("f16");
 }
 
+void add_engine_kind(CLI::App& app, EngineOptions& options) {
+    app.add_option_function<std::string>(
+           "--engine",
+           [&options](const std::string& name) {
+               options.kind = name == "torch" ? EngineKind::torch : EngineKind::ggml;
+           },
+           "ggml, or torch: libtorch in float32, for comparison")
+        ->type_name("NAME")
+        ->check(CLI::IsMember({"ggml", "torch"}))
+        ->default_str("ggml");
+}
+
 std::unique_ptr<Engine> make_engine(const std::string& path, const EngineOptions& options) {
     const Model model = load_model(path);
     auto engine = std::make_unique<Engine>(model, options);

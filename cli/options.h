@@ -33,6 +33,8 @@ void check_output(const OutputOptions& output, const std::string& input);
 
 // --threads, --context, --f32, --kv. `context_default` describes options.context when it is 0.
 void add_engine_options(CLI::App& app, EngineOptions& options, const char* context_default);
+// --engine
+void add_engine_kind(CLI::App& app, EngineOptions& options);
 // Reads the model at `path` into an engine and forgets the file.
 std::unique_ptr<Engine> make_engine(const std::string& path, const EngineOptions& options);
 

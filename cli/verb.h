@@ -25,6 +25,7 @@ Action inspect_verb(CLI::App& app);
 Action logits_verb(CLI::App& app);
 Action methods_verb(CLI::App& app);
 Action pull_verb(CLI::App& app);
+Action quantize_verb(CLI::App& app);
 Action run_verb(CLI::App& app);
 Action tokenize_verb(CLI::App& app);
 

@@ -15,7 +15,7 @@
 #include "core/text.h"
 #include "eval/speed.h"
 #include "eval/stock.h"
-#include "io/catalogue.h"
+#include "hub/resolve.h"
 #include "model/accounting.h"
 
 namespace refold::cli {
@@ -57,7 +57,7 @@ public:
         close(descriptor);
         register_temporary(path_.c_str());
         try {
-            save_model(without_sharing(model), path_, true);
+            save_model(for_stock(model).model, path_, true);
         } catch (...) {
             remove();
             throw;
@@ -101,7 +101,7 @@ Baseline stock_baseline(const Model& model, const EngineOptions& options) {
     stock.kv_f32 = options.f32 || options.kv == KvType::f32;
     try {
         std::optional<DenseCopy> copy;
-        if (model.has_sharing()) copy.emplace(model);
+        if (model.has_sharing() || std::filesystem::is_directory(model.label)) copy.emplace(model);
         // libllama maps the file, so the name may go once it is loaded.
         baseline.stock = std::make_unique<StockLlama>(copy ? copy->path() : model.label, stock);
         baseline.description = {

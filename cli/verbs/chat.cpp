@@ -13,7 +13,7 @@
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/text.h"
-#include "io/catalogue.h"
+#include "hub/resolve.h"
 
 namespace refold::cli {
 namespace {

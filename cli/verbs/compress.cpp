@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/text.h"
-#include "io/catalogue.h"
+#include "hub/resolve.h"
 
 namespace refold::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include "cli/verb.h"
 #include "core/text.h"
 #include "eval/perplexity.h"
-#include "io/catalogue.h"
+#include "hub/resolve.h"
 #include "text/tokenizer.h"
 
 namespace refold::cli {
@@ -39,7 +39,8 @@ void measure_perplexity(const Arguments& a) {
                     {"seconds", r.seconds},
                     {"tokens_per_s", r.tokens_per_s},
                     {"protocol", "windows"},
-                    {"f32", a.engine.f32}});
+                    {"engine", a.engine.kind == EngineKind::torch ? "torch" : "ggml"},
+                    {"f32", a.engine.f32 || a.engine.kind == EngineKind::torch}});
         return;
     }
     print(fmt::format("perplexity {:.4f} +- {:.4f}  ({} of {} tokens scored in {} windows of {} every {})\n",
@@ -68,6 +69,7 @@ Action eval_verb(CLI::App& app) {
         ->type_name("N")
         ->check(at_least(0))
         ->capture_default_str();
+    add_engine_kind(*ppl, a->engine);
     add_engine_options(*ppl, a->engine, "1024");
     add_report_options(*ppl, a->report);
     add_examples(*ppl,

@@ -1,4 +1,4 @@
-#include <filesystem>
+#include <algorithm>
 #include <map>
 
 #include "cli/help.h"
@@ -7,8 +7,9 @@
 #include "cli/topology_table.h"
 #include "cli/verb.h"
 #include "core/text.h"
-#include "io/catalogue.h"
+#include "hub/resolve.h"
 #include "model/accounting.h"
+#include "model/families/common.h"
 
 namespace refold::cli {
 namespace {
@@ -59,7 +60,17 @@ Json hyper_parameters(const Model& model) {
             {"n_ff", c.n_ff},
             {"n_vocab", c.n_vocab},
             {"context_length", c.context_length},
+            {"norm", c.norm == NormKind::rms ? "rms" : "layer"},
             {"norm_eps", c.norm_eps},
+            {"activation", activation_name(c.activation)},
+            {"causal", c.causal},
+            {"parallel_residual", c.parallel_residual},
+            {"attention_scale", c.attention_scale},
+            {"attention_softcap", c.attention_softcap},
+            {"logit_softcap", c.logit_softcap},
+            {"max_alibi_bias", c.max_alibi_bias},
+            {"windows", c.windows},
+            {"learned_positions", c.n_learned_positions},
             {"rope_dims", c.rope.dims},
             {"rope_base", c.rope.base},
             {"rope_frequency_scale", c.rope.frequency_scale}};
@@ -144,6 +155,19 @@ std::string tensor_table(const Model& model) {
     return table.str();
 }
 
+// How the model tells positions apart, and how far its layers see.
+std::string position_text(const ModelConfig& c) {
+    std::string text = c.max_alibi_bias > 0         ? "ALiBi"
+                       : c.n_learned_positions > 0 ? fmt::format("{} learned positions", c.n_learned_positions)
+                                                   : fmt::format("RoPE base {:g} over {} dimensions, frequencies x {:g}",
+                                                                 c.rope.base, c.rope.dims, c.rope.frequency_scale);
+    const auto windowed = std::count_if(c.windows.begin(), c.windows.end(), [](int64_t w) { return w > 0; });
+    if (windowed > 0)
+        text += fmt::format("; window of {} in {} of {} layers", *std::max_element(c.windows.begin(), c.windows.end()),
+                            windowed, c.windows.size());
+    return text;
+}
+
 void show_text(const Model& model, uint64_t file_bytes, bool tensors) {
     const ModelConfig& c = model.config;
     std::string text = fmt::format(
@@ -153,8 +177,9 @@ void show_text(const Model& model, uint64_t file_bytes, bool tensors) {
     text += fmt::format("positions {}, width {}, heads {} (KV {}) of {}, FFN {}, vocabulary {}, context {}\n",
                         model.topology.positions.size(), c.n_embd, c.n_head, c.n_head_kv, c.head_dim, c.n_ff,
                         c.n_vocab, c.context_length);
-    text += fmt::format("RMS norm epsilon {:g}, RoPE base {:g} over {} dimensions, frequencies x {:g}\n\n",
-                        c.norm_eps, c.rope.base, c.rope.dims, c.rope.frequency_scale);
+    text += fmt::format("{}, {} norm with epsilon {:g}, {}; {}\n\n", c.causal ? "decoder" : "encoder",
+                        c.norm == NormKind::rms ? "RMS" : "layer", c.norm_eps, activation_name(c.activation),
+                        position_text(c));
     text += topology_table(model) + "\n" + accounting_table(account(model), model.has_sharing()) + "\n";
     TextTable types({"type", "tensors", "parameters", "bytes"});
     for (const auto& [type, count] : count_types(model)) {
@@ -171,7 +196,8 @@ void show_text(const Model& model, uint64_t file_bytes, bool tensors) {
 
 void inspect(const Arguments& a) {
     const Model model = load_model(resolve_model(a.model));
-    const uint64_t file_bytes = std::filesystem::file_size(model.label);
+    uint64_t file_bytes = 0;
+    for (const auto& file : model.source->files()) file_bytes += file->bytes().size();
     a.report.json ? show_json(model, file_bytes) : show_text(model, file_bytes, a.tensors);
 }
 

@@ -7,7 +7,7 @@
 #include "cli/verb.h"
 #include "core/error.h"
 #include "core/text.h"
-#include "io/catalogue.h"
+#include "hub/resolve.h"
 
 namespace refold::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include "cli/verb.h"
 #include "core/error.h"
 #include "core/text.h"
-#include "io/catalogue.h"
+#include "hub/resolve.h"
 #include "text/tokenizer.h"
 
 namespace refold::cli {

@@ -33,13 +33,14 @@ std::string hash_source(const MappedFile& file) {
 
 json provenance(const Model& source, const Recipe& recipe, const std::string& version) {
     json origin = json::object();
-    if (source.source != nullptr && source.source->file() != nullptr) {
-        const MappedFile& file = *source.source->file();
-        // The name without its folder: the same recipe on the same file gives the same bytes anywhere.
-        origin["file"] = std::filesystem::path(file.path()).filename().string();
-        origin["sha256"] = hash_source(file);
-    } else {
-        origin["file"] = source.label;
+    // Names without their folder: the same recipe on the same files gives the same bytes anywhere.
+    origin["file"] = std::filesystem::path(source.label).filename().string();
+    if (source.source != nullptr && source.source->files().size() == 1) {
+        origin["sha256"] = hash_source(*source.source->files().front());
+    } else if (source.source != nullptr) {
+        for (const auto& file : source.source->files()) {
+            origin["sha256"][std::filesystem::path(file->path()).filename().string()] = hash_source(*file);
+        }
     }
     if (source.metadata.has(kProvenanceKey)) {
         const json earlier = json::parse(source.metadata.string(kProvenanceKey), nullptr, false);

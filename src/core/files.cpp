@@ -119,6 +119,41 @@ void AtomicFile::commit() {
     committed_ = true;
 }
 
+AtomicFolder::AtomicFolder(std::string final_path, bool overwrite) : final_path_(std::move(final_path)) {
+    while (final_path_.size() > 1 && final_path_.back() == '/') final_path_.pop_back();
+    std::error_code error;
+    if (std::filesystem::exists(final_path_, error)) {
+        if (!std::filesystem::is_directory(final_path_, error))
+            fail(ErrorCode::usage, "output", "cannot write '{}': it is a file, not a folder", final_path_);
+        if (!overwrite && !std::filesystem::is_empty(final_path_, error))
+            fail(ErrorCode::usage, "output", "'{}' exists; give --overwrite to replace it", final_path_);
+    }
+    temporary_ = fmt::format("{}.partial-{}", final_path_, getpid());
+    if (!std::filesystem::create_directory(temporary_, error) && error)
+        fail(ErrorCode::io, "output", "cannot make folder '{}': {}", temporary_, error.message());
+}
+
+AtomicFolder::~AtomicFolder() {
+    std::error_code ignored;
+    if (!committed_) std::filesystem::remove_all(temporary_, ignored);
+}
+
+void AtomicFolder::commit() {
+    std::error_code error;
+    const std::string old = temporary_ + ".old";
+    const bool replaces = std::filesystem::exists(final_path_, error);
+    if (replaces) std::filesystem::rename(final_path_, old, error);
+    if (!error) std::filesystem::rename(temporary_, final_path_, error);
+    if (error) {
+        std::error_code ignored;
+        if (replaces && !std::filesystem::exists(final_path_, ignored))
+            std::filesystem::rename(old, final_path_, ignored);
+        fail(ErrorCode::io, "output", "cannot rename to '{}': {}", final_path_, error.message());
+    }
+    committed_ = true;
+    if (replaces) std::filesystem::remove_all(old, error);
+}
+
 void write_file(const std::string& path, std::string_view text) {
     AtomicFile file(path, true);
     file.write(text);

@@ -56,6 +56,25 @@ private:
     bool committed_ = false;
 };
 
+// A folder that appears complete or not at all: files are written into path(), a folder beside `final_path`,
+// which commit() renames; the destructor removes what was not committed.
+class AtomicFolder {
+public:
+    // Throws Error(io) when it cannot be made, Error(usage) when `final_path` exists and `overwrite` is false,
+    // or is not a folder.
+    AtomicFolder(std::string final_path, bool overwrite);
+    ~AtomicFolder();
+    AtomicFolder(const AtomicFolder&) = delete;
+    AtomicFolder& operator=(const AtomicFolder&) = delete;
+
+    const std::string& path() const { return temporary_; }
+    void commit();
+
+private:
+    std::string final_path_, temporary_;
+    bool committed_ = false;
+};
+
 // Writes a small file atomically, replacing an old one.
 void write_file(const std::string& path, std::string_view text);
 

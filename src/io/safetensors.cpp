@@ -146,8 +146,9 @@ void check_coverage(const SafetensorsFile& file, std::span<const std::byte> data
 
 }  // namespace
 
-void write_safetensors(const std::string& path, bool overwrite, const std::vector<SafetensorsTensor>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
+void write_safetensors(const std::string& path, bool overwrite, const std::vector<SafetensorsOutput>& tensors,
+                       const std::map<std::string, std::string>& metadata,
+                       const std::function<void(uint64_t bytes, const std::string& tensor)>& progress) {
     ordered_json header = ordered_json::object();
     for (const auto& [key, value] : metadata) {
         check_utf8(key, "metadata key");
@@ -155,6 +156,7 @@ void write_safetensors(const std::string& path, bool overwrite, const std::vecto
         header[kMetadataKey][key] = value;
     }
     uint64_t offset = 0;
+    std::vector<uint64_t> sizes;
     std::set<std::string> names{kMetadataKey};
     for (const auto& tensor : tensors) {
         check_utf8(tensor.name, "tensor name");
@@ -162,15 +164,15 @@ void write_safetensors(const std::string& path, bool overwrite, const std::vecto
             fail(ErrorCode::internal, "safetensors", "cannot write tensor '{}': the name is taken",
                  tensor.name);
         }
-        const auto size = size_of(tensor.shape, sizeof(float));
-        if (!size || *size != tensor.data.size_bytes()) {
-            fail(ErrorCode::internal, "safetensors",
-                 "cannot write tensor '{}': {} elements do not fit shape [{}]", tensor.name,
-                 tensor.data.size(), fmt::join(tensor.shape, ", "));
+        const auto size = size_of(tensor.shape, element_bytes(tensor.dtype));
+        if (!size) {
+            fail(ErrorCode::internal, "safetensors", "cannot write tensor '{}' of shape [{}]", tensor.name,
+                 fmt::join(tensor.shape, ", "));
         }
         header[tensor.name] = {
-            {"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + *size}}};
+            {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + *size}}};
         offset += *size;
+        sizes.push_back(*size);
     }
     std::string text = header.dump();
     text.resize((text.size() + 7) / 8 * 8, ' ');
@@ -181,8 +183,27 @@ void write_safetensors(const std::string& path, bool overwrite, const std::vecto
     const uint64_t length = text.size();
     file.write(std::as_bytes(std::span(&length, 1)));
     file.write(text);
-    for (const auto& tensor : tensors) file.write(std::as_bytes(tensor.data));
+    for (size_t i = 0; i < tensors.size(); ++i) {
+        const auto bytes = tensors[i].produce();
+        if (bytes.size() != sizes[i]) {
+            fail(ErrorCode::internal, "safetensors", "cannot write tensor '{}': {} bytes do not fit shape [{}]",
+                 tensors[i].name, bytes.size(), fmt::join(tensors[i].shape, ", "));
+        }
+        file.write(bytes);
+        if (progress) progress(sizes[i], tensors[i].name);
+    }
     file.commit();
+}
+
+void write_safetensors(const std::string& path, bool overwrite, const std::vector<SafetensorsTensor>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+    std::vector<SafetensorsOutput> outputs;
+    for (const auto& tensor : tensors) {
+        outputs.push_back({tensor.name, "F32", tensor.shape, [data = std::as_bytes(tensor.data)] {
+                               return std::vector(data.begin(), data.end());
+                           }});
+    }
+    write_safetensors(path, overwrite, outputs, metadata, {});
 }
 
 SafetensorsFile read_safetensors(const std::string& path) {

@@ -1,8 +1,9 @@
-// safetensors files (format of the Hugging Face library of that name): float32 output, and a reader.
+// safetensors files (format of the Hugging Face library of that name).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -23,6 +24,20 @@ struct SafetensorsTensor {
 // the data does not fit the shape, Error(input) when a name or `metadata` is not UTF-8.
 void write_safetensors(const std::string& path, bool overwrite, const std::vector<SafetensorsTensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
+
+// What to write: `produce` is called once, in order, and must give exactly the tensor's bytes.
+struct SafetensorsOutput {
+    std::string name;
+    std::string dtype;           // "F32", "F16", "BF16"
+    std::vector<int64_t> shape;  // row major, slowest dimension first
+    std::function<std::vector<std::byte>()> produce;
+};
+
+// As above, tensor by tensor: memory stays at one tensor. `progress` gets each tensor's size and name when it
+// is written.
+void write_safetensors(const std::string& path, bool overwrite, const std::vector<SafetensorsOutput>& tensors,
+                       const std::map<std::string, std::string>& metadata,
+                       const std::function<void(uint64_t bytes, const std::string& tensor)>& progress);
 
 struct SafetensorsView {
     std::string dtype;  // as in the file: "F32", "I64", "BF16", ...

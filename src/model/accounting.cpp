@@ -15,7 +15,7 @@ static Cost cost_of(const Model& model, size_t kv_element_bytes) {
             cost.parameters += static_cast<uint64_t>(tensor.elements());
             cost.bytes += tensor.bytes();
         }
-        if (is_matrix(slot) && slot != Slot::token_embd) {
+        if (is_matrix(slot)) {
             const SlotShape shape = slot_shape(slot, c);
             cost.flops_per_token += 2 * static_cast<uint64_t>(shape.in * shape.out);
         }

@@ -1,8 +1,11 @@
 // Hyper-parameters of a model: what a family's description reads from metadata, in ggml's words.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace refold {
 
@@ -11,11 +14,11 @@ enum class RopeKind {
     halves,       // rotates pairs (i, i + dims/2): "NEOX"
 };
 
-// Rotary position embedding with the scalings of Llama-family checkpoints (linear, YaRN; Llama 3's frequency
-// factors are a tensor, see Slot::rope_freqs).
+// Rotary position embedding with the scalings of Llama-family checkpoints (linear, dynamic, YaRN; Llama 3's
+// frequency factors are a tensor, see Slot::rope_freqs).
 struct Rope {
     RopeKind kind = RopeKind::interleaved;
-    int dims = 0;  // rotated dimensions of a head
+    int dims = 0;  // rotated dimensions of a head, its first ones; 0: no rotation
     float base = 10000.0F;
     float frequency_scale = 1.0F;  // 1 / scaling factor
     int original_context = 0;
@@ -23,10 +26,31 @@ struct Rope {
     float attention_factor = 1.0F;
     float beta_fast = 32.0F;
     float beta_slow = 1.0F;
+    float dynamic_factor = 0.0F;  // NTK-aware scaling of sequences beyond original_context; 0: off
+
+    // Base for a sequence of `length` tokens: base * (f * length / context - (f - 1)) ^ (dims / (dims - 2)).
+    float base_for(int64_t length) const {
+        if (dynamic_factor <= 0 || length <= original_context) return base;
+        const double stretch = static_cast<double>(dynamic_factor) * static_cast<double>(length) /
+                                   original_context - (static_cast<double>(dynamic_factor) - 1.0);
+        return static_cast<float>(base * std::pow(stretch, static_cast<double>(dims) / (dims - 2)));
+    }
 };
 
-enum class Activation { silu };
+enum class NormKind {
+    rms,    // x / rms(x) * weight
+    layer,  // (x - mean) / deviation * weight + bias
+};
 
+enum class Activation {
+    silu,
+    gelu,       // exact: x * Phi(x)
+    gelu_tanh,  // its tanh approximation ("gelu_new", "gelu_pytorch_tanh")
+    relu,
+    tanh,
+};
+
+// Which modules and norms a layer has is not said here: it has those whose slots the topology fills.
 struct ModelConfig {
     std::string family;  // GGUF general.architecture
     int64_t n_embd = 0;
@@ -36,11 +60,35 @@ struct ModelConfig {
     int64_t n_ff = 0;
     int64_t n_vocab = 0;
     int64_t context_length = 0;  // tokens the model was trained for
+
+    NormKind norm = NormKind::rms;
     float norm_eps = 1e-5F;
     Activation activation = Activation::silu;
+    bool parallel_residual = false;  // attention and FFN read the same residual stream
+    float embedding_scale = 1.0F;
+
+    bool causal = true;              // false: encoder, every token sees every token
+    float attention_scale = 0.0F;    // of query-key products
+    float attention_softcap = 0.0F;  // cap * tanh(score / cap); 0: off
+    float max_alibi_bias = 0.0F;     // ALiBi slopes 2^(-max_bias * i / n); 0: off
+    std::vector<int64_t> windows;    // by layer: keys a token sees, itself included; 0 or no entry: all
     Rope rope;
+    std::optional<Rope> local_rope;  // of layers with a window, where it differs
+
+    int64_t n_learned_positions = 0;  // rows of position_embd; 0: none
+    int64_t n_token_types = 0;
+    std::optional<int32_t> padding_token;  // RoBERTa: positions count from padding_token + 1, without padding
+
+    bool norm_head = false;      // logits are products with the output rows divided by their L2 norm
+    float logit_softcap = 0.0F;  // cap * tanh(logit / cap); 0: off
 
     int64_t q_per_kv() const { return n_head / n_head_kv; }
+    int64_t window(size_t position) const {
+        return windows.empty() ? 0 : windows[position % windows.size()];
+    }
+    const Rope& rope_of(size_t position) const {
+        return local_rope && window(position) > 0 ? *local_rope : rope;
+    }
 };
 
 }  // namespace refold

@@ -4,11 +4,14 @@
 
 #include "core/error.h"
 #include "core/text.h"
-#include "model/families/llama.h"
+#include "model/families/families.h"
 
 namespace refold {
 
-static const std::array kFamilies = {&kLlamaFamily};
+static const std::array kFamilies = {
+    &kLlamaFamily,    &kQwen2Family, &kGemmaFamily,    &kGemma2Family,   &kGemma3Family, &kGptNeoxFamily,
+    &kGptjFamily,     &kGpt2Family,  &kBaichuanFamily, &kBaichuan2Family, &kBertFamily,  &kRobertaFamily,
+};
 
 std::span<const Family* const> families() { return kFamilies; }
 
@@ -23,16 +26,20 @@ const Family& find_family(const std::string& name) {
          suggestion(name, known));
 }
 
-std::string tensor_name(const SlotDescription& slot, size_t position) {
-    std::string text = slot.tensor;
+std::string numbered(const char* pattern, size_t position) {
+    std::string text = pattern;
     if (const size_t at = text.find("{}"); at != std::string::npos)
         text.replace(at, 2, std::to_string(position));
     return text;
 }
 
+std::string tensor_name(const SlotDescription& slot, size_t position) {
+    return numbered(slot.tensor, position);
+}
+
 std::string tensor_name(const Family& family, Slot slot, size_t position) {
-    for (const auto slots : {family.position_slots, family.model_slots}) {
-        for (const auto& description : slots) {
+    for (const auto* slots : {&family.position_slots, &family.model_slots}) {
+        for (const auto& description : *slots) {
             if (description.slot == slot) return tensor_name(description, position);
         }
     }
@@ -44,10 +51,14 @@ static Slots implied_slots(std::span<const SlotDescription> descriptions, size_t
     Slots slots;
     for (const auto& description : descriptions) {
         const std::string name = tensor_name(description, position);
+        const bool falls_back =
+            description.fallback != nullptr && (!description.with || slots.contains(*description.with));
         if (has_tensor(name)) {
             slots[description.slot] = Dense{name};
+        } else if (falls_back) {
+            slots[description.slot] = Dense{description.fallback};
         } else if (description.required) {
-            slots[description.slot] = Dense{description.fallback != nullptr ? description.fallback : name};
+            slots[description.slot] = Dense{name};
         }
     }
     return slots;

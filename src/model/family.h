@@ -1,6 +1,8 @@
-// An architecture is a description: how its metadata and tensors are named. The forward pass is not here.
+// An architecture is a description: how its metadata and tensors are named, in GGUF and in Hugging Face
+// checkpoints. The forward pass is not here.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,20 +13,50 @@
 
 namespace refold {
 
+class Model;
+struct StockModel;
+
+// How a tensor lies in a Hugging Face checkpoint, against GGUF's rows of contiguous inputs; flags combine.
+enum HfLayout : unsigned {
+    hf_plain = 0,
+    hf_rotary = 1,        // rows of a head as (first half, second half); GGUF: pairs
+    hf_transposed = 2,    // [in, out]
+    hf_plus_one = 4,      // GGUF holds the stored value + 1
+    hf_qkv_blocks = 8,    // one tensor: all of q, all of k, all of v
+    hf_qkv_per_head = 16  // one tensor: q, k, v of the first head, of the second, ...
+};
+
 struct SlotDescription {
     Slot slot;
     const char* tensor;  // GGUF name; "{}" stands for the position
     bool required;
-    const char* fallback = nullptr;  // tensor used when `tensor` is absent (tied embeddings)
+    const char* hf;  // checkpoint name, "{}" stands for the position; others that occur follow after '|'
+    unsigned layout = hf_plain;
+    const char* fallback = nullptr;  // GGUF tensor used when `tensor` is absent (tied embeddings) ...
+    std::optional<Slot> with = std::nullopt;  // ... if this slot is there
 };
 
 struct Family {
     const char* name;  // general.architecture
-    std::span<const SlotDescription> position_slots;
-    std::span<const SlotDescription> model_slots;
+    std::vector<SlotDescription> position_slots;
+    std::vector<SlotDescription> model_slots;
     // Reads the family's keys. Throws Error(input) naming the key, Error(unsupported) for variants that the
     // forward pass does not compute.
     ModelConfig (*read_config)(const GgufMetadata& metadata);
+
+    std::vector<const char*> hf_model_types;  // config.json's model_type
+    const char* hf_prefix;  // of the base model's tensors, which some checkpoints leave out
+    bool hf_tied = false;   // tie_word_embeddings where config.json does not say
+    // config.json -> the family's metadata keys. Throws Error(input) naming the field, Error(unsupported).
+    void (*read_hf_config)(const nlohmann::json& config, GgufMetadata& metadata);
+    // The other way, for models that did not come from Hugging Face.
+    nlohmann::json (*write_hf_config)(const Model& model);
+
+    // Stock llama.cpp wants Q, K and V as one tensor.
+    bool fused_qkv = false;
+    // A model without sharing as stock llama.cpp reads it, where that differs. Throws Error(unsupported)
+    // saying which part it cannot express.
+    StockModel (*to_stock)(const Model& model) = nullptr;
 };
 
 std::span<const Family* const> families();
@@ -34,6 +66,8 @@ const Family& find_family(const std::string& name);
 // GGUF name of the tensor for a slot of a position.
 std::string tensor_name(const SlotDescription& slot, size_t position);
 std::string tensor_name(const Family& family, Slot slot, size_t position);
+// "{}" replaced by the position.
+std::string numbered(const char* pattern, size_t position);
 
 // The topology that the family's naming implies: every slot its own tensor. `has_tensor` tells which optional
 // tensors exist; required ones are named even when absent (validation reports them).

@@ -97,6 +97,11 @@ std::vector<float> materialise(const Model& model, const Expression& expression,
     return out;
 }
 
+StockModel for_stock(const Model& model) {
+    Model dense = without_sharing(model);
+    return dense.family->to_stock != nullptr ? dense.family->to_stock(dense) : StockModel{std::move(dense), {}};
+}
+
 Model without_sharing(const Model& model) {
     // Producers share ownership of what they read: `model` may be gone when they run.
     const auto shared = std::make_shared<const Model>(model);

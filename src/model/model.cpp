@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <set>
 #include <tuple>
 
 #include "core/error.h"
 #include "core/progress.h"
+#include "model/fused_qkv.h"
+#include "model/hf/checkpoint.h"
 
 namespace refold {
 
@@ -65,16 +68,41 @@ bool Model::has_sharing() const {
     return false;
 }
 
-// Every stored layer is a position unless the topology says otherwise.
+void SourceFiles::release(std::span<const std::byte> part) const {
+    for (const auto& file : files_) {
+        const auto all = file->bytes();
+        if (part.data() >= all.data() && part.data() < all.data() + all.size()) file->release(part);
+    }
+}
+
 Model load_model(const std::string& path) {
+    return std::filesystem::is_directory(path) ? load_hf_model(path) : load_gguf_model(path);
+}
+
+// A tensor that nothing reads belongs to a variant of the family that would be computed wrongly.
+static void check_all_are_used(const Model& model) {
+    Model used = model;
+    used.drop_unreferenced();
+    for (const auto& [name, tensor] : model.tensors) {
+        if (!used.tensors.contains(name) && !name.ends_with(".attn_rot_embd")) {
+            fail(ErrorCode::unsupported, "model", "tensor '{}' is not one that family '{}' has here", name,
+                 model.family->name);
+        }
+    }
+}
+
+// Every stored layer is a position unless the topology says otherwise.
+Model load_gguf_model(const std::string& path) {
     Model model;
-    model.source = GgufFile::open(path);
+    const std::shared_ptr<const GgufFile> file = GgufFile::open(path);
+    model.source = std::make_shared<const SourceFiles>(
+        std::vector{std::shared_ptr<const MappedFile>(file, file->file())});
     model.label = path;
-    model.metadata = model.source->metadata();
+    model.metadata = file->metadata();
     try {
         model.family = &find_family(model.metadata.string("general.architecture"));
         model.config = model.family->read_config(model.metadata);
-        for (const auto& tensor : model.source->tensors()) {
+        for (const auto& tensor : file->tensors()) {
             model.tensors[tensor.name] = Tensor{tensor.type, tensor.shape, tensor.data, {}};
         }
         const auto has_tensor = [&](const std::string& name) { return model.tensors.contains(name); };
@@ -82,6 +110,7 @@ Model load_model(const std::string& path) {
         if (layers == 0 || layers > 4096)
             fail(ErrorCode::input, "model", "key '{}.block_count' is out of range: {}", model.family->name,
                  layers);
+        split_fused_qkv(model, layers);
         const Topology implied = implied_topology(*model.family, layers, has_tensor);
         model.topology = model.metadata.has(kTopologyKey)
                              ? topology_from_json(model.metadata.string(kTopologyKey), implied)
@@ -92,6 +121,7 @@ Model load_model(const std::string& path) {
             model.config.n_vocab = found->second.shape[1];
         }
         validate(model);
+        check_all_are_used(model);
     } catch (const Error& error) {
         throw Error(error.code(), fmt::format("{} (in '{}')", error.what(), path));
     }
@@ -125,14 +155,14 @@ void validate_dense(const Dense& dense, const Model& model, Slot slot, const std
         fail(ErrorCode::input, "topology", "{}: tensor '{}' has shape {}, expected [{}, {}]", place,
              dense.tensor, shape_text(tensor.shape), shape.in, shape.out);
     }
-    if (!is_matrix(slot) && tensor.type != DType::F32) {
+    if (is_vector(slot) && tensor.type != DType::F32) {
         fail(ErrorCode::unsupported, "topology", "{}: tensor '{}' has type {}, expected F32", place,
              dense.tensor, name(tensor.type));
     }
 }
 
 void validate_heads(const Heads& heads, const Model& model, Slot slot, const std::string& place) {
-    if (slot != Slot::attn_q && slot != Slot::attn_k && slot != Slot::attn_v && slot != Slot::attn_o) {
+    if (!consists_of_heads(slot)) {
         fail(ErrorCode::input, "topology", "{}: only attn.q, attn.k, attn.v and attn.o consist of heads",
              place);
     }
@@ -168,7 +198,7 @@ void validate_heads(const Heads& heads, const Model& model, Slot slot, const std
     }
 }
 
-void validate_slots(const Model& model, const Slots& slots, std::span<const SlotDescription> descriptions,
+void validate_slots(const Model& model, const Slots& slots, const std::vector<SlotDescription>& descriptions,
                     size_t position) {
     for (const auto& description : descriptions) {
         if (description.required && !slots.contains(description.slot)) {
@@ -225,8 +255,9 @@ void save_model(const Model& model, const std::string& path, bool overwrite) {
     }
     uint64_t total = 0;
     std::vector<GgufOutputTensor> outputs;
-    for (const auto& name : natural_order(model.tensors)) {
-        const Tensor& tensor = model.tensors.at(name);
+    const std::map<std::string, Tensor> tensors = with_fused_qkv(model);
+    for (const auto& name : natural_order(tensors)) {
+        const Tensor& tensor = tensors.at(name);
         total += tensor.bytes();
         outputs.push_back({name, tensor.type, tensor.shape,
                            [&tensor](const auto& sink) { sink(TensorBytes(tensor).bytes()); }});

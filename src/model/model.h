@@ -38,6 +38,18 @@ private:
     std::span<const std::byte> view_;
 };
 
+// The mapped files that a model's tensors are views of, in the order of their names.
+class SourceFiles {
+public:
+    explicit SourceFiles(std::vector<std::shared_ptr<const MappedFile>> files) : files_(std::move(files)) {}
+    const std::vector<std::shared_ptr<const MappedFile>>& files() const { return files_; }
+    // Gives the pages of `part` back to the page cache, if it is a view of one of the files.
+    void release(std::span<const std::byte> part) const;
+
+private:
+    std::vector<std::shared_ptr<const MappedFile>> files_;
+};
+
 // Cheap to copy: tensor data is shared.
 class Model {
 public:
@@ -45,8 +57,8 @@ public:
     Topology topology;
     GgufMetadata metadata;
     const Family* family = nullptr;
-    std::string label;                       // where it came from, for messages
-    std::shared_ptr<const GgufFile> source;  // keeps the mapped tensors alive
+    std::string label;                          // where it came from, for messages
+    std::shared_ptr<const SourceFiles> source;  // keeps the mapped tensors alive
     std::map<std::string, Tensor> tensors;
 
     // Throws Error(input) naming the tensor when it does not exist.
@@ -59,9 +71,11 @@ public:
     bool has_sharing() const;
 };
 
-// Reads a GGUF file (refold's own or any of a supported family) and validates it.
-// Throws Error(io), Error(input), Error(unsupported) with file and tensor, position or key.
+// Reads a GGUF file (refold's own or any of a supported family) or a Hugging Face directory and validates it.
+// Nothing of the weights is read yet. Throws Error(io), Error(input), Error(unsupported) with file and tensor,
+// position or key.
 Model load_model(const std::string& path);
+Model load_gguf_model(const std::string& path);
 
 // Checks that every slot of every position resolves: tensors exist, shapes and head ranges fit the
 // configuration, shared columns are whole quantisation blocks. Throws Error(input) naming position and slot.
@@ -78,5 +92,13 @@ std::vector<float> materialise(const Model& model, const Expression& expression,
 // Quantised bytes are copied as they are where all parts of a weight have one type; tensors are produced on
 // reading. Positions that repeat others are written out.
 Model without_sharing(const Model& model);
+
+// The model as stock llama.cpp loads it, with the same logits.
+struct StockModel {
+    Model model;
+    std::string note;  // what the user should know about the difference; mostly empty
+};
+// Throws Error(unsupported) naming the part that llama.cpp cannot express.
+StockModel for_stock(const Model& model);
 
 }  // namespace refold

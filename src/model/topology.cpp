@@ -9,56 +9,94 @@
 namespace refold {
 namespace {
 
-struct SlotName {
+enum class Kind { matrix, table, vector };
+
+struct SlotInfo {
     Slot slot;
     const char* name;
+    Kind kind = Kind::vector;
+    std::optional<Slot> bias = std::nullopt;
 };
-constexpr std::array kSlotNames = {
-    SlotName{Slot::attn_norm, "attn.norm"},     SlotName{Slot::attn_q, "attn.q"},
-    SlotName{Slot::attn_k, "attn.k"},           SlotName{Slot::attn_v, "attn.v"},
-    SlotName{Slot::attn_o, "attn.o"},           SlotName{Slot::attn_q_bias, "attn.q.bias"},
-    SlotName{Slot::attn_k_bias, "attn.k.bias"}, SlotName{Slot::attn_v_bias, "attn.v.bias"},
-    SlotName{Slot::attn_o_bias, "attn.o.bias"}, SlotName{Slot::ffn_norm, "ffn.norm"},
-    SlotName{Slot::ffn_gate, "ffn.gate"},       SlotName{Slot::ffn_up, "ffn.up"},
-    SlotName{Slot::ffn_down, "ffn.down"},       SlotName{Slot::ffn_gate_bias, "ffn.gate.bias"},
-    SlotName{Slot::ffn_up_bias, "ffn.up.bias"}, SlotName{Slot::ffn_down_bias, "ffn.down.bias"},
-    SlotName{Slot::token_embd, "token_embd"},   SlotName{Slot::output_norm, "output_norm"},
-    SlotName{Slot::output, "output"},           SlotName{Slot::rope_freqs, "rope_freqs"},
+
+constexpr std::array kSlots = {
+    SlotInfo{Slot::attn_norm, "attn.norm", Kind::vector, Slot::attn_norm_bias},
+    SlotInfo{Slot::attn_norm_bias, "attn.norm.bias"},
+    SlotInfo{Slot::attn_q, "attn.q", Kind::matrix, Slot::attn_q_bias},
+    SlotInfo{Slot::attn_k, "attn.k", Kind::matrix, Slot::attn_k_bias},
+    SlotInfo{Slot::attn_v, "attn.v", Kind::matrix, Slot::attn_v_bias},
+    SlotInfo{Slot::attn_o, "attn.o", Kind::matrix, Slot::attn_o_bias},
+    SlotInfo{Slot::attn_q_bias, "attn.q.bias"},
+    SlotInfo{Slot::attn_k_bias, "attn.k.bias"},
+    SlotInfo{Slot::attn_v_bias, "attn.v.bias"},
+    SlotInfo{Slot::attn_o_bias, "attn.o.bias"},
+    SlotInfo{Slot::attn_q_norm, "attn.q_norm"},
+    SlotInfo{Slot::attn_k_norm, "attn.k_norm"},
+    SlotInfo{Slot::attn_post_norm, "attn.post_norm"},
+    SlotInfo{Slot::attn_output_norm, "attn.output_norm", Kind::vector, Slot::attn_output_norm_bias},
+    SlotInfo{Slot::attn_output_norm_bias, "attn.output_norm.bias"},
+    SlotInfo{Slot::ffn_norm, "ffn.norm", Kind::vector, Slot::ffn_norm_bias},
+    SlotInfo{Slot::ffn_norm_bias, "ffn.norm.bias"},
+    SlotInfo{Slot::ffn_gate, "ffn.gate", Kind::matrix, Slot::ffn_gate_bias},
+    SlotInfo{Slot::ffn_up, "ffn.up", Kind::matrix, Slot::ffn_up_bias},
+    SlotInfo{Slot::ffn_down, "ffn.down", Kind::matrix, Slot::ffn_down_bias},
+    SlotInfo{Slot::ffn_gate_bias, "ffn.gate.bias"},
+    SlotInfo{Slot::ffn_up_bias, "ffn.up.bias"},
+    SlotInfo{Slot::ffn_down_bias, "ffn.down.bias"},
+    SlotInfo{Slot::ffn_post_norm, "ffn.post_norm"},
+    SlotInfo{Slot::ffn_output_norm, "ffn.output_norm", Kind::vector, Slot::ffn_output_norm_bias},
+    SlotInfo{Slot::ffn_output_norm_bias, "ffn.output_norm.bias"},
+    SlotInfo{Slot::token_embd, "token_embd", Kind::table},
+    SlotInfo{Slot::position_embd, "position_embd", Kind::table},
+    SlotInfo{Slot::token_types, "token_types", Kind::table},
+    SlotInfo{Slot::embd_norm, "embd_norm", Kind::vector, Slot::embd_norm_bias},
+    SlotInfo{Slot::embd_norm_bias, "embd_norm.bias"},
+    SlotInfo{Slot::output_norm, "output_norm", Kind::vector, Slot::output_norm_bias},
+    SlotInfo{Slot::output_norm_bias, "output_norm.bias"},
+    SlotInfo{Slot::head_dense, "head.dense", Kind::matrix, Slot::head_dense_bias},
+    SlotInfo{Slot::head_dense_bias, "head.dense.bias"},
+    SlotInfo{Slot::head_norm, "head.norm", Kind::vector, Slot::head_norm_bias},
+    SlotInfo{Slot::head_norm_bias, "head.norm.bias"},
+    SlotInfo{Slot::output, "output", Kind::matrix, Slot::output_bias},
+    SlotInfo{Slot::output_bias, "output.bias"},
+    SlotInfo{Slot::pooler, "pooler", Kind::matrix, Slot::pooler_bias},
+    SlotInfo{Slot::pooler_bias, "pooler.bias"},
+    SlotInfo{Slot::rope_freqs, "rope_freqs"},
 };
+
+// The table is in the order of the enumeration.
+constexpr bool in_order() {
+    for (size_t i = 0; i < kSlots.size(); ++i) {
+        if (kSlots[i].slot != static_cast<Slot>(i)) return false;
+    }
+    return true;
+}
+static_assert(in_order() && kSlots.back().slot == Slot::rope_freqs);
+
+constexpr const SlotInfo& info(Slot slot) { return kSlots[static_cast<size_t>(slot)]; }
 
 }  // namespace
 
-const char* slot_name(Slot slot) {
-    return std::find_if(kSlotNames.begin(), kSlotNames.end(),
-                        [&](const SlotName& s) { return s.slot == slot; })
-        ->name;
-}
+const char* slot_name(Slot slot) { return info(slot).name; }
 
 Slot slot_from_name(const std::string& name) {
     std::vector<std::string> known;
-    for (const auto& entry : kSlotNames) {
+    for (const auto& entry : kSlots) {
         if (name == entry.name) return entry.slot;
         known.emplace_back(entry.name);
     }
     fail(ErrorCode::input, "topology", "unknown slot '{}'; {}", name, suggestion(name, known));
 }
 
-bool is_matrix(Slot slot) {
-    switch (slot) {
-        case Slot::attn_q:
-        case Slot::attn_k:
-        case Slot::attn_v:
-        case Slot::attn_o:
-        case Slot::ffn_gate:
-        case Slot::ffn_up:
-        case Slot::ffn_down:
-        case Slot::token_embd:
-        case Slot::output: return true;
-        default: return false;
-    }
-}
+bool is_matrix(Slot slot) { return info(slot).kind == Kind::matrix; }
+bool is_table(Slot slot) { return info(slot).kind == Kind::table; }
+bool is_vector(Slot slot) { return info(slot).kind == Kind::vector; }
+std::optional<Slot> bias_of(Slot slot) { return info(slot).bias; }
 
 bool heads_are_columns(Slot slot) { return slot == Slot::attn_o; }
+
+bool consists_of_heads(Slot slot) {
+    return slot == Slot::attn_q || slot == Slot::attn_k || slot == Slot::attn_v || slot == Slot::attn_o;
+}
 
 SlotShape slot_shape(Slot slot, const ModelConfig& c) {
     const int64_t q = c.n_head * c.head_dim;
@@ -71,6 +109,8 @@ SlotShape slot_shape(Slot slot, const ModelConfig& c) {
         case Slot::attn_q_bias: return {q, 1};
         case Slot::attn_k_bias:
         case Slot::attn_v_bias: return {kv, 1};
+        case Slot::attn_q_norm:
+        case Slot::attn_k_norm: return {c.head_dim, 1};
         case Slot::ffn_gate:
         case Slot::ffn_up: return {c.n_embd, c.n_ff};
         case Slot::ffn_down: return {c.n_ff, c.n_embd};
@@ -78,14 +118,14 @@ SlotShape slot_shape(Slot slot, const ModelConfig& c) {
         case Slot::ffn_up_bias: return {c.n_ff, 1};
         case Slot::token_embd:
         case Slot::output: return {c.n_embd, c.n_vocab};
+        case Slot::output_bias: return {c.n_vocab, 1};
+        case Slot::position_embd: return {c.n_embd, c.n_learned_positions};
+        case Slot::token_types: return {c.n_embd, c.n_token_types};
+        case Slot::head_dense:
+        case Slot::pooler: return {c.n_embd, c.n_embd};
         case Slot::rope_freqs: return {c.rope.dims / 2, 1};
-        case Slot::attn_norm:
-        case Slot::attn_o_bias:
-        case Slot::ffn_norm:
-        case Slot::ffn_down_bias:
-        case Slot::output_norm: return {c.n_embd, 1};
+        default: return {c.n_embd, 1};  // norms over the residual stream, and biases added to it
     }
-    fail(ErrorCode::internal, "topology", "slot without a shape");
 }
 
 std::vector<HeadRef> expand(const Heads& heads) {

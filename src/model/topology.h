@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -12,9 +13,11 @@
 
 namespace refold {
 
-// A place in the forward pass that takes a weight. Per position, except the last four.
+// A place in the forward pass that takes a weight. Up to layer_norm's bias per position, the rest once per
+// model.
 enum class Slot {
     attn_norm,
+    attn_norm_bias,
     attn_q,
     attn_k,
     attn_v,
@@ -23,16 +26,38 @@ enum class Slot {
     attn_k_bias,
     attn_v_bias,
     attn_o_bias,
+    attn_q_norm,       // over each head's queries, before the rotation
+    attn_k_norm,
+    attn_post_norm,    // of the attention's output, before it is added
+    attn_output_norm,  // of the residual stream after the attention was added (post-norm)
+    attn_output_norm_bias,
     ffn_norm,
+    ffn_norm_bias,
     ffn_gate,
     ffn_up,
     ffn_down,
     ffn_gate_bias,
     ffn_up_bias,
     ffn_down_bias,
+    ffn_post_norm,
+    ffn_output_norm,
+    ffn_output_norm_bias,
+
     token_embd,
+    position_embd,
+    token_types,
+    embd_norm,  // of the sum of the embeddings
+    embd_norm_bias,
     output_norm,
+    output_norm_bias,
+    head_dense,  // masked-language-model head: dense, activation and norm before the output
+    head_dense_bias,
+    head_norm,
+    head_norm_bias,
     output,
+    output_bias,
+    pooler,  // tanh(pooler * first token + bias)
+    pooler_bias,
     rope_freqs,
 };
 
@@ -40,11 +65,18 @@ enum class Slot {
 const char* slot_name(Slot slot);
 // Throws Error(input) with the nearest name when there is none such.
 Slot slot_from_name(const std::string& name);
-// Weight matrices (multiplied with activations), not norms and biases.
+// Weight matrices, multiplied with activations.
 bool is_matrix(Slot slot);
+// Tables of which single rows are read: token_embd, position_embd, token_types.
+bool is_table(Slot slot);
+// Norms, biases and factors: one dimension, float32.
+bool is_vector(Slot slot);
+// The slot of the vector that is added to a matrix's product or a norm's result.
+std::optional<Slot> bias_of(Slot slot);
 // attn.o consumes heads along its input (columns); attn.q, attn.k, attn.v produce them along their output
 // (rows).
 bool heads_are_columns(Slot slot);
+bool consists_of_heads(Slot slot);
 
 // Rows of the matrix as the field counts them: a linear map from `in` to `out` features, stored as `out`
 // rows of `in` contiguous elements (ggml shape {in, out}). Vectors have in = length, out = 1.

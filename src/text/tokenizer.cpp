@@ -1,46 +1,22 @@
 #include "text/tokenizer.h"
 
 #include <llama.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <filesystem>
 #include <limits>
 
 #include "core/error.h"
-#include "io/ggml_log.h"
-#include "text/llama_log.h"
+#include "io/gguf.h"
+#include "model/model.h"
+#include "text/llama_vocabulary.h"
+#include "vocab/gguf_arrays.h"
+#include "vocab/hf_vocab.h"
+#include "vocab/pipeline.h"
+#include "vocab/vocabulary.h"
 
 namespace refold {
 namespace {
-
-struct ModelDeleter {
-    void operator()(llama_model* model) const { llama_model_free(model); }
-};
-using ModelPtr = std::unique_ptr<llama_model, ModelDeleter>;
-
-ModelPtr load_vocabulary(const std::string& path) {
-    if (access(path.c_str(), R_OK) != 0) {
-        fail(ErrorCode::io, "tokenizer", "cannot open '{}': {}", path, strerror(errno));
-    }
-    init_llama();
-    clear_ggml_errors();
-    ggml_backend_dev_t no_devices[] = {nullptr};
-    llama_model_params params = llama_model_default_params();
-    params.devices = no_devices;
-    params.n_gpu_layers = 0;
-    params.load_mode = LLAMA_LOAD_MODE_MMAP;
-    params.vocab_only = true;
-    ModelPtr model(llama_model_load_from_file(path.c_str(), params));
-    if (!model)
-        fail(ErrorCode::unsupported, "tokenizer", "no usable tokenizer in '{}': {}", path, ggml_errors());
-    if (llama_vocab_type(llama_model_get_vocab(model.get())) == LLAMA_VOCAB_TYPE_NONE) {
-        fail(ErrorCode::unsupported, "tokenizer", "'{}' has no tokenizer (tokenizer.ggml.model is 'none')",
-             path);
-    }
-    return model;
-}
 
 // libllama counts in int32.
 int32_t checked_size(size_t size, const char* what) {
@@ -55,14 +31,65 @@ std::optional<int32_t> optional_token(llama_token token) {
     return token;
 }
 
+// libllama would find these in every text; where they count is for the pipeline to say.
+GgufMetadata without_user_tokens(GgufMetadata metadata) {
+    std::vector<int32_t> types = ints_of(metadata, "tokenizer.ggml.token_type");
+    std::replace(types.begin(), types.end(), int32_t{kUserDefinedToken}, int32_t{kNormalToken});
+    metadata.set("tokenizer.ggml.token_type", int_array(types));
+    return metadata;
+}
+
 }  // namespace
 
 struct Tokenizer::Impl {
-    explicit Impl(const std::string& path)
-        : model(load_vocabulary(path)),
+    explicit Impl(LlamaModel loaded)
+        : model(std::move(loaded)),
           vocab(llama_model_get_vocab(model.get())),
           type(llama_vocab_type(vocab)),
           size(llama_vocab_n_tokens(vocab)) {}
+
+    Impl(const GgufMetadata& metadata, const std::string& label) : Impl(load(metadata, label)) {
+        if (!HfPipeline::is_described(metadata)) return;
+        pipeline.emplace(metadata, label);
+        has_bos = metadata.has("tokenizer.ggml.bos_token_id");
+        has_eos = metadata.has("tokenizer.ggml.eos_token_id");
+    }
+
+    static LlamaModel load(const GgufMetadata& metadata, const std::string& label) {
+        return load_llama_vocabulary(
+            HfPipeline::is_described(metadata) ? without_user_tokens(metadata) : metadata, label);
+    }
+
+    // libllama alone, without special tokens around the text.
+    void append_plain(const std::string& text, std::vector<int32_t>& ids) const {
+        const std::vector<int32_t> more = tokenize(text, false, false);
+        ids.insert(ids.end(), more.begin(), more.end());
+    }
+
+    std::vector<int32_t> encode_plain(const std::string& text, bool parse_special) const {
+        return pipeline->encode(
+            text, parse_special,
+            [this](const std::string& part, std::vector<int32_t>& ids) { append_plain(part, ids); });
+    }
+
+    std::vector<int32_t> tokenize(const std::string& text, bool add_special, bool parse_special) const {
+        const int32_t length = checked_size(text.size(), "bytes");
+        // Enough for every vocabulary whose tokens hold at least a byte; others say how much they need.
+        std::vector<int32_t> tokens(text.size() + 8);
+        const auto run = [&] {
+            return llama_tokenize(vocab, text.data(), length, tokens.data(),
+                                  static_cast<int32_t>(tokens.size()), add_special, parse_special);
+        };
+        int32_t count = run();
+        if (count < 0 && count != std::numeric_limits<int32_t>::min()) {
+            tokens.resize(static_cast<size_t>(-count));
+            count = run();
+        }
+        if (count < 0)
+            fail(ErrorCode::input, "tokenizer", "a text of {} bytes is too long - split it", text.size());
+        tokens.resize(static_cast<size_t>(count));
+        return tokens;
+    }
 
     void check(int32_t token) const {
         if (token < 0 || token >= size) {
@@ -81,37 +108,52 @@ struct Tokenizer::Impl {
         out.resize(before + static_cast<size_t>(std::max(bytes, 0)));
     }
 
-    ModelPtr model;
+    LlamaModel model;
     const llama_vocab* vocab;
     enum llama_vocab_type type;
     int32_t size;
+    std::optional<HfPipeline> pipeline;  // of a vocabulary from Hugging Face files
+    bool has_bos = true, has_eos = true;
 };
 
-Tokenizer::Tokenizer(const std::string& gguf_path) : impl_(std::make_unique<Impl>(gguf_path)) {}
+// Only what came from Hugging Face files needs more than libllama, or has an architecture that libllama lacks.
+Tokenizer::Tokenizer(const std::string& path) {
+    if (std::filesystem::is_directory(path)) {
+        impl_ = std::make_unique<Impl>(load_model(path).metadata, path);
+        return;
+    }
+    const auto file = GgufFile::open(path);
+    const bool from_hf = file->metadata().has(kTokenizerJsonKey) || file->metadata().has("refold.checkpoint");
+    impl_ = from_hf ? std::make_unique<Impl>(file->metadata(), path)
+                    : std::make_unique<Impl>(load_llama_vocabulary(path));
+}
+Tokenizer::Tokenizer(const GgufMetadata& metadata, const std::string& label)
+    : impl_(std::make_unique<Impl>(metadata, label)) {}
 Tokenizer::~Tokenizer() = default;
 
 std::vector<int32_t> Tokenizer::encode(const std::string& text, bool add_special, bool parse_special) const {
-    const int32_t length = checked_size(text.size(), "bytes");
-    // Enough for every vocabulary whose tokens hold at least a byte; others say how much they need.
-    std::vector<int32_t> tokens(text.size() + 8);
-    const auto tokenize = [&] {
-        const auto room = static_cast<int32_t>(tokens.size());
-        return llama_tokenize(impl_->vocab, text.data(), length, tokens.data(), room, add_special,
-                              parse_special);
-    };
-    int32_t count = tokenize();
-    if (count < 0 && count != std::numeric_limits<int32_t>::min()) {
-        tokens.resize(static_cast<size_t>(-count));
-        count = tokenize();
+    if (!impl_->pipeline) return impl_->tokenize(text, add_special, parse_special);
+    checked_size(text.size(), "bytes");
+    std::vector<int32_t> ids = impl_->encode_plain(text, parse_special);
+    return add_special ? impl_->pipeline->post_processor().apply(ids) : ids;
+}
+
+PairEncoding Tokenizer::encode_pair(const std::string& first, const std::string& second) const {
+    if (!impl_->pipeline) {
+        fail(ErrorCode::unsupported, "tokenizer",
+             "the vocabulary does not say how a pair of texts is joined - convert the model from its Hugging "
+             "Face "
+             "checkpoint");
     }
-    if (count < 0)
-        fail(ErrorCode::input, "tokenizer", "a text of {} bytes is too long - split it", text.size());
-    return {tokens.begin(), tokens.begin() + count};
+    checked_size(first.size() + second.size(), "bytes");
+    return impl_->pipeline->post_processor().apply(impl_->encode_plain(first, true),
+                                                   impl_->encode_plain(second, true));
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> tokens, bool special) const {
     checked_size(tokens.size(), "tokens");
     for (const int32_t token : tokens) impl_->check(token);
+    if (impl_->pipeline) return impl_->pipeline->decode(tokens, special);
     std::string text;
     // llama_detokenize tidies spaces before punctuation for some byte-level BPE vocabularies; pieces are
     // exact.
@@ -141,6 +183,7 @@ std::string Tokenizer::decode(std::span<const int32_t> tokens, bool special) con
 
 std::string Tokenizer::piece(int32_t token, bool special) const {
     impl_->check(token);
+    if (impl_->pipeline) return impl_->pipeline->piece(token, special);
     std::string text;
     impl_->append_piece(token, special, text);
     return text;
@@ -148,8 +191,13 @@ std::string Tokenizer::piece(int32_t token, bool special) const {
 
 int32_t Tokenizer::size() const { return impl_->size; }
 bool Tokenizer::adds_bos() const { return llama_vocab_get_add_bos(impl_->vocab); }
-std::optional<int32_t> Tokenizer::bos() const { return optional_token(llama_vocab_bos(impl_->vocab)); }
-std::optional<int32_t> Tokenizer::eos() const { return optional_token(llama_vocab_eos(impl_->vocab)); }
+// Where the metadata names none libllama assumes one.
+std::optional<int32_t> Tokenizer::bos() const {
+    return optional_token(impl_->has_bos ? llama_vocab_bos(impl_->vocab) : LLAMA_TOKEN_NULL);
+}
+std::optional<int32_t> Tokenizer::eos() const {
+    return optional_token(impl_->has_eos ? llama_vocab_eos(impl_->vocab) : LLAMA_TOKEN_NULL);
+}
 
 bool Tokenizer::is_end_of_generation(int32_t token) const { return llama_vocab_is_eog(impl_->vocab, token); }
 

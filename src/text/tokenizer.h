@@ -1,4 +1,6 @@
-// Tokenizer and chat template of a model, by libllama on the model's own GGUF file (vocabulary only).
+// Tokenizer and chat template of a model, by libllama on the model's own GGUF vocabulary. A vocabulary that
+// came from Hugging Face files (vocab/hf_vocab.h) is run as Hugging Face's tokenizers run it: what libllama
+// does otherwise is done here.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "vocab/pair_encoding.h"
+
 namespace refold {
+
+class GgufMetadata;
 
 struct ChatMessage {
     std::string role;  // "system", "user", "assistant"
@@ -17,10 +23,13 @@ struct ChatMessage {
 
 class Tokenizer {
 public:
-    // Reads the metadata only: the file's tensors may be missing or shared.
-    // Throws Error(io) when the file cannot be read, Error(unsupported) when it has no tokenizer that
-    // libllama can run.
-    explicit Tokenizer(const std::string& gguf_path);
+    // Of a GGUF file, of which it reads the metadata only (tensors may be missing or shared), or of a Hugging
+    // Face directory. Throws Error(io) when it cannot be read, Error(input) when it is malformed,
+    // Error(unsupported) when it has no tokenizer that can be run.
+    explicit Tokenizer(const std::string& path);
+    // The vocabulary that the keys "tokenizer.*" and "refold.tokenizer.*" describe; `label` names it in
+    // errors. Throws Error(input) when keys contradict each other, Error(unsupported) as above.
+    Tokenizer(const GgufMetadata& metadata, const std::string& label);
     ~Tokenizer();
     Tokenizer(const Tokenizer&) = delete;
     Tokenizer& operator=(const Tokenizer&) = delete;
@@ -28,8 +37,12 @@ public:
     // `add_special`: add BOS/EOS when the model asks for them; `parse_special`: special tokens written in the
     // text ("<|im_start|>") become their ids.
     std::vector<int32_t> encode(const std::string& text, bool add_special, bool parse_special) const;
+    // Two texts for an encoder, with its special tokens around them; special tokens written in the texts
+    // become their ids. Throws Error(unsupported) when the vocabulary does not say how.
+    PairEncoding encode_pair(const std::string& first, const std::string& second) const;
     // Special tokens are kept as text when `special`. Exact for byte-level BPE: decode(encode(text)) == text;
-    // a SentencePiece vocabulary normalises ("▁" becomes a space). Throws Error(input) for ids out of range.
+    // a SentencePiece vocabulary normalises ("▁" becomes a space), one from Hugging Face files may do more,
+    // and has U+FFFD for bytes that are no UTF-8. Throws Error(input) for ids out of range.
     std::string decode(std::span<const int32_t> tokens, bool special) const;
     // The text of one token; may be part of a UTF-8 sequence.
     std::string piece(int32_t token, bool special) const;

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "cli/process.h"
+#include "cli/refold.h"
 #include "core/text.h"
 #include "io/gguf.h"
 #include "io/safetensors.h"
@@ -28,34 +28,10 @@ using testing::UnorderedElementsAre;
 const std::string kFixtures = REFOLD_FIXTURES;
 const std::string kModel = kFixtures + "/llama_gqa/model.gguf";
 
-Outcome refold(std::vector<std::string> words, const std::string& input = "",
-               std::vector<std::string> variables = {}) {
-    words.insert(words.begin(), REFOLD_BINARY);
-    return Process(std::move(words), input, std::move(variables)).wait();
-}
-
 Outcome shell(const std::string& script) { return Process({"sh", "-c", script}).wait(); }
-
-json refold_json(std::vector<std::string> words, const std::string& input = "",
-                 std::vector<std::string> variables = {}) {
-    words.emplace_back("--json");
-    const Outcome outcome = refold(words, input, std::move(variables));
-    EXPECT_EQ(outcome.code, 0) << outcome.err;
-    json parsed = json::parse(outcome.out, nullptr, false);
-    EXPECT_FALSE(parsed.is_discarded()) << outcome.out;
-    return parsed;
-}
 
 void expect_keys(const json& value, const std::vector<std::string>& keys) {
     for (const auto& key : keys) EXPECT_TRUE(value.contains(key)) << key;
-}
-
-// Exit code `code`, one message, and in it every one of `parts`.
-void expect_error(const Outcome& outcome, int code, const std::vector<std::string>& parts) {
-    EXPECT_EQ(outcome.code, code) << outcome.out << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr("refold: error: "));
-    for (const auto& part : parts) EXPECT_THAT(outcome.err, HasSubstr(part));
-    EXPECT_THAT(outcome.out, IsEmpty());
 }
 
 std::vector<std::string> verbs() {
@@ -92,7 +68,7 @@ std::string without_replacements(std::string text) {
 
 TEST(Help, ListsAllVerbs) {
     EXPECT_THAT(verbs(), UnorderedElementsAre("pull", "inspect", "run", "chat", "logits", "tokenize",
-                                              "methods", "compress", "eval", "bench", "export"));
+                                              "methods", "compress", "eval", "bench", "quantize", "export"));
     EXPECT_EQ(refold({"--help"}).out, refold({"help"}).out);
     EXPECT_THAT(refold({"--version"}).out, testing::MatchesRegex("refold [0-9]+\\.[0-9]+\\.[0-9]+\n"));
 }
@@ -153,7 +129,7 @@ TEST(Usage, ValuesOutOfRangeNameTheOption) {
         expect_error(refold({"tokenize", kModel, "--decode", ids}), 2, {"--decode"});
     }
     expect_error(refold({"tokenize", kModel}), 2, {"TEXT"});
-    expect_error(refold({"export", kModel, "--to", "hf", "-o", "x"}), 2, {"--to"});
+    expect_error(refold({"export", kModel, "--to", "onnx", "-o", "x"}), 2, {"--to"});
     expect_error(refold({"bench", kModel, "--context", "8", "--prefill", "8", "--decode", "1"}), 2,
                  {"--context 8"});
     expect_error(refold({"eval", "ppl", kModel, "--text", kModel, "--stride", "0"}), 2, {"--stride"});
@@ -296,11 +272,40 @@ TEST(Logits, EqualTheReference) {
     }
     expect_error(refold({"logits", kModel, "--tokens", "1", "-o", folder / "l.safetensors"}), 2,
                  {"exists", "--overwrite"});
-    expect_error(refold({"logits", kModel, "--tokens", "1", "--engine", "torch", "-o", folder / "t"}), 1,
-                 {"no torch engine"});
     expect_error(refold({"logits", kModel, "--tokens", "1,448", "-o", folder / "t"}), 1, {"448"});
     EXPECT_THAT(folder.files(), UnorderedElementsAre("l.safetensors"));
 }
+
+#ifdef REFOLD_HAVE_TORCH
+TEST(Engines, GiveTheSame) {
+    const TempFolder folder;
+    std::vector<float> logits[2];
+    double perplexity[2] = {};
+    write_all(folder / "text", "The two engines read the same text and agree on what is likely to follow.\n");
+    for (const int torch : {0, 1}) {
+        const char* engine = torch == 1 ? "torch" : "ggml";
+        const std::string out = folder / engine;
+        refold_json({"logits", kModel, "--tokens", "1,5,6,7", "--f32", "--engine", engine, "-o", out});
+        const SafetensorsFile file = read_safetensors(out);
+        const auto data = file.tensors.at("logits").data;
+        logits[torch].resize(data.size() / sizeof(float));
+        memcpy(logits[torch].data(), data.data(), data.size());
+        const json j =
+            refold_json({"eval", "ppl", kModel, "--text", folder / "text", "--f32", "--engine", engine});
+        EXPECT_EQ(j["engine"], engine);
+        perplexity[torch] = j["perplexity"];
+    }
+    EXPECT_THAT(logits[1], testing::Pointwise(testing::FloatNear(1e-4F), logits[0]));
+    EXPECT_NEAR(perplexity[1], perplexity[0], 1e-3 * perplexity[0]);
+}
+#else
+TEST(Engines, TorchIsNotInThisBuild) {
+    const TempFolder folder;
+    expect_error(refold({"logits", kModel, "--tokens", "1", "--engine", "torch", "-o", folder / "t"}), 1,
+                 {"no torch engine", "libtorch-dev", "REFOLD_TRAIN"});
+    EXPECT_TRUE(folder.files().empty());
+}
+#endif
 
 TEST(Tokenize, EncodesAndDecodes) {
     const json golden = json::parse(read_all(kFixtures + "/llama_gqa/tokenizer_golden.json"))["encodings"];

@@ -16,7 +16,7 @@ Model random_model(DType type, uint32_t seed, const SmallShape& shape = kShape) 
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0.0F, 0.15F);
     const auto weight = [&](size_t, Slot slot, int64_t, int64_t) {
-        return is_matrix(slot) ? normal(random) : 1.0F + normal(random);
+        return is_vector(slot) ? 1.0F + normal(random) : normal(random);
     };
     std::map<Slot, DType> types;
     for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o, Slot::ffn_gate,

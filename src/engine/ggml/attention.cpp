@@ -25,6 +25,13 @@ struct CachedRows {
     int64_t count, head_dim;
 };
 
+// What turns products into scores for one group of query heads.
+struct ScoreRules {
+    float scale, softcap;
+    const float* slopes;  // ALiBi, one per query head; null without
+    int64_t distance;     // of the query to the first row
+};
+
 }  // namespace refold
 #endif
 
@@ -133,14 +140,29 @@ static float ExpInPlace(float* x, int64_t count, float maximum) {
     return sum;
 }
 
+static void CapScores(float* x, int64_t count, float cap) {
+    const D d;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    const auto in = hn::Set(d, 1.0F / cap), out = hn::Set(d, cap);
+    int64_t i = 0;
+    for (; i + lanes <= count; i += lanes)
+        hn::StoreU(hn::Mul(out, hn::Tanh(d, hn::Mul(in, hn::LoadU(d, x + i)))), d, x + i);
+    for (; i < count; ++i) x[i] = cap * std::tanh(x[i] / cap);
+}
+
 // Unnormalised attention of N query heads; `out` per head: maximum, sum of weights, weighted values.
 template <int N, typename T>
-static void AttendHeads(const CachedRows& keys, const CachedRows& values, const float* queries, float scale,
-                        float* scores, float* out) {
+static void AttendHeads(const CachedRows& keys, const CachedRows& values, const float* queries,
+                        const ScoreRules& rules, float* scores, float* out) {
     const int64_t stride = 2 + keys.head_dim;
-    Scores<N, T>(keys, queries, scale, scores, keys.count);
+    Scores<N, T>(keys, queries, rules.scale, scores, keys.count);
     for (int h = 0; h < N; ++h) {
         float* row = scores + h * keys.count;
+        if (rules.softcap > 0) CapScores(row, keys.count, rules.softcap);
+        if (rules.slopes != nullptr) {
+            for (int64_t i = 0; i < keys.count; ++i)
+                row[i] -= rules.slopes[h] * static_cast<float>(rules.distance - i);
+        }
         out[h * stride] = *std::max_element(row, row + keys.count);
         out[h * stride + 1] = ExpInPlace(row, keys.count, out[h * stride]);
     }
@@ -149,22 +171,24 @@ static void AttendHeads(const CachedRows& keys, const CachedRows& values, const 
 
 template <typename T>
 static void AttendGroup(const CachedRows& keys, const CachedRows& values, const float* queries, int64_t heads,
-                        float scale, float* scores, float* out) {
+                        ScoreRules rules, float* scores, float* out) {
     const int64_t stride = 2 + keys.head_dim;
     // As many heads together as keep their sums in registers.
-    for (; heads >= 3; heads -= 3, queries += 3 * keys.head_dim, out += 3 * stride)
-        AttendHeads<3, T>(keys, values, queries, scale, scores, out);
-    if (heads == 2) AttendHeads<2, T>(keys, values, queries, scale, scores, out);
-    if (heads == 1) AttendHeads<1, T>(keys, values, queries, scale, scores, out);
+    for (; heads >= 3; heads -= 3, queries += 3 * keys.head_dim, out += 3 * stride) {
+        AttendHeads<3, T>(keys, values, queries, rules, scores, out);
+        if (rules.slopes != nullptr) rules.slopes += 3;
+    }
+    if (heads == 2) AttendHeads<2, T>(keys, values, queries, rules, scores, out);
+    if (heads == 1) AttendHeads<1, T>(keys, values, queries, rules, scores, out);
 }
 
-static void AttendF16(const CachedRows& k, const CachedRows& v, const float* q, int64_t heads, float scale,
-                      float* scores, float* out) {
-    AttendGroup<hwy::float16_t>(k, v, q, heads, scale, scores, out);
+static void AttendF16(const CachedRows& k, const CachedRows& v, const float* q, int64_t heads,
+                      const ScoreRules& rules, float* scores, float* out) {
+    AttendGroup<hwy::float16_t>(k, v, q, heads, rules, scores, out);
 }
-static void AttendF32(const CachedRows& k, const CachedRows& v, const float* q, int64_t heads, float scale,
-                      float* scores, float* out) {
-    AttendGroup<float>(k, v, q, heads, scale, scores, out);
+static void AttendF32(const CachedRows& k, const CachedRows& v, const float* q, int64_t heads,
+                      const ScoreRules& rules, float* scores, float* out) {
+    AttendGroup<float>(k, v, q, heads, rules, scores, out);
 }
 
 }  // namespace refold::HWY_NAMESPACE
@@ -179,23 +203,38 @@ HWY_EXPORT(AttendF32);
 // Fewer cached rows than this are not worth splitting between threads.
 constexpr int64_t kMinChunk = 32;
 
-DecodeAttention::DecodeAttention(int64_t n_head, int64_t n_head_kv, int64_t head_dim, int64_t max_cached,
-                                 int threads)
+// As ggml's soft_max_ext and flash_attn_ext derive them.
+static std::vector<float> alibi_slopes(int64_t n_head, float max_bias) {
+    std::vector<float> slopes;
+    if (max_bias <= 0) return slopes;
+    const auto whole = int64_t{1} << static_cast<int>(std::floor(std::log2(static_cast<double>(n_head))));
+    const double first = std::pow(2.0, -static_cast<double>(max_bias) / static_cast<double>(whole)), second = std::sqrt(first);
+    for (int64_t h = 0; h < n_head; ++h)
+        slopes.push_back(static_cast<float>(h < whole ? std::pow(first, h + 1) : std::pow(second, 2 * (h - whole) + 1)));
+    return slopes;
+}
+
+DecodeAttention::DecodeAttention(int64_t n_head, int64_t n_head_kv, int64_t head_dim, AttentionRules rules,
+                                 int64_t max_cached, int threads)
     : n_head_(n_head),
       n_head_kv_(n_head_kv),
       head_dim_(head_dim),
+      rules_(rules),
+      slopes_(alibi_slopes(n_head, rules.max_alibi)),
       partial_(static_cast<size_t>(threads * kMaxTokens * n_head * (2 + head_dim))),
       scores_(static_cast<size_t>(threads), std::vector<float>(static_cast<size_t>(3 * max_cached))) {}
 
 ggml_tensor* DecodeAttention::node(ggml_context* context, ggml_tensor* queries, ggml_tensor* cache,
-                                   ggml_tensor* positions) {
+                                   ggml_tensor* positions, int64_t window) {
+    Windowed& windowed = windows_.try_emplace(window, Windowed{this, window}).first->second;
     ggml_tensor* arguments[] = {queries, cache, positions};
     return ggml_custom_4d(context, GGML_TYPE_F32, n_head_ * head_dim_, queries->ne[1], 1, 1, arguments, 3,
-                          compute, GGML_N_TASKS_MAX, this);
+                          compute, GGML_N_TASKS_MAX, &windowed);
 }
 
-void DecodeAttention::compute(ggml_tensor* dst, int thread, int threads, void* self) {
-    static_cast<DecodeAttention*>(self)->attend(dst, thread, threads);
+void DecodeAttention::compute(ggml_tensor* dst, int thread, int threads, void* windowed) {
+    const auto* w = static_cast<const Windowed*>(windowed);
+    w->attention->attend(dst, w->window, thread, threads);
 }
 
 void DecodeAttention::wait(int threads) {
@@ -211,23 +250,24 @@ void DecodeAttention::wait(int threads) {
     }
 }
 
-void DecodeAttention::attend(ggml_tensor* dst, int thread, int threads) {
+void DecodeAttention::attend(ggml_tensor* dst, int64_t window, int thread, int threads) {
     const ggml_tensor* queries = dst->src[0];
     const ggml_tensor* cache = dst->src[1];
     const auto* positions = static_cast<const int32_t*>(dst->src[2]->data);
     const int64_t tokens = dst->ne[1], group = n_head_ / n_head_kv_, stride = 2 + head_dim_;
     const bool half = cache->type == GGML_TYPE_F16;
-    const float scale = 1.0F / std::sqrt(static_cast<float>(head_dim_));
     // Whole heads per thread where they divide evenly, else every head's rows are cut into one chunk per
     // thread.
-    const bool split = (tokens * n_head_kv_) % threads != 0 && positions[0] >= kMinChunk * threads;
+    const int64_t seen = window > 0 ? std::min<int64_t>(window, positions[0]) : positions[0];
+    const bool split = (tokens * n_head_kv_) % threads != 0 && seen >= kMinChunk * threads;
     const int64_t chunks = split ? threads : 1;
     const int64_t units = tokens * n_head_kv_ * chunks;
     for (int64_t unit = thread; unit < units; unit += threads) {
         const int64_t chunk = unit % chunks, head = unit / chunks % n_head_kv_,
                       token = unit / chunks / n_head_kv_;
-        const int64_t visible = positions[token] + 1;
-        const int64_t first = visible * chunk / chunks, last = visible * (chunk + 1) / chunks;
+        const int64_t end = positions[token] + 1, begin = window > 0 ? std::max<int64_t>(0, end - window) : 0;
+        const int64_t first = begin + (end - begin) * chunk / chunks,
+                      last = begin + (end - begin) * (chunk + 1) / chunks;
         const auto rows = [&](int64_t cached_head) {
             const auto offset =
                 static_cast<size_t>(first) * cache->nb[1] + static_cast<size_t>(cached_head) * cache->nb[2];
@@ -239,12 +279,15 @@ void DecodeAttention::attend(ggml_tensor* dst, int thread, int threads) {
         float* out = partial_.data() + ((chunk * tokens + token) * n_head_ + head * group) * stride;
         float* scores = scores_[static_cast<size_t>(thread)].data();
         const CachedRows keys = rows(head), values = rows(n_head_kv_ + head);
+        const ScoreRules rules{rules_.scale, rules_.softcap,
+                               slopes_.empty() ? nullptr : slopes_.data() + head * group,
+                               positions[token] - first};
         if (half) {
             HWY_DYNAMIC_DISPATCH(AttendF16)
-            (keys, values, q + head * group * head_dim_, group, scale, scores, out);
+            (keys, values, q + head * group * head_dim_, group, rules, scores, out);
         } else {
             HWY_DYNAMIC_DISPATCH(AttendF32)
-            (keys, values, q + head * group * head_dim_, group, scale, scores, out);
+            (keys, values, q + head * group * head_dim_, group, rules, scores, out);
         }
     }
     wait(threads);

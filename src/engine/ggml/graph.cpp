@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "engine/ggml/activation.h"
 #include "engine/ggml/parts.h"
 
 namespace refold {
@@ -31,11 +32,24 @@ public:
           shape_(shape),
           context_(step.context_.get()) {}
 
-    Value embed() { return {step_.embeddings_}; }
+    bool has(size_t position, Slot slot) const { return weights_.has(position, slot); }
+
+    Value embed(Slot table) {
+        ggml_tensor*& rows = step_.tables_[table];
+        rows = step_.input(ggml_new_tensor_2d(context_, GGML_TYPE_F32, config_.n_embd, shape_.tokens));
+        return {rows};
+    }
 
     Value norm(size_t position, Slot slot, Value x) {
-        return {ggml_mul(context_, ggml_rms_norm(context_, x.tensor, config_.norm_eps),
-                         weights_.vector(position, slot))};
+        ggml_tensor* weight = weights_.vector(position, slot);
+        ggml_tensor* groups = x.tensor;
+        if (weight->ne[0] != groups->ne[0]) groups = heads_view(groups);
+        ggml_tensor* y = config_.norm == NormKind::rms ? ggml_rms_norm(context_, groups, config_.norm_eps)
+                                                       : ggml_norm(context_, groups, config_.norm_eps);
+        y = ggml_mul(context_, y, weight);
+        if (const auto bias = bias_of(slot); bias && has(position, *bias))
+            y = ggml_add(context_, y, weights_.vector(position, *bias));
+        return {y == groups ? y : ggml_reshape_2d(context_, y, x.tensor->ne[0], x.tensor->ne[1])};
     }
 
     void linear(size_t position, std::span<const Slot> slots, Value x, std::span<Value> out) {
@@ -51,13 +65,13 @@ public:
         }
     }
 
-    void rope(Value& q, Value& k) {
+    void rope(size_t position, Value& q, Value& k) {
         if (q.followed_by(k)) {
             // Neighbours in memory: one rotation over the heads of both.
-            expand(rotate_heads(rows_of(q.whole, q.row, q.tensor->ne[0] + k.tensor->ne[0])));
+            expand(rotate_heads(position, rows_of(q.whole, q.row, q.tensor->ne[0] + k.tensor->ne[0])));
         } else {
-            expand(rotate_heads(q.tensor));
-            expand(rotate_heads(k.tensor));
+            expand(rotate_heads(position, q.tensor));
+            expand(rotate_heads(position, k.tensor));
         }
     }
 
@@ -76,28 +90,65 @@ public:
         expand(stored);  // before everything that reads the cache
         // Selected tokens are the last ones of the step.
         const int64_t tokens = q.tensor->ne[1], skipped = shape_.tokens - tokens;
-        if (tokens <= DecodeAttention::kMaxTokens) {
+        const int64_t window = config_.window(position);
+        if (config_.causal && tokens <= DecodeAttention::kMaxTokens) {
             ggml_tensor* positions = ggml_view_1d(context_, step_.positions_, tokens,
                                                   static_cast<size_t>(skipped) * sizeof(int32_t));
-            return {step_.attention_.node(context_, q.tensor, cache, positions)};
+            return {step_.attention_.node(context_, q.tensor, cache, positions, window)};
         }
-        ggml_tensor* mask = ggml_view_2d(context_, step_.mask_, shape_.cached, tokens, step_.mask_->nb[1],
-                                         static_cast<size_t>(skipped) * step_.mask_->nb[1]);
+        ggml_tensor*& masks = step_.masks_[window];
+        if (masks == nullptr)
+            masks = step_.input(ggml_new_tensor_2d(context_, GGML_TYPE_F16, shape_.cached, shape_.tokens));
+        ggml_tensor* mask = ggml_view_2d(context_, masks, shape_.cached, tokens, masks->nb[1],
+                                         static_cast<size_t>(skipped) * masks->nb[1]);
         const auto cached = [&](int64_t first_head) {  // [head_dim, cached tokens, n_head_kv]
             return ggml_view_3d(context_, cache, config_.head_dim, shape_.cached, heads, cache->nb[1],
                                 cache->nb[2], static_cast<size_t>(first_head) * cache->nb[2]);
         };
-        const float scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim));
-        ggml_tensor* attended = ggml_flash_attn_ext(context_, split_heads(q.tensor), cached(0), cached(heads),
-                                                    mask, scale, 0.0F, 0.0F);
+        ggml_tensor* attended =
+            ggml_flash_attn_ext(context_, split_heads(q.tensor), cached(0), cached(heads), mask,
+                                config_.attention_scale, config_.max_alibi_bias, config_.attention_softcap);
         ggml_prec_set_acc(attended, GGML_PREC_F32);
         return {ggml_reshape_2d(context_, attended, config_.n_head * config_.head_dim, tokens)};
     }
 
-    Value gated(Activation, Value gate, Value up) {
-        if (gate.followed_by(up) && gate.row == 0 && gate.whole->ne[0] == 2 * gate.tensor->ne[0])
-            return {ggml_swiglu(context_, gate.whole)};
-        return {ggml_swiglu_split(context_, gate.tensor, up.tensor)};
+    Value activate(Activation activation, Value x) {
+        ggml_tensor* rows = x.tensor;
+        if (activation == Activation::gelu_tanh) return {gelu_tanh(context_, rows)};
+        if (!ggml_is_contiguous(rows)) rows = ggml_cont(context_, rows);
+        switch (activation) {
+            case Activation::silu: return {ggml_silu(context_, rows)};
+            case Activation::gelu: return {ggml_gelu_erf(context_, rows)};
+            case Activation::relu: return {ggml_relu(context_, rows)};
+            default: return {ggml_tanh(context_, rows)};
+        }
+    }
+
+    Value gated(Activation activation, Value gate, Value up) {
+        switch (activation) {
+            case Activation::silu:
+                if (gate.followed_by(up) && gate.row == 0 && gate.whole->ne[0] == 2 * gate.tensor->ne[0])
+                    return {ggml_swiglu(context_, gate.whole)};
+                return {ggml_swiglu_split(context_, gate.tensor, up.tensor)};
+            case Activation::gelu_tanh: return {gelu_tanh(context_, gate.tensor, up.tensor)};
+            case Activation::gelu: return {ggml_geglu_erf_split(context_, gate.tensor, up.tensor)};
+            case Activation::relu: return {ggml_reglu_split(context_, gate.tensor, up.tensor)};
+            default: return {ggml_mul(context_, activate(activation, gate).tensor, up.tensor)};
+        }
+    }
+
+    Value scale(Value x, float factor) { return {ggml_scale(context_, x.tensor, factor)}; }
+
+    Value softcap(Value x, float cap) {
+        return {ggml_scale(context_, ggml_tanh(context_, ggml_scale(context_, x.tensor, 1.0F / cap)), cap)};
+    }
+
+    Value divide_by_row_norms(Slot, Value x) {
+        return {ggml_mul(context_, x.tensor, weights_.inverse_output_norms())};
+    }
+
+    Value select_first(Value x) {
+        return {ggml_view_2d(context_, x.tensor, x.tensor->ne[0], 1, x.tensor->nb[1], 0)};
     }
 
     Value add(Value a, Value b) { return {ggml_add(context_, a.tensor, b.tensor)}; }
@@ -126,14 +177,21 @@ private:
                             static_cast<size_t>(first) * cache->nb[2]);
     }
 
-    ggml_tensor* rotate_heads(ggml_tensor* x) {
-        const Rope& r = config_.rope;
+    // [head_dim, heads, tokens]
+    ggml_tensor* heads_view(ggml_tensor* x) {
         const auto head_bytes = static_cast<size_t>(config_.head_dim) * sizeof(float);
-        ggml_tensor* heads = ggml_view_3d(context_, x, config_.head_dim, x->ne[0] / config_.head_dim,
-                                          shape_.tokens, head_bytes, x->nb[1], 0);
+        return ggml_view_3d(context_, x, config_.head_dim, x->ne[0] / config_.head_dim, x->ne[1], head_bytes,
+                            x->nb[1], 0);
+    }
+
+    ggml_tensor* rotate_heads(size_t position, ggml_tensor* x) {
+        const Rope& r = config_.rope_of(position);
+        // Llama 3's factors belong to the rotation of layers without a window.
+        ggml_tensor* factors = &r == &config_.rope ? weights_.vector(kModelPosition, Slot::rope_freqs) : nullptr;
+        const float base = shape_.stretched > 0 ? r.base_for(shape_.stretched) : r.base;
         const int mode = r.kind == RopeKind::halves ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
-        return ggml_rope_ext_inplace(context_, heads, step_.positions_, weights_.rope_frequencies(), r.dims,
-                                     mode, r.original_context, r.base, r.frequency_scale, r.ext_factor,
+        return ggml_rope_ext_inplace(context_, heads_view(x), step_.positions_, factors, r.dims, mode,
+                                     r.original_context, base, r.frequency_scale, r.ext_factor,
                                      r.attention_factor, r.beta_fast, r.beta_slow);
     }
 
@@ -202,52 +260,85 @@ KvCache::KvCache(const ModelConfig& config, size_t n_positions, int64_t length, 
     ggml_backend_buffer_clear(buffer.get(), 0);
 }
 
+ggml_tensor* StepGraph::input(ggml_tensor* tensor) {
+    ggml_set_input(tensor);
+    ggml_build_forward_expand(graph_, tensor);
+    return tensor;
+}
+
 void StepGraph::prepare(const ModelConfig& config, size_t n_positions, const Weights& weights,
                         const KvCache& cache, StepShape shape) {
     if (context_ && shape == shape_) return;
     shape_ = shape;
-    constexpr size_t kNodesPerPosition = 64, kNodesAround = 64;
+    constexpr size_t kNodesPerPosition = 80, kNodesAround = 64;
     const size_t nodes = n_positions * kNodesPerPosition + kNodesAround;
     context_ = make_context(2 * nodes, ggml_graph_overhead_custom(nodes, false));
     ggml_context* c = context_.get();
     graph_ = ggml_new_graph_custom(c, nodes, false);
-    const auto input = [&](ggml_tensor* tensor) {
-        ggml_set_input(tensor);
-        return tensor;
-    };
-    embeddings_ = input(ggml_new_tensor_2d(c, GGML_TYPE_F32, config.n_embd, shape.tokens));
+    tables_.clear();
+    masks_.clear();
     positions_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.tokens));
     rows_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I64, shape.tokens));
-    mask_ = input(ggml_new_tensor_2d(c, GGML_TYPE_F16, shape.cached, shape.tokens));
     outputs_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.outputs));
-    for (ggml_tensor* tensor : {embeddings_, positions_, rows_, mask_, outputs_})
-        ggml_build_forward_expand(graph_, tensor);
     GraphOps ops(*this, config, weights, cache, shape);
-    logits_ = forward(ops, config, n_positions).tensor;
-    ggml_set_output(logits_);
-    ggml_build_forward_expand(graph_, logits_);
+    const auto result = forward(ops, config, n_positions);
+    result_ = {result.hidden.tensor, result.logits ? result.logits->tensor : nullptr,
+               result.pooled ? result.pooled->tensor : nullptr};
+    for (ggml_tensor* output : {result_.hidden, result_.logits, result_.pooled}) {
+        if (output == nullptr) continue;
+        ggml_set_output(output);
+        ggml_build_forward_expand(graph_, output);
+    }
     if (!ggml_gallocr_alloc_graph(allocator_.get(), graph_)) {
         fail(ErrorCode::io, "engine", "cannot allocate the activations of {} tokens: not enough memory",
              shape.tokens);
     }
-    advise_large_pages(embeddings_->buffer);
+    advise_large_pages(positions_->buffer);
 }
 
-void StepGraph::compute(int64_t past, ggml_threadpool* pool) {
-    auto* positions = static_cast<int32_t*>(positions_->data);
-    auto* rows = static_cast<int64_t*>(rows_->data);
-    auto* mask = static_cast<ggml_fp16_t*>(mask_->data);
-    const ggml_fp16_t visible = ggml_fp32_to_fp16(0.0F), hidden = ggml_fp32_to_fp16(-INFINITY);
-    for (int64_t t = 0; t < shape_.tokens; ++t) {
-        positions[t] = static_cast<int32_t>(past + t);
-        rows[t] = past + t;
-        ggml_fp16_t* row = mask + t * shape_.cached;
-        std::fill(row, row + past + t + 1, visible);
-        std::fill(row + past + t + 1, row + shape_.cached, hidden);
+void StepGraph::fill_tables(const StepInput& in, const Weights& weights) {
+    for (const auto& [slot, rows] : tables_) {
+        const std::span<const int32_t> ids = slot == Slot::token_embd      ? in.tokens
+                                             : slot == Slot::position_embd ? in.positions
+                                                                           : in.token_types;
+        const auto width = static_cast<size_t>(rows->ne[0]);
+        for (size_t t = 0; t < in.tokens.size(); ++t)
+            weights.table_row(slot, ids.empty() ? 0 : ids[t], {static_cast<float*>(rows->data) + t * width, width});
     }
-    auto* outputs = static_cast<int32_t*>(outputs_->data);
+}
+
+// 0 where a token sees a row of the cache, -infinity where not; with ALiBi minus their distance.
+void StepGraph::fill_masks(const StepInput& in, const ModelConfig& config) {
+    const ggml_fp16_t hidden = ggml_fp32_to_fp16(-INFINITY), visible = ggml_fp32_to_fp16(0.0F);
+    for (const auto& [window, mask] : masks_) {
+        for (int64_t t = 0; t < shape_.tokens; ++t) {
+            ggml_fp16_t* row = static_cast<ggml_fp16_t*>(mask->data) + t * shape_.cached;
+            const int64_t own = in.past + t,
+                          end = config.causal || window > 0 ? own + 1 : in.past + shape_.tokens,
+                          begin = window > 0 ? std::max<int64_t>(0, own + 1 - window) : 0;
+            std::fill(row, row + shape_.cached, hidden);
+            std::fill(row + begin, row + end, visible);
+            if (config.max_alibi_bias > 0) {
+                for (int64_t j = begin; j < end; ++j)
+                    row[j] = ggml_fp32_to_fp16(-static_cast<float>(std::abs(own - j)));
+            }
+            for (size_t j = 0; j < in.mask.size(); ++j) {
+                if (in.mask[j] == 0) row[j] = hidden;
+            }
+        }
+    }
+}
+
+void StepGraph::compute(const StepInput& in, const ModelConfig& config, const Weights& weights,
+                        ggml_threadpool* pool) {
+    fill_tables(in, weights);
+    fill_masks(in, config);
+    for (int64_t t = 0; t < shape_.tokens; ++t) {
+        static_cast<int32_t*>(positions_->data)[t] = in.positions[static_cast<size_t>(t)];
+        static_cast<int64_t*>(rows_->data)[t] = in.past + t;
+    }
     for (int64_t i = 0; i < shape_.outputs; ++i)
-        outputs[i] = static_cast<int32_t>(shape_.tokens - shape_.outputs + i);
+        static_cast<int32_t*>(outputs_->data)[i] = static_cast<int32_t>(shape_.tokens - shape_.outputs + i);
     ggml_cplan plan = ggml_graph_plan(graph_, threads_, pool);
     if (work_.size() < plan.work_size) work_.resize(plan.work_size);
     plan.work_data = work_.data();

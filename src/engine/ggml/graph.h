@@ -1,8 +1,10 @@
 // One step of the forward pass as a ggml graph, built once per shape and reused.
 #pragma once
 
+#include <map>
 #include <vector>
 
+#include "engine/backend.h"
 #include "engine/ggml/attention.h"
 #include "engine/ggml/handles.h"
 #include "engine/ggml/weights.h"
@@ -19,10 +21,12 @@ struct KvCache {
     KvCache(const ModelConfig& config, size_t n_positions, int64_t length, ggml_type type);
 };
 
-// Tokens of this step, rows of the cache that attention reads (earlier and new tokens, padded), tokens whose
-// logits are wanted (the last ones of the step).
+// What a graph is built for.
 struct StepShape {
-    int64_t tokens = 0, cached = 0, outputs = 0;
+    int64_t tokens = 0;          // of this step
+    int64_t cached = 0;          // rows of the cache that attention reads: earlier and new tokens, padded
+    int64_t outputs = 0;         // tokens whose results are wanted, the last ones of the step
+    int64_t stretched = 0;       // length of a sequence that the rotation is stretched for; 0: not stretched
     bool operator==(const StepShape&) const = default;
 };
 
@@ -30,28 +34,43 @@ class StepGraph {
 public:
     StepGraph(const ModelConfig& config, int64_t context, int threads)
         : threads_(threads),
-          attention_(config.n_head, config.n_head_kv, config.head_dim, context, threads),
+          attention_(config.n_head, config.n_head_kv, config.head_dim,
+                     {config.attention_scale, config.attention_softcap, config.max_alibi_bias}, context, threads),
           allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {}
 
     // Rebuilds when the shape differs from the last one.
     void prepare(const ModelConfig& config, size_t n_positions, const Weights& weights, const KvCache& cache,
                  StepShape shape);
-    // `embeddings` is filled by the caller through input(); the step starts at cache row `past`.
-    float* input() const { return static_cast<float*>(embeddings_->data); }  // [n_embd, tokens]
-    void compute(int64_t past, ggml_threadpool* pool);
-    const float* logits() const { return static_cast<const float*>(logits_->data); }  // [n_vocab, outputs]
+    void compute(const StepInput& input, const ModelConfig& config, const Weights& weights, ggml_threadpool* pool);
+    // Results of compute(); empty where the model has none.
+    std::span<const float> hidden() const { return floats(result_.hidden); }  // [outputs, n_embd]
+    std::span<const float> logits() const { return floats(result_.logits); }  // [outputs, n_vocab]
+    std::span<const float> pooled() const { return floats(result_.pooled); }  // [n_embd]
     uint64_t compute_bytes() const;
 
 private:
     friend class GraphOps;
+    struct Result {
+        ggml_tensor *hidden = nullptr, *logits = nullptr, *pooled = nullptr;
+    };
+    static std::span<const float> floats(const ggml_tensor* tensor) {
+        if (tensor == nullptr) return {};
+        return {static_cast<const float*>(tensor->data), static_cast<size_t>(ggml_nelements(tensor))};
+    }
+    ggml_tensor* input(ggml_tensor* tensor);
+    void fill_tables(const StepInput& input, const Weights& weights);
+    void fill_masks(const StepInput& input, const ModelConfig& config);
+
     int threads_;
     DecodeAttention attention_;
     StepShape shape_;
     ggml_context_ptr context_;
     ggml_gallocr_ptr allocator_;
     ggml_cgraph* graph_ = nullptr;
-    ggml_tensor *embeddings_ = nullptr, *positions_ = nullptr, *rows_ = nullptr, *mask_ = nullptr,
-                *outputs_ = nullptr, *logits_ = nullptr;
+    std::map<Slot, ggml_tensor*> tables_;     // rows of the embedding tables [n_embd, tokens]
+    std::map<int64_t, ggml_tensor*> masks_;   // by window
+    ggml_tensor *positions_ = nullptr, *rows_ = nullptr, *outputs_ = nullptr;
+    Result result_;
     std::vector<uint8_t> work_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "core/error.h"
@@ -14,21 +15,13 @@ namespace {
 constexpr std::array kQkv = {Slot::attn_q, Slot::attn_k, Slot::attn_v};
 constexpr std::array kO = {Slot::attn_o};
 constexpr std::array kGateUp = {Slot::ffn_gate, Slot::ffn_up};
+constexpr std::array kUp = {Slot::ffn_up};
 constexpr std::array kDown = {Slot::ffn_down};
+constexpr std::array kHeadDense = {Slot::head_dense};
 constexpr std::array kOutput = {Slot::output};
-
-Slot bias_of(Slot slot) {
-    switch (slot) {
-        case Slot::attn_q: return Slot::attn_q_bias;
-        case Slot::attn_k: return Slot::attn_k_bias;
-        case Slot::attn_v: return Slot::attn_v_bias;
-        case Slot::attn_o: return Slot::attn_o_bias;
-        case Slot::ffn_gate: return Slot::ffn_gate_bias;
-        case Slot::ffn_up: return Slot::ffn_up_bias;
-        case Slot::ffn_down: return Slot::ffn_down_bias;
-        default: return slot;
-    }
-}
+constexpr std::array kPooler = {Slot::pooler};
+// Slots that are multiplied with one input; the first of several that fit is taken.
+constexpr std::array<std::span<const Slot>, 8> kGroups = {kQkv, kO, kGateUp, kUp, kDown, kHeadDense, kOutput, kPooler};
 
 // Buffer types with special kernels (repacked quants, AMX), in the order in which llama.cpp tries them.
 std::vector<ggml_backend_buffer_type_t> extra_buffer_types() {
@@ -81,24 +74,9 @@ Weights::Weights(const Model& model, bool f32, SharedExecution shared, int threa
     : model_(&model), f32_(f32), shared_(shared) {
     // Storages, plans' scratch and vectors: a generous bound on the number of tensor descriptions.
     context_ = make_context(4 * model.tensors.size() + 64 * model.topology.positions.size() + 64);
-    const Topology& topology = model.topology;
-    for (size_t p = 0; p < topology.positions.size(); ++p) {
-        for (const std::span<const Slot> slots : {std::span<const Slot>(kQkv), {kO}, {kGateUp}, {kDown}}) {
-            plan_group(p, slots);
-        }
-        for (const Slot slot : {Slot::attn_norm, Slot::ffn_norm}) {
-            norms_[{p, slot}] = add_vector(std::get<Dense>(topology.at(p, slot)).tensor);
-        }
-    }
-    plan_group(kModelPosition, kOutput);
-    norms_[{kModelPosition, Slot::output_norm}] =
-        add_vector(std::get<Dense>(topology.globals.at(Slot::output_norm)).tensor);
-    if (const auto found = topology.globals.find(Slot::rope_freqs); found != topology.globals.end()) {
-        rope_frequencies_ = add_vector(std::get<Dense>(found->second).tensor);
-    }
-    const std::string embedding = std::get<Dense>(topology.globals.at(Slot::token_embd)).tensor;
-    place_tensors({{TensorRun{embedding, 0, 0}}}, false);
-    embedding_ = placed_.at(embedding).storage;
+    for (size_t p = 0; p < model.topology.positions.size(); ++p) plan_position(p, model.topology.positions[p]);
+    plan_position(kModelPosition, model.topology.globals);
+    if (model.config.norm_head) add_inverse_output_norms();
     mark_partial_use();
     Buffers buffers;
     choose_layouts(buffers);
@@ -106,6 +84,31 @@ Weights::Weights(const Model& model, bool f32, SharedExecution shared, int threa
     allocate(buffers);
     load(threads);
     model_ = nullptr;
+}
+
+void Weights::plan_position(size_t position, const Slots& slots) {
+    std::set<Slot> planned;
+    for (const auto group : kGroups) {
+        const auto open = [&](Slot slot) { return slots.contains(slot) && !planned.contains(slot); };
+        if (!std::all_of(group.begin(), group.end(), open)) continue;
+        plan_group(position, group);
+        planned.insert(group.begin(), group.end());
+    }
+    std::set<Slot> matrix_biases;
+    for (const auto& [slot, expression] : slots) {
+        slots_.emplace(position, slot);
+        if (is_matrix(slot) && bias_of(slot)) matrix_biases.insert(*bias_of(slot));
+    }
+    for (const auto& [slot, expression] : slots) {
+        if (is_table(slot)) {
+            const std::string name = std::get<Dense>(expression).tensor;
+            place_tensors({{TensorRun{name, 0, 0}}}, false);
+            tables_[slot] = placed_.at(name).storage;
+        } else if (is_vector(slot) && !matrix_biases.contains(slot)) {
+            slot_vectors_[{position, slot}] =
+                add_vector(materialise(*model_, expression, slot), std::get<Dense>(expression).tensor);
+        }
+    }
 }
 
 // Tensors of a group that are not resident yet become one storage where type and input size agree.
@@ -208,6 +211,10 @@ void Weights::mark_partial_use() {
 
 void Weights::choose_layouts(Buffers& buffers) {
     const auto extra = extra_buffer_types();
+    const auto is_read_by_rows = [&](const Storage* storage) {
+        return std::any_of(tables_.begin(), tables_.end(),
+                           [&](const auto& table) { return table.second == storage; });
+    };
     for (auto& storage : storages_) {
         ggml_backend_buffer_type_t chosen = ggml_backend_cpu_buffer_type();
         const ggml_tensor* t = storage->tensor;
@@ -216,8 +223,8 @@ void Weights::choose_layouts(Buffers& buffers) {
         for (ggml_backend_buffer_type_t type : extra) {
             if (storage->needs_plain) break;
             const bool known_layout = is_repack(type) && eight_rows;
-            // Parts and embedding rows are read by us, so their layout must be one that we know.
-            if ((storage->used_in_parts || storage.get() == embedding_) && !known_layout) continue;
+            // Parts and rows of tables are read by us, so their layout must be one that we know.
+            if ((storage->used_in_parts || is_read_by_rows(storage.get())) && !known_layout) continue;
             if (!supports_product(type, t->type, t->ne[0], t->ne[1])) continue;
             chosen = type;
             storage->layout = known_layout ? Layout::q4_0x8 : Layout::opaque;
@@ -280,22 +287,34 @@ void Weights::allocate(const Buffers& buffers) {
     }
 }
 
-ggml_tensor* Weights::add_vector(const std::string& name) {
+ggml_tensor* Weights::add_vector(std::vector<float> data, const std::string& name) {
     ggml_tensor*& vector = vectors_[name];
     if (vector == nullptr) {
-        const TensorBytes bytes(model_->tensor(name));
-        std::vector<float> data(bytes.bytes().size() / sizeof(float));
-        memcpy(data.data(), bytes.bytes().data(), bytes.bytes().size());
         vector = ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, static_cast<int64_t>(data.size()));
         vector_data_.emplace_back(vector, std::move(data));
     }
     return vector;
 }
 
+void Weights::add_inverse_output_norms() {
+    const auto& expression = model_->topology.globals.at(Slot::output);
+    const Tensor& tensor = model_->tensor(std::get<Dense>(expression).tensor);
+    const TensorBytes bytes(tensor);
+    const size_t stride = row_bytes(tensor.type, tensor.row_elements());
+    std::vector<float> row(static_cast<size_t>(tensor.row_elements())), inverse;
+    for (size_t r = 0; r < static_cast<size_t>(tensor.rows()); ++r) {
+        dequantise(tensor.type, bytes.bytes().subspan(r * stride, stride), row);
+        double square = 0;
+        for (const float x : row) square += static_cast<double>(x) * x;
+        inverse.push_back(static_cast<float>(1.0 / std::max(std::sqrt(square), 1e-12)));
+    }
+    inverse_output_norms_ = add_vector(std::move(inverse), "output norms");
+}
+
 ggml_tensor* Weights::concatenated_bias(size_t position, std::span<const Slot> slots) {
-    if (position == kModelPosition) return nullptr;
-    const Topology& topology = model_->topology;
-    const auto has_bias = [&](Slot slot) { return topology.has(position, bias_of(slot)); };
+    const Slots& topology =
+        position == kModelPosition ? model_->topology.globals : model_->topology.positions[position];
+    const auto has_bias = [&](Slot slot) { return bias_of(slot) && topology.contains(*bias_of(slot)); };
     if (std::none_of(slots.begin(), slots.end(), has_bias)) return nullptr;
     std::vector<float> data;
     for (const Slot slot : slots) {
@@ -304,13 +323,10 @@ ggml_tensor* Weights::concatenated_bias(size_t position, std::span<const Slot> s
             data.resize(data.size() + rows, 0.0F);
             continue;
         }
-        const auto values = materialise(*model_, topology.at(position, bias_of(slot)), bias_of(slot));
+        const auto values = materialise(*model_, topology.at(*bias_of(slot)), *bias_of(slot));
         data.insert(data.end(), values.begin(), values.end());
     }
-    ggml_tensor* bias = ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, static_cast<int64_t>(data.size()));
-    vectors_[fmt::format("bias.{}.{}", position, slot_name(slots[0]))] = bias;
-    vector_data_.emplace_back(bias, std::move(data));
-    return bias;
+    return add_vector(std::move(data), fmt::format("bias.{}.{}", position, slot_name(slots[0])));
 }
 
 void Weights::load(int threads) {
@@ -327,12 +343,12 @@ void Weights::load_storage(Storage& storage, bool f32) {
     // Other layouts are made by ggml from the whole tensor.
     std::vector<std::byte> staged;
     std::byte* to = static_cast<std::byte*>(storage.tensor->data);
-    const MappedFile* file = model_->source != nullptr ? model_->source->file() : nullptr;
+    const SourceFiles* source = model_->source.get();
     if (!direct && storage.parts.size() == 1 && !f32) {
         const Tensor& tensor = model_->tensor(storage.parts[0]);
         const TensorBytes bytes(tensor);
         ggml_backend_tensor_set(storage.tensor, bytes.bytes().data(), 0, total);
-        if (file != nullptr && !tensor.mapped.empty()) file->release(tensor.mapped);
+        if (source != nullptr) source->release(tensor.mapped);
         return;
     }
     if (!direct) {
@@ -350,7 +366,7 @@ void Weights::load_storage(Storage& storage, bool f32) {
             memcpy(to, bytes.bytes().data(), bytes.bytes().size());
             to += bytes.bytes().size();
         }
-        if (file != nullptr && !tensor.mapped.empty()) file->release(tensor.mapped);
+        if (source != nullptr) source->release(tensor.mapped);
     }
     if (!direct) ggml_backend_tensor_set(storage.tensor, staged.data(), 0, total);
 }
@@ -359,17 +375,23 @@ const std::vector<LinearPlan>& Weights::linear(size_t position, std::span<const 
     return plans_.at({position, slots[0]});
 }
 
-ggml_tensor* Weights::vector(size_t position, Slot slot) const { return norms_.at({position, slot}); }
+bool Weights::has(size_t position, Slot slot) const { return slots_.contains({position, slot}); }
 
-void Weights::embedding(int32_t token, std::span<float> out) const {
-    const ggml_tensor* table = embedding_->tensor;
+ggml_tensor* Weights::vector(size_t position, Slot slot) const {
+    const auto found = slot_vectors_.find({position, slot});
+    return found == slot_vectors_.end() ? nullptr : found->second;
+}
+
+void Weights::table_row(Slot slot, int32_t row, std::span<float> out) const {
+    const Storage& storage = *tables_.at(slot);
+    const ggml_tensor* table = storage.tensor;
     const auto* base = static_cast<const std::byte*>(table->data);
-    if (embedding_->layout == Layout::q4_0x8) {
-        parts::dequantise_q4_0x8_row(base, token, out);
+    if (storage.layout == Layout::q4_0x8) {
+        parts::dequantise_q4_0x8_row(base, row, out);
         return;
     }
     const size_t stride = table->nb[1];
-    dequantise(static_cast<DType>(table->type), {base + static_cast<size_t>(token) * stride, stride}, out);
+    dequantise(static_cast<DType>(table->type), {base + static_cast<size_t>(row) * stride, stride}, out);
 }
 
 }  // namespace refold

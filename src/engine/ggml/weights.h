@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -64,11 +65,13 @@ public:
 
     // Plans for consecutive groups of `slots`, e.g. one for {q, k, v}, or three when their types differ.
     const std::vector<LinearPlan>& linear(size_t position, std::span<const Slot> slots) const;
-    // Norm weights and other vectors [n].
+    bool has(size_t position, Slot slot) const;
+    // Norm weights, their biases and other vectors [n]; null when the topology has none.
     ggml_tensor* vector(size_t position, Slot slot) const;
-    ggml_tensor* rope_frequencies() const { return rope_frequencies_; }
-    // Embedding of a token as floats.
-    void embedding(int32_t token, std::span<float> out) const;
+    // 1 / L2 norm of each row of the output (ModelConfig::norm_head); else null.
+    ggml_tensor* inverse_output_norms() const { return inverse_output_norms_; }
+    // A row of token_embd, position_embd or token_types as floats.
+    void table_row(Slot table, int32_t row, std::span<float> out) const;
 
     // Bytes of all resident weights; scratch is not part of it.
     uint64_t bytes() const { return bytes_; }
@@ -92,7 +95,9 @@ private:
     void allocate(const Buffers& buffers);
     void load(int threads);
     void load_storage(Storage& storage, bool f32);
-    ggml_tensor* add_vector(const std::string& name);
+    void plan_position(size_t position, const Slots& slots);
+    ggml_tensor* add_vector(std::vector<float> data, const std::string& name);
+    void add_inverse_output_norms();
     ggml_tensor* concatenated_bias(size_t position, std::span<const Slot> slots);
 
     const Model* model_;  // only while constructing
@@ -104,10 +109,11 @@ private:
     std::map<std::string, Placement> placed_;
     std::map<std::pair<size_t, Slot>, std::vector<LinearPlan>> plans_;  // by position and first slot
     std::map<std::string, ggml_tensor*> vectors_;
-    std::map<std::pair<size_t, Slot>, ggml_tensor*> norms_;
+    std::map<std::pair<size_t, Slot>, ggml_tensor*> slot_vectors_;
+    std::map<Slot, const Storage*> tables_;
+    std::set<std::pair<size_t, Slot>> slots_;
     std::vector<std::pair<ggml_tensor*, std::vector<float>>> vector_data_;
-    ggml_tensor* rope_frequencies_ = nullptr;
-    const Storage* embedding_ = nullptr;
+    ggml_tensor* inverse_output_norms_ = nullptr;
     uint64_t bytes_ = 0, scratch_bytes_ = 0;
 };
 

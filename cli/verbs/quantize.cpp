@@ -1,0 +1,67 @@
+#include <filesystem>
+
+#include "cli/help.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/verb.h"
+#include "core/progress.h"
+#include "core/text.h"
+#include "hub/resolve.h"
+#include "model/accounting.h"
+#include "model/quantised.h"
+
+namespace refold::cli {
+namespace {
+
+struct Arguments {
+    std::string model, type, embedding_type;
+    int threads = 0;
+    OutputOptions output;
+    ReportOptions report;
+};
+
+void quantise_file(const Arguments& a) {
+    QuantiseOptions options{quantisation_type(a.type), {}, a.threads};
+    if (!a.embedding_type.empty()) options.embedding_type = quantisation_type(a.embedding_type);
+    const std::string path = resolve_model(a.model);
+    const Model model = load_model(path);
+    check_output(a.output, path);
+    const Quantised quantised = quantise_model(model, options);
+    for (const std::string& fallback : quantised.fallbacks)
+        log("note: {}, as its rows are not whole {} blocks", fallback, name(options.type));
+    save_model(quantised.model, a.output.path, a.output.overwrite);
+    const uint64_t before = account(model).model.bytes, after = account(quantised.model).model.bytes;
+    if (a.report.json) {
+        print_json({{"output", a.output.path},
+                    {"type", name(options.type)},
+                    {"file_bytes", std::filesystem::file_size(a.output.path)},
+                    {"bytes", after},
+                    {"bytes_before", before},
+                    {"shared", model.has_sharing()},
+                    {"fallbacks", quantised.fallbacks}});
+        return;
+    }
+    print(fmt::format("{}: weights {} -> {}{}\n", a.output.path, format_bytes(before), format_bytes(after),
+                      model.has_sharing() ? ", sharing kept" : ""));
+}
+
+}  // namespace
+
+Action quantize_verb(CLI::App& app) {
+    auto a = std::make_shared<Arguments>();
+    add_model(app, a->model)->required();
+    app.add_option("--type", a->type, "f32, f16, bf16, q8_0, q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0, q3_k, q2_k")
+        ->type_name("TYPE")
+        ->required();
+    app.add_option("--embedding-type", a->embedding_type,
+                   "Type of embedding and output [q6_k for types below 6 bits, else the same]")
+        ->type_name("TYPE");
+    app.add_option("-t,--threads", a->threads, "Threads [all cores]")->type_name("N")->check(at_least(1));
+    add_output(app, a->output, "GGUF file to write")->required();
+    add_report_options(app, a->report);
+    add_examples(app, {"refold quantize small.gguf --type q8_0 -o small-q8_0.gguf",
+                       "refold quantize ./Llama-3.1-8B --type q4_k -o llama-q4_k.gguf --json"});
+    return [a] { quantise_file(*a); };
+}
+
+}  // namespace refold::cli

@@ -1,0 +1,143 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/error.h"
+#include "core/interrupt.h"
+#include "core/parallel.h"
+#include "engine/backend.h"
+#include "engine/positions.h"
+
+namespace refold {
+namespace {
+
+constexpr int kMaxThreads = 512;
+constexpr int64_t kDefaultContext = 4096;
+constexpr uint64_t kLogitsBytes = 64ULL << 20;  // bound on the logits of one step
+
+// Tokens of a sequence that the learned positions can tell apart; 0: no learned positions.
+int64_t learned_limit(const ModelConfig& config) {
+    return config.n_learned_positions - (config.padding_token ? *config.padding_token + 1 : 0);
+}
+
+EngineOptions checked(EngineOptions o, const ModelConfig& config) {
+    if (o.threads < 0 || o.threads > kMaxThreads)
+        fail(ErrorCode::usage, "engine", "threads must be 1 to {}, got {}", kMaxThreads, o.threads);
+    if (o.context < 0 || o.context > std::numeric_limits<int32_t>::max() / 2)
+        fail(ErrorCode::usage, "engine", "context out of range: {}", o.context);
+    if (o.chunk < 1) fail(ErrorCode::usage, "engine", "chunk must be at least 1, got {}", o.chunk);
+    if (o.threads == 0) o.threads = default_threads();
+    if (o.context == 0) o.context = std::min(config.context_length, kDefaultContext);
+    if (config.n_learned_positions > 0) o.context = std::min(o.context, learned_limit(config));
+    // An encoder sees its whole sequence at once.
+    if (!config.causal) o.chunk = o.context;
+    return o;
+}
+
+std::unique_ptr<Backend> make_backend(const Model& model, const EngineOptions& options) {
+    return options.kind == EngineKind::torch ? make_torch_backend(model, options)
+                                             : make_ggml_backend(model, options);
+}
+
+}  // namespace
+
+Engine::Engine(const Model& model, const EngineOptions& options)
+    : options_(checked(options, model.config)),
+      config_(model.config),
+      backend_(make_backend(model, options_)) {}
+Engine::~Engine() = default;
+
+void Engine::check(std::span<const int32_t> tokens) const {
+    if (tokens.empty()) fail(ErrorCode::usage, "engine", "no tokens given");
+    if (const auto count = static_cast<int64_t>(tokens.size()); length_ + count > options_.context) {
+        fail(ErrorCode::input, "engine",
+             "{} tokens do not fit: {} of {} are used - raise --context or shorten the text", count, length_,
+             options_.context);
+    }
+    for (const int32_t token : tokens) {
+        if (token < 0 || token >= config_.n_vocab)
+            fail(ErrorCode::input, "engine", "token id {} is not in the vocabulary of {}", token,
+                 config_.n_vocab);
+    }
+}
+
+std::span<const float> Engine::step(std::span<const int32_t> tokens, int64_t outputs,
+                                    int64_t sequence_length) {
+    check_interrupt();
+    const auto positions = positions_of(config_, tokens, length_);
+    const auto logits =
+        backend_->step({tokens, positions, {}, {}, length_, outputs, sequence_length});
+    length_ += static_cast<int64_t>(tokens.size());
+    return logits;
+}
+
+static void check_decoder(const ModelConfig& config) {
+    if (!config.causal)
+        fail(ErrorCode::usage, "engine", "'{}' is an encoder: it has no next token to predict",
+             config.family);
+}
+
+std::span<const float> Engine::evaluate(std::span<const int32_t> tokens) {
+    check_decoder(config_);
+    check(tokens);
+    const int64_t total = length_ + static_cast<int64_t>(tokens.size());
+    std::span<const float> logits;
+    const auto chunk = static_cast<size_t>(options_.chunk);
+    for (size_t first = 0; first < tokens.size(); first += chunk)
+        logits = step(tokens.subspan(first, std::min(chunk, tokens.size() - first)), 1, total);
+    return logits;
+}
+
+void Engine::evaluate_all(std::span<const int32_t> tokens, const LogitsSink& sink) {
+    check_decoder(config_);
+    check(tokens);
+    const int64_t total = length_ + static_cast<int64_t>(tokens.size());
+    const uint64_t row_bytes = static_cast<uint64_t>(config_.n_vocab) * sizeof(float);
+    const auto chunk = static_cast<size_t>(std::min<int64_t>(
+        options_.chunk, std::max<int64_t>(16, static_cast<int64_t>(kLogitsBytes / row_bytes))));
+    for (size_t first = 0; first < tokens.size(); first += chunk) {
+        const auto part = tokens.subspan(first, std::min(chunk, tokens.size() - first));
+        sink(first, step(part, static_cast<int64_t>(part.size()), total));
+    }
+}
+
+Encoding Engine::encode(const EncoderInput& input) {
+    if (config_.causal)
+        fail(ErrorCode::usage, "engine", "'{}' is a decoder: token types, masks and encoding need an encoder",
+             config_.family);
+    length_ = 0;
+    check(input.tokens);
+    const size_t count = input.tokens.size();
+    const auto check_values = [&](std::span<const int32_t> values, const char* what, int64_t limit) {
+        if (values.empty()) return;
+        if (values.size() != count)
+            fail(ErrorCode::input, "engine", "{} {} for {} tokens", values.size(), what, count);
+        for (const int32_t value : values) {
+            if (value < 0 || value >= limit)
+                fail(ErrorCode::input, "engine", "{} must be 0 to {}, got {}", what, limit - 1, value);
+        }
+    };
+    check_values(input.token_types, "token types", std::max<int64_t>(1, config_.n_token_types));
+    check_values(input.mask, "mask values", 2);
+    if (!input.mask.empty() && std::find(input.mask.begin(), input.mask.end(), 1) == input.mask.end())
+        fail(ErrorCode::input, "engine", "the mask hides all tokens");
+    const auto positions = positions_of(config_, input.tokens, 0);
+    const auto tokens = static_cast<int64_t>(count);
+    return backend_->encode({input.tokens, positions, input.token_types, input.mask, 0, tokens, tokens});
+}
+
+void Engine::truncate(int64_t length) {
+    if (length < 0 || length > length_)
+        fail(ErrorCode::usage, "engine", "cannot truncate {} tokens to {}", length_, length);
+    length_ = length;
+}
+
+int64_t Engine::length() const { return length_; }
+int64_t Engine::context() const { return options_.context; }
+int64_t Engine::n_vocab() const { return config_.n_vocab; }
+int Engine::threads() const { return options_.threads; }
+EngineMemory Engine::memory() const { return backend_->memory(); }
+void Engine::pause() { backend_->pause(); }
+
+}  // namespace refold

@@ -1,0 +1,45 @@
+#include "engine/torch/cache.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+namespace refold {
+
+static constexpr int64_t kFirstTokens = 256;
+
+TorchCache::TorchCache(const ModelConfig& config, size_t n_positions, int64_t context)
+    : positions_(n_positions), context_(context) {
+    const int64_t width = config.n_head_kv * config.head_dim;
+    for (auto& [keys, values] : positions_) {
+        keys = at::empty({0, width});
+        values = at::empty({0, width});
+    }
+}
+
+at::Tensor TorchCache::append(at::Tensor& stored, int64_t past, const at::Tensor& added) const {
+    const int64_t length = past + added.size(0);
+    if (length > stored.size(0)) {
+        const int64_t room = std::clamp(2 * length, std::min(kFirstTokens, context_), context_);
+        const at::Tensor grown = at::empty({room, stored.size(1)}, stored.options());
+        grown.narrow(0, 0, past).copy_(stored.narrow(0, 0, past));
+        stored = grown;
+    }
+    stored.narrow(0, past, added.size(0)).copy_(added);
+    return stored.narrow(0, 0, length);
+}
+
+std::pair<at::Tensor, at::Tensor> TorchCache::append(size_t position, int64_t past, const at::Tensor& k,
+                                                     const at::Tensor& v) {
+    auto& [keys, values] = positions_[position];
+    at::Tensor all_keys = append(keys, past, k);
+    return {std::move(all_keys), append(values, past, v)};
+}
+
+uint64_t TorchCache::bytes() const {
+    uint64_t bytes = 0;
+    for (const auto& [keys, values] : positions_) bytes += keys.nbytes() + values.nbytes();
+    return bytes;
+}
+
+}  // namespace refold

@@ -1,0 +1,17 @@
+// The torch engine is a library of its own, which the rest of refold loads when it is first asked for:
+// starting libtorch takes longer than most of what refold does without it.
+#pragma once
+
+#include "engine/backend.h"
+
+namespace refold::torch_plugin {
+
+inline constexpr const char* kLibrary = "librefold_torch.so";
+
+// Its two symbols. Both sides are of one version, so they exchange C++ objects.
+inline constexpr const char* kVersionSymbol = "refold_torch_version";
+using Version = const char*();
+inline constexpr const char* kMakeSymbol = "refold_torch_make_backend";
+using Make = Backend*(const Model& model, const EngineOptions& options);
+
+}  // namespace refold::torch_plugin

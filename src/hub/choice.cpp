@@ -1,0 +1,206 @@
+#include "hub/choice.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/error.h"
+#include "core/text.h"
+#include "hub/names.h"
+
+namespace refold::hub {
+namespace {
+
+using Names = std::span<const std::string>;
+
+constexpr const char* kConfig = "config.json";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kWeights = "model.safetensors";
+
+bool has(Names names, std::string_view name) { return std::ranges::find(names, name) != names.end(); }
+
+std::string lower(std::string text) {
+    std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+    return text;
+}
+
+std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+// Configuration and tokenizer.
+bool is_side_file(const std::string& path) {
+    static const std::set<std::string> kNames = {
+        kConfig,
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "tokenizer.model",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.json",
+        "vocab.txt",
+        "merges.txt",
+        "spiece.model",
+        "sentencepiece.bpe.model",
+        "chat_template.jinja",
+        "chat_template.json",
+    };
+    const bool is_template = path.starts_with("additional_chat_templates/") && path.ends_with(".jinja");
+    const bool is_tiktoken = path.find('/') == path.npos && path.ends_with(".tiktoken");
+    return kNames.contains(path) || is_template || is_tiktoken;
+}
+
+// ---- GGUF ----
+
+// A model of one GGUF file, or of several: "name-00001-of-00003.gguf", in order.
+struct Gguf {
+    std::vector<std::string> parts;
+    size_t total = 1;
+};
+
+// "a/name-00002-of-00003.gguf" as "a/name.gguf", with 3.
+std::pair<std::string, size_t> without_part(const std::string& path) {
+    constexpr size_t kTail = 20;  // "-00002-of-00003.gguf"
+    if (path.size() <= kTail) return {path, 1};
+    std::string tail = path.substr(path.size() - kTail);
+    size_t total = 0;
+    std::from_chars(tail.data() + 10, tail.data() + 15, total);
+    std::ranges::replace_if(
+        tail, [](unsigned char c) { return std::isdigit(c) != 0; }, '0');
+    if (tail != "-00000-of-00000.gguf" || total == 0) return {path, 1};
+    return {path.substr(0, path.size() - kTail) + ".gguf", total};
+}
+
+std::map<std::string, Gguf> gguf_models(Names names) {
+    std::map<std::string, Gguf> models;
+    for (const auto& name : names) {
+        if (!lower(name).ends_with(".gguf")) continue;
+        const auto [base, total] = without_part(name);
+        Gguf& model = models[base];
+        model.parts.push_back(name);
+        model.total = total;
+    }
+    std::erase_if(models, [](const auto& entry) { return entry.second.parts.size() != entry.second.total; });
+    for (auto& [base, model] : models) std::ranges::sort(model.parts);
+    return models;
+}
+
+// What comes with models as a GGUF file and is none: image projectors, importance matrices.
+bool is_companion(const std::string& path) {
+    const std::string name = lower(file_name(path));
+    return name.starts_with("mmproj") || name.find("imatrix") != name.npos;
+}
+
+// `quant` as a word of its own in `path`: Q4_K is neither in Q4_K_M nor in IQ4_K.
+bool has_word(const std::string& path, const std::string& quant) {
+    const std::string text = lower(path), word = lower(quant);
+    const auto is_inner = [&](size_t at) {
+        return at < text.size() &&
+               (std::isalnum(static_cast<unsigned char>(text[at])) != 0 || text[at] == '_');
+    };
+    for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
+        const bool starts = at == 0 || !is_inner(at - 1) || text[at - 1] == '_';
+        if (starts && !is_inner(at + word.size())) return true;
+    }
+    return false;
+}
+
+bool matches(const std::string& base, const Gguf& model, const std::string& wanted) {
+    if (wanted.empty()) return !is_companion(base);
+    if (lower(wanted).ends_with(".gguf")) {
+        const auto is_it = [&](const std::string& part) {
+            return part == wanted || file_name(part) == wanted;
+        };
+        return is_it(base) || std::ranges::any_of(model.parts, is_it);
+    }
+    return !is_companion(base) && has_word(base, wanted);
+}
+
+Choice choose_gguf(const std::map<std::string, Gguf>& models, const std::string& wanted) {
+    std::vector<std::string> found, all;
+    for (const auto& [base, model] : models) {
+        all.push_back(base);
+        if (matches(base, model, wanted)) found.push_back(base);
+    }
+    if (found.size() > 1) {
+        fail(ErrorCode::usage, "hub",
+             "{} GGUF files match{} - add one of them, or its type, behind a colon as in :Q4_K_M:\n  {}",
+             found.size(), wanted.empty() ? "" : " '" + wanted + "'", join(found, "\n  "));
+    }
+    if (found.empty()) {
+        return {.files = {},
+                .gguf = {},
+                .problem = all.empty() ? "it has no GGUF file"
+                                       : fmt::format("no GGUF file matches '{}'; it has\n  {}", wanted,
+                                                     join(all, "\n  "))};
+    }
+    const auto& parts = models.at(found.front()).parts;
+    return {.files = parts, .gguf = parts.front(), .problem = {}};
+}
+
+// ---- safetensors ----
+
+std::vector<std::string> indexed_files(const std::string& text) {
+    const auto json = nlohmann::json::parse(text, nullptr, false);
+    const auto map = json.is_object() ? json.find("weight_map") : json.end();
+    std::set<std::string> files;
+    if (json.is_object() && map != json.end() && map->is_object()) {
+        for (const auto& file : *map) {
+            const std::string path = file.is_string() ? file.get<std::string>() : "";
+            if (!is_safe_path(path)) {
+                fail(ErrorCode::input, "hub", "{} names '{}', which is not a path inside the repository",
+                     kIndex, quotable(file.is_string() ? path : "something that is no text"));
+            }
+            files.insert(path);
+        }
+    }
+    if (files.empty()) fail(ErrorCode::input, "hub", "{} is no index: it has no 'weight_map'", kIndex);
+    return {files.begin(), files.end()};
+}
+
+Choice choose_safetensors(Names names, const std::function<std::string(const std::string&)>& read) {
+    Choice choice;
+    std::ranges::copy_if(names, std::back_inserter(choice.files), is_side_file);
+    std::vector<std::string> weights;
+    if (has(names, kIndex)) {
+        weights = indexed_files(read(kIndex));
+        choice.files.emplace_back(kIndex);
+    } else if (has(names, kWeights)) {
+        weights = {kWeights};
+    } else {
+        std::ranges::copy_if(names, std::back_inserter(weights), [](const std::string& name) {
+            return name.ends_with(".safetensors") && name.find('/') == name.npos;
+        });
+    }
+    for (const auto& name : weights) {
+        // A shard that no index names: the index has not come yet.
+        if (!has(names, kIndex) && name.find("-of-") != name.npos) {
+            return {.files = {}, .gguf = {}, .problem = fmt::format("'{}' is missing", kIndex)};
+        }
+        if (!has(names, name))
+            return {.files = {}, .gguf = {}, .problem = fmt::format("'{}' is missing", name)};
+    }
+    if (weights.empty())
+        return {.files = {}, .gguf = {}, .problem = "it has no safetensors in its top folder"};
+    if (!has(names, kConfig)) {
+        return {.files = {}, .gguf = {}, .problem = fmt::format("'{}' is missing", kConfig)};
+    }
+    choice.files.insert(choice.files.end(), weights.begin(), weights.end());
+    return choice;
+}
+
+}  // namespace
+
+Choice choose_files(std::span<const std::string> names, const std::string& wanted,
+                    const std::function<std::string(const std::string& path)>& read) {
+    const auto models = gguf_models(names);
+    const bool has_safetensors = std::ranges::any_of(
+        names, [](const std::string& name) { return name.ends_with(".safetensors") || name == kIndex; });
+    if (!wanted.empty() || (!has_safetensors && !models.empty())) return choose_gguf(models, wanted);
+    if (has_safetensors) return choose_safetensors(names, read);
+    return {.files = {}, .gguf = {}, .problem = "it has neither safetensors nor GGUF files"};
+}
+
+}  // namespace refold::hub

@@ -1,0 +1,85 @@
+// GPT-NeoX and Pythia: LayerNorm, biases everywhere, partial rotation by halves, attention and FFN in parallel
+// (or one after the other); the checkpoint interleaves Q, K and V per head.
+#include "core/error.h"
+#include "model/families/common.h"
+#include "model/families/families.h"
+
+namespace refold {
+namespace {
+
+constexpr const char* kName = "gptneox";
+
+HfFields fields() {
+    HfFields names;
+    names.epsilon = "layer_norm_eps";
+    return names;
+}
+
+ModelConfig read_config(const GgufMetadata& metadata) {
+    const FamilyKeys keys(metadata, kName);
+    ModelConfig c = read_common(keys, NormKind::layer, Activation::gelu);
+    c.rope = read_rope(keys, c, RopeKind::halves);
+    c.parallel_residual = keys.boolean("use_parallel_residual", true);
+    return c;
+}
+
+void read_hf_config(const nlohmann::json& json, GgufMetadata& metadata) {
+    const HfConfig config(json);
+    FamilyWriter out(metadata, kName);
+    write_common(config, fields(), NormKind::layer, Activation::gelu, 1e-5, out);
+    write_rope(config, config.real("rotary_emb_base", 10000.0), out);
+    const int64_t head_dim = config.integer("hidden_size") / config.integer("num_attention_heads");
+    const double part = config.real("partial_rotary_factor", config.real("rotary_pct", 0.25));
+    out.integer("rope.dimension_count", static_cast<int64_t>(static_cast<double>(head_dim) * part));
+    out.boolean("use_parallel_residual", config.boolean("use_parallel_residual", true));
+}
+
+nlohmann::json write_hf_config(const Model& model) {
+    nlohmann::json out = hf_common(model, fields(), "GPTNeoXForCausalLM", "gpt_neox");
+    hf_rope(model, out);
+    out["rotary_emb_base"] = out["rope_theta"];
+    out["rotary_pct"] = static_cast<double>(model.config.rope.dims) / static_cast<double>(model.config.head_dim);
+    out["use_parallel_residual"] = model.config.parallel_residual;
+    out["attention_bias"] = model.topology.has(0, Slot::attn_q_bias);
+    return out;
+}
+
+}  // namespace
+
+const Family kGptNeoxFamily = {
+    .name = kName,
+    .position_slots =
+        {
+            {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "gpt_neox.layers.{}.input_layernorm.weight"},
+            {Slot::attn_norm_bias, "blk.{}.attn_norm.bias", true, "gpt_neox.layers.{}.input_layernorm.bias"},
+            {Slot::attn_q, "blk.{}.attn_q.weight", true, "gpt_neox.layers.{}.attention.query_key_value.weight", hf_qkv_per_head},
+            {Slot::attn_k, "blk.{}.attn_k.weight", true, "gpt_neox.layers.{}.attention.query_key_value.weight", hf_qkv_per_head},
+            {Slot::attn_v, "blk.{}.attn_v.weight", true, "gpt_neox.layers.{}.attention.query_key_value.weight", hf_qkv_per_head},
+            {Slot::attn_o, "blk.{}.attn_output.weight", true, "gpt_neox.layers.{}.attention.dense.weight"},
+            {Slot::attn_q_bias, "blk.{}.attn_q.bias", false, "gpt_neox.layers.{}.attention.query_key_value.bias", hf_qkv_per_head},
+            {Slot::attn_k_bias, "blk.{}.attn_k.bias", false, "gpt_neox.layers.{}.attention.query_key_value.bias", hf_qkv_per_head},
+            {Slot::attn_v_bias, "blk.{}.attn_v.bias", false, "gpt_neox.layers.{}.attention.query_key_value.bias", hf_qkv_per_head},
+            {Slot::attn_o_bias, "blk.{}.attn_output.bias", false, "gpt_neox.layers.{}.attention.dense.bias"},
+            {Slot::ffn_norm, "blk.{}.ffn_norm.weight", true, "gpt_neox.layers.{}.post_attention_layernorm.weight"},
+            {Slot::ffn_norm_bias, "blk.{}.ffn_norm.bias", true, "gpt_neox.layers.{}.post_attention_layernorm.bias"},
+            {Slot::ffn_up, "blk.{}.ffn_up.weight", true, "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight"},
+            {Slot::ffn_up_bias, "blk.{}.ffn_up.bias", true, "gpt_neox.layers.{}.mlp.dense_h_to_4h.bias"},
+            {Slot::ffn_down, "blk.{}.ffn_down.weight", true, "gpt_neox.layers.{}.mlp.dense_4h_to_h.weight"},
+            {Slot::ffn_down_bias, "blk.{}.ffn_down.bias", true, "gpt_neox.layers.{}.mlp.dense_4h_to_h.bias"},
+        },
+    .model_slots =
+        {
+            {Slot::token_embd, "token_embd.weight", true, "gpt_neox.embed_in.weight"},
+            {Slot::output_norm, "output_norm.weight", true, "gpt_neox.final_layer_norm.weight"},
+            {Slot::output_norm_bias, "output_norm.bias", true, "gpt_neox.final_layer_norm.bias"},
+            {Slot::output, "output.weight", true, "embed_out.weight", hf_plain, "token_embd.weight"},
+        },
+    .read_config = read_config,
+    .hf_model_types = {"gpt_neox"},
+    .hf_prefix = "gpt_neox.",
+    .read_hf_config = read_hf_config,
+    .write_hf_config = write_hf_config,
+    .fused_qkv = true,
+};
+
+}  // namespace refold

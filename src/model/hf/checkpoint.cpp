@@ -1,0 +1,313 @@
+#include "model/hf/checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/error.h"
+#include "core/text.h"
+#include "model/families/common.h"
+#include "model/hf/layout.h"
+#include "vocab/hf_vocab.h"
+
+namespace refold {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr const char* kRecordKey = "refold.checkpoint";
+
+json read_json(const fs::path& path) {
+    const json object = json::parse(read_text_file(path.string()), nullptr, false);
+    if (!object.is_object()) fail(ErrorCode::input, "checkpoint", "'{}' is not a JSON object", path.string());
+    return object;
+}
+
+std::optional<DType> float_type(const std::string& dtype) {
+    if (dtype == "F32") return DType::F32;
+    if (dtype == "F16") return DType::F16;
+    if (dtype == "BF16") return DType::BF16;
+    return std::nullopt;
+}
+
+bool aligned(std::span<const std::byte> bytes, DType type) {
+    return reinterpret_cast<uintptr_t>(bytes.data()) % block_bytes(type) == 0;
+}
+
+std::vector<float> as_floats(DType type, std::span<const std::byte> bytes) {
+    std::vector<float> values(bytes.size() / block_bytes(type));
+    dequantise(type, bytes, values);
+    return values;
+}
+
+std::vector<std::byte> as_bytes(std::span<const float> values) {
+    const auto bytes = std::as_bytes(values);
+    return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace
+
+// ---- files ----
+
+HfCheckpoint::HfCheckpoint(const std::string& folder) {
+    const fs::path index = fs::path(folder) / "model.safetensors.index.json";
+    const fs::path single = fs::path(folder) / "model.safetensors";
+    if (fs::exists(index)) {
+        const json object = read_json(index);
+        const auto map = object.find("weight_map");
+        if (map == object.end() || !map->is_object() || map->empty())
+            fail(ErrorCode::input, "checkpoint", "'{}' has no 'weight_map'", index.string());
+        std::set<std::string> shards;
+        for (const auto& [tensor, shard] : map->items()) {
+            if (!shard.is_string() || fs::path(shard.get<std::string>()).filename() != shard.get<std::string>())
+                fail(ErrorCode::input, "checkpoint", "'{}': tensor '{}' is not in a file of this folder, but in {}",
+                     index.string(), tensor, shard.dump());
+            shards.insert(shard);
+        }
+        for (const std::string& shard : shards) add_shard((fs::path(folder) / shard).string(), &*map, shard);
+    } else if (fs::exists(single)) {
+        add_shard(single.string(), nullptr, {});
+    } else {
+        const bool pickled = fs::exists(fs::path(folder) / "pytorch_model.bin") ||
+                             fs::exists(fs::path(folder) / "pytorch_model.bin.index.json");
+        fail(ErrorCode::io, "checkpoint",
+             "no model.safetensors and no model.safetensors.index.json in '{}'{}", folder,
+             pickled ? "; pytorch_model.bin is not read, as loading it runs code - convert it to safetensors" : "");
+    }
+    std::vector<std::shared_ptr<const MappedFile>> files;
+    for (auto& shard : shards_) {
+        files.push_back(std::move(shard.file));
+        for (const auto& [name, view] : shard.tensors) tensors_[name] = &view;
+    }
+    files_ = std::make_shared<const SourceFiles>(std::move(files));
+}
+
+void HfCheckpoint::add_shard(const std::string& path, const json* weight_map, const std::string& shard) {
+    if (!fs::exists(path))
+        fail(ErrorCode::io, "checkpoint", "shard '{}' is missing, which the index names - download it again", path);
+    shards_.push_back(read_safetensors(path));
+    if (weight_map == nullptr) return;
+    const auto& tensors = shards_.back().tensors;
+    for (const auto& [tensor, file] : weight_map->items()) {
+        if (file == shard && !tensors.contains(tensor))
+            fail(ErrorCode::input, "checkpoint", "tensor '{}' is not in shard '{}', where the index expects it", tensor,
+                 path);
+    }
+    for (const auto& [tensor, view] : tensors) {
+        if (!weight_map->contains(tensor) || (*weight_map)[tensor] != shard)
+            fail(ErrorCode::input, "checkpoint", "tensor '{}' of shard '{}' is not where the index expects it", tensor,
+                 path);
+    }
+}
+
+std::optional<HfCheckpoint::Found> HfCheckpoint::find(const char* names, const char* prefix,
+                                                      size_t position) const {
+    for (const std::string& name : hf_names(names, prefix, position)) {
+        if (const auto found = tensors_.find(name); found != tensors_.end()) return Found{name, found->second};
+    }
+    return std::nullopt;
+}
+
+// ---- directory -> model ----
+
+namespace {
+
+class HfReader {
+public:
+    explicit HfReader(const std::string& folder)
+        : folder_(folder), config_json_(with_older_fields(read_json(fs::path(folder) / "config.json"))), checkpoint_(folder) {}
+
+    Model read() {
+        const HfConfig config(config_json_);
+        model_.label = folder_;
+        model_.source = checkpoint_.files();
+        model_.family = &family_of(config);
+        model_.metadata.set("general.architecture", GgufValue::string(model_.family->name));
+        model_.metadata.set("general.name", GgufValue::string(fs::weakly_canonical(folder_).filename().string()));
+        model_.family->read_hf_config(config_json_, model_.metadata);
+        model_.family = &find_family(model_.metadata.string("general.architecture"));
+        model_.config = model_.family->read_config(model_.metadata);
+        read_tensors(config);
+        write_record();
+        if (!read_hf_vocabulary(folder_, model_.config.n_vocab, model_.metadata))
+            model_.metadata.set("tokenizer.ggml.model", GgufValue::string("none"));
+        validate(model_);
+        return std::move(model_);
+    }
+
+private:
+    static const Family& family_of(const HfConfig& config) {
+        const std::string type = config.string("model_type", "");
+        if (type.empty()) fail(ErrorCode::input, "config.json", "field 'model_type' is missing");
+        std::vector<std::string> known;
+        for (const Family* family : families()) {
+            for (const char* name : family->hf_model_types) {
+                if (type == name) return *family;
+                known.emplace_back(name);
+            }
+        }
+        fail(ErrorCode::unsupported, "config.json", "model_type '{}' is not supported; known: {}", type,
+             fmt::join(known, ", "));
+    }
+
+    void read_tensors(const HfConfig& config) {
+        const auto layers =
+            static_cast<size_t>(model_.metadata.integer(std::string(model_.family->name) + ".block_count"));
+        for (size_t p = 0; p < layers; ++p) {
+            for (const auto& slot : model_.family->position_slots) read_slot(slot, p);
+        }
+        const bool tied = config.boolean("tie_word_embeddings", model_.family->hf_tied);
+        for (const auto& slot : model_.family->model_slots) {
+            // A tied output that was stored all the same is the embedding again.
+            if (slot.slot == Slot::output && tied && slot.fallback != nullptr) continue;
+            if (slot.slot == Slot::output && !tied && slot.required && slot.fallback != nullptr &&
+                !checkpoint_.find(slot.hf, model_.family->hf_prefix, 0)) {
+                fail_missing(slot, 0);
+            }
+            if (slot.slot == Slot::rope_freqs) {
+                add_rope_factors(tensor_name(slot, 0));
+            } else {
+                read_slot(slot, 0);
+            }
+        }
+        model_.topology = implied_topology(
+            *model_.family, layers, [&](const std::string& name) { return model_.tensors.contains(name); });
+        check_biases(config);
+    }
+
+    [[noreturn]] void fail_missing(const SlotDescription& slot, size_t position) const {
+        fail(ErrorCode::input, "checkpoint", "tensor '{}' is missing ({} of family '{}')",
+             numbered(slot.hf, position), slot_name(slot.slot), model_.family->name);
+    }
+
+    void read_slot(const SlotDescription& slot, size_t position) {
+        const auto found = checkpoint_.find(slot.hf, model_.family->hf_prefix, position);
+        if (!found) {
+            if (slot.required && slot.fallback == nullptr) fail_missing(slot, position);
+            return;
+        }
+        const auto type = float_type(found->view->dtype);
+        if (!type)
+            fail(ErrorCode::unsupported, "checkpoint", "tensor '{}' has type {}, expected F32, F16 or BF16", found->name,
+                 found->view->dtype);
+        if (const auto expected = hf_shape(slot, model_.config); found->view->shape != expected) {
+            fail(ErrorCode::input, "checkpoint", "tensor '{}' has shape [{}], expected [{}] by config.json", found->name,
+                 fmt::join(found->view->shape, ", "), fmt::join(expected, ", "));
+        }
+        types_[found->name] = found->view->dtype;
+        const std::string name = tensor_name(slot, position);
+        model_.tensors[name] = is_vector(slot.slot) ? vector(slot, *found->view, *type, name)
+                                                    : matrix(slot, *found->view, *type);
+    }
+
+    Tensor matrix(const SlotDescription& slot, const SafetensorsView& view, DType type) const {
+        const SlotRows size = slot_rows(slot.slot, model_.config);
+        Tensor tensor{type, {size.width, size.rows}, {}, {}};
+        const size_t width = row_bytes(type, size.width);
+        const bool transposed = (slot.layout & hf_transposed) != 0;
+        const bool in_order = (slot.layout & (hf_rotary | hf_qkv_per_head)) == 0;
+        if (!transposed && in_order && aligned(view.data, type)) {
+            const int64_t first = hf_row(slot, model_.config, 0);
+            tensor.mapped = view.data.subspan(static_cast<size_t>(first) * width, static_cast<size_t>(size.rows) * width);
+            return tensor;
+        }
+        tensor.produce = [slot, size, width, transposed, type, data = view.data, columns = view.shape.back(),
+                          config = model_.config, files = checkpoint_.files()] {
+            std::vector<std::byte> out(static_cast<size_t>(size.rows) * width);
+            const size_t element = block_bytes(type);
+            for (int64_t row = 0; row < size.rows; ++row) {
+                const auto from = static_cast<size_t>(hf_row(slot, config, row));
+                std::byte* to = out.data() + static_cast<size_t>(row) * width;
+                if (!transposed) {
+                    memcpy(to, data.data() + from * width, width);
+                    continue;
+                }
+                for (size_t c = 0; c < static_cast<size_t>(size.width); ++c)
+                    memcpy(to + c * element, data.data() + (c * static_cast<size_t>(columns) + from) * element, element);
+            }
+            files->release(data);
+            return out;
+        };
+        return tensor;
+    }
+
+    // Norms and biases are float32 in GGUF.
+    Tensor vector(const SlotDescription& slot, const SafetensorsView& view, DType type, const std::string& name) {
+        const int64_t length = slot_rows(slot.slot, model_.config).rows;
+        const std::vector<float> stored = as_floats(type, view.data);
+        std::vector<float> values(static_cast<size_t>(length));
+        for (int64_t row = 0; row < length; ++row)
+            values[static_cast<size_t>(row)] = stored[static_cast<size_t>(hf_row(slot, model_.config, row))];
+        if ((slot.layout & hf_plus_one) != 0) {
+            for (float& value : values) value += 1.0F;
+            keep_if_lossy(values, view, type, name);
+        }
+        return {DType::F32, {length}, {}, [bytes = as_bytes(values)] { return bytes; }};
+    }
+
+    void keep_if_lossy(std::vector<float> values, const SafetensorsView& view, DType type, const std::string& name) {
+        for (float& value : values) value -= 1.0F;
+        const auto back = quantise(type, values, static_cast<int64_t>(values.size()));
+        if (std::equal(back.begin(), back.end(), view.data.begin(), view.data.end())) return;
+        auto array = std::make_shared<GgufArray>();
+        array->element = GgufType::U8;
+        array->count = view.data.size();
+        array->packed.assign(view.data.begin(), view.data.end());
+        model_.metadata.set(raw_vector_key(name), {GgufType::Array, std::move(array)});
+    }
+
+    void add_rope_factors(const std::string& name) {
+        const std::vector<float> factors = llama3_factors(config_json_, model_.config.rope.dims);
+        if (factors.empty()) return;
+        model_.tensors[name] = {DType::F32, {static_cast<int64_t>(factors.size())}, {}, [bytes = as_bytes(factors)] { return bytes; }};
+    }
+
+    // What config.json says about biases must agree with the tensors.
+    void check_biases(const HfConfig& config) const {
+        for (const auto& [field, slot] : {std::pair{"attention_bias", Slot::attn_q_bias}, {"mlp_bias", Slot::ffn_up_bias}}) {
+            if (!config.has(field)) continue;
+            const bool said = config.boolean(field, false), there = model_.topology.has(0, slot);
+            if (said != there)
+                fail(ErrorCode::input, "checkpoint", "config.json says '{}': {}, but the tensor of {} is {}", field, said,
+                     slot_name(slot), there ? "there" : "missing");
+        }
+    }
+
+    void write_record() {
+        const json record = {{"config", read_text_file((fs::path(folder_) / "config.json").string())}, {"types", types_}};
+        model_.metadata.set(kRecordKey, GgufValue::string(record.dump()));
+    }
+
+    std::string folder_;
+    json config_json_;
+    HfCheckpoint checkpoint_;
+    Model model_;
+    std::map<std::string, std::string> types_;
+};
+
+}  // namespace
+
+Model load_hf_model(const std::string& folder) {
+    try {
+        return HfReader(folder).read();
+    } catch (const Error& error) {
+        throw Error(error.code(), fmt::format("{} (in '{}')", error.what(), folder));
+    }
+}
+
+CheckpointRecord checkpoint_record(const GgufMetadata& metadata) {
+    if (!metadata.has(kRecordKey)) return {};
+    const json record = json::parse(metadata.string(kRecordKey), nullptr, false);
+    try {
+        return {record.at("config"), record.at("types")};
+    } catch (const json::exception&) {
+        fail(ErrorCode::input, "checkpoint", "key '{}' is malformed", kRecordKey);
+    }
+}
+
+std::string raw_vector_key(const std::string& tensor) { return std::string(kRecordKey) + ".raw." + tensor; }
+
+}  // namespace refold

@@ -1,0 +1,52 @@
+// Hugging Face directories: config.json, safetensors (one file or shards with an index), tokenizer files.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "io/safetensors.h"
+#include "model/model.h"
+
+namespace refold {
+
+// The tensors of a directory, mapped.
+class HfCheckpoint {
+public:
+    // Throws Error(io) for missing files, Error(input) for an index or shard that is malformed or does not
+    // fit the other.
+    explicit HfCheckpoint(const std::string& folder);
+
+    struct Found {
+        std::string name;
+        const SafetensorsView* view = nullptr;
+    };
+    // A tensor by the name of a slot's description ("|" separates alternatives) at a position: as given,
+    // without `prefix`, or with the old names gamma and beta. Nothing when there is none.
+    std::optional<Found> find(const char* names, const char* prefix, size_t position) const;
+
+    std::shared_ptr<const SourceFiles> files() const { return files_; }
+
+private:
+    void add_shard(const std::string& path, const nlohmann::json* weight_map, const std::string& shard);
+    std::vector<SafetensorsFile> shards_;
+    std::map<std::string, const SafetensorsView*> tensors_;
+    std::shared_ptr<const SourceFiles> files_;
+};
+
+// A directory as a model, as if it had been converted to GGUF: tensors are views of the mapped shards where
+// the layouts agree, and are rearranged when read where they do not. What is needed to write the directory
+// again (config.json, tensor names and types) is kept under "refold.checkpoint".
+// Throws Error(io), Error(input), Error(unsupported) naming file, field or tensor.
+Model load_hf_model(const std::string& folder);
+
+// What load_hf_model kept; empty for models that did not come from a directory.
+struct CheckpointRecord {
+    std::string config;                        // text of config.json
+    std::map<std::string, std::string> types;  // tensor name -> element type
+};
+CheckpointRecord checkpoint_record(const GgufMetadata& metadata);
+// The original bytes of a vector whose GGUF form (1 + weight) cannot be turned back exactly.
+std::string raw_vector_key(const std::string& tensor);
+
+}  // namespace refold

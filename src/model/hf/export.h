@@ -1,0 +1,30 @@
+// A model as a Hugging Face directory that transformers loads.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "model/model.h"
+
+namespace refold {
+
+struct HfExportOptions {
+    bool overwrite = false;
+    // Element type of all tensors: F32, F16 or BF16. Not given: as stored (norms as the checkpoint had them);
+    // float32 for what is quantised, which float32 holds exactly.
+    std::optional<DType> type;
+    uint64_t shard_bytes = 5'000'000'000;  // transformers' default
+};
+
+struct HfExport {
+    uint64_t bytes = 0;  // of the tensors
+    size_t tensors = 0, files = 0;
+};
+
+// Writes config.json, model.safetensors (or shards with an index) and the tokenizer's files: those of the
+// directory that the model came from, else rebuilt from its vocabulary. Sharing is materialised; a model that
+// came from a directory unchanged goes out with the same tensors, bit for bit. Atomic.
+// Throws Error(unsupported) naming what the family's configuration cannot express.
+HfExport save_hf_model(const Model& model, const std::string& folder, const HfExportOptions& options);
+
+}  // namespace refold

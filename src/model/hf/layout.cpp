@@ -1,0 +1,72 @@
+#include "model/hf/layout.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace refold {
+
+SlotRows slot_rows(Slot slot, const ModelConfig& config) {
+    const SlotShape shape = slot_shape(slot, config);
+    return is_vector(slot) ? SlotRows{shape.in, 1} : SlotRows{shape.out, shape.in};
+}
+
+// 0, 1, 2 for Q, K, V.
+static int64_t part_of(Slot slot) {
+    switch (slot) {
+        case Slot::attn_q:
+        case Slot::attn_q_bias: return 0;
+        case Slot::attn_k:
+        case Slot::attn_k_bias: return 1;
+        case Slot::attn_v:
+        case Slot::attn_v_bias: return 2;
+        default: fail(ErrorCode::internal, "model", "{} is no part of QKV", slot_name(slot));
+    }
+}
+
+int64_t hf_row(const SlotDescription& slot, const ModelConfig& config, int64_t row) {
+    const int64_t head_dim = config.head_dim;
+    if ((slot.layout & hf_rotary) != 0) {
+        const int64_t head = row / head_dim, within = row % head_dim;
+        row = head * head_dim + within % 2 * (head_dim / 2) + within / 2;
+    }
+    if ((slot.layout & hf_qkv_blocks) != 0) {
+        const int64_t part = part_of(slot.slot);
+        if (part > 0) row += config.n_head * head_dim;
+        if (part > 1) row += config.n_head_kv * head_dim;
+    }
+    if ((slot.layout & hf_qkv_per_head) != 0)
+        row = (row / head_dim * 3 + part_of(slot.slot)) * head_dim + row % head_dim;
+    return row;
+}
+
+std::vector<int64_t> hf_shape(const SlotDescription& slot, const ModelConfig& config) {
+    SlotRows rows = slot_rows(slot.slot, config);
+    if ((slot.layout & (hf_qkv_blocks | hf_qkv_per_head)) != 0)
+        rows.rows = (config.n_head + 2 * config.n_head_kv) * config.head_dim;
+    if (is_vector(slot.slot)) return {rows.rows};
+    if ((slot.layout & hf_transposed) != 0) return {rows.width, rows.rows};
+    return {rows.rows, rows.width};
+}
+
+std::vector<std::string> hf_names(const char* names, const char* prefix, size_t position) {
+    std::vector<std::string> out;
+    std::string_view rest = names;
+    while (!rest.empty()) {
+        const size_t end = std::min(rest.find('|'), rest.size());
+        const std::string name = numbered(std::string(rest.substr(0, end)).c_str(), position);
+        rest.remove_prefix(std::min(end + 1, rest.size()));
+        out.push_back(name);
+        if (name.starts_with(prefix)) out.push_back(name.substr(strlen(prefix)));
+    }
+    for (size_t i = 0, count = out.size(); i < count; ++i) {
+        std::string old = out[i];
+        for (const auto& [now, before] : {std::pair{"LayerNorm.weight", "LayerNorm.gamma"}, {"LayerNorm.bias", "LayerNorm.beta"}}) {
+            if (old.ends_with(now)) out.push_back(old.substr(0, old.size() - strlen(now)) + before);
+        }
+    }
+    return out;
+}
+
+}  // namespace refold

@@ -1,0 +1,112 @@
+#include "model/quantised.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include "core/error.h"
+#include "core/parallel.h"
+#include "core/text.h"
+
+namespace refold {
+namespace {
+
+// From small to large: a tensor that a type does not fit gets the next one that does.
+constexpr std::array kTypes = {DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q4_0, DType::Q4_1, DType::Q5_K,
+                               DType::Q5_0, DType::Q5_1, DType::Q6_K, DType::Q8_0, DType::F16,  DType::BF16,
+                               DType::F32};
+
+bool is_small(DType type) {
+    return block_elements(type) > 1 && type != DType::Q8_0 && type != DType::Q6_K;
+}
+
+// What a stored tensor is used for.
+struct Use {
+    bool matrix = false, embedding = false;
+    int64_t unit = 0;  // rows are read in pieces of a multiple of this many elements
+};
+
+std::map<std::string, Use> uses_of(const Model& model) {
+    std::map<std::string, Use> uses;
+    const auto add = [&](Slot slot, const Expression& expression) {
+        for (const auto& name : tensors_of(expression)) {
+            Use& use = uses[name];
+            use.matrix |= is_matrix(slot) || slot == Slot::token_embd;
+            use.embedding |= slot == Slot::token_embd || slot == Slot::output;
+            use.unit = std::gcd(use.unit, model.tensor(name).row_elements());
+        }
+        const auto* heads = std::get_if<Heads>(&expression);
+        if (heads == nullptr || !heads_are_columns(slot)) return;
+        for (const auto& run : heads->runs) {
+            Use& use = uses[run.tensor];
+            use.unit = std::gcd(use.unit, std::gcd(run.first, run.count) * model.config.head_dim);
+        }
+    };
+    for (const auto& slots : model.topology.positions) {
+        for (const auto& [slot, expression] : slots) add(slot, expression);
+    }
+    for (const auto& [slot, expression] : model.topology.globals) add(slot, expression);
+    return uses;
+}
+
+DType fitting(DType wanted, int64_t unit) {
+    auto type = std::find(kTypes.begin(), kTypes.end(), wanted);
+    while (unit % block_elements(*type) != 0) ++type;
+    return *type;
+}
+
+// In pieces of rows: floats of a large table are never all in memory.
+std::vector<std::byte> requantise(const Tensor& source, DType type, int threads) {
+    constexpr int64_t kPieceElements = int64_t{1} << 20;
+    const int64_t width = source.row_elements(), rows = source.rows(),
+                  piece = std::max<int64_t>(1, kPieceElements / width);
+    const size_t from = row_bytes(source.type, width), to = row_bytes(type, width);
+    const TensorBytes bytes(source);
+    std::vector<std::byte> out(to * static_cast<size_t>(rows));
+    parallel_for((rows + piece - 1) / piece, threads, [&](int64_t i) {
+        const int64_t first = i * piece, count = std::min(piece, rows - first);
+        std::vector<float> values(static_cast<size_t>(count * width));
+        dequantise(source.type,
+                   bytes.bytes().subspan(static_cast<size_t>(first) * from, static_cast<size_t>(count) * from), values);
+        const auto packed = quantise(type, values, width);
+        memcpy(out.data() + static_cast<size_t>(first) * to, packed.data(), packed.size());
+    });
+    return out;
+}
+
+}  // namespace
+
+DType quantisation_type(const std::string& given) {
+    std::string upper = given;
+    std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
+    std::vector<std::string> known;
+    for (const DType type : kTypes) {
+        if (upper == name(type)) return type;
+        known.push_back(name(type));
+    }
+    fail(ErrorCode::usage, "quantize", "unknown type '{}'; {}", given, suggestion(upper, known));
+}
+
+Quantised quantise_model(const Model& model, const QuantiseOptions& options) {
+    const DType embedding_type =
+        options.embedding_type.value_or(is_small(options.type) ? DType::Q6_K : options.type);
+    const int threads = options.threads > 0 ? options.threads : default_threads();
+    Quantised out{model, {}};
+    for (const auto& [tensor_name, use] : uses_of(model)) {
+        if (!use.matrix) continue;
+        const Tensor& source = model.tensor(tensor_name);
+        const DType wanted = use.embedding ? embedding_type : options.type, type = fitting(wanted, use.unit);
+        if (type != wanted) out.fallbacks.push_back(fmt::format("{}: {}", tensor_name, name(type)));
+        if (type == source.type) continue;
+        Tensor& tensor = out.model.tensors.at(tensor_name);
+        tensor = {type, source.shape, {}, [source, type, threads, files = model.source] {
+                      auto bytes = requantise(source, type, threads);
+                      if (files) files->release(source.mapped);
+                      return bytes;
+                  }};
+    }
+    return out;
+}
+
+}  // namespace refold

@@ -1,0 +1,163 @@
+#include "text/llama_vocabulary.h"
+
+#include <gguf.h>
+#include <llama.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <unordered_set>
+
+#include "core/error.h"
+#include "io/ggml_log.h"
+#include "text/llama_log.h"
+
+namespace refold {
+namespace {
+
+LlamaModel load(const std::string& path, const std::string& label) {
+    init_llama();
+    clear_ggml_errors();
+    ggml_backend_dev_t no_devices[] = {nullptr};
+    llama_model_params params = llama_model_default_params();
+    params.devices = no_devices;
+    params.n_gpu_layers = 0;
+    params.load_mode = LLAMA_LOAD_MODE_MMAP;
+    params.vocab_only = true;
+    LlamaModel model(llama_model_load_from_file(path.c_str(), params));
+    if (!model) {
+        fail(ErrorCode::unsupported, "tokenizer", "no usable tokenizer in '{}': {}", label, ggml_errors());
+    }
+    if (llama_vocab_type(llama_model_get_vocab(model.get())) == LLAMA_VOCAB_TYPE_NONE) {
+        fail(ErrorCode::unsupported, "tokenizer", "'{}' has no tokenizer (tokenizer.ggml.model is 'none')",
+             label);
+    }
+    return model;
+}
+
+// libllama ends the process when two tokens are the same.
+void check_tokens(const GgufMetadata& metadata, const std::string& label) {
+    const GgufValue* value = metadata.find("tokenizer.ggml.tokens");
+    const auto* array =
+        value == nullptr ? nullptr : std::get_if<std::shared_ptr<const GgufArray>>(&value->value);
+    if (array == nullptr || (*array)->element != GgufType::String) {
+        fail(ErrorCode::unsupported, "tokenizer", "'{}' has no tokenizer (in GGUF: tokenizer.ggml.tokens; in a directory: tokenizer.json, "
+             "tokenizer.model, vocab.json with merges.txt, or vocab.txt)",
+             label);
+    }
+    std::unordered_set<std::string_view> seen;
+    for (const std::string& token : (*array)->strings) {
+        const std::string_view seen_by_llama = token.c_str();  // up to a zero byte
+        if (!seen_by_llama.empty() && !seen.insert(seen_by_llama).second) {
+            fail(ErrorCode::input, "tokenizer", "'{}': token '{}' is there twice in tokenizer.ggml.tokens",
+                 label, token);
+        }
+    }
+}
+
+void set_array(gguf_context* file, const std::string& key, const GgufArray& array) {
+    if (array.element != GgufType::String) {
+        gguf_set_arr_data(file, key.c_str(), static_cast<gguf_type>(array.element), array.packed.data(),
+                          array.count);
+        return;
+    }
+    std::vector<const char*> strings;
+    for (const auto& text : array.strings) strings.push_back(text.c_str());
+    gguf_set_arr_str(file, key.c_str(), strings.data(), strings.size());
+}
+
+void set_value(gguf_context* file, const std::string& key, const GgufValue& value) {
+    const char* const name = key.c_str();
+    switch (value.type) {
+        case GgufType::String:
+            gguf_set_val_str(file, name, std::get<std::string>(value.value).c_str());
+            break;
+        case GgufType::Bool: gguf_set_val_bool(file, name, std::get<bool>(value.value)); break;
+        case GgufType::Array:
+            set_array(file, key, *std::get<std::shared_ptr<const GgufArray>>(value.value));
+            break;
+        // libllama takes all of its tokenizer's integers as 32 bits.
+        case GgufType::U8:
+        case GgufType::U16:
+        case GgufType::U32:
+        case GgufType::U64:
+            gguf_set_val_u32(file, name, static_cast<uint32_t>(std::get<uint64_t>(value.value)));
+            break;
+        default: break;  // no key of a tokenizer
+    }
+}
+
+std::vector<char> vocabulary_file(const GgufMetadata& metadata) {
+    const std::unique_ptr<gguf_context, decltype(&gguf_free)> file(gguf_init_empty(), gguf_free);
+    gguf_set_val_str(file.get(), "general.architecture", "llama");
+    for (const auto& [key, value] : metadata.entries()) {
+        if (key.starts_with("tokenizer.")) set_value(file.get(), key, value);
+    }
+    std::vector<char> bytes(gguf_get_meta_size(file.get()));
+    gguf_get_meta_data(file.get(), bytes.data());
+    return bytes;
+}
+
+// A file without a name, or with one that is removed at the end where the system has none without.
+class TemporaryFile {
+public:
+    explicit TemporaryFile(std::span<const char> bytes)
+        : descriptor_(memfd_create("refold-vocabulary", MFD_CLOEXEC)) {
+        path_ = "/proc/self/fd/" + std::to_string(descriptor_);
+        if (descriptor_ < 0 || access(path_.c_str(), R_OK) != 0) open_named();
+        while (!bytes.empty()) {
+            const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+            if (written < 0 && errno == EINTR) continue;
+            if (written < 0) {
+                fail(ErrorCode::io, "tokenizer", "cannot write the vocabulary to '{}': {}", path_,
+                     strerror(errno));
+            }
+            bytes = bytes.subspan(static_cast<size_t>(written));
+        }
+    }
+    ~TemporaryFile() {
+        if (named_) unlink(path_.c_str());
+        if (descriptor_ >= 0) close(descriptor_);
+    }
+    TemporaryFile(const TemporaryFile&) = delete;
+    TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+    const std::string& path() const { return path_; }
+
+private:
+    void open_named() {
+        if (descriptor_ >= 0) close(descriptor_);
+        path_ = (std::filesystem::temp_directory_path() / "refold-vocabulary-XXXXXX").string();
+        descriptor_ = mkstemp(path_.data());
+        if (descriptor_ < 0) {
+            fail(ErrorCode::io, "tokenizer", "cannot create '{}': {}", path_, strerror(errno));
+        }
+        named_ = true;
+    }
+
+    int descriptor_ = -1;
+    bool named_ = false;
+    std::string path_;
+};
+
+}  // namespace
+
+void LlamaModelDeleter::operator()(llama_model* model) const { llama_model_free(model); }
+
+LlamaModel load_llama_vocabulary(const std::string& path) {
+    if (access(path.c_str(), R_OK) != 0) {
+        fail(ErrorCode::io, "tokenizer", "cannot open '{}': {}", path, strerror(errno));
+    }
+    return load(path, path);
+}
+
+LlamaModel load_llama_vocabulary(const GgufMetadata& metadata, const std::string& label) {
+    check_tokens(metadata, label);
+    const std::vector<char> bytes = vocabulary_file(metadata);
+    const TemporaryFile file(bytes);
+    return load(file.path(), label);
+}
+
+}  // namespace refold

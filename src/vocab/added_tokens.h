@@ -1,0 +1,68 @@
+// Added tokens: texts that are one token wherever they stand ("<|im_start|>"), and the cutting of a text at
+// them by the rules of Hugging Face's tokenizers.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vocab/json_view.h"
+#include "vocab/normalizer.h"
+
+namespace refold {
+
+struct AddedToken {
+    int32_t id = 0;
+    std::string content;
+    bool single_word = false;  // not inside a word
+    bool lstrip = false;       // takes the white space before it
+    bool rstrip = false;       // takes the white space behind it
+    bool normalized = true;    // is looked for in the normalised text
+    bool special = false;      // no text: a control token
+};
+
+// `json` is one element of "added_tokens" or of "added_tokens_decoder".
+AddedToken read_added_token(const JsonView& json, int32_t id);
+Json to_json(const AddedToken& token);
+
+// A part of a text: a token, or text to encode (token < 0).
+struct TextPart {
+    int32_t token = -1;
+    std::string text;
+    bool at_start = false;  // starts where the whole text starts
+};
+
+class AddedTokens {
+public:
+    AddedTokens() = default;
+    AddedTokens(std::vector<AddedToken> tokens, const Normalizer& normalizer);
+
+    // Cuts `text` at the tokens and normalises what is between them. Special tokens stay text unless
+    // `parse_special`.
+    std::vector<TextPart> split(const std::string& text, const Normalizer& normalizer,
+                                bool parse_special) const;
+    // nullptr when `id` is no added token.
+    const AddedToken* find(int32_t id) const;
+    const std::vector<AddedToken>& all() const { return tokens_; }
+
+private:
+    // Texts to look for, longest first among those that start alike.
+    struct Patterns {
+        std::map<std::string, size_t, std::greater<>> index;  // content -> number of the token
+        std::vector<bool> first_bytes = std::vector<bool>(256);
+        size_t longest = 0;
+    };
+    void add(Patterns& patterns, const std::string& content, size_t token) const;
+    void split(const Patterns& patterns, const TextPart& part, bool parse_special,
+               std::vector<TextPart>& out) const;
+    const std::pair<const std::string, size_t>* longest_at(const Patterns& patterns,
+                                                           std::string_view text) const;
+
+    std::vector<AddedToken> tokens_;
+    std::map<int32_t, size_t> by_id_;
+    Patterns raw_, normalised_;
+};
+
+}  // namespace refold

@@ -1,0 +1,121 @@
+#include "vocab/normalizer.h"
+
+#include <map>
+
+#include "core/error.h"
+#include "vocab/unicode.h"
+
+namespace refold {
+namespace {
+
+std::string replace_all(const std::string& text, const std::string& from, const std::string& to) {
+    std::string out;
+    size_t at = 0;
+    for (size_t hit; (hit = text.find(from, at)) != std::string::npos; at = hit + from.size()) {
+        out.append(text, at, hit - at).append(to);
+    }
+    return out.append(text, at);
+}
+
+std::string strip(const std::string& text, bool left, bool right) {
+    const std::u32string points = to_code_points(text);
+    size_t begin = 0, end = points.size();
+    while (left && begin < end && is_white_space(points[begin])) ++begin;
+    while (right && end > begin && is_white_space(points[end - 1])) --end;
+    std::string out;
+    for (size_t i = begin; i < end; ++i) append_utf8(out, points[i]);
+    return out;
+}
+
+std::string clean_text(const std::string& text) {
+    std::string out;
+    for (const char32_t c : to_code_points(text)) {
+        if (c == 0 || c == 0xFFFD || is_bert_control(c)) continue;
+        append_utf8(out, is_white_space(c) ? U' ' : c);
+    }
+    return out;
+}
+
+std::string remove(const std::string& text, bool (*is_removed)(char32_t)) {
+    std::string out;
+    for (const char32_t c : to_code_points(text)) {
+        if (!is_removed(c)) append_utf8(out, c);
+    }
+    return out;
+}
+
+std::string space_ideographs(const std::string& text) {
+    std::string out;
+    for (const char32_t c : to_code_points(text)) {
+        const bool ideograph = is_cjk_ideograph(c);
+        if (ideograph) out += ' ';
+        append_utf8(out, c);
+        if (ideograph) out += ' ';
+    }
+    return out;
+}
+
+}  // namespace
+
+Normalizer::Normalizer(const JsonView& json) { add(json, 0); }
+
+void Normalizer::add(const JsonView& json, int depth) {
+    static const std::map<std::string, NormalForm> forms{{"NFC", NormalForm::nfc},
+                                                         {"NFD", NormalForm::nfd},
+                                                         {"NFKC", NormalForm::nfkc},
+                                                         {"NFKD", NormalForm::nfkd}};
+    const std::string type = json.at("type").string();
+    if (const auto form = forms.find(type); form != forms.end()) {
+        steps_.emplace_back([form = form->second](const std::string& t) { return normalise(t, form); });
+    } else if (type == "Sequence" && depth < 8) {
+        const JsonView parts = json.at("normalizers");
+        for (size_t i = 0; i < parts.array().size(); ++i) add(parts.at(i), depth + 1);
+    } else if (type == "Lowercase") {
+        steps_.emplace_back(lower_case);
+    } else if (type == "StripAccents") {
+        steps_.emplace_back([](const std::string& t) { return remove(t, is_mark); });
+    } else if (type == "Strip") {
+        const bool left = json.boolean("strip_left", true), right = json.boolean("strip_right", true);
+        steps_.emplace_back([left, right](const std::string& t) { return strip(t, left, right); });
+    } else if (type == "Prepend") {
+        prepends_ = true;
+        steps_.emplace_back(
+            [text = json.at("prepend").string()](const std::string& t) { return t.empty() ? t : text + t; });
+    } else if (type == "Replace") {
+        add_replace(json);
+    } else if (type == "BertNormalizer") {
+        add_bert(json);
+    } else {
+        fail(ErrorCode::unsupported, "tokenizer", "{}: the normalizer {} is not known", json.where(),
+             json.json().dump());
+    }
+}
+
+void Normalizer::add_replace(const JsonView& json) {
+    const auto pattern = json.at("pattern").find("String");
+    if (!pattern || pattern->string().empty()) {
+        fail(ErrorCode::unsupported, "tokenizer", "{}: only a plain text can be replaced, got {}",
+             json.where(), json.json().dump());
+    }
+    const std::string from = pattern->string(), to = json.at("content").string();
+    if (from == " " && to.find(' ') == std::string::npos) replaces_spaces_ = true;
+    steps_.emplace_back([from, to](const std::string& t) { return replace_all(t, from, to); });
+}
+
+void Normalizer::add_bert(const JsonView& json) {
+    const bool lower = json.boolean("lowercase", true);
+    if (json.boolean("clean_text", true)) steps_.emplace_back(clean_text);
+    if (json.boolean("handle_chinese_chars", true)) steps_.emplace_back(space_ideographs);
+    if (json.boolean("strip_accents", lower)) {
+        steps_.emplace_back(
+            [](const std::string& t) { return remove(normalise(t, NormalForm::nfd), is_bert_accent); });
+    }
+    if (lower) steps_.emplace_back(lower_case);
+}
+
+std::string Normalizer::operator()(std::string text) const {
+    for (const auto& step : steps_) text = step(std::move(text));
+    return text;
+}
+
+}  // namespace refold

@@ -1,0 +1,147 @@
+#include "vocab/pre_tokenizers.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/error.h"
+
+namespace refold {
+namespace {
+
+constexpr const char* kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr const char* kLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kQwen2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kDeepSeek3 =
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
+    " ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
+constexpr const char* kDigits = "digits";  // no pattern: the pre-tokenizer Digits, one by one
+// The patterns above match every character, so that keeping the matches is the same as cutting at them.
+bool is_complete(const std::string& pattern) {
+    return pattern == kGpt2 || pattern == kLlama3 || pattern == kQwen2;
+}
+
+struct Known {
+    const char* name;
+    std::vector<std::string> steps;
+    bool ignore_merges = false;
+};
+
+// The first of equal ones is the name that is written.
+const std::vector<Known>& known() {
+    static const std::vector<Known> table{
+        {"gpt-2", {kGpt2}},
+        {"roberta-bpe", {kGpt2}},
+        {"olmo", {kGpt2}},
+        {"mpt", {kGpt2}},
+        {"phi-2", {kGpt2}},
+        {"llama-bpe", {kLlama3}, true},
+        {"llama3", {kLlama3}, true},
+        {"smaug-bpe", {kLlama3}},
+        {"dbrx", {kLlama3}},
+        {"qwen2", {kQwen2}},
+        {"deepseek-r1-qwen", {kQwen2}},
+        {"stablelm2", {kQwen2}},
+        {"smollm", {kDigits, kGpt2}},
+        {"starcoder", {kDigits, kGpt2}},
+        {"refact", {kDigits, kGpt2}},
+        {"command-r", {kDigits, kGpt2}},
+        {"codeshell", {kDigits, kGpt2}},
+        {"deepseek-coder", {"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", "[一-龥ࠀ-一가-\uD7FF]+", kDigits}},
+        {"deepseek-v3", {R"(\p{N}{1,3})", "[一-龥\u3040-ゟ゠-ヿ]+", kDeepSeek3}},
+    };
+    return table;
+}
+
+struct Steps {
+    std::vector<std::string> patterns;
+    bool byte_level = false;
+    bool add_prefix_space = false;
+    bool known = true;
+};
+
+void add_split(const JsonView& json, Steps& steps) {
+    const auto regex = json.at("pattern").find("Regex");
+    const std::string pattern = regex ? regex->string() : "";
+    const std::string behavior = json.at("behavior").string();
+    const bool invert = json.boolean("invert", false);
+    const bool isolated = behavior == "Isolated" && !invert;
+    const bool matches = behavior == "Removed" && invert && is_complete(pattern);
+    steps.known = steps.known && regex && (isolated || matches);
+    steps.patterns.push_back(pattern);
+}
+
+void add_steps(const JsonView& json, Steps& steps, int depth = 0) {
+    const std::string type = json.at("type").string();
+    steps.known = steps.known && !steps.byte_level;  // nothing comes behind it
+    if (type == "Sequence" && depth < 8) {
+        const JsonView parts = json.at("pretokenizers");
+        for (size_t i = 0; i < parts.array().size(); ++i) add_steps(parts.at(i), steps, depth + 1);
+    } else if (type == "Split") {
+        add_split(json, steps);
+    } else if (type == "Digits") {
+        steps.known = steps.known && json.boolean("individual_digits", false);
+        steps.patterns.emplace_back(kDigits);
+    } else if (type == "ByteLevel") {
+        steps.byte_level = true;
+        steps.add_prefix_space = json.boolean("add_prefix_space", true);
+        // A prefix space before every piece of an earlier split is not what a prefix space before a text is.
+        steps.known = steps.known && !(steps.add_prefix_space && !steps.patterns.empty());
+        if (json.boolean("use_regex", true)) steps.patterns.emplace_back(kGpt2);
+    } else {
+        steps.known = false;
+    }
+}
+
+}  // namespace
+
+bool is_byte_level(const Json& json) {
+    if (!json.is_object()) return false;
+    if (json.value("type", Json()) == "ByteLevel") return true;
+    const auto parts = json.find("pretokenizers");
+    return parts != json.end() && parts->is_array() &&
+           std::any_of(parts->begin(), parts->end(), is_byte_level);
+}
+
+PreTokenizer recognise_pre_tokenizer(const JsonView& json, bool ignore_merges) {
+    Steps steps;
+    add_steps(json, steps);
+    const auto match = std::find_if(known().begin(), known().end(), [&](const Known& k) {
+        return k.steps == steps.patterns && k.ignore_merges == ignore_merges;
+    });
+    if (!steps.known || !steps.byte_level || match == known().end()) {
+        fail(ErrorCode::unsupported, "tokenizer",
+             "{}: libllama has no pre-tokenizer that splits as {} with ignore_merges {} does", json.where(),
+             json.json().dump(), ignore_merges);
+    }
+    return {match->name, steps.add_prefix_space};
+}
+
+NamedPreTokenizer pre_tokenizer_named(const std::string& name) {
+    const auto match =
+        std::find_if(known().begin(), known().end(), [&](const Known& k) { return k.name == name; });
+    if (match == known().end()) {
+        fail(ErrorCode::unsupported, "tokenizer",
+             "the pre-tokenizer '{}' of this GGUF vocabulary cannot be written as tokenizer.json", name);
+    }
+    NamedPreTokenizer out;
+    out.ignore_merges = match->ignore_merges;
+    out.pre_tokenizer = {{"type", "Sequence"}, {"pretokenizers", Json::array()}};
+    for (const auto& step : match->steps) {
+        out.pre_tokenizer["pretokenizers"].push_back(
+            step == kDigits ? Json{{"type", "Digits"}, {"individual_digits", true}}
+                            : Json{{"type", "Split"},
+                                   {"pattern", {{"Regex", step}}},
+                                   {"behavior", "Isolated"},
+                                   {"invert", false}});
+    }
+    out.pre_tokenizer["pretokenizers"].push_back(
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}});
+    const bool composes =
+        name == "qwen2" || name == "deepseek-r1-qwen" || name == "olmo" || name == "command-r";
+    if (composes) out.normalizer = {{"type", "NFC"}};
+    return out;
+}
+
+}  // namespace refold

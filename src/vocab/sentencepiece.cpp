@@ -1,0 +1,175 @@
+// tokenizer.model: a SentencePiece ModelProto. Only the few fields that decide about ids are read, from the
+// wire format of protocol buffers.
+#include <cstring>
+#include <span>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/text.h"
+#include "vocab/vocabulary.h"
+
+namespace refold {
+namespace {
+
+// Fields of one message, in file order.
+class ProtoReader {
+public:
+    ProtoReader(std::string_view bytes, const std::string& source) : rest_(bytes), source_(source) {}
+
+    // False at the end of the message.
+    bool next() {
+        if (rest_.empty()) return false;
+        const uint64_t tag = varint();
+        field_ = tag >> 3;
+        switch (tag & 7) {
+            case 0: number_ = varint(); break;
+            case 1: bytes_ = take(8); break;
+            case 2: bytes_ = take(varint()); break;
+            case 5: bytes_ = take(4); break;
+            default: damaged("a field of an unknown kind");
+        }
+        wire_ = static_cast<unsigned>(tag & 7);
+        return true;
+    }
+
+    uint64_t field() const { return field_; }
+    std::string_view bytes() const { return expect(2), bytes_; }
+    uint64_t number() const { return expect(0), number_; }
+    float real() const {
+        expect(5);
+        float value;
+        memcpy(&value, bytes_.data(), sizeof(value));
+        return value;
+    }
+
+private:
+    [[noreturn]] void damaged(const char* what) const {
+        fail(ErrorCode::input, "tokenizer", "'{}' is no SentencePiece model: {} - fetch the file again",
+             source_, what);
+    }
+    void expect(unsigned wire) const {
+        if (wire_ != wire) damaged("a field is of another type than expected");
+    }
+    std::string_view take(uint64_t size) {
+        if (size > rest_.size()) damaged("a field ends behind the end");
+        const std::string_view out = rest_.substr(0, size);
+        rest_.remove_prefix(size);
+        return out;
+    }
+    uint64_t varint() {
+        uint64_t value = 0;
+        for (unsigned shift = 0; shift < 64; shift += 7) {
+            const auto byte = static_cast<unsigned char>(take(1).front());
+            value |= uint64_t{byte & 0x7FU} << shift;
+            if (byte < 0x80) return value;
+        }
+        damaged("a number is too long");
+    }
+
+    std::string_view rest_;
+    const std::string& source_;
+    uint64_t field_ = 0, number_ = 0;
+    unsigned wire_ = 0;
+    std::string_view bytes_;
+};
+
+struct Piece {
+    std::string text;
+    float score = 0;
+    uint64_t type = kNormalToken;
+};
+
+struct SentencePieceModel {
+    std::vector<Piece> pieces;
+    uint64_t type = 1;  // unigram
+    bool byte_fallback = false;
+    bool space_prefix = true, removes_spaces = true, escapes_spaces = true, suffix = false;
+    bool charsmap = false;
+    std::string unknown = "<unk>";
+};
+
+Piece read_piece(std::string_view bytes, const std::string& source) {
+    Piece piece;
+    for (ProtoReader in(bytes, source); in.next();) {
+        if (in.field() == 1) piece.text = in.bytes();
+        if (in.field() == 2) piece.score = in.real();
+        if (in.field() == 3) piece.type = in.number();
+    }
+    if (piece.text.empty() || find_invalid_utf8(piece.text) != std::string::npos ||
+        piece.type < kNormalToken || piece.type > kByteToken ||
+        !(piece.score > -1e30F && piece.score < 1e30F)) {
+        fail(ErrorCode::input, "tokenizer",
+             "'{}' has a piece with an invalid text, score or type - fetch the file again", source);
+    }
+    return piece;
+}
+
+SentencePieceModel parse(std::string_view bytes, const std::string& source) {
+    SentencePieceModel model;
+    for (ProtoReader in(bytes, source); in.next();) {
+        if (in.field() == 1) {
+            model.pieces.push_back(read_piece(in.bytes(), source));
+        } else if (in.field() == 2) {  // trainer_spec
+            for (ProtoReader spec(in.bytes(), source); spec.next();) {
+                if (spec.field() == 3) model.type = spec.number();
+                if (spec.field() == 24) model.suffix = spec.number() != 0;
+                if (spec.field() == 35) model.byte_fallback = spec.number() != 0;
+                if (spec.field() == 45) model.unknown = spec.bytes();
+            }
+        } else if (in.field() == 3) {  // normalizer_spec
+            for (ProtoReader spec(in.bytes(), source); spec.next();) {
+                if (spec.field() == 2) model.charsmap = !spec.bytes().empty();
+                if (spec.field() == 3) model.space_prefix = spec.number() != 0;
+                if (spec.field() == 4) model.removes_spaces = spec.number() != 0;
+                if (spec.field() == 5) model.escapes_spaces = spec.number() != 0;
+            }
+        }
+    }
+    return model;
+}
+
+void check(const SentencePieceModel& model, const std::string& source) {
+    const auto refuse = [&](const char* what) {
+        fail(ErrorCode::unsupported, "tokenizer", "'{}': a SentencePiece model {} cannot be run exactly",
+             source, what);
+    };
+    if (model.pieces.empty())
+        fail(ErrorCode::input, "tokenizer", "'{}' has no pieces - fetch the file again", source);
+    if (model.type != 2) refuse("that is not BPE (model_type)");
+    if (model.charsmap) refuse("with character normalisation (precompiled_charsmap)");
+    if (model.removes_spaces) refuse("with remove_extra_whitespaces");
+    if (!model.escapes_spaces) refuse("without escape_whitespaces");
+    if (model.suffix) refuse("with treat_whitespace_as_suffix");
+    for (const Piece& piece : model.pieces) {
+        if (piece.type == kUnusedToken) refuse("with unused pieces");
+    }
+}
+
+}  // namespace
+
+Vocabulary read_sentencepiece(const std::filesystem::path& file, int64_t vocab_size) {
+    Vocabulary out;
+    out.source = file.string();
+    out.model = "llama";
+    const MappedFile map(out.source);
+    const std::string_view bytes(reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size());
+    const SentencePieceModel model = parse(bytes, out.source);
+    check(model, out.source);
+    out.skeleton = sentencepiece_skeleton(model.space_prefix, model.byte_fallback, model.unknown);
+    int64_t id = 0;
+    for (const Piece& piece : model.pieces) {
+        if (piece.type == kUnknownToken) out.skeleton["model"]["unk_token"] = piece.text;
+        const bool special = piece.type == kControlToken || piece.type == kUnknownToken;
+        if (special || piece.type == kUserDefinedToken) {
+            AddedToken token{static_cast<int32_t>(id), piece.text};
+            token.special = special;
+            token.normalized = !special;  // SentencePiece looks for the user's symbols in the normalised text
+            out.skeleton["added_tokens"].push_back(to_json(token));
+        }
+        out.scores.push_back(piece.score);
+        out.set(id++, piece.text, vocab_size);
+    }
+    return out;
+}
+
+}  // namespace refold

@@ -1,0 +1,32 @@
+// The Unicode operations that Hugging Face's normalisers and pre-tokenizers are made of, on UTF-8 text.
+// Bytes that are no UTF-8 count as U+FFFD.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace refold {
+
+std::u32string to_code_points(std::string_view utf8);
+void append_utf8(std::string& text, char32_t code_point);
+// Replaces what is no UTF-8 as Rust and the WHATWG do: one U+FFFD for every maximal invalid part.
+std::string replace_invalid_utf8(std::string_view bytes);
+
+enum class NormalForm { nfc, nfd, nfkc, nfkd };
+std::string normalise(std::string_view utf8, NormalForm form);
+
+// Full lower case of every character by itself (no final-sigma rule, no locale).
+std::string lower_case(std::string_view utf8);
+bool is_white_space(char32_t c);
+bool is_mark(char32_t c);
+// BERT's rules: an accent is a mark without width; tab, line feed and carriage return are white space and no
+// control characters; ASCII symbols are punctuation.
+bool is_bert_accent(char32_t c);
+bool is_bert_control(char32_t c);
+bool is_bert_punctuation(char32_t c);
+bool is_cjk_ideograph(char32_t c);
+// \w of Rust's regular expressions.
+bool is_word_character(char32_t c);
+
+}  // namespace refold

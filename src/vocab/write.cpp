@@ -1,0 +1,290 @@
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <unordered_map>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/text.h"
+#include "vocab/added_tokens.h"
+#include "vocab/decoder.h"
+#include "vocab/gguf_arrays.h"
+#include "vocab/hf_vocab.h"
+#include "vocab/pre_tokenizers.h"
+#include "vocab/vocabulary.h"
+
+namespace refold {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr std::pair<const char*, const char*> kSpecialKeys[] = {
+    {"bos_token", "tokenizer.ggml.bos_token_id"},     {"eos_token", "tokenizer.ggml.eos_token_id"},
+    {"unk_token", "tokenizer.ggml.unknown_token_id"}, {"sep_token", "tokenizer.ggml.seperator_token_id"},
+    {"pad_token", "tokenizer.ggml.padding_token_id"}, {"cls_token", "tokenizer.ggml.cls_token_id"},
+    {"mask_token", "tokenizer.ggml.mask_token_id"},
+};
+
+// What a GGUF vocabulary says, checked.
+struct Source {
+    const GgufMetadata& metadata;
+    std::string model;
+    std::vector<std::string> tokens;
+    std::vector<int32_t> types;
+    std::vector<float> scores;
+
+    std::optional<SpecialToken> special(const char* key) const {
+        if (!metadata.has(key)) return std::nullopt;
+        const uint64_t id = metadata.integer(key);
+        if (id >= tokens.size()) {
+            fail(ErrorCode::input, "tokenizer", "'{}' is {}, but there are {} tokens", key, id,
+                 tokens.size());
+        }
+        return SpecialToken{static_cast<int32_t>(id), tokens[id]};
+    }
+    bool is_padding(size_t id) const {
+        return types[id] == kUnusedToken && tokens[id] == fmt::format("[PAD{}]", id);
+    }
+};
+
+Source read_source(const GgufMetadata& metadata) {
+    Source out{metadata,
+               metadata.string("tokenizer.ggml.model"),
+               {},
+               {},
+               floats_of(metadata, "tokenizer.ggml.scores")};
+    if (out.model != "gpt2" && out.model != "llama" && out.model != "bert") {
+        fail(ErrorCode::unsupported, "tokenizer",
+             "tokenizer.ggml.model is '{}', only gpt2, llama and bert can be written for transformers",
+             out.model);
+    }
+    out.tokens = hf_tokens(metadata);
+    out.types = ints_of(metadata, "tokenizer.ggml.token_type");
+    if (out.types.empty()) out.types.assign(out.tokens.size(), kNormalToken);
+    for (size_t id = 0; id < out.tokens.size(); ++id) {
+        // BERT's padding carries the mark of a piece.
+        if (out.types[id] == kUnusedToken && out.tokens[id] == fmt::format("##[PAD{}]", id))
+            out.tokens[id].erase(0, 2);
+        if (find_invalid_utf8(out.tokens[id]) == std::string::npos) continue;
+        fail(ErrorCode::unsupported, "tokenizer", "token {} is no UTF-8, which JSON cannot hold", id);
+    }
+    return out;
+}
+
+// As transformers does from a SentencePiece model: every way to make a piece of two, best score first.
+std::vector<std::string> merges_from_scores(const Source& source) {
+    if (source.scores.size() != source.tokens.size()) {
+        fail(ErrorCode::input, "tokenizer", "got {} tokens and {} scores, expected as many",
+             source.tokens.size(), source.scores.size());
+    }
+    std::unordered_map<std::string_view, size_t> ids;
+    for (size_t id = 0; id < source.tokens.size(); ++id) {
+        if (source.types[id] == kNormalToken) ids.emplace(source.tokens[id], id);
+    }
+    struct Merge {
+        float score;
+        size_t left_size, right_size, left, right;
+    };
+    std::vector<Merge> merges;
+    for (size_t id = 0; id < source.tokens.size(); ++id) {
+        const std::string_view token = source.tokens[id];
+        if (source.types[id] != kNormalToken) continue;
+        for (size_t cut = 1; cut < token.size(); ++cut) {
+            const auto left = ids.find(token.substr(0, cut)), right = ids.find(token.substr(cut));
+            if (left == ids.end() || right == ids.end()) continue;
+            merges.push_back({source.scores[id], cut, token.size() - cut, left->second, right->second});
+        }
+    }
+    std::sort(merges.begin(), merges.end(), [](const Merge& a, const Merge& b) {
+        return std::tuple(-a.score, b.left_size, b.right_size, a.left, a.right) <
+               std::tuple(-b.score, a.left_size, a.right_size, b.left, b.right);
+    });
+    std::vector<std::string> out;
+    for (const Merge& m : merges) out.push_back(source.tokens[m.left] + " " + source.tokens[m.right]);
+    return out;
+}
+
+Json added_from_types(const Source& source) {
+    const bool roberta = source.metadata.string("tokenizer.ggml.pre", "") == "roberta-bpe";
+    const auto mask = roberta ? source.special("tokenizer.ggml.mask_token_id") : std::nullopt;
+    Json list = Json::array();
+    for (size_t id = 0; id < source.tokens.size(); ++id) {
+        const int32_t type = source.types[id];
+        const bool special = type == kControlToken || type == kUnknownToken;
+        if (!special && type != kUserDefinedToken) continue;
+        AddedToken token{static_cast<int32_t>(id), source.tokens[id]};
+        token.special = special;
+        token.normalized = false;
+        token.lstrip = mask && mask->id == token.id;
+        list.push_back(to_json(token));
+    }
+    return list;
+}
+
+// For a vocabulary that another program made: what libllama does with it.
+Json default_skeleton(const Source& source) {
+    const GgufMetadata& metadata = source.metadata;
+    const auto unknown = source.special("tokenizer.ggml.unknown_token_id");
+    Json out;
+    bool bos = true;
+    if (source.model == "gpt2") {
+        const std::string pre = metadata.string("tokenizer.ggml.pre", "");
+        const NamedPreTokenizer named = pre_tokenizer_named(pre);
+        out = byte_level_skeleton(named.pre_tokenizer, named.normalizer, named.ignore_merges);
+        bos = named.ignore_merges;  // what libllama assumes for Llama 3
+    } else if (source.model == "llama") {
+        const bool bytes =
+            std::any_of(source.types.begin(), source.types.end(), [](int32_t t) { return t == kByteToken; });
+        out = sentencepiece_skeleton(metadata.boolean("tokenizer.ggml.add_space_prefix", true), bytes,
+                                     unknown ? unknown->content : "<unk>");
+    } else {
+        const bool lower = metadata.boolean("tokenizer.ggml.normalizer.lowercase", true);
+        out = word_piece_skeleton(lower, metadata.boolean("tokenizer.ggml.normalizer.strip_accents", lower),
+                                  true, unknown ? unknown->content : "[UNK]");
+    }
+    out["added_tokens"] = added_from_types(source);
+    const auto begin = source.special("tokenizer.ggml.bos_token_id");
+    const auto end = source.special(source.model == "bert" ? "tokenizer.ggml.seperator_token_id"
+                                                           : "tokenizer.ggml.eos_token_id");
+    if (source.model == "bert") {
+        if (begin && end) out["post_processor"] = bert_processor("BertProcessing", *begin, *end);
+        return out;
+    }
+    std::vector<SpecialToken> before, after;
+    if (begin && metadata.boolean("tokenizer.ggml.add_bos_token", bos)) before.push_back(*begin);
+    if (end && metadata.boolean("tokenizer.ggml.add_eos_token", false)) after.push_back(*end);
+    const bool roberta =
+        metadata.string("tokenizer.ggml.pre", "") == "roberta-bpe" && !before.empty() && !after.empty();
+    if (roberta) {
+        out["post_processor"] = bert_processor("RobertaProcessing", *begin, *end);
+    } else if (!before.empty() || !after.empty()) {
+        out["post_processor"] = template_processor(before, after);
+    }
+    return out;
+}
+
+OrderedJson vocabulary_of(const Source& source, const Json& added) {
+    // Added tokens behind the model's own are listed with those only, as transformers writes them.
+    OrderedJson vocab = OrderedJson::object();
+    for (size_t id = 0; id < source.tokens.size(); ++id) {
+        if (!source.is_padding(id)) vocab[source.tokens[id]] = id;
+    }
+    size_t own = 0;
+    for (const auto& token : added) own += vocab.contains(token["content"].get<std::string>()) ? 1 : 0;
+    if (own != added.size())
+        fail(ErrorCode::input, "tokenizer", "an added token is no token of the vocabulary");
+    return vocab;
+}
+
+OrderedJson tokenizer_json(const Source& source, const Json& skeleton) {
+    OrderedJson out{{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
+    for (const char* field :
+         {"added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"}) {
+        out[field] = skeleton.value(field, Json());
+    }
+    if (!out["added_tokens"].is_array()) out["added_tokens"] = OrderedJson::array();
+    OrderedJson& model = out["model"];
+    if (!model.is_object()) fail(ErrorCode::input, "tokenizer", "'{}' has no model", kTokenizerJsonKey);
+    model["vocab"] = vocabulary_of(source, skeleton["added_tokens"]);
+    if (source.model == "bert") return out;
+    for (const char* field : {"continuing_subword_prefix", "end_of_word_suffix", "dropout"})
+        model[field] = nullptr;
+    const bool listed = source.metadata.has("tokenizer.ggml.merges");
+    model["merges"] =
+        listed ? strings_of(source.metadata, "tokenizer.ggml.merges") : merges_from_scores(source);
+    return out;
+}
+
+OrderedJson special_tokens(const Source& source, const Json& added) {
+    OrderedJson out = OrderedJson::object();
+    for (const auto& [name, key] : kSpecialKeys) {
+        const auto token = source.special(key);
+        if (!token) continue;
+        out[name] = token->content;
+        for (const auto& description : added) {
+            if (description["content"] != token->content) continue;
+            out[name] = description;
+            for (const char* field : {"id", "special"}) out[name].erase(field);
+        }
+    }
+    return out;
+}
+
+// What transformers assumes by the class must not change what tokenizer.json says.
+Json default_config(const std::string& model, const Json& skeleton) {
+    static const std::map<std::string, const char*> classes{
+        {"gpt2", "PreTrainedTokenizerFast"}, {"llama", "LlamaTokenizerFast"}, {"bert", "BertTokenizerFast"}};
+    Json out{{"tokenizer_class", classes.at(model)}, {"clean_up_tokenization_spaces", false}};
+    if (model == "bert") {
+        out["do_lower_case"] = skeleton["normalizer"]["lowercase"];
+        out["strip_accents"] = skeleton["normalizer"]["strip_accents"];
+    }
+    return out;
+}
+
+OrderedJson chat_templates(const GgufMetadata& metadata) {
+    const std::string key = "tokenizer.chat_template";
+    const std::string text = metadata.string(key, "");
+    const auto& names = strings_of(metadata, "tokenizer.chat_templates");
+    if (names.empty()) return text.empty() ? OrderedJson() : OrderedJson(text);
+    OrderedJson list = OrderedJson::array();
+    if (!text.empty()) list.push_back({{"name", "default"}, {"template", text}});
+    for (const auto& name : names)
+        list.push_back({{"name", name}, {"template", metadata.string(key + "." + name)}});
+    return list;
+}
+
+OrderedJson config_json(const Source& source, const Json& skeleton, const OrderedJson& special) {
+    const GgufMetadata& metadata = source.metadata;
+    OrderedJson out = metadata.has(kTokenizerConfigKey)
+                          ? parse_json(metadata.string(kTokenizerConfigKey), kTokenizerConfigKey)
+                          : default_config(source.model, skeleton);
+    if (!out.is_object()) fail(ErrorCode::input, "tokenizer", "'{}' is no JSON object", kTokenizerConfigKey);
+    for (const auto& [name, token] : special.items())
+        out[name] = token.is_object() ? token["content"] : token;
+    for (const auto& token : skeleton["added_tokens"]) {
+        OrderedJson description = token;
+        description.erase("id");
+        out["added_tokens_decoder"][std::to_string(token["id"].get<int64_t>())] = std::move(description);
+    }
+    // These classes make their special tokens from the flags, not from tokenizer.json.
+    if (source.model == "llama") {
+        out["add_bos_token"] = metadata.boolean("tokenizer.ggml.add_bos_token", true);
+        out["add_eos_token"] = metadata.boolean("tokenizer.ggml.add_eos_token", false);
+    }
+    if (source.model != "bert") out["model_input_names"] = {"input_ids", "attention_mask"};
+    if (OrderedJson chat = chat_templates(metadata); !chat.is_null()) out["chat_template"] = std::move(chat);
+    return out;
+}
+
+void write_word_list(const Source& source, const std::filesystem::path& file) {
+    size_t size = source.tokens.size();
+    while (size > 0 && source.is_padding(size - 1)) --size;
+    std::string text;
+    for (size_t id = 0; id < size; ++id) text += source.tokens[id] + "\n";
+    write_file(file.string(), text);
+}
+
+}  // namespace
+
+void write_hf_vocabulary(const GgufMetadata& metadata, const std::filesystem::path& folder) {
+    const Source source = read_source(metadata);
+    Json skeleton = metadata.has(kTokenizerJsonKey)
+                        ? parse_json(metadata.string(kTokenizerJsonKey), kTokenizerJsonKey)
+                        : default_skeleton(source);
+    if (!skeleton.is_object())
+        fail(ErrorCode::input, "tokenizer", "'{}' is no JSON object", kTokenizerJsonKey);
+    if (!skeleton["added_tokens"].is_array()) skeleton["added_tokens"] = Json::array();
+    const OrderedJson special = special_tokens(source, skeleton["added_tokens"]);
+    try {
+        write_file((folder / "tokenizer.json").string(), tokenizer_json(source, skeleton).dump(2));
+        write_file((folder / "tokenizer_config.json").string(),
+                   config_json(source, skeleton, special).dump(2));
+        write_file((folder / "special_tokens_map.json").string(), special.dump(2));
+    } catch (const Json::exception& error) {
+        fail(ErrorCode::input, "tokenizer", "'{}' is malformed: {}", kTokenizerJsonKey, error.what());
+    }
+    if (source.model == "bert") write_word_list(source, folder / "vocab.txt");
+}
+
+}  // namespace refold

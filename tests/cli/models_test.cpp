@@ -1,0 +1,118 @@
+// Hugging Face directories through the program: in, out, quantised, compressed; decoders and encoders.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "cli/refold.h"
+#include "engine/compare.h"
+#include "io/safetensors.h"
+#include "model/model.h"
+
+namespace refold {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+std::string fixture(const std::string& name) { return std::string(REFOLD_FIXTURES) + "/hf/" + name; }
+
+std::vector<float> floats(const std::string& path, const std::string& tensor) {
+    const SafetensorsFile file = read_safetensors(path);
+    const auto found = file.tensors.find(tensor);
+    if (found == file.tensors.end()) return {};
+    std::vector<float> out(found->second.data.size() / sizeof(float));
+    memcpy(out.data(), found->second.data.data(), found->second.data.size());
+    return out;
+}
+
+std::string listed(const std::string& path, const std::string& tensor) {
+    const SafetensorsFile file = read_safetensors(path);
+    std::string text;
+    const auto& data = file.tensors.at(tensor).data;
+    for (size_t i = 0; i < data.size(); i += sizeof(int64_t)) {
+        int64_t value = 0;
+        memcpy(&value, data.data() + i, sizeof(value));
+        text += (text.empty() ? "" : ",") + std::to_string(value);
+    }
+    return text;
+}
+
+class Models : public testing::Test {
+protected:
+    // Logits of row 2 of the golden by the program.
+    std::vector<float> logits(const std::string& model, const std::string& golden, std::vector<std::string> more = {}) {
+        std::vector<std::string> words = {"logits", model, "--tokens", listed(golden + "/golden.safetensors", "input_ids.2"), "--f32", "-o", folder / "logits", "--overwrite"};
+        words.insert(words.end(), more.begin(), more.end());
+        const Outcome outcome = refold(words);
+        EXPECT_EQ(outcome.code, 0) << outcome.err;
+        return floats(folder / "logits", "logits");
+    }
+    void succeeds(const std::vector<std::string>& words) {
+        const Outcome outcome = refold(words);
+        ASSERT_EQ(outcome.code, 0) << outcome.err;
+    }
+    TempFolder folder;
+};
+
+TEST_F(Models, EveryWayInAndOutGivesTheSameLogits) {
+    for (const char* name : {"gemma2", "gpt2_hub", "mistral", "baichuan_13b"}) {
+        const std::string source = fixture(name), native = folder / "native.gguf", out = folder / "hf";
+        const auto expected = floats(source + "/golden.safetensors", "logits.2");
+        EXPECT_LE(largest_difference(logits(source, source), expected), 1e-4) << name;
+        succeeds({"export", source, "--to", "native", "-o", native, "--overwrite"});
+        EXPECT_LE(largest_difference(logits(native, source), expected), 1e-4) << name;
+        succeeds({"export", native, "--to", "hf", "-o", out, "--overwrite"});
+        EXPECT_LE(largest_difference(logits(out, source), expected), 1e-4) << name;
+    }
+}
+
+TEST_F(Models, EncodersHaveTypesMasksAndThreeResults) {
+    const std::string source = fixture("bert_hub"), golden = source + "/golden.safetensors", out = folder / "out";
+    const json report = refold_json({"logits", source, "--tokens", listed(golden, "input_ids.5"), "--token-types",
+                                     listed(golden, "token_type_ids.5"), "--mask", listed(golden, "attention_mask.5"),
+                                     "--f32", "-o", out});
+    EXPECT_EQ(report["tensors"], (json{"logits", "last_hidden_state", "pooler_output"}));
+    for (const auto& [ours, theirs] : {std::pair{"logits", "logits.5"}, {"last_hidden_state", "last_hidden_state.5"}, {"pooler_output", "pooler_output.5"}}) {
+        const auto expected = floats(golden, theirs);
+        if (!expected.empty()) {
+            EXPECT_LE(largest_difference(floats(out, ours), expected), 1e-4) << ours;
+        }
+    }
+    expect_error(refold({"logits", source, "--tokens", "1,2,3", "--mask", "1,1", "-o", out, "--overwrite"}), 1, {"2 mask values for 3 tokens"});
+    expect_error(refold({"logits", source, "--tokens", "1,2", "--token-types", "0,7", "-o", out, "--overwrite"}), 1, {"token types must be 0 to 1"});
+    expect_error(refold({"logits", fixture("gpt2_hub"), "--tokens", "1,2", "--mask", "1,1", "-o", out, "--overwrite"}), 2, {"is a decoder"});
+    expect_error(refold({"run", source, "-p", "x"}), 1, {"no tokenizer"});
+}
+
+TEST_F(Models, QuantisingKeepsSharing) {
+    const std::string shared = folder / "shared.gguf", small = folder / "small.gguf";
+    succeeds({"compress", fixture("llama_gqa"), "-o", shared, "--method", "direct_share", "--set", "ratio=0.25"});
+    const json report = refold_json({"quantize", shared, "--type", "q8_0", "-o", small});
+    EXPECT_EQ(report["shared"], true);
+    EXPECT_LT(report["bytes"], report["bytes_before"].get<double>() / 3);
+    const json before = refold_json({"inspect", shared}), after = refold_json({"inspect", small});
+    EXPECT_EQ(before["accounting"]["model"]["parameters"], after["accounting"]["model"]["parameters"]);
+    EXPECT_EQ(before["topology"], after["topology"]);
+    const auto exact = logits(shared, fixture("llama_gqa")), rounded = logits(small, fixture("llama_gqa"));
+    EXPECT_GT(largest_difference(exact, rounded), 1e-5);
+    EXPECT_LT(largest_difference(exact, rounded), 0.3);
+    // Rows of 64 elements are no K-quant blocks: a type that fits is taken, and said.
+    EXPECT_FALSE(refold_json({"quantize", shared, "--type", "q4_k", "-o", small, "--overwrite"})["fallbacks"].empty());
+    expect_error(refold({"quantize", shared, "--type", "q9", "-o", small}), 2, {"unknown type 'q9'"});
+}
+
+TEST_F(Models, ErrorsOfDirectoriesAreOneLine) {
+    fs::create_directory(folder / "empty");
+    expect_error(refold({"inspect", folder / "empty"}), 1, {"config.json"});
+    write_all(folder / "empty/config.json", R"({"model_type": "t5"})");
+    expect_error(refold({"inspect", folder / "empty"}), 1, {"no model.safetensors"});
+    fs::copy_file(fixture("mistral") + "/model.safetensors", folder / "empty/model.safetensors");
+    expect_error(refold({"inspect", folder / "empty"}), 1, {"model_type 't5' is not supported; known: llama, mistral"});
+    expect_error(refold({"export", fixture("gptj"), "--to", "gguf", "-o", folder / "x.gguf"}), 1, {"stock llama.cpp cannot express"});
+    EXPECT_FALSE(fs::exists(folder / "x.gguf"));
+    expect_error(refold({"export", fixture("gptj"), "--to", "hf", "--type", "q8_0", "-o", folder / "x"}), 2, {"must be f32, f16 or bf16"});
+}
+
+}  // namespace
+}  // namespace refold

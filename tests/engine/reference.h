@@ -1,0 +1,343 @@
+// The definition of the forward pass in plain loops: double precision, no cache, all tokens at once. Slow,
+// and written apart from src/: engines are checked against it.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+
+namespace refold::reference {
+
+using Vector = std::vector<double>;
+using Matrix = std::vector<Vector>;  // [rows][columns]; activations: [tokens][features]
+
+struct Input {
+    std::vector<int32_t> tokens;
+    std::vector<int32_t> token_types;  // empty: all 0
+    std::vector<int32_t> mask;         // 0 hides the token from all tokens; empty: none hidden
+};
+
+struct Output {
+    Matrix hidden;  // after the final norm
+    Matrix logits;  // empty without an output matrix
+    Vector pooled;  // empty without a pooler
+};
+
+inline double activate(Activation activation, double x) {
+    switch (activation) {
+        case Activation::silu: return x / (1 + std::exp(-x));
+        case Activation::gelu: return x * 0.5 * (1 + std::erf(x / std::numbers::sqrt2));
+        case Activation::gelu_tanh:
+            return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+        case Activation::relu: return std::max(0.0, x);
+        case Activation::tanh: return std::tanh(x);
+    }
+    return NAN;
+}
+
+inline double softcap(double x, double cap) { return cap > 0 ? cap * std::tanh(x / cap) : x; }
+
+inline double dot(const Vector& a, const Vector& b) {
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+    return sum;
+}
+
+inline Matrix sum(Matrix a, const Matrix& b) {
+    for (size_t t = 0; t < a.size(); ++t) {
+        for (size_t i = 0; i < a[t].size(); ++i) a[t][i] += b[t][i];
+    }
+    return a;
+}
+
+// RMS or layer normalisation of x, times the weight, plus the bias (empty: none).
+inline Vector normalise(const Vector& x, NormKind kind, double eps, const Vector& weight,
+                        const Vector& bias) {
+    const auto n = static_cast<double>(x.size());
+    double mean = 0, squares = 0;
+    if (kind == NormKind::layer) {
+        for (const double value : x) mean += value / n;
+    }
+    for (const double value : x) squares += (value - mean) * (value - mean) / n;
+    Vector out(x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+        out[i] = (x[i] - mean) / std::sqrt(squares + eps) * weight[i] + (bias.empty() ? 0 : bias[i]);
+    }
+    return out;
+}
+
+// Share of its own frequency that YaRN leaves to a pair: 1 for the fast ones, 0 for the slow ones.
+inline double yarn_share(const Rope& rope, double base, int pair) {
+    const auto pair_turning = [&](double turns) {
+        return rope.dims * std::log(rope.original_context / (turns * 2 * std::numbers::pi)) /
+               (2 * std::log(base));
+    };
+    const double first = std::max(0.0, std::floor(pair_turning(rope.beta_fast)));
+    const double last = std::min(rope.dims - 1.0, std::ceil(pair_turning(rope.beta_slow)));
+    const double along = (pair - first) / std::max(0.001, last - first);
+    return 1 - std::min(1.0, std::max(0.0, along));
+}
+
+// Rotates one head's vector, in place. `factors` divide the pairs' angles (empty: 1).
+inline void rotate(double* head, const Rope& rope, int position, int64_t sequence_length,
+                   const Vector& factors) {
+    double base = rope.base;
+    if (rope.dynamic_factor > 0 && sequence_length > rope.original_context) {
+        const double stretch =
+            rope.dynamic_factor * static_cast<double>(sequence_length) / rope.original_context -
+            (rope.dynamic_factor - 1.0);
+        base = static_cast<float>(base * std::pow(stretch, rope.dims / (rope.dims - 2.0)));
+    }
+    double magnitude = rope.attention_factor;
+    if (rope.ext_factor != 0) magnitude *= 1 + 0.1 * std::log(1.0 / rope.frequency_scale);
+    const int pairs = rope.dims / 2;
+    for (int i = 0; i < pairs; ++i) {
+        const double full = position * std::pow(base, -2.0 * i / rope.dims) /
+                            (factors.empty() ? 1.0 : factors[static_cast<size_t>(i)]);
+        double angle = full * rope.frequency_scale;
+        if (rope.ext_factor != 0) {
+            const double share = rope.ext_factor * yarn_share(rope, base, i);
+            angle = angle * (1 - share) + full * share;
+        }
+        const bool interleaved = rope.kind == RopeKind::interleaved;
+        double& a = head[interleaved ? 2 * i : i];
+        double& b = head[interleaved ? 2 * i + 1 : i + pairs];
+        const double turned_a = magnitude * (a * std::cos(angle) - b * std::sin(angle));
+        b = magnitude * (a * std::sin(angle) + b * std::cos(angle));
+        a = turned_a;
+    }
+}
+
+// ALiBi's slope of a head. The heads beyond the largest power of two take every other slope of twice as many.
+inline double alibi_slope(const ModelConfig& config, int64_t head) {
+    int64_t power = 1;
+    while (power * 2 <= config.n_head) power *= 2;
+    const double step = static_cast<double>(config.max_alibi_bias) / static_cast<double>(power);
+    if (head < power) return std::pow(2.0, -step * static_cast<double>(head + 1));
+    return std::pow(2.0, -step / 2 * static_cast<double>(2 * (head - power) + 1));
+}
+
+// RoBERTa's positions follow the padding token's, which all padding has.
+inline std::vector<int32_t> positions_of(const ModelConfig& config, const std::vector<int32_t>& tokens) {
+    std::vector<int32_t> positions;
+    int32_t next = config.padding_token ? *config.padding_token + 1 : 0;
+    for (const int32_t token : tokens) {
+        const bool padding = config.padding_token && token == *config.padding_token;
+        positions.push_back(padding ? token : next++);
+    }
+    return positions;
+}
+
+class Reference {
+public:
+    Reference(const Model& model, const Input& input)
+        : model_(model),
+          config_(model.config),
+          input_(input),
+          positions_(positions_of(config_, input.tokens)) {}
+
+    Output run() const {
+        Matrix x = embeddings();
+        for (size_t p = 0; p < model_.topology.positions.size(); ++p)
+            x = layer(model_.topology.positions[p], p, x);
+        const Slots& globals = model_.topology.globals;
+        x = norm(globals, Slot::output_norm, x);
+        Output out{x, {}, {}};
+        if (globals.contains(Slot::output)) out.logits = logits(x);
+        if (globals.contains(Slot::pooler))
+            out.pooled = activated(Activation::tanh, linear(globals, Slot::pooler, {x.front()})).front();
+        return out;
+    }
+
+private:
+    Matrix weight(const Slots& slots, Slot slot) const {
+        const SlotShape shape = slot_shape(slot, config_);
+        const auto values = materialise(model_, slots.at(slot), slot);
+        Matrix rows;
+        for (int64_t r = 0; r < shape.out; ++r)
+            rows.emplace_back(values.begin() + r * shape.in, values.begin() + (r + 1) * shape.in);
+        return rows;
+    }
+
+    // Empty when there is none.
+    Vector vector(const Slots& slots, std::optional<Slot> slot) const {
+        return slot && slots.contains(*slot) ? weight(slots, *slot).front() : Vector();
+    }
+
+    Matrix linear(const Slots& slots, Slot slot, const Matrix& x) const {
+        const Matrix rows = weight(slots, slot);
+        const Vector bias = vector(slots, bias_of(slot));
+        Matrix out;
+        for (const Vector& token : x) {
+            Vector& y = out.emplace_back();
+            for (size_t r = 0; r < rows.size(); ++r)
+                y.push_back(dot(rows[r], token) + (bias.empty() ? 0 : bias[r]));
+        }
+        return out;
+    }
+
+    // Each group of as many features as the weight has is normalised by itself. Nothing without the slot.
+    Matrix norm(const Slots& slots, Slot slot, Matrix x) const {
+        if (!slots.contains(slot)) return x;
+        const Vector weight = vector(slots, slot), bias = vector(slots, bias_of(slot));
+        const auto width = static_cast<ptrdiff_t>(weight.size());
+        for (Vector& token : x) {
+            for (auto group = token.begin(); group != token.end(); group += width) {
+                const Vector normed =
+                    normalise({group, group + width}, config_.norm, config_.norm_eps, weight, bias);
+                std::copy(normed.begin(), normed.end(), group);
+            }
+        }
+        return x;
+    }
+
+    static Matrix activated(Activation activation, Matrix x) {
+        for (Vector& token : x) {
+            for (double& value : token) value = activate(activation, value);
+        }
+        return x;
+    }
+
+    Matrix embeddings() const {
+        const Slots& globals = model_.topology.globals;
+        Matrix x;
+        const Matrix table = weight(globals, Slot::token_embd);
+        for (const int32_t token : input_.tokens) {
+            x.push_back(table[static_cast<size_t>(token)]);
+            for (double& value : x.back()) value *= config_.embedding_scale;
+        }
+        const auto add = [&](Slot slot, const std::vector<int32_t>& rows) {
+            if (!globals.contains(slot)) return;
+            const Matrix added = weight(globals, slot);
+            for (size_t t = 0; t < x.size(); ++t) {
+                const size_t row = rows.empty() ? 0 : static_cast<size_t>(rows[t]);
+                for (size_t i = 0; i < x[t].size(); ++i) x[t][i] += added[row][i];
+            }
+        };
+        add(Slot::token_types, input_.token_types);
+        add(Slot::position_embd, positions_);
+        return norm(globals, Slot::embd_norm, x);
+    }
+
+    Matrix layer(const Slots& slots, size_t p, const Matrix& x) const {
+        const Matrix normed = norm(slots, Slot::attn_norm, x);
+        const Matrix attended = norm(slots, Slot::attn_post_norm, attention(slots, p, normed));
+        if (config_.parallel_residual) {
+            // One norm may serve both modules.
+            const Matrix input = slots.contains(Slot::ffn_norm) ? norm(slots, Slot::ffn_norm, x) : normed;
+            return sum(sum(x, attended), feed_forward(slots, input));
+        }
+        const Matrix between = norm(slots, Slot::attn_output_norm, sum(x, attended));
+        const Matrix fed = feed_forward(slots, norm(slots, Slot::ffn_norm, between));
+        return norm(slots, Slot::ffn_output_norm, sum(between, fed));
+    }
+
+    Matrix feed_forward(const Slots& slots, const Matrix& x) const {
+        Matrix inner = linear(slots, Slot::ffn_up, x);
+        if (slots.contains(Slot::ffn_gate)) {
+            const Matrix gate = activated(config_.activation, linear(slots, Slot::ffn_gate, x));
+            for (size_t t = 0; t < inner.size(); ++t) {
+                for (size_t i = 0; i < inner[t].size(); ++i) inner[t][i] *= gate[t][i];
+            }
+        } else {
+            inner = activated(config_.activation, inner);
+        }
+        return norm(slots, Slot::ffn_post_norm, linear(slots, Slot::ffn_down, inner));
+    }
+
+    void rotate_heads(size_t p, Matrix& x) const {
+        const bool local = config_.local_rope && config_.window(p) > 0;
+        const Rope& rope = local ? *config_.local_rope : config_.rope;
+        const Vector factors = local ? Vector() : vector(model_.topology.globals, Slot::rope_freqs);
+        for (size_t t = 0; t < x.size() && rope.dims > 0; ++t) {
+            for (size_t at = 0; at < x[t].size(); at += static_cast<size_t>(config_.head_dim))
+                rotate(&x[t][at], rope, positions_[t], static_cast<int64_t>(x.size()), factors);
+        }
+    }
+
+    bool sees(size_t p, size_t query, size_t key) const {
+        if (!input_.mask.empty() && input_.mask[key] == 0) return false;
+        const auto window = static_cast<size_t>(config_.window(p));
+        if ((config_.causal || window > 0) && key > query) return false;
+        return window == 0 || query < key + window;
+    }
+
+    Matrix attention(const Slots& slots, size_t p, const Matrix& x) const {
+        Matrix q = norm(slots, Slot::attn_q_norm, linear(slots, Slot::attn_q, x));
+        Matrix k = norm(slots, Slot::attn_k_norm, linear(slots, Slot::attn_k, x));
+        const Matrix v = linear(slots, Slot::attn_v, x);
+        rotate_heads(p, q);
+        rotate_heads(p, k);
+        Matrix out(x.size());
+        for (size_t i = 0; i < x.size(); ++i) {
+            for (int64_t h = 0; h < config_.n_head; ++h) {
+                const Vector head = attend(p, i, h, q, k, v);
+                out[i].insert(out[i].end(), head.begin(), head.end());
+            }
+        }
+        return linear(slots, Slot::attn_o, out);
+    }
+
+    // One head of one query: the weighted sum of the values it sees; 0 when it sees none.
+    Vector attend(size_t p, size_t i, int64_t h, const Matrix& q, const Matrix& k, const Matrix& v) const {
+        const auto d = static_cast<size_t>(config_.head_dim);
+        const size_t at = static_cast<size_t>(h) * d;
+        const size_t kv_at = static_cast<size_t>(h / (config_.n_head / config_.n_head_kv)) * d;
+        Vector scores(k.size(), -INFINITY);
+        double largest = -INFINITY, total = 0;
+        for (size_t j = 0; j < k.size(); ++j) {
+            if (!sees(p, i, j)) continue;
+            double score = 0;
+            for (size_t c = 0; c < d; ++c) score += q[i][at + c] * k[j][kv_at + c];
+            score = softcap(score * config_.attention_scale, config_.attention_softcap);
+            if (config_.max_alibi_bias > 0)
+                score -= alibi_slope(config_, h) * std::abs(static_cast<double>(i) - static_cast<double>(j));
+            scores[j] = score;
+            largest = std::max(largest, score);
+        }
+        Vector out(d);
+        if (largest == -INFINITY) return out;
+        for (const double score : scores) total += std::exp(score - largest);
+        for (size_t j = 0; j < k.size(); ++j) {
+            for (size_t c = 0; c < d; ++c) out[c] += std::exp(scores[j] - largest) / total * v[j][kv_at + c];
+        }
+        return out;
+    }
+
+    Matrix logits(Matrix x) const {
+        const Slots& globals = model_.topology.globals;
+        if (globals.contains(Slot::head_dense)) {
+            x = activated(config_.activation, linear(globals, Slot::head_dense, x));
+            x = norm(globals, Slot::head_norm, x);
+        }
+        Matrix out = linear(globals, Slot::output, x);
+        const Matrix rows = weight(globals, Slot::output);
+        for (Vector& token : out) {
+            for (size_t r = 0; r < token.size(); ++r) {
+                if (config_.norm_head) token[r] /= std::sqrt(dot(rows[r], rows[r]));
+                token[r] = softcap(token[r], config_.logit_softcap);
+            }
+        }
+        return out;
+    }
+
+    const Model& model_;
+    const ModelConfig& config_;
+    const Input& input_;
+    std::vector<int32_t> positions_;
+};
+
+inline Output run(const Model& model, const Input& input) { return Reference(model, input).run(); }
+
+// Row-major values as engines give them.
+inline std::vector<float> flat(const Matrix& x) {
+    std::vector<float> out;
+    for (const Vector& row : x) out.insert(out.end(), row.begin(), row.end());
+    return out;
+}
+
+}  // namespace refold::reference

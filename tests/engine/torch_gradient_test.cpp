@@ -1,0 +1,150 @@
+// Gradients of the torch engine against finite differences, and over shared tensors.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "engine/synthetic_models.h"
+#include "engine/torch/model.h"
+
+namespace refold {
+namespace {
+
+using Gradients = std::map<std::string, at::Tensor>;
+
+at::Tensor random_like(const at::Tensor& x, uint64_t seed) {
+    std::mt19937_64 random(seed);
+    at::Tensor out = at::empty_like(x, at::TensorOptions(at::kDouble).requires_grad(false));
+    double* values = out.data_ptr<double>();
+    for (int64_t i = 0; i < out.numel(); ++i)
+        values[i] = static_cast<double>(random() % 20001) / 10000.0 - 1.0;
+    return out;
+}
+
+// A number to which every output contributes differently. Outputs of hidden tokens do not count: they are not
+// to be used.
+at::Tensor loss_of(const TorchModel& torch, const reference::Input& input) {
+    const TorchOutput out = torch.forward(input.tokens, input.token_types, input.mask);
+    at::Tensor loss = at::zeros({}, at::kDouble);
+    uint64_t seed = 1;
+    for (const at::Tensor& x : {out.hidden, out.logits, out.pooled}) {
+        if (x.defined()) loss = loss + (x * random_like(x.detach(), ++seed)).sum();
+    }
+    return loss;
+}
+
+Gradients gradients_of(const Model& model, const reference::Input& input) {
+    const TorchModel torch(model, true, at::kDouble);
+    loss_of(torch, input).backward();
+    Gradients out;
+    for (const auto& [name, leaf] : torch.parameters()) out[name] = leaf.grad();
+    return out;
+}
+
+// Change of the loss when `leaf` moves along `direction`, per unit; central differences of the fourth order.
+double slope(const TorchModel& torch, const reference::Input& input, const at::Tensor& leaf,
+             const at::Tensor& direction) {
+    constexpr double kStep = 1e-3;
+    const at::NoGradGuard guard;
+    const at::Tensor before = leaf.clone();
+    const auto loss_at = [&](double steps) {
+        leaf.copy_(before + direction * (steps * kStep));
+        return loss_of(torch, input).item<double>();
+    };
+    const double change = 8 * (loss_at(1) - loss_at(-1)) - (loss_at(2) - loss_at(-2));
+    leaf.copy_(before);
+    return change / (12 * kStep);
+}
+
+// All elements of a tensor at once, then some alone.
+std::vector<at::Tensor> directions_in(const at::Tensor& leaf) {
+    std::vector<at::Tensor> directions = {random_like(leaf.detach(), 7) / std::sqrt(leaf.numel())};
+    for (const int64_t element : {int64_t{0}, leaf.numel() / 2, leaf.numel() - 1}) {
+        const at::Tensor direction = at::zeros(leaf.sizes(), at::kDouble);
+        direction.view({-1})[element] = 1;
+        directions.push_back(direction);
+    }
+    return directions;
+}
+
+TEST(TorchGradients, AreFiniteDifferences) {
+    for (const auto& [name, model, input] : synthetic_models()) {
+        const TorchModel torch(model, true, at::kDouble);
+        loss_of(torch, input).backward();
+        for (const auto& [tensor, leaf] : torch.parameters()) {
+            ASSERT_TRUE(leaf.grad().defined()) << name << " " << tensor;
+            for (const at::Tensor& direction : directions_in(leaf)) {
+                const double expected = slope(torch, input, leaf, direction);
+                const double difference = std::abs((leaf.grad() * direction).sum().item<double>() - expected);
+                EXPECT_LE(difference, 1e-6 * (1 + std::abs(expected))) << name << " " << tensor;
+            }
+        }
+    }
+}
+
+// The same function with a tensor of its own for every slot.
+Model unshared(const Model& model) {
+    Model out = model;
+    out.tensors.clear();
+    const auto write_out = [&](Slots& slots, const std::string& prefix) {
+        for (auto& [slot, expression] : slots) {
+            const SlotShape shape = slot_shape(slot, model.config);
+            const auto bytes = quantise(DType::F32, materialise(model, expression, slot), shape.in);
+            const std::string name = prefix + slot_name(slot);
+            out.tensors[name] = Tensor{DType::F32, {shape.in, shape.out}, {}, [bytes] { return bytes; }};
+            expression = Dense{name};
+        }
+    };
+    for (size_t p = 0; p < out.topology.positions.size(); ++p)
+        write_out(out.topology.positions[p], "own" + std::to_string(p) + ".");
+    write_out(out.topology.globals, "own.");
+    return out;
+}
+
+// Adds the gradient of a slot's own matrix to those of the tensors that it is made of in the shared model.
+void scatter(const at::Tensor& own, const Expression& expression, Slot slot, int64_t head_dim,
+             Gradients& sums) {
+    if (const auto* dense = std::get_if<Dense>(&expression)) {
+        sums[dense->tensor] += own.reshape(sums[dense->tensor].sizes());
+        return;
+    }
+    const int64_t dimension = heads_are_columns(slot) ? 1 : 0;
+    int64_t at = 0;
+    for (const HeadRun& run : std::get<Heads>(expression).runs) {
+        const int64_t count = run.count * head_dim;
+        sums[run.tensor].narrow(dimension, run.first * head_dim, count) += own.narrow(dimension, at, count);
+        at += count;
+    }
+}
+
+TEST(TorchGradients, OfASharedTensorIsTheSumOverItsUses) {
+    int shared_models = 0;
+    for (const auto& [name, model, input] : synthetic_models()) {
+        if (!model.has_sharing()) continue;
+        ++shared_models;
+        const Gradients shared = gradients_of(model, input);
+        Gradients own = gradients_of(unshared(model), input), sums;
+        for (const auto& [tensor, gradient] : shared) sums[tensor] = at::zeros_like(gradient);
+        const auto add = [&](const Slots& slots, const std::string& prefix) {
+            for (const auto& [slot, expression] : slots) {
+                if (slot != Slot::rope_freqs)
+                    scatter(own.at(prefix + slot_name(slot)), expression, slot, model.config.head_dim, sums);
+            }
+        };
+        for (size_t p = 0; p < model.topology.positions.size(); ++p)
+            add(model.topology.positions[p], "own" + std::to_string(p) + ".");
+        add(model.topology.globals, "own.");
+        for (const auto& [tensor, gradient] : shared) {
+            EXPECT_LE((gradient - sums[tensor]).abs().max().item<double>(), 1e-10) << name << " " << tensor;
+        }
+    }
+    EXPECT_GE(shared_models, 3);
+}
+
+TEST(TorchGradients, OnlyOfTrainableModels) {
+    const Model model = synthetic_model(synthetic::decoder());
+    const std::vector<int32_t> tokens = {1, 2, 3};
+    EXPECT_FALSE(TorchModel(model, false).forward(tokens).logits.requires_grad());
+    EXPECT_TRUE(TorchModel(model, true).forward(tokens).logits.requires_grad());
+}
+
+}  // namespace
+}  // namespace refold

@@ -1,0 +1,184 @@
+// The torch engine against the definition in reference.h and against the ggml engine.
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "engine/compare.h"
+#include "engine/synthetic_models.h"
+#include "engine/torch/model.h"
+
+namespace refold {
+namespace {
+
+const std::string kFixtures = REFOLD_FIXTURES;
+
+constexpr EngineOptions torch_options(int64_t chunk = 512) {
+    return {.kind = EngineKind::torch, .threads = 1, .chunk = chunk};
+}
+
+std::vector<double> numbers(const at::Tensor& x) {
+    if (!x.defined()) return {};
+    const at::Tensor values = x.detach().to(at::kDouble).contiguous();
+    return {values.data_ptr<double>(), values.data_ptr<double>() + values.numel()};
+}
+
+std::vector<double> numbers(const reference::Matrix& x) {
+    std::vector<double> out;
+    for (const auto& row : x) out.insert(out.end(), row.begin(), row.end());
+    return out;
+}
+
+double largest_double_difference(const std::vector<double>& a, const std::vector<double>& b) {
+    double largest = a.size() == b.size() ? 0 : INFINITY;
+    for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+        const double difference = std::abs(a[i] - b[i]);
+        if (!(difference <= largest)) largest = difference;
+    }
+    return largest;
+}
+
+TEST(TorchModel, IsTheReference) {
+    for (const auto& [name, model, input] : synthetic_models()) {
+        const auto expected = reference::run(model, input);
+        for (const auto& [type, tolerance] : {std::pair(at::kDouble, 1e-12), std::pair(at::kFloat, 1e-4)}) {
+            const TorchModel torch(model, false, type);
+            const TorchOutput out = torch.forward(input.tokens, input.token_types, input.mask);
+            EXPECT_LE(largest_double_difference(numbers(out.hidden), numbers(expected.hidden)), tolerance)
+                << name;
+            EXPECT_LE(largest_double_difference(numbers(out.logits), numbers(expected.logits)), tolerance)
+                << name;
+            EXPECT_LE(largest_double_difference(numbers(out.pooled), expected.pooled), tolerance) << name;
+        }
+    }
+}
+
+TEST(TorchEngine, DecodesAsTheReferenceInStepsOfAnySize) {
+    for (const auto& [name, model, input] : synthetic_models()) {
+        if (!model.config.causal) continue;
+        const auto expected = reference::flat(reference::run(model, input).logits);
+        for (const int64_t chunk : {1, 4, 64}) {
+            EXPECT_LE(largest_difference(all_logits(model, input.tokens, torch_options(chunk)), expected),
+                      1e-4)
+                << name << " chunk " << chunk;
+        }
+    }
+}
+
+TEST(TorchEngine, EncodesAsTheReference) {
+    for (const auto& [name, model, input] : synthetic_models()) {
+        if (model.config.causal) continue;
+        const auto expected = reference::run(model, input);
+        Engine engine(model, torch_options());
+        const Encoding encoding = engine.encode({input.tokens, input.token_types, input.mask});
+        EXPECT_LE(largest_difference(encoding.last_hidden_state, reference::flat(expected.hidden)), 1e-4)
+            << name;
+        EXPECT_LE(largest_difference(encoding.logits, reference::flat(expected.logits)), 1e-4) << name;
+        EXPECT_LE(largest_difference(encoding.pooled,
+                                     std::vector<float>(expected.pooled.begin(), expected.pooled.end())),
+                  1e-4)
+            << name;
+    }
+}
+
+// Heads of every position but the first come, as likely, from the position itself or a random earlier head.
+Model share_randomly(Model model, uint32_t seed) {
+    std::mt19937 random(seed);
+    const Topology dense = model.topology;
+    for (size_t p = 1; p < dense.positions.size(); ++p) {
+        for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o}) {
+            const bool kv = slot == Slot::attn_k || slot == Slot::attn_v;
+            const int64_t heads = kv ? model.config.n_head_kv : model.config.n_head;
+            std::vector<HeadRef> refs;
+            for (int64_t h = 0; h < heads; ++h) {
+                const size_t from = random() % 2 == 0 ? p : random() % p;
+                refs.push_back({std::get<Dense>(dense.at(from, slot)).tensor,
+                                from == p ? h : static_cast<int64_t>(random()) % heads});
+            }
+            model.topology.positions[p][slot] = collapse(refs);
+        }
+    }
+    validate(model);
+    return model;
+}
+
+TEST(TorchEngine, AgreesWithGgml) {
+    for (const char* name : {"llama/model", "llama_gqa/model", "llama_bf16_sharded/model", "quantised/f16",
+                             "quantised/q8_0", "quantised/q4_1"}) {
+        const Model plain = load_model(kFixtures + "/" + name + ".gguf");
+        const auto tokens = random_tokens(80, plain.config.n_vocab, 3);
+        for (const bool shared : {false, true}) {
+            // Columns of quantised heads would have to be whole blocks.
+            if (shared && std::string(name).starts_with("quantised/q")) continue;
+            const Model model = shared ? share_randomly(plain, 4) : plain;
+            const auto expected = all_logits(model, tokens, {.threads = 2, .f32 = true});
+            for (const int64_t chunk : {512, 33, 1}) {
+                EXPECT_LE(largest_difference(all_logits(model, tokens, torch_options(chunk)), expected), 1e-4)
+                    << name << " chunk " << chunk << " shared " << shared;
+            }
+        }
+    }
+}
+
+TEST(TorchEngine, TruncateForgets) {
+    const Model model = synthetic_model(synthetic::decoder());
+    const auto tokens = random_tokens(24, model.config.n_vocab, 1);
+    const auto expected = all_logits(model, tokens, torch_options());
+    Engine engine(model, torch_options());
+    engine.evaluate(std::span(tokens).first(16));
+    engine.evaluate(std::vector<int32_t>{1, 2, 3});
+    engine.truncate(9);
+    const auto last = engine.evaluate(std::span(tokens).subspan(9));
+    EXPECT_LE(largest_difference(last, std::span(expected).last(last.size())), 1e-5);
+}
+
+TEST(TorchEngine, StoresEveryTensorOnce) {
+    const Model model = share(synthetic_model(synthetic::decoder()));
+    int64_t elements = 0;
+    for (const auto& [name, tensor] : model.tensors) elements += tensor.elements();
+    EXPECT_EQ(Engine(model, torch_options()).memory().weight_bytes, static_cast<uint64_t>(elements) * 4);
+    EXPECT_EQ(TorchModel(model, true).parameters().size(), model.tensors.size());
+}
+
+TEST(TorchEngine, GrowsItsCacheUpToTheContext) {
+    const Model model = synthetic_model(synthetic::decoder());
+    EngineOptions options = torch_options();
+    options.context = 700;
+    Engine engine(model, options);
+    EXPECT_EQ(engine.memory().kv_bytes, 0);
+    const auto token_bytes = static_cast<uint64_t>(3 * 2 * 2 * 8 * sizeof(float));
+    const auto tokens = random_tokens(700, model.config.n_vocab, 1);
+    engine.evaluate(std::span(tokens).first(100));
+    EXPECT_EQ(engine.memory().kv_bytes, 256 * token_bytes);
+    const auto last = engine.evaluate(std::span(tokens).subspan(100));
+    EXPECT_EQ(engine.memory().kv_bytes, 700 * token_bytes);
+    const auto whole = all_logits(model, tokens, torch_options(700));
+    EXPECT_LE(largest_difference(last, std::span(whole).last(last.size())), 1e-5);
+}
+
+ErrorCode code_of(const std::function<void()>& body) {
+    try {
+        body();
+    } catch (const Error& error) {
+        return error.code();
+    }
+    return ErrorCode::internal;
+}
+
+TEST(TorchEngine, BadInputIsRefused) {
+    const Model decoder = synthetic_model(synthetic::decoder());
+    const TorchModel torch(decoder, false);
+    EXPECT_EQ(code_of([&] { torch.forward({}); }), ErrorCode::input);
+    const std::vector<int32_t> outside = {1, 17}, tokens = {1, 2}, one = {1};
+    EXPECT_EQ(code_of([&] { torch.forward(outside); }), ErrorCode::input);
+    EXPECT_EQ(code_of([&] { torch.forward(tokens, {}, one); }), ErrorCode::input);
+    EXPECT_EQ(code_of([&] { torch.forward(tokens, tokens); }), ErrorCode::input);
+    const TorchModel learned(synthetic_model(synthetic::learned_positions()), false);
+    EXPECT_EQ(code_of([&] { learned.forward(std::vector<int32_t>(25, 1)); }), ErrorCode::input);
+    // Errors cross from the library that holds the engine.
+    SyntheticShape headless = synthetic::decoder();
+    headless.model_slots.pop_back();
+    Engine engine(synthetic_model(headless), torch_options());
+    EXPECT_EQ(code_of([&] { engine.evaluate(tokens); }), ErrorCode::unsupported);
+}
+
+}  // namespace
+}  // namespace refold

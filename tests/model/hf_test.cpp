@@ -1,0 +1,227 @@
+// Hugging Face directories in and out, without running them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/temp_folder.h"
+#include "core/text.h"
+#include "io/safetensors.h"
+#include "model/hf/checkpoint.h"
+#include "model/hf/export.h"
+
+namespace refold {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+const fs::path kFixtures = fs::path(REFOLD_FIXTURES) / "hf";
+
+std::vector<std::string> all_models() {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(kFixtures)) names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+// All tensors of a directory: name -> type and bytes.
+std::map<std::string, std::pair<std::string, std::vector<std::byte>>> tensors_of(const fs::path& folder) {
+    std::map<std::string, std::pair<std::string, std::vector<std::byte>>> out;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+        if (entry.path().extension() != ".safetensors" || entry.path().filename() == "golden.safetensors") continue;
+        const SafetensorsFile file = read_safetensors(entry.path());
+        for (const auto& [name, view] : file.tensors)
+            out[name] = {view.dtype, {view.data.begin(), view.data.end()}};
+    }
+    return out;
+}
+
+// What a model does not read: buffers and heads of other tasks.
+bool ignored(const std::string& name) {
+    return name.ends_with(".attn.bias") || name.find("seq_relationship") != std::string::npos;
+}
+
+class RoundTrips : public testing::TestWithParam<std::string> {
+protected:
+    TempFolder folder;
+    fs::path source = kFixtures / GetParam();
+};
+INSTANTIATE_TEST_SUITE_P(Families, RoundTrips, testing::ValuesIn(all_models()),
+                         [](const auto& test) { return test.param; });
+
+TEST_P(RoundTrips, RoundTripIsBitIdentical) {
+    const Model model = load_model(source);
+    const std::string native = folder / "native.gguf", out = folder / "out";
+    save_model(model, native, false);
+    save_hf_model(load_model(native), out, {});
+    auto expected = tensors_of(source);
+    std::erase_if(expected, [](const auto& entry) { return ignored(entry.first); });
+    EXPECT_EQ(tensors_of(out), expected);
+    EXPECT_EQ(json::parse(read_text_file(out + "/config.json")), json::parse(read_text_file(source / "config.json")));
+}
+
+TEST_P(RoundTrips, ReadsBackFromItsOwnConfiguration) {
+    // As a model that did not come from a directory: config.json is written from the model alone.
+    Model model = load_model(source);
+    model.metadata.erase("refold.checkpoint");
+    if (model.topology.globals.contains(Slot::rope_freqs)) GTEST_SKIP() << "factors do not say where they came from";
+    save_hf_model(model, folder / "out", {});
+    const Model again = load_model(folder / "out");
+    EXPECT_EQ(again.topology, model.topology);
+    EXPECT_EQ(again.config.windows, model.config.windows);
+    EXPECT_NEAR(again.config.attention_scale, model.config.attention_scale, 1e-6);
+    EXPECT_EQ(again.config.norm_head, model.config.norm_head);
+    EXPECT_EQ(again.config.activation, model.config.activation);
+    EXPECT_EQ(again.config.rope.dims, model.config.rope.dims);
+    for (const auto& [name, tensor] : model.tensors) {
+        const auto slot_bytes = [&](const Model& m) {
+            const TensorBytes bytes(m.tensor(name));
+            return std::vector<std::byte>(bytes.bytes().begin(), bytes.bytes().end());
+        };
+        EXPECT_EQ(slot_bytes(again), slot_bytes(model)) << name;
+    }
+}
+
+TEST_P(RoundTrips, ShardsHoldTheSame) {
+    const Model model = load_model(source);
+    HfExportOptions options;
+    options.shard_bytes = 100'000;
+    const HfExport result = save_hf_model(model, folder / "out", options);
+    EXPECT_GT(result.files, 1U);
+    auto expected = tensors_of(source);
+    std::erase_if(expected, [](const auto& entry) { return ignored(entry.first); });
+    EXPECT_EQ(tensors_of(folder / "out"), expected);
+    const json index = json::parse(read_text_file((folder / "out") + "/model.safetensors.index.json"));
+    EXPECT_EQ(index["weight_map"].size(), expected.size());
+    EXPECT_EQ(index["metadata"]["total_size"], result.bytes);
+    EXPECT_EQ(load_model(folder / "out").topology, model.topology);
+}
+
+// ---- what can be wrong ----
+
+class Directory : public testing::Test {
+protected:
+    void SetUp() override {
+        for (const char* file : {"config.json", "model.safetensors"})
+            fs::copy_file(kFixtures / "mistral" / file, folder / file);
+    }
+    void edit_config(const std::function<void(json&)>& edit) {
+        json config = json::parse(read_text_file(folder / "config.json"));
+        edit(config);
+        std::ofstream(folder / "config.json") << config.dump();
+    }
+    std::string error() {
+        try {
+            load_model(fs::path(folder / "config.json").parent_path());
+        } catch (const Error& error) {
+            return error.what();
+        }
+        return "no error";
+    }
+    TempFolder folder;
+};
+
+TEST_F(Directory, UnknownModelTypeListsTheKnownOnes) {
+    edit_config([](json& c) { c["model_type"] = "mamba"; });
+    EXPECT_THAT(error(), testing::AllOf(testing::HasSubstr("'mamba'"), testing::HasSubstr("gpt_neox"), testing::HasSubstr("roberta")));
+}
+
+TEST_F(Directory, MissingField) {
+    edit_config([](json& c) { c.erase("hidden_size"); });
+    EXPECT_THAT(error(), testing::HasSubstr("field 'hidden_size' is missing"));
+}
+
+TEST_F(Directory, FieldOfAnotherKind) {
+    edit_config([](json& c) { c["num_attention_heads"] = "four"; });
+    EXPECT_THAT(error(), testing::HasSubstr("'num_attention_heads' must be a whole number"));
+}
+
+TEST_F(Directory, ContradictoryFields) {
+    edit_config([](json& c) { c["num_key_value_heads"] = 3; });
+    EXPECT_THAT(error(), testing::HasSubstr("contradict"));
+}
+
+TEST_F(Directory, UnknownRopeScaling) {
+    edit_config([](json& c) { c["rope_scaling"] = {{"rope_type", "longrope"}, {"factor", 2.0}}; });
+    EXPECT_THAT(error(), testing::HasSubstr("'longrope' is not supported; known: default, linear"));
+}
+
+// Files of newer versions of transformers.
+TEST_F(Directory, NewerFieldsMeanTheSame) {
+    const fs::path gemma = kFixtures / "gemma3";
+    fs::copy_file(gemma / "config.json", folder / "config.json", fs::copy_options::overwrite_existing);
+    fs::copy_file(gemma / "model.safetensors", folder / "model.safetensors", fs::copy_options::overwrite_existing);
+    edit_config([](json& c) {
+        c["rope_parameters"] = {{"full_attention", {{"rope_type", "default"}, {"rope_theta", c["rope_theta"]}}},
+                                {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 12345.0}}}};
+        for (const char* field : {"rope_theta", "rope_scaling", "rope_local_base_freq", "sliding_window_pattern"}) c.erase(field);
+        c["layer_types"] = {"sliding_attention", "full_attention", "full_attention", "sliding_attention"};
+    });
+    const Model model = load_model(fs::path(folder / "config.json").parent_path());
+    EXPECT_EQ(model.config.rope.base, 1e6F);
+    EXPECT_EQ(model.config.local_rope->base, 12345.0F);
+    EXPECT_EQ(model.config.windows, (std::vector<int64_t>{16, 0, 0, 16}));
+}
+
+TEST_F(Directory, ShapeNamesBothShapes) {
+    edit_config([](json& c) { c["intermediate_size"] = 130; });
+    EXPECT_THAT(error(), testing::AllOf(testing::HasSubstr("mlp.gate_proj.weight"), testing::HasSubstr("[128, 64]"), testing::HasSubstr("[130, 64]")));
+}
+
+TEST_F(Directory, MissingTensorIsNamed) {
+    edit_config([](json& c) { c["num_hidden_layers"] = 5; });
+    EXPECT_THAT(error(), testing::HasSubstr("'model.layers.4.input_layernorm.weight' is missing"));
+}
+
+TEST_F(Directory, NoWeights) {
+    fs::remove(folder / "model.safetensors");
+    EXPECT_THAT(error(), testing::HasSubstr("no model.safetensors"));
+    std::ofstream(folder / "pytorch_model.bin") << "x";
+    EXPECT_THAT(error(), testing::HasSubstr("convert it to safetensors"));
+}
+
+TEST_F(Directory, NoConfig) {
+    fs::remove(folder / "config.json");
+    EXPECT_THAT(error(), testing::HasSubstr("config.json"));
+}
+
+TEST_F(Directory, BrokenIndex) {
+    const auto index = [&](const std::string& text) { std::ofstream(folder / "model.safetensors.index.json") << text; };
+    index("{");
+    EXPECT_THAT(error(), testing::HasSubstr("not a JSON object"));
+    index("{}");
+    EXPECT_THAT(error(), testing::HasSubstr("no 'weight_map'"));
+    index(R"({"weight_map": {"a": "../model.safetensors"}})");
+    EXPECT_THAT(error(), testing::HasSubstr("not in a file of this folder"));
+    index(R"({"weight_map": {"a": "model-00001-of-00002.safetensors"}})");
+    EXPECT_THAT(error(), testing::HasSubstr("is missing, which the index names"));
+    index(R"({"weight_map": {"a": "model.safetensors"}})");
+    EXPECT_THAT(error(), testing::HasSubstr("where the index expects it"));
+}
+
+TEST_F(Directory, NothingIsWrittenWhenTheExportFails) {
+    Model model = load_model(kFixtures / "llama_gqa");
+    model.metadata.erase("refold.checkpoint");
+    EXPECT_THROW(save_hf_model(model, folder / "out", {}), Error);
+    EXPECT_FALSE(fs::exists(folder / "out"));
+    EXPECT_EQ(std::distance(fs::directory_iterator(fs::path(folder / "config.json").parent_path()), {}), 2);
+}
+
+TEST_F(Directory, AFolderThatExistsIsKept) {
+    fs::create_directory(folder / "out");
+    std::ofstream(folder / "out/mine") << "x";
+    const Model model = load_model(kFixtures / "mistral");
+    EXPECT_THROW(save_hf_model(model, folder / "out", {}), Error);
+    EXPECT_TRUE(fs::exists(folder / "out/mine"));
+    save_hf_model(model, folder / "out", {true, {}, 5'000'000'000});
+    EXPECT_FALSE(fs::exists(folder / "out/mine"));
+    EXPECT_TRUE(fs::exists(folder / "out/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace refold
