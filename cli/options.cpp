@@ -24,7 +24,8 @@ void add_report_options(CLI::App& app, ReportOptions& options) {
 }
 
 CLI::Option* add_model(CLI::App& app, std::string& model) {
-    return app.add_option("MODEL", model, "Path of a .gguf file, or a name that `refold pull` has fetched");
+    return app.add_option("MODEL", model,
+                          "A .gguf file, a Hugging Face directory, or a name that `refold pull` has fetched");
 }
 
 CLI::Option* add_output(CLI::App& app, OutputOptions& options, const char* description) {

@@ -1,5 +1,6 @@
-// Fuzzing of Hugging Face directories: for any config.json, model.safetensors and index, load_model() and reading
-// every tensor give a model or throw refold::Error - no crash, no sanitizer report, no other exception.
+// Fuzzing of Hugging Face directories: for any config.json, model.safetensors and index, load_model() and
+// reading every tensor give a model or throw refold::Error - no crash, no sanitizer report, no other
+// exception.
 //     refold_fuzz_hf_model [--iterations N] [--seed N]
 #include <unistd.h>
 
@@ -46,7 +47,8 @@ std::string read(const fs::path& path) {
 }
 
 void write(const fs::path& path, const std::string& bytes) {
-    std::ofstream(path, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(path, std::ios::binary | std::ios::trunc)
+        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
 // A model of one layer, one per family of names that lie differently in checkpoints.
@@ -60,7 +62,8 @@ Checkpoint built_in(const fs::path& folder, bool gpt2) {
     };
     json config;
     if (gpt2) {
-        config = {{"model_type", "gpt2"}, {"n_embd", 8}, {"n_layer", 1}, {"n_head", 2}, {"n_positions", 16}, {"vocab_size", 12}};
+        config = {{"model_type", "gpt2"}, {"n_embd", 8},       {"n_layer", 1},
+                  {"n_head", 2},          {"n_positions", 16}, {"vocab_size", 12}};
         add("wte.weight", {12, 8});
         add("wpe.weight", {16, 8});
         for (const char* norm : {"h.0.ln_1", "h.0.ln_2", "ln_f"}) {
@@ -76,17 +79,30 @@ Checkpoint built_in(const fs::path& folder, bool gpt2) {
         add("h.0.mlp.c_proj.weight", {32, 8});
         add("h.0.mlp.c_proj.bias", {8});
     } else {
-        config = {{"model_type", "gemma3_text"}, {"hidden_size", 8}, {"num_hidden_layers", 1}, {"num_attention_heads", 2}, {"num_key_value_heads", 1}, {"head_dim", 4}, {"intermediate_size", 16}, {"max_position_embeddings", 16}, {"sliding_window", 4}, {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}}, {"vocab_size", 12}};
+        config = {{"model_type", "gemma3_text"},
+                  {"hidden_size", 8},
+                  {"num_hidden_layers", 1},
+                  {"num_attention_heads", 2},
+                  {"num_key_value_heads", 1},
+                  {"head_dim", 4},
+                  {"intermediate_size", 16},
+                  {"max_position_embeddings", 16},
+                  {"sliding_window", 4},
+                  {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}},
+                  {"vocab_size", 12}};
         add("model.embed_tokens.weight", {12, 8});
         add("model.norm.weight", {8});
-        for (const char* norm : {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"})
+        for (const char* norm : {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+                                 "post_feedforward_layernorm"})
             add(std::string("model.layers.0.") + norm + ".weight", {8});
-        for (const char* norm : {"q_norm", "k_norm"}) add(std::string("model.layers.0.self_attn.") + norm + ".weight", {4});
+        for (const char* norm : {"q_norm", "k_norm"})
+            add(std::string("model.layers.0.self_attn.") + norm + ".weight", {4});
         add("model.layers.0.self_attn.q_proj.weight", {8, 8});
         add("model.layers.0.self_attn.k_proj.weight", {4, 8});
         add("model.layers.0.self_attn.v_proj.weight", {4, 8});
         add("model.layers.0.self_attn.o_proj.weight", {8, 8});
-        for (const char* name : {"gate_proj", "up_proj"}) add(std::string("model.layers.0.mlp.") + name + ".weight", {16, 8});
+        for (const char* name : {"gate_proj", "up_proj"})
+            add(std::string("model.layers.0.mlp.") + name + ".weight", {16, 8});
         add("model.layers.0.mlp.down_proj.weight", {8, 16});
     }
     json map;
@@ -130,9 +146,12 @@ public:
         Checkpoint out = seeds_[below(seeds_.size())];
         for (size_t i = 0, count = 1 + below(3); i < count; ++i) {
             const size_t which = below(6);
-            if (which == 0) change_text(out.index);
-            else if (which < 3) change_text(out.config);
-            else change_tensors(out.tensors);
+            if (which == 0)
+                change_text(out.index);
+            else if (which < 3)
+                change_text(out.config);
+            else
+                change_tensors(out.tensors);
         }
         return out;
     }
@@ -146,8 +165,23 @@ private:
 
     // A number, a word or a bit of a JSON text.
     void change_text(std::string& text) {
-        static const char* const numbers[] = {"0", "-1", "1e400", "1073741824", "4294967296", "9223372036854775807", "18446744073709551616", "0.5", "null", "\"x\"", "[]", "{}", "3", "64"};
-        static const char* const words[] = {"llama", "gpt_neox", "gptj", "gpt2", "baichuan", "bert", "roberta", "qwen2", "gemma2", "BF16", "F16", "I64", "F8_E4M3", "dynamic", "llama3", "relu"};
+        static const char* const numbers[] = {"0",
+                                              "-1",
+                                              "1e400",
+                                              "1073741824",
+                                              "4294967296",
+                                              "9223372036854775807",
+                                              "18446744073709551616",
+                                              "0.5",
+                                              "null",
+                                              "\"x\"",
+                                              "[]",
+                                              "{}",
+                                              "3",
+                                              "64"};
+        static const char* const words[] = {"llama",   "gpt_neox", "gptj",   "gpt2", "baichuan", "bert",
+                                            "roberta", "qwen2",    "gemma2", "BF16", "F16",      "I64",
+                                            "F8_E4M3", "dynamic",  "llama3", "relu"};
         const auto places = [&](auto&& matches) {
             std::vector<size_t> found;
             for (size_t i = 0; i < text.size(); ++i) {
@@ -163,7 +197,10 @@ private:
         } else if (below(4) == 0) {
             flip(text);
         } else {
-            const auto digits = places([&](size_t i) { return isdigit(static_cast<unsigned char>(text[i])) != 0 && (i == 0 || isdigit(static_cast<unsigned char>(text[i - 1])) == 0); });
+            const auto digits = places([&](size_t i) {
+                return isdigit(static_cast<unsigned char>(text[i])) != 0 &&
+                       (i == 0 || isdigit(static_cast<unsigned char>(text[i - 1])) == 0);
+            });
             if (digits.empty()) return flip(text);
             const size_t from = digits[below(digits.size())];
             size_t to = from;
@@ -179,7 +216,15 @@ private:
         switch (below(5)) {
             case 0: bytes.resize(below(bytes.size())); return;
             case 1: {
-                const uint64_t lies[] = {0, 1, length + 1, length - 1, bytes.size(), bytes.size() - 8, ~uint64_t{0}, uint64_t{1} << 63, uint64_t{1} << below(64)};
+                const uint64_t lies[] = {0,
+                                         1,
+                                         length + 1,
+                                         length - 1,
+                                         bytes.size(),
+                                         bytes.size() - 8,
+                                         ~uint64_t{0},
+                                         uint64_t{1} << 63,
+                                         uint64_t{1} << below(64)};
                 length = lies[below(std::size(lies))];
                 memcpy(bytes.data(), &length, 8);
                 return;
@@ -190,7 +235,8 @@ private:
                 std::string header = bytes.substr(8, length);
                 change_text(header);
                 const uint64_t size = header.size();
-                bytes = std::string(reinterpret_cast<const char*>(&size), 8) + header + bytes.substr(8 + length);
+                bytes =
+                    std::string(reinterpret_cast<const char*>(&size), 8) + header + bytes.substr(8 + length);
             }
         }
     }
@@ -220,7 +266,8 @@ int main(int argc, char** argv) {
         Mutator mutator(seeds, number);
         for (uint64_t i = 0; i < iterations && result == 0; ++i) accepted += run_one(folder, mutator.next());
     } catch (const std::exception& error) {
-        fprintf(stderr, "refold_fuzz_hf_model: not allowed to escape: %s (input kept in %s)\n", error.what(), folder.c_str());
+        fprintf(stderr, "refold_fuzz_hf_model: not allowed to escape: %s (input kept in %s)\n", error.what(),
+                folder.c_str());
         return 1;
     }
     fs::remove_all(folder);

@@ -1,3 +1,5 @@
+#include "model/hf/export.h"
+
 #include <filesystem>
 
 #include "cli/help.h"
@@ -8,7 +10,6 @@
 #include "core/text.h"
 #include "hub/resolve.h"
 #include "model/accounting.h"
-#include "model/hf/export.h"
 #include "model/quantised.h"
 
 namespace refold::cli {
@@ -64,10 +65,10 @@ void export_model(const Arguments& a) {
                     {"parameters_before", accounting.model.parameters}});
         return;
     }
-    print(fmt::format("{}: {}, {} parameters{}\n", a.output.path, format_bytes(bytes), format_count(parameters),
-                      model.has_sharing()
-                          ? fmt::format(" ({} with sharing)", format_count(accounting.model.parameters))
-                          : ", the model shares nothing"));
+    print(fmt::format(
+        "{}: {}, {} parameters{}\n", a.output.path, format_bytes(bytes), format_count(parameters),
+        model.has_sharing() ? fmt::format(" ({} with sharing)", format_count(accounting.model.parameters))
+                            : ", the model shares nothing"));
 }
 
 }  // namespace
@@ -75,9 +76,10 @@ void export_model(const Arguments& a) {
 Action export_verb(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
-    app.add_option("--to", a->format,
-                   "gguf (plain GGUF that stock llama.cpp loads: every position with its own weights), hf (a folder "
-                   "that transformers loads) or native (one GGUF file for refold, sharing kept)")
+    app.add_option(
+           "--to", a->format,
+           "gguf (plain GGUF that stock llama.cpp loads: every position with its own weights), hf (a folder "
+           "that transformers loads) or native (one GGUF file for refold, sharing kept)")
         ->type_name("FORMAT")
         ->check(CLI::IsMember({"gguf", "hf", "native"}))
         ->capture_default_str();

@@ -157,14 +157,16 @@ std::string tensor_table(const Model& model) {
 
 // How the model tells positions apart, and how far its layers see.
 std::string position_text(const ModelConfig& c) {
-    std::string text = c.max_alibi_bias > 0         ? "ALiBi"
-                       : c.n_learned_positions > 0 ? fmt::format("{} learned positions", c.n_learned_positions)
-                                                   : fmt::format("RoPE base {:g} over {} dimensions, frequencies x {:g}",
-                                                                 c.rope.base, c.rope.dims, c.rope.frequency_scale);
+    std::string text = c.max_alibi_bias > 0 ? "ALiBi"
+                       : c.n_learned_positions > 0
+                           ? fmt::format("{} learned positions", c.n_learned_positions)
+                           : fmt::format("RoPE base {:g} over {} dimensions, frequencies x {:g}", c.rope.base,
+                                         c.rope.dims, c.rope.frequency_scale);
     const auto windowed = std::count_if(c.windows.begin(), c.windows.end(), [](int64_t w) { return w > 0; });
     if (windowed > 0)
-        text += fmt::format("; window of {} in {} of {} layers", *std::max_element(c.windows.begin(), c.windows.end()),
-                            windowed, c.windows.size());
+        text +=
+            fmt::format("; window of {} in {} of {} layers",
+                        *std::max_element(c.windows.begin(), c.windows.end()), windowed, c.windows.size());
     return text;
 }
 

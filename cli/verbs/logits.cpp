@@ -66,7 +66,8 @@ void write_logits(const Arguments& a) {
     } else {
         Encoding encoding = engine->encode({tokens, a.token_types, a.mask});
         results.add("logits", {count, engine->n_vocab()}, std::move(encoding.logits));
-        results.add("last_hidden_state", {count, engine->config().n_embd}, std::move(encoding.last_hidden_state));
+        results.add("last_hidden_state", {count, engine->config().n_embd},
+                    std::move(encoding.last_hidden_state));
         results.add("pooler_output", {engine->config().n_embd}, std::move(encoding.pooled));
     }
     write_safetensors(a.output.path, a.output.overwrite, results.tensors);
@@ -79,8 +80,8 @@ void write_logits(const Arguments& a) {
                     {"tensors", names},
                     {"ids", tokens}});
     } else {
-        print(fmt::format("{}: {} of {} tokens, vocabulary of {}\n", a.output.path, fmt::join(names, ", "), tokens.size(),
-                          engine->n_vocab()));
+        print(fmt::format("{}: {} of {} tokens, vocabulary of {}\n", a.output.path, fmt::join(names, ", "),
+                          tokens.size(), engine->n_vocab()));
     }
 }
 
@@ -90,22 +91,24 @@ Action logits_verb(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
     auto* ids = add_token_ids(app, "--tokens", a->tokens, "Token ids");
-    auto* file =
-        app.add_option("--text-file", a->text_file, "Text, tokenised with the special tokens that the model asks for")
-            ->type_name("FILE")
-            ->excludes(ids);
+    auto* file = app.add_option("--text-file", a->text_file,
+                                "Text, tokenised with the special tokens that the model asks for")
+                     ->type_name("FILE")
+                     ->excludes(ids);
     add_token_ids(app, "--token-types", a->token_types, "Encoders: segment of each token [all 0]");
     add_token_ids(app, "--mask", a->mask, "Encoders: 1 for tokens, 0 for padding [all 1]");
-    add_output(app, a->output,
-               "safetensors file to write, float32: logits [tokens, vocabulary]; encoders also last_hidden_state "
-               "[tokens, n_embd] and pooler_output [n_embd], as far as the model has them")
+    add_output(
+        app, a->output,
+        "safetensors file to write, float32: logits [tokens, vocabulary]; encoders also last_hidden_state "
+        "[tokens, n_embd] and pooler_output [n_embd], as far as the model has them")
         ->required();
     add_engine_kind(app, a->engine);
     add_engine_options(app, a->engine, "as many as there are tokens");
     add_report_options(app, a->report);
-    add_examples(app, {"refold logits smollm2-135m-instruct --tokens 1,2,3 --f32 -o logits.safetensors",
-                       "refold logits small.gguf --text-file text.txt -o logits.safetensors --overwrite",
-                       "refold logits ./bert-base-uncased --tokens 101,7592,102,0 --mask 1,1,1,0 -o out.safetensors"});
+    add_examples(
+        app, {"refold logits smollm2-135m-instruct --tokens 1,2,3 --f32 -o logits.safetensors",
+              "refold logits small.gguf --text-file text.txt -o logits.safetensors --overwrite",
+              "refold logits ./bert-base-uncased --tokens 101,7592,102,0 --mask 1,1,1,0 -o out.safetensors"});
     return [a, ids, file] {
         if (ids->count() + file->count() == 0)
             fail(ErrorCode::usage, "logits", "give tokens by --tokens or --text-file");

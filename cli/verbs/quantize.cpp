@@ -50,7 +50,8 @@ void quantise_file(const Arguments& a) {
 Action quantize_verb(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
-    app.add_option("--type", a->type, "f32, f16, bf16, q8_0, q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0, q3_k, q2_k")
+    app.add_option("--type", a->type,
+                   "f32, f16, bf16, q8_0, q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0, q3_k, q2_k")
         ->type_name("TYPE")
         ->required();
     app.add_option("--embedding-type", a->embedding_type,

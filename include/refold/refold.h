@@ -23,7 +23,7 @@ struct LanguageModelOptions {
 // All functions throw std::runtime_error with a message that says what, where and what to do.
 class LanguageModel {
 public:
-    explicit LanguageModel(const std::string& gguf_path, const LanguageModelOptions& options = {});
+    explicit LanguageModel(const std::string& model_path, const LanguageModelOptions& options = {});
     ~LanguageModel();
     LanguageModel(LanguageModel&&) noexcept;
     LanguageModel& operator=(LanguageModel&&) noexcept;
@@ -44,7 +44,7 @@ private:
 };
 
 // Applies a recipe (YAML text, see recipes/) to a GGUF model and writes the result atomically.
-void compress(const std::string& gguf_path, const std::string& recipe_yaml, const std::string& output_path,
+void compress(const std::string& model_path, const std::string& recipe_yaml, const std::string& output_path,
               bool overwrite = false);
 
 }  // namespace refold

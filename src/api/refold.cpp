@@ -19,8 +19,8 @@ struct LanguageModel::Impl {
     Engine engine;
 };
 
-LanguageModel::LanguageModel(const std::string& gguf_path, const LanguageModelOptions& options)
-    : impl_(std::make_unique<Impl>(gguf_path, options)) {}
+LanguageModel::LanguageModel(const std::string& model_path, const LanguageModelOptions& options)
+    : impl_(std::make_unique<Impl>(model_path, options)) {}
 LanguageModel::~LanguageModel() = default;
 LanguageModel::LanguageModel(LanguageModel&&) noexcept = default;
 LanguageModel& LanguageModel::operator=(LanguageModel&&) noexcept = default;
@@ -57,10 +57,10 @@ double LanguageModel::perplexity(const std::string& text, int64_t context, int64
         .perplexity;
 }
 
-void compress(const std::string& gguf_path, const std::string& recipe_yaml, const std::string& output_path,
+void compress(const std::string& model_path, const std::string& recipe_yaml, const std::string& output_path,
               bool overwrite) {
     const Recipe recipe = parse_recipe(recipe_yaml, "recipe");
-    save_model(compress(load_model(gguf_path), recipe, version()).model, output_path, overwrite);
+    save_model(compress(load_model(model_path), recipe, version()).model, output_path, overwrite);
 }
 
 }  // namespace refold

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -67,8 +68,10 @@ AtomicFile::~AtomicFile() {
 }
 
 static void write_all(int descriptor, const char* data, size_t size, const std::string& path) {
+    // For more at a time Linux takes large folios into the page cache, which is up to 3 times slower.
+    constexpr size_t kMost = 256 << 10;
     while (size > 0) {
-        const ssize_t written = ::write(descriptor, data, size);
+        const ssize_t written = ::write(descriptor, data, std::min(size, kMost));
         if (written < 0) {
             if (errno == EINTR) {
                 check_interrupt();

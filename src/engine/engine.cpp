@@ -66,8 +66,7 @@ std::span<const float> Engine::step(std::span<const int32_t> tokens, int64_t out
                                     int64_t sequence_length) {
     check_interrupt();
     const auto positions = positions_of(config_, tokens, length_);
-    const auto logits =
-        backend_->step({tokens, positions, {}, {}, length_, outputs, sequence_length});
+    const auto logits = backend_->step({tokens, positions, {}, {}, length_, outputs, sequence_length});
     length_ += static_cast<int64_t>(tokens.size());
     return logits;
 }

@@ -184,12 +184,13 @@ void write_safetensors(const std::string& path, bool overwrite, const std::vecto
     file.write(std::as_bytes(std::span(&length, 1)));
     file.write(text);
     for (size_t i = 0; i < tensors.size(); ++i) {
-        const auto bytes = tensors[i].produce();
-        if (bytes.size() != sizes[i]) {
-            fail(ErrorCode::internal, "safetensors", "cannot write tensor '{}': {} bytes do not fit shape [{}]",
-                 tensors[i].name, bytes.size(), fmt::join(tensors[i].shape, ", "));
+        const uint64_t before = file.position();
+        tensors[i].produce([&](std::span<const std::byte> bytes) { file.write(bytes); });
+        if (const uint64_t written = file.position() - before; written != sizes[i]) {
+            fail(ErrorCode::internal, "safetensors",
+                 "cannot write tensor '{}': {} bytes do not fit shape [{}]", tensors[i].name, written,
+                 fmt::join(tensors[i].shape, ", "));
         }
-        file.write(bytes);
         if (progress) progress(sizes[i], tensors[i].name);
     }
     file.commit();
@@ -199,9 +200,8 @@ void write_safetensors(const std::string& path, bool overwrite, const std::vecto
                        const std::map<std::string, std::string>& metadata) {
     std::vector<SafetensorsOutput> outputs;
     for (const auto& tensor : tensors) {
-        outputs.push_back({tensor.name, "F32", tensor.shape, [data = std::as_bytes(tensor.data)] {
-                               return std::vector(data.begin(), data.end());
-                           }});
+        outputs.push_back({tensor.name, "F32", tensor.shape,
+                           [data = std::as_bytes(tensor.data)](const auto& sink) { sink(data); }});
     }
     write_safetensors(path, overwrite, outputs, metadata, {});
 }

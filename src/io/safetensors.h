@@ -25,12 +25,12 @@ struct SafetensorsTensor {
 void write_safetensors(const std::string& path, bool overwrite, const std::vector<SafetensorsTensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
-// What to write: `produce` is called once, in order, and must give exactly the tensor's bytes.
+// What to write: `produce` is called once, in order, and must give exactly the tensor's bytes to the sink.
 struct SafetensorsOutput {
     std::string name;
     std::string dtype;           // "F32", "F16", "BF16"
     std::vector<int64_t> shape;  // row major, slowest dimension first
-    std::function<std::vector<std::byte>()> produce;
+    std::function<void(const std::function<void(std::span<const std::byte>)>& sink)> produce;
 };
 
 // As above, tensor by tensor: memory stays at one tensor. `progress` gets each tensor's size and name when it

@@ -31,8 +31,9 @@ struct Rope {
     // Base for a sequence of `length` tokens: base * (f * length / context - (f - 1)) ^ (dims / (dims - 2)).
     float base_for(int64_t length) const {
         if (dynamic_factor <= 0 || length <= original_context) return base;
-        const double stretch = static_cast<double>(dynamic_factor) * static_cast<double>(length) /
-                                   original_context - (static_cast<double>(dynamic_factor) - 1.0);
+        const double stretch =
+            static_cast<double>(dynamic_factor) * static_cast<double>(length) / original_context -
+            (static_cast<double>(dynamic_factor) - 1.0);
         return static_cast<float>(base * std::pow(stretch, static_cast<double>(dims) / (dims - 2)));
     }
 };
@@ -68,7 +69,8 @@ struct ModelConfig {
     float embedding_scale = 1.0F;
 
     bool causal = true;              // false: encoder, every token sees every token
-    float attention_scale = 0.0F;    // of query-key products
+    float attention_scale = 0.0F;    // of query-key products; see attention_scale_of()
+    bool scale_by_layer = false;     // attention_scale / (layer + 1)
     float attention_softcap = 0.0F;  // cap * tanh(score / cap); 0: off
     float max_alibi_bias = 0.0F;     // ALiBi slopes 2^(-max_bias * i / n); 0: off
     std::vector<int64_t> windows;    // by layer: keys a token sees, itself included; 0 or no entry: all
@@ -83,9 +85,10 @@ struct ModelConfig {
     float logit_softcap = 0.0F;  // cap * tanh(logit / cap); 0: off
 
     int64_t q_per_kv() const { return n_head / n_head_kv; }
-    int64_t window(size_t position) const {
-        return windows.empty() ? 0 : windows[position % windows.size()];
+    float attention_scale_of(size_t position) const {
+        return scale_by_layer ? attention_scale / static_cast<float>(position + 1) : attention_scale;
     }
+    int64_t window(size_t position) const { return windows.empty() ? 0 : windows[position % windows.size()]; }
     const Rope& rope_of(size_t position) const {
         return local_rope && window(position) > 0 ? *local_rope : rope;
     }

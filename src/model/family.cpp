@@ -9,8 +9,8 @@
 namespace refold {
 
 static const std::array kFamilies = {
-    &kLlamaFamily,    &kQwen2Family, &kGemmaFamily,    &kGemma2Family,   &kGemma3Family, &kGptNeoxFamily,
-    &kGptjFamily,     &kGpt2Family,  &kBaichuanFamily, &kBaichuan2Family, &kBertFamily,  &kRobertaFamily,
+    &kLlamaFamily, &kQwen2Family, &kGemmaFamily,    &kGemma2Family,    &kGemma3Family, &kGptNeoxFamily,
+    &kGptjFamily,  &kGpt2Family,  &kBaichuanFamily, &kBaichuan2Family, &kBertFamily,   &kRobertaFamily,
 };
 
 std::span<const Family* const> families() { return kFamilies; }

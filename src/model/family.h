@@ -30,7 +30,8 @@ struct SlotDescription {
     Slot slot;
     const char* tensor;  // GGUF name; "{}" stands for the position
     bool required;
-    const char* hf;  // checkpoint name, "{}" stands for the position; others that occur follow after '|'
+    // Checkpoint name; "@" is Family::hf_prefix or nothing, "|" separates others that occur. Null: not in one.
+    const char* hf;
     unsigned layout = hf_plain;
     const char* fallback = nullptr;  // GGUF tensor used when `tensor` is absent (tied embeddings) ...
     std::optional<Slot> with = std::nullopt;  // ... if this slot is there
@@ -45,8 +46,8 @@ struct Family {
     ModelConfig (*read_config)(const GgufMetadata& metadata);
 
     std::vector<const char*> hf_model_types;  // config.json's model_type
-    const char* hf_prefix;  // of the base model's tensors, which some checkpoints leave out
-    bool hf_tied = false;   // tie_word_embeddings where config.json does not say
+    const char* hf_prefix;                    // of the base model's tensors, which some checkpoints leave out
+    bool hf_tied = false;                     // tie_word_embeddings where config.json does not say
     // config.json -> the family's metadata keys. Throws Error(input) naming the field, Error(unsupported).
     void (*read_hf_config)(const nlohmann::json& config, GgufMetadata& metadata);
     // The other way, for models that did not come from Hugging Face.

@@ -22,7 +22,8 @@ concept ForwardOps = requires(Ops ops, typename Ops::Value x, size_t position, S
                               std::span<const Slot> slots, std::span<typename Ops::Value> out,
                               Activation activation, float number) {
     { ops.has(position, slot) } -> std::same_as<bool>;
-    // rows of the table token_embd, position_embd or token_types for the tokens of this step: [n_embd, tokens]
+    // rows of the table token_embd, position_embd or token_types for the tokens of this step: [n_embd,
+    // tokens]
     { ops.embed(slot) } -> std::same_as<typename Ops::Value>;
     // RMS or layer normalisation (ModelConfig::norm) over groups of as many features as the slot's weight has
     // (one head's, for attn.q_norm), times the weight, plus the bias where there is one

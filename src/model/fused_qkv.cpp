@@ -49,8 +49,9 @@ void split_fused_qkv(Model& model, size_t layers) {
             const int64_t total = extent(fused, 0, model.config) + extent(fused, 1, model.config) +
                                   extent(fused, 2, model.config);
             if (given != total || (fused.vector && whole.shape.size() != 1)) {
-                fail(ErrorCode::input, "model", "tensor '{}' of shape [{}] does not hold Q, K and V of {} rows",
-                     fused.name, fmt::join(whole.shape, ", "), total);
+                fail(ErrorCode::input, "model",
+                     "tensor '{}' of shape [{}] does not hold Q, K and V of {} rows", fused.name,
+                     fmt::join(whole.shape, ", "), total);
             }
             size_t offset = 0;
             for (size_t i = 0; i < 3; ++i) {
@@ -79,8 +80,9 @@ std::map<std::string, Tensor> with_fused_qkv(const Model& model) {
                 whole = found != tensors.end();
                 if (!whole) break;
                 parts[i] = found->second;
-                whole = parts[i].type == parts[0].type &&
-                        (fused.vector ? parts[i].elements() : parts[i].rows()) == extent(fused, i, model.config);
+                whole =
+                    parts[i].type == parts[0].type &&
+                    (fused.vector ? parts[i].elements() : parts[i].rows()) == extent(fused, i, model.config);
             }
             if (!whole) continue;
             Tensor joined{parts[0].type, parts[0].shape, {}, [parts] {

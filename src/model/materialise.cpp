@@ -99,7 +99,8 @@ std::vector<float> materialise(const Model& model, const Expression& expression,
 
 StockModel for_stock(const Model& model) {
     Model dense = without_sharing(model);
-    return dense.family->to_stock != nullptr ? dense.family->to_stock(dense) : StockModel{std::move(dense), {}};
+    return dense.family->to_stock != nullptr ? dense.family->to_stock(dense)
+                                             : StockModel{std::move(dense), {}};
 }
 
 Model without_sharing(const Model& model) {

@@ -72,8 +72,8 @@ public:
 };
 
 // Reads a GGUF file (refold's own or any of a supported family) or a Hugging Face directory and validates it.
-// Nothing of the weights is read yet. Throws Error(io), Error(input), Error(unsupported) with file and tensor,
-// position or key.
+// Nothing of the weights is read yet. Throws Error(io), Error(input), Error(unsupported) with file and
+// tensor, position or key.
 Model load_model(const std::string& path);
 Model load_gguf_model(const std::string& path);
 

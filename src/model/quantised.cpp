@@ -13,13 +13,11 @@ namespace refold {
 namespace {
 
 // From small to large: a tensor that a type does not fit gets the next one that does.
-constexpr std::array kTypes = {DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q4_0, DType::Q4_1, DType::Q5_K,
-                               DType::Q5_0, DType::Q5_1, DType::Q6_K, DType::Q8_0, DType::F16,  DType::BF16,
-                               DType::F32};
+constexpr std::array kTypes = {DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q4_0, DType::Q4_1,
+                               DType::Q5_K, DType::Q5_0, DType::Q5_1, DType::Q6_K, DType::Q8_0,
+                               DType::F16,  DType::BF16, DType::F32};
 
-bool is_small(DType type) {
-    return block_elements(type) > 1 && type != DType::Q8_0 && type != DType::Q6_K;
-}
+bool is_small(DType type) { return block_elements(type) > 1 && type != DType::Q8_0 && type != DType::Q6_K; }
 
 // What a stored tensor is used for.
 struct Use {
@@ -67,8 +65,10 @@ std::vector<std::byte> requantise(const Tensor& source, DType type, int threads)
     parallel_for((rows + piece - 1) / piece, threads, [&](int64_t i) {
         const int64_t first = i * piece, count = std::min(piece, rows - first);
         std::vector<float> values(static_cast<size_t>(count * width));
-        dequantise(source.type,
-                   bytes.bytes().subspan(static_cast<size_t>(first) * from, static_cast<size_t>(count) * from), values);
+        dequantise(
+            source.type,
+            bytes.bytes().subspan(static_cast<size_t>(first) * from, static_cast<size_t>(count) * from),
+            values);
         const auto packed = quantise(type, values, width);
         memcpy(out.data() + static_cast<size_t>(first) * to, packed.data(), packed.size());
     });
@@ -79,7 +79,8 @@ std::vector<std::byte> requantise(const Tensor& source, DType type, int threads)
 
 DType quantisation_type(const std::string& given) {
     std::string upper = given;
-    std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
+    std::transform(upper.begin(), upper.end(), upper.begin(),
+                   [](unsigned char c) { return std::toupper(c); });
     std::vector<std::string> known;
     for (const DType type : kTypes) {
         if (upper == name(type)) return type;

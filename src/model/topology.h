@@ -26,7 +26,7 @@ enum class Slot {
     attn_k_bias,
     attn_v_bias,
     attn_o_bias,
-    attn_q_norm,       // over each head's queries, before the rotation
+    attn_q_norm,  // over each head's queries, before the rotation
     attn_k_norm,
     attn_post_norm,    // of the attention's output, before it is added
     attn_output_norm,  // of the residual stream after the attention was added (post-norm)

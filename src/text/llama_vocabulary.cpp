@@ -43,7 +43,8 @@ void check_tokens(const GgufMetadata& metadata, const std::string& label) {
     const auto* array =
         value == nullptr ? nullptr : std::get_if<std::shared_ptr<const GgufArray>>(&value->value);
     if (array == nullptr || (*array)->element != GgufType::String) {
-        fail(ErrorCode::unsupported, "tokenizer", "'{}' has no tokenizer (in GGUF: tokenizer.ggml.tokens; in a directory: tokenizer.json, "
+        fail(ErrorCode::unsupported, "tokenizer",
+             "'{}' has no tokenizer (in GGUF: tokenizer.ggml.tokens; in a directory: tokenizer.json, "
              "tokenizer.model, vocab.json with merges.txt, or vocab.txt)",
              label);
     }

@@ -116,7 +116,8 @@ struct Tokenizer::Impl {
     bool has_bos = true, has_eos = true;
 };
 
-// Only what came from Hugging Face files needs more than libllama, or has an architecture that libllama lacks.
+// Only what came from Hugging Face files needs more than libllama, or has an architecture that libllama
+// lacks.
 Tokenizer::Tokenizer(const std::string& path) {
     if (std::filesystem::is_directory(path)) {
         impl_ = std::make_unique<Impl>(load_model(path).metadata, path);

@@ -2,6 +2,7 @@
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -166,11 +167,14 @@ Json default_skeleton(const Source& source) {
 OrderedJson vocabulary_of(const Source& source, const Json& added) {
     // Added tokens behind the model's own are listed with those only, as transformers writes them.
     OrderedJson vocab = OrderedJson::object();
+    auto& entries = vocab.get_ref<OrderedJson::object_t&>();
+    std::unordered_set<std::string> seen;  // an ordered object finds names one by one
     for (size_t id = 0; id < source.tokens.size(); ++id) {
-        if (!source.is_padding(id)) vocab[source.tokens[id]] = id;
+        if (!source.is_padding(id) && seen.insert(source.tokens[id]).second)
+            entries.emplace_back(source.tokens[id], id);
     }
     size_t own = 0;
-    for (const auto& token : added) own += vocab.contains(token["content"].get<std::string>()) ? 1 : 0;
+    for (const auto& token : added) own += seen.contains(token["content"].get<std::string>()) ? 1 : 0;
     if (own != added.size())
         fail(ErrorCode::input, "tokenizer", "an added token is no token of the vocabulary");
     return vocab;

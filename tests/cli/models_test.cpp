@@ -41,8 +41,11 @@ std::string listed(const std::string& path, const std::string& tensor) {
 class Models : public testing::Test {
 protected:
     // Logits of row 2 of the golden by the program.
-    std::vector<float> logits(const std::string& model, const std::string& golden, std::vector<std::string> more = {}) {
-        std::vector<std::string> words = {"logits", model, "--tokens", listed(golden + "/golden.safetensors", "input_ids.2"), "--f32", "-o", folder / "logits", "--overwrite"};
+    std::vector<float> logits(const std::string& model, const std::string& golden,
+                              std::vector<std::string> more = {}) {
+        std::vector<std::string> words = {
+            "logits", model, "--tokens",        listed(golden + "/golden.safetensors", "input_ids.2"),
+            "--f32",  "-o",  folder / "logits", "--overwrite"};
         words.insert(words.end(), more.begin(), more.end());
         const Outcome outcome = refold(words);
         EXPECT_EQ(outcome.code, 0) << outcome.err;
@@ -68,26 +71,35 @@ TEST_F(Models, EveryWayInAndOutGivesTheSameLogits) {
 }
 
 TEST_F(Models, EncodersHaveTypesMasksAndThreeResults) {
-    const std::string source = fixture("bert_hub"), golden = source + "/golden.safetensors", out = folder / "out";
-    const json report = refold_json({"logits", source, "--tokens", listed(golden, "input_ids.5"), "--token-types",
-                                     listed(golden, "token_type_ids.5"), "--mask", listed(golden, "attention_mask.5"),
-                                     "--f32", "-o", out});
+    const std::string source = fixture("bert_hub"), golden = source + "/golden.safetensors",
+                      out = folder / "out";
+    const json report = refold_json({"logits", source, "--tokens", listed(golden, "input_ids.5"),
+                                     "--token-types", listed(golden, "token_type_ids.5"), "--mask",
+                                     listed(golden, "attention_mask.5"), "--f32", "-o", out});
     EXPECT_EQ(report["tensors"], (json{"logits", "last_hidden_state", "pooler_output"}));
-    for (const auto& [ours, theirs] : {std::pair{"logits", "logits.5"}, {"last_hidden_state", "last_hidden_state.5"}, {"pooler_output", "pooler_output.5"}}) {
+    for (const auto& [ours, theirs] : {std::pair{"logits", "logits.5"},
+                                       {"last_hidden_state", "last_hidden_state.5"},
+                                       {"pooler_output", "pooler_output.5"}}) {
         const auto expected = floats(golden, theirs);
         if (!expected.empty()) {
             EXPECT_LE(largest_difference(floats(out, ours), expected), 1e-4) << ours;
         }
     }
-    expect_error(refold({"logits", source, "--tokens", "1,2,3", "--mask", "1,1", "-o", out, "--overwrite"}), 1, {"2 mask values for 3 tokens"});
-    expect_error(refold({"logits", source, "--tokens", "1,2", "--token-types", "0,7", "-o", out, "--overwrite"}), 1, {"token types must be 0 to 1"});
-    expect_error(refold({"logits", fixture("gpt2_hub"), "--tokens", "1,2", "--mask", "1,1", "-o", out, "--overwrite"}), 2, {"is a decoder"});
+    expect_error(refold({"logits", source, "--tokens", "1,2,3", "--mask", "1,1", "-o", out, "--overwrite"}),
+                 1, {"2 mask values for 3 tokens"});
+    expect_error(
+        refold({"logits", source, "--tokens", "1,2", "--token-types", "0,7", "-o", out, "--overwrite"}), 1,
+        {"token types must be 0 to 1"});
+    expect_error(
+        refold({"logits", fixture("gpt2_hub"), "--tokens", "1,2", "--mask", "1,1", "-o", out, "--overwrite"}),
+        2, {"is a decoder"});
     expect_error(refold({"run", source, "-p", "x"}), 1, {"no tokenizer"});
 }
 
 TEST_F(Models, QuantisingKeepsSharing) {
     const std::string shared = folder / "shared.gguf", small = folder / "small.gguf";
-    succeeds({"compress", fixture("llama_gqa"), "-o", shared, "--method", "direct_share", "--set", "ratio=0.25"});
+    succeeds(
+        {"compress", fixture("llama_gqa"), "-o", shared, "--method", "direct_share", "--set", "ratio=0.25"});
     const json report = refold_json({"quantize", shared, "--type", "q8_0", "-o", small});
     EXPECT_EQ(report["shared"], true);
     EXPECT_LT(report["bytes"], report["bytes_before"].get<double>() / 3);
@@ -98,7 +110,8 @@ TEST_F(Models, QuantisingKeepsSharing) {
     EXPECT_GT(largest_difference(exact, rounded), 1e-5);
     EXPECT_LT(largest_difference(exact, rounded), 0.3);
     // Rows of 64 elements are no K-quant blocks: a type that fits is taken, and said.
-    EXPECT_FALSE(refold_json({"quantize", shared, "--type", "q4_k", "-o", small, "--overwrite"})["fallbacks"].empty());
+    EXPECT_FALSE(
+        refold_json({"quantize", shared, "--type", "q4_k", "-o", small, "--overwrite"})["fallbacks"].empty());
     expect_error(refold({"quantize", shared, "--type", "q9", "-o", small}), 2, {"unknown type 'q9'"});
 }
 
@@ -108,10 +121,13 @@ TEST_F(Models, ErrorsOfDirectoriesAreOneLine) {
     write_all(folder / "empty/config.json", R"({"model_type": "t5"})");
     expect_error(refold({"inspect", folder / "empty"}), 1, {"no model.safetensors"});
     fs::copy_file(fixture("mistral") + "/model.safetensors", folder / "empty/model.safetensors");
-    expect_error(refold({"inspect", folder / "empty"}), 1, {"model_type 't5' is not supported; known: llama, mistral"});
-    expect_error(refold({"export", fixture("gptj"), "--to", "gguf", "-o", folder / "x.gguf"}), 1, {"stock llama.cpp cannot express"});
+    expect_error(refold({"inspect", folder / "empty"}), 1,
+                 {"model_type 't5' is not supported; known: llama, mistral"});
+    expect_error(refold({"export", fixture("gptj"), "--to", "gguf", "-o", folder / "x.gguf"}), 1,
+                 {"stock llama.cpp cannot express"});
     EXPECT_FALSE(fs::exists(folder / "x.gguf"));
-    expect_error(refold({"export", fixture("gptj"), "--to", "hf", "--type", "q8_0", "-o", folder / "x"}), 2, {"must be f32, f16 or bf16"});
+    expect_error(refold({"export", fixture("gptj"), "--to", "hf", "--type", "q8_0", "-o", folder / "x"}), 2,
+                 {"must be f32, f16 or bf16"});
 }
 
 }  // namespace

@@ -10,13 +10,13 @@
 namespace refold {
 
 inline Outcome refold(std::vector<std::string> words, const std::string& input = "",
-               std::vector<std::string> variables = {}) {
+                      std::vector<std::string> variables = {}) {
     words.insert(words.begin(), REFOLD_BINARY);
     return Process(std::move(words), input, std::move(variables)).wait();
 }
 
 inline nlohmann::json refold_json(std::vector<std::string> words, const std::string& input = "",
-                 std::vector<std::string> variables = {}) {
+                                  std::vector<std::string> variables = {}) {
     words.emplace_back("--json");
     const Outcome outcome = refold(words, input, std::move(variables));
     EXPECT_EQ(outcome.code, 0) << outcome.err;

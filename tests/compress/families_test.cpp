@@ -1,4 +1,5 @@
-// DirectShare on every architecture: the shared model computes what its materialised form does, and survives a file.
+// DirectShare on every architecture: the shared model computes what its materialised form does, and survives
+// a file.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +34,8 @@ INSTANTIATE_TEST_SUITE_P(Families, SharedFamilies, testing::ValuesIn(all_models(
 
 TEST_P(SharedFamilies, RunAsShared) {
     const Model dense = load_model(std::string(REFOLD_FIXTURES) + "/hf/" + GetParam());
-    const Compression result = plan(dense, recipe_from_method("direct_share", std::vector<std::string>{"ratio=0.34"}));
+    const Compression result =
+        plan(dense, recipe_from_method("direct_share", std::vector<std::string>{"ratio=0.34"}));
     ASSERT_TRUE(result.model.has_sharing());
     EXPECT_LT(result.after().parameters, result.before.parameters);
     const auto tokens = random_tokens(40, dense.config.n_vocab, 3);

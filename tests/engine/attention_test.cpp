@@ -16,15 +16,15 @@ struct Shape {
     int64_t window = 0;
     float softcap = 0, alibi = 0;
 
-    AttentionRules rules() const {
-        return {1.0F / std::sqrt(static_cast<float>(head_dim)), softcap, alibi};
-    }
+    AttentionRules rules() const { return {softcap, alibi}; }
+    float scale() const { return 1.0F / std::sqrt(static_cast<float>(head_dim)); }
 };
 
 class Fixture {
 public:
     Fixture(const Shape& shape, ggml_type type)
-        : shape_(shape), attention_(shape.heads, shape.kv_heads, shape.head_dim, shape.rules(), kRows, shape.threads) {
+        : shape_(shape),
+          attention_(shape.heads, shape.kv_heads, shape.head_dim, shape.rules(), kRows, shape.threads) {
         context_.reset(ggml_init({size_t{64} << 20, nullptr, false}));
         queries_ =
             ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, shape.heads * shape.head_dim, shape.tokens);
@@ -46,7 +46,8 @@ public:
     }
 
     double largest_error() {
-        ggml_tensor* out = attention_.node(context_.get(), queries_, cache_, positions_, shape_.window);
+        ggml_tensor* out =
+            attention_.node(context_.get(), queries_, cache_, positions_, shape_.scale(), shape_.window);
         ggml_cgraph* graph = ggml_new_graph(context_.get());
         ggml_build_forward_expand(graph, out);
         ggml_graph_compute_with_ctx(context_.get(), graph, shape_.threads);
@@ -73,13 +74,15 @@ private:
                                              : ggml_fp16_to_fp32(static_cast<ggml_fp16_t*>(cache_->data)[at]);
     }
 
-    // BLOOM's: 2^(-8 (h + 1) / n) for the greatest power of two n, the odd powers of twice as many for the rest.
+    // BLOOM's: 2^(-8 (h + 1) / n) for the greatest power of two n, the odd powers of twice as many for the
+    // rest.
     double slope(int64_t head) const {
         if (shape_.alibi == 0) return 0;
         int64_t n = 1;
         while (2 * n <= shape_.heads) n *= 2;
         return head < n ? std::exp2(-shape_.alibi * static_cast<double>(head + 1) / static_cast<double>(n))
-                        : std::exp2(-shape_.alibi * static_cast<double>(2 * (head - n) + 1) / static_cast<double>(2 * n));
+                        : std::exp2(-shape_.alibi * static_cast<double>(2 * (head - n) + 1) /
+                                    static_cast<double>(2 * n));
     }
 
     std::vector<double> attend(int64_t token, int64_t head) const {

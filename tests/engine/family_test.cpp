@@ -85,7 +85,8 @@ INSTANTIATE_TEST_SUITE_P(Families, Decoders,
 
 TEST_P(Decoders, LogitsOfEveryPosition) {
     for (const int row : golden.rows) {
-        EXPECT_LE(largest_difference(all_logits(golden.model, golden.ids(row), options()), golden.floats("logits", row)),
+        EXPECT_LE(largest_difference(all_logits(golden.model, golden.ids(row), options()),
+                                     golden.floats("logits", row)),
                   kTolerance)
             << "row " << row;
     }
@@ -95,8 +96,9 @@ TEST_P(Decoders, StepsOfAnySizeGiveTheSame) {
     for (const int64_t chunk : {1, 3, 7, 40}) {
         EngineOptions stepwise = options();
         stepwise.chunk = chunk;
-        EXPECT_LE(largest_difference(all_logits(golden.model, golden.ids(0), stepwise), golden.floats("logits", 0)),
-                  kTolerance)
+        EXPECT_LE(
+            largest_difference(all_logits(golden.model, golden.ids(0), stepwise), golden.floats("logits", 0)),
+            kTolerance)
             << chunk;
     }
 }

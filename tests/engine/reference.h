@@ -293,7 +293,10 @@ private:
             if (!sees(p, i, j)) continue;
             double score = 0;
             for (size_t c = 0; c < d; ++c) score += q[i][at + c] * k[j][kv_at + c];
-            score = softcap(score * config_.attention_scale, config_.attention_softcap);
+            score =
+                softcap(score * (config_.scale_by_layer ? config_.attention_scale / static_cast<float>(p + 1)
+                                                        : config_.attention_scale),
+                        config_.attention_softcap);
             if (config_.max_alibi_bias > 0)
                 score -= alibi_slope(config_, h) * std::abs(static_cast<double>(i) - static_cast<double>(j));
             scores[j] = score;

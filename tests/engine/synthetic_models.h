@@ -203,6 +203,7 @@ inline SyntheticShape local_attention(Activation activation) {  // GPT-Neo
     SyntheticShape s = learned_positions();
     s.config.activation = activation;
     s.config.attention_scale = 1.0F;
+    s.config.scale_by_layer = true;
     s.config.windows = {0, 3};
     return s;
 }

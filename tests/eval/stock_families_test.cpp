@@ -19,9 +19,10 @@ struct Case {
 
 class StockFamilies : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Families, StockFamilies,
-                         testing::Values(Case{"llama_gqa", 96}, Case{"llama_bf16_sharded", 96}, Case{"mistral", 32},
-                                         Case{"qwen2", 96}, Case{"gemma", 96}, Case{"gemma2", 96}, Case{"gemma3", 96},
-                                         Case{"gpt2_hub", 96}, Case{"gpt_neox", 96}, Case{"gpt_neox_seq", 96}),
+                         testing::Values(Case{"llama_gqa", 96}, Case{"llama_bf16_sharded", 96},
+                                         Case{"mistral", 32}, Case{"qwen2", 96}, Case{"gemma", 96},
+                                         Case{"gemma2", 96}, Case{"gemma3", 96}, Case{"gpt2_hub", 96},
+                                         Case{"gpt_neox", 96}, Case{"gpt_neox_seq", 96}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(StockFamilies, LogitsAreEqual) {
@@ -29,7 +30,8 @@ TEST_P(StockFamilies, LogitsAreEqual) {
     const TempFolder folder;
     save_model(for_stock(model).model, folder / "stock.gguf", false);
     const auto tokens = random_tokens(GetParam().tokens, model.config.n_vocab, 5);
-    StockLlama stock(folder / "stock.gguf", {.threads = 2, .context = 128, .kv_f32 = true, .flash_attention = false});
+    StockLlama stock(folder / "stock.gguf",
+                     {.threads = 2, .context = 128, .kv_f32 = true, .flash_attention = false});
     const auto ours = all_logits(model, tokens, {.threads = 2, .f32 = true});
     // llama.cpp's GELU goes through half floats (and is the tanh form for GPT-NeoX); its products with BF16
     // round the activations.

@@ -33,7 +33,8 @@ std::vector<std::string> all_models() {
 std::map<std::string, std::pair<std::string, std::vector<std::byte>>> tensors_of(const fs::path& folder) {
     std::map<std::string, std::pair<std::string, std::vector<std::byte>>> out;
     for (const auto& entry : fs::directory_iterator(folder)) {
-        if (entry.path().extension() != ".safetensors" || entry.path().filename() == "golden.safetensors") continue;
+        if (entry.path().extension() != ".safetensors" || entry.path().filename() == "golden.safetensors")
+            continue;
         const SafetensorsFile file = read_safetensors(entry.path());
         for (const auto& [name, view] : file.tensors)
             out[name] = {view.dtype, {view.data.begin(), view.data.end()}};
@@ -62,14 +63,16 @@ TEST_P(RoundTrips, RoundTripIsBitIdentical) {
     auto expected = tensors_of(source);
     std::erase_if(expected, [](const auto& entry) { return ignored(entry.first); });
     EXPECT_EQ(tensors_of(out), expected);
-    EXPECT_EQ(json::parse(read_text_file(out + "/config.json")), json::parse(read_text_file(source / "config.json")));
+    EXPECT_EQ(json::parse(read_text_file(out + "/config.json")),
+              json::parse(read_text_file(source / "config.json")));
 }
 
 TEST_P(RoundTrips, ReadsBackFromItsOwnConfiguration) {
     // As a model that did not come from a directory: config.json is written from the model alone.
     Model model = load_model(source);
     model.metadata.erase("refold.checkpoint");
-    if (model.topology.globals.contains(Slot::rope_freqs)) GTEST_SKIP() << "factors do not say where they came from";
+    if (model.topology.globals.contains(Slot::rope_freqs))
+        GTEST_SKIP() << "factors do not say where they came from";
     save_hf_model(model, folder / "out", {});
     const Model again = load_model(folder / "out");
     EXPECT_EQ(again.topology, model.topology);
@@ -128,7 +131,8 @@ protected:
 
 TEST_F(Directory, UnknownModelTypeListsTheKnownOnes) {
     edit_config([](json& c) { c["model_type"] = "mamba"; });
-    EXPECT_THAT(error(), testing::AllOf(testing::HasSubstr("'mamba'"), testing::HasSubstr("gpt_neox"), testing::HasSubstr("roberta")));
+    EXPECT_THAT(error(), testing::AllOf(testing::HasSubstr("'mamba'"), testing::HasSubstr("gpt_neox"),
+                                        testing::HasSubstr("roberta")));
 }
 
 TEST_F(Directory, MissingField) {
@@ -155,11 +159,15 @@ TEST_F(Directory, UnknownRopeScaling) {
 TEST_F(Directory, NewerFieldsMeanTheSame) {
     const fs::path gemma = kFixtures / "gemma3";
     fs::copy_file(gemma / "config.json", folder / "config.json", fs::copy_options::overwrite_existing);
-    fs::copy_file(gemma / "model.safetensors", folder / "model.safetensors", fs::copy_options::overwrite_existing);
+    fs::copy_file(gemma / "model.safetensors", folder / "model.safetensors",
+                  fs::copy_options::overwrite_existing);
     edit_config([](json& c) {
-        c["rope_parameters"] = {{"full_attention", {{"rope_type", "default"}, {"rope_theta", c["rope_theta"]}}},
-                                {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 12345.0}}}};
-        for (const char* field : {"rope_theta", "rope_scaling", "rope_local_base_freq", "sliding_window_pattern"}) c.erase(field);
+        c["rope_parameters"] = {
+            {"full_attention", {{"rope_type", "default"}, {"rope_theta", c["rope_theta"]}}},
+            {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 12345.0}}}};
+        for (const char* field :
+             {"rope_theta", "rope_scaling", "rope_local_base_freq", "sliding_window_pattern"})
+            c.erase(field);
         c["layer_types"] = {"sliding_attention", "full_attention", "full_attention", "sliding_attention"};
     });
     const Model model = load_model(fs::path(folder / "config.json").parent_path());
@@ -170,7 +178,8 @@ TEST_F(Directory, NewerFieldsMeanTheSame) {
 
 TEST_F(Directory, ShapeNamesBothShapes) {
     edit_config([](json& c) { c["intermediate_size"] = 130; });
-    EXPECT_THAT(error(), testing::AllOf(testing::HasSubstr("mlp.gate_proj.weight"), testing::HasSubstr("[128, 64]"), testing::HasSubstr("[130, 64]")));
+    EXPECT_THAT(error(), testing::AllOf(testing::HasSubstr("mlp.gate_proj.weight"),
+                                        testing::HasSubstr("[128, 64]"), testing::HasSubstr("[130, 64]")));
 }
 
 TEST_F(Directory, MissingTensorIsNamed) {
@@ -191,7 +200,9 @@ TEST_F(Directory, NoConfig) {
 }
 
 TEST_F(Directory, BrokenIndex) {
-    const auto index = [&](const std::string& text) { std::ofstream(folder / "model.safetensors.index.json") << text; };
+    const auto index = [&](const std::string& text) {
+        std::ofstream(folder / "model.safetensors.index.json") << text;
+    };
     index("{");
     EXPECT_THAT(error(), testing::HasSubstr("not a JSON object"));
     index("{}");

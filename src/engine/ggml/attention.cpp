@@ -208,9 +208,11 @@ static std::vector<float> alibi_slopes(int64_t n_head, float max_bias) {
     std::vector<float> slopes;
     if (max_bias <= 0) return slopes;
     const auto whole = int64_t{1} << static_cast<int>(std::floor(std::log2(static_cast<double>(n_head))));
-    const double first = std::pow(2.0, -static_cast<double>(max_bias) / static_cast<double>(whole)), second = std::sqrt(first);
+    const double first = std::pow(2.0, -static_cast<double>(max_bias) / static_cast<double>(whole)),
+                 second = std::sqrt(first);
     for (int64_t h = 0; h < n_head; ++h)
-        slopes.push_back(static_cast<float>(h < whole ? std::pow(first, h + 1) : std::pow(second, 2 * (h - whole) + 1)));
+        slopes.push_back(
+            static_cast<float>(h < whole ? std::pow(first, h + 1) : std::pow(second, 2 * (h - whole) + 1)));
     return slopes;
 }
 
@@ -225,16 +227,16 @@ DecodeAttention::DecodeAttention(int64_t n_head, int64_t n_head_kv, int64_t head
       scores_(static_cast<size_t>(threads), std::vector<float>(static_cast<size_t>(3 * max_cached))) {}
 
 ggml_tensor* DecodeAttention::node(ggml_context* context, ggml_tensor* queries, ggml_tensor* cache,
-                                   ggml_tensor* positions, int64_t window) {
-    Windowed& windowed = windows_.try_emplace(window, Windowed{this, window}).first->second;
+                                   ggml_tensor* positions, float scale, int64_t window) {
+    Node& node = nodes_.try_emplace({scale, window}, Node{this, scale, window}).first->second;
     ggml_tensor* arguments[] = {queries, cache, positions};
     return ggml_custom_4d(context, GGML_TYPE_F32, n_head_ * head_dim_, queries->ne[1], 1, 1, arguments, 3,
-                          compute, GGML_N_TASKS_MAX, &windowed);
+                          compute, GGML_N_TASKS_MAX, &node);
 }
 
-void DecodeAttention::compute(ggml_tensor* dst, int thread, int threads, void* windowed) {
-    const auto* w = static_cast<const Windowed*>(windowed);
-    w->attention->attend(dst, w->window, thread, threads);
+void DecodeAttention::compute(ggml_tensor* dst, int thread, int threads, void* node) {
+    const auto* n = static_cast<const Node*>(node);
+    n->attention->attend(dst, *n, thread, threads);
 }
 
 void DecodeAttention::wait(int threads) {
@@ -250,7 +252,8 @@ void DecodeAttention::wait(int threads) {
     }
 }
 
-void DecodeAttention::attend(ggml_tensor* dst, int64_t window, int thread, int threads) {
+void DecodeAttention::attend(ggml_tensor* dst, const Node& node, int thread, int threads) {
+    const int64_t window = node.window;
     const ggml_tensor* queries = dst->src[0];
     const ggml_tensor* cache = dst->src[1];
     const auto* positions = static_cast<const int32_t*>(dst->src[2]->data);
@@ -279,7 +282,7 @@ void DecodeAttention::attend(ggml_tensor* dst, int64_t window, int thread, int t
         float* out = partial_.data() + ((chunk * tokens + token) * n_head_ + head * group) * stride;
         float* scores = scores_[static_cast<size_t>(thread)].data();
         const CachedRows keys = rows(head), values = rows(n_head_kv_ + head);
-        const ScoreRules rules{rules_.scale, rules_.softcap,
+        const ScoreRules rules{node.scale, rules_.softcap,
                                slopes_.empty() ? nullptr : slopes_.data() + head * group,
                                positions[token] - first};
         if (half) {

@@ -94,7 +94,8 @@ public:
         if (config_.causal && tokens <= DecodeAttention::kMaxTokens) {
             ggml_tensor* positions = ggml_view_1d(context_, step_.positions_, tokens,
                                                   static_cast<size_t>(skipped) * sizeof(int32_t));
-            return {step_.attention_.node(context_, q.tensor, cache, positions, window)};
+            return {step_.attention_.node(context_, q.tensor, cache, positions,
+                                          config_.attention_scale_of(position), window)};
         }
         ggml_tensor*& masks = step_.masks_[window];
         if (masks == nullptr)
@@ -105,9 +106,9 @@ public:
             return ggml_view_3d(context_, cache, config_.head_dim, shape_.cached, heads, cache->nb[1],
                                 cache->nb[2], static_cast<size_t>(first_head) * cache->nb[2]);
         };
-        ggml_tensor* attended =
-            ggml_flash_attn_ext(context_, split_heads(q.tensor), cached(0), cached(heads), mask,
-                                config_.attention_scale, config_.max_alibi_bias, config_.attention_softcap);
+        ggml_tensor* attended = ggml_flash_attn_ext(context_, split_heads(q.tensor), cached(0), cached(heads),
+                                                    mask, config_.attention_scale_of(position),
+                                                    config_.max_alibi_bias, config_.attention_softcap);
         ggml_prec_set_acc(attended, GGML_PREC_F32);
         return {ggml_reshape_2d(context_, attended, config_.n_head * config_.head_dim, tokens)};
     }
@@ -187,7 +188,8 @@ private:
     ggml_tensor* rotate_heads(size_t position, ggml_tensor* x) {
         const Rope& r = config_.rope_of(position);
         // Llama 3's factors belong to the rotation of layers without a window.
-        ggml_tensor* factors = &r == &config_.rope ? weights_.vector(kModelPosition, Slot::rope_freqs) : nullptr;
+        ggml_tensor* factors =
+            &r == &config_.rope ? weights_.vector(kModelPosition, Slot::rope_freqs) : nullptr;
         const float base = shape_.stretched > 0 ? r.base_for(shape_.stretched) : r.base;
         const int mode = r.kind == RopeKind::halves ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
         return ggml_rope_ext_inplace(context_, heads_view(x), step_.positions_, factors, r.dims, mode,
@@ -303,7 +305,8 @@ void StepGraph::fill_tables(const StepInput& in, const Weights& weights) {
                                                                            : in.token_types;
         const auto width = static_cast<size_t>(rows->ne[0]);
         for (size_t t = 0; t < in.tokens.size(); ++t)
-            weights.table_row(slot, ids.empty() ? 0 : ids[t], {static_cast<float*>(rows->data) + t * width, width});
+            weights.table_row(slot, ids.empty() ? 0 : ids[t],
+                              {static_cast<float*>(rows->data) + t * width, width});
     }
 }
 

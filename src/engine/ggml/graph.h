@@ -23,10 +23,10 @@ struct KvCache {
 
 // What a graph is built for.
 struct StepShape {
-    int64_t tokens = 0;          // of this step
-    int64_t cached = 0;          // rows of the cache that attention reads: earlier and new tokens, padded
-    int64_t outputs = 0;         // tokens whose results are wanted, the last ones of the step
-    int64_t stretched = 0;       // length of a sequence that the rotation is stretched for; 0: not stretched
+    int64_t tokens = 0;     // of this step
+    int64_t cached = 0;     // rows of the cache that attention reads: earlier and new tokens, padded
+    int64_t outputs = 0;    // tokens whose results are wanted, the last ones of the step
+    int64_t stretched = 0;  // length of a sequence that the rotation is stretched for; 0: not stretched
     bool operator==(const StepShape&) const = default;
 };
 
@@ -35,13 +35,14 @@ public:
     StepGraph(const ModelConfig& config, int64_t context, int threads)
         : threads_(threads),
           attention_(config.n_head, config.n_head_kv, config.head_dim,
-                     {config.attention_scale, config.attention_softcap, config.max_alibi_bias}, context, threads),
+                     {config.attention_softcap, config.max_alibi_bias}, context, threads),
           allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {}
 
     // Rebuilds when the shape differs from the last one.
     void prepare(const ModelConfig& config, size_t n_positions, const Weights& weights, const KvCache& cache,
                  StepShape shape);
-    void compute(const StepInput& input, const ModelConfig& config, const Weights& weights, ggml_threadpool* pool);
+    void compute(const StepInput& input, const ModelConfig& config, const Weights& weights,
+                 ggml_threadpool* pool);
     // Results of compute(); empty where the model has none.
     std::span<const float> hidden() const { return floats(result_.hidden); }  // [outputs, n_embd]
     std::span<const float> logits() const { return floats(result_.logits); }  // [outputs, n_vocab]
@@ -67,8 +68,8 @@ private:
     ggml_context_ptr context_;
     ggml_gallocr_ptr allocator_;
     ggml_cgraph* graph_ = nullptr;
-    std::map<Slot, ggml_tensor*> tables_;     // rows of the embedding tables [n_embd, tokens]
-    std::map<int64_t, ggml_tensor*> masks_;   // by window
+    std::map<Slot, ggml_tensor*> tables_;    // rows of the embedding tables [n_embd, tokens]
+    std::map<int64_t, ggml_tensor*> masks_;  // by window
     ggml_tensor *positions_ = nullptr, *rows_ = nullptr, *outputs_ = nullptr;
     Result result_;
     std::vector<uint8_t> work_;

@@ -21,7 +21,8 @@ constexpr std::array kHeadDense = {Slot::head_dense};
 constexpr std::array kOutput = {Slot::output};
 constexpr std::array kPooler = {Slot::pooler};
 // Slots that are multiplied with one input; the first of several that fit is taken.
-constexpr std::array<std::span<const Slot>, 8> kGroups = {kQkv, kO, kGateUp, kUp, kDown, kHeadDense, kOutput, kPooler};
+constexpr std::array<std::span<const Slot>, 8> kGroups = {kQkv,  kO,         kGateUp, kUp,
+                                                          kDown, kHeadDense, kOutput, kPooler};
 
 // Buffer types with special kernels (repacked quants, AMX), in the order in which llama.cpp tries them.
 std::vector<ggml_backend_buffer_type_t> extra_buffer_types() {
@@ -74,7 +75,8 @@ Weights::Weights(const Model& model, bool f32, SharedExecution shared, int threa
     : model_(&model), f32_(f32), shared_(shared) {
     // Storages, plans' scratch and vectors: a generous bound on the number of tensor descriptions.
     context_ = make_context(4 * model.tensors.size() + 64 * model.topology.positions.size() + 64);
-    for (size_t p = 0; p < model.topology.positions.size(); ++p) plan_position(p, model.topology.positions[p]);
+    for (size_t p = 0; p < model.topology.positions.size(); ++p)
+        plan_position(p, model.topology.positions[p]);
     plan_position(kModelPosition, model.topology.globals);
     if (model.config.norm_head) add_inverse_output_norms();
     mark_partial_use();

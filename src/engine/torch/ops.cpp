@@ -149,7 +149,7 @@ TorchOps::Value TorchOps::attention(size_t position, const Value& q, Value k, Va
     const int64_t queries = q.size(0), keys = k.size(0), head_dim = config_.head_dim;
     const int64_t groups = config_.n_head_kv, per_group = config_.q_per_kv();
     // The query heads of a group are further queries to its keys.
-    const Value q_groups = (q * config_.attention_scale)
+    const Value q_groups = (q * config_.attention_scale_of(position))
                                .reshape({queries, groups, per_group, head_dim})
                                .permute({1, 2, 0, 3})
                                .reshape({groups, per_group * queries, head_dim});

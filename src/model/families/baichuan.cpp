@@ -67,8 +67,8 @@ nlohmann::json write_hf_config(const Model& model) {
 void check_stock(const Model& model) {
     const auto layers = static_cast<int64_t>(model.topology.positions.size());
     if (layers != (model.config.max_alibi_bias > 0 ? kLayers13b : kLayers7b))
-        fail_stock(model, fmt::format("{} layers (it takes {} for rotation and {} for ALiBi)", layers, kLayers7b,
-                                      kLayers13b));
+        fail_stock(model, fmt::format("{} layers (it takes {} for rotation and {} for ALiBi)", layers,
+                                      kLayers7b, kLayers13b));
 }
 
 StockModel first_to_stock(const Model& model) {
@@ -98,7 +98,8 @@ StockModel second_to_stock(const Model& model) {
                                  dequantise(source.type, bytes.bytes().subspan(r * from, from), row);
                                  double square = 0;
                                  for (const float x : row) square += static_cast<double>(x) * x;
-                                 const auto scale = static_cast<float>(1.0 / std::max(std::sqrt(square), 1e-12));
+                                 const auto scale =
+                                     static_cast<float>(1.0 / std::max(std::sqrt(square), 1e-12));
                                  for (float& x : row) x *= scale;
                                  const auto done = quantise(type, row, width);
                                  memcpy(packed.data() + r * to, done.data(), to);
@@ -111,22 +112,24 @@ StockModel second_to_stock(const Model& model) {
 
 std::vector<SlotDescription> position_slots() {
     return {
-        {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "model.layers.{}.input_layernorm.weight"},
-        {Slot::attn_q, "blk.{}.attn_q.weight", true, "model.layers.{}.self_attn.W_pack.weight", hf_qkv_blocks | hf_rotary},
-        {Slot::attn_k, "blk.{}.attn_k.weight", true, "model.layers.{}.self_attn.W_pack.weight", hf_qkv_blocks | hf_rotary},
-        {Slot::attn_v, "blk.{}.attn_v.weight", true, "model.layers.{}.self_attn.W_pack.weight", hf_qkv_blocks},
-        {Slot::attn_o, "blk.{}.attn_output.weight", true, "model.layers.{}.self_attn.o_proj.weight"},
-        {Slot::ffn_norm, "blk.{}.ffn_norm.weight", true, "model.layers.{}.post_attention_layernorm.weight"},
-        {Slot::ffn_gate, "blk.{}.ffn_gate.weight", true, "model.layers.{}.mlp.gate_proj.weight"},
-        {Slot::ffn_up, "blk.{}.ffn_up.weight", true, "model.layers.{}.mlp.up_proj.weight"},
-        {Slot::ffn_down, "blk.{}.ffn_down.weight", true, "model.layers.{}.mlp.down_proj.weight"},
+        {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "@layers.{}.input_layernorm.weight"},
+        {Slot::attn_q, "blk.{}.attn_q.weight", true, "@layers.{}.self_attn.W_pack.weight",
+         hf_qkv_blocks | hf_rotary},
+        {Slot::attn_k, "blk.{}.attn_k.weight", true, "@layers.{}.self_attn.W_pack.weight",
+         hf_qkv_blocks | hf_rotary},
+        {Slot::attn_v, "blk.{}.attn_v.weight", true, "@layers.{}.self_attn.W_pack.weight", hf_qkv_blocks},
+        {Slot::attn_o, "blk.{}.attn_output.weight", true, "@layers.{}.self_attn.o_proj.weight"},
+        {Slot::ffn_norm, "blk.{}.ffn_norm.weight", true, "@layers.{}.post_attention_layernorm.weight"},
+        {Slot::ffn_gate, "blk.{}.ffn_gate.weight", true, "@layers.{}.mlp.gate_proj.weight"},
+        {Slot::ffn_up, "blk.{}.ffn_up.weight", true, "@layers.{}.mlp.up_proj.weight"},
+        {Slot::ffn_down, "blk.{}.ffn_down.weight", true, "@layers.{}.mlp.down_proj.weight"},
     };
 }
 
 std::vector<SlotDescription> model_slots() {
     return {
-        {Slot::token_embd, "token_embd.weight", true, "model.embed_tokens.weight"},
-        {Slot::output_norm, "output_norm.weight", true, "model.norm.weight"},
+        {Slot::token_embd, "token_embd.weight", true, "@embed_tokens.weight"},
+        {Slot::output_norm, "output_norm.weight", true, "@norm.weight"},
         {Slot::output, "output.weight", true, "lm_head.weight"},
     };
 }

@@ -8,7 +8,8 @@ namespace refold {
 namespace {
 
 constexpr const char* kBert = "bert";
-constexpr const char* kRoberta = "roberta";  // ours: llama.cpp stores it as "bert", without its first positions
+constexpr const char* kRoberta =
+    "roberta";  // ours: llama.cpp stores it as "bert", without its first positions
 constexpr const char* kPaddingKey = "roberta.padding_token_id";
 
 HfFields fields() {
@@ -39,8 +40,8 @@ ModelConfig read_roberta(const GgufMetadata& metadata) {
 void read_encoder(const nlohmann::json& json, const char* family, GgufMetadata& metadata) {
     const HfConfig config(json);
     if (const std::string kind = config.string("position_embedding_type", "absolute"); kind != "absolute")
-        fail(ErrorCode::unsupported, "config.json", "position_embedding_type '{}' is not supported; known: absolute",
-             kind);
+        fail(ErrorCode::unsupported, "config.json",
+             "position_embedding_type '{}' is not supported; known: absolute", kind);
     if (config.boolean("is_decoder", false))
         fail(ErrorCode::unsupported, "config.json", "field 'is_decoder' is not supported");
     FamilyWriter out(metadata, family);
@@ -59,7 +60,8 @@ void roberta_from_hf(const nlohmann::json& json, GgufMetadata& metadata) {
 
 nlohmann::json hf_encoder(const Model& model, const char* model_type, const std::string& name) {
     const bool head = model.topology.globals.contains(Slot::output);
-    nlohmann::json out = hf_common(model, fields(), (name + (head ? "ForMaskedLM" : "Model")).c_str(), model_type);
+    nlohmann::json out =
+        hf_common(model, fields(), (name + (head ? "ForMaskedLM" : "Model")).c_str(), model_type);
     out["type_vocab_size"] = model.config.n_token_types;
     return out;
 }
@@ -86,9 +88,7 @@ Model without_heads(const Model& model) {
     return out;
 }
 
-StockModel bert_to_stock(const Model& model) {
-    return {without_heads(model), kNote};
-}
+StockModel bert_to_stock(const Model& model) { return {without_heads(model), kNote}; }
 
 StockModel roberta_to_stock(const Model& model) {
     Model out = without_heads(model);
@@ -115,55 +115,64 @@ StockModel roberta_to_stock(const Model& model) {
     return {out, kNote};
 }
 
-std::vector<SlotDescription> position_slots(bool roberta) {
-#define LAYER(rest) (roberta ? "roberta.encoder.layer.{}." rest : "bert.encoder.layer.{}." rest)
+std::vector<SlotDescription> position_slots() {
     return {
-        {Slot::attn_q, "blk.{}.attn_q.weight", true, LAYER("attention.self.query.weight")},
-        {Slot::attn_k, "blk.{}.attn_k.weight", true, LAYER("attention.self.key.weight")},
-        {Slot::attn_v, "blk.{}.attn_v.weight", true, LAYER("attention.self.value.weight")},
-        {Slot::attn_o, "blk.{}.attn_output.weight", true, LAYER("attention.output.dense.weight")},
-        {Slot::attn_q_bias, "blk.{}.attn_q.bias", true, LAYER("attention.self.query.bias")},
-        {Slot::attn_k_bias, "blk.{}.attn_k.bias", true, LAYER("attention.self.key.bias")},
-        {Slot::attn_v_bias, "blk.{}.attn_v.bias", true, LAYER("attention.self.value.bias")},
-        {Slot::attn_o_bias, "blk.{}.attn_output.bias", true, LAYER("attention.output.dense.bias")},
-        {Slot::attn_output_norm, "blk.{}.attn_output_norm.weight", true, LAYER("attention.output.LayerNorm.weight")},
-        {Slot::attn_output_norm_bias, "blk.{}.attn_output_norm.bias", true, LAYER("attention.output.LayerNorm.bias")},
-        {Slot::ffn_up, "blk.{}.ffn_up.weight", true, LAYER("intermediate.dense.weight")},
-        {Slot::ffn_up_bias, "blk.{}.ffn_up.bias", true, LAYER("intermediate.dense.bias")},
-        {Slot::ffn_down, "blk.{}.ffn_down.weight", true, LAYER("output.dense.weight")},
-        {Slot::ffn_down_bias, "blk.{}.ffn_down.bias", true, LAYER("output.dense.bias")},
-        {Slot::ffn_output_norm, "blk.{}.layer_output_norm.weight", true, LAYER("output.LayerNorm.weight")},
-        {Slot::ffn_output_norm_bias, "blk.{}.layer_output_norm.bias", true, LAYER("output.LayerNorm.bias")},
+        {Slot::attn_q, "blk.{}.attn_q.weight", true, "@encoder.layer.{}.attention.self.query.weight"},
+        {Slot::attn_k, "blk.{}.attn_k.weight", true, "@encoder.layer.{}.attention.self.key.weight"},
+        {Slot::attn_v, "blk.{}.attn_v.weight", true, "@encoder.layer.{}.attention.self.value.weight"},
+        {Slot::attn_o, "blk.{}.attn_output.weight", true, "@encoder.layer.{}.attention.output.dense.weight"},
+        {Slot::attn_q_bias, "blk.{}.attn_q.bias", true, "@encoder.layer.{}.attention.self.query.bias"},
+        {Slot::attn_k_bias, "blk.{}.attn_k.bias", true, "@encoder.layer.{}.attention.self.key.bias"},
+        {Slot::attn_v_bias, "blk.{}.attn_v.bias", true, "@encoder.layer.{}.attention.self.value.bias"},
+        {Slot::attn_o_bias, "blk.{}.attn_output.bias", true, "@encoder.layer.{}.attention.output.dense.bias"},
+        {Slot::attn_output_norm, "blk.{}.attn_output_norm.weight", true,
+         "@encoder.layer.{}.attention.output.LayerNorm.weight"},
+        {Slot::attn_output_norm_bias, "blk.{}.attn_output_norm.bias", true,
+         "@encoder.layer.{}.attention.output.LayerNorm.bias"},
+        {Slot::ffn_up, "blk.{}.ffn_up.weight", true, "@encoder.layer.{}.intermediate.dense.weight"},
+        {Slot::ffn_up_bias, "blk.{}.ffn_up.bias", true, "@encoder.layer.{}.intermediate.dense.bias"},
+        {Slot::ffn_down, "blk.{}.ffn_down.weight", true, "@encoder.layer.{}.output.dense.weight"},
+        {Slot::ffn_down_bias, "blk.{}.ffn_down.bias", true, "@encoder.layer.{}.output.dense.bias"},
+        {Slot::ffn_output_norm, "blk.{}.layer_output_norm.weight", true,
+         "@encoder.layer.{}.output.LayerNorm.weight"},
+        {Slot::ffn_output_norm_bias, "blk.{}.layer_output_norm.bias", true,
+         "@encoder.layer.{}.output.LayerNorm.bias"},
     };
-#undef LAYER
 }
 
 std::vector<SlotDescription> model_slots(bool roberta) {
-#define MODEL(rest) (roberta ? "roberta." rest : "bert." rest)
-    const auto head = [&](const char* of_roberta, const char* of_bert) { return roberta ? of_roberta : of_bert; };
-    return {
-        {Slot::token_embd, "token_embd.weight", true, MODEL("embeddings.word_embeddings.weight")},
-        {Slot::position_embd, "position_embd.weight", true, MODEL("embeddings.position_embeddings.weight")},
-        {Slot::token_types, "token_types.weight", false, MODEL("embeddings.token_type_embeddings.weight")},
-        {Slot::embd_norm, "token_embd_norm.weight", true, MODEL("embeddings.LayerNorm.weight")},
-        {Slot::embd_norm_bias, "token_embd_norm.bias", true, MODEL("embeddings.LayerNorm.bias")},
-        {Slot::head_dense, "head.dense.weight", false, head("lm_head.dense.weight", "cls.predictions.transform.dense.weight")},
-        {Slot::head_dense_bias, "head.dense.bias", false, head("lm_head.dense.bias", "cls.predictions.transform.dense.bias")},
-        {Slot::head_norm, "head.norm.weight", false, head("lm_head.layer_norm.weight", "cls.predictions.transform.LayerNorm.weight")},
-        {Slot::head_norm_bias, "head.norm.bias", false, head("lm_head.layer_norm.bias", "cls.predictions.transform.LayerNorm.bias")},
-        {Slot::output, "output.weight", false, head("lm_head.decoder.weight", "cls.predictions.decoder.weight"), hf_plain, "token_embd.weight", Slot::head_dense},
-        {Slot::output_bias, "output.bias", false, head("lm_head.bias|lm_head.decoder.bias", "cls.predictions.bias|cls.predictions.decoder.bias")},
-        {Slot::pooler, "pooler.weight", false, MODEL("pooler.dense.weight")},
-        {Slot::pooler_bias, "pooler.bias", false, MODEL("pooler.dense.bias")},
+    const auto head = [&](const char* of_roberta, const char* of_bert) {
+        return roberta ? of_roberta : of_bert;
     };
-#undef MODEL
+    return {
+        {Slot::token_embd, "token_embd.weight", true, "@embeddings.word_embeddings.weight"},
+        {Slot::position_embd, "position_embd.weight", true, "@embeddings.position_embeddings.weight"},
+        {Slot::token_types, "token_types.weight", false, "@embeddings.token_type_embeddings.weight"},
+        {Slot::embd_norm, "token_embd_norm.weight", true, "@embeddings.LayerNorm.weight"},
+        {Slot::embd_norm_bias, "token_embd_norm.bias", true, "@embeddings.LayerNorm.bias"},
+        {Slot::head_dense, "head.dense.weight", false,
+         head("lm_head.dense.weight", "cls.predictions.transform.dense.weight")},
+        {Slot::head_dense_bias, "head.dense.bias", false,
+         head("lm_head.dense.bias", "cls.predictions.transform.dense.bias")},
+        {Slot::head_norm, "head.norm.weight", false,
+         head("lm_head.layer_norm.weight", "cls.predictions.transform.LayerNorm.weight")},
+        {Slot::head_norm_bias, "head.norm.bias", false,
+         head("lm_head.layer_norm.bias", "cls.predictions.transform.LayerNorm.bias")},
+        {Slot::output, "output.weight", false,
+         head("lm_head.decoder.weight", "cls.predictions.decoder.weight"), hf_plain, "token_embd.weight",
+         Slot::head_dense},
+        {Slot::output_bias, "output.bias", false,
+         head("lm_head.bias|lm_head.decoder.bias", "cls.predictions.bias|cls.predictions.decoder.bias")},
+        {Slot::pooler, "pooler.weight", false, "@pooler.dense.weight"},
+        {Slot::pooler_bias, "pooler.bias", false, "@pooler.dense.bias"},
+    };
 }
 
 }  // namespace
 
 const Family kBertFamily = {
     .name = kBert,
-    .position_slots = position_slots(false),
+    .position_slots = position_slots(),
     .model_slots = model_slots(false),
     .read_config = read_bert,
     .hf_model_types = {"bert"},
@@ -176,7 +185,7 @@ const Family kBertFamily = {
 
 const Family kRobertaFamily = {
     .name = kRoberta,
-    .position_slots = position_slots(true),
+    .position_slots = position_slots(),
     .model_slots = model_slots(true),
     .read_config = read_roberta,
     .hf_model_types = {"roberta"},

@@ -11,6 +11,9 @@
 
 namespace refold {
 
+// Nothing that a model counts is larger.
+inline constexpr int64_t kMaxSize = int64_t{1} << 30;
+
 // ---- GGUF metadata -> ModelConfig ----
 
 // Typed access to the keys of one architecture; `key` is without the architecture's prefix. All throw
@@ -21,7 +24,7 @@ public:
 
     std::string name(const std::string& key) const { return std::string(family_) + "." + key; }
     bool has(const std::string& key) const { return metadata_.has(name(key)); }
-    int64_t size(const std::string& key) const;                     // 1 to 2^30
+    int64_t size(const std::string& key) const;  // 1 to 2^30
     int64_t size(const std::string& key, int64_t fallback) const;
     float positive(const std::string& key, double fallback) const;  // finite and > 0
     float at_least_zero(const std::string& key, double fallback) const;
@@ -49,8 +52,8 @@ std::vector<int64_t> read_windows(const FamilyKeys& keys, int64_t period);
 
 // ---- config.json -> GGUF metadata ----
 
-// config.json in the older form that the families read: "rope_parameters" of newer files, for all layers or by
-// kind of layer, become rope_theta, rope_scaling, partial_rotary_factor and rope_local_base_freq.
+// config.json in the older form that the families read: "rope_parameters" of newer files, for all layers or
+// by kind of layer, become rope_theta, rope_scaling, partial_rotary_factor and rope_local_base_freq.
 nlohmann::json with_older_fields(nlohmann::json config);
 
 // config.json with typed access. All throw Error(input) naming the field; null counts as absent.
@@ -82,6 +85,16 @@ struct HfFields {
     const char* epsilon = "rms_norm_eps";
     const char* activation = "hidden_act";
 };
+
+// Those of GPT-2 and GPT-J.
+inline constexpr HfFields kGptFields = {"n_embd",
+                                        "n_layer",
+                                        "n_head",
+                                        "n_head_kv",
+                                        "n_inner",
+                                        "n_positions",
+                                        "layer_norm_epsilon",
+                                        "activation_function"};
 
 // Writes the keys of one architecture.
 class FamilyWriter {
@@ -126,7 +139,10 @@ GgufMetadata renamed_metadata(const GgufMetadata& metadata, const std::string& f
 // Throws Error(unsupported): stock llama.cpp cannot express `what`.
 [[noreturn]] void fail_stock(const Model& model, const std::string& what);
 
-// "silu", "gelu", ...: the names in config.json.
+// "silu", "gelu", ...: the names in config.json. Throws Error(unsupported) naming `where` and the known ones.
 const char* activation_name(Activation activation);
+Activation activation_from_name(const std::string& name, const char* where);
+// Key of the activation where it is not its family's usual one.
+inline constexpr const char* kActivationKey = "refold.activation";
 
 }  // namespace refold

@@ -11,7 +11,6 @@
 namespace refold {
 namespace {
 
-
 // llama.cpp recognises the 27B models, whose queries are scaled by n_embd / n_head, by their depth.
 double usual_scale(const ModelConfig& c, int64_t layers) {
     const bool is_27b = (c.family == "gemma2" && layers == 46) || (c.family == "gemma3" && layers == 62);
@@ -68,7 +67,8 @@ void write_scale(const HfConfig& config, const char* family, GgufMetadata& metad
         fail(ErrorCode::input, "config.json", "field 'query_pre_attn_scalar' must be positive");
     const FamilyKeys keys(metadata, family);
     ModelConfig c = read_common(keys, NormKind::rms, Activation::gelu_tanh);
-    if (std::abs(usual_scale(c, keys.size("block_count")) / scale - 1) > 1e-6) out.real("attention.scale", scale);
+    if (std::abs(usual_scale(c, keys.size("block_count")) / scale - 1) > 1e-6)
+        out.real("attention.scale", scale);
 }
 
 void gemma1_from_hf(const nlohmann::json& json, GgufMetadata& metadata) {
@@ -81,20 +81,25 @@ void gemma2_from_hf(const nlohmann::json& json, GgufMetadata& metadata) {
     FamilyWriter out(metadata, "gemma2");
     write_gemma(config, out);
     write_scale(config, "gemma2", metadata, out);
-    out.real("attn_logit_softcapping", json.contains("attn_logit_softcapping") ? config.real("attn_logit_softcapping", 0) : 50.0);
-    out.real("final_logit_softcapping", json.contains("final_logit_softcapping") ? config.real("final_logit_softcapping", 0) : 30.0);
-    write_windows(config.integer("sliding_window", 4096), layers_with_window(config, [](size_t l) { return l % 2 == 0; }), out);
+    out.real("attn_logit_softcapping",
+             json.contains("attn_logit_softcapping") ? config.real("attn_logit_softcapping", 0) : 50.0);
+    out.real("final_logit_softcapping",
+             json.contains("final_logit_softcapping") ? config.real("final_logit_softcapping", 0) : 30.0);
+    write_windows(config.integer("sliding_window", 4096),
+                  layers_with_window(config, [](size_t l) { return l % 2 == 0; }), out);
 }
 
 void gemma3_from_hf(const nlohmann::json& json, GgufMetadata& metadata) {
     const HfConfig config(json);
     if (config.has("attn_logit_softcapping"))
-        fail(ErrorCode::unsupported, "config.json", "field 'attn_logit_softcapping' is not supported for Gemma 3");
+        fail(ErrorCode::unsupported, "config.json",
+             "field 'attn_logit_softcapping' is not supported for Gemma 3");
     FamilyWriter out(metadata, "gemma3");
     write_gemma(config, out);
     if (!config.has("rope_theta")) out.real("rope.freq_base", 1e6);
     write_scale(config, "gemma3", metadata, out);
-    if (config.has("final_logit_softcapping")) out.real("final_logit_softcapping", config.real("final_logit_softcapping"));
+    if (config.has("final_logit_softcapping"))
+        out.real("final_logit_softcapping", config.real("final_logit_softcapping"));
     const auto period = static_cast<size_t>(config.integer("sliding_window_pattern", 6));
     if (period == 0) fail(ErrorCode::input, "config.json", "field 'sliding_window_pattern' must not be 0");
     write_windows(config.integer("sliding_window", 4096),
@@ -106,6 +111,7 @@ nlohmann::json hf_gemma(const Model& model, const char* architecture, const char
     HfFields fields;
     fields.activation = "hidden_activation";
     nlohmann::json out = hf_common(model, fields, architecture, model_type);
+    if (model.config.activation == Activation::gelu_tanh) out["hidden_activation"] = "gelu_pytorch_tanh";
     out["hidden_act"] = out["hidden_activation"];
     out["head_dim"] = model.config.head_dim;
     out["num_key_value_heads"] = model.config.n_head_kv;
@@ -117,7 +123,8 @@ nlohmann::json gemma1_to_hf(const Model& model) { return hf_gemma(model, "GemmaF
 
 void hf_windows(const Model& model, nlohmann::json& out) {
     const ModelConfig& c = model.config;
-    out["query_pre_attn_scalar"] = std::round(1.0 / (static_cast<double>(c.attention_scale) * c.attention_scale) * 1e3) / 1e3;
+    out["query_pre_attn_scalar"] =
+        std::round(1.0 / (static_cast<double>(c.attention_scale) * c.attention_scale) * 1e3) / 1e3;
     nlohmann::json types = nlohmann::json::array();
     for (size_t p = 0; p < model.topology.positions.size(); ++p) {
         types.push_back(c.window(p) > 0 ? "sliding_attention" : "full_attention");
@@ -175,39 +182,42 @@ StockModel scale_into_queries(const Model& model) {
 
 std::vector<SlotDescription> position_slots(bool post_norms, bool head_norms) {
     std::vector<SlotDescription> slots = {
-        {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "model.layers.{}.input_layernorm.weight", hf_plus_one},
-        {Slot::attn_q, "blk.{}.attn_q.weight", true, "model.layers.{}.self_attn.q_proj.weight"},
-        {Slot::attn_k, "blk.{}.attn_k.weight", true, "model.layers.{}.self_attn.k_proj.weight"},
-        {Slot::attn_v, "blk.{}.attn_v.weight", true, "model.layers.{}.self_attn.v_proj.weight"},
-        {Slot::attn_o, "blk.{}.attn_output.weight", true, "model.layers.{}.self_attn.o_proj.weight"},
-        {Slot::attn_q_bias, "blk.{}.attn_q.bias", false, "model.layers.{}.self_attn.q_proj.bias"},
-        {Slot::attn_k_bias, "blk.{}.attn_k.bias", false, "model.layers.{}.self_attn.k_proj.bias"},
-        {Slot::attn_v_bias, "blk.{}.attn_v.bias", false, "model.layers.{}.self_attn.v_proj.bias"},
-        {Slot::attn_o_bias, "blk.{}.attn_output.bias", false, "model.layers.{}.self_attn.o_proj.bias"},
+        {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "@layers.{}.input_layernorm.weight", hf_plus_one},
+        {Slot::attn_q, "blk.{}.attn_q.weight", true, "@layers.{}.self_attn.q_proj.weight"},
+        {Slot::attn_k, "blk.{}.attn_k.weight", true, "@layers.{}.self_attn.k_proj.weight"},
+        {Slot::attn_v, "blk.{}.attn_v.weight", true, "@layers.{}.self_attn.v_proj.weight"},
+        {Slot::attn_o, "blk.{}.attn_output.weight", true, "@layers.{}.self_attn.o_proj.weight"},
+        {Slot::attn_q_bias, "blk.{}.attn_q.bias", false, "@layers.{}.self_attn.q_proj.bias"},
+        {Slot::attn_k_bias, "blk.{}.attn_k.bias", false, "@layers.{}.self_attn.k_proj.bias"},
+        {Slot::attn_v_bias, "blk.{}.attn_v.bias", false, "@layers.{}.self_attn.v_proj.bias"},
+        {Slot::attn_o_bias, "blk.{}.attn_output.bias", false, "@layers.{}.self_attn.o_proj.bias"},
         {Slot::ffn_norm, "blk.{}.ffn_norm.weight", true,
-         post_norms ? "model.layers.{}.pre_feedforward_layernorm.weight" : "model.layers.{}.post_attention_layernorm.weight",
+         post_norms ? "@layers.{}.pre_feedforward_layernorm.weight"
+                    : "@layers.{}.post_attention_layernorm.weight",
          hf_plus_one},
-        {Slot::ffn_gate, "blk.{}.ffn_gate.weight", true, "model.layers.{}.mlp.gate_proj.weight"},
-        {Slot::ffn_up, "blk.{}.ffn_up.weight", true, "model.layers.{}.mlp.up_proj.weight"},
-        {Slot::ffn_down, "blk.{}.ffn_down.weight", true, "model.layers.{}.mlp.down_proj.weight"},
+        {Slot::ffn_gate, "blk.{}.ffn_gate.weight", true, "@layers.{}.mlp.gate_proj.weight"},
+        {Slot::ffn_up, "blk.{}.ffn_up.weight", true, "@layers.{}.mlp.up_proj.weight"},
+        {Slot::ffn_down, "blk.{}.ffn_down.weight", true, "@layers.{}.mlp.down_proj.weight"},
     };
     if (post_norms) {
         slots.push_back({Slot::attn_post_norm, "blk.{}.post_attention_norm.weight", true,
-                         "model.layers.{}.post_attention_layernorm.weight", hf_plus_one});
+                         "@layers.{}.post_attention_layernorm.weight", hf_plus_one});
         slots.push_back({Slot::ffn_post_norm, "blk.{}.post_ffw_norm.weight", true,
-                         "model.layers.{}.post_feedforward_layernorm.weight", hf_plus_one});
+                         "@layers.{}.post_feedforward_layernorm.weight", hf_plus_one});
     }
     if (head_norms) {
-        slots.push_back({Slot::attn_q_norm, "blk.{}.attn_q_norm.weight", true, "model.layers.{}.self_attn.q_norm.weight", hf_plus_one});
-        slots.push_back({Slot::attn_k_norm, "blk.{}.attn_k_norm.weight", true, "model.layers.{}.self_attn.k_norm.weight", hf_plus_one});
+        slots.push_back({Slot::attn_q_norm, "blk.{}.attn_q_norm.weight", true,
+                         "@layers.{}.self_attn.q_norm.weight", hf_plus_one});
+        slots.push_back({Slot::attn_k_norm, "blk.{}.attn_k_norm.weight", true,
+                         "@layers.{}.self_attn.k_norm.weight", hf_plus_one});
     }
     return slots;
 }
 
 std::vector<SlotDescription> model_slots() {
     return {
-        {Slot::token_embd, "token_embd.weight", true, "model.embed_tokens.weight"},
-        {Slot::output_norm, "output_norm.weight", true, "model.norm.weight", hf_plus_one},
+        {Slot::token_embd, "token_embd.weight", true, "@embed_tokens.weight"},
+        {Slot::output_norm, "output_norm.weight", true, "@norm.weight", hf_plus_one},
         {Slot::output, "output.weight", true, "lm_head.weight", hf_plain, "token_embd.weight"},
     };
 }

@@ -9,27 +9,31 @@ namespace {
 
 constexpr const char* kName = "gpt2";
 constexpr unsigned kQkv = hf_transposed | hf_qkv_blocks;
-constexpr HfFields kFields = {"n_embd", "n_layer", "n_head", "n_head_kv", "n_inner", "n_positions", "layer_norm_epsilon", "activation_function"};
-
 ModelConfig read_config(const GgufMetadata& metadata) {
     const FamilyKeys keys(metadata, kName);
     ModelConfig c = read_common(keys, NormKind::layer, Activation::gelu_tanh);
     c.n_learned_positions = c.context_length;
+    c.scale_by_layer = keys.boolean("attention.scale_by_layer", false);
     return c;
 }
 
 void read_hf_config(const nlohmann::json& json, GgufMetadata& metadata) {
     const HfConfig config(json);
     FamilyWriter out(metadata, kName);
-    write_common(config, kFields, NormKind::layer, Activation::gelu_tanh, 1e-5, out);
+    write_common(config, kGptFields, NormKind::layer, Activation::gelu_tanh, 1e-5, out);
     if (!config.boolean("scale_attn_weights", true)) out.real("attention.scale", 1.0);
     if (config.boolean("scale_attn_by_inverse_layer_idx", false))
-        fail(ErrorCode::unsupported, "config.json", "field 'scale_attn_by_inverse_layer_idx' is not supported");
+        out.boolean("attention.scale_by_layer", true);
     if (config.boolean("add_cross_attention", false))
         fail(ErrorCode::unsupported, "config.json", "field 'add_cross_attention' is not supported");
 }
 
-nlohmann::json write_hf_config(const Model& model) { return hf_common(model, kFields, "GPT2LMHeadModel", "gpt2"); }
+nlohmann::json write_hf_config(const Model& model) {
+    nlohmann::json out = hf_common(model, kGptFields, "GPT2LMHeadModel", "gpt2");
+    if (model.config.attention_scale == 1.0F) out["scale_attn_weights"] = false;
+    if (model.config.scale_by_layer) out["scale_attn_by_inverse_layer_idx"] = true;
+    return out;
+}
 
 }  // namespace
 
@@ -37,29 +41,29 @@ const Family kGpt2Family = {
     .name = kName,
     .position_slots =
         {
-            {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "transformer.h.{}.ln_1.weight"},
-            {Slot::attn_norm_bias, "blk.{}.attn_norm.bias", true, "transformer.h.{}.ln_1.bias"},
-            {Slot::attn_q, "blk.{}.attn_q.weight", true, "transformer.h.{}.attn.c_attn.weight", kQkv},
-            {Slot::attn_k, "blk.{}.attn_k.weight", true, "transformer.h.{}.attn.c_attn.weight", kQkv},
-            {Slot::attn_v, "blk.{}.attn_v.weight", true, "transformer.h.{}.attn.c_attn.weight", kQkv},
-            {Slot::attn_o, "blk.{}.attn_output.weight", true, "transformer.h.{}.attn.c_proj.weight", hf_transposed},
-            {Slot::attn_q_bias, "blk.{}.attn_q.bias", true, "transformer.h.{}.attn.c_attn.bias", hf_qkv_blocks},
-            {Slot::attn_k_bias, "blk.{}.attn_k.bias", true, "transformer.h.{}.attn.c_attn.bias", hf_qkv_blocks},
-            {Slot::attn_v_bias, "blk.{}.attn_v.bias", true, "transformer.h.{}.attn.c_attn.bias", hf_qkv_blocks},
-            {Slot::attn_o_bias, "blk.{}.attn_output.bias", true, "transformer.h.{}.attn.c_proj.bias"},
-            {Slot::ffn_norm, "blk.{}.ffn_norm.weight", true, "transformer.h.{}.ln_2.weight"},
-            {Slot::ffn_norm_bias, "blk.{}.ffn_norm.bias", true, "transformer.h.{}.ln_2.bias"},
-            {Slot::ffn_up, "blk.{}.ffn_up.weight", true, "transformer.h.{}.mlp.c_fc.weight", hf_transposed},
-            {Slot::ffn_up_bias, "blk.{}.ffn_up.bias", true, "transformer.h.{}.mlp.c_fc.bias"},
-            {Slot::ffn_down, "blk.{}.ffn_down.weight", true, "transformer.h.{}.mlp.c_proj.weight", hf_transposed},
-            {Slot::ffn_down_bias, "blk.{}.ffn_down.bias", true, "transformer.h.{}.mlp.c_proj.bias"},
+            {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "@h.{}.ln_1.weight"},
+            {Slot::attn_norm_bias, "blk.{}.attn_norm.bias", true, "@h.{}.ln_1.bias"},
+            {Slot::attn_q, "blk.{}.attn_q.weight", true, "@h.{}.attn.c_attn.weight", kQkv},
+            {Slot::attn_k, "blk.{}.attn_k.weight", true, "@h.{}.attn.c_attn.weight", kQkv},
+            {Slot::attn_v, "blk.{}.attn_v.weight", true, "@h.{}.attn.c_attn.weight", kQkv},
+            {Slot::attn_o, "blk.{}.attn_output.weight", true, "@h.{}.attn.c_proj.weight", hf_transposed},
+            {Slot::attn_q_bias, "blk.{}.attn_q.bias", true, "@h.{}.attn.c_attn.bias", hf_qkv_blocks},
+            {Slot::attn_k_bias, "blk.{}.attn_k.bias", true, "@h.{}.attn.c_attn.bias", hf_qkv_blocks},
+            {Slot::attn_v_bias, "blk.{}.attn_v.bias", true, "@h.{}.attn.c_attn.bias", hf_qkv_blocks},
+            {Slot::attn_o_bias, "blk.{}.attn_output.bias", true, "@h.{}.attn.c_proj.bias"},
+            {Slot::ffn_norm, "blk.{}.ffn_norm.weight", true, "@h.{}.ln_2.weight"},
+            {Slot::ffn_norm_bias, "blk.{}.ffn_norm.bias", true, "@h.{}.ln_2.bias"},
+            {Slot::ffn_up, "blk.{}.ffn_up.weight", true, "@h.{}.mlp.c_fc.weight", hf_transposed},
+            {Slot::ffn_up_bias, "blk.{}.ffn_up.bias", true, "@h.{}.mlp.c_fc.bias"},
+            {Slot::ffn_down, "blk.{}.ffn_down.weight", true, "@h.{}.mlp.c_proj.weight", hf_transposed},
+            {Slot::ffn_down_bias, "blk.{}.ffn_down.bias", true, "@h.{}.mlp.c_proj.bias"},
         },
     .model_slots =
         {
-            {Slot::token_embd, "token_embd.weight", true, "transformer.wte.weight"},
-            {Slot::position_embd, "position_embd.weight", true, "transformer.wpe.weight"},
-            {Slot::output_norm, "output_norm.weight", true, "transformer.ln_f.weight"},
-            {Slot::output_norm_bias, "output_norm.bias", true, "transformer.ln_f.bias"},
+            {Slot::token_embd, "token_embd.weight", true, "@wte.weight"},
+            {Slot::position_embd, "position_embd.weight", true, "@wpe.weight"},
+            {Slot::output_norm, "output_norm.weight", true, "@ln_f.weight"},
+            {Slot::output_norm_bias, "output_norm.bias", true, "@ln_f.bias"},
             {Slot::output, "output.weight", true, "lm_head.weight", hf_plain, "token_embd.weight"},
         },
     .read_config = read_config,
@@ -70,6 +74,7 @@ const Family kGpt2Family = {
     .write_hf_config = write_hf_config,
     .fused_qkv = true,
     .to_stock = [](const Model& model) -> StockModel {
+        if (model.config.scale_by_layer) fail_stock(model, "the scale of attention by layer");
         if (model.metadata.has("gpt2.attention.scale")) fail_stock(model, "unscaled attention");
         return {model, {}};
     },

@@ -1,5 +1,5 @@
-// GPT-NeoX and Pythia: LayerNorm, biases everywhere, partial rotation by halves, attention and FFN in parallel
-// (or one after the other); the checkpoint interleaves Q, K and V per head.
+// GPT-NeoX and Pythia: LayerNorm, biases everywhere, partial rotation by halves, attention and FFN in
+// parallel (or one after the other); the checkpoint interleaves Q, K and V per head.
 #include "core/error.h"
 #include "model/families/common.h"
 #include "model/families/families.h"
@@ -38,7 +38,8 @@ nlohmann::json write_hf_config(const Model& model) {
     nlohmann::json out = hf_common(model, fields(), "GPTNeoXForCausalLM", "gpt_neox");
     hf_rope(model, out);
     out["rotary_emb_base"] = out["rope_theta"];
-    out["rotary_pct"] = static_cast<double>(model.config.rope.dims) / static_cast<double>(model.config.head_dim);
+    out["rotary_pct"] =
+        static_cast<double>(model.config.rope.dims) / static_cast<double>(model.config.head_dim);
     out["use_parallel_residual"] = model.config.parallel_residual;
     out["attention_bias"] = model.topology.has(0, Slot::attn_q_bias);
     return out;
@@ -50,28 +51,34 @@ const Family kGptNeoxFamily = {
     .name = kName,
     .position_slots =
         {
-            {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "gpt_neox.layers.{}.input_layernorm.weight"},
-            {Slot::attn_norm_bias, "blk.{}.attn_norm.bias", true, "gpt_neox.layers.{}.input_layernorm.bias"},
-            {Slot::attn_q, "blk.{}.attn_q.weight", true, "gpt_neox.layers.{}.attention.query_key_value.weight", hf_qkv_per_head},
-            {Slot::attn_k, "blk.{}.attn_k.weight", true, "gpt_neox.layers.{}.attention.query_key_value.weight", hf_qkv_per_head},
-            {Slot::attn_v, "blk.{}.attn_v.weight", true, "gpt_neox.layers.{}.attention.query_key_value.weight", hf_qkv_per_head},
-            {Slot::attn_o, "blk.{}.attn_output.weight", true, "gpt_neox.layers.{}.attention.dense.weight"},
-            {Slot::attn_q_bias, "blk.{}.attn_q.bias", false, "gpt_neox.layers.{}.attention.query_key_value.bias", hf_qkv_per_head},
-            {Slot::attn_k_bias, "blk.{}.attn_k.bias", false, "gpt_neox.layers.{}.attention.query_key_value.bias", hf_qkv_per_head},
-            {Slot::attn_v_bias, "blk.{}.attn_v.bias", false, "gpt_neox.layers.{}.attention.query_key_value.bias", hf_qkv_per_head},
-            {Slot::attn_o_bias, "blk.{}.attn_output.bias", false, "gpt_neox.layers.{}.attention.dense.bias"},
-            {Slot::ffn_norm, "blk.{}.ffn_norm.weight", true, "gpt_neox.layers.{}.post_attention_layernorm.weight"},
-            {Slot::ffn_norm_bias, "blk.{}.ffn_norm.bias", true, "gpt_neox.layers.{}.post_attention_layernorm.bias"},
-            {Slot::ffn_up, "blk.{}.ffn_up.weight", true, "gpt_neox.layers.{}.mlp.dense_h_to_4h.weight"},
-            {Slot::ffn_up_bias, "blk.{}.ffn_up.bias", true, "gpt_neox.layers.{}.mlp.dense_h_to_4h.bias"},
-            {Slot::ffn_down, "blk.{}.ffn_down.weight", true, "gpt_neox.layers.{}.mlp.dense_4h_to_h.weight"},
-            {Slot::ffn_down_bias, "blk.{}.ffn_down.bias", true, "gpt_neox.layers.{}.mlp.dense_4h_to_h.bias"},
+            {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "@layers.{}.input_layernorm.weight"},
+            {Slot::attn_norm_bias, "blk.{}.attn_norm.bias", true, "@layers.{}.input_layernorm.bias"},
+            {Slot::attn_q, "blk.{}.attn_q.weight", true, "@layers.{}.attention.query_key_value.weight",
+             hf_qkv_per_head},
+            {Slot::attn_k, "blk.{}.attn_k.weight", true, "@layers.{}.attention.query_key_value.weight",
+             hf_qkv_per_head},
+            {Slot::attn_v, "blk.{}.attn_v.weight", true, "@layers.{}.attention.query_key_value.weight",
+             hf_qkv_per_head},
+            {Slot::attn_o, "blk.{}.attn_output.weight", true, "@layers.{}.attention.dense.weight"},
+            {Slot::attn_q_bias, "blk.{}.attn_q.bias", false, "@layers.{}.attention.query_key_value.bias",
+             hf_qkv_per_head},
+            {Slot::attn_k_bias, "blk.{}.attn_k.bias", false, "@layers.{}.attention.query_key_value.bias",
+             hf_qkv_per_head},
+            {Slot::attn_v_bias, "blk.{}.attn_v.bias", false, "@layers.{}.attention.query_key_value.bias",
+             hf_qkv_per_head},
+            {Slot::attn_o_bias, "blk.{}.attn_output.bias", false, "@layers.{}.attention.dense.bias"},
+            {Slot::ffn_norm, "blk.{}.ffn_norm.weight", true, "@layers.{}.post_attention_layernorm.weight"},
+            {Slot::ffn_norm_bias, "blk.{}.ffn_norm.bias", true, "@layers.{}.post_attention_layernorm.bias"},
+            {Slot::ffn_up, "blk.{}.ffn_up.weight", true, "@layers.{}.mlp.dense_h_to_4h.weight"},
+            {Slot::ffn_up_bias, "blk.{}.ffn_up.bias", true, "@layers.{}.mlp.dense_h_to_4h.bias"},
+            {Slot::ffn_down, "blk.{}.ffn_down.weight", true, "@layers.{}.mlp.dense_4h_to_h.weight"},
+            {Slot::ffn_down_bias, "blk.{}.ffn_down.bias", true, "@layers.{}.mlp.dense_4h_to_h.bias"},
         },
     .model_slots =
         {
-            {Slot::token_embd, "token_embd.weight", true, "gpt_neox.embed_in.weight"},
-            {Slot::output_norm, "output_norm.weight", true, "gpt_neox.final_layer_norm.weight"},
-            {Slot::output_norm_bias, "output_norm.bias", true, "gpt_neox.final_layer_norm.bias"},
+            {Slot::token_embd, "token_embd.weight", true, "@embed_in.weight"},
+            {Slot::output_norm, "output_norm.weight", true, "@final_layer_norm.weight"},
+            {Slot::output_norm_bias, "output_norm.bias", true, "@final_layer_norm.bias"},
             {Slot::output, "output.weight", true, "embed_out.weight", hf_plain, "token_embd.weight"},
         },
     .read_config = read_config,

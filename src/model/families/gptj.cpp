@@ -1,5 +1,5 @@
-// GPT-J: one LayerNorm per layer feeds attention and FFN, which run in parallel; rotation of neighbouring pairs
-// on the first dimensions; a bias on the output.
+// GPT-J: one LayerNorm per layer feeds attention and FFN, which run in parallel; rotation of neighbouring
+// pairs on the first dimensions; a bias on the output.
 #include "core/error.h"
 #include "model/families/common.h"
 #include "model/families/families.h"
@@ -8,8 +8,6 @@ namespace refold {
 namespace {
 
 constexpr const char* kName = "gptj";
-
-constexpr HfFields kFields = {"n_embd", "n_layer", "n_head", "n_head_kv", "n_inner", "n_positions", "layer_norm_epsilon", "activation_function"};
 
 ModelConfig read_config(const GgufMetadata& metadata) {
     const FamilyKeys keys(metadata, kName);
@@ -22,13 +20,13 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 void read_hf_config(const nlohmann::json& json, GgufMetadata& metadata) {
     const HfConfig config(json);
     FamilyWriter out(metadata, kName);
-    write_common(config, kFields, NormKind::layer, Activation::gelu_tanh, 1e-5, out);
+    write_common(config, kGptFields, NormKind::layer, Activation::gelu_tanh, 1e-5, out);
     const int64_t head_dim = config.integer("n_embd") / config.integer("n_head");
     out.integer("rope.dimension_count", config.has("rotary_dim") ? config.integer("rotary_dim") : head_dim);
 }
 
 nlohmann::json write_hf_config(const Model& model) {
-    nlohmann::json out = hf_common(model, kFields, "GPTJForCausalLM", "gptj");
+    nlohmann::json out = hf_common(model, kGptFields, "GPTJForCausalLM", "gptj");
     out["rotary_dim"] = model.config.rope.dims;
     return out;
 }
@@ -39,22 +37,22 @@ const Family kGptjFamily = {
     .name = kName,
     .position_slots =
         {
-            {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "transformer.h.{}.ln_1.weight"},
-            {Slot::attn_norm_bias, "blk.{}.attn_norm.bias", true, "transformer.h.{}.ln_1.bias"},
-            {Slot::attn_q, "blk.{}.attn_q.weight", true, "transformer.h.{}.attn.q_proj.weight"},
-            {Slot::attn_k, "blk.{}.attn_k.weight", true, "transformer.h.{}.attn.k_proj.weight"},
-            {Slot::attn_v, "blk.{}.attn_v.weight", true, "transformer.h.{}.attn.v_proj.weight"},
-            {Slot::attn_o, "blk.{}.attn_output.weight", true, "transformer.h.{}.attn.out_proj.weight"},
-            {Slot::ffn_up, "blk.{}.ffn_up.weight", true, "transformer.h.{}.mlp.fc_in.weight"},
-            {Slot::ffn_up_bias, "blk.{}.ffn_up.bias", true, "transformer.h.{}.mlp.fc_in.bias"},
-            {Slot::ffn_down, "blk.{}.ffn_down.weight", true, "transformer.h.{}.mlp.fc_out.weight"},
-            {Slot::ffn_down_bias, "blk.{}.ffn_down.bias", true, "transformer.h.{}.mlp.fc_out.bias"},
+            {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "@h.{}.ln_1.weight"},
+            {Slot::attn_norm_bias, "blk.{}.attn_norm.bias", true, "@h.{}.ln_1.bias"},
+            {Slot::attn_q, "blk.{}.attn_q.weight", true, "@h.{}.attn.q_proj.weight"},
+            {Slot::attn_k, "blk.{}.attn_k.weight", true, "@h.{}.attn.k_proj.weight"},
+            {Slot::attn_v, "blk.{}.attn_v.weight", true, "@h.{}.attn.v_proj.weight"},
+            {Slot::attn_o, "blk.{}.attn_output.weight", true, "@h.{}.attn.out_proj.weight"},
+            {Slot::ffn_up, "blk.{}.ffn_up.weight", true, "@h.{}.mlp.fc_in.weight"},
+            {Slot::ffn_up_bias, "blk.{}.ffn_up.bias", true, "@h.{}.mlp.fc_in.bias"},
+            {Slot::ffn_down, "blk.{}.ffn_down.weight", true, "@h.{}.mlp.fc_out.weight"},
+            {Slot::ffn_down_bias, "blk.{}.ffn_down.bias", true, "@h.{}.mlp.fc_out.bias"},
         },
     .model_slots =
         {
-            {Slot::token_embd, "token_embd.weight", true, "transformer.wte.weight"},
-            {Slot::output_norm, "output_norm.weight", true, "transformer.ln_f.weight"},
-            {Slot::output_norm_bias, "output_norm.bias", true, "transformer.ln_f.bias"},
+            {Slot::token_embd, "token_embd.weight", true, "@wte.weight"},
+            {Slot::output_norm, "output_norm.weight", true, "@ln_f.weight"},
+            {Slot::output_norm_bias, "output_norm.bias", true, "@ln_f.bias"},
             {Slot::output, "output.weight", true, "lm_head.weight", hf_plain, "token_embd.weight"},
             {Slot::output_bias, "output.bias", false, "lm_head.bias"},
         },

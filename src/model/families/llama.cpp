@@ -23,7 +23,8 @@ void read_hf_config(const nlohmann::json& json, GgufMetadata& metadata) {
     write_common(config, {}, NormKind::rms, Activation::silu, 1e-6, out);
     write_rope(config, 10000.0, out);
     if (config.string("model_type", "") == "mistral" && config.has("sliding_window")) {
-        write_windows(config.integer("sliding_window"), layers_with_window(config, [](size_t) { return true; }), out);
+        write_windows(config.integer("sliding_window"),
+                      layers_with_window(config, [](size_t) { return true; }), out);
     }
 }
 
@@ -48,27 +49,27 @@ const Family kLlamaFamily = {
     .name = kName,
     .position_slots =
         {
-            {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "model.layers.{}.input_layernorm.weight"},
-            {Slot::attn_q, "blk.{}.attn_q.weight", true, "model.layers.{}.self_attn.q_proj.weight", hf_rotary},
-            {Slot::attn_k, "blk.{}.attn_k.weight", true, "model.layers.{}.self_attn.k_proj.weight", hf_rotary},
-            {Slot::attn_v, "blk.{}.attn_v.weight", true, "model.layers.{}.self_attn.v_proj.weight"},
-            {Slot::attn_o, "blk.{}.attn_output.weight", true, "model.layers.{}.self_attn.o_proj.weight"},
-            {Slot::attn_q_bias, "blk.{}.attn_q.bias", false, "model.layers.{}.self_attn.q_proj.bias", hf_rotary},
-            {Slot::attn_k_bias, "blk.{}.attn_k.bias", false, "model.layers.{}.self_attn.k_proj.bias", hf_rotary},
-            {Slot::attn_v_bias, "blk.{}.attn_v.bias", false, "model.layers.{}.self_attn.v_proj.bias"},
-            {Slot::attn_o_bias, "blk.{}.attn_output.bias", false, "model.layers.{}.self_attn.o_proj.bias"},
-            {Slot::ffn_norm, "blk.{}.ffn_norm.weight", true, "model.layers.{}.post_attention_layernorm.weight"},
-            {Slot::ffn_gate, "blk.{}.ffn_gate.weight", true, "model.layers.{}.mlp.gate_proj.weight"},
-            {Slot::ffn_up, "blk.{}.ffn_up.weight", true, "model.layers.{}.mlp.up_proj.weight"},
-            {Slot::ffn_down, "blk.{}.ffn_down.weight", true, "model.layers.{}.mlp.down_proj.weight"},
-            {Slot::ffn_gate_bias, "blk.{}.ffn_gate.bias", false, "model.layers.{}.mlp.gate_proj.bias"},
-            {Slot::ffn_up_bias, "blk.{}.ffn_up.bias", false, "model.layers.{}.mlp.up_proj.bias"},
-            {Slot::ffn_down_bias, "blk.{}.ffn_down.bias", false, "model.layers.{}.mlp.down_proj.bias"},
+            {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "@layers.{}.input_layernorm.weight"},
+            {Slot::attn_q, "blk.{}.attn_q.weight", true, "@layers.{}.self_attn.q_proj.weight", hf_rotary},
+            {Slot::attn_k, "blk.{}.attn_k.weight", true, "@layers.{}.self_attn.k_proj.weight", hf_rotary},
+            {Slot::attn_v, "blk.{}.attn_v.weight", true, "@layers.{}.self_attn.v_proj.weight"},
+            {Slot::attn_o, "blk.{}.attn_output.weight", true, "@layers.{}.self_attn.o_proj.weight"},
+            {Slot::attn_q_bias, "blk.{}.attn_q.bias", false, "@layers.{}.self_attn.q_proj.bias", hf_rotary},
+            {Slot::attn_k_bias, "blk.{}.attn_k.bias", false, "@layers.{}.self_attn.k_proj.bias", hf_rotary},
+            {Slot::attn_v_bias, "blk.{}.attn_v.bias", false, "@layers.{}.self_attn.v_proj.bias"},
+            {Slot::attn_o_bias, "blk.{}.attn_output.bias", false, "@layers.{}.self_attn.o_proj.bias"},
+            {Slot::ffn_norm, "blk.{}.ffn_norm.weight", true, "@layers.{}.post_attention_layernorm.weight"},
+            {Slot::ffn_gate, "blk.{}.ffn_gate.weight", true, "@layers.{}.mlp.gate_proj.weight"},
+            {Slot::ffn_up, "blk.{}.ffn_up.weight", true, "@layers.{}.mlp.up_proj.weight"},
+            {Slot::ffn_down, "blk.{}.ffn_down.weight", true, "@layers.{}.mlp.down_proj.weight"},
+            {Slot::ffn_gate_bias, "blk.{}.ffn_gate.bias", false, "@layers.{}.mlp.gate_proj.bias"},
+            {Slot::ffn_up_bias, "blk.{}.ffn_up.bias", false, "@layers.{}.mlp.up_proj.bias"},
+            {Slot::ffn_down_bias, "blk.{}.ffn_down.bias", false, "@layers.{}.mlp.down_proj.bias"},
         },
     .model_slots =
         {
-            {Slot::token_embd, "token_embd.weight", true, "model.embed_tokens.weight"},
-            {Slot::output_norm, "output_norm.weight", true, "model.norm.weight"},
+            {Slot::token_embd, "token_embd.weight", true, "@embed_tokens.weight"},
+            {Slot::output_norm, "output_norm.weight", true, "@norm.weight"},
             {Slot::output, "output.weight", true, "lm_head.weight", hf_plain, "token_embd.weight"},
             {Slot::rope_freqs, "rope_freqs.weight", false, nullptr},
         },
@@ -80,8 +81,11 @@ const Family kLlamaFamily = {
     .to_stock = [](const Model& model) -> StockModel {
         if (model.config.rope.dynamic_factor > 0) fail_stock(model, "dynamic rope scaling");
         if (model.config.windows.empty()) return {model, {}};
-        return {model, fmt::format("llama.cpp ignores the sliding window of this family: its logits are equal up to {} "
-                                   "tokens", model.config.windows.front())};
+        return {
+            model,
+            fmt::format("llama.cpp ignores the sliding window of this family: its logits are equal up to {} "
+                        "tokens",
+                        model.config.windows.front())};
     },
 };
 

@@ -1,5 +1,5 @@
-// Qwen2 and Qwen2.5: Llama with biases on Q, K and V and rotation by halves; windows on the upper layers where
-// the checkpoint uses them.
+// Qwen2 and Qwen2.5: Llama with biases on Q, K and V and rotation by halves; windows on the upper layers
+// where the checkpoint uses them.
 #include "core/error.h"
 #include "model/families/common.h"
 #include "model/families/families.h"
@@ -48,23 +48,23 @@ const Family kQwen2Family = {
     .name = kName,
     .position_slots =
         {
-            {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "model.layers.{}.input_layernorm.weight"},
-            {Slot::attn_q, "blk.{}.attn_q.weight", true, "model.layers.{}.self_attn.q_proj.weight"},
-            {Slot::attn_k, "blk.{}.attn_k.weight", true, "model.layers.{}.self_attn.k_proj.weight"},
-            {Slot::attn_v, "blk.{}.attn_v.weight", true, "model.layers.{}.self_attn.v_proj.weight"},
-            {Slot::attn_o, "blk.{}.attn_output.weight", true, "model.layers.{}.self_attn.o_proj.weight"},
-            {Slot::attn_q_bias, "blk.{}.attn_q.bias", true, "model.layers.{}.self_attn.q_proj.bias"},
-            {Slot::attn_k_bias, "blk.{}.attn_k.bias", true, "model.layers.{}.self_attn.k_proj.bias"},
-            {Slot::attn_v_bias, "blk.{}.attn_v.bias", true, "model.layers.{}.self_attn.v_proj.bias"},
-            {Slot::ffn_norm, "blk.{}.ffn_norm.weight", true, "model.layers.{}.post_attention_layernorm.weight"},
-            {Slot::ffn_gate, "blk.{}.ffn_gate.weight", true, "model.layers.{}.mlp.gate_proj.weight"},
-            {Slot::ffn_up, "blk.{}.ffn_up.weight", true, "model.layers.{}.mlp.up_proj.weight"},
-            {Slot::ffn_down, "blk.{}.ffn_down.weight", true, "model.layers.{}.mlp.down_proj.weight"},
+            {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "@layers.{}.input_layernorm.weight"},
+            {Slot::attn_q, "blk.{}.attn_q.weight", true, "@layers.{}.self_attn.q_proj.weight"},
+            {Slot::attn_k, "blk.{}.attn_k.weight", true, "@layers.{}.self_attn.k_proj.weight"},
+            {Slot::attn_v, "blk.{}.attn_v.weight", true, "@layers.{}.self_attn.v_proj.weight"},
+            {Slot::attn_o, "blk.{}.attn_output.weight", true, "@layers.{}.self_attn.o_proj.weight"},
+            {Slot::attn_q_bias, "blk.{}.attn_q.bias", true, "@layers.{}.self_attn.q_proj.bias"},
+            {Slot::attn_k_bias, "blk.{}.attn_k.bias", true, "@layers.{}.self_attn.k_proj.bias"},
+            {Slot::attn_v_bias, "blk.{}.attn_v.bias", true, "@layers.{}.self_attn.v_proj.bias"},
+            {Slot::ffn_norm, "blk.{}.ffn_norm.weight", true, "@layers.{}.post_attention_layernorm.weight"},
+            {Slot::ffn_gate, "blk.{}.ffn_gate.weight", true, "@layers.{}.mlp.gate_proj.weight"},
+            {Slot::ffn_up, "blk.{}.ffn_up.weight", true, "@layers.{}.mlp.up_proj.weight"},
+            {Slot::ffn_down, "blk.{}.ffn_down.weight", true, "@layers.{}.mlp.down_proj.weight"},
         },
     .model_slots =
         {
-            {Slot::token_embd, "token_embd.weight", true, "model.embed_tokens.weight"},
-            {Slot::output_norm, "output_norm.weight", true, "model.norm.weight"},
+            {Slot::token_embd, "token_embd.weight", true, "@embed_tokens.weight"},
+            {Slot::output_norm, "output_norm.weight", true, "@norm.weight"},
             {Slot::output, "output.weight", true, "lm_head.weight", hf_plain, "token_embd.weight"},
         },
     .read_config = read_config,

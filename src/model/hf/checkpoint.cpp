@@ -62,9 +62,11 @@ HfCheckpoint::HfCheckpoint(const std::string& folder) {
             fail(ErrorCode::input, "checkpoint", "'{}' has no 'weight_map'", index.string());
         std::set<std::string> shards;
         for (const auto& [tensor, shard] : map->items()) {
-            if (!shard.is_string() || fs::path(shard.get<std::string>()).filename() != shard.get<std::string>())
-                fail(ErrorCode::input, "checkpoint", "'{}': tensor '{}' is not in a file of this folder, but in {}",
-                     index.string(), tensor, shard.dump());
+            if (!shard.is_string() ||
+                fs::path(shard.get<std::string>()).filename() != shard.get<std::string>())
+                fail(ErrorCode::input, "checkpoint",
+                     "'{}': tensor '{}' is not in a file of this folder, but in {}", index.string(), tensor,
+                     shard.dump());
             shards.insert(shard);
         }
         for (const std::string& shard : shards) add_shard((fs::path(folder) / shard).string(), &*map, shard);
@@ -75,7 +77,8 @@ HfCheckpoint::HfCheckpoint(const std::string& folder) {
                              fs::exists(fs::path(folder) / "pytorch_model.bin.index.json");
         fail(ErrorCode::io, "checkpoint",
              "no model.safetensors and no model.safetensors.index.json in '{}'{}", folder,
-             pickled ? "; pytorch_model.bin is not read, as loading it runs code - convert it to safetensors" : "");
+             pickled ? "; pytorch_model.bin is not read, as loading it runs code - convert it to safetensors"
+                     : "");
     }
     std::vector<std::shared_ptr<const MappedFile>> files;
     for (auto& shard : shards_) {
@@ -87,26 +90,28 @@ HfCheckpoint::HfCheckpoint(const std::string& folder) {
 
 void HfCheckpoint::add_shard(const std::string& path, const json* weight_map, const std::string& shard) {
     if (!fs::exists(path))
-        fail(ErrorCode::io, "checkpoint", "shard '{}' is missing, which the index names - download it again", path);
+        fail(ErrorCode::io, "checkpoint", "shard '{}' is missing, which the index names - download it again",
+             path);
     shards_.push_back(read_safetensors(path));
     if (weight_map == nullptr) return;
     const auto& tensors = shards_.back().tensors;
     for (const auto& [tensor, file] : weight_map->items()) {
         if (file == shard && !tensors.contains(tensor))
-            fail(ErrorCode::input, "checkpoint", "tensor '{}' is not in shard '{}', where the index expects it", tensor,
-                 path);
+            fail(ErrorCode::input, "checkpoint",
+                 "tensor '{}' is not in shard '{}', where the index expects it", tensor, path);
     }
     for (const auto& [tensor, view] : tensors) {
         if (!weight_map->contains(tensor) || (*weight_map)[tensor] != shard)
-            fail(ErrorCode::input, "checkpoint", "tensor '{}' of shard '{}' is not where the index expects it", tensor,
-                 path);
+            fail(ErrorCode::input, "checkpoint",
+                 "tensor '{}' of shard '{}' is not where the index expects it", tensor, path);
     }
 }
 
 std::optional<HfCheckpoint::Found> HfCheckpoint::find(const char* names, const char* prefix,
                                                       size_t position) const {
     for (const std::string& name : hf_names(names, prefix, position)) {
-        if (const auto found = tensors_.find(name); found != tensors_.end()) return Found{name, found->second};
+        if (const auto found = tensors_.find(name); found != tensors_.end())
+            return Found{name, found->second};
     }
     return std::nullopt;
 }
@@ -118,7 +123,9 @@ namespace {
 class HfReader {
 public:
     explicit HfReader(const std::string& folder)
-        : folder_(folder), config_json_(with_older_fields(read_json(fs::path(folder) / "config.json"))), checkpoint_(folder) {}
+        : folder_(folder),
+          config_json_(with_older_fields(read_json(fs::path(folder) / "config.json"))),
+          checkpoint_(folder) {}
 
     Model read() {
         const HfConfig config(config_json_);
@@ -126,7 +133,8 @@ public:
         model_.source = checkpoint_.files();
         model_.family = &family_of(config);
         model_.metadata.set("general.architecture", GgufValue::string(model_.family->name));
-        model_.metadata.set("general.name", GgufValue::string(fs::weakly_canonical(folder_).filename().string()));
+        model_.metadata.set("general.name",
+                            GgufValue::string(fs::weakly_canonical(folder_).filename().string()));
         model_.family->read_hf_config(config_json_, model_.metadata);
         model_.family = &find_family(model_.metadata.string("general.architecture"));
         model_.config = model_.family->read_config(model_.metadata);
@@ -180,7 +188,8 @@ private:
 
     [[noreturn]] void fail_missing(const SlotDescription& slot, size_t position) const {
         fail(ErrorCode::input, "checkpoint", "tensor '{}' is missing ({} of family '{}')",
-             numbered(slot.hf, position), slot_name(slot.slot), model_.family->name);
+             hf_names(slot.hf, model_.family->hf_prefix, position).front(), slot_name(slot.slot),
+             model_.family->name);
     }
 
     void read_slot(const SlotDescription& slot, size_t position) {
@@ -191,11 +200,11 @@ private:
         }
         const auto type = float_type(found->view->dtype);
         if (!type)
-            fail(ErrorCode::unsupported, "checkpoint", "tensor '{}' has type {}, expected F32, F16 or BF16", found->name,
-                 found->view->dtype);
+            fail(ErrorCode::unsupported, "checkpoint", "tensor '{}' has type {}, expected F32, F16 or BF16",
+                 found->name, found->view->dtype);
         if (const auto expected = hf_shape(slot, model_.config); found->view->shape != expected) {
-            fail(ErrorCode::input, "checkpoint", "tensor '{}' has shape [{}], expected [{}] by config.json", found->name,
-                 fmt::join(found->view->shape, ", "), fmt::join(expected, ", "));
+            fail(ErrorCode::input, "checkpoint", "tensor '{}' has shape [{}], expected [{}] by config.json",
+                 found->name, fmt::join(found->view->shape, ", "), fmt::join(expected, ", "));
         }
         types_[found->name] = found->view->dtype;
         const std::string name = tensor_name(slot, position);
@@ -211,7 +220,8 @@ private:
         const bool in_order = (slot.layout & (hf_rotary | hf_qkv_per_head)) == 0;
         if (!transposed && in_order && aligned(view.data, type)) {
             const int64_t first = hf_row(slot, model_.config, 0);
-            tensor.mapped = view.data.subspan(static_cast<size_t>(first) * width, static_cast<size_t>(size.rows) * width);
+            tensor.mapped =
+                view.data.subspan(static_cast<size_t>(first) * width, static_cast<size_t>(size.rows) * width);
             return tensor;
         }
         tensor.produce = [slot, size, width, transposed, type, data = view.data, columns = view.shape.back(),
@@ -226,7 +236,8 @@ private:
                     continue;
                 }
                 for (size_t c = 0; c < static_cast<size_t>(size.width); ++c)
-                    memcpy(to + c * element, data.data() + (c * static_cast<size_t>(columns) + from) * element, element);
+                    memcpy(to + c * element,
+                           data.data() + (c * static_cast<size_t>(columns) + from) * element, element);
             }
             files->release(data);
             return out;
@@ -235,7 +246,8 @@ private:
     }
 
     // Norms and biases are float32 in GGUF.
-    Tensor vector(const SlotDescription& slot, const SafetensorsView& view, DType type, const std::string& name) {
+    Tensor vector(const SlotDescription& slot, const SafetensorsView& view, DType type,
+                  const std::string& name) {
         const int64_t length = slot_rows(slot.slot, model_.config).rows;
         const std::vector<float> stored = as_floats(type, view.data);
         std::vector<float> values(static_cast<size_t>(length));
@@ -248,7 +260,8 @@ private:
         return {DType::F32, {length}, {}, [bytes = as_bytes(values)] { return bytes; }};
     }
 
-    void keep_if_lossy(std::vector<float> values, const SafetensorsView& view, DType type, const std::string& name) {
+    void keep_if_lossy(std::vector<float> values, const SafetensorsView& view, DType type,
+                       const std::string& name) {
         for (float& value : values) value -= 1.0F;
         const auto back = quantise(type, values, static_cast<int64_t>(values.size()));
         if (std::equal(back.begin(), back.end(), view.data.begin(), view.data.end())) return;
@@ -262,22 +275,27 @@ private:
     void add_rope_factors(const std::string& name) {
         const std::vector<float> factors = llama3_factors(config_json_, model_.config.rope.dims);
         if (factors.empty()) return;
-        model_.tensors[name] = {DType::F32, {static_cast<int64_t>(factors.size())}, {}, [bytes = as_bytes(factors)] { return bytes; }};
+        model_.tensors[name] = {
+            DType::F32, {static_cast<int64_t>(factors.size())}, {}, [bytes = as_bytes(factors)] {
+                return bytes;
+            }};
     }
 
     // What config.json says about biases must agree with the tensors.
     void check_biases(const HfConfig& config) const {
-        for (const auto& [field, slot] : {std::pair{"attention_bias", Slot::attn_q_bias}, {"mlp_bias", Slot::ffn_up_bias}}) {
+        for (const auto& [field, slot] :
+             {std::pair{"attention_bias", Slot::attn_q_bias}, {"mlp_bias", Slot::ffn_up_bias}}) {
             if (!config.has(field)) continue;
             const bool said = config.boolean(field, false), there = model_.topology.has(0, slot);
             if (said != there)
-                fail(ErrorCode::input, "checkpoint", "config.json says '{}': {}, but the tensor of {} is {}", field, said,
-                     slot_name(slot), there ? "there" : "missing");
+                fail(ErrorCode::input, "checkpoint", "config.json says '{}': {}, but the tensor of {} is {}",
+                     field, said, slot_name(slot), there ? "there" : "missing");
         }
     }
 
     void write_record() {
-        const json record = {{"config", read_text_file((fs::path(folder_) / "config.json").string())}, {"types", types_}};
+        const json record = {{"config", read_text_file((fs::path(folder_) / "config.json").string())},
+                             {"types", types_}};
         model_.metadata.set(kRecordKey, GgufValue::string(record.dump()));
     }
 

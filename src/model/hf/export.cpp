@@ -20,10 +20,20 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr std::array kCarriedFiles = {
-    "tokenizer.json",   "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "tokenizer.model",  "vocab.json",            "merges.txt",              "vocab.txt",
-    "chat_template.jinja", "chat_template.json", "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
 };
+
+constexpr int64_t kPieceElements = 1 << 20;  // of what is converted at a time
 
 bool is_float(DType type) { return block_elements(type) == 1; }
 
@@ -80,7 +90,9 @@ public:
     }
 
 private:
-    static std::string dense_name(const Slots& slots, Slot slot) { return std::get<Dense>(slots.at(slot)).tensor; }
+    static std::string dense_name(const Slots& slots, Slot slot) {
+        return std::get<Dense>(slots.at(slot)).tensor;
+    }
 
     void add(const std::vector<SlotDescription>& descriptions, const Slots& slots, size_t position) {
         for (const auto& slot : descriptions) {
@@ -91,13 +103,15 @@ private:
             const std::string name = checkpoint_name(slot, position);
             if (tensors_.empty() || tensors_.back().name != name) {
                 const bool fused = (slot.layout & (hf_qkv_blocks | hf_qkv_per_head)) != 0;
-                auto known = std::find_if(tensors_.begin(), tensors_.end(),
-                                          [&](const HfTensor& tensor) { return fused && tensor.name == name; });
+                auto known = std::find_if(tensors_.begin(), tensors_.end(), [&](const HfTensor& tensor) {
+                    return fused && tensor.name == name;
+                });
                 if (known != tensors_.end()) {
                     known->parts.push_back({slot, source});
                     continue;
                 }
-                tensors_.push_back({name, {}, output_type(slot, name, source), hf_shape(slot, model_->config)});
+                tensors_.push_back(
+                    {name, {}, output_type(slot, name, source), hf_shape(slot, model_->config)});
             }
             tensors_.back().parts.push_back({slot, source});
         }
@@ -122,48 +136,80 @@ private:
         return main_type_;
     }
 
-    static std::vector<std::byte> produce(const Model& model, const HfTensor& tensor) {
+    using Sink = std::function<void(std::span<const std::byte>)>;
+
+    static void write(const Model& model, const HfTensor& tensor, const Sink& sink) {
+        if (tensor.parts.size() == 1 && is_in_order(tensor.parts.front(), model.config)) {
+            converted(model, tensor.parts.front(), tensor.type, sink);
+        } else {
+            sink(rearranged(model, tensor));
+        }
+    }
+
+    static bool is_in_order(const Part& part, const ModelConfig& config) {
+        if ((part.slot.layout & hf_transposed) != 0) return false;
+        const int64_t rows = slot_rows(part.slot.slot, config).rows;
+        for (int64_t row = 0; row < rows; ++row) {
+            if (hf_row(part.slot, config, row) != row) return false;
+        }
+        return true;
+    }
+
+    static std::vector<std::byte> rearranged(const Model& model, const HfTensor& tensor) {
         std::vector<std::byte> out(tensor.bytes());
         const size_t element = block_bytes(tensor.type);
         for (const Part& part : tensor.parts) {
-            const SlotRows size = slot_rows(part.slot.slot, model.config);
             const bool transposed = (part.slot.layout & hf_transposed) != 0;
-            const std::vector<std::byte> rows = converted(model, part, tensor.type);
-            const size_t width = static_cast<size_t>(size.width) * element;
-            for (int64_t row = 0; row < size.rows; ++row) {
-                const auto to = static_cast<size_t>(hf_row(part.slot, model.config, row));
-                const std::byte* from = rows.data() + static_cast<size_t>(row) * width;
-                if (!transposed) {
-                    memcpy(out.data() + to * width, from, width);
-                    continue;
+            const size_t width = static_cast<size_t>(slot_rows(part.slot.slot, model.config).width) * element;
+            const auto columns = static_cast<size_t>(tensor.shape.back());
+            int64_t row = 0;
+            converted(model, part, tensor.type, [&](std::span<const std::byte> rows) {
+                for (const std::byte* from = rows.data(); from < rows.data() + rows.size(); from += width) {
+                    const auto to = static_cast<size_t>(hf_row(part.slot, model.config, row++));
+                    if (!transposed) {
+                        memcpy(out.data() + to * width, from, width);
+                        continue;
+                    }
+                    for (size_t c = 0; c < width; c += element)
+                        memcpy(out.data() + c * columns + to * element, from + c, element);
                 }
-                const auto columns = static_cast<size_t>(tensor.shape.back());
-                for (size_t c = 0; c < static_cast<size_t>(size.width); ++c)
-                    memcpy(out.data() + (c * columns + to) * element, from + c * element, element);
-            }
+            });
         }
         return out;
     }
 
-    // A slot's weight in the type wanted.
-    static std::vector<std::byte> converted(const Model& model, const Part& part, DType type) {
+    // A slot's weight in the type wanted, in pieces of whole rows.
+    static void converted(const Model& model, const Part& part, DType type, const Sink& sink) {
         const Tensor& tensor = model.tensor(part.tensor);
         const TensorBytes bytes(tensor);
-        const bool plus_one = (part.slot.layout & hf_plus_one) != 0;
-        std::vector<std::byte> out;
-        if (tensor.type == type && !plus_one) {
-            out.assign(bytes.bytes().begin(), bytes.bytes().end());
+        if ((part.slot.layout & hf_plus_one) != 0) {
+            sink(without_one(model, part, type, bytes.bytes()));
+        } else if (tensor.type == type) {
+            sink(bytes.bytes());
         } else {
-            std::vector<float> values(static_cast<size_t>(tensor.elements()));
-            dequantise(tensor.type, bytes.bytes(), values);
-            if (plus_one) {
-                if (auto raw = raw_vector(model, part.tensor, values, type)) return *raw;
-                for (float& value : values) value -= 1.0F;
+            const SlotRows size = slot_rows(part.slot.slot, model.config);
+            const int64_t step = std::max<int64_t>(1, kPieceElements / size.width);
+            const size_t row_bytes = bytes.bytes().size() / static_cast<size_t>(size.rows);
+            for (int64_t row = 0; row < size.rows; row += step) {
+                const auto count = static_cast<size_t>(std::min(step, size.rows - row));
+                std::vector<float> values(count * static_cast<size_t>(size.width));
+                dequantise(tensor.type,
+                           bytes.bytes().subspan(static_cast<size_t>(row) * row_bytes, count * row_bytes),
+                           values);
+                sink(quantise(type, values, static_cast<int64_t>(values.size())));
             }
-            out = quantise(type, values, static_cast<int64_t>(values.size()));
         }
         if (model.source) model.source->release(tensor.mapped);
-        return out;
+    }
+
+    static std::vector<std::byte> without_one(const Model& model, const Part& part, DType type,
+                                              std::span<const std::byte> stored) {
+        const Tensor& tensor = model.tensor(part.tensor);
+        std::vector<float> values(static_cast<size_t>(tensor.elements()));
+        dequantise(tensor.type, stored, values);
+        if (auto raw = raw_vector(model, part.tensor, values, type)) return *raw;
+        for (float& value : values) value -= 1.0F;
+        return quantise(type, values, static_cast<int64_t>(values.size()));
     }
 
     // The bytes the checkpoint had, if the weight is still what they give.
@@ -210,22 +256,26 @@ private:
             filled += tensor.bytes();
             result.bytes += tensor.bytes();
             shard_of.push_back(shards.size() - 1);
-            shards.back().push_back({tensor.name, name(tensor.type), tensor.shape,
-                                     [model = model_, tensor] { return produce(*model, tensor); }});
+            shards.back().push_back(
+                {tensor.name, name(tensor.type), tensor.shape,
+                 [model = model_, tensor](const auto& sink) { write(*model, tensor, sink); }});
         }
         result.files = shards.size();
         const auto file_name = [&](size_t shard) {
-            return shards.size() == 1 ? std::string("model.safetensors")
-                                      : fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, shards.size());
+            return shards.size() == 1
+                       ? std::string("model.safetensors")
+                       : fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, shards.size());
         };
         Progress progress("writing tensors", result.bytes, "bytes");
         for (size_t s = 0; s < shards.size(); ++s) {
-            write_safetensors(folder + "/" + file_name(s), false, shards[s], {{"format", "pt"}},
-                              [&](uint64_t bytes, const std::string& tensor) { progress.advance(bytes, tensor); });
+            write_safetensors(
+                folder + "/" + file_name(s), false, shards[s], {{"format", "pt"}},
+                [&](uint64_t bytes, const std::string& tensor) { progress.advance(bytes, tensor); });
         }
         progress.finish();
         if (shards.size() > 1) {
-            for (size_t i = 0; i < tensors_.size(); ++i) weight_map[tensors_[i].name] = file_name(shard_of[i]);
+            for (size_t i = 0; i < tensors_.size(); ++i)
+                weight_map[tensors_[i].name] = file_name(shard_of[i]);
             const json index = {{"metadata", {{"total_size", result.bytes}}}, {"weight_map", weight_map}};
             write_file(folder + "/model.safetensors.index.json", index.dump(2) + "\n");
         }
@@ -238,7 +288,8 @@ private:
                 const fs::path source = fs::path(model_->label) / file;
                 std::error_code error;
                 if (fs::exists(source)) fs::copy_file(source, fs::path(folder) / file, error);
-                if (error) fail(ErrorCode::io, "export", "cannot copy '{}': {}", source.string(), error.message());
+                if (error)
+                    fail(ErrorCode::io, "export", "cannot copy '{}': {}", source.string(), error.message());
             }
         } else if (model_->metadata.string("tokenizer.ggml.model", "none") != "none") {
             write_hf_vocabulary(model_->metadata, folder);

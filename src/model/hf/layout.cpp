@@ -57,12 +57,17 @@ std::vector<std::string> hf_names(const char* names, const char* prefix, size_t 
         const size_t end = std::min(rest.find('|'), rest.size());
         const std::string name = numbered(std::string(rest.substr(0, end)).c_str(), position);
         rest.remove_prefix(std::min(end + 1, rest.size()));
-        out.push_back(name);
-        if (name.starts_with(prefix)) out.push_back(name.substr(strlen(prefix)));
+        if (name.starts_with('@')) {
+            out.push_back(prefix + name.substr(1));
+            out.push_back(name.substr(1));
+        } else {
+            out.push_back(name);
+        }
     }
     for (size_t i = 0, count = out.size(); i < count; ++i) {
         std::string old = out[i];
-        for (const auto& [now, before] : {std::pair{"LayerNorm.weight", "LayerNorm.gamma"}, {"LayerNorm.bias", "LayerNorm.beta"}}) {
+        for (const auto& [now, before] :
+             {std::pair{"LayerNorm.weight", "LayerNorm.gamma"}, {"LayerNorm.bias", "LayerNorm.beta"}}) {
             if (old.ends_with(now)) out.push_back(old.substr(0, old.size() - strlen(now)) + before);
         }
     }

@@ -15,8 +15,8 @@ SlotRows slot_rows(Slot slot, const ModelConfig& config);
 int64_t hf_row(const SlotDescription& slot, const ModelConfig& config, int64_t row);
 // Shape of the checkpoint's tensor, slowest dimension first; Q, K and V together where they are one.
 std::vector<int64_t> hf_shape(const SlotDescription& slot, const ModelConfig& config);
-// The names a checkpoint may give to a slot's tensor, best first: "|" separates alternatives, each as given,
-// without `prefix`, or with the old names gamma and beta.
+// The names a checkpoint may give to a slot's tensor, best first, from its description: "|" separates
+// alternatives, "@" is the prefix of the base model or nothing, and old files have gamma and beta.
 std::vector<std::string> hf_names(const char* names, const char* prefix, size_t position);
 
 }  // namespace refold
