@@ -28,8 +28,14 @@ EngineOptions checked(EngineOptions o, const ModelConfig& config) {
         fail(ErrorCode::usage, "engine", "context out of range: {}", o.context);
     if (o.chunk < 1) fail(ErrorCode::usage, "engine", "chunk must be at least 1, got {}", o.chunk);
     if (o.threads == 0) o.threads = default_threads();
-    if (o.context == 0) o.context = std::min(config.context_length, kDefaultContext);
-    if (config.n_learned_positions > 0) o.context = std::min(o.context, learned_limit(config));
+    if (o.context == 0) {
+        o.context = std::min(config.context_length, kDefaultContext);
+        if (config.n_learned_positions > 0) o.context = std::min(o.context, learned_limit(config));
+    }
+    if (const int64_t limit = learned_limit(config); config.n_learned_positions > 0 && o.context > limit) {
+        fail(ErrorCode::usage, "engine", "context must be at most {}, the model's learned positions, got {}",
+             limit, o.context);
+    }
     // An encoder sees its whole sequence at once.
     if (!config.causal) o.chunk = o.context;
     return o;

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "io/ggml_log.h"
 #include "text/llama_log.h"
+#include "vocab/hf_vocab.h"
 
 namespace refold {
 namespace {
@@ -39,6 +40,10 @@ LlamaModel load(const std::string& path, const std::string& label) {
 
 // libllama ends the process when two tokens are the same.
 void check_tokens(const GgufMetadata& metadata, const std::string& label) {
+    if (metadata.has(kTokenizerReasonKey)) {
+        fail(ErrorCode::unsupported, "tokenizer", "'{}' has no tokenizer that can be run: {}", label,
+             metadata.string(kTokenizerReasonKey));
+    }
     const GgufValue* value = metadata.find("tokenizer.ggml.tokens");
     const auto* array =
         value == nullptr ? nullptr : std::get_if<std::shared_ptr<const GgufArray>>(&value->value);

@@ -14,6 +14,8 @@ namespace refold {
 
 inline constexpr const char* kTokenizerJsonKey = "refold.tokenizer.json";
 inline constexpr const char* kTokenizerConfigKey = "refold.tokenizer.config";
+// Why a model that has tokenizer files is without a tokenizer.
+inline constexpr const char* kTokenizerReasonKey = "refold.tokenizer.unsupported";
 
 // Reads the tokenizer of a checkpoint folder - tokenizer.json, else tokenizer.model, else vocab.json with
 // merges.txt, else vocab.txt, and what tokenizer_config.json and its companions say - and sets the keys

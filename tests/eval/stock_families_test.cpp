@@ -42,6 +42,19 @@ TEST_P(StockFamilies, LogitsAreEqual) {
     EXPECT_LE(largest_difference(ours, again), 1e-4);
 }
 
+TEST(StockFamilies, EncodersLoad) {
+    for (const auto& [model, tokenizer] : {std::pair{"bert_hub", "wordpiece_bert"},
+                                           {"bert_encoder", "wordpiece_bert_cased"},
+                                           {"roberta", "bpe_roberta"}}) {
+        const TempFolder folder;
+        const std::string fixtures = REFOLD_FIXTURES;
+        for (const auto& from : {fixtures + "/hf/" + model, fixtures + "/tokenizers/" + tokenizer})
+            std::filesystem::copy(from, folder / "model", std::filesystem::copy_options::overwrite_existing);
+        save_model(for_stock(load_model(folder / "model")).model, folder / "stock.gguf", false);
+        EXPECT_NO_THROW(StockLlama(folder / "stock.gguf", {.threads = 2, .context = 128})) << model;
+    }
+}
+
 TEST(StockFamilies, WhatLlamaCannotExpressIsNamed) {
     const auto message = [](const char* name) -> std::string {
         try {

@@ -133,15 +133,13 @@ public:
         model_.source = checkpoint_.files();
         model_.family = &family_of(config);
         model_.metadata.set("general.architecture", GgufValue::string(model_.family->name));
-        model_.metadata.set("general.name",
-                            GgufValue::string(fs::weakly_canonical(folder_).filename().string()));
+        model_.metadata.set("general.name", GgufValue::string(name_of(folder_)));
         model_.family->read_hf_config(config_json_, model_.metadata);
         model_.family = &find_family(model_.metadata.string("general.architecture"));
         model_.config = model_.family->read_config(model_.metadata);
         read_tensors(config);
         write_record();
-        if (!read_hf_vocabulary(folder_, model_.config.n_vocab, model_.metadata))
-            model_.metadata.set("tokenizer.ggml.model", GgufValue::string("none"));
+        read_vocabulary();
         validate(model_);
         return std::move(model_);
     }
@@ -291,6 +289,26 @@ private:
                 fail(ErrorCode::input, "checkpoint", "config.json says '{}': {}, but the tensor of {} is {}",
                      field, said, slot_name(slot), there ? "there" : "missing");
         }
+    }
+
+    // A model whose tokenizer cannot be run still takes token ids.
+    void read_vocabulary() {
+        bool found = false;
+        try {
+            found = read_hf_vocabulary(folder_, model_.config.n_vocab, model_.metadata);
+        } catch (const Error& error) {
+            if (error.code() != ErrorCode::unsupported) throw;
+            model_.metadata.set(kTokenizerReasonKey, GgufValue::string(error.what()));
+        }
+        if (!found) model_.metadata.set("tokenizer.ggml.model", GgufValue::string("none"));
+    }
+
+    // The folder's name, or the repository's in the hub's cache.
+    static std::string name_of(const fs::path& folder) {
+        const fs::path path = fs::weakly_canonical(folder);
+        if (path.parent_path().filename() != "snapshots") return path.filename();
+        const std::string repository = path.parent_path().parent_path().filename();
+        return repository.substr(std::min(repository.size(), repository.rfind("--") + 2));
     }
 
     void write_record() {
