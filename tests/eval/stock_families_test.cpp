@@ -1,13 +1,15 @@
 // What `export --to gguf` writes gives the same logits in stock llama.cpp.
 #include <gtest/gtest.h>
+#include <llama.h>
 
-#include <cstring>
+#include <algorithm>
 #include <filesystem>
 
 #include "core/error.h"
 #include "core/temp_folder.h"
 #include "engine/compare.h"
 #include "eval/stock.h"
+#include "text/llama_log.h"
 
 namespace refold {
 namespace {
@@ -42,16 +44,58 @@ TEST_P(StockFamilies, LogitsAreEqual) {
     EXPECT_LE(largest_difference(ours, again), 1e-4);
 }
 
-TEST(StockFamilies, EncodersLoad) {
-    for (const auto& [model, tokenizer] : {std::pair{"bert_hub", "wordpiece_bert"},
-                                           {"bert_encoder", "wordpiece_bert_cased"},
-                                           {"roberta", "bpe_roberta"}}) {
+// Hidden states [tokens, n_embd] of an encoder in libllama.
+std::vector<float> stock_hidden(const std::string& path, std::vector<int32_t> tokens) {
+    llama_model* model = llama_model_load_from_file(path.c_str(), llama_model_default_params());
+    if (model == nullptr) throw std::runtime_error("libllama cannot load " + path);
+    llama_context_params params = llama_context_default_params();
+    params.embeddings = true;
+    params.pooling_type = LLAMA_POOLING_TYPE_NONE;
+    params.n_ctx = params.n_batch = params.n_ubatch = 128;
+    llama_context* context = llama_init_from_model(model, params);
+    const auto width = static_cast<size_t>(llama_model_n_embd(model)), count = tokens.size();
+    llama_batch batch = llama_batch_init(static_cast<int32_t>(count), 0, 1);
+    for (size_t t = 0; t < count; ++t) {
+        batch.token[t] = tokens[t];
+        batch.pos[t] = static_cast<int32_t>(t);
+        batch.n_seq_id[t] = 1;
+        batch.seq_id[t][0] = 0;
+        batch.logits[t] = 1;
+    }
+    batch.n_tokens = static_cast<int32_t>(count);
+    std::vector<float> out;
+    if (llama_encode(context, batch) == 0) {
+        for (size_t t = 0; t < count; ++t) {
+            const float* row = llama_get_embeddings_ith(context, static_cast<int32_t>(t));
+            out.insert(out.end(), row, row + width);
+        }
+    }
+    llama_batch_free(batch);
+    llama_free(context);
+    llama_model_free(model);
+    return out;
+}
+
+TEST(StockFamilies, EncodersGiveTheSameHiddenStates) {
+    using std::filesystem::copy_options;
+    constexpr auto kInto = copy_options::recursive | copy_options::overwrite_existing;
+    for (const auto& [name, tokenizer] : {std::pair{"bert_hub", "wordpiece_bert"},
+                                          {"bert_encoder", "wordpiece_bert_cased"},
+                                          {"roberta", "bpe_roberta"}}) {
         const TempFolder folder;
         const std::string fixtures = REFOLD_FIXTURES;
-        for (const auto& from : {fixtures + "/hf/" + model, fixtures + "/tokenizers/" + tokenizer})
-            std::filesystem::copy(from, folder / "model", std::filesystem::copy_options::overwrite_existing);
-        save_model(for_stock(load_model(folder / "model")).model, folder / "stock.gguf", false);
-        EXPECT_NO_THROW(StockLlama(folder / "stock.gguf", {.threads = 2, .context = 128})) << model;
+        for (const auto& from : {fixtures + "/hf/" + name, fixtures + "/tokenizers/" + tokenizer})
+            std::filesystem::copy(from, folder / "model", kInto);
+        const Model model = load_model(folder / "model");
+        save_model(for_stock(model).model, folder / "stock.gguf", false);
+        init_llama();
+        auto tokens = random_tokens(40, model.config.n_vocab, 6);
+        std::replace(tokens.begin(), tokens.end(), model.config.padding_token.value_or(-1), 7);
+        Engine engine(model, {.threads = 2, .context = 64, .f32 = true});
+        EXPECT_LE(largest_difference(engine.encode({tokens, {}, {}}).last_hidden_state,
+                                     stock_hidden(folder / "stock.gguf", tokens)),
+                  0.05)
+            << name;
     }
 }
 

@@ -11,6 +11,7 @@ constexpr const char* kBert = "bert";
 constexpr const char* kRoberta =
     "roberta";  // ours: llama.cpp stores it as "bert", without its first positions
 constexpr const char* kPaddingKey = "roberta.padding_token_id";
+constexpr const char* kTypesKey = "tokenizer.ggml.token_type_count";
 
 HfFields fields() {
     HfFields names;
@@ -22,7 +23,9 @@ ModelConfig read_config(const GgufMetadata& metadata, const char* family) {
     const FamilyKeys keys(metadata, family);
     ModelConfig c = read_common(keys, NormKind::layer, Activation::gelu);
     c.causal = false;
-    c.n_token_types = keys.size("token_type_count", 1);
+    c.n_token_types = static_cast<int64_t>(metadata.integer(kTypesKey, 1));
+    if (c.n_token_types < 1 || c.n_token_types > kMaxSize)
+        fail(ErrorCode::input, family, "key '{}' is out of range: {}", kTypesKey, c.n_token_types);
     c.n_learned_positions = c.context_length;
     return c;
 }
@@ -46,7 +49,7 @@ void read_encoder(const nlohmann::json& json, const char* family, GgufMetadata& 
         fail(ErrorCode::unsupported, "config.json", "field 'is_decoder' is not supported");
     FamilyWriter out(metadata, family);
     write_common(config, fields(), NormKind::layer, Activation::gelu, 1e-12, out);
-    out.integer("token_type_count", config.integer("type_vocab_size", 2));
+    metadata.set(kTypesKey, GgufValue::u32(static_cast<uint32_t>(config.integer("type_vocab_size", 2))));
     out.boolean("attention.causal", false);
 }
 
