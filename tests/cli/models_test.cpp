@@ -94,6 +94,9 @@ TEST_F(Models, EncodersHaveTypesMasksAndThreeResults) {
         refold({"logits", fixture("gpt2_hub"), "--tokens", "1,2", "--mask", "1,1", "-o", out, "--overwrite"}),
         2, {"is a decoder"});
     expect_error(refold({"run", source, "-p", "x"}), 1, {"no tokenizer"});
+    expect_error(refold({"logits", fixture("gpt2_hub"), "--tokens", "1,2", "--context", "4096", "-o", out,
+                         "--overwrite"}),
+                 2, {"at most 256, the model's learned positions"});
 }
 
 TEST_F(Models, QuantisingKeepsSharing) {

@@ -190,6 +190,36 @@ TEST_F(Directory, MissingTensorIsNamed) {
     EXPECT_THAT(error(), testing::HasSubstr("'model.layers.4.input_layernorm.weight' is missing"));
 }
 
+TEST_F(Directory, BiasesThatOnlyTheConfigurationHas) {
+    edit_config([](json& c) { c["attention_bias"] = true; });
+    EXPECT_THAT(error(),
+                testing::HasSubstr("'attention_bias': true, but the tensor of attn.q.bias is missing"));
+}
+
+TEST_F(Directory, UntiedOutputMustBeThere) {
+    fs::copy_file(kFixtures / "llama_gqa/config.json", folder / "config.json",
+                  fs::copy_options::overwrite_existing);
+    fs::copy_file(kFixtures / "llama_gqa/model.safetensors", folder / "model.safetensors",
+                  fs::copy_options::overwrite_existing);
+    EXPECT_EQ(error(), "no error");
+    edit_config([](json& c) { c["tie_word_embeddings"] = false; });
+    EXPECT_THAT(error(), testing::HasSubstr("'lm_head.weight' is missing"));
+}
+
+TEST_F(Directory, ATokenizerThatCannotBeRunIsNamedInTheModel) {
+    write_all(folder / "tokenizer.json", R"({"model": {"type": "Unigram", "vocab": [["a", 0.0]]}})");
+    const Model model = load_model(fs::path(folder / "config.json").parent_path());
+    EXPECT_EQ(model.metadata.string("tokenizer.ggml.model"), "none");
+    EXPECT_THAT(model.metadata.string("refold.tokenizer.unsupported"), testing::HasSubstr("Unigram"));
+}
+
+TEST_F(Directory, AGgufTensorThatNothingReadsIsRefused) {
+    Model model = load_model(kFixtures / "mistral");
+    model.tensors["blk.0.attn_sinks.weight"] = model.tensor("output_norm.weight");
+    save_model(model, folder / "more.gguf", false);
+    EXPECT_THROW(load_model(folder / "more.gguf"), Error);
+}
+
 TEST_F(Directory, NoWeights) {
     fs::remove(folder / "model.safetensors");
     EXPECT_THAT(error(), testing::HasSubstr("no model.safetensors"));
