@@ -37,14 +37,7 @@ StockOptions checked(StockOptions o) {
 }
 
 Handle<llama_model> load(const std::string& path) {
-    init_llama();
-    clear_ggml_errors();
-    ggml_backend_dev_t no_devices[] = {nullptr};
-    llama_model_params params = llama_model_default_params();
-    params.devices = no_devices;
-    params.n_gpu_layers = 0;
-    params.load_mode = LLAMA_LOAD_MODE_MMAP;
-    Handle<llama_model> model(llama_model_load_from_file(path.c_str(), params));
+    Handle<llama_model> model(open_llama_model(path, false));
     if (!model) fail(ErrorCode::unsupported, "stock", "libllama cannot load '{}': {}", path, ggml_errors());
     return model;
 }

@@ -1,5 +1,6 @@
 // Expressions as dense weights: floats for methods and tests, packed bytes for export.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "core/error.h"
@@ -95,6 +96,19 @@ std::vector<float> materialise(const Model& model, const Expression& expression,
         }
     }
     return out;
+}
+
+std::vector<float> inverse_row_norms(const Tensor& tensor) {
+    const TensorBytes bytes(tensor);
+    const size_t stride = row_bytes(tensor.type, tensor.row_elements());
+    std::vector<float> row(static_cast<size_t>(tensor.row_elements())), inverse;
+    for (size_t r = 0; r < static_cast<size_t>(tensor.rows()); ++r) {
+        dequantise(tensor.type, bytes.bytes().subspan(r * stride, stride), row);
+        double square = 0;
+        for (const float x : row) square += static_cast<double>(x) * x;
+        inverse.push_back(static_cast<float>(1.0 / std::max(std::sqrt(square), 1e-12)));
+    }
+    return inverse;
 }
 
 StockModel for_stock(const Model& model) {

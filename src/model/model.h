@@ -50,6 +50,9 @@ private:
     std::vector<std::shared_ptr<const MappedFile>> files_;
 };
 
+// 1 / L2 norm of each row of a matrix, for ModelConfig::norm_head.
+std::vector<float> inverse_row_norms(const Tensor& tensor);
+
 // Cheap to copy: tensor data is shared.
 class Model {
 public:

@@ -24,4 +24,16 @@ void init_llama() {
     });
 }
 
+llama_model* open_llama_model(const std::string& path, bool vocabulary_only) {
+    init_llama();
+    clear_ggml_errors();
+    ggml_backend_dev_t no_devices[] = {nullptr};
+    llama_model_params params = llama_model_default_params();
+    params.devices = no_devices;
+    params.n_gpu_layers = 0;
+    params.load_mode = LLAMA_LOAD_MODE_MMAP;
+    params.vocab_only = vocabulary_only;
+    return llama_model_load_from_file(path.c_str(), params);
+}
+
 }  // namespace refold

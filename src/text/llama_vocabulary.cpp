@@ -19,15 +19,7 @@ namespace refold {
 namespace {
 
 LlamaModel load(const std::string& path, const std::string& label) {
-    init_llama();
-    clear_ggml_errors();
-    ggml_backend_dev_t no_devices[] = {nullptr};
-    llama_model_params params = llama_model_default_params();
-    params.devices = no_devices;
-    params.n_gpu_layers = 0;
-    params.load_mode = LLAMA_LOAD_MODE_MMAP;
-    params.vocab_only = true;
-    LlamaModel model(llama_model_load_from_file(path.c_str(), params));
+    LlamaModel model(open_llama_model(path, true));
     if (!model) {
         fail(ErrorCode::unsupported, "tokenizer", "no usable tokenizer in '{}': {}", label, ggml_errors());
     }

@@ -49,7 +49,7 @@ public:
         y = ggml_mul(context_, y, weight);
         if (const auto bias = bias_of(slot); bias && has(position, *bias))
             y = ggml_add(context_, y, weights_.vector(position, *bias));
-        return {y == groups ? y : ggml_reshape_2d(context_, y, x.tensor->ne[0], x.tensor->ne[1])};
+        return {groups == x.tensor ? y : ggml_reshape_2d(context_, y, x.tensor->ne[0], x.tensor->ne[1])};
     }
 
     void linear(size_t position, std::span<const Slot> slots, Value x, std::span<Value> out) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 
 #include "core/error.h"
@@ -78,7 +77,10 @@ Weights::Weights(const Model& model, bool f32, SharedExecution shared, int threa
     for (size_t p = 0; p < model.topology.positions.size(); ++p)
         plan_position(p, model.topology.positions[p]);
     plan_position(kModelPosition, model.topology.globals);
-    if (model.config.norm_head) add_inverse_output_norms();
+    if (model.config.norm_head) {
+        const std::string output = std::get<Dense>(model.topology.globals.at(Slot::output)).tensor;
+        inverse_output_norms_ = add_vector(inverse_row_norms(model.tensor(output)), "output norms");
+    }
     mark_partial_use();
     Buffers buffers;
     choose_layouts(buffers);
@@ -296,21 +298,6 @@ ggml_tensor* Weights::add_vector(std::vector<float> data, const std::string& nam
         vector_data_.emplace_back(vector, std::move(data));
     }
     return vector;
-}
-
-void Weights::add_inverse_output_norms() {
-    const auto& expression = model_->topology.globals.at(Slot::output);
-    const Tensor& tensor = model_->tensor(std::get<Dense>(expression).tensor);
-    const TensorBytes bytes(tensor);
-    const size_t stride = row_bytes(tensor.type, tensor.row_elements());
-    std::vector<float> row(static_cast<size_t>(tensor.row_elements())), inverse;
-    for (size_t r = 0; r < static_cast<size_t>(tensor.rows()); ++r) {
-        dequantise(tensor.type, bytes.bytes().subspan(r * stride, stride), row);
-        double square = 0;
-        for (const float x : row) square += static_cast<double>(x) * x;
-        inverse.push_back(static_cast<float>(1.0 / std::max(std::sqrt(square), 1e-12)));
-    }
-    inverse_output_norms_ = add_vector(std::move(inverse), "output norms");
 }
 
 ggml_tensor* Weights::concatenated_bias(size_t position, std::span<const Slot> slots) {

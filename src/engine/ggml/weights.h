@@ -97,7 +97,6 @@ private:
     void load_storage(Storage& storage, bool f32);
     void plan_position(size_t position, const Slots& slots);
     ggml_tensor* add_vector(std::vector<float> data, const std::string& name);
-    void add_inverse_output_norms();
     ggml_tensor* concatenated_bias(size_t position, std::span<const Slot> slots);
 
     const Model* model_;  // only while constructing

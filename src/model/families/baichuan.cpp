@@ -1,6 +1,5 @@
 // Baichuan 1 and 2: Llama with Q, K and V in one checkpoint tensor. The 13B models have ALiBi instead of
 // rotation; version 2 divides the output's rows by their norm ("NormHead").
-#include <cmath>
 #include <cstring>
 
 #include "core/error.h"
@@ -85,22 +84,18 @@ StockModel second_to_stock(const Model& model) {
     out.config.norm_head = false;
     out.metadata = renamed_metadata(model.metadata, kSecond, kFirst);
     const std::string name = tensor_name(*model.family, Slot::output, 0);
-    const auto shared = std::make_shared<const Model>(model);
     const Tensor source = model.tensor(std::get<Dense>(model.topology.globals.at(Slot::output)).tensor);
     const DType type = block_elements(source.type) == 1 ? source.type : DType::F16;
-    out.tensors[name] = {type, source.shape, {}, [shared, type, source] {
+    out.tensors[name] = {type, source.shape, {}, [type, source, files = model.source] {
+                             const std::vector<float> scales = inverse_row_norms(source);
                              const int64_t width = source.row_elements();
                              const TensorBytes bytes(source);
                              const size_t from = row_bytes(source.type, width), to = row_bytes(type, width);
-                             std::vector<std::byte> packed(to * static_cast<size_t>(source.rows()));
+                             std::vector<std::byte> packed(to * scales.size());
                              std::vector<float> row(static_cast<size_t>(width));
-                             for (size_t r = 0; r < static_cast<size_t>(source.rows()); ++r) {
+                             for (size_t r = 0; r < scales.size(); ++r) {
                                  dequantise(source.type, bytes.bytes().subspan(r * from, from), row);
-                                 double square = 0;
-                                 for (const float x : row) square += static_cast<double>(x) * x;
-                                 const auto scale =
-                                     static_cast<float>(1.0 / std::max(std::sqrt(square), 1e-12));
-                                 for (float& x : row) x *= scale;
+                                 for (float& x : row) x *= scales[r];
                                  const auto done = quantise(type, row, width);
                                  memcpy(packed.data() + r * to, done.data(), to);
                              }

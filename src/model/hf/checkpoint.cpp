@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRecordKey = "refold.checkpoint";
 
-json read_json(const fs::path& path) {
-    const json object = json::parse(read_text_file(path.string()), nullptr, false);
+json parse_object(const std::string& text, const fs::path& path) {
+    const json object = json::parse(text, nullptr, false);
     if (!object.is_object()) fail(ErrorCode::input, "checkpoint", "'{}' is not a JSON object", path.string());
     return object;
 }
@@ -56,7 +56,7 @@ HfCheckpoint::HfCheckpoint(const std::string& folder) {
     const fs::path index = fs::path(folder) / "model.safetensors.index.json";
     const fs::path single = fs::path(folder) / "model.safetensors";
     if (fs::exists(index)) {
-        const json object = read_json(index);
+        const json object = parse_object(read_text_file(index.string()), index);
         const auto map = object.find("weight_map");
         if (map == object.end() || !map->is_object() || map->empty())
             fail(ErrorCode::input, "checkpoint", "'{}' has no 'weight_map'", index.string());
@@ -124,7 +124,8 @@ class HfReader {
 public:
     explicit HfReader(const std::string& folder)
         : folder_(folder),
-          config_json_(with_older_fields(read_json(fs::path(folder) / "config.json"))),
+          config_text_(read_text_file((fs::path(folder) / "config.json").string())),
+          config_json_(with_older_fields(parse_object(config_text_, fs::path(folder) / "config.json"))),
           checkpoint_(folder) {}
 
     Model read() {
@@ -308,16 +309,16 @@ private:
         const fs::path path = fs::weakly_canonical(folder);
         if (path.parent_path().filename() != "snapshots") return path.filename();
         const std::string repository = path.parent_path().parent_path().filename();
-        return repository.substr(std::min(repository.size(), repository.rfind("--") + 2));
+        const size_t dashes = repository.rfind("--");
+        return dashes == std::string::npos ? repository : repository.substr(dashes + 2);
     }
 
     void write_record() {
-        const json record = {{"config", read_text_file((fs::path(folder_) / "config.json").string())},
-                             {"types", types_}};
+        const json record = {{"config", config_text_}, {"types", types_}};
         model_.metadata.set(kRecordKey, GgufValue::string(record.dump()));
     }
 
-    std::string folder_;
+    std::string folder_, config_text_;
     json config_json_;
     HfCheckpoint checkpoint_;
     Model model_;
