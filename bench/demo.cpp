@@ -303,8 +303,9 @@ void demo(const Arguments& a) {
         const std::string name = percent(r) + " shared";
         say(fmt::format("{}: sharing heads", name));
         const std::vector<std::string> settings = {fmt::format("ratio={:g}", r)};
+        Work work;
         const Compression result =
-            compress(dense, recipe_from_method("direct_share", settings), REFOLD_VERSION);
+            compress(dense, recipe_from_method("direct_share", settings), REFOLD_VERSION, work);
         paths.push_back((fs::path(a.output) / fmt::format("shared-{:g}.gguf", r)).string());
         save_model(result.model, paths.back(), true);
         same_types = same_types && stored_alike(without_sharing(result.model), dense);

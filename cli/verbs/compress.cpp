@@ -105,9 +105,11 @@ void run(const Arguments& a) {
         return;
     }
     RecipeEcho echo(a, job);
-    const Compression result = refold::compress(model, job.recipe, REFOLD_VERSION);
+    Work work(a.output.path + ".work");
+    const Compression result = refold::compress(model, job.recipe, REFOLD_VERSION, work);
     save_model(result.model, a.output.path, a.output.overwrite);
     echo.commit();
+    work.finish();
     show(result, a, echo.path());
     if (!a.report.quiet) log("wrote {} and {}", a.output.path, echo.path());
 }

@@ -60,7 +60,9 @@ double LanguageModel::perplexity(const std::string& text, int64_t context, int64
 void compress(const std::string& model_path, const std::string& recipe_yaml, const std::string& output_path,
               bool overwrite) {
     const Recipe recipe = parse_recipe(recipe_yaml, "recipe");
-    save_model(compress(load_model(model_path), recipe, version()).model, output_path, overwrite);
+    Work work(output_path + ".work");
+    save_model(compress(load_model(model_path), recipe, version(), work).model, output_path, overwrite);
+    work.finish();
 }
 
 }  // namespace refold

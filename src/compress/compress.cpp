@@ -57,20 +57,19 @@ json cost_json(const Cost& cost) {
             {"attention_flops_per_context_token", cost.attention_flops_per_context_token}};
 }
 
-}  // namespace
-
-Compression plan(const Model& model, const Recipe& recipe) {
+Compression apply(const Model& model, const Recipe& recipe, Work* work) {
     Compression result{model, recipe, account(model).model, {}};
     for (size_t s = 0; s < recipe.steps.size(); ++s) {
-        const RecipeStep& step = recipe.steps[s];
+        const RecipeStep& recipe_step = recipe.steps[s];
         const auto start = std::chrono::steady_clock::now();
-        StepResult done{step.method, {}, {}, 0};
+        StepResult done{recipe_step.method, {}, {}, 0};
+        Step step{recipe_step.options, done.report, work};
         try {
-            result.model = step.method->apply(result.model, step.options, done.report);
+            result.model = recipe_step.method->apply(result.model, step);
             validate(result.model);
         } catch (const Error& error) {
             throw Error(error.code(),
-                        fmt::format("{} (step {}: {})", error.what(), s + 1, step.method->name));
+                        fmt::format("{} (step {}: {})", error.what(), s + 1, recipe_step.method->name));
         }
         done.cost = account(result.model).model;
         done.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -79,8 +78,15 @@ Compression plan(const Model& model, const Recipe& recipe) {
     return result;
 }
 
-Compression compress(const Model& model, const Recipe& recipe, const std::string& version) {
-    Compression result = plan(model, recipe);
+}  // namespace
+
+Compression plan(const Model& model, const Recipe& recipe) { return apply(model, recipe, nullptr); }
+
+Compression compress(const Model& model, const Recipe& recipe, const std::string& version, Work& work) {
+    if (model.shapes_only)
+        fail(ErrorCode::input, "compress",
+             "{}: there are only shapes, no weights - give --dry-run, or the whole model", model.label);
+    Compression result = apply(model, recipe, &work);
     result.model.metadata.set(kProvenanceKey, GgufValue::string(provenance(model, recipe, version).dump()));
     return result;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "compress/recipe.h"
+#include "compress/work.h"
 #include "model/accounting.h"
 
 namespace refold {
@@ -25,14 +26,15 @@ struct Compression {
     const Cost& after() const { return steps.empty() ? before : steps.back().cost; }
 };
 
-// What the recipe does to the model, with the exact cost of the result: the plan of a dry run, which writes
-// nothing. Reads the weights that the methods need to decide (matching heads, for instance).
+// What the recipe would do to the model, with the exact cost of the result: a dry run, which writes nothing.
+// Reads the weights that the methods need to decide (matching heads, for instance); the result's tensors have
+// shapes, but those that take long to compute have no values.
 Compression plan(const Model& model, const Recipe& recipe);
 
-// plan(), and under "refold.provenance" in the result's metadata where it comes from, as JSON: version of
-// refold, the source's file name, SHA-256 and own provenance, and the recipe with all defaults. Reads the
-// whole source file.
-Compression compress(const Model& model, const Recipe& recipe, const std::string& version);
+// Applies the recipe, and puts under "refold.provenance" in the result's metadata where it comes from, as
+// JSON: version of refold, the source's file name, SHA-256 and own provenance, and the recipe with all
+// defaults. Reads the whole source file. `work` keeps what takes long and must live until the model is saved.
+Compression compress(const Model& model, const Recipe& recipe, const std::string& version, Work& work);
 
 // For `compress --json`: before and after (parameters, bytes, ...), and each step's details.
 std::string to_json(const Compression& compression);

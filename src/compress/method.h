@@ -39,6 +39,18 @@ struct StepReport {
 };
 
 class Options;
+class Work;
+
+// What a method is given besides the model, and where it says what it did.
+struct Step {
+    const Options& options;
+    StepReport& report;
+    // Keeps the results of long computations. Null in a dry run: the tensors of the result must then have
+    // their final shapes and types, but nothing long is computed and their values are never read.
+    Work* work = nullptr;
+
+    bool dry_run() const { return work == nullptr; }
+};
 
 struct Method {
     const char* name;           // as in recipes
@@ -46,8 +58,10 @@ struct Method {
     const char* paper;          // title and section
     const char* documentation;  // Markdown
     std::vector<OptionSpec> options;
-    // Returns the compressed model; reads weights only through Model, so that layers are streamed.
-    Model (*apply)(const Model& model, const Options& options, StepReport& report);
+    // Returns the compressed model; reads weights only through Model, so that layers are streamed. Throws
+    // Error(usage) for options that do not fit the model, Error(unsupported) saying why when an earlier step
+    // left weights that this method cannot work on.
+    Model (*apply)(const Model& model, Step& step);
 };
 
 // An option as somebody wrote it; `place` is where, for messages ("--set", "recipe.yaml line 4").

@@ -23,6 +23,10 @@ enum class KvType { f16, f32 };
 // builds them from ggml's own operations (reference and comparison).
 enum class SharedExecution { automatic, composed };
 
+// How weights made of factors are multiplied. `automatic` decides for every slot and batch size by operations
+// and bytes: see choose_execution().
+enum class FactoredExecution { automatic, factored, reconstructed };
+
 struct EngineOptions {
     EngineKind kind = EngineKind::ggml;
     int threads = 0;          // 0: all cores
@@ -31,6 +35,7 @@ struct EngineOptions {
     bool f32 = false;         // float32 weights, activations and KV
     KvType kv = KvType::f16;  // ignored with f32
     SharedExecution shared = SharedExecution::automatic;
+    FactoredExecution factored = FactoredExecution::automatic;
 };
 
 struct EngineMemory {

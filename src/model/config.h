@@ -60,6 +60,8 @@ struct ModelConfig {
     int64_t head_dim = 0;
     int64_t n_ff = 0;
     int64_t n_vocab = 0;
+    // By position, where pruning left fewer than n_head_kv or n_ff; 0: no such module. Empty: all alike.
+    std::vector<int64_t> heads_kv, ffs;
     int64_t context_length = 0;  // tokens the model was trained for
 
     NormKind norm = NormKind::rms;
@@ -77,6 +79,7 @@ struct ModelConfig {
     Rope rope;
     std::optional<Rope> local_rope;  // of layers with a window, where it differs
 
+    int64_t n_prefix = 0;             // trained keys and values before the first token, at every position
     int64_t n_learned_positions = 0;  // rows of position_embd; 0: none
     int64_t n_token_types = 0;
     std::optional<int32_t> padding_token;  // RoBERTa: positions count from padding_token + 1, without padding
@@ -85,6 +88,11 @@ struct ModelConfig {
     float logit_softcap = 0.0F;  // cap * tanh(logit / cap); 0: off
 
     int64_t q_per_kv() const { return n_head / n_head_kv; }
+    int64_t n_head_kv_of(size_t position) const {
+        return position < heads_kv.size() ? heads_kv[position] : n_head_kv;
+    }
+    int64_t n_head_of(size_t position) const { return n_head_kv_of(position) * q_per_kv(); }
+    int64_t n_ff_of(size_t position) const { return position < ffs.size() ? ffs[position] : n_ff; }
     float attention_scale_of(size_t position) const {
         return scale_by_layer ? attention_scale / static_cast<float>(position + 1) : attention_scale;
     }

@@ -30,7 +30,8 @@ struct SlotDescription {
     Slot slot;
     const char* tensor;  // GGUF name; "{}" stands for the position
     bool required;
-    // Checkpoint name; "@" is Family::hf_prefix or nothing, "|" separates others that occur. Null: not in one.
+    // Checkpoint name; "@" is Family::hf_prefix or nothing, "|" separates others that occur. Null: not in
+    // one.
     const char* hf;
     unsigned layout = hf_plain;
     const char* fallback = nullptr;  // GGUF tensor used when `tensor` is absent (tied embeddings) ...

@@ -13,9 +13,6 @@
 
 namespace refold {
 
-// `position` of the slots that belong to the whole model.
-constexpr size_t kModelPosition = static_cast<size_t>(-1);
-
 // `Value` is the engine's handle of an activation.
 template <class Ops>
 concept ForwardOps = requires(Ops ops, typename Ops::Value x, size_t position, Slot slot,
@@ -101,28 +98,37 @@ private:
         return norm_if(kModelPosition, Slot::embd_norm, x);
     }
 
+    // Pruning may leave a position without attention or without FFN.
     Value layer(size_t p, Value x) {
         Value normed = norm_if(p, Slot::attn_norm, x);
-        auto [q, k, v] = linear(p, std::array{Slot::attn_q, Slot::attn_k, Slot::attn_v}, normed);
-        q = norm_if(p, Slot::attn_q_norm, q);
-        k = norm_if(p, Slot::attn_k_norm, k);
-        if (config_.rope_of(p).dims > 0) ops_.rope(p, q, k);
-        // At the last position all tokens are stored, but only the wanted ones go on.
+        std::optional<Value> attended;
+        if (ops_.has(p, Slot::attn_o)) attended = attention(p, normed);
         if (p + 1 == n_positions_) {
-            q = ops_.select_outputs(q);
             x = ops_.select_outputs(x);
             if (config_.parallel_residual) normed = ops_.select_outputs(normed);
         }
-        Value attended = linear(p, std::array{Slot::attn_o}, ops_.attention(p, q, k, v))[0];
-        attended = norm_if(p, Slot::attn_post_norm, attended);
         if (config_.parallel_residual) {
             // GPT-J feeds both modules from one norm, GPT-NeoX has one for each.
             const Value input = ops_.has(p, Slot::ffn_norm) ? ops_.norm(p, Slot::ffn_norm, x) : normed;
-            return ops_.add(ops_.add(feed_forward(p, input), attended), x);
+            if (!ops_.has(p, Slot::ffn_down)) return attended ? ops_.add(*attended, x) : x;
+            const Value fed = feed_forward(p, input);
+            return ops_.add(attended ? ops_.add(fed, *attended) : fed, x);
         }
-        x = norm_if(p, Slot::attn_output_norm, ops_.add(attended, x));
-        x = ops_.add(feed_forward(p, norm_if(p, Slot::ffn_norm, x)), x);
+        if (attended) x = ops_.add(*attended, x);
+        x = norm_if(p, Slot::attn_output_norm, x);
+        if (ops_.has(p, Slot::ffn_down)) x = ops_.add(feed_forward(p, norm_if(p, Slot::ffn_norm, x)), x);
         return norm_if(p, Slot::ffn_output_norm, x);
+    }
+
+    // At the last position all tokens are stored, but only the wanted ones go on.
+    Value attention(size_t p, Value x) {
+        auto [q, k, v] = linear(p, std::array{Slot::attn_q, Slot::attn_k, Slot::attn_v}, x);
+        q = norm_if(p, Slot::attn_q_norm, q);
+        k = norm_if(p, Slot::attn_k_norm, k);
+        if (config_.rope_of(p).dims > 0) ops_.rope(p, q, k);
+        if (p + 1 == n_positions_) q = ops_.select_outputs(q);
+        const Value attended = linear(p, std::array{Slot::attn_o}, ops_.attention(p, q, k, v))[0];
+        return norm_if(p, Slot::attn_post_norm, attended);
     }
 
     Value feed_forward(size_t p, Value x) {

@@ -14,6 +14,7 @@
 namespace refold {
 
 static const char* kTopologyKey = "refold.topology";
+static const char* kSizesKey = "refold.sizes";
 
 int64_t Tensor::rows() const {
     int64_t rows = 1;
@@ -58,6 +59,7 @@ void Model::drop_unreferenced() {
 }
 
 bool Model::has_sharing() const {
+    if (!config.heads_kv.empty() || !config.ffs.empty()) return true;
     std::set<std::string> seen;
     for (const auto& slots : topology.positions) {
         for (const auto& [slot, expression] : slots) {
@@ -115,6 +117,8 @@ Model load_gguf_model(const std::string& path) {
         model.topology = model.metadata.has(kTopologyKey)
                              ? topology_from_json(model.metadata.string(kTopologyKey), implied)
                              : implied;
+        if (model.metadata.has(kSizesKey))
+            sizes_from_json(model.metadata.string(kSizesKey), model.topology.positions.size(), model.config);
         const std::string embedding = tensor_name(*model.family, Slot::token_embd, 0);
         if (const auto found = model.tensors.find(embedding);
             found != model.tensors.end() && found->second.shape.size() == 2) {
@@ -126,107 +130,6 @@ Model load_gguf_model(const std::string& path) {
         throw Error(error.code(), fmt::format("{} (in '{}')", error.what(), path));
     }
     return model;
-}
-
-namespace {
-
-std::string where(const Model& model, size_t position, Slot slot) {
-    return position < model.topology.positions.size()
-               ? fmt::format("position {} {}", position, slot_name(slot))
-               : slot_name(slot);
-}
-
-const Tensor& find_tensor(const Model& model, const std::string& name, const std::string& place) {
-    const auto found = model.tensors.find(name);
-    if (found == model.tensors.end())
-        fail(ErrorCode::input, "topology", "{}: refers to tensor '{}', which is not in the file", place,
-             name);
-    return found->second;
-}
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-    return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
-void validate_dense(const Dense& dense, const Model& model, Slot slot, const std::string& place) {
-    const Tensor& tensor = find_tensor(model, dense.tensor, place);
-    const SlotShape shape = slot_shape(slot, model.config);
-    if (tensor.row_elements() != shape.in || tensor.rows() != shape.out) {
-        fail(ErrorCode::input, "topology", "{}: tensor '{}' has shape {}, expected [{}, {}]", place,
-             dense.tensor, shape_text(tensor.shape), shape.in, shape.out);
-    }
-    if (is_vector(slot) && tensor.type != DType::F32) {
-        fail(ErrorCode::unsupported, "topology", "{}: tensor '{}' has type {}, expected F32", place,
-             dense.tensor, name(tensor.type));
-    }
-}
-
-void validate_heads(const Heads& heads, const Model& model, Slot slot, const std::string& place) {
-    if (!consists_of_heads(slot)) {
-        fail(ErrorCode::input, "topology", "{}: only attn.q, attn.k, attn.v and attn.o consist of heads",
-             place);
-    }
-    const int64_t head_dim = model.config.head_dim;
-    const bool columns = heads_are_columns(slot);
-    const SlotShape shape = slot_shape(slot, model.config);
-    int64_t total = 0;
-    for (const auto& run : heads.runs) {
-        const Tensor& tensor = find_tensor(model, run.tensor, place);
-        const int64_t along = columns ? tensor.row_elements() : tensor.rows();
-        const int64_t across = columns ? tensor.rows() : tensor.row_elements();
-        const int64_t expected = columns ? shape.out : shape.in;
-        if (across != expected || along % head_dim != 0) {
-            fail(ErrorCode::input, "topology",
-                 "{}: tensor '{}' of shape {} does not consist of heads of {} x {}", place, run.tensor,
-                 shape_text(tensor.shape), head_dim, expected);
-        }
-        const int64_t stored = along / head_dim;
-        if (run.count <= 0 || run.first < 0 || run.first >= stored || run.count > stored - run.first) {
-            fail(ErrorCode::input, "topology", "{}: heads {}..{} of tensor '{}', which has {}", place,
-                 run.first, run.first + run.count - 1, run.tensor, stored);
-        }
-        const int64_t block = block_elements(tensor.type);
-        if (columns && (run.first * head_dim % block != 0 || run.count * head_dim % block != 0)) {
-            fail(ErrorCode::input, "topology",
-                 "{}: columns of heads {}..{} of '{}' are not whole {} blocks of {}", place, run.first,
-                 run.first + run.count - 1, run.tensor, name(tensor.type), block);
-        }
-        total += run.count;
-    }
-    if (const int64_t needed = (columns ? shape.in : shape.out) / head_dim; total != needed) {
-        fail(ErrorCode::input, "topology", "{}: {} heads given, {} needed", place, total, needed);
-    }
-}
-
-void validate_slots(const Model& model, const Slots& slots, const std::vector<SlotDescription>& descriptions,
-                    size_t position) {
-    for (const auto& description : descriptions) {
-        if (description.required && !slots.contains(description.slot)) {
-            fail(ErrorCode::input, "topology", "{} is missing", where(model, position, description.slot));
-        }
-    }
-    for (const auto& [slot, expression] : slots) {
-        const std::string place = where(model, position, slot);
-        const bool known = std::any_of(descriptions.begin(), descriptions.end(),
-                                       [&, s = slot](const SlotDescription& d) { return d.slot == s; });
-        if (!known)
-            fail(ErrorCode::input, "topology", "{}: not a slot of this place in family '{}'", place,
-                 model.family->name);
-        if (const auto* dense = std::get_if<Dense>(&expression)) {
-            validate_dense(*dense, model, slot, place);
-        } else {
-            validate_heads(std::get<Heads>(expression), model, slot, place);
-        }
-    }
-}
-
-}  // namespace
-
-void validate(const Model& model) {
-    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
-        validate_slots(model, model.topology.positions[p], model.family->position_slots, p);
-    }
-    validate_slots(model, model.topology.globals, model.family->model_slots, model.topology.positions.size());
 }
 
 // token_embd first, then blocks in numeric order, as converters write them.
@@ -252,6 +155,11 @@ void save_model(const Model& model, const std::string& path, bool overwrite) {
         metadata.erase(kTopologyKey);
     } else {
         metadata.set(kTopologyKey, GgufValue::string(topology_to_json(model.topology, implied)));
+    }
+    if (const std::string sizes = sizes_to_json(model.config); sizes.empty()) {
+        metadata.erase(kSizesKey);
+    } else {
+        metadata.set(kSizesKey, GgufValue::string(sizes));
     }
     uint64_t total = 0;
     std::vector<GgufOutputTensor> outputs;

@@ -63,6 +63,8 @@ public:
     std::string label;                          // where it came from, for messages
     std::shared_ptr<const SourceFiles> source;  // keeps the mapped tensors alive
     std::map<std::string, Tensor> tensors;
+    // Read from a config.json alone: tensors have shapes and types; reading one throws Error(input).
+    bool shapes_only = false;
 
     // Throws Error(input) naming the tensor when it does not exist.
     const Tensor& tensor(const std::string& name) const;
@@ -70,7 +72,8 @@ public:
     Topology implied() const;
     // Forgets tensors that no slot refers to.
     void drop_unreferenced();
-    // True when some stored tensor serves more than one position, or a position uses parts of tensors.
+    // True when some stored tensor serves more than one position, or a position's weights are made of parts
+    // or factors of tensors, or positions differ in size: what without_sharing() undoes.
     bool has_sharing() const;
 };
 
@@ -80,20 +83,31 @@ public:
 Model load_model(const std::string& path);
 Model load_gguf_model(const std::string& path);
 
-// Checks that every slot of every position resolves: tensors exist, shapes and head ranges fit the
+// Checks that every slot of every position resolves: tensors exist, shapes, ranks and head ranges fit the
 // configuration, shared columns are whole quantisation blocks. Throws Error(input) naming position and slot.
 void validate(const Model& model);
+
+// config.heads_kv, ffs and n_prefix as JSON, key "refold.sizes"; empty when there is nothing to say. Parsing
+// throws Error(input) for what does not fit the configuration.
+std::string sizes_to_json(const ModelConfig& config);
+void sizes_from_json(const std::string& json, size_t positions, ModelConfig& config);
 
 // Writes one GGUF file: unique tensors once, the topology under "refold.topology" when it is not the implied
 // one (a model without sharing is plain GGUF). Streams tensor by tensor; atomic.
 void save_model(const Model& model, const std::string& path, bool overwrite);
 
-// The weight of a slot as dense floats, row major [out][in].
-std::vector<float> materialise(const Model& model, const Expression& expression, Slot slot);
+// The weight of a slot as dense floats, row major [out][in]; `position` tells the size where positions
+// differ.
+std::vector<float> materialise(const Model& model, const Expression& expression, Slot slot,
+                               size_t position = kModelPosition);
+// A stored tensor as floats.
+std::vector<float> floats_of(const Model& model, const std::string& tensor);
 
-// The same function without any sharing: every position has its own dense tensors under the family's names.
-// Quantised bytes are copied as they are where all parts of a weight have one type; tensors are produced on
-// reading. Positions that repeat others are written out.
+// The same function without any sharing: every position has its own dense tensors under the family's names,
+// of the same size: what was pruned comes back as zeros. Quantised bytes are copied as they are where all
+// parts of a weight have one type; products of factors take the widest type of their parts. Tensors are
+// produced on reading, positions that repeat others are written out.
+// Throws Error(unsupported) for prefix keys and values.
 Model without_sharing(const Model& model);
 
 // The model as stock llama.cpp loads it, with the same logits.

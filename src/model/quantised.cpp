@@ -29,6 +29,7 @@ std::map<std::string, Use> uses_of(const Model& model) {
     std::map<std::string, Use> uses;
     const auto add = [&](Slot slot, const Expression& expression) {
         for (const auto& name : tensors_of(expression)) {
+            if (is_small_factor(expression, name)) continue;
             Use& use = uses[name];
             use.matrix |= is_matrix(slot) || slot == Slot::token_embd;
             use.embedding |= slot == Slot::token_embd || slot == Slot::output;

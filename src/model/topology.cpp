@@ -9,7 +9,7 @@
 namespace refold {
 namespace {
 
-enum class Kind { matrix, table, vector };
+enum class Kind { matrix, table, vector, prefix };
 
 struct SlotInfo {
     Slot slot;
@@ -31,6 +31,8 @@ constexpr std::array kSlots = {
     SlotInfo{Slot::attn_o_bias, "attn.o.bias"},
     SlotInfo{Slot::attn_q_norm, "attn.q_norm"},
     SlotInfo{Slot::attn_k_norm, "attn.k_norm"},
+    SlotInfo{Slot::attn_prefix_k, "attn.prefix_k", Kind::prefix},
+    SlotInfo{Slot::attn_prefix_v, "attn.prefix_v", Kind::prefix},
     SlotInfo{Slot::attn_post_norm, "attn.post_norm"},
     SlotInfo{Slot::attn_output_norm, "attn.output_norm", Kind::vector, Slot::attn_output_norm_bias},
     SlotInfo{Slot::attn_output_norm_bias, "attn.output_norm.bias"},
@@ -90,6 +92,12 @@ Slot slot_from_name(const std::string& name) {
 bool is_matrix(Slot slot) { return info(slot).kind == Kind::matrix; }
 bool is_table(Slot slot) { return info(slot).kind == Kind::table; }
 bool is_vector(Slot slot) { return info(slot).kind == Kind::vector; }
+bool is_prefix(Slot slot) { return info(slot).kind == Kind::prefix; }
+
+// The norms after a post-norm layer's additions belong to the residual stream.
+bool belongs_to_attention(Slot slot) { return slot < Slot::attn_output_norm; }
+bool belongs_to_ffn(Slot slot) { return slot >= Slot::ffn_norm && slot < Slot::ffn_output_norm; }
+
 std::optional<Slot> bias_of(Slot slot) { return info(slot).bias; }
 
 bool heads_are_columns(Slot slot) { return slot == Slot::attn_o; }
@@ -98,9 +106,10 @@ bool consists_of_heads(Slot slot) {
     return slot == Slot::attn_q || slot == Slot::attn_k || slot == Slot::attn_v || slot == Slot::attn_o;
 }
 
-SlotShape slot_shape(Slot slot, const ModelConfig& c) {
-    const int64_t q = c.n_head * c.head_dim;
-    const int64_t kv = c.n_head_kv * c.head_dim;
+SlotShape slot_shape(Slot slot, const ModelConfig& c, size_t position) {
+    const int64_t q = c.n_head_of(position) * c.head_dim;
+    const int64_t kv = c.n_head_kv_of(position) * c.head_dim;
+    const int64_t ff = c.n_ff_of(position);
     switch (slot) {
         case Slot::attn_q: return {c.n_embd, q};
         case Slot::attn_k:
@@ -112,10 +121,12 @@ SlotShape slot_shape(Slot slot, const ModelConfig& c) {
         case Slot::attn_q_norm:
         case Slot::attn_k_norm: return {c.head_dim, 1};
         case Slot::ffn_gate:
-        case Slot::ffn_up: return {c.n_embd, c.n_ff};
-        case Slot::ffn_down: return {c.n_ff, c.n_embd};
+        case Slot::ffn_up: return {c.n_embd, ff};
+        case Slot::ffn_down: return {ff, c.n_embd};
         case Slot::ffn_gate_bias:
-        case Slot::ffn_up_bias: return {c.n_ff, 1};
+        case Slot::ffn_up_bias: return {ff, 1};
+        case Slot::attn_prefix_k:
+        case Slot::attn_prefix_v: return {kv, c.n_prefix};
         case Slot::token_embd:
         case Slot::output: return {c.n_embd, c.n_vocab};
         case Slot::output_bias: return {c.n_vocab, 1};
@@ -154,14 +165,40 @@ Heads collapse(const std::vector<HeadRef>& heads) {
 std::vector<std::string> tensors_of(const Expression& expression) {
     std::vector<std::string> names;
     const auto add = [&](const std::string& name) {
-        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+        if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end())
+            names.push_back(name);
     };
-    if (const auto* dense = std::get_if<Dense>(&expression)) {
-        add(dense->tensor);
-    } else {
-        for (const auto& run : std::get<Heads>(expression).runs) add(run.tensor);
-    }
+    const auto visit = [&](const auto& self, const auto& e) -> void {
+        using E = std::decay_t<decltype(e)>;
+        if constexpr (std::is_same_v<E, Dense>) {
+            add(e.tensor);
+        } else if constexpr (std::is_same_v<E, Heads>) {
+            for (const auto& run : e.runs) add(run.tensor);
+        } else if constexpr (std::is_same_v<E, LowRank>) {
+            for (const auto& name : {e.u, e.v, e.scale}) add(name);
+        } else if constexpr (std::is_same_v<E, Tucker>) {
+            for (const auto& name : {e.core, e.model, e.head, e.roles}) add(name);
+        } else {
+            std::visit([&](const auto& base) { self(self, base); }, e.base);
+            self(self, e.term);
+        }
+    };
+    std::visit([&](const auto& e) { visit(visit, e); }, expression);
     return names;
+}
+
+bool is_small_factor(const Expression& expression, const std::string& tensor) {
+    if (const auto* plus = std::get_if<Plus>(&expression))
+        return tensor == plus->term.scale || is_small_factor(base_of(expression), tensor);
+    if (const auto* e = std::get_if<LowRank>(&expression)) return tensor == e->scale;
+    if (const auto* e = std::get_if<Tucker>(&expression)) return tensor == e->head || tensor == e->roles;
+    return false;
+}
+
+Expression base_of(const Expression& expression) {
+    const auto* plus = std::get_if<Plus>(&expression);
+    if (plus == nullptr) return expression;
+    return std::visit([](const auto& base) { return Expression(base); }, plus->base);
 }
 
 const Expression& Topology::at(size_t position, Slot slot) const {

@@ -13,7 +13,10 @@
 
 namespace refold {
 
-// A place in the forward pass that takes a weight. Up to layer_norm's bias per position, the rest once per
+// `position` of the slots that belong to the whole model.
+constexpr size_t kModelPosition = static_cast<size_t>(-1);
+
+// A place in the forward pass that takes a weight. Up to ffn_output_norm_bias per position, the rest once per
 // model.
 enum class Slot {
     attn_norm,
@@ -28,6 +31,8 @@ enum class Slot {
     attn_o_bias,
     attn_q_norm,  // over each head's queries, before the rotation
     attn_k_norm,
+    attn_prefix_k,  // keys and values that every token sees before the sequence: prefix tuning
+    attn_prefix_v,
     attn_post_norm,    // of the attention's output, before it is added
     attn_output_norm,  // of the residual stream after the attention was added (post-norm)
     attn_output_norm_bias,
@@ -71,6 +76,11 @@ bool is_matrix(Slot slot);
 bool is_table(Slot slot);
 // Norms, biases and factors: one dimension, float32.
 bool is_vector(Slot slot);
+// Rows that are used as they are: attn.prefix_k, attn.prefix_v.
+bool is_prefix(Slot slot);
+// Slots that a position without attention, or without FFN, does not have.
+bool belongs_to_attention(Slot slot);
+bool belongs_to_ffn(Slot slot);
 // The slot of the vector that is added to a matrix's product or a norm's result.
 std::optional<Slot> bias_of(Slot slot);
 // attn.o consumes heads along its input (columns); attn.q, attn.k, attn.v produce them along their output
@@ -84,7 +94,8 @@ struct SlotShape {
     int64_t in = 0;
     int64_t out = 0;
 };
-SlotShape slot_shape(Slot slot, const ModelConfig& config);
+// Without a position: the size that positions have by default.
+SlotShape slot_shape(Slot slot, const ModelConfig& config, size_t position = kModelPosition);
 
 // `count` heads of a stored tensor, from head `first` on: head_dim rows each, or head_dim columns in attn.o.
 struct HeadRun {
@@ -94,7 +105,8 @@ struct HeadRun {
     bool operator==(const HeadRun&) const = default;
 };
 
-// Weight expressions.
+// Weight expressions: how a slot's matrix W (out x in) is made from stored tensors. Several slots that name
+// the same tensors share them.
 struct Dense {
     std::string tensor;
     bool operator==(const Dense&) const = default;
@@ -103,7 +115,44 @@ struct Heads {
     std::vector<HeadRun> runs;  // in the order of the position's own heads
     bool operator==(const Heads&) const = default;
 };
-using Expression = std::variant<Dense, Heads>;
+// W = U diag(s) V, or its transpose.
+struct LowRank {
+    std::string u;           // {rank, out}: out rows
+    std::string v;           // {in, rank}: rank rows
+    std::string scale = "";  // float32 {rank, n}: s is its row `row`; empty: all ones
+    int64_t row = 0;
+    bool transposed = false;
+    bool operator==(const LowRank&) const = default;
+};
+// One matrix of a Tucker decomposition with common factors: for every head h of the core
+//   W_h = U2 (sum over c of U3[role, c] core[:, :, c, h])^T U1^T      [head_dim x in]
+// and W is the W_h below each other; transposed (attn.o), W_h^T beside each other. Where the slot has fewer
+// heads than the core (GQA), each of its heads is the mean of as many neighbouring W_h.
+struct Tucker {
+    std::string core;   // {R1, R2, R3, heads}
+    std::string model;  // U1 {in, R1}: R1 rows
+    std::string head;   // U2 {head_dim, R2}, float32
+    std::string roles;  // U3 {number of roles, R3}, float32
+    int64_t role = 0;   // this slot's column of U3
+    bool transposed = false;
+    // U2 has each head's rows as (first half, second half), the rotation pairs neighbours: see
+    // rotary_row().
+    bool halves = false;
+    bool operator==(const Tucker&) const = default;
+};
+using Base = std::variant<Dense, Heads, LowRank, Tucker>;
+// W = base + U diag(s) V: a position's own LoRA beside weights that it shares.
+struct Plus {
+    Base base;
+    LowRank term;
+    bool operator==(const Plus&) const = default;
+};
+using Expression = std::variant<Dense, Heads, LowRank, Tucker, Plus>;
+
+// Where row `row` of a head lies when its rows are (first half, second half) instead of pairs.
+inline int64_t rotary_row(int64_t row, int64_t head_dim) {
+    return row / head_dim * head_dim + row % head_dim % 2 * (head_dim / 2) + row % head_dim / 2;
+}
 
 struct HeadRef {
     std::string tensor;
@@ -115,12 +164,17 @@ std::vector<HeadRef> expand(const Heads& heads);
 Heads collapse(const std::vector<HeadRef>& heads);
 // Names of the stored tensors an expression reads, in order, without repetition.
 std::vector<std::string> tensors_of(const Expression& expression);
+// Factors of a few numbers, which stay float32: the scales of LowRank, U2 and U3 of Tucker.
+bool is_small_factor(const Expression& expression, const std::string& tensor);
+// The expression without its LoRA.
+Expression base_of(const Expression& expression);
 
 using Slots = std::map<Slot, Expression>;
 
 struct Topology {
     std::vector<Slots> positions;
-    Slots globals;  // token_embd, output_norm, output, rope_freqs
+    Slots globals;      // token_embd, output_norm, output, rope_freqs
+    int64_t loops = 1;  // positions are this many rounds of one block (Recursive Transformers); 1: no loop
 
     // Throws Error(internal) when the position has no such slot.
     const Expression& at(size_t position, Slot slot) const;
@@ -128,11 +182,9 @@ struct Topology {
     bool operator==(const Topology&) const = default;
 };
 
-// Versioned JSON, key "refold.topology" in GGUF metadata. Slots that hold what the family's naming implies
-// (`implied`) are left out; parse fills them in again. A position may be {"like": p}: the same slots as
-// position p.
-//   {"version": 1, "positions": [{}, {"attn.q": {"heads": [["blk.0.attn_q.weight", 2, 1], ...]}}, {"like":
-//   1}]}
+// Versioned JSON, key "refold.topology" in GGUF metadata; docs/format.md describes it. Slots that hold what
+// the family's naming implies (`implied`) are left out; parse fills them in again. A position may be
+// {"like": p}: the same slots as position p.
 // Throws Error(input) that names position and slot for an unknown version, field or slot, a malformed entry,
 // or a cycle of "like".
 std::string topology_to_json(const Topology& topology, const Topology& implied);

@@ -1,4 +1,5 @@
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/error.h"
 #include "model/topology.h"
@@ -9,21 +10,88 @@ namespace {
 using nlohmann::json;
 constexpr int kVersion = 1;
 
-json expression_to_json(const Expression& expression) {
-    if (const auto* dense = std::get_if<Dense>(&expression)) return dense->tensor;
+json to_json(const Dense& dense) { return dense.tensor; }
+
+json to_json(const Heads& heads) {
     json runs = json::array();
-    for (const auto& run : std::get<Heads>(expression).runs)
-        runs.push_back({run.tensor, run.first, run.count});
+    for (const auto& run : heads.runs) runs.push_back({run.tensor, run.first, run.count});
     return {{"heads", std::move(runs)}};
 }
 
-Expression expression_from_json(const json& value, const std::string& where) {
-    if (value.is_string()) return Dense{value.get<std::string>()};
-    if (!value.is_object() || value.size() != 1 || !value.contains("heads")) {
-        fail(ErrorCode::input, "topology", "{}: expected a tensor name or {{\"heads\": [...]}}, got {}",
-             where, value.dump());
+json to_json(const LowRank& e) {
+    json out = {{"u", e.u}, {"v", e.v}};
+    if (!e.scale.empty()) {
+        out["scale"] = e.scale;
+        out["row"] = e.row;
     }
-    const json& runs = value["heads"];
+    if (e.transposed) out["transposed"] = true;
+    return {{"low_rank", std::move(out)}};
+}
+
+json to_json(const Tucker& e) {
+    json out = {{"core", e.core}, {"model", e.model}, {"head", e.head}, {"roles", e.roles}, {"role", e.role}};
+    if (e.transposed) out["transposed"] = true;
+    if (e.halves) out["halves"] = true;
+    return {{"tucker", std::move(out)}};
+}
+
+json to_json(const Plus& e) {
+    json base = std::visit([](const auto& inner) { return to_json(inner); }, e.base);
+    return {{"plus", {std::move(base), to_json(e.term)}}};
+}
+
+// One object's fields; every one must be asked for.
+class Fields {
+public:
+    Fields(const json& object, std::string where) : object_(object), where_(std::move(where)) {
+        if (!object.is_object())
+            fail(ErrorCode::input, "topology", "{}: expected an object, got {}", where_, object.dump());
+    }
+    std::string tensor(const char* field) {
+        const json& value = get(field);
+        if (!value.is_string() || value.get<std::string>().empty())
+            fail(ErrorCode::input, "topology", "{}: \"{}\" must be a tensor's name, got {}", where_, field,
+                 value.dump());
+        return value;
+    }
+    int64_t index(const char* field) {
+        const json& value = get(field);
+        if (!value.is_number_unsigned() || value > kLargestIndex)
+            fail(ErrorCode::input, "topology", "{}: \"{}\" must be an index, got {}", where_, field,
+                 value.dump());
+        return value;
+    }
+    bool flag(const char* field) {
+        if (!object_.contains(field)) return false;
+        const json& value = get(field);
+        if (!value.is_boolean())
+            fail(ErrorCode::input, "topology", "{}: \"{}\" must be true or false, got {}", where_, field,
+                 value.dump());
+        return value;
+    }
+    bool has(const char* field) const { return object_.contains(field); }
+    void check_all_known() const {
+        for (const auto& [name, value] : object_.items()) {
+            if (!known_.contains(name))
+                fail(ErrorCode::input, "topology", "{}: unknown field \"{}\"", where_, name);
+        }
+    }
+
+private:
+    static constexpr int64_t kLargestIndex = int64_t{1} << 40;
+    const json& get(const char* field) {
+        known_.insert(field);
+        const auto found = object_.find(field);
+        if (found == object_.end())
+            fail(ErrorCode::input, "topology", "{}: \"{}\" is missing", where_, field);
+        return *found;
+    }
+    const json& object_;
+    std::string where_;
+    std::set<std::string> known_;
+};
+
+Heads heads_from_json(const json& runs, const std::string& where) {
     if (!runs.is_array() || runs.empty())
         fail(ErrorCode::input, "topology", "{}: \"heads\" must be a list that is not empty", where);
     Heads heads;
@@ -38,13 +106,68 @@ Expression expression_from_json(const json& value, const std::string& where) {
     return heads;
 }
 
+LowRank low_rank_from_json(const json& object, const std::string& where) {
+    Fields fields(object, where + " low_rank");
+    LowRank e{fields.tensor("u"), fields.tensor("v")};
+    if (fields.has("scale")) {
+        e.scale = fields.tensor("scale");
+        e.row = fields.index("row");
+    }
+    e.transposed = fields.flag("transposed");
+    fields.check_all_known();
+    return e;
+}
+
+Tucker tucker_from_json(const json& object, const std::string& where) {
+    Fields fields(object, where + " tucker");
+    Tucker e;
+    e.core = fields.tensor("core");
+    e.model = fields.tensor("model");
+    e.head = fields.tensor("head");
+    e.roles = fields.tensor("roles");
+    e.role = fields.index("role");
+    e.transposed = fields.flag("transposed");
+    e.halves = fields.flag("halves");
+    fields.check_all_known();
+    return e;
+}
+
+Base base_from_json(const json& value, const std::string& where) {
+    if (value.is_string()) return Dense{value.get<std::string>()};
+    if (value.is_object() && value.size() == 1) {
+        const auto& [kind, content] = *value.items().begin();
+        if (kind == "heads") return heads_from_json(content, where);
+        if (kind == "low_rank") return low_rank_from_json(content, where);
+        if (kind == "tucker") return tucker_from_json(content, where);
+    }
+    fail(ErrorCode::input, "topology",
+         "{}: expected a tensor name, {{\"heads\": ...}}, {{\"low_rank\": ...}} or {{\"tucker\": ...}}, got "
+         "{}",
+         where, value.dump());
+}
+
+Expression expression_from_json(const json& value, const std::string& where) {
+    if (!value.is_object() || value.size() != 1 || !value.contains("plus"))
+        return std::visit([](auto&& base) { return Expression(std::move(base)); },
+                          base_from_json(value, where));
+    const json& parts = value["plus"];
+    if (!parts.is_array() || parts.size() != 2)
+        fail(ErrorCode::input, "topology", "{}: \"plus\" must be [weights, low_rank], got {}", where,
+             parts.dump());
+    Base term = base_from_json(parts[1], where);
+    if (!std::holds_alternative<LowRank>(term))
+        fail(ErrorCode::input, "topology", "{}: the second part of \"plus\" must be low_rank, got {}", where,
+             parts[1].dump());
+    return Plus{base_from_json(parts[0], where), std::get<LowRank>(std::move(term))};
+}
+
 // Only what differs from `implied`; null says that a slot the naming implies is absent.
 json slots_to_json(const Slots& slots, const Slots& implied) {
     json out = json::object();
     for (const auto& [slot, expression] : slots) {
         const auto found = implied.find(slot);
         if (found == implied.end() || found->second != expression)
-            out[slot_name(slot)] = expression_to_json(expression);
+            out[slot_name(slot)] = std::visit([](const auto& e) { return to_json(e); }, expression);
     }
     for (const auto& [slot, expression] : implied) {
         if (!slots.contains(slot)) out[slot_name(slot)] = nullptr;
@@ -130,6 +253,7 @@ std::string topology_to_json(const Topology& topology, const Topology& implied) 
     }
     if (json globals = slots_to_json(topology.globals, implied.globals); !globals.empty())
         out["model"] = std::move(globals);
+    if (topology.loops > 1) out["loops"] = topology.loops;
     return out.dump();
 }
 
@@ -143,7 +267,7 @@ Topology topology_from_json(const std::string& text, const Topology& implied) {
              root["version"].dump(), kVersion);
     }
     for (const auto& [key, value] : root.items()) {
-        if (key != "version" && key != "positions" && key != "model")
+        if (key != "version" && key != "positions" && key != "model" && key != "loops")
             fail(ErrorCode::input, "topology", "unknown field \"{}\"", key);
     }
     if (!root.contains("positions") || !root["positions"].is_array() || root["positions"].empty()) {
@@ -154,6 +278,14 @@ Topology topology_from_json(const std::string& text, const Topology& implied) {
     const json globals = root.value("model", json::object());
     if (!globals.is_object()) fail(ErrorCode::input, "topology", "\"model\" must be an object");
     topology.globals = slots_from_json(globals, implied.globals, "model");
+    if (const auto loops = root.find("loops"); loops != root.end()) {
+        const size_t positions = topology.positions.size();
+        if (!loops->is_number_unsigned() || *loops == 0 || *loops > positions ||
+            positions % loops->get<size_t>() != 0)
+            fail(ErrorCode::input, "topology", "\"loops\" must divide the {} positions, got {}", positions,
+                 loops->dump());
+        topology.loops = *loops;
+    }
     return topology;
 }
 

@@ -81,7 +81,8 @@ TEST_F(CompressFile, SavedModelIsTheCompressedOneAndSaysWhereItComesFrom) {
         small_model({.layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 4, .embd = 16}, scattered);
     save_model(model, path("dense.gguf"), false);
     const Model source = load_model(path("dense.gguf"));
-    const Compression once = compress(source, recipe({"ratio=0.25"}), "1.2.3");
+    Work work;
+    const Compression once = compress(source, recipe({"ratio=0.25"}), "1.2.3", work);
     save_model(once.model, path("shared.gguf"), false);
 
     const Model read = load_model(path("shared.gguf"));
@@ -98,7 +99,7 @@ TEST_F(CompressFile, SavedModelIsTheCompressedOneAndSaysWhereItComesFrom) {
     EXPECT_EQ(provenance["source"]["sha256"], sha256_hex(MappedFile(path("dense.gguf")).bytes()));
 
     // A second step on the written file: shared heads read from a file work like those in memory.
-    const Compression twice = compress(read, recipe({"ratio=0.125"}), "1.2.4");
+    const Compression twice = compress(read, recipe({"ratio=0.125"}), "1.2.4", work);
     EXPECT_EQ(twice.model.topology, plan(once.model, recipe({"ratio=0.125"})).model.topology);
     const json chain = json::parse(twice.model.metadata.string("refold.provenance"));
     EXPECT_EQ(chain["source"]["provenance"], provenance);
@@ -107,7 +108,8 @@ TEST_F(CompressFile, SavedModelIsTheCompressedOneAndSaysWhereItComesFrom) {
 TEST_F(CompressFile, RatioZeroWritesTheSameTensors) {
     save_model(small_model({}, scattered), path("dense.gguf"), false);
     const Model source = load_model(path("dense.gguf"));
-    save_model(compress(source, recipe({"ratio=0"}), "1").model, path("same.gguf"), false);
+    Work work;
+    save_model(compress(source, recipe({"ratio=0"}), "1", work).model, path("same.gguf"), false);
     const Model same = load_model(path("same.gguf"));
     EXPECT_FALSE(same.metadata.has("refold.topology"));
     EXPECT_EQ(same.topology, source.topology);

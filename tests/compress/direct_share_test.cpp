@@ -132,7 +132,8 @@ TEST(DirectShare, LongChainsEndAtTheStoredHead) {
 Model apply(const Model& model, const std::vector<std::string>& settings, StepReport* report = nullptr) {
     StepReport own;
     const Recipe recipe = recipe_from_method("direct_share", settings);
-    Model out = kDirectShare.apply(model, recipe.steps[0].options, report != nullptr ? *report : own);
+    Step step{recipe.steps[0].options, report != nullptr ? *report : own};
+    Model out = kDirectShare.apply(model, step);
     validate(out);
     return out;
 }

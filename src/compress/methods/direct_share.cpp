@@ -570,7 +570,9 @@ void report_requantised(const std::vector<Requantised>& requantised, StepReport&
     }
 }
 
-Model apply(const Model& model, const Options& options, StepReport& report) {
+Model apply(const Model& model, Step& step) {
+    const Options& options = step.options;
+    StepReport& report = step.report;
     const std::vector<Slot> shared = slots_of(options.text("share"));
     const size_t layers = model.topology.positions.size();
     const auto per_layer = static_cast<size_t>(units_per_position(model));

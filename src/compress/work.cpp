@@ -1,0 +1,98 @@
+#include "compress/work.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/sha256.h"
+#include "io/safetensors.h"
+
+namespace refold {
+
+namespace fs = std::filesystem;
+
+Work::Work(std::string folder) : folder_(std::move(folder)), temporary_(folder_.empty()) {}
+
+Work::~Work() {
+    std::error_code none;
+    // Mapped files live on until the last tensor is gone.
+    if (temporary_ && !folder_.empty()) fs::remove_all(folder_, none);
+}
+
+std::string Work::path() {
+    const std::lock_guard lock(mutex_);
+    if (folder_.empty()) {
+        std::string pattern = (fs::temp_directory_path() / "refold-work-XXXXXX").string();
+        if (mkdtemp(pattern.data()) == nullptr)
+            fail(ErrorCode::io, "work", "cannot make a temporary folder '{}'", pattern);
+        folder_ = pattern;
+    }
+    std::error_code error;
+    fs::create_directories(folder_, error);
+    if (error) fail(ErrorCode::io, "work", "cannot make folder '{}': {}", folder_, error.message());
+    return folder_;
+}
+
+static std::string key_of(const std::string& what, std::span<const float> input) {
+    Sha256 hash;
+    hash.update(std::as_bytes(std::span(what.data(), what.size())));
+    hash.update(std::as_bytes(input));
+    return hash.hex();
+}
+
+// The mapped file stays alive as long as a tensor of it.
+static std::map<std::string, Tensor> tensors_in(const std::string& path) {
+    const auto file = std::make_shared<const SafetensorsFile>(read_safetensors(path));
+    std::map<std::string, Tensor> out;
+    for (const auto& [name, view] : file->tensors) {
+        if (view.dtype != "F32") fail(ErrorCode::input, "work", "'{}': tensor '{}' is not F32", path, name);
+        Tensor tensor{DType::F32, {view.shape.rbegin(), view.shape.rend()}, {}, {}};
+        tensor.produce = [file, data = view.data] {
+            return std::vector<std::byte>(data.begin(), data.end());
+        };
+        out[name] = std::move(tensor);
+    }
+    return out;
+}
+
+std::map<std::string, Tensor> Work::results(const std::string& what, std::span<const float> input,
+                                            const std::function<Arrays()>& compute) {
+    const std::string file = path() + "/" + key_of(what, input) + ".safetensors";
+    if (fs::exists(file)) {
+        try {
+            auto found = tensors_in(file);
+            const std::lock_guard lock(mutex_);
+            ++reused_;
+            return found;
+        } catch (const Error&) {
+            // Damaged: computed again below.
+        }
+    }
+    const Arrays arrays = compute();
+    std::vector<SafetensorsTensor> tensors;
+    for (const auto& [name, array] : arrays)
+        tensors.push_back({name, {array.shape.rbegin(), array.shape.rend()}, array.values});
+    write_safetensors(file, true, tensors, {{"what", what}});
+    return tensors_in(file);
+}
+
+void Work::finish() {
+    std::error_code none;
+    if (!folder_.empty()) fs::remove_all(folder_, none);
+}
+
+Tensor as_type(const Tensor& tensor, DType type) {
+    if (tensor.type == type) return tensor;
+    Tensor out{type, tensor.shape, {}, {}};
+    out.produce = [tensor, type] {
+        const TensorBytes bytes(tensor);
+        std::vector<float> values(static_cast<size_t>(tensor.elements()));
+        dequantise(tensor.type, bytes.bytes(), values);
+        return quantise(type, values, tensor.row_elements());
+    };
+    return out;
+}
+
+}  // namespace refold
