@@ -1,0 +1,92 @@
+"""What the benchmark scripts have in common. Python's standard library only."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BIN = ROOT / "build/release/bin"
+REFOLD = BIN / "refold"
+WORK = ROOT / "build/bench"
+
+
+def run(*command, parse=False):
+    """The output of a command, as JSON when `parse`."""
+    print("+", *command, file=sys.stderr, flush=True)
+    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, check=True, text=True)
+    return json.loads(result.stdout) if parse else result.stdout
+
+
+def requantised(name, kind):
+    """A model of the catalogue in another type, made by libllama once."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    source = run(REFOLD, "pull", name).splitlines()[-1]
+    path = WORK / f"{name}-{kind}.gguf"
+    if not path.exists():
+        f32 = WORK / f"{name}-f32.gguf"
+        if not f32.exists():
+            run(BIN / "refold_requantise", source, f32, "f32")
+        if kind != "f32":
+            run(BIN / "refold_requantise", f32, path, kind)
+    return path
+
+
+def compress(model, output, steps):
+    """Applies steps [(method, {option: value})] to a model; returns what `compress --json` says."""
+    recipe = pathlib.Path(str(output) + ".steps.yaml")
+    lines = ["steps:"]
+    for method, options in steps:
+        lines.append(f"  - method: {method}")
+        lines += [f"    {name}: {json.dumps(value)}" for name, value in options.items()]
+    recipe.write_text("\n".join(lines) + "\n")
+    return run(REFOLD, "compress", model, "-o", output, "--overwrite", "--quiet", "--json", "--recipe", recipe, parse=True)
+
+
+def perplexity(model, text, windows, *options):
+    return run(REFOLD, "eval", "ppl", model, "--text", text, "--max-windows", windows, "--quiet", "--json", *options,
+               parse=True)
+
+
+def compare(model, baseline, *options):
+    """Speeds of two models in one process, as `bench --json` says; ratios are geometric means of both orders of
+    loading, which differ by a few percent."""
+    there = run(REFOLD, "bench", model, "--baseline", baseline, "--json", "--quiet", *options, parse=True)
+    back = run(REFOLD, "bench", baseline, "--baseline", model, "--json", "--quiet", *options, parse=True)
+    for phase in ["prefill", "decode"]:
+        there[phase]["ratio"] = (there[phase]["ratio"] / back[phase]["ratio"]) ** 0.5
+    return there
+
+
+def table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + "|".join("---" for _ in header) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows])
+
+
+def mib(value):
+    return f"{value / 2**20:.1f}"
+
+
+def machine():
+    names = re.findall(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    return f"{names[0] if names else 'unknown CPU'}, {os.cpu_count()} cores seen"
+
+
+def today():
+    return time.strftime("%Y-%m-%d")
+
+
+def write_section(path, name, text):
+    """Replaces the part of a document between `<!-- NAME -->` and `<!-- /NAME -->`, or appends it."""
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    path = pathlib.Path(path)
+    old = path.read_text() if path.exists() else ""
+    section = f"{begin}\n{text.strip()}\n{end}"
+    if begin in old:
+        new = old[: old.index(begin)] + section + old[old.index(end) + len(end) :]
+    else:
+        new = (old.rstrip() + "\n\n" if old else "") + section + "\n"
+    path.write_text(new)
+    print(text)
