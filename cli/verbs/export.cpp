@@ -1,6 +1,7 @@
 #include "model/hf/export.h"
 
 #include <filesystem>
+#include <optional>
 
 #include "cli/help.h"
 #include "cli/options.h"
@@ -10,6 +11,8 @@
 #include "core/text.h"
 #include "hub/resolve.h"
 #include "model/accounting.h"
+#include "model/export/lora.h"
+#include "model/export/nanbeige.h"
 #include "model/quantised.h"
 
 namespace refold::cli {
@@ -18,20 +21,23 @@ namespace {
 struct Arguments {
     std::string model, format = "gguf", type;
     double shard_gb = 5;
+    bool base = false, expand = false;
     OutputOptions output;
     ReportOptions report;
 };
 
-// Bytes written.
+bool is_folder(const Arguments& a) { return a.format == "hf" || a.format == "peft"; }
+bool is_adapter(const Arguments& a) { return a.format == "peft" || a.format == "lora-gguf"; }
+
+// What was written.
+struct Written {
+    uint64_t bytes = 0, parameters = 0;
+    int64_t loops = 1;  // rounds that the file's own architecture runs
+};
+
 uint64_t write_gguf_file(const Arguments& a, const Model& model) {
     save_model(model, a.output.path, a.output.overwrite);
     return std::filesystem::file_size(a.output.path);
-}
-
-uint64_t write_stock(const Arguments& a, const Model& model) {
-    const StockModel stock = for_stock(model);
-    if (!stock.note.empty()) log("note: {}", stock.note);
-    return write_gguf_file(a, stock.model);
 }
 
 uint64_t write_hf(const Arguments& a, const Model& model) {
@@ -44,31 +50,66 @@ uint64_t write_hf(const Arguments& a, const Model& model) {
     return save_hf_model(model, a.output.path, options).bytes;
 }
 
-void export_model(const Arguments& a) {
-    const std::string path = resolve_model(a.model);
+// A looped model for llama.cpp, where its architecture for those can express it.
+std::optional<LoopedStock> looped(const Arguments& a, const Model& model) {
+    if (a.format != "gguf" || a.expand || a.base) return std::nullopt;
+    LoopedStock found = looped_stock(model);
+    if (!found.reason.empty()) log("note: every position is written out: {}", found.reason);
+    return found.stock ? std::optional(std::move(found)) : std::nullopt;
+}
+
+Written write(const Arguments& a, const Model& model) {
+    if (is_adapter(a)) {
+        const AdapterExport adapter = a.format == "peft"
+                                          ? save_peft(model, a.output.path, a.output.overwrite)
+                                          : save_lora_gguf(model, a.output.path, a.output.overwrite);
+        const bool file = a.format == "lora-gguf";
+        return {file ? std::filesystem::file_size(a.output.path) : adapter.bytes, adapter.parameters};
+    }
+    const Accounting accounting = account(model);
+    if (a.format == "hf") return {write_hf(a, model), accounting.dense.parameters};
+    if (a.format == "native") return {write_gguf_file(a, model), accounting.model.parameters};
+    const std::optional<LoopedStock> loop = looped(a, model);
+    const StockModel stock = loop ? *loop->stock : for_stock(model);
+    if (!stock.note.empty()) log("note: {}", stock.note);
+    const uint64_t bytes = write_gguf_file(a, stock.model);
+    return {bytes, loop ? account(stock.model).model.parameters : accounting.dense.parameters,
+            loop ? loop->loops : 1};
+}
+
+void check(const Arguments& a) {
     if (!a.type.empty() && a.format != "hf")
         fail(ErrorCode::usage, "export", "--type is for --to hf; use `refold quantize` for GGUF");
-    const Model model = load_model(path);
-    if (a.format != "hf") check_output(a.output, path);
-    const uint64_t bytes = a.format == "hf"       ? write_hf(a, model)
-                           : a.format == "native" ? write_gguf_file(a, model)
-                                                  : write_stock(a, model);
-    const Accounting accounting = account(model);
-    const uint64_t parameters =
-        a.format == "native" ? accounting.model.parameters : accounting.dense.parameters;
+    if (a.base && is_adapter(a))
+        fail(ErrorCode::usage, "export",
+             "--base is for --to gguf, hf and native: an adapter has no base in it");
+    if (a.expand && a.format != "gguf") fail(ErrorCode::usage, "export", "--expand is for --to gguf");
+}
+
+void export_model(const Arguments& a) {
+    const std::string path = resolve_model(a.model);
+    check(a);
+    const Model loaded = load_model(path);
+    const Model model = a.base ? without_lora(loaded) : loaded;
+    if (!is_folder(a)) check_output(a.output, path);
+    const Written written = write(a, model);
+    const uint64_t before = account(loaded).model.parameters;
     if (a.report.json) {
         print_json({{"output", a.output.path},
                     {"format", a.format},
-                    {"file_bytes", bytes},
-                    {"shared", model.has_sharing()},
-                    {"parameters", parameters},
-                    {"parameters_before", accounting.model.parameters}});
+                    {"file_bytes", written.bytes},
+                    {"shared", loaded.has_sharing()},
+                    {"loops", written.loops},
+                    {"parameters", written.parameters},
+                    {"parameters_before", before}});
         return;
     }
-    print(fmt::format(
-        "{}: {}, {} parameters{}\n", a.output.path, format_bytes(bytes), format_count(parameters),
-        model.has_sharing() ? fmt::format(" ({} with sharing)", format_count(accounting.model.parameters))
-                            : ", the model shares nothing"));
+    const std::string kind = is_adapter(a)       ? "adapter"
+                             : written.loops > 1 ? fmt::format("{} rounds, nothing expanded", written.loops)
+                             : loaded.has_sharing() ? fmt::format("{} with sharing", format_count(before))
+                                                    : "the model shares nothing";
+    print(fmt::format("{}: {}, {} parameters ({})\n", a.output.path, format_bytes(written.bytes),
+                      format_count(written.parameters), kind));
 }
 
 }  // namespace
@@ -78,10 +119,12 @@ Action export_verb(CLI::App& app) {
     add_model(app, a->model)->required();
     app.add_option(
            "--to", a->format,
-           "gguf (plain GGUF that stock llama.cpp loads: every position with its own weights), hf (a folder "
-           "that transformers loads) or native (one GGUF file for refold, sharing kept)")
+           "gguf (plain GGUF that stock llama.cpp loads: every position with its own weights, or a Llama's "
+           "looped block as architecture nanbeige), hf (a folder that transformers loads), native (one GGUF "
+           "file for refold, sharing kept); the positions' LoRA alone: peft (a folder for PEFT) or lora-gguf "
+           "(llama.cpp's adapter)")
         ->type_name("FORMAT")
-        ->check(CLI::IsMember({"gguf", "hf", "native"}))
+        ->check(CLI::IsMember({"gguf", "hf", "native", "peft", "lora-gguf"}))
         ->capture_default_str();
     app.add_option("--type", a->type,
                    "hf: f32, f16 or bf16 for all tensors [as stored; f32 for what is quantised]")
@@ -90,10 +133,15 @@ Action export_verb(CLI::App& app) {
         ->type_name("GB")
         ->check(at_least(1e-6))
         ->capture_default_str();
-    add_output(app, a->output, "File, or folder for hf, to write")->required();
+    app.add_flag("--base", a->base,
+                 "Leave the positions' LoRA out instead of merging it: what adapters are for");
+    app.add_flag("--expand", a->expand, "gguf: write every position out, also where llama.cpp could loop");
+    add_output(app, a->output, "File, or folder for hf and peft, to write")->required();
     add_report_options(app, a->report);
     add_examples(app, {"refold export small.gguf --to gguf -o dense.gguf",
                        "refold export small.gguf --to hf -o small-hf",
+                       "refold export relaxed.gguf --to gguf --base -o base.gguf",
+                       "refold export relaxed.gguf --to lora-gguf -o adapter.gguf",
                        "refold export ./Llama-3.1-8B --to native -o llama.gguf --json"});
     return [a] { export_model(*a); };
 }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 
+#include "cli/factor_table.h"
 #include "cli/help.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -84,6 +85,12 @@ Json cost_json(const Cost& cost) {
             {"attention_flops_per_context_token", cost.attention_flops_per_context_token}};
 }
 
+// As in the file; null where all positions are alike.
+Json sizes(const ModelConfig& config) {
+    const std::string text = sizes_to_json(config);
+    return text.empty() ? Json() : Json::parse(text);
+}
+
 Json provenance(const Model& model) {
     const std::string text = model.metadata.string("refold.provenance", "");
     if (text.empty()) return nullptr;
@@ -114,6 +121,10 @@ void show_json(const Model& model, uint64_t file_bytes) {
          {"hyper_parameters", hyper_parameters(model)},
          {"shared", model.has_sharing()},
          {"accounting", {{"model", cost_json(accounting.model)}, {"dense", cost_json(accounting.dense)}}},
+         {"shapes_only", model.shapes_only},
+         {"loops", model.topology.loops},
+         {"sizes", sizes(model.config)},
+         {"factors", factor_json(model)},
          {"topology", Json::parse(topology_to_json(model.topology, model.implied()))},
          {"tensor_types", types},
          {"tensors", tensors},
@@ -173,9 +184,9 @@ std::string position_text(const ModelConfig& c) {
 void show_text(const Model& model, uint64_t file_bytes, bool tensors) {
     const ModelConfig& c = model.config;
     std::string text = fmt::format(
-        "{}\n{}{}, file of {}\n\n", model.label, model.family->name,
+        "{}\n{}{}, {}\n\n", model.label, model.family->name,
         model.metadata.has("general.name") ? ", " + model.metadata.string("general.name", "") : "",
-        format_bytes(file_bytes));
+        model.shapes_only ? "shapes from config.json, no weights" : "file of " + format_bytes(file_bytes));
     text += fmt::format("positions {}, width {}, heads {} (KV {}) of {}, FFN {}, vocabulary {}, context {}\n",
                         model.topology.positions.size(), c.n_embd, c.n_head, c.n_head_kv, c.head_dim, c.n_ff,
                         c.n_vocab, c.context_length);
@@ -183,6 +194,7 @@ void show_text(const Model& model, uint64_t file_bytes, bool tensors) {
                         c.norm == NormKind::rms ? "RMS" : "layer", c.norm_eps, activation_name(c.activation),
                         position_text(c));
     text += topology_table(model) + "\n" + accounting_table(account(model), model.has_sharing()) + "\n";
+    if (const std::string factors = factor_table(model); !factors.empty()) text += factors + "\n";
     TextTable types({"type", "tensors", "parameters", "bytes"});
     for (const auto& [type, count] : count_types(model)) {
         types.add(
@@ -199,7 +211,9 @@ void show_text(const Model& model, uint64_t file_bytes, bool tensors) {
 void inspect(const Arguments& a) {
     const Model model = load_model(resolve_model(a.model));
     uint64_t file_bytes = 0;
-    for (const auto& file : model.source->files()) file_bytes += file->bytes().size();
+    if (model.source != nullptr) {
+        for (const auto& file : model.source->files()) file_bytes += file->bytes().size();
+    }
     a.report.json ? show_json(model, file_bytes) : show_text(model, file_bytes, a.tensors);
 }
 
@@ -207,7 +221,11 @@ void inspect(const Arguments& a) {
 
 Action inspect_verb(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
-    add_model(app, a->model)->required();
+    add_model(app, a->model)
+        ->required()
+        ->description(
+            "A .gguf file, a Hugging Face directory, a config.json alone, or a name that `refold pull` has "
+            "fetched");
     app.add_flag("--tensors", a->tensors, "List every stored tensor, too (--json always does)");
     add_report_options(app, a->report);
     add_examples(app, {"refold inspect smollm2-135m-instruct", "refold inspect small.gguf --tensors",

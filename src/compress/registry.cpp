@@ -3,10 +3,23 @@
 
 #include "compress/method.h"
 #include "compress/methods/direct_share.h"
+#include "compress/methods/drop.h"
+#include "compress/methods/ffn_share.h"
+#include "compress/methods/gqa.h"
+#include "compress/methods/laser.h"
+#include "compress/methods/prefix.h"
+#include "compress/methods/prune_magnitude.h"
+#include "compress/methods/recursive.h"
+#include "compress/methods/relax.h"
+#include "compress/methods/seq.h"
+#include "compress/methods/tensorllm.h"
+#include "compress/methods/trawl.h"
 
 namespace refold {
 
-static constexpr std::array<const Method*, 1> kMethods = {&kDirectShare};
+static constexpr std::array kMethods = {&kDirectShare,    &kFfnShare,  &kGqa,       &kSeq,
+                                        &kPruneMagnitude, &kDrop,      &kRecursive, &kRelax,
+                                        &kPrefix,         &kTensorLlm, &kLaser,     &kTrawl};
 
 std::span<const Method* const> methods() { return kMethods; }
 

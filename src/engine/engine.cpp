@@ -42,6 +42,8 @@ EngineOptions checked(EngineOptions o, const ModelConfig& config) {
 }
 
 std::unique_ptr<Backend> make_backend(const Model& model, const EngineOptions& options) {
+    if (model.shapes_only)
+        fail(ErrorCode::input, "engine", "{}: no weights: only config.json was given", model.label);
     return options.kind == EngineKind::torch ? make_torch_backend(model, options)
                                              : make_ggml_backend(model, options);
 }

@@ -18,7 +18,7 @@ bool looks_like_path(const std::string& argument) {
     const std::string extension = fs::path(argument).extension();
     return argument.starts_with('/') || argument.starts_with('.') || argument.starts_with('~') ||
            argument.ends_with('/') || std::ranges::count(argument, '/') > 1 || extension == ".gguf" ||
-           extension == ".safetensors";
+           extension == ".safetensors" || extension == ".json";
 }
 
 std::string resolve_hub(const std::string& argument, const HubSpec& spec) {

@@ -1,17 +1,31 @@
 #include "model/accounting.h"
 
 #include <set>
+#include <tuple>
+#include <utility>
 
 namespace refold {
 namespace {
 
-// Multiply-adds of one token. Tucker products that slots of one position have in common count once.
+// The slot that is computed first of those with the same input.
+Slot first_of_input(Slot slot) {
+    switch (slot) {
+        case Slot::attn_k:
+        case Slot::attn_v: return Slot::attn_q;
+        case Slot::ffn_up: return Slot::ffn_gate;
+        default: return slot;
+    }
+}
+
+// Multiply-adds of one token, factor by factor. Tucker products that slots of one input have in common count
+// once: t = U1^T x, and its products z with the core.
 class Flops {
 public:
     Flops(const Model& model, size_t position) : model_(model), position_(position) {}
 
     uint64_t of(Slot slot, const Expression& expression) {
         shape_ = slot_shape(slot, model_.config, position_);
+        input_ = first_of_input(slot);
         return std::visit([&](const auto& e) { return count(e); }, expression);
     }
 
@@ -23,13 +37,15 @@ private:
         return area(model_.tensor(e.u).row_elements(), shape_.in + shape_.out);
     }
     uint64_t count(const Tucker& e) {
-        const Tensor& core = model_.tensor(e.core);
+        const Tensor &core = model_.tensor(e.core), &u1 = model_.tensor(e.model);
         const int64_t heads = core.rows() / (core.shape[1] * core.shape[2]);
         uint64_t flops = area(e.transposed ? shape_.in : shape_.out, core.shape[1]) +
                          area(heads * core.shape[1], core.shape[2]);
-        if (shared_.insert({e.core, e.transposed}).second)
-            flops += static_cast<uint64_t>(core.elements()) +
-                     static_cast<uint64_t>(model_.tensor(e.model).elements());
+        // Transposed, U2 comes first: nothing is shared.
+        if (e.transposed || projections_.insert({input_, e.model}).second)
+            flops += static_cast<uint64_t>(u1.elements());
+        if (e.transposed || cores_.insert({input_, e.model, e.core}).second)
+            flops += static_cast<uint64_t>(core.elements());
         return flops;
     }
     uint64_t count(const Plus& e) {
@@ -39,7 +55,9 @@ private:
     const Model& model_;
     size_t position_;
     SlotShape shape_;
-    std::set<std::pair<std::string, bool>> shared_;
+    Slot input_ = Slot::attn_q;
+    std::set<std::pair<Slot, std::string>> projections_;
+    std::set<std::tuple<Slot, std::string, std::string>> cores_;
 };
 
 Cost cost_of(const Model& model, size_t kv_element_bytes) {

@@ -309,6 +309,10 @@ Model without_sharing(const Model& model) {
     for (const auto& slots : model.topology.positions) {
         for (const auto& [slot, expression] : slots) types.try_emplace(slot, widest_type(model, expression));
     }
+    for (const auto& description : model.family->position_slots) {  // ... or must have
+        const DType type = is_vector(description.slot) ? DType::F32 : DType::F16;
+        if (description.required) types.try_emplace(description.slot, type);
+    }
     for (size_t p = 0; p < model.topology.positions.size(); ++p) {
         const Slots& slots = model.topology.positions[p];
         for (const auto& [slot, expression] : slots)

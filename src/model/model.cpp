@@ -10,6 +10,7 @@
 #include "core/progress.h"
 #include "model/fused_qkv.h"
 #include "model/hf/checkpoint.h"
+#include "model/hf/shapes.h"
 
 namespace refold {
 
@@ -59,7 +60,10 @@ void Model::drop_unreferenced() {
 }
 
 bool Model::has_sharing() const {
-    if (!config.heads_kv.empty() || !config.ffs.empty()) return true;
+    if (!config.heads_kv.empty() || !config.ffs.empty() || config.n_prefix > 0) return true;
+    for (const auto& [slot, expression] : topology.globals) {
+        if (!std::holds_alternative<Dense>(expression)) return true;
+    }
     std::set<std::string> seen;
     for (const auto& slots : topology.positions) {
         for (const auto& [slot, expression] : slots) {
@@ -78,6 +82,7 @@ void SourceFiles::release(std::span<const std::byte> part) const {
 }
 
 Model load_model(const std::string& path) {
+    if (is_bare_config(path)) return load_hf_shapes(path);
     return std::filesystem::is_directory(path) ? load_hf_model(path) : load_gguf_model(path);
 }
 
@@ -150,7 +155,11 @@ static std::vector<std::string> natural_order(const std::map<std::string, Tensor
 void save_model(const Model& model, const std::string& path, bool overwrite) {
     validate(model);
     GgufMetadata metadata = model.metadata;
-    const Topology implied = model.implied();
+    // As a reader implies it, who has only the number of stored blocks.
+    const uint64_t blocks =
+        metadata.integer(std::string(model.family->name) + ".block_count", model.topology.positions.size());
+    const Topology implied = implied_topology(
+        *model.family, blocks, [&](const std::string& name) { return model.tensors.contains(name); });
     if (model.topology == implied) {
         metadata.erase(kTopologyKey);
     } else {

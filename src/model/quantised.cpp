@@ -35,7 +35,8 @@ std::map<std::string, Use> uses_of(const Model& model) {
             use.embedding |= slot == Slot::token_embd || slot == Slot::output;
             use.unit = std::gcd(use.unit, model.tensor(name).row_elements());
         }
-        const auto* heads = std::get_if<Heads>(&expression);
+        const Expression base = base_of(expression);
+        const auto* heads = std::get_if<Heads>(&base);
         if (heads == nullptr || !heads_are_columns(slot)) return;
         for (const auto& run : heads->runs) {
             Use& use = uses[run.tensor];

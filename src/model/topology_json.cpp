@@ -1,4 +1,5 @@
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "core/error.h"
@@ -40,6 +41,12 @@ json to_json(const Plus& e) {
     return {{"plus", {std::move(base), to_json(e.term)}}};
 }
 
+// Small enough that sums of two are numbers.
+bool is_index(const json& value) {
+    constexpr uint64_t kLargestIndex = uint64_t{1} << 40;
+    return value.is_number_unsigned() && value.get<uint64_t>() <= kLargestIndex;
+}
+
 // One object's fields; every one must be asked for.
 class Fields {
 public:
@@ -56,7 +63,7 @@ public:
     }
     int64_t index(const char* field) {
         const json& value = get(field);
-        if (!value.is_number_unsigned() || value > kLargestIndex)
+        if (!is_index(value))
             fail(ErrorCode::input, "topology", "{}: \"{}\" must be an index, got {}", where_, field,
                  value.dump());
         return value;
@@ -78,7 +85,6 @@ public:
     }
 
 private:
-    static constexpr int64_t kLargestIndex = int64_t{1} << 40;
     const json& get(const char* field) {
         known_.insert(field);
         const auto found = object_.find(field);
@@ -96,8 +102,8 @@ Heads heads_from_json(const json& runs, const std::string& where) {
         fail(ErrorCode::input, "topology", "{}: \"heads\" must be a list that is not empty", where);
     Heads heads;
     for (const auto& run : runs) {
-        if (!run.is_array() || run.size() != 3 || !run[0].is_string() || !run[1].is_number_unsigned() ||
-            !run[2].is_number_unsigned() || run[2] == 0) {
+        if (!run.is_array() || run.size() != 3 || !run[0].is_string() || !is_index(run[1]) ||
+            !is_index(run[2]) || run[2] == 0) {
             fail(ErrorCode::input, "topology", "{}: expected [tensor, first head, number of heads], got {}",
                  where, run.dump());
         }
@@ -135,7 +141,9 @@ Tucker tucker_from_json(const json& object, const std::string& where) {
 Base base_from_json(const json& value, const std::string& where) {
     if (value.is_string()) return Dense{value.get<std::string>()};
     if (value.is_object() && value.size() == 1) {
-        const auto& [kind, content] = *value.items().begin();
+        const auto entry = value.begin();
+        const std::string& kind = entry.key();
+        const json& content = entry.value();
         if (kind == "heads") return heads_from_json(content, where);
         if (kind == "low_rank") return low_rank_from_json(content, where);
         if (kind == "tucker") return tucker_from_json(content, where);
@@ -187,7 +195,7 @@ Slots slots_from_json(const json& object, Slots slots, const std::string& where)
     return slots;
 }
 
-// Positions that are "like" another, resolved depth first.
+// Positions that are "like" another, in whatever order they refer to each other.
 class LikeResolver {
 public:
     LikeResolver(const json& positions, const Topology& implied)
@@ -202,30 +210,39 @@ public:
 private:
     enum class State { unseen, active, done };
 
-    void resolve(size_t p) {
-        if (state_[p] == State::done) return;
-        if (state_[p] == State::active)
-            fail(ErrorCode::input, "topology", "position {} is part of a cycle of \"like\"", p);
-        state_[p] = State::active;
+    static std::string place(size_t p) { return fmt::format("position {}", p); }
+
+    // The position that `p` is like.
+    std::optional<size_t> like(size_t p) const {
         const json& object = positions_[p];
-        const std::string where = fmt::format("position {}", p);
         if (!object.is_object())
-            fail(ErrorCode::input, "topology", "{}: expected an object, got {}", where, object.dump());
-        if (object.contains("like")) {
-            const json& like = object["like"];
-            if (!like.is_number_unsigned() || like.get<uint64_t>() >= positions_.size()) {
-                fail(ErrorCode::input, "topology", "{}: \"like\" must be a position below {}, got {}", where,
-                     positions_.size(), like.dump());
-            }
-            resolve(like.get<size_t>());
-            json rest = object;
-            rest.erase("like");
-            result_[p] = slots_from_json(rest, result_[like.get<size_t>()], where);
-        } else {
-            result_[p] = slots_from_json(
-                object, p < implied_.positions.size() ? implied_.positions[p] : Slots{}, where);
+            fail(ErrorCode::input, "topology", "{}: expected an object, got {}", place(p), object.dump());
+        const auto found = object.find("like");
+        if (found == object.end()) return std::nullopt;
+        if (!found->is_number_unsigned() || found->get<uint64_t>() >= positions_.size()) {
+            fail(ErrorCode::input, "topology", "{}: \"like\" must be a position below {}, got {}", place(p),
+                 positions_.size(), found->dump());
         }
-        state_[p] = State::done;
+        return found->get<size_t>();
+    }
+
+    // A chain of "like" may be as long as the file makes it, so it is a list and no recursion.
+    void resolve(size_t start) {
+        std::vector<size_t> chain;
+        for (std::optional<size_t> p = start; p && state_[*p] != State::done; p = like(*p)) {
+            if (state_[*p] == State::active)
+                fail(ErrorCode::input, "topology", "{} is part of a cycle of \"like\"", place(*p));
+            state_[*p] = State::active;
+            chain.push_back(*p);
+        }
+        for (auto p = chain.rbegin(); p != chain.rend(); ++p) {
+            json rest = positions_[*p];
+            rest.erase("like");
+            const auto from = like(*p);
+            const Slots own = *p < implied_.positions.size() ? implied_.positions[*p] : Slots{};
+            result_[*p] = slots_from_json(rest, from ? result_[*from] : own, place(*p));
+            state_[*p] = State::done;
+        }
     }
 
     const json& positions_;

@@ -201,7 +201,7 @@ std::vector<int64_t> sizes_of(const json& root, const char* field, size_t positi
              positions, found->dump());
     std::vector<int64_t> sizes;
     for (const json& value : *found) {
-        if (!value.is_number_unsigned() || value > largest)
+        if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(largest))
             fail(ErrorCode::input, "model", "refold.sizes: \"{}\" must be 0 to {}, got {}", field, largest,
                  value.dump());
         sizes.push_back(value);
@@ -218,11 +218,19 @@ void validate(const Model& model) {
         (!c.ffs.empty() && c.ffs.size() != positions))
         fail(ErrorCode::input, "topology", "sizes of {} and {} positions are given, the model has {}",
              c.heads_kv.size(), c.ffs.size(), positions);
+    const int64_t loops = model.topology.loops;
+    if (loops < 1 || positions % static_cast<size_t>(loops) != 0)
+        fail(ErrorCode::input, "topology", "{} loops do not divide the {} positions", loops, positions);
     const bool windowed = std::any_of(c.windows.begin(), c.windows.end(), [](int64_t w) { return w > 0; });
     if (c.n_prefix > 0 && (windowed || c.max_alibi_bias > 0 || !c.causal))
         fail(ErrorCode::unsupported, "topology",
              "prefix keys and values are for decoders without windows and ALiBi");
     for (size_t p = 0; p < positions; ++p) {
+        const int64_t groups = c.n_head_kv_of(p), ff = c.n_ff_of(p);
+        if (groups < 0 || groups > c.n_head_kv || ff < 0 || ff > c.n_ff)
+            fail(ErrorCode::input, "topology",
+                 "position {}: {} key/value heads and {} FFN channels, the model has {} and {}", p, groups,
+                 ff, c.n_head_kv, c.n_ff);
         if (c.max_alibi_bias > 0 && c.n_head_kv_of(p) != c.n_head_kv && c.n_head_kv_of(p) != 0)
             fail(ErrorCode::unsupported, "topology",
                  "position {}: ALiBi's slopes belong to the heads' numbers, so single heads cannot be left "
@@ -242,7 +250,7 @@ std::string sizes_to_json(const ModelConfig& config) {
 }
 
 void sizes_from_json(const std::string& text, size_t positions, ModelConfig& config) {
-    constexpr int64_t kMaxPrefix = 1 << 16;
+    constexpr uint64_t kMaxPrefix = 1 << 16;
     const json root = json::parse(text, nullptr, false);
     if (!root.is_object()) fail(ErrorCode::input, "model", "refold.sizes: not a JSON object");
     for (const auto& [key, value] : root.items()) {
@@ -252,7 +260,7 @@ void sizes_from_json(const std::string& text, size_t positions, ModelConfig& con
     config.heads_kv = sizes_of(root, "kv_heads", positions, config.n_head_kv);
     config.ffs = sizes_of(root, "ffn", positions, config.n_ff);
     if (const auto prefix = root.find("prefix"); prefix != root.end()) {
-        if (!prefix->is_number_unsigned() || *prefix > kMaxPrefix)
+        if (!prefix->is_number_unsigned() || prefix->get<uint64_t>() > kMaxPrefix)
             fail(ErrorCode::input, "model", "refold.sizes: \"prefix\" must be 0 to {}, got {}", kMaxPrefix,
                  prefix->dump());
         config.n_prefix = *prefix;

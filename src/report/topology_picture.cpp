@@ -17,23 +17,40 @@ namespace {
 constexpr std::array kMatrixSlots = {Slot::attn_q,   Slot::attn_k, Slot::attn_v,  Slot::attn_o,
                                      Slot::ffn_gate, Slot::ffn_up, Slot::ffn_down};
 
-int64_t heads_of(Slot slot, const ModelConfig& config) {
+int64_t heads_of(Slot slot, const ModelConfig& config, size_t position) {
     switch (slot) {
         case Slot::attn_q:
-        case Slot::attn_o: return config.n_head;
+        case Slot::attn_o: return config.n_head_of(position);
         case Slot::attn_k:
-        case Slot::attn_v: return config.n_head_kv;
+        case Slot::attn_v: return config.n_head_kv_of(position);
         default: return 0;
     }
 }
 
-// The stored weights behind every cell; head -1 is a whole tensor.
-std::vector<HeadRef> stored_parts(const Expression& expression, Slot slot, const ModelConfig& config) {
-    if (const auto* heads = std::get_if<Heads>(&expression)) return expand(*heads);
-    const std::string& tensor = std::get<Dense>(expression).tensor;
-    const int64_t heads = heads_of(slot, config);
+// The stored weights behind every cell; head -1 is a whole tensor. Factors make whole matrices, so each cell
+// stands for as much of them.
+std::vector<HeadRef> stored_parts(const Expression& expression, Slot slot, const ModelConfig& config,
+                                  size_t position) {
+    const Expression base = base_of(expression);
+    if (const auto* heads = std::get_if<Heads>(&base)) return expand(*heads);
+    const std::string tensor = tensors_of(base).front();
+    const int64_t heads = heads_of(slot, config, position);
     if (heads == 0) return {{tensor, -1}};
     return expand(Heads{{{tensor, 0, heads}}});
+}
+
+SlotFactors factors_of(const Model& model, const Expression& expression) {
+    if (const auto* e = std::get_if<LowRank>(&expression))
+        return {true, fmt::format("low rank {}", model.tensor(e->u).row_elements())};
+    if (const auto* e = std::get_if<Tucker>(&expression)) {
+        const auto& shape = model.tensor(e->core).shape;
+        return {true, fmt::format("Tucker {} x {} x {}", shape[0], shape[1], shape[2])};
+    }
+    const auto* plus = std::get_if<Plus>(&expression);
+    if (plus == nullptr) return {};
+    SlotFactors base = factors_of(model, base_of(expression));
+    const std::string lora = fmt::format("LoRA {}", model.tensor(plus->term.u).row_elements());
+    return {base.instead, base.text.empty() ? lora : base.text + " + " + lora};
 }
 
 using Key = std::pair<std::string, int64_t>;
@@ -44,8 +61,9 @@ std::map<std::string, size_t> named_owners(const Model& model) {
     std::map<std::string, size_t> owners;
     if (model.family == nullptr) return owners;
     for (size_t p = 0; p < model.topology.positions.size(); ++p) {
-        for (const auto& [slot, expression] : model.topology.positions[p])
-            owners[tensor_name(*model.family, slot, p)] = p;
+        for (const auto& [slot, expression] : model.topology.positions[p]) {
+            if (is_matrix(slot)) owners[tensor_name(*model.family, slot, p)] = p;
+        }
     }
     return owners;
 }
@@ -89,12 +107,15 @@ TopologyMap topology_map(const Model& model) {
         const auto has = [&](const Slots& slots) { return slots.contains(slot); };
         if (std::any_of(positions.begin(), positions.end(), has)) map.slots.push_back(slot);
     }
+    map.loops = model.topology.loops;
+    map.factors.assign(positions.size(), std::vector<SlotFactors>(map.slots.size()));
     Parts parts(positions.size(), std::vector<std::vector<HeadRef>>(map.slots.size()));
     for (size_t p = 0; p < positions.size(); ++p) {
         for (size_t s = 0; s < map.slots.size(); ++s) {
             const auto found = positions[p].find(map.slots[s]);
-            if (found != positions[p].end())
-                parts[p][s] = stored_parts(found->second, map.slots[s], model.config);
+            if (found == positions[p].end()) continue;
+            parts[p][s] = stored_parts(found->second, map.slots[s], model.config, p);
+            map.factors[p][s] = factors_of(model, found->second);
         }
     }
     const auto owners = owners_of(model, parts);
@@ -123,6 +144,10 @@ std::string topology_summary(const TopologyMap& map) {
     // Slots with the same figures are told together.
     std::map<std::string, std::vector<std::string>> slots_by_figures;
     std::vector<std::string> order;
+    const auto tell = [&](Slot slot, const std::string& figures) {
+        if (!slots_by_figures.contains(figures)) order.push_back(figures);
+        slots_by_figures[figures].emplace_back(slot_name(slot));
+    };
     for (size_t s = 0; s < map.slots.size(); ++s) {
         size_t borrowed = 0, all = 0;
         for (size_t p = 0; p < map.rows.size(); ++p) {
@@ -130,13 +155,23 @@ std::string topology_summary(const TopologyMap& map) {
                 borrowed += map.borrowed(p, s, c) ? 1 : 0;
         }
         if (borrowed == 0) continue;
-        const std::string figures = fmt::format(
-            "{} of {} {} borrowed ({:.1f} %)", borrowed, all, all > map.rows.size() ? "heads" : "matrices",
-            100.0 * static_cast<double>(borrowed) / static_cast<double>(all));
-        if (!slots_by_figures.contains(figures)) order.push_back(figures);
-        slots_by_figures[figures].emplace_back(slot_name(map.slots[s]));
+        tell(map.slots[s], fmt::format("{} of {} {} borrowed ({:.1f} %)", borrowed, all,
+                                       all > map.rows.size() ? "heads" : "matrices",
+                                       100.0 * static_cast<double>(borrowed) / static_cast<double>(all)));
+    }
+    for (size_t s = 0; s < map.slots.size(); ++s) {
+        size_t all = 0, instead = 0, beside = 0;
+        for (size_t p = 0; p < map.factors.size(); ++p) {
+            const SlotFactors& factors = map.factors[p][s];
+            all += map.rows[p][s].empty() ? 0 : 1;
+            instead += factors.instead ? 1 : 0;
+            beside += factors.text.find("LoRA") != std::string::npos ? 1 : 0;
+        }
+        if (instead > 0) tell(map.slots[s], fmt::format("{} of {} in factors", instead, all));
+        if (beside > 0) tell(map.slots[s], fmt::format("{} of {} with LoRA", beside, all));
     }
     std::string out = fmt::format("{} positions", map.rows.size());
+    if (map.loops > 1) out += fmt::format(" in {} loops", map.loops);
     if (order.empty()) return out + ", no sharing";
     for (const auto& figures : order)
         out += fmt::format("; {}: {}{}", fmt::join(slots_by_figures[figures], ", "),
@@ -162,6 +197,7 @@ std::string colour_of(size_t position, size_t positions) {
 }
 
 const char* kOwnStyle = "fill:var(--own,#d9d6cf)";
+const char* kDotStyle = "fill:var(--ink,#1d1c1a)";
 
 struct Group {
     std::string name;           // heading above the columns
@@ -258,13 +294,23 @@ private:
     // Cells that nobody shares are one path, so that a large model stays a small picture.
     void slot(size_t p, size_t s, double x0, double y) {
         const TopologyCells& cells = map_.rows[p][s];
+        const SlotFactors factors = map_.factors.empty() ? SlotFactors{} : map_.factors[p][s];
         const double size = pitch_ - 1.5;
-        std::string plain;
+        std::string plain, dots;
         for (size_t c = 0; c < cells.size(); ++c) {
             const double x = x0 + pitch_ * static_cast<double>(c);
+            if (factors.text.find("LoRA") != std::string::npos) dots += dot(x + size / 2, y + size / 2);
             const bool borrowed = map_.borrowed(p, s, c);
             if (!borrowed && cells[c].borrowers == 0) {
-                plain += fmt::format("M{:.1f} {:.1f}h{:.1f}v{:.1f}h-{:.1f}z", x, y, size, size, size);
+                plain += factors.instead ? bars(x, y, size) : box(x, y, size, size);
+                continue;
+            }
+            if (factors.instead) {
+                const std::string colour = colour_of(cells[c].position, map_.rows.size());
+                path(bars(x, y, size),
+                     borrowed ? "fill:" + colour
+                              : fmt::format("{};stroke:{};stroke-width:1", kOwnStyle, colour),
+                     describe(p, s, c));
                 continue;
             }
             const std::string colour = colour_of(cells[c].position, map_.rows.size());
@@ -276,10 +322,29 @@ private:
                 R"svg(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" style="{}"><title>{}</title></rect>)svg",
                 x + inset, y + inset, size - 2 * inset, size - 2 * inset, style, escape(describe(p, s, c)));
         }
-        if (plain.empty()) return;
-        body_ += fmt::format(
-            R"svg(<path d="{}" style="{}"><title>{}</title></path>)svg", plain, kOwnStyle,
-            escape(fmt::format("layer {}, {}: own weights, used here only", p, slot_name(map_.slots[s]))));
+        const std::string own =
+            fmt::format("layer {}, {}: own weights, used here only", p, slot_name(map_.slots[s]));
+        const std::string title = factors.text.empty() ? own : own + ", " + factors.text;
+        if (!plain.empty()) path(plain, kOwnStyle, title);
+        if (!dots.empty())
+            path(dots, kDotStyle, fmt::format("layer {}, {}: {}", p, slot_name(map_.slots[s]), factors.text));
+    }
+
+    void path(const std::string& d, const std::string& style, const std::string& title) {
+        body_ +=
+            fmt::format(R"svg(<path d="{}" style="{}"><title>{}</title></path>)svg", d, style, escape(title));
+    }
+    static std::string box(double x, double y, double width, double height) {
+        return fmt::format("M{:.1f} {:.1f}h{:.1f}v{:.1f}h-{:.1f}z", x, y, width, height, width);
+    }
+    // Two thin matrices in place of a full one.
+    static std::string bars(double x, double y, double size) {
+        return box(x, y, size * 0.3, size) + box(x + size * 0.45, y, size * 0.55, size * 0.3);
+    }
+    static std::string dot(double x, double y) {
+        constexpr double r = 1.6;
+        return fmt::format("M{:.1f} {:.1f}a{} {} 0 1 0 {} 0a{} {} 0 1 0 -{} 0", x - r, y, r, r, 2 * r, r, r,
+                           2 * r);
     }
 
     std::string describe(size_t p, size_t s, size_t c) const {
@@ -288,11 +353,22 @@ private:
         const bool heads = cells.size() > 1 || cell.head >= 0;
         const std::string place = heads ? fmt::format("layer {}, {}, head {}", p, slot_name(map_.slots[s]), c)
                                         : fmt::format("layer {}, {}", p, slot_name(map_.slots[s]));
+        const SlotFactors factors = map_.factors.empty() ? SlotFactors{} : map_.factors[p][s];
+        const std::string more = factors.text.empty() ? "" : ", " + factors.text;
         if (!map_.borrowed(p, s, c))
-            return fmt::format("{}: own weights, also used in {} later place{}", place, cell.borrowers,
-                               cell.borrowers == 1 ? "" : "s");
-        if (cell.head < 0) return fmt::format("{}: weights of layer {}", place, cell.position);
-        return fmt::format("{}: weights of layer {}, head {}", place, cell.position, cell.head);
+            return fmt::format("{}: own weights, also used in {} later place{}{}", place, cell.borrowers,
+                               cell.borrowers == 1 ? "" : "s", more);
+        if (cell.head < 0) return fmt::format("{}: weights of layer {}{}", place, cell.position, more);
+        return fmt::format("{}: weights of layer {}, head {}{}", place, cell.position, cell.head, more);
+    }
+
+    bool has_factors() const {
+        for (const auto& row : map_.factors) {
+            for (const auto& factors : row) {
+                if (!factors.text.empty()) return true;
+            }
+        }
+        return false;
     }
 
     // Returns the height of the whole picture.
@@ -308,6 +384,14 @@ private:
         swatch(kLeft + 100, fmt::format("{};stroke:{};stroke-width:2", kOwnStyle, colour_of(n / 3, n)), 1);
         text(kLeft + 115, y, "start", "own, also used by later layers");
         y += 20;
+        if (has_factors()) {
+            path(bars(kLeft, y - 9, 10), kOwnStyle, "weights in factors");
+            text(kLeft + 15, y, "start", "in factors");
+            swatch(kLeft + 100, kOwnStyle, 0);
+            path(dot(kLeft + 105, y - 4), kDotStyle, "LoRA");
+            text(kLeft + 115, y, "start", "with a LoRA of its own");
+            y += 20;
+        }
         const double x0 = kLeft + 142, room = 120;
         text(x0 - 7, y, "end", "borrowed from layer 0");
         const double step = room / static_cast<double>(std::max<size_t>(n, 1));

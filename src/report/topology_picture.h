@@ -20,9 +20,17 @@ struct TopologyCell {
 // slot.
 using TopologyCells = std::vector<TopologyCell>;
 
+// What a slot's weights are beside, or instead of, stored matrices.
+struct SlotFactors {
+    bool instead = false;  // low rank or Tucker: no matrix is stored
+    std::string text;      // "low rank 57", "Tucker 288 x 32 x 4", "LoRA 64"; empty: stored matrices only
+};
+
 struct TopologyMap {
-    std::vector<Slot> slots;                       // the weight matrices that positions have
-    std::vector<std::vector<TopologyCells>> rows;  // [position][slot]
+    std::vector<Slot> slots;                          // the weight matrices that positions have
+    std::vector<std::vector<TopologyCells>> rows;     // [position][slot]
+    std::vector<std::vector<SlotFactors>> factors{};  // [position][slot]
+    int64_t loops = 1;                                // Topology::loops
 
     // True when the cell does not use weights of its own position and head.
     bool borrowed(size_t position, size_t slot, size_t cell) const;
@@ -32,12 +40,14 @@ struct TopologyMap {
 // first position that uses it. Every referenced tensor must exist (see validate()).
 TopologyMap topology_map(const Model& model);
 
-// "30 positions, no sharing" or "30 positions; attn.q, attn.o: each 27 of 270 heads borrowed (10.0 %); ...".
+// "30 positions, no sharing" or "30 positions in 2 loops; attn.q, attn.o: each 27 of 270 heads borrowed (10.0
+// %); ffn.down: 10 of 30 in factors; ...".
 std::string topology_summary(const TopologyMap& map);
 
 // The picture as one SVG element: positions as rows, heads as cells, colour = the position the weights come
-// from; hovering gives details. Its colours follow the CSS variables --ink, --muted and --own of the page, so
-// it works inside any page and as a file of its own. `label` is the accessible name.
+// from; weights in factors are two bars, a LoRA is a dot in the cell; hovering gives details. Its colours
+// follow the CSS variables --ink, --muted and --own of the page, so it works inside any page and as a file of
+// its own. `label` is the accessible name.
 std::string topology_svg(const TopologyMap& map, const std::string& label);
 std::string topology_svg(const Model& model);
 

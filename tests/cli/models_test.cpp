@@ -5,9 +5,11 @@
 #include <filesystem>
 
 #include "cli/refold.h"
+#include "core/error.h"
 #include "engine/compare.h"
 #include "io/safetensors.h"
 #include "model/model.h"
+#include "model/paper_configs.h"
 
 namespace refold {
 namespace {
@@ -118,11 +120,61 @@ TEST_F(Models, QuantisingKeepsSharing) {
     expect_error(refold({"quantize", shared, "--type", "q9", "-o", small}), 2, {"unknown type 'q9'"});
 }
 
+// TinyLlama: 22 layers of 44,044,288 parameters.
+TEST_F(Models, ABareConfigIsInspectedAndPlanned) {
+    const std::string config = folder / "config.json", out = folder / "out";
+    write_all(config, paper::kTinyLlama);
+    const json report = refold_json({"inspect", config});
+    EXPECT_EQ(report["shapes_only"], true);
+    EXPECT_EQ(report["file_bytes"], 0);
+    EXPECT_EQ(report["accounting"]["model"]["parameters"], 1100048384);
+    const Outcome text = refold({"inspect", folder / ""});
+    EXPECT_EQ(text.code, 0) << text.err;
+    EXPECT_THAT(text.out, testing::HasSubstr("shapes from config.json, no weights"));
+    EXPECT_THAT(text.out, testing::HasSubstr("    0-21  own\n"));
+    const json plan =
+        refold_json({"compress", config, "--method", "recursive", "--set", "loops=2", "--dry-run"});
+    EXPECT_EQ(plan["before"]["parameters"], 1100048384);
+    EXPECT_EQ(plan["after"]["parameters"], 1100048384 - 11 * 44044288LL);
+    for (const std::vector<std::string>& words :
+         {std::vector<std::string>{"logits", config, "--tokens", "1,2", "-o", out},
+          {"compress", config, "--method", "recursive", "-o", out},
+          {"quantize", config, "--type", "q8_0", "-o", out}}) {
+        expect_error(refold(words), 1, {"no weights", "config.json"});
+        EXPECT_FALSE(fs::exists(out)) << words.front();
+    }
+    expect_error(refold({"inspect", "no-such-folder/config.json"}), 1, {"does not exist"});
+}
+
+TEST_F(Models, InspectShowsLoopsAndFactors) {
+    const std::string looped = folder / "looped.gguf", factored = folder / "factored.gguf";
+    succeeds({"compress", fixture("llama_gqa"), "-o", looped, "--method", "recursive", "--set", "loops=2"});
+    json report = refold_json({"inspect", looped});
+    EXPECT_EQ(report["loops"], 2);
+    EXPECT_TRUE(report["factors"].empty());
+    EXPECT_TRUE(report["sizes"].is_null());
+    const size_t block = report["topology"]["positions"].size() / 2;
+    EXPECT_THAT(refold({"inspect", looped}).out,
+                testing::HasSubstr(fmt::format("2 loops of {} layers\n", block)));
+    succeeds({"compress", fixture("llama_gqa"), "-o", factored, "--method", "laser", "--set", "rank=8",
+              "--set", "slots=ffn.down"});
+    report = refold_json({"inspect", factored});
+    ASSERT_EQ(report["factors"].size(), 1U) << report["factors"];
+    const json& row = report["factors"][0];
+    EXPECT_EQ(row["weights"], "ffn.down low rank 8");
+    EXPECT_LT(row["operations"]["factored"], row["operations"]["dense"]);
+    EXPECT_LT(row["bytes"]["factored"], row["bytes"]["dense"]);
+    EXPECT_EQ(row["execution"]["1"], "factored");
+    EXPECT_EQ(row["execution"]["512"], "factored");
+    const std::string text = refold({"inspect", factored}).out;
+    EXPECT_THAT(text, testing::HasSubstr("ffn.down low rank 8\n"));
+    EXPECT_THAT(text, testing::HasSubstr("factored weights"));
+}
+
 TEST_F(Models, ErrorsOfDirectoriesAreOneLine) {
     fs::create_directory(folder / "empty");
     expect_error(refold({"inspect", folder / "empty"}), 1, {"config.json"});
     write_all(folder / "empty/config.json", R"({"model_type": "t5"})");
-    expect_error(refold({"inspect", folder / "empty"}), 1, {"no model.safetensors"});
     fs::copy_file(fixture("mistral") + "/model.safetensors", folder / "empty/model.safetensors");
     expect_error(refold({"inspect", folder / "empty"}), 1,
                  {"model_type 't5' is not supported; known: llama, mistral"});

@@ -55,7 +55,7 @@ TEST_P(DirectShareGolden, PairsAndChains) {
     const json ratios = golden()["ratios"];
     ASSERT_FALSE(ratios.empty());
     for (const auto& [ratio, expected] : ratios.items()) {
-        const auto selected = select(matches, static_cast<size_t>(std::stod(ratio) * 16 + 1e-9));
+        const auto selected = largest(matches, static_cast<size_t>(std::stod(ratio) * 16 + 1e-9));
         const auto all_pairs = resolve(selected, Chain::one_hop);
         const auto effective = resolve(selected, Chain::repo);
         EXPECT_EQ(all_pairs, replacements_of(expected["pairs"])) << ratio;
@@ -64,7 +64,7 @@ TEST_P(DirectShareGolden, PairsAndChains) {
 
         std::vector<Requantised> none;
         for (const auto& replacements : {all_pairs, effective}) {
-            const Model shared = share(original, replacements, kQkvo, none);
+            const Model shared = share_heads(original, replacements, kQkvo, none);
             validate(shared);
             std::map<Unit, Unit> source;
             for (const auto& r : replacements) source[r.unit] = r.source;

@@ -42,6 +42,10 @@ WeightOf from_vectors(const HeadVectors& vectors) {
 
 Model by_hand() { return small_model({}, from_vectors(kByHand)); }
 
+Model apply(const Model& model, const std::vector<std::string>& settings, StepReport* report = nullptr) {
+    return run_method("direct_share", model, settings, report);
+}
+
 void expect_match(const Match& match, Unit later, Unit former, double cosine) {
     EXPECT_EQ(match.later, later);
     EXPECT_EQ(match.former, former);
@@ -67,6 +71,216 @@ TEST(DirectShare, MatchLooksOnlyAtTheChosenWeights) {
     expect_match(on_k[3], {2, 1}, {0, 0}, 0.0);
 }
 
+// Each of Wq, Wk and Wv by itself: 2.0 takes 0.0's queries (3 e0 and e0) and 1.1's keys (4 e8 and e8).
+TEST(DirectShare, SeparateMatchesAndSharesEachByItself) {
+    const Model model = by_hand();
+    StepReport report;
+    const Model shared = apply(model, {"ratio=0.17", "match=separate"}, &report);  // one each
+    const auto parts = nlohmann::json::parse(report.details)["parts"];
+    const auto source_of = [&](const char* part) {
+        const auto& r = parts[part]["replacements"];
+        EXPECT_EQ(r.size(), 1U);
+        return std::map<Unit, Unit>{{{r[0][0][0], r[0][0][1]}, {r[0][1][0], r[0][1][1]}}};
+    };
+    EXPECT_EQ(source_of("q"),
+              (std::map<Unit, Unit>{{{2, 0}, {0, 0}}}));  // 1, as 2.1 <- 1.0 is 7 / (5 sqrt 2)
+    EXPECT_EQ(source_of("k"), (std::map<Unit, Unit>{{{2, 0}, {1, 1}}}));
+    const auto v = source_of("v");
+    expect_units(shared, model, v, {Slot::attn_v, Slot::attn_o}, {Slot::attn_q, Slot::attn_k});
+    expect_units(shared, model, {{{2, 0}, {0, 0}}}, {Slot::attn_q},
+                 {Slot::attn_k, Slot::attn_v, Slot::attn_o});
+    expect_units(shared, model, {{{2, 0}, {1, 1}}}, {Slot::attn_k},
+                 {Slot::attn_q, Slot::attn_v, Slot::attn_o});
+    EXPECT_EQ(parameters(model) - parameters(shared), 8U + 8 + 16);
+    const auto on_v = best_matches(model, {Slot::attn_v}, {Slot::attn_v, Slot::attn_o});
+    EXPECT_EQ(largest(on_v, 1)[0].later, v.begin()->first);
+    const Model qkv = apply(model, {"ratio=0.17", "match=separate", "share=qkv"});
+    EXPECT_EQ(parameters(model) - parameters(qkv), 3U * 8);
+}
+
+// Pairs 1.0 <- 0.1, 2.0 <- 1.1, 2.1 <- 1.0: two connected sets, {0.1, 1.0, 2.1} and {1.1, 2.0}.
+TEST(DirectShare, KeepLatterTakesTheLatestOfAConnectedSet) {
+    const Model model = by_hand();
+    const Model latter = apply(model, {"ratio=0.5", "keep=latter"});
+    expect_units(latter, model, {{{0, 1}, {2, 1}}, {{1, 0}, {2, 1}}, {{1, 1}, {2, 0}}}, kQkvo);
+    EXPECT_EQ(parameters(model) - parameters(latter), 3U * 32);
+    // Two of one set in the latest layer: the first.
+    const std::vector<Match> fork = {{{1, 0}, {0, 0}, 0.5}, {{2, 0}, {0, 1}, 0.2}, {{2, 1}, {0, 1}, 0.9}};
+    EXPECT_EQ(resolve_latter(fork),
+              (std::vector<Replacement>{{{0, 0}, {1, 0}}, {{0, 1}, {2, 0}}, {{2, 1}, {2, 0}}}));
+}
+
+TEST(DirectShare, RandomTakesTheSameHeadsAndIsSeeded) {
+    const SmallShape shape{.layers = 6, .heads = 4, .kv_heads = 4, .head_dim = 2, .embd = 8};
+    const Model model = small_model(shape, scattered);
+    const auto pairs = [&](const std::vector<std::string>& settings) {
+        StepReport report;
+        apply(model, settings, &report);
+        std::map<std::string, std::string> out;
+        const auto details = nlohmann::json::parse(report.details);
+        for (const auto& pair : details["pairs"]) {
+            EXPECT_LT(pair["former"][0], pair["later"][0]);
+            out[pair["later"].dump()] = pair["former"].dump();
+        }
+        return out;
+    };
+    const auto matched = pairs({"ratio=0.5"}), one = pairs({"ratio=0.5", "match=random", "seed=1"}),
+               other = pairs({"ratio=0.5", "match=random", "seed=2"});
+    ASSERT_EQ(matched.size(), 12U);
+    EXPECT_EQ(one, pairs({"ratio=0.5", "match=random", "seed=1"}));
+    EXPECT_NE(one, other);
+    EXPECT_NE(one, matched);
+    for (const auto& [later, former] : matched) EXPECT_TRUE(one.contains(later) && other.contains(later));
+}
+
+// 1.0, 2.0 and 2.1 go: layer 2 loses its attention, layer 1 keeps its second head.
+TEST(DirectShare, NoneLeavesTheSameHeadsOut) {
+    const Model model = by_hand();
+    const Model dropped = apply(model, {"ratio=0.5", "match=none"});
+    EXPECT_EQ(dropped.config.heads_kv, (std::vector<int64_t>{2, 1, 0}));
+    EXPECT_EQ(parameters(model) - parameters(dropped), 3U * 32 + 4);  // and layer 2's norm
+    EXPECT_EQ(account(dropped).model.kv_bytes_per_token, account(model).model.kv_bytes_per_token / 2);
+    for (const Slot slot : kQkvo) {
+        EXPECT_EQ(unit_weights(dropped, {1, 0}, slot), unit_weights(model, {1, 1}, slot));
+        EXPECT_EQ(dropped.topology.at(0, slot), model.topology.at(0, slot));
+        EXPECT_FALSE(dropped.topology.has(2, slot));
+    }
+    EXPECT_FALSE(dropped.topology.has(2, Slot::attn_norm));
+    EXPECT_TRUE(dropped.topology.has(2, Slot::ffn_norm));
+}
+
+TEST(DirectShare, LayersRestrictWhatIsReplaced) {
+    const Model model = by_hand();
+    const Model shared = apply(model, {"ratio=1", "layers=2"});
+    expect_units(shared, model, {{{2, 0}, {1, 1}}, {{2, 1}, {1, 0}}}, kQkvo);
+    expect_identical(apply(model, {"ratio=1", "layers=0"}), model);
+}
+
+TEST(DirectShare, CombinationsWithoutMeaningAreRefused) {
+    const Model model = by_hand();
+    const auto refused = [&](const std::vector<std::string>& settings, const std::string& why) {
+        expect_error(ErrorCode::usage, {why}, [&] { apply(model, settings); });
+    };
+    refused({"keep=latter", "chain=repo"}, "chain=root only");
+    refused({"keep=latter", "chain=one-hop"}, "chain=root only");
+    refused({"keep=latter", "layers=1"}, "layers=all only");
+    refused({"match=none", "keep=latter"}, "copies nothing");
+    refused({"match=none", "chain=repo"}, "copies nothing");
+    refused({"match=none", "share=qkv"}, "copies nothing");
+    refused({"layers=3"}, "layers 0 to 2");
+}
+
+// Layers 2 and 3 repeat 0 and 1, as in a loop: a head is one unit wherever it appears.
+Model looped() {
+    Model model = small_model({.layers = 4, .heads = 2, .kv_heads = 2, .head_dim = 2, .embd = 4}, scattered);
+    for (size_t p = 2; p < 4; ++p) model.topology.positions[p] = model.topology.positions[p - 2];
+    model.topology.loops = 2;
+    model.drop_unreferenced();
+    validate(model);
+    return model;
+}
+
+TEST(DirectShare, HeadsOfALoopAreOneUnit) {
+    const Model model = looped();
+    StepReport report;
+    const Model shared = apply(model, {"ratio=0.25"}, &report);  // of 2 x 2 heads
+    const auto details = nlohmann::json::parse(report.details);
+    EXPECT_EQ(details["units"], 4);
+    EXPECT_EQ(details["candidates"], 2);
+    EXPECT_EQ(parameters(model) - parameters(shared), 32U);
+    EXPECT_EQ(shared.topology.positions[3], shared.topology.positions[1]);
+    EXPECT_EQ(shared.topology.positions[2], shared.topology.positions[0]);
+    EXPECT_EQ(shared.topology.loops, 2);
+    // Replaced in all rounds or in none.
+    expect_identical(apply(model, {"ratio=1", "layers=3"}), model);
+    EXPECT_EQ(parameters(model) - parameters(apply(model, {"ratio=1", "layers=1,3"})), 64U);
+    const Model dropped = apply(model, {"ratio=0.25", "match=none"});
+    EXPECT_EQ(dropped.config.heads_kv, (std::vector<int64_t>{2, 1, 2, 1}));
+    EXPECT_EQ(parameters(model) - parameters(dropped), 32U);
+}
+
+// Biases tied in a loop stay tied.
+TEST(DirectShare, BiasesOfALoopStayOne) {
+    Model model = looped();
+    for (size_t p = 0; p < 4; ++p) {
+        const std::string name = tensor_name(*model.family, Slot::attn_v_bias, p % 2);
+        const auto base = static_cast<float>(10 * (p % 2));
+        model.tensors[name] = float_tensor({4}, {base, base + 1, base + 2, base + 3});
+        model.topology.positions[p][Slot::attn_v_bias] = Dense{name};
+    }
+    std::vector<Requantised> none;
+    const Model shared = share_heads(model, {{{1, 1}, {0, 0}}}, kQkvo, none);
+    EXPECT_EQ(shared.topology.positions[3], shared.topology.positions[1]);
+    EXPECT_EQ(materialise(shared, shared.topology.at(3, Slot::attn_v_bias), Slot::attn_v_bias),
+              (std::vector<float>{10, 11, 0, 1}));
+    const Model dropped = drop_heads(model, {{1, 0}}, none);
+    validate(dropped);
+    EXPECT_EQ(materialise(dropped, dropped.topology.at(3, Slot::attn_v_bias), Slot::attn_v_bias, 3),
+              (std::vector<float>{12, 13}));
+    // A vector that other layers have too is not changed under them.
+    for (size_t p : {0, 2})
+        model.topology.positions[p][Slot::attn_v_bias] = model.topology.at(1, Slot::attn_v_bias);
+    const Model own = share_heads(model, {{{1, 1}, {0, 0}}}, kQkvo, none);
+    EXPECT_EQ(materialise(own, own.topology.at(0, Slot::attn_v_bias), Slot::attn_v_bias),
+              (std::vector<float>{10, 11, 12, 13}));
+    EXPECT_EQ(materialise(own, own.topology.at(1, Slot::attn_v_bias), Slot::attn_v_bias),
+              (std::vector<float>{10, 11, 10, 11}));
+}
+
+TEST(DirectShare, FactorsAreRefusedUnlessLeftOut) {
+    Model model = by_hand();
+    model.tensors["u"] = float_tensor({1, 4}, {1, 2, 3, 4});
+    model.tensors["v"] = float_tensor({4, 1}, {1, 2, 3, 4});
+    const LowRank term{.u = "u", .v = "v"};
+    Model low_rank = model;
+    low_rank.topology.positions[1][Slot::attn_v] = term;
+    low_rank.drop_unreferenced();
+    expect_error(ErrorCode::unsupported, {"layer 1", "attn.v", "factors"}, [&] { apply(low_rank, {}); });
+    StepReport report;
+    const Model shared = apply(low_rank, {"ratio=1", "layers=0,2"}, &report);
+    EXPECT_EQ(shared.topology.positions[1], low_rank.topology.positions[1]);
+    const auto details = nlohmann::json::parse(report.details);
+    ASSERT_EQ(details["replacements"].size(), 2U);
+    for (const auto& r : details["replacements"]) EXPECT_EQ(r[1][0], 0);  // nor are its heads copied
+
+    // The base under a LoRA is used whole, so a head that is shared away elsewhere stays stored.
+    Model plus = model;
+    plus.topology.positions[0][Slot::attn_q] = Plus{Dense{"blk.2.attn_q.weight"}, term};
+    plus.drop_unreferenced();
+    const Model kept = apply(plus, {"ratio=1", "layers=1,2"});
+    EXPECT_EQ(materialise(kept, kept.topology.at(0, Slot::attn_q), Slot::attn_q),
+              materialise(plus, plus.topology.at(0, Slot::attn_q), Slot::attn_q));
+}
+
+// Of a bare config.json: the right number of units goes.
+TEST(DirectShare, ShapesOnlyGivesExactSizes) {
+    const SmallShape shape{.layers = 8, .heads = 4, .kv_heads = 4, .head_dim = 2, .embd = 8};
+    const Model model = small_model(shape, scattered);
+    Model shapes = model;
+    shapes.shapes_only = true;
+    for (auto& [name, tensor] : shapes.tensors)
+        tensor.produce = []() -> std::vector<std::byte> { fail(ErrorCode::input, "test", "no weights"); };
+    for (const std::string ratio : {"0.1", "0.3", "0.5"}) {
+        for (const std::string setting :
+             {"match=qk", "share=qkv", "keep=latter", "match=separate", "match=random", "match=none"}) {
+            StepReport report;
+            const Model out = apply(shapes, {"ratio=" + ratio, setting}, &report);
+            const Model exact = apply(model, {"ratio=" + ratio, setting});
+            EXPECT_EQ(account(out).model.kv_bytes_per_token, account(exact).model.kv_bytes_per_token)
+                << ratio << " " << setting;
+            // How many layers lose all heads, and their norm, depends on the weights.
+            const auto norms = [](const Model& m) {
+                return m.config.n_embd * std::count(m.config.heads_kv.begin(), m.config.heads_kv.end(), 0);
+            };
+            EXPECT_EQ(parameters(out) + static_cast<uint64_t>(norms(out)),
+                      parameters(exact) + static_cast<uint64_t>(norms(exact)))
+                << ratio << " " << setting;
+            EXPECT_NE(fmt::format("{}", fmt::join(report.lines, "\n")).find("placeholder"),
+                      std::string::npos);
+        }
+    }
+}
+
 TEST(DirectShare, TheFirstOfEqualCandidatesWins) {
     // Sums of other orders of the same products: equal up to rounding, so they must count as equal.
     const HeadVectors vectors = {
@@ -82,7 +296,7 @@ TEST(DirectShare, TheFirstOfEqualCandidatesWins) {
     expect_match(matches[1], {1, 1}, {0, 0}, std::sqrt(0.5));
     EXPECT_EQ(matches[0].cosine, matches[1].cosine);
     expect_match(matches[3], {2, 1}, {1, 0}, 1.0);  // and not 1.1, which is the same
-    const auto one = select(matches, 2);
+    const auto one = largest(matches, 2);
     ASSERT_EQ(one.size(), 2U);
     EXPECT_EQ(one[0].later, (Unit{1, 0}));  // ties with 1.1 for second place
     EXPECT_EQ(one[1].later, (Unit{2, 1}));
@@ -104,16 +318,16 @@ TEST(DirectShare, RoundingDoesNotBreakTies) {
 
 TEST(DirectShare, SelectsTheLargestInOrderOfPlace) {
     const auto matches = best_matches(by_hand(), kQk, kQkvo);
-    EXPECT_TRUE(select(matches, 0).empty());
-    const auto two = select(matches, 2);  // 0.98995, then 0.8 twice: the first of them
+    EXPECT_TRUE(largest(matches, 0).empty());
+    const auto two = largest(matches, 2);  // 0.98995, then 0.8 twice: the first of them
     ASSERT_EQ(two.size(), 2U);
     EXPECT_EQ(two[0].later, (Unit{1, 0}));
     EXPECT_EQ(two[1].later, (Unit{2, 1}));
-    EXPECT_EQ(select(matches, 100).size(), 4U);
+    EXPECT_EQ(largest(matches, 100).size(), 4U);
 }
 
 TEST(DirectShare, ChainsEndAsTheOptionSays) {
-    const auto selected = select(best_matches(by_hand(), kQk, kQkvo), 3);  // 1.0<-0.1, 2.0<-1.1, 2.1<-1.0
+    const auto selected = largest(best_matches(by_hand(), kQk, kQkvo), 3);  // 1.0<-0.1, 2.0<-1.1, 2.1<-1.0
     EXPECT_EQ(resolve(selected, Chain::root),
               (std::vector<Replacement>{{{1, 0}, {0, 1}}, {{2, 0}, {1, 1}}, {{2, 1}, {0, 1}}}));
     EXPECT_EQ(resolve(selected, Chain::one_hop),
@@ -128,17 +342,6 @@ TEST(DirectShare, LongChainsEndAtTheStoredHead) {
         EXPECT_EQ(replacement.source, (Unit{0, 0}));
     EXPECT_EQ(resolve(selected, Chain::repo), (std::vector<Replacement>{{{4, 1}, {3, 0}}}));
 }
-
-Model apply(const Model& model, const std::vector<std::string>& settings, StepReport* report = nullptr) {
-    StepReport own;
-    const Recipe recipe = recipe_from_method("direct_share", settings);
-    Step step{recipe.steps[0].options, report != nullptr ? *report : own};
-    Model out = kDirectShare.apply(model, step);
-    validate(out);
-    return out;
-}
-
-uint64_t parameters(const Model& model) { return account(model).model.parameters; }
 
 // Of the model above a head has 3 x 2 x 4 = 24 parameters in Wq, Wk, Wv and 8 in Wo.
 TEST(DirectShare, SharesWeightsAndStoresThemOnce) {
@@ -187,16 +390,9 @@ TEST(DirectShare, RepoRestoresTheCopiedHead) {
 
 TEST(DirectShare, RatioZeroIsTheIdentity) {
     const Model model = by_hand();
-    for (const char* chain : {"chain=root", "chain=one-hop", "chain=repo"}) {
-        const Model same = apply(model, {"ratio=0", chain});
-        EXPECT_EQ(same.topology, model.topology);
-        ASSERT_EQ(same.tensors.size(), model.tensors.size());
-        for (const auto& [name, tensor] : model.tensors) {
-            EXPECT_EQ(same.tensor(name).shape, tensor.shape);
-            EXPECT_EQ(same.tensor(name).type, tensor.type);
-            EXPECT_EQ(bytes_of(same, name), bytes_of(model, name)) << name;
-        }
-    }
+    for (const char* setting : {"chain=root", "chain=one-hop", "chain=repo", "keep=latter", "match=separate",
+                                "match=random", "match=none"})
+        expect_identical(apply(model, {"ratio=0", setting}), model);
 }
 
 TEST(DirectShare, CountsAllLayersAndIsNotFooledByRounding) {
@@ -416,8 +612,8 @@ TEST(DirectShare, StacksOnItself) {
     // Two positions with the same weights: the second follows when the first is replaced.
     const std::vector<Replacement> tie = {{{4, 1}, {2, 0}}};
     std::vector<Requantised> none;
-    const Model tied = share(model, tie, kQkvo, none);
-    const Model moved = share(tied, {{{2, 0}, {1, 1}}}, kQkvo, none);
+    const Model tied = share_heads(model, tie, kQkvo, none);
+    const Model moved = share_heads(tied, {{{2, 0}, {1, 1}}}, kQkvo, none);
     expect_units(moved, model, {{{4, 1}, {1, 1}}, {{2, 0}, {1, 1}}}, kQkvo);
     EXPECT_EQ(parameters(model) - parameters(moved), 2 * unit);
 }
@@ -431,7 +627,7 @@ TEST(DirectShare, BiasesOfReplacedHeadsAreCopied) {
         model.topology.positions[p][Slot::attn_q_bias] = Dense{name};
     }
     std::vector<Requantised> none;
-    const Model shared = share(model, {{{2, 0}, {0, 1}}}, kQkvo, none);
+    const Model shared = share_heads(model, {{{2, 0}, {0, 1}}}, kQkvo, none);
     validate(shared);
     EXPECT_EQ(materialise(shared, shared.topology.at(2, Slot::attn_q_bias), Slot::attn_q_bias),
               (std::vector<float>{2, 3, 22, 23}));

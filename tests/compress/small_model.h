@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "compress/heads.h"
 #include "compress/methods/direct_share.h"
+#include "compress/recipe.h"
 #include "core/error.h"
 #include "model/accounting.h"
 #include "model/small_model.h"
@@ -21,12 +23,37 @@ inline std::vector<std::byte> bytes_of(const Model& model, const std::string& na
     return {bytes.bytes().begin(), bytes.bytes().end()};
 }
 
+// One step, its result checked.
+inline Model run_method(const std::string& method, const Model& model,
+                        const std::vector<std::string>& settings, StepReport* report = nullptr) {
+    StepReport own;
+    const Recipe recipe = recipe_from_method(method, settings);
+    Step step{recipe.steps[0].options, report != nullptr ? *report : own};
+    Model out = recipe.steps[0].method->apply(model, step);
+    validate(out);
+    return out;
+}
+
+inline uint64_t parameters(const Model& model) { return account(model).model.parameters; }
+
+// Everything as it was, bit for bit.
+inline void expect_identical(const Model& same, const Model& model) {
+    EXPECT_EQ(same.topology, model.topology);
+    ASSERT_EQ(same.tensors.size(), model.tensors.size());
+    for (const auto& [name, tensor] : model.tensors) {
+        EXPECT_EQ(same.tensor(name).shape, tensor.shape) << name;
+        EXPECT_EQ(same.tensor(name).type, tensor.type) << name;
+        EXPECT_EQ(bytes_of(same, name), bytes_of(model, name)) << name;
+    }
+}
+
 // The weights of one unit in a slot, as floats.
-inline std::vector<float> unit_weights(const Model& model, direct_share::Unit unit, Slot slot) {
-    const SlotShape shape = slot_shape(slot, model.config);
+inline std::vector<float> unit_weights(const Model& model, Unit unit, Slot slot) {
+    const SlotShape shape = slot_shape(slot, model.config, unit.position);
     const bool queries = slot == Slot::attn_q || slot == Slot::attn_o;
     const int64_t width = model.config.head_dim * (queries ? model.config.q_per_kv() : 1);
-    const std::vector<float> all = materialise(model, model.topology.at(unit.position, slot), slot);
+    const std::vector<float> all =
+        materialise(model, model.topology.at(unit.position, slot), slot, unit.position);
     std::vector<float> out;
     for (int64_t r = 0; r < shape.out; ++r) {
         for (int64_t c = 0; c < shape.in; ++c) {
@@ -38,12 +65,12 @@ inline std::vector<float> unit_weights(const Model& model, direct_share::Unit un
 }
 
 // Every unit of `shared` has in `slots` the weights that `source` (or itself) has in `original`, and all
-// other weights are the original's.
-inline void expect_units(const Model& shared, const Model& original,
-                         const std::map<direct_share::Unit, direct_share::Unit>& source,
-                         const std::vector<Slot>& slots) {
+// other weights, those of `unchecked` aside, are the original's.
+inline void expect_units(const Model& shared, const Model& original, const std::map<Unit, Unit>& source,
+                         const std::vector<Slot>& slots, const std::vector<Slot>& unchecked = {}) {
     for (size_t p = 0; p < original.topology.positions.size(); ++p) {
         for (const auto& [slot, expression] : original.topology.positions[p]) {
+            if (std::find(unchecked.begin(), unchecked.end(), slot) != unchecked.end()) continue;
             if (std::find(slots.begin(), slots.end(), slot) == slots.end()) {
                 EXPECT_EQ(materialise(shared, shared.topology.at(p, slot), slot),
                           materialise(original, expression, slot))
@@ -51,8 +78,8 @@ inline void expect_units(const Model& shared, const Model& original,
                 continue;
             }
             for (int64_t u = 0; u < original.config.n_head_kv; ++u) {
-                const direct_share::Unit unit{p, u};
-                const direct_share::Unit from = source.contains(unit) ? source.at(unit) : unit;
+                const Unit unit{p, u};
+                const Unit from = source.contains(unit) ? source.at(unit) : unit;
                 EXPECT_EQ(unit_weights(shared, unit, slot), unit_weights(original, from, slot))
                     << "position " << p << " unit " << u << " " << slot_name(slot);
             }
@@ -61,8 +88,6 @@ inline void expect_units(const Model& shared, const Model& original,
 }
 
 inline const std::vector<Slot> kQk = {Slot::attn_q, Slot::attn_k};
-inline const std::vector<Slot> kQkv = {Slot::attn_q, Slot::attn_k, Slot::attn_v};
-inline const std::vector<Slot> kQkvo = {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o};
 
 // The Error that `body` throws; fails the test when it throws none.
 template <typename Body>

@@ -24,7 +24,7 @@ class Fixture {
 public:
     Fixture(const Shape& shape, ggml_type type)
         : shape_(shape),
-          attention_(shape.heads, shape.kv_heads, shape.head_dim, shape.rules(), kRows, shape.threads) {
+          attention_(shape.heads, shape.head_dim, shape.rules(), kRows, shape.threads) {
         context_.reset(ggml_init({size_t{64} << 20, nullptr, false}));
         queries_ =
             ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, shape.heads * shape.head_dim, shape.tokens);

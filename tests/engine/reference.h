@@ -142,21 +142,27 @@ public:
 
     Output run() const {
         Matrix x = embeddings();
-        for (size_t p = 0; p < model_.topology.positions.size(); ++p)
-            x = layer(model_.topology.positions[p], p, x);
+        for (size_t p = 0; p < model_.topology.positions.size(); ++p) x = layer(p, x);
+        x = norm(kModelPosition, Slot::output_norm, x);
         const Slots& globals = model_.topology.globals;
-        x = norm(globals, Slot::output_norm, x);
         Output out{x, {}, {}};
         if (globals.contains(Slot::output)) out.logits = logits(x);
         if (globals.contains(Slot::pooler))
-            out.pooled = activated(Activation::tanh, linear(globals, Slot::pooler, {x.front()})).front();
+            out.pooled =
+                activated(Activation::tanh, linear(kModelPosition, Slot::pooler, {x.front()})).front();
         return out;
     }
 
 private:
-    Matrix weight(const Slots& slots, Slot slot) const {
-        const SlotShape shape = slot_shape(slot, config_);
-        const auto values = materialise(model_, slots.at(slot), slot);
+    const Slots& slots(size_t p) const {
+        return p == kModelPosition ? model_.topology.globals : model_.topology.positions[p];
+    }
+
+    bool has(size_t p, Slot slot) const { return slots(p).contains(slot); }
+
+    Matrix weight(size_t p, Slot slot) const {
+        const SlotShape shape = slot_shape(slot, config_, p);
+        const auto values = materialise(model_, slots(p).at(slot), slot, p);
         Matrix rows;
         for (int64_t r = 0; r < shape.out; ++r)
             rows.emplace_back(values.begin() + r * shape.in, values.begin() + (r + 1) * shape.in);
@@ -164,13 +170,13 @@ private:
     }
 
     // Empty when there is none.
-    Vector vector(const Slots& slots, std::optional<Slot> slot) const {
-        return slot && slots.contains(*slot) ? weight(slots, *slot).front() : Vector();
+    Vector vector(size_t p, std::optional<Slot> slot) const {
+        return slot && has(p, *slot) ? weight(p, *slot).front() : Vector();
     }
 
-    Matrix linear(const Slots& slots, Slot slot, const Matrix& x) const {
-        const Matrix rows = weight(slots, slot);
-        const Vector bias = vector(slots, bias_of(slot));
+    Matrix linear(size_t p, Slot slot, const Matrix& x) const {
+        const Matrix rows = weight(p, slot);
+        const Vector bias = vector(p, bias_of(slot));
         Matrix out;
         for (const Vector& token : x) {
             Vector& y = out.emplace_back();
@@ -181,9 +187,9 @@ private:
     }
 
     // Each group of as many features as the weight has is normalised by itself. Nothing without the slot.
-    Matrix norm(const Slots& slots, Slot slot, Matrix x) const {
-        if (!slots.contains(slot)) return x;
-        const Vector weight = vector(slots, slot), bias = vector(slots, bias_of(slot));
+    Matrix norm(size_t p, Slot slot, Matrix x) const {
+        if (!has(p, slot)) return x;
+        const Vector weight = vector(p, slot), bias = vector(p, bias_of(slot));
         const auto width = static_cast<ptrdiff_t>(weight.size());
         for (Vector& token : x) {
             for (auto group = token.begin(); group != token.end(); group += width) {
@@ -203,16 +209,15 @@ private:
     }
 
     Matrix embeddings() const {
-        const Slots& globals = model_.topology.globals;
         Matrix x;
-        const Matrix table = weight(globals, Slot::token_embd);
+        const Matrix table = weight(kModelPosition, Slot::token_embd);
         for (const int32_t token : input_.tokens) {
             x.push_back(table[static_cast<size_t>(token)]);
             for (double& value : x.back()) value *= config_.embedding_scale;
         }
         const auto add = [&](Slot slot, const std::vector<int32_t>& rows) {
-            if (!globals.contains(slot)) return;
-            const Matrix added = weight(globals, slot);
+            if (!has(kModelPosition, slot)) return;
+            const Matrix added = weight(kModelPosition, slot);
             for (size_t t = 0; t < x.size(); ++t) {
                 const size_t row = rows.empty() ? 0 : static_cast<size_t>(rows[t]);
                 for (size_t i = 0; i < x[t].size(); ++i) x[t][i] += added[row][i];
@@ -220,66 +225,83 @@ private:
         };
         add(Slot::token_types, input_.token_types);
         add(Slot::position_embd, positions_);
-        return norm(globals, Slot::embd_norm, x);
+        return norm(kModelPosition, Slot::embd_norm, x);
     }
 
-    Matrix layer(const Slots& slots, size_t p, const Matrix& x) const {
-        const Matrix normed = norm(slots, Slot::attn_norm, x);
-        const Matrix attended = norm(slots, Slot::attn_post_norm, attention(slots, p, normed));
+    // A module that the position lacks adds nothing.
+    Matrix layer(size_t p, const Matrix& x) const {
+        const bool attends = config_.n_head_kv_of(p) > 0, feeds = config_.n_ff_of(p) > 0;
+        const Matrix normed = norm(p, Slot::attn_norm, x);
+        Matrix between = x;
+        if (attends) between = sum(between, norm(p, Slot::attn_post_norm, attention(p, normed)));
         if (config_.parallel_residual) {
             // One norm may serve both modules.
-            const Matrix input = slots.contains(Slot::ffn_norm) ? norm(slots, Slot::ffn_norm, x) : normed;
-            return sum(sum(x, attended), feed_forward(slots, input));
+            const Matrix input = has(p, Slot::ffn_norm) ? norm(p, Slot::ffn_norm, x) : normed;
+            return feeds ? sum(between, feed_forward(p, input)) : between;
         }
-        const Matrix between = norm(slots, Slot::attn_output_norm, sum(x, attended));
-        const Matrix fed = feed_forward(slots, norm(slots, Slot::ffn_norm, between));
-        return norm(slots, Slot::ffn_output_norm, sum(between, fed));
+        between = norm(p, Slot::attn_output_norm, between);
+        if (feeds) between = sum(between, feed_forward(p, norm(p, Slot::ffn_norm, between)));
+        return norm(p, Slot::ffn_output_norm, between);
     }
 
-    Matrix feed_forward(const Slots& slots, const Matrix& x) const {
-        Matrix inner = linear(slots, Slot::ffn_up, x);
-        if (slots.contains(Slot::ffn_gate)) {
-            const Matrix gate = activated(config_.activation, linear(slots, Slot::ffn_gate, x));
+    Matrix feed_forward(size_t p, const Matrix& x) const {
+        Matrix inner = linear(p, Slot::ffn_up, x);
+        if (has(p, Slot::ffn_gate)) {
+            const Matrix gate = activated(config_.activation, linear(p, Slot::ffn_gate, x));
             for (size_t t = 0; t < inner.size(); ++t) {
                 for (size_t i = 0; i < inner[t].size(); ++i) inner[t][i] *= gate[t][i];
             }
         } else {
             inner = activated(config_.activation, inner);
         }
-        return norm(slots, Slot::ffn_post_norm, linear(slots, Slot::ffn_down, inner));
+        return norm(p, Slot::ffn_post_norm, linear(p, Slot::ffn_down, inner));
     }
 
     void rotate_heads(size_t p, Matrix& x) const {
         const bool local = config_.local_rope && config_.window(p) > 0;
         const Rope& rope = local ? *config_.local_rope : config_.rope;
-        const Vector factors = local ? Vector() : vector(model_.topology.globals, Slot::rope_freqs);
+        const Vector factors = local ? Vector() : vector(kModelPosition, Slot::rope_freqs);
         for (size_t t = 0; t < x.size() && rope.dims > 0; ++t) {
             for (size_t at = 0; at < x[t].size(); at += static_cast<size_t>(config_.head_dim))
                 rotate(&x[t][at], rope, positions_[t], static_cast<int64_t>(x.size()), factors);
         }
     }
 
+    // Keys count from the first row of the prefix, which every token sees.
     bool sees(size_t p, size_t query, size_t key) const {
+        const auto prefix = static_cast<size_t>(config_.n_prefix);
+        if (key < prefix) return true;
+        key -= prefix;
         if (!input_.mask.empty() && input_.mask[key] == 0) return false;
         const auto window = static_cast<size_t>(config_.window(p));
         if ((config_.causal || window > 0) && key > query) return false;
         return window == 0 || query < key + window;
     }
 
-    Matrix attention(const Slots& slots, size_t p, const Matrix& x) const {
-        Matrix q = norm(slots, Slot::attn_q_norm, linear(slots, Slot::attn_q, x));
-        Matrix k = norm(slots, Slot::attn_k_norm, linear(slots, Slot::attn_k, x));
-        const Matrix v = linear(slots, Slot::attn_v, x);
+    // The prefix's rows, as they are, before those of the tokens.
+    Matrix behind_prefix(size_t p, Slot slot, const Matrix& x) const {
+        if (config_.n_prefix == 0) return x;
+        Matrix rows = weight(p, slot);
+        rows.insert(rows.end(), x.begin(), x.end());
+        return rows;
+    }
+
+    Matrix attention(size_t p, const Matrix& x) const {
+        Matrix q = norm(p, Slot::attn_q_norm, linear(p, Slot::attn_q, x));
+        Matrix k = norm(p, Slot::attn_k_norm, linear(p, Slot::attn_k, x));
         rotate_heads(p, q);
         rotate_heads(p, k);
+        k = behind_prefix(p, Slot::attn_prefix_k, k);
+        const Matrix v = behind_prefix(p, Slot::attn_prefix_v, linear(p, Slot::attn_v, x));
+        const int64_t heads = config_.n_head / config_.n_head_kv * config_.n_head_kv_of(p);
         Matrix out(x.size());
         for (size_t i = 0; i < x.size(); ++i) {
-            for (int64_t h = 0; h < config_.n_head; ++h) {
+            for (int64_t h = 0; h < heads; ++h) {
                 const Vector head = attend(p, i, h, q, k, v);
                 out[i].insert(out[i].end(), head.begin(), head.end());
             }
         }
-        return linear(slots, Slot::attn_o, out);
+        return linear(p, Slot::attn_o, out);
     }
 
     // One head of one query: the weighted sum of the values it sees; 0 when it sees none.
@@ -312,13 +334,12 @@ private:
     }
 
     Matrix logits(Matrix x) const {
-        const Slots& globals = model_.topology.globals;
-        if (globals.contains(Slot::head_dense)) {
-            x = activated(config_.activation, linear(globals, Slot::head_dense, x));
-            x = norm(globals, Slot::head_norm, x);
+        if (has(kModelPosition, Slot::head_dense)) {
+            x = activated(config_.activation, linear(kModelPosition, Slot::head_dense, x));
+            x = norm(kModelPosition, Slot::head_norm, x);
         }
-        Matrix out = linear(globals, Slot::output, x);
-        const Matrix rows = weight(globals, Slot::output);
+        Matrix out = linear(kModelPosition, Slot::output, x);
+        const Matrix rows = weight(kModelPosition, Slot::output);
         for (Vector& token : out) {
             for (size_t r = 0; r < token.size(); ++r) {
                 if (config_.norm_head) token[r] /= std::sqrt(dot(rows[r], rows[r]));

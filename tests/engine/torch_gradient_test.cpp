@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "engine/expression_models.h"
 #include "engine/synthetic_models.h"
 #include "engine/torch/model.h"
 
@@ -65,18 +66,40 @@ std::vector<at::Tensor> directions_in(const at::Tensor& leaf) {
     return directions;
 }
 
-TEST(TorchGradients, AreFiniteDifferences) {
-    for (const auto& [name, model, input] : synthetic_models()) {
-        const TorchModel torch(model, true, at::kDouble);
-        loss_of(torch, input).backward();
-        for (const auto& [tensor, leaf] : torch.parameters()) {
-            ASSERT_TRUE(leaf.grad().defined()) << name << " " << tensor;
-            for (const at::Tensor& direction : directions_in(leaf)) {
-                const double expected = slope(torch, input, leaf, direction);
-                const double difference = std::abs((leaf.grad() * direction).sum().item<double>() - expected);
-                EXPECT_LE(difference, 1e-6 * (1 + std::abs(expected))) << name << " " << tensor;
-            }
+void expect_finite_differences(const std::string& name, const TorchModel& torch,
+                               const reference::Input& input) {
+    loss_of(torch, input).backward();
+    for (const auto& [tensor, leaf] : torch.parameters()) {
+        ASSERT_TRUE(leaf.grad().defined()) << name << " " << tensor;
+        for (const at::Tensor& direction : directions_in(leaf)) {
+            const double expected = slope(torch, input, leaf, direction);
+            const double difference = std::abs((leaf.grad() * direction).sum().item<double>() - expected);
+            EXPECT_LE(difference, 1e-6 * (1 + std::abs(expected))) << name << " " << tensor;
         }
+    }
+}
+
+TEST(TorchGradients, AreFiniteDifferences) {
+    for (const auto& [name, model, input] : synthetic_models())
+        expect_finite_differences(name, TorchModel(model, true, at::kDouble), input);
+}
+
+constexpr ExpressionShape kSmall{
+    .layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 4, .embd = 16, .ff = 12, .vocab = 40};
+
+// Of every factor, small ones and prefix rows included; both ways of execution.
+TEST(TorchGradients, OfFactorsAreFiniteDifferences) {
+    const reference::Input input{{3, 16, 0, 7, 39}, {}, {}};
+    int models = 0;
+    for (const auto& [name, build] : expressions::cases()) {
+        const bool even = ++models % 2 == 0;
+        ExpressionBuilder builder(even ? "llama" : "gptneox", static_cast<uint32_t>(models), kSmall);
+        build(builder);
+        expect_finite_differences(
+            name,
+            TorchModel(builder.finish(), true, at::kDouble,
+                       even ? FactoredExecution::factored : FactoredExecution::reconstructed),
+            input);
     }
 }
 
@@ -137,6 +160,68 @@ TEST(TorchGradients, OfASharedTensorIsTheSumOverItsUses) {
         }
     }
     EXPECT_GE(shared_models, 3);
+}
+
+// Calls `visit` with every name of a stored tensor in an expression.
+template <typename Visit>
+void for_each_name(Dense& e, Visit&& visit) {
+    visit(e.tensor);
+}
+template <typename Visit>
+void for_each_name(Heads& e, Visit&& visit) {
+    for (HeadRun& run : e.runs) visit(run.tensor);
+}
+template <typename Visit>
+void for_each_name(LowRank& e, Visit&& visit) {
+    for (std::string* name : {&e.u, &e.v, &e.scale})
+        if (!name->empty()) visit(*name);
+}
+template <typename Visit>
+void for_each_name(Tucker& e, Visit&& visit) {
+    for (std::string* name : {&e.core, &e.model, &e.head, &e.roles}) visit(*name);
+}
+template <typename Visit>
+void for_each_name(Plus& e, Visit&& visit) {
+    std::visit([&](auto& base) { for_each_name(base, visit); }, e.base);
+    for_each_name(e.term, visit);
+}
+
+// The same function with a copy of the tensor for every use of it: "name@number".
+Model with_copies(const Model& model) {
+    Model out = model;
+    out.tensors.clear();
+    int copies = 0;
+    const auto copy = [&](std::string& name) {
+        const std::string own = name + "@" + std::to_string(++copies);
+        out.tensors[own] = model.tensor(name);
+        name = own;
+    };
+    const auto all = [&](Slots& slots) {
+        for (auto& [slot, expression] : slots)
+            std::visit([&](auto& e) { for_each_name(e, copy); }, expression);
+    };
+    for (Slots& slots : out.topology.positions) all(slots);
+    all(out.topology.globals);
+    return out;
+}
+
+TEST(TorchGradients, OfASharedFactorIsTheSumOverItsUses) {
+    for (uint32_t seed = 1; seed <= 24; ++seed) {
+        const Model model = random_expression_model(seed, {.sizes = true, .prefix = true}, kSmall);
+        const reference::Input input{{3, 16, 0, 7, 39}, {}, {}};
+        const Gradients shared = gradients_of(model, input);
+        Gradients sums;
+        for (const auto& [name, gradient] : gradients_of(with_copies(model), input)) {
+            at::Tensor& sum = sums[name.substr(0, name.find('@'))];
+            sum = sum.defined() ? sum + gradient : gradient;
+        }
+        ASSERT_EQ(shared.size(), sums.size());
+        for (const auto& [name, gradient] : shared) {
+            const double scale = 1 + gradient.abs().max().item<double>();
+            EXPECT_LE((gradient - sums.at(name)).abs().max().item<double>(), 1e-10 * scale)
+                << "seed " << seed << " " << name;
+        }
+    }
 }
 
 TEST(TorchGradients, OnlyOfTrainableModels) {

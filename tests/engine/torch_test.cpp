@@ -1,9 +1,12 @@
 // The torch engine against the definition in reference.h and against the ggml engine.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"
 #include "engine/compare.h"
+#include "engine/expression_models.h"
 #include "engine/synthetic_models.h"
+#include "engine/torch/factors.h"
 #include "engine/torch/model.h"
 
 namespace refold {
@@ -48,6 +51,80 @@ TEST(TorchModel, IsTheReference) {
                 << name;
             EXPECT_LE(largest_double_difference(numbers(out.pooled), expected.pooled), tolerance) << name;
         }
+    }
+}
+
+TEST(TorchModel, OfExpressionsIsTheReference) {
+    for (const auto& [name, model, input] : expression_models()) {
+        const auto expected = numbers(reference::run(model, input).logits);
+        for (const auto factored :
+             {FactoredExecution::automatic, FactoredExecution::factored, FactoredExecution::reconstructed}) {
+            // The reference has its weights in float32.
+            for (const auto& [type, tolerance] :
+                 {std::pair(at::kDouble, 3e-5), std::pair(at::kFloat, 1e-4)}) {
+                const TorchModel torch(model, false, type, factored);
+                EXPECT_LE(largest_double_difference(numbers(torch.forward(input.tokens).logits), expected),
+                          tolerance)
+                    << name << ", execution " << static_cast<int>(factored);
+            }
+        }
+    }
+}
+
+TEST(TorchModel, OfExpressionsIsTheMaterialisedModel) {
+    for (uint32_t seed = 1; seed <= 40; ++seed) {
+        const Model model = random_expression_model(seed);
+        const auto tokens = random_tokens(11, model.config.n_vocab, seed);
+        const auto expected = numbers(TorchModel(without_sharing(model), false).forward(tokens).logits);
+        EXPECT_LE(
+            largest_double_difference(numbers(TorchModel(model, false).forward(tokens).logits), expected),
+            1e-4)
+            << "seed " << seed;
+    }
+}
+
+TEST(TorchEngine, DecodesExpressionsInStepsOfAnySize) {
+    for (const auto& [name, model, input] : expression_models()) {
+        const auto expected = reference::flat(reference::run(model, input).logits);
+        for (const int64_t chunk : {1, 4}) {
+            EXPECT_LE(largest_difference(all_logits(model, input.tokens, torch_options(chunk)), expected),
+                      1e-4)
+                << name << " chunk " << chunk;
+        }
+    }
+}
+
+TEST(TorchEngine, CachesWhatPositionsHave) {
+    ExpressionBuilder builder("llama");
+    builder.prune_heads(1, 1);
+    builder.prune_heads(2, 0);
+    Engine engine(builder.finish(), torch_options());
+    engine.evaluate(std::vector<int32_t>{1, 2, 3});
+    // 2 + 1 + 0 + 2 heads of 16 keys and values, of the first 64 tokens: the context.
+    EXPECT_EQ(engine.memory().kv_bytes, uint64_t{5 * 16 * 2 * 64 * sizeof(float)});
+}
+
+// Operations by hand, for a 6 x 10 matrix.
+TEST(TorchFactors, CostsOfExecution) {
+    const auto ones = [](std::vector<int64_t> shape) { return at::ones(shape); };
+    const LowRankFactors low_rank{ones({6, 2}), ones({2, 10}), {}, false};
+    EXPECT_EQ(low_rank.factored_cost(3), 3 * 2 * (6 + 10));
+    EXPECT_EQ(low_rank.reconstructed_cost(3), 6 * 10 * 2 + 3 * 6 * 10);
+    // 2 heads of 3 rows, R1 = 4, R2 = 2
+    const TuckerFactors tucker{ones({2, 2, 4}), ones({4, 10}), ones({2, 3}), false};
+    EXPECT_EQ(tucker.factored_cost(3), 3 * (10 * 4 + 2 * 2 * 4 + 6 * 2));
+    EXPECT_EQ(tucker.reconstructed_cost(3), 2 * (2 * 4 * 10 + 3 * 2 * 10) + 3 * 6 * 10);
+}
+
+TEST(TorchFactors, ProductsAreThoseOfTheMatrices) {
+    const auto random = [](std::vector<int64_t> shape) { return at::randn(shape, at::kDouble); };
+    for (const bool transposed : {false, true}) {
+        const LowRankFactors low_rank{random({6, 2}), random({2, 10}), random({2}), transposed};
+        const at::Tensor x = random({5, transposed ? 6 : 10});
+        EXPECT_TRUE(at::allclose(low_rank.product(x), at::matmul(x, low_rank.matrix().t())));
+        const TuckerFactors tucker{random({2, 2, 4}), random({4, 10}), random({2, 3}), transposed};
+        const at::Tensor product = tucker.product(transposed ? x : tucker.projection(x));
+        EXPECT_TRUE(at::allclose(product, at::matmul(x, tucker.matrix().t())));
     }
 }
 
@@ -136,6 +213,12 @@ TEST(TorchEngine, StoresEveryTensorOnce) {
     for (const auto& [name, tensor] : model.tensors) elements += tensor.elements();
     EXPECT_EQ(Engine(model, torch_options()).memory().weight_bytes, static_cast<uint64_t>(elements) * 4);
     EXPECT_EQ(TorchModel(model, true).parameters().size(), model.tensors.size());
+    for (const auto& [name, shared, input] : expression_models()) {
+        const TorchModel torch(shared, true);
+        ASSERT_EQ(torch.parameters().size(), shared.tensors.size()) << name;
+        for (const auto& [tensor, leaf] : torch.parameters())
+            EXPECT_EQ(leaf.numel(), shared.tensors.at(tensor).elements()) << name << " " << tensor;
+    }
 }
 
 TEST(TorchEngine, GrowsItsCacheUpToTheContext) {

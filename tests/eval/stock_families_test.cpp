@@ -9,6 +9,9 @@
 #include "core/temp_folder.h"
 #include "engine/compare.h"
 #include "eval/stock.h"
+#include "model/export/lora.h"
+#include "model/export/nanbeige.h"
+#include "model/low_rank_model.h"
 #include "text/llama_log.h"
 
 namespace refold {
@@ -96,6 +99,90 @@ TEST(StockFamilies, EncodersGiveTheSameHiddenStates) {
                                      stock_hidden(folder / "stock.gguf", tokens)),
                   0.05)
             << name;
+    }
+}
+
+const std::string kHf = std::string(REFOLD_FIXTURES) + "/hf/";
+const StockOptions kStockF32{.threads = 2, .context = 128, .kv_f32 = true, .flash_attention = false};
+
+// A looped block as architecture "nanbeige", with Llama 3's frequency factors and with an untied output.
+TEST(StockLoops, LogitsAreEqual) {
+    for (const std::string& path : {kHf + "llama_gqa", std::string(REFOLD_FIXTURES) + "/llama/model.gguf"}) {
+        for (const size_t loops : {2, 4}) {
+            const Model model = looped(load_model(path), loops);
+            const LoopedStock exported = looped_stock(model);
+            ASSERT_TRUE(exported.stock) << exported.reason;
+            const TempFolder folder;
+            save_model(exported.stock->model, folder / "looped.gguf", false);
+            save_model(for_stock(model).model, folder / "expanded.gguf", false);
+            EXPECT_LT(std::filesystem::file_size(folder / "looped.gguf"),
+                      std::filesystem::file_size(folder / "expanded.gguf"));
+            const auto tokens = random_tokens(96, model.config.n_vocab, 5);
+            const auto ours = all_logits(model, tokens, {.threads = 2, .f32 = true});
+            StockLlama stock(folder / "looped.gguf", kStockF32);
+            EXPECT_LE(largest_difference(ours, stock.evaluate_all(tokens)), 1e-3) << path << loops;
+            // Token by token: every round has keys and values of its own.
+            stock.clear();
+            std::span<const float> last;
+            for (size_t t = 0; t < 12; ++t) last = stock.evaluate({&tokens[t], 1});
+            EXPECT_LE(largest_difference(std::span(ours).subspan(11 * last.size(), last.size()), last), 1e-3);
+        }
+    }
+}
+
+// Logits [tokens, n_vocab] of a model with an adapter in libllama.
+std::vector<float> adapted_logits(const std::string& base, const std::string& adapter,
+                                  std::vector<int32_t> tokens) {
+    llama_model_params model_params = llama_model_default_params();
+    model_params.use_extra_bufts = false;
+    llama_model* model = llama_model_load_from_file(base.c_str(), model_params);
+    if (model == nullptr) throw std::runtime_error("libllama cannot load " + base);
+    llama_adapter_lora* lora = llama_adapter_lora_init(model, adapter.c_str());
+    std::vector<float> out;
+    if (lora != nullptr) {
+        llama_context_params params = llama_context_default_params();
+        params.n_ctx = params.n_batch = params.n_ubatch = 128;
+        params.type_k = params.type_v = GGML_TYPE_F32;
+        params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+        llama_context* context = llama_init_from_model(model, params);
+        float scale = 1;
+        EXPECT_EQ(llama_set_adapters_lora(context, &lora, 1, &scale), 0);
+        std::vector<int8_t> wanted(tokens.size(), 1);
+        llama_batch batch{};
+        batch.n_tokens = static_cast<int32_t>(tokens.size());
+        batch.token = tokens.data();
+        batch.logits = wanted.data();
+        const auto width = static_cast<size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
+        if (llama_decode(context, batch) == 0) {
+            const float* logits = llama_get_logits(context);
+            out.assign(logits, logits + width * tokens.size());
+        }
+        llama_free(context);
+    }
+    llama_model_free(model);
+    return out;
+}
+
+TEST(StockLora, AdapterOnTheBaseComputesTheRelaxedModel) {
+    for (const bool one_rank : {true, false}) {
+        Model model = looped(load_model(kHf + "llama_gqa"), 2);
+        for (size_t p = 0; p < model.topology.positions.size(); ++p) {
+            for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o, Slot::ffn_gate,
+                                    Slot::ffn_up, Slot::ffn_down})
+                add_lora(model, p, slot, one_rank || slot != Slot::attn_k ? 4 : 2, 0.1F);
+        }
+        const TempFolder folder;
+        const Model base = without_lora(model);
+        save_model(for_stock(base).model, folder / "base.gguf", false);
+        save_lora_gguf(model, folder / "adapter.gguf", false);
+        init_llama();
+        const auto tokens = random_tokens(60, model.config.n_vocab, 8);
+        const EngineOptions options{.threads = 2, .f32 = true};
+        const auto ours = all_logits(without_sharing(model), tokens, options);
+        EXPECT_GT(largest_difference(ours, all_logits(base, tokens, options)), 0.1);
+        EXPECT_LE(
+            largest_difference(ours, adapted_logits(folder / "base.gguf", folder / "adapter.gguf", tokens)),
+            1e-3);
     }
 }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "engine/expression_models.h"
 #include "report/bar_chart.h"
 #include "report/markup.h"
 
@@ -176,6 +177,76 @@ TEST(TopologyPicture, IsWellFormedAndTellsDetails) {
     EXPECT_NE(svg.find("layer 0, attn.k, head 0: own weights, also used in 1 later place"),
               std::string::npos);
     EXPECT_EQ(svg.find("<model>"), std::string::npos);
+}
+
+TEST(TopologyPicture, ShowsEveryExpression) {
+    for (const auto& family : kExpressionFamilies) {
+        for (const auto& [name, build] : expressions::cases()) {
+            ExpressionBuilder builder(family);
+            build(builder);
+            const std::string svg = topology_svg(builder.finish());
+            EXPECT_EQ(markup_error(svg), "") << family << " " << name;
+            EXPECT_EQ(svg.find("nan"), std::string::npos) << family << " " << name;
+        }
+    }
+}
+
+TEST(TopologyPicture, TellsFactorsFromStoredMatrices) {
+    ExpressionBuilder b("llama");
+    EXPECT_EQ(topology_svg(b.finish()).find("in factors"), std::string::npos);
+    b.at(1, Slot::ffn_down) = b.low_rank(1, Slot::ffn_down, 7);
+    b.attention_tucker(2, {7, 5, 3});
+    b.at(3, Slot::ffn_up) = b.plus(3, Slot::ffn_up, Dense{"blk.0.ffn_up.weight"}, 6);
+    b.at(3, Slot::ffn_down) = b.at(1, Slot::ffn_down);
+    const Model model = b.finish();
+    const TopologyMap map = topology_map(model);
+    const size_t q = slot_index(map, Slot::attn_q), k = slot_index(map, Slot::attn_k),
+                 up = slot_index(map, Slot::ffn_up), down = slot_index(map, Slot::ffn_down);
+    EXPECT_TRUE(map.factors[2][q].instead);
+    EXPECT_EQ(map.factors[2][q].text, "Tucker 7 x 5 x 3");
+    EXPECT_EQ(map.rows[2][k].size(), 2U);  // as many cells as the slot has heads, not the core
+    EXPECT_FALSE(map.borrowed(2, k, 1));
+    EXPECT_FALSE(map.factors[3][up].instead);
+    EXPECT_EQ(map.factors[3][up].text, "LoRA 6");
+    EXPECT_TRUE(map.borrowed(3, up, 0));
+    EXPECT_TRUE(map.borrowed(3, down, 0));
+    const std::string summary = topology_summary(map);
+    EXPECT_NE(summary.find("ffn.down: 2 of 4 in factors"), std::string::npos) << summary;
+    EXPECT_NE(summary.find("attn.q, attn.k, attn.v, attn.o: each 1 of 4 in factors"), std::string::npos)
+        << summary;
+    EXPECT_NE(summary.find("ffn.up: 1 of 4 with LoRA"), std::string::npos) << summary;
+    const std::string svg = topology_svg(map, "x");
+    for (const char* part :
+         {"in factors", "with a LoRA of its own",
+          "layer 1, ffn.down: own weights, also used "
+          "in 1 later place, low rank 7",
+          "layer 3, ffn.down: weights of layer 1, low rank 7", "layer 3, ffn.up: weights of layer 0, LoRA 6",
+          "layer 2, attn.q: own weights, used here only, Tucker 7 x 5 x 3"}) {
+        EXPECT_NE(svg.find(part), std::string::npos) << part;
+    }
+}
+
+TEST(TopologyPicture, PrunedPositionsHaveFewerCells) {
+    ExpressionBuilder b("llama");
+    b.prune_heads(1, 1);
+    b.prune_heads(2, 0);
+    b.prune_ffn(3, 0);
+    const TopologyMap map = topology_map(b.finish());
+    const size_t q = slot_index(map, Slot::attn_q), down = slot_index(map, Slot::ffn_down);
+    EXPECT_EQ(map.rows[0][q].size(), 4U);
+    EXPECT_EQ(map.rows[1][q].size(), 2U);
+    EXPECT_EQ(map.rows[2][q].size(), 0U);
+    EXPECT_EQ(map.rows[3][down].size(), 0U);
+    EXPECT_EQ(topology_summary(map), "4 positions, no sharing");
+}
+
+TEST(TopologyPicture, LoopsAreCounted) {
+    ExpressionBuilder b("llama");
+    b.loop(2);
+    const std::string summary = topology_summary(topology_map(b.finish()));
+    EXPECT_NE(summary.find("4 positions in 2 loops; attn.q, attn.o: each 8 of 16 heads borrowed (50.0 %)"),
+              std::string::npos)
+        << summary;
 }
 
 TEST(ReportJson, HoldsTheNumbers) {

@@ -216,11 +216,9 @@ static std::vector<float> alibi_slopes(int64_t n_head, float max_bias) {
     return slopes;
 }
 
-DecodeAttention::DecodeAttention(int64_t n_head, int64_t n_head_kv, int64_t head_dim, AttentionRules rules,
-                                 int64_t max_cached, int threads)
-    : n_head_(n_head),
-      n_head_kv_(n_head_kv),
-      head_dim_(head_dim),
+DecodeAttention::DecodeAttention(int64_t n_head, int64_t head_dim, AttentionRules rules, int64_t max_cached,
+                                 int threads)
+    : head_dim_(head_dim),
       rules_(rules),
       slopes_(alibi_slopes(n_head, rules.max_alibi)),
       partial_(static_cast<size_t>(threads * kMaxTokens * n_head * (2 + head_dim))),
@@ -230,8 +228,8 @@ ggml_tensor* DecodeAttention::node(ggml_context* context, ggml_tensor* queries, 
                                    ggml_tensor* positions, float scale, int64_t window) {
     Node& node = nodes_.try_emplace({scale, window}, Node{this, scale, window}).first->second;
     ggml_tensor* arguments[] = {queries, cache, positions};
-    return ggml_custom_4d(context, GGML_TYPE_F32, n_head_ * head_dim_, queries->ne[1], 1, 1, arguments, 3,
-                          compute, GGML_N_TASKS_MAX, &node);
+    return ggml_custom_4d(context, GGML_TYPE_F32, queries->ne[0], queries->ne[1], 1, 1, arguments, 3, compute,
+                          GGML_N_TASKS_MAX, &node);
 }
 
 void DecodeAttention::compute(ggml_tensor* dst, int thread, int threads, void* node) {
@@ -257,17 +255,18 @@ void DecodeAttention::attend(ggml_tensor* dst, const Node& node, int thread, int
     const ggml_tensor* queries = dst->src[0];
     const ggml_tensor* cache = dst->src[1];
     const auto* positions = static_cast<const int32_t*>(dst->src[2]->data);
-    const int64_t tokens = dst->ne[1], group = n_head_ / n_head_kv_, stride = 2 + head_dim_;
+    const int64_t n_head = dst->ne[0] / head_dim_, n_head_kv = cache->ne[2] / 2;
+    const int64_t tokens = dst->ne[1], group = n_head / n_head_kv, stride = 2 + head_dim_;
     const bool half = cache->type == GGML_TYPE_F16;
     // Whole heads per thread where they divide evenly, else every head's rows are cut into one chunk per
     // thread.
     const int64_t seen = window > 0 ? std::min<int64_t>(window, positions[0]) : positions[0];
-    const bool split = (tokens * n_head_kv_) % threads != 0 && seen >= kMinChunk * threads;
+    const bool split = (tokens * n_head_kv) % threads != 0 && seen >= kMinChunk * threads;
     const int64_t chunks = split ? threads : 1;
-    const int64_t units = tokens * n_head_kv_ * chunks;
+    const int64_t units = tokens * n_head_kv * chunks;
     for (int64_t unit = thread; unit < units; unit += threads) {
-        const int64_t chunk = unit % chunks, head = unit / chunks % n_head_kv_,
-                      token = unit / chunks / n_head_kv_;
+        const int64_t chunk = unit % chunks, head = unit / chunks % n_head_kv,
+                      token = unit / chunks / n_head_kv;
         const int64_t end = positions[token] + 1, begin = window > 0 ? std::max<int64_t>(0, end - window) : 0;
         const int64_t first = begin + (end - begin) * chunk / chunks,
                       last = begin + (end - begin) * (chunk + 1) / chunks;
@@ -279,9 +278,9 @@ void DecodeAttention::attend(ggml_tensor* dst, const Node& node, int thread, int
         };
         const auto* q = reinterpret_cast<const float*>(static_cast<const char*>(queries->data) +
                                                        static_cast<size_t>(token) * queries->nb[1]);
-        float* out = partial_.data() + ((chunk * tokens + token) * n_head_ + head * group) * stride;
+        float* out = partial_.data() + ((chunk * tokens + token) * n_head + head * group) * stride;
         float* scores = scores_[static_cast<size_t>(thread)].data();
-        const CachedRows keys = rows(head), values = rows(n_head_kv_ + head);
+        const CachedRows keys = rows(head), values = rows(n_head_kv + head);
         const ScoreRules rules{node.scale, rules_.softcap,
                                slopes_.empty() ? nullptr : slopes_.data() + head * group,
                                positions[token] - first};
@@ -294,11 +293,11 @@ void DecodeAttention::attend(ggml_tensor* dst, const Node& node, int thread, int
         }
     }
     wait(threads);
-    merge(dst, chunks, thread, threads);
+    merge(dst, n_head, chunks, thread, threads);
 }
 
-void DecodeAttention::merge(ggml_tensor* dst, int64_t chunks, int thread, int threads) const {
-    const int64_t rows = dst->ne[1] * n_head_, stride = 2 + head_dim_;
+void DecodeAttention::merge(ggml_tensor* dst, int64_t n_head, int64_t chunks, int thread, int threads) const {
+    const int64_t rows = dst->ne[1] * n_head, stride = 2 + head_dim_;
     for (int64_t row = rows * thread / threads; row < rows * (thread + 1) / threads; ++row) {
         const auto part = [&](int64_t chunk) { return partial_.data() + (chunk * rows + row) * stride; };
         float maximum = -std::numeric_limits<float>::infinity();
@@ -306,8 +305,8 @@ void DecodeAttention::merge(ggml_tensor* dst, int64_t chunks, int thread, int th
         float sum = 0;
         for (int64_t c = 0; c < chunks; ++c) sum += part(c)[1] * std::exp(part(c)[0] - maximum);
         auto* out = reinterpret_cast<float*>(static_cast<char*>(dst->data) +
-                                             static_cast<size_t>(row / n_head_) * dst->nb[1]) +
-                    row % n_head_ * head_dim_;
+                                             static_cast<size_t>(row / n_head) * dst->nb[1]) +
+                    row % n_head * head_dim_;
         std::fill(out, out + head_dim_, 0.0F);
         for (int64_t c = 0; c < chunks; ++c) {
             const float weight = std::exp(part(c)[0] - maximum) / sum;

@@ -23,15 +23,15 @@ public:
     // Up to this many tokens of a step are attended by this operation.
     static constexpr int64_t kMaxTokens = 4;
 
-    DecodeAttention(int64_t n_head, int64_t n_head_kv, int64_t head_dim, AttentionRules rules,
-                    int64_t max_cached, int threads);
+    // For nodes of at most n_head query heads, n_head exactly with ALiBi.
+    DecodeAttention(int64_t n_head, int64_t head_dim, AttentionRules rules, int64_t max_cached, int threads);
     DecodeAttention(const DecodeAttention&) = delete;
     DecodeAttention& operator=(const DecodeAttention&) = delete;
 
-    // Node: out [n_head * head_dim, tokens] of queries [n_head * head_dim, tokens] over the cache tensor
-    // [head_dim, rows, 2 * n_head_kv] in F16 or F32 (key heads, then value heads), after this step's rows
-    // were written. Token t sees the last `window` (0: all) of rows 0..positions[t]; products are multiplied
-    // by `scale`.
+    // Node: out [heads * head_dim, tokens] of queries of that shape over the cache tensor
+    // [head_dim, rows, 2 * key/value heads] in F16 or F32 (key heads, then value heads), after this step's
+    // rows were written. Token t sees the last `window` (0: all) of rows 0..positions[t]; products are
+    // multiplied by `scale`.
     ggml_tensor* node(ggml_context* context, ggml_tensor* queries, ggml_tensor* cache, ggml_tensor* positions,
                       float scale, int64_t window);
 
@@ -44,11 +44,11 @@ private:
     };
     static void compute(ggml_tensor* dst, int thread, int threads, void* node);
     void attend(ggml_tensor* dst, const Node& node, int thread, int threads);
-    void merge(ggml_tensor* dst, int64_t chunks, int thread, int threads) const;
+    void merge(ggml_tensor* dst, int64_t n_head, int64_t chunks, int thread, int threads) const;
     // All threads of the operation meet here.
     void wait(int threads);
 
-    int64_t n_head_, n_head_kv_, head_dim_;
+    int64_t head_dim_;
     AttentionRules rules_;
     std::vector<float> slopes_;                        // by head; empty without ALiBi
     std::map<std::pair<float, int64_t>, Node> nodes_;  // by scale and window

@@ -27,11 +27,11 @@ public:
         : config_(model.config),
           n_positions_(model.topology.positions.size()),
           pool_(make_pool(options.threads)),
-          weights_(model, options.f32, options.shared, options.threads),
-          cache_(config_, n_positions_, round_up(options.context, kCacheStep),
+          weights_(model, options),
+          cache_(model, cache_length(options.context),
                  options.f32 || options.kv == KvType::f32 ? GGML_TYPE_F32 : GGML_TYPE_F16),
-          decode_(config_, round_up(options.context, kCacheStep), options.threads),
-          prefill_(config_, round_up(options.context, kCacheStep), options.threads) {}
+          decode_(config_, cache_length(options.context), options.threads),
+          prefill_(config_, cache_length(options.context), options.threads) {}
 
     std::span<const float> step(const StepInput& input) override { return run(input).logits(); }
 
@@ -44,20 +44,23 @@ public:
     }
 
     EngineMemory memory() const override {
-        return {weights_.bytes(), ggml_backend_buffer_get_size(cache_.buffer.get()),
+        return {weights_.bytes(), cache_.bytes(),
                 decode_.compute_bytes() + prefill_.compute_bytes() + weights_.scratch_bytes()};
     }
 
     void pause() override { ggml_threadpool_pause(pool_.get()); }
 
 private:
+    // Rows of the cache for so many tokens.
+    int64_t cache_length(int64_t tokens) const { return round_up(config_.n_prefix + tokens, kCacheStep); }
+
     const StepGraph& run(const StepInput& input) {
         const auto count = static_cast<int64_t>(input.tokens.size());
         StepGraph& graph = count == 1 ? decode_ : prefill_;
         const bool stretched = config_.rope.base_for(input.sequence_length) != config_.rope.base;
-        graph.prepare(config_, n_positions_, weights_, cache_,
-                      {count, round_up(input.past + count, kCacheStep), input.outputs,
-                       stretched ? input.sequence_length : 0});
+        graph.prepare(
+            config_, n_positions_, weights_, cache_,
+            {count, cache_length(input.past + count), input.outputs, stretched ? input.sequence_length : 0});
         graph.compute(input, config_, weights_, pool_.get());
         return graph;
     }

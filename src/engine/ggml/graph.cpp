@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "engine/ggml/activation.h"
+#include "engine/ggml/composed.h"
 #include "engine/ggml/parts.h"
 
 namespace refold {
@@ -53,6 +54,11 @@ public:
     }
 
     void linear(size_t position, std::span<const Slot> slots, Value x, std::span<Value> out) {
+        if (const FactoredPlan* plan = weights_.factored(position, slots)) {
+            return step_.own_operations_ && x.tensor->ne[1] <= parts::kInPlaceTokens
+                       ? multiply_in_place(*plan, x.tensor, out)
+                       : multiply_composed(*plan, x.tensor, out);
+        }
         size_t next = 0;
         for (const LinearPlan& plan : weights_.linear(position, slots)) {
             ggml_tensor* y = multiply(plan, x.tensor);
@@ -77,7 +83,7 @@ public:
 
     Value attention(size_t position, Value q, Value k, Value v) {
         ggml_tensor* cache = cache_.positions[position];
-        const int64_t heads = config_.n_head_kv;
+        const int64_t heads = config_.n_head_kv_of(position);
         ggml_tensor* stored = nullptr;
         if (k.followed_by(v)) {
             stored = ggml_set_rows(context_, cache, split_heads(rows_of(k.whole, k.row, 2 * k.tensor->ne[0])),
@@ -92,7 +98,7 @@ public:
         const int64_t tokens = q.tensor->ne[1], skipped = shape_.tokens - tokens;
         const int64_t window = config_.window(position);
         if (config_.causal && tokens <= DecodeAttention::kMaxTokens) {
-            ggml_tensor* positions = ggml_view_1d(context_, step_.positions_, tokens,
+            ggml_tensor* positions = ggml_view_1d(context_, step_.last_seen_, tokens,
                                                   static_cast<size_t>(skipped) * sizeof(int32_t));
             return {step_.attention_.node(context_, q.tensor, cache, positions,
                                           config_.attention_scale_of(position), window)};
@@ -110,7 +116,7 @@ public:
                                                     mask, config_.attention_scale_of(position),
                                                     config_.max_alibi_bias, config_.attention_softcap);
         ggml_prec_set_acc(attended, GGML_PREC_F32);
-        return {ggml_reshape_2d(context_, attended, config_.n_head * config_.head_dim, tokens)};
+        return {ggml_reshape_2d(context_, attended, config_.n_head_of(position) * config_.head_dim, tokens)};
     }
 
     Value activate(Activation activation, Value x) {
@@ -212,6 +218,58 @@ private:
         return ggml_mul_mat(context_, gathered, x);
     }
 
+    // `source` is the one of the terms that counts, where there is only one.
+    ggml_tensor* node(const factors::Product& product, size_t source, std::vector<ggml_tensor*> sources) {
+        if (const Storage* storage = product.whole(sources[source]->ne[0]))
+            return ggml_mul_mat(context_, storage->tensor, sources[source]);
+        return ggml_custom_4d(context_, GGML_TYPE_F32, product.out, sources[0]->ne[1], 1, 1, sources.data(),
+                              static_cast<int>(sources.size()), factors::multiply, GGML_N_TASKS_MAX,
+                              const_cast<factors::Product*>(&product));
+    }
+
+    // Up to three nodes and ggml's for the stored weights; what a group does not need stands in for itself.
+    void multiply_in_place(const FactoredPlan& plan, ggml_tensor* x, std::span<Value> out) {
+        ggml_tensor* first = node(plan.first, FactoredPlan::kInput, {x});
+        ggml_tensor* core = plan.core.empty() ? first : node(plan.core, FactoredPlan::kFirst, {x, first});
+        std::vector<ggml_tensor*> sources = {x, first, core};
+        for (const size_t stored : plan.given) sources.push_back(multiply(plan.stored[stored].plan, x));
+        ggml_tensor* y = node(plan.last, FactoredPlan::kFirst, sources);
+        if (plan.bias != nullptr) y = ggml_add(context_, y, plan.bias);
+        for (size_t s = 0; s < out.size(); ++s) {
+            const factors::Segment& rows = plan.last.segments[s];
+            out[s] = {out.size() == 1 ? y : rows_of(y, rows.first, rows.rows), y, rows.first};
+        }
+    }
+
+    void multiply_composed(const FactoredPlan& plan, ggml_tensor* x, std::span<Value> out) {
+        std::vector<ggml_tensor*> stored(out.size());
+        for (const auto& part : plan.stored) {
+            ggml_tensor* y = multiply(part.plan, x);
+            int64_t row = 0;
+            for (size_t s = 0; s < part.plan.slot_rows.size(); ++s) {
+                stored[part.slot + s] = rows_of(y, row, part.plan.slot_rows[s]);
+                row += part.plan.slot_rows[s];
+            }
+        }
+        Composer composer(context_, plan, x, step_.own_operations_);
+        const bool dense = plan.reconstruct_from > 0 && x->ne[1] >= plan.reconstruct_from;
+        for (size_t s = 0; s < out.size(); ++s) {
+            ggml_tensor* y = stored[s];
+            if (dense && y == nullptr) {
+                y = ggml_mul_mat(context_, composer.weight(s), x);
+            } else if (ggml_tensor* product = composer.product(s)) {
+                y = y == nullptr ? product : ggml_add(context_, y, product);
+            }
+            const factors::Segment& rows = plan.last.segments[s];
+            if (plan.bias != nullptr) {
+                y = ggml_add(context_, y,
+                             ggml_view_1d(context_, plan.bias, rows.rows,
+                                          static_cast<size_t>(rows.first) * sizeof(float)));
+            }
+            out[s] = {y};
+        }
+    }
+
     ggml_tensor* composed(const LinearPlan& plan, ggml_tensor* x) {
         ggml_tensor* result = nullptr;
         int64_t offset = 0;
@@ -245,22 +303,55 @@ private:
 
 static_assert(ForwardOps<GraphOps>);
 
-KvCache::KvCache(const ModelConfig& config, size_t n_positions, int64_t length, ggml_type type)
-    : context(make_context(n_positions)) {
-    for (size_t p = 0; p < n_positions; ++p) {
+KvCache::KvCache(const Model& model, int64_t length, ggml_type type)
+    : context(make_context(model.topology.positions.size())) {
+    const ModelConfig& config = model.config;
+    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
+        const int64_t heads = config.n_head_kv_of(p);
         positions.push_back(
-            ggml_new_tensor_3d(context.get(), type, config.head_dim, length, 2 * config.n_head_kv));
+            heads == 0 ? nullptr
+                       : ggml_new_tensor_3d(context.get(), type, config.head_dim, length, 2 * heads));
     }
+    const bool attends = std::any_of(positions.begin(), positions.end(), [](const auto* t) { return t; });
+    if (!attends) return;
     buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(context.get(), ggml_backend_cpu_buffer_type()));
     if (!buffer) {
         fail(ErrorCode::io, "engine",
-             "cannot allocate the KV cache of {} tokens: not enough memory - use a smaller --context",
-             length);
+             "cannot allocate the KV cache of {} rows: not enough memory - use a smaller --context", length);
     }
     advise_large_pages(buffer.get());
     // Padding rows are masked out, but 0 x NaN would not be.
     ggml_backend_buffer_clear(buffer.get(), 0);
+    if (config.n_prefix > 0) write_prefixes(model);
 }
+
+// Rows that no step overwrites: the tokens' rows come behind them.
+void KvCache::write_prefixes(const Model& model) const {
+    const auto write = [&](size_t position, Slot slot, int64_t first_head) {
+        ggml_tensor* cache = positions[position];
+        const auto rows = materialise(model, model.topology.at(position, slot), slot, position);
+        const int64_t heads = cache->ne[2] / 2, width = cache->ne[0];
+        for (int64_t row = 0; row < model.config.n_prefix; ++row) {
+            for (int64_t h = 0; h < heads; ++h) {
+                const float* from = rows.data() + (row * heads + h) * width;
+                void* to = static_cast<char*>(cache->data) + static_cast<size_t>(row) * cache->nb[1] +
+                           static_cast<size_t>(first_head + h) * cache->nb[2];
+                if (cache->type == GGML_TYPE_F32) {
+                    std::copy(from, from + width, static_cast<float*>(to));
+                } else {
+                    ggml_fp32_to_fp16_row(from, static_cast<ggml_fp16_t*>(to), width);
+                }
+            }
+        }
+    };
+    for (size_t p = 0; p < positions.size(); ++p) {
+        if (positions[p] == nullptr) continue;
+        write(p, Slot::attn_prefix_k, 0);
+        write(p, Slot::attn_prefix_v, positions[p]->ne[2] / 2);
+    }
+}
+
+uint64_t KvCache::bytes() const { return buffer ? ggml_backend_buffer_get_size(buffer.get()) : 0; }
 
 ggml_tensor* StepGraph::input(ggml_tensor* tensor) {
     ggml_set_input(tensor);
@@ -272,14 +363,17 @@ void StepGraph::prepare(const ModelConfig& config, size_t n_positions, const Wei
                         const KvCache& cache, StepShape shape) {
     if (context_ && shape == shape_) return;
     shape_ = shape;
-    constexpr size_t kNodesPerPosition = 80, kNodesAround = 64;
-    const size_t nodes = n_positions * kNodesPerPosition + kNodesAround;
+    constexpr size_t kNodesPerPosition = 80, kNodesOfFactors = 320, kNodesAround = 128;
+    const size_t nodes =
+        n_positions * (kNodesPerPosition + (weights.has_factors() ? kNodesOfFactors : 0)) + kNodesAround;
     context_ = make_context(2 * nodes, ggml_graph_overhead_custom(nodes, false));
     ggml_context* c = context_.get();
     graph_ = ggml_new_graph_custom(c, nodes, false);
     tables_.clear();
     masks_.clear();
+    own_operations_ = weights.own_operations();
     positions_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.tokens));
+    last_seen_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.tokens));
     rows_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I64, shape.tokens));
     outputs_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.outputs));
     GraphOps ops(*this, config, weights, cache, shape);
@@ -316,8 +410,8 @@ void StepGraph::fill_masks(const StepInput& in, const ModelConfig& config) {
     for (const auto& [window, mask] : masks_) {
         for (int64_t t = 0; t < shape_.tokens; ++t) {
             ggml_fp16_t* row = static_cast<ggml_fp16_t*>(mask->data) + t * shape_.cached;
-            const int64_t own = in.past + t,
-                          end = config.causal || window > 0 ? own + 1 : in.past + shape_.tokens,
+            const int64_t past = config.n_prefix + in.past, own = past + t,
+                          end = config.causal || window > 0 ? own + 1 : past + shape_.tokens,
                           begin = window > 0 ? std::max<int64_t>(0, own + 1 - window) : 0;
             std::fill(row, row + shape_.cached, hidden);
             std::fill(row + begin, row + end, visible);
@@ -338,7 +432,9 @@ void StepGraph::compute(const StepInput& in, const ModelConfig& config, const We
     fill_masks(in, config);
     for (int64_t t = 0; t < shape_.tokens; ++t) {
         static_cast<int32_t*>(positions_->data)[t] = in.positions[static_cast<size_t>(t)];
-        static_cast<int64_t*>(rows_->data)[t] = in.past + t;
+        const int64_t row = config.n_prefix + in.past + t;
+        static_cast<int32_t*>(last_seen_->data)[t] = static_cast<int32_t>(row);
+        static_cast<int64_t*>(rows_->data)[t] = row;
     }
     for (int64_t i = 0; i < shape_.outputs; ++i)
         static_cast<int32_t*>(outputs_->data)[i] = static_cast<int32_t>(shape_.tokens - shape_.outputs + i);

@@ -11,20 +11,26 @@
 
 namespace refold {
 
-// Keys and values of all positions: per position one tensor [head_dim, context, 2 * n_head_kv], the key heads
-// followed by the value heads, so that one operation stores both and a head's rows are read without gaps.
+// Keys and values of all positions: per position one tensor [head_dim, length, 2 * n_head_kv],
+// the key heads followed by the value heads, so that one operation stores both and a head's rows are read
+// without gaps. The prefix comes first.
 struct KvCache {
     ggml_context_ptr context;
     ggml_backend_buffer_ptr buffer;
-    std::vector<ggml_tensor*> positions;
+    std::vector<ggml_tensor*> positions;  // null without attention
 
-    KvCache(const ModelConfig& config, size_t n_positions, int64_t length, ggml_type type);
+    // `length` rows for the prefix and the context.
+    KvCache(const Model& model, int64_t length, ggml_type type);
+    uint64_t bytes() const;
+
+private:
+    void write_prefixes(const Model& model) const;
 };
 
 // What a graph is built for.
 struct StepShape {
     int64_t tokens = 0;     // of this step
-    int64_t cached = 0;     // rows of the cache that attention reads: earlier and new tokens, padded
+    int64_t cached = 0;     // rows of the cache that attention reads: prefix, earlier and new tokens, padded
     int64_t outputs = 0;    // tokens whose results are wanted, the last ones of the step
     int64_t stretched = 0;  // length of a sequence that the rotation is stretched for; 0: not stretched
     bool operator==(const StepShape&) const = default;
@@ -32,10 +38,11 @@ struct StepShape {
 
 class StepGraph {
 public:
-    StepGraph(const ModelConfig& config, int64_t context, int threads)
+    // `cached`: rows of the cache.
+    StepGraph(const ModelConfig& config, int64_t cached, int threads)
         : threads_(threads),
-          attention_(config.n_head, config.n_head_kv, config.head_dim,
-                     {config.attention_softcap, config.max_alibi_bias}, context, threads),
+          attention_(config.n_head, config.head_dim, {config.attention_softcap, config.max_alibi_bias},
+                     cached, threads),
           allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {}
 
     // Rebuilds when the shape differs from the last one.
@@ -70,7 +77,9 @@ private:
     ggml_cgraph* graph_ = nullptr;
     std::map<Slot, ggml_tensor*> tables_;    // rows of the embedding tables [n_embd, tokens]
     std::map<int64_t, ggml_tensor*> masks_;  // by window
-    ggml_tensor *positions_ = nullptr, *rows_ = nullptr, *outputs_ = nullptr;
+    // By token: its position, the row of the cache that it is written to, and the same for our attention.
+    ggml_tensor *positions_ = nullptr, *rows_ = nullptr, *last_seen_ = nullptr, *outputs_ = nullptr;
+    bool own_operations_ = true;  // for factors and few tokens
     Result result_;
     std::vector<uint8_t> work_;
 };

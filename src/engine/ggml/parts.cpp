@@ -16,18 +16,6 @@ constexpr int64_t kInterleaved = 8;  // rows of a q4_0x8 group
 // Eight fp16 scales and eight times 16 bytes of quants.
 constexpr size_t kGroupBlockBytes = kInterleaved * (sizeof(ggml_fp16_t) + kBlock / 2);
 
-// Rows that lie together in memory, and the bytes of `columns` of such a row group.
-int64_t rows_per_group(Layout layout) { return layout == Layout::q4_0x8 ? kInterleaved : 1; }
-size_t group_bytes(ggml_type type, Layout layout, int64_t columns) {
-    return layout == Layout::q4_0x8 ? static_cast<size_t>(columns / kBlock) * kGroupBlockBytes
-                                    : ggml_row_size(type, columns);
-}
-
-// Splits [0, count) evenly; returns this thread's range.
-std::pair<int64_t, int64_t> share_of(int64_t count, int thread, int threads) {
-    return {count * thread / threads, count * (thread + 1) / threads};
-}
-
 // x in the type the kernels want, one quantised row per token, reused by all calls of this thread.
 const std::byte* quantised_input(const ggml_tensor* x, ggml_type to, size_t& row_bytes) {
     row_bytes = ggml_row_size(to, x->ne[0]);
@@ -46,54 +34,59 @@ const std::byte* quantised_input(const ggml_tensor* x, ggml_type to, size_t& row
     return buffer.data();
 }
 
-// Rows [first, last) of a run times one token's input, added to or written into `y`.
-struct Product {
-    ggml_type type;
-    Layout layout;
-    int64_t in;
-    ggml_vec_dot_t dot;
-
-    // `weights` points at the first row group of the run, `stride` bytes apart from the next.
-    void operator()(const std::byte* weights, size_t stride, const std::byte* x, int64_t groups, float* y,
-                    bool add) const {
-        if (layout == Layout::plain) {
-            for (int64_t r = 0; r < groups; ++r) {
-                float value = 0;
-                dot(static_cast<int>(in), &value, 0, weights + static_cast<size_t>(r) * stride, 0, x, 0, 1);
-                y[r] = add ? y[r] + value : value;
-            }
-            return;
-        }
-        const int n = static_cast<int>(in);
-        if (!add && stride == group_bytes(type, layout, in)) {
-            ggml_gemv_q4_0_8x8_q8_0(n, y, 0, weights, x, 1, static_cast<int>(groups * kInterleaved));
-            return;
-        }
-        float values[kInterleaved];
-        for (int64_t g = 0; g < groups; ++g) {
-            ggml_gemv_q4_0_8x8_q8_0(n, values, 0, weights + static_cast<size_t>(g) * stride, x, 1,
-                                    kInterleaved);
-            for (int64_t i = 0; i < kInterleaved; ++i) {
-                float& target = y[g * kInterleaved + i];
-                target = add ? target + values[i] : values[i];
-            }
-        }
-    }
-};
-
 }  // namespace
 
 bool has_q4_0x8() { return ggml_gemv_q4_0_8x8_q8_0 != nullptr && ggml_cpu_has_avx2() != 0; }
+
+int64_t rows_per_group(Layout layout) { return layout == Layout::q4_0x8 ? kInterleaved : 1; }
+
+size_t group_bytes(ggml_type type, Layout layout, int64_t columns) {
+    return layout == Layout::q4_0x8 ? static_cast<size_t>(columns / kBlock) * kGroupBlockBytes
+                                    : ggml_row_size(type, columns);
+}
+
+ggml_type input_type(ggml_type type, Layout layout) {
+    return layout == Layout::q4_0x8 ? GGML_TYPE_Q8_0 : ggml_get_type_traits_cpu(type)->vec_dot_type;
+}
+
+std::pair<int64_t, int64_t> share_of(int64_t count, int thread, int threads) {
+    return {count * thread / threads, count * (thread + 1) / threads};
+}
+
+void RowProduct::operator()(const std::byte* weights, size_t stride, const std::byte* x, int64_t groups,
+                            float* y, bool add) const {
+    if (layout == Layout::plain) {
+        const ggml_vec_dot_t dot = ggml_get_type_traits_cpu(type)->vec_dot;
+        for (int64_t r = 0; r < groups; ++r) {
+            float value = 0;
+            dot(static_cast<int>(in), &value, 0, weights + static_cast<size_t>(r) * stride, 0, x, 0, 1);
+            y[r] = add ? y[r] + value : value;
+        }
+        return;
+    }
+    const int n = static_cast<int>(in);
+    if (!add && stride == group_bytes(type, layout, in)) {
+        ggml_gemv_q4_0_8x8_q8_0(n, y, 0, weights, x, 1, static_cast<int>(groups * kInterleaved));
+        return;
+    }
+    float values[kInterleaved];
+    for (int64_t g = 0; g < groups; ++g) {
+        ggml_gemv_q4_0_8x8_q8_0(n, values, 0, weights + static_cast<size_t>(g) * stride, x, 1, kInterleaved);
+        for (int64_t i = 0; i < kInterleaved; ++i) {
+            float& target = y[g * kInterleaved + i];
+            target = add ? target + values[i] : values[i];
+        }
+    }
+}
 
 void multiply_in_place(ggml_tensor* dst, int thread, int threads, void* user) {
     const auto& plan = *static_cast<const LinearPlan*>(user);
     const ggml_tensor* x = dst->src[0];
     const Layout layout = plan.layout();
     const ggml_type type = plan.type();
-    const ggml_type input_type =
-        layout == Layout::q4_0x8 ? GGML_TYPE_Q8_0 : ggml_get_type_traits_cpu(type)->vec_dot_type;
+    const ggml_type x_type = input_type(type, layout);
     size_t x_stride = 0;
-    const std::byte* input = quantised_input(x, input_type, x_stride);
+    const std::byte* input = quantised_input(x, x_type, x_stride);
     const int64_t height = rows_per_group(layout);
     const auto [first, last] = share_of(plan.out / height, thread, threads);  // row groups of the result
     const auto output = [&](int64_t token) {
@@ -105,12 +98,11 @@ void multiply_in_place(ggml_tensor* dst, int thread, int threads, void* user) {
     for (const auto& run : plan.runs) {
         const auto* base = static_cast<const std::byte*>(run.storage->tensor->data);
         const size_t stride = group_bytes(type, layout, run.storage->in());
-        const Product product{type, layout, plan.columns ? run.count : plan.in,
-                              ggml_get_type_traits_cpu(type)->vec_dot};
+        const RowProduct product{type, layout, plan.columns ? run.count : plan.in};
         if (plan.columns) {
             const std::byte* weights =
                 base + static_cast<size_t>(first) * stride + group_bytes(type, layout, run.first);
-            const std::byte* part = input + ggml_row_size(input_type, offset);
+            const std::byte* part = input + ggml_row_size(x_type, offset);
             for (int64_t t = 0; t < x->ne[1]; ++t) {
                 product(weights, stride, part + static_cast<size_t>(t) * x_stride, last - first,
                         output(t) + first * height, offset > 0);

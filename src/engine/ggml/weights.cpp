@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "engine/ggml/parts.h"
+#include "engine/ggml/reconstruct.h"
 
 namespace refold {
 namespace {
@@ -52,42 +53,64 @@ bool is_repack(ggml_backend_buffer_type_t type) {
 
 }  // namespace
 
-// `count` rows or columns of a stored tensor.
-struct Weights::TensorRun {
-    std::string tensor;
-    int64_t first, count;
-};
+const Slots& Weights::slots_at(size_t position) const {
+    return position == kModelPosition ? model_->topology.globals : model_->topology.positions[position];
+}
 
-std::vector<Weights::TensorRun> Weights::runs_of(const Expression& expression, Slot slot) const {
+std::vector<Weights::TensorRun> Weights::runs_of(const Expression& expression, Slot slot,
+                                                 size_t position) const {
     if (const auto* dense = std::get_if<Dense>(&expression)) {
-        const SlotShape shape = slot_shape(slot, model_->config);
+        const SlotShape shape = slot_shape(slot, model_->config, position);
         return {{dense->tensor, 0, heads_are_columns(slot) ? shape.in : shape.out}};
     }
     std::vector<TensorRun> runs;
     const int64_t head_dim = model_->config.head_dim;
-    for (const auto& run : std::get<Heads>(expression).runs)
-        runs.push_back({run.tensor, run.first * head_dim, run.count * head_dim});
+    if (const auto* heads = std::get_if<Heads>(&expression)) {
+        for (const auto& run : heads->runs)
+            runs.push_back({run.tensor, run.first * head_dim, run.count * head_dim});
+    }
     return runs;
 }
 
-Weights::Weights(const Model& model, bool f32, SharedExecution shared, int threads)
-    : model_(&model), f32_(f32), shared_(shared) {
+// An expression's weight as a stored tensor would be.
+Tensor Weights::materialised(const Expression& expression, Slot slot) const {
+    const SlotShape shape = slot_shape(slot, model_->config);
+    Tensor tensor{DType::F32, {shape.in, shape.out}, {}, {}};
+    tensor.produce = [=, this] {
+        return quantise(DType::F32, materialise(*model_, expression, slot), shape.in);
+    };
+    return tensor;
+}
+
+Weights::Weights(const Model& given, const EngineOptions& options)
+    : f32_(options.f32), shared_(options.shared), factored_execution_(options.factored) {
+    const std::optional<Model> dense = with_reconstructed(given, options);
+    const Model& model = dense ? *dense : given;
+    const ExecutionChooser chooser(model);
+    model_ = &model;
+    chooser_ = &chooser;
     // Storages, plans' scratch and vectors: a generous bound on the number of tensor descriptions.
     context_ = make_context(4 * model.tensors.size() + 64 * model.topology.positions.size() + 64);
     for (size_t p = 0; p < model.topology.positions.size(); ++p)
         plan_position(p, model.topology.positions[p]);
     plan_position(kModelPosition, model.topology.globals);
     if (model.config.norm_head) {
-        const std::string output = std::get<Dense>(model.topology.globals.at(Slot::output)).tensor;
-        inverse_output_norms_ = add_vector(inverse_row_norms(model.tensor(output)), "output norms");
+        const Expression& output = model.topology.globals.at(Slot::output);
+        const auto* stored = std::get_if<Dense>(&output);
+        inverse_output_norms_ =
+            add_vector(stored != nullptr ? inverse_row_norms(model.tensor(stored->tensor))
+                                         : inverse_row_norms(materialised(output, Slot::output)),
+                       "output norms");
     }
     mark_partial_use();
     Buffers buffers;
     choose_layouts(buffers);
     plan_scratch(buffers);
     allocate(buffers);
-    load(threads);
+    load(options.threads);
+    for (auto& [key, plan] : factored_) plan.finish();
     model_ = nullptr;
+    chooser_ = nullptr;
 }
 
 void Weights::plan_position(size_t position, const Slots& slots) {
@@ -109,8 +132,8 @@ void Weights::plan_position(size_t position, const Slots& slots) {
             place_tensors({{TensorRun{name, 0, 0}}}, false);
             tables_[slot] = placed_.at(name).storage;
         } else if (is_vector(slot) && !matrix_biases.contains(slot)) {
-            slot_vectors_[{position, slot}] =
-                add_vector(materialise(*model_, expression, slot), std::get<Dense>(expression).tensor);
+            slot_vectors_[{position, slot}] = add_vector(materialise(*model_, expression, slot, position),
+                                                         std::get<Dense>(expression).tensor);
         }
     }
 }
@@ -140,12 +163,12 @@ void Weights::place_tensors(const std::vector<std::vector<TensorRun>>& slots, bo
     }
 }
 
-LinearPlan Weights::make_plan(std::span<const Slot> slots,
+LinearPlan Weights::make_plan(size_t position, std::span<const Slot> slots,
                               std::span<const std::vector<TensorRun>> runs) const {
     LinearPlan plan;
     plan.columns = heads_are_columns(slots[0]);
     for (size_t s = 0; s < slots.size(); ++s) {
-        const SlotShape shape = slot_shape(slots[s], model_->config);
+        const SlotShape shape = slot_shape(slots[s], model_->config, position);
         plan.in = shape.in;
         plan.out += shape.out;
         plan.slot_rows.push_back(shape.out);
@@ -174,43 +197,58 @@ LinearPlan Weights::make_plan(std::span<const Slot> slots,
     return plan;
 }
 
-void Weights::plan_group(size_t position, std::span<const Slot> slots) {
-    const Slots& topology =
-        position == kModelPosition ? model_->topology.globals : model_->topology.positions[position];
-    std::vector<std::vector<TensorRun>> runs;
-    for (const Slot slot : slots) runs.push_back(runs_of(topology.at(slot), slot));
-    place_tensors(runs, !heads_are_columns(slots[0]));
-    // Neighbours of one type are multiplied together: Q and K, say, where V has a better type.
+std::vector<FactoredPlan::Stored> Weights::plan_stored(size_t position, std::span<const Slot> slots,
+                                                       std::span<const std::vector<TensorRun>> runs) const {
+    std::vector<FactoredPlan::Stored> plans;
     const auto type_of = [&](const TensorRun& run) { return placed_.at(run.tensor).storage->tensor->type; };
-    const auto one_type = [&](size_t from, size_t count) {
-        return std::all_of(runs.begin() + static_cast<ptrdiff_t>(from),
-                           runs.begin() + static_cast<ptrdiff_t>(from + count), [&](const auto& slot_runs) {
-                               return std::all_of(slot_runs.begin(), slot_runs.end(),
-                                                  [&](const TensorRun& run) {
-                                                      return type_of(run) == type_of(runs[from].front());
-                                                  });
-                           });
+    const auto joins = [&](size_t from, size_t next) {
+        return !runs[next].empty() && std::all_of(runs[next].begin(), runs[next].end(), [&](const auto& run) {
+            return type_of(run) == type_of(runs[from].front());
+        });
     };
-    auto& plans = plans_[{position, slots[0]}];
     for (size_t from = 0, count = 1; from < slots.size(); from += count) {
         count = 1;
-        while (from + count < slots.size() && one_type(from, count + 1)) ++count;
-        const auto part = slots.subspan(from, count);
-        plans.push_back(make_plan(part, std::span(runs).subspan(from, count)));
-        plans.back().bias = concatenated_bias(position, part);
+        if (runs[from].empty()) continue;
+        const bool one_type = joins(from, from);
+        while (one_type && from + count < slots.size() && joins(from, from + count)) ++count;
+        plans.push_back({from, make_plan(position, slots.subspan(from, count), runs.subspan(from, count))});
+    }
+    return plans;
+}
+
+void Weights::plan_group(size_t position, std::span<const Slot> slots) {
+    const Slots& topology = slots_at(position);
+    const auto factored = [&](Slot slot) { return refold::has_factors(topology.at(slot)); };
+    if (std::any_of(slots.begin(), slots.end(), factored)) return plan_factored(position, slots);
+    std::vector<std::vector<TensorRun>> runs;
+    for (const Slot slot : slots) runs.push_back(runs_of(topology.at(slot), slot, position));
+    place_tensors(runs, !heads_are_columns(slots[0]));
+    auto& plans = plans_[{position, slots[0]}];
+    for (auto& [first, plan] : plan_stored(position, slots, runs)) {
+        plan.bias = concatenated_bias(position, slots.subspan(first, plan.slot_rows.size()));
+        plans.push_back(std::move(plan));
+    }
+}
+
+template <class Function>
+void Weights::for_stored_plans(Function&& function) {
+    for (auto& [key, plans] : plans_) {
+        for (auto& plan : plans) function(plan);
+    }
+    for (auto& [key, factored] : factored_) {
+        for (auto& stored : factored.stored) function(stored.plan);
     }
 }
 
 void Weights::mark_partial_use() {
-    for (auto& [key, plans] : plans_) {
-        for (auto& plan : plans) {
-            if (plan.kind == LinearPlan::Kind::whole) continue;
-            for (auto& run : plan.runs) {
-                run.storage->used_in_parts = true;
-                run.storage->needs_plain |= plan.columns && plan.kind == LinearPlan::Kind::composed;
-            }
+    for_stored_plans([](LinearPlan& plan) {
+        if (plan.kind == LinearPlan::Kind::whole) return;
+        for (auto& run : plan.runs) {
+            run.storage->used_in_parts = true;
+            run.storage->needs_plain |= plan.columns && plan.kind == LinearPlan::Kind::composed;
         }
-    }
+    });
+    for (auto& [key, plan] : factored_) plan.mark_use();
 }
 
 void Weights::choose_layouts(Buffers& buffers) {
@@ -246,29 +284,27 @@ void Weights::choose_layouts(Buffers& buffers) {
 // Beside the weights, so that it lies in large pages too.
 void Weights::plan_scratch(Buffers& buffers) {
     std::map<std::tuple<ggml_type, Layout, int64_t, int64_t>, ggml_tensor*> scratch;
-    for (auto& [key, plans] : plans_) {
-        for (auto& plan : plans) {
-            if (plan.kind != LinearPlan::Kind::parts) continue;
-            // The plan was made before layouts were known.
-            const auto differs = [&](const Run& run) { return run.storage->layout != plan.layout(); };
-            if (std::any_of(plan.runs.begin(), plan.runs.end(), differs)) {
-                plan.kind = LinearPlan::Kind::composed;
-                continue;
-            }
-            ggml_tensor*& tensor = scratch[{plan.type(), plan.layout(), plan.in, plan.out}];
-            if (tensor == nullptr) {
-                tensor = ggml_new_tensor_2d(context_.get(), plan.type(), plan.in, plan.out);
-                const auto holds = [&](const auto& entry) {
-                    const auto& tensors = entry.second;
-                    return std::find(tensors.begin(), tensors.end(), plan.runs.front().storage->tensor) !=
-                           tensors.end();
-                };
-                std::find_if(buffers.begin(), buffers.end(), holds)->second.push_back(tensor);
-                scratch_bytes_ += ggml_nbytes(tensor);
-            }
-            plan.scratch = tensor;
+    for_stored_plans([&](LinearPlan& plan) {
+        if (plan.kind != LinearPlan::Kind::parts) return;
+        // The plan was made before layouts were known.
+        const auto differs = [&](const Run& run) { return run.storage->layout != plan.layout(); };
+        if (std::any_of(plan.runs.begin(), plan.runs.end(), differs)) {
+            plan.kind = LinearPlan::Kind::composed;
+            return;
         }
-    }
+        ggml_tensor*& tensor = scratch[{plan.type(), plan.layout(), plan.in, plan.out}];
+        if (tensor == nullptr) {
+            tensor = ggml_new_tensor_2d(context_.get(), plan.type(), plan.in, plan.out);
+            const auto holds = [&](const auto& entry) {
+                const auto& tensors = entry.second;
+                return std::find(tensors.begin(), tensors.end(), plan.runs.front().storage->tensor) !=
+                       tensors.end();
+            };
+            std::find_if(buffers.begin(), buffers.end(), holds)->second.push_back(tensor);
+            scratch_bytes_ += ggml_nbytes(tensor);
+        }
+        plan.scratch = tensor;
+    });
 }
 
 void Weights::allocate(const Buffers& buffers) {
@@ -301,21 +337,24 @@ ggml_tensor* Weights::add_vector(std::vector<float> data, const std::string& nam
 }
 
 ggml_tensor* Weights::concatenated_bias(size_t position, std::span<const Slot> slots) {
-    const Slots& topology =
-        position == kModelPosition ? model_->topology.globals : model_->topology.positions[position];
+    const Slots& topology = slots_at(position);
     const auto has_bias = [&](Slot slot) { return bias_of(slot) && topology.contains(*bias_of(slot)); };
     if (std::none_of(slots.begin(), slots.end(), has_bias)) return nullptr;
     std::vector<float> data;
+    std::string name = "bias";  // the same for positions that repeat each other
     for (const Slot slot : slots) {
-        const auto rows = static_cast<size_t>(slot_shape(slot, model_->config).out);
+        const auto rows = static_cast<size_t>(slot_shape(slot, model_->config, position).out);
         if (!has_bias(slot)) {
+            name += fmt::format("/{}", rows);
             data.resize(data.size() + rows, 0.0F);
             continue;
         }
-        const auto values = materialise(*model_, topology.at(*bias_of(slot)), *bias_of(slot));
+        const Expression& bias = topology.at(*bias_of(slot));
+        name += "/" + std::get<Dense>(bias).tensor;
+        const auto values = materialise(*model_, bias, *bias_of(slot), position);
         data.insert(data.end(), values.begin(), values.end());
     }
-    return add_vector(std::move(data), fmt::format("bias.{}.{}", position, slot_name(slots[0])));
+    return add_vector(std::move(data), name);
 }
 
 void Weights::load(int threads) {
@@ -358,6 +397,11 @@ void Weights::load_storage(Storage& storage, bool f32) {
         if (source != nullptr) source->release(tensor.mapped);
     }
     if (!direct) ggml_backend_tensor_set(storage.tensor, staged.data(), 0, total);
+}
+
+const FactoredPlan* Weights::factored(size_t position, std::span<const Slot> slots) const {
+    const auto found = factored_.find({position, slots[0]});
+    return found == factored_.end() ? nullptr : &found->second;
 }
 
 const std::vector<LinearPlan>& Weights::linear(size_t position, std::span<const Slot> slots) const {

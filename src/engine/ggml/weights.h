@@ -8,63 +8,25 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/ggml/handles.h"
+#include "engine/ggml/factored_plan.h"
+#include "engine/ggml/plan.h"
+#include "model/execution.h"
 #include "model/forward.h"
 
 namespace refold {
 
-// How a storage's bytes lie in memory.
-enum class Layout {
-    plain,   // rows of blocks, as in GGUF
-    q4_0x8,  // ggml's interleaving of eight Q4_0 rows: any multiple of eight rows is contiguous
-    opaque,  // another layout of ggml's extra buffer types: only the whole tensor can be multiplied
-};
-
-// One resident tensor: a stored tensor, or several that are always multiplied together (Q, K and V; gate and
-// up) laid below each other.
-struct Storage {
-    ggml_tensor* tensor = nullptr;  // [in, rows]
-    Layout layout = Layout::plain;
-    std::vector<std::string> parts;  // stored tensors, in order
-    bool used_in_parts = false;      // some map reads less than the whole
-    bool needs_plain = false;        // some map reads columns through ggml's own views
-
-    int64_t in() const { return tensor->ne[0]; }
-    int64_t rows() const { return tensor->ne[1]; }
-};
-
-// `count` rows (or, in a column plan, columns) of a storage from `first` on.
-struct Run {
-    Storage* storage;
-    int64_t first;
-    int64_t count;
-};
-
-// y = W x for one slot, or for several slots of one input below each other.
-struct LinearPlan {
-    enum class Kind {
-        whole,     // one storage as it is: ggml's product
-        parts,     // several runs of one type: own product in place for few tokens, gathered for many
-        composed,  // ggml products of views, concatenated (rows) or added (columns)
-    };
-    Kind kind = Kind::whole;
-    bool columns = false;  // runs are column blocks of W (attn.o), otherwise row blocks
-    int64_t in = 0, out = 0;
-    std::vector<Run> runs;
-    std::vector<int64_t> slot_rows;  // rows of each slot
-    ggml_tensor* scratch = nullptr;  // [in, out] in the runs' layout, shared by all plans of that shape
-    ggml_tensor* bias = nullptr;     // [out]
-
-    ggml_type type() const { return runs.front().storage->tensor->type; }
-    Layout layout() const { return runs.front().storage->layout; }
-};
-
 class Weights {
 public:
-    Weights(const Model& model, bool f32, SharedExecution shared, int threads);
+    explicit Weights(const Model& model, const EngineOptions& options);
 
     // Plans for consecutive groups of `slots`, e.g. one for {q, k, v}, or three when their types differ.
+    // Only of groups without factors.
     const std::vector<LinearPlan>& linear(size_t position, std::span<const Slot> slots) const;
+    // The plan of a group of which some slot is multiplied by its factors; null for other groups.
+    const FactoredPlan* factored(size_t position, std::span<const Slot> slots) const;
+    bool has_factors() const { return !factored_.empty(); }
+    // False with SharedExecution::composed.
+    bool own_operations() const { return shared_ == SharedExecution::automatic; }
     bool has(size_t position, Slot slot) const;
     // Norm weights, their biases and other vectors [n]; null when the topology has none.
     ggml_tensor* vector(size_t position, Slot slot) const;
@@ -78,15 +40,33 @@ public:
     uint64_t scratch_bytes() const { return scratch_bytes_; }
 
 private:
-    struct TensorRun;
+    // `count` rows or columns of a stored tensor.
+    struct TensorRun {
+        std::string tensor;
+        int64_t first, count;
+    };
     struct Placement {
         Storage* storage;
         int64_t row;  // first row of the tensor in the storage
     };
-    std::vector<TensorRun> runs_of(const Expression& expression, Slot slot) const;
+    const Slots& slots_at(size_t position) const;
+    std::vector<TensorRun> runs_of(const Expression& expression, Slot slot, size_t position) const;
     void place_tensors(const std::vector<std::vector<TensorRun>>& slots, bool fuse);
     void plan_group(size_t position, std::span<const Slot> slots);
-    LinearPlan make_plan(std::span<const Slot> slots, std::span<const std::vector<TensorRun>> runs) const;
+    // Plans of neighbours of one type, which are multiplied together: Q and K, say, where V has a better
+    // type. Slots without runs have none.
+    std::vector<FactoredPlan::Stored> plan_stored(size_t position, std::span<const Slot> slots,
+                                                  std::span<const std::vector<TensorRun>> runs) const;
+    LinearPlan make_plan(size_t position, std::span<const Slot> slots,
+                         std::span<const std::vector<TensorRun>> runs) const;
+    void plan_factored(size_t position, std::span<const Slot> slots);
+    void place_factors(std::span<const Expression> expressions);
+    void add_expression(FactoredPlan& plan, const Expression& expression, SlotShape shape) const;
+    Run whole(const std::string& tensor) const;
+    void add_low_rank(FactoredPlan& plan, const LowRank& expression, SlotShape shape) const;
+    void add_tucker(FactoredPlan& plan, const Tucker& expression, SlotShape shape) const;
+    template <class Function>
+    void for_stored_plans(Function&& function);
     void mark_partial_use();
     // Tensors that share a buffer.
     using Buffers = std::map<ggml_backend_buffer_type_t, std::vector<ggml_tensor*>>;
@@ -97,16 +77,20 @@ private:
     void load_storage(Storage& storage, bool f32);
     void plan_position(size_t position, const Slots& slots);
     ggml_tensor* add_vector(std::vector<float> data, const std::string& name);
+    Tensor materialised(const Expression& expression, Slot slot) const;
     ggml_tensor* concatenated_bias(size_t position, std::span<const Slot> slots);
 
-    const Model* model_;  // only while constructing
+    const Model* model_;               // only while constructing
+    const ExecutionChooser* chooser_;  // likewise
     bool f32_;
     SharedExecution shared_;
+    FactoredExecution factored_execution_;
     ggml_context_ptr context_;
     std::vector<ggml_backend_buffer_ptr> buffers_;
     std::vector<std::unique_ptr<Storage>> storages_;
     std::map<std::string, Placement> placed_;
     std::map<std::pair<size_t, Slot>, std::vector<LinearPlan>> plans_;  // by position and first slot
+    std::map<std::pair<size_t, Slot>, FactoredPlan> factored_;          // likewise
     std::map<std::string, ggml_tensor*> vectors_;
     std::map<std::pair<size_t, Slot>, ggml_tensor*> slot_vectors_;
     std::map<Slot, const Storage*> tables_;

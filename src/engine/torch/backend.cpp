@@ -35,7 +35,7 @@ public:
     TorchBackend(const Model& model, const EngineOptions& options)
         : threads_(options.threads),
           config_(model.config),
-          weights_(model, at::kFloat, false),
+          weights_(model, at::kFloat, false, options.factored),
           cache_(config_, weights_.n_positions(), options.context) {}
 
     std::span<const float> step(const StepInput& input) override {
@@ -67,7 +67,7 @@ private:
         const c10::InferenceMode without_gradients;
         at::set_num_threads(threads_);
         const auto tokens = static_cast<int64_t>(input.tokens.size());
-        const int64_t scores = config_.n_head * tokens * (input.past + tokens);
+        const int64_t scores = config_.n_head * tokens * (config_.n_prefix + input.past + tokens);
         compute_bytes_ = std::max(compute_bytes_, static_cast<uint64_t>(scores) * sizeof(float));
         return torch_forward(config_, weights_, input, cache);
     }

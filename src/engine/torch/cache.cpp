@@ -10,10 +10,9 @@ static constexpr int64_t kFirstTokens = 256;
 
 TorchCache::TorchCache(const ModelConfig& config, size_t n_positions, int64_t context)
     : positions_(n_positions), context_(context) {
-    const int64_t width = config.n_head_kv * config.head_dim;
-    for (auto& [keys, values] : positions_) {
-        keys = at::empty({0, width});
-        values = at::empty({0, width});
+    for (size_t p = 0; p < n_positions; ++p) {
+        const int64_t width = config.n_head_kv_of(p) * config.head_dim;
+        positions_[p] = {at::empty({0, width}), at::empty({0, width})};
     }
 }
 

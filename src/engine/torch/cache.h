@@ -15,8 +15,8 @@ public:
     // Holds up to `context` tokens; grows as they come.
     TorchCache(const ModelConfig& config, size_t n_positions, int64_t context);
 
-    // Puts k and v [tokens, n_head_kv * head_dim] behind the first `past` tokens and returns the keys and the
-    // values of all of them [past + tokens, n_head_kv * head_dim].
+    // Puts k and v [tokens, key/value heads of the position * head_dim] behind the first `past` tokens and
+    // returns the keys and the values of all of them [past + tokens, ...].
     std::pair<at::Tensor, at::Tensor> append(size_t position, int64_t past, const at::Tensor& k,
                                              const at::Tensor& v);
     uint64_t bytes() const;

@@ -18,8 +18,8 @@ void check(std::span<const int32_t> values, int64_t limit, size_t count, const c
 
 }  // namespace
 
-TorchModel::TorchModel(const Model& model, bool trainable, at::ScalarType type)
-    : config_(model.config), weights_(model, type, trainable) {}
+TorchModel::TorchModel(const Model& model, bool trainable, at::ScalarType type, FactoredExecution factored)
+    : config_(model.config), weights_(model, type, trainable, factored) {}
 
 TorchOutput TorchModel::forward(std::span<const int32_t> tokens, std::span<const int32_t> token_types,
                                 std::span<const int32_t> mask) const {

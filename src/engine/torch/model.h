@@ -23,7 +23,8 @@ struct TorchOutput {
 class TorchModel {
 public:
     // at::kFloat, or at::kDouble for checks of gradients.
-    TorchModel(const Model& model, bool trainable, at::ScalarType type = at::kFloat);
+    TorchModel(const Model& model, bool trainable, at::ScalarType type = at::kFloat,
+               FactoredExecution factored = FactoredExecution::automatic);
 
     // Every stored tensor once, by its name in the model, as a leaf in torch's order of dimensions.
     const std::map<std::string, at::Tensor>& parameters() const { return weights_.leaves(); }

@@ -64,9 +64,8 @@ TorchOps::Value TorchOps::norm(size_t position, Slot slot, const Value& x) const
 
 void TorchOps::linear(size_t position, std::span<const Slot> slots, const Value& x,
                       std::span<Value> out) const {
-    for (size_t i = 0; i < slots.size(); ++i) {
-        out[i] = at::linear(x, weights_.matrix(position, slots[i]), weights_.bias(position, slots[i]));
-    }
+    TorchWeights::Projections projections;
+    for (size_t i = 0; i < slots.size(); ++i) out[i] = weights_.linear(position, slots[i], x, projections);
 }
 
 const TorchOps::Rotation& TorchOps::rotation(const Rope& rope) {
@@ -121,6 +120,11 @@ const TorchOps::Value& TorchOps::hidden(int64_t window) {
     if (window > 0 || (config_.causal && input_.tokens.size() > 1)) hide(distances() < 0);
     if (window > 0) hide(distances() >= window);
     if (!input_.mask.empty()) hide(copied(input_.mask, at::kLong).eq(0).unsqueeze(0));
+    // Every token sees the prefix.
+    if (config_.n_prefix > 0 && hidden.defined()) {
+        const Value seen = at::zeros({hidden.size(0), config_.n_prefix}, at::kBool);
+        hidden = at::cat({seen, hidden}, 1);
+    }
     return hidden;
 }
 
@@ -146,8 +150,13 @@ TorchOps::Value TorchOps::attend(size_t position, Value scores) {
 
 TorchOps::Value TorchOps::attention(size_t position, const Value& q, Value k, Value v) {
     if (cache_ != nullptr) std::tie(k, v) = cache_->append(position, input_.past, k, v);
+    if (config_.n_prefix > 0) {
+        k = at::cat({weights_.matrix(position, Slot::attn_prefix_k), k});
+        v = at::cat({weights_.matrix(position, Slot::attn_prefix_v), v});
+    }
     const int64_t queries = q.size(0), keys = k.size(0), head_dim = config_.head_dim;
-    const int64_t groups = config_.n_head_kv, per_group = config_.q_per_kv();
+    const int64_t groups = config_.n_head_kv_of(position), per_group = config_.q_per_kv();
+    const int64_t n_head = groups * per_group;
     // The query heads of a group are further queries to its keys.
     const Value q_groups = (q * config_.attention_scale_of(position))
                                .reshape({queries, groups, per_group, head_dim})
@@ -155,12 +164,12 @@ TorchOps::Value TorchOps::attention(size_t position, const Value& q, Value k, Va
                                .reshape({groups, per_group * queries, head_dim});
     const Value k_groups = k.reshape({keys, groups, head_dim}).permute({1, 2, 0});
     const Value v_groups = v.reshape({keys, groups, head_dim}).permute({1, 0, 2});
-    const Value scores = at::bmm(q_groups, k_groups).reshape({config_.n_head, queries, keys});
+    const Value scores = at::bmm(q_groups, k_groups).reshape({n_head, queries, keys});
     const Value attended =
         at::bmm(attend(position, scores).reshape({groups, per_group * queries, keys}), v_groups);
-    return attended.reshape({config_.n_head, queries, head_dim})
+    return attended.reshape({n_head, queries, head_dim})
         .permute({1, 0, 2})
-        .reshape({queries, config_.n_head * head_dim});
+        .reshape({queries, n_head * head_dim});
 }
 
 TorchOps::Value TorchOps::activate(Activation activation, const Value& x) const {

@@ -46,7 +46,7 @@ private:
     Value rotate(const Rope& rope, const Value& x);
     // Probabilities [n_head, queries, keys] of scores.
     Value attend(size_t position, Value scores);
-    // True where a query must not see a key [tokens, keys]; undefined when all see all.
+    // True where a query must not see a key [tokens, prefix rows and keys]; undefined when all see all.
     const Value& hidden(int64_t window);
     Value distances() const;
 

@@ -1,7 +1,6 @@
 #include "engine/torch/weights.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 
@@ -18,8 +17,9 @@ void dequantise_into(const Tensor& tensor, float* out) {
 
 }  // namespace
 
-TorchWeights::TorchWeights(const Model& model, at::ScalarType type, bool trainable)
-    : topology_(model.topology), head_dim_(model.config.head_dim), type_(type) {
+TorchWeights::TorchWeights(const Model& model, at::ScalarType type, bool trainable,
+                           FactoredExecution factored)
+    : config_(model.config), topology_(model.topology), type_(type), factored_(factored) {
     const auto add = [&](const Slots& slots) {
         for (const auto& [slot, expression] : slots) {
             if (slot == Slot::rope_freqs) continue;
@@ -57,19 +57,78 @@ const Expression& TorchWeights::at(size_t position, Slot slot) const {
     return found->second;
 }
 
-at::Tensor TorchWeights::matrix(size_t position, Slot slot) const {
-    const auto rows_of = [&](const std::string& name) {
-        const at::Tensor& leaf = leaves_.at(name);
-        return leaf.reshape({-1, leaf.size(-1)});
-    };
-    const Expression& expression = at(position, slot);
+at::Tensor TorchWeights::rows_of(const std::string& name) const {
+    const at::Tensor& leaf = leaves_.at(name);
+    return leaf.reshape({-1, leaf.size(-1)});
+}
+
+LowRankFactors TorchWeights::factors_of(const LowRank& e) const {
+    LowRankFactors factors{rows_of(e.u), rows_of(e.v), {}, e.transposed};
+    if (!e.scale.empty()) factors.scale = rows_of(e.scale).select(0, e.row);
+    return factors;
+}
+
+TuckerFactors TorchWeights::factors_of(const Tucker& e, SlotShape shape) const {
+    const at::Tensor head = rows_of(e.head);
+    const int64_t heads = (e.transposed ? shape.in : shape.out) / head.size(1);
+    return {tucker_slices(leaves_.at(e.core), rows_of(e.roles), e.role, heads), rows_of(e.model),
+            e.halves ? paired(head) : head, e.transposed};
+}
+
+at::Tensor TorchWeights::matrix_of(const Expression& expression, Slot slot, SlotShape shape) const {
     if (const auto* dense = std::get_if<Dense>(&expression)) return rows_of(dense->tensor);
-    const int64_t dimension = heads_are_columns(slot) ? 1 : 0;
+    if (const auto* low_rank = std::get_if<LowRank>(&expression)) return factors_of(*low_rank).matrix();
+    if (const auto* tucker = std::get_if<Tucker>(&expression)) return factors_of(*tucker, shape).matrix();
+    if (const auto* plus = std::get_if<Plus>(&expression))
+        return matrix_of(base_of(expression), slot, shape) + factors_of(plus->term).matrix();
+    const int64_t dimension = heads_are_columns(slot) ? 1 : 0, head_dim = config_.head_dim;
     std::vector<at::Tensor> parts;
-    for (const HeadRun& run : std::get<Heads>(expression).runs) {
-        parts.push_back(rows_of(run.tensor).narrow(dimension, run.first * head_dim_, run.count * head_dim_));
-    }
+    for (const HeadRun& run : std::get<Heads>(expression).runs)
+        parts.push_back(rows_of(run.tensor).narrow(dimension, run.first * head_dim, run.count * head_dim));
     return parts.size() == 1 ? parts.front() : at::cat(parts, dimension);
+}
+
+at::Tensor TorchWeights::matrix(size_t position, Slot slot) const {
+    return matrix_of(at(position, slot), slot, slot_shape(slot, config_, position));
+}
+
+template <typename Factors>
+bool TorchWeights::factor_by_factor(const Factors& factors, int64_t tokens) const {
+    if (factored_ != FactoredExecution::automatic) return factored_ == FactoredExecution::factored;
+    return factors.factored_cost(tokens) <= factors.reconstructed_cost(tokens);
+}
+
+at::Tensor TorchWeights::product(const Expression& expression, Slot slot, SlotShape shape,
+                                 const at::Tensor& x, Projections& projections) const {
+    if (const auto* plus = std::get_if<Plus>(&expression)) {
+        return product(base_of(expression), slot, shape, x, projections) +
+               product(plus->term, slot, shape, x, projections);
+    }
+    if (const auto* low_rank = std::get_if<LowRank>(&expression)) {
+        const LowRankFactors factors = factors_of(*low_rank);
+        if (factor_by_factor(factors, x.size(0))) return factors.product(x);
+        return at::linear(x, factors.matrix());
+    }
+    if (const auto* tucker = std::get_if<Tucker>(&expression)) {
+        const TuckerFactors factors = factors_of(*tucker, shape);
+        if (!factor_by_factor(factors, x.size(0))) return at::linear(x, factors.matrix());
+        if (tucker->transposed) return factors.product(x);
+        at::Tensor& projection = projections[tucker->model];
+        if (!projection.defined()) projection = factors.projection(x);
+        return factors.product(projection);
+    }
+    return at::linear(x, matrix_of(expression, slot, shape));
+}
+
+at::Tensor TorchWeights::linear(size_t position, Slot slot, const at::Tensor& x,
+                                Projections& projections) const {
+    const Expression& expression = at(position, slot);
+    const SlotShape shape = slot_shape(slot, config_, position);
+    const at::Tensor added = bias(position, slot);
+    if (std::holds_alternative<Dense>(expression) || std::holds_alternative<Heads>(expression))
+        return at::linear(x, matrix_of(expression, slot, shape), added);
+    const at::Tensor y = product(expression, slot, shape, x, projections);
+    return added.defined() ? y + added : y;
 }
 
 at::Tensor TorchWeights::vector(size_t position, Slot slot) const {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/engine.h"
+#include "engine/torch/factors.h"
 #include "model/model.h"
 
 namespace refold {
@@ -15,19 +17,26 @@ namespace refold {
 class TorchWeights {
 public:
     // Dequantises the tensors that the topology refers to; `type` is at::kFloat or at::kDouble.
-    TorchWeights(const Model& model, at::ScalarType type, bool trainable);
+    TorchWeights(const Model& model, at::ScalarType type, bool trainable,
+                 FactoredExecution factored = FactoredExecution::automatic);
 
     // `position` may be kModelPosition in what follows.
     bool has(size_t position, Slot slot) const;
-    // A matrix or table [out, in], put together from its parts.
+    // A matrix, table or prefix [out, in], put together from its parts or factors.
     at::Tensor matrix(size_t position, Slot slot) const;
     // [features]
     at::Tensor vector(size_t position, Slot slot) const;
     // The vector that is added to the slot's result; undefined when there is none.
     at::Tensor bias(size_t position, Slot slot) const;
 
-    // Stored tensors by name, [rows, row elements] or [elements]. The frequencies of the rotation are
-    // constants and not among them.
+    // Products of one x with factors U1, by their names: slots that have x and U1 in common share them.
+    using Projections = std::map<std::string, at::Tensor>;
+    // x [tokens, in] times the slot's weights, plus its bias: [tokens, out]. Weights made of factors are
+    // applied factor by factor where that takes fewer operations (or as the constructor was told).
+    at::Tensor linear(size_t position, Slot slot, const at::Tensor& x, Projections& projections) const;
+
+    // Stored tensors by name, [rows, row elements], [elements] or, the cores of Tucker decompositions,
+    // [heads, R3, R2, R1]. The frequencies of the rotation are constants and not among them.
     const std::map<std::string, at::Tensor>& leaves() const { return leaves_; }
     const std::vector<float>& rope_frequencies() const { return rope_frequencies_; }
     size_t n_positions() const { return topology_.positions.size(); }
@@ -38,10 +47,21 @@ private:
     const Slots& slots(size_t position) const;
     const Expression& at(size_t position, Slot slot) const;
     void add_leaf(const Model& model, const std::string& name, bool trainable);
+    // A leaf as a matrix.
+    at::Tensor rows_of(const std::string& name) const;
 
+    at::Tensor matrix_of(const Expression& expression, Slot slot, SlotShape shape) const;
+    at::Tensor product(const Expression& expression, Slot slot, SlotShape shape, const at::Tensor& x,
+                       Projections& projections) const;
+    LowRankFactors factors_of(const LowRank& expression) const;
+    TuckerFactors factors_of(const Tucker& expression, SlotShape shape) const;
+    template <typename Factors>
+    bool factor_by_factor(const Factors& factors, int64_t tokens) const;
+
+    ModelConfig config_;
     Topology topology_;
-    int64_t head_dim_;
     at::ScalarType type_;
+    FactoredExecution factored_;
     std::map<std::string, at::Tensor> leaves_;
     std::vector<float> rope_frequencies_;
 };

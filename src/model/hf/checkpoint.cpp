@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/text.h"
 #include "model/families/common.h"
+#include "model/hf/description.h"
 #include "model/hf/layout.h"
 #include "vocab/hf_vocab.h"
 
@@ -124,21 +125,13 @@ class HfReader {
 public:
     explicit HfReader(const std::string& folder)
         : folder_(folder),
-          config_text_(read_text_file((fs::path(folder) / "config.json").string())),
-          config_json_(with_older_fields(parse_object(config_text_, fs::path(folder) / "config.json"))),
-          checkpoint_(folder) {}
+          description_(read_hf_description((fs::path(folder) / "config.json").string(), folder)),
+          checkpoint_(folder),
+          model_(description_.model) {}
 
     Model read() {
-        const HfConfig config(config_json_);
-        model_.label = folder_;
         model_.source = checkpoint_.files();
-        model_.family = &family_of(config);
-        model_.metadata.set("general.architecture", GgufValue::string(model_.family->name));
-        model_.metadata.set("general.name", GgufValue::string(name_of(folder_)));
-        model_.family->read_hf_config(config_json_, model_.metadata);
-        model_.family = &find_family(model_.metadata.string("general.architecture"));
-        model_.config = model_.family->read_config(model_.metadata);
-        read_tensors(config);
+        read_tensors();
         write_record();
         read_vocabulary();
         validate(model_);
@@ -146,27 +139,12 @@ public:
     }
 
 private:
-    static const Family& family_of(const HfConfig& config) {
-        const std::string type = config.string("model_type", "");
-        if (type.empty()) fail(ErrorCode::input, "config.json", "field 'model_type' is missing");
-        std::vector<std::string> known;
-        for (const Family* family : families()) {
-            for (const char* name : family->hf_model_types) {
-                if (type == name) return *family;
-                known.emplace_back(name);
-            }
-        }
-        fail(ErrorCode::unsupported, "config.json", "model_type '{}' is not supported; known: {}", type,
-             fmt::join(known, ", "));
-    }
-
-    void read_tensors(const HfConfig& config) {
-        const auto layers =
-            static_cast<size_t>(model_.metadata.integer(std::string(model_.family->name) + ".block_count"));
+    void read_tensors() {
+        const size_t layers = description_.layers;
         for (size_t p = 0; p < layers; ++p) {
             for (const auto& slot : model_.family->position_slots) read_slot(slot, p);
         }
-        const bool tied = config.boolean("tie_word_embeddings", model_.family->hf_tied);
+        const bool tied = description_.tied;
         for (const auto& slot : model_.family->model_slots) {
             // A tied output that was stored all the same is the embedding again.
             if (slot.slot == Slot::output && tied && slot.fallback != nullptr) continue;
@@ -175,14 +153,14 @@ private:
                 fail_missing(slot, 0);
             }
             if (slot.slot == Slot::rope_freqs) {
-                add_rope_factors(tensor_name(slot, 0));
+                add_rope_factors(description_);
             } else {
                 read_slot(slot, 0);
             }
         }
         model_.topology = implied_topology(
             *model_.family, layers, [&](const std::string& name) { return model_.tensors.contains(name); });
-        check_biases(config);
+        check_biases(HfConfig(description_.fields));
     }
 
     [[noreturn]] void fail_missing(const SlotDescription& slot, size_t position) const {
@@ -271,15 +249,6 @@ private:
         model_.metadata.set(raw_vector_key(name), {GgufType::Array, std::move(array)});
     }
 
-    void add_rope_factors(const std::string& name) {
-        const std::vector<float> factors = llama3_factors(config_json_, model_.config.rope.dims);
-        if (factors.empty()) return;
-        model_.tensors[name] = {
-            DType::F32, {static_cast<int64_t>(factors.size())}, {}, [bytes = as_bytes(factors)] {
-                return bytes;
-            }};
-    }
-
     // What config.json says about biases must agree with the tensors.
     void check_biases(const HfConfig& config) const {
         for (const auto& [field, slot] :
@@ -304,24 +273,15 @@ private:
         if (!found) model_.metadata.set("tokenizer.ggml.model", GgufValue::string("none"));
     }
 
-    // The folder's name, or the repository's in the hub's cache.
-    static std::string name_of(const fs::path& folder) {
-        const fs::path path = fs::weakly_canonical(folder);
-        if (path.parent_path().filename() != "snapshots") return path.filename();
-        const std::string repository = path.parent_path().parent_path().filename();
-        const size_t dashes = repository.rfind("--");
-        return dashes == std::string::npos ? repository : repository.substr(dashes + 2);
-    }
-
     void write_record() {
-        const json record = {{"config", config_text_}, {"types", types_}};
+        const json record = {{"config", description_.text}, {"types", types_}};
         model_.metadata.set(kRecordKey, GgufValue::string(record.dump()));
     }
 
-    std::string folder_, config_text_;
-    json config_json_;
+    std::string folder_;
+    HfDescription description_;
     HfCheckpoint checkpoint_;
-    Model model_;
+    Model& model_;
     std::map<std::string, std::string> types_;
 };
 

@@ -234,6 +234,17 @@ private:
             for (const char* field : {"num_hidden_layers", "n_layer"}) {
                 if (config.contains(field)) config[field] = model_->topology.positions.size();
             }
+            // ... or the number of key/value heads.
+            const ModelConfig& c = model_->config;
+            if (config.contains("num_key_value_heads")) {
+                config["num_key_value_heads"] = c.n_head_kv;
+            } else if (c.n_head_kv != c.n_head) {
+                fail(ErrorCode::unsupported, "export",
+                     "the checkpoint's config.json has no num_key_value_heads: {} key/value heads for {} "
+                     "query "
+                     "heads cannot be written",
+                     c.n_head_kv, c.n_head);
+            }
         } else {
             config = model_->family->write_hf_config(*model_);
         }

@@ -1,0 +1,146 @@
+#include "cli/factor_table.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <vector>
+
+#include "cli/topology_table.h"
+#include "compress/selection.h"
+#include "core/text.h"
+#include "model/execution.h"
+
+namespace refold::cli {
+namespace {
+
+constexpr std::array<int64_t, 2> kTokens = {1, 512};
+
+struct Row {
+    std::vector<size_t> positions;  // empty: of the whole model
+    std::string weights;            // "attn.q,k,v tucker 288x32x4 of 9 heads"
+    ExecutionCost factored, dense;  // operations: of one token, without making W
+    std::array<std::string, kTokens.size()> execution;
+
+    bool alike(const Row& other) const {
+        return positions.empty() == other.positions.empty() && weights == other.weights &&
+               factored.bytes == other.factored.bytes && execution == other.execution;
+    }
+};
+
+std::string execution_text(const ExecutionChoice& choice) {
+    if (choice.execution == Execution::factored) return "factored";
+    return choice.when_loading ? "dense" : "dense, made for the step";
+}
+
+// Slots with the same factors are named together.
+std::string weights_text(const Model& model, const Slots& slots, const std::vector<Slot>& group) {
+    std::vector<std::pair<std::string, std::string>> parts;  // factors, slots
+    for (const Slot slot : group) {
+        const std::string factors = factors_text(model, slots.at(slot));
+        if (factors.empty()) continue;
+        const std::string name = slot_name(slot);
+        if (parts.empty() || parts.back().first != factors) {
+            parts.emplace_back(factors, name);
+        } else {
+            parts.back().second += "," + name.substr(name.find('.') + 1);
+        }
+    }
+    std::vector<std::string> texts;
+    for (const auto& [factors, names] : parts) texts.push_back(names + " " + factors);
+    return fmt::format("{}", fmt::join(texts, "; "));
+}
+
+// The slots of one place that are multiplied with the same input.
+std::vector<std::vector<Slot>> inputs_of(const Slots& slots) {
+    const std::vector<std::vector<Slot>> all = {{Slot::attn_q, Slot::attn_k, Slot::attn_v},
+                                                {Slot::attn_o},
+                                                {Slot::ffn_gate, Slot::ffn_up},
+                                                {Slot::ffn_down},
+                                                {Slot::head_dense},
+                                                {Slot::output},
+                                                {Slot::pooler}};
+    std::vector<std::vector<Slot>> out;
+    for (const auto& group : all) {
+        std::vector<Slot> present;
+        bool factored = false;
+        for (const Slot slot : group) {
+            const auto found = slots.find(slot);
+            if (found == slots.end()) continue;
+            present.push_back(slot);
+            factored |= has_factors(found->second);
+        }
+        if (factored) out.push_back(std::move(present));
+    }
+    return out;
+}
+
+std::vector<Row> rows_of(const Model& model) {
+    std::vector<Row> rows;
+    const ExecutionChooser chooser(model);
+    const auto add = [&](const Slots& slots, size_t position) {
+        for (const auto& group : inputs_of(slots)) {
+            Row row;
+            if (position != kModelPosition) row.positions = {position};
+            row.weights = weights_text(model, slots, group);
+            for (size_t i = 0; i < kTokens.size(); ++i) {
+                const ExecutionChoice choice = chooser.choose(position, group, kTokens[i]);
+                row.execution[i] = execution_text(choice);
+                if (kTokens[i] != 1) continue;
+                row.factored = choice.factored;
+                row.dense = choice.reconstructed;
+            }
+            // What it takes to make W is not what running it takes.
+            row.dense.operations = 0;
+            for (const Slot slot : group) {
+                const SlotShape shape = slot_shape(slot, model.config, position);
+                row.dense.operations += static_cast<uint64_t>(shape.in * shape.out);
+            }
+            const auto same =
+                std::find_if(rows.begin(), rows.end(), [&](const Row& other) { return other.alike(row); });
+            if (same == rows.end()) {
+                rows.push_back(std::move(row));
+            } else {
+                same->positions.insert(same->positions.end(), row.positions.begin(), row.positions.end());
+            }
+        }
+    };
+    for (size_t p = 0; p < model.topology.positions.size(); ++p) add(model.topology.positions[p], p);
+    add(model.topology.globals, kModelPosition);
+    return rows;
+}
+
+}  // namespace
+
+std::string factor_table(const Model& model) {
+    const std::vector<Row> rows = rows_of(model);
+    if (rows.empty()) return "";
+    TextTable table({"factored weights", "positions", "MACs per token", "of dense", "bytes", "of dense",
+                     "1 token", "512 tokens"});
+    const auto percent = [](uint64_t part, uint64_t whole) {
+        return fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+    };
+    for (const Row& row : rows) {
+        table.add({row.weights, row.positions.empty() ? "model" : layers_text(row.positions),
+                   format_count(row.factored.operations),
+                   percent(row.factored.operations, row.dense.operations), format_bytes(row.factored.bytes),
+                   percent(row.factored.bytes, row.dense.bytes), row.execution[0], row.execution[1]});
+    }
+    return table.str();
+}
+
+nlohmann::ordered_json factor_json(const Model& model) {
+    auto out = nlohmann::ordered_json::array();
+    for (const Row& row : rows_of(model)) {
+        nlohmann::ordered_json execution;
+        for (size_t i = 0; i < kTokens.size(); ++i) execution[std::to_string(kTokens[i])] = row.execution[i];
+        out.push_back(
+            {{"positions", row.positions},
+             {"weights", row.weights},
+             {"operations", {{"factored", row.factored.operations}, {"dense", row.dense.operations}}},
+             {"bytes", {{"factored", row.factored.bytes}, {"dense", row.dense.bytes}}},
+             {"execution", execution}});
+    }
+    return out;
+}
+
+}  // namespace refold::cli

@@ -1,0 +1,217 @@
+// Fuzzing of what a file says about sharing: for any text under "refold.topology" and "refold.sizes", parsing
+// and validate() give a model whose every weight can be computed, or throw refold::Error - no crash, no
+// sanitizer report, no other exception.
+//     refold_fuzz_topology [--iterations N] [--seed N]
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "engine/expression_models.h"
+#include "model/accounting.h"
+
+extern "C" {
+
+// The models have a few kilobytes: what needs more than this trusted a number in a text.
+const char* __asan_default_options();
+const char* __asan_default_options() {
+    return "max_allocation_size_mb=64:allocator_may_return_null=0:detect_leaks=1";
+}
+const char* __ubsan_default_options();
+const char* __ubsan_default_options() { return "halt_on_error=1:print_stacktrace=1"; }
+
+}  // extern "C"
+
+namespace {
+
+using refold::Error;
+using refold::Model;
+
+struct Texts {
+    std::string topology, sizes;
+};
+
+Texts texts_of(const Model& model) {
+    return {refold::topology_to_json(model.topology, model.implied()), refold::sizes_to_json(model.config)};
+}
+
+volatile float g_sink = 0;
+
+void compute_all(const Model& model, const refold::Slots& slots, size_t position) {
+    for (const auto& [slot, expression] : slots) {
+        const auto values = refold::materialise(model, expression, slot, position);
+        const refold::SlotShape shape = refold::slot_shape(slot, model.config, position);
+        if (static_cast<int64_t>(values.size()) != shape.in * shape.out) abort();
+        for (const float value : values) g_sink = g_sink + value;
+    }
+}
+
+// A model of the tensors of `source` and these texts.
+bool run_one(const Model& source, const Texts& texts) {
+    Model model = source;
+    model.config.heads_kv.clear();
+    model.config.ffs.clear();
+    model.config.n_prefix = 0;
+    try {
+        const refold::Topology implied = source.implied();
+        model.topology = refold::topology_from_json(texts.topology, implied);
+        const size_t positions = model.topology.positions.size();
+        if (positions > 64) return false;  // too slow, no matter what they are
+        if (!texts.sizes.empty()) refold::sizes_from_json(texts.sizes, positions, model.config);
+        refold::validate(model);
+        for (size_t p = 0; p < positions; ++p) compute_all(model, model.topology.positions[p], p);
+        compute_all(model, model.topology.globals, refold::kModelPosition);
+        const refold::Accounting accounting = refold::account(model);
+        if (accounting.model.bytes == 0) abort();
+        const std::string again = refold::topology_to_json(model.topology, implied);
+        if (refold::topology_from_json(again, implied) != model.topology) abort();
+        return true;
+    } catch (const Error& error) {
+        if (error.code() == refold::ErrorCode::internal) throw;
+        return false;
+    }
+}
+
+class Mutator {
+public:
+    explicit Mutator(uint64_t number) : random_(number) {}
+
+    size_t below(size_t n) { return static_cast<size_t>(random_() % n); }
+
+    Texts next(const Texts& seed, const Texts& other) {
+        Texts out = seed;
+        for (size_t i = 0, count = 1 + below(8) / 6; i < count; ++i) {
+            if (below(4) == 0 && !out.sizes.empty()) {
+                change(out.sizes);
+            } else {
+                change(out.topology);
+            }
+        }
+        if (below(16) == 0) out.sizes = other.sizes;
+        return out;
+    }
+
+private:
+    // A number, a string, a bracketed piece or a bit.
+    void change(std::string& text) {
+        static const char* const numbers[] = {"0",
+                                              "1",
+                                              "2",
+                                              "3",
+                                              "5",
+                                              "-1",
+                                              "0.5",
+                                              "1e400",
+                                              "1099511627776",
+                                              "4294967296",
+                                              "9223372036854775807",
+                                              "18446744073709551615",
+                                              "18446744073709551616",
+                                              "null",
+                                              "true",
+                                              "[]",
+                                              "{}",
+                                              "\"x\""};
+        static const char* const words[] = {
+            "heads",    "low_rank", "tucker", "plus",     "like",       "core",          "model",
+            "head",     "roles",    "role",   "u",        "v",          "scale",         "row",
+            "halves",   "loops",    "attn.q", "attn.k",   "attn.o",     "attn.norm",     "ffn.up",
+            "ffn.down", "output",   "prefix", "kv_heads", "transposed", "attn.prefix_k", "token_embd"};
+        switch (below(4)) {
+            case 0: return replace(text, isdigit_at, numbers[below(std::size(numbers))]);
+            case 1: return replace_string(text, words[below(std::size(words))]);
+            case 2: return swap_strings(text);
+            default:
+                if (!text.empty()) text[below(text.size())] ^= static_cast<char>(1 << below(7));
+        }
+    }
+
+    static bool isdigit_at(const std::string& text, size_t i) {
+        return isdigit(static_cast<unsigned char>(text[i])) != 0;
+    }
+
+    // A run of characters that `matches`.
+    template <typename Matches>
+    void replace(std::string& text, Matches&& matches, const char* by) {
+        std::vector<size_t> starts;
+        for (size_t i = 0; i < text.size(); ++i)
+            if (matches(text, i) && (i == 0 || !matches(text, i - 1))) starts.push_back(i);
+        if (starts.empty()) return;
+        const size_t from = starts[below(starts.size())];
+        size_t to = from;
+        while (to < text.size() && matches(text, to)) ++to;
+        text.replace(from, to - from, by);
+    }
+
+    struct Range {
+        size_t from, length;
+    };
+    // What is between the quotes of each string.
+    static std::vector<Range> strings_of(const std::string& text) {
+        std::vector<Range> out;
+        for (size_t i = text.find('"'); i != std::string::npos; i = text.find('"', i + 1)) {
+            const size_t end = text.find('"', i + 1);
+            if (end == std::string::npos) break;
+            out.push_back({i + 1, end - i - 1});
+            i = end;
+        }
+        return out;
+    }
+    void replace_string(std::string& text, const char* by) {
+        const auto strings = strings_of(text);
+        if (strings.empty()) return;
+        const Range at = strings[below(strings.size())];
+        text.replace(at.from, at.length, by);
+    }
+    // One string of the text in the place of another: tensors in other slots, slots of other names.
+    void swap_strings(std::string& text) {
+        const auto strings = strings_of(text);
+        if (strings.empty()) return;
+        const Range from = strings[below(strings.size())];
+        const std::string by = text.substr(from.from, from.length);
+        replace_string(text, by.c_str());
+    }
+
+    std::mt19937_64 random_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    uint64_t iterations = 6000, number = 1;
+    for (int i = 1; i + 1 < argc; i += 2)
+        (strcmp(argv[i], "--seed") == 0 ? number : iterations) = strtoull(argv[i + 1], nullptr, 10);
+    constexpr refold::ExpressionShape kSmall{
+        .layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 4, .embd = 16, .ff = 12, .vocab = 40};
+    uint64_t accepted = 0;
+    Texts current;
+    try {
+        std::vector<Model> models;
+        std::vector<Texts> seeds;
+        for (uint32_t seed = 1; seed <= 24; ++seed) {
+            models.push_back(refold::random_expression_model(seed, {.sizes = true, .prefix = true}, kSmall));
+            seeds.push_back(current = texts_of(models.back()));
+            if (!run_one(models.back(), current)) {
+                fprintf(stderr, "refold_fuzz_topology: a seed is refused: %s\n", current.topology.c_str());
+                return 1;
+            }
+        }
+        Mutator mutator(number);
+        for (uint64_t i = 0; i < iterations; ++i) {
+            const size_t seed = mutator.below(seeds.size());
+            current = mutator.next(seeds[seed], seeds[mutator.below(seeds.size())]);
+            accepted += run_one(models[seed], current);
+        }
+    } catch (const std::exception& error) {
+        fprintf(stderr, "refold_fuzz_topology: not allowed to escape: %s\ntopology: %s\nsizes: %s\n",
+                error.what(), current.topology.c_str(), current.sizes.c_str());
+        return 1;
+    }
+    printf("refold_fuzz_topology: %llu inputs, %llu accepted, the others refused with a clear error\n",
+           static_cast<unsigned long long>(iterations), static_cast<unsigned long long>(accepted));
+    return 0;
+}

@@ -1,0 +1,188 @@
+#include "compress/factoring.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <set>
+
+#include "compress/lazy.h"
+#include "compress/selection.h"
+#include "core/error.h"
+#include "core/interrupt.h"
+#include "core/parallel.h"
+#include "core/progress.h"
+#include "core/text.h"
+
+// OpenBLAS's own functions; another BLAS has none and is left as it is.
+extern "C" {
+void openblas_set_num_threads(int threads) __attribute__((weak));
+int openblas_get_num_threads(void) __attribute__((weak));
+}
+
+namespace refold::factoring {
+namespace {
+
+constexpr int64_t kMemory = int64_t{3} << 30;
+
+// One BLAS thread for each of several callers, while it lives.
+class SingleBlasThread {
+public:
+    explicit SingleBlasThread(bool wanted) {
+        if (!wanted || openblas_set_num_threads == nullptr || openblas_get_num_threads == nullptr) return;
+        before_ = openblas_get_num_threads();
+        openblas_set_num_threads(1);
+    }
+    ~SingleBlasThread() {
+        if (before_ > 0) openblas_set_num_threads(before_);
+    }
+    SingleBlasThread(const SingleBlasThread&) = delete;
+    SingleBlasThread& operator=(const SingleBlasThread&) = delete;
+
+private:
+    int before_ = 0;
+};
+
+int jobs_at_once(const std::vector<Job>& jobs) {
+    int64_t largest = 1;
+    for (const Job& job : jobs) largest = std::max(largest, job.memory);
+    const int64_t threads = default_threads();
+    const int64_t fit = std::min({kMemory / largest, threads, static_cast<int64_t>(jobs.size())});
+    // Few jobs are done sooner when BLAS divides each of them.
+    return fit * 2 > threads ? static_cast<int>(std::max<int64_t>(fit, 1)) : 1;
+}
+
+Tensor planned(const std::vector<int64_t>& shape) {
+    return {DType::F32, shape, {}, []() -> std::vector<std::byte> {
+                fail(ErrorCode::internal, "factoring", "a dry run has no values");
+            }};
+}
+
+const std::string& dense_tensor(const Model& model, size_t position, Slot slot) {
+    const Expression& expression = model.topology.at(position, slot);
+    if (const auto* dense = std::get_if<Dense>(&expression)) return dense->tensor;
+    const char* reason = "its heads are shared between layers, and factors of it would store them again";
+    if (std::holds_alternative<Plus>(expression))
+        reason = "it has a LoRA of its own beside weights that it shares";
+    if (std::holds_alternative<LowRank>(expression) || std::holds_alternative<Tucker>(expression))
+        reason = "an earlier step made factors of it";
+    fail(ErrorCode::unsupported, "factoring",
+         "layer {} {}: {} - put this step first, or leave the layer or slot out", position, slot_name(slot),
+         reason);
+}
+
+// A tensor that stays stored for others would be stored twice.
+void check_not_used_elsewhere(const Model& model, const Positions& group, const std::vector<Slot>& slots) {
+    std::set<std::string> own;
+    for (const auto& name : sources_of(model, group.front(), slots)) own.insert(name);
+    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
+        const bool member = std::find(group.begin(), group.end(), p) != group.end();
+        for (const auto& [slot, expression] : model.topology.positions[p]) {
+            if (member && std::find(slots.begin(), slots.end(), slot) != slots.end()) continue;
+            for (const auto& name : tensors_of(expression)) {
+                if (own.contains(name))
+                    fail(
+                        ErrorCode::unsupported, "factoring",
+                        "layer {}: its tensor '{}' is also part of layer {} {}, which this step leaves as it "
+                        "is - put this step first, or leave the layer out",
+                        group.front(), name, p, slot_name(slot));
+            }
+        }
+    }
+}
+
+}  // namespace
+
+std::vector<Slot> slots_at(const Model& model, size_t position, const std::vector<Slot>& slots) {
+    std::vector<Slot> out;
+    for (const Slot slot : slots) {
+        if (model.topology.has(position, slot)) out.push_back(slot);
+    }
+    return out;
+}
+
+std::vector<std::string> sources_of(const Model& model, size_t position, const std::vector<Slot>& slots) {
+    std::vector<std::string> out;
+    for (const Slot slot : slots_at(model, position, slots))
+        out.push_back(dense_tensor(model, position, slot));
+    return out;
+}
+
+std::vector<Positions> groups_of(const Model& model, const std::vector<size_t>& layers,
+                                 const std::vector<Slot>& slots) {
+    std::vector<Positions> groups = tied_positions(model, layers, slots);
+    for (const Positions& group : groups) sources_of(model, group.front(), slots);  // all dense?
+    for (const Positions& group : groups) check_not_used_elsewhere(model, group, slots);
+    return groups;
+}
+
+std::vector<float> weights_of(const Model& model, size_t position, Slot slot) {
+    std::vector<float> values = lazy::floats(model.tensor(dense_tensor(model, position, slot)), model.source);
+    const auto bad = std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
+    if (bad != values.end()) {
+        const int64_t index = bad - values.begin(), width = slot_shape(slot, model.config, position).in;
+        fail(ErrorCode::input, "factoring", "{}: layer {} {}: element [{}][{}] is {}", model.label, position,
+             slot_name(slot), index / width, index % width, *bad);
+    }
+    return values;
+}
+
+std::string place_text(const Positions& positions) {
+    return (positions.size() == 1 ? "layer " : "layers ") + layers_text(positions);
+}
+
+std::string slots_text(const std::vector<Slot>& slots) {
+    std::vector<std::string> names;
+    for (const Slot slot : slots) names.emplace_back(slot_name(slot));
+    return join(names, ", ");
+}
+
+std::string stem(std::string tensor) {
+    constexpr std::string_view kEnding = ".weight";
+    if (tensor.ends_with(kEnding)) tensor.resize(tensor.size() - kEnding.size());
+    return tensor;
+}
+
+std::vector<Tensors> run(const std::vector<Job>& jobs, Work* work, const std::string& label) {
+    std::vector<Tensors> results(jobs.size());
+    if (work == nullptr) {
+        for (size_t i = 0; i < jobs.size(); ++i) {
+            for (const auto& [name, shape] : jobs[i].shapes) results[i][name] = planned(shape);
+        }
+        return results;
+    }
+    Progress progress(label, jobs.size(), "decompositions");
+    std::mutex mutex;
+    const int at_once = jobs_at_once(jobs);
+    const SingleBlasThread single(at_once > 1);
+    parallel_for(static_cast<int64_t>(jobs.size()), at_once, [&](int64_t i) {
+        check_interrupt();
+        const Job& job = jobs[static_cast<size_t>(i)];
+        Tensors& result = results[static_cast<size_t>(i)];
+        const std::vector<float> input = job.input();
+        result = work->results(job.what, input, [&] { return job.compute(input); });
+        for (const auto& [name, shape] : job.shapes) {
+            if (result.at(name).shape != shape)
+                fail(ErrorCode::internal, "factoring", "{}: {} is {} by {}, planned were {} by {}", job.place,
+                     name, result.at(name).rows(), result.at(name).row_elements(),
+                     Tensor{DType::F32, shape, {}, {}}.rows(), shape.front());
+        }
+        const std::lock_guard lock(mutex);
+        progress.advance(1, job.place);
+    });
+    progress.finish();
+    return results;
+}
+
+std::vector<double> numbers(const Tensor& tensor) {
+    const std::vector<float> values = lazy::floats(tensor, nullptr);
+    return {values.begin(), values.end()};
+}
+
+std::string sizes_text(int64_t before, int64_t after) {
+    return fmt::format("{} numbers, {} before, compression {:.2f}x",
+                       format_count(static_cast<uint64_t>(after)),
+                       format_count(static_cast<uint64_t>(before)),
+                       static_cast<double>(before) / static_cast<double>(after));
+}
+
+}  // namespace refold::factoring

@@ -1,0 +1,47 @@
+#include "compress/modules.h"
+
+#include <algorithm>
+
+namespace refold {
+namespace {
+
+// An entry of sizes by position; none at all where every position has `usual`.
+void set_size(std::vector<int64_t>& sizes, size_t positions, int64_t usual, size_t position, int64_t size) {
+    if (sizes.empty()) sizes.assign(positions, usual);
+    sizes[position] = size;
+    if (std::all_of(sizes.begin(), sizes.end(), [&](int64_t s) { return s == usual; })) sizes.clear();
+}
+
+}  // namespace
+
+void set_heads_kv(Model& model, size_t position, int64_t heads) {
+    ModelConfig& c = model.config;
+    set_size(c.heads_kv, model.topology.positions.size(), c.n_head_kv, position, heads);
+}
+
+void set_ff(Model& model, size_t position, int64_t channels) {
+    ModelConfig& c = model.config;
+    set_size(c.ffs, model.topology.positions.size(), c.n_ff, position, channels);
+}
+
+void remove_attention(Model& model, size_t position) {
+    Slots& slots = model.topology.positions[position];
+    // GPT-J's FFN reads the attention's norm.
+    const bool norm_is_shared =
+        model.config.parallel_residual && !slots.contains(Slot::ffn_norm) && slots.contains(Slot::ffn_down);
+    std::erase_if(slots, [&](const auto& entry) {
+        const bool norm = entry.first == Slot::attn_norm || entry.first == Slot::attn_norm_bias;
+        return belongs_to_attention(entry.first) && !(norm && norm_is_shared);
+    });
+    set_heads_kv(model, position, 0);
+}
+
+void remove_ffn(Model& model, size_t position) {
+    Slots& slots = model.topology.positions[position];
+    std::erase_if(slots, [](const auto& entry) { return belongs_to_ffn(entry.first); });
+    if (!slots.contains(Slot::attn_o))  // nothing reads it any more
+        std::erase_if(slots, [](const auto& entry) { return belongs_to_attention(entry.first); });
+    set_ff(model, position, 0);
+}
+
+}  // namespace refold

@@ -1,0 +1,200 @@
+#include "engine/ggml/composed.h"
+
+#include <algorithm>
+
+namespace refold {
+
+using factors::Combination;
+using factors::Product;
+using factors::Segment;
+using factors::Term;
+
+Composer::Composer(ggml_context* context, const FactoredPlan& plan, ggml_tensor* x, bool own_heads)
+    : context_(context), plan_(plan), x_(x), own_heads_(own_heads) {}
+
+// ---- stored rows ----
+
+ggml_tensor* Composer::rows(const Run& run) {
+    ggml_tensor* w = run.storage->tensor;
+    if (run.first == 0 && run.count == run.storage->rows()) return w;
+    return ggml_view_2d(context_, w, w->ne[0], run.count, w->nb[1],
+                        static_cast<size_t>(run.first) * w->nb[1]);
+}
+
+ggml_tensor* Composer::float_rows(const Run& run) {
+    ggml_tensor* w = rows(run);
+    return w->type == GGML_TYPE_F32 ? w : ggml_cast(context_, w, GGML_TYPE_F32);
+}
+
+ggml_tensor* Composer::transposed(ggml_tensor* matrix) {
+    if (ggml_is_quantized(matrix->type)) matrix = ggml_cast(context_, matrix, GGML_TYPE_F32);
+    return ggml_cont(context_, ggml_transpose(context_, matrix));
+}
+
+ggml_tensor* Composer::head_rows(const Combination& c) {
+    ggml_tensor* u2 = rows(c.head);
+    if (!c.halves) return u2;
+    const int64_t width = c.width();
+    ggml_tensor* halves = ggml_reshape_3d(context_, u2, width / 2, 2, c.r2());
+    return ggml_reshape_2d(context_, ggml_cont(context_, ggml_permute(context_, halves, 1, 0, 2, 3)), width,
+                           c.r2());
+}
+
+ggml_tensor* Composer::role_weights(const Combination& c) {
+    ggml_tensor* roles = rows(c.roles);
+    ggml_tensor* column =
+        ggml_view_2d(context_, roles, 1, c.r3(), roles->nb[1], static_cast<size_t>(c.role) * sizeof(float));
+    column = ggml_reshape_1d(context_, ggml_cont(context_, column), c.r3());
+    if (c.group == 1) return column;
+    column = ggml_repeat_4d(context_, column, c.r3(), c.group, 1, 1);
+    column = ggml_scale(context_, column, 1.0F / static_cast<float>(c.group));
+    return ggml_reshape_1d(context_, column, c.r3() * c.group);
+}
+
+// ---- products ----
+
+ggml_tensor* Composer::source(const Term& term) const {
+    if (term.source == FactoredPlan::kInput) return x_;
+    const auto& pieces = term.source == FactoredPlan::kFirst ? first_ : core_;
+    return std::find_if(pieces.begin(), pieces.end(), [&](const Piece& p) { return p.first == term.offset; })
+        ->rows;
+}
+
+// x [R2 * R3 * group * heads, tokens] -> [width * heads, tokens]
+ggml_tensor* Composer::combine(const Combination& c, ggml_tensor* x) {
+    const int64_t tokens = x->ne[1], parts = c.r3() * c.group;
+    x = ggml_reshape_4d(context_, x, c.r2(), parts, c.heads, tokens);
+    x = ggml_cont(context_, ggml_permute(context_, x, 1, 0, 2, 3));
+    x = ggml_reshape_2d(context_, x, parts, c.r2() * c.heads * tokens);
+    x = ggml_mul_mat(context_, ggml_reshape_2d(context_, role_weights(c), parts, 1), x);
+    x = ggml_reshape_2d(context_, x, c.r2(), c.heads * tokens);
+    x = ggml_mul_mat(context_, transposed(head_rows(c)), x);
+    return ggml_reshape_2d(context_, x, c.width() * c.heads, tokens);
+}
+
+// x [width * heads, tokens] -> [R2 * R3 * heads, tokens]
+ggml_tensor* Composer::spread(const Combination& c, ggml_tensor* x) {
+    const int64_t tokens = x->ne[1];
+    x = ggml_reshape_2d(context_, x, c.width(), c.heads * tokens);
+    x = ggml_mul_mat(context_, head_rows(c), x);
+    x = ggml_reshape_2d(context_, x, 1, c.r2() * c.heads * tokens);
+    x = ggml_mul_mat(context_, ggml_reshape_2d(context_, role_weights(c), 1, c.r3()), x);
+    x = ggml_reshape_3d(context_, x, c.r3(), c.r2(), c.heads * tokens);
+    x = ggml_cont(context_, ggml_permute(context_, x, 1, 0, 2, 3));
+    return ggml_reshape_2d(context_, x, c.core_rows(), tokens);
+}
+
+ggml_tensor* Composer::apply(const Term& term, const Term& key) {
+    ggml_tensor* x = source(term);
+    // ggml's products with interleaved rows take several tokens for one piece of memory.
+    if (!ggml_is_contiguous(x)) x = ggml_cont(context_, x);
+    if (const auto heads = plan_.heads.find(&key); own_heads_ && heads != plan_.heads.end()) {
+        return ggml_custom_4d(context_, GGML_TYPE_F32, heads->second.out, x->ne[1], 1, 1, &x, 1,
+                              factors::multiply, GGML_N_TASKS_MAX,
+                              const_cast<factors::Product*>(&heads->second));
+    }
+    switch (term.kind) {
+        case Term::Kind::rows: return ggml_mul_mat(context_, rows(term.run), x);
+        case Term::Kind::transposed: return ggml_mul_mat(context_, transposed(rows(term.run)), x);
+        case Term::Kind::combine: return combine(term.combination, x);
+        default: return spread(term.combination, x);
+    }
+}
+
+// Neighbouring rows of one storage are multiplied together.
+std::vector<Composer::Piece> Composer::pieces_of(const Product& product) {
+    std::vector<Piece> pieces;
+    const auto& segments = product.segments;
+    for (size_t s = 0, count = 1; s < segments.size(); s += count) {
+        Term term = segments[s].terms.front();
+        for (count = 1; term.kind == Term::Kind::rows && s + count < segments.size(); ++count) {
+            const Term& next = segments[s + count].terms.front();
+            if (next.kind != term.kind || next.source != term.source || next.offset != term.offset ||
+                next.run.storage != term.run.storage || next.run.first != term.run.first + term.run.count)
+                break;
+            term.run.count += next.run.count;
+        }
+        ggml_tensor* together = apply(term, segments[s].terms.front());
+        for (size_t i = s; i < s + count; ++i) {
+            const Segment& segment = segments[i];
+            ggml_tensor* y = together;
+            if (count > 1) {
+                y = ggml_view_2d(context_, y, segment.rows, y->ne[1], y->nb[1],
+                                 static_cast<size_t>(segment.first - segments[s].first) * sizeof(float));
+            }
+            if (segment.scale.storage != nullptr) y = ggml_mul(context_, y, rows(segment.scale));
+            pieces.push_back({segment.first, y});
+        }
+    }
+    return pieces;
+}
+
+ggml_tensor* Composer::product(size_t slot) {
+    if (!computed_) {
+        first_ = pieces_of(plan_.first);
+        core_ = pieces_of(plan_.core);
+        computed_ = true;
+    }
+    ggml_tensor* sum = nullptr;
+    for (const Term& term : plan_.last.segments[slot].terms) {
+        if (term.source == FactoredPlan::kInput || term.kind == Term::Kind::given) continue;
+        ggml_tensor* y = apply(term, term);
+        sum = sum == nullptr ? y : ggml_add(context_, sum, y);
+    }
+    return sum;
+}
+
+// ---- weights ----
+
+static const Segment& segment_at(const Product& product, int64_t first) {
+    return *std::find_if(product.segments.begin(), product.segments.end(),
+                         [&](const Segment& segment) { return segment.first == first; });
+}
+
+ggml_tensor* Composer::low_rank_weight(const Term& out) {
+    const Segment& segment = segment_at(plan_.first, out.offset);
+    const Term& into = segment.terms.front();
+    const bool turned = out.kind == Term::Kind::transposed;
+    // Both with the rank along their rows.
+    ggml_tensor* left = turned ? transposed(float_rows(out.run)) : float_rows(out.run);
+    ggml_tensor* right = turned ? rows(into.run) : transposed(rows(into.run));
+    if (segment.scale.storage != nullptr) left = ggml_mul(context_, left, rows(segment.scale));
+    return ggml_mul_mat(context_, right, left);
+}
+
+ggml_tensor* Composer::tucker_weight(const Term& out) {
+    const bool turned = out.kind == Term::Kind::transposed;
+    const Term& middle = segment_at(plan_.core, out.offset).terms.front();
+    const Term& into = segment_at(plan_.first, middle.offset).terms.front();
+    const Combination& c = turned ? into.combination : out.combination;
+    const Run &core = middle.run, &model = turned ? out.run : into.run;
+    const int64_t r1 = core.storage->in(), features = model.storage->in(), parts = c.r3() * c.group;
+    // The role's slices of the core: [R1, R2 * heads].
+    ggml_tensor* w = ggml_reshape_3d(context_, float_rows(core), r1 * c.r2(), parts, c.heads);
+    w = ggml_cont(context_, ggml_permute(context_, w, 1, 0, 2, 3));
+    w = ggml_reshape_2d(context_, w, parts, r1 * c.r2() * c.heads);
+    w = ggml_mul_mat(context_, ggml_reshape_2d(context_, role_weights(c), parts, 1), w);
+    w = ggml_reshape_2d(context_, w, r1, c.r2() * c.heads);
+    w = ggml_mul_mat(context_, transposed(rows(model)), w);
+    w = ggml_reshape_3d(context_, w, features, c.r2(), c.heads);
+    w = ggml_cont(context_, ggml_permute(context_, w, 1, 0, 2, 3));  // [R2, features, heads]
+    ggml_tensor* head = transposed(head_rows(c));                    // [R2, width]
+    if (!turned) {
+        head = ggml_repeat_4d(context_, head, c.r2(), c.width(), c.heads, 1);
+        return ggml_reshape_2d(context_, ggml_mul_mat(context_, w, head), features, c.width() * c.heads);
+    }
+    w = ggml_mul_mat(context_, head, w);  // [width, features, heads]
+    w = ggml_cont(context_, ggml_permute(context_, w, 0, 2, 1, 3));
+    return ggml_reshape_2d(context_, w, c.width() * c.heads, features);
+}
+
+ggml_tensor* Composer::weight(size_t slot) {
+    ggml_tensor* sum = nullptr;
+    for (const Term& term : plan_.last.segments[slot].terms) {
+        ggml_tensor* w = term.source == FactoredPlan::kCore ? tucker_weight(term) : low_rank_weight(term);
+        sum = sum == nullptr ? w : ggml_add(context_, sum, w);
+    }
+    return sum;
+}
+
+}  // namespace refold

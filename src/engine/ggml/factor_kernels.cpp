@@ -1,0 +1,195 @@
+#include "engine/ggml/factor_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/ggml/factor_kernels.cpp"
+// clang-format off
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+// clang-format on
+
+#include <ggml.h>
+
+#include <algorithm>
+
+HWY_BEFORE_NAMESPACE();
+namespace refold::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using D = hn::ScalableTag<float>;
+using kernels::Rows;
+
+static HWY_INLINE hn::Vec<D> LoadFloats(D d, const float* from) { return hn::LoadU(d, from); }
+template <typename T>
+static HWY_INLINE hn::Vec<D> LoadFloats(D d, const T* from) {
+    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), from));
+}
+static HWY_INLINE float Scalar(const float* from) { return *from; }
+static HWY_INLINE float Scalar(const hwy::float16_t* from) { return ggml_fp16_to_fp32(from->bits); }
+static HWY_INLINE float Scalar(const hwy::bfloat16_t* from) { return ggml_bf16_to_fp32({from->bits}); }
+
+template <typename T>
+static const T* Row(const Rows& rows, int64_t i) {
+    return reinterpret_cast<const T*>(static_cast<const char*>(rows.data) +
+                                      static_cast<size_t>(i) * rows.stride);
+}
+
+#if HWY_TARGET == HWY_SCALAR
+constexpr size_t kShortRows = 1;
+static HWY_INLINE hn::Vec<D> SumsOf(D, hn::Vec<D>* sums) { return sums[0]; }
+#else
+constexpr size_t kShortRows = hn::MaxLanes(D());
+// Lane i of the result is the sum of the lanes of sums[i]: neighbours are added until one vector is left.
+static HWY_INLINE hn::Vec<D> SumsOf(D d, hn::Vec<D>* sums) {
+    for (size_t n = kShortRows / 2; n > 0; n /= 2) {
+        for (size_t i = 0; i < n; ++i) {
+            const auto a = sums[2 * i], b = sums[2 * i + 1];
+            sums[i] = hn::Add(hn::ConcatEven(d, b, a), hn::ConcatOdd(d, b, a));
+        }
+    }
+    return sums[0];
+}
+#endif
+
+// As many short rows as a vector has lanes, from `first` on, with one x: they are summed up together.
+template <typename T>
+static HWY_INLINE void AddShortProducts(const Rows& rows, int64_t first, const float* x, float* y) {
+    const D d;
+    const auto lanes = static_cast<int64_t>(kShortRows);
+    const int64_t whole = rows.columns / lanes * lanes;
+    hn::Vec<D> sums[kShortRows];
+    for (size_t n = 0; n < kShortRows; ++n) {
+        const T* row = Row<T>(rows, first + static_cast<int64_t>(n));
+        sums[n] = hn::Zero(d);
+        for (int64_t c = 0; c < whole; c += lanes)
+            sums[n] = hn::MulAdd(LoadFloats(d, row + c), hn::LoadU(d, x + c), sums[n]);
+    }
+    hn::StoreU(hn::Add(hn::LoadU(d, y + first), SumsOf(d, sums)), d, y + first);
+    for (int64_t n = 0; whole < rows.columns && n < lanes; ++n) {
+        const T* row = Row<T>(rows, first + n);
+        for (int64_t c = whole; c < rows.columns; ++c) y[first + n] += Scalar(row + c) * x[c];
+    }
+}
+
+// One long row: read from memory without a break, which four rows in turn are not.
+template <typename T>
+static HWY_INLINE float LongProduct(const T* row, const float* x, int64_t columns) {
+    constexpr int kSums = 4;
+    const D d;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    hn::Vec<D> sums[kSums];
+    for (auto& sum : sums) sum = hn::Zero(d);
+    int64_t c = 0;
+    for (; c + kSums * lanes <= columns; c += kSums * lanes) {
+        for (int64_t n = 0; n < kSums; ++n) {
+            const int64_t i = c + n * lanes;
+            sums[n] = hn::MulAdd(LoadFloats(d, row + i), hn::LoadU(d, x + i), sums[n]);
+        }
+    }
+    for (; c + lanes <= columns; c += lanes)
+        sums[0] = hn::MulAdd(LoadFloats(d, row + c), hn::LoadU(d, x + c), sums[0]);
+    const auto all = hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]));
+    float sum = hn::GetLane(hn::SumOfLanes(d, all));
+    for (; c < columns; ++c) sum += Scalar(row + c) * x[c];
+    return sum;
+}
+
+template <typename T>
+static void AddProductsOfType(const Rows& rows, const float* x, int64_t x_stride, float* y, int64_t y_stride,
+                              int64_t tokens) {
+    constexpr int64_t kShort = 64, kTogether = kShortRows;
+    int64_t i = 0;
+    for (; rows.columns <= kShort && i + kTogether <= rows.count; i += kTogether) {
+        for (int64_t t = 0; t < tokens; ++t) AddShortProducts<T>(rows, i, x + t * x_stride, y + t * y_stride);
+    }
+    for (; i < rows.count; ++i) {
+        for (int64_t t = 0; t < tokens; ++t)
+            y[t * y_stride + i] += LongProduct(Row<T>(rows, i), x + t * x_stride, rows.columns);
+    }
+}
+
+// N rows from `first` on, for all tokens.
+template <int N, typename T>
+static HWY_INLINE void AddWeighted(const Rows& rows, int64_t first, const float* x, int64_t x_stride,
+                                   float* y, int64_t y_stride, int64_t tokens) {
+    const D d;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    const int64_t whole = rows.columns / lanes * lanes;
+    for (int64_t t = 0; t < tokens; ++t) {
+        const float* weights = x + t * x_stride + first;
+        float* sums = y + t * y_stride;
+        const T* row[N];
+        hn::Vec<D> weight[N];
+        for (int n = 0; n < N; ++n) {
+            row[n] = Row<T>(rows, first + n);
+            weight[n] = hn::Set(d, weights[n]);
+        }
+        for (int64_t c = 0; c < whole; c += lanes) {
+            auto sum = hn::LoadU(d, sums + c);
+            for (int n = 0; n < N; ++n) sum = hn::MulAdd(weight[n], LoadFloats(d, row[n] + c), sum);
+            hn::StoreU(sum, d, sums + c);
+        }
+        for (int64_t c = whole; c < rows.columns; ++c) {
+            for (int n = 0; n < N; ++n) sums[c] += weights[n] * Scalar(row[n] + c);
+        }
+    }
+}
+
+template <typename T>
+static void AddWeightedOfType(const Rows& rows, const float* x, int64_t x_stride, float* y, int64_t y_stride,
+                              int64_t tokens) {
+    // Long rows one after the other, as memory is read; parts of rows are not foreseen by the CPU.
+    constexpr int64_t kShort = 64, kAhead = 4, kLine = 64 / sizeof(T);
+    int64_t i = 0;
+    for (; rows.columns <= kShort && i + 4 <= rows.count; i += 4)
+        AddWeighted<4, T>(rows, i, x, x_stride, y, y_stride, tokens);
+    for (; i < rows.count; ++i) {
+        const T* ahead = Row<T>(rows, std::min(i + kAhead, rows.count - 1));
+        for (int64_t c = 0; c < rows.columns; c += kLine) __builtin_prefetch(ahead + c);
+        AddWeighted<1, T>(rows, i, x, x_stride, y, y_stride, tokens);
+    }
+}
+
+static void AddProducts(const Rows& rows, const float* x, int64_t x_stride, float* y, int64_t y_stride,
+                        int64_t tokens) {
+    switch (rows.element) {
+        case kernels::Element::f32: return AddProductsOfType<float>(rows, x, x_stride, y, y_stride, tokens);
+        case kernels::Element::f16:
+            return AddProductsOfType<hwy::float16_t>(rows, x, x_stride, y, y_stride, tokens);
+        default: return AddProductsOfType<hwy::bfloat16_t>(rows, x, x_stride, y, y_stride, tokens);
+    }
+}
+
+static void AddWeightedRows(const Rows& rows, const float* x, int64_t x_stride, float* y, int64_t y_stride,
+                            int64_t tokens) {
+    switch (rows.element) {
+        case kernels::Element::f32: return AddWeightedOfType<float>(rows, x, x_stride, y, y_stride, tokens);
+        case kernels::Element::f16:
+            return AddWeightedOfType<hwy::float16_t>(rows, x, x_stride, y, y_stride, tokens);
+        default: return AddWeightedOfType<hwy::bfloat16_t>(rows, x, x_stride, y, y_stride, tokens);
+    }
+}
+
+}  // namespace refold::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace refold {
+
+HWY_EXPORT(AddProducts);
+HWY_EXPORT(AddWeightedRows);
+
+namespace kernels {
+
+void add_products(const Rows& rows, const float* x, int64_t x_stride, float* y, int64_t y_stride,
+                  int64_t tokens) {
+    HWY_DYNAMIC_DISPATCH(AddProducts)(rows, x, x_stride, y, y_stride, tokens);
+}
+
+void add_weighted_rows(const Rows& rows, const float* x, int64_t x_stride, float* y, int64_t y_stride,
+                       int64_t tokens) {
+    HWY_DYNAMIC_DISPATCH(AddWeightedRows)(rows, x, x_stride, y, y_stride, tokens);
+}
+
+}  // namespace kernels
+}  // namespace refold
+#endif

@@ -1,0 +1,112 @@
+#include "engine/ggml/factored_plan.h"
+
+#include <algorithm>
+
+namespace refold {
+
+using factors::Segment;
+using factors::Term;
+
+int64_t FactoredPlan::append_once(factors::Product& product, const Term& term, int64_t rows,
+                                  const Run& scale) {
+    for (const Segment& segment : product.segments) {
+        if (segment.terms.front() == term && segment.scale == scale) return segment.first;
+    }
+    Segment& segment = product.append(rows);
+    segment.terms.push_back(term);
+    segment.scale = scale;
+    return segment.first;
+}
+
+// Splits the runs of a plan of several slots at the slots' borders.
+static void add_rows(const LinearPlan& plan, size_t first_slot, std::vector<Segment>& segments) {
+    int64_t row = 0, column = 0;
+    for (const Run& run : plan.runs) {
+        if (plan.columns) {
+            Term term{Term::Kind::rows, FactoredPlan::kInput, column};
+            term.run = {run.storage, 0, run.storage->rows()};
+            term.column = run.first;
+            term.columns = run.count;
+            segments[first_slot].terms.push_back(term);
+            column += run.count;
+            continue;
+        }
+        int64_t slot_row = 0;
+        for (size_t s = 0; s < plan.slot_rows.size(); ++s) {
+            const int64_t from = std::max(row, slot_row),
+                          to = std::min(row + run.count, slot_row + plan.slot_rows[s]);
+            if (from < to) {
+                Term term{Term::Kind::rows, FactoredPlan::kInput, 0, from - slot_row};
+                term.run = {run.storage, run.first + from - row, to - from};
+                term.columns = plan.in;
+                segments[first_slot + s].terms.push_back(term);
+            }
+            slot_row += plan.slot_rows[s];
+        }
+        row += run.count;
+    }
+}
+
+void FactoredPlan::mark_use() {
+    constexpr int64_t kInterleaved = 8;
+    for (const factors::Product* product : {&first, &core, &last}) {
+        for (const Segment& segment : product->segments) {
+            if (segment.scale.storage != nullptr) segment.scale.storage->needs_plain = true;
+            for (const Term& term : segment.terms) {
+                if (term.combination.head.storage != nullptr) {
+                    term.combination.head.storage->needs_plain = true;
+                    term.combination.roles.storage->needs_plain = true;
+                    continue;
+                }
+                term.run.storage->used_in_parts = true;
+                const bool groups = term.run.first % kInterleaved == 0 && term.run.count % kInterleaved == 0;
+                term.run.storage->needs_plain |= term.kind == Term::Kind::transposed || !groups;
+            }
+        }
+    }
+    // Slots end where rows do not lie together.
+    for (const Stored& part : stored) {
+        for (const int64_t rows : part.plan.slot_rows) {
+            for (const Run& run : part.plan.runs) run.storage->needs_plain |= rows % kInterleaved != 0;
+        }
+    }
+}
+
+void FactoredPlan::add_heads(const Term& term, int64_t rows) {
+    Term alone = term;
+    alone.source = 0;
+    alone.offset = 0;
+    factors::Product product;
+    product.append(rows).terms.push_back(alone);
+    product.set_units();
+    heads[&term] = std::move(product);
+}
+
+void FactoredPlan::finish() {
+    for (size_t i = 0; i < stored.size(); ++i) {
+        const LinearPlan& plan = stored[i].plan;
+        // ggml reads whole tensors faster than our kernels do, and some layouts only ggml knows.
+        if (plan.kind != LinearPlan::Kind::whole) {
+            add_rows(plan, stored[i].slot, last.segments);
+            continue;
+        }
+        int64_t row = 0;
+        for (size_t s = 0; s < plan.slot_rows.size(); ++s) {
+            last.segments[stored[i].slot + s].terms.push_back(
+                {Term::Kind::given, kGiven + static_cast<int>(given.size()), row});
+            row += plan.slot_rows[s];
+        }
+        given.push_back(i);
+    }
+    for (factors::Product* product : {&first, &core, &last}) product->set_units();
+    for (const factors::Product* product : {&first, &last}) {
+        for (const Segment& segment : product->segments) {
+            for (const Term& term : segment.terms) {
+                if (term.kind == Term::Kind::combine || term.kind == Term::Kind::spread)
+                    add_heads(term, segment.rows);
+            }
+        }
+    }
+}
+
+}  // namespace refold

@@ -1,0 +1,292 @@
+#include "linalg/blas.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <type_traits>
+
+#include "core/error.h"
+
+// LAPACK as Fortran compilers export it: every argument by address, lengths of strings last.
+extern "C" {
+void ssytrd_(const char*, const int*, float*, const int*, float*, float*, float*, float*, const int*, int*,
+             size_t);
+void dsytrd_(const char*, const int*, double*, const int*, double*, double*, double*, double*, const int*,
+             int*, size_t);
+void sstedc_(const char*, const int*, float*, float*, float*, const int*, float*, const int*, int*,
+             const int*, int*, size_t);
+void dstedc_(const char*, const int*, double*, double*, double*, const int*, double*, const int*, int*,
+             const int*, int*, size_t);
+void ssterf_(const int*, float*, float*, int*);
+void dsterf_(const int*, double*, double*, int*);
+void sormtr_(const char*, const char*, const char*, const int*, const int*, const float*, const int*,
+             const float*, float*, const int*, float*, const int*, int*, size_t, size_t, size_t);
+void dormtr_(const char*, const char*, const char*, const int*, const int*, const double*, const int*,
+             const double*, double*, const int*, double*, const int*, int*, size_t, size_t, size_t);
+void sgeqrf_(const int*, const int*, float*, const int*, float*, float*, const int*, int*);
+void dgeqrf_(const int*, const int*, double*, const int*, double*, double*, const int*, int*);
+void sorgqr_(const int*, const int*, const int*, float*, const int*, const float*, float*, const int*, int*);
+void dorgqr_(const int*, const int*, const int*, double*, const int*, const double*, double*, const int*,
+             int*);
+void spotrf_(const char*, const int*, float*, const int*, int*, size_t);
+}
+
+namespace refold::blas {
+namespace {
+
+constexpr int64_t kPanel = int64_t{1} << 21;  // numbers converted at a time
+constexpr int kBlock = 64;                    // LAPACK's block size, for work space
+
+int number(int64_t n) { return static_cast<int>(n); }
+
+template <typename Real>
+constexpr bool kSingle = std::is_same_v<Real, float>;
+
+void check(int info, const char* routine) {
+    if (info != 0) fail(ErrorCode::internal, "linalg", "LAPACK's {} failed: info {}", routine, info);
+}
+
+CBLAS_TRANSPOSE transpose(Op op) { return op == Op::plain ? CblasNoTrans : CblasTrans; }
+
+// g (n x n) += x' x or x x', x being a x n or n x a.
+void add_gram(Op op, int64_t n, int64_t a, const float* x, int64_t lda, float* g) {
+    cblas_ssyrk(CblasColMajor, CblasLower, transpose(op), number(n), number(a), 1, x, number(lda), 1, g,
+                number(n));
+}
+void add_gram(Op op, int64_t n, int64_t a, const double* x, int64_t lda, double* g) {
+    cblas_dsyrk(CblasColMajor, CblasLower, transpose(op), number(n), number(a), 1, x, number(lda), 1, g,
+                number(n));
+}
+
+template <typename Real>
+void householder_of(int64_t rows, int64_t columns, Real* x) {
+    const int n = number(rows), r = number(columns), size = r * kBlock;
+    int info = 0;
+    std::vector<Real> tau(columns), work(size);
+    if constexpr (kSingle<Real>) {
+        sgeqrf_(&n, &r, x, &n, tau.data(), work.data(), &size, &info);
+        check(info, "sgeqrf");
+        sorgqr_(&n, &r, &r, x, &n, tau.data(), work.data(), &size, &info);
+        check(info, "sorgqr");
+    } else {
+        dgeqrf_(&n, &r, x, &n, tau.data(), work.data(), &size, &info);
+        check(info, "dgeqrf");
+        dorgqr_(&n, &r, &r, x, &n, tau.data(), work.data(), &size, &info);
+        check(info, "dorgqr");
+    }
+}
+
+}  // namespace
+
+double energy(std::span<const float> values, const char* what) {
+    constexpr size_t kLanes = 16;
+    double lanes[kLanes] = {};
+    size_t i = 0;
+    for (; i + kLanes <= values.size(); i += kLanes) {
+        for (size_t lane = 0; lane < kLanes; ++lane) {
+            const double x = values[i + lane];
+            lanes[lane] += x * x;
+        }
+    }
+    for (; i < values.size(); ++i) lanes[0] += static_cast<double>(values[i]) * values[i];
+    double sum = 0;
+    for (const double lane : lanes) sum += lane;
+    // No sum of squares of finite floats is beyond float64.
+    if (!std::isfinite(sum)) {
+        const auto at = std::ranges::find_if(values, [](float x) { return !std::isfinite(x); });
+        fail(ErrorCode::input, "linalg", "{} is not finite: got {} at element {}", what, *at,
+             at - values.begin());
+    }
+    return sum;
+}
+
+void check_size(std::span<const int64_t> dims, size_t size, const char* what) {
+    constexpr int64_t kMost = std::numeric_limits<int>::max();
+    int64_t product = 1;
+    for (const int64_t n : dims) {
+        if (n < 1) fail(ErrorCode::input, "linalg", "{} has a dimension of {}, expected at least 1", what, n);
+        if (n > kMost / product) {
+            fail(ErrorCode::input, "linalg", "{} is too large: expected at most {} elements", what, kMost);
+        }
+        product *= n;
+    }
+    if (static_cast<size_t>(product) != size) {
+        fail(ErrorCode::input, "linalg", "{} has the wrong size: got {} elements, expected {}", what, size,
+             product);
+    }
+}
+
+void multiply(Op op_a, Op op_b, Shape s, const float* a, const float* b, float* c, float beta, float alpha) {
+    cblas_sgemm(CblasColMajor, transpose(op_a), transpose(op_b), number(s.m), number(s.n), number(s.k), alpha,
+                a, number(op_a == Op::plain ? s.m : s.k), b, number(op_b == Op::plain ? s.k : s.n), beta, c,
+                number(s.m));
+}
+
+void multiply(Op op_a, Op op_b, Shape s, const double* a, const double* b, double* c, double beta,
+              double alpha) {
+    cblas_dgemm(CblasColMajor, transpose(op_a), transpose(op_b), number(s.m), number(s.n), number(s.k), alpha,
+                a, number(op_a == Op::plain ? s.m : s.k), b, number(op_b == Op::plain ? s.k : s.n), beta, c,
+                number(s.m));
+}
+
+void multiply_symmetric(int64_t n, int64_t r, const float* g, const float* b, float* c) {
+    cblas_ssymm(CblasColMajor, CblasLeft, CblasLower, number(n), number(r), 1, g, number(n), b, number(n), 0,
+                c, number(n));
+}
+
+void multiply_symmetric(int64_t n, int64_t r, const double* g, const double* b, double* c) {
+    cblas_dsymm(CblasColMajor, CblasLeft, CblasLower, number(n), number(r), 1, g, number(n), b, number(n), 0,
+                c, number(n));
+}
+
+template <typename Real>
+std::vector<Real> gram(const float* x, int64_t a, int64_t n, int64_t c) {
+    std::vector<Real> g(static_cast<size_t>(n * n));
+    if constexpr (kSingle<Real>) {
+        if (a == 1) {
+            add_gram(Op::plain, n, c, x, n, g.data());
+        } else {
+            for (int64_t k = 0; k < c; ++k) add_gram(Op::transposed, n, a, x + k * a * n, a, g.data());
+        }
+    } else {
+        const int64_t rows = std::clamp<int64_t>(kPanel / n, 1, a == 1 ? c : a);
+        std::vector<Real> panel(static_cast<size_t>(rows * n));
+        if (a == 1) {
+            for (int64_t k = 0; k < c; k += rows) {
+                const int64_t count = std::min(rows, c - k);
+                std::copy_n(x + k * n, count * n, panel.begin());
+                add_gram(Op::plain, n, count, panel.data(), n, g.data());
+            }
+            return g;
+        }
+        for (int64_t k = 0; k < c; ++k) {
+            for (int64_t i = 0; i < a; i += rows) {
+                const int64_t count = std::min(rows, a - i);
+                for (int64_t j = 0; j < n; ++j) {
+                    std::copy_n(x + i + a * (j + n * k), count, panel.begin() + j * count);
+                }
+                add_gram(Op::transposed, n, count, panel.data(), count, g.data());
+            }
+        }
+    }
+    return g;
+}
+
+template std::vector<float> gram(const float*, int64_t, int64_t, int64_t);
+template std::vector<double> gram(const float*, int64_t, int64_t, int64_t);
+
+std::vector<double> mixed_gram(const float* x, int64_t a, int64_t n, int64_t c) {
+    std::vector<double> sum(static_cast<size_t>(n * n));
+    for (int64_t k = 0; k < c; ++k) {
+        const std::vector<float> part = gram<float>(x + k * a * n, a, n, 1);
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+    }
+    return sum;
+}
+
+// Tridiagonal form, divide and conquer there, and only the leading vectors transformed back.
+template <typename Real>
+Eigen<Real> leading_eigenvectors(std::vector<Real> matrix, int64_t size, int64_t count) {
+    if (size > 46340) fail(ErrorCode::unsupported, "linalg", "{} rows and columns are too many", size);
+    const int n = number(size), r = number(count);
+    int info = 0;
+    std::vector<Real> d(size), e(size), tau(size), work(size * kBlock);
+    const int work_size = n * kBlock;
+    if constexpr (kSingle<Real>) {
+        ssytrd_("L", &n, matrix.data(), &n, d.data(), e.data(), tau.data(), work.data(), &work_size, &info,
+                1);
+    } else {
+        dsytrd_("L", &n, matrix.data(), &n, d.data(), e.data(), tau.data(), work.data(), &work_size, &info,
+                1);
+    }
+    check(info, "sytrd");
+    Eigen<Real> out;
+    if (r == 0) {
+        if constexpr (kSingle<Real>) {
+            ssterf_(&n, d.data(), e.data(), &info);
+        } else {
+            dsterf_(&n, d.data(), e.data(), &info);
+        }
+        check(info, "sterf");
+    } else {
+        std::vector<Real> vectors(size * size);
+        std::vector<Real> scratch(1 + 4 * size + size * size);
+        std::vector<int> integers(3 + 5 * size);
+        const int scratch_size = number(static_cast<int64_t>(scratch.size()));
+        const int integers_size = number(static_cast<int64_t>(integers.size()));
+        if constexpr (kSingle<Real>) {
+            sstedc_("I", &n, d.data(), e.data(), vectors.data(), &n, scratch.data(), &scratch_size,
+                    integers.data(), &integers_size, &info, 1);
+        } else {
+            dstedc_("I", &n, d.data(), e.data(), vectors.data(), &n, scratch.data(), &scratch_size,
+                    integers.data(), &integers_size, &info, 1);
+        }
+        check(info, "stedc");
+        scratch = {};
+        out.vectors.resize(size * count);
+        for (int64_t j = 0; j < count; ++j) {
+            std::copy_n(vectors.begin() + (size - 1 - j) * size, size, out.vectors.begin() + j * size);
+        }
+        if constexpr (kSingle<Real>) {
+            sormtr_("L", "L", "N", &n, &r, matrix.data(), &n, tau.data(), out.vectors.data(), &n, work.data(),
+                    &work_size, &info, 1, 1, 1);
+        } else {
+            dormtr_("L", "L", "N", &n, &r, matrix.data(), &n, tau.data(), out.vectors.data(), &n, work.data(),
+                    &work_size, &info, 1, 1, 1);
+        }
+        check(info, "ormtr");
+    }
+    out.values.assign(d.rbegin(), d.rend());
+    return out;
+}
+
+template Eigen<float> leading_eigenvectors(std::vector<float>, int64_t, int64_t);
+template Eigen<double> leading_eigenvectors(std::vector<double>, int64_t, int64_t);
+
+bool orthonormalise(int64_t n, int64_t r, float* x) {
+    std::vector<float> g = gram<float>(x, n, r, 1);
+    const int order = number(r);
+    int info = 0;
+    spotrf_("L", &order, g.data(), &order, &info, 1);
+    if (info != 0) return false;
+    // The last pivots of nearly dependent columns are rounding errors.
+    for (int64_t j = 0; j < r; ++j) {
+        if (g[j * r + j] < 0.03F) return false;
+    }
+    cblas_strsm(CblasColMajor, CblasRight, CblasLower, CblasTrans, CblasNonUnit, number(n), order, 1,
+                g.data(), order, x, number(n));
+    return true;
+}
+
+bool solve_right(int64_t n, int64_t r, float* h, float* x) {
+    const int order = number(r);
+    int info = 0;
+    spotrf_("L", &order, h, &order, &info, 1);
+    if (info != 0) return false;
+    for (const auto op : {CblasTrans, CblasNoTrans}) {
+        cblas_strsm(CblasColMajor, CblasRight, CblasLower, op, CblasNonUnit, number(n), order, 1, h, order, x,
+                    number(n));
+    }
+    return true;
+}
+
+void householder(int64_t n, int64_t r, double* x) { householder_of(n, r, x); }
+void householder(int64_t n, int64_t r, float* x) { householder_of(n, r, x); }
+
+// splitmix64 (Steele, Lea and Flood 2014) and Box and Muller's transform.
+double Normal::uniform() {
+    uint64_t z = state_ += 0x9E3779B97F4A7C15ULL;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+    return (static_cast<double>((z ^ (z >> 31)) >> 11) + 0.5) * 0x1p-53;
+}
+
+double Normal::operator()() {
+    const double radius = std::sqrt(-2 * std::log(uniform()));
+    return radius * std::cos(2 * std::numbers::pi * uniform());
+}
+
+}  // namespace refold::blas

@@ -1,0 +1,162 @@
+#include "model/execution.h"
+
+#include <algorithm>
+
+namespace refold {
+namespace {
+
+uint64_t area(int64_t a, int64_t b) { return static_cast<uint64_t>(a) * static_cast<uint64_t>(b); }
+
+// Operations of one token by the factors and by W, and of making W. What slots have in common counts once.
+class Operations {
+public:
+    Operations(const Model& model, size_t position) : model_(model), position_(position) {}
+
+    void add(Slot slot, const Expression& expression) {
+        shape_ = slot_shape(slot, model_.config, position_);
+        dense += area(shape_.in, shape_.out);
+        std::visit([&](const auto& e) { count(e); }, expression);
+    }
+
+    uint64_t factored = 0, dense = 0, making = 0;
+
+private:
+    void count(const Dense&) { factored += area(shape_.in, shape_.out); }
+    void count(const Heads&) { factored += area(shape_.in, shape_.out); }
+    void count(const LowRank& e) {
+        const int64_t rank = model_.tensor(e.u).row_elements();
+        const int64_t first = e.transposed ? model_.tensor(e.u).rows() : model_.tensor(e.v).row_elements();
+        if (first_.insert(e.transposed ? e.u : e.v).second) factored += area(rank, first);
+        factored += area(rank, shape_.in + shape_.out - first);
+        making += area(shape_.in, shape_.out) * static_cast<uint64_t>(rank);
+    }
+    void count(const Tucker& e) {
+        const Tensor& core = model_.tensor(e.core);
+        const int64_t r1 = core.shape[0], r2 = core.shape[1], r3 = core.shape[2];
+        const int64_t core_heads = core.rows() / (r2 * r3), width = model_.tensor(e.head).row_elements();
+        const int64_t along = e.transposed ? shape_.in : shape_.out,
+                      features = e.transposed ? shape_.out : shape_.in;
+        if (first_.insert(e.model).second || e.transposed) factored += area(r1, features);
+        if (first_.insert(e.core).second || e.transposed) factored += static_cast<uint64_t>(core.elements());
+        factored += area(along, r2) + area(core_heads * r2, r3);
+        making += static_cast<uint64_t>(core.elements()) + static_cast<uint64_t>(along / width) *
+                                                               (area(r1, r2) + area(width, r2)) *
+                                                               static_cast<uint64_t>(features);
+    }
+    void count(const Plus& e) {
+        std::visit([&](const auto& base) { count(base); }, e.base);
+        count(e.term);
+    }
+
+    const Model& model_;
+    size_t position_;
+    SlotShape shape_;
+    std::set<std::string> first_;  // factors that the input was multiplied with
+};
+
+}  // namespace
+
+bool has_factors(const Expression& expression) {
+    return !std::holds_alternative<Dense>(expression) && !std::holds_alternative<Heads>(expression);
+}
+
+DType reconstructed_type(const Model& model, const Expression& expression) {
+    std::set<DType> types;
+    for (const auto& name : tensors_of(expression)) {
+        if (!is_small_factor(expression, name)) types.insert(model.tensor(name).type);
+    }
+    if (types.contains(DType::F32)) return DType::F32;
+    return types == std::set{DType::BF16} ? DType::BF16 : DType::F16;
+}
+
+ExecutionChooser::ExecutionChooser(const Model& model) : model_(model) {
+    const auto add = [&](size_t position, const Slots& slots) {
+        for (const auto& [slot, expression] : slots) {
+            for (const auto& name : tensors_of(expression)) users_[name].emplace_back(position, slot);
+        }
+    };
+    for (size_t p = 0; p < model.topology.positions.size(); ++p) add(p, model.topology.positions[p]);
+    add(kModelPosition, model.topology.globals);
+}
+
+const Slots& ExecutionChooser::slots_at(size_t position) const {
+    return position == kModelPosition ? model_.topology.globals : model_.topology.positions[position];
+}
+
+std::set<ExecutionChooser::Place> ExecutionChooser::connected(size_t position,
+                                                              std::span<const Slot> slots) const {
+    std::set<Place> found;
+    std::set<std::string> seen;
+    std::vector<Place> open;
+    for (const Slot slot : slots) {
+        if (has_factors(slots_at(position).at(slot))) open.emplace_back(position, slot);
+    }
+    while (!open.empty()) {
+        const Place place = open.back();
+        open.pop_back();
+        if (!found.insert(place).second) continue;
+        for (const auto& name : tensors_of(slots_at(place.first).at(place.second))) {
+            if (!seen.insert(name).second) continue;
+            const auto& users = users_.at(name);
+            open.insert(open.end(), users.begin(), users.end());
+        }
+    }
+    return found;
+}
+
+uint64_t ExecutionChooser::resident_bytes(const std::set<Place>& places, bool reconstructed) const {
+    std::set<std::string> tensors;
+    std::vector<const Expression*> made;
+    uint64_t bytes = 0;
+    for (const auto& [position, slot] : places) {
+        const Expression& expression = slots_at(position).at(slot);
+        if (!reconstructed || !has_factors(expression)) {
+            for (const auto& name : tensors_of(expression)) {
+                if (tensors.insert(name).second) bytes += model_.tensor(name).bytes();
+            }
+            continue;
+        }
+        const auto same = [&](const Expression* other) { return *other == expression; };
+        if (std::any_of(made.begin(), made.end(), same)) continue;  // loops
+        made.push_back(&expression);
+        const SlotShape shape = slot_shape(slot, model_.config, position);
+        bytes += row_bytes(reconstructed_type(model_, expression), shape.in) * static_cast<size_t>(shape.out);
+    }
+    return bytes;
+}
+
+ExecutionChoice ExecutionChooser::choose(size_t position, std::span<const Slot> slots, int64_t tokens) const {
+    const std::set<Place> together = connected(position, slots);
+    Operations operations(model_, position);
+    for (const Slot slot : slots) operations.add(slot, slots_at(position).at(slot));
+    const auto count = static_cast<uint64_t>(tokens);
+    ExecutionChoice choice;
+    choice.factored = {resident_bytes(together, false), operations.factored * count};
+    choice.reconstructed = {resident_bytes(together, true), operations.dense * count};
+    if (together.empty()) return choice;
+    if (choice.reconstructed.bytes <= choice.factored.bytes) {
+        choice.execution = Execution::reconstructed;
+        choice.when_loading = true;
+        return choice;
+    }
+    choice.reconstructed.operations += operations.making;
+    const auto over_stored = [&](Slot slot) {
+        const Expression& expression = slots_at(position).at(slot);
+        return std::holds_alternative<Plus>(expression) && !has_factors(base_of(expression));
+    };
+    if (std::any_of(slots.begin(), slots.end(), over_stored)) return choice;
+    // dense t + making < 3/4 factored t
+    if (3 * operations.factored > 4 * operations.dense) {
+        const uint64_t saved = 3 * operations.factored - 4 * operations.dense;
+        choice.from_tokens = static_cast<int64_t>(4 * operations.making / saved + 1);
+        if (tokens >= choice.from_tokens) choice.execution = Execution::reconstructed;
+    }
+    return choice;
+}
+
+ExecutionChoice choose_execution(const Model& model, size_t position, std::span<const Slot> slots,
+                                 int64_t tokens) {
+    return ExecutionChooser(model).choose(position, slots, tokens);
+}
+
+}  // namespace refold

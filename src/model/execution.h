@@ -1,0 +1,77 @@
+// How weights made of factors are multiplied: by their factors, or as the dense matrix that they make.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/model.h"
+
+namespace refold {
+
+enum class Execution {
+    factored,       // y = U (V x), ...: the factors are resident
+    reconstructed,  // y = W x
+};
+
+struct ExecutionCost {
+    // Resident bytes of the slots and of all slots that share tensors with them, which decide together.
+    uint64_t bytes = 0;
+    // Multiply-adds of the given slots for all tokens of the step, making W included where that is done in
+    // every step.
+    uint64_t operations = 0;
+};
+
+struct ExecutionChoice {
+    Execution execution = Execution::factored;
+    // Reconstructed once, so that W is resident in place of its factors. Otherwise W is made in scratch
+    // memory, in each step that pays for it.
+    bool when_loading = false;
+    ExecutionCost factored, reconstructed;
+    // Where W is made in scratch memory, the fewest tokens of a step for which it is; 0: never.
+    int64_t from_tokens = 0;
+};
+
+// The slot's weight has factors: a LowRank, Tucker or Plus.
+bool has_factors(const Expression& expression);
+
+// Type of a reconstructed weight: the widest of its stored numbers, F16 where that is a quantised type, which
+// would round the products of factors a second time.
+DType reconstructed_type(const Model& model, const Expression& expression);
+
+// Decides for all groups of one model; keeps a reference to it.
+class ExecutionChooser {
+public:
+    explicit ExecutionChooser(const Model& model);
+
+    // Slots of one position that are multiplied with one input, in a step of `tokens` tokens; those without
+    // factors count as they are.
+    //
+    // Reconstructed when loading where the dense weights, in reconstructed_type(), take no more bytes than
+    // what they are made of: nothing is lost then. Slots that share tensors decide together, as the bytes are
+    // saved only when the last one lets them go: the slots of a Tucker core, of factors common to a window of
+    // positions, of a base with several LoRAs.
+    // Otherwise factored, unless the step has so many tokens that making W first takes less than three
+    // quarters of the operations; the rest pays for writing and reading W. A LoRA over stored weights is not
+    // merged in scratch memory, where they would have to be unpacked.
+    ExecutionChoice choose(size_t position, std::span<const Slot> slots, int64_t tokens) const;
+
+private:
+    using Place = std::pair<size_t, Slot>;
+    const Slots& slots_at(size_t position) const;
+    std::set<Place> connected(size_t position, std::span<const Slot> slots) const;
+    uint64_t resident_bytes(const std::set<Place>& places, bool reconstructed) const;
+
+    const Model& model_;
+    std::map<std::string, std::vector<Place>> users_;  // by tensor
+};
+
+// The same for a single question.
+ExecutionChoice choose_execution(const Model& model, size_t position, std::span<const Slot> slots,
+                                 int64_t tokens);
+
+}  // namespace refold

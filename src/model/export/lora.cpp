@@ -1,0 +1,252 @@
+#include "model/export/lora.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "io/safetensors.h"
+#include "model/fused_qkv.h"
+#include "model/hf/layout.h"
+
+namespace refold {
+namespace {
+
+using nlohmann::json;
+using Floats = std::vector<float>;
+
+// One position's W += B A.
+struct Term {
+    size_t position;
+    Slot slot;
+    LowRank expression;
+    int64_t in, out, rank;
+    DType type;
+
+    uint64_t parameters() const { return static_cast<uint64_t>(rank * (in + out)); }
+};
+
+std::vector<Term> terms_of(const Model& model) {
+    std::vector<Term> terms;
+    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
+        for (const auto& [slot, expression] : model.topology.positions[p]) {
+            const auto* plus = std::get_if<Plus>(&expression);
+            if (plus == nullptr) continue;
+            const SlotShape shape = slot_shape(slot, model.config, p);
+            const Tensor& u = model.tensor(plus->term.u);
+            const bool is_float = block_elements(u.type) == 1;
+            terms.push_back(
+                {p, slot, plus->term, shape.in, shape.out, u.row_elements(), is_float ? u.type : DType::F32});
+        }
+    }
+    if (terms.empty())
+        fail(ErrorCode::usage, "export", "{}: the model has no low-rank terms to make an adapter of",
+             model.label);
+    return terms;
+}
+
+// [rows][columns] of the transposed, where `given` is [columns][rows].
+Floats transposed(const Floats& given, int64_t rows, int64_t columns) {
+    Floats out(given.size());
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < columns; ++c)
+            out[static_cast<size_t>(r * columns + c)] = given[static_cast<size_t>(c * rows + r)];
+    }
+    return out;
+}
+
+// B: [out][rank], with the scale; of a transposed term (V^T diag(s) U^T) that is V's part.
+Floats factor_b(const Model& model, const Term& term) {
+    const LowRank& e = term.expression;
+    Floats b = e.transposed ? transposed(floats_of(model, e.v), term.out, term.rank) : floats_of(model, e.u);
+    if (e.scale.empty()) return b;
+    const Floats scale = floats_of(model, e.scale);
+    for (size_t i = 0; i < b.size(); ++i)
+        b[i] *= scale[static_cast<size_t>(e.row * term.rank) + i % static_cast<size_t>(term.rank)];
+    return b;
+}
+
+// A: [rank][in]
+Floats factor_a(const Model& model, const Term& term) {
+    const LowRank& e = term.expression;
+    return e.transposed ? transposed(floats_of(model, e.u), term.rank, term.in) : floats_of(model, e.v);
+}
+
+AdapterExport summary(const std::vector<Term>& terms) {
+    AdapterExport out{0, 0, terms.size()};
+    for (const Term& term : terms) {
+        out.parameters += term.parameters();
+        out.bytes += term.parameters() * block_bytes(term.type);
+    }
+    return out;
+}
+
+bool one_rank(const std::vector<Term>& terms) {
+    return std::all_of(terms.begin(), terms.end(),
+                       [&](const Term& term) { return term.rank == terms.front().rank; });
+}
+
+// Where stock llama.cpp has the matrix.
+std::string stock_name(const Model& model, const StockModel& stock,
+                       const std::map<std::string, Tensor>& tensors, const Term& term) {
+    const auto& slots = stock.model.topology.positions[term.position];
+    const auto found = slots.find(term.slot);
+    const auto* dense = found == slots.end() ? nullptr : std::get_if<Dense>(&found->second);
+    const bool rescaled = stock.model.config.attention_scale != model.config.attention_scale;
+    if (dense == nullptr || !tensors.contains(dense->tensor) || (rescaled && term.slot == Slot::attn_q))
+        fail(ErrorCode::unsupported, "export",
+             "position {} {}: stock llama.cpp has this matrix of family '{}' in another form ({}), which no "
+             "adapter fits; export the merged model",
+             term.position, slot_name(term.slot), model.family->name,
+             rescaled ? "scaled" : "Q, K and V in one tensor");
+    return dense->tensor;
+}
+
+// The module's name in transformers.
+std::string module_name(const Model& model, const Term& term) {
+    const auto& slots = model.family->position_slots;
+    const SlotDescription& slot =
+        *std::find_if(slots.begin(), slots.end(), [&](const auto& d) { return d.slot == term.slot; });
+    if ((slot.layout & (hf_transposed | hf_qkv_blocks | hf_qkv_per_head)) != 0)
+        fail(ErrorCode::unsupported, "export",
+             "position {} {}: the checkpoints of family '{}' have this matrix {}, which no PEFT adapter here "
+             "fits; "
+             "export the merged model, or --to lora-gguf",
+             term.position, slot_name(term.slot), model.family->name,
+             (slot.layout & hf_transposed) != 0 ? "transposed" : "joined with others");
+    std::string name = hf_names(slot.hf, model.family->hf_prefix, term.position).front();
+    if (name.ends_with(".weight")) name.resize(name.size() - strlen(".weight"));
+    return name;
+}
+
+// B with its rows where the checkpoint has them.
+Floats hf_factor_b(const Model& model, const Term& term) {
+    const auto& slots = model.family->position_slots;
+    const SlotDescription& slot =
+        *std::find_if(slots.begin(), slots.end(), [&](const auto& d) { return d.slot == term.slot; });
+    const Floats b = factor_b(model, term);
+    Floats out(b.size());
+    for (int64_t row = 0; row < term.out; ++row) {
+        const int64_t to = hf_row(slot, model.config, row);
+        std::copy_n(b.begin() + row * term.rank, term.rank, out.begin() + to * term.rank);
+    }
+    return out;
+}
+
+std::string last_part(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+
+// Names that select the modules: their last parts where all positions have these, else each one in full.
+json target_modules(const Model& model, const std::vector<Term>& terms) {
+    std::map<std::string, size_t> parts;
+    json full = json::array();
+    for (const Term& term : terms) {
+        const std::string name = module_name(model, term);
+        ++parts[last_part(name)];
+        full.push_back(name);
+    }
+    json names = json::array();
+    for (const auto& [part, count] : parts) {
+        if (count != model.topology.positions.size()) return full;
+        names.push_back(part);
+    }
+    return names;
+}
+
+json peft_config(const Model& model, const std::vector<Term>& terms) {
+    int64_t rank = 0;
+    for (const Term& term : terms) rank = std::max(rank, term.rank);
+    json patterns = json::object();
+    for (const Term& term : terms) {
+        // Older versions of PEFT match a pattern behind a dot: without the name's first part.
+        const std::string name = module_name(model, term);
+        if (term.rank != rank) patterns[name.substr(name.find('.') + 1)] = term.rank;
+    }
+    return {{"peft_type", "LORA"},
+            {"task_type", model.config.causal ? json("CAUSAL_LM") : json()},
+            {"base_model_name_or_path", nullptr},
+            {"r", rank},
+            {"lora_alpha", rank},
+            {"rank_pattern", patterns},
+            {"alpha_pattern", patterns},
+            {"target_modules", target_modules(model, terms)},
+            {"lora_dropout", 0.0},
+            {"bias", "none"},
+            {"fan_in_fan_out", false},
+            {"use_rslora", false},
+            {"modules_to_save", nullptr},
+            {"inference_mode", true}};
+}
+
+}  // namespace
+
+bool has_lora(const Model& model) {
+    for (const auto& slots : model.topology.positions) {
+        for (const auto& [slot, expression] : slots) {
+            if (std::holds_alternative<Plus>(expression)) return true;
+        }
+    }
+    return false;
+}
+
+Model without_lora(const Model& model) {
+    Model base = model;
+    for (auto& slots : base.topology.positions) {
+        for (auto& [slot, expression] : slots) expression = base_of(expression);
+    }
+    base.drop_unreferenced();
+    return base;
+}
+
+AdapterExport save_lora_gguf(const Model& model, const std::string& path, bool overwrite) {
+    const std::vector<Term> terms = terms_of(model);
+    const StockModel stock = for_stock(without_lora(model));
+    const auto base_tensors = with_fused_qkv(stock.model);
+    GgufMetadata metadata;
+    metadata.set("general.type", GgufValue::string("adapter"));
+    metadata.set("general.architecture",
+                 GgufValue::string(stock.model.metadata.string("general.architecture")));
+    metadata.set("adapter.type", GgufValue::string("lora"));
+    // llama.cpp multiplies by alpha / rank, or by nothing when alpha is 0.
+    metadata.set("adapter.lora.alpha",
+                 GgufValue::f32(one_rank(terms) ? static_cast<float>(terms.front().rank) : 0.0F));
+    std::vector<GgufOutputTensor> tensors;
+    for (const Term& term : terms) {
+        const std::string name = stock_name(model, stock, base_tensors, term);
+        tensors.push_back(
+            {name + ".lora_a", term.type, {term.in, term.rank}, [&model, term](const auto& sink) {
+                 sink(quantise(term.type, factor_a(model, term), term.in));
+             }});
+        tensors.push_back(
+            {name + ".lora_b", term.type, {term.rank, term.out}, [&model, term](const auto& sink) {
+                 sink(quantise(term.type, factor_b(model, term), term.rank));
+             }});
+    }
+    write_gguf(path, overwrite, metadata, tensors);
+    return summary(terms);
+}
+
+AdapterExport save_peft(const Model& model, const std::string& folder, bool overwrite) {
+    const std::vector<Term> terms = terms_of(model);
+    const json config = peft_config(model, terms);
+    std::vector<SafetensorsOutput> tensors;
+    for (const Term& term : terms) {
+        const std::string module = "base_model.model." + module_name(model, term), dtype = name(term.type);
+        tensors.push_back(
+            {module + ".lora_A.weight", dtype, {term.rank, term.in}, [&model, term](const auto& sink) {
+                 sink(quantise(term.type, factor_a(model, term), term.in));
+             }});
+        tensors.push_back(
+            {module + ".lora_B.weight", dtype, {term.out, term.rank}, [&model, term](const auto& sink) {
+                 sink(quantise(term.type, hf_factor_b(model, term), term.rank));
+             }});
+    }
+    AtomicFolder out(folder, overwrite);
+    write_file(out.path() + "/adapter_config.json", config.dump(2) + "\n");
+    write_safetensors(out.path() + "/adapter_model.safetensors", false, tensors, {{"format", "pt"}}, {});
+    out.commit();
+    return summary(terms);
+}
+
+}  // namespace refold

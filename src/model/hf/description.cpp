@@ -1,0 +1,73 @@
+#include "model/hf/description.h"
+
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/text.h"
+#include "model/families/common.h"
+
+namespace refold {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+const Family& family_of(const HfConfig& config) {
+    const std::string type = config.string("model_type", "");
+    if (type.empty()) fail(ErrorCode::input, "config.json", "field 'model_type' is missing");
+    std::vector<std::string> known;
+    for (const Family* family : families()) {
+        for (const char* name : family->hf_model_types) {
+            if (type == name) return *family;
+            known.emplace_back(name);
+        }
+    }
+    fail(ErrorCode::unsupported, "config.json", "model_type '{}' is not supported; known: {}", type,
+         fmt::join(known, ", "));
+}
+
+// The folder's name, or the repository's in the hub's cache.
+std::string name_of(const fs::path& folder) {
+    const fs::path path = fs::weakly_canonical(folder);
+    if (path.parent_path().filename() != "snapshots") return path.filename();
+    const std::string repository = path.parent_path().parent_path().filename();
+    const size_t dashes = repository.rfind("--");
+    return dashes == std::string::npos ? repository : repository.substr(dashes + 2);
+}
+
+}  // namespace
+
+HfDescription read_hf_description(const std::string& config_file, const std::string& folder) {
+    HfDescription out;
+    out.text = read_text_file(config_file);
+    const json object = json::parse(out.text, nullptr, false);
+    if (!object.is_object()) fail(ErrorCode::input, "checkpoint", "'{}' is not a JSON object", config_file);
+    out.fields = with_older_fields(object);
+    const HfConfig config(out.fields);
+    Model& model = out.model;
+    model.label = folder;
+    model.family = &family_of(config);
+    model.metadata.set("general.architecture", GgufValue::string(model.family->name));
+    model.metadata.set("general.name", GgufValue::string(name_of(folder)));
+    model.family->read_hf_config(out.fields, model.metadata);
+    model.family = &find_family(model.metadata.string("general.architecture"));
+    model.config = model.family->read_config(model.metadata);
+    out.layers =
+        static_cast<size_t>(model.metadata.integer(std::string(model.family->name) + ".block_count"));
+    out.tied = config.boolean("tie_word_embeddings", model.family->hf_tied);
+    return out;
+}
+
+void add_rope_factors(HfDescription& description) {
+    Model& model = description.model;
+    const std::vector<float> factors = llama3_factors(description.fields, model.config.rope.dims);
+    if (factors.empty()) return;
+    const auto bytes = std::as_bytes(std::span(factors));
+    model.tensors[tensor_name(*model.family, Slot::rope_freqs, 0)] = {
+        DType::F32,
+        {static_cast<int64_t>(factors.size())},
+        {},
+        [owned = std::vector<std::byte>(bytes.begin(), bytes.end())] { return owned; }};
+}
+
+}  // namespace refold

@@ -1,0 +1,124 @@
+#include "model/hf/shapes.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/error.h"
+#include "model/families/common.h"
+#include "model/hf/description.h"
+
+namespace refold {
+namespace {
+
+namespace fs = std::filesystem;
+
+DType stored_type(const HfConfig& config) {
+    const std::string type = config.string("torch_dtype", config.string("dtype", "float32"));
+    if (type == "float16") return DType::F16;
+    if (type == "bfloat16") return DType::BF16;
+    return DType::F32;
+}
+
+// Encoders come with a pooler, a masked-language-model head, or both.
+struct EncoderParts {
+    bool head = false, pooler = true;
+};
+
+EncoderParts encoder_parts(const HfConfig& config) {
+    const nlohmann::json* names = config.find("architectures");
+    if (names == nullptr || !names->is_array() || names->empty() || !names->front().is_string()) return {};
+    const std::string name = names->front();
+    if (name.ends_with("ForPreTraining")) return {true, true};
+    if (name.ends_with("ForMaskedLM")) return {true, false};
+    return {};
+}
+
+// Whether the checkpoint holds the tensor of a slot. Defaults of fields as in transformers.
+bool is_stored(const SlotDescription& slot, const HfDescription& description) {
+    const HfConfig config(description.fields);
+    const EncoderParts encoder = encoder_parts(config);
+    const bool causal = description.model.config.causal;
+    switch (slot.slot) {
+        case Slot::rope_freqs: return false;  // made from config.json
+        case Slot::output: return !description.tied && (causal || encoder.head);
+        case Slot::output_bias: return causal || encoder.head;
+        case Slot::head_dense:
+        case Slot::head_dense_bias:
+        case Slot::head_norm:
+        case Slot::head_norm_bias: return encoder.head;
+        case Slot::pooler:
+        case Slot::pooler_bias: return encoder.pooler;
+        case Slot::attn_q_bias:
+        case Slot::attn_k_bias:
+        case Slot::attn_v_bias:
+        case Slot::attn_o_bias: {
+            const bool usual = std::string(description.model.family->name) == "gptneox";
+            return slot.required || config.boolean("attention_bias", usual);
+        }
+        case Slot::ffn_gate_bias:
+        case Slot::ffn_up_bias:
+        case Slot::ffn_down_bias: return slot.required || config.boolean("mlp_bias", false);
+        default: return true;
+    }
+}
+
+Tensor shape_of(Slot slot, const ModelConfig& config, DType type, const std::string& path) {
+    const SlotShape shape = slot_shape(slot, config);
+    const bool vector = is_vector(slot);
+    return {vector ? DType::F32 : type,
+            vector ? std::vector{shape.in} : std::vector{shape.in, shape.out},
+            {},
+            [path]() -> std::vector<std::byte> {
+                fail(ErrorCode::input, "model",
+                     "no weights: only config.json was given ('{}') - it serves inspect and compress "
+                     "--dry-run; give the whole model",
+                     path);
+            }};
+}
+
+}  // namespace
+
+bool is_bare_config(const std::string& path) {
+    std::error_code none;
+    if (!fs::is_directory(path, none)) return fs::path(path).extension() == ".json";
+    if (!fs::exists(fs::path(path) / "config.json", none)) return false;
+    return std::none_of(fs::directory_iterator(path), fs::directory_iterator(), [](const auto& entry) {
+        const std::string name = entry.path().filename();
+        return name.ends_with(".safetensors") || name.ends_with(".index.json") || name.ends_with(".bin") ||
+               name.ends_with(".gguf");
+    });
+}
+
+Model load_hf_shapes(const std::string& path) {
+    const bool folder = fs::is_directory(path);
+    const std::string file = folder ? (fs::path(path) / "config.json").string() : path;
+    try {
+        HfDescription description =
+            read_hf_description(file, folder ? path : fs::absolute(path).parent_path().string());
+        Model& model = description.model;
+        model.label = path;
+        model.shapes_only = true;
+        const DType type = stored_type(HfConfig(description.fields));
+        const auto add = [&](const SlotDescription& slot, size_t position) {
+            if (is_stored(slot, description))
+                model.tensors[tensor_name(slot, position)] = shape_of(slot.slot, model.config, type, file);
+        };
+        for (size_t p = 0; p < description.layers; ++p) {
+            for (const auto& slot : model.family->position_slots) add(slot, p);
+        }
+        for (const auto& slot : model.family->model_slots) {
+            add(slot, 0);
+            if (slot.slot == Slot::rope_freqs) add_rope_factors(description);
+        }
+        model.topology = implied_topology(*model.family, description.layers, [&](const std::string& name) {
+            return model.tensors.contains(name);
+        });
+        model.metadata.set("tokenizer.ggml.model", GgufValue::string("none"));
+        validate(model);
+        return std::move(model);
+    } catch (const Error& error) {
+        throw Error(error.code(), fmt::format("{} (in '{}')", error.what(), file));
+    }
+}
+
+}  // namespace refold

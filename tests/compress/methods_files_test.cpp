@@ -1,0 +1,129 @@
+// Every method of heads and FFNs on every architecture: what the accounting says is what is written, the
+// written model is the same, and without sharing it has the same weights.
+#include <filesystem>
+#include <numeric>
+
+#include "compress/compress.h"
+#include "compress/small_model.h"
+#include "core/temp_folder.h"
+
+namespace refold {
+namespace {
+
+std::vector<std::string> fixture_names() {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(std::string(REFOLD_FIXTURES) + "/hf"))
+        names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+Model fixture(const std::string& name) { return load_model(std::string(REFOLD_FIXTURES) + "/hf/" + name); }
+
+const std::vector<std::pair<std::string, std::vector<std::string>>> kSettings = {
+    {"direct_share", {"ratio=0.34"}},
+    {"direct_share", {"ratio=0.34", "keep=latter"}},
+    {"direct_share", {"ratio=0.34", "match=separate", "share=qkv"}},
+    {"direct_share", {"ratio=0.34", "match=random", "seed=1"}},
+    {"direct_share", {"ratio=0.34", "match=none"}},
+    {"ffn_share", {"ratio=0.5"}},
+    {"ffn_share", {"ratio=0.5", "slots=ffn.up"}},
+    {"ffn_share", {"ratio=0.5", "match=none"}},
+    {"gqa", {"group=2"}},
+    {"seq", {"part=1"}},
+    {"seq", {"part=1", "share=layer"}},
+    {"prune_magnitude", {"ratio=0.34", "what=both", "multiple=8"}},
+    {"prune_magnitude", {"ratio=0.5", "what=both", "rank=layer", "p=1"}},
+    {"drop", {"layers=1"}},
+    {"drop", {"layers=1", "modules=ffn"}},
+    {"drop", {"layers=0", "modules=block"}},
+};
+
+// ALiBi's slopes belong to the heads' numbers; a model of one key/value head cannot lose half of them.
+bool fits(const Model& model, const std::string& method, const std::vector<std::string>& settings) {
+    const bool drops_heads = settings.back() == "match=none" || method == "prune_magnitude";
+    if (drops_heads && method != "ffn_share" && model.config.max_alibi_bias > 0) return false;
+    if (method == "gqa") return model.config.n_head_kv % 2 == 0;
+    return method != "seq" || model.topology.positions.size() % 2 == 0;
+}
+
+// What a slot of a position is, in the full size: zeros where something was left out.
+void expect_same_weights(const Model& dense, const Model& model) {
+    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
+        for (const auto& [slot, expression] : model.topology.positions[p]) {
+            const auto own = materialise(model, expression, slot, p);
+            const auto full = materialise(dense, dense.topology.at(p, slot), slot);
+            const auto in = static_cast<size_t>(slot_shape(slot, model.config, p).in),
+                       wide = static_cast<size_t>(slot_shape(slot, dense.config).in);
+            for (size_t i = 0; i < full.size(); ++i) {
+                const size_t row = i / wide, column = i % wide, at = row * in + column;
+                ASSERT_EQ(full[i], column < in && at < own.size() ? own[at] : 0.0F)
+                    << "position " << p << " " << slot_name(slot) << " " << i;
+            }
+        }
+    }
+}
+
+void expect_written_as_counted(const Compression& result) {
+    const TempFolder folder;
+    save_model(result.model, folder / "small.gguf", false);
+    const Model loaded = load_model(folder / "small.gguf");
+    EXPECT_EQ(loaded.topology, result.model.topology);
+    EXPECT_EQ(loaded.config.heads_kv, result.model.config.heads_kv);
+    EXPECT_EQ(loaded.config.ffs, result.model.config.ffs);
+    EXPECT_EQ(loaded.config.n_head_kv, result.model.config.n_head_kv);
+    EXPECT_EQ(account(loaded).model.bytes, result.after().bytes);
+    EXPECT_EQ(account(loaded).model.parameters, result.after().parameters);
+    const size_t written =
+        std::accumulate(loaded.tensors.begin(), loaded.tensors.end(), size_t{0},
+                        [](size_t sum, const auto& t) { return sum + t.second.mapped.size(); });
+    EXPECT_EQ(written, result.after().bytes);
+    for (const auto& [name, tensor] : result.model.tensors)
+        ASSERT_EQ(bytes_of(loaded, name), bytes_of(result.model, name)) << name;
+}
+
+class MethodFiles : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Families, MethodFiles, testing::ValuesIn(fixture_names()),
+                         [](const auto& test) { return test.param; });
+
+TEST_P(MethodFiles, EveryMethod) {
+    const Model dense = fixture(GetParam());
+    size_t tried = 0;
+    for (const auto& [method, settings] : kSettings) {
+        if (!fits(dense, method, settings)) continue;
+        SCOPED_TRACE(fmt::format("{} {}", method, fmt::join(settings, " ")));
+        const Compression result = plan(dense, recipe_from_method(method, settings));
+        EXPECT_LT(result.after().parameters, result.before.parameters);
+        expect_written_as_counted(result);
+        expect_same_weights(without_sharing(result.model), result.model);
+        ++tried;
+    }
+    EXPECT_GT(tried, 8U);
+}
+
+// Steps in an order that makes sense, the second one on what the first has left, also from a file.
+TEST_P(MethodFiles, StepsStack) {
+    const Model dense = fixture(GetParam());
+    const std::vector<std::pair<size_t, size_t>> pairs = {{0, 5},  {5, 0},  {8, 0},  {0, 9},  {9, 0}, {13, 0},
+                                                          {0, 13}, {10, 0}, {11, 0}, {0, 11}, {9, 12}};
+    for (const auto& [a, b] : pairs) {
+        const auto& [first, one] = kSettings[a];
+        const auto& [second, two] = kSettings[b];
+        if (!fits(dense, first, one) || !fits(dense, second, two)) continue;
+        SCOPED_TRACE(fmt::format("{} {}, {} {}", first, fmt::join(one, " "), second, fmt::join(two, " ")));
+        const Compression once = plan(dense, recipe_from_method(first, one));
+        const Compression twice = plan(once.model, recipe_from_method(second, two));
+        EXPECT_LE(twice.after().parameters, once.after().parameters);
+        expect_written_as_counted(twice);
+        expect_same_weights(without_sharing(twice.model), twice.model);
+
+        const TempFolder folder;
+        save_model(once.model, folder / "once.gguf", false);
+        const Compression again = plan(load_model(folder / "once.gguf"), recipe_from_method(second, two));
+        EXPECT_EQ(again.model.topology, twice.model.topology);
+        EXPECT_EQ(again.after().parameters, twice.after().parameters);
+    }
+}
+
+}  // namespace
+}  // namespace refold

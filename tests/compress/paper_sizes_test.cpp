@@ -1,0 +1,166 @@
+// The papers' tables of sizes, from config.json alone: plans of the methods on models without weights.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "compress/compress.h"
+#include "compress/recipe.h"
+#include "core/error.h"
+#include "core/temp_folder.h"
+#include "model/accounting.h"
+#include "model/paper_configs.h"
+
+namespace refold {
+namespace {
+
+Model shapes(const char* config) {
+    const TempFolder folder;
+    write_all(folder / "config.json", config);
+    return load_model(folder / "config.json");
+}
+
+Model planned(const Model& model, const std::string& method, const std::vector<std::string>& settings) {
+    return plan(model, recipe_from_method(method, settings)).model;
+}
+
+uint64_t parameters_of(const Model& model) { return account(model).model.parameters; }
+
+double part(const Model& model, const Model& original) {
+    return 100.0 * static_cast<double>(parameters_of(model)) / static_cast<double>(parameters_of(original));
+}
+
+// "Head-wise Shareable Attention for Large Language Models", Table 3: Llama-2-7B 90.36 % with 30 % of the
+// heads shared, 70.33 % with 30 % of the FFNs, too; Llama-2-13B 90.32 % and 70.74 %.
+TEST(PaperSizes, HeadSharingOfLlama2) {
+    const Model small = shapes(paper::kLlama2_7B), large = shapes(paper::kLlama2_13B);
+    const Model small_heads = planned(small, "direct_share", {"ratio=0.3"}),
+                large_heads = planned(large, "direct_share", {"ratio=0.3"});
+    EXPECT_NEAR(part(small_heads, small), 90.36, 0.1);
+    EXPECT_NEAR(part(large_heads, large), 90.32, 0.1);
+    // 307 of 1024 heads of 4 x 128 x 4096.
+    EXPECT_EQ(parameters_of(small_heads), 6'738'415'616U - 307U * 4 * 128 * 4096);
+    // 30 % of 32 FFNs are 9.6: the paper's figure is that of 10.
+    EXPECT_NEAR(part(planned(small_heads, "ffn_share", {"ratio=0.3125"}), small), 70.33, 0.1);
+    EXPECT_NEAR(part(planned(large_heads, "ffn_share", {"ratio=0.3"}), large), 70.74, 0.1);
+}
+
+TEST(PaperSizes, AttentionAloneLeavesTheRest) {
+    const Model model = shapes(paper::kLlama2_7B);
+    const Model out = planned(model, "direct_share", {"ratio=0.3", "share=qkv"});
+    EXPECT_EQ(parameters_of(out), 6'738'415'616U - 307U * 3 * 128 * 4096);
+}
+
+// Without embedding and output, as the paper counts: billions.
+double non_embedding(const Model& model) {
+    uint64_t parameters = parameters_of(model);
+    for (const char* name : {"token_embd.weight", "output.weight"}) {
+        const auto found = model.tensors.find(name);
+        if (found != model.tensors.end()) parameters -= static_cast<uint64_t>(found->second.elements());
+    }
+    return static_cast<double>(parameters) / 1e9;
+}
+
+// The paper gives two digits behind the point, mostly cut off, sometimes rounded.
+constexpr double kPrinted = 0.0075;
+
+// "Relaxed Recursive Transformers", Tables 2, 3 and 5.
+TEST(PaperSizes, RecursiveModels) {
+    const Model gemma = shapes(paper::kGemma2B), llama = shapes(paper::kTinyLlama),
+                pythia = shapes(paper::kPythia1B);
+    EXPECT_NEAR(non_embedding(gemma), 1.98, kPrinted);
+    EXPECT_NEAR(non_embedding(llama), 0.97, kPrinted);
+    EXPECT_NEAR(non_embedding(pythia), 0.81, kPrinted);
+    EXPECT_NEAR(non_embedding(planned(gemma, "recursive", {"loops=2"})), 0.99, kPrinted);
+    EXPECT_NEAR(non_embedding(planned(gemma, "recursive", {"loops=3"})), 0.66, kPrinted);
+    EXPECT_NEAR(non_embedding(planned(llama, "recursive", {"loops=2"})), 0.48, kPrinted);
+    EXPECT_NEAR(non_embedding(planned(pythia, "recursive", {"loops=2"})), 0.40, kPrinted);
+    // Half of the layers' 110,104,576 each; the norms of a layer are in the block.
+    EXPECT_EQ(parameters_of(planned(gemma, "recursive", {"loops=2"})),
+              parameters_of(gemma) - 9U * 110'104'576);
+}
+
+struct RelaxedSize {
+    const char* config;
+    int loops;
+    std::vector<std::pair<int, double>> sizes;  // by rank
+};
+
+// Ranks beyond a matrix's are cut: K and V of Gemma and TinyLlama have 256 rows.
+TEST(PaperSizes, RelaxedModels) {
+    for (const auto& [config, loops, sizes] :
+         {RelaxedSize{paper::kGemma2B, 2, {{64, 1.07}, {128, 1.15}, {256, 1.30}, {512, 1.60}}},
+          RelaxedSize{paper::kGemma2B, 3, {{64, 0.74}, {128, 0.82}, {256, 0.97}, {512, 1.27}}},
+          RelaxedSize{paper::kTinyLlama, 2, {{64, 0.53}, {128, 0.58}, {256, 0.68}, {512, 0.86}}},
+          RelaxedSize{paper::kPythia1B, 2, {{64, 0.44}, {128, 0.48}, {256, 0.55}, {512, 0.70}}}}) {
+        const Model model = shapes(config);
+        for (const auto& [rank, size] : sizes) {
+            const Model out =
+                planned(model, "relax", {fmt::format("loops={}", loops), fmt::format("rank={}", rank)});
+            EXPECT_NEAR(non_embedding(out), size, kPrinted)
+                << model.family->name << " " << loops << " " << rank;
+        }
+    }
+}
+
+// Gemma 2B, two loops: ranks of Q, K and V, output and FFN.
+TEST(PaperSizes, RelaxedModelsWithRanksByModule) {
+    const Model model = shapes(paper::kGemma2B);
+    const std::vector<std::pair<const char*, double>> rows = {
+        {"128,256,128,256", 1.28}, {"256,128,256,256", 1.29}, {"256,256,256,128", 1.18},
+        {"128,128,128,256", 1.27}, {"64,128,64,128", 1.14},   {"128,64,128,128", 1.14},
+        {"128,128,128,64", 1.08},  {"64,64,64,128", 1.13}};
+    for (const auto& [ranks, size] : rows) {
+        const Model out = planned(model, "relax", {"loops=2", std::string("ranks=") + ranks});
+        EXPECT_NEAR(non_embedding(out), size, kPrinted) << ranks;
+    }
+}
+
+struct Attention {
+    const char* config;
+    const char* ranks;
+    double ratio;
+};
+
+const std::vector<Attention> kTableII = {
+    {paper::kRobertaBase, "720,60,3", 1.12}, {paper::kRobertaBase, "340,30,3", 3.74},
+    {paper::kRobertaBase, "120,60,2", 8.78}, {paper::kRobertaBase, "540,20,4", 2.52},
+    {paper::kGptJ6B, "40,70,2", 247.30},     {paper::kGptJ6B, "540,90,3", 14.69},
+    {paper::kGptJ6B, "128,86,2", 74.68},     {paper::kLlama2_7B, "2850,40,2", 3.54},
+    {paper::kLlama2_7B, "1100,50,4", 5.81}};
+
+// Elements of a layer's attention matrices over those stored for them.
+double compression(const Model& model, const Model& original, size_t position) {
+    std::set<std::string> before, after;
+    for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o}) {
+        for (const auto& name : tensors_of(original.topology.at(position, slot))) before.insert(name);
+        for (const auto& name : tensors_of(model.topology.at(position, slot))) after.insert(name);
+    }
+    const auto elements = [](const Model& m, const std::set<std::string>& names) {
+        int64_t sum = 0;
+        for (const auto& name : names) sum += m.tensor(name).elements();
+        return static_cast<double>(sum);
+    };
+    return elements(original, before) / elements(model, after);
+}
+
+// "TensorLLM", Table II: compression of a layer's attention. The paper does not give its ranks; these are
+// ranks with its ratios.
+TEST(PaperSizes, TuckerOfAttention) {
+    for (const Attention& row : kTableII) {
+        const Model model = shapes(row.config);
+        const Model out = planned(model, "tensorllm", {"layers=3", std::string("ranks=") + row.ranks});
+        EXPECT_NEAR(compression(out, model, 3), row.ratio, 0.006) << model.family->name << " " << row.ranks;
+        EXPECT_EQ(compression(out, model, 2), 1.0);
+    }
+}
+
+// The last row worked out by hand: a core of 1 x 1 x 1 per head.
+TEST(PaperSizes, SmallestTuckerOfGptJ) {
+    const Model model = shapes(paper::kGptJ6B);
+    const Model out = planned(model, "tensorllm", {"layers=0", "ranks=1,1,1"});
+    EXPECT_EQ(parameters_of(out), 6'050'882'784U - 4U * 4096 * 4096 + 16 + 4096 + 256 + 4);
+}
+
+}  // namespace
+}  // namespace refold

@@ -1,0 +1,381 @@
+// Weights made of factors, sizes by position and prefixes: every way of multiplying them gives the logits of
+// the scalar reference and of the materialised model.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "core/error.h"
+#include "engine/compare.h"
+#include "engine/expression_models.h"
+#include "model/accounting.h"
+#include "model/execution.h"
+
+namespace refold {
+namespace {
+
+constexpr double kTolerance = 1e-4;
+const std::vector<FactoredExecution> kExecutions = {FactoredExecution::automatic, FactoredExecution::factored,
+                                                    FactoredExecution::reconstructed};
+
+EngineOptions f32_options(int64_t chunk, FactoredExecution factored,
+                          SharedExecution shared = SharedExecution::automatic) {
+    return {.threads = 1, .context = 32, .chunk = chunk, .f32 = true, .shared = shared, .factored = factored};
+}
+
+std::vector<float> reference_logits(const Model& model, std::span<const int32_t> tokens) {
+    const reference::Input input{{tokens.begin(), tokens.end()}, {}, {}};
+    return reference::flat(reference::run(model, input).logits);
+}
+
+// Logits are up to some hundreds where random weights make them so.
+double relative_difference(std::span<const float> got, std::span<const float> expected) {
+    double largest = 1;
+    for (const float value : expected) largest = std::max(largest, std::abs(static_cast<double>(value)));
+    return largest_difference(got, expected) / largest;
+}
+
+// Every token alone, as many as the own operations take, one more, and all at once.
+void expect_reference(const Model& model, const std::string& name) {
+    const auto tokens = random_tokens(11, model.config.n_vocab, 1);
+    const auto expected = reference_logits(model, tokens);
+    for (const FactoredExecution factored : kExecutions) {
+        for (const int64_t chunk : {1, 4, 5, 11}) {
+            EXPECT_LE(relative_difference(all_logits(model, tokens, f32_options(chunk, factored)), expected),
+                      kTolerance)
+                << name << ", execution " << static_cast<int>(factored) << ", chunk " << chunk;
+        }
+    }
+    for (const int64_t chunk : {1, 11}) {
+        const auto options = f32_options(chunk, FactoredExecution::factored, SharedExecution::composed);
+        EXPECT_LE(relative_difference(all_logits(model, tokens, options), expected), kTolerance)
+            << name << ", composed, chunk " << chunk;
+    }
+}
+
+TEST(Factored, EveryExpressionIsTheReference) {
+    for (const auto& [name, model, input] : expression_models()) expect_reference(model, name);
+}
+
+TEST(Factored, MixturesAreTheReference) {
+    for (uint32_t seed = 1; seed <= 24; ++seed) {
+        expect_reference(random_expression_model(seed, {.prefix = true}),
+                         "random model " + std::to_string(seed));
+    }
+}
+
+TEST(Factored, MaterialisedModelHasTheSameLogits) {
+    for (uint32_t seed = 1; seed <= 12; ++seed) {
+        const Model model = random_expression_model(seed);
+        const Model dense = without_sharing(model);
+        const auto tokens = random_tokens(9, model.config.n_vocab, seed);
+        for (const FactoredExecution factored : kExecutions) {
+            for (const int64_t chunk : {1, 9}) {
+                const auto options = f32_options(chunk, factored);
+                EXPECT_LE(relative_difference(all_logits(model, tokens, options),
+                                              all_logits(dense, tokens, options)),
+                          kTolerance)
+                    << seed;
+            }
+        }
+    }
+}
+
+// Threads divide rows, columns, blocks and heads.
+TEST(Factored, Threads) {
+    for (const char* name : {"low rank, transposed", "attention tucker", "one head tucker", "lora"}) {
+        const auto& all = expressions::cases();
+        const auto build =
+            std::find_if(all.begin(), all.end(), [&](const auto& c) { return c.first == name; });
+        ExpressionBuilder b("llama", 2);
+        build->second(b);
+        const Model model = b.finish();
+        const auto tokens = random_tokens(4, model.config.n_vocab, 1);
+        const auto expected = reference_logits(model, tokens);
+        for (const int threads : {2, 3}) {
+            for (const int64_t chunk : {1, 4}) {
+                EngineOptions options = f32_options(chunk, FactoredExecution::factored);
+                options.threads = threads;
+                EXPECT_LE(relative_difference(all_logits(model, tokens, options), expected), kTolerance)
+                    << name << ", threads " << threads;
+            }
+        }
+    }
+}
+
+// Sizes that are whole blocks of every type, and ranks with whole blocks and without.
+constexpr ExpressionShape kBlocks{
+    .layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 32, .embd = 64, .ff = 96, .vocab = 64};
+
+Model typed_model(DType type, int64_t rank) {
+    ExpressionBuilder b("llama", 5, kBlocks);
+    b.attention_tucker(0, {32, 8, 3}, true);
+    for (const Slot slot : expressions::matrices(b, 1)) b.at(1, slot) = b.low_rank(1, slot, rank, true);
+    for (const Slot slot : expressions::matrices(b, 2)) {
+        const Base base = consists_of_heads(slot) ? Base(b.heads(2, slot)) : std::get<Dense>(b.at(2, slot));
+        b.at(2, slot) = b.plus(2, slot, base, rank);
+    }
+    b.at(3, Slot::attn_k) = b.low_rank(3, Slot::attn_k, rank, false, true);
+    b.at(3, Slot::ffn_down) = b.one_head_tucker(3, Slot::ffn_down, true, {32, 6, 2});
+    b.at(3, Slot::ffn_up) = b.plus(3, Slot::ffn_up, std::get<Dense>(b.at(3, Slot::ffn_up)), 4);
+    return with_type(b.finish(), type);
+}
+
+// Stored numbers are the same, activations are rounded by quantised kernels: by ours as by ggml's.
+TEST(Factored, StoredTypes) {
+    const std::vector<std::pair<DType, double>> types = {
+        {DType::F32, 1e-4},  {DType::F16, 5e-3},  {DType::BF16, 6e-2}, {DType::Q8_0, 8e-2},
+        {DType::Q4_0, 8e-2}, {DType::Q4_1, 8e-2}, {DType::Q5_0, 8e-2}};
+    for (const auto& [type, tolerance] : types) {
+        for (const int64_t rank : {32, 5}) {
+            const Model model = typed_model(type, rank);
+            const auto tokens = random_tokens(11, model.config.n_vocab, 3);
+            const auto expected = reference_logits(model, tokens);
+            EngineOptions options{.threads = 1,
+                                  .chunk = 11,
+                                  .kv = KvType::f32,
+                                  .shared = SharedExecution::composed,
+                                  .factored = FactoredExecution::factored};
+            const auto composed = all_logits(model, tokens, options);
+            EXPECT_LE(relative_difference(composed, expected), tolerance) << name(type) << ", rank " << rank;
+            options.shared = SharedExecution::automatic;
+            for (const int64_t chunk : {1, 3, 4, 11}) {
+                options.chunk = chunk;
+                EXPECT_LE(relative_difference(all_logits(model, tokens, options), composed), tolerance / 4)
+                    << name(type) << ", rank " << rank << ", chunk " << chunk;
+            }
+            for (const int64_t chunk : {1, 11}) {
+                EXPECT_LE(
+                    relative_difference(
+                        all_logits(model, tokens, f32_options(chunk, FactoredExecution::factored)), expected),
+                    kTolerance)
+                    << name(type);
+            }
+        }
+    }
+}
+
+// K-quants have no other kernels here than ggml's for the base, which may have a layout of its own.
+TEST(Factored, LoraOverKQuants) {
+    constexpr ExpressionShape shape{
+        .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 64, .embd = 256, .ff = 512, .vocab = 64};
+    const auto tokens = random_tokens(9, shape.vocab, 3);
+    const auto error = [&](const Model& model, int64_t chunk) {
+        const EngineOptions options{
+            .threads = 1, .chunk = chunk, .kv = KvType::f32, .factored = FactoredExecution::factored};
+        return relative_difference(all_logits(model, tokens, options), reference_logits(model, tokens));
+    };
+    for (const DType type : {DType::Q4_K, DType::Q6_K}) {
+        ExpressionBuilder b("llama", 3, shape);
+        b.model = with_type(b.model, type);
+        const double rounding = error(b.finish(), 9);
+        for (const Slot slot : expressions::matrices(b, 1))
+            b.at(1, slot) = b.plus(1, slot, std::get<Dense>(b.at(1, slot)), 8);
+        const Model model = b.finish();
+        for (const int64_t chunk : {1, 9}) EXPECT_LE(error(model, chunk), 6 * rounding) << name(type);
+        EXPECT_LE(relative_difference(all_logits(model, tokens, f32_options(1, FactoredExecution::factored)),
+                                      reference_logits(model, tokens)),
+                  kTolerance);
+        for (const Slot slot : expressions::matrices(b, 1))
+            b.at(1, slot) = std::get<Dense>(std::get<Plus>(b.at(1, slot)).base);
+        EXPECT_GT(relative_difference(reference_logits(model, tokens), reference_logits(b.finish(), tokens)),
+                  8 * rounding)
+            << name(type);
+    }
+}
+
+uint64_t unique_bytes(const Model& model, bool f32) {
+    std::set<std::string> seen;
+    uint64_t bytes = 0;
+    const auto add = [&](const Slots& slots) {
+        for (const auto& [slot, expression] : slots) {
+            for (const auto& name : tensors_of(expression)) {
+                if (is_prefix(slot) || !seen.insert(name).second) continue;
+                const Tensor& tensor = model.tensor(name);
+                bytes += f32 ? static_cast<uint64_t>(tensor.elements()) * sizeof(float) : tensor.bytes();
+            }
+        }
+    };
+    for (const Slots& slots : model.topology.positions) add(slots);
+    add(model.topology.globals);
+    return bytes;
+}
+
+TEST(Factored, EveryTensorIsResidentOnce) {
+    for (const auto& [name, model, input] : expression_models()) {
+        const EngineOptions options{.threads = 1, .context = 16, .factored = FactoredExecution::factored};
+        const EngineMemory memory = Engine(model, options).memory();
+        EXPECT_EQ(memory.weight_bytes, unique_bytes(model, false)) << name;
+    }
+    for (const DType type : {DType::F16, DType::Q8_0, DType::Q4_0}) {
+        const Model model = typed_model(type, 32);
+        EngineOptions options{.threads = 1, .context = 16, .factored = FactoredExecution::factored};
+        EXPECT_EQ(Engine(model, options).memory().weight_bytes, unique_bytes(model, false)) << name(type);
+        options.f32 = true;
+        EXPECT_EQ(Engine(model, options).memory().weight_bytes, unique_bytes(model, true)) << name(type);
+    }
+}
+
+TEST(Factored, AutomaticNeverTakesMoreMemory) {
+    for (uint32_t seed = 1; seed <= 12; ++seed) {
+        const Model model = random_expression_model(seed);
+        const EngineOptions options{.threads = 1, .context = 16};
+        EXPECT_LE(Engine(model, options).memory().weight_bytes, unique_bytes(model, false)) << seed;
+    }
+}
+
+TEST(Factored, LoopsAreResidentOnce) {
+    ExpressionBuilder b("gpt2", 2);
+    b.loop(2);
+    const Model looped = b.finish();
+    const EngineOptions options{.threads = 1, .context = 16, .kv = KvType::f32};
+    const Engine engine(looped, options);
+    EXPECT_EQ(engine.memory().weight_bytes, unique_bytes(looped, false));
+    // A slot of the cache per position, not per stored layer.
+    const Engine plain(without_sharing(looped), options);
+    EXPECT_EQ(engine.memory().kv_bytes, plain.memory().kv_bytes);
+    const auto tokens = random_tokens(9, looped.config.n_vocab, 3);
+    EXPECT_EQ(all_logits(looped, tokens, options), all_logits(without_sharing(looped), tokens, options));
+}
+
+TEST(Factored, CacheHasEachPositionsHeads) {
+    ExpressionBuilder b("llama", 2);
+    const EngineOptions options{.threads = 1, .context = 256, .kv = KvType::f32};
+    const uint64_t full = Engine(b.model, options).memory().kv_bytes;
+    b.prune_heads(0, 1);  // of 2
+    b.prune_heads(1, 0);
+    const Model pruned = b.finish();
+    EXPECT_EQ(Engine(pruned, options).memory().kv_bytes * 8, full * 5);
+    for (size_t p = 0; p < b.n_positions(); ++p) b.prune_heads(p, 0);
+    const Model blind = b.finish();
+    EXPECT_EQ(Engine(blind, options).memory().kv_bytes, 0U);
+    expect_reference(blind, "no attention");
+    for (size_t p = 0; p < b.n_positions(); ++p) b.prune_ffn(p, 0);
+    expect_reference(b.finish(), "no layers");
+}
+
+TEST(Factored, PrefixSurvivesTruncation) {
+    ExpressionBuilder b("llama", 4);
+    b.prefix(3);
+    const Model model = b.finish();
+    const auto tokens = random_tokens(9, model.config.n_vocab, 3);
+    const auto expected = reference_logits(model, tokens);
+    Engine engine(model, f32_options(4, FactoredExecution::automatic));
+    for (int round = 0; round < 2; ++round) {
+        engine.truncate(0);
+        const auto logits = engine.evaluate(tokens);
+        EXPECT_LE(relative_difference(logits, std::span(expected).last(logits.size())), kTolerance);
+    }
+    engine.truncate(4);
+    const auto again = engine.evaluate(std::span(tokens).subspan(4));
+    EXPECT_LE(relative_difference(again, std::span(expected).last(again.size())), kTolerance);
+    // Without it the logits are others.
+    Model plain = model;
+    plain.config.n_prefix = 0;
+    EXPECT_GT(relative_difference(all_logits(plain, tokens, f32_options(4, FactoredExecution::automatic)),
+                                  expected),
+              1e-2);
+}
+
+TEST(Factored, LongContextsWithPrefix) {
+    ExpressionBuilder b("llama", 4);
+    b.prefix(5);
+    b.attention_tucker(1);
+    b.model.config.context_length = 400;
+    const Model model = b.finish();
+    const auto tokens = random_tokens(253, model.config.n_vocab, 3);  // the cache grows by 256 rows
+    const EngineOptions options{.threads = 1, .context = 260, .chunk = 250, .f32 = true};
+    EXPECT_LE(relative_difference(all_logits(model, tokens, options), reference_logits(model, tokens)),
+              kTolerance);
+}
+
+// ---- the choice ----
+
+ExecutionChoice choose(const Model& model, size_t position, std::vector<Slot> slots, int64_t tokens) {
+    return choose_execution(model, position, slots, tokens);
+}
+
+TEST(ChooseExecution, SmallRanksStayFactored) {
+    ExpressionBuilder b("llama", 1);
+    b.at(1, Slot::ffn_up) = b.low_rank(1, Slot::ffn_up, 4);
+    const Model model = b.finish();
+    const ExecutionChoice choice = choose(model, 1, {Slot::ffn_up}, 7);
+    EXPECT_EQ(choice.execution, Execution::factored);
+    EXPECT_EQ(choice.factored.bytes, 4U * 4 * (64 + 96));
+    EXPECT_EQ(choice.reconstructed.bytes, 4U * 64 * 96);
+    EXPECT_EQ(choice.factored.operations, 7U * 4 * (64 + 96));
+    EXPECT_EQ(choice.reconstructed.operations, 7U * 64 * 96 + 4 * 64 * 96);
+    EXPECT_EQ(choice.from_tokens, 0);
+}
+
+TEST(ChooseExecution, LargeRanksAreReconstructedWhenLoading) {
+    ExpressionBuilder b("llama", 1);
+    b.at(1, Slot::attn_q) = b.low_rank(1, Slot::attn_q, 32);  // as many numbers as 64 x 64
+    b.at(1, Slot::attn_o) = b.low_rank(1, Slot::attn_o, 31);
+    const Model model = b.finish();
+    EXPECT_TRUE(choose(model, 1, {Slot::attn_q}, 1).when_loading);
+    EXPECT_EQ(choose(model, 1, {Slot::attn_q}, 1).execution, Execution::reconstructed);
+    EXPECT_FALSE(choose(model, 1, {Slot::attn_o}, 1).when_loading);
+}
+
+TEST(ChooseExecution, SharedFactorsDecideTogether) {
+    ExpressionBuilder b("llama", 1);
+    b.common_low_rank(Slot::attn_q, 60);
+    const Model model = b.finish();
+    const ExecutionChoice one = choose(model, 2, {Slot::attn_q}, 1);
+    EXPECT_FALSE(one.when_loading);
+    EXPECT_EQ(one.execution, Execution::factored);
+    EXPECT_EQ(one.factored.bytes, 4U * (60 * (64 + 64) + 60 * 4));
+    EXPECT_EQ(one.reconstructed.bytes, 4U * 64 * 64 * 4);
+    // 7680 t against 4096 t + 245760: 3/4 of the first is more from 148 tokens on.
+    EXPECT_EQ(one.from_tokens, 148);
+    EXPECT_EQ(choose(model, 2, {Slot::attn_q}, 147).execution, Execution::factored);
+    EXPECT_EQ(choose(model, 2, {Slot::attn_q}, 148).execution, Execution::reconstructed);
+}
+
+TEST(ChooseExecution, RepeatedPositionsCountOnce) {
+    ExpressionBuilder b("llama", 1);
+    for (const Slot slot : expressions::matrices(b, 0)) b.at(0, slot) = b.low_rank(0, slot, 50);
+    b.loop(2);
+    const Model model = b.finish();
+    EXPECT_TRUE(choose(model, 2, {Slot::attn_q}, 1).when_loading);
+    const EngineOptions options{.threads = 1, .context = 16};
+    EXPECT_LT(Engine(model, options).memory().weight_bytes, unique_bytes(model, false));
+}
+
+TEST(ChooseExecution, LoraOfALoopStaysFactored) {
+    ExpressionBuilder b("llama", 1);
+    b.loop(2);
+    for (size_t p = 0; p < b.n_positions(); ++p)
+        b.at(p, Slot::ffn_up) = b.plus(p, Slot::ffn_up, std::get<Dense>(b.at(p, Slot::ffn_up)), 8);
+    const Model model = b.finish();
+    const ExecutionChoice choice = choose(model, 0, {Slot::ffn_gate, Slot::ffn_up}, 512);
+    EXPECT_EQ(choice.execution, Execution::factored);
+    EXPECT_EQ(choice.factored.bytes, 4U * (64 * 96 + 2 * 8 * (64 + 96)));
+    EXPECT_EQ(choice.reconstructed.bytes, 4U * 2 * 64 * 96);
+}
+
+// Reconstructed in scratch memory for steps of many tokens.
+TEST(ChooseExecution, ManyTokensAreReconstructedInScratch) {
+    ExpressionBuilder b("llama", 1);
+    b.common_low_rank(Slot::attn_q, 60);
+    b.common_low_rank(Slot::ffn_down, 63, true);
+    // A core so large that the products with it, once for q, k, v and once for o, cost more than the
+    // weights'.
+    b.attention_tucker(1, {60, 16, 2}, true);
+    const Model model = b.finish();
+    const std::vector<Slot> qkv = {Slot::attn_q, Slot::attn_k, Slot::attn_v};
+    for (const auto& [position, slots] : std::vector<std::pair<size_t, std::vector<Slot>>>{
+             {0, qkv}, {0, {Slot::ffn_down}}, {1, qkv}, {1, {Slot::attn_o}}}) {
+        ASSERT_GT(choose(model, position, slots, 1).from_tokens, 0);
+        ASSERT_LE(choose(model, position, slots, 1).from_tokens, 400);
+    }
+    const auto tokens = random_tokens(400, model.config.n_vocab, 3);
+    EngineOptions options{.threads = 1, .context = 400, .chunk = 400, .f32 = true};
+    const auto automatic = all_logits(model, tokens, options);
+    options.factored = FactoredExecution::factored;
+    EXPECT_LE(relative_difference(automatic, all_logits(model, tokens, options)), kTolerance);
+    EXPECT_NE(automatic, all_logits(model, tokens, options));
+}
+
+}  // namespace
+}  // namespace refold

@@ -1,0 +1,172 @@
+// Models from config.json alone.
+#include "model/hf/shapes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/temp_folder.h"
+#include "core/text.h"
+#include "model/accounting.h"
+#include "model/paper_configs.h"
+#include "model/quantised.h"
+
+namespace refold {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::HasSubstr;
+
+class Shapes : public testing::Test {
+protected:
+    Model model_of(const std::string& config) {
+        write_all(folder / "config.json", config);
+        return load_model(folder / "config.json");
+    }
+    Model model_of(const char* config, const std::function<void(json&)>& edit) {
+        json fields = json::parse(config);
+        edit(fields);
+        return model_of(fields.dump());
+    }
+    uint64_t parameters_of(const std::string& config) { return account(model_of(config)).model.parameters; }
+    static std::string error_of(const std::function<void()>& act) {
+        try {
+            act();
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ErrorCode::input);
+            return error.what();
+        }
+        return "no error";
+    }
+    TempFolder folder;
+};
+
+// The published checkpoints' numbers of parameters.
+TEST_F(Shapes, ParametersOfThePapersModels) {
+    EXPECT_EQ(parameters_of(paper::kLlama2_7B), 6'738'415'616U);
+    EXPECT_EQ(parameters_of(paper::kLlama2_13B), 13'015'864'320U);
+    EXPECT_EQ(parameters_of(paper::kTinyLlama), 1'100'048'384U);
+    EXPECT_EQ(parameters_of(paper::kGemma2B), 2'506'172'416U);
+    EXPECT_EQ(parameters_of(paper::kPythia1B), 1'011'781'632U);
+    EXPECT_EQ(parameters_of(paper::kGptJ6B), 6'050'882'784U);
+    EXPECT_EQ(parameters_of(paper::kRobertaBase), 124'697'433U);
+    EXPECT_EQ(parameters_of(paper::kRobertaLarge), 355'412'057U);
+}
+
+TEST_F(Shapes, EncodersHaveWhatTheirArchitectureNames) {
+    const auto roberta = [&](const char* name) {
+        const Model model =
+            model_of(paper::kRobertaBase, [&](json& c) { c["architectures"] = {std::string(name)}; });
+        const auto& globals = model.topology.globals;
+        return std::pair(globals.contains(Slot::head_dense) && globals.contains(Slot::output),
+                         globals.contains(Slot::pooler));
+    };
+    EXPECT_EQ(roberta("RobertaForMaskedLM"), std::pair(true, false));
+    EXPECT_EQ(roberta("RobertaModel"), std::pair(false, true));
+    EXPECT_EQ(roberta("RobertaForPreTraining"), std::pair(true, true));
+    // RobertaModel with its pooler.
+    EXPECT_EQ(
+        account(model_of(paper::kRobertaBase, [](json& c) { c.erase("architectures"); })).model.parameters,
+        124'645'632U);
+}
+
+TEST_F(Shapes, TypesAreTheCheckpoints) {
+    const Model half = model_of(paper::kLlama2_7B);
+    EXPECT_TRUE(half.shapes_only);
+    EXPECT_EQ(half.tensor("blk.31.ffn_down.weight").type, DType::F16);
+    EXPECT_EQ(half.tensor("blk.31.ffn_down.weight").shape, (std::vector<int64_t>{11008, 4096}));
+    EXPECT_EQ(half.tensor("token_embd.weight").type, DType::F16);
+    EXPECT_EQ(half.tensor("blk.0.attn_norm.weight").type, DType::F32);
+    EXPECT_EQ(model_of(paper::kGemma2B).tensor("blk.0.attn_k.weight").type, DType::BF16);
+    EXPECT_EQ(model_of(paper::kGptJ6B).tensor("blk.0.attn_k.weight").type, DType::F32);
+    const Model renamed = model_of(paper::kLlama2_7B, [](json& c) {
+        c.erase("torch_dtype");
+        c["dtype"] = "bfloat16";
+    });
+    EXPECT_EQ(renamed.tensor("blk.0.attn_k.weight").type, DType::BF16);
+}
+
+TEST_F(Shapes, OptionalTensorsFollowTheFields) {
+    EXPECT_FALSE(model_of(paper::kLlama2_7B).topology.has(0, Slot::attn_q_bias));
+    const Model biased = model_of(paper::kLlama2_7B, [](json& c) {
+        c["attention_bias"] = true;
+        c["mlp_bias"] = true;
+        c["tie_word_embeddings"] = true;
+        c["rope_scaling"] = {{"rope_type", "llama3"},
+                             {"factor", 8.0},
+                             {"low_freq_factor", 1.0},
+                             {"high_freq_factor", 4.0},
+                             {"original_max_position_embeddings", 8192}};
+    });
+    EXPECT_TRUE(biased.topology.has(31, Slot::attn_o_bias));
+    EXPECT_TRUE(biased.topology.has(31, Slot::ffn_gate_bias));
+    EXPECT_FALSE(biased.tensors.contains("output.weight"));
+    EXPECT_EQ(biased.topology.globals.at(Slot::output), Expression(Dense{"token_embd.weight"}));
+    // These are not weights: config.json gives them.
+    EXPECT_EQ(floats_of(biased, "rope_freqs.weight").back(), 8.0F);
+    EXPECT_FALSE(model_of(paper::kPythia1B, [](json& c) {
+                     c["attention_bias"] = false;
+                 }).topology.has(0, Slot::attn_q_bias));
+}
+
+// The real checkpoint of a config.json has the same tensors.
+TEST_F(Shapes, AreThoseOfTheCheckpoint) {
+    for (const auto& entry : fs::directory_iterator(fs::path(REFOLD_FIXTURES) / "hf")) {
+        Model whole = load_model(entry.path());
+        // Checkpoints of masked language models may hold a pooler that their config.json does not tell.
+        if (whole.topology.globals.contains(Slot::head_dense)) {
+            whole.topology.globals.erase(Slot::pooler);
+            whole.topology.globals.erase(Slot::pooler_bias);
+            whole.drop_unreferenced();
+        }
+        fs::copy_file(entry.path() / "config.json", folder / "config.json",
+                      fs::copy_options::overwrite_existing);
+        const Model bare = load_model(folder / "");
+        EXPECT_EQ(bare.topology, whole.topology) << entry.path();
+        EXPECT_EQ(bare.config.windows, whole.config.windows) << entry.path();
+        ASSERT_EQ(bare.tensors.size(), whole.tensors.size()) << entry.path();
+        for (const auto& [name, tensor] : whole.tensors) {
+            EXPECT_EQ(bare.tensor(name).shape, tensor.shape) << entry.path() << " " << name;
+        }
+        EXPECT_EQ(account(bare).model.flops_per_token, account(whole).model.flops_per_token);
+    }
+}
+
+TEST_F(Shapes, WeightsAreMissedWhereTheyAreNeeded) {
+    const Model model = model_of(paper::kTinyLlama);
+    const auto missing = HasSubstr("no weights: only config.json was given");
+    EXPECT_THAT(error_of([&] { floats_of(model, "output_norm.weight"); }), missing);
+    EXPECT_THAT(error_of([&] { floats_of(model, "output_norm.weight"); }), HasSubstr(folder / "config.json"));
+    EXPECT_THAT(error_of([&] { save_model(model, folder / "out.gguf", false); }), missing);
+    EXPECT_THAT(error_of([&] { save_model(quantise_model(model, {}).model, folder / "out.gguf", false); }),
+                missing);
+    EXPECT_FALSE(fs::exists(folder / "out.gguf"));
+    // What it would cost quantised is known all the same.
+    EXPECT_EQ(account(quantise_model(model, {DType::Q8_0, {}, 1}).model).model.bytes,
+              (1'100'048'384U - 45 * 2048U) / 32 * 34 + 45 * 2048U * 4);
+}
+
+TEST_F(Shapes, OnlyWhereThereAreNoWeights) {
+    const auto bare = [&] { return is_bare_config(folder / ""); };
+    EXPECT_FALSE(bare());
+    write_all(folder / "config.json", paper::kTinyLlama);
+    write_all(folder / "tokenizer.json", "{}");
+    EXPECT_TRUE(bare());
+    for (const char* name : {"model-00001-of-00002.safetensors", "model.safetensors.index.json",
+                             "pytorch_model.bin", "tinyllama.gguf"}) {
+        write_all(folder / name, "x");
+        EXPECT_FALSE(bare()) << name;
+        fs::remove(folder / name);
+    }
+    EXPECT_FALSE(is_bare_config(folder / "model.gguf"));
+    EXPECT_THAT(error_of([&] { model_of("[1]"); }), HasSubstr("is not a JSON object"));
+    EXPECT_THAT(error_of([&] { model_of(paper::kTinyLlama, [](json& c) { c.erase("hidden_size"); }); }),
+                HasSubstr("'hidden_size' is missing"));
+}
+
+}  // namespace
+}  // namespace refold
