@@ -200,8 +200,9 @@ void report_pairs(const std::vector<Match>& selected, const std::vector<Replacem
         } else if (source.contains(match.former)) {
             note = "  (itself shared: takes its original weights)";
         }
+        const std::string cosine = std::isnan(match.cosine) ? "" : fmt::format(": {:.5f}", match.cosine);
         report.lines.push_back(
-            fmt::format("  {} <- {}: {:.5f}{}", text(match.later), text(match.former), match.cosine, note));
+            fmt::format("  {} <- {}{}{}", text(match.later), text(match.former), cosine, note));
         pairs.push_back({{"later", to_json(match.later)},
                          {"former", to_json(match.former)},
                          {"cosine", match.cosine},

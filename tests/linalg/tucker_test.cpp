@@ -126,6 +126,26 @@ TEST(Tucker, RefinementKeepsToTheExactIteration) {
     }
 }
 
+// Float32 Gram matrices would lose the weak directions in the rounding of the strong ones.
+TEST(Tucker, WeakDirectionsSurviveStrongOnes) {
+    const Dims dims = {400, 16, 4, 8};
+    std::vector<float> tensor = structured(dims, 5, 0.05);
+    const double weak = norm(tensor);
+    std::vector<float> strong(tensor.size());
+    const std::vector<float> one = random_values(dims[0], 6),
+                             other = random_values(elements(dims) / dims[0], 7);
+    for (int64_t i = 0; i < elements(dims); ++i) strong[i] = one[i % dims[0]] * other[i / dims[0]];
+    const auto scale = static_cast<float>(20 * weak / norm(strong));
+    for (size_t i = 0; i < tensor.size(); ++i) tensor[i] += scale * strong[i];
+    const TuckerResult fast = decompose(tensor, dims, {40, 12, 3}, 3, 0);
+    for (float& x : tensor) x *= 0x1p60F;
+    const TuckerResult exact = decompose(tensor, dims, {40, 12, 3}, 3, 0);
+    std::vector<float> theirs = reconstruct(exact, dims);
+    for (float& x : theirs) x *= 0x1p-60F;
+    const double difference = relative_difference(reconstruct(fast, dims), theirs) * norm(theirs);
+    EXPECT_LT(difference, 1e-2 * weak) << difference / weak;
+}
+
 TEST(Tucker, TheFitNeverFalls) {
     std::mt19937 generator(2);
     for (unsigned i = 0; i < 30; ++i) {

@@ -222,8 +222,12 @@ int64_t budget_of(const std::vector<Map>& maps, double part) {
 // Ranks that the options state.
 void set_ranks(std::vector<Map>& maps, Rule rule, const Options& options) {
     const int64_t rank = options.integer("rank");
+    const std::string& given = options.text("ranks");
+    const bool by_module = given.find(',') != std::string::npos;
     const std::vector<int64_t> ranks =
-        rule == Rule::ranks ? parse_ranks(options.text("ranks"), 4) : std::vector<int64_t>(4, rank);
+        by_module ? parse_ranks(given, std::size(kModules))
+                  : std::vector<int64_t>(std::size(kModules),
+                                         rule == Rule::ranks ? parse_ranks(given, 1)[0] : rank);
     for (Map& map : maps) map.rank = std::min(ranks[module_of(map.slot)], map.full_rank());
 }
 
@@ -306,6 +310,11 @@ Model apply(const Model& model, Step& step) {
         step.report.lines.emplace_back("one round: nothing is tied, the model is unchanged");
         return model;
     }
+    if (model.topology.loops > 1)
+        fail(ErrorCode::unsupported, "relax",
+             "the model is looped already, and the residuals need the original weights: leave out the step "
+             "that "
+             "looped it, and give its options to relax");
     Conversion conversion = recursive::convert(model, settings);
     recursive::report(conversion, settings, step.report);
     std::vector<Map> maps = maps_of(conversion, settings.type);
@@ -367,7 +376,7 @@ std::vector<OptionSpec> option_specs() {
         {.name = "ranks",
          .kind = Kind::text,
          .fallback = "",
-         .help = "q,kv,out,ffn: by module instead of rank"},
+         .help = "q,kv,out,ffn: by module instead of rank; one number: the same for all"},
         {"energy", Kind::number, "0", "part of a residual's energy to keep, instead of rank; 0: off", 0, 1},
         {"budget", Kind::number, "0", "LoRA parameters over dense ones, instead of rank; 0: off", 0, 2},
     };

@@ -70,6 +70,81 @@ static HWY_INLINE void AddShortProducts(const Rows& rows, int64_t first, const f
     }
 }
 
+// As ggml lays out 32 numbers.
+struct BlockQ8 {
+    uint16_t scale;
+    int8_t quants[32];
+};
+constexpr int64_t kBlock = 32;
+
+static HWY_INLINE hn::Vec<D> LoadQuants(D d, const int8_t* from) {
+    return hn::ConvertTo(d,
+                         hn::PromoteTo(hn::Rebind<int32_t, D>(), hn::LoadU(hn::Rebind<int8_t, D>(), from)));
+}
+
+// Lane sums of a row of blocks times x.
+static HWY_INLINE hn::Vec<D> BlockSums(const BlockQ8* row, const float* x, int64_t blocks) {
+    const D d;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    auto sum = hn::Zero(d);
+    for (int64_t b = 0; b < blocks; ++b, x += kBlock) {
+        auto products = hn::Mul(LoadQuants(d, row[b].quants), hn::LoadU(d, x));
+        for (int64_t c = lanes; c < kBlock; c += lanes)
+            products = hn::MulAdd(LoadQuants(d, row[b].quants + c), hn::LoadU(d, x + c), products);
+        sum = hn::MulAdd(hn::Set(d, ggml_fp16_to_fp32(row[b].scale)), products, sum);
+    }
+    return sum;
+}
+
+static void AddBlockProducts(const Rows& rows, const float* x, int64_t x_stride, float* y, int64_t y_stride,
+                             int64_t tokens) {
+    const D d;
+    const auto together = static_cast<int64_t>(kShortRows);
+    const int64_t blocks = rows.columns / kBlock;
+    int64_t i = 0;
+    for (; i + together <= rows.count; i += together) {
+        for (int64_t t = 0; t < tokens; ++t) {
+            hn::Vec<D> sums[kShortRows];
+            for (int64_t n = 0; n < together; ++n)
+                sums[n] = BlockSums(Row<BlockQ8>(rows, i + n), x + t * x_stride, blocks);
+            float* to = y + t * y_stride + i;
+            hn::StoreU(hn::Add(hn::LoadU(d, to), SumsOf(d, sums)), d, to);
+        }
+    }
+    for (; i < rows.count; ++i) {
+        for (int64_t t = 0; t < tokens; ++t)
+            y[t * y_stride + i] +=
+                hn::GetLane(hn::SumOfLanes(d, BlockSums(Row<BlockQ8>(rows, i), x + t * x_stride, blocks)));
+    }
+}
+
+// Four rows at a time, so that the sums are read and written less often.
+static void AddWeightedBlocks(const Rows& rows, const float* x, int64_t x_stride, float* y, int64_t y_stride,
+                              int64_t tokens) {
+    constexpr int64_t kRows = 4;
+    const D d;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    for (int64_t i = 0; i < rows.count; i += kRows) {
+        const int64_t count = std::min(kRows, rows.count - i);
+        for (int64_t t = 0; t < tokens; ++t) {
+            for (int64_t b = 0; b < rows.columns / kBlock; ++b) {
+                float* to = y + t * y_stride + b * kBlock;
+                float weights[kRows];
+                for (int64_t n = 0; n < count; ++n)
+                    weights[n] =
+                        x[t * x_stride + i + n] * ggml_fp16_to_fp32(Row<BlockQ8>(rows, i + n)[b].scale);
+                for (int64_t c = 0; c < kBlock; c += lanes) {
+                    auto sum = hn::LoadU(d, to + c);
+                    for (int64_t n = 0; n < count; ++n)
+                        sum = hn::MulAdd(hn::Set(d, weights[n]),
+                                         LoadQuants(d, Row<BlockQ8>(rows, i + n)[b].quants + c), sum);
+                    hn::StoreU(sum, d, to + c);
+                }
+            }
+        }
+    }
+}
+
 // One long row: read from memory without a break, which four rows in turn are not.
 template <typename T>
 static HWY_INLINE float LongProduct(const T* row, const float* x, int64_t columns) {
@@ -155,6 +230,7 @@ static void AddProducts(const Rows& rows, const float* x, int64_t x_stride, floa
         case kernels::Element::f32: return AddProductsOfType<float>(rows, x, x_stride, y, y_stride, tokens);
         case kernels::Element::f16:
             return AddProductsOfType<hwy::float16_t>(rows, x, x_stride, y, y_stride, tokens);
+        case kernels::Element::q8_0: return AddBlockProducts(rows, x, x_stride, y, y_stride, tokens);
         default: return AddProductsOfType<hwy::bfloat16_t>(rows, x, x_stride, y, y_stride, tokens);
     }
 }
@@ -165,6 +241,7 @@ static void AddWeightedRows(const Rows& rows, const float* x, int64_t x_stride, 
         case kernels::Element::f32: return AddWeightedOfType<float>(rows, x, x_stride, y, y_stride, tokens);
         case kernels::Element::f16:
             return AddWeightedOfType<hwy::float16_t>(rows, x, x_stride, y, y_stride, tokens);
+        case kernels::Element::q8_0: return AddWeightedBlocks(rows, x, x_stride, y, y_stride, tokens);
         default: return AddWeightedOfType<hwy::bfloat16_t>(rows, x, x_stride, y, y_stride, tokens);
     }
 }

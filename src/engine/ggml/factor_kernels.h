@@ -6,9 +6,9 @@
 
 namespace refold::kernels {
 
-enum class Element { f32, f16, bf16 };
+enum class Element { f32, f16, bf16, q8_0 };
 
-// `count` rows of `columns` numbers, `stride` bytes apart.
+// `count` rows of `columns` numbers, `stride` bytes apart; whole blocks of Q8_0.
 struct Rows {
     const void* data;
     size_t stride;

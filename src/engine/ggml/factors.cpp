@@ -19,8 +19,14 @@ bool is_float(ggml_type type) {
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
 }
 
+// Kernels of ours read these types as they are.
 Element element_of(ggml_type type) {
-    return type == GGML_TYPE_F32 ? Element::f32 : type == GGML_TYPE_F16 ? Element::f16 : Element::bf16;
+    switch (type) {
+        case GGML_TYPE_F32: return Element::f32;
+        case GGML_TYPE_F16: return Element::f16;
+        case GGML_TYPE_BF16: return Element::bf16;
+        default: return Element::q8_0;
+    }
 }
 
 const std::byte* row_of(const Run& run, int64_t row) {
@@ -127,7 +133,11 @@ private:
         const Storage& storage = *term.run.storage;
         const ggml_type type = storage.tensor->type;
         const Tokens x = input(term), y = result(term);
-        if (is_float(type)) {
+        // Of a few blocks ggml's product would be mostly calls.
+        constexpr int64_t kShort = 128;
+        const bool short_blocks =
+            type == GGML_TYPE_Q8_0 && storage.layout == Layout::plain && term.columns <= kShort;
+        if (is_float(type) || short_blocks) {
             const kernels::Rows rows{row_of(term.run, first) + ggml_row_size(type, term.column),
                                      storage.tensor->nb[1], last - first, term.columns, element_of(type)};
             return kernels::add_products(rows, x.data, x.stride, y.data + first, y.stride, y.count);
@@ -159,7 +169,7 @@ private:
         const ggml_type type = tensor->type;
         const Tokens x = input(term), y = result(term);
         const size_t skipped = ggml_row_size(type, term.column + first);
-        if (is_float(type)) {
+        if (is_float(type) || type == GGML_TYPE_Q8_0) {
             const kernels::Rows rows{row_of(term.run, 0) + skipped, tensor->nb[1], term.run.count,
                                      last - first, element_of(type)};
             return kernels::add_weighted_rows(rows, x.data, x.stride, y.data + first, y.stride, y.count);
