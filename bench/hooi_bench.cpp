@@ -67,7 +67,6 @@ int run(int argc, char** argv) {
                                       {"all_seconds", seconds},
                                       {"seconds", sorted[sorted.size() / 2]},
                                       {"peak_bytes_beyond_input", peak_bytes() - before},
-                                      {"hosvd_error", result.hosvd_error},
                                       {"relative_error", result.relative_error}}
                            .dump());
     return 0;

@@ -126,7 +126,8 @@ Part expand(Part core, const TuckerResult& result, const Dims& dims) {
     return core;
 }
 
-// The energy of a Gram matrix within its factor, before (of the first sweep) and after the factor's update.
+// The energy of a Gram matrix within its factor, before (where it is asked for) and after the factor's
+// update.
 struct Update {
     double before = 0, after = 0;
 };
@@ -153,14 +154,19 @@ public:
 
 private:
     int64_t rank(int m) const { return result_.ranks[m]; }
+    // The first mode that is reduced.
+    int first_mode() const { return static_cast<int>(std::ranges::find(full_, false) - full_.begin()); }
     std::vector<float>& factor(int m) { return result_.factors[m]; }
     bool in_double(int m) const { return precise_ || tensor_.dims[m] <= kSmall; }
 
     // HOSVD: every mode from the tensor itself.
     void start() {
+        const int first = first_mode();
         for (int m = 0; m < kModes; ++m) {
             check_interrupt();
-            if (full_[m]) {
+            if (m == first && !options_.hosvd_error) {
+                factor(m).clear();
+            } else if (full_[m]) {
                 factor(m) = identity(rank(m));
             } else if (in_double(m)) {
                 take(m, small_gram(tensor_, m));
@@ -172,8 +178,8 @@ private:
     }
 
     void iterate() {
-        const int first = static_cast<int>(std::ranges::find(full_, false) - full_.begin());
-        if (precise_) result_.hosvd_error = residual();
+        const int first = first_mode();
+        if (precise_ && options_.hosvd_error) result_.hosvd_error = residual();
         double previous = 0;
         for (int sweep = 1; sweep <= options_.max_sweeps; ++sweep) {
             double kept = 0;
@@ -183,13 +189,13 @@ private:
                 const Update energy = update(m, sweep);
                 kept = energy.after;
                 if (sweep > 1 || m > first || precise_) continue;
-                const double square = 1 - energy.before / total_;
-                if (square < kPreciseBelow) {
+                if (1 - energy.after / total_ < kPreciseBelow) {
                     precise_ = true;
                     start();
                     return iterate();
                 }
-                result_.hosvd_error = std::sqrt(square);
+                if (options_.hosvd_error)
+                    result_.hosvd_error = std::sqrt(std::max(0.0, 1 - energy.before / total_));
             }
             result_.sweeps = sweep;
             result_.relative_error = error(kept);
@@ -282,16 +288,17 @@ private:
     Update update(int m, int sweep) {
         const Part x = project(m);
         if (m == 0) contracted_ = {};
+        const bool measured = sweep == 1 && m == first_mode() && options_.hosvd_error;
         if (!in_double(m)) {
             const double before =
-                sweep == 1 ? energy(contract(x, m, Op::transposed, factor(m).data(), rank(m))) : 0;
+                measured ? energy(contract(x, m, Op::transposed, factor(m).data(), rank(m))) : 0;
             double kept = 0;
             std::vector<float> gram = mode_gram<float>(take_head(m, x, kept), m);
             return {before, kept + refine(m, std::move(gram), sweep, kept)};
         }
         std::vector<double> gram = small_gram(x, m);
         double before = 0;
-        if (sweep == 1) {
+        if (measured) {
             const std::vector<double> u(factor(m).begin(), factor(m).end());
             std::vector<double> image(u.size());
             blas::multiply_symmetric(tensor_.dims[m], rank(m), gram.data(), u.data(), image.data());
@@ -305,8 +312,9 @@ private:
     // which keeps the columns well conditioned. c is the middle of the other eigenvalues' range.
     double refine(int m, std::vector<float> gram, int sweep, double kept) {
         const int64_t n = tensor_.dims[m], head = heads_[m], r = rank(m) - head;
-        // The first sweep comes from HOSVD's vectors, and has far to go.
-        const Effort effort = sweep == 1 ? Effort{} : n < kLarge ? kEffort : kEffortLarge;
+        // The first sweep comes from HOSVD's vectors, or from none, and has far to go.
+        if (sweep == 1) return take_all(m, std::move(gram), head);
+        const Effort effort = n < kLarge ? kEffort : kEffortLarge;
         const auto shift = static_cast<float>(next_[m] / 2);
         std::vector<float> u(factor(m).begin() + n * head, factor(m).end());
         std::vector<float> image(n * r), h(r * r), step;
@@ -332,10 +340,13 @@ private:
                 return after;
             }
         }
+        return take_all(m, std::move(gram), head);
+    }
+
+    double take_all(int m, std::vector<float> gram, int64_t head) {
         const double after = take(m, std::move(gram), head);
-        if (!blas::orthonormalise(n, rank(m), factor(m).data())) {
+        if (!blas::orthonormalise(tensor_.dims[m], rank(m), factor(m).data()))
             fail(ErrorCode::internal, "linalg", "eigenvectors of mode {} are dependent", m + 1);
-        }
         return after;
     }
 

@@ -16,14 +16,18 @@ struct TuckerOptions {
     // Stop when a sweep changes the relative error by less than this, at least after the third sweep:
     // TensorLy's rule (partial_tucker, n_iter_max 100, tol 1e-4). 0: all sweeps.
     double tolerance = 1e-4;
+    // Compute TuckerResult::hosvd_error. The first mode's vectors of the start are good for nothing else: the
+    // first sweep replaces them before they are used.
+    bool hosvd_error = false;
     std::function<void(int sweep, double relative_error)> on_sweep = {};  // sweeps count from 1
 };
 
 struct TuckerResult {
     std::array<int64_t, 3> ranks{};
-    std::vector<float> core;                     // [R1, R2, R3, n4], first index contiguous
-    std::array<std::vector<float>, 3> factors;   // factor m: R_m rows of n_m contiguous elements, orthonormal
-    double hosvd_error = 0, relative_error = 0;  // Frobenius norm of the difference / of the tensor
+    std::vector<float> core;                    // [R1, R2, R3, n4], first index contiguous
+    std::array<std::vector<float>, 3> factors;  // factor m: R_m rows of n_m contiguous elements, orthonormal
+    double hosvd_error = 0;                     // of the start, where asked for; as relative_error
+    double relative_error = 0;                  // Frobenius norm of the difference / of the tensor
     int sweeps = 0;
 };
 

@@ -172,7 +172,7 @@ Squares squares_of_svd(const Stack& stack, const ModelConfig& config, const std:
 }
 
 // Positions in the array "errors".
-enum Figure { hosvd_error, relative_error, sweeps, matrix_error, svd_error, n_figures };
+enum Figure { relative_error, sweeps, matrix_error, svd_error, n_figures };
 
 struct Settings {
     double tolerance;
@@ -186,7 +186,6 @@ Arrays decompose(const Stack& stack, const ModelConfig& config, const Settings& 
         tensor, stack.dims,
         {.ranks = stack.ranks, .max_sweeps = settings.sweeps, .tolerance = settings.tolerance});
     std::vector<float> figures(n_figures);
-    figures[hosvd_error] = static_cast<float>(result.hosvd_error);
     figures[relative_error] = static_cast<float>(result.relative_error);
     figures[sweeps] = static_cast<float>(result.sweeps);
     const double means = has_copies(stack, config)
@@ -267,7 +266,7 @@ factoring::Job job_of(const Model& model, const Stack& stack, const Settings& se
     factoring::Job job;
     job.place = factoring::place_text(stack.positions);
     job.what = fmt::format(
-        "tensorllm v1 dims={} ranks={} tol={} sweeps={} svd={} heads=", fmt::join(stack.dims, ","),
+        "tensorllm v2 dims={} ranks={} tol={} sweeps={} svd={} heads=", fmt::join(stack.dims, ","),
         fmt::join(stack.ranks, ","), settings.tolerance, settings.sweeps, settings.compare);
     for (const Slot slot : stack.roles) job.what += fmt::format("{},", stack.heads_of(slot, model.config));
     // The tensor, its contractions and reconstruction; Gram matrices with their eigenvectors.
@@ -328,7 +327,6 @@ std::string report_errors(const Stack& stack, const ModelConfig& config, const T
                           json& details) {
     const std::vector<double> f = factoring::numbers(figures);
     details["relative_error"] = f[relative_error];
-    details["hosvd_error"] = f[hosvd_error];
     details["sweeps"] = f[sweeps];
     details["matrix_error"] = f[matrix_error];
     std::string line = fmt::format("{} {}: relative error {:.5f} after {:.0f} sweeps",

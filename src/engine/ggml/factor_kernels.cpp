@@ -50,24 +50,30 @@ static HWY_INLINE hn::Vec<D> SumsOf(D d, hn::Vec<D>* sums) {
 }
 #endif
 
+// The first `count` of a vector's lanes, the others zero.
+template <typename T>
+static HWY_INLINE hn::Vec<D> LoadSome(D d, const T* from, int64_t count) {
+    T some[hn::MaxLanes(D())] = {};
+    std::copy_n(from, count, some);
+    return LoadFloats(d, some);
+}
+
 // As many short rows as a vector has lanes, from `first` on, with one x: they are summed up together.
 template <typename T>
 static HWY_INLINE void AddShortProducts(const Rows& rows, int64_t first, const float* x, float* y) {
     const D d;
     const auto lanes = static_cast<int64_t>(kShortRows);
-    const int64_t whole = rows.columns / lanes * lanes;
+    const int64_t whole = rows.columns / lanes * lanes, rest = rows.columns - whole;
+    const auto last = LoadSome(d, x + whole, rest);
     hn::Vec<D> sums[kShortRows];
     for (size_t n = 0; n < kShortRows; ++n) {
         const T* row = Row<T>(rows, first + static_cast<int64_t>(n));
         sums[n] = hn::Zero(d);
         for (int64_t c = 0; c < whole; c += lanes)
             sums[n] = hn::MulAdd(LoadFloats(d, row + c), hn::LoadU(d, x + c), sums[n]);
+        if (rest > 0) sums[n] = hn::MulAdd(LoadSome(d, row + whole, rest), last, sums[n]);
     }
     hn::StoreU(hn::Add(hn::LoadU(d, y + first), SumsOf(d, sums)), d, y + first);
-    for (int64_t n = 0; whole < rows.columns && n < lanes; ++n) {
-        const T* row = Row<T>(rows, first + n);
-        for (int64_t c = whole; c < rows.columns; ++c) y[first + n] += Scalar(row + c) * x[c];
-    }
 }
 
 // As ggml lays out 32 numbers.

@@ -78,27 +78,38 @@ void FactoredPlan::add_heads(const Term& term, int64_t rows) {
     alone.offset = 0;
     factors::Product product;
     product.append(rows).terms.push_back(alone);
-    product.set_units();
+    product.divide();
     heads[&term] = std::move(product);
 }
 
 void FactoredPlan::finish() {
     for (size_t i = 0; i < stored.size(); ++i) {
         const LinearPlan& plan = stored[i].plan;
-        // ggml reads whole tensors faster than our kernels do, and some layouts only ggml knows.
         if (plan.kind != LinearPlan::Kind::whole) {
             add_rows(plan, stored[i].slot, last.segments);
             continue;
         }
-        int64_t row = 0;
+        // Whole tensors are multiplied in the first node, beside the factors; by ggml where only it knows the
+        // layout.
+        int source = kFirst;
+        int64_t row = first.out;
+        if (plan.layout() == Layout::opaque) {
+            source = kGiven + static_cast<int>(given.size());
+            row = 0;
+            given.push_back(i);
+        } else {
+            Term term{Term::Kind::rows, kInput};
+            term.run = plan.runs.front();
+            term.run = {term.run.storage, 0, term.run.storage->rows()};
+            term.columns = plan.in;
+            first.append(term.run.count).terms.push_back(term);
+        }
         for (size_t s = 0; s < plan.slot_rows.size(); ++s) {
-            last.segments[stored[i].slot + s].terms.push_back(
-                {Term::Kind::given, kGiven + static_cast<int>(given.size()), row});
+            last.segments[stored[i].slot + s].terms.push_back({Term::Kind::given, source, row});
             row += plan.slot_rows[s];
         }
-        given.push_back(i);
     }
-    for (factors::Product* product : {&first, &core, &last}) product->set_units();
+    for (factors::Product* product : {&first, &core, &last}) product->divide();
     for (const factors::Product* product : {&first, &last}) {
         for (const Segment& segment : product->segments) {
             for (const Term& term : segment.terms) {

@@ -14,9 +14,10 @@ struct FactoredPlan {
     // Sources of terms.
     static constexpr int kInput = 0, kFirst = 1, kCore = 2, kGiven = 3;
 
-    factors::Product first;  // V x, A x, U1^T x: of the input, common to all slots that name the same factor
-    factors::Product core;   // the Tucker cores' products
-    factors::Product last;   // one segment per slot; terms of source kInput are those of stored weights
+    // V x, A x, U1^T x: of the input, common to all slots that name the same factor; and whole stored weights
+    factors::Product first;
+    factors::Product core;  // the Tucker cores' products
+    factors::Product last;  // one segment per slot; terms of source kInput are those of stored weights
 
     // Slots of which stored weights are a part: all of it, or the base of a LoRA.
     struct Stored {
@@ -24,7 +25,7 @@ struct FactoredPlan {
         LinearPlan plan;
     };
     std::vector<Stored> stored;
-    std::vector<size_t> given;  // whole tensors among them, multiplied by ggml: sources kGiven and following
+    std::vector<size_t> given;  // those in layouts that only ggml knows: sources kGiven and following
 
     // Terms that combine or spread heads, each as a product of its own: cheap for any number of tokens.
     std::map<const factors::Term*, factors::Product> heads;

@@ -12,11 +12,18 @@ namespace {
 
 using kernels::Element;
 
-// At least a cache line of results per thread.
-constexpr int64_t kMinUnit = 16;
+constexpr int64_t kPieceRows = 64;
 
 bool is_float(ggml_type type) {
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
+}
+
+// ggml's product of two rows is mostly call where they are short; of float32 rows ours is as fast.
+bool is_ours(ggml_type type, Layout layout, int64_t columns) {
+    constexpr int64_t kShort = 128;
+    if (type == GGML_TYPE_F32) return true;
+    const bool known = is_float(type) || (type == GGML_TYPE_Q8_0 && layout == Layout::plain);
+    return known && columns <= kShort;
 }
 
 // Kernels of ours read these types as they are.
@@ -133,11 +140,7 @@ private:
         const Storage& storage = *term.run.storage;
         const ggml_type type = storage.tensor->type;
         const Tokens x = input(term), y = result(term);
-        // Of a few blocks ggml's product would be mostly calls.
-        constexpr int64_t kShort = 128;
-        const bool short_blocks =
-            type == GGML_TYPE_Q8_0 && storage.layout == Layout::plain && term.columns <= kShort;
-        if (is_float(type) || short_blocks) {
+        if (is_ours(type, storage.layout, term.columns)) {
             const kernels::Rows rows{row_of(term.run, first) + ggml_row_size(type, term.column),
                                      storage.tensor->nb[1], last - first, term.columns, element_of(type)};
             return kernels::add_products(rows, x.data, x.stride, y.data + first, y.stride, y.count);
@@ -290,10 +293,14 @@ int64_t unit_of(const Term& term) {
 
 }  // namespace
 
-void Product::set_units() {
-    for (Segment& segment : segments) {
-        for (const Term& term : segment.terms) segment.unit = std::lcm(segment.unit, unit_of(term));
-        segment.unit *= (kMinUnit + segment.unit - 1) / segment.unit;
+void Product::divide() {
+    pieces.clear();
+    for (size_t s = 0; s < segments.size(); ++s) {
+        int64_t unit = 1;
+        for (const Term& term : segments[s].terms) unit = std::lcm(unit, unit_of(term));
+        const int64_t rows = (kPieceRows + unit - 1) / unit * unit;
+        for (int64_t from = 0; from < segments[s].rows; from += rows)
+            pieces.push_back({s, from, std::min(from + rows, segments[s].rows)});
     }
 }
 
@@ -313,11 +320,11 @@ const Storage* Product::whole(int64_t columns) const {
 void multiply(ggml_tensor* dst, int thread, int threads, void* user) {
     thread_local Workspace work;
     work.inputs.clear();
-    for (const Segment& segment : static_cast<const Product*>(user)->segments) {
-        const int64_t units = (segment.rows + segment.unit - 1) / segment.unit;
-        const auto [first, last] = parts::share_of(units, thread, threads);
-        const int64_t from = first * segment.unit, to = std::min(last * segment.unit, segment.rows);
-        if (from < to) Adder(dst, segment, from, to, work).run();
+    const auto& product = *static_cast<const Product*>(user);
+    const auto [first, last] = parts::share_of(static_cast<int64_t>(product.pieces.size()), thread, threads);
+    for (int64_t i = first; i < last; ++i) {
+        const Product::Piece& piece = product.pieces[static_cast<size_t>(i)];
+        Adder(dst, product.segments[piece.segment], piece.from, piece.to, work).run();
     }
 }
 

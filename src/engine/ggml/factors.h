@@ -47,23 +47,28 @@ struct Term {
 struct Segment {
     int64_t first = 0, rows = 0;
     std::vector<Term> terms;
-    Run scale{};       // one row of factors for the result; storage is null without
-    int64_t unit = 1;  // threads take multiples of this many rows: blocks and interleaved rows stay whole
+    Run scale{};  // one row of factors for the result; storage is null without
 };
 
 struct Product {
     int64_t out = 0;
     std::vector<Segment> segments;
+    // Rows [from, to) of a segment; threads take equal numbers of pieces.
+    struct Piece {
+        size_t segment;
+        int64_t from, to;
+    };
+    std::vector<Piece> pieces;
 
     // Appends rows and returns the segment.
     Segment& append(int64_t rows) {
-        segments.push_back({out, rows, {}, {}, 1});
+        segments.push_back({out, rows, {}, {}});
         out += rows;
         return segments.back();
     }
     bool empty() const { return segments.empty(); }
-    // When all terms and layouts are known.
-    void set_units();
+    // Divides the work, when all terms and layouts are known.
+    void divide();
     // The storage that makes up all of the product, with a source of `columns` rows; null where it takes more
     // or less than that. ggml's own product is the faster one then.
     const Storage* whole(int64_t columns) const;
