@@ -31,6 +31,7 @@ std::vector<float> outputs(const Model& model, std::span<const int32_t> tokens) 
 struct Setting {
     std::string name, method;
     std::vector<std::string> options;
+    friend void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
 };
 
 const std::vector<Setting> kSettings = {

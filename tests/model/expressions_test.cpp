@@ -166,7 +166,8 @@ TEST(Expressions, SaveAndLoadIsTheIdentity) {
         EXPECT_EQ(loaded.config.n_prefix, model.config.n_prefix);
         EXPECT_EQ(loaded.has_sharing(), model.has_sharing());
         uint64_t written = 0, mapped = 0, elements = 0;
-        for (const auto& tensor : GgufFile::open(path)->tensors()) written += tensor.data.size();
+        const auto file = GgufFile::open(path);
+        for (const auto& tensor : file->tensors()) written += tensor.data.size();
         ASSERT_EQ(loaded.tensors.size(), model.tensors.size());
         for (const auto& [tensor_name, tensor] : loaded.tensors) {
             mapped += tensor.mapped.size();
