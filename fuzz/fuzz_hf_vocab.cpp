@@ -30,18 +30,6 @@
 #include "vocab/hf_vocab.h"
 #include "vocab/pipeline.h"
 
-extern "C" {
-
-// Inputs have at most 64 KiB: what needs more than this trusted a number in the file.
-const char* __asan_default_options();
-const char* __asan_default_options() {
-    return "max_allocation_size_mb=64:allocator_may_return_null=0:detect_leaks=1";
-}
-const char* __ubsan_default_options();
-const char* __ubsan_default_options() { return "halt_on_error=1:print_stacktrace=1"; }
-
-}  // extern "C"
-
 namespace {
 
 namespace fs = std::filesystem;

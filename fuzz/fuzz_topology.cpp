@@ -14,18 +14,6 @@
 #include "engine/expression_models.h"
 #include "model/accounting.h"
 
-extern "C" {
-
-// The models have a few kilobytes: what needs more than this trusted a number in a text.
-const char* __asan_default_options();
-const char* __asan_default_options() {
-    return "max_allocation_size_mb=64:allocator_may_return_null=0:detect_leaks=1";
-}
-const char* __ubsan_default_options();
-const char* __ubsan_default_options() { return "halt_on_error=1:print_stacktrace=1"; }
-
-}  // extern "C"
-
 namespace {
 
 using refold::Error;

@@ -173,6 +173,16 @@ std::vector<Tensors> run(const std::vector<Job>& jobs, Work* work, const std::st
     return results;
 }
 
+OptionSpec tolerance_option() {
+    return {"tol",    OptionSpec::Kind::number,
+            "0.0001", "stop when a sweep changes the relative error by less",
+            0.0,      1.0};
+}
+
+OptionSpec sweeps_option() {
+    return {"sweeps", OptionSpec::Kind::integer, "100", "sweeps at most", 1, 100000};
+}
+
 std::vector<double> numbers(const Tensor& tensor) {
     const std::vector<float> values = lazy::floats(tensor, nullptr);
     return {values.begin(), values.end()};

@@ -57,6 +57,10 @@ std::vector<Tensors> run(const std::vector<Job>& jobs, Work* work, const std::st
 // A result of a few numbers.
 std::vector<double> numbers(const Tensor& tensor);
 
+// Options `tol` and `sweeps` of iterative decompositions.
+OptionSpec tolerance_option();
+OptionSpec sweeps_option();
+
 // "998,416 numbers, 884,736 before, compression 0.89x"
 std::string sizes_text(int64_t before, int64_t after);
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "compress/factoring.h"
 #include "compress/lazy.h"
 #include "compress/methods/recursive.h"
 #include "compress/selection.h"
@@ -143,17 +143,12 @@ private:
     size_t count_ = 0;
 };
 
-std::vector<double> doubles(const Tensor& tensor) {
-    const std::vector<float> values = lazy::floats(tensor, nullptr);
-    return {values.begin(), values.end()};
-}
-
 std::vector<double> spectrum(const Map& map, std::span<const float> residual, Work& work) {
     const auto stored = work.results("relax spectrum v1", residual, [&] {
         const std::vector<double> s = singular_values(residual, map.out, map.in);
         return Arrays{{"s", {{static_cast<int64_t>(s.size())}, {s.begin(), s.end()}}}};
     });
-    return doubles(stored.at("s"));
+    return factoring::numbers(stored.at("s"));
 }
 
 // B = U S as rows of `rank`, A = V^T, and what they leave.
@@ -176,8 +171,7 @@ public:
     explicit Relaxer(Conversion& conversion) : model_(conversion.tied) {}
 
     void set(const Map& map, Tensor b, Tensor a) {
-        std::string name = tensor_name(*model_.family, map.slot, map.position);
-        if (name.ends_with(".weight")) name.resize(name.size() - strlen(".weight"));
+        const std::string name = factoring::stem(tensor_name(*model_.family, map.slot, map.position));
         const std::lock_guard lock(mutex_);
         model_.tensors[name + ".lora_b"] = std::move(b);
         model_.tensors[name + ".lora_a"] = std::move(a);
@@ -204,7 +198,7 @@ public:
         }
         const auto stored = work.results(fmt::format("relax v1 rank={}", map.rank), residual,
                                          [&] { return factors(map, residual); });
-        map.unexplained = doubles(stored.at("error")).front() * map.residual;
+        map.unexplained = factoring::numbers(stored.at("error")).front() * map.residual;
         set(map, as_type(stored.at("b"), map.type), as_type(stored.at("a"), map.type));
     }
 

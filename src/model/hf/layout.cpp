@@ -27,10 +27,7 @@ static int64_t part_of(Slot slot) {
 
 int64_t hf_row(const SlotDescription& slot, const ModelConfig& config, int64_t row) {
     const int64_t head_dim = config.head_dim;
-    if ((slot.layout & hf_rotary) != 0) {
-        const int64_t head = row / head_dim, within = row % head_dim;
-        row = head * head_dim + within % 2 * (head_dim / 2) + within / 2;
-    }
+    if ((slot.layout & hf_rotary) != 0) row = rotary_row(row, head_dim);
     if ((slot.layout & hf_qkv_blocks) != 0) {
         const int64_t part = part_of(slot.slot);
         if (part > 0) row += config.n_head * head_dim;
