@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "engine/compare.h"
 #include "engine/expression_models.h"
+#include "engine/ggml/aligned_ranks.h"
 #include "model/accounting.h"
 #include "model/execution.h"
 
@@ -183,7 +184,9 @@ TEST(Factored, LoraOverKQuants) {
     }
 }
 
-uint64_t unique_bytes(const Model& model, bool f32) {
+// Ranks are filled up to what vectors divide.
+uint64_t unique_bytes(const Model& given, bool f32) {
+    const Model model = with_aligned_ranks(given).value_or(given);
     std::set<std::string> seen;
     uint64_t bytes = 0;
     const auto add = [&](const Slots& slots) {
@@ -212,6 +215,31 @@ TEST(Factored, EveryTensorIsResidentOnce) {
         EXPECT_EQ(Engine(model, options).memory().weight_bytes, unique_bytes(model, false)) << name(type);
         options.f32 = true;
         EXPECT_EQ(Engine(model, options).memory().weight_bytes, unique_bytes(model, true)) << name(type);
+    }
+}
+
+TEST(Factored, RanksAreFilledWithZeros) {
+    for (const bool transposed : {false, true}) {
+        ExpressionBuilder b("llama", 5);
+        b.at(1, Slot::ffn_up) = b.low_rank(1, Slot::ffn_up, 19, true, transposed);
+        b.at(2, Slot::ffn_up) = b.at(1, Slot::ffn_up);
+        b.at(3, Slot::attn_q) = b.plus(3, Slot::attn_q, b.low_rank(3, Slot::attn_q, 16), 3);
+        const Model model = b.finish();
+        const auto aligned = with_aligned_ranks(model);
+        ASSERT_TRUE(aligned.has_value());
+        validate(*aligned);
+        const Expression& tied = aligned->topology.at(1, Slot::ffn_up);
+        EXPECT_EQ(tied, aligned->topology.at(2, Slot::ffn_up));
+        const auto& wide = std::get<LowRank>(tied);
+        EXPECT_EQ(aligned->tensor(wide.u).shape[0], 32);
+        EXPECT_EQ(aligned->tensor(wide.v).rows(), 32);
+        EXPECT_EQ(aligned->tensor(wide.scale).shape[0], 32);
+        EXPECT_EQ(materialise(*aligned, tied, Slot::ffn_up, 1),
+                  materialise(model, model.topology.at(1, Slot::ffn_up), Slot::ffn_up, 1));
+        const auto& plus = std::get<Plus>(aligned->topology.at(3, Slot::attn_q));
+        EXPECT_EQ(plus.base, std::get<Plus>(model.topology.at(3, Slot::attn_q)).base);
+        EXPECT_EQ(aligned->tensor(plus.term.u).shape[0], kRankUnit);
+        EXPECT_FALSE(with_aligned_ranks(*aligned).has_value());
     }
 }
 

@@ -18,12 +18,13 @@ bool is_float(ggml_type type) {
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
 }
 
-// ggml's product of two rows is mostly call where they are short; of float32 rows ours is as fast.
+// ggml's product of two rows is mostly call where they are short, and takes the end of a row number by
+// number; of float32 rows ours is as fast.
 bool is_ours(ggml_type type, Layout layout, int64_t columns) {
-    constexpr int64_t kShort = 128;
+    constexpr int64_t kShort = 128, kStep = 64;
     if (type == GGML_TYPE_F32) return true;
-    const bool known = is_float(type) || (type == GGML_TYPE_Q8_0 && layout == Layout::plain);
-    return known && columns <= kShort;
+    if (is_float(type)) return columns <= kShort || columns % kStep != 0;
+    return type == GGML_TYPE_Q8_0 && layout == Layout::plain && columns <= kShort;
 }
 
 // Kernels of ours read these types as they are.
