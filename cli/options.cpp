@@ -64,6 +64,38 @@ void add_engine_options(CLI::App& app, EngineOptions& options, const char* conte
         ->default_str("f16");
 }
 
+CLI::Option* add_kv_budget(CLI::App& app, double& budget) {
+    return app
+        .add_option("--kv-budget", budget,
+                    "Rows of the KV cache per token of context; layers with a window keep theirs")
+        ->type_name("PART")
+        ->check(CLI::Range(0.0, 1.0).description(""))
+        ->capture_default_str();
+}
+
+void add_eviction_options(CLI::App& app, EvictionOptions& options) {
+    app.add_option_function<std::string>(
+           "--kv-policy",
+           [&options](const std::string& name) {
+               for (const KvPolicy policy : {KvPolicy::none, KvPolicy::h2o, KvPolicy::recent})
+                   if (name == kv_policy_name(policy)) options.policy = policy;
+           },
+           "Tokens that stay in a KV cache with a budget. none: all; h2o: the most recent ones and those "
+           "with the most attention so far; recent: the first and the most recent ones")
+        ->type_name("NAME")
+        ->check(CLI::IsMember({"none", "h2o", "recent"}))
+        ->default_str("none");
+    add_kv_budget(app, options.budget);
+    app.add_option("--kv-recent", options.recent, "h2o: part of the rows that the most recent tokens have")
+        ->type_name("PART")
+        ->check(CLI::Range(0.0, 1.0).description(""))
+        ->capture_default_str();
+    app.add_option("--kv-sinks", options.sinks, "recent: first tokens that always stay")
+        ->type_name("TOKENS")
+        ->check(at_least(0))
+        ->capture_default_str();
+}
+
 void add_engine_kind(CLI::App& app, EngineOptions& options) {
     app.add_option_function<std::string>(
            "--engine",

@@ -33,6 +33,10 @@ void check_output(const OutputOptions& output, const std::string& input);
 
 // --threads, --context, --f32, --kv. `context_default` describes options.context when it is 0.
 void add_engine_options(CLI::App& app, EngineOptions& options, const char* context_default);
+// --kv-policy, --kv-budget, --kv-recent, --kv-sinks
+void add_eviction_options(CLI::App& app, EvictionOptions& options);
+// --kv-budget
+CLI::Option* add_kv_budget(CLI::App& app, double& budget);
 // --engine
 void add_engine_kind(CLI::App& app, EngineOptions& options);
 // Reads the model at `path` into an engine and forgets the file.

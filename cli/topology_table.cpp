@@ -166,6 +166,15 @@ std::vector<std::string> sizes_of(const Model& model, size_t position) {
     return sizes;
 }
 
+// "attention probabilities <-18" where a position's attention is another one's.
+std::vector<std::string> attention_of(const Topology& topology, size_t position) {
+    const AttentionSource& source = topology.source(position);
+    if (source.probabilities)
+        return {"attention probabilities <-" + reference(*source.probabilities, position)};
+    if (source.kv) return {"keys and values <-" + reference(*source.kv, position)};
+    return {};
+}
+
 struct Group {
     std::string source, names, module;
     size_t slots = 0;
@@ -176,7 +185,9 @@ std::vector<Group> groups_of(const Model& model, const Names& names, size_t posi
     const Describer describe(model, names, position);
     std::vector<Group> groups;
     for (const auto& [slot, expression] : model.topology.positions[position]) {
-        const std::string source = std::visit(describe, expression);
+        std::string source = std::visit(describe, expression);
+        // W_c is worth a word even where it is a matrix of the position's own.
+        if (is_compensation(slot)) source = source.empty() ? "W_c" : "W_c " + source;
         if (source.empty()) continue;
         const std::string name = slot_name(slot);
         const std::string module = name.substr(0, name.find('.') + 1);
@@ -196,6 +207,7 @@ std::vector<Group> groups_of(const Model& model, const Names& names, size_t posi
 // With references as distances; "" for a position of its own, full-sized weights.
 std::string position_text(const Model& model, const Names& names, size_t position) {
     std::vector<std::string> parts = sizes_of(model, position);
+    for (auto& part : attention_of(model.topology, position)) parts.push_back(std::move(part));
     for (const Group& group : groups_of(model, names, position)) {
         const bool all = group.slots == model.topology.positions[position].size();
         parts.push_back((all ? "all" : group.names) + " " + group.source);

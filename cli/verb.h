@@ -16,6 +16,7 @@ struct Verb {
     Action (*declare)(CLI::App& app);
 };
 
+Action analyze_verb(CLI::App& app);
 Action bench_verb(CLI::App& app);
 Action chat_verb(CLI::App& app);
 Action compress_verb(CLI::App& app);

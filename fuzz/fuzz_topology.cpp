@@ -105,10 +105,12 @@ private:
                                               "{}",
                                               "\"x\""};
         static const char* const words[] = {
-            "heads",    "low_rank", "tucker", "plus",     "like",       "core",          "model",
-            "head",     "roles",    "role",   "u",        "v",          "scale",         "row",
-            "halves",   "loops",    "attn.q", "attn.k",   "attn.o",     "attn.norm",     "ffn.up",
-            "ffn.down", "output",   "prefix", "kv_heads", "transposed", "attn.prefix_k", "token_embd"};
+            "heads",    "low_rank",   "tucker",        "plus",          "like",        "core",
+            "model",    "head",       "roles",         "role",          "u",           "v",
+            "scale",    "row",        "halves",        "loops",         "attn.q",      "attn.k",
+            "attn.o",   "attn.norm",  "ffn.up",        "ffn.down",      "output",      "prefix",
+            "kv_heads", "transposed", "attn.prefix_k", "token_embd",    "attention",   "probabilities",
+            "kv",       "attn.v",     "attn.comp",     "attn.comp_ffn", "attn.comp_o", "attn.comp_v"};
         switch (below(4)) {
             case 0: return replace(text, isdigit_at, numbers[below(std::size(numbers))]);
             case 1: return replace_string(text, words[below(std::size(words))]);
@@ -181,7 +183,8 @@ int main(int argc, char** argv) {
         std::vector<Model> models;
         std::vector<Texts> seeds;
         for (uint32_t seed = 1; seed <= 24; ++seed) {
-            models.push_back(refold::random_expression_model(seed, {.sizes = true, .prefix = true}, kSmall));
+            models.push_back(refold::random_expression_model(
+                seed, {.sizes = true, .prefix = seed % 2 == 0, .sources = true}, kSmall));
             seeds.push_back(current = texts_of(models.back()));
             if (!run_one(models.back(), current)) {
                 fprintf(stderr, "refold_fuzz_topology: a seed is refused: %s\n", current.topology.c_str());

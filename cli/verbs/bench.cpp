@@ -155,7 +155,10 @@ std::string text_of(const Json& out) {
     };
     bytes("weights resident", "weight_bytes_resident");
     bytes("weights by the accounting", "weight_bytes_accounted");
-    bytes("KV cache", "kv_bytes");
+    const std::string policy = out["kv_policy"];
+    std::string cache = "KV cache";
+    if (policy != "none") cache += fmt::format(", {} {}", policy, out["kv_budget"].get<double>());
+    bytes(cache.c_str(), "kv_bytes");
     bytes("activations and scratch", "compute_bytes");
     bytes("process, resident", "rss_bytes");
     bytes("process, peak", "peak_rss_bytes");
@@ -201,6 +204,7 @@ void bench(const Arguments& a) {
     engine->pause();
 
     options.threads = engine->threads();
+    options.eviction = {};  // a baseline keeps all tokens
     const Model model = load_model(path);
     const Baseline baseline = make_baseline(a, model, options);
     std::vector<SpeedSubject> subjects{subject("refold", *engine)};
@@ -226,6 +230,8 @@ void bench(const Arguments& a) {
         {"weight_bytes_resident", memory.weight_bytes},
         {"weight_bytes_accounted", account(model).model.bytes},
         {"kv_bytes", memory.kv_bytes},
+        {"kv_policy", kv_policy_name(a.engine.eviction.policy)},
+        {"kv_budget", a.engine.eviction.budget},
         {"compute_bytes", memory.compute_bytes},
         {"rss_bytes", resident},
         {"peak_rss_bytes", peak},
@@ -257,6 +263,7 @@ Action bench_verb(CLI::App& app) {
         ->type_name("stock|MODEL|none")
         ->capture_default_str();
     add_engine_options(app, a->engine, "as much as is needed");
+    add_eviction_options(app, a->engine.eviction);
     add_report_options(app, a->report);
     add_examples(
         app, {"refold bench smollm2-135m-instruct", "refold bench small.gguf --threads 2 --rounds 9 --json",

@@ -91,11 +91,14 @@ private:
         return tokens;
     }
 
-    // How many of `tokens` need not be evaluated again; the last one must be, for its logits.
+    // How many of `tokens` need not be evaluated again; the last one must be, for its logits. With evicted
+    // rows there is no way back but to the start.
     size_t evaluated(const std::vector<int32_t>& tokens) const {
         const auto differ = std::mismatch(tokens.begin(), tokens.end(), tokens_.begin(), tokens_.end()).first;
         const auto same = static_cast<size_t>(differ - tokens.begin());
-        return std::min({same, tokens.size() - 1, static_cast<size_t>(engine_->length())});
+        const auto length = static_cast<size_t>(engine_->length());
+        const size_t known = std::min({same, tokens.size() - 1, length});
+        return engine_->evicts() && known < length ? 0 : known;
     }
 
     const Arguments& options_;
@@ -162,6 +165,7 @@ Action chat_verb(CLI::App& app) {
         ->capture_default_str();
     add_sampling_options(app, a->sampling);
     add_engine_options(app, a->engine, "the model's, at most 4096");
+    add_eviction_options(app, a->engine.eviction);
     add_report_options(app, a->report);
     add_examples(app, {"refold chat smollm2-135m-instruct --temperature 0.7",
                        "refold chat small.gguf --system \"Answer in one sentence.\"",

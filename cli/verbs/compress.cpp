@@ -11,6 +11,7 @@
 #include "core/files.h"
 #include "core/text.h"
 #include "hub/resolve.h"
+#include "text/tokenizer.h"
 
 namespace refold::cli {
 namespace {
@@ -21,6 +22,9 @@ using Json = nlohmann::ordered_json;
 struct Arguments {
     std::string model, recipe, method;
     std::vector<std::string> settings;
+    std::string text;
+    int64_t tokens = 0;
+    int threads = 0;
     bool dry_run = false;
     OutputOptions output;
     ReportOptions report;
@@ -42,6 +46,10 @@ Job read_job(const Arguments& a) {
     }
     // The result depends on the source's content, not on where it lies: its provenance names the file alone.
     job.recipe.model.clear();
+    if (!a.text.empty()) job.recipe.calibration_text = a.text;
+    if (a.tokens > 0) job.recipe.calibration.tokens = a.tokens;
+    if (!a.text.empty() && first_calibrated(job.recipe) == nullptr)
+        fail(ErrorCode::usage, "compress", "--calib: no step of this recipe looks at activations");
     job.input = resolve_model(job.model);
     return job;
 }
@@ -74,6 +82,16 @@ private:
     std::optional<AtomicFile> file_;
 };
 
+// Nothing without a text, or where no step needs one.
+std::optional<Calibration> read_calibration(Job& job) {
+    std::string& path = job.recipe.calibration_text;
+    if (path.empty() || first_calibrated(job.recipe) == nullptr) return std::nullopt;
+    const std::string text = read_text_file(path), name = fs::path(path).filename().string();
+    const Tokenizer tokenizer(job.input);
+    const auto tokens = tokenizer.encode(text, tokenizer.adds_bos(), false);
+    return make_calibration(name, text, tokens, job.recipe.calibration);
+}
+
 void show_steps(const Job& job) {
     for (size_t s = 0; s < job.recipe.steps.size(); ++s) {
         const RecipeStep& step = job.recipe.steps[s];
@@ -95,7 +113,7 @@ void show(const Compression& compression, const Arguments& a, const std::string&
 }
 
 void run(const Arguments& a) {
-    const Job job = read_job(a);
+    Job job = read_job(a);
     if (!a.dry_run) check_output(a.output, job.input);
     if (!a.report.quiet) show_steps(job);
     const Model model = load_model(job.input);
@@ -106,7 +124,9 @@ void run(const Arguments& a) {
     }
     RecipeEcho echo(a, job);
     Work work(a.output.path + ".work");
-    const Compression result = refold::compress(model, job.recipe, REFOLD_VERSION, work);
+    const auto calibration = read_calibration(job);
+    const Compression result = refold::compress(model, job.recipe, REFOLD_VERSION, work,
+                                                calibration ? &*calibration : nullptr, a.threads);
     save_model(result.model, a.output.path, a.output.overwrite);
     echo.commit();
     work.finish();
@@ -133,6 +153,15 @@ Action compress_verb(CLI::App& app) {
         ->type_name("KEY=VALUE")
         ->allow_extra_args(false)
         ->needs(method);
+    app.add_option("--calib", a->text,
+                   "Text for methods that look at activations (UTF-8); not the one to be evaluated with")
+        ->type_name("FILE");
+    app.add_option("--calib-tokens", a->tokens, "Tokens of it, from its beginning (32768)")
+        ->type_name("N")
+        ->check(CLI::PositiveNumber);
+    app.add_option("-t,--threads", a->threads, "Threads for running the model (all cores)")
+        ->type_name("N")
+        ->check(CLI::Range(1, 512));
     app.add_flag("-n,--dry-run", a->dry_run, "Show the plan and the exact cost of the result; write nothing");
     add_report_options(app, a->report);
     add_examples(app,

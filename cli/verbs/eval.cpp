@@ -40,7 +40,10 @@ void measure_perplexity(const Arguments& a) {
                     {"tokens_per_s", r.tokens_per_s},
                     {"protocol", "windows"},
                     {"engine", a.engine.kind == EngineKind::torch ? "torch" : "ggml"},
-                    {"f32", a.engine.f32 || a.engine.kind == EngineKind::torch}});
+                    {"f32", a.engine.f32 || a.engine.kind == EngineKind::torch},
+                    {"kv_policy", kv_policy_name(a.engine.eviction.policy)},
+                    {"kv_budget", a.engine.eviction.budget},
+                    {"kv_bytes", engine->memory().kv_bytes}});
         return;
     }
     print(fmt::format("perplexity {:.4f} +- {:.4f}  ({} of {} tokens scored in {} windows of {} every {})\n",
@@ -71,10 +74,12 @@ Action eval_verb(CLI::App& app) {
         ->capture_default_str();
     add_engine_kind(*ppl, a->engine);
     add_engine_options(*ppl, a->engine, "1024");
+    add_eviction_options(*ppl, a->engine.eviction);
     add_report_options(*ppl, a->report);
     add_examples(*ppl,
                  {"refold eval ppl smollm2-135m-instruct --text wikitext.txt --max-windows 40",
-                  "refold eval ppl small.gguf --text wikitext.txt --context 2048 --stride 512 --f32 --json"});
+                  "refold eval ppl small.gguf --text wikitext.txt --context 2048 --stride 512 --f32 --json",
+                  "refold eval ppl small.gguf --text wikitext.txt --kv-policy h2o --kv-budget 0.2"});
     add_examples(app,
                  {"refold eval ppl smollm2-135m-instruct --text wikitext.txt", "refold eval ppl --help"});
     return [a] { measure_perplexity(*a); };

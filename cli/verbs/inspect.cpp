@@ -20,6 +20,8 @@ using Json = nlohmann::ordered_json;
 struct Arguments {
     std::string model;
     bool tensors = false;
+    int64_t context = 0;  // 0: the model's
+    double kv_budget = 1;
     ReportOptions report;
 };
 
@@ -98,7 +100,19 @@ Json provenance(const Model& model) {
     return parsed.is_discarded() ? Json(text) : parsed;
 }
 
-void show_json(const Model& model, uint64_t file_bytes) {
+// The whole KV cache in F16.
+struct KvSize {
+    int64_t context, rows;
+    uint64_t bytes;
+};
+
+KvSize kv_size(const Model& model, const Arguments& a) {
+    const int64_t context = a.context > 0 ? a.context : model.config.context_length;
+    const int64_t rows = EvictionOptions{.budget = a.kv_budget}.rows(context);
+    return {context, rows, kv_bytes(model, context, rows)};
+}
+
+void show_json(const Model& model, uint64_t file_bytes, const KvSize& kv) {
     const Accounting accounting = account(model);
     Json types = Json::object(), tensors = Json::array();
     for (const auto& [type, count] : count_types(model)) {
@@ -121,6 +135,7 @@ void show_json(const Model& model, uint64_t file_bytes) {
          {"hyper_parameters", hyper_parameters(model)},
          {"shared", model.has_sharing()},
          {"accounting", {{"model", cost_json(accounting.model)}, {"dense", cost_json(accounting.dense)}}},
+         {"kv_cache", {{"context", kv.context}, {"rows", kv.rows}, {"bytes", kv.bytes}}},
          {"shapes_only", model.shapes_only},
          {"loops", model.topology.loops},
          {"sizes", sizes(model.config)},
@@ -181,7 +196,7 @@ std::string position_text(const ModelConfig& c) {
     return text;
 }
 
-void show_text(const Model& model, uint64_t file_bytes, bool tensors) {
+void show_text(const Model& model, uint64_t file_bytes, const KvSize& kv, bool tensors) {
     const ModelConfig& c = model.config;
     std::string text = fmt::format(
         "{}\n{}{}, {}\n\n", model.label, model.family->name,
@@ -193,7 +208,9 @@ void show_text(const Model& model, uint64_t file_bytes, bool tensors) {
     text += fmt::format("{}, {} norm with epsilon {:g}, {}; {}\n\n", c.causal ? "decoder" : "encoder",
                         c.norm == NormKind::rms ? "RMS" : "layer", c.norm_eps, activation_name(c.activation),
                         position_text(c));
-    text += topology_table(model) + "\n" + accounting_table(account(model), model.has_sharing()) + "\n";
+    text += topology_table(model) + "\n" + accounting_table(account(model), model.has_sharing());
+    text += fmt::format("KV cache of {} tokens in {} rows (F16): {}\n\n", kv.context, kv.rows,
+                        format_bytes(kv.bytes));
     if (const std::string factors = factor_table(model); !factors.empty()) text += factors + "\n";
     TextTable types({"type", "tensors", "parameters", "bytes"});
     for (const auto& [type, count] : count_types(model)) {
@@ -214,7 +231,8 @@ void inspect(const Arguments& a) {
     if (model.source != nullptr) {
         for (const auto& file : model.source->files()) file_bytes += file->bytes().size();
     }
-    a.report.json ? show_json(model, file_bytes) : show_text(model, file_bytes, a.tensors);
+    const KvSize kv = kv_size(model, a);
+    a.report.json ? show_json(model, file_bytes, kv) : show_text(model, file_bytes, kv, a.tensors);
 }
 
 }  // namespace
@@ -227,8 +245,14 @@ Action inspect_verb(CLI::App& app) {
             "A .gguf file, a Hugging Face directory, a config.json alone, or a name that `refold pull` has "
             "fetched");
     app.add_flag("--tensors", a->tensors, "List every stored tensor, too (--json always does)");
+    app.add_option("-c,--context", a->context, "Tokens that the KV cache is shown for")
+        ->type_name("TOKENS")
+        ->check(at_least(1))
+        ->default_str("the model's");
+    add_kv_budget(app, a->kv_budget);
     add_report_options(app, a->report);
     add_examples(app, {"refold inspect smollm2-135m-instruct", "refold inspect small.gguf --tensors",
+                       "refold inspect small.gguf --context 8192 --kv-budget 0.2",
                        "refold inspect small.gguf --json"});
     return [a] { inspect(*a); };
 }

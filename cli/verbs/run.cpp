@@ -64,7 +64,10 @@ void run(const Arguments& a) {
                     {"decode_tokens_per_s", g.decode_tokens_per_s()},
                     {"temperature", a.sampling.temperature},
                     {"seed", a.sampling.seed},
-                    {"threads", engine->threads()}});
+                    {"threads", engine->threads()},
+                    {"kv_policy", kv_policy_name(a.engine.eviction.policy)},
+                    {"kv_budget", a.engine.eviction.budget},
+                    {"kv_bytes", engine->memory().kv_bytes}});
         return;
     }
     print("\n");
@@ -94,6 +97,7 @@ Action run_verb(CLI::App& app) {
     app.add_flag("--ignore-eos", a->generation.ignore_eos, "Do not stop at an end-of-generation token");
     add_sampling_options(app, a->sampling);
     add_engine_options(app, a->engine, "the model's, at most 4096");
+    add_eviction_options(app, a->engine.eviction);
     add_report_options(app, a->report);
     add_examples(app, {"refold run smollm2-135m-instruct -p \"The capital of France is\" -n 32",
                        "refold run small.gguf -f prompt.txt --temperature 0.8 --top-k 50 --seed 7",

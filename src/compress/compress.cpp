@@ -31,7 +31,31 @@ std::string hash_source(const MappedFile& file) {
     return hash.hex();
 }
 
-json provenance(const Model& source, const Recipe& recipe, const std::string& version) {
+// What results of calibrated steps depend on, without reading the weights.
+std::string identity_of(const Model& source, const Recipe& recipe, size_t step,
+                        const Calibration* calibration) {
+    std::string all;
+    if (source.source != nullptr) {
+        for (const auto& file : source.source->files()) {
+            std::error_code none;
+            const auto time = std::filesystem::last_write_time(file->path(), none);
+            all += fmt::format("{} {} {}\n", file->path(), file->bytes().size(),
+                               time.time_since_epoch().count());
+        }
+    }
+    Recipe part = recipe;
+    part.steps.erase(part.steps.begin() + static_cast<ptrdiff_t>(step) + 1, part.steps.end());
+    all += to_yaml(part);
+    if (calibration != nullptr)
+        all += fmt::format("{} {} {}", calibration->hash, calibration->options.tokens,
+                           calibration->options.length);
+    Sha256 hash;
+    hash.update(std::as_bytes(std::span(all)));
+    return hash.hex();
+}
+
+json provenance(const Model& source, const Recipe& recipe, const std::string& version,
+                const Calibration* calibration) {
     json origin = json::object();
     // Names without their folder: the same recipe on the same files gives the same bytes anywhere.
     origin["file"] = std::filesystem::path(source.label).filename().string();
@@ -46,7 +70,13 @@ json provenance(const Model& source, const Recipe& recipe, const std::string& ve
         const json earlier = json::parse(source.metadata.string(kProvenanceKey), nullptr, false);
         if (!earlier.is_discarded()) origin["provenance"] = earlier;
     }
-    return {{"refold", version}, {"source", origin}, {"recipe", to_yaml(recipe)}};
+    json out = {{"refold", version}, {"source", origin}, {"recipe", to_yaml(recipe)}};
+    if (calibration != nullptr)
+        out["calibration"] = {{"text", calibration->name},
+                              {"sha256", calibration->hash},
+                              {"tokens", calibration->options.tokens},
+                              {"length", calibration->options.length}};
+    return out;
 }
 
 json cost_json(const Cost& cost) {
@@ -57,13 +87,20 @@ json cost_json(const Cost& cost) {
             {"attention_flops_per_context_token", cost.attention_flops_per_context_token}};
 }
 
-Compression apply(const Model& model, const Recipe& recipe, Work* work) {
+Compression apply(const Model& model, const Recipe& recipe, Work* work, const Calibration* calibration,
+                  int threads) {
     Compression result{model, recipe, account(model).model, {}};
     for (size_t s = 0; s < recipe.steps.size(); ++s) {
         const RecipeStep& recipe_step = recipe.steps[s];
         const auto start = std::chrono::steady_clock::now();
         StepResult done{recipe_step.method, {}, {}, 0};
-        Step step{recipe_step.options, done.report, work};
+        Step step{recipe_step.options,
+                  done.report,
+                  work,
+                  model,
+                  calibration,
+                  identity_of(model, recipe, s, calibration),
+                  threads};
         try {
             result.model = recipe_step.method->apply(result.model, step);
             validate(result.model);
@@ -80,14 +117,22 @@ Compression apply(const Model& model, const Recipe& recipe, Work* work) {
 
 }  // namespace
 
-Compression plan(const Model& model, const Recipe& recipe) { return apply(model, recipe, nullptr); }
+Compression plan(const Model& model, const Recipe& recipe) {
+    return apply(model, recipe, nullptr, nullptr, 0);
+}
 
-Compression compress(const Model& model, const Recipe& recipe, const std::string& version, Work& work) {
+Compression compress(const Model& model, const Recipe& recipe, const std::string& version, Work& work,
+                     const Calibration* calibration, int threads) {
+    if (const Method* method = first_calibrated(recipe); method != nullptr && calibration == nullptr)
+        fail(ErrorCode::usage, "compress",
+             "{} looks at activations: give a text with --calib FILE, or 'calibration' in the recipe",
+             method->name);
     if (model.shapes_only)
         fail(ErrorCode::input, "compress",
              "{}: there are only shapes, no weights - give --dry-run, or the whole model", model.label);
-    Compression result = apply(model, recipe, &work);
-    result.model.metadata.set(kProvenanceKey, GgufValue::string(provenance(model, recipe, version).dump()));
+    Compression result = apply(model, recipe, &work, calibration, threads);
+    const json origin = provenance(model, recipe, version, calibration);
+    result.model.metadata.set(kProvenanceKey, GgufValue::string(origin.dump()));
     return result;
 }
 

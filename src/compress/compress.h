@@ -34,7 +34,9 @@ Compression plan(const Model& model, const Recipe& recipe);
 // Applies the recipe, and puts under "refold.provenance" in the result's metadata where it comes from, as
 // JSON: version of refold, the source's file name, SHA-256 and own provenance, and the recipe with all
 // defaults. Reads the whole source file. `work` keeps what takes long and must live until the model is saved.
-Compression compress(const Model& model, const Recipe& recipe, const std::string& version, Work& work);
+// `calibration` may be null when no step needs it: first_calibrated(). Throws Error(usage) otherwise.
+Compression compress(const Model& model, const Recipe& recipe, const std::string& version, Work& work,
+                     const Calibration* calibration = nullptr, int threads = 0);
 
 // For `compress --json`: before and after (parameters, bytes, ...), and each step's details.
 std::string to_json(const Compression& compression);

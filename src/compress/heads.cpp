@@ -193,6 +193,17 @@ Model share_heads(const Model& model, const std::vector<Replacement>& replacemen
     return out;
 }
 
+Model with_output_heads(const Model& model, size_t position, const std::vector<HeadRef>& heads,
+                        std::vector<Requantised>& requantised) {
+    Model out = model;
+    const std::vector<Slot> slots = {Slot::attn_o};
+    const HeadUnits units(model, slots, slots);
+    PositionRefs refs = units.refs();
+    refs[position].at(Slot::attn_o) = heads;
+    rewrite_slots(out, slots, units.refs(), refs, requantised);
+    return out;
+}
+
 Model drop_heads(const Model& model, const std::set<Unit>& units, std::vector<Requantised>& requantised) {
     Model out = model;
     if (units.empty()) return out;

@@ -20,4 +20,9 @@ Model share_heads(const Model& model, const std::vector<Replacement>& replacemen
 // ModelConfig::heads_kv. A position that loses all its units loses its attention.
 Model drop_heads(const Model& model, const std::set<Unit>& units, std::vector<Requantised>& requantised);
 
+// The model whose attn.o of a position consists of these heads, some of them of a new tensor; stored tensors
+// lose the heads that nobody uses any more.
+Model with_output_heads(const Model& model, size_t position, const std::vector<HeadRef>& heads,
+                        std::vector<Requantised>& requantised);
+
 }  // namespace refold

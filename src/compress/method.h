@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "calibrate/calibration.h"
 #include "model/model.h"
 
 namespace refold {
@@ -48,6 +49,15 @@ struct Step {
     // Keeps the results of long computations. Null in a dry run: the tensors of the result must then have
     // their final shapes and types, but nothing long is computed and their values are never read.
     Work* work = nullptr;
+    // The model before the first step: what calibrated methods compare with.
+    const Model& original;
+    // Text to calibrate with; null when none was given. Methods that need it say so with Method::calibrated
+    // and are given it, except in a dry run.
+    const Calibration* calibration = nullptr;
+    // Stands for the original, the calibration and all steps up to this one: names results in `work` that
+    // depend on all of them.
+    std::string identity = "";
+    int threads = 0;  // for running the model; 0: all cores
 
     bool dry_run() const { return work == nullptr; }
 };
@@ -62,6 +72,8 @@ struct Method {
     // Error(usage) for options that do not fit the model, Error(unsupported) saying why when an earlier step
     // left weights that this method cannot work on.
     Model (*apply)(const Model& model, Step& step);
+    // True when it looks at activations with these options, and so needs calibration text.
+    bool (*calibrated)(const Options& options) = nullptr;
 };
 
 // An option as somebody wrote it; `place` is where, for messages ("--set", "recipe.yaml line 4").

@@ -33,6 +33,7 @@ void remove_attention(Model& model, size_t position) {
         const bool norm = entry.first == Slot::attn_norm || entry.first == Slot::attn_norm_bias;
         return belongs_to_attention(entry.first) && !(norm && norm_is_shared);
     });
+    model.topology.sources.erase(position);
     set_heads_kv(model, position, 0);
 }
 

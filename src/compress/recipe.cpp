@@ -31,10 +31,7 @@ public:
                 if (recipe.model.empty())
                     fail(ErrorCode::input, "recipe", "{}: 'model' is empty", at(entry.first));
             } else if (key == "calibration") {
-                // Reserved for methods that look at activations: there is none yet, and ignoring it would
-                // mislead.
-                fail(ErrorCode::usage, "recipe", "{}: no step of this recipe uses 'calibration' - remove it",
-                     at(entry.first));
+                read_calibration(entry.second, recipe);
             } else if (key == "steps") {
                 steps.reset(entry.second);
             } else {
@@ -47,6 +44,10 @@ public:
             fail(ErrorCode::input, "recipe", "{}: 'steps' must be a list of at least one method", at(steps));
         }
         for (const auto& step : steps) recipe.steps.push_back(read_step(step));
+        // Ignoring it would mislead.
+        if (!recipe.calibration_text.empty() && first_calibrated(recipe) == nullptr)
+            fail(ErrorCode::usage, "recipe", "{}: no step of this recipe uses 'calibration' - remove it",
+                 label_);
         return recipe;
     }
 
@@ -63,6 +64,29 @@ private:
             fail(ErrorCode::input, "recipe", "{} line {}: not valid YAML: {}", label_, error.mark.line + 1,
                  error.msg);
         }
+    }
+
+    void read_calibration(const YAML::Node& node, Recipe& recipe) const {
+        if (!node.IsMap()) fail(ErrorCode::input, "recipe", "{}: 'calibration' must be a mapping", at(node));
+        static const std::vector<std::string> kKeys = {"text", "tokens", "length"};
+        check_unique(node);
+        for (const auto& entry : node) {
+            const std::string key = entry.first.Scalar();
+            const std::string value = scalar(entry.second, key);
+            if (key == "text") {
+                recipe.calibration_text = value;
+            } else if (key == "tokens" || key == "length") {
+                int64_t& number = key == "tokens" ? recipe.calibration.tokens : recipe.calibration.length;
+                if (!YAML::convert<int64_t>::decode(entry.second, number) || number < 1)
+                    fail(ErrorCode::usage, "recipe", "{}: '{}' must be a number of tokens, got '{}'",
+                         at(entry.second), key, value);
+            } else {
+                fail(ErrorCode::usage, "recipe", "{}: unknown key '{}'; {}", at(entry.first), key,
+                     suggestion(key, kKeys));
+            }
+        }
+        if (recipe.calibration_text.empty())
+            fail(ErrorCode::input, "recipe", "{}: 'calibration' needs the key 'text'", at(node));
     }
 
     RecipeStep read_step(const YAML::Node& node) const {
@@ -133,10 +157,23 @@ Recipe recipe_from_method(const std::string& method, std::span<const std::string
     return recipe;
 }
 
+const Method* first_calibrated(const Recipe& recipe) {
+    for (const auto& step : recipe.steps) {
+        if (step.method->calibrated != nullptr && step.method->calibrated(step.options)) return step.method;
+    }
+    return nullptr;
+}
+
 std::string to_yaml(const Recipe& recipe) {
     YAML::Emitter out;
     out << YAML::BeginMap;
     if (!recipe.model.empty()) out << YAML::Key << "model" << YAML::Value << recipe.model;
+    if (!recipe.calibration_text.empty()) {
+        out << YAML::Key << "calibration" << YAML::Value << YAML::BeginMap;
+        out << YAML::Key << "text" << YAML::Value << recipe.calibration_text;
+        out << YAML::Key << "tokens" << YAML::Value << recipe.calibration.tokens;
+        out << YAML::Key << "length" << YAML::Value << recipe.calibration.length << YAML::EndMap;
+    }
     out << YAML::Key << "steps" << YAML::Value << YAML::BeginSeq;
     for (const auto& step : recipe.steps) {
         out << YAML::BeginMap << YAML::Key << "method" << YAML::Value << step.method->name;

@@ -1,6 +1,9 @@
 // Recipes: which methods to apply with which options, in order. YAML:
 //
 //   model: smollm2-135m-instruct   # optional when the command line names one
+//   calibration:                   # for methods that look at activations; --calib on the command line
+//     text: wiki.valid.txt
+//     tokens: 32768
 //   steps:
 //     - method: direct_share
 //       ratio: 0.3
@@ -22,7 +25,9 @@ struct RecipeStep {
 };
 
 struct Recipe {
-    std::string model;  // empty when the recipe names none
+    std::string model;             // empty when the recipe names none
+    std::string calibration_text;  // path; empty when the recipe names none
+    CalibrationOptions calibration;
     std::vector<RecipeStep> steps;
 };
 
@@ -36,6 +41,9 @@ Recipe parse_recipe(const std::string& text, const std::string& label);
 // A recipe of one step, from the command line: settings are "option=value".
 // Throws Error(usage) as above, and for a setting without '='.
 Recipe recipe_from_method(const std::string& method, std::span<const std::string> settings);
+
+// The first step that needs calibration text; null when none does.
+const Method* first_calibrated(const Recipe& recipe);
 
 // The recipe with every option written out, defaults (and so every seed) included; parse_recipe reads it
 // back.

@@ -15,6 +15,9 @@ struct StepInput {
     int64_t past = 0;                      // tokens of the cache that stay; the new ones follow them
     int64_t outputs = 0;                   // how many of the last tokens' results are wanted
     int64_t sequence_length = 0;           // of the sequence that this step is part of (dynamic rotation)
+    std::span<const float> residual = {};  // [tokens, n_embd]: what a range begins with, in place of tokens
+
+    int64_t count() const { return static_cast<int64_t>(positions.size()); }
 };
 
 class Backend {
@@ -23,6 +26,8 @@ public:
     // Logits [outputs, n_vocab] of a decoder, valid until the next call.
     virtual std::span<const float> step(const StepInput& input) = 0;
     virtual Encoding encode(const StepInput& input) = 0;
+    // Residual stream behind EngineOptions::range [tokens, n_embd], valid until the next call.
+    virtual std::span<const float> range_step(const StepInput& input) = 0;
     virtual EngineMemory memory() const = 0;
     virtual void pause() {}
 };

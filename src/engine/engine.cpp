@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/parallel.h"
 #include "engine/backend.h"
+#include "engine/ggml/eviction.h"
 #include "engine/positions.h"
 
 namespace refold {
@@ -38,12 +40,16 @@ EngineOptions checked(EngineOptions o, const ModelConfig& config) {
     }
     // An encoder sees its whole sequence at once.
     if (!config.causal) o.chunk = o.context;
+    check_eviction(o, config);
+    if (o.eviction.active()) o.chunk = std::min(o.chunk, longest_step(o.eviction.rows(o.context)));
     return o;
 }
 
 std::unique_ptr<Backend> make_backend(const Model& model, const EngineOptions& options) {
     if (model.shapes_only)
         fail(ErrorCode::input, "engine", "{}: no weights: only config.json was given", model.label);
+    if (options.kind == EngineKind::torch && (options.range || options.observer))
+        fail(ErrorCode::unsupported, "engine", "ranges and observers need the ggml engine");
     return options.kind == EngineKind::torch ? make_torch_backend(model, options)
                                              : make_ggml_backend(model, options);
 }
@@ -56,13 +62,17 @@ Engine::Engine(const Model& model, const EngineOptions& options)
       backend_(make_backend(model, options_)) {}
 Engine::~Engine() = default;
 
-void Engine::check(std::span<const int32_t> tokens) const {
-    if (tokens.empty()) fail(ErrorCode::usage, "engine", "no tokens given");
-    if (const auto count = static_cast<int64_t>(tokens.size()); length_ + count > options_.context) {
+void Engine::check_room(size_t tokens) const {
+    if (tokens == 0) fail(ErrorCode::usage, "engine", "no tokens given");
+    if (const auto count = static_cast<int64_t>(tokens); length_ + count > options_.context) {
         fail(ErrorCode::input, "engine",
              "{} tokens do not fit: {} of {} are used - raise --context or shorten the text", count, length_,
              options_.context);
     }
+}
+
+void Engine::check(std::span<const int32_t> tokens) const {
+    check_room(tokens.size());
     for (const int32_t token : tokens) {
         if (token < 0 || token >= config_.n_vocab)
             fail(ErrorCode::input, "engine", "token id {} is not in the vocabulary of {}", token,
@@ -79,6 +89,10 @@ std::span<const float> Engine::step(std::span<const int32_t> tokens, int64_t out
     return logits;
 }
 
+static void check_whole(const EngineOptions& options) {
+    if (options.range) fail(ErrorCode::internal, "engine", "only a range of the model is loaded");
+}
+
 static void check_decoder(const ModelConfig& config) {
     if (!config.causal)
         fail(ErrorCode::usage, "engine", "'{}' is an encoder: it has no next token to predict",
@@ -87,6 +101,7 @@ static void check_decoder(const ModelConfig& config) {
 
 std::span<const float> Engine::evaluate(std::span<const int32_t> tokens) {
     check_decoder(config_);
+    check_whole(options_);
     check(tokens);
     const int64_t total = length_ + static_cast<int64_t>(tokens.size());
     std::span<const float> logits;
@@ -98,6 +113,7 @@ std::span<const float> Engine::evaluate(std::span<const int32_t> tokens) {
 
 void Engine::evaluate_all(std::span<const int32_t> tokens, const LogitsSink& sink) {
     check_decoder(config_);
+    check_whole(options_);
     check(tokens);
     const int64_t total = length_ + static_cast<int64_t>(tokens.size());
     const uint64_t row_bytes = static_cast<uint64_t>(config_.n_vocab) * sizeof(float);
@@ -107,6 +123,45 @@ void Engine::evaluate_all(std::span<const int32_t> tokens, const LogitsSink& sin
         const auto part = tokens.subspan(first, std::min(chunk, tokens.size() - first));
         sink(first, step(part, static_cast<int64_t>(part.size()), total));
     }
+}
+
+std::span<const float> Engine::range_step(std::span<const int32_t> tokens, std::span<const float> residual,
+                                          int64_t sequence_length) {
+    check_interrupt();
+    const size_t count =
+        tokens.empty() ? residual.size() / static_cast<size_t>(config_.n_embd) : tokens.size();
+    std::vector<int32_t> positions(count);
+    std::iota(positions.begin(), positions.end(), static_cast<int32_t>(length_));
+    const auto added = static_cast<int64_t>(count);
+    StepInput input{tokens, positions, {}, {}, length_, added, sequence_length};
+    input.residual = residual;
+    const auto out = backend_->range_step(input);
+    length_ += added;
+    return out;
+}
+
+void Engine::evaluate_range(std::span<const float> residual, const LogitsSink& sink) {
+    const auto width = static_cast<size_t>(config_.n_embd);
+    if (!options_.range || residual.size() % width != 0)
+        fail(ErrorCode::internal, "engine", "no range, or {} floats for rows of {}", residual.size(), width);
+    const size_t count = residual.size() / width;
+    check_room(count);
+    const int64_t total = length_ + static_cast<int64_t>(count);
+    const auto chunk = static_cast<size_t>(options_.chunk);
+    for (size_t first = 0; first < count; first += chunk) {
+        const size_t rows = std::min(chunk, count - first);
+        sink(first, range_step({}, residual.subspan(first * width, rows * width), total));
+    }
+}
+
+void Engine::evaluate_range(std::span<const int32_t> tokens, const LogitsSink& sink) {
+    if (!options_.range || options_.range->first != 0)
+        fail(ErrorCode::internal, "engine", "tokens are the input of ranges that begin at position 0");
+    check(tokens);
+    const int64_t total = length_ + static_cast<int64_t>(tokens.size());
+    const auto chunk = static_cast<size_t>(options_.chunk);
+    for (size_t first = 0; first < tokens.size(); first += chunk)
+        sink(first, range_step(tokens.subspan(first, std::min(chunk, tokens.size() - first)), {}, total));
 }
 
 Encoding Engine::encode(const EncoderInput& input) {
@@ -137,6 +192,12 @@ Encoding Engine::encode(const EncoderInput& input) {
 void Engine::truncate(int64_t length) {
     if (length < 0 || length > length_)
         fail(ErrorCode::usage, "engine", "cannot truncate {} tokens to {}", length_, length);
+    if (evicts() && length != 0 && length != length_) {
+        fail(ErrorCode::usage, "engine",
+             "cannot truncate {} tokens to {}: rows of the KV cache may have been evicted - start again from "
+             "0",
+             length_, length);
+    }
     length_ = length;
 }
 

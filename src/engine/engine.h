@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "model/model.h"
+#include "model/tap.h"
 
 namespace refold {
 
@@ -27,6 +29,29 @@ enum class SharedExecution { automatic, composed };
 // and bytes: see choose_execution().
 enum class FactoredExecution { automatic, factored, reconstructed };
 
+// Which rows of the KV cache stay when it holds fewer than the context has tokens.
+enum class KvPolicy {
+    none,
+    h2o,     // the most recent tokens and, head by head, those with the largest accumulated attention
+    recent,  // the first tokens ("attention sinks") and the most recent ones
+};
+const char* kv_policy_name(KvPolicy policy);
+
+// KV eviction while running: H2O (Zhang et al. 2023, algorithm 1; UniAttn, table 3) or its plain baseline
+// (StreamingLLM, Xiao et al. 2024, without its shift of positions: keys keep their rotation). Positions with
+// a window keep what they have. Tokens are run in steps of at most a quarter of the rows, and rows leave
+// before a step that would not fit, so results depend on how a text is cut into calls.
+struct EvictionOptions {
+    KvPolicy policy = KvPolicy::none;
+    double budget = 1;    // rows of the cache per token of the context, the tokens being run included
+    double recent = 0.5;  // h2o: part of the rows that stay that the most recent tokens have
+    int64_t sinks = 4;    // recent: first tokens that always stay
+
+    bool active() const { return policy != KvPolicy::none && budget < 1; }
+    // Of a cache: ceil(budget * context).
+    int64_t rows(int64_t context) const;
+};
+
 struct EngineOptions {
     EngineKind kind = EngineKind::ggml;
     int threads = 0;          // 0: all cores
@@ -36,6 +61,13 @@ struct EngineOptions {
     KvType kv = KvType::f16;  // ignored with f32
     SharedExecution shared = SharedExecution::automatic;
     FactoredExecution factored = FactoredExecution::automatic;
+    // Only these positions are loaded and run, by evaluate_range(): a model larger than the memory can be
+    // worked on part by part. Sources of attention must be in the range.
+    std::optional<PositionRange> range = std::nullopt;
+    // Sees activations of every step. ggml engine only.
+    std::shared_ptr<const Observer> observer = nullptr;
+    // ggml engine only, and neither with ALiBi nor with a prefix, whose distances and rows are the context's.
+    EvictionOptions eviction = {};
 };
 
 struct EngineMemory {
@@ -77,12 +109,22 @@ public:
     using LogitsSink = std::function<void(size_t first, std::span<const float> logits)>;
     void evaluate_all(std::span<const int32_t> tokens, const LogitsSink& sink);
 
+    // Runs EngineOptions::range on the residual stream before it, [tokens, n_embd], of tokens that are
+    // appended to the sequence; `sink` gets the residual stream behind the range, `first` counting from the
+    // first of this call.
+    void evaluate_range(std::span<const float> residual, const LogitsSink& sink);
+    // The same from tokens, for a range that begins at position 0; an empty one gives their embeddings.
+    void evaluate_range(std::span<const int32_t> tokens, const LogitsSink& sink);
+
     // Runs a whole sequence through an encoder (ModelConfig::causal is false; evaluate() is for decoders).
     // Throws Error(usage) for a decoder, Error(input) for ids, types or lengths that do not fit.
     Encoding encode(const EncoderInput& input);
 
-    // Forgets all tokens after the first `length`.
+    // Forgets all tokens after the first `length`. Throws Error(usage) when some, but not all would be
+    // forgotten and rows may have been evicted: see evicts().
     void truncate(int64_t length);
+    // The KV cache has fewer rows than the context has tokens.
+    bool evicts() const { return options_.eviction.active(); }
     int64_t length() const;
     int64_t context() const;
     int64_t n_vocab() const;
@@ -95,7 +137,10 @@ public:
 
 private:
     void check(std::span<const int32_t> tokens) const;
+    void check_room(size_t tokens) const;
     std::span<const float> step(std::span<const int32_t> tokens, int64_t outputs, int64_t sequence_length);
+    std::span<const float> range_step(std::span<const int32_t> tokens, std::span<const float> residual,
+                                      int64_t sequence_length);
 
     EngineOptions options_;
     ModelConfig config_;

@@ -32,6 +32,9 @@ void sorgqr_(const int*, const int*, const int*, float*, const int*, const float
 void dorgqr_(const int*, const int*, const int*, double*, const int*, const double*, double*, const int*,
              int*);
 void spotrf_(const char*, const int*, float*, const int*, int*, size_t);
+void dpotrf_(const char*, const int*, double*, const int*, int*, size_t);
+void dpotrs_(const char*, const int*, const int*, const double*, const int*, double*, const int*, int*,
+             size_t);
 }
 
 namespace refold::blas {
@@ -259,6 +262,15 @@ bool orthonormalise(int64_t n, int64_t r, float* x) {
     cblas_strsm(CblasColMajor, CblasRight, CblasLower, CblasTrans, CblasNonUnit, number(n), order, 1,
                 g.data(), order, x, number(n));
     return true;
+}
+
+bool solve_positive(int64_t n, int64_t r, double* g, double* b) {
+    const int order = static_cast<int>(n), columns = static_cast<int>(r);
+    int info = 0;
+    dpotrf_("L", &order, g, &order, &info, 1);
+    if (info != 0) return false;
+    dpotrs_("L", &order, &columns, g, &order, b, &order, &info, 1);
+    return info == 0;
 }
 
 bool solve_right(int64_t n, int64_t r, float* h, float* x) {

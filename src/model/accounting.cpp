@@ -1,8 +1,12 @@
 #include "model/accounting.h"
 
+#include <fmt/format.h>
+
 #include <set>
 #include <tuple>
 #include <utility>
+
+#include "model/cache_groups.h"
 
 namespace refold {
 namespace {
@@ -60,6 +64,14 @@ private:
     std::set<std::tuple<Slot, std::string, std::string>> cores_;
 };
 
+// Keys and values that are this position's own.
+uint64_t kv_bytes_per_row(const Model& model, size_t position, size_t element_bytes) {
+    const ModelConfig& c = model.config;
+    const AttentionSource& source = model.topology.source(position);
+    const uint64_t cached = source.kv ? 0 : source.probabilities ? 1 : 2;
+    return cached * static_cast<uint64_t>(c.n_head_kv_of(position) * c.head_dim) * element_bytes;
+}
+
 Cost cost_of(const Model& model, size_t kv_element_bytes) {
     const ModelConfig& c = model.config;
     Cost cost;
@@ -78,12 +90,43 @@ Cost cost_of(const Model& model, size_t kv_element_bytes) {
     };
     for (size_t p = 0; p < model.topology.positions.size(); ++p) {
         visit(model.topology.positions[p], p);
-        cost.kv_bytes_per_token +=
-            2 * static_cast<uint64_t>(c.n_head_kv_of(p) * c.head_dim) * kv_element_bytes;
-        cost.attention_flops_per_context_token += 4 * static_cast<uint64_t>(c.n_head_of(p) * c.head_dim);
+        cost.kv_bytes_per_token += kv_bytes_per_row(model, p, kv_element_bytes);
+        // Scores and values.
+        const uint64_t products = model.topology.source(p).probabilities ? 1 : 2;
+        cost.attention_flops_per_context_token +=
+            2 * products * static_cast<uint64_t>(c.n_head_of(p) * c.head_dim);
     }
     visit(model.topology.globals, kModelPosition);
     return cost;
+}
+
+// What has no dense form replaced by what it stands for: no prefix and no W_c, and queries, keys and values
+// of every position's own.
+Model without_additions(const Model& model) {
+    Model plain = model;
+    plain.config.n_prefix = 0;
+    plain.topology.sources.clear();
+    for (size_t p = 0; p < plain.topology.positions.size(); ++p) {
+        Slots& slots = plain.topology.positions[p];
+        std::erase_if(slots, [](const auto& e) { return is_prefix(e.first) || is_compensation(e.first); });
+        if (model.topology.source(p).own()) continue;
+        for (const auto& description : model.family->position_slots) {
+            const Slot slot = description.slot;
+            const Slots& source = model.topology.positions[key_position(model.topology, p)];
+            if (!model.topology.is_replaced(p, slot) || !(description.required || source.contains(slot)))
+                continue;
+            const SlotShape shape = slot_shape(slot, model.config, p);
+            const auto* like = source.contains(slot) ? std::get_if<Dense>(&source.at(slot)) : nullptr;
+            const DType type = like != nullptr   ? model.tensor(like->tensor).type
+                               : is_vector(slot) ? DType::F32
+                                                 : DType::F16;
+            const std::string name = fmt::format("replaced.{}.{}", p, slot_name(slot));
+            plain.tensors[name] = Tensor{
+                type, is_vector(slot) ? std::vector{shape.in} : std::vector{shape.in, shape.out}, {}, {}};
+            slots[slot] = Dense{name};
+        }
+    }
+    return plain;
 }
 
 }  // namespace
@@ -91,11 +134,16 @@ Cost cost_of(const Model& model, size_t kv_element_bytes) {
 Accounting account(const Model& model, size_t kv_element_bytes) {
     const Cost own = cost_of(model, kv_element_bytes);
     if (!model.has_sharing()) return {own, own};
-    Model plain = model;
-    plain.config.n_prefix = 0;  // has no dense form
-    for (auto& slots : plain.topology.positions)
-        std::erase_if(slots, [](const auto& e) { return is_prefix(e.first); });
-    return {own, cost_of(without_sharing(plain), kv_element_bytes)};
+    return {own, cost_of(without_sharing(without_additions(model)), kv_element_bytes)};
+}
+
+uint64_t kv_bytes(const Model& model, int64_t context, int64_t rows, size_t kv_element_bytes) {
+    uint64_t bytes = 0;
+    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
+        bytes += kv_bytes_per_row(model, p, kv_element_bytes) *
+                 static_cast<uint64_t>(evictable(model, p) ? rows : context);
+    }
+    return bytes;
 }
 
 }  // namespace refold

@@ -23,4 +23,8 @@ struct Accounting {
 
 Accounting account(const Model& model, size_t kv_element_bytes = 2);
 
+// Bytes of the KV cache of `context` tokens when caches whose rows may be evicted (see evictable()) have
+// `rows` rows; the prefix not included.
+uint64_t kv_bytes(const Model& model, int64_t context, int64_t rows, size_t kv_element_bytes = 2);
+
 }  // namespace refold

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "model/model.h"
+#include "model/tap.h"
 
 namespace refold {
 
@@ -27,13 +28,21 @@ concept ForwardOps = requires(Ops ops, typename Ops::Value x, size_t position, S
     { ops.norm(position, slot, x) } -> std::same_as<typename Ops::Value>;
     // out[i] = W_i x (+ bias_i): several linear maps of one input, which an engine may run as one
     {ops.linear(position, slots, x, out)};
+    // where the position's attention comes from
+    { ops.source(position) } -> std::convertible_to<AttentionSource>;
     // rotary embedding of queries [n_head * head_dim, tokens] and keys [n_head_kv * head_dim, tokens], in
-    // place
+    // place; or of queries alone
     {ops.rope(position, x, x)};
+    {ops.rope(position, x)};
     // attention over this position's keys and values, to which k and v are appended: [n_head * head_dim,
     // tokens of q]; q holds all tokens of the step or the selected ones. Scale, soft cap, window, ALiBi and
     // causality are the configuration's; padding is hidden from all tokens.
     { ops.attention(position, x, x, x) } -> std::same_as<typename Ops::Value>;
+    // the same over the keys and values of the position's source
+    { ops.attention_over_source(position, x) } -> std::same_as<typename Ops::Value>;
+    // this position's values v of all tokens, to which those before are added, weighted with the
+    // probabilities of the position's source, for all tokens of the step or the selected ones
+    { ops.attention_as_source(position, x, number > 0) } -> std::same_as<typename Ops::Value>;
     { ops.activate(activation, x) } -> std::same_as<typename Ops::Value>;
     // activation(gate) * up
     { ops.gated(activation, x, x) } -> std::same_as<typename Ops::Value>;
@@ -43,6 +52,10 @@ concept ForwardOps = requires(Ops ops, typename Ops::Value x, size_t position, S
     { ops.softcap(x, number) } -> std::same_as<typename Ops::Value>;
     // every feature divided by the L2 norm of the row of the slot's matrix that made it
     { ops.divide_by_row_norms(slot, x) } -> std::same_as<typename Ops::Value>;
+    // shows an activation to whoever observes the position
+    {ops.tap(position, Tap::layer_input, x)};
+    // activations that a range of positions begins with, in place of embeddings
+    { ops.given_input() } -> std::same_as<std::optional<typename Ops::Value>>;
     // keeps only the tokens whose results are wanted
     { ops.select_outputs(x) } -> std::same_as<typename Ops::Value>;
     // keeps only the first token of the sequence
@@ -51,7 +64,8 @@ concept ForwardOps = requires(Ops ops, typename Ops::Value x, size_t position, S
 
 template <class Value>
 struct ForwardResult {
-    Value hidden;                 // after the last position and the final norm [n_embd, selected tokens]
+    // After the last position and the final norm [n_embd, selected tokens]; after a range without the norm.
+    Value hidden;
     std::optional<Value> logits;  // [n_vocab, selected tokens], where the model has an output
     std::optional<Value> pooled;  // [n_embd, 1], where the model has a pooler
 };
@@ -64,12 +78,23 @@ public:
     Forward(Ops& ops, const ModelConfig& config, size_t n_positions)
         : ops_(ops), config_(config), n_positions_(n_positions) {}
 
+    // Residual stream before and after the range [n_embd, tokens]; all tokens are selected.
+    ForwardResult<Value> run(PositionRange range) {
+        const std::optional<Value> given = ops_.given_input();
+        Value x = given ? *given : embeddings();
+        for (size_t p = range.first; p < range.last; ++p) x = layer(p, x);
+        return {x, std::nullopt, std::nullopt};
+    }
+
     ForwardResult<Value> run() {
         Value x = embeddings();
         for (size_t p = 0; p < n_positions_; ++p) x = layer(p, x);
         x = norm_if(kModelPosition, Slot::output_norm, x);
         ForwardResult<Value> result{x, std::nullopt, std::nullopt};
-        if (ops_.has(kModelPosition, Slot::output)) result.logits = logits(x);
+        if (ops_.has(kModelPosition, Slot::output)) {
+            result.logits = logits(x);
+            ops_.tap(kModelPosition, Tap::logits, *result.logits);
+        }
         if (ops_.has(kModelPosition, Slot::pooler)) {
             const Value pooled = linear(kModelPosition, std::array{Slot::pooler}, ops_.select_first(x))[0];
             result.pooled = ops_.activate(Activation::tanh, pooled);
@@ -100,35 +125,86 @@ private:
 
     // Pruning may leave a position without attention or without FFN.
     Value layer(size_t p, Value x) {
+        ops_.tap(p, Tap::layer_input, x);
         Value normed = norm_if(p, Slot::attn_norm, x);
+        ops_.tap(p, Tap::attn_input, normed);
         std::optional<Value> attended;
         if (ops_.has(p, Slot::attn_o)) attended = attention(p, normed);
         if (p + 1 == n_positions_) {
             x = ops_.select_outputs(x);
-            if (config_.parallel_residual) normed = ops_.select_outputs(normed);
+            normed = ops_.select_outputs(normed);
         }
+        attended = with_compensation(p, Slot::attn_comp, attended, normed);
         if (config_.parallel_residual) {
             // GPT-J feeds both modules from one norm, GPT-NeoX has one for each.
             const Value input = ops_.has(p, Slot::ffn_norm) ? ops_.norm(p, Slot::ffn_norm, x) : normed;
-            if (!ops_.has(p, Slot::ffn_down)) return attended ? ops_.add(*attended, x) : x;
-            const Value fed = feed_forward(p, input);
-            return ops_.add(attended ? ops_.add(fed, *attended) : fed, x);
+            const std::optional<Value> fed = fed_from(p, input, normed);
+            if (!fed) return attended ? ops_.add(*attended, x) : x;
+            return ops_.add(attended ? ops_.add(*fed, *attended) : *fed, x);
         }
         if (attended) x = ops_.add(*attended, x);
         x = norm_if(p, Slot::attn_output_norm, x);
-        if (ops_.has(p, Slot::ffn_down)) x = ops_.add(feed_forward(p, norm_if(p, Slot::ffn_norm, x)), x);
+        ops_.tap(p, Tap::residual, x);
+        if (const auto fed = fed_from(p, norm_if(p, Slot::ffn_norm, x), normed)) x = ops_.add(*fed, x);
         return norm_if(p, Slot::ffn_output_norm, x);
+    }
+
+    // W_c of one place times x, added to `sum` where there is one.
+    std::optional<Value> with_compensation(size_t p, Slot slot, std::optional<Value> sum, Value x) {
+        if (!ops_.has(p, slot)) return sum;
+        const Value compensation = linear(p, std::array{slot}, x)[0];
+        return sum ? ops_.add(*sum, compensation) : compensation;
     }
 
     // At the last position all tokens are stored, but only the wanted ones go on.
     Value attention(size_t p, Value x) {
+        Value inner = attended_values(p, x);
+        const auto wanted = [&](Value all) { return p + 1 == n_positions_ ? ops_.select_outputs(all) : all; };
+        inner = *with_compensation(p, Slot::attn_comp_o, inner, wanted(x));
+        ops_.tap(p, Tap::attn_inner, inner);
+        Value attended = linear(p, std::array{Slot::attn_o}, inner)[0];
+        ops_.tap(p, Tap::attn_projected, attended);
+        attended = norm_if(p, Slot::attn_post_norm, attended);
+        ops_.tap(p, Tap::attn_output, attended);
+        return attended;
+    }
+
+    // What goes into attn.o, but for compensation of the input.
+    Value attended_values(size_t p, Value x) {
+        const bool last = p + 1 == n_positions_;
+        const AttentionSource& source = ops_.source(p);
+        if (source.probabilities) {
+            const Value v = linear(p, std::array{Slot::attn_v}, x)[0];
+            ops_.tap(p, Tap::v, v);
+            return *with_compensation(p, Slot::attn_comp_v, ops_.attention_as_source(p, v, last),
+                                      last ? ops_.select_outputs(v) : v);
+        }
+        if (source.kv) {
+            Value q = norm_if(p, Slot::attn_q_norm, linear(p, std::array{Slot::attn_q}, x)[0]);
+            // Turned as the keys are, whatever rotation the position had.
+            if (config_.rope_of(*source.kv).dims > 0) ops_.rope(*source.kv, q);
+            ops_.tap(p, Tap::q, q);
+            return ops_.attention_over_source(p, last ? ops_.select_outputs(q) : q);
+        }
         auto [q, k, v] = linear(p, std::array{Slot::attn_q, Slot::attn_k, Slot::attn_v}, x);
         q = norm_if(p, Slot::attn_q_norm, q);
         k = norm_if(p, Slot::attn_k_norm, k);
         if (config_.rope_of(p).dims > 0) ops_.rope(p, q, k);
-        if (p + 1 == n_positions_) q = ops_.select_outputs(q);
-        const Value attended = linear(p, std::array{Slot::attn_o}, ops_.attention(p, q, k, v))[0];
-        return norm_if(p, Slot::attn_post_norm, attended);
+        ops_.tap(p, Tap::q, q);
+        ops_.tap(p, Tap::k, k);
+        ops_.tap(p, Tap::v, v);
+        return ops_.attention(p, last ? ops_.select_outputs(q) : q, k, v);
+    }
+
+    // The FFN's output and what compensates there, as far as the position has them.
+    std::optional<Value> fed_from(size_t p, Value input, Value normed) {
+        std::optional<Value> fed;
+        if (ops_.has(p, Slot::ffn_down)) {
+            ops_.tap(p, Tap::ffn_input, input);
+            fed = feed_forward(p, input);
+            ops_.tap(p, Tap::ffn_output, *fed);
+        }
+        return with_compensation(p, Slot::attn_comp_ffn, fed, normed);
     }
 
     Value feed_forward(size_t p, Value x) {
@@ -139,7 +215,10 @@ private:
         } else {
             inner = ops_.activate(config_.activation, linear(p, std::array{Slot::ffn_up}, x)[0]);
         }
-        return norm_if(p, Slot::ffn_post_norm, linear(p, std::array{Slot::ffn_down}, inner)[0]);
+        ops_.tap(p, Tap::ffn_inner, inner);
+        const Value projected = linear(p, std::array{Slot::ffn_down}, inner)[0];
+        ops_.tap(p, Tap::ffn_projected, projected);
+        return norm_if(p, Slot::ffn_post_norm, projected);
     }
 
     Value logits(Value x) {
@@ -158,7 +237,10 @@ private:
 };
 
 template <ForwardOps Ops>
-ForwardResult<typename Ops::Value> forward(Ops& ops, const ModelConfig& config, size_t n_positions) {
+ForwardResult<typename Ops::Value> forward(Ops& ops, const ModelConfig& config, size_t n_positions,
+                                           std::optional<PositionRange> range = std::nullopt) {
+    // In a range no position is the one that only wanted tokens leave.
+    if (range) return Forward<Ops>(ops, config, kModelPosition).run(*range);
     return Forward<Ops>(ops, config, n_positions).run();
 }
 

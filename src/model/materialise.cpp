@@ -287,6 +287,21 @@ Model without_sharing(const Model& model) {
         fail(ErrorCode::unsupported, "model",
              "{}: prefix keys and values cannot be written as weights - only refold's own format has them",
              model.label);
+    for (const auto& [position, source] : model.topology.sources) {
+        fail(ErrorCode::unsupported, "model",
+             "{}: position {} takes its {} from position {}, which no weights of its own can do - only "
+             "refold's own format can say it",
+             model.label, position, source.kv ? "keys and values" : "attention probabilities",
+             source.kv.value_or(source.probabilities.value_or(0)));
+    }
+    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
+        for (const auto& [slot, expression] : model.topology.positions[p]) {
+            if (is_compensation(slot))
+                fail(ErrorCode::unsupported, "model",
+                     "{}: position {} has {}, which only refold's own format can say", model.label, p,
+                     slot_name(slot));
+        }
+    }
     // Producers share ownership of what they read: `model` may be gone when they run.
     const auto shared = std::make_shared<const Model>(model);
     Model dense = model;

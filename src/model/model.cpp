@@ -61,13 +61,14 @@ void Model::drop_unreferenced() {
 
 bool Model::has_sharing() const {
     if (!config.heads_kv.empty() || !config.ffs.empty() || config.n_prefix > 0) return true;
+    if (!topology.sources.empty()) return true;
     for (const auto& [slot, expression] : topology.globals) {
         if (!std::holds_alternative<Dense>(expression)) return true;
     }
     std::set<std::string> seen;
     for (const auto& slots : topology.positions) {
         for (const auto& [slot, expression] : slots) {
-            if (!std::holds_alternative<Dense>(expression)) return true;
+            if (!std::holds_alternative<Dense>(expression) || is_compensation(slot)) return true;
             if (!seen.insert(std::get<Dense>(expression).tensor).second) return true;
         }
     }

@@ -74,7 +74,7 @@ public:
     void drop_unreferenced();
     // True when some stored tensor serves more than one position, or a position's weights are made of parts
     // or factors of tensors, or positions differ in size: what without_sharing() undoes; or there are prefix
-    // keys and values, which it refuses.
+    // keys and values, attention of other positions or W_c, which it refuses.
     bool has_sharing() const;
 };
 

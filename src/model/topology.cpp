@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "model/tap.h"
 
 namespace refold {
 namespace {
@@ -33,6 +34,10 @@ constexpr std::array kSlots = {
     SlotInfo{Slot::attn_k_norm, "attn.k_norm"},
     SlotInfo{Slot::attn_prefix_k, "attn.prefix_k", Kind::prefix},
     SlotInfo{Slot::attn_prefix_v, "attn.prefix_v", Kind::prefix},
+    SlotInfo{Slot::attn_comp, "attn.comp", Kind::matrix},
+    SlotInfo{Slot::attn_comp_ffn, "attn.comp_ffn", Kind::matrix},
+    SlotInfo{Slot::attn_comp_o, "attn.comp_o", Kind::matrix},
+    SlotInfo{Slot::attn_comp_v, "attn.comp_v", Kind::matrix},
     SlotInfo{Slot::attn_post_norm, "attn.post_norm"},
     SlotInfo{Slot::attn_output_norm, "attn.output_norm", Kind::vector, Slot::attn_output_norm_bias},
     SlotInfo{Slot::attn_output_norm_bias, "attn.output_norm.bias"},
@@ -80,6 +85,14 @@ constexpr const SlotInfo& info(Slot slot) { return kSlots[static_cast<size_t>(sl
 
 const char* slot_name(Slot slot) { return info(slot).name; }
 
+const char* tap_name(Tap tap) {
+    constexpr std::array kNames = {
+        "layer_input",   "attn_input",     "q",           "k",        "v",         "probabilities",
+        "attn_inner",    "attn_projected", "attn_output", "residual", "ffn_input", "ffn_inner",
+        "ffn_projected", "ffn_output",     "logits"};
+    return kNames.at(static_cast<size_t>(tap));
+}
+
 Slot slot_from_name(const std::string& name) {
     std::vector<std::string> known;
     for (const auto& entry : kSlots) {
@@ -93,6 +106,7 @@ bool is_matrix(Slot slot) { return info(slot).kind == Kind::matrix; }
 bool is_table(Slot slot) { return info(slot).kind == Kind::table; }
 bool is_vector(Slot slot) { return info(slot).kind == Kind::vector; }
 bool is_prefix(Slot slot) { return info(slot).kind == Kind::prefix; }
+bool is_compensation(Slot slot) { return slot >= Slot::attn_comp && slot <= Slot::attn_comp_v; }
 
 // The norms after a post-norm layer's additions belong to the residual stream.
 bool belongs_to_attention(Slot slot) { return slot < Slot::attn_output_norm; }
@@ -115,6 +129,10 @@ SlotShape slot_shape(Slot slot, const ModelConfig& c, size_t position) {
         case Slot::attn_k:
         case Slot::attn_v: return {c.n_embd, kv};
         case Slot::attn_o: return {q, c.n_embd};
+        case Slot::attn_comp:
+        case Slot::attn_comp_ffn: return {c.n_embd, c.n_embd};
+        case Slot::attn_comp_o: return {c.n_embd, q};
+        case Slot::attn_comp_v: return {kv, q};
         case Slot::attn_q_bias: return {q, 1};
         case Slot::attn_k_bias:
         case Slot::attn_v_bias: return {kv, 1};
@@ -210,5 +228,36 @@ const Expression& Topology::at(size_t position, Slot slot) const {
 }
 
 bool Topology::has(size_t position, Slot slot) const { return positions.at(position).contains(slot); }
+
+const AttentionSource& Topology::source(size_t position) const {
+    static const AttentionSource own;
+    const auto found = sources.find(position);
+    return found == sources.end() ? own : found->second;
+}
+
+bool Topology::lends_probabilities(size_t position) const {
+    return std::any_of(sources.begin(), sources.end(),
+                       [&](const auto& entry) { return entry.second.probabilities == position; });
+}
+
+bool Topology::lends_kv(size_t position) const {
+    return std::any_of(sources.begin(), sources.end(),
+                       [&](const auto& entry) { return entry.second.kv == position; });
+}
+
+bool Topology::is_replaced(size_t position, Slot slot) const {
+    const AttentionSource& from = source(position);
+    switch (slot) {
+        case Slot::attn_q:
+        case Slot::attn_q_bias:
+        case Slot::attn_q_norm: return from.probabilities.has_value();
+        case Slot::attn_k:
+        case Slot::attn_k_bias:
+        case Slot::attn_k_norm: return !from.own();
+        case Slot::attn_v:
+        case Slot::attn_v_bias: return from.kv.has_value();
+        default: return false;
+    }
+}
 
 }  // namespace refold

@@ -33,6 +33,11 @@ enum class Slot {
     attn_k_norm,
     attn_prefix_k,  // keys and values that every token sees before the sequence: prefix tuning
     attn_prefix_v,
+    // W_c: what makes up for shared attention (UniAttn, Table 12), named by what it reads and where it adds
+    attn_comp,         // normed input -> output of the attention
+    attn_comp_ffn,     // normed input -> output of the FFN
+    attn_comp_o,       // normed input -> input of attn.o
+    attn_comp_v,       // values -> input of attn.o
     attn_post_norm,    // of the attention's output, before it is added
     attn_output_norm,  // of the residual stream after the attention was added (post-norm)
     attn_output_norm_bias,
@@ -78,6 +83,8 @@ bool is_table(Slot slot);
 bool is_vector(Slot slot);
 // Rows that are used as they are: attn.prefix_k, attn.prefix_v.
 bool is_prefix(Slot slot);
+// W_c, in one of its four places.
+bool is_compensation(Slot slot);
 // Slots that a position without attention, or without FFN, does not have.
 bool belongs_to_attention(Slot slot);
 bool belongs_to_ffn(Slot slot);
@@ -171,11 +178,40 @@ Expression base_of(const Expression& expression);
 
 using Slots = std::map<Slot, Expression>;
 
+// Where a position's attention comes from, as far as it is not its own. The source is an earlier position
+// whose attention is its own in that respect.
+struct AttentionSource {
+    // Softmax sharing (UniAttn, equation 3): this position's values are weighted with that position's
+    // probabilities. It has no queries and keys, and caches values only.
+    std::optional<size_t> probabilities;
+    // Cross-layer attention (CLA): this position's queries attend to that position's keys and values. It has
+    // none itself and caches nothing.
+    std::optional<size_t> kv;
+
+    bool own() const { return !probabilities && !kv; }
+    bool operator==(const AttentionSource&) const = default;
+};
+
+// Positions [first, last).
+struct PositionRange {
+    size_t first = 0, last = 0;
+    bool contains(size_t position) const { return first <= position && position < last; }
+    bool operator==(const PositionRange&) const = default;
+};
+
 struct Topology {
     std::vector<Slots> positions;
     Slots globals;      // token_embd, output_norm, output, rope_freqs
     int64_t loops = 1;  // positions are this many rounds of one block (Recursive Transformers); 1: no loop
+    std::map<size_t, AttentionSource> sources;  // of the positions whose attention is not their own
 
+    const AttentionSource& source(size_t position) const;
+    // Another position uses this one's probabilities.
+    bool lends_probabilities(size_t position) const;
+    // Another position reads this one's keys and values.
+    bool lends_kv(size_t position) const;
+    // A slot that the position has no use for, because its attention comes from another one.
+    bool is_replaced(size_t position, Slot slot) const;
     // Throws Error(internal) when the position has no such slot.
     const Expression& at(size_t position, Slot slot) const;
     bool has(size_t position, Slot slot) const;
@@ -184,7 +220,8 @@ struct Topology {
 
 // Versioned JSON, key "refold.topology" in GGUF metadata; docs/format.md describes it. Slots that hold what
 // the family's naming implies (`implied`) are left out; parse fills them in again. A position may be
-// {"like": p}: the same slots as position p.
+// {"like": p}: the same slots as position p. "attention": {"probabilities": p} or {"kv": p} names the
+// position's source.
 // Throws Error(input) that names position and slot for an unknown version, field or slot, a malformed entry,
 // or a cycle of "like".
 std::string topology_to_json(const Topology& topology, const Topology& implied);

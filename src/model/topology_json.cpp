@@ -195,6 +195,25 @@ Slots slots_from_json(const json& object, Slots slots, const std::string& where)
     return slots;
 }
 
+json to_json(const AttentionSource& source) {
+    json out = json::object();
+    if (source.probabilities) out["probabilities"] = *source.probabilities;
+    if (source.kv) out["kv"] = *source.kv;
+    return out;
+}
+
+AttentionSource source_from_json(const json& object, const std::string& where) {
+    Fields fields(object, where + " attention");
+    AttentionSource source;
+    if (fields.has("probabilities")) source.probabilities = fields.index("probabilities");
+    if (fields.has("kv")) source.kv = fields.index("kv");
+    fields.check_all_known();
+    if (source.probabilities.has_value() == source.kv.has_value())
+        fail(ErrorCode::input, "topology",
+             "{}: \"attention\" must name one of \"probabilities\" and \"kv\", got {}", where, object.dump());
+    return source;
+}
+
 // Positions that are "like" another, in whatever order they refer to each other.
 class LikeResolver {
 public:
@@ -238,6 +257,7 @@ private:
         for (auto p = chain.rbegin(); p != chain.rend(); ++p) {
             json rest = positions_[*p];
             rest.erase("like");
+            rest.erase("attention");
             const auto from = like(*p);
             const Slots own = *p < implied_.positions.size() ? implied_.positions[*p] : Slots{};
             result_[*p] = slots_from_json(rest, from ? result_[*from] : own, place(*p));
@@ -266,6 +286,8 @@ std::string topology_to_json(const Topology& topology, const Topology& implied) 
                 break;
             }
         }
+        if (const AttentionSource& source = topology.source(p); !source.own())
+            object["attention"] = to_json(source);
         positions.push_back(std::move(object));
     }
     if (json globals = slots_to_json(topology.globals, implied.globals); !globals.empty())
@@ -292,6 +314,11 @@ Topology topology_from_json(const std::string& text, const Topology& implied) {
     }
     Topology topology;
     topology.positions = LikeResolver(root["positions"], implied).run();
+    for (size_t p = 0; p < topology.positions.size(); ++p) {
+        const json& object = root["positions"][p];
+        if (const auto source = object.find("attention"); source != object.end())
+            topology.sources[p] = source_from_json(*source, fmt::format("position {}", p));
+    }
     const json globals = root.value("model", json::object());
     if (!globals.is_object()) fail(ErrorCode::input, "topology", "\"model\" must be an object");
     topology.globals = slots_from_json(globals, implied.globals, "model");

@@ -31,6 +31,17 @@ public:
         fail(ErrorCode::input, "topology", "{}: the position's size says that it has no such module", place_);
     }
 
+    void replaced() const {
+        fail(ErrorCode::input, "topology", "{}: the position takes its attention from another one", place_);
+    }
+
+    void no_use() const {
+        fail(ErrorCode::input, "topology", "{}: the position has no use for it: {}", place_,
+             slot_ == Slot::attn_comp_v ? "its attention does not weight values with another one's "
+                                          "probabilities"
+                                        : "it has no attention");
+    }
+
     void operator()(const Dense& dense) const {
         const Tensor& tensor = find(dense.tensor);
         if (tensor.row_elements() != shape_.in || tensor.rows() != shape_.out) {
@@ -158,9 +169,40 @@ private:
     std::string place_;
 };
 
+// Slots that methods add to what the family describes.
+bool is_added(const Model& model, Slot slot) {
+    return is_compensation(slot) || slot == Slot::attn_o_bias || slot == Slot::ffn_down_bias ||
+           (is_prefix(slot) && model.config.n_prefix > 0);
+}
+
+void validate_source(const Model& model, size_t p, const AttentionSource& source) {
+    const ModelConfig& c = model.config;
+    const auto refuse = [&](const std::string& why) {
+        fail(ErrorCode::input, "topology", "position {} takes its attention from elsewhere: {}", p, why);
+    };
+    if (p >= model.topology.positions.size()) refuse("there is no such position");
+    if (source.probabilities && source.kv) refuse("either probabilities or keys and values can be given");
+    const size_t from = source.probabilities ? *source.probabilities : source.kv.value_or(p);
+    if (from >= p) refuse(fmt::format("position {} is not an earlier one", from));
+    if (!model.topology.source(from).own()) refuse(fmt::format("position {} has none of its own", from));
+    if (c.n_head_kv_of(p) == 0 || c.n_head_kv_of(p) != c.n_head_kv_of(from))
+        refuse(fmt::format("it has {} key/value heads, position {} has {}", c.n_head_kv_of(p), from,
+                           c.n_head_kv_of(from)));
+    if (!c.causal || c.n_prefix > 0)
+        fail(ErrorCode::unsupported, "topology",
+             "position {}: attention from another position is for decoders without prefixes", p);
+}
+
 bool is_weight_of(Slot slot, bool attention) {
     const bool matrix = is_matrix(slot) || is_prefix(slot);
-    return matrix && (attention ? belongs_to_attention(slot) : belongs_to_ffn(slot));
+    return matrix && !is_compensation(slot) &&
+           (attention ? belongs_to_attention(slot) : belongs_to_ffn(slot));
+}
+
+// W_c that would add to what the position does not compute.
+bool is_unused_compensation(const Model& model, size_t position, Slot slot) {
+    if (slot == Slot::attn_comp_v) return !model.topology.source(position).probabilities;
+    return slot == Slot::attn_comp_o && model.config.n_head_kv_of(position) == 0;
 }
 
 void validate_slots(const Model& model, const Slots& slots, const std::vector<SlotDescription>& descriptions,
@@ -172,14 +214,17 @@ void validate_slots(const Model& model, const Slots& slots, const std::vector<Sl
         const Slot slot = description.slot;
         if (!attends && belongs_to_attention(slot)) continue;
         if (!feeds && belongs_to_ffn(slot)) continue;
+        if (position != kModelPosition && model.topology.is_replaced(position, slot)) continue;
         if (description.required && !slots.contains(slot)) SlotCheck(model, position, slot).missing();
     }
     for (const auto& [slot, expression] : slots) {
         const SlotCheck check(model, position, slot);
         const bool known = std::any_of(descriptions.begin(), descriptions.end(),
                                        [&, s = slot](const SlotDescription& d) { return d.slot == s; });
-        const bool prefix = is_prefix(slot) && position != kModelPosition && config.n_prefix > 0;
-        if (!known && !prefix) check.unknown();
+        const bool added = position != kModelPosition && is_added(model, slot);
+        if (!known && !added) check.unknown();
+        if (position != kModelPosition && model.topology.is_replaced(position, slot)) check.replaced();
+        if (is_unused_compensation(model, position, slot)) check.no_use();
         if ((!attends && is_weight_of(slot, true)) || (!feeds && is_weight_of(slot, false)))
             check.no_such_module();
         std::visit(check, expression);
@@ -225,6 +270,7 @@ void validate(const Model& model) {
     if (c.n_prefix > 0 && (windowed || c.max_alibi_bias > 0 || !c.causal))
         fail(ErrorCode::unsupported, "topology",
              "prefix keys and values are for decoders without windows and ALiBi");
+    for (const auto& [position, source] : model.topology.sources) validate_source(model, position, source);
     for (size_t p = 0; p < positions; ++p) {
         const int64_t groups = c.n_head_kv_of(p), ff = c.n_ff_of(p);
         if (groups < 0 || groups > c.n_head_kv || ff < 0 || ff > c.n_ff)

@@ -14,8 +14,9 @@
 namespace refold {
 namespace {
 
-constexpr std::array kMatrixSlots = {Slot::attn_q,   Slot::attn_k, Slot::attn_v,  Slot::attn_o,
-                                     Slot::ffn_gate, Slot::ffn_up, Slot::ffn_down};
+constexpr std::array kMatrixSlots = {
+    Slot::attn_q,      Slot::attn_k,      Slot::attn_v,   Slot::attn_o, Slot::attn_comp, Slot::attn_comp_ffn,
+    Slot::attn_comp_o, Slot::attn_comp_v, Slot::ffn_gate, Slot::ffn_up, Slot::ffn_down};
 
 int64_t heads_of(Slot slot, const ModelConfig& config, size_t position) {
     switch (slot) {
@@ -62,7 +63,8 @@ std::map<std::string, size_t> named_owners(const Model& model) {
     if (model.family == nullptr) return owners;
     for (size_t p = 0; p < model.topology.positions.size(); ++p) {
         for (const auto& [slot, expression] : model.topology.positions[p]) {
-            if (is_matrix(slot)) owners[tensor_name(*model.family, slot, p)] = p;
+            // W_c has no name of the family's.
+            if (is_matrix(slot) && !is_compensation(slot)) owners[tensor_name(*model.family, slot, p)] = p;
         }
     }
     return owners;
@@ -100,6 +102,12 @@ bool TopologyMap::borrowed(size_t position, size_t slot, size_t cell) const {
     return has_heads && c.head != static_cast<int64_t>(cell);
 }
 
+bool TopologyMap::replaced(size_t position, size_t slot) const {
+    Topology topology;
+    if (position < sources.size()) topology.sources[position] = sources[position];
+    return topology.is_replaced(position, slots[slot]);
+}
+
 TopologyMap topology_map(const Model& model) {
     const auto& positions = model.topology.positions;
     TopologyMap map;
@@ -108,6 +116,7 @@ TopologyMap topology_map(const Model& model) {
         if (std::any_of(positions.begin(), positions.end(), has)) map.slots.push_back(slot);
     }
     map.loops = model.topology.loops;
+    for (size_t p = 0; p < positions.size(); ++p) map.sources.push_back(model.topology.source(p));
     map.factors.assign(positions.size(), std::vector<SlotFactors>(map.slots.size()));
     Parts parts(positions.size(), std::vector<std::vector<HeadRef>>(map.slots.size()));
     for (size_t p = 0; p < positions.size(); ++p) {
@@ -172,7 +181,15 @@ std::string topology_summary(const TopologyMap& map) {
     }
     std::string out = fmt::format("{} positions", map.rows.size());
     if (map.loops > 1) out += fmt::format(" in {} loops", map.loops);
-    if (order.empty()) return out + ", no sharing";
+    const auto count = [&](auto field) {
+        return std::count_if(map.sources.begin(), map.sources.end(),
+                             [&](const AttentionSource& source) { return (source.*field).has_value(); });
+    };
+    if (const auto reusing = count(&AttentionSource::probabilities); reusing > 0)
+        out += fmt::format("; {} with attention probabilities of another", reusing);
+    if (const auto reading = count(&AttentionSource::kv); reading > 0)
+        out += fmt::format("; {} with keys and values of another", reading);
+    if (order.empty()) return out.find(';') == std::string::npos ? out + ", no sharing" : out;
     for (const auto& figures : order)
         out += fmt::format("; {}: {}{}", fmt::join(slots_by_figures[figures], ", "),
                            slots_by_figures[figures].size() > 1 ? "each " : "", figures);
@@ -213,16 +230,24 @@ const char* heading(Slot slot) {
         case Slot::attn_k: return "K";
         case Slot::attn_v: return "V";
         case Slot::attn_o: return "O";
-        default: return "FFN";
+        default: return is_compensation(slot) ? "Wc" : "FFN";
     }
 }
 
+// Columns of every slot.
+std::vector<size_t> widths_of(const TopologyMap& map) {
+    std::vector<size_t> widths(map.slots.size());
+    for (size_t s = 0; s < map.slots.size(); ++s) {
+        for (const auto& row : map.rows) widths[s] = std::max(widths[s], row[s].size());
+    }
+    return widths;
+}
+
 // Slots with one heading stand together.
-std::vector<Group> groups_of(const TopologyMap& map) {
+std::vector<Group> groups_of(const TopologyMap& map, const std::vector<size_t>& widths) {
     std::vector<Group> groups;
     for (size_t s = 0; s < map.slots.size(); ++s) {
-        size_t width = 0;
-        for (const auto& row : map.rows) width = std::max(width, row[s].size());
+        const size_t width = widths[s];
         const std::string name = heading(map.slots[s]);
         if (groups.empty() || groups.back().name != name) groups.push_back({name, {}, {}, 0, 0});
         groups.back().slots.push_back(s);
@@ -234,7 +259,8 @@ std::vector<Group> groups_of(const TopologyMap& map) {
 
 class Drawing {
 public:
-    explicit Drawing(const TopologyMap& map) : map_(map), groups_(groups_of(map)) {
+    explicit Drawing(const TopologyMap& map)
+        : map_(map), widths_(widths_of(map)), groups_(groups_of(map, widths_)) {
         size_t cells = 0;
         for (const auto& group : groups_) cells += group.cells;
         const double gaps = kGap * static_cast<double>(groups_.empty() ? 0 : groups_.size() - 1);
@@ -296,6 +322,14 @@ private:
         const TopologyCells& cells = map_.rows[p][s];
         const SlotFactors factors = map_.factors.empty() ? SlotFactors{} : map_.factors[p][s];
         const double size = pitch_ - 1.5;
+        if (map_.replaced(p, s)) {
+            const AttentionSource& source = map_.sources[p];
+            const size_t from = source.probabilities.value_or(source.kv.value_or(p));
+            path(box(x0, y + size * 0.4, pitch_ * static_cast<double>(widths_[s]) - 1.5, size * 0.2),
+                 "fill:" + colour_of(from, map_.rows.size()),
+                 fmt::format("layer {}, {}: none, {} of layer {} instead", p, slot_name(map_.slots[s]),
+                             source.kv ? "keys and values" : "attention probabilities", from));
+        }
         std::string plain, dots;
         for (size_t c = 0; c < cells.size(); ++c) {
             const double x = x0 + pitch_ * static_cast<double>(c);
@@ -371,6 +405,11 @@ private:
         return false;
     }
 
+    bool has_sources() const {
+        return std::any_of(map_.sources.begin(), map_.sources.end(),
+                           [](const AttentionSource& source) { return !source.own(); });
+    }
+
     // Returns the height of the whole picture.
     double legend(double y) {
         const auto swatch = [&](double x, const std::string& style, double inset) {
@@ -392,6 +431,11 @@ private:
             text(kLeft + 115, y, "start", "with a LoRA of its own");
             y += 20;
         }
+        if (has_sources()) {
+            path(box(kLeft, y - 5, 10, 2), "fill:" + colour_of(n / 3, n), "attention of another layer");
+            text(kLeft + 15, y, "start", "none: attention of another layer");
+            y += 20;
+        }
         const double x0 = kLeft + 142, room = 120;
         text(x0 - 7, y, "end", "borrowed from layer 0");
         const double step = room / static_cast<double>(std::max<size_t>(n, 1));
@@ -405,6 +449,7 @@ private:
     }
 
     const TopologyMap& map_;
+    std::vector<size_t> widths_;  // by slot
     std::vector<Group> groups_;
     std::string body_;
     double pitch_ = 0, width_ = 0;

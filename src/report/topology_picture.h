@@ -31,6 +31,9 @@ struct TopologyMap {
     std::vector<std::vector<TopologyCells>> rows;     // [position][slot]
     std::vector<std::vector<SlotFactors>> factors{};  // [position][slot]
     int64_t loops = 1;                                // Topology::loops
+    std::vector<AttentionSource> sources{};           // [position]: where its attention comes from
+    // True when the position has no such slot because its attention comes from another one.
+    bool replaced(size_t position, size_t slot) const;
 
     // True when the cell does not use weights of its own position and head.
     bool borrowed(size_t position, size_t slot, size_t cell) const;
@@ -40,14 +43,15 @@ struct TopologyMap {
 // first position that uses it. Every referenced tensor must exist (see validate()).
 TopologyMap topology_map(const Model& model);
 
-// "30 positions, no sharing" or "30 positions in 2 loops; attn.q, attn.o: each 27 of 270 heads borrowed (10.0
-// %); ffn.down: 10 of 30 in factors; ...".
+// "30 positions, no sharing" or "30 positions in 2 loops; 9 with attention probabilities of another; attn.q,
+// attn.o: each 27 of 270 heads borrowed (10.0 %); ffn.down: 10 of 30 in factors; ...".
 std::string topology_summary(const TopologyMap& map);
 
 // The picture as one SVG element: positions as rows, heads as cells, colour = the position the weights come
-// from; weights in factors are two bars, a LoRA is a dot in the cell; hovering gives details. Its colours
-// follow the CSS variables --ink, --muted and --own of the page, so it works inside any page and as a file of
-// its own. `label` is the accessible name.
+// from; weights in factors are two bars, a LoRA is a dot in the cell, a line stands for weights that another
+// position's attention replaces; hovering gives details. Its colours follow the CSS variables --ink, --muted
+// and --own of the page, so it works inside any page and as a file of its own. `label` is the accessible
+// name.
 std::string topology_svg(const TopologyMap& map, const std::string& label);
 std::string topology_svg(const Model& model);
 

@@ -157,8 +157,16 @@ TEST(Recipe, WrongRecipesSayWhatAndWhere) {
           {"direct_share", "'ratio'", "'1.5'", "[0, 1]", "line 3"});
     wrong("steps:\n  - method: direct_share\n    match: kq\n", ErrorCode::usage,
           {"'match'", "'kq'", "qk | q | k | v | qkv", "line 3"});
-    wrong("calibration: text.txt\nsteps:\n  - method: direct_share\n", ErrorCode::usage,
-          {"calibration", "line 1"});
+    wrong("calibration: text.txt\nsteps:\n  - method: refit\n", ErrorCode::input,
+          {"calibration", "mapping", "line 1"});
+    wrong("calibration:\n  tokens: 5\nsteps:\n  - method: refit\n", ErrorCode::input,
+          {"needs the key 'text'"});
+    wrong("calibration:\n  text: a.txt\n  token: 5\nsteps:\n  - method: refit\n", ErrorCode::usage,
+          {"unknown key 'token'", "tokens", "line 3"});
+    wrong("calibration:\n  text: a.txt\n  tokens: many\nsteps:\n  - method: refit\n", ErrorCode::usage,
+          {"number of tokens", "line 3"});
+    wrong("calibration:\n  text: a.txt\nsteps:\n  - method: direct_share\n", ErrorCode::usage,
+          {"no step of this recipe uses 'calibration'"});
 }
 
 TEST(Recipe, DeepNestingAndAliasesAreErrorsNotCrashes) {

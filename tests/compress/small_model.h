@@ -28,7 +28,7 @@ inline Model run_method(const std::string& method, const Model& model,
                         const std::vector<std::string>& settings, StepReport* report = nullptr) {
     StepReport own;
     const Recipe recipe = recipe_from_method(method, settings);
-    Step step{recipe.steps[0].options, report != nullptr ? *report : own};
+    Step step{recipe.steps[0].options, report != nullptr ? *report : own, nullptr, model};
     Model out = recipe.steps[0].method->apply(model, step);
     validate(out);
     return out;

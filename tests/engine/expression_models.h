@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -29,6 +30,13 @@ struct TuckerRanks {
 inline const std::vector<std::string> kExpressionFamilies = {"llama", "qwen2", "gpt2", "gptneox"};
 // GPT-2's and GPT-NeoX's key/value heads are as many as the query heads.
 inline bool has_groups(const std::string& family) { return family == "llama" || family == "qwen2"; }
+
+// The position's attention comes from another one: it has none of the slots that this replaces.
+inline void take_attention(Model& model, size_t p, const AttentionSource& source) {
+    model.topology.sources[p] = source;
+    std::erase_if(model.topology.positions[p],
+                  [&](const auto& entry) { return model.topology.is_replaced(p, entry.first); });
+}
 
 // Starts from a dense model of a family; every call puts an expression of new random tensors into slots.
 class ExpressionBuilder {
@@ -55,6 +63,11 @@ public:
 
     size_t n_positions() const { return model.topology.positions.size(); }
     Expression& at(size_t p, Slot slot) { return model.topology.positions[p].at(slot); }
+    // The tensor of a slot's own that the model started with, or got by compensate().
+    std::string own_tensor(size_t p, Slot slot) const {
+        return is_compensation(slot) ? fmt::format("blk.{}.{}", p, slot_name(slot))
+                                     : tensor_name(*model.family, slot, p);
+    }
 
     // The model without what nothing refers to any more.
     Model finish() {
@@ -197,6 +210,17 @@ public:
         }
     }
 
+    // ---- attention of other positions, after sizes and loops and before expressions ----
+
+    void share_probabilities(size_t p, size_t from) { take_attention(model, p, {from, std::nullopt}); }
+    void share_kv(size_t p, size_t from) { take_attention(model, p, {std::nullopt, from}); }
+    // W_c as one matrix.
+    void compensate(size_t p, Slot slot) {
+        const std::string name = own_tensor(p, slot);
+        store(name, slot, p);
+        model.topology.positions[p][slot] = Dense{name};
+    }
+
     // 0 to limit - 1.
     template <typename Number>
     int64_t random(Number limit) {
@@ -278,11 +302,12 @@ private:
 
     // One role for every slot; attn.o and ffn.down are transposed.
     void put(size_t p, Tucker e, const std::vector<Slot>& slots) {
-        e.role = 0;
+        e.role = -1;
         for (const Slot slot : slots) {
+            ++e.role;
+            if (!model.topology.has(p, slot)) continue;
             e.transposed = slot == Slot::attn_o || slot == Slot::ffn_down;
             at(p, slot) = e;
-            ++e.role;
         }
     }
 
@@ -351,7 +376,7 @@ inline void low_rank_everywhere(ExpressionBuilder& b, bool scaled, bool transpos
 inline void lora(ExpressionBuilder& b) {
     for (size_t p = 0; p < b.n_positions(); ++p) {
         for (const Slot slot : matrices(b, p)) {
-            Base base = Dense{tensor_name(*b.model.family, slot, p)};
+            Base base = Dense{b.own_tensor(p, slot)};
             if (p == 1) base = b.low_rank(p, slot, 9, true);
             if (p == 2 && consists_of_heads(slot)) base = b.heads(p, slot);
             b.at(p, slot) = b.plus(p, slot, std::move(base), 4, p == 3, p == 0 && b.chance());
@@ -364,6 +389,14 @@ inline void pruned(ExpressionBuilder& b) {
     b.prune_heads(2, 0);
     b.prune_ffn(0, b.model.config.n_ff / 3);
     b.prune_ffn(3, 0);
+}
+
+inline constexpr std::array kCompensation = {Slot::attn_comp, Slot::attn_comp_ffn, Slot::attn_comp_o,
+                                             Slot::attn_comp_v};
+
+// All later positions use the probabilities of the first one.
+inline void superblock(ExpressionBuilder& b) {
+    for (size_t p = 1; p < b.n_positions(); ++p) b.share_probabilities(p, 0);
 }
 
 inline const std::vector<std::pair<std::string, Build>>& cases() {
@@ -449,6 +482,115 @@ inline const std::vector<std::pair<std::string, Build>>& cases() {
              b.prefix(2);
              b.attention_tucker(0);
          }},
+        {"shared probabilities",
+         [](ExpressionBuilder& b) {
+             b.share_probabilities(1, 0);
+             b.share_probabilities(3, 2);
+         }},
+        {"one superblock", [](ExpressionBuilder& b) { superblock(b); }},
+        {"shared keys and values",
+         [](ExpressionBuilder& b) {
+             b.share_kv(1, 0);
+             b.share_kv(3, 2);
+         }},
+        {"keys and values of one position",
+         [](ExpressionBuilder& b) {
+             for (size_t p = 1; p < b.n_positions(); ++p) b.share_kv(p, 0);
+         }},
+        {"shared probabilities, keys and values of one position",
+         [](ExpressionBuilder& b) {
+             b.share_probabilities(1, 0);
+             b.share_kv(2, 0);
+             b.share_probabilities(3, 0);
+         }},
+        {"compensation",
+         [](ExpressionBuilder& b) {
+             superblock(b);
+             b.compensate(1, Slot::attn_comp);
+             b.compensate(2, Slot::attn_comp_ffn);
+             b.compensate(3, Slot::attn_comp_o);
+         }},
+        {"compensation in every place",
+         [](ExpressionBuilder& b) {
+             superblock(b);
+             for (const Slot slot : kCompensation) b.compensate(3, slot);
+             b.compensate(2, Slot::attn_comp_v);
+         }},
+        {"compensation beside own and borrowed keys",
+         [](ExpressionBuilder& b) {
+             b.share_kv(2, 0);
+             for (const Slot slot : {Slot::attn_comp, Slot::attn_comp_ffn, Slot::attn_comp_o}) {
+                 b.compensate(1, slot);
+                 b.compensate(2, slot);
+             }
+         }},
+        {"compensation in place of modules",
+         [](ExpressionBuilder& b) {
+             b.prune_heads(1, 0);
+             b.prune_ffn(1, 0);
+             b.prune_heads(2, 0);
+             b.prune_ffn(3, 0);
+             for (size_t p = 1; p < 4; ++p) {
+                 b.compensate(p, Slot::attn_comp);
+                 b.compensate(p, Slot::attn_comp_ffn);
+             }
+         }},
+        {"compensation of low rank",
+         [](ExpressionBuilder& b) {
+             superblock(b);
+             for (const Slot slot : kCompensation) {
+                 b.compensate(1, slot);
+                 b.at(1, slot) = b.low_rank(1, slot, 5);
+                 b.compensate(2, slot);
+                 b.at(2, slot) = b.plus(2, slot, Dense{b.own_tensor(2, slot)}, 3, true);
+             }
+         }},
+        {"superblock of shared heads",
+         [](ExpressionBuilder& b) {
+             superblock(b);
+             b.at(0, Slot::attn_q) = b.heads(0, Slot::attn_q);
+             for (size_t p = 1; p < b.n_positions(); ++p)
+                 for (const Slot slot : {Slot::attn_v, Slot::attn_o}) b.at(p, slot) = b.heads(p, slot);
+         }},
+        {"borrowed keys in factors",
+         [](ExpressionBuilder& b) {
+             b.share_kv(1, 0);
+             b.share_probabilities(3, 2);
+             b.attention_tucker(0);
+             b.attention_tucker(1, {9, 4, 2}, true);
+             b.attention_tucker(3);
+             b.at(2, Slot::attn_v) = b.low_rank(2, Slot::attn_v, 4, true);
+         }},
+        {"superblock with lora",
+         [](ExpressionBuilder& b) {
+             superblock(b);
+             b.compensate(1, Slot::attn_comp);
+             lora(b);
+         }},
+        {"superblock of a pruned position",
+         [](ExpressionBuilder& b) {
+             b.prune_heads(0, 0);
+             for (size_t p = 1; p < b.n_positions(); ++p) b.prune_heads(p, 1);
+             b.prune_ffn(2, 0);
+             b.share_probabilities(2, 1);
+             b.share_kv(3, 1);
+             b.compensate(2, Slot::attn_comp_v);
+             b.compensate(3, Slot::attn_comp_o);
+         }},
+        {"loops of superblocks",
+         [](ExpressionBuilder& b) {
+             b.loop(2);
+             b.share_probabilities(1, 0);
+             b.share_probabilities(3, 2);
+             b.compensate(1, Slot::attn_comp);
+             b.model.topology.positions[3] = b.model.topology.positions[1];
+         }},
+        {"loops of borrowed keys",
+         [](ExpressionBuilder& b) {
+             b.loop(2);
+             b.share_kv(1, 0);
+             b.share_kv(3, 2);
+         }},
     };
     return all;
 }
@@ -475,10 +617,10 @@ inline std::vector<ExpressionModel> expression_models(const ExpressionShape& sha
 namespace expressions {
 
 inline Base random_base(ExpressionBuilder& b, size_t p, Slot slot) {
-    const bool stored = b.model.tensors.contains(tensor_name(*b.model.family, slot, p));
+    const bool stored = b.model.tensors.contains(b.own_tensor(p, slot));
     switch (b.random(4)) {
         case 0:
-            if (stored) return Dense{tensor_name(*b.model.family, slot, p)};
+            if (stored) return Dense{b.own_tensor(p, slot)};
             break;
         case 1:
             if (stored && consists_of_heads(slot)) return b.heads(p, slot);
@@ -528,9 +670,42 @@ inline void randomise_slots(ExpressionBuilder& b, size_t p) {
 }  // namespace expressions
 
 struct RandomModelOptions {
-    bool sizes = true;    // pruned positions
-    bool prefix = false;  // without_sharing() refuses it
+    bool sizes = true;     // pruned positions
+    bool prefix = false;   // without_sharing() refuses it
+    bool sources = false;  // attention of other positions and W_c: refused there, too, and beside a prefix
 };
+
+namespace expressions {
+
+// Any positions from the nearest earlier one with as many heads and attention of its own; W_c anywhere.
+inline void random_sources(ExpressionBuilder& b) {
+    const auto& topology = b.model.topology;
+    const auto lender = [&](size_t p) -> std::optional<size_t> {
+        for (size_t from = p; from-- > 0;) {
+            if (b.model.config.n_head_kv_of(from) == b.model.config.n_head_kv_of(p) &&
+                topology.source(from).own())
+                return from;
+        }
+        return std::nullopt;
+    };
+    for (size_t p = 0; p < b.n_positions(); ++p) {
+        const bool attends = b.model.config.n_head_kv_of(p) > 0;
+        if (const auto from = lender(p); from && attends && b.random(3) > 0) {
+            if (b.chance())
+                b.share_probabilities(p, *from);
+            else
+                b.share_kv(p, *from);
+        }
+        for (const Slot slot : kCompensation) {
+            const bool fits = slot == Slot::attn_comp_v   ? topology.source(p).probabilities.has_value()
+                              : slot == Slot::attn_comp_o ? attends
+                                                          : true;
+            if (fits && b.random(4) == 0) b.compensate(p, slot);
+        }
+    }
+}
+
+}  // namespace expressions
 
 // The same model for the same seed.
 inline Model random_expression_model(uint32_t seed, const RandomModelOptions& options = {},
@@ -543,8 +718,10 @@ inline Model random_expression_model(uint32_t seed, const RandomModelOptions& op
         }
     }
     if (options.prefix && b.chance()) b.prefix(1 + b.random(4));
+    if (options.sources && b.model.config.n_prefix == 0) expressions::random_sources(b);
     for (size_t p = 0; p < b.n_positions(); ++p) expressions::randomise_slots(b, p);
-    const bool alike = b.model.config.heads_kv.empty() && b.model.config.ffs.empty();
+    const bool alike =
+        b.model.config.heads_kv.empty() && b.model.config.ffs.empty() && b.model.topology.sources.empty();
     if (alike && b.random(3) == 0) {
         b.loop(2);
         for (const Slot slot : expressions::matrices(b, 3)) {

@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
 #include <numbers>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "model/model.h"
+#include "model/tap.h"
 
 namespace refold::reference {
 
@@ -19,12 +23,20 @@ struct Input {
     std::vector<int32_t> tokens;
     std::vector<int32_t> token_types;  // empty: all 0
     std::vector<int32_t> mask;         // 0 hides the token from all tokens; empty: none hidden
+    // Whether an evicted key is hidden from a query head at a position; null: none.
+    std::function<bool(size_t position, int64_t head, size_t query, size_t key)> evicted = nullptr;
 };
 
+// By position and place; rows are tokens, and of probabilities those of one head after the other.
+using Taps = std::map<std::pair<size_t, Tap>, Matrix>;
+
 struct Output {
-    Matrix hidden;  // after the final norm
-    Matrix logits;  // empty without an output matrix
-    Vector pooled;  // empty without a pooler
+    Matrix residual;  // after the last position
+    Matrix hidden;    // after the final norm
+    Matrix logits;    // empty without an output matrix
+    Vector pooled;    // empty without a pooler
+    Taps taps;
+    std::map<size_t, std::vector<Matrix>> probabilities = {};  // [heads][tokens][keys], where computed
 };
 
 inline double activate(Activation activation, double x) {
@@ -140,16 +152,22 @@ public:
           input_(input),
           positions_(positions_of(config_, input.tokens)) {}
 
-    Output run() const {
+    Output run() {
         Matrix x = embeddings();
         for (size_t p = 0; p < model_.topology.positions.size(); ++p) x = layer(p, x);
+        const Matrix residual = x;
         x = norm(kModelPosition, Slot::output_norm, x);
         const Slots& globals = model_.topology.globals;
-        Output out{x, {}, {}};
-        if (globals.contains(Slot::output)) out.logits = logits(x);
+        Output out{residual, x, {}, {}, {}};
+        if (globals.contains(Slot::output)) {
+            out.logits = logits(x);
+            note(kModelPosition, Tap::logits, out.logits);
+        }
         if (globals.contains(Slot::pooler))
             out.pooled =
                 activated(Activation::tanh, linear(kModelPosition, Slot::pooler, {x.front()})).front();
+        out.taps = std::move(taps_);
+        out.probabilities = std::move(probabilities_);
         return out;
     }
 
@@ -228,23 +246,38 @@ private:
         return norm(kModelPosition, Slot::embd_norm, x);
     }
 
+    const Matrix& note(size_t p, Tap tap, const Matrix& x) { return taps_[{p, tap}] = x; }
+
+    // W_c of one place times x, added where the position has it.
+    Matrix compensated(size_t p, Slot slot, Matrix to, const Matrix& x) const {
+        return has(p, slot) ? sum(std::move(to), linear(p, slot, x)) : to;
+    }
+
     // A module that the position lacks adds nothing.
-    Matrix layer(size_t p, const Matrix& x) const {
+    Matrix layer(size_t p, const Matrix& x) {
         const bool attends = config_.n_head_kv_of(p) > 0, feeds = config_.n_ff_of(p) > 0;
-        const Matrix normed = norm(p, Slot::attn_norm, x);
+        note(p, Tap::layer_input, x);
+        const Matrix normed = note(p, Tap::attn_input, norm(p, Slot::attn_norm, x));
         Matrix between = x;
-        if (attends) between = sum(between, norm(p, Slot::attn_post_norm, attention(p, normed)));
+        if (attends) {
+            const Matrix attended = norm(p, Slot::attn_post_norm, attention(p, normed));
+            between = sum(between, note(p, Tap::attn_output, attended));
+        }
+        between = compensated(p, Slot::attn_comp, between, normed);
         if (config_.parallel_residual) {
             // One norm may serve both modules.
             const Matrix input = has(p, Slot::ffn_norm) ? norm(p, Slot::ffn_norm, x) : normed;
-            return feeds ? sum(between, feed_forward(p, input)) : between;
+            if (feeds) between = sum(between, feed_forward(p, input));
+            return compensated(p, Slot::attn_comp_ffn, between, normed);
         }
-        between = norm(p, Slot::attn_output_norm, between);
+        between = note(p, Tap::residual, norm(p, Slot::attn_output_norm, between));
         if (feeds) between = sum(between, feed_forward(p, norm(p, Slot::ffn_norm, between)));
+        between = compensated(p, Slot::attn_comp_ffn, between, normed);
         return norm(p, Slot::ffn_output_norm, between);
     }
 
-    Matrix feed_forward(size_t p, const Matrix& x) const {
+    Matrix feed_forward(size_t p, const Matrix& x) {
+        note(p, Tap::ffn_input, x);
         Matrix inner = linear(p, Slot::ffn_up, x);
         if (has(p, Slot::ffn_gate)) {
             const Matrix gate = activated(config_.activation, linear(p, Slot::ffn_gate, x));
@@ -254,7 +287,9 @@ private:
         } else {
             inner = activated(config_.activation, inner);
         }
-        return norm(p, Slot::ffn_post_norm, linear(p, Slot::ffn_down, inner));
+        note(p, Tap::ffn_inner, inner);
+        const Matrix projected = note(p, Tap::ffn_projected, linear(p, Slot::ffn_down, inner));
+        return note(p, Tap::ffn_output, norm(p, Slot::ffn_post_norm, projected));
     }
 
     void rotate_heads(size_t p, Matrix& x) const {
@@ -286,33 +321,67 @@ private:
         return rows;
     }
 
-    Matrix attention(size_t p, const Matrix& x) const {
-        Matrix q = norm(p, Slot::attn_q_norm, linear(p, Slot::attn_q, x));
-        Matrix k = norm(p, Slot::attn_k_norm, linear(p, Slot::attn_k, x));
-        rotate_heads(p, q);
-        rotate_heads(p, k);
-        k = behind_prefix(p, Slot::attn_prefix_k, k);
-        const Matrix v = behind_prefix(p, Slot::attn_prefix_v, linear(p, Slot::attn_v, x));
-        const int64_t heads = config_.n_head / config_.n_head_kv * config_.n_head_kv_of(p);
-        Matrix out(x.size());
-        for (size_t i = 0; i < x.size(); ++i) {
-            for (int64_t h = 0; h < heads; ++h) {
-                const Vector head = attend(p, i, h, q, k, v);
-                out[i].insert(out[i].end(), head.begin(), head.end());
-            }
-        }
-        return linear(p, Slot::attn_o, out);
+    Matrix attention(size_t p, const Matrix& x) {
+        const Matrix inner = compensated(p, Slot::attn_comp_o, attended_values(p, x), x);
+        note(p, Tap::attn_inner, inner);
+        return note(p, Tap::attn_projected, linear(p, Slot::attn_o, inner));
     }
 
-    // One head of one query: the weighted sum of the values it sees; 0 when it sees none.
-    Vector attend(size_t p, size_t i, int64_t h, const Matrix& q, const Matrix& k, const Matrix& v) const {
+    // Heads beside each other, before attn.o.
+    Matrix attended_values(size_t p, const Matrix& x) {
+        const auto entry = model_.topology.sources.find(p);
+        const AttentionSource source =
+            entry == model_.topology.sources.end() ? AttentionSource{} : entry->second;
+        if (source.probabilities) {
+            // Equation 3 of UniAttn: the source's probabilities, own values.
+            const Matrix v = note(p, Tap::v, linear(p, Slot::attn_v, x));
+            return compensated(p, Slot::attn_comp_v, weighted(p, probabilities_.at(*source.probabilities), v),
+                               v);
+        }
+        const size_t lender = source.kv.value_or(p);
+        Matrix q = norm(p, Slot::attn_q_norm, linear(p, Slot::attn_q, x));
+        rotate_heads(lender, q);
+        note(p, Tap::q, q);
+        if (lender == p) {
+            Matrix k = norm(p, Slot::attn_k_norm, linear(p, Slot::attn_k, x));
+            rotate_heads(p, k);
+            const Matrix v = linear(p, Slot::attn_v, x);
+            note(p, Tap::k, k);
+            note(p, Tap::v, v);
+            keys_[p] = behind_prefix(p, Slot::attn_prefix_k, k);
+            values_[p] = behind_prefix(p, Slot::attn_prefix_v, v);
+        }
+        const PerHead& p_own = probabilities_[p] = probabilities(p, q, keys_.at(lender));
+        if (lender == p) {
+            Matrix rows;
+            for (const Matrix& head : p_own) rows.insert(rows.end(), head.begin(), head.end());
+            note(p, Tap::probabilities, rows);
+        }
+        return weighted(p, p_own, values_.at(lender));
+    }
+
+    using PerHead = std::vector<Matrix>;  // [heads][tokens][keys]
+
+    int64_t queries_per_key() const { return config_.n_head / config_.n_head_kv; }
+
+    PerHead probabilities(size_t p, const Matrix& q, const Matrix& k) const {
+        PerHead out;
+        for (int64_t h = 0; h < queries_per_key() * config_.n_head_kv_of(p); ++h) {
+            Matrix& head = out.emplace_back();
+            for (size_t i = 0; i < q.size(); ++i) head.push_back(probabilities(p, i, h, q, k));
+        }
+        return out;
+    }
+
+    // One head of one query; 0 for keys that it does not see.
+    Vector probabilities(size_t p, size_t i, int64_t h, const Matrix& q, const Matrix& k) const {
         const auto d = static_cast<size_t>(config_.head_dim);
         const size_t at = static_cast<size_t>(h) * d;
-        const size_t kv_at = static_cast<size_t>(h / (config_.n_head / config_.n_head_kv)) * d;
-        Vector scores(k.size(), -INFINITY);
+        const size_t kv_at = static_cast<size_t>(h / queries_per_key()) * d;
+        Vector out(k.size(), -INFINITY);
         double largest = -INFINITY, total = 0;
         for (size_t j = 0; j < k.size(); ++j) {
-            if (!sees(p, i, j)) continue;
+            if (!sees(p, i, j) || (input_.evicted && input_.evicted(p, h, i, j))) continue;
             double score = 0;
             for (size_t c = 0; c < d; ++c) score += q[i][at + c] * k[j][kv_at + c];
             score =
@@ -321,14 +390,28 @@ private:
                         config_.attention_softcap);
             if (config_.max_alibi_bias > 0)
                 score -= alibi_slope(config_, h) * std::abs(static_cast<double>(i) - static_cast<double>(j));
-            scores[j] = score;
+            out[j] = score;
             largest = std::max(largest, score);
         }
-        Vector out(d);
-        if (largest == -INFINITY) return out;
-        for (const double score : scores) total += std::exp(score - largest);
-        for (size_t j = 0; j < k.size(); ++j) {
-            for (size_t c = 0; c < d; ++c) out[c] += std::exp(scores[j] - largest) / total * v[j][kv_at + c];
+        if (largest == -INFINITY) return Vector(k.size());
+        for (double& score : out) total += score = std::exp(score - largest);
+        for (double& score : out) score /= total;
+        return out;
+    }
+
+    // For every token and head the sum of the values times their probabilities.
+    Matrix weighted(size_t p, const PerHead& probabilities, const Matrix& v) const {
+        const auto d = static_cast<size_t>(config_.head_dim);
+        const size_t heads = static_cast<size_t>(queries_per_key() * config_.n_head_kv_of(p));
+        Matrix out(probabilities.front().size(), Vector(heads * d));
+        for (size_t h = 0; h < heads; ++h) {
+            const size_t kv_at = h / static_cast<size_t>(queries_per_key()) * d;
+            for (size_t i = 0; i < out.size(); ++i) {
+                for (size_t j = 0; j < v.size(); ++j) {
+                    for (size_t c = 0; c < d; ++c)
+                        out[i][h * d + c] += probabilities[h][i][j] * v[j][kv_at + c];
+                }
+            }
         }
         return out;
     }
@@ -353,6 +436,10 @@ private:
     const ModelConfig& config_;
     const Input& input_;
     std::vector<int32_t> positions_;
+    Taps taps_;
+    // By position, the prefix included: what other positions may use.
+    std::map<size_t, PerHead> probabilities_;
+    std::map<size_t, Matrix> keys_, values_;
 };
 
 inline Output run(const Model& model, const Input& input) { return Reference(model, input).run(); }

@@ -14,7 +14,7 @@ namespace {
 
 const std::string kFixtures = REFOLD_FIXTURES;
 
-constexpr EngineOptions torch_options(int64_t chunk = 512) {
+EngineOptions torch_options(int64_t chunk = 512) {
     return {.kind = EngineKind::torch, .threads = 1, .chunk = chunk};
 }
 

@@ -240,6 +240,48 @@ TEST(TopologyPicture, PrunedPositionsHaveFewerCells) {
     EXPECT_EQ(topology_summary(map), "4 positions, no sharing");
 }
 
+TEST(TopologyPicture, ShowsWhereAttentionComesFrom) {
+    ExpressionBuilder b("llama");
+    b.share_probabilities(1, 0);
+    b.compensate(1, Slot::attn_comp);
+    b.share_kv(3, 2);
+    b.compensate(3, Slot::attn_comp);
+    b.at(3, Slot::attn_comp) = b.low_rank(3, Slot::attn_comp, 5);
+    const TopologyMap map = topology_map(b.finish());
+    EXPECT_EQ(topology_summary(map),
+              "4 positions; 1 with attention probabilities of another; 1 with keys and values of another; "
+              "attn.comp: 1 of 2 in factors");
+    const size_t q = slot_index(map, Slot::attn_q), v = slot_index(map, Slot::attn_v),
+                 comp = slot_index(map, Slot::attn_comp);
+    EXPECT_TRUE(map.replaced(1, q));
+    EXPECT_FALSE(map.replaced(1, v));
+    EXPECT_FALSE(map.replaced(0, q));
+    EXPECT_TRUE(map.replaced(3, v));
+    EXPECT_FALSE(map.replaced(3, q));
+    EXPECT_EQ(map.rows[1][comp].size(), 1U);
+    EXPECT_FALSE(map.borrowed(1, comp, 0));
+    EXPECT_TRUE(map.rows[0][comp].empty());
+    const std::string svg = topology_svg(map, "x");
+    EXPECT_EQ(markup_error(svg), "");
+    for (const char* part : {"layer 1, attn.q: none, attention probabilities of layer 0 instead",
+                             "layer 1, attn.k: none, attention probabilities of layer 0 instead",
+                             "layer 3, attn.v: none, keys and values of layer 2 instead",
+                             "layer 1, attn.comp: own weights, used here only",
+                             "layer 3, attn.comp: own weights, used here only, low rank 5", ">Wc<",
+                             "attention of another layer"}) {
+        EXPECT_NE(svg.find(part), std::string::npos) << part;
+    }
+    EXPECT_EQ(svg.find("layer 1, attn.v: none"), std::string::npos);
+    EXPECT_EQ(svg.find("layer 3, attn.q: none"), std::string::npos);
+    // Nothing of it in a model without.
+    EXPECT_EQ(topology_svg(ExpressionBuilder("llama").finish()).find("attention of another layer"),
+              std::string::npos);
+    ExpressionBuilder alone("llama");
+    alone.share_probabilities(1, 0);
+    EXPECT_EQ(topology_summary(topology_map(alone.finish())),
+              "4 positions; 1 with attention probabilities of another");
+}
+
 TEST(TopologyPicture, LoopsAreCounted) {
     ExpressionBuilder b("llama");
     b.loop(2);

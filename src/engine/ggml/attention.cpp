@@ -1,243 +1,93 @@
 #include "engine/ggml/attention.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "engine/ggml/attention.cpp"
-// clang-format off
-#include <hwy/foreach_target.h>  // must come before highway.h
-#include <hwy/highway.h>
-#include <hwy/contrib/math/math-inl.h>
-// clang-format on
-
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <thread>
 
-#ifndef REFOLD_ATTENTION_ROWS
-#define REFOLD_ATTENTION_ROWS
 namespace refold {
+namespace {
 
-// Rows [0, count) of keys or values of one head, `stride` bytes apart, and `heads` vectors of head_dim
-// floats.
-struct CachedRows {
-    const void* data;
-    size_t stride;
-    int64_t count, head_dim;
-};
-
-// What turns products into scores for one group of query heads.
-struct ScoreRules {
-    float scale, softcap;
-    const float* slopes;  // ALiBi, one per query head; null without
-    int64_t distance;     // of the query to the first row
-};
-
-}  // namespace refold
-#endif
-
-HWY_BEFORE_NAMESPACE();
-namespace refold::HWY_NAMESPACE {
-
-namespace hn = hwy::HWY_NAMESPACE;
-using D = hn::ScalableTag<float>;
-
-static HWY_INLINE hn::Vec<D> LoadFloats(D d, const float* from) { return hn::LoadU(d, from); }
-static HWY_INLINE hn::Vec<D> LoadFloats(D d, const hwy::float16_t* from) {
-    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), from));
-}
-static float Scalar(const float* from) { return *from; }
-static float Scalar(const hwy::float16_t* from) { return ggml_fp16_to_fp32(from->bits); }
-
-template <typename T>
-static const T* Row(const CachedRows& rows, int64_t i) {
-    return reinterpret_cast<const T*>(static_cast<const char*>(rows.data) +
-                                      static_cast<size_t>(i) * rows.stride);
-}
-
-// scores[h][i] = scale * <query h, key i> for N query heads that share the keys.
-template <int N, typename T>
-static void Scores(const CachedRows& keys, const float* queries, float scale, float* scores,
-                   int64_t scores_stride) {
-    const D d;
-    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-    const int64_t whole = keys.head_dim / lanes * lanes;
-    for (int64_t i = 0; i < keys.count; ++i) {
-        const T* key = Row<T>(keys, i);
-        hn::Vec<D> sums[N];
-        for (int h = 0; h < N; ++h) sums[h] = hn::Zero(d);
-        for (int64_t c = 0; c < whole; c += lanes) {
-            const auto k = LoadFloats(d, key + c);
-            for (int h = 0; h < N; ++h)
-                sums[h] = hn::MulAdd(k, hn::LoadU(d, queries + h * keys.head_dim + c), sums[h]);
-        }
-        for (int h = 0; h < N; ++h) {
-            float sum = hn::GetLane(hn::SumOfLanes(d, sums[h]));
-            for (int64_t c = whole; c < keys.head_dim; ++c)
-                sum += Scalar(key + c) * queries[h * keys.head_dim + c];
-            scores[h * scores_stride + i] = sum * scale;
-        }
-    }
-}
-
-// out[h] = sum over i of weights[h][i] * value i, for V vectors of columns from `first` on: the sums stay in
-// registers.
-template <int N, int V, typename T>
-static void WeightedColumns(const CachedRows& values, int64_t first, const float* weights,
-                            int64_t weights_stride, float* out, int64_t out_stride) {
-    const D d;
-    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-    hn::Vec<D> sums[N][V];
-    for (auto& row : sums) {
-        for (auto& sum : row) sum = hn::Zero(d);
-    }
-    for (int64_t i = 0; i < values.count; ++i) {
-        const T* value = Row<T>(values, i) + first;
-        hn::Vec<D> v[V];
-        for (int64_t k = 0; k < V; ++k) v[k] = LoadFloats(d, value + k * lanes);
-        for (int h = 0; h < N; ++h) {
-            const auto weight = hn::Set(d, weights[h * weights_stride + i]);
-            for (int k = 0; k < V; ++k) sums[h][k] = hn::MulAdd(weight, v[k], sums[h][k]);
-        }
-    }
-    for (int h = 0; h < N; ++h) {
-        for (int64_t k = 0; k < V; ++k) hn::StoreU(sums[h][k], d, out + h * out_stride + first + k * lanes);
-    }
-}
-
-template <int N, typename T>
-static void WeightedSum(const CachedRows& values, const float* weights, int64_t weights_stride, float* out,
-                        int64_t out_stride) {
-    const auto lanes = static_cast<int64_t>(hn::Lanes(D()));
-    int64_t c = 0;
-    for (; c + 4 * lanes <= values.head_dim; c += 4 * lanes)
-        WeightedColumns<N, 4, T>(values, c, weights, weights_stride, out, out_stride);
-    for (; c + lanes <= values.head_dim; c += lanes)
-        WeightedColumns<N, 1, T>(values, c, weights, weights_stride, out, out_stride);
-    for (; c < values.head_dim; ++c) {
-        for (int h = 0; h < N; ++h) {
-            float sum = 0;
-            for (int64_t i = 0; i < values.count; ++i)
-                sum += weights[h * weights_stride + i] * Scalar(Row<T>(values, i) + c);
-            out[h * out_stride + c] = sum;
-        }
-    }
-}
-
-// x[i] = exp(x[i] - maximum); returns their sum.
-static float ExpInPlace(float* x, int64_t count, float maximum) {
-    const D d;
-    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-    const auto shift = hn::Set(d, maximum);
-    auto sums = hn::Zero(d);
-    int64_t i = 0;
-    for (; i + lanes <= count; i += lanes) {
-        const auto e = hn::Exp(d, hn::Sub(hn::LoadU(d, x + i), shift));
-        hn::StoreU(e, d, x + i);
-        sums = hn::Add(sums, e);
-    }
-    float sum = hn::GetLane(hn::SumOfLanes(d, sums));
-    for (; i < count; ++i) sum += x[i] = std::exp(x[i] - maximum);
-    return sum;
-}
-
-static void CapScores(float* x, int64_t count, float cap) {
-    const D d;
-    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-    const auto in = hn::Set(d, 1.0F / cap), out = hn::Set(d, cap);
-    int64_t i = 0;
-    for (; i + lanes <= count; i += lanes)
-        hn::StoreU(hn::Mul(out, hn::Tanh(d, hn::Mul(in, hn::LoadU(d, x + i)))), d, x + i);
-    for (; i < count; ++i) x[i] = cap * std::tanh(x[i] / cap);
-}
-
-// Unnormalised attention of N query heads; `out` per head: maximum, sum of weights, weighted values.
-template <int N, typename T>
-static void AttendHeads(const CachedRows& keys, const CachedRows& values, const float* queries,
-                        const ScoreRules& rules, float* scores, float* out) {
-    const int64_t stride = 2 + keys.head_dim;
-    Scores<N, T>(keys, queries, rules.scale, scores, keys.count);
-    for (int h = 0; h < N; ++h) {
-        float* row = scores + h * keys.count;
-        if (rules.softcap > 0) CapScores(row, keys.count, rules.softcap);
-        if (rules.slopes != nullptr) {
-            for (int64_t i = 0; i < keys.count; ++i)
-                row[i] -= rules.slopes[h] * static_cast<float>(rules.distance - i);
-        }
-        out[h * stride] = *std::max_element(row, row + keys.count);
-        out[h * stride + 1] = ExpInPlace(row, keys.count, out[h * stride]);
-    }
-    WeightedSum<N, T>(values, scores, keys.count, out + 2, stride);
-}
-
-template <typename T>
-static void AttendGroup(const CachedRows& keys, const CachedRows& values, const float* queries, int64_t heads,
-                        ScoreRules rules, float* scores, float* out) {
-    const int64_t stride = 2 + keys.head_dim;
-    // As many heads together as keep their sums in registers.
-    for (; heads >= 3; heads -= 3, queries += 3 * keys.head_dim, out += 3 * stride) {
-        AttendHeads<3, T>(keys, values, queries, rules, scores, out);
-        if (rules.slopes != nullptr) rules.slopes += 3;
-    }
-    if (heads == 2) AttendHeads<2, T>(keys, values, queries, rules, scores, out);
-    if (heads == 1) AttendHeads<1, T>(keys, values, queries, rules, scores, out);
-}
-
-static void AttendF16(const CachedRows& k, const CachedRows& v, const float* q, int64_t heads,
-                      const ScoreRules& rules, float* scores, float* out) {
-    AttendGroup<hwy::float16_t>(k, v, q, heads, rules, scores, out);
-}
-static void AttendF32(const CachedRows& k, const CachedRows& v, const float* q, int64_t heads,
-                      const ScoreRules& rules, float* scores, float* out) {
-    AttendGroup<float>(k, v, q, heads, rules, scores, out);
-}
-
-}  // namespace refold::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
-namespace refold {
-
-HWY_EXPORT(AttendF16);
-HWY_EXPORT(AttendF32);
+using attention::kTogether;
+using attention::RowRange;
 
 // Fewer cached rows than this are not worth splitting between threads.
 constexpr int64_t kMinChunk = 32;
 
-// As ggml's soft_max_ext and flash_attn_ext derive them.
-static std::vector<float> alibi_slopes(int64_t n_head, float max_bias) {
+// As ggml's soft_max_ext and flash_attn_ext derive them, times log2(e).
+std::vector<float> alibi_slopes(int64_t n_head, float max_bias) {
     std::vector<float> slopes;
     if (max_bias <= 0) return slopes;
     const auto whole = int64_t{1} << static_cast<int>(std::floor(std::log2(static_cast<double>(n_head))));
     const double first = std::pow(2.0, -static_cast<double>(max_bias) / static_cast<double>(whole)),
                  second = std::sqrt(first);
-    for (int64_t h = 0; h < n_head; ++h)
-        slopes.push_back(
-            static_cast<float>(h < whole ? std::pow(first, h + 1) : std::pow(second, 2 * (h - whole) + 1)));
+    for (int64_t h = 0; h < n_head; ++h) {
+        const double slope = h < whole ? std::pow(first, h + 1) : std::pow(second, 2 * (h - whole) + 1);
+        slopes.push_back(static_cast<float>(slope) * attention::kLog2E);
+    }
     return slopes;
 }
 
-DecodeAttention::DecodeAttention(int64_t n_head, int64_t head_dim, AttentionRules rules, int64_t max_cached,
-                                 int threads)
+// Numbers before the weighted values of a partial result: the largest score and the sum of the weights.
+constexpr int64_t kSums = 2;
+// Cached rows whose column sums one thread takes at a time.
+constexpr int64_t kColumnRows = 2048;
+
+}  // namespace
+
+Attention::Attention(int64_t n_head, int64_t head_dim, AttentionRules rules, int64_t cached, int threads)
     : head_dim_(head_dim),
       rules_(rules),
       slopes_(alibi_slopes(n_head, rules.max_alibi)),
-      partial_(static_cast<size_t>(threads * kMaxTokens * n_head * (2 + head_dim))),
-      scores_(static_cast<size_t>(threads), std::vector<float>(static_cast<size_t>(3 * max_cached))) {}
+      partial_(static_cast<size_t>(threads * kFewTokens * n_head * (2 + head_dim))),
+      weights_(static_cast<size_t>(threads),
+               std::vector<float>(static_cast<size_t>(kTogether * attention::whole_vectors(cached)))),
+      prefill_(threads) {}
 
-ggml_tensor* DecodeAttention::node(ggml_context* context, ggml_tensor* queries, ggml_tensor* cache,
-                                   ggml_tensor* positions, float scale, int64_t window) {
-    Node& node = nodes_.try_emplace({scale, window}, Node{this, scale, window}).first->second;
-    ggml_tensor* arguments[] = {queries, cache, positions};
-    return ggml_custom_4d(context, GGML_TYPE_F32, queries->ne[0], queries->ne[1], 1, 1, arguments, 3, compute,
-                          GGML_N_TASKS_MAX, &node);
+Attention::Node* Attention::node_of(float scale, int64_t window) {
+    return &nodes_.try_emplace({scale, window}, Node{this, scale, window}).first->second;
 }
 
-void DecodeAttention::compute(ggml_tensor* dst, int thread, int threads, void* node) {
-    const auto* n = static_cast<const Node*>(node);
-    n->attention->attend(dst, *n, thread, threads);
+ggml_tensor* Attention::node(ggml_context* context, ggml_tensor* queries, ggml_tensor* keys,
+                             ggml_tensor* values, ggml_tensor* positions, float scale, int64_t window) {
+    ggml_tensor* arguments[] = {queries, keys, values, positions};
+    return ggml_custom_4d(context, GGML_TYPE_F32, queries->ne[0], queries->ne[1], 1, 1, arguments, 4,
+                          compute<&Attention::compute_attention>, GGML_N_TASKS_MAX, node_of(scale, window));
 }
 
-void DecodeAttention::wait(int threads) {
+ggml_tensor* Attention::node(ggml_context* context, ggml_tensor* queries, ggml_tensor* cache,
+                             ggml_tensor* positions, float scale, int64_t window) {
+    const int64_t heads = cache->ne[2] / 2;
+    const auto half = [&](int64_t first) {
+        return ggml_view_3d(context, cache, cache->ne[0], cache->ne[1], heads, cache->nb[1], cache->nb[2],
+                            static_cast<size_t>(first) * cache->nb[2]);
+    };
+    return node(context, queries, half(0), half(heads), positions, scale, window);
+}
+
+ggml_tensor* Attention::probabilities(ggml_context* context, ggml_tensor* queries, ggml_tensor* keys,
+                                      ggml_tensor* positions, float scale, int64_t window, ggml_type type) {
+    ggml_tensor* arguments[] = {queries, keys, positions};
+    return ggml_custom_4d(context, type, keys->ne[1], queries->ne[1], queries->ne[0] / head_dim_, 1,
+                          arguments, 3, compute<&Attention::compute_probabilities>, GGML_N_TASKS_MAX,
+                          node_of(scale, window));
+}
+
+ggml_tensor* Attention::apply(ggml_context* context, ggml_tensor* probabilities, ggml_tensor* values,
+                              ggml_tensor* positions, int64_t window) {
+    ggml_tensor* arguments[] = {probabilities, values, positions};
+    return ggml_custom_4d(context, GGML_TYPE_F32, probabilities->ne[2] * head_dim_, probabilities->ne[1], 1,
+                          1, arguments, 3, compute<&Attention::compute_applied>, GGML_N_TASKS_MAX,
+                          node_of(0.0F, window));
+}
+
+ggml_tensor* Attention::column_sums(ggml_context* context, ggml_tensor* probabilities, ggml_tensor* positions,
+                                    int64_t window, int64_t kv_heads) {
+    ggml_tensor* arguments[] = {probabilities, positions};
+    return ggml_custom_4d(context, GGML_TYPE_F32, probabilities->ne[0], kv_heads, 1, 1, arguments, 2,
+                          compute<&Attention::compute_column_sums>, GGML_N_TASKS_MAX, node_of(0.0F, window));
+}
+
+void Attention::wait(int threads) {
     const int generation = generation_.load(std::memory_order_acquire);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads) {
         arrived_.store(0, std::memory_order_relaxed);
@@ -250,70 +100,189 @@ void DecodeAttention::wait(int threads) {
     }
 }
 
-void DecodeAttention::attend(ggml_tensor* dst, const Node& node, int thread, int threads) {
-    const int64_t window = node.window;
-    const ggml_tensor* queries = dst->src[0];
-    const ggml_tensor* cache = dst->src[1];
-    const auto* positions = static_cast<const int32_t*>(dst->src[2]->data);
-    const int64_t n_head = dst->ne[0] / head_dim_, n_head_kv = cache->ne[2] / 2;
-    const int64_t tokens = dst->ne[1], group = n_head / n_head_kv, stride = 2 + head_dim_;
-    const bool half = cache->type == GGML_TYPE_F16;
-    // Whole heads per thread where they divide evenly, else every head's rows are cut into one chunk per
-    // thread.
-    const int64_t seen = window > 0 ? std::min<int64_t>(window, positions[0]) : positions[0];
-    const bool split = (tokens * n_head_kv) % threads != 0 && seen >= kMinChunk * threads;
-    const int64_t chunks = split ? threads : 1;
-    const int64_t units = tokens * n_head_kv * chunks;
-    for (int64_t unit = thread; unit < units; unit += threads) {
-        const int64_t chunk = unit % chunks, head = unit / chunks % n_head_kv,
-                      token = unit / chunks / n_head_kv;
-        const int64_t end = positions[token] + 1, begin = window > 0 ? std::max<int64_t>(0, end - window) : 0;
-        const int64_t first = begin + (end - begin) * chunk / chunks,
-                      last = begin + (end - begin) * (chunk + 1) / chunks;
-        const auto rows = [&](int64_t cached_head) {
-            const auto offset =
-                static_cast<size_t>(first) * cache->nb[1] + static_cast<size_t>(cached_head) * cache->nb[2];
-            return CachedRows{static_cast<const char*>(cache->data) + offset, cache->nb[1], last - first,
-                              head_dim_};
-        };
-        const auto* q = reinterpret_cast<const float*>(static_cast<const char*>(queries->data) +
-                                                       static_cast<size_t>(token) * queries->nb[1]);
-        float* out = partial_.data() + ((chunk * tokens + token) * n_head + head * group) * stride;
-        float* scores = scores_[static_cast<size_t>(thread)].data();
-        const CachedRows keys = rows(head), values = rows(n_head_kv + head);
-        const ScoreRules rules{node.scale, rules_.softcap,
-                               slopes_.empty() ? nullptr : slopes_.data() + head * group,
-                               positions[token] - first};
-        if (half) {
-            HWY_DYNAMIC_DISPATCH(AttendF16)
-            (keys, values, q + head * group * head_dim_, group, rules, scores, out);
-        } else {
-            HWY_DYNAMIC_DISPATCH(AttendF32)
-            (keys, values, q + head * group * head_dim_, group, rules, scores, out);
-        }
-    }
-    wait(threads);
-    merge(dst, n_head, chunks, thread, threads);
+// One token and up to kTogether query heads that share a key/value head, over one chunk of the rows seen.
+struct Attention::Piece {
+    int64_t token, kv_head, head, heads;
+    int64_t chunk, chunks;
+    RowRange rows;
+    float* weights;  // [heads][stride]
+    int64_t stride;
+};
+
+namespace {
+
+// Whole heads per thread where they divide evenly, else every head's rows are cut into one chunk per thread.
+int64_t chunks_of(const AttentionStep& step, int threads) {
+    const RowRange seen = step.visible(0);
+    const bool even = step.tokens * step.kv_heads % threads == 0;
+    return !even && seen.end - seen.begin > kMinChunk * threads ? threads : 1;
 }
 
-void DecodeAttention::merge(ggml_tensor* dst, int64_t n_head, int64_t chunks, int thread, int threads) const {
-    const int64_t rows = dst->ne[1] * n_head, stride = 2 + head_dim_;
+}  // namespace
+
+template <class Do>
+void Attention::for_pieces(const AttentionStep& step, int thread, int threads, Do piece) {
+    const int64_t chunks = chunks_of(step, threads), units = step.tokens * step.kv_heads * chunks;
+    for (int64_t unit = thread; unit < units; unit += threads) {
+        Piece p{};
+        p.chunk = unit % chunks;
+        p.chunks = chunks;
+        p.kv_head = unit / chunks % step.kv_heads;
+        p.token = unit / chunks / step.kv_heads;
+        const RowRange seen = step.visible(p.token);
+        const int64_t count = seen.end - seen.begin;
+        p.rows = {seen.begin + count * p.chunk / chunks, seen.begin + count * (p.chunk + 1) / chunks};
+        p.weights = weights_[static_cast<size_t>(thread)].data();
+        p.stride = attention::whole_vectors(p.rows.end - p.rows.begin);
+        const int64_t first = p.kv_head * step.group(), last = first + step.group();
+        for (p.head = first; p.head < last; p.head += p.heads) {
+            p.heads = std::min(kTogether, last - p.head);
+            piece(p);
+        }
+    }
+}
+
+float* Attention::partial(const AttentionStep& step, int64_t chunk, int64_t token, int64_t head) {
+    return partial_.data() + ((chunk * step.tokens + token) * step.heads + head) * (kSums + head_dim_);
+}
+
+// Weights of a piece, relative to its own largest score; returns where that and their sums are.
+float* Attention::score(const AttentionStep& step, const Piece& piece, const ggml_tensor* queries,
+                        const ggml_tensor* keys, const attention::ScoreRules& rules) {
+    float maxima[kTogether], sums[kTogether];
+    const attention::FewQueries few{head_of(queries, piece.token, piece.head, head_dim_), piece.heads,
+                                    step.slopes == nullptr ? nullptr : step.slopes + piece.head,
+                                    step.positions[piece.token] - piece.rows.begin};
+    attention::score_few(cached_rows(keys, piece.kv_head, piece.rows), few, rules, piece.weights,
+                         piece.stride, maxima, sums);
+    float* out = partial(step, piece.chunk, piece.token, piece.head);
+    for (int64_t h = 0; h < piece.heads; ++h) {
+        out[h * (kSums + head_dim_)] = maxima[h];
+        out[h * (kSums + head_dim_) + 1] = sums[h];
+    }
+    return out;
+}
+
+// Of all chunks.
+Attention::Total Attention::total_of(const AttentionStep& step, int64_t token, int64_t head, int64_t chunks) {
+    Total total{-std::numeric_limits<float>::infinity(), 0};
+    for (int64_t c = 0; c < chunks; ++c)
+        total.maximum = std::max(total.maximum, partial(step, c, token, head)[0]);
+    for (int64_t c = 0; c < chunks; ++c) {
+        const float* part = partial(step, c, token, head);
+        total.sum += part[1] * std::exp2(part[0] - total.maximum);
+    }
+    return total;
+}
+
+void Attention::merge(ggml_tensor* dst, const AttentionStep& step, int thread, int threads) {
+    const int64_t rows = step.tokens * step.heads, chunks = chunks_of(step, threads);
     for (int64_t row = rows * thread / threads; row < rows * (thread + 1) / threads; ++row) {
-        const auto part = [&](int64_t chunk) { return partial_.data() + (chunk * rows + row) * stride; };
-        float maximum = -std::numeric_limits<float>::infinity();
-        for (int64_t c = 0; c < chunks; ++c) maximum = std::max(maximum, part(c)[0]);
-        float sum = 0;
-        for (int64_t c = 0; c < chunks; ++c) sum += part(c)[1] * std::exp(part(c)[0] - maximum);
-        auto* out = reinterpret_cast<float*>(static_cast<char*>(dst->data) +
-                                             static_cast<size_t>(row / n_head) * dst->nb[1]) +
-                    row % n_head * head_dim_;
+        const int64_t token = row / step.heads, head = row % step.heads;
+        const Total total = total_of(step, token, head, chunks);
+        float* out = head_of(dst, token, head, head_dim_);
         std::fill(out, out + head_dim_, 0.0F);
         for (int64_t c = 0; c < chunks; ++c) {
-            const float weight = std::exp(part(c)[0] - maximum) / sum;
-            for (int64_t i = 0; i < head_dim_; ++i) out[i] += weight * part(c)[2 + i];
+            const float* part = partial(step, c, token, head);
+            const float weight = std::exp2(part[0] - total.maximum) / total.sum;
+            for (int64_t i = 0; i < head_dim_; ++i) out[i] += weight * part[kSums + i];
+        }
+    }
+}
+
+AttentionStep Attention::step_of(int64_t tokens, int64_t heads, int64_t kv_heads,
+                                 const ggml_tensor* positions, const Node& node) const {
+    return {tokens,
+            heads,
+            kv_heads,
+            node.window,
+            static_cast<const int32_t*>(positions->data),
+            slopes_.empty() ? nullptr : slopes_.data()};
+}
+
+void Attention::compute_attention(ggml_tensor* dst, const Node& node, int thread, int threads) {
+    const ggml_tensor *queries = dst->src[0], *keys = dst->src[1], *values = dst->src[2];
+    const AttentionStep step = step_of(dst->ne[1], dst->ne[0] / head_dim_, keys->ne[2], dst->src[3], node);
+    const attention::ScoreRules rules(node.scale, rules_.softcap);
+    if (step.tokens > kFewTokens) return prefill_.attend(dst, step, rules, thread, threads);
+    for_pieces(step, thread, threads, [&](const Piece& piece) {
+        float* out = score(step, piece, queries, keys, rules);
+        attention::weight_few(cached_rows(values, piece.kv_head, piece.rows), piece.heads, piece.weights,
+                              piece.stride, out + kSums, kSums + head_dim_);
+    });
+    wait(threads);
+    merge(dst, step, thread, threads);
+}
+
+void Attention::compute_probabilities(ggml_tensor* dst, const Node& node, int thread, int threads) {
+    const ggml_tensor *queries = dst->src[0], *keys = dst->src[1];
+    const AttentionStep step = step_of(dst->ne[1], dst->ne[2], keys->ne[2], dst->src[2], node);
+    const attention::ScoreRules rules(node.scale, rules_.softcap);
+    if (step.tokens > kFewTokens) return prefill_.probabilities(dst, step, rules, thread, threads);
+    const bool whole = chunks_of(step, threads) == 1;
+    for_pieces(step, thread, threads, [&](const Piece& piece) {
+        const float* out = score(step, piece, queries, keys, rules);
+        for (int64_t h = 0; h < piece.heads; ++h, out += kSums + head_dim_) {
+            attention::scale({piece.weights + h * piece.stride, false}, piece.rows.count(),
+                             whole ? 1.0F / out[1] : 1.0F,
+                             probabilities_of(dst, piece.token, piece.head + h, piece.rows.begin));
+        }
+    });
+    if (whole) return;
+    wait(threads);
+    for_pieces(step, thread, threads, [&](const Piece& piece) {
+        for (int64_t head = piece.head; head < piece.head + piece.heads; ++head) {
+            const Total total = total_of(step, piece.token, head, piece.chunks);
+            const float own = partial(step, piece.chunk, piece.token, head)[0];
+            const auto numbers = probabilities_of(dst, piece.token, head, piece.rows.begin);
+            attention::scale(numbers, piece.rows.count(), std::exp2(own - total.maximum) / total.sum,
+                             numbers);
+        }
+    });
+}
+
+void Attention::compute_applied(ggml_tensor* dst, const Node& node, int thread, int threads) {
+    const ggml_tensor *probabilities = dst->src[0], *values = dst->src[1];
+    const AttentionStep step = step_of(dst->ne[1], probabilities->ne[2], values->ne[2], dst->src[2], node);
+    if (step.tokens > kFewTokens) return prefill_.apply(dst, step, thread, threads);
+    for_pieces(step, thread, threads, [&](const Piece& piece) {
+        float* out = partial(step, piece.chunk, piece.token, piece.head);
+        for (int64_t h = 0; h < piece.heads; ++h) {
+            attention::scale(probabilities_of(probabilities, piece.token, piece.head + h, piece.rows.begin),
+                             piece.rows.count(), 1.0F, {piece.weights + h * piece.stride, false});
+            // The chunks' sums are 1 together.
+            out[h * (kSums + head_dim_)] = 0;
+            out[h * (kSums + head_dim_) + 1] = piece.chunk == 0 ? 1.0F : 0.0F;
+        }
+        attention::weight_few(cached_rows(values, piece.kv_head, piece.rows), piece.heads, piece.weights,
+                              piece.stride, out + kSums, kSums + head_dim_);
+    });
+    wait(threads);
+    merge(dst, step, thread, threads);
+}
+
+void Attention::compute_column_sums(ggml_tensor* dst, const Node& node, int thread, int threads) {
+    const ggml_tensor* probabilities = dst->src[0];
+    const int64_t cached = dst->ne[0];
+    const AttentionStep step =
+        step_of(probabilities->ne[1], probabilities->ne[2], dst->ne[1], dst->src[1], node);
+    // Pieces of a column that stay in the first cache while all tokens are added.
+    const int64_t pieces = (cached + kColumnRows - 1) / kColumnRows;
+    for (int64_t i = thread; i < pieces * step.kv_heads; i += threads) {
+        const int64_t kv_head = i / pieces, first = i % pieces * kColumnRows,
+                      last = std::min(first + kColumnRows, cached);
+        float* sums = head_of(dst, kv_head, 0, 0) + first;
+        std::fill(sums, sums + (last - first), 0.0F);
+        for (int64_t token = 0; token < step.tokens; ++token) {
+            const RowRange seen = step.visible(token);
+            const int64_t begin = std::max(first, seen.begin), end = std::min(last, seen.end);
+            if (begin >= end) continue;
+            for (int64_t head = kv_head * step.group(); head < (kv_head + 1) * step.group(); ++head) {
+                attention::add(probabilities_of(probabilities, token, head, begin), end - begin,
+                               sums + (begin - first));
+            }
         }
     }
 }
 
 }  // namespace refold
-#endif

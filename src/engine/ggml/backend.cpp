@@ -21,19 +21,46 @@ ThreadpoolPtr make_pool(int threads) {
     return pool;
 }
 
+// The model with nothing but a range of positions and what they and their embeddings read.
+Model within(const Model& model, const std::optional<PositionRange>& range) {
+    if (!range) return model;
+    Model out = model;
+    Topology& topology = out.topology;
+    for (size_t p = 0; p < topology.positions.size(); ++p) {
+        if (!range->contains(p)) {
+            topology.positions[p].clear();
+            topology.sources.erase(p);
+            continue;
+        }
+        const AttentionSource& source = topology.source(p);
+        if (!source.own() && !range->contains(source.probabilities.value_or(source.kv.value_or(p))))
+            fail(ErrorCode::internal, "engine", "position {} without the source of its attention", p);
+    }
+    std::erase_if(topology.globals, [&](const auto& entry) {
+        const bool embedding =
+            is_table(entry.first) || entry.first == Slot::embd_norm || entry.first == Slot::embd_norm_bias;
+        return entry.first != Slot::rope_freqs && !(embedding && range->first == 0);
+    });
+    out.config.norm_head = false;
+    return out;
+}
+
 class GgmlBackend : public Backend {
 public:
     GgmlBackend(const Model& model, const EngineOptions& options)
-        : config_(model.config),
-          n_positions_(model.topology.positions.size()),
+        : network_{model.config, model.topology, options.range, options.observer,
+                   EvictionPlan(model, options.eviction, options.context)},
           pool_(make_pool(options.threads)),
           weights_(model, options),
-          cache_(model, cache_length(options.context),
+          kept_(network_.eviction, model),
+          cache_(model, cache_lengths(options.context),
                  options.f32 || options.kv == KvType::f32 ? GGML_TYPE_F32 : GGML_TYPE_F16),
-          decode_(config_, cache_length(options.context), options.threads),
-          prefill_(config_, cache_length(options.context), options.threads) {}
+          decode_(network_, cache_length(options.context), options.threads),
+          prefill_(network_, cache_length(options.context), options.threads) {}
 
     std::span<const float> step(const StepInput& input) override { return run(input).logits(); }
+
+    std::span<const float> range_step(const StepInput& input) override { return run(input).hidden(); }
 
     Encoding encode(const StepInput& input) override {
         const StepGraph& graph = run(input);
@@ -44,31 +71,53 @@ public:
     }
 
     EngineMemory memory() const override {
-        return {weights_.bytes(), cache_.bytes(),
-                decode_.compute_bytes() + prefill_.compute_bytes() + weights_.scratch_bytes()};
+        return {
+            weights_.bytes(), cache_.bytes(),
+            decode_.compute_bytes() + prefill_.compute_bytes() + weights_.scratch_bytes() + kept_.bytes()};
     }
 
     void pause() override { ggml_threadpool_pause(pool_.get()); }
 
 private:
     // Rows of the cache for so many tokens.
-    int64_t cache_length(int64_t tokens) const { return round_up(config_.n_prefix + tokens, kCacheStep); }
+    int64_t cache_length(int64_t tokens) const {
+        return round_up(network_.config.n_prefix + tokens, kCacheStep);
+    }
+
+    // By position; caches that evict have exactly the budget's rows.
+    std::vector<int64_t> cache_lengths(int64_t context) const {
+        std::vector<int64_t> lengths(network_.topology.positions.size(), cache_length(context));
+        for (size_t p = 0; p < lengths.size(); ++p)
+            if (network_.eviction.at(p)) lengths[p] = network_.eviction.rows;
+        return lengths;
+    }
+
+    // Rows that attention reads of caches that evict.
+    int64_t kept_length(int64_t rows) const {
+        return std::min(round_up(rows, kCacheStep), network_.eviction.rows);
+    }
 
     const StepGraph& run(const StepInput& input) {
-        const auto count = static_cast<int64_t>(input.tokens.size());
+        const int64_t count = input.count();
         StepGraph& graph = count == 1 ? decode_ : prefill_;
-        const bool stretched = config_.rope.base_for(input.sequence_length) != config_.rope.base;
-        graph.prepare(
-            config_, n_positions_, weights_, cache_,
-            {count, cache_length(input.past + count), input.outputs, stretched ? input.sequence_length : 0});
-        graph.compute(input, config_, weights_, pool_.get());
+        const Rope& rope = network_.config.rope;
+        const bool stretched = rope.base_for(input.sequence_length) != rope.base;
+        if (input.past == 0) kept_.clear();
+        kept_.make_room(count, cache_.positions);
+        graph.prepare(weights_, cache_,
+                      {count, cache_length(input.past + count), kept_length(kept_.used() + count),
+                       input.outputs, stretched ? input.sequence_length : 0, !input.residual.empty()});
+        graph.compute(input, kept_.used(), weights_, pool_.get());
+        for (const auto& [position, sums] : graph.scores())
+            kept_.add(position, StepGraph::floats(sums), sums->ne[0], count);
+        kept_.append(count);
         return graph;
     }
 
-    ModelConfig config_;
-    size_t n_positions_;
+    Network network_;
     ThreadpoolPtr pool_;
     Weights weights_;
+    KeptRows kept_;
     KvCache cache_;
     StepGraph decode_, prefill_;
 };
@@ -76,7 +125,7 @@ private:
 }  // namespace
 
 std::unique_ptr<Backend> make_ggml_backend(const Model& model, const EngineOptions& options) {
-    return std::make_unique<GgmlBackend>(model, options);
+    return std::make_unique<GgmlBackend>(within(model, options.range), options);
 }
 
 }  // namespace refold

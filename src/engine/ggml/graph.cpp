@@ -24,10 +24,10 @@ public:
         }
     };
 
-    GraphOps(StepGraph& step, const ModelConfig& config, const Weights& weights, const KvCache& cache,
-             StepShape shape)
+    GraphOps(StepGraph& step, const Weights& weights, const KvCache& cache, StepShape shape)
         : step_(step),
-          config_(config),
+          network_(step.network_),
+          config_(network_.config),
           weights_(weights),
           cache_(cache),
           shape_(shape),
@@ -81,42 +81,36 @@ public:
         }
     }
 
+    void rope(size_t position, Value& q) { expand(rotate_heads(position, q.tensor)); }
+
+    const AttentionSource& source(size_t position) const { return network_.topology.source(position); }
+
+    std::optional<Value> given_input() {
+        if (!shape_.residual) return std::nullopt;
+        step_.residual_ =
+            step_.input(ggml_new_tensor_2d(context_, GGML_TYPE_F32, config_.n_embd, shape_.tokens));
+        return Value{step_.residual_};
+    }
+
+    void tap(size_t position, Tap tap, Value x) {
+        if (network_.observes(position, tap)) keep(position, tap, x.tensor);
+    }
+
     Value attention(size_t position, Value q, Value k, Value v) {
-        ggml_tensor* cache = cache_.positions[position];
-        const int64_t heads = config_.n_head_kv_of(position);
-        ggml_tensor* stored = nullptr;
-        if (k.followed_by(v)) {
-            stored = ggml_set_rows(context_, cache, split_heads(rows_of(k.whole, k.row, 2 * k.tensor->ne[0])),
-                                   step_.rows_);
-        } else {
-            expand(ggml_set_rows(context_, heads_of(cache, 0, heads), split_heads(k.tensor), step_.rows_));
-            stored =
-                ggml_set_rows(context_, heads_of(cache, heads, heads), split_heads(v.tensor), step_.rows_);
-        }
-        expand(stored);  // before everything that reads the cache
-        // Selected tokens are the last ones of the step.
-        const int64_t tokens = q.tensor->ne[1], skipped = shape_.tokens - tokens;
-        const int64_t window = config_.window(position);
-        if (config_.causal && tokens <= DecodeAttention::kMaxTokens) {
-            ggml_tensor* positions = ggml_view_1d(context_, step_.last_seen_, tokens,
-                                                  static_cast<size_t>(skipped) * sizeof(int32_t));
-            return {step_.attention_.node(context_, q.tensor, cache, positions,
-                                          config_.attention_scale_of(position), window)};
-        }
-        ggml_tensor*& masks = step_.masks_[window];
-        if (masks == nullptr)
-            masks = step_.input(ggml_new_tensor_2d(context_, GGML_TYPE_F16, shape_.cached, shape_.tokens));
-        ggml_tensor* mask = ggml_view_2d(context_, masks, shape_.cached, tokens, masks->nb[1],
-                                         static_cast<size_t>(skipped) * masks->nb[1]);
-        const auto cached = [&](int64_t first_head) {  // [head_dim, cached tokens, n_head_kv]
-            return ggml_view_3d(context_, cache, config_.head_dim, shape_.cached, heads, cache->nb[1],
-                                cache->nb[2], static_cast<size_t>(first_head) * cache->nb[2]);
-        };
-        ggml_tensor* attended = ggml_flash_attn_ext(context_, split_heads(q.tensor), cached(0), cached(heads),
-                                                    mask, config_.attention_scale_of(position),
-                                                    config_.max_alibi_bias, config_.attention_softcap);
-        ggml_prec_set_acc(attended, GGML_PREC_F32);
-        return {ggml_reshape_2d(context_, attended, config_.n_head_of(position) * config_.head_dim, tokens)};
+        store(position, k, v);
+        const bool lends = network_.topology.lends_probabilities(position) ||
+                           network_.observes(position, Tap::probabilities);
+        if (!lends || !config_.causal) return attend(position, q);
+        return attend_by_probabilities(position, q);
+    }
+
+    Value attention_over_source(size_t position, Value q) { return attend(position, q); }
+
+    Value attention_as_source(size_t position, Value v, bool selected) {
+        expand(ggml_set_rows(context_, cache_.positions[position], split_heads(v.tensor),
+                             rows(position).written));
+        const int64_t skipped = selected ? shape_.tokens - shape_.outputs : 0;
+        return weighted(position, *source(position).probabilities, skipped);
     }
 
     Value activate(Activation activation, Value x) {
@@ -166,6 +160,115 @@ public:
     }
 
 private:
+    // Appends this step's keys and values to the cache.
+    void store(size_t position, Value k, Value v) {
+        ggml_tensor* cache = cache_.positions[position];
+        ggml_tensor* written = rows(position).written;
+        const int64_t heads = config_.n_head_kv_of(position);
+        if (k.followed_by(v)) {
+            expand(ggml_set_rows(context_, cache, split_heads(rows_of(k.whole, k.row, 2 * k.tensor->ne[0])),
+                                 written));
+            return;
+        }
+        expand(ggml_set_rows(context_, heads_of(cache, 0, heads), split_heads(k.tensor), written));
+        expand(ggml_set_rows(context_, heads_of(cache, heads, heads), split_heads(v.tensor), written));
+    }
+
+    const StepGraph::Rows& rows(size_t position) const {
+        return network_.eviction.at(position) ? step_.kept_ : step_.all_;
+    }
+
+    // Heads [first, first + count) of the rows of a cache that this step reads: [head_dim, cached, count].
+    ggml_tensor* cached(size_t position, int64_t first, int64_t count) {
+        ggml_tensor* cache = cache_.positions[position];
+        return ggml_view_3d(context_, cache, config_.head_dim, rows(position).cached, count, cache->nb[1],
+                            cache->nb[2], static_cast<size_t>(first) * cache->nb[2]);
+    }
+
+    // The last `tokens` rows of the mask of a window.
+    ggml_tensor* mask(int64_t window, int64_t tokens) {
+        ggml_tensor*& masks = step_.masks_[window];
+        if (masks == nullptr)
+            masks = step_.input(ggml_new_tensor_2d(context_, GGML_TYPE_F16, shape_.cached, shape_.tokens));
+        return ggml_view_2d(context_, masks, shape_.cached, tokens, masks->nb[1],
+                            static_cast<size_t>(shape_.tokens - tokens) * masks->nb[1]);
+    }
+
+    ggml_tensor* keys_of(size_t position) { return cached(position, 0, config_.n_head_kv_of(position)); }
+    // The last heads of the cache: it may hold values alone.
+    ggml_tensor* values_of(size_t position) {
+        const int64_t heads = config_.n_head_kv_of(position);
+        return cached(position, cache_.positions[position]->ne[2] - heads, heads);
+    }
+
+    // Rows of the cache of the last tokens, which are the selected ones where there are fewer than all.
+    ggml_tensor* rows_of_last(size_t position, int64_t tokens) {
+        return ggml_view_1d(context_, rows(position).seen, tokens,
+                            static_cast<size_t>(shape_.tokens - tokens) * sizeof(int32_t));
+    }
+
+    Value attend(size_t position, Value q) {
+        if (network_.eviction.scores(position)) return attend_by_probabilities(position, q);
+        const int64_t tokens = q.tensor->ne[1], window = config_.window(position);
+        const float scale = config_.attention_scale_of(position);
+        ggml_tensor *keys = keys_of(position), *values = values_of(position);
+        if (config_.causal)
+            return {step_.attention_.node(context_, q.tensor, keys, values, rows_of_last(position, tokens),
+                                          scale, window)};
+        ggml_tensor* attended =
+            ggml_flash_attn_ext(context_, split_heads(q.tensor), keys, values, mask(window, tokens), scale,
+                                config_.max_alibi_bias, config_.attention_softcap);
+        ggml_prec_set_acc(attended, GGML_PREC_F32);
+        return {ggml_reshape_2d(context_, attended, config_.n_head_of(position) * config_.head_dim, tokens)};
+    }
+
+    Value attend_by_probabilities(size_t position, Value q) {
+        // The attention of all tokens counts, not that of the selected ones alone.
+        const bool scores = network_.eviction.scores(position);
+        ggml_tensor* queries = scores ? before_selection(q.tensor) : q.tensor;
+        ggml_tensor* p = lent_[position] = probabilities(position, queries);
+        if (scores) {
+            ggml_tensor* sums =
+                step_.attention_.column_sums(context_, p, rows_of_last(position, queries->ne[1]),
+                                             config_.window(position), config_.n_head_kv_of(position));
+            ggml_set_output(sums);
+            expand(sums);
+            step_.scores_.push_back({position, sums});
+        }
+        return weighted(position, position, queries->ne[1] - q.tensor->ne[1]);
+    }
+
+    ggml_tensor* before_selection(ggml_tensor* x) const { return x->ne[1] == shape_.tokens ? x : x->src[0]; }
+
+    // [cached, tokens, heads]; they live as long as later positions of the step need them.
+    ggml_tensor* probabilities(size_t position, ggml_tensor* queries) {
+        const bool observed = network_.observes(position, Tap::probabilities);
+        const bool precise = observed || cache_.positions[position]->type == GGML_TYPE_F32;
+        ggml_tensor* p = step_.attention_.probabilities(
+            context_, queries, keys_of(position), rows_of_last(position, queries->ne[1]),
+            config_.attention_scale_of(position), config_.window(position),
+            precise ? GGML_TYPE_F32 : GGML_TYPE_F16);
+        if (observed) keep(position, Tap::probabilities, p);
+        return p;
+    }
+
+    // The position's values weighted with the probabilities of `source`, whose first tokens are skipped.
+    Value weighted(size_t position, size_t source, int64_t skipped) {
+        ggml_tensor* p = lent_.at(source);
+        p = ggml_view_3d(context_, p, p->ne[0], p->ne[1] - skipped, p->ne[2], p->nb[1], p->nb[2],
+                         static_cast<size_t>(skipped) * p->nb[1]);
+        return {step_.attention_.apply(context_, p, values_of(position), rows_of_last(position, p->ne[1]),
+                                       config_.window(source))};
+    }
+
+    // A copy that outlives the step's computation.
+    void keep(size_t position, Tap tap, ggml_tensor* x) {
+        ggml_tensor* copy = ggml_cont(context_, x);
+        ggml_set_output(copy);
+        expand(copy);
+        step_.observed_.push_back({position, tap, copy});
+    }
+
     void expand(ggml_tensor* tensor) { ggml_build_forward_expand(step_.graph_, tensor); }
 
     ggml_tensor* rows_of(ggml_tensor* x, int64_t first, int64_t count) {
@@ -294,64 +397,16 @@ private:
     }
 
     StepGraph& step_;
+    const Network& network_;
     const ModelConfig& config_;
     const Weights& weights_;
     const KvCache& cache_;
     StepShape shape_;
     ggml_context* context_;
+    std::map<size_t, ggml_tensor*> lent_;  // probabilities by position
 };
 
 static_assert(ForwardOps<GraphOps>);
-
-KvCache::KvCache(const Model& model, int64_t length, ggml_type type)
-    : context(make_context(model.topology.positions.size())) {
-    const ModelConfig& config = model.config;
-    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
-        const int64_t heads = config.n_head_kv_of(p);
-        positions.push_back(
-            heads == 0 ? nullptr
-                       : ggml_new_tensor_3d(context.get(), type, config.head_dim, length, 2 * heads));
-    }
-    const bool attends = std::any_of(positions.begin(), positions.end(), [](const auto* t) { return t; });
-    if (!attends) return;
-    buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(context.get(), ggml_backend_cpu_buffer_type()));
-    if (!buffer) {
-        fail(ErrorCode::io, "engine",
-             "cannot allocate the KV cache of {} rows: not enough memory - use a smaller --context", length);
-    }
-    advise_large_pages(buffer.get());
-    // Padding rows are masked out, but 0 x NaN would not be.
-    ggml_backend_buffer_clear(buffer.get(), 0);
-    if (config.n_prefix > 0) write_prefixes(model);
-}
-
-// Rows that no step overwrites: the tokens' rows come behind them.
-void KvCache::write_prefixes(const Model& model) const {
-    const auto write = [&](size_t position, Slot slot, int64_t first_head) {
-        ggml_tensor* cache = positions[position];
-        const auto rows = materialise(model, model.topology.at(position, slot), slot, position);
-        const int64_t heads = cache->ne[2] / 2, width = cache->ne[0];
-        for (int64_t row = 0; row < model.config.n_prefix; ++row) {
-            for (int64_t h = 0; h < heads; ++h) {
-                const float* from = rows.data() + (row * heads + h) * width;
-                void* to = static_cast<char*>(cache->data) + static_cast<size_t>(row) * cache->nb[1] +
-                           static_cast<size_t>(first_head + h) * cache->nb[2];
-                if (cache->type == GGML_TYPE_F32) {
-                    std::copy(from, from + width, static_cast<float*>(to));
-                } else {
-                    ggml_fp32_to_fp16_row(from, static_cast<ggml_fp16_t*>(to), width);
-                }
-            }
-        }
-    };
-    for (size_t p = 0; p < positions.size(); ++p) {
-        if (positions[p] == nullptr) continue;
-        write(p, Slot::attn_prefix_k, 0);
-        write(p, Slot::attn_prefix_v, positions[p]->ne[2] / 2);
-    }
-}
-
-uint64_t KvCache::bytes() const { return buffer ? ggml_backend_buffer_get_size(buffer.get()) : 0; }
 
 ggml_tensor* StepGraph::input(ggml_tensor* tensor) {
     ggml_set_input(tensor);
@@ -359,25 +414,32 @@ ggml_tensor* StepGraph::input(ggml_tensor* tensor) {
     return tensor;
 }
 
-void StepGraph::prepare(const ModelConfig& config, size_t n_positions, const Weights& weights,
-                        const KvCache& cache, StepShape shape) {
+void StepGraph::prepare(const Weights& weights, const KvCache& cache, StepShape shape) {
     if (context_ && shape == shape_) return;
     shape_ = shape;
     constexpr size_t kNodesPerPosition = 80, kNodesOfFactors = 320, kNodesAround = 128;
-    const size_t nodes =
-        n_positions * (kNodesPerPosition + (weights.has_factors() ? kNodesOfFactors : 0)) + kNodesAround;
+    const size_t n_positions = network_.topology.positions.size(),
+                 nodes = n_positions * (kNodesPerPosition + (weights.has_factors() ? kNodesOfFactors : 0)) +
+                         kNodesAround;
     context_ = make_context(2 * nodes, ggml_graph_overhead_custom(nodes, false));
     ggml_context* c = context_.get();
     graph_ = ggml_new_graph_custom(c, nodes, false);
     tables_.clear();
     masks_.clear();
+    observed_.clear();
+    scores_.clear();
+    residual_ = nullptr;
     own_operations_ = weights.own_operations();
     positions_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.tokens));
-    last_seen_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.tokens));
-    rows_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I64, shape.tokens));
+    const auto rows = [&](int64_t cached) {
+        return Rows{cached, input(ggml_new_tensor_1d(c, GGML_TYPE_I64, shape.tokens)),
+                    input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.tokens))};
+    };
+    all_ = rows(shape.cached);
+    kept_ = shape.kept > 0 ? rows(shape.kept) : Rows{};
     outputs_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.outputs));
-    GraphOps ops(*this, config, weights, cache, shape);
-    const auto result = forward(ops, config, n_positions);
+    GraphOps ops(*this, weights, cache, shape);
+    const auto result = forward(ops, network_.config, n_positions, network_.range);
     result_ = {result.hidden.tensor, result.logits ? result.logits->tensor : nullptr,
                result.pooled ? result.pooled->tensor : nullptr};
     for (ggml_tensor* output : {result_.hidden, result_.logits, result_.pooled}) {
@@ -398,14 +460,15 @@ void StepGraph::fill_tables(const StepInput& in, const Weights& weights) {
                                              : slot == Slot::position_embd ? in.positions
                                                                            : in.token_types;
         const auto width = static_cast<size_t>(rows->ne[0]);
-        for (size_t t = 0; t < in.tokens.size(); ++t)
+        for (size_t t = 0; t < in.positions.size(); ++t)
             weights.table_row(slot, ids.empty() ? 0 : ids[t],
                               {static_cast<float*>(rows->data) + t * width, width});
     }
 }
 
 // 0 where a token sees a row of the cache, -infinity where not; with ALiBi minus their distance.
-void StepGraph::fill_masks(const StepInput& in, const ModelConfig& config) {
+void StepGraph::fill_masks(const StepInput& in) {
+    const ModelConfig& config = network_.config;
     const ggml_fp16_t hidden = ggml_fp32_to_fp16(-INFINITY), visible = ggml_fp32_to_fp16(0.0F);
     for (const auto& [window, mask] : masks_) {
         for (int64_t t = 0; t < shape_.tokens; ++t) {
@@ -426,16 +489,21 @@ void StepGraph::fill_masks(const StepInput& in, const ModelConfig& config) {
     }
 }
 
-void StepGraph::compute(const StepInput& in, const ModelConfig& config, const Weights& weights,
-                        ggml_threadpool* pool) {
-    fill_tables(in, weights);
-    fill_masks(in, config);
+void StepGraph::fill_rows(const Rows& rows, int64_t first) const {
     for (int64_t t = 0; t < shape_.tokens; ++t) {
-        static_cast<int32_t*>(positions_->data)[t] = in.positions[static_cast<size_t>(t)];
-        const int64_t row = config.n_prefix + in.past + t;
-        static_cast<int32_t*>(last_seen_->data)[t] = static_cast<int32_t>(row);
-        static_cast<int64_t*>(rows_->data)[t] = row;
+        static_cast<int64_t*>(rows.written->data)[t] = first + t;
+        static_cast<int32_t*>(rows.seen->data)[t] = static_cast<int32_t>(first + t);
     }
+}
+
+void StepGraph::compute(const StepInput& in, int64_t kept, const Weights& weights, ggml_threadpool* pool) {
+    fill_tables(in, weights);
+    fill_masks(in);
+    if (residual_ != nullptr)
+        std::copy(in.residual.begin(), in.residual.end(), static_cast<float*>(residual_->data));
+    std::copy(in.positions.begin(), in.positions.end(), static_cast<int32_t*>(positions_->data));
+    fill_rows(all_, network_.config.n_prefix + in.past);
+    if (shape_.kept > 0) fill_rows(kept_, kept);
     for (int64_t i = 0; i < shape_.outputs; ++i)
         static_cast<int32_t*>(outputs_->data)[i] = static_cast<int32_t>(shape_.tokens - shape_.outputs + i);
     ggml_cplan plan = ggml_graph_plan(graph_, threads_, pool);
@@ -443,6 +511,31 @@ void StepGraph::compute(const StepInput& in, const ModelConfig& config, const We
     plan.work_data = work_.data();
     if (ggml_graph_compute(graph_, &plan) != GGML_STATUS_SUCCESS)
         fail(ErrorCode::internal, "engine", "ggml could not compute the graph");
+    show(in);
+}
+
+void StepGraph::show(const StepInput& in) {
+    for (const auto& [position, tap, copy] : observed_) {
+        const bool matrices = tap == Tap::probabilities;
+        // Padding of the cache is not shown.
+        const int64_t keys = network_.config.n_prefix + in.past + shape_.tokens;
+        const int64_t features = matrices ? keys : copy->ne[0], rows = ggml_nrows(copy);
+        std::span<const float> values = floats(copy);
+        const int64_t skipped = shape_.tokens - copy->ne[1];
+        if (matrices) {
+            // What a token does not see has not been written.
+            const int64_t window = network_.config.window(position);
+            shown_.assign(static_cast<size_t>(features * rows), 0.0F);
+            for (int64_t r = 0; r < rows; ++r) {
+                const int64_t end = keys - copy->ne[1] + r % copy->ne[1] + 1,
+                              begin = window > 0 ? std::max<int64_t>(0, end - window) : 0;
+                std::copy_n(values.data() + r * copy->ne[0] + begin, end - begin,
+                            shown_.data() + r * features + begin);
+            }
+            values = shown_;
+        }
+        network_.observer->see({position, tap, in.past + skipped, copy->ne[1], features, values});
+    }
 }
 
 uint64_t StepGraph::compute_bytes() const {

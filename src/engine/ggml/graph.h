@@ -6,50 +6,62 @@
 
 #include "engine/backend.h"
 #include "engine/ggml/attention.h"
+#include "engine/ggml/eviction.h"
 #include "engine/ggml/handles.h"
+#include "engine/ggml/kv_cache.h"
 #include "engine/ggml/weights.h"
 
 namespace refold {
 
-// Keys and values of all positions: per position one tensor [head_dim, length, 2 * n_head_kv],
-// the key heads followed by the value heads, so that one operation stores both and a head's rows are read
-// without gaps. The prefix comes first.
-struct KvCache {
-    ggml_context_ptr context;
-    ggml_backend_buffer_ptr buffer;
-    std::vector<ggml_tensor*> positions;  // null without attention
+// What all steps have in common.
+struct Network {
+    ModelConfig config;
+    Topology topology;
+    std::optional<PositionRange> range;
+    std::shared_ptr<const Observer> observer;
+    EvictionPlan eviction;
 
-    // `length` rows for the prefix and the context.
-    KvCache(const Model& model, int64_t length, ggml_type type);
-    uint64_t bytes() const;
-
-private:
-    void write_prefixes(const Model& model) const;
+    bool runs(size_t position) const { return !range || range->contains(position); }
+    bool observes(size_t position, Tap tap) const {
+        return observer != nullptr && observer->taps.contains({position, tap});
+    }
 };
 
 // What a graph is built for.
 struct StepShape {
     int64_t tokens = 0;     // of this step
     int64_t cached = 0;     // rows of the cache that attention reads: prefix, earlier and new tokens, padded
+    int64_t kept = 0;       // the same of caches that evict; 0: none does
     int64_t outputs = 0;    // tokens whose results are wanted, the last ones of the step
     int64_t stretched = 0;  // length of a sequence that the rotation is stretched for; 0: not stretched
+    bool residual = false;  // begins with a residual stream in place of tokens
     bool operator==(const StepShape&) const = default;
 };
 
 class StepGraph {
 public:
     // `cached`: rows of the cache.
-    StepGraph(const ModelConfig& config, int64_t cached, int threads)
-        : threads_(threads),
-          attention_(config.n_head, config.head_dim, {config.attention_softcap, config.max_alibi_bias},
-                     cached, threads),
+    StepGraph(const Network& network, int64_t cached, int threads)
+        : network_(network),
+          threads_(threads),
+          attention_(network.config.n_head, network.config.head_dim,
+                     {network.config.attention_softcap, network.config.max_alibi_bias}, cached, threads),
           allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {}
 
     // Rebuilds when the shape differs from the last one.
-    void prepare(const ModelConfig& config, size_t n_positions, const Weights& weights, const KvCache& cache,
-                 StepShape shape);
-    void compute(const StepInput& input, const ModelConfig& config, const Weights& weights,
-                 ggml_threadpool* pool);
+    void prepare(const Weights& weights, const KvCache& cache, StepShape shape);
+    // Shows what is observed before it returns. `kept`: rows in use of caches that evict.
+    void compute(const StepInput& input, int64_t kept, const Weights& weights, ggml_threadpool* pool);
+    // Attention that compute() added to the rows of caches that evict by it: F32 [cached, kv heads].
+    struct Scores {
+        size_t position;
+        ggml_tensor* sums;
+    };
+    std::span<const Scores> scores() const { return scores_; }
+    static std::span<const float> floats(const ggml_tensor* tensor) {
+        if (tensor == nullptr) return {};
+        return {static_cast<const float*>(tensor->data), static_cast<size_t>(ggml_nelements(tensor))};
+    }
     // Results of compute(); empty where the model has none.
     std::span<const float> hidden() const { return floats(result_.hidden); }  // [outputs, n_embd]
     std::span<const float> logits() const { return floats(result_.logits); }  // [outputs, n_vocab]
@@ -61,27 +73,40 @@ private:
     struct Result {
         ggml_tensor *hidden = nullptr, *logits = nullptr, *pooled = nullptr;
     };
-    static std::span<const float> floats(const ggml_tensor* tensor) {
-        if (tensor == nullptr) return {};
-        return {static_cast<const float*>(tensor->data), static_cast<size_t>(ggml_nelements(tensor))};
-    }
+    // Rows of the caches of one length, by token: the row it is written to, and the same for our attention.
+    struct Rows {
+        int64_t cached = 0;  // rows that attention reads
+        ggml_tensor *written = nullptr, *seen = nullptr;
+    };
     ggml_tensor* input(ggml_tensor* tensor);
+    void fill_rows(const Rows& rows, int64_t first) const;
     void fill_tables(const StepInput& input, const Weights& weights);
-    void fill_masks(const StepInput& input, const ModelConfig& config);
+    void fill_masks(const StepInput& input);
+    void show(const StepInput& input);
 
+    const Network& network_;
     int threads_;
-    DecodeAttention attention_;
+    Attention attention_;
     StepShape shape_;
     ggml_context_ptr context_;
     ggml_gallocr_ptr allocator_;
     ggml_cgraph* graph_ = nullptr;
     std::map<Slot, ggml_tensor*> tables_;    // rows of the embedding tables [n_embd, tokens]
     std::map<int64_t, ggml_tensor*> masks_;  // by window
-    // By token: its position, the row of the cache that it is written to, and the same for our attention.
-    ggml_tensor *positions_ = nullptr, *rows_ = nullptr, *last_seen_ = nullptr, *outputs_ = nullptr;
-    bool own_operations_ = true;  // for factors and few tokens
+    ggml_tensor* residual_ = nullptr;
+    std::vector<Scores> scores_;
+    struct Observed {
+        size_t position;
+        Tap tap;
+        ggml_tensor* copy;
+    };
+    std::vector<Observed> observed_;
+    ggml_tensor *positions_ = nullptr, *outputs_ = nullptr;  // by token
+    Rows all_, kept_;                                        // of caches of the whole context, and of others
+    bool own_operations_ = true;                             // for factors and few tokens
     Result result_;
     std::vector<uint8_t> work_;
+    std::vector<float> shown_;
 };
 
 }  // namespace refold

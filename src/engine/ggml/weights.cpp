@@ -14,6 +14,13 @@ namespace refold {
 namespace {
 
 constexpr std::array kQkv = {Slot::attn_q, Slot::attn_k, Slot::attn_v};
+// Where attention comes from another position.
+constexpr std::array kQ = {Slot::attn_q};
+constexpr std::array kV = {Slot::attn_v};
+constexpr std::array kComp = {Slot::attn_comp};
+constexpr std::array kCompFfn = {Slot::attn_comp_ffn};
+constexpr std::array kCompO = {Slot::attn_comp_o};
+constexpr std::array kCompV = {Slot::attn_comp_v};
 constexpr std::array kO = {Slot::attn_o};
 constexpr std::array kGateUp = {Slot::ffn_gate, Slot::ffn_up};
 constexpr std::array kUp = {Slot::ffn_up};
@@ -22,8 +29,8 @@ constexpr std::array kHeadDense = {Slot::head_dense};
 constexpr std::array kOutput = {Slot::output};
 constexpr std::array kPooler = {Slot::pooler};
 // Slots that are multiplied with one input; the first of several that fit is taken.
-constexpr std::array<std::span<const Slot>, 8> kGroups = {kQkv,  kO,         kGateUp, kUp,
-                                                          kDown, kHeadDense, kOutput, kPooler};
+constexpr std::array<std::span<const Slot>, 14> kGroups = {
+    kQkv, kQ, kV, kComp, kCompFfn, kCompO, kCompV, kO, kGateUp, kUp, kDown, kHeadDense, kOutput, kPooler};
 
 // Buffer types with special kernels (repacked quants, AMX), in the order in which llama.cpp tries them.
 std::vector<ggml_backend_buffer_type_t> extra_buffer_types() {

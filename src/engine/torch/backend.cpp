@@ -59,6 +59,10 @@ public:
         });
     }
 
+    std::span<const float> range_step(const StepInput&) override {
+        fail(ErrorCode::unsupported, "torch engine", "ranges of positions need the ggml engine");
+    }
+
     // Activations come and go; counted is the largest of a step, a position's attention scores.
     EngineMemory memory() const override { return {weights_.bytes(), cache_.bytes(), compute_bytes_}; }
 

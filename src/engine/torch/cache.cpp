@@ -35,6 +35,10 @@ std::pair<at::Tensor, at::Tensor> TorchCache::append(size_t position, int64_t pa
     return {std::move(all_keys), append(values, past, v)};
 }
 
+at::Tensor TorchCache::append(size_t position, int64_t past, const at::Tensor& v) {
+    return append(positions_[position].values, past, v);
+}
+
 uint64_t TorchCache::bytes() const {
     uint64_t bytes = 0;
     for (const auto& [keys, values] : positions_) bytes += keys.nbytes() + values.nbytes();

@@ -19,6 +19,8 @@ public:
     // returns the keys and the values of all of them [past + tokens, ...].
     std::pair<at::Tensor, at::Tensor> append(size_t position, int64_t past, const at::Tensor& k,
                                              const at::Tensor& v);
+    // The same of values alone, for positions that cache no keys.
+    at::Tensor append(size_t position, int64_t past, const at::Tensor& v);
     uint64_t bytes() const;
 
 private:

@@ -105,6 +105,8 @@ void TorchOps::rope(size_t position, Value& q, Value& k) {
     k = rotate(rope, k);
 }
 
+void TorchOps::rope(size_t position, Value& q) { q = rotate(config_.rope_of(position), q); }
+
 // Query minus key position [tokens, keys].
 TorchOps::Value TorchOps::distances() const {
     const auto tokens = static_cast<int64_t>(input_.tokens.size());
@@ -148,28 +150,49 @@ TorchOps::Value TorchOps::attend(size_t position, Value scores) {
     return input_.mask.empty() ? probabilities : probabilities.masked_fill(mask, 0);
 }
 
-TorchOps::Value TorchOps::attention(size_t position, const Value& q, Value k, Value v) {
-    if (cache_ != nullptr) std::tie(k, v) = cache_->append(position, input_.past, k, v);
-    if (config_.n_prefix > 0) {
-        k = at::cat({weights_.matrix(position, Slot::attn_prefix_k), k});
-        v = at::cat({weights_.matrix(position, Slot::attn_prefix_v), v});
-    }
+TorchOps::Value TorchOps::probabilities(size_t position, const Value& q, const Value& k) {
     const int64_t queries = q.size(0), keys = k.size(0), head_dim = config_.head_dim;
     const int64_t groups = config_.n_head_kv_of(position), per_group = config_.q_per_kv();
-    const int64_t n_head = groups * per_group;
     // The query heads of a group are further queries to its keys.
     const Value q_groups = (q * config_.attention_scale_of(position))
                                .reshape({queries, groups, per_group, head_dim})
                                .permute({1, 2, 0, 3})
                                .reshape({groups, per_group * queries, head_dim});
     const Value k_groups = k.reshape({keys, groups, head_dim}).permute({1, 2, 0});
+    return attend(position, at::bmm(q_groups, k_groups).reshape({groups * per_group, queries, keys}));
+}
+
+TorchOps::Value TorchOps::weighted(size_t position, const Value& probabilities, const Value& v) const {
+    const int64_t n_head = probabilities.size(0), queries = probabilities.size(1), keys = v.size(0);
+    const int64_t groups = config_.n_head_kv_of(position), head_dim = config_.head_dim;
     const Value v_groups = v.reshape({keys, groups, head_dim}).permute({1, 0, 2});
-    const Value scores = at::bmm(q_groups, k_groups).reshape({n_head, queries, keys});
-    const Value attended =
-        at::bmm(attend(position, scores).reshape({groups, per_group * queries, keys}), v_groups);
-    return attended.reshape({n_head, queries, head_dim})
+    return at::bmm(probabilities.reshape({groups, n_head / groups * queries, keys}), v_groups)
+        .reshape({n_head, queries, head_dim})
         .permute({1, 0, 2})
         .reshape({queries, n_head * head_dim});
+}
+
+TorchOps::Value TorchOps::attention(size_t position, const Value& q, Value k, Value v) {
+    if (cache_ != nullptr) std::tie(k, v) = cache_->append(position, input_.past, k, v);
+    if (config_.n_prefix > 0) {
+        k = at::cat({weights_.matrix(position, Slot::attn_prefix_k), k});
+        v = at::cat({weights_.matrix(position, Slot::attn_prefix_v), v});
+    }
+    if (weights_.topology().lends_kv(position)) lent_kv_[position] = {k, v};
+    const Value p = probabilities(position, q, k);
+    if (weights_.topology().lends_probabilities(position)) lent_probabilities_[position] = p;
+    return weighted(position, p, v);
+}
+
+TorchOps::Value TorchOps::attention_over_source(size_t position, const Value& q) {
+    const auto& [k, v] = lent_kv_.at(*source(position).kv);
+    return weighted(position, probabilities(position, q, k), v);
+}
+
+TorchOps::Value TorchOps::attention_as_source(size_t position, Value v, bool selected) {
+    if (cache_ != nullptr) v = cache_->append(position, input_.past, v);
+    const Value& p = lent_probabilities_.at(*source(position).probabilities);
+    return weighted(position, selected ? p.narrow(1, p.size(1) - input_.outputs, input_.outputs) : p, v);
 }
 
 TorchOps::Value TorchOps::activate(Activation activation, const Value& x) const {

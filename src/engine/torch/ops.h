@@ -28,7 +28,13 @@ public:
     void linear(size_t position, std::span<const Slot> slots, const Value& x, std::span<Value> out) const;
     // Replaces q and k by rotated ones.
     void rope(size_t position, Value& q, Value& k);
+    void rope(size_t position, Value& q);
+    const AttentionSource& source(size_t position) const { return weights_.topology().source(position); }
     Value attention(size_t position, const Value& q, Value k, Value v);
+    Value attention_over_source(size_t position, const Value& q);
+    Value attention_as_source(size_t position, Value v, bool selected);
+    void tap(size_t, Tap, const Value&) const {}
+    std::optional<Value> given_input() const { return std::nullopt; }
     Value activate(Activation activation, const Value& x) const;
     Value gated(Activation activation, const Value& gate, const Value& up) const;
     Value add(const Value& a, const Value& b) const;
@@ -46,6 +52,10 @@ private:
     Value rotate(const Rope& rope, const Value& x);
     // Probabilities [n_head, queries, keys] of scores.
     Value attend(size_t position, Value scores);
+    // [n_head, queries, keys]
+    Value probabilities(size_t position, const Value& q, const Value& k);
+    // Values [keys, key/value heads * head_dim] weighted with probabilities.
+    Value weighted(size_t position, const Value& probabilities, const Value& v) const;
     // True where a query must not see a key [tokens, prefix rows and keys]; undefined when all see all.
     const Value& hidden(int64_t window);
     Value distances() const;
@@ -56,6 +66,9 @@ private:
     TorchCache* cache_;
     std::map<const Rope*, Rotation> rotations_;
     std::map<int64_t, Value> hidden_;  // by window
+    // Of the positions that others read.
+    std::map<size_t, Value> lent_probabilities_;
+    std::map<size_t, std::pair<Value, Value>> lent_kv_;
 };
 
 // The forward pass over one step.

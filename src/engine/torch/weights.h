@@ -39,6 +39,7 @@ public:
     // [heads, R3, R2, R1]. The frequencies of the rotation are constants and not among them.
     const std::map<std::string, at::Tensor>& leaves() const { return leaves_; }
     const std::vector<float>& rope_frequencies() const { return rope_frequencies_; }
+    const Topology& topology() const { return topology_; }
     size_t n_positions() const { return topology_.positions.size(); }
     at::ScalarType type() const { return type_; }
     uint64_t bytes() const;

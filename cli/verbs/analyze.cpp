@@ -1,0 +1,145 @@
+#include <filesystem>
+#include <optional>
+
+#include "analyze/output.h"
+#include "analyze/stored_analysis.h"
+#include "cli/help.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/verb.h"
+#include "core/error.h"
+#include "core/files.h"
+#include "core/text.h"
+#include "hub/resolve.h"
+#include "text/tokenizer.h"
+
+namespace refold::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kSequenceLength = 512;
+
+struct Arguments {
+    std::string model, text;
+    std::vector<std::string> parts;
+    CalibrationOptions calibration{.tokens = 16384, .length = 0};
+    AnalysisOptions analysis;
+    bool no_cache = false;
+    OutputOptions output;
+    ReportOptions report;
+};
+
+std::set<AnalysisPart> wanted_parts(const Arguments& a) {
+    std::set<AnalysisPart> parts;
+    for (const auto& name : a.parts) parts.insert(part_from_name(name));
+    return parts.empty() ? all_parts(!a.text.empty()) : parts;
+}
+
+std::optional<Calibration> read_calibration(const Arguments& a, const std::string& path, const Model& model) {
+    if (a.text.empty()) return std::nullopt;
+    need_decoder(model);
+    const std::string text = read_text_file(a.text);
+    const Tokenizer tokenizer(path);
+    const auto tokens = tokenizer.encode(text, tokenizer.adds_bos(), false);
+    CalibrationOptions options = a.calibration;
+    if (options.length == 0) options.length = std::min(kSequenceLength, model.config.context_length);
+    return make_calibration(fs::path(a.text).filename().string(), text, tokens, options);
+}
+
+Json text_json(const Calibration& text) {
+    const size_t sequences = text.fit.size() + text.held_out.size();
+    return {{"name", text.name},
+            {"sha256", text.hash},
+            {"sequences", sequences},
+            {"sequence_length", text.options.length},
+            {"tokens", static_cast<int64_t>(sequences) * text.options.length}};
+}
+
+Json to_json(const Analysis& analysis, const Model& model, const Calibration* text) {
+    Json out = {{"model", model.label},
+                {"architecture", model.family->name},
+                {"layers", model.topology.positions.size()},
+                {"query_heads", model.config.n_head},
+                {"kv_heads", model.config.n_head_kv},
+                {"text", text != nullptr ? text_json(*text) : Json()}};
+    for (const auto& [part, result] : analysis) out[part_name(part)] = result;
+    return out;
+}
+
+void run(const Arguments& a) {
+    AnalysisOptions options = a.analysis;
+    options.parts = wanted_parts(a);
+    const std::string path = resolve_model(a.model);
+    std::optional<AtomicFolder> folder;
+    if (!a.output.path.empty()) folder.emplace(a.output.path, a.output.overwrite);
+    const Model model = load_model(path);
+    const auto text = read_calibration(a, path, model);
+    const std::string cache = a.no_cache ? "" : (cache_directory() / "analyze").string();
+    const Analysis analysis = stored_analysis(model, path, text ? &*text : nullptr, options, cache);
+    const Json json = to_json(analysis, model, text ? &*text : nullptr);
+    if (folder) {
+        write_csv(analysis, folder->path());
+        write_file((fs::path(folder->path()) / "analysis.json").string(), json.dump(1) + "\n");
+        folder->commit();
+    }
+    if (a.report.json) {
+        print_json(json, true);
+    } else {
+        print(summary_text(analysis));
+    }
+    if (folder && !a.report.quiet) log("wrote {}", a.output.path);
+}
+
+}  // namespace
+
+Action analyze_verb(CLI::App& app) {
+    auto a = std::make_shared<Arguments>();
+    add_model(app, a->model)->required();
+    app.add_option("--calib", a->text,
+                   "UTF-8 text whose activations are looked at; without one only weights are")
+        ->type_name("FILE");
+    app.add_option("--calib-tokens", a->calibration.tokens, "Tokens of it, from its beginning")
+        ->type_name("N")
+        ->check(at_least(2))
+        ->capture_default_str();
+    app.add_option("--sequence-length", a->calibration.length,
+                   "Tokens of a sequence; memory and time of attention maps grow with its square")
+        ->type_name("N")
+        ->check(at_least(2))
+        ->default_str("512");
+    app.add_option(
+           "--what", a->parts,
+           "Any of: weights (cosines of heads and modules), spectra (singular values); with a text also "
+           "softmax (cosines of layers' attention maps), heads (of heads' attention maps, and Degree), "
+           "modules (cosine of input and output)")
+        ->type_name("PART,PART,...")
+        ->delimiter(',')
+        ->default_str("all");
+    app.add_option("--degree-ratio", a->analysis.ratio, "Part of all heads that Degree selects")
+        ->type_name("X")
+        ->check(CLI::Range(0.0, 1.0))
+        ->default_str("0.3");
+    app.add_option("--degree-repeats", a->analysis.repeats,
+                   "Random samples, of half of the sequences, for the spread of Degree")
+        ->type_name("N")
+        ->check(CLI::Range(1, 1000))
+        ->capture_default_str();
+    app.add_option("-o,--output", a->output.path, "Folder for analysis.json and a CSV file per matrix")
+        ->type_name("FOLDER");
+    app.add_flag("--overwrite", a->output.overwrite, "Replace the folder if it exists");
+    app.add_option("-t,--threads", a->analysis.pass.threads, "Threads for running the model")
+        ->type_name("N")
+        ->check(CLI::Range(1, 512))
+        ->default_str("all cores");
+    app.add_flag("--f32", a->analysis.pass.f32, "Compute with float32 weights and activations");
+    app.add_flag("--no-cache", a->no_cache, "Neither use nor keep results of earlier runs");
+    add_report_options(app, a->report);
+    add_examples(app, {"refold analyze smollm2-135m-instruct",
+                       "refold analyze smollm2-135m-instruct --calib wikitext.txt -o analysis",
+                       "refold analyze small.gguf --calib wikitext.txt --what softmax,modules --json"});
+    return [a] { run(*a); };
+}
+
+}  // namespace refold::cli

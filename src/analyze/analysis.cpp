@@ -1,0 +1,220 @@
+#include "analyze/analysis.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "analyze/degree.h"
+#include "analyze/layer_summary.h"
+#include "analyze/weights.h"
+#include "core/error.h"
+#include "core/text.h"
+
+namespace refold {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct PartInfo {
+    AnalysisPart part;
+    const char* name;
+    bool text;
+};
+constexpr std::array kParts = {
+    PartInfo{AnalysisPart::weights, "weights", false}, PartInfo{AnalysisPart::spectra, "spectra", false},
+    PartInfo{AnalysisPart::softmax, "softmax", true},  PartInfo{AnalysisPart::heads, "heads", true},
+    PartInfo{AnalysisPart::modules, "modules", true},
+};
+
+const PartInfo& info(AnalysisPart part) {
+    return *std::find_if(kParts.begin(), kParts.end(), [&](const auto& entry) { return entry.part == part; });
+}
+
+// More digits would be rounding of float32 activations.
+Json number(double value) {
+    if (!std::isfinite(value)) return nullptr;
+    return std::round(value * 1e8) / 1e8;
+}
+
+Json numbers(std::span<const double> values) {
+    Json out = Json::array();
+    for (const double value : values) out.push_back(number(value));
+    return out;
+}
+
+Json rows(const SquareMatrix& matrix) {
+    Json out = Json::array();
+    for (size_t i = 0; i < matrix.size(); ++i) out.push_back(numbers(matrix.row(i)));
+    return out;
+}
+
+Json labels(const std::vector<Unit>& units) {
+    Json out = Json::array();
+    for (const Unit& unit : units) out.push_back(fmt::format("{}.{}", unit.position, unit.index));
+    return out;
+}
+
+Json best_matches(const SquareMatrix& cosines, const std::vector<Unit>& units) {
+    std::vector<size_t> positions;
+    for (const Unit& unit : units) positions.push_back(unit.position);
+    const auto best = best_of_earlier(cosines, positions);
+    Json out = Json::array();
+    for (size_t i = 0; i < units.size(); ++i) {
+        Json former_layer, former_head, cosine;
+        if (best[i]) {
+            former_layer = units[best[i]->index].position;
+            former_head = units[best[i]->index].index;
+            cosine = number(best[i]->cosine);
+        }
+        out.push_back({{"layer", units[i].position},
+                       {"head", units[i].index},
+                       {"former_layer", former_layer},
+                       {"former_head", former_head},
+                       {"cosine", cosine}});
+    }
+    return out;
+}
+
+Json weights_part(const Model& model) {
+    const HeadSimilarity heads = head_similarity(model);
+    return {{"unit", model.config.q_per_kv() > 1 ? "kv_group" : "head"},
+            {"compared", "attn.q and attn.k, concatenated"},
+            {"heads", labels(heads.units)},
+            {"head_cosine", rows(heads.cosines)},
+            {"best_matches", best_matches(heads.cosines, heads.units)},
+            {"attention_module_cosine", rows(module_cosines(model, kQkvo))},
+            {"ffn_module_cosine", rows(module_cosines(model, kFfnMatrices))}};
+}
+
+Json spectra_part(const Model& model) {
+    Json matrices = Json::array();
+    for (const Spectrum& s : spectra(model)) {
+        matrices.push_back({{"layers", s.positions},
+                            {"slot", slot_name(s.slot)},
+                            {"rows", s.shape.out},
+                            {"columns", s.shape.in},
+                            {"rank_for_50_percent", s.rank_50},
+                            {"rank_for_90_percent", s.rank_90},
+                            {"rank_for_99_percent", s.rank_99},
+                            {"stable_rank", number(s.stable_rank)},
+                            {"singular_values", numbers(s.values)}});
+    }
+    return {{"matrices", matrices}};
+}
+
+Json softmax_part(const MapSimilarity& maps) {
+    const LayerSummary summary = summarise(maps.layers);
+    return {{"compared", "probabilities of one sequence, all heads and tokens as one vector"},
+            {"sequences", maps.sequences},
+            {"average", number(summary.average)},
+            {"maximum", number(summary.maximum)},
+            {"minimum", number(summary.minimum)},
+            {"standard_deviation_over_pairs", number(summary.deviation)},
+            {"standard_deviation_over_texts", number(summarise(maps.layer_deviations).average)},
+            {"top_half_average", number(summary.top_half)},
+            {"bottom_half_average", number(summary.bottom_half)},
+            {"top_minus_bottom", number(summary.difference())},
+            {"layer_cosine", rows(maps.layers)},
+            {"layer_cosine_deviation_over_texts", rows(maps.layer_deviations)},
+            {"layer_cosine_of_mean_maps", rows(maps.layers_of_mean_maps)}};
+}
+
+Json spread(const std::vector<double>& values) {
+    RunningMean mean;
+    for (const double value : values) mean.add(value);
+    return {{"mean", number(mean.mean())},
+            {"standard_deviation", number(mean.deviation())},
+            {"samples", numbers(values)}};
+}
+
+Json heads_part(const Model& model, const MapSimilarity& maps, const Degree& degree, double ratio) {
+    const double chance = degree.candidates > 0
+                              ? static_cast<double>(degree.k) / static_cast<double>(degree.candidates)
+                              : kUndefined;
+    return {{"heads", labels(maps.heads)},
+            {"head_cosine", rows(maps.head_cosines)},
+            {"best_matches", best_matches(maps.head_cosines, maps.heads)},
+            {"degree",
+             {{"unit", model.config.q_per_kv() > 1 ? "kv_group" : "head"},
+              {"ratio", ratio},
+              {"selected_pairs", degree.k},
+              {"candidates", degree.candidates},
+              {"of_pairs", spread(degree.pairs)},
+              {"of_heads", spread(degree.heads)},
+              {"of_heads_by_chance", number(chance)}}}};
+}
+
+Json modules_part(const std::vector<ModuleSimilarity>& positions) {
+    Json layers = Json::array();
+    for (size_t p = 0; p < positions.size(); ++p) {
+        const ModuleSimilarity& own = positions[p];
+        layers.push_back({{"layer", p},
+                          {"attention", number(own.attention.mean())},
+                          {"ffn", number(own.ffn.mean())},
+                          {"whole_layer", number(own.layer.mean())},
+                          {"attention_standard_deviation", number(own.attention.deviation())},
+                          {"ffn_standard_deviation", number(own.ffn.deviation())},
+                          {"whole_layer_standard_deviation", number(own.layer.deviation())}});
+    }
+    return {{"compared", "residual stream before and after, token by token"}, {"layers", layers}};
+}
+
+void add_text_parts(const Model& model, const std::vector<std::vector<int32_t>>& sequences,
+                    const AnalysisOptions& options, Analysis& out) {
+    need_decoder(model);
+    const auto wanted = [&](AnalysisPart part) { return options.parts.contains(part); };
+    const bool heads = wanted(AnalysisPart::heads);
+    const HeadCandidates candidates = heads ? head_candidates(model) : HeadCandidates{};
+    std::vector<std::set<size_t>> samples;
+    if (heads) samples = random_samples(sequences.size(), options.repeats);
+    AttentionMaps maps(model, candidates.units, samples);
+    ModuleSimilarities modules(model);
+    const bool any_maps = heads || wanted(AnalysisPart::softmax);
+    run_text(model, sequences, options.pass, any_maps ? &maps : nullptr,
+             wanted(AnalysisPart::modules) ? &modules : nullptr);
+    if (any_maps) {
+        const MapSimilarity similarity = maps.similarity();
+        if (wanted(AnalysisPart::softmax)) out[AnalysisPart::softmax] = softmax_part(similarity);
+        if (heads) {
+            const Degree found = degree(model, candidates, maps.sample_cosines(), options.ratio);
+            out[AnalysisPart::heads] = heads_part(model, similarity, found, options.ratio);
+        }
+    }
+    if (wanted(AnalysisPart::modules)) out[AnalysisPart::modules] = modules_part(modules.positions());
+}
+
+}  // namespace
+
+const char* part_name(AnalysisPart part) { return info(part).name; }
+
+bool needs_text(AnalysisPart part) { return info(part).text; }
+
+AnalysisPart part_from_name(const std::string& name) {
+    std::vector<std::string> known;
+    for (const PartInfo& entry : kParts) {
+        if (name == entry.name) return entry.part;
+        known.emplace_back(entry.name);
+    }
+    fail(ErrorCode::usage, "analyze", "unknown part '{}' - {}", name, suggestion(name, known));
+}
+
+std::set<AnalysisPart> all_parts(bool with_text) {
+    std::set<AnalysisPart> parts;
+    for (const PartInfo& entry : kParts) {
+        if (with_text || !entry.text) parts.insert(entry.part);
+    }
+    return parts;
+}
+
+Analysis analyse(const Model& model, const std::vector<std::vector<int32_t>>& sequences,
+                 const AnalysisOptions& options) {
+    Analysis out;
+    // What is refused is refused before anything long.
+    if (std::any_of(options.parts.begin(), options.parts.end(), needs_text))
+        add_text_parts(model, sequences, options, out);
+    if (options.parts.contains(AnalysisPart::weights)) out[AnalysisPart::weights] = weights_part(model);
+    if (options.parts.contains(AnalysisPart::spectra)) out[AnalysisPart::spectra] = spectra_part(model);
+    return out;
+}
+
+}  // namespace refold

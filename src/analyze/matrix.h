@@ -1,0 +1,48 @@
+// Similarities of all pairs of layers, heads or modules.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace refold {
+
+// What a statistic is when nothing was measured; null in JSON.
+constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
+
+// Square, row major.
+class SquareMatrix {
+public:
+    explicit SquareMatrix(size_t size = 0, double value = kUndefined)
+        : size_(size), values_(size * size, value) {}
+
+    size_t size() const { return size_; }
+    double& operator()(size_t row, size_t column) { return values_[row * size_ + column]; }
+    double operator()(size_t row, size_t column) const { return values_[row * size_ + column]; }
+    std::span<const double> row(size_t row) const { return std::span(values_).subspan(row * size_, size_); }
+
+private:
+    size_t size_;
+    std::vector<double> values_;
+};
+
+// The matrix of things that are, each, one of `given`'s: of[i] is the row of `given` that thing i has, or
+// nothing, which makes row and column i undefined.
+SquareMatrix expanded(const SquareMatrix& given, std::span<const std::optional<size_t>> of);
+
+// Of cosines: a lower triangle of dot products, row major n x n, divided by the norms. Undefined where a norm
+// is 0.
+SquareMatrix cosines_of(std::span<const double> gram, size_t n);
+
+struct Best {
+    size_t index = 0;
+    double cosine = 0;
+};
+// For every row the largest defined value among the rows of earlier positions (of equal ones the first);
+// nothing where there is none. position[i] is row i's, ascending.
+std::vector<std::optional<Best>> best_of_earlier(const SquareMatrix& cosines,
+                                                 std::span<const size_t> position);
+
+}  // namespace refold

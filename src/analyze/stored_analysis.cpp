@@ -1,0 +1,111 @@
+#include "analyze/stored_analysis.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/sha256.h"
+
+namespace refold {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// To be raised whenever a part's content changes.
+constexpr int kVersion = 1;
+
+std::string key_of(AnalysisPart part, const std::string& files, const Calibration* calibration,
+                   const AnalysisOptions& options) {
+    std::string text = fmt::format("refold analyze {} {}\n{}", kVersion, part_name(part), files);
+    if (needs_text(part))
+        text += fmt::format("{} {} {} {}\n", calibration->hash, calibration->options.tokens,
+                            calibration->options.length, options.pass.f32);
+    if (part == AnalysisPart::heads) text += fmt::format("{} {}\n", options.ratio, options.repeats);
+    return sha256_hex(std::as_bytes(std::span(text)));
+}
+
+// Nothing when there is none, or none that can be read.
+Json read_part(const fs::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return file ? Json::parse(file, nullptr, false) : Json(Json::value_t::discarded);
+}
+
+// A cache that cannot be written costs time in the next run, and must not cost this one's result.
+void keep_part(const fs::path& path, const Json& part) {
+    try {
+        std::error_code none;
+        fs::create_directories(path.parent_path(), none);
+        write_file(path.string(), part.dump());
+    } catch (const Error& error) {
+        if (error.code() != ErrorCode::io) throw;
+    }
+}
+
+std::vector<std::vector<int32_t>> all_sequences(const Calibration* calibration) {
+    if (calibration == nullptr) return {};
+    auto sequences = calibration->fit;
+    sequences.insert(sequences.end(), calibration->held_out.begin(), calibration->held_out.end());
+    return sequences;
+}
+
+}  // namespace
+
+std::string files_identity(const std::string& path, const Model& model) {
+    std::set<std::string> files;
+    const auto add = [&](const fs::path& file) {
+        std::error_code none;
+        files.insert(fs::canonical(file, none).string());
+    };
+    if (fs::is_directory(path)) {
+        for (const auto& entry : fs::directory_iterator(path)) {
+            if (entry.is_regular_file()) add(entry.path());
+        }
+    } else {
+        add(path);
+    }
+    if (model.source != nullptr) {
+        for (const auto& file : model.source->files()) add(file->path());
+    }
+    std::string text;
+    for (const auto& file : files) {
+        struct stat status {};
+        if (stat(file.c_str(), &status) != 0) continue;
+        text += fmt::format("{} {} {}.{} {}\n", file, status.st_size, status.st_mtim.tv_sec,
+                            status.st_mtim.tv_nsec, status.st_ino);
+    }
+    return text;
+}
+
+Analysis stored_analysis(const Model& model, const std::string& path, const Calibration* calibration,
+                         const AnalysisOptions& options, const std::string& folder) {
+    const auto missing_text = std::find_if(options.parts.begin(), options.parts.end(), needs_text);
+    if (calibration == nullptr && missing_text != options.parts.end())
+        fail(ErrorCode::usage, "analyze", "'{}' looks at activations: give a text with --calib",
+             part_name(*missing_text));
+    const std::string files = files_identity(path, model);
+    const auto place = [&](AnalysisPart part) {
+        return fs::path(folder) / (key_of(part, files, calibration, options) + ".json");
+    };
+    Analysis out;
+    AnalysisOptions left = options;
+    if (!folder.empty()) {
+        for (const AnalysisPart part : options.parts) {
+            Json stored = read_part(place(part));
+            if (!stored.is_object()) continue;
+            out[part] = std::move(stored);
+            left.parts.erase(part);
+        }
+    }
+    for (auto& [part, result] : analyse(model, all_sequences(calibration), left)) {
+        if (!folder.empty()) keep_part(place(part), result);
+        out[part] = std::move(result);
+    }
+    return out;
+}
+
+}  // namespace refold

@@ -1,0 +1,88 @@
+#include "compress/aligned.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace refold {
+namespace {
+
+std::vector<std::vector<int32_t>> all_sequences(const Calibration& calibration) {
+    std::vector<std::vector<int32_t>> all = calibration.fit;
+    all.insert(all.end(), calibration.held_out.begin(), calibration.held_out.end());
+    return all;
+}
+
+bool is_same_tensor(const Tensor& a, const Tensor& b) {
+    return a.type == b.type && a.shape == b.shape && !a.produce && !b.produce &&
+           a.mapped.data() == b.mapped.data();
+}
+
+}  // namespace
+
+bool is_unchanged(const Model& original, const Model& model, size_t p) {
+    const Topology &before = original.topology, &after = model.topology;
+    if (before.positions[p] != after.positions[p] || !(before.source(p) == after.source(p)) ||
+        original.config.n_head_kv_of(p) != model.config.n_head_kv_of(p) ||
+        original.config.n_ff_of(p) != model.config.n_ff_of(p))
+        return false;
+    for (const auto& [slot, expression] : after.positions[p]) {
+        for (const auto& name : tensors_of(expression)) {
+            if (!is_same_tensor(original.tensor(name), model.tensor(name))) return false;
+        }
+    }
+    return true;
+}
+
+AlignedStreams::AlignedStreams(const Model& original, const Model& model, const Calibration& calibration,
+                               int threads)
+    : original_model_(original),
+      calibration_(calibration),
+      tokens_(all_sequences(calibration)),
+      original_(original, tokens_, calibration.options.length, threads) {
+    const size_t before = original.topology.positions.size(), after = model.topology.positions.size();
+    if (before != after)
+        fail(ErrorCode::unsupported, "calibration",
+             "the model has {} positions, the original {}: they cannot be compared layer by layer", after,
+             before);
+    if (original.config.n_prefix != model.config.n_prefix || !model.config.causal)
+        fail(ErrorCode::unsupported, "calibration", "only decoders without new prefixes can be calibrated");
+    for (const auto& [slot, expression] : model.topology.globals) {
+        const bool embedding = is_table(slot) || slot == Slot::embd_norm || slot == Slot::embd_norm_bias;
+        if (!embedding) continue;
+        const auto& stored = std::get<Dense>(expression).tensor;
+        if (!is_same_tensor(original.tensor(stored), model.tensor(stored)))
+            modified_.emplace(model, tokens_, calibration.options.length, threads);
+    }
+}
+
+std::vector<float> AlignedStreams::Rows::without_ffn(std::span<const float> out,
+                                                     const ResidualStream::Pass& pass) {
+    std::vector<float> between(out.begin(), out.end());
+    const auto ffn = pass.tapped(Tap::ffn_output);
+    for (size_t i = 0; i < ffn.size(); ++i) between[i] -= ffn[i];
+    return between;
+}
+
+void AlignedStreams::visit(const Model& model, size_t position, const std::vector<Tap>& taps,
+                           const std::function<void(const Rows&)>& see) {
+    ResidualStream::Pass original(original_, original_model_, position, taps);
+    ResidualStream::Pass modified(modified_ ? *modified_ : original_, model, position, taps);
+    for (size_t s = 0; s < tokens_.size(); ++s) {
+        const auto original_out = original.run(s), out = modified.run(s);
+        see({s >= calibration_.fit.size(), static_cast<int64_t>(tokens_[s].size()), original_out, out,
+             original, modified});
+    }
+}
+
+void AlignedStreams::advance(const Model& model, size_t position) {
+    // A stream may have to wait before a position that later ones read the attention of.
+    const bool lends = model.topology.lends_probabilities(position) || model.topology.lends_kv(position);
+    if (!modified_ && (lends || !is_unchanged(original_model_, model, position))) modified_ = original_;
+    if (modified_) modified_->advance(model, position);
+    // Where positions read an earlier one's attention, the model's stream may stay behind; the original's has
+    // no reason to.
+    original_.advance(original_model_, position);
+}
+
+}  // namespace refold

@@ -1,0 +1,60 @@
+// The original model and the one that is being made of it, side by side over the calibration text: what
+// closed-form corrections (compensation, refit) are solved from.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "calibrate/calibration.h"
+#include "calibrate/residual_stream.h"
+#include "model/model.h"
+
+namespace refold {
+
+class AlignedStreams {
+public:
+    // Throws Error(unsupported) when the models do not have the same number of positions. Both streams stand
+    // before position 0. `calibration` and `original` must outlive this object.
+    AlignedStreams(const Model& original, const Model& model, const Calibration& calibration, int threads);
+
+    // One sequence; spans are valid during the visit. Outputs are the residual stream behind the position
+    // [tokens, n_embd].
+    struct Rows {
+        bool held_out;
+        int64_t tokens;
+        std::span<const float> original_out, out;
+        const ResidualStream::Pass& original;
+        const ResidualStream::Pass& modified;
+
+        // The residual stream behind the attention, where the position begins its FFN: `out` without the
+        // FFN's output. Needs Tap::ffn_output.
+        std::vector<float> original_between() const { return without_ffn(original_out, original); }
+        std::vector<float> between() const { return without_ffn(out, modified); }
+
+    private:
+        static std::vector<float> without_ffn(std::span<const float> out, const ResidualStream::Pass& pass);
+    };
+    // Runs `position` of the original and of the model as it is now over all sequences, with these taps of
+    // both. Interrupts throw.
+    void visit(const Model& model, size_t position, const std::vector<Tap>& taps,
+               const std::function<void(const Rows&)>& see);
+    // `position` has its final form: both streams go on.
+    void advance(const Model& model, size_t position);
+
+    size_t sequences() const { return calibration_.fit.size() + calibration_.held_out.size(); }
+    int64_t length() const { return calibration_.options.length; }
+
+private:
+    const Model& original_model_;
+    const Calibration& calibration_;
+    std::vector<std::vector<int32_t>> tokens_;  // those to fit with, then the held out
+    ResidualStream original_;
+    std::optional<ResidualStream> modified_;  // none while the models have been the same
+};
+
+// True when a position is what it is in the original: nothing to solve, and the same activations as long as
+// this holds for all positions before.
+bool is_unchanged(const Model& original, const Model& model, size_t position);
+
+}  // namespace refold

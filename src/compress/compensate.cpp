@@ -1,0 +1,298 @@
+#include "compress/compensate.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "compress/aligned.h"
+#include "compress/compensating_map.h"
+#include "compress/lazy.h"
+#include "compress/selection.h"
+#include "compress/work.h"
+#include "core/error.h"
+#include "core/progress.h"
+#include "core/text.h"
+#include "model/accounting.h"
+
+namespace refold {
+namespace {
+
+using nlohmann::json;
+
+// Table 12: what W_c reads, and what it is added to.
+struct Place {
+    const char* name;
+    Slot slot;
+    Tap input;
+    bool behind_ffn;     // it makes up for the layer's whole difference
+    bool before_output;  // it is added to the input of attn.o
+};
+constexpr std::array kPlaces = {Place{"attention", Slot::attn_comp, Tap::attn_input, false, false},
+                                Place{"ffn", Slot::attn_comp_ffn, Tap::attn_input, true, false},
+                                Place{"before_o", Slot::attn_comp_o, Tap::attn_input, false, true},
+                                Place{"values", Slot::attn_comp_v, Tap::v, false, true}};
+
+const Place& place_of(const std::string& name) {
+    return *std::find_if(kPlaces.begin(), kPlaces.end(), [&](const Place& p) { return name == p.name; });
+}
+
+bool has_compensation(const Model& model, size_t position) {
+    return std::any_of(kPlaces.begin(), kPlaces.end(),
+                       [&](const Place& place) { return model.topology.has(position, place.slot); });
+}
+
+class Compensation {
+public:
+    Compensation(const Model& model, Step& step, const CompensationSettings& settings)
+        : model_(model), step_(step), settings_(settings), place_(place_of(settings.place)) {}
+
+    Model run(const std::vector<size_t>& layers, json& details) {
+        check(layers);
+        const Cost before = account(model_).model;
+        Progress progress("compensation", layers.size(), "layers");
+        for (const size_t p : layers) {
+            add(p);
+            progress.advance(1);
+        }
+        progress.finish();
+        model_.drop_unreferenced();
+        report(layers, account(model_).model.parameters - before.parameters, details);
+        return std::move(model_);
+    }
+
+private:
+    void check(const std::vector<size_t>& layers) const {
+        const ModelConfig& c = model_.config;
+        if (!c.causal || c.n_prefix > 0)
+            fail(ErrorCode::unsupported, "compensation", "W_c is for decoders without prefix keys: {}",
+                 c.causal ? "this model has prefix keys" : fmt::format("'{}' is an encoder", c.family));
+        const size_t positions = model_.topology.positions.size();
+        if (positions != step_.original.topology.positions.size())
+            fail(ErrorCode::unsupported, "compensation", "the number of layers is not the original's");
+        for (const size_t p : layers) check_layer(p);
+    }
+
+    void check_layer(size_t p) const {
+        const auto refuse = [&](const std::string& why) {
+            fail(ErrorCode::unsupported, "compensation", "layer {}: {}", p, why);
+        };
+        const Topology &now = model_.topology, &original = step_.original.topology;
+        if (has_compensation(model_, p)) refuse("it has W_c already (an earlier step)");
+        if (!original.has(p, Slot::attn_o)) refuse("it has no attention in the original model either");
+        if (!now.has(p, Slot::attn_norm) && !original.has(p, Slot::attn_norm))
+            refuse("it has no norm before the attention, whose output W_c reads");
+        if (place_.before_output && !now.has(p, Slot::attn_o))
+            refuse(fmt::format("place={}: its attention was left out", place_.name));
+        if (place_.before_output && now.has(p, Slot::attn_post_norm))
+            refuse(
+                fmt::format("place={}: a norm behind attn.o makes the problem non-linear - take "
+                            "place=attention",
+                            place_.name));
+        if (place_.slot == Slot::attn_comp_v && !now.source(p).probabilities)
+            refuse("place=values: its attention does not weight values with another layer's probabilities");
+        const SlotShape shape = slot_shape(place_.slot, model_.config, p);
+        if (settings_.rank > std::min(shape.in, shape.out))
+            fail(ErrorCode::usage, "compensation", "layer {}: rank={}, but W_c has {} x {} numbers", p,
+                 settings_.rank, shape.out, shape.in);
+    }
+
+    void add(size_t p) {
+        restore_norm(p);
+        std::vector<std::string> sources;
+        for (const auto& name : tensors_of(step_.original.topology.at(p, Slot::attn_o)))
+            sources.push_back(name);
+        const DType type = computed_type(settings_.type, step_.original, sources);
+        const SlotShape shape = slot_shape(place_.slot, model_.config, p);
+        if (step_.dry_run() || !is_solved(settings_.solver)) return install(p, type, zeros(shape, p));
+        const std::string what = fmt::format("compensation v1 {} {}", step_.identity, p);
+        auto solved = step_.work->results(what, {}, [&] { return solve(p, shape); });
+        const auto figures = lazy::floats(solved.at("figures"), nullptr);
+        solved_.push_back({{"layer", p},
+                           {"ridge", std::isfinite(figures[0]) ? json(figures[0]) : json("infinite")},
+                           {"fit_before", figures[1]},
+                           {"fit_after", figures[2]},
+                           {"held_out_before", figures[3]},
+                           {"held_out_after", figures[4]}});
+        solved.erase("figures");
+        install(p, type, solved);
+    }
+
+    // A norm went with the attention.
+    void restore_norm(size_t p) {
+        for (const Slot slot : {Slot::attn_norm, Slot::attn_norm_bias}) {
+            const Topology& original = step_.original.topology;
+            if (model_.topology.has(p, slot) || !original.has(p, slot)) continue;
+            const std::string& name = std::get<Dense>(original.at(p, slot)).tensor;
+            const std::string own = model_.tensors.contains(name) ? name + ".original" : name;
+            model_.tensors[own] = step_.original.tensor(name);
+            model_.topology.positions[p][slot] = Dense{own};
+        }
+    }
+
+    // What training begins with: W_c = 0; of a product, V is random, since nothing would move if both were 0.
+    std::map<std::string, Tensor> zeros(SlotShape shape, size_t p) const {
+        const int64_t rank = settings_.rank;
+        if (rank == 0) return {{"weights", lazy::constant(DType::F32, {shape.in, shape.out}, 0)}};
+        const float deviation = 1.0F / std::sqrt(static_cast<float>(shape.in));
+        return {{"u", lazy::constant(DType::F32, {rank, shape.out}, 0)},
+                {"v", lazy::random(DType::F32, {shape.in, rank}, {deviation, 0}, fmt::format("W_c {}", p))}};
+    }
+
+    void install(size_t p, DType type, const std::map<std::string, Tensor>& parts) {
+        const std::string stem = fmt::format("blk.{}.{}", p, slot_name(place_.slot));
+        const auto store = [&](const char* part, const char* suffix) {
+            model_.tensors[stem + suffix] = as_type(parts.at(part), type);
+            return stem + suffix;
+        };
+        Slots& slots = model_.topology.positions[p];
+        if (settings_.rank == 0) {
+            slots[place_.slot] = Dense{store("weights", ".weight")};
+        } else {
+            slots[place_.slot] = LowRank{store("u", ".u"), store("v", ".v")};
+        }
+    }
+
+    // Both streams stand where the layers below are in their final form.
+    AlignedStreams& streams(size_t p) {
+        if (!streams_) streams_.emplace(step_.original, model_, *step_.calibration, step_.threads);
+        for (; advanced_ < p; ++advanced_) streams_->advance(model_, advanced_);
+        return *streams_;
+    }
+
+    Arrays solve(size_t p, SlotShape shape) {
+        const MapSettings map{shape.in, model_.config.n_embd, settings_.rank, settings_.ridge,
+                              settings_.solver == "paper"};
+        CompensatingMap problem(map, step_.calibration->options.length);
+        streams(p).visit(model_, p, {place_.input, Tap::ffn_output}, [&](const AlignedStreams::Rows& rows) {
+            std::vector<float> target(rows.original_out.begin(), rows.original_out.end());
+            std::vector<float> now(rows.out.begin(), rows.out.end());
+            if (!place_.behind_ffn) {
+                target = rows.original_between();
+                now = rows.between();
+            }
+            for (size_t i = 0; i < target.size(); ++i) target[i] -= now[i];
+            problem.add(rows.held_out, rows.tokens, rows.modified.tapped(place_.input), target);
+        });
+        if (place_.before_output)
+            problem.put_before(materialise(model_, model_.topology.at(p, Slot::attn_o), Slot::attn_o, p));
+        SolvedMap solved = problem.solve();
+        Arrays out = {{"figures",
+                       {{5},
+                        {static_cast<float>(solved.ridge), static_cast<float>(solved.fit_before),
+                         static_cast<float>(solved.fit_after), static_cast<float>(solved.held_out_before),
+                         static_cast<float>(solved.held_out_after)}}}};
+        if (settings_.rank == 0) {
+            out["weights"] = {{shape.in, shape.out}, std::move(solved.weights)};
+        } else {
+            out["u"] = {{settings_.rank, shape.out}, std::move(solved.u)};
+            out["v"] = {{shape.in, settings_.rank}, std::move(solved.v)};
+        }
+        return out;
+    }
+
+    // Numbers of the attention weights that these layers do without.
+    uint64_t left_out(const std::vector<size_t>& layers) const {
+        int64_t sum = 0;
+        for (const size_t p : layers) {
+            for (const auto& [slot, expression] : step_.original.topology.positions[p]) {
+                if (!belongs_to_attention(slot) || is_prefix(slot) || model_.topology.has(p, slot)) continue;
+                const SlotShape shape = slot_shape(slot, step_.original.config, p);
+                sum += shape.in * shape.out;
+            }
+        }
+        return static_cast<uint64_t>(sum);
+    }
+
+    void report(const std::vector<size_t>& layers, uint64_t added, json& details) {
+        auto& lines = step_.report.lines;
+        if (layers.empty())
+            lines.emplace_back("no layer's attention is another one's: nothing to compensate");
+        for (const json& s : solved_) {
+            lines.push_back(fmt::format(
+                "layer {}: |difference|^2 {:.4g} -> {:.4g} on text solved with, {:.4g} -> {:.4g} held out{}",
+                s["layer"].get<size_t>(), s["fit_before"].get<double>(), s["fit_after"].get<double>(),
+                s["held_out_before"].get<double>(), s["held_out_after"].get<double>(),
+                settings_.solver == "lsq" && s["ridge"].is_number()
+                    ? fmt::format(", ridge {:.3g}", s["ridge"].get<double>())
+                    : ""));
+        }
+        if (!solved_.empty()) warn_of_little_text();
+        const uint64_t saved = left_out(layers);
+        if (!layers.empty())
+            lines.push_back(
+                fmt::format("W_c of layers {} adds {} parameters; their attention had {} more than now",
+                            layers_text(layers), format_count(added), format_count(saved)));
+        details["compensation"] = {{"solver", settings_.solver}, {"place", settings_.place},
+                                   {"layers", layers},           {"solved", solved_},
+                                   {"parameters_added", added},  {"parameters_of_attention_left_out", saved}};
+    }
+
+    void warn_of_little_text() {
+        const int64_t tokens = step_.calibration->fit_tokens(), inputs = model_.config.n_embd;
+        if (settings_.solver == "lsq" && tokens < 4 * inputs)
+            step_.report.lines.push_back(fmt::format(
+                "only {} tokens to solve {} inputs with: W_c follows this text closely - give more "
+                "(--calib-tokens)",
+                tokens, inputs));
+    }
+
+    Model model_;
+    Step& step_;
+    const CompensationSettings& settings_;
+    const Place& place_;
+    std::optional<AlignedStreams> streams_;
+    size_t advanced_ = 0;
+    json solved_ = json::array();
+};
+
+}  // namespace
+
+std::vector<OptionSpec> compensation_options() {
+    return {
+        {.name = "place",
+         .kind = OptionSpec::Kind::choice,
+         .fallback = "attention",
+         .help = "what W_c is added to: the output of attention or FFN, or the input of attn.o, from the "
+                 "normed input or from the values",
+         .choices = {"attention", "ffn", "before_o", "values"}},
+        {"rank", OptionSpec::Kind::integer, "0", "rank of W_c; 0: full", 0},
+        {.name = "ridge",
+         .fallback = "auto",
+         .help = "lsq: auto (by held-out text), or a number such as 0.01"},
+        type_option(),
+    };
+}
+
+CompensationSettings compensation_settings(const Options& options, const std::string& solver) {
+    CompensationSettings settings{solver, options.text("place"), options.integer("rank"), std::nullopt,
+                                  options.text("type")};
+    if (const std::string& ridge = options.text("ridge"); ridge != "auto") {
+        char* end = nullptr;
+        settings.ridge = std::strtod(ridge.c_str(), &end);
+        if (ridge.empty() || *end != '\0' || !std::isfinite(*settings.ridge) || *settings.ridge < 0)
+            fail(ErrorCode::usage, "compensation", "ridge must be auto or a number from 0, got '{}'", ridge);
+    }
+    return settings;
+}
+
+bool is_solved(const std::string& solver) { return solver == "lsq" || solver == "paper"; }
+
+std::vector<size_t> layers_to_compensate(const Model& original, const Model& model) {
+    std::vector<size_t> layers;
+    const size_t positions = std::min(original.topology.positions.size(), model.topology.positions.size());
+    for (size_t p = 0; p < positions; ++p) {
+        const Topology &before = original.topology, &after = model.topology;
+        const bool lost = before.has(p, Slot::attn_o) && !after.has(p, Slot::attn_o);
+        const bool changed = !(before.source(p) == after.source(p));
+        if ((lost || changed) && !has_compensation(model, p)) layers.push_back(p);
+    }
+    return layers;
+}
+
+Model compensate(const Model& model, Step& step, const CompensationSettings& settings,
+                 const std::vector<size_t>& layers, json& details) {
+    return Compensation(model, step, settings).run(layers, details);
+}
+
+}  // namespace refold

@@ -1,0 +1,208 @@
+#include "compress/free_map.h"
+
+#include <algorithm>
+
+#include "compress/heads.h"
+#include "core/error.h"
+#include "linalg/blas.h"
+
+namespace refold {
+namespace {
+
+using Floats = std::vector<float>;
+
+// y = x W^T, all row major: x [rows x in], W [out x in].
+Floats times(int64_t rows, const float* x, const Floats& w, int64_t in, int64_t out) {
+    Floats y(static_cast<size_t>(rows * out));
+    blas::multiply(blas::Op::transposed, blas::Op::plain, {out, rows, in}, w.data(), x, y.data());
+    return y;
+}
+
+Floats transposed(const Floats& matrix, int64_t rows, int64_t columns) {
+    Floats out(matrix.size());
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < columns; ++c)
+            out[static_cast<size_t>(c * rows + r)] = matrix[static_cast<size_t>(r * columns + c)];
+    }
+    return out;
+}
+
+class Finder {
+public:
+    Finder(const Model& model, size_t position, Slot slot)
+        : model_(model),
+          position_(position),
+          slot_(slot),
+          expression_(model.topology.at(position, slot)),
+          shape_(slot_shape(slot, model.config, position)) {}
+
+    std::optional<FreeMap> find() const {
+        if (const auto* dense = std::get_if<Dense>(&expression_); dense != nullptr && is_free(dense->tensor))
+            return whole(dense->tensor);
+        if (std::holds_alternative<Dense>(expression_) || std::holds_alternative<Heads>(expression_))
+            return heads();
+        if (const auto* e = std::get_if<LowRank>(&expression_)) return factor(*e, nullptr);
+        if (const auto* e = std::get_if<Plus>(&expression_)) return factor(e->term, e);
+        return std::nullopt;
+    }
+
+private:
+    // No other slot reads the tensor, and this one only once.
+    bool is_free(const std::string& tensor) const {
+        size_t uses = 0;
+        const auto count = [&](const Slots& slots) {
+            for (const auto& [slot, expression] : slots) {
+                const auto names = tensors_of(expression);
+                uses += static_cast<size_t>(std::count(names.begin(), names.end(), tensor));
+            }
+        };
+        for (const Slots& slots : model_.topology.positions) count(slots);
+        count(model_.topology.globals);
+        return uses == 1;
+    }
+
+    std::string own_name(const char* part) const {
+        return fmt::format("blk.{}.{}.{}", position_, slot_name(slot_), part);
+    }
+
+    FreeMap whole(const std::string& tensor) const {
+        FreeMap map;
+        map.tensors = {tensor};
+        map.prior = floats_of(model_, tensor);
+        map.inputs = shape_.in;
+        map.outputs = shape_.out;
+        map.install = [tensor](const Model& model, const Tensor& solved, std::vector<Requantised>&) {
+            Model out = model;
+            out.tensors[tensor] = solved;
+            return out;
+        };
+        return map;
+    }
+
+    std::optional<FreeMap> heads() const {
+        if (slot_ != Slot::attn_o) return std::nullopt;
+        const HeadUnits units(model_, {Slot::attn_o}, {Slot::attn_o});
+        const HeadRefs refs = units.refs()[position_].at(Slot::attn_o);
+        std::vector<size_t> own;
+        for (size_t h = 0; h < refs.size(); ++h) {
+            if (head_uses(units, refs[h]) == 1 && !serves_elsewhere(refs[h].tensor)) own.push_back(h);
+        }
+        if (own.empty()) return std::nullopt;
+        const auto width = static_cast<size_t>(model_.config.head_dim);
+        const auto in = static_cast<size_t>(shape_.in), free = own.size() * width;
+        FreeMap map;
+        map.what = fmt::format("{} of {} heads", own.size(), refs.size());
+        for (const size_t h : own) map.tensors.push_back(refs[h].tensor);
+        map.inputs = static_cast<int64_t>(free);
+        map.outputs = shape_.out;
+        map.fixed = materialise(model_, expression_, slot_, position_);
+        map.prior.resize(free * static_cast<size_t>(shape_.out));
+        for (size_t row = 0; row < static_cast<size_t>(shape_.out); ++row) {
+            for (size_t i = 0; i < own.size(); ++i) {
+                float* from = map.fixed.data() + row * in + own[i] * width;
+                std::copy_n(from, width, map.prior.data() + row * free + i * width);
+                std::fill_n(from, width, 0.0F);
+            }
+        }
+        map.features = [own, width, in, free](int64_t rows, const float* x) {
+            Floats z(static_cast<size_t>(rows) * free);
+            for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+                for (size_t i = 0; i < own.size(); ++i)
+                    std::copy_n(x + row * in + own[i] * width, width, z.data() + row * free + i * width);
+            }
+            return z;
+        };
+        map.install = [position = position_, own, refs, name = own_name("heads")](
+                          const Model& model, const Tensor& solved, std::vector<Requantised>& requantised) {
+            Model out = model;
+            out.tensors[name] = solved;
+            HeadRefs heads = refs;
+            for (size_t i = 0; i < own.size(); ++i) heads[own[i]] = {name, static_cast<int64_t>(i)};
+            return with_output_heads(out, position, heads, requantised);
+        };
+        return map;
+    }
+
+    static size_t head_uses(const HeadUnits& units, const HeadRef& head) {
+        size_t uses = 0;
+        for (const auto& position : units.refs()) {
+            const auto found = position.find(Slot::attn_o);
+            if (found != position.end())
+                uses += static_cast<size_t>(std::count(found->second.begin(), found->second.end(), head));
+        }
+        return uses;
+    }
+
+    // Under a LoRA, say: such a tensor has no heads of its own.
+    bool serves_elsewhere(const std::string& tensor) const {
+        for (const Slots& slots : model_.topology.positions) {
+            for (const auto& [slot, expression] : slots) {
+                const auto names = tensors_of(expression);
+                const bool read = std::find(names.begin(), names.end(), tensor) != names.end();
+                const bool heads =
+                    std::holds_alternative<Dense>(expression) || std::holds_alternative<Heads>(expression);
+                if (read && (slot != slot_ || !heads)) return true;
+            }
+        }
+        return false;
+    }
+
+    // W = U diag(s) V: U is free for given V x; of the transpose, V^T for given U^T x.
+    std::optional<FreeMap> factor(const LowRank& e, const Plus* plus) const {
+        const std::string& name = e.transposed ? e.v : e.u;
+        if (!is_free(name)) return std::nullopt;
+        const int64_t rank = model_.tensor(e.u).row_elements();
+        FreeMap map;
+        map.what = fmt::format("rank {}", rank);
+        map.tensors = {name};
+        map.inputs = rank;
+        map.outputs = shape_.out;
+        map.prior = floats_of(model_, name);
+        if (e.transposed) map.prior = transposed(map.prior, rank, shape_.out);
+        Floats into = floats_of(model_, e.transposed ? e.u : e.v);  // [rank x in]
+        if (e.transposed) into = transposed(into, shape_.in, rank);
+        if (!e.scale.empty()) {
+            const Floats scale = floats_of(model_, e.scale);
+            for (size_t i = 0; i < into.size(); ++i)
+                into[i] *= scale[static_cast<size_t>(e.row * rank) + i / static_cast<size_t>(shape_.in)];
+        }
+        if (plus != nullptr) map.fixed = materialise(model_, base_of(expression_), slot_, position_);
+        map.features = [into, in = shape_.in, rank](int64_t rows, const float* x) {
+            return times(rows, x, into, in, rank);
+        };
+        map.install = [name, turned = e.transposed](const Model& model, const Tensor& solved,
+                                                    std::vector<Requantised>&) {
+            Model out = model;
+            out.tensors[name] = turned ? turned_tensor(solved) : solved;
+            return out;
+        };
+        return map;
+    }
+
+    static Tensor turned_tensor(const Tensor& tensor) {
+        Tensor out{tensor.type, {tensor.rows(), tensor.row_elements()}, {}, {}};
+        out.produce = [tensor] {
+            const TensorBytes bytes(tensor);
+            Floats values(static_cast<size_t>(tensor.elements()));
+            dequantise(tensor.type, bytes.bytes(), values);
+            return quantise(tensor.type, transposed(values, tensor.rows(), tensor.row_elements()),
+                            tensor.rows());
+        };
+        return out;
+    }
+
+    const Model& model_;
+    size_t position_;
+    Slot slot_;
+    const Expression& expression_;
+    SlotShape shape_;
+};
+
+}  // namespace
+
+std::optional<FreeMap> free_map(const Model& model, size_t position, Slot slot) {
+    if (!model.topology.has(position, slot)) return std::nullopt;
+    return Finder(model, position, slot).find();
+}
+
+}  // namespace refold

@@ -1,0 +1,194 @@
+#include "compress/methods/llmdrop.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "calibrate/residual_stream.h"
+#include "compress/lazy.h"
+#include "compress/modules.h"
+#include "compress/selection.h"
+#include "compress/superblocks.h"
+#include "compress/work.h"
+#include "core/error.h"
+#include "core/progress.h"
+
+namespace refold {
+namespace {
+
+using nlohmann::json;
+using Floats = std::span<const float>;
+
+enum class Part { attention, ffn, block };
+
+Part part_of(const std::string& modules) {
+    return modules == "attention" ? Part::attention : modules == "ffn" ? Part::ffn : Part::block;
+}
+
+bool has(const Model& model, size_t position, Part part) {
+    const bool attention = model.topology.has(position, Slot::attn_o),
+               ffn = model.topology.has(position, Slot::ffn_down);
+    return part == Part::attention ? attention : part == Part::ffn ? ffn : attention && ffn;
+}
+
+// Sum over tokens of cos(x, y); with `added`, of cos(x, x + y).
+double sum_of_cosines(Floats x, Floats y, bool added, size_t width) {
+    double sum = 0;
+    for (size_t at = 0; at < x.size(); at += width) {
+        double xx = 0, yy = 0, xy = 0;
+        for (size_t i = at; i < at + width; ++i) {
+            const double a = static_cast<double>(x[i]),
+                         b = added ? a + static_cast<double>(y[i]) : static_cast<double>(y[i]);
+            xx += a * a;
+            yy += b * b;
+            xy += a * b;
+        }
+        if (xx > 0 && yy > 0) sum += xy / std::sqrt(xx * yy);
+    }
+    return sum;
+}
+
+// By layer: mean over all tokens of the cosine of the residual stream before and behind the module; not a
+// number where there is none.
+std::vector<float> similarities(const Model& model, const Calibration& calibration, Part part, int threads) {
+    auto sequences = calibration.fit;
+    sequences.insert(sequences.end(), calibration.held_out.begin(), calibration.held_out.end());
+    const auto width = static_cast<size_t>(model.config.n_embd);
+    const size_t positions = model.topology.positions.size();
+    const Tap before =
+        part == Part::ffn && !model.config.parallel_residual ? Tap::residual : Tap::layer_input;
+    const Tap output = part == Part::ffn ? Tap::ffn_output : Tap::attn_output;
+    ResidualStream stream(model, sequences, calibration.options.length, threads);
+    std::vector<float> out(positions, NAN);
+    Progress progress("similarity", positions, "layers");
+    for (size_t p = 0; p < positions; ++p) {
+        if (has(model, p, part)) {
+            ResidualStream::Pass pass(stream, model, p, {before, output});
+            double sum = 0;
+            size_t tokens = 0;
+            for (size_t s = 0; s < sequences.size(); ++s) {
+                const Floats behind = pass.run(s), x = pass.tapped(before);
+                sum += part == Part::block ? sum_of_cosines(x, behind, false, width)
+                                           : sum_of_cosines(x, pass.tapped(output), true, width);
+                tokens += sequences[s].size();
+            }
+            out[p] = static_cast<float>(sum / static_cast<double>(tokens));
+        }
+        stream.advance(model, p);
+        progress.advance(1);
+    }
+    progress.finish();
+    return out;
+}
+
+// A layer that others take their attention from cannot lose it.
+bool lends(const Model& model, size_t position) {
+    return model.topology.lends_probabilities(position) || model.topology.lends_kv(position);
+}
+
+std::vector<size_t> candidates(const Model& model, const Step& step, Part part) {
+    if (!model.config.causal || model.topology.positions.size() != step.original.topology.positions.size())
+        fail(ErrorCode::unsupported, "llmdrop", "{}",
+             model.config.causal
+                 ? std::string("the number of layers is not the original's, which is what is measured")
+                 : fmt::format("'{}' is an encoder: similarities are measured in decoders only",
+                               model.config.family));
+    std::vector<size_t> layers;
+    for (const size_t p :
+         parse_layers_or_half(step.options.text("layers"), model.topology.positions.size())) {
+        if (has(model, p, part) && has(step.original, p, part) && (part == Part::ffn || !lends(model, p)))
+            layers.push_back(p);
+    }
+    const auto count = static_cast<size_t>(step.options.integer("count"));
+    if (count > layers.size())
+        fail(ErrorCode::usage, "llmdrop", "count={}: layers={} has {} with {} that can be left out", count,
+             step.options.text("layers"), layers.size(), step.options.text("modules"));
+    return layers;
+}
+
+// Of `layers`, ascending, the `count` with the highest similarity, highest first; of equal ones the first.
+std::vector<size_t> highest(std::vector<size_t> layers, const std::vector<float>& similarity, size_t count) {
+    std::stable_sort(layers.begin(), layers.end(),
+                     [&](size_t a, size_t b) { return similarity[a] > similarity[b]; });
+    layers.resize(count);
+    return layers;
+}
+
+Model apply(const Model& model, Step& step) {
+    const Options& options = step.options;
+    const std::string& modules = options.text("modules");
+    const Part part = part_of(modules);
+    const auto layers = candidates(model, step, part);
+    std::vector<float> similarity(model.topology.positions.size());
+    auto& lines = step.report.lines;
+    if (step.dry_run()) {
+        for (size_t p = 0; p < similarity.size(); ++p) similarity[p] = static_cast<float>(p);
+        lines.emplace_back(
+            "dry run: which layers is decided by calibration text; here they are the latest ones");
+    } else {
+        const auto found =
+            step.work->results(fmt::format("llmdrop v1 {} {}", step.identity, modules), {}, [&] {
+                auto values = similarities(step.original, *step.calibration, part, step.threads);
+                return Arrays{{"similarity", {{static_cast<int64_t>(values.size())}, std::move(values)}}};
+            });
+        similarity = lazy::floats(found.at("similarity"), nullptr);
+    }
+    const auto chosen = highest(layers, similarity, static_cast<size_t>(options.integer("count")));
+    Model out = model;
+    for (const size_t p : chosen) {
+        if (part != Part::ffn) remove_attention(out, p);
+        if (part != Part::attention) remove_ffn(out, p);
+    }
+    out.drop_unreferenced();
+    json details = {{"layers", chosen}, {"modules", modules}};
+    std::vector<std::string> texts;
+    for (const size_t p : chosen)
+        texts.push_back(step.dry_run() ? fmt::format("{}", p) : fmt::format("{} ({:.4f})", p, similarity[p]));
+    lines.push_back(fmt::format("left out: {} of layers {}",
+                                modules == "block" ? "attention and FFN" : modules, fmt::join(texts, ", ")));
+    lines.push_back("saves " + saving_text(model, out));
+    if (!step.dry_run()) {
+        for (const float s : similarity) details["similarity"].push_back(std::isnan(s) ? json() : json(s));
+    }
+    step.report.details = details.dump();
+    return out;
+}
+
+constexpr const char* kDocumentation = R"(
+The modules that change the residual stream least are left out, with their norms, biases and KV cache; the residual stream
+passes by. For every layer the cosine of the residual stream x before the module's norm with x + f(x) behind the module is
+measured in the original model, mean over all tokens of the calibration text; the `count` highest go. They are measured once:
+that leaving one out changes the others is not followed.
+
+`modules`: the attention, the FFN, or whole layers (`block`: the cosine of what goes into a layer with what comes out).
+`layers`: which ones to choose from: `all`, `top half` (as UniAttn, section 4.1, does for its comparison: LLMDrop-Full leaves
+out as many as `uniattn` has reusing layers, LLMDrop-Half half as many), or 20-29,5. Layers without the module, and those that
+others take their attention from, are no candidates. With attention and FFN beside each other (GPT-J, GPT-NeoX) both are
+compared with the layer's input.
+
+`drop` does the same without calibration, for layers that are named. `compensation` after this step gives layers without
+attention a W_c, `refit` solves the output projections anew. Needs calibration text (`--calib FILE --calib-tokens N`).
+)";
+
+}  // namespace
+
+const Method kLlmDrop = {
+    "llmdrop",
+    "leave out the modules that change the residual stream least",
+    "What Matters in Transformers? Not All Attention is Needed, section 3; UniAttn, section 4.1, Table 8",
+    kDocumentation + 1,
+    {
+        {"count", OptionSpec::Kind::integer, "4", "modules that are left out", 1},
+        {.name = "modules",
+         .kind = OptionSpec::Kind::choice,
+         .fallback = "attention",
+         .help = "what goes; block: attention and FFN",
+         .choices = {"attention", "ffn", "block"}},
+        {.name = "layers", .fallback = "all", .help = "layers to choose from: 15-29, all or top half"},
+    },
+    apply,
+    [](const Options&) { return true; },
+};
+
+}  // namespace refold

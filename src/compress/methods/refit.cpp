@@ -1,0 +1,377 @@
+#include "compress/methods/refit.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "compress/aligned.h"
+#include "compress/free_map.h"
+#include "compress/lazy.h"
+#include "compress/selection.h"
+#include "compress/work.h"
+#include "core/error.h"
+#include "core/progress.h"
+#include "linalg/blas.h"
+#include "linalg/least_squares.h"
+
+namespace refold {
+namespace {
+
+using Floats = std::vector<float>;
+using nlohmann::json;
+
+// The last linear map of a module.
+struct Module {
+    Slot matrix, bias, post_norm;
+    Tap inner, projected, output;
+};
+constexpr Module kAttention = {Slot::attn_o,    Slot::attn_o_bias,   Slot::attn_post_norm,
+                               Tap::attn_inner, Tap::attn_projected, Tap::attn_output};
+constexpr Module kFfn = {Slot::ffn_down, Slot::ffn_down_bias, Slot::ffn_post_norm,
+                         Tap::ffn_inner, Tap::ffn_projected,  Tap::ffn_output};
+
+bool describes(const Family& family, Slot slot) {
+    return std::any_of(family.position_slots.begin(), family.position_slots.end(),
+                       [&](const SlotDescription& d) { return d.slot == slot; });
+}
+
+// Rows of one module of one position for the least squares.
+class Rows {
+public:
+    Rows(const Model& model, size_t position, const Module& module, const FreeMap& map, bool with_bias)
+        : config_(model.config), module_(module), map_(map), with_bias_(with_bias) {
+        if (model.topology.has(position, module.post_norm))
+            gain_ =
+                materialise(model, model.topology.at(position, module.post_norm), module.post_norm, position);
+        if (const Slot bias = module.bias; model.topology.has(position, bias))
+            bias_ = materialise(model, model.topology.at(position, bias), bias, position);
+    }
+
+    int64_t inputs() const { return map_.inputs + (with_bias_ ? 1 : 0); }
+
+    // [outputs x inputs()]
+    Floats prior() const {
+        if (!with_bias_) return map_.prior;
+        Floats out;
+        for (size_t r = 0; r < static_cast<size_t>(map_.outputs); ++r) {
+            const float* row = map_.prior.data() + r * static_cast<size_t>(map_.inputs);
+            out.insert(out.end(), row, row + map_.inputs);
+            out.push_back(bias_.empty() ? 0.0F : bias_[r]);
+        }
+        return out;
+    }
+
+    // What the module has to add so that the residual stream behind it is the original's.
+    void add(const AlignedStreams::Rows& rows, LeastSquares& sums) const {
+        const Floats x = inputs_of(rows);
+        Floats y = targets_of(rows);
+        if (!gain_.empty()) undo_norm(rows, y);
+        remove_fixed(rows, y);
+        if (gain_.empty()) return sums.add(rows.tokens, x.data(), y.data());
+        Floats scaled = x;
+        weigh(rows, scaled, inputs());
+        weigh(rows, y, map_.outputs);
+        sums.add(rows.tokens, scaled.data(), y.data());
+    }
+
+private:
+    Floats inputs_of(const AlignedStreams::Rows& rows) const {
+        const auto inner = rows.modified.tapped(module_.inner);
+        Floats z =
+            map_.features ? map_.features(rows.tokens, inner.data()) : Floats(inner.begin(), inner.end());
+        if (!with_bias_) return z;
+        Floats out;
+        out.reserve(z.size() + static_cast<size_t>(rows.tokens));
+        for (int64_t t = 0; t < rows.tokens; ++t) {
+            out.insert(out.end(), z.begin() + t * map_.inputs, z.begin() + (t + 1) * map_.inputs);
+            out.push_back(1.0F);
+        }
+        return out;
+    }
+
+    Floats targets_of(const AlignedStreams::Rows& rows) const {
+        const bool attention = module_.matrix == Slot::attn_o;
+        Floats y =
+            attention ? rows.original_between() : Floats(rows.original_out.begin(), rows.original_out.end());
+        const Floats now = attention ? rows.between() : Floats(rows.out.begin(), rows.out.end());
+        const auto added = rows.modified.tapped(module_.output);
+        for (size_t i = 0; i < y.size(); ++i) y[i] += added[i] - now[i];
+        return y;
+    }
+
+    // Root mean square of what the original's norm divides by, per token; the modified one's where the
+    // original has no such module.
+    std::vector<float> divisors(const AlignedStreams::Rows& rows) const {
+        auto projected = rows.original.tapped(module_.projected);
+        if (projected.empty()) projected = rows.modified.tapped(module_.projected);
+        const auto width = static_cast<size_t>(map_.outputs);
+        std::vector<float> out;
+        for (size_t at = 0; at < projected.size(); at += width) {
+            double squares = 0;
+            for (size_t i = 0; i < width; ++i)
+                squares += static_cast<double>(projected[at + i]) * static_cast<double>(projected[at + i]);
+            out.push_back(static_cast<float>(
+                std::sqrt(squares / static_cast<double>(width) + static_cast<double>(config_.norm_eps))));
+        }
+        return out;
+    }
+
+    // The norm behind the map takes y to gain * y / divisor: with the divisor held, a linear map again.
+    void undo_norm(const AlignedStreams::Rows& rows, Floats& y) const {
+        const auto divisor = divisors(rows);
+        const auto now = rows.modified.tapped(module_.projected);
+        float largest = 0;
+        for (const float g : gain_) largest = std::max(largest, std::abs(g));
+        for (size_t i = 0; i < y.size(); ++i) {
+            const float g = gain_[i % gain_.size()];
+            // A channel that the norm suppresses says nothing about the map: it keeps what it has.
+            y[i] = std::abs(g) > 1e-3F * largest ? y[i] * divisor[i / gain_.size()] / g : now[i];
+        }
+    }
+
+    void weigh(const AlignedStreams::Rows& rows, Floats& values, int64_t width) const {
+        const auto divisor = divisors(rows);
+        for (size_t i = 0; i < values.size(); ++i) values[i] /= divisor[i / static_cast<size_t>(width)];
+    }
+
+    void remove_fixed(const AlignedStreams::Rows& rows, Floats& y) const {
+        if (!map_.fixed.empty()) {
+            const auto inner = rows.modified.tapped(module_.inner);
+            const auto in = static_cast<int64_t>(inner.size()) / rows.tokens;
+            blas::multiply(blas::Op::transposed, blas::Op::plain, {map_.outputs, rows.tokens, in},
+                           map_.fixed.data(), inner.data(), y.data(), 1, -1);
+        }
+        if (with_bias_ || bias_.empty()) return;
+        for (size_t i = 0; i < y.size(); ++i) y[i] -= bias_[i % bias_.size()];
+    }
+
+    const ModelConfig& config_;
+    const Module& module_;
+    const FreeMap& map_;
+    bool with_bias_;
+    Floats gain_, bias_;
+};
+
+class Refit {
+public:
+    Refit(const Model& model, Step& step)
+        : model_(model),
+          step_(step),
+          slots_(parse_slots(step.options.text("slots"), *model.family)),
+          layers_(parse_layers(step.options.text("layers"), model.topology.positions.size())) {
+        for (const Slot slot : slots_) {
+            if (slot != Slot::attn_o && slot != Slot::ffn_down)
+                fail(ErrorCode::usage, "refit", "slots are attn.o and ffn.down, got {}", slot_name(slot));
+        }
+        if (model.topology.positions.size() != step.original.topology.positions.size())
+            fail(ErrorCode::unsupported, "refit", "the number of layers is not the original's");
+    }
+
+    Model run() {
+        const size_t positions = model_.topology.positions.size();
+        size_t first = 0;
+        while (first < positions && is_unchanged(step_.original, model_, first)) ++first;
+        if (first == positions) step_.report.lines.push_back("nothing has changed: nothing to refit");
+        Progress progress("refit", positions, "layers");
+        for (size_t p = 0; p < positions && first < positions; ++p) {
+            if (p >= first && std::binary_search(layers_.begin(), layers_.end(), p)) {
+                solve(p, kAttention);
+                solve(p, kFfn);
+            }
+            pending_ = p + 1;
+            progress.advance(1);
+        }
+        progress.finish();
+        model_.drop_unreferenced();
+        return finish();
+    }
+
+private:
+    bool wanted(Slot slot) const { return std::find(slots_.begin(), slots_.end(), slot) != slots_.end(); }
+
+    bool with_bias(size_t p, const Module& module) const {
+        const std::string& option = step_.options.text("bias");
+        if (option == "no") return false;
+        return model_.topology.has(p, module.bias) || describes(*model_.family, module.bias);
+    }
+
+    void solve(size_t p, const Module& module) {
+        if (!wanted(module.matrix) || !model_.topology.has(p, module.matrix)) return;
+        const auto map = free_map(model_, p, module.matrix);
+        if (!map) {
+            left_.push_back(fmt::format("{} {}", p, slot_name(module.matrix)));
+            return;
+        }
+        const bool bias = with_bias(p, module);
+        const DType type = computed_type(step_.options.text("type"), model_, map->tensors);
+        if (step_.dry_run()) {
+            install(p, module, *map, lazy::constant(type, {map->inputs, map->outputs}, 0),
+                    bias ? std::optional(lazy::constant(DType::F32, {map->outputs}, 0)) : std::nullopt);
+            return;
+        }
+        const std::string what =
+            fmt::format("refit v1 {} {} {}", step_.identity, p, slot_name(module.matrix));
+        const auto solved = step_.work->results(what, {}, [&] { return compute(p, module, *map, bias); });
+        const auto figures = lazy::floats(solved.at("figures"), nullptr);
+        details_.push_back({{"position", p},
+                            {"slot", slot_name(module.matrix)},
+                            {"free", map->what},
+                            {"ridge", figures[0]},
+                            {"error_before", figures[1]},
+                            {"error_after", figures[2]}});
+        install(p, module, *map, as_type(solved.at("weights"), type),
+                bias ? std::optional(solved.at("bias")) : std::nullopt);
+    }
+
+    AlignedStreams& streams() {
+        if (!streams_) streams_.emplace(step_.original, model_, *step_.calibration, step_.threads);
+        for (; advanced_ < pending_; ++advanced_) streams_->advance(model_, advanced_);
+        return *streams_;
+    }
+
+    Arrays compute(size_t p, const Module& module, const FreeMap& map, bool bias) {
+        const Rows rows(model_, p, module, map, bias);
+        LeastSquares fit(rows.inputs(), map.outputs), held_out(rows.inputs(), map.outputs);
+        streams().visit(
+            model_, p, {module.inner, module.projected, module.output, Tap::ffn_output},
+            [&](const AlignedStreams::Rows& seen) { rows.add(seen, seen.held_out ? held_out : fit); });
+        const Floats prior = rows.prior();
+        const Ridged solved = solved_with(fit, held_out, prior);
+        const auto in = static_cast<size_t>(map.inputs), stride = static_cast<size_t>(rows.inputs());
+        Array weights{{map.inputs, map.outputs}, {}}, offsets{{map.outputs}, {}};
+        for (size_t at = 0; at < solved.weights.size(); at += stride) {
+            const float* row = solved.weights.data() + at;
+            weights.values.insert(weights.values.end(), row, row + in);
+            if (bias) offsets.values.push_back(row[in]);
+        }
+        Arrays out = {{"weights", std::move(weights)},
+                      {"figures",
+                       {{3},
+                        {static_cast<float>(solved.ridge), static_cast<float>(solved.error_before),
+                         static_cast<float>(solved.error_after)}}}};
+        if (bias) out["bias"] = std::move(offsets);
+        return out;
+    }
+
+    Ridged solved_with(const LeastSquares& fit, const LeastSquares& held_out, const Floats& prior) const {
+        const std::string& option = step_.options.text("ridge");
+        if (option == "auto") return solve_with_held_out(fit, held_out, prior);
+        Ridged out{std::stod(option), held_out.error(prior), 0, {}};
+        out.error_after = held_out.error(fit.solve(out.ridge, prior));
+        LeastSquares all = fit;
+        all.add(held_out);
+        out.weights = all.solve(out.ridge, prior);
+        return out;
+    }
+
+    void install(size_t p, const Module& module, const FreeMap& map, const Tensor& weights,
+                 const std::optional<Tensor>& bias) {
+        model_ = map.install(model_, weights, requantised_);
+        if (!bias) return;
+        const std::string name = fmt::format("blk.{}.{}.refit", p, slot_name(module.bias));
+        const auto& described =
+            describes(*model_.family, module.bias) ? tensor_name(*model_.family, module.bias, p) : name;
+        // Another position may have the vector as well.
+        const bool taken = model_.tensors.contains(described) && is_shared(described, p);
+        model_.tensors[taken ? name : described] = *bias;
+        model_.topology.positions[p][module.bias] = Dense{taken ? name : described};
+    }
+
+    bool is_shared(const std::string& tensor, size_t position) const {
+        for (size_t p = 0; p < model_.topology.positions.size(); ++p) {
+            if (p == position) continue;
+            for (const auto& [slot, expression] : model_.topology.positions[p]) {
+                const auto names = tensors_of(expression);
+                if (std::find(names.begin(), names.end(), tensor) != names.end()) return true;
+            }
+        }
+        return false;
+    }
+
+    Model finish() {
+        json details = {{"solved", details_}, {"shared", left_}};
+        double before = 0, after = 0;
+        for (const json& d : details_) {
+            before += d["error_before"].get<double>();
+            after += d["error_after"].get<double>();
+        }
+        auto& lines = step_.report.lines;
+        if (!details_.empty())
+            lines.push_back(fmt::format("{} linear maps solved; error on held-out text {:.3g} -> {:.3g}",
+                                        details_.size(), before, after));
+        if (!left_.empty())
+            lines.push_back(fmt::format("left as they are, being shared: {}", fmt::join(left_, ", ")));
+        report_requantised(requantised_, "", step_.report, details);
+        step_.report.details = details.dump();
+        return std::move(model_);
+    }
+
+    Model model_;
+    Step& step_;
+    std::vector<Slot> slots_;
+    std::vector<size_t> layers_;
+    std::optional<AlignedStreams> streams_;
+    size_t pending_ = 0, advanced_ = 0;  // positions in their final form; those that the streams are behind
+    std::vector<Requantised> requantised_;
+    std::vector<json> details_;
+    std::vector<std::string> left_;
+};
+
+Model apply(const Model& model, Step& step) {
+    const std::string& ridge = step.options.text("ridge");
+    if (ridge != "auto") {
+        char* end = nullptr;
+        const double value = std::strtod(ridge.c_str(), &end);
+        if (ridge.empty() || *end != '\0' || !std::isfinite(value) || value < 0)
+            fail(ErrorCode::usage, "refit", "ridge must be auto or a number from 0, got '{}'", ridge);
+    }
+    return Refit(model, step).run();
+}
+
+constexpr const char* kDocumentation = R"(
+Any step before this one leaves linear maps that are still free: the output projection of each attention (`attn.o`) and the
+down projection of each FFN (`ffn.down`). They are solved anew in closed form, without gradients, from layer to layer: W
+minimises over the calibration text
+
+    sum over tokens of |residual(model) + W a - residual(original)|^2  +  ridge * m * |W - present W|^2
+
+where `a` is what the module computes in the model as it has become so far (its earlier layers already refitted), the target
+is the original's residual stream behind the same module, and m is the mean of the diagonal of sum a a^T. Errors of earlier
+layers are thus corrected by later ones. `ridge=auto` chooses the ridge for each map on the part of the calibration text
+that is not solved with (every eighth sequence), starting from 0.01; the present weights stay where nothing is better.
+
+Solved is what no other layer uses: of shared heads those that are the layer's own, of a low-rank weight or a LoRA the
+factor behind. What is shared keeps its weights (the report lists it). `bias=auto` solves a bias along where the
+architecture has a place for one. Layers before the first one that a step has changed are left alone.
+
+Behind a norm (Gemma 2 and 3: norms after the modules) the norm's divisor is taken from the original model, which makes the
+problem linear again; channels that the norm suppresses keep their weights.
+
+Needs calibration text (`--calib FILE --calib-tokens N`): at least a few times as many tokens as the FFN is wide. Memory is
+O(width^2) for one layer, the residual streams of both models, and one layer of weights of each. Solved weights are stored
+in `type`; quantise afterwards. An interrupted run finds its solved layers again.
+)";
+
+}  // namespace
+
+const Method kRefit = {
+    "refit",
+    "repair: output projections solved anew by least squares against the original model",
+    "refold; ridge regression towards the present weights, layer by layer",
+    kDocumentation + 1,
+    {
+        slots_option("attn.o,ffn.down", "which maps are solved: attn.o, ffn.down"),
+        layers_option(),
+        {.name = "ridge", .fallback = "auto", .help = "auto: by held-out text; or a number, such as 0.01"},
+        {.name = "bias",
+         .kind = OptionSpec::Kind::choice,
+         .fallback = "auto",
+         .help = "solve a bias along where the architecture has one",
+         .choices = {"auto", "no"}},
+        type_option(),
+    },
+    apply,
+    [](const Options&) { return true; },
+};
+
+}  // namespace refold

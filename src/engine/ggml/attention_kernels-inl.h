@@ -1,0 +1,133 @@
+// What the kernels of attention share; included once per target of Highway.
+#if defined(REFOLD_ATTENTION_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef REFOLD_ATTENTION_KERNELS_INL_H_
+#undef REFOLD_ATTENTION_KERNELS_INL_H_
+#else
+#define REFOLD_ATTENTION_KERNELS_INL_H_
+#endif
+
+// clang-format off
+#include <hwy/highway.h>
+#include <hwy/contrib/math/math-inl.h>
+// clang-format on
+
+#include <ggml.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/ggml/attention_kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace refold::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using D = hn::ScalableTag<float>;
+using attention::CachedRows;
+using attention::ScoreRules;
+constexpr auto kLanes = static_cast<int64_t>(hn::MaxLanes(D()));
+
+[[maybe_unused]] static HWY_INLINE hn::Vec<D> LoadFloats(D d, const float* from) {
+    return hn::LoadU(d, from);
+}
+[[maybe_unused]] static HWY_INLINE hn::Vec<D> LoadFloats(D d, const hwy::float16_t* from) {
+    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), from));
+}
+[[maybe_unused]] static HWY_INLINE void StoreFloats(D d, hn::Vec<D> x, float* to) { hn::StoreU(x, d, to); }
+[[maybe_unused]] static HWY_INLINE void StoreScalar(float x, float* to) { *to = x; }
+[[maybe_unused]] static HWY_INLINE void StoreScalar(float x, hwy::float16_t* to) {
+    to->bits = ggml_fp32_to_fp16(x);
+}
+[[maybe_unused]] static HWY_INLINE void StoreFloats(D d, hn::Vec<D> x, hwy::float16_t* to) {
+#if HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SCALAR
+    // Without an instruction for it, Highway does not round but cuts off.
+    float all[kLanes];
+    hn::StoreU(x, d, all);
+    for (int64_t i = 0; i < kLanes; ++i) StoreScalar(all[i], to + i);
+#else
+    const hn::Rebind<hwy::float16_t, D> half;
+    hn::StoreU(hn::DemoteTo(half, x), half, to);
+    (void)d;
+#endif
+}
+[[maybe_unused]] static HWY_INLINE float Scalar(const float* from) { return *from; }
+[[maybe_unused]] static HWY_INLINE float Scalar(const hwy::float16_t* from) {
+    return ggml_fp16_to_fp32(from->bits);
+}
+
+template <typename T>
+static HWY_INLINE const T* Row(const CachedRows& rows, int64_t i) {
+    return reinterpret_cast<const T*>(static_cast<const char*>(rows.data) +
+                                      static_cast<size_t>(i) * rows.stride);
+}
+
+// 2^x for x <= 0, within 2e-7 of it; 0 from -127 down. A polynomial for the fraction in [-1/2, 1/2] (least
+// largest relative error among those that are 1 at 0), the whole part goes into the exponent.
+static HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
+    const hn::RebindToSigned<D> bits;
+    const auto round = hn::Set(d, 12582912.0F);  // 1.5 * 2^23: what is added to it loses its fraction
+    x = hn::Max(hn::Set(d, -127.0F), x);
+    const auto whole = hn::Add(x, round);
+    const auto fraction = hn::Sub(x, hn::Sub(whole, round));
+    auto power = hn::Set(d, 0.001326472471F);
+    power = hn::MulAdd(power, fraction, hn::Set(d, 0.009671512688F));
+    power = hn::MulAdd(power, fraction, hn::Set(d, 0.055507337436F));
+    power = hn::MulAdd(power, fraction, hn::Set(d, 0.240222420846F));
+    power = hn::MulAdd(power, fraction, hn::Set(d, 0.693146977599F));
+    power = hn::MulAdd(power, fraction, hn::Set(d, 1.0F));
+    return hn::BitCast(d, hn::Add(hn::BitCast(bits, power), hn::ShiftLeft<23>(hn::BitCast(bits, whole))));
+}
+
+// x[i] = cap * tanh(x[i]), for as many as fill whole vectors.
+static HWY_INLINE void CapScores(float* x, int64_t count, float cap) {
+    const D d;
+    const auto factor = hn::Set(d, cap);
+    for (int64_t i = 0; i < count; i += kLanes)
+        hn::StoreU(hn::Mul(factor, hn::Tanh(d, hn::LoadU(d, x + i))), d, x + i);
+}
+
+// x[i] -= slope * (distance - i), for as many as fill whole vectors.
+static HWY_INLINE void SubtractDistances(float* x, int64_t count, float slope, float distance) {
+    const D d;
+    const auto step = hn::Set(d, slope);
+    for (int64_t i = 0; i < count; i += kLanes) {
+        const auto ahead = hn::Sub(hn::Iota(d, static_cast<float>(i)), hn::Set(d, distance));
+        hn::StoreU(hn::MulAdd(step, ahead, hn::LoadU(d, x + i)), d, x + i);
+    }
+}
+
+// x[i] = 2^(x[i] - maximum), for as many as fill whole vectors; returns their sum.
+static HWY_INLINE float Exponentials(float* x, int64_t count, float maximum) {
+    const D d;
+    const auto shift = hn::Set(d, maximum);
+    auto sum = hn::Zero(d);
+    for (int64_t i = 0; i < count; i += kLanes) {
+        const auto e = Exp2(d, hn::Sub(hn::LoadU(d, x + i), shift));
+        hn::StoreU(e, d, x + i);
+        sum = hn::Add(sum, e);
+    }
+    return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// The largest of x, for as many as fill whole vectors.
+static HWY_INLINE float Largest(const float* x, int64_t count) {
+    const D d;
+    auto largest = hn::LoadU(d, x);
+    for (int64_t i = kLanes; i < count; i += kLanes) largest = hn::Max(largest, hn::LoadU(d, x + i));
+    return hn::GetLane(hn::MaxOfLanes(d, largest));
+}
+
+// to[i] = factor * from[i]; in place too.
+template <typename From, typename To>
+static HWY_INLINE void Scale(const From* from, int64_t count, float factor, To* to) {
+    const D d;
+    const auto f = hn::Set(d, factor);
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) StoreFloats(d, hn::Mul(f, LoadFloats(d, from + i)), to + i);
+    for (; i < count; ++i) StoreScalar(factor * Scalar(from + i), to + i);
+}
+
+}  // namespace refold::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

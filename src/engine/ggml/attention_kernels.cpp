@@ -1,0 +1,187 @@
+#include "engine/ggml/attention_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/ggml/attention_kernels.cpp"
+// clang-format off
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include "engine/ggml/attention_kernels-inl.h"
+// clang-format on
+
+#include <limits>
+
+HWY_BEFORE_NAMESPACE();
+namespace refold::HWY_NAMESPACE {
+
+using attention::FewQueries;
+using attention::Numbers;
+
+// scores[h][i] = factor * <query h, key i> for N query heads that share the keys.
+template <int N, typename T>
+static void Products(const CachedRows& keys, const float* queries, float factor, float* scores,
+                     int64_t stride) {
+    const D d;
+    const int64_t whole = keys.head_dim / kLanes * kLanes;
+    for (int64_t i = 0; i < keys.count; ++i) {
+        const T* key = Row<T>(keys, i);
+        hn::Vec<D> sums[N];
+        for (int h = 0; h < N; ++h) sums[h] = hn::Zero(d);
+        for (int64_t c = 0; c < whole; c += kLanes) {
+            const auto k = LoadFloats(d, key + c);
+            for (int h = 0; h < N; ++h)
+                sums[h] = hn::MulAdd(k, hn::LoadU(d, queries + h * keys.head_dim + c), sums[h]);
+        }
+        for (int h = 0; h < N; ++h) {
+            float sum = hn::GetLane(hn::SumOfLanes(d, sums[h]));
+            for (int64_t c = whole; c < keys.head_dim; ++c)
+                sum += Scalar(key + c) * queries[h * keys.head_dim + c];
+            scores[h * stride + i] = sum * factor;
+        }
+    }
+}
+
+template <int N, typename T>
+static void ScoreHeads(const CachedRows& keys, const FewQueries& queries, const ScoreRules& rules,
+                       float* weights, int64_t stride, float* maxima, float* sums) {
+    Products<N, T>(keys, queries.queries, rules.factor, weights, stride);
+    for (int h = 0; h < N; ++h) {
+        float* row = weights + h * stride;
+        if (rules.cap > 0) CapScores(row, stride, rules.cap);
+        if (queries.slopes != nullptr)
+            SubtractDistances(row, stride, queries.slopes[h], static_cast<float>(queries.distance));
+        std::fill(row + keys.count, row + stride, -std::numeric_limits<float>::infinity());
+        maxima[h] = Largest(row, stride);
+        sums[h] = Exponentials(row, stride, maxima[h]);
+    }
+}
+
+template <typename T>
+static void ScoreOfType(const CachedRows& keys, const FewQueries& queries, const ScoreRules& rules,
+                        float* weights, int64_t stride, float* maxima, float* sums) {
+    switch (queries.heads) {
+        case 1: return ScoreHeads<1, T>(keys, queries, rules, weights, stride, maxima, sums);
+        case 2: return ScoreHeads<2, T>(keys, queries, rules, weights, stride, maxima, sums);
+        default: return ScoreHeads<3, T>(keys, queries, rules, weights, stride, maxima, sums);
+    }
+}
+
+// out[h] = sum over i of weights[h][i] * value i, for V vectors of columns from `first` on: the sums stay in
+// registers.
+template <int N, int V, typename T>
+static void WeightedColumns(const CachedRows& values, int64_t first, const float* weights, int64_t stride,
+                            float* out, int64_t out_stride) {
+    const D d;
+    hn::Vec<D> sums[N][V];
+    for (auto& row : sums) {
+        for (auto& sum : row) sum = hn::Zero(d);
+    }
+    for (int64_t i = 0; i < values.count; ++i) {
+        const T* value = Row<T>(values, i) + first;
+        hn::Vec<D> v[V];
+        for (int64_t k = 0; k < V; ++k) v[k] = LoadFloats(d, value + k * kLanes);
+        for (int h = 0; h < N; ++h) {
+            const auto weight = hn::Set(d, weights[h * stride + i]);
+            for (int k = 0; k < V; ++k) sums[h][k] = hn::MulAdd(weight, v[k], sums[h][k]);
+        }
+    }
+    for (int h = 0; h < N; ++h) {
+        for (int64_t k = 0; k < V; ++k) hn::StoreU(sums[h][k], d, out + h * out_stride + first + k * kLanes);
+    }
+}
+
+template <int N, typename T>
+static void WeightHeads(const CachedRows& values, const float* weights, int64_t stride, float* out,
+                        int64_t out_stride) {
+    int64_t c = 0;
+    for (; c + 4 * kLanes <= values.head_dim; c += 4 * kLanes)
+        WeightedColumns<N, 4, T>(values, c, weights, stride, out, out_stride);
+    for (; c + kLanes <= values.head_dim; c += kLanes)
+        WeightedColumns<N, 1, T>(values, c, weights, stride, out, out_stride);
+    for (; c < values.head_dim; ++c) {
+        for (int h = 0; h < N; ++h) {
+            float sum = 0;
+            for (int64_t i = 0; i < values.count; ++i)
+                sum += weights[h * stride + i] * Scalar(Row<T>(values, i) + c);
+            out[h * out_stride + c] = sum;
+        }
+    }
+}
+
+template <typename T>
+static void WeightOfType(const CachedRows& values, int64_t heads, const float* weights, int64_t stride,
+                         float* out, int64_t out_stride) {
+    switch (heads) {
+        case 1: return WeightHeads<1, T>(values, weights, stride, out, out_stride);
+        case 2: return WeightHeads<2, T>(values, weights, stride, out, out_stride);
+        default: return WeightHeads<3, T>(values, weights, stride, out, out_stride);
+    }
+}
+
+static void ScoreFew(const CachedRows& keys, const FewQueries& queries, const ScoreRules& rules,
+                     float* weights, int64_t stride, float* maxima, float* sums) {
+    if (keys.half) return ScoreOfType<hwy::float16_t>(keys, queries, rules, weights, stride, maxima, sums);
+    ScoreOfType<float>(keys, queries, rules, weights, stride, maxima, sums);
+}
+
+static void WeightFew(const CachedRows& values, int64_t heads, const float* weights, int64_t stride,
+                      float* out, int64_t out_stride) {
+    if (values.half) return WeightOfType<hwy::float16_t>(values, heads, weights, stride, out, out_stride);
+    WeightOfType<float>(values, heads, weights, stride, out, out_stride);
+}
+
+template <typename From>
+static void ScaleFrom(const From* from, int64_t count, float factor, Numbers to) {
+    if (to.half) return Scale(from, count, factor, static_cast<hwy::float16_t*>(to.data));
+    Scale(from, count, factor, static_cast<float*>(to.data));
+}
+
+static void ScaleNumbers(Numbers from, int64_t count, float factor, Numbers to) {
+    if (from.half) return ScaleFrom(static_cast<const hwy::float16_t*>(from.data), count, factor, to);
+    ScaleFrom(static_cast<const float*>(from.data), count, factor, to);
+}
+
+template <typename T>
+static void AddOfType(const T* x, int64_t count, float* sums) {
+    const D d;
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes)
+        hn::StoreU(hn::Add(hn::LoadU(d, sums + i), LoadFloats(d, x + i)), d, sums + i);
+    for (; i < count; ++i) sums[i] += Scalar(x + i);
+}
+
+static void AddNumbers(Numbers x, int64_t count, float* sums) {
+    if (x.half) return AddOfType(static_cast<const hwy::float16_t*>(x.data), count, sums);
+    AddOfType(static_cast<const float*>(x.data), count, sums);
+}
+
+}  // namespace refold::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace refold {
+
+HWY_EXPORT(ScoreFew);
+HWY_EXPORT(WeightFew);
+HWY_EXPORT(ScaleNumbers);
+HWY_EXPORT(AddNumbers);
+
+namespace attention {
+
+void score_few(const CachedRows& keys, const FewQueries& queries, const ScoreRules& rules, float* weights,
+               int64_t stride, float* maxima, float* sums) {
+    HWY_DYNAMIC_DISPATCH(ScoreFew)(keys, queries, rules, weights, stride, maxima, sums);
+}
+
+void weight_few(const CachedRows& values, int64_t heads, const float* weights, int64_t stride, float* out,
+                int64_t out_stride) {
+    HWY_DYNAMIC_DISPATCH(WeightFew)(values, heads, weights, stride, out, out_stride);
+}
+
+void scale(Numbers from, int64_t count, float factor, Numbers to) {
+    HWY_DYNAMIC_DISPATCH(ScaleNumbers)(from, count, factor, to);
+}
+
+void add(Numbers x, int64_t count, float* sums) { HWY_DYNAMIC_DISPATCH(AddNumbers)(x, count, sums); }
+
+}  // namespace attention
+}  // namespace refold
+#endif

@@ -1,0 +1,112 @@
+#include "engine/ggml/attention_kernels_tiles.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/ggml/attention_kernels_pack.cpp"
+// clang-format off
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include "engine/ggml/attention_kernels-inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace refold::HWY_NAMESPACE {
+
+using attention::kPanel;
+
+#if HWY_TARGET == HWY_SCALAR
+static HWY_INLINE void Transpose(hn::Vec<D>*) {}
+#else
+// Moves the lowest bit of the lane's number to the top of the vector's, and of the vector's to the lane's.
+static HWY_INLINE void TransposeRound(hn::Vec<D>* square) {
+    const D d;
+    hn::Vec<D> moved[kLanes];
+    for (int64_t i = 0; i < kLanes / 2; ++i) {
+        moved[i] = hn::ConcatEven(d, square[2 * i + 1], square[2 * i]);
+        moved[i + kLanes / 2] = hn::ConcatOdd(d, square[2 * i + 1], square[2 * i]);
+    }
+    for (int64_t i = 0; i < kLanes; ++i) square[i] = moved[i];
+}
+
+// As many vectors as they have lanes. Written out: in a loop they would not stay in registers.
+static HWY_INLINE void Transpose(hn::Vec<D>* square) {
+    static_assert(kLanes <= 16);
+    if constexpr (kLanes >= 2) TransposeRound(square);
+    if constexpr (kLanes >= 4) TransposeRound(square);
+    if constexpr (kLanes >= 8) TransposeRound(square);
+    if constexpr (kLanes >= 16) TransposeRound(square);
+}
+#endif
+
+// Lanes [0, count), the others zero.
+template <typename T>
+static HWY_INLINE hn::Vec<D> LoadSome(D d, const T* from, int64_t count) {
+    if (count >= kLanes) return LoadFloats(d, from);
+    T some[kLanes] = {};
+    std::copy_n(from, count, some);
+    return LoadFloats(d, some);
+}
+
+template <typename T>
+static void PackKeysOfType(const CachedRows& rows, float* panels) {
+    const D d;
+    for (int64_t first = 0; first < rows.count; first += kLanes) {
+        float* to = panels + first / kPanel * kPanel * rows.head_dim + first % kPanel;
+        for (int64_t c = 0; c < rows.head_dim; c += kLanes) {
+            const int64_t columns = std::min(kLanes, rows.head_dim - c);
+            hn::Vec<D> square[kLanes];
+            for (int64_t i = 0; i < kLanes; ++i) {
+                square[i] =
+                    first + i < rows.count ? LoadSome(d, Row<T>(rows, first + i) + c, columns) : hn::Zero(d);
+            }
+            Transpose(square);
+            for (int64_t i = 0; i < columns; ++i) hn::StoreU(square[i], d, to + (c + i) * kPanel);
+        }
+    }
+    // The rest of the last panel.
+    for (int64_t first = (rows.count + kLanes - 1) / kLanes * kLanes; first % kPanel != 0; first += kLanes) {
+        float* to = panels + first / kPanel * kPanel * rows.head_dim + first % kPanel;
+        for (int64_t c = 0; c < rows.head_dim; ++c) hn::StoreU(hn::Zero(d), d, to + c * kPanel);
+    }
+}
+
+template <typename T>
+static void PackValuesOfType(const CachedRows& rows, int64_t width, float* values) {
+    const D d;
+    for (int64_t i = 0; i < rows.count; ++i) {
+        const T* row = Row<T>(rows, i);
+        for (int64_t c = 0; c < width; c += kLanes) {
+            const int64_t columns = std::clamp<int64_t>(rows.head_dim - c, 0, kLanes);
+            hn::StoreU(LoadSome(d, row + c, columns), d, values + i * width + c);
+        }
+    }
+}
+
+static void PackKeys(const CachedRows& rows, float* panels) {
+    if (rows.half) return PackKeysOfType<hwy::float16_t>(rows, panels);
+    PackKeysOfType<float>(rows, panels);
+}
+
+static void PackValues(const CachedRows& rows, int64_t width, float* values) {
+    if (rows.half) return PackValuesOfType<hwy::float16_t>(rows, width, values);
+    PackValuesOfType<float>(rows, width, values);
+}
+
+}  // namespace refold::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace refold {
+
+HWY_EXPORT(PackKeys);
+HWY_EXPORT(PackValues);
+
+namespace attention {
+
+void pack_keys(const CachedRows& rows, float* panels) { HWY_DYNAMIC_DISPATCH(PackKeys)(rows, panels); }
+
+void pack_values(const CachedRows& rows, int64_t width, float* values) {
+    HWY_DYNAMIC_DISPATCH(PackValues)(rows, width, values);
+}
+
+}  // namespace attention
+}  // namespace refold
+#endif

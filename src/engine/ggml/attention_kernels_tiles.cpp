@@ -1,0 +1,262 @@
+#include "engine/ggml/attention_kernels_tiles.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/ggml/attention_kernels_tiles.cpp"
+// clang-format off
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include "engine/ggml/attention_kernels-inl.h"
+// clang-format on
+
+#include <limits>
+
+HWY_BEFORE_NAMESPACE();
+namespace refold::HWY_NAMESPACE {
+
+using attention::kPanel;
+using attention::kTileKeys;
+using attention::kTileRows;
+using attention::QueryRows;
+using attention::RowRange;
+using attention::Tile;
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+// Vectors of columns whose sums for kTileRows rows fit in the registers: 16 of them, or 32.
+#if HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2
+constexpr int64_t kVectors = 2;
+#else
+constexpr int64_t kVectors = 4;
+#endif
+static_assert(kPanel % (kVectors * kLanes) == 0);
+
+// A block of kTileRows query rows within a tile.
+struct Block {
+    int64_t first_row;  // of the unit
+    int64_t lo, hi;     // keys of the tile that any of the rows sees
+
+    Block(const QueryRows& rows, const Tile& tile, int64_t first) : first_row(first), lo(tile.count), hi(0) {
+        for (int64_t row = first; row < first + kTileRows; ++row) {
+            const RowRange seen = of_row(rows, tile, row);
+            if (seen.begin >= seen.end) continue;
+            lo = std::min(lo, seen.begin);
+            hi = std::max(hi, seen.end);
+        }
+    }
+    bool empty() const { return lo >= hi; }
+
+    // What a row sees of the tile; begin >= end: nothing.
+    static RowRange of_row(const QueryRows& rows, const Tile& tile, int64_t row) {
+        return {std::max<int64_t>(rows.visible[row].begin - tile.first, 0),
+                std::min(rows.visible[row].end - tile.first, tile.count)};
+    }
+};
+
+// scores[row][key] for the keys of kVectors vectors of a panel.
+static HWY_INLINE void ScoresOfColumns(const float* panel, const float* queries, int64_t head_dim,
+                                       float* scores) {
+    const D d;
+    hn::Vec<D> sums[kTileRows][kVectors];
+    for (auto& row : sums) {
+        for (auto& sum : row) sum = hn::Zero(d);
+    }
+    for (int64_t c = 0; c < head_dim; ++c, panel += kPanel, queries += kTileRows) {
+        hn::Vec<D> k[kVectors];
+        for (int64_t v = 0; v < kVectors; ++v) k[v] = hn::LoadU(d, panel + v * kLanes);
+        for (int64_t row = 0; row < kTileRows; ++row) {
+            const auto q = hn::Set(d, queries[row]);
+            for (int64_t v = 0; v < kVectors; ++v) sums[row][v] = hn::MulAdd(q, k[v], sums[row][v]);
+        }
+    }
+    for (int64_t row = 0; row < kTileRows; ++row) {
+        for (int64_t v = 0; v < kVectors; ++v)
+            hn::StoreU(sums[row][v], d, scores + row * kTileKeys + v * kLanes);
+    }
+}
+
+static void Scores(const QueryRows& rows, const Tile& tile, const Block& block, float* scores) {
+    const float* queries = rows.queries + block.first_row * rows.head_dim;
+    for (int64_t key = block.lo / kPanel * kPanel; key < block.hi; key += kPanel) {
+        for (int64_t i = 0; i < kPanel; i += kVectors * kLanes)
+            ScoresOfColumns(tile.keys + key * rows.head_dim + i, queries, rows.head_dim, scores + key + i);
+    }
+}
+
+// Scores to weights, in place; 0 where the row does not see the key. factors[row] takes what was computed
+// relative to the old maximum to the new one.
+static HWY_INLINE void Weights(const QueryRows& rows, const Tile& tile, const Block& block, float* scores,
+                               float* factors) {
+    const int64_t lo = block.lo / kLanes * kLanes, hi = (block.hi + kLanes - 1) / kLanes * kLanes;
+    for (int64_t i = 0; i < kTileRows; ++i) {
+        const int64_t row = block.first_row + i;
+        float* s = scores + i * kTileKeys;
+        const RowRange seen = Block::of_row(rows, tile, row);
+        factors[i] = 1;
+        if (seen.begin >= seen.end) {
+            std::fill(s + lo, s + hi, 0.0F);
+            continue;
+        }
+        if (rows.cap > 0) CapScores(s + lo, hi - lo, rows.cap);
+        if (rows.slopes != nullptr) {
+            const int64_t own = rows.visible[row].end - 1;
+            SubtractDistances(s + lo, hi - lo, rows.slopes[row], static_cast<float>(own - tile.first - lo));
+        }
+        std::fill(s + lo, s + seen.begin, kNothing);
+        std::fill(s + seen.end, s + hi, kNothing);
+        const float largest = Largest(s + lo, hi - lo);
+        if (largest > rows.maximum[row]) {
+            factors[i] = std::exp2(rows.maximum[row] - largest);
+            rows.maximum[row] = largest;
+        }
+        rows.sum[row] = rows.sum[row] * factors[i] + Exponentials(s + lo, hi - lo, rows.maximum[row]);
+    }
+}
+
+// out[row] = factor[row] * out[row] + the sum over keys of weights[row][key] * value, for V vectors of
+// columns.
+template <int64_t V>
+static HWY_INLINE void WeightedColumns(const float* values, int64_t width, const float* weights, int64_t lo,
+                                       int64_t hi, const float* factors, float* out) {
+    const D d;
+    hn::Vec<D> sums[kTileRows][V];
+    for (int64_t row = 0; row < kTileRows; ++row) {
+        const auto factor = hn::Set(d, factors[row]);
+        for (int64_t v = 0; v < V; ++v)
+            sums[row][v] = hn::Mul(factor, hn::LoadU(d, out + row * width + v * kLanes));
+    }
+    values += lo * width;
+    for (int64_t key = lo; key < hi; ++key, values += width) {
+        hn::Vec<D> x[V];
+        for (int64_t v = 0; v < V; ++v) x[v] = hn::LoadU(d, values + v * kLanes);
+        for (int64_t row = 0; row < kTileRows; ++row) {
+            const auto weight = hn::Set(d, weights[row * kTileKeys + key]);
+            for (int64_t v = 0; v < V; ++v) sums[row][v] = hn::MulAdd(weight, x[v], sums[row][v]);
+        }
+    }
+    for (int64_t row = 0; row < kTileRows; ++row) {
+        for (int64_t v = 0; v < V; ++v) hn::StoreU(sums[row][v], d, out + row * width + v * kLanes);
+    }
+}
+
+static void Weighted(const QueryRows& rows, const Tile& tile, const Block& block, const float* weights,
+                     const float* factors) {
+    float* out = rows.out + block.first_row * rows.width;
+    int64_t c = 0;
+    for (; c + kVectors * kLanes <= rows.width; c += kVectors * kLanes)
+        WeightedColumns<kVectors>(tile.values + c, rows.width, weights, block.lo, block.hi, factors, out + c);
+    for (; c < rows.width; c += kLanes)
+        WeightedColumns<1>(tile.values + c, rows.width, weights, block.lo, block.hi, factors, out + c);
+}
+
+static void AttendTile(const QueryRows& rows, const Tile& tile) {
+    HWY_ALIGN float weights[kTileRows * kTileKeys];
+    float factors[kTileRows];
+    for (int64_t first = 0; first < rows.count; first += kTileRows) {
+        const Block block(rows, tile, first);
+        if (block.empty()) continue;
+        Scores(rows, tile, block, weights);
+        Weights(rows, tile, block, weights, factors);
+        Weighted(rows, tile, block, weights, factors);
+    }
+}
+
+// Asks for a tile's part of the probabilities of the next block: the CPU does not foresee rows so far apart.
+template <bool write, typename T>
+static HWY_INLINE void FetchProbabilities(const QueryRows& rows, const Tile& tile, int64_t first_row,
+                                          T* const* probabilities) {
+    constexpr int64_t kLine = 64 / sizeof(T);
+    for (int64_t row = first_row; row < std::min(first_row + kTileRows, rows.count); ++row) {
+        if (probabilities[row] == nullptr) continue;
+        for (int64_t i = 0; i < tile.count; i += kLine)
+            __builtin_prefetch(probabilities[row] + tile.first + i, write ? 1 : 0);
+    }
+}
+
+template <typename T>
+static void ScoreTileOfType(const QueryRows& rows, const Tile& tile, T* const* probabilities,
+                            float* tile_maximum) {
+    HWY_ALIGN float weights[kTileRows * kTileKeys];
+    float factors[kTileRows];
+    for (int64_t first = 0; first < rows.count; first += kTileRows) {
+        const Block block(rows, tile, first);
+        if (block.empty()) continue;
+        FetchProbabilities<true>(rows, tile, first, probabilities);
+        Scores(rows, tile, block, weights);
+        Weights(rows, tile, block, weights, factors);
+        for (int64_t i = 0; i < kTileRows; ++i) {
+            const int64_t row = first + i;
+            tile_maximum[row] = rows.maximum[row];
+            const RowRange seen = Block::of_row(rows, tile, row);
+            if (seen.begin >= seen.end) continue;
+            Scale(weights + i * kTileKeys + seen.begin, seen.end - seen.begin, 1.0F,
+                  probabilities[row] + tile.first + seen.begin);
+        }
+    }
+}
+
+template <typename T>
+static void ApplyTileOfType(const QueryRows& rows, const Tile& tile, const T* const* probabilities) {
+    constexpr float kKeep[kTileRows] = {1, 1, 1, 1, 1, 1};
+    HWY_ALIGN float weights[kTileRows * kTileKeys];
+    for (int64_t first = 0; first < rows.count; first += kTileRows) {
+        const Block block(rows, tile, first);
+        FetchProbabilities<false>(rows, tile, first + kTileRows, probabilities);
+        if (block.empty()) continue;
+        for (int64_t i = 0; i < kTileRows; ++i) {
+            const int64_t row = first + i;
+            float* w = weights + i * kTileKeys;
+            const RowRange seen = Block::of_row(rows, tile, row);
+            const bool sees = seen.begin < seen.end;
+            std::fill(w + block.lo, w + (sees ? seen.begin : block.hi), 0.0F);
+            if (!sees) continue;
+            Scale(probabilities[row] + tile.first + seen.begin, seen.end - seen.begin, 1.0F, w + seen.begin);
+            std::fill(w + seen.end, w + block.hi, 0.0F);
+        }
+        Weighted(rows, tile, block, weights, kKeep);
+    }
+}
+
+static void ScoreTileF16(const QueryRows& rows, const Tile& tile, void* const* probabilities,
+                         float* tile_maximum) {
+    ScoreTileOfType(rows, tile, reinterpret_cast<hwy::float16_t* const*>(probabilities), tile_maximum);
+}
+static void ScoreTileF32(const QueryRows& rows, const Tile& tile, void* const* probabilities,
+                         float* tile_maximum) {
+    ScoreTileOfType(rows, tile, reinterpret_cast<float* const*>(probabilities), tile_maximum);
+}
+
+static void ApplyTileF16(const QueryRows& rows, const Tile& tile, void* const* probabilities) {
+    ApplyTileOfType(rows, tile, reinterpret_cast<const hwy::float16_t* const*>(probabilities));
+}
+static void ApplyTileF32(const QueryRows& rows, const Tile& tile, void* const* probabilities) {
+    ApplyTileOfType(rows, tile, reinterpret_cast<const float* const*>(probabilities));
+}
+
+}  // namespace refold::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace refold {
+
+HWY_EXPORT(AttendTile);
+HWY_EXPORT(ScoreTileF16);
+HWY_EXPORT(ScoreTileF32);
+HWY_EXPORT(ApplyTileF16);
+HWY_EXPORT(ApplyTileF32);
+
+namespace attention {
+
+void attend_tile(const QueryRows& rows, const Tile& tile) { HWY_DYNAMIC_DISPATCH(AttendTile)(rows, tile); }
+
+void score_tile(const QueryRows& rows, const Tile& tile, void* const* probabilities, bool half,
+                float* tile_maximum) {
+    if (half) return HWY_DYNAMIC_DISPATCH(ScoreTileF16)(rows, tile, probabilities, tile_maximum);
+    HWY_DYNAMIC_DISPATCH(ScoreTileF32)(rows, tile, probabilities, tile_maximum);
+}
+
+void apply_tile(const QueryRows& rows, const Tile& tile, void* const* probabilities, bool half) {
+    if (half) return HWY_DYNAMIC_DISPATCH(ApplyTileF16)(rows, tile, probabilities);
+    HWY_DYNAMIC_DISPATCH(ApplyTileF32)(rows, tile, probabilities);
+}
+
+}  // namespace attention
+}  // namespace refold
+#endif

@@ -1,0 +1,46 @@
+// What the operations of attention know of a step.
+#pragma once
+
+#include <ggml.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "engine/ggml/attention_kernels.h"
+
+namespace refold {
+
+struct AttentionStep {
+    int64_t tokens, heads, kv_heads, window;
+    const int32_t* positions;  // [tokens]: the cached row of each
+    const float* slopes;       // ALiBi's by head, times log2(e); null without
+
+    int64_t group() const { return heads / kv_heads; }
+    attention::RowRange visible(int64_t token) const {
+        const int64_t end = positions[token] + 1;
+        return {window > 0 ? std::max<int64_t>(0, end - window) : 0, end};
+    }
+};
+
+// Keys or values of one head.
+inline attention::CachedRows cached_rows(const ggml_tensor* cache, int64_t head, attention::RowRange rows) {
+    const auto offset =
+        static_cast<size_t>(rows.begin) * cache->nb[1] + static_cast<size_t>(head) * cache->nb[2];
+    return {static_cast<const char*>(cache->data) + offset, cache->nb[1], rows.end - rows.begin, cache->ne[0],
+            cache->type == GGML_TYPE_F16};
+}
+
+// The features of a token, from `head` on.
+inline float* head_of(const ggml_tensor* x, int64_t token, int64_t head, int64_t head_dim) {
+    return reinterpret_cast<float*>(static_cast<char*>(x->data) + static_cast<size_t>(token) * x->nb[1]) +
+           head * head_dim;
+}
+
+// The probabilities of a token and head, from `row` of the cache on.
+inline attention::Numbers probabilities_of(const ggml_tensor* x, int64_t token, int64_t head, int64_t row) {
+    const auto offset = static_cast<size_t>(token) * x->nb[1] + static_cast<size_t>(head) * x->nb[2] +
+                        static_cast<size_t>(row) * x->nb[0];
+    return {static_cast<char*>(x->data) + offset, x->type == GGML_TYPE_F16};
+}
+
+}  // namespace refold

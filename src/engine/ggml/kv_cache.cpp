@@ -1,0 +1,64 @@
+#include "engine/ggml/kv_cache.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace refold {
+
+KvCache::KvCache(const Model& model, std::span<const int64_t> lengths, ggml_type type)
+    : context(make_context(model.topology.positions.size())) {
+    const ModelConfig& config = model.config;
+    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
+        const AttentionSource& source = model.topology.source(p);
+        const bool attends = model.topology.has(p, Slot::attn_o);
+        if (!attends || source.kv) {
+            positions.push_back(attends ? positions[*source.kv] : nullptr);
+            continue;
+        }
+        const int64_t heads = config.n_head_kv_of(p) * (source.probabilities ? 1 : 2);
+        positions.push_back(ggml_new_tensor_3d(context.get(), type, config.head_dim, lengths[p], heads));
+    }
+    const bool attends = std::any_of(positions.begin(), positions.end(), [](const auto* t) { return t; });
+    if (!attends) return;
+    buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(context.get(), ggml_backend_cpu_buffer_type()));
+    if (!buffer) {
+        fail(ErrorCode::io, "engine",
+             "cannot allocate the KV cache of {} rows: not enough memory - use a smaller --context",
+             *std::max_element(lengths.begin(), lengths.end()));
+    }
+    advise_large_pages(buffer.get());
+    // Padding rows are masked out, but 0 x NaN would not be.
+    ggml_backend_buffer_clear(buffer.get(), 0);
+    if (config.n_prefix > 0) write_prefixes(model);
+}
+
+// Rows that no step overwrites: the tokens' rows come behind them.
+void KvCache::write_prefixes(const Model& model) const {
+    const auto write = [&](size_t position, Slot slot, int64_t first_head) {
+        ggml_tensor* cache = positions[position];
+        const auto rows = materialise(model, model.topology.at(position, slot), slot, position);
+        const int64_t heads = cache->ne[2] / 2, width = cache->ne[0];
+        for (int64_t row = 0; row < model.config.n_prefix; ++row) {
+            for (int64_t h = 0; h < heads; ++h) {
+                const float* from = rows.data() + (row * heads + h) * width;
+                void* to = static_cast<char*>(cache->data) + static_cast<size_t>(row) * cache->nb[1] +
+                           static_cast<size_t>(first_head + h) * cache->nb[2];
+                if (cache->type == GGML_TYPE_F32) {
+                    std::copy(from, from + width, static_cast<float*>(to));
+                } else {
+                    ggml_fp32_to_fp16_row(from, static_cast<ggml_fp16_t*>(to), width);
+                }
+            }
+        }
+    };
+    for (size_t p = 0; p < positions.size(); ++p) {
+        if (positions[p] == nullptr) continue;
+        write(p, Slot::attn_prefix_k, 0);
+        write(p, Slot::attn_prefix_v, positions[p]->ne[2] / 2);
+    }
+}
+
+uint64_t KvCache::bytes() const { return buffer ? ggml_backend_buffer_get_size(buffer.get()) : 0; }
+
+}  // namespace refold

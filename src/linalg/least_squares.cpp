@@ -1,0 +1,134 @@
+#include "linalg/least_squares.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "linalg/blas.h"
+
+namespace refold {
+
+// In row-major words: a row-major [m x n] matrix is the column-major n x m one.
+using blas::Op;
+
+LeastSquares::LeastSquares(int64_t inputs, int64_t outputs)
+    : inputs_(inputs),
+      outputs_(outputs),
+      gram_(static_cast<size_t>(inputs * inputs)),
+      cross_(static_cast<size_t>(inputs * outputs)) {}
+
+void LeastSquares::add(int64_t rows, const float* x, const float* y) {
+    // Sums of so many rows are taken in float32.
+    constexpr int64_t kRows = 256;
+    std::vector<float> gram(gram_.size()), cross(cross_.size());
+    for (int64_t first = 0; first < rows; first += kRows) {
+        const int64_t count = std::min(kRows, rows - first);
+        const float *xs = x + first * inputs_, *ys = y + first * outputs_;
+        blas::multiply(Op::plain, Op::transposed, {inputs_, inputs_, count}, xs, xs, gram.data());
+        blas::multiply(Op::plain, Op::transposed, {inputs_, outputs_, count}, xs, ys, cross.data());
+        for (size_t i = 0; i < gram.size(); ++i) gram_[i] += static_cast<double>(gram[i]);
+        for (size_t i = 0; i < cross.size(); ++i) cross_[i] += static_cast<double>(cross[i]);
+    }
+    squares_ += blas::energy({y, static_cast<size_t>(rows * outputs_)}, "activations");
+    const auto finite = [](const std::vector<double>& sums) {
+        return std::all_of(sums.begin(), sums.end(), [](double sum) { return std::isfinite(sum); });
+    };
+    if (!finite(gram_) || !finite(cross_))
+        fail(ErrorCode::input, "least squares", "activations, or sums of their products, are not finite");
+    rows_ += rows;
+}
+
+void LeastSquares::add(const LeastSquares& other) {
+    for (size_t i = 0; i < gram_.size(); ++i) gram_[i] += other.gram_[i];
+    for (size_t i = 0; i < cross_.size(); ++i) cross_[i] += other.cross_[i];
+    squares_ += other.squares_;
+    rows_ += other.rows_;
+}
+
+std::vector<float> LeastSquares::solve(double ridge, std::span<const float> prior) const {
+    const size_t n = static_cast<size_t>(inputs_);
+    std::vector<double> gram = gram_;
+    double mean = 0;
+    for (size_t i = 0; i < n; ++i) mean += gram[i * (n + 1)] / static_cast<double>(n);
+    for (size_t i = 0; i < n; ++i) gram[i * (n + 1)] += ridge * mean;
+    // The step from the prior: (cross - prior gram) (gram + ridge)^-1.
+    const std::vector<double> from(prior.begin(), prior.end());
+    std::vector<double> step = cross_;
+    blas::multiply(Op::plain, Op::plain, {inputs_, outputs_, inputs_}, gram_.data(), from.data(), step.data(),
+                   1, -1);
+    if (!blas::solve_positive(inputs_, outputs_, gram.data(), step.data()))
+        fail(ErrorCode::input, "least squares",
+             "the normal equations of {} inputs from {} rows have no stable solution at ridge {} - raise "
+             "it, or give more text",
+             inputs_, rows_, ridge);
+    std::vector<float> weights(step.size());
+    for (size_t i = 0; i < step.size(); ++i) weights[i] = static_cast<float>(from[i] + step[i]);
+    return weights;
+}
+
+double LeastSquares::error(std::span<const float> weights) const {
+    if (rows_ == 0) return 0;
+    const std::vector<double> w(weights.begin(), weights.end());
+    std::vector<double> product(w.size());
+    blas::multiply(Op::plain, Op::plain, {inputs_, outputs_, inputs_}, gram_.data(), w.data(),
+                   product.data());
+    double sum = squares_;
+    for (size_t i = 0; i < w.size(); ++i) sum += w[i] * (product[i] - 2 * cross_[i]);
+    return std::max(0.0, sum) / static_cast<double>(rows_);
+}
+
+LeastSquares::LowRankMap LeastSquares::reduce(std::span<const float> weights, int64_t rank) const {
+    // Outputs have the Gram matrix W G W^T; its leading eigenvectors U give U U^T W.
+    const std::vector<double> w(weights.begin(), weights.end());
+    std::vector<double> product(w.size()), outputs(static_cast<size_t>(outputs_ * outputs_));
+    blas::multiply(Op::plain, Op::plain, {inputs_, outputs_, inputs_}, gram_.data(), w.data(),
+                   product.data());
+    blas::multiply(Op::transposed, Op::plain, {outputs_, outputs_, inputs_}, w.data(), product.data(),
+                   outputs.data());
+    rank = std::min({rank, inputs_, outputs_});
+    const auto eigen = blas::leading_eigenvectors(std::move(outputs), outputs_, rank);
+    std::vector<double> v(static_cast<size_t>(rank * inputs_));
+    blas::multiply(Op::plain, Op::plain, {inputs_, rank, outputs_}, w.data(), eigen.vectors.data(), v.data());
+    LowRankMap map;
+    map.v.assign(v.begin(), v.end());
+    for (int64_t o = 0; o < outputs_; ++o) {
+        for (int64_t r = 0; r < rank; ++r)
+            map.u.push_back(static_cast<float>(eigen.vectors[static_cast<size_t>(r * outputs_ + o)]));
+    }
+    return map;
+}
+
+Ridged solve_with_held_out(const LeastSquares& fit, const LeastSquares& held_out,
+                           std::span<const float> prior, double start) {
+    constexpr int kMost = 12;
+    const double factor = std::sqrt(10.0), before = held_out.error(prior);
+    // Infinite where the ridge is too small for a solution.
+    const auto error_at = [&](double ridge) {
+        try {
+            return held_out.error(fit.solve(ridge, prior));
+        } catch (const Error&) {
+            return std::numeric_limits<double>::infinity();
+        }
+    };
+    double ridge = start, error = error_at(start);
+    for (int i = 0; i < kMost && !std::isfinite(error); ++i) error = error_at(ridge *= factor);
+    const auto walk = [&](double by) {
+        bool moved = false;
+        for (int i = 0; i < kMost; ++i, moved = true) {
+            const double next = error_at(ridge * by);
+            if (next >= error) break;
+            ridge *= by;
+            error = next;
+        }
+        return moved;
+    };
+    if (!walk(1 / factor)) walk(factor);
+    if (error >= before)
+        return {std::numeric_limits<double>::infinity(), before, before, {prior.begin(), prior.end()}};
+    LeastSquares all = fit;
+    all.add(held_out);
+    return {ridge, before, error, all.solve(ridge, prior)};
+}
+
+}  // namespace refold

@@ -1,0 +1,204 @@
+// Calibration text in sequences, and the residual stream of a model position by position.
+#include "calibrate/calibration.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "calibrate/residual_stream.h"
+#include "core/error.h"
+#include "engine/compare.h"
+#include "engine/expression_models.h"
+
+namespace refold {
+namespace {
+
+constexpr double kTolerance = 1e-4;
+
+// ---- sequences ----
+
+std::vector<int32_t> counting(size_t count) {
+    std::vector<int32_t> tokens(count);
+    std::iota(tokens.begin(), tokens.end(), 0);
+    return tokens;
+}
+
+std::string error_of(ErrorCode code, const std::function<void()>& body) {
+    try {
+        body();
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), code) << error.what();
+        return error.what();
+    }
+    ADD_FAILURE() << "accepted";
+    return "";
+}
+
+TEST(Calibration, EveryEighthSequenceIsHeldOut) {
+    const auto tokens = counting(170);
+    const Calibration out = make_calibration("text.txt", "some text", tokens, {.tokens = 165, .length = 10});
+    ASSERT_EQ(out.fit.size(), 14U);
+    ASSERT_EQ(out.held_out.size(), 2U);
+    EXPECT_EQ(out.held_out[0].front(), 70);
+    EXPECT_EQ(out.held_out[1].front(), 150);
+    EXPECT_EQ(out.fit_tokens(), 140);
+    EXPECT_EQ(out.name, "text.txt");
+    // All tokens once, in whole sequences.
+    std::vector<bool> seen(160);
+    for (const auto* sequences : {&out.fit, &out.held_out}) {
+        for (const auto& sequence : *sequences) {
+            ASSERT_EQ(sequence.size(), 10U);
+            for (size_t i = 0; i < sequence.size(); ++i) {
+                EXPECT_EQ(sequence[i], sequence[0] + static_cast<int32_t>(i));
+                EXPECT_FALSE(seen.at(static_cast<size_t>(sequence[i])));
+                seen.at(static_cast<size_t>(sequence[i])) = true;
+            }
+        }
+    }
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), true), 160);
+}
+
+TEST(Calibration, OneSequenceIsHeldOutAtLeast) {
+    for (const size_t sequences : {2U, 3U, 7U, 8U, 9U}) {
+        const Calibration out =
+            make_calibration("t", "t", counting(4 * sequences), {.tokens = 1000, .length = 4});
+        EXPECT_EQ(out.held_out.size(), 1U) << sequences;
+        EXPECT_EQ(out.fit.size(), sequences - 1) << sequences;
+    }
+    EXPECT_EQ(make_calibration("t", "t", counting(64), {.tokens = 64, .length = 4}).held_out.size(), 2U);
+}
+
+TEST(Calibration, HashIsTheTexts) {
+    const auto hash = [](const char* text) {
+        return make_calibration("t", text, counting(8), {.tokens = 8, .length = 4}).hash;
+    };
+    EXPECT_EQ(hash("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    EXPECT_NE(hash("abd"), hash("abc"));
+}
+
+TEST(Calibration, TooLittleIsRefused) {
+    const auto make = [](size_t tokens, CalibrationOptions options) {
+        make_calibration("short.txt", "", counting(tokens), options);
+    };
+    const std::string text = error_of(ErrorCode::input, [&] { make(19, {.tokens = 100, .length = 10}); });
+    EXPECT_NE(text.find("'short.txt' has 19 tokens"), std::string::npos) << text;
+    error_of(ErrorCode::input, [&] { make(0, {}); });
+    constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+    for (const CalibrationOptions& options : {CalibrationOptions{.tokens = 19, .length = 10},
+                                              {.tokens = 100, .length = 1},
+                                              {.tokens = 100, .length = 0},
+                                              {.tokens = 100, .length = -3},
+                                              {.tokens = -5, .length = 2},
+                                              {.tokens = 100, .length = kHuge},
+                                              {.tokens = kHuge, .length = kHuge / 2 + 1}})
+        error_of(ErrorCode::usage, [&] { make(1000, options); });
+}
+
+// ---- the residual stream ----
+
+using Sequences = std::vector<std::vector<int32_t>>;
+const Sequences kSequences = {{3, 16, 0, 7, 7, 12, 1, 39}, {5, 5, 21, 30, 2, 9, 11, 0}, {1, 2, 3}};
+constexpr int64_t kLength = 8;
+
+// Residual stream before a position, or behind the last one, by the reference.
+std::vector<float> expected_before(const Model& model, size_t position, const std::vector<int32_t>& tokens) {
+    const auto out = reference::run(model, {tokens, {}, {}});
+    return reference::flat(position == model.topology.positions.size()
+                               ? out.residual
+                               : out.taps.at({position, Tap::layer_input}));
+}
+
+double scaled_difference(std::span<const float> got, std::span<const float> expected) {
+    double largest = 1;
+    for (const float value : expected) largest = std::max(largest, std::abs(static_cast<double>(value)));
+    return largest_difference(got, expected) / largest;
+}
+
+std::vector<ExpressionModel> models() {
+    std::vector<ExpressionModel> models = expression_models();
+    std::erase_if(models, [](const auto& entry) {
+        return !entry.name.starts_with("llama") && !entry.name.starts_with("gptneox");
+    });
+    return models;
+}
+
+// A pass from wherever the stream stands ends with the residual behind its last position.
+TEST(ResidualStream, IsTheReferences) {
+    for (const auto& [name, model, input] : models()) {
+        ResidualStream stream(model, kSequences, kLength, 1);
+        ASSERT_EQ(stream.sequences(), kSequences.size());
+        for (size_t last = 0; last < model.topology.positions.size(); ++last) {
+            ResidualStream::Pass pass(stream, model, last, {});
+            for (const size_t s : {size_t{1}, size_t{2}, size_t{0}}) {
+                EXPECT_LE(scaled_difference(pass.run(s), expected_before(model, last + 1, kSequences[s])),
+                          kTolerance)
+                    << name << ", position " << last << ", sequence " << s;
+            }
+            stream.advance(model, last);
+        }
+        EXPECT_EQ(stream.position(), model.topology.positions.size()) << name;
+    }
+}
+
+TEST(ResidualStream, StaysBeforeAPositionThatOthersNeed) {
+    ExpressionBuilder b("llama");
+    b.share_probabilities(2, 1);
+    b.share_kv(3, 1);
+    const Model model = b.finish();
+    ResidualStream stream(model, kSequences, kLength, 1);
+    for (const auto& [last, position] : {std::pair<size_t, size_t>{0, 1}, {1, 1}, {2, 1}, {3, 4}}) {
+        stream.advance(model, last);
+        EXPECT_EQ(stream.position(), position) << last;
+    }
+    error_of(ErrorCode::internal, [&] { stream.advance(model, 1); });
+}
+
+// Positions that change while the stream waits are run in their last form.
+TEST(ResidualStream, PositionsTakeTheirFinalForm) {
+    ExpressionBuilder b("llama", 3);
+    b.share_probabilities(2, 1);
+    Model model = b.finish();
+    ResidualStream stream(model, kSequences, kLength, 1);
+    stream.advance(model, 0);
+    b.compensate(2, Slot::attn_comp);
+    const Model changed = b.finish();
+    stream.advance(changed, 1);
+    stream.advance(changed, 2);
+    ASSERT_EQ(stream.position(), 3U);
+    ResidualStream::Pass pass(stream, changed, 3, {Tap::layer_input});
+    const auto behind = pass.run(0);
+    EXPECT_LE(scaled_difference(behind, expected_before(changed, 4, kSequences[0])), kTolerance);
+    EXPECT_LE(scaled_difference(pass.tapped(Tap::layer_input), expected_before(changed, 3, kSequences[0])),
+              kTolerance);
+    EXPECT_GT(scaled_difference(behind, expected_before(model, 4, kSequences[0])), 1e-2);
+}
+
+TEST(ResidualStream, PassesShowTheirLastPosition) {
+    ExpressionBuilder b("llama", 4);
+    b.share_probabilities(2, 0);
+    b.prune_ffn(3, 0);
+    const Model model = b.finish();
+    const std::vector<Tap> taps = {
+        Tap::attn_input, Tap::q, Tap::v, Tap::attn_inner, Tap::residual, Tap::ffn_inner, Tap::ffn_projected};
+    ResidualStream stream(model, kSequences, kLength, 1);
+    for (size_t last = 0; last < 4; ++last) {
+        ResidualStream::Pass pass(stream, model, last, taps);
+        EXPECT_TRUE(pass.tapped(Tap::attn_input).empty());  // before the first sequence
+        for (size_t s = 0; s < kSequences.size(); ++s) {
+            pass.run(s);
+            const auto expected = reference::run(model, {kSequences[s], {}, {}}).taps;
+            for (const Tap tap : taps) {
+                const auto found = expected.find({last, tap});
+                const auto got = pass.tapped(tap);
+                EXPECT_EQ(got.empty(), found == expected.end()) << last << " " << tap_name(tap);
+                if (found == expected.end()) continue;
+                EXPECT_LE(scaled_difference(got, reference::flat(found->second)), kTolerance)
+                    << last << " " << tap_name(tap);
+            }
+        }
+        stream.advance(model, last);
+    }
+}
+
+}  // namespace
+}  // namespace refold

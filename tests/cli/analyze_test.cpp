@@ -1,0 +1,122 @@
+// refold analyze as a user meets it.
+#include <filesystem>
+
+#include "cli/refold.h"
+
+namespace refold {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+const std::string kModel = std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf";
+const std::string kText = std::string(REFOLD_FIXTURES) + "/README.md";
+
+class Analyze : public testing::Test {
+protected:
+    std::vector<std::string> variables() const { return {"REFOLD_CACHE=" + (folder / "cache")}; }
+    // With a text in short sequences.
+    std::vector<std::string> words(std::vector<std::string> more, const std::string& model = kModel) const {
+        std::vector<std::string> out = {"analyze",           model, "--calib",        kText,
+                                        "--sequence-length", "16",  "--calib-tokens", "96",
+                                        "--threads",         "1"};
+        out.insert(out.end(), more.begin(), more.end());
+        return out;
+    }
+    json analysis(std::vector<std::string> more = {}, const std::string& model = kModel) const {
+        return refold_json(words(std::move(more), model), "", variables());
+    }
+    Outcome outcome(std::vector<std::string> words) const {
+        return refold(std::move(words), "", variables());
+    }
+    TempFolder folder;
+};
+
+TEST_F(Analyze, WithAndWithoutText) {
+    const json all = analysis(), inspected = refold_json({"inspect", kModel});
+    for (const char* key : {"weights", "spectra", "softmax", "heads", "modules"})
+        EXPECT_TRUE(all.contains(key)) << key;
+    EXPECT_EQ(all["text"]["sequences"], 6);
+    EXPECT_EQ(all["text"]["tokens"], 96);
+    const size_t layers = inspected["hyper_parameters"]["n_positions"];
+    EXPECT_EQ(all["softmax"]["layer_cosine"].size(), layers);
+    EXPECT_EQ(all["modules"]["layers"].size(), layers);
+    const size_t heads = inspected["hyper_parameters"]["n_head"];
+    EXPECT_EQ(all["heads"]["head_cosine"].size(), layers * heads);
+    EXPECT_EQ(all["heads"]["degree"]["unit"], "kv_group");
+    const json weights = refold_json({"analyze", kModel, "--no-cache"});
+    EXPECT_TRUE(weights["text"].is_null());
+    EXPECT_FALSE(weights.contains("softmax"));
+    EXPECT_EQ(weights["weights"], all["weights"]);
+    EXPECT_EQ(weights["spectra"], all["spectra"]);
+    const std::string text = outcome(words({})).out;
+    for (const char* part :
+         {"heads by weights", "stable rank", "softmax similarity", "Degree", "whole layer"})
+        EXPECT_THAT(text, HasSubstr(part));
+}
+
+TEST_F(Analyze, OnlyWhatIsAskedFor) {
+    const json some = analysis({"--what", "modules,softmax"});
+    EXPECT_TRUE(some.contains("modules") && some.contains("softmax"));
+    EXPECT_FALSE(some.contains("heads") || some.contains("weights") || some.contains("spectra"));
+    EXPECT_EQ(analysis({"--what", "heads", "--degree-repeats", "3"})["heads"]["degree"]["of_heads"]["samples"]
+                  .size(),
+              3U);
+}
+
+TEST_F(Analyze, SecondRunComesFromTheCache) {
+    const json first = analysis();
+    const auto cached = std::filesystem::directory_iterator(folder / "cache/analyze");
+    EXPECT_EQ(std::distance(begin(cached), end(cached)), 5);
+    const auto run = outcome(words({"--json"}));
+    EXPECT_EQ(json::parse(run.out), first);
+    EXPECT_EQ(analysis({"--no-cache"}), first);
+}
+
+TEST_F(Analyze, FolderOfCsvFiles) {
+    const std::string out = folder / "analysis";
+    ASSERT_EQ(outcome(words({"-o", out})).code, 0);
+    const json written = json::parse(read_all(out + "/analysis.json"));
+    EXPECT_EQ(written, analysis());
+    const std::string csv = read_all(out + "/softmax_layer_cosine.csv");
+    EXPECT_EQ(static_cast<size_t>(std::count(csv.begin(), csv.end(), '\n')),
+              written["softmax"]["layer_cosine"].size() + 1);
+    expect_error(outcome(words({"-o", out})), 2, {"exists", "--overwrite"});
+    EXPECT_EQ(outcome(words({"-o", out, "--overwrite", "--what", "modules"})).code, 0);
+    EXPECT_FALSE(std::filesystem::exists(out + "/softmax_layer_cosine.csv"));
+    EXPECT_TRUE(std::filesystem::exists(out + "/modules_layers.csv"));
+    expect_error(outcome(words({"-o", folder / "none/analysis"})), 1, {"none/analysis"});
+}
+
+TEST_F(Analyze, SharedAndLoopedModels) {
+    const std::vector<std::pair<std::string, std::string>> steps = {
+        {"direct_share", "ratio=0.3"}, {"recursive", "loops=2"}, {"drop", "layers=1"}};
+    for (const auto& [method, setting] : steps) {
+        const std::string model = folder / (method + ".gguf");
+        const Outcome made = refold({"compress", kModel, "-o", model, "--method", method, "--set", setting});
+        ASSERT_EQ(made.code, 0) << made.err;
+        const json all = analysis({}, model);
+        EXPECT_EQ(all["weights"]["ffn_module_cosine"].size(), all["layers"].get<size_t>()) << method;
+        const bool none = all["softmax"]["layer_cosine"][1][1].is_null();
+        EXPECT_EQ(none, method == "drop") << method;
+    }
+}
+
+TEST_F(Analyze, ErrorsSayWhatToDo) {
+    expect_error(outcome(words({"--what", "softmx"})), 2,
+                 {"unknown part 'softmx'", "did you mean 'softmax'?"});
+    expect_error(outcome({"analyze", kModel, "--what", "softmax"}), 2, {"softmax", "--calib"});
+    expect_error(
+        outcome({"analyze", kModel, "--calib", kText, "--calib-tokens", "20", "--sequence-length", "16"}), 2,
+        {"two sequences"});
+    write_all(folder / "short.txt", "Two words.");
+    expect_error(outcome({"analyze", kModel, "--calib", folder / "short.txt"}), 1,
+                 {"short.txt", "longer text"});
+    const std::string encoder = std::string(REFOLD_FIXTURES) + "/hf/bert_hub";
+    expect_error(outcome(words({"--what", "modules"}, encoder)), 1, {"encoder", "--calib"});
+    EXPECT_TRUE(refold_json({"analyze", encoder, "--no-cache"}).contains("spectra"));
+    expect_error(outcome(words({"--degree-ratio", "2"})), 2, {"--degree-ratio"});
+}
+
+}  // namespace
+}  // namespace refold

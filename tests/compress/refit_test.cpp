@@ -1,0 +1,204 @@
+// refit: what it solves, what it leaves, and what it must not change.
+#include "compress/methods/refit.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "compress/calibrated.h"
+#include "compress/free_map.h"
+#include "compress/small_model.h"
+#include "core/temp_folder.h"
+
+namespace refold {
+namespace {
+
+const SmallShape kFour{.layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 4, .embd = 16, .vocab = 24};
+
+Model random_model() { return small_model(kFour, scattered_small); }
+
+// `refit` of a model that somebody made of `original`.
+Model refitted(const Model& original, const Model& model, const std::vector<std::string>& settings,
+               nlohmann::json* details = nullptr) {
+    static std::vector<std::unique_ptr<Work>> kept;  // results are mapped from it
+    kept.push_back(std::make_unique<Work>());
+    const Calibration text = random_text(original, 16, 32);
+    const Recipe recipe = recipe_from_method("refit", settings);
+    StepReport report;
+    Step step{recipe.steps[0].options, report, kept.back().get(), original, &text, "test", 1};
+    Model out = kRefit.apply(model, step);
+    validate(out);
+    if (details != nullptr) *details = nlohmann::json::parse(report.details);
+    return out;
+}
+
+std::vector<float> logits(const Model& model, uint32_t seed) {
+    const auto tokens = random_tokens(20, model.config.n_vocab, seed);
+    return all_logits(model, tokens, {.threads = 1, .context = 32, .f32 = true});
+}
+
+TEST(Refit, LeavesAnUnchangedModelAlone) {
+    const TempFolder folder;
+    const std::string path = folder / "model.gguf";
+    save_model(random_model(), path, false);
+    const Model model = load_model(path);
+    expect_identical(refitted(model, model, {}), model);
+}
+
+TEST(Refit, OfTheSameFunctionChangesNothing) {
+    // A share of every head with itself: other tensors, same numbers.
+    const Model model = random_model();
+    Model same = model;
+    for (auto& [name, tensor] : same.tensors) {
+        if (name.find("blk.1.") == 0) {
+            const auto bytes = bytes_of(model, name);
+            tensor.mapped = {};
+            tensor.produce = [bytes] { return bytes; };
+        }
+    }
+    const Model out = refitted(model, same, {"type=f32"});
+    EXPECT_LE(largest_difference(logits(out, 1), logits(model, 1)), 1e-3);
+}
+
+// Heads 0 and 1 of layer 1 compute the same, so attn.o can do without one of them.
+TEST(Refit, RecoversAHeadThatAnotherOneRepeats) {
+    const int64_t half = kFour.heads / 2 * kFour.head_dim, group = kFour.head_dim;
+    const Model model = small_model(kFour, [=](size_t layer, Slot slot, int64_t row, int64_t column) {
+        if (layer == 1 && slot == Slot::attn_q) row %= half;
+        if (layer == 1 && (slot == Slot::attn_k || slot == Slot::attn_v)) row %= group;
+        return scattered_small(layer, slot, row, column);
+    });
+    std::vector<Requantised> requantised;
+    const Model cut = drop_heads(model, {Unit{1, 1}}, requantised);
+    EXPECT_GT(largest_difference(logits(cut, 1), logits(model, 1)), 0.05);
+    const Model out = refitted(model, cut, {"type=f32", "ridge=1e-6"});
+    EXPECT_LE(largest_difference(logits(out, 1), logits(model, 1)), 5e-3);
+    EXPECT_EQ(out.config.n_head_kv_of(1), 1);
+}
+
+TEST(Refit, BringsEveryFamilyNearer) {
+    for (const std::string& name : fixture_decoders()) {
+        SCOPED_TRACE(name);
+        const Model model = fixture_model(name);
+        const Calibration text = random_text(model, 16, 32);
+        const Compression out =
+            calibrated(model, {"drop layers=0 modules=attention", "refit type=f32"}, text);
+        const auto details = details_of(out);
+        ASSERT_FALSE(details["solved"].empty());
+        double before = 0, after = 0;
+        for (const auto& solved : details["solved"]) {
+            EXPECT_LE(solved["error_after"], solved["error_before"]) << solved.dump();
+            before += solved["error_before"].get<double>();
+            after += solved["error_after"].get<double>();
+        }
+        EXPECT_LT(after, before);
+    }
+}
+
+TEST(Refit, SolvesOnlyTheLayersOwnHeads) {
+    const Model model = random_model();
+    const Calibration text = random_text(model, 16, 32);
+    const Compression shared = planned(model, {"direct_share ratio=0.3"});
+    const Compression out = calibrated(model, {"direct_share ratio=0.3", "refit type=f32"}, text);
+    // What is shared still is: no more numbers than before but for biases.
+    uint64_t biases = 0;
+    for (const auto& slots : out.model.topology.positions) {
+        for (const Slot slot : {Slot::attn_o_bias, Slot::ffn_down_bias})
+            if (slots.contains(slot)) biases += static_cast<uint64_t>(kFour.embd);
+    }
+    EXPECT_GT(biases, 0);
+    EXPECT_EQ(parameters(out.model), parameters(shared.model) + biases);
+    const Compression dry = planned(model, {"direct_share ratio=0.3", "refit type=f32"});
+    EXPECT_EQ(dry.after().parameters, out.after().parameters);
+    EXPECT_EQ(dry.after().bytes, out.after().bytes);
+    EXPECT_EQ(dry.model.topology, out.model.topology);
+}
+
+TEST(Refit, WithoutBias) {
+    const Model model = random_model();
+    const Calibration text = random_text(model, 16, 32);
+    const Compression out =
+        calibrated(model, {"drop layers=1 modules=attention", "refit bias=no slots=ffn.down"}, text);
+    for (const auto& slots : out.model.topology.positions) EXPECT_FALSE(slots.contains(Slot::ffn_down_bias));
+    for (const auto& solved : details_of(out)["solved"]) {
+        EXPECT_EQ(solved["slot"], "ffn.down");
+        EXPECT_GE(solved["position"], 1);  // nothing has changed before
+    }
+}
+
+// W x = fixed x + prior features(x), for every kind of weight that is free in part.
+TEST(FreeMap, IsTheWeight) {
+    const Model model = random_model();
+    const std::vector<std::vector<std::string>> recipes = {
+        {"direct_share ratio=0.3"},
+        {"laser slots=ffn.down,attn.o rho=0.5"},
+        {"relax loops=2 rank=2 norms=fold"},
+        {"drop layers=0 modules=attention"},
+    };
+    size_t free = 0;
+    for (const auto& steps : recipes) {
+        Work work;
+        const Model made = compress(model, recipe_of(steps), "test", work).model;
+        for (size_t p = 0; p < made.topology.positions.size(); ++p) {
+            for (const Slot slot : {Slot::attn_o, Slot::ffn_down}) {
+                const auto map = free_map(made, p, slot);
+                if (!map) continue;
+                ++free;
+                const SlotShape shape = slot_shape(slot, made.config, p);
+                const auto w = materialise(made, made.topology.at(p, slot), slot, p);
+                std::vector<float> x(static_cast<size_t>(3 * shape.in));
+                for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i * i + p));
+                const auto z = map->features ? map->features(3, x.data()) : x;
+                for (int64_t t = 0; t < 3; ++t) {
+                    for (int64_t r = 0; r < shape.out; ++r) {
+                        double expected = 0, got = 0;
+                        for (int64_t c = 0; c < shape.in; ++c) {
+                            const auto at = static_cast<size_t>(r * shape.in + c);
+                            const double value = x[static_cast<size_t>(t * shape.in + c)];
+                            expected += w[at] * value;
+                            if (!map->fixed.empty()) got += map->fixed[at] * value;
+                        }
+                        for (int64_t c = 0; c < map->inputs; ++c)
+                            got += map->prior[static_cast<size_t>(r * map->inputs + c)] *
+                                   z[static_cast<size_t>(t * map->inputs + c)];
+                        ASSERT_NEAR(got, expected, 1e-4) << steps[0] << " " << p << " " << slot_name(slot);
+                    }
+                }
+            }
+        }
+    }
+    EXPECT_GT(free, 15U);
+}
+
+TEST(Refit, SaysWhatIsWrong) {
+    const Model model = random_model();
+    const auto message = [&](const std::vector<std::string>& steps, const Calibration* text) -> std::string {
+        Work work;
+        try {
+            compress(model, recipe_of(steps), "test", work, text, 1);
+        } catch (const Error& error) {
+            return error.what();
+        }
+        return "no error";
+    };
+    const Calibration text = random_text(model, 8, 16);
+    EXPECT_NE(message({"refit"}, nullptr).find("--calib"), std::string::npos);
+    EXPECT_NE(message({"refit ridge=much"}, &text).find("ridge must be"), std::string::npos);
+    EXPECT_NE(message({"refit slots=attn.q"}, &text).find("attn.o and ffn.down"), std::string::npos);
+}
+
+TEST(Refit, FindsItsLayersAgain) {
+    const Model model = random_model();
+    const Calibration text = random_text(model, 16, 32);
+    const Recipe recipe = recipe_of({"drop layers=0 modules=attention", "refit"});
+    Work work;
+    const Model once = compress(model, recipe, "test", work, &text, 1).model;
+    EXPECT_EQ(work.reused(), 0U);
+    const Model twice = compress(model, recipe, "test", work, &text, 1).model;
+    EXPECT_EQ(work.reused(), 7U);  // four FFNs and three attentions
+    expect_identical(twice, once);
+}
+
+}  // namespace
+}  // namespace refold
