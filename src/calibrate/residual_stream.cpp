@@ -61,6 +61,15 @@ std::span<const float> ResidualStream::Pass::tapped(Tap tap) const {
     return found == taken_->values.end() ? std::span<const float>() : found->second;
 }
 
+void ResidualStream::advance(size_t last, std::vector<std::vector<float>> residual) {
+    if (last < position_ || residual.size() != residual_.size())
+        fail(ErrorCode::internal, "calibration",
+             "{} sequences behind position {}, the stream has {} before {}", residual.size(), last,
+             residual_.size(), position_);
+    residual_ = std::move(residual);
+    position_ = last + 1;
+}
+
 void ResidualStream::advance(const Model& model, size_t last) {
     if (last < position_)
         fail(ErrorCode::internal, "calibration", "position {} is behind the stream, which is before {}", last,

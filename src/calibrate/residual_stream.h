@@ -47,6 +47,8 @@ public:
     // Position `last` has its final form in `model`: the stream moves behind it, as far as attention that
     // later positions take from earlier ones allows.
     void advance(const Model& model, size_t last);
+    // The same with residuals that a Pass to `last` has given, of a model whose attention is its own.
+    void advance(size_t last, std::vector<std::vector<float>> residual);
 
 private:
     EngineOptions options(std::optional<PositionRange> range) const;

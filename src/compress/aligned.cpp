@@ -56,22 +56,40 @@ AlignedStreams::AlignedStreams(const Model& original, const Model& model, const 
     }
 }
 
-std::vector<float> AlignedStreams::Rows::without_ffn(std::span<const float> out,
-                                                     const ResidualStream::Pass& pass) {
-    std::vector<float> between(out.begin(), out.end());
-    const auto ffn = pass.tapped(Tap::ffn_output);
+std::span<const float> AlignedStreams::Seen::tapped(Tap tap) const {
+    const auto found = taps.find(tap);
+    return found == taps.end() ? std::span<const float>() : found->second;
+}
+
+std::vector<float> AlignedStreams::Seen::between() const {
+    std::vector<float> between = out;
+    const auto ffn = tapped(Tap::ffn_output);
     for (size_t i = 0; i < ffn.size(); ++i) between[i] -= ffn[i];
     return between;
 }
 
-void AlignedStreams::visit(const Model& model, size_t position, const std::vector<Tap>& taps,
-                           const std::function<void(const Rows&)>& see) {
-    ResidualStream::Pass original(original_, original_model_, position, taps);
-    ResidualStream::Pass modified(modified_ ? *modified_ : original_, model, position, taps);
+static AlignedStreams::Seen run(ResidualStream::Pass& pass, size_t sequence, const std::vector<Tap>& taps) {
+    const auto out = pass.run(sequence);
+    AlignedStreams::Seen seen{{out.begin(), out.end()}, {}};
+    for (const Tap tap : taps) {
+        if (const auto values = pass.tapped(tap); !values.empty())
+            seen.taps[tap].assign(values.begin(), values.end());
+    }
+    return seen;
+}
+
+void AlignedStreams::visit(const Model& model, size_t position, const std::vector<Tap>& original_taps,
+                           const std::vector<Tap>& taps, const std::function<void(const Rows&)>& see) {
+    if (seen_.empty() || seen_position_ != position) {
+        seen_.clear();
+        ResidualStream::Pass pass(original_, original_model_, position, original_taps);
+        for (size_t s = 0; s < tokens_.size(); ++s) seen_.push_back(run(pass, s, original_taps));
+        seen_position_ = position;
+    }
+    ResidualStream::Pass pass(modified_ ? *modified_ : original_, model, position, taps);
     for (size_t s = 0; s < tokens_.size(); ++s) {
-        const auto original_out = original.run(s), out = modified.run(s);
-        see({s >= calibration_.fit.size(), static_cast<int64_t>(tokens_[s].size()), original_out, out,
-             original, modified});
+        const Seen modified = run(pass, s, taps);
+        see({s >= calibration_.fit.size(), static_cast<int64_t>(tokens_[s].size()), seen_[s], modified});
     }
 }
 
@@ -82,7 +100,14 @@ void AlignedStreams::advance(const Model& model, size_t position) {
     if (modified_) modified_->advance(model, position);
     // Where positions read an earlier one's attention, the model's stream may stay behind; the original's has
     // no reason to.
-    original_.advance(original_model_, position);
+    if (!seen_.empty() && seen_position_ == position && original_model_.topology.sources.empty()) {
+        std::vector<std::vector<float>> residual;
+        for (Seen& seen : seen_) residual.push_back(std::move(seen.out));
+        original_.advance(position, std::move(residual));
+    } else {
+        original_.advance(original_model_, position);
+    }
+    seen_.clear();
 }
 
 }  // namespace refold

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -18,27 +19,28 @@ public:
     // before position 0. `calibration` and `original` must outlive this object.
     AlignedStreams(const Model& original, const Model& model, const Calibration& calibration, int threads);
 
-    // One sequence; spans are valid during the visit. Outputs are the residual stream behind the position
-    // [tokens, n_embd].
+    // What one model computes at a position for one sequence.
+    struct Seen {
+        std::vector<float> out;  // residual stream behind the position [tokens, n_embd]
+        std::map<Tap, std::vector<float>> taps;
+
+        // [tokens, features]; empty where the position does not have it.
+        std::span<const float> tapped(Tap tap) const;
+        // The residual stream behind the attention, where the position begins its FFN: `out` without the
+        // FFN's output. Needs Tap::ffn_output.
+        std::vector<float> between() const;
+    };
+    // One sequence; valid during the visit.
     struct Rows {
         bool held_out;
         int64_t tokens;
-        std::span<const float> original_out, out;
-        const ResidualStream::Pass& original;
-        const ResidualStream::Pass& modified;
-
-        // The residual stream behind the attention, where the position begins its FFN: `out` without the
-        // FFN's output. Needs Tap::ffn_output.
-        std::vector<float> original_between() const { return without_ffn(original_out, original); }
-        std::vector<float> between() const { return without_ffn(out, modified); }
-
-    private:
-        static std::vector<float> without_ffn(std::span<const float> out, const ResidualStream::Pass& pass);
+        const Seen &original, &modified;
     };
-    // Runs `position` of the original and of the model as it is now over all sequences, with these taps of
-    // both. Interrupts throw.
-    void visit(const Model& model, size_t position, const std::vector<Tap>& taps,
-               const std::function<void(const Rows&)>& see);
+    // Runs `position` of the original and of the model as it is now over all sequences, with these taps. What
+    // the original computes is kept until advance() for all tokens, so ask for few taps of it, and for the
+    // same ones in all visits of a position. Interrupts throw.
+    void visit(const Model& model, size_t position, const std::vector<Tap>& original_taps,
+               const std::vector<Tap>& taps, const std::function<void(const Rows&)>& see);
     // `position` has its final form: both streams go on.
     void advance(const Model& model, size_t position);
 
@@ -51,6 +53,9 @@ private:
     std::vector<std::vector<int32_t>> tokens_;  // those to fit with, then the held out
     ResidualStream original_;
     std::optional<ResidualStream> modified_;  // none while the models have been the same
+    // Of the original at seen_position_, by sequence; empty: not visited.
+    std::vector<Seen> seen_;
+    size_t seen_position_ = 0;
 };
 
 // True when a position is what it is in the original: nothing to solve, and the same activations as long as

@@ -164,16 +164,15 @@ private:
         const MapSettings map{shape.in, model_.config.n_embd, settings_.rank, settings_.ridge,
                               settings_.solver == "paper"};
         CompensatingMap problem(map, step_.calibration->options.length);
-        streams(p).visit(model_, p, {place_.input, Tap::ffn_output}, [&](const AlignedStreams::Rows& rows) {
-            std::vector<float> target(rows.original_out.begin(), rows.original_out.end());
-            std::vector<float> now(rows.out.begin(), rows.out.end());
-            if (!place_.behind_ffn) {
-                target = rows.original_between();
-                now = rows.between();
-            }
-            for (size_t i = 0; i < target.size(); ++i) target[i] -= now[i];
-            problem.add(rows.held_out, rows.tokens, rows.modified.tapped(place_.input), target);
-        });
+        streams(p).visit(
+            model_, p, {Tap::ffn_output}, {place_.input, Tap::ffn_output},
+            [&](const AlignedStreams::Rows& rows) {
+                const bool whole = place_.behind_ffn;
+                std::vector<float> target = whole ? rows.original.out : rows.original.between();
+                const std::vector<float> now = whole ? rows.modified.out : rows.modified.between();
+                for (size_t i = 0; i < target.size(); ++i) target[i] -= now[i];
+                problem.add(rows.held_out, rows.tokens, rows.modified.tapped(place_.input), target);
+            });
         if (place_.before_output)
             problem.put_before(materialise(model_, model_.topology.at(p, Slot::attn_o), Slot::attn_o, p));
         SolvedMap solved = problem.solve();

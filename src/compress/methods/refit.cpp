@@ -91,9 +91,8 @@ private:
 
     Floats targets_of(const AlignedStreams::Rows& rows) const {
         const bool attention = module_.matrix == Slot::attn_o;
-        Floats y =
-            attention ? rows.original_between() : Floats(rows.original_out.begin(), rows.original_out.end());
-        const Floats now = attention ? rows.between() : Floats(rows.out.begin(), rows.out.end());
+        Floats y = attention ? rows.original.between() : rows.original.out;
+        const Floats now = attention ? rows.modified.between() : rows.modified.out;
         const auto added = rows.modified.tapped(module_.output);
         for (size_t i = 0; i < y.size(); ++i) y[i] += added[i] - now[i];
         return y;
@@ -232,8 +231,12 @@ private:
     Arrays compute(size_t p, const Module& module, const FreeMap& map, bool bias) {
         const Rows rows(model_, p, module, map, bias);
         LeastSquares fit(rows.inputs(), map.outputs), held_out(rows.inputs(), map.outputs);
+        // The same for both modules of the position.
+        std::vector<Tap> of_original = {Tap::ffn_output};
+        for (const Module& m : {kAttention, kFfn})
+            if (model_.topology.has(p, m.post_norm)) of_original.push_back(m.projected);
         streams().visit(
-            model_, p, {module.inner, module.projected, module.output, Tap::ffn_output},
+            model_, p, of_original, {module.inner, module.projected, module.output, Tap::ffn_output},
             [&](const AlignedStreams::Rows& seen) { rows.add(seen, seen.held_out ? held_out : fit); });
         const Floats prior = rows.prior();
         const Ridged solved = solved_with(fit, held_out, prior);

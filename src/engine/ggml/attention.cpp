@@ -54,16 +54,6 @@ ggml_tensor* Attention::node(ggml_context* context, ggml_tensor* queries, ggml_t
                           compute<&Attention::compute_attention>, GGML_N_TASKS_MAX, node_of(scale, window));
 }
 
-ggml_tensor* Attention::node(ggml_context* context, ggml_tensor* queries, ggml_tensor* cache,
-                             ggml_tensor* positions, float scale, int64_t window) {
-    const int64_t heads = cache->ne[2] / 2;
-    const auto half = [&](int64_t first) {
-        return ggml_view_3d(context, cache, cache->ne[0], cache->ne[1], heads, cache->nb[1], cache->nb[2],
-                            static_cast<size_t>(first) * cache->nb[2]);
-    };
-    return node(context, queries, half(0), half(heads), positions, scale, window);
-}
-
 ggml_tensor* Attention::probabilities(ggml_context* context, ggml_tensor* queries, ggml_tensor* keys,
                                       ggml_tensor* positions, float scale, int64_t window, ggml_type type) {
     ggml_tensor* arguments[] = {queries, keys, positions};

@@ -33,7 +33,6 @@ class Attention {
 public:
     // Up to this many tokens are taken one by one, their cached rows shared between the threads.
     static constexpr int64_t kFewTokens = 4;
-    static constexpr int64_t kMaxTokens = kFewTokens;
 
     // For nodes of at most n_head query heads (n_head exactly with ALiBi), `cached` rows and `threads`
     // threads.
@@ -44,10 +43,6 @@ public:
     // softmax(rules(scale * keys^T queries)) * values: F32 [heads * head_dim, tokens].
     ggml_tensor* node(ggml_context* context, ggml_tensor* queries, ggml_tensor* keys, ggml_tensor* values,
                       ggml_tensor* positions, float scale, int64_t window);
-
-    // The same over the whole of a cache tensor: key heads, then value heads.
-    ggml_tensor* node(ggml_context* context, ggml_tensor* queries, ggml_tensor* cache, ggml_tensor* positions,
-                      float scale, int64_t window);
 
     // softmax(rules(scale * keys^T queries)): [cached, tokens, heads] of `type`, F16 or F32. What a token
     // does not see is not written.
@@ -111,7 +106,5 @@ private:
     std::atomic<int> arrived_{0}, generation_{0};
     PrefillAttention prefill_;
 };
-
-using DecodeAttention = Attention;
 
 }  // namespace refold
