@@ -60,8 +60,8 @@ private:
 // which commit() renames; the destructor removes what was not committed.
 class AtomicFolder {
 public:
-    // Throws Error(io) when it cannot be made, Error(usage) when `final_path` exists and `overwrite` is false,
-    // or is not a folder.
+    // Throws Error(io) when it cannot be made, Error(usage) when `final_path` exists and `overwrite` is
+    // false, or is not a folder.
     AtomicFolder(std::string final_path, bool overwrite);
     ~AtomicFolder();
     AtomicFolder(const AtomicFolder&) = delete;
