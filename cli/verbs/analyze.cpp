@@ -3,15 +3,14 @@
 
 #include "analyze/output.h"
 #include "analyze/stored_analysis.h"
+#include "cli/calibration.h"
 #include "cli/help.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verb.h"
 #include "core/error.h"
 #include "core/files.h"
-#include "core/text.h"
 #include "hub/resolve.h"
-#include "text/tokenizer.h"
 
 namespace refold::cli {
 namespace {
@@ -40,12 +39,9 @@ std::set<AnalysisPart> wanted_parts(const Arguments& a) {
 std::optional<Calibration> read_calibration(const Arguments& a, const std::string& path, const Model& model) {
     if (a.text.empty()) return std::nullopt;
     need_decoder(model);
-    const std::string text = read_text_file(a.text);
-    const Tokenizer tokenizer(path);
-    const auto tokens = tokenizer.encode(text, tokenizer.adds_bos(), false);
     CalibrationOptions options = a.calibration;
     if (options.length == 0) options.length = std::min(kSequenceLength, model.config.context_length);
-    return make_calibration(fs::path(a.text).filename().string(), text, tokens, options);
+    return load_calibration(a.text, path, options);
 }
 
 Json text_json(const Calibration& text) {

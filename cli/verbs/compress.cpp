@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "cli/calibration.h"
 #include "cli/help.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -11,7 +12,6 @@
 #include "core/files.h"
 #include "core/text.h"
 #include "hub/resolve.h"
-#include "text/tokenizer.h"
 
 namespace refold::cli {
 namespace {
@@ -83,13 +83,10 @@ private:
 };
 
 // Nothing without a text, or where no step needs one.
-std::optional<Calibration> read_calibration(Job& job) {
-    std::string& path = job.recipe.calibration_text;
+std::optional<Calibration> read_calibration(const Job& job) {
+    const std::string& path = job.recipe.calibration_text;
     if (path.empty() || first_calibrated(job.recipe) == nullptr) return std::nullopt;
-    const std::string text = read_text_file(path), name = fs::path(path).filename().string();
-    const Tokenizer tokenizer(job.input);
-    const auto tokens = tokenizer.encode(text, tokenizer.adds_bos(), false);
-    return make_calibration(name, text, tokens, job.recipe.calibration);
+    return load_calibration(path, job.input, job.recipe.calibration);
 }
 
 void show_steps(const Job& job) {
@@ -113,7 +110,7 @@ void show(const Compression& compression, const Arguments& a, const std::string&
 }
 
 void run(const Arguments& a) {
-    Job job = read_job(a);
+    const Job job = read_job(a);
     if (!a.dry_run) check_output(a.output, job.input);
     if (!a.report.quiet) show_steps(job);
     const Model model = load_model(job.input);

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "calibrate/residual_stream.h"
-#include "core/error.h"
+#include "core/error_of.h"
 #include "engine/compare.h"
 #include "engine/expression_models.h"
 
@@ -21,17 +21,6 @@ std::vector<int32_t> counting(size_t count) {
     std::vector<int32_t> tokens(count);
     std::iota(tokens.begin(), tokens.end(), 0);
     return tokens;
-}
-
-std::string error_of(ErrorCode code, const std::function<void()>& body) {
-    try {
-        body();
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), code) << error.what();
-        return error.what();
-    }
-    ADD_FAILURE() << "accepted";
-    return "";
 }
 
 TEST(Calibration, EveryEighthSequenceIsHeldOut) {
@@ -80,9 +69,9 @@ TEST(Calibration, TooLittleIsRefused) {
     const auto make = [](size_t tokens, CalibrationOptions options) {
         make_calibration("short.txt", "", counting(tokens), options);
     };
-    const std::string text = error_of(ErrorCode::input, [&] { make(19, {.tokens = 100, .length = 10}); });
+    const std::string text = error_of([&] { make(19, {.tokens = 100, .length = 10}); }, ErrorCode::input);
     EXPECT_NE(text.find("'short.txt' has 19 tokens"), std::string::npos) << text;
-    error_of(ErrorCode::input, [&] { make(0, {}); });
+    error_of([&] { make(0, {}); }, ErrorCode::input);
     constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
     for (const CalibrationOptions& options : {CalibrationOptions{.tokens = 19, .length = 10},
                                               {.tokens = 100, .length = 1},
@@ -91,7 +80,7 @@ TEST(Calibration, TooLittleIsRefused) {
                                               {.tokens = -5, .length = 2},
                                               {.tokens = 100, .length = kHuge},
                                               {.tokens = kHuge, .length = kHuge / 2 + 1}})
-        error_of(ErrorCode::usage, [&] { make(1000, options); });
+        error_of([&] { make(1000, options); }, ErrorCode::usage);
 }
 
 // ---- the residual stream ----
@@ -150,7 +139,7 @@ TEST(ResidualStream, StaysBeforeAPositionThatOthersNeed) {
         stream.advance(model, last);
         EXPECT_EQ(stream.position(), position) << last;
     }
-    error_of(ErrorCode::internal, [&] { stream.advance(model, 1); });
+    error_of([&] { stream.advance(model, 1); }, ErrorCode::internal);
 }
 
 // Positions that change while the stream waits are run in their last form.

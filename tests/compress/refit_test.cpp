@@ -38,6 +38,12 @@ std::vector<float> logits(const Model& model, uint32_t seed) {
     return all_logits(model, tokens, {.threads = 1, .context = 32, .f32 = true});
 }
 
+double distance(std::span<const float> a, std::span<const float> b) {
+    double squares = 0;
+    for (size_t i = 0; i < a.size(); ++i) squares += std::pow(static_cast<double>(a[i]) - b[i], 2);
+    return std::sqrt(squares);
+}
+
 TEST(Refit, LeavesAnUnchangedModelAlone) {
     const TempFolder folder;
     const std::string path = folder / "model.gguf";
@@ -93,6 +99,28 @@ TEST(Refit, BringsEveryFamilyNearer) {
             after += solved["error_after"].get<double>();
         }
         EXPECT_LT(after, before);
+    }
+}
+
+// Weights that noise was added to, and that nothing else but refit knows: the original's are the solution.
+TEST(Refit, RestoresSpoiltWeightsInEveryFamily) {
+    for (const std::string& name : fixture_decoders()) {
+        SCOPED_TRACE(name);
+        const Model model = fixture_model(name);
+        Model spoilt = model;
+        for (const Slot slot : {Slot::attn_o, Slot::ffn_down}) {
+            const std::string& tensor = std::get<Dense>(model.topology.at(0, slot)).tensor;
+            auto values = floats_of(model, tensor);
+            for (size_t i = 0; i < values.size(); ++i)
+                values[i] += 0.05F * std::sin(static_cast<float>(i * i));
+            const int64_t row = model.tensor(tensor).row_elements();
+            Tensor noisy{DType::F32, model.tensor(tensor).shape, {}, {}};
+            noisy.produce = [values, row] { return quantise(DType::F32, values, row); };
+            spoilt.tensors[tensor] = std::move(noisy);
+        }
+        const auto expected = logits(model, 7);
+        const Model out = refitted(model, spoilt, {"type=f32", "ridge=1e-6", "layers=0"});
+        EXPECT_LT(distance(logits(out, 7), expected), 0.02 * distance(logits(spoilt, 7), expected));
     }
 }
 

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "core/error.h"
+#include "core/error_of.h"
 #include "core/temp_folder.h"
 #include "engine/expression_models.h"
 #include "model/accounting.h"
@@ -14,17 +14,6 @@ namespace refold {
 namespace {
 
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& body, ErrorCode code = ErrorCode::input) {
-    try {
-        body();
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), code) << error.what();
-        return error.what();
-    }
-    ADD_FAILURE() << "accepted";
-    return "";
-}
 
 Topology four_positions() { return ExpressionBuilder("llama").finish().topology; }
 

@@ -63,15 +63,15 @@ public:
 
     // What the module has to add so that the residual stream behind it is the original's.
     void add(const AlignedStreams::Rows& rows, LeastSquares& sums) const {
-        const Floats x = inputs_of(rows);
-        Floats y = targets_of(rows);
-        if (!gain_.empty()) undo_norm(rows, y);
+        Floats x = inputs_of(rows), y = targets_of(rows);
+        const Floats divisor = gain_.empty() ? Floats() : divisors(rows);
+        if (!divisor.empty()) undo_norm(rows, divisor, y);
         remove_fixed(rows, y);
-        if (gain_.empty()) return sums.add(rows.tokens, x.data(), y.data());
-        Floats scaled = x;
-        weigh(rows, scaled, inputs());
-        weigh(rows, y, map_.outputs);
-        sums.add(rows.tokens, scaled.data(), y.data());
+        if (!divisor.empty()) {
+            weigh(divisor, x, inputs());
+            weigh(divisor, y, map_.outputs);
+        }
+        sums.add(rows.tokens, x.data(), y.data());
     }
 
 private:
@@ -100,11 +100,11 @@ private:
 
     // Root mean square of what the original's norm divides by, per token; the modified one's where the
     // original has no such module.
-    std::vector<float> divisors(const AlignedStreams::Rows& rows) const {
+    Floats divisors(const AlignedStreams::Rows& rows) const {
         auto projected = rows.original.tapped(module_.projected);
         if (projected.empty()) projected = rows.modified.tapped(module_.projected);
         const auto width = static_cast<size_t>(map_.outputs);
-        std::vector<float> out;
+        Floats out;
         for (size_t at = 0; at < projected.size(); at += width) {
             double squares = 0;
             for (size_t i = 0; i < width; ++i)
@@ -116,8 +116,7 @@ private:
     }
 
     // The norm behind the map takes y to gain * y / divisor: with the divisor held, a linear map again.
-    void undo_norm(const AlignedStreams::Rows& rows, Floats& y) const {
-        const auto divisor = divisors(rows);
+    void undo_norm(const AlignedStreams::Rows& rows, const Floats& divisor, Floats& y) const {
         const auto now = rows.modified.tapped(module_.projected);
         float largest = 0;
         for (const float g : gain_) largest = std::max(largest, std::abs(g));
@@ -128,8 +127,7 @@ private:
         }
     }
 
-    void weigh(const AlignedStreams::Rows& rows, Floats& values, int64_t width) const {
-        const auto divisor = divisors(rows);
+    static void weigh(const Floats& divisor, Floats& values, int64_t width) {
         for (size_t i = 0; i < values.size(); ++i) values[i] /= divisor[i / static_cast<size_t>(width)];
     }
 

@@ -1,0 +1,25 @@
+// What a body throws.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "core/error.h"
+
+namespace refold {
+
+// The message of the Error that `body` throws, which must have this code.
+inline std::string error_of(const std::function<void()>& body, ErrorCode code = ErrorCode::input) {
+    try {
+        body();
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), code) << error.what();
+        return error.what();
+    }
+    ADD_FAILURE() << "accepted";
+    return "";
+}
+
+}  // namespace refold
