@@ -1,0 +1,32 @@
+// What a run tells about itself, as JSON lines and TensorBoard event files.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include <cstdint>
+
+namespace refold {
+
+struct StepMetrics {
+    int64_t step = 0;  // after so many steps of the optimiser
+    // "loss", "learning_rate", "gradient_norm", "tokens_per_s", "held_out_loss", an objective's own parts, ...
+    std::map<std::string, double> values;
+};
+
+class MetricsFiles {
+public:
+    // FOLDER/metrics.jsonl and FOLDER/events.out.tfevents.*; a resumed run goes on behind `first_step`, what an
+    // interrupted one wrote after it is taken out. Throws Error(io).
+    MetricsFiles(const std::string& folder, int64_t first_step);
+    ~MetricsFiles();
+    // Both files are complete up to this step when it returns.
+    void write(const StepMetrics& metrics);
+
+private:
+    struct Files;
+    std::unique_ptr<Files> files_;
+};
+
+}  // namespace refold

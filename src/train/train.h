@@ -1,0 +1,47 @@
+// Training a model: everything that needs gradients. The work is done by the torch engine's library, see
+// engine/torch/plugin.h.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+
+#include "model/model.h"
+#include "train/data.h"
+#include "train/metrics.h"
+#include "train/objective.h"
+#include "train/options.h"
+
+namespace refold {
+
+struct TrainRequest {
+    const Model& model;
+    const Model* teacher = nullptr;  // of distillation
+    TrainOptions options;
+    ObjectiveOptions objective;
+    const TrainData& data;
+    std::string folder;    // checkpoints and metrics; a run that was interrupted goes on from what lies there
+    std::string identity;  // of model, recipe and data: a checkpoint of another one is refused
+    int threads = 0;
+    // Called by the process of rank 0. The library has its own copies of refold's lower layers, so progress and
+    // signals come from here.
+    std::function<void(const StepMetrics&)> report = {};
+    std::function<bool()> stop = {};  // true: save, then throw Error(interrupted)
+};
+
+// Trained tensors as float32, by name; the others are as they were.
+struct TrainResult {
+    std::map<std::string, std::vector<float>> tensors;
+    int64_t steps = 0;
+    bool stopped_early = false;  // by `patience`
+    double held_out_before = 0, held_out_after = 0;  // mean loss per token
+};
+
+// One of RANK / WORLD_SIZE processes, or the only one. All processes get the result.
+// Throws Error(usage) for options that do not fit the model, Error(input) for a checkpoint of another run or a loss
+// that is no number (the last good state stays in the folder), Error(io) when the disk is full, a process is lost or
+// does not arrive, Error(interrupted), Error(unsupported) in a build without libtorch.
+TrainResult train(const TrainRequest& request);
+
+}  // namespace refold
