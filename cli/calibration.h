@@ -2,13 +2,14 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "calibrate/calibration.h"
 
 namespace refold::cli {
 
-// The file `text` (UTF-8) in tokens of the model at `model`. Throws Error(io), and as make_calibration().
-Calibration load_calibration(const std::string& text, const std::string& model,
+// The files `texts` (UTF-8) in tokens of the model at `model`. Throws Error(io), and as make_calibration().
+Calibration load_calibration(const std::vector<std::string>& texts, const std::string& model,
                              const CalibrationOptions& options);
 
 }  // namespace refold::cli

@@ -22,8 +22,8 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kSequenceLength = 512;
 
 struct Arguments {
-    std::string model, text;
-    std::vector<std::string> parts;
+    std::string model;
+    std::vector<std::string> texts, parts;
     CalibrationOptions calibration{.tokens = 16384, .length = 0};
     AnalysisOptions analysis;
     bool no_cache = false;
@@ -35,20 +35,20 @@ struct Arguments {
 std::set<AnalysisPart> wanted_parts(const Arguments& a) {
     std::set<AnalysisPart> parts;
     for (const auto& name : a.parts) parts.insert(part_from_name(name));
-    return parts.empty() ? all_parts(!a.text.empty()) : parts;
+    return parts.empty() ? all_parts(!a.texts.empty()) : parts;
 }
 
 std::optional<Calibration> read_calibration(const Arguments& a, const std::string& path, const Model& model) {
-    if (a.text.empty()) return std::nullopt;
+    if (a.texts.empty()) return std::nullopt;
     need_decoder(model);
     CalibrationOptions options = a.calibration;
     if (options.length == 0) options.length = std::min(kSequenceLength, model.config.context_length);
-    return load_calibration(a.text, path, options);
+    return load_calibration(a.texts, path, options);
 }
 
 Json text_json(const Calibration& text) {
     const size_t sequences = text.fit.size() + text.held_out.size();
-    return {{"name", text.name},
+    return {{"name", text.name()},
             {"sha256", text.hash},
             {"sequences", sequences},
             {"sequence_length", text.options.length},
@@ -97,10 +97,13 @@ void run(const Arguments& a) {
 Action analyze_verb(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
-    app.add_option("--calib", a->text,
-                   "UTF-8 text whose activations are looked at; without one only weights are")
-        ->type_name("FILE");
-    app.add_option("--calib-tokens", a->calibration.tokens, "Tokens of it, from its beginning")
+    app.add_option(
+           "--calib", a->texts,
+           "UTF-8 text whose activations are looked at; without one only weights are. May be repeated")
+        ->type_name("FILE")
+        ->allow_extra_args(false);
+    app.add_option("--calib-tokens", a->calibration.tokens,
+                   "Tokens of all texts together, from their beginnings")
         ->type_name("N")
         ->check(at_least(2))
         ->capture_default_str();

@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 struct Arguments {
     std::string model, recipe, method;
     std::vector<std::string> settings;
-    std::string text;
+    std::vector<std::string> texts;
     int64_t tokens = 0;
     int threads = 0;
     bool dry_run = false;
@@ -48,9 +48,9 @@ Job read_job(const Arguments& a) {
     }
     // The result depends on the source's content, not on where it lies: its provenance names the file alone.
     job.recipe.model.clear();
-    if (!a.text.empty()) job.recipe.calibration_text = a.text;
+    if (!a.texts.empty()) job.recipe.calibration_texts = a.texts;
     if (a.tokens > 0) job.recipe.calibration.tokens = a.tokens;
-    if (!a.text.empty() && first_calibrated(job.recipe) == nullptr)
+    if (!a.texts.empty() && first_calibrated(job.recipe) == nullptr)
         fail(ErrorCode::usage, "compress", "--calib: no step of this recipe looks at activations");
     job.input = resolve_model(job.model);
     return job;
@@ -86,9 +86,9 @@ private:
 
 // Nothing without a text, or where no step needs one.
 std::optional<Calibration> read_calibration(const Job& job) {
-    const std::string& path = job.recipe.calibration_text;
-    if (path.empty() || first_calibrated(job.recipe) == nullptr) return std::nullopt;
-    return load_calibration(path, job.input, job.recipe.calibration);
+    const auto& paths = job.recipe.calibration_texts;
+    if (paths.empty() || first_calibrated(job.recipe) == nullptr) return std::nullopt;
+    return load_calibration(paths, job.input, job.recipe.calibration);
 }
 
 void show_steps(const Job& job) {
@@ -160,10 +160,13 @@ Action compress_verb(CLI::App& app) {
         ->type_name("KEY=VALUE")
         ->allow_extra_args(false)
         ->needs(method);
-    app.add_option("--calib", a->text,
-                   "Text for methods that look at activations (UTF-8); not the one to be evaluated with")
-        ->type_name("FILE");
-    app.add_option("--calib-tokens", a->tokens, "Tokens of it, from its beginning (32768)")
+    app.add_option(
+           "--calib", a->texts,
+           "Text for methods that look at activations (UTF-8); not the one to be evaluated with. May be "
+           "repeated: sequences are taken in turn, and more kinds of text make a better model")
+        ->type_name("FILE")
+        ->allow_extra_args(false);
+    app.add_option("--calib-tokens", a->tokens, "Tokens of all texts together, from their beginnings (32768)")
         ->type_name("N")
         ->check(CLI::PositiveNumber);
     app.add_option("-t,--threads", a->threads, "Threads for running the model (all cores)")

@@ -55,11 +55,14 @@ json provenance(const Model& source, const Recipe& recipe, const std::string& ve
         if (!earlier.is_discarded()) origin["provenance"] = earlier;
     }
     json out = {{"refold", version}, {"source", origin}, {"recipe", to_yaml(recipe)}};
-    if (calibration != nullptr)
-        out["calibration"] = {{"text", calibration->name},
-                              {"sha256", calibration->hash},
+    if (calibration != nullptr) {
+        json texts = json::array();
+        for (const auto& text : calibration->texts)
+            texts.push_back({{"text", text.name}, {"sha256", text.hash}});
+        out["calibration"] = {{"texts", texts},
                               {"tokens", calibration->options.tokens},
                               {"length", calibration->options.length}};
+    }
     return out;
 }
 

@@ -45,7 +45,7 @@ public:
         }
         for (const auto& step : steps) recipe.steps.push_back(read_step(step));
         // Ignoring it would mislead.
-        if (!recipe.calibration_text.empty() && first_calibrated(recipe) == nullptr)
+        if (!recipe.calibration_texts.empty() && first_calibrated(recipe) == nullptr)
             fail(ErrorCode::usage, "recipe", "{}: no step of this recipe uses 'calibration' - remove it",
                  label_);
         return recipe;
@@ -72,9 +72,13 @@ private:
         check_unique(node);
         for (const auto& entry : node) {
             const std::string key = entry.first.Scalar();
+            if (key == "text" && entry.second.IsSequence()) {
+                for (const auto& text : entry.second) recipe.calibration_texts.push_back(scalar(text, key));
+                continue;
+            }
             const std::string value = scalar(entry.second, key);
             if (key == "text") {
-                recipe.calibration_text = value;
+                recipe.calibration_texts = {value};
             } else if (key == "tokens" || key == "length") {
                 int64_t& number = key == "tokens" ? recipe.calibration.tokens : recipe.calibration.length;
                 if (!YAML::convert<int64_t>::decode(entry.second, number) || number < 1)
@@ -85,7 +89,7 @@ private:
                      suggestion(key, kKeys));
             }
         }
-        if (recipe.calibration_text.empty())
+        if (recipe.calibration_texts.empty())
             fail(ErrorCode::input, "recipe", "{}: 'calibration' needs the key 'text'", at(node));
     }
 
@@ -168,9 +172,10 @@ std::string to_yaml(const Recipe& recipe) {
     YAML::Emitter out;
     out << YAML::BeginMap;
     if (!recipe.model.empty()) out << YAML::Key << "model" << YAML::Value << recipe.model;
-    if (!recipe.calibration_text.empty()) {
+    if (const auto& texts = recipe.calibration_texts; !texts.empty()) {
         out << YAML::Key << "calibration" << YAML::Value << YAML::BeginMap;
-        out << YAML::Key << "text" << YAML::Value << recipe.calibration_text;
+        out << YAML::Key << "text" << YAML::Value;
+        texts.size() == 1 ? out << texts[0] : out << texts;
         out << YAML::Key << "tokens" << YAML::Value << recipe.calibration.tokens;
         out << YAML::Key << "length" << YAML::Value << recipe.calibration.length << YAML::EndMap;
     }

@@ -2,7 +2,7 @@
 //
 //   model: smollm2-135m-instruct   # optional when the command line names one
 //   calibration:                   # for methods that look at activations; --calib on the command line
-//     text: wiki.valid.txt
+//     text: wiki.valid.txt         # or a list of files, from which sequences are taken in turn
 //     tokens: 32768
 //   steps:
 //     - method: direct_share
@@ -26,7 +26,7 @@ struct RecipeStep {
 
 struct Recipe {
     std::string model;             // empty when the recipe names none
-    std::string calibration_text;  // path; empty when the recipe names none
+    std::vector<std::string> calibration_texts;  // paths; empty when the recipe names none
     CalibrationOptions calibration;
     std::vector<RecipeStep> steps;
 };

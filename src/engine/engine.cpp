@@ -111,17 +111,22 @@ std::span<const float> Engine::evaluate(std::span<const int32_t> tokens) {
     return logits;
 }
 
-void Engine::evaluate_all(std::span<const int32_t> tokens, const LogitsSink& sink) {
+void Engine::evaluate_all(std::span<const int32_t> tokens, const LogitsSink& sink, size_t from) {
     check_decoder(config_);
     check_whole(options_);
     check(tokens);
     const int64_t total = length_ + static_cast<int64_t>(tokens.size());
     const uint64_t row_bytes = static_cast<uint64_t>(config_.n_vocab) * sizeof(float);
-    const auto chunk = static_cast<size_t>(std::min<int64_t>(
-        options_.chunk, std::max<int64_t>(16, static_cast<int64_t>(kLogitsBytes / row_bytes))));
-    for (size_t first = 0; first < tokens.size(); first += chunk) {
-        const auto part = tokens.subspan(first, std::min(chunk, tokens.size() - first));
-        sink(first, step(part, static_cast<int64_t>(part.size()), total));
+    const auto chunk = static_cast<size_t>(options_.chunk);
+    const auto rows = std::max<size_t>(16, kLogitsBytes / row_bytes);
+    for (size_t first = 0, end = 0; first < tokens.size(); first = end) {
+        const size_t wanted = std::max(first, from);
+        end = std::min({first + chunk, wanted + rows, tokens.size()});
+        const auto part = tokens.subspan(first, end - first);
+        if (wanted >= end)
+            step(part, 1, total);
+        else
+            sink(wanted, step(part, static_cast<int64_t>(end - wanted), total));
     }
 }
 

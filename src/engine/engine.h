@@ -104,10 +104,10 @@ public:
     // Appends `tokens` to the sequence and returns the logits [n_vocab] after the last one (valid until the
     // next call). Throws Error(input) for ids outside the vocabulary, Error(usage) when the context is full.
     std::span<const float> evaluate(std::span<const int32_t> tokens);
-    // Same, giving the logits of every position: `sink(first, logits)` with logits [rows, n_vocab] of the
-    // tokens first, first + 1, ... of this call.
+    // Same, giving the logits of every position from `from` on: `sink(first, logits)` with logits
+    // [rows, n_vocab] of the tokens first, first + 1, ... of this call.
     using LogitsSink = std::function<void(size_t first, std::span<const float> logits)>;
-    void evaluate_all(std::span<const int32_t> tokens, const LogitsSink& sink);
+    void evaluate_all(std::span<const int32_t> tokens, const LogitsSink& sink, size_t from = 0);
 
     // Runs EngineOptions::range on the residual stream before it, [tokens, n_embd], of tokens that are
     // appended to the sequence; `sink` gets the residual stream behind the range, `first` counting from the

@@ -116,11 +116,14 @@ std::optional<std::string> calibrated_on(const Model& model, const std::string& 
     };
     // A model that was compressed from a compressed one carries that one's provenance in its own.
     for (const Json* p = &root; p != nullptr; p = member(member(p, "source"), "provenance")) {
-        const Json* calibration = member(p, "calibration");
-        const Json* hash = member(calibration, "sha256");
-        if (hash == nullptr || *hash != sha256) continue;
-        const Json* text = member(calibration, "text");
-        return text != nullptr && text->is_string() ? text->get<std::string>() : "a text without a name";
+        const Json* texts = member(member(p, "calibration"), "texts");
+        if (texts == nullptr || !texts->is_array()) continue;
+        for (const Json& text : *texts) {
+            const Json* hash = member(&text, "sha256");
+            if (hash == nullptr || *hash != sha256) continue;
+            const Json* name = member(&text, "text");
+            return name != nullptr && name->is_string() ? name->get<std::string>() : "a text without a name";
+        }
     }
     return std::nullopt;
 }

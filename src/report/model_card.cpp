@@ -130,10 +130,10 @@ std::string model_card(const Model& model, const ModelCardOptions& options) {
                 out += fmt::format("- made of {}, SHA-256 `{}`\n", escape_markdown(name),
                                    escape_markdown_code(hash));
         }
-        const nlohmann::json& calibration = member(provenance, "calibration");
-        if (const std::string text = text_of(member(calibration, "text")); !text.empty())
-            out += fmt::format("- calibrated on {}, SHA-256 `{}`\n", escape_markdown(text),
-                               escape_markdown_code(text_of(member(calibration, "sha256"))));
+        for (const auto& text : member(member(provenance, "calibration"), "texts"))
+            out += fmt::format("- calibrated on {}, SHA-256 `{}`\n",
+                               escape_markdown(text_of(member(text, "text"))),
+                               escape_markdown_code(text_of(member(text, "sha256"))));
         out += "\n" + escape_markdown(topology_summary(topology_map(model))) + "\n\n";
     }
     out += sizes(model);

@@ -12,9 +12,6 @@ namespace {
 
 using Tokens = std::span<const int32_t>;
 
-// Below so many tokens without wanted logits, computing these costs less than a call of their own.
-constexpr size_t kWorthACall = 16;
-
 size_t common_prefix(Tokens a, Tokens b) {
     const size_t n = std::min(a.size(), b.size());
     return static_cast<size_t>(
@@ -72,15 +69,10 @@ private:
     // The engine holds the input before this one: its first `begin` tokens stay.
     void evaluate(Tokens input, size_t begin, const std::vector<Want>& wants) {
         engine_.truncate(static_cast<int64_t>(begin));
-        size_t next = begin;
-        if (const size_t first = wants.front().row; first - begin >= kWorthACall) {
-            take(wants, first, engine_.evaluate(input.subspan(begin, first + 1 - begin)));
-            next = first + 1;
-        }
-        if (next == input.size()) return;
-        engine_.evaluate_all(input.subspan(next), [&](size_t first, std::span<const float> logits) {
-            take(wants, next + first, logits);
-        });
+        engine_.evaluate_all(
+            input.subspan(begin),
+            [&](size_t first, std::span<const float> logits) { take(wants, begin + first, logits); },
+            wants.front().row - begin);
     }
 
     // Logits of the rows first, first + 1, ...

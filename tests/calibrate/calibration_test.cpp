@@ -31,7 +31,7 @@ TEST(Calibration, EveryEighthSequenceIsHeldOut) {
     EXPECT_EQ(out.held_out[0].front(), 70);
     EXPECT_EQ(out.held_out[1].front(), 150);
     EXPECT_EQ(out.fit_tokens(), 140);
-    EXPECT_EQ(out.name, "text.txt");
+    EXPECT_EQ(out.name(), "text.txt");
     // All tokens once, in whole sequences.
     std::vector<bool> seen(160);
     for (const auto* sequences : {&out.fit, &out.held_out}) {
@@ -55,6 +55,32 @@ TEST(Calibration, OneSequenceIsHeldOutAtLeast) {
         EXPECT_EQ(out.fit.size(), sequences - 1) << sequences;
     }
     EXPECT_EQ(make_calibration("t", "t", counting(64), {.tokens = 64, .length = 4}).held_out.size(), 2U);
+}
+
+// Sequences of several texts are taken in turn, and of each some are held out.
+TEST(Calibration, OfSeveralTexts) {
+    std::vector<std::vector<int32_t>> tokens = {counting(64), counting(8), counting(64)};
+    for (int32_t& t : tokens[1]) t += 1000;
+    for (int32_t& t : tokens[2]) t += 2000;
+    const std::vector<CalibrationText> texts = {
+        {"a", "x", tokens[0]}, {"b", "y", tokens[1]}, {"c", "z", tokens[2]}};
+    const auto firsts = [](const std::vector<std::vector<int32_t>>& sequences) {
+        std::vector<int32_t> out;
+        for (const auto& sequence : sequences) out.push_back(sequence.front());
+        return out;
+    };
+    const Calibration some = make_calibration(texts, {.tokens = 24, .length = 4});
+    EXPECT_EQ(firsts(some.fit), (std::vector<int32_t>{0, 1000, 2000, 4, 1004}));
+    EXPECT_EQ(firsts(some.held_out), (std::vector<int32_t>{2004}));  // the last of all
+    const Calibration all = make_calibration(texts, {.tokens = 1000, .length = 4});
+    EXPECT_EQ(all.fit.size() + all.held_out.size(), 34U);
+    EXPECT_EQ(firsts(all.held_out), (std::vector<int32_t>{2020, 28, 2052, 60}));
+    EXPECT_EQ(all.name(), "a, b, c");
+    ASSERT_EQ(all.texts.size(), 3U);
+    EXPECT_EQ(all.texts[0].hash, make_calibration("a", "x", tokens[0], {.tokens = 8, .length = 4}).hash);
+    EXPECT_NE(all.hash, all.texts[0].hash);
+    EXPECT_EQ(all.hash, some.hash);
+    error_of([&] { make_calibration(std::span<const CalibrationText>(), {}); }, ErrorCode::usage);
 }
 
 TEST(Calibration, HashIsTheTexts) {

@@ -77,8 +77,9 @@ TEST_F(Eval, BadInput) {
 TEST_F(Eval, WarnsOfItsCalibrationText) {
     const std::string out = folder / "c.gguf";
     write_all(folder / "recipe.yaml",
-              "calibration: {text: " + (folder / "text") +
-                  ", tokens: 128, length: 32}\nsteps:\n  - method: llmdrop\n    count: 1\n");
+              "calibration: {text: [" + (folder / "other") + ", " + (folder / "text") +
+                  "], tokens: 128, length: 32}\nsteps:\n  - method: llmdrop\n    count: 1\n");
+    write_all(folder / "other", excerpt(13));
     const Outcome made = refold({"compress", kModel, "-o", out, "--recipe", folder / "recipe.yaml"});
     ASSERT_EQ(made.code, 0) << made.err;
     const json j = result({"--max-windows", "1"}, out);

@@ -169,6 +169,21 @@ TEST(Recipe, WrongRecipesSayWhatAndWhere) {
           {"no step of this recipe uses 'calibration'"});
 }
 
+TEST(Recipe, OneOrSeveralCalibrationTexts) {
+    const std::string step = "steps:\n  - method: refit\n";
+    for (const auto& [yaml, texts] : std::map<std::string, std::vector<std::string>>{
+             {"calibration: {text: a.txt}\n", {"a.txt"}},
+             {"calibration: {text: [a.txt, \"b, c.txt\"]}\n", {"a.txt", "b, c.txt"}}}) {
+        const Recipe recipe = parse_recipe(yaml + step, "r.yaml");
+        EXPECT_EQ(recipe.calibration_texts, texts);
+        EXPECT_EQ(parse_recipe(to_yaml(recipe), "r.yaml").calibration_texts, texts);
+    }
+    expect_error(ErrorCode::input, {"'calibration' needs the key 'text'"},
+                 [&] { parse_recipe("calibration: {text: []}\n" + step, "r.yaml"); });
+    expect_error(ErrorCode::input, {"'text'", "single value"},
+                 [&] { parse_recipe("calibration: {text: [[a]]}\n" + step, "r.yaml"); });
+}
+
 TEST(Recipe, DeepNestingAndAliasesAreErrorsNotCrashes) {
     expect_error(ErrorCode::input, {"r.yaml"}, [] { parse_recipe(std::string(100000, '['), "r.yaml"); });
     expect_error(ErrorCode::input, {"r.yaml"}, [] { parse_recipe("steps: *nothing\n", "r.yaml"); });

@@ -118,6 +118,34 @@ TEST_P(QuantisedTest, AgreesWithStockLlama) {
     EXPECT_LE(std::sqrt(difference / squares), 0.02);
 }
 
+// Logits of the last rows only are those that all rows have; the rows before are computed all the same.
+TEST(Engine, LogitsFromARowOn) {
+    const Golden golden("llama_gqa");
+    const auto row = golden.row(0);
+    const auto n_vocab = golden.model.config.n_vocab;
+    const auto expected = all_logits(golden.model, row, {.threads = 1, .f32 = true});
+    for (const int64_t chunk : {7, 512}) {
+        for (const size_t from : {size_t{0}, size_t{6}, size_t{7}, row.size() - 1, row.size() + 3}) {
+            Engine engine(golden.model, {.threads = 1, .context = 128, .chunk = chunk, .f32 = true});
+            size_t next = from;
+            std::vector<float> logits;
+            engine.evaluate_all(
+                row,
+                [&](size_t first, std::span<const float> rows) {
+                    EXPECT_EQ(first, next);
+                    next += rows.size() / static_cast<size_t>(n_vocab);
+                    logits.insert(logits.end(), rows.begin(), rows.end());
+                },
+                from);
+            EXPECT_EQ(engine.length(), static_cast<int64_t>(row.size()));
+            const size_t begin = std::min(from, row.size()) * static_cast<size_t>(n_vocab);
+            ASSERT_EQ(logits.size(), expected.size() - begin) << chunk << " " << from;
+            EXPECT_LE(largest_difference(logits, std::span(expected).subspan(begin)), 1e-5)
+                << chunk << " " << from;
+        }
+    }
+}
+
 TEST(Engine, TruncateForgets) {
     const Golden golden("llama_gqa");
     const auto row = golden.row(0);

@@ -51,7 +51,8 @@ TEST(Provenance, OfAFolderHasItsFilesAndConfiguration) {
 }
 
 TEST(Provenance, KnowsTheCalibrationText) {
-    const std::string calibration = "\"calibration\": {\"text\": \"c.txt\", \"sha256\": \"abc\"}";
+    const std::string calibration =
+        "\"calibration\": {\"texts\": [{\"text\": \"b.txt\"}, {\"text\": \"c.txt\", \"sha256\": \"abc\"}]}";
     EXPECT_EQ(calibrated_on(with_provenance("{" + calibration + "}"), "abc"), "c.txt");
     EXPECT_EQ(calibrated_on(with_provenance("{" + calibration + "}"), "abd"), std::nullopt);
     // A model made from one that was calibrated.
@@ -62,8 +63,8 @@ TEST(Provenance, KnowsTheCalibrationText) {
     // Whatever a file says there.
     for (const std::string& json :
          {std::string("x"), std::string("[]"), std::string("{\"calibration\": 3}"),
-          std::string("{\"source\": [], \"calibration\": {\"sha256\": {}}}"), std::string(100000, '['),
-          "{\"source\": " + std::string(100, '[') + std::string(100, ']') + "}"})
+          std::string("{\"source\": [], \"calibration\": {\"texts\": [3, {\"sha256\": {}}]}}"),
+          std::string(100000, '['), "{\"source\": " + std::string(100, '[') + std::string(100, ']') + "}"})
         EXPECT_EQ(calibrated_on(with_provenance(json), "abc"), std::nullopt) << json.substr(0, 60);
     EXPECT_EQ(calibrated_on(load_model(kModel), "abc"), std::nullopt);
 }
