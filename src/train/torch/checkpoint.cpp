@@ -129,7 +129,7 @@ void Checkpoint::save(const TrainState& state, const Leaves& weights, const Leav
                 at::Tensor size = at::tensor({tensor.numel()}, at::kLong);
                 processes_.broadcast(size, rank);
                 const int64_t elements = size.data_ptr<int64_t>()[0];
-                at::Tensor part = rank == processes_.rank() ? tensor.detach().contiguous().reshape({-1}).clone()
+                at::Tensor part = rank == processes_.rank() ? tensor.detach().contiguous().reshape({-1})
                                                             : at::empty({elements}, tensor.options());
                 processes_.broadcast(part, rank);
                 tensors.push_back(output(optimiser_name(rank, key), part));
