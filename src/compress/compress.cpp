@@ -111,9 +111,7 @@ Compression apply(const Model& model, const Recipe& recipe, const Surroundings& 
 
 }  // namespace
 
-Compression plan(const Model& model, const Recipe& recipe) {
-    return apply(model, recipe, {});
-}
+Compression plan(const Model& model, const Recipe& recipe) { return apply(model, recipe, {}); }
 
 Compression compress(const Model& model, const Recipe& recipe, const std::string& version, Work& work,
                      const Calibration* calibration, int threads, const Training* training) {

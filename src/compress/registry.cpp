@@ -26,7 +26,7 @@ namespace refold {
 static constexpr std::array kMethods = {&kDirectShare,  &kFfnShare,  &kGqa,     &kSeq,    &kPruneMagnitude,
                                         &kDrop,         &kRecursive, &kRelax,   &kPrefix, &kTensorLlm,
                                         &kLaser,        &kTrawl,     &kUniAttn, &kCla,    &kLlmDrop,
-                                        &kCompensation, &kRefit,  &kTrain};
+                                        &kCompensation, &kRefit,     &kTrain};
 
 std::span<const Method* const> methods() { return kMethods; }
 

@@ -11,7 +11,8 @@ namespace refold {
 struct Training {
     // Of the model that the recipe is applied to.
     std::function<TrainTokenizer()> tokenizer;
-    std::string folder;   // tokens, checkpoints: the same when a run is repeated; not needed once the model is written
+    std::string
+        folder;  // tokens, checkpoints: the same when a run is repeated; not needed once the model is written
     std::string metrics;  // loss curves, which stay; empty: none
 };
 

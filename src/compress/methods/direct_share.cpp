@@ -87,9 +87,10 @@ const Model& compared(const Model& model, const Step& step) {
     const ModelConfig &now = model.config, &then = step.original.config;
     if (model.topology.positions.size() != step.original.topology.positions.size() ||
         now.n_head_kv != then.n_head_kv || now.heads_kv != then.heads_kv)
-        fail(ErrorCode::usage, "direct_share",
-             "matching=original: an earlier step has changed the number of layers or heads, so the original's "
-             "matches do not fit - use matching=model");
+        fail(
+            ErrorCode::usage, "direct_share",
+            "matching=original: an earlier step has changed the number of layers or heads, so the original's "
+            "matches do not fit - use matching=model");
     return step.original;
 }
 

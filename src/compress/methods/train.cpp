@@ -25,16 +25,19 @@ using Kind = OptionSpec::Kind;
 
 // Options that are the objective's own: passed on by name.
 const std::vector<OptionSpec> kObjectiveOptions = {
-    {"alpha", Kind::number, "0.5", "distill: weight of the divergence; 1 - alpha is that of cross entropy", 0, 1},
+    {"alpha", Kind::number, "0.5", "distill: weight of the divergence; 1 - alpha is that of cross entropy", 0,
+     1},
     {.name = "divergence",
      .kind = Kind::choice,
      .fallback = "fkl",
      .help = "distill: forward or reverse KL, Jensen-Shannon, total variation",
      .choices = {"fkl", "rkl", "jsd", "tvd"}},
-    {"temperature", Kind::number, "1", "distill, early_exit: both sides' logits are divided by it", 1e-3, 1e3},
+    {"temperature", Kind::number, "1", "distill, early_exit: both sides' logits are divided by it", 1e-3,
+     1e3},
     {"teacher_cache", Kind::integer, "0",
-     "distill: the teacher's so many most probable tokens are computed once and kept on disk; 0: it runs along", 0,
-     65536},
+     "distill: the teacher's so many most probable tokens are computed once and kept on disk; 0: it runs "
+     "along",
+     0, 65536},
     {.name = "exits",
      .fallback = "loops",
      .help = "early_exit: 'loops', or after how many positions, such as 10,20"},
@@ -61,7 +64,10 @@ std::vector<OptionSpec> all_options() {
     std::vector<std::string> names;
     for (const auto& info : objectives()) names.emplace_back(info.name);
     std::vector<OptionSpec> options = {
-        {.name = "objective", .kind = Kind::choice, .fallback = "uptrain", .help = "what is minimised",
+        {.name = "objective",
+         .kind = Kind::choice,
+         .fallback = "uptrain",
+         .help = "what is minimised",
          .choices = names},
         {.name = "data", .help = "text (.txt) and dialogues (.jsonl), with commas between"},
         {.name = "train",
@@ -69,8 +75,8 @@ std::vector<OptionSpec> all_options() {
          .help = "all, lora, comp, norms, prefix, head, or patterns of tensors' names; -NAME leaves out"},
         {"context", Kind::integer, "512", "tokens of a sequence", 2, 1 << 20},
         {"batch", Kind::integer, "8", "sequences of one step, over all processes", 1, 1 << 20},
-        {"micro_batch", Kind::integer, "1", "sequences of one forward pass; more are faster and need more memory", 1,
-         1 << 16},
+        {"micro_batch", Kind::integer, "1",
+         "sequences of one forward pass; more are faster and need more memory", 1, 1 << 16},
         {"steps", Kind::integer, "0", "steps; 0: as many as `tokens` or `epochs` say", 0, 1e9},
         {"tokens", Kind::integer, "0", "tokens to train with; 0: as many as `epochs` say", 0, 1e15},
         {"epochs", Kind::number, "1", "times that the text is gone through", 0, 1e4},
@@ -79,7 +85,9 @@ std::vector<OptionSpec> all_options() {
          .fallback = "auto",
          .help = "auto: the paper's, adam for postshare and else adamw",
          .choices = {"auto", "adamw", "adam"}},
-        {.name = "learning_rate", .fallback = "auto", .help = "at its peak; auto: 5e-5 for postshare, else 2e-4"},
+        {.name = "learning_rate",
+         .fallback = "auto",
+         .help = "at its peak; auto: 5e-5 for postshare, else 2e-4"},
         {"beta1", Kind::number, "0.9", "decay of the mean of gradients", 0, 0.999999},
         {"beta2", Kind::number, "0.95", "decay of the mean of their squares", 0, 0.999999},
         {"epsilon", Kind::number, "1e-8", "added to the root of that", 0, 1},
@@ -107,12 +115,14 @@ std::vector<OptionSpec> all_options() {
          .kind = Kind::boolean,
          .fallback = "true",
          .help = "of dialogues and instructions, only answers count in the loss"},
-        {"evaluate_every", Kind::integer, "0", "steps between losses on held-out text; 0: ten times in a run", 0, 1e9},
+        {"evaluate_every", Kind::integer, "0", "steps between losses on held-out text; 0: ten times in a run",
+         0, 1e9},
         {"patience", Kind::integer, "0",
          "stop after so many of them without a better one, and keep the best weights; 0: never", 0, 1e6},
         {"save_every", Kind::integer, "0", "steps between checkpoints; 0: about every five minutes", 0, 1e9},
         {.name = "teacher", .help = "distill: a model file; empty: the model before the first step"},
-        {"ratio", Kind::number, "0.3", "postshare: part of all heads to be replaced, as direct_share's", 0, 1},
+        {"ratio", Kind::number, "0.3", "postshare: part of all heads to be replaced, as direct_share's", 0,
+         1},
         {.name = "match",
          .kind = Kind::choice,
          .fallback = "qk",
@@ -136,7 +146,8 @@ std::vector<std::string> files_of(const std::string& list) {
         first = comma + 1;
     }
     if (files.empty())
-        fail(ErrorCode::usage, "train", "data: got no file, expected text to train on, such as data=wiki.train.txt");
+        fail(ErrorCode::usage, "train",
+             "data: got no file, expected text to train on, such as data=wiki.train.txt");
     return files;
 }
 
@@ -145,8 +156,8 @@ double learning_rate_of(const std::string& text, const std::string& objective) {
     char* end = nullptr;
     const double rate = std::strtod(text.c_str(), &end);
     if (text.empty() || *end != '\0' || !std::isfinite(rate) || rate <= 0)
-        fail(ErrorCode::usage, "train", "learning_rate: got '{}', expected auto or a number above 0, such as 1e-4",
-             text);
+        fail(ErrorCode::usage, "train",
+             "learning_rate: got '{}', expected auto or a number above 0, such as 1e-4", text);
     return rate;
 }
 
@@ -182,11 +193,11 @@ void set_length(TrainOptions& t, const Options& o, int64_t sequences) {
     const double per_step = static_cast<double>(t.batch);
     t.steps = o.integer("steps");
     if (t.steps == 0 && o.integer("tokens") > 0)
-        t.steps = static_cast<int64_t>(
-            std::ceil(static_cast<double>(o.integer("tokens")) / (per_step * static_cast<double>(t.context))));
+        t.steps = static_cast<int64_t>(std::ceil(static_cast<double>(o.integer("tokens")) /
+                                                 (per_step * static_cast<double>(t.context))));
     if (t.steps == 0)
-        t.steps = std::max<int64_t>(
-            1, static_cast<int64_t>(std::llround(o.number("epochs") * static_cast<double>(sequences) / per_step)));
+        t.steps = std::max<int64_t>(1, static_cast<int64_t>(std::llround(
+                                           o.number("epochs") * static_cast<double>(sequences) / per_step)));
     t.warmup = static_cast<int64_t>(std::llround(o.number("warmup") * static_cast<double>(t.steps)));
 }
 
@@ -235,7 +246,8 @@ bool needs_teacher(const Options& options) { return find_objective(options.text(
 void check_teacher(const Step& step) {
     if (needs_teacher(step.options) && step.options.text("teacher").empty() && step.number == 1)
         fail(ErrorCode::usage, "train",
-             "objective={}: the model is its own teacher before any other step - name one (teacher=FILE), or put this "
+             "objective={}: the model is its own teacher before any other step - name one (teacher=FILE), or "
+             "put this "
              "step behind one that changes the model",
              step.options.text("objective"));
 }
@@ -260,7 +272,9 @@ bool is_float(DType type) { return type == DType::F32 || type == DType::F16 || t
 class Trained {
 public:
     Trained(const Model& model, Step& step)
-        : model_(model), step_(step), names_(trained_tensors(model, step.options.text("train"))),
+        : model_(model),
+          step_(step),
+          names_(trained_tensors(model, step.options.text("train"))),
           float32_(always_float32(model)) {}
 
     uint64_t parameters() const {
@@ -291,9 +305,9 @@ public:
     void report(json& details) const {
         if (widened_.empty()) return;
         details["widened"] = widened_;
-        step_.report.lines.push_back(
-            fmt::format("{} quantised tensors were trained and are {} now: refold quantize makes them small again",
-                        widened_.size(), dtype_name(type_of(widened_.front()))));
+        step_.report.lines.push_back(fmt::format(
+            "{} quantised tensors were trained and are {} now: refold quantize makes them small again",
+            widened_.size(), dtype_name(type_of(widened_.front()))));
     }
 
 private:
@@ -328,10 +342,10 @@ public:
         }
         // The library looks for signals itself, to save first.
         if (interrupted()) return;
-        progress_->advance(static_cast<uint64_t>(per_step),
-                           fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  {:.0f} tokens/s{}", metrics.step,
-                                       options_.steps, values.at("loss"), values.at("learning_rate"),
-                                       values.at("tokens_per_s"), held_out_));
+        progress_->advance(
+            static_cast<uint64_t>(per_step),
+            fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  {:.0f} tokens/s{}", metrics.step, options_.steps,
+                        values.at("loss"), values.at("learning_rate"), values.at("tokens_per_s"), held_out_));
     }
     void finish() {
         if (progress_) progress_->finish(held_out_);
@@ -361,8 +375,8 @@ private:
 
 json number(double value) { return std::isfinite(value) ? json(value) : json(); }
 
-void report_run(const TrainOptions& options, const TrainResult& result, const TrainData& data, StepReport& report,
-                json& details) {
+void report_run(const TrainOptions& options, const TrainResult& result, const TrainData& data,
+                StepReport& report, json& details) {
     const auto tokens = static_cast<uint64_t>(options.steps * options.batch * options.context);
     details["steps"] = options.steps;
     details["kept_step"] = result.steps;
@@ -374,13 +388,13 @@ void report_run(const TrainOptions& options, const TrainResult& result, const Tr
     details["loss"] = number(result.loss);
     details["held_out_before"] = number(result.held_out_before);
     details["held_out_after"] = number(result.held_out_after);
-    report.lines.push_back(fmt::format("{} steps of {} sequences x {} tokens: {} tokens, {:.2f} times the text",
-                                       options.steps, options.batch, options.context, format_count(tokens),
-                                       static_cast<double>(options.steps * options.batch) /
-                                           static_cast<double>(data.size())));
+    report.lines.push_back(
+        fmt::format("{} steps of {} sequences x {} tokens: {} tokens, {:.2f} times the text", options.steps,
+                    options.batch, options.context, format_count(tokens),
+                    static_cast<double>(options.steps * options.batch) / static_cast<double>(data.size())));
     if (std::isfinite(result.held_out_before))
-        report.lines.push_back(fmt::format("loss on held-out text {:.4f} -> {:.4f} per token", result.held_out_before,
-                                           result.held_out_after));
+        report.lines.push_back(fmt::format("loss on held-out text {:.4f} -> {:.4f} per token",
+                                           result.held_out_before, result.held_out_after));
     if (options.patience > 0)
         report.lines.push_back(fmt::format("{}; kept are the weights after step {}",
                                            result.stopped_early ? "stopped early" : "not stopped early",
@@ -396,8 +410,9 @@ Model apply(const Model& model, Step& step) {
     json details = {{"objective", options.objective},
                     {"tensors", trained.count()},
                     {"trained_parameters", trained.parameters()}};
-    step.report.lines.push_back(fmt::format("objective {}; {} tensors trained, {} parameters", options.objective,
-                                            trained.count(), format_count(trained.parameters())));
+    step.report.lines.push_back(fmt::format("objective {}; {} tensors trained, {} parameters",
+                                            options.objective, trained.count(),
+                                            format_count(trained.parameters())));
     const auto finish = [&](Model out) {
         trained.report(details);
         step.report.details = details.dump();
@@ -484,7 +499,8 @@ option is refused. Metrics (JSON lines and TensorBoard events) lie beside the ou
 const Method kTrain = {
     "train",
     "train the model on text: uptraining, distillation, early exits, heads made alike",
-    "Relaxed Recursive Transformers, section 3; Head-wise Shareable Attention, section 4.3; UniAttn, section 3.2",
+    "Relaxed Recursive Transformers, section 3; Head-wise Shareable Attention, section 4.3; UniAttn, section "
+    "3.2",
     kDocumentation + 1,
     all_options(),
     apply,
