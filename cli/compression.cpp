@@ -28,9 +28,26 @@ struct Job {
     std::string input;  // path
 };
 
+// Steps that train and name no text are given --data. Throws Error(usage) when there are none.
+void fill_in_data(Recipe& recipe, const std::vector<std::string>& files) {
+    bool used = false;
+    for (RecipeStep& step : recipe.steps) {
+        std::vector<GivenOption> given;
+        for (const auto& [name, value] : step.options.entries()) {
+            const bool here = name == "data" && value.empty();
+            given.push_back({name, here ? join(files, ",") : value, "--data"});
+            used |= here;
+        }
+        step.options = Options(*step.method, given);
+    }
+    if (!used)
+        fail(ErrorCode::usage, "compress", "--data: no step of this recipe trains, or all name their text");
+}
+
 Job read_job(const Arguments& a) {
     Job job;
     job.recipe = a.recipe.empty() ? recipe_from_method(a.method, a.settings) : read_recipe(a.recipe);
+    if (!a.data.empty()) fill_in_data(job.recipe, a.data);
     job.model = a.model.empty() ? job.recipe.model : a.model;
     if (job.model.empty()) {
         fail(ErrorCode::usage, "compress", "no model: give MODEL{}",
@@ -169,6 +186,10 @@ CompressionOptions add_compression_options(CLI::App& app, CompressionArguments& 
     out.settings = app.add_option("--set", a.settings, "Option of the method; may be repeated")
                        ->type_name("KEY=VALUE")
                        ->allow_extra_args(false);
+    app.add_option("-d,--data", a.data,
+                   "Text (.txt) or dialogues (.jsonl) to train on, for steps that name none; may be repeated")
+        ->type_name("FILE")
+        ->allow_extra_args(false);
     app.add_option("--calib", a.text,
                    "Text for methods that look at activations (UTF-8); not the one to be evaluated with")
         ->type_name("FILE");

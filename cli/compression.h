@@ -14,6 +14,7 @@ namespace refold::cli {
 struct CompressionArguments {
     std::string model, recipe, method;
     std::vector<std::string> settings;
+    std::vector<std::string> data;
     std::string text;
     int64_t tokens = 0;
     int threads = 0;

@@ -2,32 +2,24 @@
 #include "cli/help.h"
 #include "cli/verb.h"
 #include "core/error.h"
-#include "core/text.h"
 
 namespace refold::cli {
 
 Action train_verb(CLI::App& app) {
     auto a = std::make_shared<CompressionArguments>();
-    auto data = std::make_shared<std::vector<std::string>>();
     const CompressionOptions options = add_compression_options(app, *a);
     options.settings->description("Option of the method train (see refold methods train); may be repeated")
         ->excludes(options.recipe);
-    auto* files = app.add_option("-d,--data", *data, "Text (.txt) or dialogues (.jsonl) to train on; may be repeated")
-                      ->type_name("FILE")
-                      ->allow_extra_args(false)
-                      ->excludes(options.recipe);
     add_examples(app, {"refold train smollm2-135m-instruct -o tuned.gguf --data wiki.train.txt --set steps=500",
                        "refold train looped.gguf -o better.gguf --data chats.jsonl --set objective=distill "
                        "--set teacher=dense.gguf",
-                       "refold train smollm2-135m-instruct -o shared.gguf --recipe recipes/postshare_30.yaml",
+                       "refold train smollm2-135m-instruct -o shared.gguf --recipe recipes/postshare_30.yaml "
+                       "--data wiki.train.txt",
                        "torchrun --nproc-per-node 2 --no-python refold train MODEL -o OUT.gguf --data FILE"});
-    return [a, data, options, files] {
+    return [a, options] {
         if (options.output->count() == 0 && !a->dry_run)
             fail(ErrorCode::usage, "train", "give --output, or --dry-run");
-        if (options.recipe->count() == 0) {
-            a->method = "train";
-            if (files->count() > 0) a->settings.push_back("data=" + join(*data, ","));
-        }
+        if (options.recipe->count() == 0) a->method = "train";
         run_compression(*a);
     };
 }
