@@ -1,6 +1,7 @@
 // Training as a user meets it.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -51,13 +52,14 @@ TEST_F(Train, WritesAModelItsRecipeAndItsMetrics) {
     EXPECT_THAT(metrics, AllOf(HasSubstr("held_out_loss"), HasSubstr("learning_rate")));
     EXPECT_FALSE(fs::exists(out + ".work"));
 
-    const GgufFile before(kModel), after(out);
-    const auto bytes = [](const GgufFile& file, const char* name) {
-        const auto view = file.tensor(name).data;
-        return std::string(reinterpret_cast<const char*>(view.data()), view.size());
-    };
-    EXPECT_EQ(bytes(before, "token_embd.weight"), bytes(after, "token_embd.weight"));
-    EXPECT_NE(bytes(before, "blk.0.attn_q.weight"), bytes(after, "blk.0.attn_q.weight"));
+    const auto before = GgufFile::open(kModel), after = GgufFile::open(out);
+    for (const GgufTensor& tensor : before->tensors()) {
+        for (const GgufTensor& other : after->tensors()) {
+            if (other.name != tensor.name) continue;
+            const bool same = std::ranges::equal(other.data, tensor.data);
+            EXPECT_EQ(same, tensor.name == "token_embd.weight") << tensor.name;
+        }
+    }
 }
 
 TEST_F(Train, AfterSigtermTheSameCommandGoesOn) {
