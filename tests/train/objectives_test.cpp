@@ -1,8 +1,7 @@
 // What the objectives minimise.
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <ATen/ATen.h>
 
 #include <cmath>
 
@@ -167,7 +166,8 @@ HeadPair pair_of(size_t later, int64_t head, size_t former, int64_t other) {
     return pair;
 }
 
-double distance(const std::vector<HeadPair>& pairs, const std::map<std::string, std::vector<float>>& tensors) {
+double distance(const std::vector<HeadPair>& pairs,
+                const std::map<std::string, std::vector<float>>& tensors) {
     double sum = 0;
     for (const HeadPair& pair : pairs) {
         for (const auto& [later, former] : pair.qkv) {
@@ -193,7 +193,8 @@ TEST(PostShare, ThePenaltyIsEquation4AndTheHeadsMeet) {
     std::map<std::string, std::vector<float>> before;
     for (const auto& [name, tensor] : run.model.tensors) before[name] = floats_of(run.model, name);
     const TrainResult result = run.run(alone);
-    const auto penalty = run.figures("penalty"), loss = run.figures("loss"), ce = run.figures("cross_entropy");
+    const auto penalty = run.figures("penalty"), loss = run.figures("loss"),
+               ce = run.figures("cross_entropy");
     EXPECT_NEAR(penalty.front(), 0.5 * distance(run.pairs, before), 1e-5);
     EXPECT_NEAR(loss.front(), ce.front() + penalty.front(), 1e-5);
     EXPECT_LT(distance(run.pairs, result.tensors), 0.5 * distance(run.pairs, before));

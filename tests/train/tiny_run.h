@@ -49,11 +49,10 @@ struct TinyRun {
     TempFolder folder;
     Model model = tiny_model();
     TrainOptions options;
-    ObjectiveOptions objective = {{"alpha", "0.5"},        {"divergence", "fkl"},
-                                  {"temperature", "1"},    {"teacher_cache", "0"},
-                                  {"exits", "1"},          {"coefficients", "aggressive"},
-                                  {"coefficient", "0.1"},  {"exit_target", "ce+kd"},
-                                  {"gamma", "0.5"},        {"weighting", "paper"}};
+    ObjectiveOptions objective = {
+        {"alpha", "0.5"}, {"divergence", "fkl"},          {"temperature", "1"},   {"teacher_cache", "0"},
+        {"exits", "1"},   {"coefficients", "aggressive"}, {"coefficient", "0.1"}, {"exit_target", "ce+kd"},
+        {"gamma", "0.5"}, {"weighting", "paper"}};
     std::vector<HeadPair> pairs;
     const Model* teacher = nullptr;
     std::string identity = "model: tiny\ntext: letters\n";

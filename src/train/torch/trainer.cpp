@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 
 #include "core/error.h"
@@ -291,9 +292,11 @@ private:
     [[noreturn]] void diverged(const std::string& what) const {
         fail(ErrorCode::input, "train",
              "training has failed after {} steps: {} - a smaller learning_rate or a longer warmup may help; "
-             "the "
-             "last saved state is in '{}'",
-             state_.step, what, checkpoint_.path());
+             "{}",
+             state_.step, what,
+             std::filesystem::exists(checkpoint_.path())
+                 ? fmt::format("the last saved state is in '{}'", checkpoint_.path())
+                 : "nothing was saved before");
     }
 
     // Evaluations and the step before them are one entry.
