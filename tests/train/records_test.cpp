@@ -36,6 +36,9 @@ std::vector<std::string> scored(const std::string& text, const TrainTokenizer& t
     return out;
 }
 
+// What is not scored of it.
+std::string dots(const std::string& text) { return std::string(text.size(), '.'); }
+
 std::string problem(const std::string& text, ErrorCode code = ErrorCode::input,
                     const TrainTokenizer& tokenizer = byte_tokenizer(), const std::string& name = "x.jsonl") {
     return error_of([&] { documents(text, name, true, tokenizer); }, code);
@@ -123,8 +126,9 @@ TEST(Records, AnswersOfDialoguesAreScoredWithTheEndOfTheTurn) {
     std::string line = two;
     std::erase(line, '\n');
     EXPECT_THAT(documents(line, "x.jsonl", true),
-                ElementsAre("^system: S|\nuser: U|\nassistant: One|\nuser: V|\nassistant: Two|\n\n"
-                            ".................................One|.....................Two|."));
+                ElementsAre("^system: S|\nuser: U|\nassistant: One|\nuser: V|\nassistant: Two|\n\n" +
+                            dots("^system: S|\nuser: U|\nassistant: ") + "One|" +
+                            dots("\nuser: V|\nassistant: ") + "Two|" + dots("\n")));
     EXPECT_THAT(documents(line, "x.jsonl", false),
                 ElementsAre("^system: S|\nuser: U|\nassistant: One|\nuser: V|\nassistant: Two|\n\n"
                             ".system: S|\nuser: U|\nassistant: One|\nuser: V|\nassistant: Two|\n"));
@@ -133,7 +137,7 @@ TEST(Records, AnswersOfDialoguesAreScoredWithTheEndOfTheTurn) {
 TEST(Records, ShareGptIsADialogue) {
     EXPECT_THAT(
         scored(R"({"conversations": [{"from": "human", "value": "U"}, {"from": "gpt", "value": "A"}]})"),
-        ElementsAre("....................A|."));
+        ElementsAre(dots("^user: U|\nassistant: ") + "A|."));
     EXPECT_THAT(problem(R"({"conversations": [{"from": "tool", "value": "U"}]})"),
                 HasSubstr("line 1: 'from' is 'tool', expected human, gpt or system"));
 }
@@ -164,8 +168,8 @@ TEST(Records, ATemplateThatRewritesFormerTurnsGivesADocumentPerAnswer) {
             R"({"messages": [{"role": "user", "content": "U"}, {"role": "assistant", "content": "x/think A"},)"
             R"( {"role": "user", "content": "V"}, {"role": "assistant", "content": "y/think B"}]})",
             tokenizer),
-        ElementsAre("....................x/think A|.",
-                    ".........................................y/think B|."));
+        ElementsAre(dots("^user: U|\nassistant: ") + "x/think A|.",
+                    dots("^user: U|\nassistant: A|\nuser: V|\nassistant: ") + "y/think B|."));
 }
 
 TEST(Records, ATemplateThatChangesItsBeginningIsRefused) {
@@ -188,7 +192,7 @@ TEST(Records, WhatOnlyThePromptHasIsNotNeeded) {
     EXPECT_THAT(
         scored(R"({"messages": [{"role": "user", "content": "U"}, {"role": "assistant", "content": "A"}]})",
                tokenizer),
-        ElementsAre("....................A|."));
+        ElementsAre(dots("^user: U|\nassistant: ") + "A|."));
 }
 
 TEST(Records, WhatTheTemplateRefusesNamesTheLine) {
