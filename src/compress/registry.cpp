@@ -17,6 +17,7 @@
 #include "compress/methods/relax.h"
 #include "compress/methods/seq.h"
 #include "compress/methods/tensorllm.h"
+#include "compress/methods/train.h"
 #include "compress/methods/trawl.h"
 #include "compress/methods/uniattn.h"
 
@@ -25,7 +26,7 @@ namespace refold {
 static constexpr std::array kMethods = {&kDirectShare,  &kFfnShare,  &kGqa,     &kSeq,    &kPruneMagnitude,
                                         &kDrop,         &kRecursive, &kRelax,   &kPrefix, &kTensorLlm,
                                         &kLaser,        &kTrawl,     &kUniAttn, &kCla,    &kLlmDrop,
-                                        &kCompensation, &kRefit};
+                                        &kCompensation, &kRefit,     &kTrain};
 
 std::span<const Method* const> methods() { return kMethods; }
 
