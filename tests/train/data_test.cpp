@@ -32,7 +32,7 @@ protected:
         write_all(folder_ / name, text);
         return {.files = {folder_ / name}, .context = context, .held_out = 0, .folder = folder_ / "run"};
     }
-    TrainData open(const TrainDataOptions& options) { return TrainData::open(options, byte_tokenizer()); }
+    TrainData open(const TrainDataOptions& options) { return TrainData::open(options, readable_tokenizer()); }
 
     TempFolder folder_;
 };
@@ -81,7 +81,7 @@ TEST_F(Data, EveryKthSequenceIsHeldOut) {
 
 TEST_F(Data, TokensAreReadAgainAsLongAsTheyAreOfTheSameText) {
     int calls = 0;
-    TrainTokenizer tokenizer = byte_tokenizer();
+    TrainTokenizer tokenizer = readable_tokenizer();
     tokenizer.tokens = [&](std::string_view text) {
         ++calls;
         return bytes_as_tokens(text);
@@ -106,7 +106,7 @@ TEST_F(Data, TokensAreReadAgainAsLongAsTheyAreOfTheSameText) {
 
 TEST_F(Data, OneOfSeveralWritesTheFile) {
     std::atomic<int> calls = 0;
-    TrainTokenizer tokenizer = byte_tokenizer();
+    TrainTokenizer tokenizer = readable_tokenizer();
     tokenizer.tokens = [&](std::string_view text) {
         ++calls;
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -136,8 +136,8 @@ TEST_F(Data, BadOptionsAndMissingFiles) {
     o = options("abcdefgh", 0);
     EXPECT_THAT(error_of([&] { open(o); }, ErrorCode::usage), HasSubstr("context of 0"));
     o = options("abcdefgh", 2);
-    o.held_out = 0.6;
-    EXPECT_THAT(error_of([&] { open(o); }, ErrorCode::usage), HasSubstr("0.6"));
+    o.held_out = 1;
+    EXPECT_THAT(error_of([&] { open(o); }, ErrorCode::usage), HasSubstr("1 of the sequences held out"));
     o = options("{\"text\": \"a\"}\n{\"tex\": 1}", 2, "a.jsonl");
     EXPECT_THAT(error_of([&] { open(o); }), HasSubstr("a.jsonl', line 2"));
     EXPECT_FALSE(std::filesystem::exists(folder_ / "run/tokens.bin"));
