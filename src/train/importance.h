@@ -39,4 +39,8 @@ struct ImportanceRequest {
 using Importance = std::map<std::string, std::vector<float>>;
 Importance taylor_importance(const ImportanceRequest& request);
 
+// What it is in the library.
+inline constexpr const char* kImportanceSymbol = "refold_torch_importance";
+using ImportanceFunction = void(const ImportanceRequest& request, Importance& result);
+
 }  // namespace refold
