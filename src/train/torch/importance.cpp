@@ -40,11 +40,11 @@ public:
     void add(const std::vector<int32_t>& sequence) {
         const std::vector<int64_t> ids(sequence.begin(), sequence.end());
         const auto length = static_cast<int64_t>(ids.size()) - 1;
-        const at::Tensor all = at::tensor(ids, at::kLong);
+        const at::Tensor all = at::tensor(ids, at::kLong).to(model_.parameters().begin()->second.device());
         const auto hidden = model_.hidden(all.narrow(0, 0, length).unsqueeze(0));
         const VocabularyLoss loss =
             cross_entropy([&](const at::Tensor& x) { return model_.logits(x); }, hidden.final,
-                          all.narrow(0, 1, length), at::ones({length}, at::kBool));
+                          all.narrow(0, 1, length), at::ones({length}, all.options().dtype(at::kBool)));
         const auto count = static_cast<double>(request_.sequences.size());
         const at::Tensor mean = loss.sum / (static_cast<double>(length) * count);
         if (!std::isfinite(mean.item<double>()))
@@ -65,7 +65,7 @@ public:
             const at::Tensor sums = request_.taylor == Taylor::vector
                                         ? s.sum(along, false, at::kDouble).abs()
                                         : s.abs().sum(along, false, at::kDouble);
-            const at::Tensor values = sums.to(at::kFloat).contiguous();
+            const at::Tensor values = sums.to(at::kCPU, at::kFloat).contiguous();
             out[name].assign(values.data_ptr<float>(), values.data_ptr<float>() + values.numel());
         }
         return out;

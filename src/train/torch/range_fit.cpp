@@ -100,9 +100,10 @@ private:
         for (const size_t s : sequences) {
             // Only read.
             auto* values = const_cast<float*>(streams[s].data());
-            out.push_back(at::from_blob(values, {-1, request_.model.config.n_embd}, at::kFloat));
+            const auto tokens = static_cast<int64_t>(streams[s].size()) / request_.model.config.n_embd;
+            out.push_back(at::from_blob(values, {tokens, request_.model.config.n_embd}, at::kFloat));
         }
-        return at::stack(out);
+        return at::stack(out).to(leaves_.begin()->second.device());
     }
 
     double held_out_error() const {
