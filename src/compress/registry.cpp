@@ -19,6 +19,7 @@
 #include "compress/methods/relax.h"
 #include "compress/methods/seq.h"
 #include "compress/methods/tensorllm.h"
+#include "compress/methods/train.h"
 #include "compress/methods/trawl.h"
 #include "compress/methods/uniattn.h"
 
@@ -27,7 +28,7 @@ namespace refold {
 static constexpr std::array kMethods = {&kDirectShare, &kFfnShare,  &kGqa,          &kSeq,   &kPruneMagnitude,
                                         &kLlmPruner,   &kDrop,      &kRecursive,    &kRelax, &kLora,
                                         &kPrefix,      &kTensorLlm, &kLaser,        &kTrawl, &kUniAttn,
-                                        &kCla,         &kLlmDrop,   &kCompensation, &kRefit};
+                                        &kCla,         &kLlmDrop,   &kCompensation, &kRefit, &kTrain};
 
 std::span<const Method* const> methods() { return kMethods; }
 

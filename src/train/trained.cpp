@@ -73,8 +73,9 @@ Names matching(const Names& all, const std::string& pattern) {
     } else {
         for (size_t i = 0; i < names.size() && i < 4; ++i) shown.push_back(names[i]);
     }
-    fail(ErrorCode::usage, "train", "train: '{}' matches no tensor; names are like {} (refold inspect lists them)",
-         pattern, join(shown, ", "));
+    fail(ErrorCode::usage, "train",
+         "train: '{}' matches no tensor; names are like {} (refold inspect lists them)", pattern,
+         join(shown, ", "));
 }
 
 Names named(const Model& model, const Groups& groups, const std::string& word) {
@@ -113,12 +114,13 @@ std::set<std::string> trained_tensors(const Model& model, const std::string& sel
         const bool out = word.starts_with("-");
         const std::string what = out ? word.substr(1) : word;
         if (what.empty())
-            fail(ErrorCode::usage, "train", "train='{}': a word is empty, expected groups and patterns between commas",
-                 selection);
+            fail(ErrorCode::usage, "train",
+                 "train='{}': a word is empty, expected groups and patterns between commas", selection);
         if (first && out) chosen = groups.all();
         first = false;
         const Names found = named(model, groups, what);
-        if (!out) chosen.insert(found.begin(), found.end());
+        if (!out)
+            chosen.insert(found.begin(), found.end());
         else
             for (const auto& name : found) chosen.erase(name);
     }

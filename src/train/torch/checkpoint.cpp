@@ -22,7 +22,7 @@ constexpr const char* kBest = "best.";
 
 // Types that a state has, and their names in safetensors.
 const std::vector<std::pair<at::ScalarType, const char*>> kTypes = {
-    {at::kFloat, "F32"},    {at::kDouble, "F64"}, {at::kLong, "I64"},
+    {at::kFloat, "F32"},     {at::kDouble, "F64"}, {at::kLong, "I64"},
     {at::kBFloat16, "BF16"}, {at::kInt, "I32"},    {at::kByte, "U8"}};
 
 const char* name_of(at::ScalarType type) {
@@ -52,9 +52,15 @@ at::Tensor loaded(const SafetensorsView& view, const std::string& path) {
 
 // In one order and format, for all processes.
 std::vector<double> to_numbers(const TrainState& s) {
-    return {static_cast<double>(s.step),      static_cast<double>(s.evaluated), s.loss,
-            s.held_out_before,                s.held_out,                       s.best,
-            static_cast<double>(s.best_step), static_cast<double>(s.worse),     s.stopped_early ? 1.0 : 0.0,
+    return {static_cast<double>(s.step),
+            static_cast<double>(s.evaluated),
+            s.loss,
+            s.held_out_before,
+            s.held_out,
+            s.best,
+            static_cast<double>(s.best_step),
+            static_cast<double>(s.worse),
+            s.stopped_early ? 1.0 : 0.0,
             s.finished ? 1.0 : 0.0};
 }
 
@@ -88,7 +94,8 @@ std::string difference(const std::string& there, const std::string& here) {
     std::vector<std::string> out;
     for (const auto& [what, value] : now) {
         const auto found = before.find(what);
-        if (found == before.end()) out.push_back(fmt::format("{} (only now)", what));
+        if (found == before.end())
+            out.push_back(fmt::format("{} (only now)", what));
         else if (found->second != value)
             // Hashes say nothing to a person.
             out.push_back(value.size() > 40 || found->second.size() > 40
@@ -107,7 +114,9 @@ std::string optimiser_name(int rank, const std::string& key) {
 }  // namespace
 
 Checkpoint::Checkpoint(std::string folder, std::string identity, Processes& processes)
-    : path_(std::move(folder) + "/checkpoint.safetensors"), identity_(std::move(identity)), processes_(processes) {}
+    : path_(std::move(folder) + "/checkpoint.safetensors"),
+      identity_(std::move(identity)),
+      processes_(processes) {}
 
 void Checkpoint::share(std::vector<double>& numbers) {
     at::Tensor x = at::tensor(numbers, at::kDouble);
@@ -129,7 +138,7 @@ void Checkpoint::save(const TrainState& state, const Leaves& weights, const Leav
                 at::Tensor size = at::tensor({tensor.numel()}, at::kLong);
                 processes_.broadcast(size, rank);
                 const int64_t elements = size.data_ptr<int64_t>()[0];
-                at::Tensor part = rank == processes_.rank() ? tensor.detach().contiguous().reshape({-1}).clone()
+                at::Tensor part = rank == processes_.rank() ? tensor.detach().contiguous().reshape({-1})
                                                             : at::empty({elements}, tensor.options());
                 processes_.broadcast(part, rank);
                 tensors.push_back(output(optimiser_name(rank, key), part));
@@ -140,8 +149,8 @@ void Checkpoint::save(const TrainState& state, const Leaves& weights, const Leav
         std::error_code error;
         fs::create_directories(fs::path(path_).parent_path(), error);
         if (error)
-            fail(ErrorCode::io, "train", "cannot make folder '{}': {}", fs::path(path_).parent_path().string(),
-                 error.message());
+            fail(ErrorCode::io, "train", "cannot make folder '{}': {}",
+                 fs::path(path_).parent_path().string(), error.message());
         const at::Tensor numbers = at::tensor(to_numbers(state), at::kDouble);
         tensors.push_back(output("state", numbers));
         write_safetensors(path_, true, tensors,
@@ -159,13 +168,15 @@ void Checkpoint::check(const std::map<std::string, std::string>& metadata) const
     };
     if (const std::string there = value("identity"); there != identity_) {
         fail(ErrorCode::input, "train",
-             "checkpoint '{}' is of another run: {} - repeat that run to go on with it, or remove the file to begin "
+             "checkpoint '{}' is of another run: {} - repeat that run to go on with it, or remove the file "
+             "to begin "
              "anew",
              path_, difference(there, identity_));
     }
     if (value("processes") != std::to_string(processes_.size())) {
         fail(ErrorCode::input, "train",
-             "checkpoint '{}' was saved by {} processes, got {} - start as many as then, or remove the file to begin "
+             "checkpoint '{}' was saved by {} processes, got {} - start as many as then, or remove the file "
+             "to begin "
              "anew",
              path_, value("processes"), processes_.size());
     }
@@ -186,8 +197,8 @@ bool Checkpoint::restore(TrainState& state, Leaves& weights, Leaves& best, Optim
     const auto tensor = [&](const std::string& name) {
         const auto view = file->tensors.find(name);
         if (view == file->tensors.end())
-            fail(ErrorCode::input, "train", "checkpoint '{}': got no tensor '{}' - it is damaged, remove it", path_,
-                 name);
+            fail(ErrorCode::input, "train", "checkpoint '{}': got no tensor '{}' - it is damaged, remove it",
+                 path_, name);
         return loaded(view->second, path_);
     };
     // Rank 0's tensor in `out` on all processes.
@@ -195,8 +206,8 @@ bool Checkpoint::restore(TrainState& state, Leaves& weights, Leaves& best, Optim
         if (file) {
             const at::Tensor value = tensor(name);
             if (value.sizes() != out.sizes() || value.scalar_type() != out.scalar_type())
-                fail(ErrorCode::input, "train", "checkpoint '{}': tensor '{}' has another shape than the model's", path_,
-                     name);
+                fail(ErrorCode::input, "train",
+                     "checkpoint '{}': tensor '{}' has another shape than the model's", path_, name);
             out.copy_(value);
         }
         processes_.broadcast(out, 0);

@@ -22,12 +22,14 @@ struct TrainBatch {
     bool held_out = false;
 };
 
-// Sums over tokens, so that batches add up exactly however they are cut: the loss of a step is sum / tokens, both over
-// all micro batches and processes, plus `penalty`, which is of the weights alone and counts once a step.
+// Sums over tokens, so that batches add up exactly however they are cut: the loss of a step is sum / tokens,
+// both over all micro batches and processes, plus `penalty`, which is of the weights alone and counts once a
+// step.
 struct BatchLoss {
     at::Tensor sum;
     int64_t tokens = 0;  // the scored ones
-    std::map<std::string, double> parts;  // sums over tokens as well, for the metrics; of the same names each time
+    std::map<std::string, double>
+        parts;  // sums over tokens as well, for the metrics; of the same names each time
 };
 
 class Objective {

@@ -35,8 +35,8 @@ void check_options(const TrainOptions& o, const TrainData& data, int processes) 
     need(o.micro_batch > 0, "micro_batch", o.micro_batch, "at least 1");
     need(o.context == data.context(), "context", o.context, "the length that the data is cut to");
     if (o.batch < processes)
-        fail(ErrorCode::usage, "train", "batch: got {}, expected at least one sequence for each of {} processes",
-             o.batch, processes);
+        fail(ErrorCode::usage, "train",
+             "batch: got {}, expected at least one sequence for each of {} processes", o.batch, processes);
 }
 
 // Leaves that are trained need gradients, the others none.
@@ -121,7 +121,8 @@ private:
             for (const int64_t sequence : sequences_of_step(s)) out.push_back(sequence);
         return out;
     }
-    // A process that has none evaluates the first one, which then does not count: sums have the same parts everywhere.
+    // A process that has none evaluates the first one, which then does not count: sums have the same parts
+    // everywhere.
     std::vector<int64_t> own_held_out() const {
         std::vector<int64_t> out;
         const int64_t size = request_.data.held_out_size();
@@ -176,21 +177,22 @@ private:
 
         const double loss = sums.loss / tokens + sums.penalty;
         const double norm = optimiser_.gradient_norm();
-        if (!std::isfinite(loss) || !std::isfinite(norm)) diverged(fmt::format("the loss is {}, the gradient's norm {}",
-                                                                              loss, norm));
+        if (!std::isfinite(loss) || !std::isfinite(norm))
+            diverged(fmt::format("the loss is {}, the gradient's norm {}", loss, norm));
         const double rate = learning_rate_at(options_, state_.step);
-        const double scale =
-            options_.clip > 0 && norm > options_.clip ? options_.clip / (norm + 1e-6) : 1.0;
+        const double scale = options_.clip > 0 && norm > options_.clip ? options_.clip / (norm + 1e-6) : 1.0;
         optimiser_.step(rate, scale);
         optimiser_.zero_gradients();
         ++state_.step;
         state_.loss = loss;
 
-        std::map<std::string, double> values = {{"loss", loss}, {"learning_rate", rate}, {"gradient_norm", norm}};
+        std::map<std::string, double> values = {
+            {"loss", loss}, {"learning_rate", rate}, {"gradient_norm", norm}};
         for (const auto& [name, sum] : sums.parts) values[name] = sum / tokens;
         if (sums.penalty != 0) values["penalty"] = sums.penalty;
         values["tokens"] = static_cast<double>(state_.step * options_.batch * options_.context);
-        values["tokens_per_s"] = static_cast<double>(options_.batch * options_.context) / seconds_since(start);
+        values["tokens_per_s"] =
+            static_cast<double>(options_.batch * options_.context) / seconds_since(start);
         tell(values);
         return sums;
     }
@@ -288,7 +290,8 @@ private:
 
     [[noreturn]] void diverged(const std::string& what) const {
         fail(ErrorCode::input, "train",
-             "training has failed after {} steps: {} - a smaller learning_rate or a longer warmup may help; the "
+             "training has failed after {} steps: {} - a smaller learning_rate or a longer warmup may help; "
+             "the "
              "last saved state is in '{}'",
              state_.step, what, checkpoint_.path());
     }
@@ -337,7 +340,8 @@ private:
 TrainBatch make_batch(const TrainData& data, std::span<const int64_t> sequences, bool held_out,
                       at::Device device) {
     const auto count = static_cast<int64_t>(sequences.size()), context = data.context();
-    const at::Tensor tokens = at::empty({count, context}, at::kLong), targets = at::empty({count * context}, at::kLong),
+    const at::Tensor tokens = at::empty({count, context}, at::kLong),
+                     targets = at::empty({count * context}, at::kLong),
                      scored = at::empty({count * context}, at::kBool);
     int64_t* token = tokens.data_ptr<int64_t>();
     int64_t* target = targets.data_ptr<int64_t>();
@@ -350,7 +354,11 @@ TrainBatch make_batch(const TrainData& data, std::span<const int64_t> sequences,
             *score++ = s.scored[i + 1] != 0;
         }
     }
-    return {tokens.to(device), targets.to(device), scored.to(device), {sequences.begin(), sequences.end()}, held_out};
+    return {tokens.to(device),
+            targets.to(device),
+            scored.to(device),
+            {sequences.begin(), sequences.end()},
+            held_out};
 }
 
 TrainResult train_by_steps(const TrainRequest& request, Processes& processes) {

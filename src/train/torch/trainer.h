@@ -10,7 +10,8 @@ namespace refold {
 TrainResult train_by_steps(const TrainRequest& request, Processes& processes);
 
 // Sequences of `data` as a batch on `device`.
-TrainBatch make_batch(const TrainData& data, std::span<const int64_t> sequences, bool held_out, at::Device device);
+TrainBatch make_batch(const TrainData& data, std::span<const int64_t> sequences, bool held_out,
+                      at::Device device);
 
 // A held-out loss that is this much above the one before training, in nats per token, ends a run as diverged.
 inline constexpr double kDivergence = 3;

@@ -27,9 +27,12 @@ public:
           kind_(divergence_of(text_option(request.objective, "divergence"))),
           temperature_(number_option(request.objective, "temperature")),
           cached_(static_cast<int64_t>(number_option(request.objective, "teacher_cache"))) {
-        if (const int64_t own = request.model.config.n_vocab, other = request.teacher->config.n_vocab; own != other)
-            fail(ErrorCode::usage, "train", "the teacher has a vocabulary of {} tokens, got {} for the model trained: "
-                 "expected the same", other, own);
+        if (const int64_t own = request.model.config.n_vocab, other = request.teacher->config.n_vocab;
+            own != other)
+            fail(ErrorCode::usage, "train",
+                 "the teacher has a vocabulary of {} tokens, got {} for the model trained: "
+                 "expected the same",
+                 other, own);
         if (cached_ == 0) load_teacher();
     }
 
@@ -48,11 +51,13 @@ public:
         // With alpha = 1 it is a figure only.
         const at::Tensor apart = alpha_ < 1 ? hidden : hidden.detach();
         const auto entropy = cross_entropy(logits, apart, batch.targets, batch.scored);
-        const auto distance = divergence(kind_, logits, hidden, teacher_logits(batch), batch.scored, temperature_);
+        const auto distance =
+            divergence(kind_, logits, hidden, teacher_logits(batch), batch.scored, temperature_);
         BatchLoss out;
         out.sum = alpha_ < 1 ? (1 - alpha_) * entropy.sum + alpha_ * distance.sum : distance.sum;
         out.tokens = entropy.count;
-        out.parts = {{"cross_entropy", entropy.sum.item<double>()}, {"divergence", distance.sum.item<double>()}};
+        out.parts = {{"cross_entropy", entropy.sum.item<double>()},
+                     {"divergence", distance.sum.item<double>()}};
         return out;
     }
 
@@ -82,6 +87,8 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Objective> make_distill(const TrainRequest& request) { return std::make_unique<Distill>(request); }
+std::unique_ptr<Objective> make_distill(const TrainRequest& request) {
+    return std::make_unique<Distill>(request);
+}
 
 }  // namespace refold

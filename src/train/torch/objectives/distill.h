@@ -1,5 +1,5 @@
-// (1 - alpha) * cross entropy + alpha * divergence from the teacher's distribution (Relaxed Recursive Transformers,
-// section 3.6, table 9).
+// (1 - alpha) * cross entropy + alpha * divergence from the teacher's distribution (Relaxed Recursive
+// Transformers, section 3.6, table 9).
 #pragma once
 
 #include "train/torch/objective.h"

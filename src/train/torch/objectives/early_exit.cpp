@@ -17,7 +17,8 @@ std::vector<size_t> exits_of(const Topology& topology, const std::string& text) 
         const auto loops = static_cast<size_t>(topology.loops);
         if (loops < 2)
             fail(ErrorCode::usage, "train",
-                 "exits=loops: the model has no loops - name the exits, such as exits={}: outputs behind so many "
+                 "exits=loops: the model has no loops - name the exits, such as exits={}: outputs behind so "
+                 "many "
                  "positions",
                  positions / 2);
         for (size_t loop = 1; loop < loops; ++loop) exits.push_back(positions / loops * loop);

@@ -11,7 +11,8 @@ namespace refold {
 
 inline const std::string& text_option(const ObjectiveOptions& options, const std::string& name) {
     const auto found = options.find(name);
-    if (found == options.end()) fail(ErrorCode::internal, "train", "the objective's option '{}' is missing", name);
+    if (found == options.end())
+        fail(ErrorCode::internal, "train", "the objective's option '{}' is missing", name);
     return found->second;
 }
 

@@ -20,10 +20,10 @@ at::Tensor rows_of(const TorchModel& model, const std::vector<WeightRows>& parts
 
 class PostShare : public Objective {
 public:
-    explicit PostShare(const TrainRequest& request)
-        : pairs_(request.pairs), uptrain_(make_uptrain(request)) {
+    explicit PostShare(const TrainRequest& request) : pairs_(request.pairs), uptrain_(make_uptrain(request)) {
         if (pairs_.empty())
-            fail(ErrorCode::usage, "train", "postshare: got no pairs of heads to make alike, expected a larger ratio");
+            fail(ErrorCode::usage, "train",
+                 "postshare: got no pairs of heads to make alike, expected a larger ratio");
         // The authors' program takes the mean of both terms.
         const bool authors = text_option(request.objective, "weighting") == "authors";
         scale_ = authors ? 0.5 : 1;

@@ -60,7 +60,9 @@ TeacherCache::TeacherCache(const TrainRequest& request, int64_t top, const std::
 // Two files whose records are the same begin with the same line.
 std::string TeacherCache::header() const {
     Sha256 hash;
-    const auto add = [&](std::string_view text) { hash.update(std::as_bytes(std::span(text.data(), text.size()))); };
+    const auto add = [&](std::string_view text) {
+        hash.update(std::as_bytes(std::span(text.data(), text.size())));
+    };
     add(request_.identity);
     for (const Sequence& s : sequences_) add(fmt::format("{} {}\n", s.number, s.held_out));
     return fmt::format("refold teacher {} {} {}\n", top_, context_, hash.hex());
@@ -81,12 +83,16 @@ void TeacherCache::fill(const TorchModel& teacher) {
     for (; !complete(); ++done_) {
         const Sequence s = sequences_[static_cast<size_t>(done_)];
         const at::Tensor hidden =
-            teacher.hidden(make_batch(request_.data, std::span(&s.number, 1), s.held_out, device).tokens).final;
+            teacher.hidden(make_batch(request_.data, std::span(&s.number, 1), s.held_out, device).tokens)
+                .final;
         for (int64_t first = 0; first < context_; first += kRows) {
-            const at::Tensor logits = teacher.logits(hidden.narrow(0, first, std::min(kRows, context_ - first)));
+            const at::Tensor logits =
+                teacher.logits(hidden.narrow(0, first, std::min(kRows, context_ - first)));
             const auto [values, ids] = at::topk(at::log_softmax(logits.to(at::kFloat), -1), top_, -1);
-            for (const at::Tensor& part : {ids.to(at::kCPU, at::kInt).contiguous(), values.cpu().contiguous()})
-                file.write(static_cast<const char*>(part.data_ptr()), static_cast<std::streamsize>(part.nbytes()));
+            for (const at::Tensor& part :
+                 {ids.to(at::kCPU, at::kInt).contiguous(), values.cpu().contiguous()})
+                file.write(static_cast<const char*>(part.data_ptr()),
+                           static_cast<std::streamsize>(part.nbytes()));
         }
         file.flush();
         check();
@@ -105,7 +111,8 @@ void TeacherCache::map() { file_ = std::make_shared<const MappedFile>(path_); }
 
 TeacherLogits TeacherCache::logits(const TrainBatch& batch) const {
     return [this, &batch](int64_t first, int64_t count) {
-        const at::Tensor ids = at::empty({count, top_}, at::kInt), values = at::empty({count, top_}, at::kFloat);
+        const at::Tensor ids = at::empty({count, top_}, at::kInt),
+                         values = at::empty({count, top_}, at::kFloat);
         // Ids and values are four bytes each.
         const auto bytes_of = [&](int64_t tokens) { return static_cast<size_t>(tokens * top_) * 4; };
         const auto copy = [&](const at::Tensor& to, int64_t row, const std::byte* from, int64_t rows) {
@@ -113,12 +120,15 @@ TeacherLogits TeacherCache::logits(const TrainBatch& batch) const {
         };
         for (int64_t row = 0; row < count;) {
             // Within a record, tokens lie in blocks: their ids, then their log probabilities.
-            const int64_t token = (first + row) % context_, block = token / kRows * kRows, within = token - block;
-            const int64_t size = std::min(kRows, context_ - block), rows = std::min(size - within, count - row);
+            const int64_t token = (first + row) % context_, block = token / kRows * kRows,
+                          within = token - block;
+            const int64_t size = std::min(kRows, context_ - block),
+                          rows = std::min(size - within, count - row);
             const int64_t number = batch.sequences[static_cast<size_t>((first + row) / context_)];
-            const std::byte* record = file_->bytes().data() + header_bytes_ +
-                                      static_cast<size_t>(records_.at({number, batch.held_out})) * record_bytes() +
-                                      2 * bytes_of(block);
+            const std::byte* record =
+                file_->bytes().data() + header_bytes_ +
+                static_cast<size_t>(records_.at({number, batch.held_out})) * record_bytes() +
+                2 * bytes_of(block);
             copy(ids, row, record + bytes_of(within), rows);
             copy(values, row, record + bytes_of(size + within), rows);
             row += rows;

@@ -13,12 +13,12 @@
 
 namespace refold {
 
-// Per token `top` pairs of id (int32) and log probability (float32). What is left of the probability counts as spread
-// evenly over the other tokens.
+// Per token `top` pairs of id (int32) and log probability (float32). What is left of the probability counts
+// as spread evenly over the other tokens.
 class TeacherCache {
 public:
-    // In the request's folder, one file per process. What an interrupted run has computed is found again; the file of
-    // another run, teacher or `top` is begun anew.
+    // In the request's folder, one file per process. What an interrupted run has computed is found again; the
+    // file of another run, teacher or `top` is begun anew.
     TeacherCache(const TrainRequest& request, int64_t top, const std::vector<int64_t>& fit,
                  const std::vector<int64_t>& held_out);
 
@@ -34,7 +34,9 @@ private:
         bool held_out;
         auto operator<=>(const Sequence&) const = default;
     };
-    size_t record_bytes() const { return static_cast<size_t>(context_ * top_) * (sizeof(int32_t) + sizeof(float)); }
+    size_t record_bytes() const {
+        return static_cast<size_t>(context_ * top_) * (sizeof(int32_t) + sizeof(float));
+    }
     std::string header() const;
     void map();
 
