@@ -25,6 +25,7 @@ constexpr Verb kVerbs[] = {
     {"tokenize", "Show the tokens of a text, or the text of tokens", tokenize_verb},
     {"methods", "List the compression methods, or describe one", methods_verb},
     {"compress", "Apply a recipe, or one method, to a model", compress_verb},
+    {"train", "Train a model on text, or apply a recipe that does", train_verb},
     {"eval", "Measure a model's quality", eval_verb},
     {"compare", "Show whether two models, or two results, differ by more than chance", compare_verb},
     {"analyze", "Show what in a model resembles what: weights, attention maps, modules", analyze_verb},

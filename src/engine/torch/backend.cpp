@@ -63,7 +63,7 @@ private:
         const auto tokens = static_cast<int64_t>(input.tokens.size());
         const int64_t scores = config_.n_head * tokens * (config_.n_prefix + input.past + tokens);
         compute_bytes_ = std::max(compute_bytes_, static_cast<uint64_t>(scores) * sizeof(float));
-        return torch_forward(config_, weights_, input, cache);
+        return torch_forward(config_, weights_, torch_step(input), cache);
     }
 
     int threads_;

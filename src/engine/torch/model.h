@@ -26,9 +26,9 @@ struct TorchOutput {
 // Must outlive the backward passes of its results. Activations are [sequences * tokens, features].
 class TorchModel {
 public:
-    // `type` is at::kFloat, or at::kDouble for checks of gradients. With `range` only the tensors of its positions are
-    // loaded, for range(); none of the model's own (embeddings, output, final norm).
-    // Throws Error(usage) for a range that the model does not have or that reads attention from outside.
+    // `type` is at::kFloat, or at::kDouble for checks of gradients. With `range` only the tensors of its
+    // positions are loaded, for range(); none of the model's own (embeddings, output, final norm). Throws
+    // Error(usage) for a range that the model does not have or that reads attention from outside.
     TorchModel(const Model& model, bool trainable, at::ScalarType type = at::kFloat,
                FactoredExecution factored = FactoredExecution::automatic,
                std::optional<PositionRange> range = std::nullopt);
@@ -41,11 +41,11 @@ public:
     struct Execution {
         // Of products; activations between them, norms, softmax and losses are float32.
         TrainType type = TrainType::f32;
-        // Activations within a position are computed again in the backward pass: between the passes only those that
-        // positions hand on are kept.
+        // Activations within a position are computed again in the backward pass: between the passes only
+        // those that positions hand on are kept.
         bool checkpointing = false;
     };
-    void set_execution(const Execution& execution) { execution_ = execution; }
+    void set_execution(const Execution& execution);
 
     // A whole sequence at once. Token types and mask as in EncoderInput. Throws Error(input) for ids, types
     // or lengths that do not fit.
@@ -57,22 +57,25 @@ public:
         at::Tensor final;
         std::vector<at::Tensor> exits;
     };
-    // Of `tokens` [B, T] (int64). An exit e is behind the first e positions, as many as there are: the final one.
-    // Throws Error(input) for ids or lengths that do not fit, Error(usage) for an exit that is no position's.
+    // Of `tokens` [B, T] (int64). An exit e is behind the first e positions, as many as there are: the final
+    // one. Throws Error(input) for ids or lengths that do not fit, Error(usage) for an exit that is no
+    // position's.
     Hidden hidden(const at::Tensor& tokens, std::span<const size_t> exits = {}) const;
 
-    // Of hidden states [n, n_embd]: [n, n_vocab], soft cap and norm_head included. Throws Error(unsupported) for a
-    // model without output.
+    // Of hidden states [n, n_embd]: [n, n_vocab], soft cap and norm_head included. Throws Error(unsupported)
+    // for a model without output.
     at::Tensor logits(const at::Tensor& hidden) const;
 
-    // The residual stream [B, T, n_embd] behind the constructor's range of positions (all, when none was given), of
-    // that before it.
+    // The residual stream [B, T, n_embd] behind the constructor's range of positions (all, when none was
+    // given), of that before it.
     at::Tensor range(const at::Tensor& residual) const;
 
 private:
+    struct Pass;
+
     ModelConfig config_;
-    TorchWeights weights_;
     PositionRange range_;
+    TorchWeights weights_;
     Execution execution_;
 };
 
