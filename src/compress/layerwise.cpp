@@ -7,10 +7,13 @@
 
 #include "calibrate/residual_stream.h"
 #include "compress/lazy.h"
+#include "compress/trained_types.h"
+#include "compress/training.h"
 #include "compress/work.h"
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/progress.h"
+#include "train/metrics.h"
 #include "train/trained.h"
 
 namespace refold {
@@ -146,14 +149,14 @@ Residuals behind(const ResidualStream& stream, const Model& model, size_t positi
     return out;
 }
 
-DType trained_type(DType type) { return block_elements(type) == 1 ? type : DType::F16; }
-
 class Training {
 public:
-    Training(const Model& model, Step& step, const TrainOptions& options)
-        : model_(model),
+    Training(const Model& model, Step& step, const TrainOptions& options, const std::string& type)
+        : before_(model),
+          model_(model),
           step_(step),
           options_(options),
+          type_of_(before_, type),
           turns_(turns(model, trained_tensors(model, options.train))) {
         for (const Turn& turn : turns_) trained_ += turn.tensors.empty() ? 0 : 1;
         if (trained_ == 0)
@@ -173,6 +176,8 @@ public:
             }
             return finish();
         }
+        if (step_.training != nullptr && !step_.training->metrics.empty())
+            metrics_.emplace(fmt::format("{}/step-{}", step_.training->metrics, step_.number), 0);
         Progress progress("layer by layer", trained_ * static_cast<uint64_t>(options_.steps), "steps");
         for (size_t p = 0; p < turns_.size(); ++p) {
             if (!turns_[p].tensors.empty()) train(p, progress);
@@ -198,6 +203,10 @@ private:
             if (name != kFigures) install(name, tensor);
         }
         const auto figures = lazy::floats(stored.at(kFigures), nullptr);
+        if (metrics_)
+            metrics_->write({static_cast<int64_t>(p),
+                             {{"held_out_before", static_cast<double>(figures[0])},
+                              {"held_out_after", static_cast<double>(figures[1])}}});
         details_.push_back({{"position", p},
                             {"together", turns_[p].positions},
                             {"tensors", turns_[p].tensors.size()},
@@ -270,8 +279,8 @@ private:
 
     void install(const std::string& name, const Tensor& trained) {
         Tensor& tensor = model_.tensors.at(name);
-        const DType type = trained_type(tensor.type);
-        if (type != tensor.type) converted_.insert(name);
+        const DType type = type_of_(name);
+        if (block_elements(tensor.type) > 1) converted_.insert(name);
         tensor = as_type(trained, type);
     }
 
@@ -290,19 +299,24 @@ private:
                             details_.size(), before / count, after / count));
         }
         if (!converted_.empty())
-            lines.push_back(fmt::format("{} quantised tensors are F16 now: quantise again at the end",
-                                        converted_.size()));
+            lines.push_back(
+                fmt::format("{} quantised tensors were trained and are 16 bits now: refold quantize makes "
+                            "them small again",
+                            converted_.size()));
         step_.report.details = json{{"objective", "layerwise"}, {"layers", details_}}.dump();
         return std::move(model_);
     }
 
     static constexpr const char* kFigures = "figures";
 
+    const Model& before_;
     Model model_;
     Step& step_;
     TrainOptions options_;
+    TrainedTypes type_of_;
     std::vector<Turn> turns_;
     uint64_t trained_ = 0;
+    std::optional<MetricsFiles> metrics_;  // an entry for every position
     std::optional<ResidualStream> original_, modified_;
     size_t pending_ = 0, advanced_ = 0;  // positions in their final form; those that the streams are behind
     std::vector<json> details_;
@@ -312,7 +326,7 @@ private:
 }  // namespace
 }  // namespace layerwise
 
-Model train_layerwise(const Model& model, Step& step, const TrainOptions& options) {
+Model train_layerwise(const Model& model, Step& step, const TrainOptions& options, const std::string& type) {
     if (model.topology.positions.size() != step.original.topology.positions.size())
         fail(ErrorCode::unsupported, "layerwise", "the model has {} layers, the original {}",
              model.topology.positions.size(), step.original.topology.positions.size());
@@ -322,7 +336,7 @@ Model train_layerwise(const Model& model, Step& step, const TrainOptions& option
         fail(ErrorCode::usage, "layerwise", "steps: got {}, expected 1 or more", options.steps);
     if (options.weight_decay != 0)
         fail(ErrorCode::usage, "layerwise", "weight_decay has no meaning here, got {}", options.weight_decay);
-    return layerwise::Training(model, step, options).run();
+    return layerwise::Training(model, step, options, type).run();
 }
 
 }  // namespace refold

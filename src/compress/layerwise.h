@@ -16,7 +16,8 @@ namespace refold {
 // Trains `selected` tensors on the step's calibration text, options.steps steps at every position that has
 // some of them. Throws Error(usage) for options that have no meaning here, Error(unsupported) when the model
 // has other positions than the original.
-Model train_layerwise(const Model& model, Step& step, const TrainOptions& options);
+Model train_layerwise(const Model& model, Step& step, const TrainOptions& options,
+                      const std::string& type = "same");
 
 namespace layerwise {
 
