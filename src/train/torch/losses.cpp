@@ -89,6 +89,7 @@ VocabularyLoss in_chunks(const LogitsOf& logits, const at::Tensor& hidden, const
     VocabularyLoss result{total, 0};
     // The hidden states, then the leaves.
     std::vector<at::Tensor> inputs = {hidden}, gradients(1);
+    if (differentiable && hidden.requires_grad()) gradients[0] = at::zeros_like(hidden.detach());
     for (int64_t first = 0; first < hidden.size(0); first += chunk) {
         const int64_t count = std::min(chunk, hidden.size(0) - first);
         const at::Tensor rows = scored.narrow(0, first, count).nonzero().squeeze(1);
@@ -105,7 +106,6 @@ VocabularyLoss in_chunks(const LogitsOf& logits, const at::Tensor& hidden, const
                 if (!leaf.is_same(of_rows)) inputs.push_back(leaf);
             }
             gradients.resize(inputs.size());
-            if (hidden.requires_grad()) gradients[0] = at::zeros_like(hidden.detach());
         }
         variable_list wanted = inputs;
         wanted[0] = of_rows;
