@@ -1,3 +1,4 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -124,7 +125,7 @@ struct GradientBuckets::State {
             }
             at += leaf.numel();
         }
-        bucket.flat = {};
+        bucket.flat = at::Tensor();
         bucket.sum.reset();
     }
 
