@@ -10,6 +10,7 @@
 #include "cli/output.h"
 #include "cli/verb.h"
 #include "core/error.h"
+#include "core/group.h"
 #include "core/interrupt.h"
 #include "core/text.h"
 
@@ -128,13 +129,19 @@ int main(int argc, char** argv) {
     for (int stream = 0; stream < 3; ++stream) {
         if (fcntl(stream, F_GETFD) < 0) open("/dev/null", stream == 0 ? O_WRONLY : O_RDONLY);
     }
+    // Whatever happens to a process, it says so, and the others of its group notice.
+    const auto failed = [](refold::ErrorCode code, const char* what) {
+        refold::set_group(nullptr);
+        refold::cli::log("refold: error: {}", what);
+        return refold::exit_code(code);
+    };
     try {
-        return refold::cli::dispatch({argv + 1, argv + argc});
+        const int code = refold::cli::dispatch({argv + 1, argv + argc});
+        refold::set_group(nullptr);
+        return code;
     } catch (const refold::Error& error) {
-        refold::cli::log("refold: error: {}", error.what());
-        return refold::exit_code(error.code());
+        return failed(error.code(), error.what());
     } catch (const std::exception& error) {
-        refold::cli::log("refold: error: {}", error.what());
-        return refold::exit_code(refold::ErrorCode::internal);
+        return failed(refold::ErrorCode::internal, error.what());
     }
 }

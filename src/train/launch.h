@@ -4,14 +4,28 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "core/group.h"
+
 namespace refold {
 
-// The process of rank 0, or the only one: by RANK and WORLD_SIZE, which torchrun and others set. What is wrong with
-// these is said when the processes meet (train/torch/processes.h).
-inline bool first_process() {
-    const char *rank = std::getenv("RANK"), *size = std::getenv("WORLD_SIZE");
-    if (rank == nullptr || size == nullptr || std::string_view(size) == "1") return true;
-    return std::string_view(rank) == "0";
+// More than one, by WORLD_SIZE, which torchrun and others set. What is wrong with their variables is said when the
+// processes meet (train/torch/processes.h).
+inline bool several_processes() {
+    const char* size = std::getenv("WORLD_SIZE");
+    return size != nullptr && *size != '\0' && std::string_view(size) != "1";
 }
+
+// The process of rank 0, or the only one.
+inline bool first_process() {
+    const char* rank = std::getenv("RANK");
+    return !several_processes() || rank == nullptr || std::string_view(rank) == "0";
+}
+
+// Where there are several processes, meets them, and sets group(). Throws what Processes throws, and Error(unsupported)
+// in a build without libtorch.
+void join_group();
+// What is exchanged with the torch engine's library.
+inline constexpr const char* kGroupSymbol = "refold_torch_group";
+using GroupFunction = Group*();
 
 }  // namespace refold

@@ -1,13 +1,12 @@
 #include <ATen/ATen.h>
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
-#include <sys/wait.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <mutex>
 
+#include "cli/process.h"
 #include "core/error.h"
 #include "train/several.h"
 
@@ -181,55 +180,26 @@ TEST(ProcessRole, DISABLED_SumForever) {
     std::_Exit(7);
 }
 
-struct Child {
-    pid_t pid;
-    int output;
-};
-
-Child start(const ProcessPlace& place, const char* signal) {
-    int ends[2];
-    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
-    const pid_t pid = fork();
-    if (pid == 0) {
-        dup2(ends[1], STDOUT_FILENO);
-        setenv("RANK", std::to_string(place.rank).c_str(), 1);
-        setenv("WORLD_SIZE", std::to_string(place.size).c_str(), 1);
-        setenv("MASTER_ADDR", place.address.c_str(), 1);
-        setenv("MASTER_PORT", std::to_string(place.port).c_str(), 1);
-        setenv("REFOLD_TEST_DOOMED", "1", 1);
-        setenv("REFOLD_TEST_SIGNAL", signal, 1);
-        execl("/proc/self/exe", "test", "--gtest_filter=ProcessRole.*", "--gtest_also_run_disabled_tests",
-              static_cast<char*>(nullptr));
-        _exit(127);
-    }
-    close(ends[1]);
-    return {pid, ends[0]};
-}
-
-std::string output_of(const Child& child) {
-    std::string text;
-    char buffer[4096];
-    for (ssize_t n; (n = read(child.output, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(n));
-    close(child.output);
-    return text;
-}
-
 class LostProcess : public testing::TestWithParam<const char*> {};
 
 TEST_P(LostProcess, EndsTheOthers) {
-    std::vector<Child> children;
-    for (const ProcessPlace& place : places(3)) children.push_back(start(place, GetParam()));
-    for (const size_t i : {0, 2}) {
-        int status = 0;
-        const std::string output = output_of(children[i]);
-        ASSERT_EQ(waitpid(children[i].pid, &status, 0), children[i].pid);
-        EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status << output;
-        EXPECT_THAT(output, AllOf(HasSubstr(fmt::format("process {} of 3: another process was lost", i)),
-                                  HasSubstr("within 2 s")));
+    std::vector<std::unique_ptr<Process>> children;
+    for (const ProcessPlace& place : places(3)) {
+        children.push_back(std::make_unique<Process>(
+            std::vector<std::string>{"/proc/self/exe", "--gtest_filter=ProcessRole.*", "--gtest_also_run_disabled_tests"},
+            "",
+            std::vector<std::string>{fmt::format("RANK={}", place.rank), fmt::format("WORLD_SIZE={}", place.size),
+                                     "MASTER_ADDR=" + place.address, fmt::format("MASTER_PORT={}", place.port),
+                                     "REFOLD_TEST_DOOMED=1", std::string("REFOLD_TEST_SIGNAL=") + GetParam()}));
     }
-    kill(children[1].pid, SIGKILL);
-    EXPECT_EQ(waitpid(children[1].pid, nullptr, 0), children[1].pid);
-    close(children[1].output);
+    for (const size_t i : {0, 2}) {
+        const Outcome outcome = children[i]->wait();
+        EXPECT_EQ(outcome.code, 7) << outcome.out << outcome.err;
+        EXPECT_THAT(outcome.out, AllOf(HasSubstr(fmt::format("process {} of 3: another process was lost", i)),
+                                       HasSubstr("within 2 s")));
+    }
+    children[1]->send(SIGKILL);
+    EXPECT_EQ(children[1]->wait().signal, SIGKILL);
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals, LostProcess, testing::Values("KILL", "STOP"));

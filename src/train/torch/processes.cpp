@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/version.h>
 
 #include <charconv>
 #include <cstdlib>
@@ -211,6 +212,27 @@ using CollectiveBackend = c10d::ProcessGroup;
 #endif
 
 struct Processes::Group {
+    // Everything that libtorch and gloo throw here is a lost connection or a time that is over.
+    template <typename Body>
+    auto guarded(const char* what, Body&& body) const {
+        try {
+            return body();
+        } catch (const Error&) {
+            throw;
+        } catch (const c10::Error& error) {
+            lost(what, error.what_without_backtrace());
+        } catch (const std::exception& error) {
+            lost(what, error.what());
+        }
+    }
+
+    [[noreturn]] void lost(const char* what, const char* reason) const {
+        fail(ErrorCode::io, kComponent,
+             "process {} of {}: another process was lost, or was not there within {} ({}: {}) - see what the others "
+             "say, then start all of them again",
+             place.rank, place.size, seconds(timeout), what, reason);
+    }
+
     Group(const ProcessPlace& where, milliseconds time) : place(where), timeout(time) {
         store = store_of(place, timeout);
         meet(*store, place, timeout);
@@ -238,27 +260,6 @@ struct Processes::Group {
 #else
         fail(ErrorCode::unsupported, kComponent, "this libtorch has no NCCL for tensors on {}", x.device().str());
 #endif
-    }
-
-    // Everything that libtorch and gloo throw here is a lost connection or a time that is over.
-    template <typename Body>
-    auto guarded(const char* what, Body&& body) const {
-        try {
-            return body();
-        } catch (const Error&) {
-            throw;
-        } catch (const c10::Error& error) {
-            lost(what, error.what_without_backtrace());
-        } catch (const std::exception& error) {
-            lost(what, error.what());
-        }
-    }
-
-    [[noreturn]] void lost(const char* what, const char* reason) const {
-        fail(ErrorCode::io, kComponent,
-             "process {} of {}: another process was lost, or was not there within {} ({}: {}) - see what the others "
-             "say, then start all of them again",
-             place.rank, place.size, seconds(timeout), what, reason);
     }
 
     ProcessPlace place;
