@@ -142,6 +142,7 @@ Compression compressed(const Arguments& a, const Job& job, const Model& model, W
 
 void run_compression(const Arguments& given) {
     Arguments a = given;
+    if (!a.dry_run) join_group();
     const bool first = first_process();
     if (!first) {
         // The process of rank 0 says and writes everything.
