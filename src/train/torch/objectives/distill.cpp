@@ -1,5 +1,6 @@
 #include "train/torch/objectives/distill.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
 #include <optional>

@@ -1,7 +1,7 @@
 #include "train/torch/objectives/postshare.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/zeros.h>
 
 #include "train/torch/objectives/options.h"
 #include "train/torch/objectives/uptrain.h"

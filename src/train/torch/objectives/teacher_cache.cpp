@@ -1,5 +1,6 @@
 #include "train/torch/objectives/teacher_cache.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
