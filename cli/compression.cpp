@@ -32,6 +32,8 @@ struct Job {
 void fill_in_data(Recipe& recipe, const std::vector<std::string>& files) {
     bool used = false;
     for (RecipeStep& step : recipe.steps) {
+        // objective=layerwise trains on the calibration text.
+        if (step.method->calibrated != nullptr && step.method->calibrated(step.options)) continue;
         std::vector<GivenOption> given;
         for (const auto& [name, value] : step.options.entries()) {
             const bool here = name == "data" && value.empty();
