@@ -39,13 +39,13 @@ TEST(Distill, EveryDivergenceFalls) {
     for (const char* divergence : {"fkl", "rkl", "jsd", "tvd"}) {
         TinyRun run;
         run.options.objective = "distill";
-        run.options.steps = 20;
+        run.options.steps = 10;
         run.objective["alpha"] = "1";
         run.objective["divergence"] = divergence;
         run.teacher = &teacher;
         run.run(alone);
         const auto distance = run.figures("held_out_divergence");
-        EXPECT_LT(distance.back(), 0.8 * distance.front()) << divergence;
+        EXPECT_LT(distance.back(), 0.9 * distance.front()) << divergence;
     }
 }
 
@@ -78,6 +78,21 @@ TEST(Distill, CachedLogitsAreTheTeachers) {
     write_all(cached.folder / "run/teacher.bin", file.substr(0, file.size() - 100));
     EXPECT_EQ(cached.run(alone).tensors, result.tensors);
     EXPECT_EQ(read_all(cached.folder / "run/teacher.bin"), file);
+}
+
+TEST(Distill, AResumedRunReadsTheCache) {
+    const Model teacher = tiny_model(0.8F);
+    TinyRun run;
+    run.options.objective = "distill";
+    run.teacher = &teacher;
+    run.objective["teacher_cache"] = "4";
+    run.stop_after = 2;
+    error_of([&] { run.run(alone); }, ErrorCode::interrupted);
+    EXPECT_GT(run.prepared, 0);
+    run.prepared = 0;
+    run.stop_after = -1;
+    run.run(alone);
+    EXPECT_EQ(run.prepared, 0);
 }
 
 TEST(Distill, FewCachedTokensAreNear) {
@@ -130,12 +145,12 @@ TEST(EarlyExit, ExitsLearn) {
     for (const char* target : {"ce", "kd", "ce+kd"}) {
         TinyRun run;
         run.options.objective = "early_exit";
-        run.options.steps = 40;
+        run.options.steps = 20;
         run.objective["exit_target"] = target;
         run.objective["coefficient"] = "0.3";
         run.run(alone);
         const auto exit = run.figures("held_out_exit_1_cross_entropy");
-        EXPECT_LT(exit.back(), exit.front() - 0.2) << target;
+        EXPECT_LT(exit.back(), exit.front() - 0.1) << target;
     }
 }
 

@@ -57,6 +57,7 @@ struct TinyRun {
     const Model* teacher = nullptr;
     std::string identity = "model: tiny\ntext: letters\n";
     std::vector<StepMetrics> metrics;
+    int64_t prepared = 0;  // sequences before the first step
     // Stops after so many steps of one call.
     int64_t stop_after = -1;
 
@@ -84,6 +85,7 @@ struct TinyRun {
             metrics.push_back(m);
             if (m.values.contains("loss")) ++steps;
         };
+        request.prepare = [&](const std::string&, int64_t, int64_t) { ++prepared; };
         request.stop = [&] { return stop_after >= 0 && steps >= stop_after; };
         return how(request);
     }

@@ -116,9 +116,10 @@ private:
             out.push_back(batch_at(step, n));
         return out;
     }
+    // Of the whole run, also when a part of it is done.
     std::vector<int64_t> own_sequences() {
         std::vector<int64_t> out;
-        for (int64_t s = state_.step; s < options_.steps; ++s)
+        for (int64_t s = 0; s < options_.steps; ++s)
             for (const int64_t sequence : sequences_of_step(s)) out.push_back(sequence);
         return out;
     }
