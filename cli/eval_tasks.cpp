@@ -11,6 +11,7 @@
 #include "cli/report_file.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/group.h"
 #include "core/parallel.h"
 #include "core/text.h"
 #include "eval/provenance.h"
@@ -20,6 +21,7 @@
 #include "tasks/run_tasks.h"
 #include "tasks/samples.h"
 #include "tasks/table.h"
+#include "train/launch.h"
 
 namespace refold::cli {
 namespace {
@@ -92,9 +94,11 @@ nlohmann::ordered_json settings_of(const Arguments& a, int64_t max_length) {
             {"fewshot_as_multiturn", a.prompts.multiturn}};
 }
 
+// Every process keeps its own answers.
 std::string work_path(const Arguments& a, const std::string& key) {
-    if (!a.output.path.empty()) return a.output.path + ".work";
-    return (cache_directory() / "tasks" / (key + ".jsonl")).string();
+    const std::string process = group().first() ? "" : fmt::format(".{}", group().rank());
+    if (!a.output.path.empty()) return a.output.path + ".work" + process;
+    return (cache_directory() / "tasks" / (key + ".jsonl" + process)).string();
 }
 
 void answer(std::vector<TaskRun>& runs, Engine& engine, const Tokenizer& tokenizer, WorkFile& work) {
@@ -128,6 +132,8 @@ void write_output(const OutputOptions& output, const std::string& path, const st
 }
 
 void measure_tasks(const Arguments& a) {
+    join_group();
+    const bool first = group().first();
     if (a.engine.eviction.active()) {
         fail(ErrorCode::usage, "tasks",
              "a KV cache that evicts rows cannot go back to what prompts have in common - leave out "
@@ -135,8 +141,8 @@ void measure_tasks(const Arguments& a) {
     }
     const std::string path = resolve_model(a.model);
     for (const std::string& file : {a.output.path, a.samples})
-        if (!file.empty()) check_output({file, a.output.overwrite}, path);
-    a.report_file.check();
+        if (first && !file.empty()) check_output({file, a.output.overwrite}, path);
+    if (first) a.report_file.check();
     const auto start = std::chrono::steady_clock::now();
     const Tokenizer tokenizer(path);
     std::optional<Model> model = load_model(path);
@@ -164,6 +170,10 @@ void measure_tasks(const Arguments& a) {
     Engine engine(*model, options);
     model.reset();
     answer(runs, engine, tokenizer, work);
+    if (!first) {
+        work.finish();
+        return;
+    }
 
     auto results = results_json(runs);
     settings.update({{"model", a.model},

@@ -10,6 +10,7 @@
 #include "cli/output.h"
 #include "cli/verb.h"
 #include "core/error.h"
+#include "core/group.h"
 #include "core/interrupt.h"
 #include "core/text.h"
 
@@ -25,6 +26,7 @@ constexpr Verb kVerbs[] = {
     {"tokenize", "Show the tokens of a text, or the text of tokens", tokenize_verb},
     {"methods", "List the compression methods, or describe one", methods_verb},
     {"compress", "Apply a recipe, or one method, to a model", compress_verb},
+    {"train", "Train a model on text, or apply a recipe that does", train_verb},
     {"eval", "Measure a model's quality", eval_verb},
     {"compare", "Show whether two models, or two results, differ by more than chance", compare_verb},
     {"analyze", "Show what in a model resembles what: weights, attention maps, modules", analyze_verb},
@@ -127,13 +129,19 @@ int main(int argc, char** argv) {
     for (int stream = 0; stream < 3; ++stream) {
         if (fcntl(stream, F_GETFD) < 0) open("/dev/null", stream == 0 ? O_WRONLY : O_RDONLY);
     }
+    // Whatever happens to a process, it says so, and the others of its group notice.
+    const auto failed = [](refold::ErrorCode code, const char* what) {
+        refold::set_group(nullptr);
+        refold::cli::log("refold: error: {}", what);
+        return refold::exit_code(code);
+    };
     try {
-        return refold::cli::dispatch({argv + 1, argv + argc});
+        const int code = refold::cli::dispatch({argv + 1, argv + argc});
+        refold::set_group(nullptr);
+        return code;
     } catch (const refold::Error& error) {
-        refold::cli::log("refold: error: {}", error.what());
-        return refold::exit_code(error.code());
+        return failed(error.code(), error.what());
     } catch (const std::exception& error) {
-        refold::cli::log("refold: error: {}", error.what());
-        return refold::exit_code(refold::ErrorCode::internal);
+        return failed(refold::ErrorCode::internal, error.what());
     }
 }

@@ -1,4 +1,5 @@
-// Results on standard output, everything else on standard error.
+// Results on standard output, everything else on standard error. Of several processes (core/group.h) only the first one
+// says anything.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,7 +17,7 @@ void print(std::string_view text);
 void print_json(const nlohmann::ordered_json& value, bool one_line = false);
 
 // To standard error; there is nobody to tell when it cannot be written.
-inline void note(const std::string& text) { fputs(text.c_str(), stderr); }
+void note(const std::string& text);
 // A line on standard error.
 template <typename... Args>
 void log(fmt::format_string<Args...> format, Args&&... args) {

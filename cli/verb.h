@@ -31,5 +31,6 @@ Action quantize_verb(CLI::App& app);
 Action report_verb(CLI::App& app);
 Action run_verb(CLI::App& app);
 Action tokenize_verb(CLI::App& app);
+Action train_verb(CLI::App& app);
 
 }  // namespace refold::cli

@@ -1,6 +1,6 @@
-// Fuzzing of the results that `refold report` reads: for any text parse_run() gives a result that every
-// form of report can show, or throws refold::Error - no crash, no sanitizer report, no other exception, and
-// no text of the input becomes markup.
+// Fuzzing of the results that `refold report` reads: for any text parse_run() and parse_training() give a
+// result that every form of report can show, or throws refold::Error - no crash, no sanitizer report, no
+// other exception, and no text of the input becomes markup.
 //     refold_fuzz_results [--iterations N] [--seed N]
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "report/results.h"
+#include "report/training.h"
 
 namespace {
 
@@ -43,12 +44,17 @@ const std::vector<std::string> kSeeds = {
 {"layer": 1, "attention": null, "ffn": 0.6, "whole_layer": 0.5}]},
 "weights": {"attention_module_cosine": [[1, -0.01], [-0.01, 1]], "best_matches": []},
 "spectra": {"matrices": [{"layers": [0], "slot": "attn.q", "rows": 4, "columns": 8, "rank_for_90_percent": 3,
-"singular_values": [4, 2, 1, 0]}, {"layers": [1, 2], "slot": "ffn.up", "rank_for_90_percent": 1, "singular_values": [8, 1]}]}})"};
+"singular_values": [4, 2, 1, 0]}, {"layers": [1, 2], "slot": "ffn.up", "rank_for_90_percent": 1, "singular_values": [8, 1]}]}})",
+    R"({"step":1,"loss":4.5,"learning_rate":0.001,"gradient_norm":2.5}
+{"step":2,"loss":null,"tokens_per_s":100,"a_part":0.5}
+{"step":2,"held_out_loss":3.5})"};
 
 bool run_one(const std::string& text) {
     refold::Comparison comparison;
     try {
-        const refold::RunResult result = refold::parse_run(text, "fuzz");
+        const refold::RunResult result = text.starts_with("{\"step\"")
+                                             ? refold::parse_training(text, "fuzz/metrics.jsonl")
+                                             : refold::parse_run(text, "fuzz");
         if (result.before) comparison.variants.push_back(*result.before);
         comparison.variants.push_back(result.variant);
         comparison.variants.push_back(result.variant);

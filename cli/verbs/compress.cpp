@@ -1,190 +1,27 @@
-#include "compress/compress.h"
-
-#include <filesystem>
-#include <optional>
-
-#include "cli/calibration.h"
+#include "cli/compression.h"
 #include "cli/help.h"
-#include "cli/options.h"
-#include "cli/output.h"
-#include "cli/report_file.h"
 #include "cli/verb.h"
 #include "core/error.h"
-#include "core/files.h"
-#include "core/text.h"
-#include "hub/resolve.h"
 
 namespace refold::cli {
-namespace {
-
-namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
-
-struct Arguments {
-    std::string model, recipe, method;
-    std::vector<std::string> settings;
-    std::vector<std::string> texts;
-    int64_t tokens = 0;
-    int threads = 0;
-    bool dry_run = false;
-    OutputOptions output;
-    ReportOptions report;
-    ReportFile report_file;
-};
-
-struct Job {
-    Recipe recipe;
-    std::string model;  // as named by the command line or the recipe
-    std::string input;  // path
-};
-
-Job read_job(const Arguments& a) {
-    Job job;
-    job.recipe = a.recipe.empty() ? recipe_from_method(a.method, a.settings) : read_recipe(a.recipe);
-    job.model = a.model.empty() ? job.recipe.model : a.model;
-    if (job.model.empty()) {
-        fail(ErrorCode::usage, "compress", "no model: give MODEL{}",
-             a.recipe.empty() ? "" : fmt::format(", or the key 'model' in '{}'", a.recipe));
-    }
-    // The result depends on the source's content, not on where it lies: its provenance names the file alone.
-    job.recipe.model.clear();
-    if (!a.texts.empty()) job.recipe.calibration_texts = a.texts;
-    if (a.tokens > 0) job.recipe.calibration.tokens = a.tokens;
-    if (!a.texts.empty() && first_calibrated(job.recipe) == nullptr)
-        fail(ErrorCode::usage, "compress", "--calib: no step of this recipe looks at activations");
-    job.input = resolve_model(job.model);
-    return job;
-}
-
-std::string recipe_path(const std::string& output) {
-    fs::path path(output);
-    if (path.extension() == ".gguf") path.replace_extension();
-    return path.string() + ".recipe.yaml";
-}
-
-// The recipe with all defaults, beside the output. Complete or not at all, like the model itself.
-class RecipeEcho {
-public:
-    RecipeEcho(const Arguments& a, const Job& job) : path_(recipe_path(a.output.path)) {
-        std::error_code none;
-        if (!a.recipe.empty() && fs::equivalent(path_, a.recipe, none))
-            return;  // it is the one that was read
-        file_.emplace(path_, a.output.overwrite);
-        Recipe named = job.recipe;
-        named.model = job.model;
-        file_->write(to_yaml(named));
-    }
-    void commit() {
-        if (file_) file_->commit();
-    }
-    const std::string& path() const { return path_; }
-
-private:
-    std::string path_;
-    std::optional<AtomicFile> file_;
-};
-
-// Nothing without a text, or where no step needs one.
-std::optional<Calibration> read_calibration(const Job& job) {
-    const auto& paths = job.recipe.calibration_texts;
-    if (paths.empty() || first_calibrated(job.recipe) == nullptr) return std::nullopt;
-    return load_calibration(paths, job.input, job.recipe.calibration);
-}
-
-void show_steps(const Job& job) {
-    for (size_t s = 0; s < job.recipe.steps.size(); ++s) {
-        const RecipeStep& step = job.recipe.steps[s];
-        std::string options;
-        for (const auto& [name, value] : step.options.entries())
-            options += fmt::format("  {}={}", name, value);
-        log("step {}: {}{}", s + 1, step.method->name, options);
-    }
-}
-
-Json result_json(const Compression& compression, const Arguments& a, const std::string& echo) {
-    Json out = Json::parse(to_json(compression));
-    out["dry_run"] = a.dry_run;
-    out["output"] = a.dry_run ? Json() : Json(a.output.path);
-    out["recipe_file"] = a.dry_run ? Json() : Json(echo);
-    if (!a.dry_run) out["file_bytes"] = fs::file_size(a.output.path);
-    return out;
-}
-
-void show(const Compression& compression, const Arguments& a, const std::string& echo) {
-    a.report.json ? print_json(result_json(compression, a, echo)) : print(to_text(compression));
-}
-
-void run(const Arguments& a) {
-    const Job job = read_job(a);
-    if (!a.dry_run) check_output(a.output, job.input);
-    a.report_file.check();
-    if (!a.report.quiet) show_steps(job);
-    const Model model = load_model(job.input);
-    if (a.dry_run) {
-        const Compression planned = plan(model, job.recipe);
-        show(planned, a, "");
-        a.report_file.write({named_model(job.model, job.input)}, result_json(planned, a, ""));
-        if (!a.report.quiet) log("dry run: nothing has been written");
-        return;
-    }
-    RecipeEcho echo(a, job);
-    Work work(a.output.path + ".work");
-    const auto calibration = read_calibration(job);
-    const Compression result = refold::compress(model, job.recipe, REFOLD_VERSION, work,
-                                                calibration ? &*calibration : nullptr, a.threads);
-    save_model(result.model, a.output.path, a.output.overwrite);
-    echo.commit();
-    work.finish();
-    show(result, a, echo.path());
-    if (!a.report.quiet) log("wrote {} and {}", a.output.path, echo.path());
-    a.report_file.write({named_model(job.model, job.input), {a.output.path, ""}},
-                        result_json(result, a, echo.path()));
-}
-
-}  // namespace
 
 Action compress_verb(CLI::App& app) {
-    auto a = std::make_shared<Arguments>();
-    add_model(app, a->model)
-        ->description(
-            "Path of a .gguf file, or a name that `refold pull` has fetched; the recipe may name it");
-    auto* output =
-        add_output(app, a->output, "GGUF file to write; the recipe with all defaults goes beside it");
-    auto* recipe =
-        app.add_option("-r,--recipe", a->recipe, "Recipe (YAML): a list of methods and their options")
-            ->type_name("FILE");
+    auto a = std::make_shared<CompressionArguments>();
+    const CompressionOptions options = add_compression_options(app, *a);
     auto* method = app.add_option("-m,--method", a->method, "Apply this one method (see refold methods)")
                        ->type_name("NAME")
-                       ->excludes(recipe);
-    app.add_option("--set", a->settings, "Option of the method; may be repeated")
-        ->type_name("KEY=VALUE")
-        ->allow_extra_args(false)
-        ->needs(method);
-    app.add_option(
-           "--calib", a->texts,
-           "Text for methods that look at activations (UTF-8); not the one to be evaluated with. May be "
-           "repeated: sequences are taken in turn, and more kinds of text make a better model")
-        ->type_name("FILE")
-        ->allow_extra_args(false);
-    app.add_option("--calib-tokens", a->tokens, "Tokens of all texts together, from their beginnings (32768)")
-        ->type_name("N")
-        ->check(CLI::PositiveNumber);
-    app.add_option("-t,--threads", a->threads, "Threads for running the model (all cores)")
-        ->type_name("N")
-        ->check(CLI::Range(1, 512));
-    app.add_flag("-n,--dry-run", a->dry_run, "Show the plan and the exact cost of the result; write nothing");
-    add_report_options(app, a->report);
-    a->report_file.declare(app);
+                       ->excludes(options.recipe);
+    options.settings->needs(method);
     add_examples(app,
                  {"refold compress smollm2-135m-instruct -o small.gguf --method direct_share --set ratio=0.3",
                   "refold compress smollm2-135m-instruct --recipe recipes/direct_share_30.yaml --dry-run",
                   "refold compress --recipe small.recipe.yaml -o small.gguf --overwrite --json"});
-    return [a, output, recipe, method] {
-        if (recipe->count() + method->count() == 0)
+    return [a, options, method] {
+        if (options.recipe->count() + method->count() == 0)
             fail(ErrorCode::usage, "compress", "give --recipe or --method");
-        if (output->count() == 0 && !a->dry_run)
+        if (options.output->count() == 0 && !a->dry_run)
             fail(ErrorCode::usage, "compress", "give --output, or --dry-run");
-        run(*a);
+        run_compression(*a);
     };
 }
 

@@ -6,10 +6,12 @@
 #include "cli/report_file.h"
 #include "cli/verb.h"
 #include "core/files.h"
+#include "core/group.h"
 #include "core/text.h"
 #include "eval/protocols.h"
 #include "eval/samples.h"
 #include "hub/resolve.h"
+#include "train/launch.h"
 
 namespace refold::cli {
 namespace {
@@ -36,17 +38,20 @@ std::string text_of(const PerplexityPlan& plan, const PerplexityResult& r) {
 }
 
 void ppl(const Arguments& a) {
+    join_group();
+    const bool first = group().first();
     const std::string text = read_text_file(a.perplexity.text);
     const std::string path = resolve_model(a.model);
-    a.report_file.check();
+    if (first) a.report_file.check();
     std::optional<AtomicFile> samples;
-    if (!a.samples.path.empty()) samples.emplace(a.samples.path, a.samples.overwrite);
+    if (first && !a.samples.path.empty()) samples.emplace(a.samples.path, a.samples.overwrite);
     const PerplexityInput in = perplexity_input(a.perplexity, a.engine, path, text, a.engine.context);
     const DataFile data = data_file(a.perplexity.text, text);
     const auto warning = calibration_warning(in.model, data);
     if (warning) log("refold: warning: {}", *warning);
     const auto engine = make_engine(in.model, in.engine);
     const PerplexityResult r = measure_perplexity(*engine, in.plan);
+    if (!first) return;
 
     Json samples_json;
     if (samples) {

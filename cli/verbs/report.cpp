@@ -62,7 +62,8 @@ Action report_verb(CLI::App& app) {
     app.add_option(
            "RUN", a->runs,
            "Models (.gguf files, Hugging Face directories, names that `refold pull` has fetched), results "
-           "that compress, eval, bench and analyze have printed with --json, and directories of those")
+           "that compress, eval, bench and analyze have printed with --json, training runs "
+           "(metrics.jsonl), and directories of those")
         ->required();
     add_output(app, a->output, "Report to write: .html, .md or .json; without it a table is printed");
     app.add_option("--format", a->format, "html, md or json, whatever the output is called")

@@ -3,14 +3,15 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/group.h"
 
 namespace refold {
 namespace {
 
-std::vector<std::vector<int32_t>> all_sequences(const Calibration& calibration) {
-    std::vector<std::vector<int32_t>> all = calibration.fit;
-    all.insert(all.end(), calibration.held_out.begin(), calibration.held_out.end());
-    return all;
+std::vector<std::vector<int32_t>> own_sequences(const Calibration& calibration) {
+    std::vector<std::vector<int32_t>> own = group().own(calibration.fit);
+    for (auto& sequence : group().own(calibration.held_out)) own.push_back(std::move(sequence));
+    return own;
 }
 
 bool is_same_tensor(const Tensor& a, const Tensor& b) {
@@ -38,7 +39,8 @@ AlignedStreams::AlignedStreams(const Model& original, const Model& model, const 
                                int threads)
     : original_model_(original),
       calibration_(calibration),
-      tokens_(all_sequences(calibration)),
+      tokens_(own_sequences(calibration)),
+      fit_(group().own(calibration.fit).size()),
       original_(original, tokens_, calibration.options.length, threads) {
     const size_t before = original.topology.positions.size(), after = model.topology.positions.size();
     if (before != after)
@@ -92,7 +94,7 @@ void AlignedStreams::visit(const Model& model, size_t position, const std::vecto
     ResidualStream::Pass pass(modified_ ? *modified_ : original_, model, position, taps, only_taps);
     for (size_t s = 0; s < tokens_.size(); ++s) {
         const Seen modified = run(pass, s, taps);
-        see({s >= calibration_.fit.size(), static_cast<int64_t>(tokens_[s].size()), seen_[s], modified});
+        see({s >= fit_, static_cast<int64_t>(tokens_[s].size()), seen_[s], modified});
     }
 }
 

@@ -13,6 +13,7 @@
 
 namespace refold {
 
+// The processes of group() share the sequences: each sees its own, and who sums up what it has seen sums over processes.
 class AlignedStreams {
 public:
     // Throws Error(unsupported) when the models do not have the same number of positions. Both streams stand
@@ -36,7 +37,7 @@ public:
         int64_t tokens;
         const Seen &original, &modified;
     };
-    // Runs `position` of the original and of the model as it is now over all sequences, with these taps. What
+    // Runs `position` of the original and of the model as it is now over all own sequences, with these taps. What
     // the original computes is kept until advance() for all tokens, so ask for few taps of it, and for the
     // same ones in all visits of a position. `only_taps`: the model computes no more than its taps need, and
     // not `out`. Interrupts throw.
@@ -52,7 +53,8 @@ public:
 private:
     const Model& original_model_;
     const Calibration& calibration_;
-    std::vector<std::vector<int32_t>> tokens_;  // those to fit with, then the held out
+    std::vector<std::vector<int32_t>> tokens_;  // this process's: those to fit with, then the held out
+    size_t fit_;                                // of them to fit with
     ResidualStream original_;
     std::optional<ResidualStream> modified_;  // none while the models have been the same
     // Of the original at seen_position_, by sequence; empty: not visited.

@@ -106,7 +106,7 @@ private:
         const SlotShape shape = slot_shape(place_.slot, model_.config, p);
         if (step_.dry_run() || !is_solved(settings_.solver)) return install(p, type, zeros(shape, p));
         const std::string what = fmt::format("compensation v1 {} {}", step_.identity, p);
-        auto solved = step_.work->results(what, {}, [&] { return solve(p, shape); });
+        auto solved = step_.work->results_of_all(what, [&] { return solve(p, shape); });
         const auto figures = lazy::floats(solved.at("figures"), nullptr);
         solved_.push_back({{"layer", p},
                            {"ridge", std::isfinite(figures[0]) ? json(figures[0]) : json("infinite")},
@@ -176,6 +176,7 @@ private:
                 problem.add(rows.held_out, rows.tokens, rows.modified.tapped(place_.input), target);
             },
             half);
+        problem.sum_over_processes();
         if (place_.before_output)
             problem.put_before(materialise(model_, model_.topology.at(p, Slot::attn_o), Slot::attn_o, p));
         SolvedMap solved = problem.solve();

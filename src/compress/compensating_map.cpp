@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/group.h"
 #include "linalg/blas.h"
 #include "linalg/pseudo_inverse.h"
 
@@ -39,6 +40,12 @@ void CompensatingMap::add(bool held_out, int64_t tokens, std::span<const float> 
     for (size_t i = 0; i < x.size(); ++i) means.x[i] += static_cast<double>(x[i]);
     for (size_t i = 0; i < e.size(); ++i) means.e[i] += static_cast<double>(e[i]);
     for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) means.count[t] += 1;
+}
+
+void CompensatingMap::sum_over_processes() {
+    for (LeastSquares* sums : {&fit_, &held_out_}) sums->sum_over_processes();
+    for (Means* means : {&fit_means_, &held_out_means_})
+        for (std::vector<double>* sums : {&means->x, &means->e, &means->count}) group().sum(*sums);
 }
 
 void CompensatingMap::put_before(Floats output) { output_ = std::move(output); }

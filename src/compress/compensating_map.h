@@ -35,6 +35,8 @@ public:
 
     // One sequence: x [tokens x inputs], e [tokens x outputs], from its first token on.
     void add(bool held_out, int64_t tokens, std::span<const float> x, std::span<const float> e);
+    // The sequences of all processes of group() together, in all of them.
+    void sum_over_processes();
     // The map's result goes through W_o [outputs x n] before it makes up for e: it then has n outputs, and is
     // the least-squares solution pinv(W_o) times that without W_o.
     void put_before(std::vector<float> output);

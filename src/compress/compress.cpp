@@ -15,8 +15,8 @@ namespace {
 using nlohmann::json;
 constexpr const char* kProvenanceKey = "refold.provenance";
 
-// What results of calibrated steps depend on, without reading the weights.
-std::string identity_of(const Model& source, const Recipe& recipe, size_t step,
+// What results of the first `steps` steps depend on, without reading the weights.
+std::string identity_of(const Model& source, const Recipe& recipe, size_t steps,
                         const Calibration* calibration) {
     std::string all;
     if (source.source != nullptr) {
@@ -28,7 +28,7 @@ std::string identity_of(const Model& source, const Recipe& recipe, size_t step,
         }
     }
     Recipe part = recipe;
-    part.steps.erase(part.steps.begin() + static_cast<ptrdiff_t>(step) + 1, part.steps.end());
+    part.steps.erase(part.steps.begin() + static_cast<ptrdiff_t>(steps), part.steps.end());
     all += to_yaml(part);
     if (calibration != nullptr)
         all += fmt::format("{} {} {}", calibration->hash, calibration->options.tokens,
@@ -74,8 +74,15 @@ json cost_json(const Cost& cost) {
             {"attention_flops_per_context_token", cost.attention_flops_per_context_token}};
 }
 
-Compression apply(const Model& model, const Recipe& recipe, Work* work, const Calibration* calibration,
-                  int threads) {
+// What the steps are given beside the model.
+struct Surroundings {
+    Work* work = nullptr;
+    const Calibration* calibration = nullptr;
+    int threads = 0;
+    const Training* training = nullptr;
+};
+
+Compression apply(const Model& model, const Recipe& recipe, const Surroundings& given) {
     Compression result{model, recipe, account(model).model, {}};
     for (size_t s = 0; s < recipe.steps.size(); ++s) {
         const RecipeStep& recipe_step = recipe.steps[s];
@@ -83,11 +90,14 @@ Compression apply(const Model& model, const Recipe& recipe, Work* work, const Ca
         StepResult done{recipe_step.method, {}, {}, 0};
         Step step{recipe_step.options,
                   done.report,
-                  work,
+                  given.work,
                   model,
-                  calibration,
-                  identity_of(model, recipe, s, calibration),
-                  threads};
+                  given.calibration,
+                  identity_of(model, recipe, s + 1, given.calibration),
+                  given.threads,
+                  given.training,
+                  s + 1,
+                  identity_of(model, recipe, s, given.calibration)};
         try {
             result.model = recipe_step.method->apply(result.model, step);
             validate(result.model);
@@ -104,12 +114,10 @@ Compression apply(const Model& model, const Recipe& recipe, Work* work, const Ca
 
 }  // namespace
 
-Compression plan(const Model& model, const Recipe& recipe) {
-    return apply(model, recipe, nullptr, nullptr, 0);
-}
+Compression plan(const Model& model, const Recipe& recipe) { return apply(model, recipe, {}); }
 
 Compression compress(const Model& model, const Recipe& recipe, const std::string& version, Work& work,
-                     const Calibration* calibration, int threads) {
+                     const Calibration* calibration, int threads, const Training* training) {
     if (const Method* method = first_calibrated(recipe); method != nullptr && calibration == nullptr)
         fail(ErrorCode::usage, "compress",
              "{} looks at activations: give a text with --calib FILE, or 'calibration' in the recipe",
@@ -117,7 +125,7 @@ Compression compress(const Model& model, const Recipe& recipe, const std::string
     if (model.shapes_only)
         fail(ErrorCode::input, "compress",
              "{}: there are only shapes, no weights - give --dry-run, or the whole model", model.label);
-    Compression result = apply(model, recipe, &work, calibration, threads);
+    Compression result = apply(model, recipe, {&work, calibration, threads, training});
     const json origin = provenance(model, recipe, version, calibration);
     result.model.metadata.set(kProvenanceKey, GgufValue::string(origin.dump()));
     return result;

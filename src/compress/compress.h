@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "compress/recipe.h"
+#include "compress/training.h"
 #include "compress/work.h"
 #include "model/accounting.h"
 
@@ -35,8 +36,10 @@ Compression plan(const Model& model, const Recipe& recipe);
 // JSON: version of refold, the source's file name, SHA-256 and own provenance, and the recipe with all
 // defaults. Reads the whole source file. `work` keeps what takes long and must live until the model is saved.
 // `calibration` may be null when no step needs it: first_calibrated(). Throws Error(usage) otherwise.
+// `training` likewise, for steps that train.
 Compression compress(const Model& model, const Recipe& recipe, const std::string& version, Work& work,
-                     const Calibration* calibration = nullptr, int threads = 0);
+                     const Calibration* calibration = nullptr, int threads = 0,
+                     const Training* training = nullptr);
 
 // For `compress --json`: before and after (parameters, bytes, ...), and each step's details.
 std::string to_json(const Compression& compression);

@@ -41,6 +41,7 @@ struct StepReport {
 
 class Options;
 class Work;
+struct Training;
 
 // What a method is given besides the model, and where it says what it did.
 struct Step {
@@ -58,6 +59,11 @@ struct Step {
     // depend on all of them.
     std::string identity = "";
     int threads = 0;  // for running the model; 0: all cores
+    // For methods that train; may be null in a dry run, and where nobody gave it.
+    const Training* training = nullptr;
+    size_t number = 1;  // of this step in the recipe
+    // Like `identity`, of everything before this step.
+    std::string identity_before = "";
 
     bool dry_run() const { return work == nullptr; }
 };

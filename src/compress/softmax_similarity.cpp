@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/group.h"
 #include "core/progress.h"
 #include "engine/engine.h"
 #include "linalg/blas.h"
@@ -36,9 +37,13 @@ public:
         ++sequences_;
     }
 
+    // Over the sequences of all processes.
     LayerSimilarity mean() const {
         LayerSimilarity out{layers_, sums_};
-        for (double& value : out.values) value /= static_cast<double>(sequences_);
+        double sequences = static_cast<double>(sequences_);
+        group().sum(out.values);
+        group().sum({&sequences, 1});
+        for (double& value : out.values) value /= sequences;
         return out;
     }
 
@@ -79,9 +84,9 @@ LayerSimilarity softmax_similarity(const Model& model, const Calibration& calibr
     options.range = PositionRange{0, layers};  // all tokens of the last layer too, and no logits
     options.observer = observer;
     Engine engine(model, options);
-    Progress progress("softmax similarity", calibration.fit.size() + calibration.held_out.size(),
-                      "sequences");
-    for (const auto* sequences : {&calibration.fit, &calibration.held_out}) {
+    const auto fit = group().own(calibration.fit), held_out = group().own(calibration.held_out);
+    Progress progress("softmax similarity", fit.size() + held_out.size(), "sequences");
+    for (const auto* sequences : {&fit, &held_out}) {
         for (const auto& tokens : *sequences) {
             engine.truncate(0);
             engine.evaluate_range(std::span<const int32_t>(tokens),

@@ -3,9 +3,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <optional>
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/group.h"
 #include "core/sha256.h"
 #include "io/safetensors.h"
 
@@ -57,18 +60,27 @@ static std::map<std::string, Tensor> tensors_in(const std::string& path) {
     return out;
 }
 
+// Nothing where there is none, or a damaged one.
+static std::optional<std::map<std::string, Tensor>> stored(const std::string& file) {
+    if (!fs::exists(file)) return std::nullopt;
+    try {
+        return tensors_in(file);
+    } catch (const Error&) {
+        return std::nullopt;
+    }
+}
+
+std::string Work::file_of(const std::string& what, std::span<const float> input) {
+    return path() + "/" + key_of(what, input) + ".safetensors";
+}
+
 std::map<std::string, Tensor> Work::results(const std::string& what, std::span<const float> input,
                                             const std::function<Arrays()>& compute) {
-    const std::string file = path() + "/" + key_of(what, input) + ".safetensors";
-    if (fs::exists(file)) {
-        try {
-            auto found = tensors_in(file);
-            const std::lock_guard lock(mutex_);
-            ++reused_;
-            return found;
-        } catch (const Error&) {
-            // Damaged: computed again below.
-        }
+    const std::string file = file_of(what, input);
+    if (auto found = stored(file)) {
+        const std::lock_guard lock(mutex_);
+        ++reused_;
+        return *found;
     }
     const Arrays arrays = compute();
     std::vector<SafetensorsTensor> tensors;
@@ -76,6 +88,27 @@ std::map<std::string, Tensor> Work::results(const std::string& what, std::span<c
         tensors.push_back({name, {array.shape.rbegin(), array.shape.rend()}, array.values});
     write_safetensors(file, true, tensors, {{"what", what}});
     return tensors_in(file);
+}
+
+std::map<std::string, Tensor> Work::results_of_all(const std::string& what,
+                                                   const std::function<Arrays()>& compute) {
+    Group& processes = group();
+    if (processes.size() > 1) {
+        const std::string file = file_of(what, {});
+        std::string found;
+        if (processes.first() && stored(file)) {
+            std::ifstream in(file, std::ios::binary);
+            found.assign(std::istreambuf_iterator<char>(in), {});
+        }
+        found = processes.gather(found)[0];
+        if (found.empty()) {
+            std::error_code none;
+            fs::remove(file, none);
+        } else if (!processes.first()) {
+            write_file(file, found);
+        }
+    }
+    return results(what, {}, compute);
 }
 
 void Work::finish() {

@@ -34,6 +34,9 @@ public:
     // inputs are computed side by side. Throws what compute() throws, Error(io) when the disk is full.
     std::map<std::string, Tensor> results(const std::string& what, std::span<const float> input,
                                           const std::function<Arrays()>& compute);
+    // The same for what the processes of group() compute together: all of them call this in the same order, and what
+    // the first one has of an earlier run all get.
+    std::map<std::string, Tensor> results_of_all(const std::string& what, const std::function<Arrays()>& compute);
     // How many results() of this object came from an earlier run.
     size_t reused() const { return reused_; }
     // Deletes the folder: the model is written.
@@ -41,6 +44,7 @@ public:
 
 private:
     std::string path();
+    std::string file_of(const std::string& what, std::span<const float> input);
 
     std::string folder_;
     bool temporary_;

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "core/group.h"
 #include "core/interrupt.h"
 #include "core/text.h"
 
@@ -21,7 +22,7 @@ Progress::Progress(std::string label, uint64_t total, std::string unit)
       start_(std::chrono::steady_clock::now()),
       drawn_(start_),
       terminal_(isatty(STDERR_FILENO) != 0),
-      active_(g_style == ProgressStyle::automatic) {}
+      active_(g_style == ProgressStyle::automatic && group().first()) {}
 
 Progress::~Progress() {
     if (active_ && terminal_ && shown_) fputs("\n", stderr);

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "core/error.h"
+#include "core/group.h"
 #include "core/parallel.h"
 #include "core/progress.h"
 #include "eval/log_softmax.h"
@@ -54,6 +56,23 @@ void add_measures(const PerplexityPlan& plan, PerplexityResult& result) {
     const Ratio per_byte = ratio_of(plan, result, bytes);
     result.byte_perplexity = as_perplexity(per_byte);
     result.bits_per_byte = as_bits(per_byte);
+}
+
+// Every process has scored its windows: all get those of all.
+void share(std::vector<std::vector<double>>& nll, const PerplexityPlan& plan) {
+    Group& processes = group();
+    std::string own;
+    for (const std::vector<double>& window : nll)
+        own.append(reinterpret_cast<const char*>(window.data()), window.size() * sizeof(double));
+    const std::vector<std::string> all = processes.gather(own);
+    std::vector<size_t> at(all.size());
+    for (size_t w = 0; w < nll.size(); ++w) {
+        const size_t rank = w % all.size();
+        nll[w].resize(static_cast<size_t>(plan.windows[w].scored()));
+        const size_t bytes = nll[w].size() * sizeof(double);
+        std::memcpy(nll[w].data(), all[rank].data() + at[rank], bytes);
+        at[rank] += bytes;
+    }
 }
 
 }  // namespace
@@ -181,17 +200,29 @@ PerplexityResult measure_perplexity(Engine& engine, const PerplexityPlan& plan) 
         fail(ErrorCode::usage, "ppl", "--context must be at most {}, got {}", engine.context(),
              plan.context_needed());
     const auto start = std::chrono::steady_clock::now();
-    PerplexitySums sums(plan);
-    Progress progress("perplexity", static_cast<uint64_t>(plan.tokens_evaluated()), "tokens");
-    for (const PerplexityWindow& window : plan.windows) {
+    const Group& processes = group();
+    uint64_t own = 0;
+    for (size_t w = 0; w < plan.windows.size(); ++w)
+        if (processes.owns(w)) own += plan.windows[w].rest.size();
+    std::vector<std::vector<double>> nll(plan.windows.size());
+    PerplexitySums shown(plan);
+    Progress progress("perplexity", own, "tokens");
+    for (size_t w = 0; w < plan.windows.size(); ++w) {
+        if (!processes.owns(w)) continue;
+        const PerplexityWindow& window = plan.windows[w];
         WindowPass pass(engine, window);
-        progress.advance(window.first_scored - 1, sums.note());
-        const auto add = [&](size_t, std::span<const float>, std::span<const double> nll) {
-            sums.add(window, nll);
-            progress.advance(nll.size(), sums.note());
+        progress.advance(window.first_scored - 1, shown.note());
+        const auto add = [&](size_t, std::span<const float>, std::span<const double> scored) {
+            nll[w].insert(nll[w].end(), scored.begin(), scored.end());
+            shown.add(window, scored);
+            progress.advance(scored.size(), shown.note());
         };
         while (pass.next(window.rest.size(), add)) continue;
     }
+    if (processes.size() > 1) share(nll, plan);
+    // In the order of the text, whoever scored it: the same sums for any number of processes.
+    PerplexitySums sums(plan);
+    for (size_t w = 0; w < plan.windows.size(); ++w) sums.add(plan.windows[w], nll[w]);
     progress.finish(sums.note());
     return sums.result(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/group.h"
 #include "linalg/blas.h"
 
 namespace refold {
@@ -44,6 +45,15 @@ void LeastSquares::add(const LeastSquares& other) {
     for (size_t i = 0; i < cross_.size(); ++i) cross_[i] += other.cross_[i];
     squares_ += other.squares_;
     rows_ += other.rows_;
+}
+
+void LeastSquares::sum_over_processes() {
+    double others[] = {squares_, static_cast<double>(rows_)};
+    group().sum(gram_);
+    group().sum(cross_);
+    group().sum(others);
+    squares_ = others[0];
+    rows_ = static_cast<int64_t>(others[1]);
 }
 
 std::vector<double> LeastSquares::descent(std::span<const float> prior) const {

@@ -18,6 +18,8 @@ public:
     // is not finite.
     void add(int64_t rows, const float* x, const float* y);
     void add(const LeastSquares& other);
+    // The rows of all processes of group() together, in all of them.
+    void sum_over_processes();
 
     // W [outputs x inputs], row major, that minimises
     //   sum over rows of |W x - y|^2 + ridge * (mean of the diagonal of sum x x^T) * |W - prior|^2

@@ -89,7 +89,7 @@ public:
     ForwardResult<Value> run() {
         Value x = embeddings();
         for (size_t p = 0; p < n_positions_; ++p) x = layer(p, x);
-        x = norm_if(kModelPosition, Slot::output_norm, x);
+        x = final_norm(x);
         ForwardResult<Value> result{x, std::nullopt, std::nullopt};
         if (ops_.has(kModelPosition, Slot::output)) {
             result.logits = logits(x);
@@ -102,18 +102,7 @@ public:
         return result;
     }
 
-private:
-    template <size_t N>
-    std::array<Value, N> linear(size_t position, const std::array<Slot, N>& slots, Value x) {
-        std::array<Value, N> out{};
-        ops_.linear(position, std::span<const Slot>(slots), x, std::span<Value>(out));
-        return out;
-    }
-
-    Value norm_if(size_t position, Slot slot, Value x) {
-        return ops_.has(position, slot) ? ops_.norm(position, slot, x) : x;
-    }
-
+    // The parts of run(), for an engine that does something between them.
     Value embeddings() {
         Value x = ops_.embed(Slot::token_embd);
         if (config_.embedding_scale != 1.0F) x = ops_.scale(x, config_.embedding_scale);
@@ -147,6 +136,30 @@ private:
         ops_.tap(p, Tap::residual, x);
         if (const auto fed = fed_from(p, norm_if(p, Slot::ffn_norm, x), normed)) x = ops_.add(*fed, x);
         return norm_if(p, Slot::ffn_output_norm, x);
+    }
+
+    Value final_norm(Value x) { return norm_if(kModelPosition, Slot::output_norm, x); }
+
+    Value logits(Value x) {
+        if (ops_.has(kModelPosition, Slot::head_dense)) {
+            x = linear(kModelPosition, std::array{Slot::head_dense}, x)[0];
+            x = norm_if(kModelPosition, Slot::head_norm, ops_.activate(config_.activation, x));
+        }
+        x = linear(kModelPosition, std::array{Slot::output}, x)[0];
+        if (config_.norm_head) x = ops_.divide_by_row_norms(Slot::output, x);
+        return config_.logit_softcap > 0 ? ops_.softcap(x, config_.logit_softcap) : x;
+    }
+
+private:
+    template <size_t N>
+    std::array<Value, N> linear(size_t position, const std::array<Slot, N>& slots, Value x) {
+        std::array<Value, N> out{};
+        ops_.linear(position, std::span<const Slot>(slots), x, std::span<Value>(out));
+        return out;
+    }
+
+    Value norm_if(size_t position, Slot slot, Value x) {
+        return ops_.has(position, slot) ? ops_.norm(position, slot, x) : x;
     }
 
     // W_c of one place times x, added to `sum` where there is one.
@@ -219,16 +232,6 @@ private:
         const Value projected = linear(p, std::array{Slot::ffn_down}, inner)[0];
         ops_.tap(p, Tap::ffn_projected, projected);
         return norm_if(p, Slot::ffn_post_norm, projected);
-    }
-
-    Value logits(Value x) {
-        if (ops_.has(kModelPosition, Slot::head_dense)) {
-            x = linear(kModelPosition, std::array{Slot::head_dense}, x)[0];
-            x = norm_if(kModelPosition, Slot::head_norm, ops_.activate(config_.activation, x));
-        }
-        x = linear(kModelPosition, std::array{Slot::output}, x)[0];
-        if (config_.norm_head) x = ops_.divide_by_row_norms(Slot::output, x);
-        return config_.logit_softcap > 0 ? ops_.softcap(x, config_.logit_softcap) : x;
     }
 
     Ops& ops_;

@@ -13,6 +13,7 @@
 #include "model/accounting.h"
 #include "report/json_access.h"
 #include "report/provenance.h"
+#include "report/training.h"
 
 namespace refold {
 namespace {
@@ -33,18 +34,34 @@ bool is_gguf(const std::string& path) {
                       [](char c, std::byte b) { return static_cast<std::byte>(c) == b; });
 }
 
+// Of a training run, or of the steps of a recipe that train.
+std::set<fs::path> metrics_in(const fs::path& folder) {
+    std::set<fs::path> out;
+    const auto add = [&](const fs::path& path) {
+        if (fs::is_regular_file(path / "metrics.jsonl")) out.insert(path / "metrics.jsonl");
+    };
+    add(folder);
+    for (const auto& entry : fs::directory_iterator(folder, fs::directory_options::skip_permission_denied)) {
+        if (entry.path().filename().string().starts_with("step-")) add(entry.path());
+    }
+    return out;
+}
+
 void add_directory(const fs::path& folder, Runs& runs) {
-    std::set<fs::path> entries;
+    std::set<fs::path> entries = metrics_in(folder);
     for (const auto& entry : fs::directory_iterator(folder)) {
         entries.insert(entry.path());
         // What `analyze -o` has written.
         if (entry.is_directory() && fs::exists(entry.path() / "analysis.json"))
             entries.insert(entry.path() / "analysis.json");
+        if (entry.is_directory()) entries.merge(metrics_in(entry.path()));
     }
     const size_t before = runs.models.size() + runs.results.size();
     for (const fs::path& path : entries) {
         if (is_model(path)) {
             runs.models.push_back({path.string(), ""});
+        } else if (path.filename() == "metrics.jsonl") {
+            runs.results.push_back(read_training(path.string()));
         } else if (path.extension() == ".json" && fs::is_regular_file(path)) {
             try {
                 runs.results.push_back(read_run(path.string()));
@@ -101,6 +118,7 @@ void merge(Variant& to, const Variant& from) {
     append(to.tasks, from.tasks);
     append(to.steps, from.steps);
     append(to.analysis, from.analysis);
+    append(to.training, from.training);
 }
 
 class Collector {
@@ -303,7 +321,7 @@ void add_runs(const std::string& path, const std::string& name, Runs& runs) {
     } else if (is_model(path) || is_gguf(path)) {
         runs.models.push_back({path, name});
     } else {
-        runs.results.push_back(read_run(path));
+        runs.results.push_back(path.ends_with(".jsonl") ? read_training(path) : read_run(path));
     }
 }
 

@@ -9,6 +9,7 @@
 #include "report/markup.h"
 #include "report/measures.h"
 #include "report/report.h"
+#include "report/training.h"
 
 namespace refold {
 namespace {
@@ -243,6 +244,7 @@ std::string to_html(const Comparison& c) {
         for (const auto& note : c.notes)
             out += fmt::format("<p class=\"notes\"><small>{}</small></p>", escape(note));
         out += "</section>\n" + gallery("Figures", "", bar_figures(c));
+        out += gallery("Training", "", training_figures(c));
         out += gallery("Quality against size", "", quality_figures(c));
         out += "<section>" + topologies(c) + "</section>\n";
         out += gallery("Sharing by layer", "", share_figures(c));

@@ -104,6 +104,27 @@ Measure bytes_row(const char* name, const char* hint, std::optional<uint64_t> Va
             {},   bytes};
 }
 
+// The last value of the last run that has such a curve.
+std::optional<double> last_of(const Variant& v, const char* name) {
+    std::optional<double> out;
+    for (const auto& run : v.training) {
+        for (const auto& curve : run.curves) {
+            if (curve.name == name && !curve.values.empty()) out = curve.values.back();
+        }
+    }
+    return out;
+}
+
+void add_training(std::vector<Measure>& out, const char* name, const char* hint, const char* curve) {
+    out.push_back({name,
+                   hint,
+                   false,
+                   Change::percent,
+                   [curve](const Variant& v) { return last_of(v, curve); },
+                   {},
+                   plain});
+}
+
 }  // namespace
 
 bool TaskFigure::fraction() const {
@@ -158,6 +179,9 @@ std::vector<Measure> measures(const Comparison& comparison) {
         out.push_back(
             {q.name, hint, false, fraction ? Change::points : Change::percent, q.value, q.error, q.format});
     }
+    add_training(out, "held-out loss", "nats per token, the last of training; lower is better",
+                 "held_out_loss");
+    add_training(out, "training loss", "nats per token, of the last step", "loss");
     add_speed(out, "prefill speed", "tokens of the prompt per second", &Variant::prefill);
     add_speed(out, "decode speed", "generated tokens per second", &Variant::decode);
     out.push_back({"error of weights",

@@ -94,6 +94,21 @@ json reconstruction_json(const std::optional<Reconstruction>& r) {
             {"not_comparable", r->missing}, {"slots", slots},          {"relative_errors", errors}};
 }
 
+json training_json(const std::vector<TrainingRun>& runs) {
+    json out = json::array();
+    for (const auto& run : runs) {
+        json curves = json::object();
+        for (const auto& curve : run.curves) {
+            json steps = json::array(), values = json::array();
+            for (const double step : curve.steps) steps.push_back(number(step));
+            for (const double value : curve.values) values.push_back(number(value));
+            curves[curve.name] = {{"steps", steps}, {"values", values}};
+        }
+        out.push_back({{"name", run.name}, {"curves", curves}});
+    }
+    return out;
+}
+
 // One hash, or one by file name where there are several.
 json hashes_json(const FileHashes& hashes) {
     if (hashes.empty()) return "";
@@ -120,6 +135,7 @@ json variant_json(const Variant& v) {
             {"decode", speed_json(v.decode)},
             {"sample", {{"prompt", v.prompt}, {"generated", v.generated}}},
             {"steps", v.steps},
+            {"training", training_json(v.training)},
             {"topology", topology_json(v.topology)},
             {"reconstruction", reconstruction_json(v.reconstruction)}};
 }

@@ -42,6 +42,16 @@ struct SpeedFigure {
 // Files of a model and their SHA-256.
 using FileHashes = std::map<std::string, std::string>;
 
+// What a training run told about itself, by name ("loss"); NaN where a value was none.
+struct TrainingCurve {
+    std::string name;
+    std::vector<double> steps, values;
+};
+struct TrainingRun {
+    std::string name;  // "step-2" of the recipe; may be empty
+    std::vector<TrainingCurve> curves;
+};
+
 // What was not measured stays empty and is shown so.
 struct Variant {
     std::string name;
@@ -65,6 +75,7 @@ struct Variant {
     std::optional<TopologyMap> topology;
     std::optional<Reconstruction> reconstruction;  // against the model that it was made of
     std::vector<Figure> analysis;                  // of refold analyze
+    std::vector<TrainingRun> training;
 };
 
 struct Machine {

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/group.h"
 #include "core/progress.h"
 #include "core/sha256.h"
 #include "tasks/generate.h"
@@ -22,13 +24,16 @@ void update(Sha256& hash, const std::string& text) {
 class Collector {
 public:
     explicit Collector(TaskRun& run)
-        : run_(run), missing_(run.task.items.size()), place_(run.requests.size()) {
+        : run_(run), missing_(run.task.items.size()), place_(run.requests.size()), taken_(run.requests.size()) {
         for (size_t r = 0; r < run.requests.size(); ++r) place_[r] = missing_[run.requests[r].item]++;
         run.answers.assign(missing_.size(), {});
         run.values.clear();
     }
 
+    bool has(size_t request) const { return taken_[request]; }
+
     void take(size_t request, const Likelihood& likelihood) {
+        taken_[request] = true;
         const size_t item = run_.requests[request].item;
         auto& choices = run_.answers[item].choices;
         if (choices.empty()) choices.resize(missing_[item]);
@@ -36,6 +41,7 @@ public:
         complete_one(item);
     }
     void take(size_t request, const std::string& text) {
+        taken_[request] = true;
         const size_t item = run_.requests[request].item;
         run_.answers[item].text = text;
         complete_one(item);
@@ -70,9 +76,33 @@ private:
     TaskRun& run_;
     std::vector<size_t> missing_;  // answers by item
     std::vector<size_t> place_;    // of a request among its item's
+    std::vector<bool> taken_;
     std::vector<double> sums_;
     size_t done_ = 0;
 };
+
+// Every process has answered the requests of its items: all get those of all.
+void share(const std::vector<std::pair<size_t, Likelihood>>& likelihoods,
+           const std::vector<std::pair<size_t, std::string>>& texts, Collector& collector) {
+    using nlohmann::json;
+    json own = json::array();
+    for (const auto& [request, answer] : likelihoods) own.push_back({request, answer.log_likelihood, answer.greedy});
+    for (const auto& [request, text] : texts)
+        own.push_back({request, json::binary({text.begin(), text.end()})});
+    const std::vector<uint8_t> packed = json::to_cbor(own);
+    for (const std::string& bytes : group().gather({packed.begin(), packed.end()})) {
+        for (const json& v : json::from_cbor(bytes)) {
+            const auto request = v[0].get<size_t>();
+            if (collector.has(request)) continue;
+            if (v.size() == 3) {
+                collector.take(request, Likelihood{v[1].get<double>(), v[2].get<bool>()});
+            } else {
+                const auto& text = v[1].get_binary();
+                collector.take(request, std::string(text.begin(), text.end()));
+            }
+        }
+    }
+}
 
 }  // namespace
 
@@ -126,27 +156,39 @@ std::string run_key(const std::string& model_hash, const std::string& settings,
 void run_task(TaskRun& run, Engine& engine, const Tokenizer& tokenizer, WorkFile* work, size_t index) {
     const auto start = std::chrono::steady_clock::now();
     const TaskSpec& spec = run.task.spec;
-    Progress progress(spec.name, run.requests.size(), "requests");
+    const Group& processes = group();
+    const auto owned = std::count_if(run.requests.begin(), run.requests.end(),
+                                     [&](const Request& r) { return processes.owns(r.item); });
+    Progress progress(spec.name, static_cast<uint64_t>(owned), "requests");
     Collector collector(run);
+    std::vector<std::pair<size_t, Likelihood>> likelihoods;
+    std::vector<std::pair<size_t, std::string>> texts;
+    const auto keep = [&](size_t r, const auto& answer) {
+        collector.take(r, answer);
+        if constexpr (std::is_same_v<std::decay_t<decltype(answer)>, Likelihood>) {
+            likelihoods.emplace_back(r, answer);
+        } else {
+            texts.emplace_back(r, answer);
+        }
+        progress.advance(1, collector.note());
+    };
     std::vector<const Request*> open;
     std::vector<size_t> of_open;
     for (size_t r = 0; r < run.requests.size(); ++r) {
+        if (!processes.owns(run.requests[r].item)) continue;
         if (const auto* likelihood = work != nullptr ? work->likelihood({index, r}) : nullptr) {
-            collector.take(r, *likelihood);
+            keep(r, *likelihood);
         } else if (const auto* text = work != nullptr ? work->text({index, r}) : nullptr) {
-            collector.take(r, *text);
+            keep(r, *text);
         } else {
             open.push_back(&run.requests[r]);
             of_open.push_back(r);
-            continue;
         }
-        progress.advance(1, collector.note());
     }
     const auto take = [&](size_t i, const auto& answer) {
         const size_t r = of_open[i];
-        collector.take(r, answer);
+        keep(r, answer);
         if (work != nullptr) work->add({index, r}, answer);
-        progress.advance(1, collector.note());
     };
     if (spec.output == TaskOutput::generate_until) {
         generate_until(engine, tokenizer, open, spec.generation, take);
@@ -155,6 +197,7 @@ void run_task(TaskRun& run, Engine& engine, const Tokenizer& tokenizer, WorkFile
     } else {
         masked_likelihoods(engine, tokenizer.mask().value(), open, take);
     }
+    if (processes.size() > 1) share(likelihoods, texts, collector);
     progress.finish(collector.note());
     run.results.clear();
     for (const MetricValues& values : run.values)

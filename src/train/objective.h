@@ -1,6 +1,8 @@
 // What training minimises. An objective is one file in train/torch/objectives; this is the table of them.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <map>
 #include <span>
 #include <string>
@@ -19,5 +21,20 @@ struct ObjectiveInfo {
 };
 
 std::span<const ObjectiveInfo> objectives();
+// Throws Error(usage) with the nearest name.
+const ObjectiveInfo& find_objective(const std::string& name);
+
+// Rows [first, first + count) of a stored matrix.
+struct WeightRows {
+    std::string tensor;
+    int64_t first = 0, count = 0;
+};
+// Two heads (KV groups) that `postshare` makes alike: rows of their query, key and value weights.
+struct HeadPair {
+    struct Weights {
+        std::vector<WeightRows> later, former;
+    };
+    std::array<Weights, 3> qkv;
+};
 
 }  // namespace refold

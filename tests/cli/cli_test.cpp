@@ -68,8 +68,8 @@ std::string without_replacements(std::string text) {
 
 TEST(Help, ListsAllVerbs) {
     EXPECT_THAT(verbs(), UnorderedElementsAre("pull", "inspect", "run", "chat", "logits", "tokenize",
-                                              "methods", "compress", "compare", "eval", "analyze", "bench",
-                                              "report", "quantize", "export"));
+                                              "methods", "compress", "train", "compare", "eval", "analyze",
+                                              "bench", "report", "quantize", "export"));
     EXPECT_EQ(refold({"--help"}).out, refold({"help"}).out);
     EXPECT_THAT(refold({"--version"}).out, testing::MatchesRegex("refold [0-9]+\\.[0-9]+\\.[0-9]+\n"));
 }

@@ -81,6 +81,19 @@ Chain chain_of(const std::string& name) {
     return name == "root" ? Chain::root : name == "one-hop" ? Chain::one_hop : Chain::repo;
 }
 
+// The model whose heads are compared.
+const Model& compared(const Model& model, const Step& step) {
+    if (step.options.text("matching") == "model") return model;
+    const ModelConfig &now = model.config, &then = step.original.config;
+    if (model.topology.positions.size() != step.original.topology.positions.size() ||
+        now.n_head_kv != then.n_head_kv || now.heads_kv != then.heads_kv)
+        fail(
+            ErrorCode::usage, "direct_share",
+            "matching=original: an earlier step has changed the number of layers or heads, so the original's "
+            "matches do not fit - use matching=model");
+    return step.original;
+}
+
 // The heads that a part replaces and what by, with the report of how they were found.
 std::vector<Match> choose(const Model& model, const Part& part, size_t count, Step& step, json& details) {
     const Options& options = step.options;
@@ -129,7 +142,7 @@ void report_dropped(const std::set<Unit>& units, StepReport& report, json& detai
 // One part's choice applied to `out`; `model` is what was compared.
 void apply_part(const Model& model, const Part& part, size_t count, Step& step, Model& out, json& details) {
     const Options& options = step.options;
-    const std::vector<Match> selected = choose(model, part, count, step, details);
+    const std::vector<Match> selected = choose(compared(model, step), part, count, step, details);
     std::vector<Requantised> requantised;
     if (options.text("match") == "none") {
         std::set<Unit> units;
@@ -217,6 +230,9 @@ at 30 %) and the authors' program include Wo (`share=qkvo`, the default).
 **Layers.** Only heads of `layers` are replaced; their match may lie in any earlier layer. A head that several
 layers have in common, in a loop for one, is replaced in all of them or not at all.
 
+**After training.** `matching=original` compares the weights that the model had before the first step: PostShare's last step
+takes the pairs that `train` with `objective=postshare` has made alike, as the authors' program reuses its match file.
+
 **What similarity to expect.** Heads of different layers are nearly orthogonal: cosines stay below about 0.06 in
 Llama-2-7B. The method takes the largest, however small, so expect a real loss, which grows quickly with the ratio;
 measure it with `refold eval ppl` before and after.
@@ -272,6 +288,11 @@ const Method kDirectShare = {
          .help = "what is copied from a head that is itself replaced",
          .choices = {"root", "one-hop", "repo"}},
         layers_option(),
+        {.name = "matching",
+         .kind = OptionSpec::Kind::choice,
+         .fallback = "model",
+         .help = "whose weights are compared: the model's, or those before the first step",
+         .choices = {"model", "original"}},
         {"seed", OptionSpec::Kind::integer, "0", "of match=random", 0},
     },
     direct_share::apply,

@@ -12,6 +12,7 @@
 #include "compress/superblocks.h"
 #include "compress/work.h"
 #include "core/error.h"
+#include "core/group.h"
 #include "core/progress.h"
 
 namespace refold {
@@ -52,8 +53,9 @@ double sum_of_cosines(Floats x, Floats y, bool added, size_t width) {
 // By layer: mean over all tokens of the cosine of the residual stream before and behind the module; not a
 // number where there is none.
 std::vector<float> similarities(const Model& model, const Calibration& calibration, Part part, int threads) {
-    auto sequences = calibration.fit;
-    sequences.insert(sequences.end(), calibration.held_out.begin(), calibration.held_out.end());
+    auto all = calibration.fit;
+    all.insert(all.end(), calibration.held_out.begin(), calibration.held_out.end());
+    const auto sequences = group().own(all);
     const auto width = static_cast<size_t>(model.config.n_embd);
     const size_t positions = model.topology.positions.size();
     const Tap before =
@@ -65,15 +67,16 @@ std::vector<float> similarities(const Model& model, const Calibration& calibrati
     for (size_t p = 0; p < positions; ++p) {
         if (has(model, p, part)) {
             ResidualStream::Pass pass(stream, model, p, {before, output});
-            double sum = 0;
-            size_t tokens = 0;
+            double sum = 0, tokens = 0;
             for (size_t s = 0; s < sequences.size(); ++s) {
                 const Floats behind = pass.run(s), x = pass.tapped(before);
                 sum += part == Part::block ? sum_of_cosines(x, behind, false, width)
                                            : sum_of_cosines(x, pass.tapped(output), true, width);
-                tokens += sequences[s].size();
+                tokens += static_cast<double>(sequences[s].size());
             }
-            out[p] = static_cast<float>(sum / static_cast<double>(tokens));
+            double sums[] = {sum, tokens};
+            group().sum(sums);
+            out[p] = static_cast<float>(sums[0] / sums[1]);
         }
         stream.advance(model, p);
         progress.advance(1);
@@ -128,7 +131,7 @@ Model apply(const Model& model, Step& step) {
             "dry run: which layers is decided by calibration text; here they are the latest ones");
     } else {
         const auto found =
-            step.work->results(fmt::format("llmdrop v1 {} {}", step.identity, modules), {}, [&] {
+            step.work->results_of_all(fmt::format("llmdrop v1 {} {}", step.identity, modules), [&] {
                 auto values = similarities(step.original, *step.calibration, part, step.threads);
                 return Arrays{{"similarity", {{static_cast<int64_t>(values.size())}, std::move(values)}}};
             });

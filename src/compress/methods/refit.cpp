@@ -210,7 +210,7 @@ private:
         const std::string what =
             fmt::format("refit v3 {} {} {}", step_.identity, p, slot_name(module.matrix));
         const auto solved =
-            step_.work->results(what, {}, [&] { return compute(p, module, *map, bias, type); });
+            step_.work->results_of_all(what, [&] { return compute(p, module, *map, bias, type); });
         const auto figures = lazy::floats(solved.at("figures"), nullptr);
         // Neighbouring layers want similar ridges: the search for the next one begins here.
         if (std::isfinite(figures[0])) ridges_[module.matrix] = static_cast<double>(figures[0]);
@@ -254,6 +254,8 @@ private:
             model_, p, of_original,
             {module.inner, module.projected, module.output, half ? Tap::residual : Tap::ffn_output},
             [&](const AlignedStreams::Rows& seen) { rows.add(seen, seen.held_out ? held_out : fit); }, half);
+        fit.sum_over_processes();
+        held_out.sum_over_processes();
         const Floats prior = rows.prior();
         Ridged solved = solved_with(fit, held_out, prior, ridges_[module.matrix]);
         if (block_elements(type) > 1) {

@@ -17,7 +17,7 @@ using nlohmann::json;
 
 LayerSimilarity measured(const Model& model, Step& step) {
     const size_t layers = model.topology.positions.size();
-    const auto found = step.work->results("softmax similarity v2 " + step.identity, {}, [&] {
+    const auto found = step.work->results_of_all("softmax similarity v2 " + step.identity, [&] {
         const auto measured = softmax_similarity(model, *step.calibration, step.threads);
         const auto n = static_cast<int64_t>(layers);
         return Arrays{{"similarity", {{n, n}, {measured.values.begin(), measured.values.end()}}}};

@@ -1,7 +1,6 @@
 // What the library of the torch engine gives to the rest of refold.
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 
@@ -9,20 +8,11 @@
 #include "engine/torch/cache.h"
 #include "engine/torch/ops.h"
 #include "engine/torch/plugin.h"
+#include "engine/torch/translated.h"
 #include "engine/torch/weights.h"
 
 namespace refold {
 namespace {
-
-// libtorch's errors in refold's words.
-template <typename Body>
-auto translated(Body&& body) {
-    try {
-        return body();
-    } catch (const c10::Error& error) {
-        fail(ErrorCode::internal, "torch engine", "{}", error.what_without_backtrace());
-    }
-}
 
 std::vector<float> to_vector(const at::Tensor& x) {
     const at::Tensor values = x.contiguous();
@@ -73,7 +63,7 @@ private:
         const auto tokens = static_cast<int64_t>(input.tokens.size());
         const int64_t scores = config_.n_head * tokens * (config_.n_prefix + input.past + tokens);
         compute_bytes_ = std::max(compute_bytes_, static_cast<uint64_t>(scores) * sizeof(float));
-        return torch_forward(config_, weights_, input, cache);
+        return torch_forward(config_, weights_, torch_step(input), cache);
     }
 
     int threads_;

@@ -33,31 +33,37 @@ void* open_library() {
     return library;
 }
 
-template <typename Function>
-Function* symbol(void* library, const char* name) {
+void* symbol(void* library, const char* name) {
     void* found = dlsym(library, name);
     if (found == nullptr)
         fail(ErrorCode::unsupported, "torch engine", "{} has no '{}'", torch_plugin::kLibrary, name);
-    return reinterpret_cast<Function*>(found);
+    return found;
 }
 
 // Loaded once and never unloaded: libtorch keeps threads.
-torch_plugin::Make* load() {
+void* load() {
     void* library = open_library();
-    const char* version = symbol<torch_plugin::Version>(library, torch_plugin::kVersionSymbol)();
+    const char* version =
+        reinterpret_cast<torch_plugin::Version*>(symbol(library, torch_plugin::kVersionSymbol))();
     if (std::strcmp(version, REFOLD_VERSION) != 0) {
         fail(ErrorCode::unsupported, "torch engine", "{} is of version {}, expected {} - install both again",
              torch_plugin::kLibrary, version, REFOLD_VERSION);
     }
-    return symbol<torch_plugin::Make>(library, torch_plugin::kMakeSymbol);
+    return library;
 }
 
 }  // namespace
 
+void* torch_plugin::find(const char* name) {
+    static void* const library = load();
+    return symbol(library, name);
+}
+
 bool has_torch_engine() { return true; }
 
 std::unique_ptr<Backend> make_torch_backend(const Model& model, const EngineOptions& options) {
-    static torch_plugin::Make* const make = load();
+    static auto* const make =
+        reinterpret_cast<torch_plugin::Make*>(torch_plugin::find(torch_plugin::kMakeSymbol));
     return std::unique_ptr<Backend>(make(model, options));
 }
 

@@ -1,15 +1,20 @@
 // In builds without libtorch.
 #include "core/error.h"
-#include "engine/backend.h"
+#include "engine/torch/plugin.h"
 
 namespace refold {
 
 bool has_torch_engine() { return false; }
 
-std::unique_ptr<Backend> make_torch_backend(const Model&, const EngineOptions&) {
+void* torch_plugin::find(const char*) {
     fail(ErrorCode::unsupported, "torch engine",
          "this build has no torch engine: install libtorch (Debian: libtorch-dev) and configure with "
          "-DREFOLD_TRAIN=ON");
+}
+
+std::unique_ptr<Backend> make_torch_backend(const Model&, const EngineOptions&) {
+    torch_plugin::find(torch_plugin::kMakeSymbol);
+    return nullptr;
 }
 
 }  // namespace refold

@@ -1,7 +1,13 @@
 #include "engine/torch/model.h"
 
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <memory>
+
 #include "core/error.h"
 #include "engine/positions.h"
+#include "engine/torch/functions.h"
 #include "engine/torch/ops.h"
 
 namespace refold {
@@ -16,10 +22,77 @@ void check(std::span<const int32_t> values, int64_t limit, size_t count, const c
     }
 }
 
+// Positions that attention comes from must be run together with those that use it.
+PositionRange checked(const Topology& topology, const std::optional<PositionRange>& given) {
+    const PositionRange range = given.value_or(PositionRange{0, topology.positions.size()});
+    if (range.first > range.last || range.last > topology.positions.size()) {
+        fail(ErrorCode::usage, "torch engine", "positions {} to {} of a model that has {}", range.first,
+             range.last, topology.positions.size());
+    }
+    for (size_t p = range.first; p < range.last; ++p) {
+        if (const size_t from = topology.source(p).from(p); !range.contains(from)) {
+            fail(ErrorCode::usage, "torch engine",
+                 "position {} takes its attention from position {}, which is not among positions {} to {}", p,
+                 from, range.first, range.last);
+        }
+    }
+    return range;
+}
+
 }  // namespace
 
-TorchModel::TorchModel(const Model& model, bool trainable, at::ScalarType type, FactoredExecution factored)
-    : config_(model.config), weights_(model, type, trainable, factored) {}
+// One forward pass; positions that are computed again keep it.
+struct TorchModel::Pass {
+    Pass(const TorchModel& of, TorchStep over)
+        : model(of),
+          step(std::move(over)),
+          ops(of.config_, of.weights_, step),
+          // No position is the one that only wanted tokens leave.
+          parts(ops, of.config_, kModelPosition) {}
+
+    // What positions lend to later ones, with checkpointing.
+    using Loans = std::map<size_t, std::vector<at::Tensor>>;
+
+    // Residual stream behind a position.
+    static at::Tensor position(const std::shared_ptr<Pass>& pass, size_t p, const at::Tensor& x,
+                               Loans& lent) {
+        if (!pass->model.execution_.checkpointing || !at::GradMode::is_enabled())
+            return pass->parts.layer(p, x);
+        std::vector<at::Tensor> inputs = {x};
+        const size_t source = pass->ops.source(p).from(p);
+        if (source != p) {
+            const auto& loans = lent.at(source);
+            inputs.insert(inputs.end(), loans.begin(), loans.end());
+        }
+        // Results are the residual stream and what the position lends.
+        const auto body = [pass, p, source](const std::vector<at::Tensor>& in) {
+            if (source != p) pass->ops.give_loans(source, {in.begin() + 1, in.end()});
+            std::vector<at::Tensor> out = {pass->parts.layer(p, in[0])};
+            if (source != p) pass->ops.take_loans(source);
+            for (at::Tensor& loan : pass->ops.take_loans(p)) out.push_back(std::move(loan));
+            return out;
+        };
+        std::vector<at::Tensor> out = recomputed(body, inputs, pass->model.weights_.leaves_of(p));
+        if (out.size() > 1) lent[p] = {out.begin() + 1, out.end()};
+        return out[0];
+    }
+
+    const TorchModel& model;
+    const TorchStep step;
+    TorchOps ops;
+    Forward<TorchOps> parts;
+};
+
+TorchModel::TorchModel(const Model& model, bool trainable, at::ScalarType type, FactoredExecution factored,
+                       std::optional<PositionRange> range)
+    : config_(model.config),
+      range_(checked(model.topology, range)),
+      weights_(model, type, trainable, factored, range) {}
+
+void TorchModel::set_execution(const Execution& execution) {
+    execution_ = execution;
+    weights_.set_products(execution.type == TrainType::bf16 ? at::kBFloat16 : weights_.type());
+}
 
 TorchOutput TorchModel::forward(std::span<const int32_t> tokens, std::span<const int32_t> token_types,
                                 std::span<const int32_t> mask) const {
@@ -32,9 +105,53 @@ TorchOutput TorchModel::forward(std::span<const int32_t> tokens, std::span<const
     if (config_.n_learned_positions > 0)
         check(positions, config_.n_learned_positions, count, "learned positions");
     const auto length = static_cast<int64_t>(count);
-    const auto result =
-        torch_forward(config_, weights_, {tokens, positions, token_types, mask, 0, length, length}, nullptr);
+    const TorchStep step = torch_step({tokens, positions, token_types, mask, 0, length, length});
+    const auto result = torch_forward(config_, weights_, step, nullptr);
     return {result.hidden, result.logits.value_or(at::Tensor()), result.pooled.value_or(at::Tensor())};
+}
+
+TorchModel::Hidden TorchModel::hidden(const at::Tensor& tokens, std::span<const size_t> exits) const {
+    for (const size_t exit : exits) {
+        if (exit == 0 || exit > weights_.n_positions()) {
+            fail(ErrorCode::usage, "torch engine", "an exit must be behind 1 to {} positions, got {}",
+                 weights_.n_positions(), exit);
+        }
+    }
+    const auto pass = std::make_shared<Pass>(*this, torch_step(config_, tokens));
+    Hidden hidden;
+    hidden.exits.resize(exits.size());
+    Pass::Loans lent;
+    at::Tensor x = pass->parts.embeddings();
+    for (size_t p = 0; p < weights_.n_positions(); ++p) {
+        x = Pass::position(pass, p, x, lent);
+        for (size_t e = 0; e < exits.size(); ++e) {
+            if (exits[e] == p + 1) hidden.exits[e] = pass->parts.final_norm(x);
+        }
+    }
+    hidden.final = pass->parts.final_norm(x);
+    return hidden;
+}
+
+at::Tensor TorchModel::logits(const at::Tensor& hidden) const {
+    if (!weights_.has(kModelPosition, Slot::output))
+        fail(ErrorCode::unsupported, "torch engine", "'{}' has no output layer", config_.family);
+    const TorchStep none;
+    TorchOps ops(config_, weights_, none);
+    return Forward<TorchOps>(ops, config_, kModelPosition).logits(hidden).to(weights_.type());
+}
+
+at::Tensor TorchModel::range(const at::Tensor& residual) const {
+    if (residual.dim() != 3 || residual.size(2) != config_.n_embd)
+        fail(ErrorCode::input, "torch engine", "a residual stream is [sequences, tokens, {}]",
+             config_.n_embd);
+    TorchStep step;
+    step.sequences = residual.size(0);
+    step.length = step.outputs = step.sequence_length = residual.size(1);
+    const auto pass = std::make_shared<Pass>(*this, std::move(step));
+    Pass::Loans lent;
+    at::Tensor x = residual.reshape({-1, config_.n_embd});
+    for (size_t p = range_.first; p < range_.last; ++p) x = Pass::position(pass, p, x, lent);
+    return x.reshape(residual.sizes());
 }
 
 }  // namespace refold

@@ -3,9 +3,11 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
-#include <limits>
+#include <numeric>
 
 #include "core/error.h"
+#include "engine/positions.h"
+#include "engine/torch/functions.h"
 #include "engine/torch/rotation.h"
 
 namespace refold {
@@ -34,29 +36,80 @@ std::vector<double> alibi_slopes(int64_t n_head, double max_bias) {
     return slopes;
 }
 
+// A position lends its probabilities, or keys and values, or all three.
+constexpr size_t kLentKeys = 0, kLentValues = 1;
+
 }  // namespace
 
-TorchOps::TorchOps(const ModelConfig& config, const TorchWeights& weights, const StepInput& input,
-                   TorchCache* cache)
-    : config_(config), weights_(weights), input_(input), cache_(cache) {}
-
-TorchOps::Value TorchOps::embed(Slot slot) const {
-    const std::vector<int32_t> zeros(slot == Slot::token_types ? input_.tokens.size() : 0);
-    std::span<const int32_t> rows = input_.tokens;
-    if (slot == Slot::position_embd) rows = input_.positions;
-    if (slot == Slot::token_types) rows = input_.token_types.empty() ? zeros : input_.token_types;
-    return at::embedding(weights_.matrix(kModelPosition, slot), copied(rows, at::kLong));
+TorchStep torch_step(const StepInput& input) {
+    TorchStep step;
+    step.length = static_cast<int64_t>(input.tokens.size());
+    step.past = input.past;
+    step.outputs = input.outputs;
+    step.sequence_length = input.sequence_length;
+    step.tokens = copied(input.tokens, at::kLong);
+    step.learned_positions = copied(input.positions, at::kLong);
+    if (!input.token_types.empty()) step.token_types = copied(input.token_types, at::kLong);
+    if (!input.mask.empty()) step.padding = copied(input.mask, at::kLong).eq(0);
+    return step;
 }
 
-TorchOps::Value TorchOps::norm(size_t position, Slot slot, const Value& x) const {
+TorchStep torch_step(const ModelConfig& config, const at::Tensor& tokens) {
+    if (tokens.dim() != 2 || tokens.numel() == 0 || tokens.scalar_type() != at::kLong)
+        fail(ErrorCode::input, "torch engine", "tokens must be sequences of int64 ids [sequences, tokens]");
+    TorchStep step;
+    step.sequences = tokens.size(0);
+    step.length = step.outputs = step.sequence_length = tokens.size(1);
+    step.tokens = tokens.reshape({-1});
+    const auto check = [](const at::Tensor& ids, int64_t limit, const char* what) {
+        const int64_t least = ids.min().item<int64_t>(), most = ids.max().item<int64_t>();
+        if (least < 0 || most >= limit) {
+            fail(ErrorCode::input, "torch engine", "{} must be 0 to {}, got {}", what, limit - 1,
+                 least < 0 ? least : most);
+        }
+    };
+    check(step.tokens, config.n_vocab, "token ids");
+    if (config.n_learned_positions == 0) return step;
+    const at::Tensor own = tokens.to(at::kCPU, at::kInt).contiguous();
+    std::vector<int32_t> positions;
+    for (int64_t s = 0; s < step.sequences; ++s) {
+        const std::span<const int32_t> row(own.data_ptr<int32_t>() + s * step.length,
+                                           static_cast<size_t>(step.length));
+        const auto of_row = positions_of(config, row, 0);
+        positions.insert(positions.end(), of_row.begin(), of_row.end());
+    }
+    step.learned_positions = copied(std::span<const int32_t>(positions), at::kLong).to(tokens.device());
+    check(step.learned_positions, config.n_learned_positions, "learned positions");
+    return step;
+}
+
+TorchOps::TorchOps(const ModelConfig& config, const TorchWeights& weights, const TorchStep& step,
+                   TorchCache* cache)
+    : config_(config), weights_(weights), step_(step), cache_(cache) {
+    if (config.max_alibi_bias > 0) slopes_ = constants(alibi_slopes(config.n_head, config.max_alibi_bias));
+}
+
+TorchOps::Value TorchOps::constants(const std::vector<double>& values) const {
+    return copied(std::span(values), weights_.type()).to(weights_.device());
+}
+
+TorchOps::Value TorchOps::embed(Slot slot) const {
+    Value rows = slot == Slot::position_embd ? step_.learned_positions : step_.tokens;
+    if (slot == Slot::token_types)
+        rows = step_.token_types.defined() ? step_.token_types : at::zeros_like(step_.tokens);
+    return at::embedding(weights_.matrix(kModelPosition, slot), rows);
+}
+
+TorchOps::Value TorchOps::norm(size_t position, Slot slot, const Value& given) const {
     const Value weight = weights_.vector(position, slot), bias = weights_.bias(position, slot);
+    const Value x = given.to(weights_.type());
     const int64_t width = weight.size(0);
-    const Value groups = x.reshape({x.size(0), -1, width});
+    const Value groups = x.size(1) == width ? x : x.reshape({x.size(0), -1, width});
     Value normed;
     if (config_.norm == NormKind::layer) {
         normed = at::layer_norm(groups, {width}, weight, bias, config_.norm_eps);
     } else {
-        normed = groups * at::rsqrt((groups * groups).mean(-1, /*keepdim=*/true) + config_.norm_eps) * weight;
+        normed = rms_norm(groups, weight, config_.norm_eps);
         if (bias.defined()) normed = normed + bias;
     }
     return normed.reshape(x.sizes());
@@ -65,7 +118,9 @@ TorchOps::Value TorchOps::norm(size_t position, Slot slot, const Value& x) const
 void TorchOps::linear(size_t position, std::span<const Slot> slots, const Value& x,
                       std::span<Value> out) const {
     TorchWeights::Projections projections;
-    for (size_t i = 0; i < slots.size(); ++i) out[i] = weights_.linear(position, slots[i], x, projections);
+    const Value input = weights_.to_products(x);
+    for (size_t i = 0; i < slots.size(); ++i)
+        out[i] = weights_.linear(position, slots[i], input, projections);
 }
 
 const TorchOps::Rotation& TorchOps::rotation(const Rope& rope) {
@@ -74,9 +129,11 @@ const TorchOps::Rotation& TorchOps::rotation(const Rope& rope) {
     // Frequency factors belong to the model's main rotation.
     std::span<const float> frequencies;
     if (&rope == &config_.rope) frequencies = weights_.rope_frequencies();
-    const Angles angles = rotation_angles(rope, input_.positions, input_.sequence_length, frequencies);
+    std::vector<int32_t> positions(static_cast<size_t>(step_.length));
+    std::iota(positions.begin(), positions.end(), static_cast<int32_t>(step_.past));
+    const Angles angles = rotation_angles(rope, positions, step_.sequence_length, frequencies);
     const auto tensor = [&](const std::vector<double>& values) {
-        return copied(std::span(values), weights_.type()).reshape({-1, 1, rope.dims / 2});
+        return constants(values).reshape({-1, 1, rope.dims / 2});
     };
     return rotation = {tensor(angles.cosines), tensor(angles.sines)};
 }
@@ -84,19 +141,18 @@ const TorchOps::Rotation& TorchOps::rotation(const Rope& rope) {
 TorchOps::Value TorchOps::rotate(const Rope& rope, const Value& x) {
     const auto& [cosines, sines] = rotation(rope);
     const int64_t pairs = rope.dims / 2;
-    const Value heads = x.reshape({x.size(0), -1, config_.head_dim});
-    const Value rotated = heads.narrow(2, 0, rope.dims);
-    const Value rest = heads.narrow(2, rope.dims, config_.head_dim - rope.dims);
+    const Value heads = x.to(weights_.type()).reshape({step_.sequences, step_.length, -1, config_.head_dim});
+    const Value rotated = heads.narrow(3, 0, rope.dims);
     Value turned;
     if (rope.kind == RopeKind::interleaved) {
-        const Value pair = rotated.reshape({x.size(0), -1, pairs, 2});
-        const Value a = pair.select(3, 0), b = pair.select(3, 1);
-        turned = at::stack({a * cosines - b * sines, a * sines + b * cosines}, 3).flatten(2);
+        turned = turn_neighbours(rotated, cosines, sines);
     } else {
-        const Value a = rotated.narrow(2, 0, pairs), b = rotated.narrow(2, pairs, pairs);
-        turned = at::cat({a * cosines - b * sines, a * sines + b * cosines}, 2);
+        const Value a = rotated.narrow(3, 0, pairs), b = rotated.narrow(3, pairs, pairs);
+        turned = at::cat({a * cosines - b * sines, a * sines + b * cosines}, 3);
     }
-    return at::cat({turned, rest}, 2).reshape(x.sizes());
+    if (rope.dims < config_.head_dim)
+        turned = at::cat({turned, heads.narrow(3, rope.dims, config_.head_dim - rope.dims)}, 3);
+    return turned.reshape(x.sizes());
 }
 
 void TorchOps::rope(size_t position, Value& q, Value& k) {
@@ -107,93 +163,67 @@ void TorchOps::rope(size_t position, Value& q, Value& k) {
 
 void TorchOps::rope(size_t position, Value& q) { q = rotate(config_.rope_of(position), q); }
 
-// Query minus key position [tokens, keys].
-TorchOps::Value TorchOps::distances() const {
-    const auto tokens = static_cast<int64_t>(input_.tokens.size());
-    return at::arange(input_.past, input_.past + tokens, at::kLong).unsqueeze(1) -
-           at::arange(0, input_.past + tokens, at::kLong).unsqueeze(0);
+AttentionRule TorchOps::rule(size_t position) const {
+    return {.sequences = step_.sequences,
+            .groups = config_.n_head_kv_of(position),
+            .per_group = config_.q_per_kv(),
+            .head_dim = config_.head_dim,
+            .causal = config_.causal,
+            .window = config_.window(position),
+            .prefix = config_.n_prefix,
+            .softcap = config_.attention_softcap,
+            .slopes = slopes_,
+            .padding = step_.padding};
 }
 
-const TorchOps::Value& TorchOps::hidden(int64_t window) {
-    const auto [entry, is_new] = hidden_.try_emplace(window);
-    Value& hidden = entry->second;
-    if (!is_new) return hidden;
-    const auto hide = [&](const Value& more) { hidden = hidden.defined() ? hidden.logical_or(more) : more; };
-    if (window > 0 || (config_.causal && input_.tokens.size() > 1)) hide(distances() < 0);
-    if (window > 0) hide(distances() >= window);
-    if (!input_.mask.empty()) hide(copied(input_.mask, at::kLong).eq(0).unsqueeze(0));
-    // Every token sees the prefix.
-    if (config_.n_prefix > 0 && hidden.defined()) {
-        const Value seen = at::zeros({hidden.size(0), config_.n_prefix}, at::kBool);
-        hidden = at::cat({seen, hidden}, 1);
-    }
-    return hidden;
+TorchOps::Value TorchOps::scaled(size_t position, const Value& q) const {
+    return weights_.to_products(q * config_.attention_scale_of(position));
 }
 
-TorchOps::Value TorchOps::attend(size_t position, Value scores) {
-    const int64_t queries = scores.size(1);
-    const auto of_queries = [&](const Value& of_tokens) {  // the selected tokens are the last ones
-        return of_tokens.size(0) == 1 ? of_tokens : of_tokens.narrow(0, of_tokens.size(0) - queries, queries);
-    };
-    if (config_.attention_softcap > 0) scores = softcap(scores, config_.attention_softcap);
-    if (config_.max_alibi_bias > 0) {
-        const auto slopes = alibi_slopes(config_.n_head, config_.max_alibi_bias);
-        const Value per_head = copied(std::span(slopes), weights_.type()).reshape({-1, 1, 1});
-        scores = scores - per_head * of_queries(distances()).abs();
-    }
-    const Value& hidden_keys = hidden(config_.window(position));
-    if (!hidden_keys.defined()) return at::softmax(scores, -1);
-    // Not -infinity: a query that sees no key would become NaN. It attends to nothing.
-    const Value mask = of_queries(hidden_keys);
-    const Value probabilities =
-        at::softmax(scores.masked_fill(mask, std::numeric_limits<float>::lowest()), -1);
-    return input_.mask.empty() ? probabilities : probabilities.masked_fill(mask, 0);
-}
-
-TorchOps::Value TorchOps::probabilities(size_t position, const Value& q, const Value& k) {
-    const int64_t queries = q.size(0), keys = k.size(0), head_dim = config_.head_dim;
-    const int64_t groups = config_.n_head_kv_of(position), per_group = config_.q_per_kv();
-    // The query heads of a group are further queries to its keys.
-    const Value q_groups = (q * config_.attention_scale_of(position))
-                               .reshape({queries, groups, per_group, head_dim})
-                               .permute({1, 2, 0, 3})
-                               .reshape({groups, per_group * queries, head_dim});
-    const Value k_groups = k.reshape({keys, groups, head_dim}).permute({1, 2, 0});
-    return attend(position, at::bmm(q_groups, k_groups).reshape({groups * per_group, queries, keys}));
-}
-
-TorchOps::Value TorchOps::weighted(size_t position, const Value& probabilities, const Value& v) const {
-    const int64_t n_head = probabilities.size(0), queries = probabilities.size(1), keys = v.size(0);
-    const int64_t groups = config_.n_head_kv_of(position), head_dim = config_.head_dim;
-    const Value v_groups = v.reshape({keys, groups, head_dim}).permute({1, 0, 2});
-    return at::bmm(probabilities.reshape({groups, n_head / groups * queries, keys}), v_groups)
-        .reshape({n_head, queries, head_dim})
-        .permute({1, 0, 2})
-        .reshape({queries, n_head * head_dim});
+TorchOps::Value TorchOps::behind_prefix(size_t position, Slot slot, const Value& x) const {
+    if (config_.n_prefix == 0) return weights_.to_products(x);
+    const Value rows = weights_.matrix(position, slot);
+    const Value own = x.to(rows.scalar_type()).reshape({step_.sequences, -1, x.size(1)});
+    const Value prefix = rows.unsqueeze(0).expand({step_.sequences, -1, -1});
+    return weights_.to_products(at::cat({prefix, own}, 1).reshape({-1, x.size(1)}));
 }
 
 TorchOps::Value TorchOps::attention(size_t position, const Value& q, Value k, Value v) {
-    if (cache_ != nullptr) std::tie(k, v) = cache_->append(position, input_.past, k, v);
-    if (config_.n_prefix > 0) {
-        k = at::cat({weights_.matrix(position, Slot::attn_prefix_k), k});
-        v = at::cat({weights_.matrix(position, Slot::attn_prefix_v), v});
-    }
-    if (weights_.topology().lends_kv(position)) lent_kv_[position] = {k, v};
-    const Value p = probabilities(position, q, k);
-    if (weights_.topology().lends_probabilities(position)) lent_probabilities_[position] = p;
-    return weighted(position, p, v);
+    if (cache_ != nullptr) std::tie(k, v) = cache_->append(position, step_.past, k, v);
+    k = behind_prefix(position, Slot::attn_prefix_k, k);
+    v = behind_prefix(position, Slot::attn_prefix_v, v);
+    if (weights_.topology().lends_kv(position)) loans_[position] = {k, v};
+    if (!weights_.topology().lends_probabilities(position))
+        return refold::attention(rule(position), scaled(position, q), k, v);
+    const Value p = probabilities(rule(position), scaled(position, q), k);
+    loans_[position].push_back(p);
+    return weighted(rule(position), p, v);
 }
 
 TorchOps::Value TorchOps::attention_over_source(size_t position, const Value& q) {
-    const auto& [k, v] = lent_kv_.at(*source(position).kv);
-    return weighted(position, probabilities(position, q, k), v);
+    const auto& loans = loans_.at(*source(position).kv);
+    return refold::attention(rule(position), scaled(position, q), loans.at(kLentKeys), loans.at(kLentValues));
 }
 
 TorchOps::Value TorchOps::attention_as_source(size_t position, Value v, bool selected) {
-    if (cache_ != nullptr) v = cache_->append(position, input_.past, v);
-    const Value& p = lent_probabilities_.at(*source(position).probabilities);
-    return weighted(position, selected ? p.narrow(1, p.size(1) - input_.outputs, input_.outputs) : p, v);
+    if (cache_ != nullptr) v = cache_->append(position, step_.past, v);
+    Value p = loans_.at(*source(position).probabilities).back();
+    if (selected) {
+        const int64_t rows = step_.outputs * config_.q_per_kv();
+        p = p.narrow(1, p.size(1) - rows, rows);
+    }
+    return weighted(rule(position), p, weights_.to_products(v));
 }
+
+std::vector<TorchOps::Value> TorchOps::take_loans(size_t position) {
+    const auto found = loans_.find(position);
+    if (found == loans_.end()) return {};
+    std::vector<Value> loans = std::move(found->second);
+    loans_.erase(found);
+    return loans;
+}
+
+void TorchOps::give_loans(size_t position, const std::vector<Value>& loans) { loans_[position] = loans; }
 
 TorchOps::Value TorchOps::activate(Activation activation, const Value& x) const {
     switch (activation) {
@@ -207,6 +237,7 @@ TorchOps::Value TorchOps::activate(Activation activation, const Value& x) const 
 }
 
 TorchOps::Value TorchOps::gated(Activation activation, const Value& gate, const Value& up) const {
+    if (activation == Activation::silu) return silu_gated(gate, up);
     return activate(activation, gate) * up;
 }
 
@@ -219,14 +250,14 @@ TorchOps::Value TorchOps::divide_by_row_norms(Slot slot, const Value& x) const {
 }
 
 TorchOps::Value TorchOps::select_outputs(const Value& x) const {
-    return x.narrow(0, x.size(0) - input_.outputs, input_.outputs);
+    return x.narrow(0, x.size(0) - step_.outputs, step_.outputs);
 }
 
 TorchOps::Value TorchOps::select_first(const Value& x) const { return x.narrow(0, 0, 1); }
 
 ForwardResult<at::Tensor> torch_forward(const ModelConfig& config, const TorchWeights& weights,
-                                        const StepInput& input, TorchCache* cache) {
-    TorchOps ops(config, weights, input, cache);
+                                        const TorchStep& step, TorchCache* cache) {
+    TorchOps ops(config, weights, step, cache);
     return forward(ops, config, weights.n_positions());
 }
 

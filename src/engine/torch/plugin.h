@@ -8,10 +8,15 @@ namespace refold::torch_plugin {
 
 inline constexpr const char* kLibrary = "librefold_torch.so";
 
-// Its two symbols. Both sides are of one version, so they exchange C++ objects.
+// Its symbols; further ones belong to what is linked into it. Both sides are of one version, so they exchange
+// C++ objects.
 inline constexpr const char* kVersionSymbol = "refold_torch_version";
 using Version = const char*();
 inline constexpr const char* kMakeSymbol = "refold_torch_make_backend";
 using Make = Backend*(const Model& model, const EngineOptions& options);
+
+// A function of the library, which is loaded first. Throws Error(unsupported) when this build has none, or it
+// cannot be loaded.
+void* find(const char* symbol);
 
 }  // namespace refold::torch_plugin

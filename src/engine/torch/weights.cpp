@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <set>
 
 #include "core/error.h"
 #include "model/forward.h"
@@ -18,16 +19,18 @@ void dequantise_into(const Tensor& tensor, float* out) {
 }  // namespace
 
 TorchWeights::TorchWeights(const Model& model, at::ScalarType type, bool trainable,
-                           FactoredExecution factored)
-    : config_(model.config), topology_(model.topology), type_(type), factored_(factored) {
+                           FactoredExecution factored, std::optional<PositionRange> range)
+    : config_(model.config), topology_(model.topology), type_(type), products_(type), factored_(factored) {
     const auto add = [&](const Slots& slots) {
         for (const auto& [slot, expression] : slots) {
             if (slot == Slot::rope_freqs) continue;
             for (const auto& name : tensors_of(expression)) add_leaf(model, name, trainable);
         }
     };
-    for (const Slots& slots : topology_.positions) add(slots);
-    add(topology_.globals);
+    for (size_t p = 0; p < n_positions(); ++p) {
+        if (!range || range->contains(p)) add(topology_.positions[p]);
+    }
+    if (!range) add(topology_.globals);
     if (has(kModelPosition, Slot::rope_freqs)) {
         const Tensor& tensor = model.tensor(std::get<Dense>(at(kModelPosition, Slot::rope_freqs)).tensor);
         rope_frequencies_.resize(static_cast<size_t>(tensor.elements()));
@@ -57,39 +60,54 @@ const Expression& TorchWeights::at(size_t position, Slot slot) const {
     return found->second;
 }
 
-at::Tensor TorchWeights::rows_of(const std::string& name) const {
-    const at::Tensor& leaf = leaves_.at(name);
-    return leaf.reshape({-1, leaf.size(-1)});
+std::vector<at::Tensor> TorchWeights::leaves_of(size_t position) const {
+    std::set<std::string> names;
+    for (const auto& [slot, expression] : slots(position)) {
+        if (slot == Slot::rope_freqs) continue;
+        for (auto& name : tensors_of(expression)) names.insert(std::move(name));
+    }
+    std::vector<at::Tensor> leaves;
+    for (const auto& name : names) leaves.push_back(leaves_.at(name));
+    return leaves;
 }
 
-LowRankFactors TorchWeights::factors_of(const LowRank& e) const {
-    LowRankFactors factors{rows_of(e.u), rows_of(e.v), {}, e.transposed};
-    if (!e.scale.empty()) factors.scale = rows_of(e.scale).select(0, e.row);
+at::Tensor TorchWeights::rows_of(const std::string& name, at::ScalarType type) const {
+    const at::Tensor& leaf = leaves_.at(name);
+    return leaf.reshape({-1, leaf.size(-1)}).to(type);
+}
+
+LowRankFactors TorchWeights::factors_of(const LowRank& e, at::ScalarType type) const {
+    LowRankFactors factors{rows_of(e.u, type), rows_of(e.v, type), {}, e.transposed};
+    if (!e.scale.empty()) factors.scale = rows_of(e.scale, type).select(0, e.row);
     return factors;
 }
 
-TuckerFactors TorchWeights::factors_of(const Tucker& e, SlotShape shape) const {
-    const at::Tensor head = rows_of(e.head);
+TuckerFactors TorchWeights::factors_of(const Tucker& e, SlotShape shape, at::ScalarType type) const {
+    const at::Tensor head = rows_of(e.head, type);
     const int64_t heads = (e.transposed ? shape.in : shape.out) / head.size(1);
-    return {tucker_slices(leaves_.at(e.core), rows_of(e.roles), e.role, heads), rows_of(e.model),
-            e.halves ? paired(head) : head, e.transposed};
+    return {tucker_slices(leaves_.at(e.core).to(type), rows_of(e.roles, type), e.role, heads),
+            rows_of(e.model, type), e.halves ? paired(head) : head, e.transposed};
 }
 
-at::Tensor TorchWeights::matrix_of(const Expression& expression, Slot slot, SlotShape shape) const {
-    if (const auto* dense = std::get_if<Dense>(&expression)) return rows_of(dense->tensor);
-    if (const auto* low_rank = std::get_if<LowRank>(&expression)) return factors_of(*low_rank).matrix();
-    if (const auto* tucker = std::get_if<Tucker>(&expression)) return factors_of(*tucker, shape).matrix();
+at::Tensor TorchWeights::matrix_of(const Expression& expression, Slot slot, SlotShape shape,
+                                   at::ScalarType type) const {
+    if (const auto* dense = std::get_if<Dense>(&expression)) return rows_of(dense->tensor, type);
+    if (const auto* low_rank = std::get_if<LowRank>(&expression)) return factors_of(*low_rank, type).matrix();
+    if (const auto* tucker = std::get_if<Tucker>(&expression))
+        return factors_of(*tucker, shape, type).matrix();
     if (const auto* plus = std::get_if<Plus>(&expression))
-        return matrix_of(base_of(expression), slot, shape) + factors_of(plus->term).matrix();
+        return matrix_of(base_of(expression), slot, shape, type) + factors_of(plus->term, type).matrix();
     const int64_t dimension = heads_are_columns(slot) ? 1 : 0, head_dim = config_.head_dim;
     std::vector<at::Tensor> parts;
-    for (const HeadRun& run : std::get<Heads>(expression).runs)
-        parts.push_back(rows_of(run.tensor).narrow(dimension, run.first * head_dim, run.count * head_dim));
+    for (const HeadRun& run : std::get<Heads>(expression).runs) {
+        parts.push_back(
+            rows_of(run.tensor, type).narrow(dimension, run.first * head_dim, run.count * head_dim));
+    }
     return parts.size() == 1 ? parts.front() : at::cat(parts, dimension);
 }
 
 at::Tensor TorchWeights::matrix(size_t position, Slot slot) const {
-    return matrix_of(at(position, slot), slot, slot_shape(slot, config_, position));
+    return matrix_of(at(position, slot), slot, slot_shape(slot, config_, position), type_);
 }
 
 template <typename Factors>
@@ -105,28 +123,29 @@ at::Tensor TorchWeights::product(const Expression& expression, Slot slot, SlotSh
                product(plus->term, slot, shape, x, projections);
     }
     if (const auto* low_rank = std::get_if<LowRank>(&expression)) {
-        const LowRankFactors factors = factors_of(*low_rank);
+        const LowRankFactors factors = factors_of(*low_rank, products_);
         if (factor_by_factor(factors, x.size(0))) return factors.product(x);
         return at::linear(x, factors.matrix());
     }
     if (const auto* tucker = std::get_if<Tucker>(&expression)) {
-        const TuckerFactors factors = factors_of(*tucker, shape);
+        const TuckerFactors factors = factors_of(*tucker, shape, products_);
         if (!factor_by_factor(factors, x.size(0))) return at::linear(x, factors.matrix());
         if (tucker->transposed) return factors.product(x);
         at::Tensor& projection = projections[tucker->model];
         if (!projection.defined()) projection = factors.projection(x);
         return factors.product(projection);
     }
-    return at::linear(x, matrix_of(expression, slot, shape));
+    return at::linear(x, matrix_of(expression, slot, shape, products_));
 }
 
 at::Tensor TorchWeights::linear(size_t position, Slot slot, const at::Tensor& x,
                                 Projections& projections) const {
     const Expression& expression = at(position, slot);
     const SlotShape shape = slot_shape(slot, config_, position);
-    const at::Tensor added = bias(position, slot);
+    at::Tensor added = bias(position, slot);
+    if (added.defined()) added = to_products(added);
     if (std::holds_alternative<Dense>(expression) || std::holds_alternative<Heads>(expression))
-        return at::linear(x, matrix_of(expression, slot, shape), added);
+        return at::linear(x, matrix_of(expression, slot, shape, products_), added);
     const at::Tensor y = product(expression, slot, shape, x, projections);
     return added.defined() ? y + added : y;
 }

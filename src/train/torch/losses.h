@@ -21,13 +21,13 @@ VocabularyLoss cross_entropy(const LogitsOf& logits, const at::Tensor& hidden, c
 
 // Distances to a teacher's distribution (Ko et al. 2024, section 2; Wen et al. 2023).
 enum class Divergence {
-    forward_kl,   // KL(teacher || student)
-    reverse_kl,   // KL(student || teacher)
+    forward_kl,  // KL(teacher || student)
+    reverse_kl,  // KL(student || teacher)
     jensen_shannon,
     total_variation,
 };
-// `teacher` gives logits [n', n_vocab] of rows first, first + 1, ... of the batch, without gradients. Divided by
-// `temperature` first, on both sides; times its square.
+// `teacher` gives logits [n', n_vocab] of rows first, first + 1, ... of the batch, without gradients. Divided
+// by `temperature` first, on both sides; times its square.
 using TeacherLogits = std::function<at::Tensor(int64_t first, int64_t count)>;
 VocabularyLoss divergence(Divergence kind, const LogitsOf& logits, const at::Tensor& hidden,
                           const TeacherLogits& teacher, const at::Tensor& scored, double temperature = 1,

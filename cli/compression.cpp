@@ -1,0 +1,215 @@
+#include "cli/compression.h"
+
+#include <filesystem>
+#include <optional>
+
+#include "cli/calibration.h"
+#include "cli/output.h"
+#include "compress/compress.h"
+#include "core/error.h"
+#include "core/files.h"
+#include "core/progress.h"
+#include "core/text.h"
+#include "hub/resolve.h"
+#include "text/train_tokenizer.h"
+#include "train/launch.h"
+
+namespace refold::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+using Arguments = CompressionArguments;
+
+struct Job {
+    Recipe recipe;
+    std::string model;  // as named by the command line or the recipe
+    std::string input;  // path
+};
+
+// Steps that train and name no text are given --data, but for those that train on the calibration text.
+// Throws Error(usage) when there are none.
+void fill_in_data(Recipe& recipe, const std::vector<std::string>& files) {
+    bool used = false;
+    for (RecipeStep& step : recipe.steps) {
+        // objective=layerwise trains on the calibration text.
+        if (step.method->calibrated != nullptr && step.method->calibrated(step.options)) continue;
+        std::vector<GivenOption> given;
+        for (const auto& [name, value] : step.options.entries()) {
+            const bool here = name == "data" && value.empty();
+            given.push_back({name, here ? join(files, ",") : value, "--data"});
+            used |= here;
+        }
+        step.options = Options(*step.method, given);
+    }
+    if (!used)
+        fail(ErrorCode::usage, "compress", "--data: no step of this recipe trains, or all name their text");
+}
+
+Job read_job(const Arguments& a) {
+    Job job;
+    job.recipe = a.recipe.empty() ? recipe_from_method(a.method, a.settings) : read_recipe(a.recipe);
+    if (!a.data.empty()) fill_in_data(job.recipe, a.data);
+    job.model = a.model.empty() ? job.recipe.model : a.model;
+    if (job.model.empty()) {
+        fail(ErrorCode::usage, "compress", "no model: give MODEL{}",
+             a.recipe.empty() ? "" : fmt::format(", or the key 'model' in '{}'", a.recipe));
+    }
+    // The result depends on the source's content, not on where it lies: its provenance names the file alone.
+    job.recipe.model.clear();
+    if (!a.calibration.empty()) job.recipe.calibration_texts = a.calibration;
+    if (a.tokens > 0) job.recipe.calibration.tokens = a.tokens;
+    if (!a.calibration.empty() && first_calibrated(job.recipe) == nullptr)
+        fail(ErrorCode::usage, "compress", "--calib: no step of this recipe looks at activations");
+    job.input = resolve_model(job.model);
+    return job;
+}
+
+// A name beside the output.
+std::string beside(const std::string& output, const char* ending) {
+    fs::path path(output);
+    if (path.extension() == ".gguf") path.replace_extension();
+    return path.string() + ending;
+}
+
+// The recipe with all defaults, beside the output. Complete or not at all, like the model itself.
+class RecipeEcho {
+public:
+    RecipeEcho(const Arguments& a, const Job& job) : path_(beside(a.output.path, ".recipe.yaml")) {
+        std::error_code none;
+        if (!a.recipe.empty() && fs::equivalent(path_, a.recipe, none))
+            return;  // it is the one that was read
+        file_.emplace(path_, a.output.overwrite);
+        Recipe named = job.recipe;
+        named.model = job.model;
+        file_->write(to_yaml(named));
+    }
+    void commit() {
+        if (file_) file_->commit();
+    }
+    const std::string& path() const { return path_; }
+
+private:
+    std::string path_;
+    std::optional<AtomicFile> file_;
+};
+
+// Nothing without a text, or where no step needs one.
+std::optional<Calibration> read_calibration(const Job& job) {
+    const auto& paths = job.recipe.calibration_texts;
+    if (paths.empty() || first_calibrated(job.recipe) == nullptr) return std::nullopt;
+    return load_calibration(paths, job.input, job.recipe.calibration);
+}
+
+void show_steps(const Job& job) {
+    for (size_t s = 0; s < job.recipe.steps.size(); ++s) {
+        const RecipeStep& step = job.recipe.steps[s];
+        const auto& entries = step.options.entries();
+        // Of many options those that were given; the recipe beside the output has all.
+        const bool all = entries.size() <= 20;
+        std::string options;
+        for (size_t i = 0; i < entries.size(); ++i) {
+            const auto& [name, value] = entries[i];
+            if (all || value != step.method->options[i].fallback)
+                options += fmt::format("  {}={}", name, value);
+        }
+        log("step {}: {}{}", s + 1, step.method->name, options);
+    }
+}
+
+Json result_json(const Compression& compression, const Arguments& a, const std::string& echo) {
+    Json out = Json::parse(to_json(compression));
+    out["dry_run"] = a.dry_run;
+    out["output"] = a.dry_run ? Json() : Json(a.output.path);
+    out["recipe_file"] = a.dry_run ? Json() : Json(echo);
+    if (!a.dry_run) out["file_bytes"] = fs::file_size(a.output.path);
+    return out;
+}
+
+void show(const Compression& compression, const Arguments& a, const std::string& echo) {
+    a.report.json ? print_json(result_json(compression, a, echo)) : print(to_text(compression));
+}
+
+Compression compressed(const Arguments& a, const Job& job, const Model& model, Work& work) {
+    const auto calibration = read_calibration(job);
+    const Training training{[&] { return train_tokenizer(job.input); }, a.output.path + ".work/train",
+                            beside(a.output.path, ".train")};
+    return refold::compress(model, job.recipe, REFOLD_VERSION, work, calibration ? &*calibration : nullptr,
+                            a.threads, &training);
+}
+
+}  // namespace
+
+void run_compression(const Arguments& given) {
+    Arguments a = given;
+    if (!a.dry_run) join_group();
+    const bool first = first_process();
+    if (!first) {
+        // The process of rank 0 says and writes everything.
+        a.report.quiet = true;
+        set_progress_style(ProgressStyle::none);
+    }
+    const Job job = read_job(a);
+    if (!a.dry_run) check_output(a.output, job.input);
+    a.report_file.check();
+    if (!a.report.quiet) show_steps(job);
+    const Model model = load_model(job.input);
+    if (a.dry_run) {
+        const Compression planned = plan(model, job.recipe);
+        show(planned, a, "");
+        a.report_file.write({named_model(job.model, job.input)}, result_json(planned, a, ""));
+        if (!a.report.quiet) log("dry run: nothing has been written");
+        return;
+    }
+    if (!first) {
+        Work own;
+        compressed(a, job, model, own);
+        return;
+    }
+    RecipeEcho echo(a, job);
+    Work work(a.output.path + ".work");
+    const Compression result = compressed(a, job, model, work);
+    save_model(result.model, a.output.path, a.output.overwrite);
+    echo.commit();
+    work.finish();
+    show(result, a, echo.path());
+    if (!a.report.quiet) log("wrote {} and {}", a.output.path, echo.path());
+    a.report_file.write({named_model(job.model, job.input), {a.output.path, ""}},
+                        result_json(result, a, echo.path()));
+}
+
+CompressionOptions add_compression_options(CLI::App& app, CompressionArguments& a) {
+    CompressionOptions out;
+    add_model(app, a.model)
+        ->description(
+            "Path of a .gguf file, or a name that `refold pull` has fetched; the recipe may name it");
+    out.output = add_output(app, a.output, "GGUF file to write; the recipe with all defaults goes beside it");
+    out.recipe = app.add_option("-r,--recipe", a.recipe, "Recipe (YAML): a list of methods and their options")
+                     ->type_name("FILE");
+    out.settings = app.add_option("--set", a.settings, "Option of the method; may be repeated")
+                       ->type_name("KEY=VALUE")
+                       ->allow_extra_args(false);
+    app.add_option("-d,--data", a.data,
+                   "Text (.txt) or dialogues (.jsonl) to train on, for steps that name none; may be repeated")
+        ->type_name("FILE")
+        ->allow_extra_args(false);
+    app.add_option(
+           "--calib", a.calibration,
+           "Text for methods that look at activations (UTF-8); not the one to be evaluated with. May be "
+           "repeated: sequences are taken in turn, and more kinds of text make a better model")
+        ->type_name("FILE")
+        ->allow_extra_args(false);
+    app.add_option("--calib-tokens", a.tokens, "Tokens of all texts together, from their beginnings (32768)")
+        ->type_name("N")
+        ->check(CLI::PositiveNumber);
+    app.add_option("-t,--threads", a.threads, "Threads for running the model (all cores)")
+        ->type_name("N")
+        ->check(CLI::Range(1, 512));
+    app.add_flag("-n,--dry-run", a.dry_run, "Show the plan and the exact cost of the result; write nothing");
+    add_report_options(app, a.report);
+    a.report_file.declare(app);
+    return out;
+}
+
+}  // namespace refold::cli

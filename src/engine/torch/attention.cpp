@@ -1,0 +1,203 @@
+#include "engine/torch/attention.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/torch/held.h"
+
+namespace refold {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr int64_t kBlock = 128;  // queries whose scores exist at a time
+
+// Queries [first, first + count) with the keys that any of them may see.
+struct Block {
+    int64_t first, count;
+    int64_t first_key, keys;
+    int64_t token;  // of the first query, counting keys behind the prefix
+};
+
+Block block_at(const AttentionRule& rule, int64_t first, int64_t count, int64_t queries, int64_t keys) {
+    const int64_t token = keys - rule.prefix - queries + first;
+    Block block{first, count, 0, keys, token};
+    if (rule.causal || rule.window > 0) block.keys = rule.prefix + token + count;
+    if (rule.window > 0) block.first_key = std::max(int64_t{0}, token - rule.window + 1);
+    block.keys -= block.first_key;
+    return block;
+}
+
+// [sequences * tokens, heads * head_dim] -> [sequences * groups, tokens * heads per group, head_dim], and
+// back.
+at::Tensor to_groups(const AttentionRule& rule, const at::Tensor& x, int64_t per_group) {
+    return x.reshape({rule.sequences, -1, rule.groups, per_group, rule.head_dim})
+        .transpose(1, 2)
+        .reshape({rule.sequences * rule.groups, -1, rule.head_dim});
+}
+
+at::Tensor from_groups(const AttentionRule& rule, const at::Tensor& x) {
+    return x.reshape({rule.sequences, rule.groups, -1, rule.per_group, rule.head_dim})
+        .transpose(1, 2)
+        .reshape({-1, rule.groups * rule.per_group * rule.head_dim});
+}
+
+// Query minus key token [queries, 1, keys].
+at::Tensor distances(const AttentionRule& rule, const Block& block, const at::Tensor& like) {
+    const auto options = like.options().dtype(at::kLong);
+    const int64_t first_key = block.first_key - rule.prefix;
+    return at::arange(block.token, block.token + block.count, options).reshape({-1, 1, 1}) -
+           at::arange(first_key, first_key + block.keys, options);
+}
+
+// In place, of scores [sequences * groups, queries * per_group, keys] behind the soft cap.
+at::Tensor softmax_of_seen(const AttentionRule& rule, const Block& block, const at::Tensor& scores) {
+    const at::Tensor view =
+        scores.view({rule.sequences, rule.groups, block.count, rule.per_group, block.keys});
+    if (rule.slopes.defined()) {
+        const at::Tensor bias = distances(rule, block, scores).abs().to(scores.scalar_type());
+        view.sub_(rule.slopes.to(scores.scalar_type()).view({rule.groups, 1, rule.per_group, 1}) * bias);
+    }
+    // Not -infinity: a query that sees no key would become NaN. It attends to nothing.
+    constexpr float kHidden = std::numeric_limits<float>::lowest();
+    if (rule.window == 0 && !rule.padding.defined()) {
+        if (rule.causal && block.count > 1) {
+            // Only the keys of the block's own tokens may come later.
+            Block own = block;
+            own.first_key += block.keys - block.count;
+            own.keys = block.count;
+            const at::Tensor later = distances(rule, own, scores) < 0;
+            view.narrow(-1, block.keys - block.count, block.count).masked_fill_(later, kHidden);
+        }
+        return at::softmax(scores, -1);
+    }
+    at::Tensor hidden;
+    if (rule.window > 0) {
+        const at::Tensor distance = distances(rule, block, scores);
+        hidden = (distance < 0).logical_or_(distance >= rule.window);
+    } else if (rule.causal) {
+        hidden = distances(rule, block, scores) < 0;
+    }
+    if (rule.padding.defined()) {
+        const at::Tensor padding = rule.padding.narrow(0, block.first_key, block.keys);
+        hidden = hidden.defined() ? hidden.logical_or(padding) : padding;
+    }
+    view.masked_fill_(hidden, kHidden);
+    const at::Tensor out = at::softmax(scores, -1);
+    if (rule.padding.defined()) out.view_as(view).masked_fill_(hidden, 0);
+    return out;
+}
+
+at::Tensor softmax_gradient(const at::Tensor& gradient, const at::Tensor& probabilities) {
+    return at::_softmax_backward_data(gradient, probabilities, -1, probabilities.scalar_type());
+}
+
+at::ScalarType wide(at::ScalarType type) { return type == at::kBFloat16 ? at::kFloat : type; }
+
+struct Attention : torch::autograd::Function<Attention> {
+    struct Scores {
+        at::Tensor probabilities, capped;
+    };
+
+    static at::Tensor queries_of(const AttentionRule& rule, const Block& block, const at::Tensor& q) {
+        return q.narrow(1, block.first * rule.per_group, block.count * rule.per_group);
+    }
+    static at::Tensor keys_of(const Block& block, const at::Tensor& k) {
+        return k.narrow(1, block.first_key, block.keys);
+    }
+
+    static Scores scores(const AttentionRule& rule, const Block& block, const at::Tensor& q,
+                         const at::Tensor& k) {
+        at::Tensor scores = at::bmm(queries_of(rule, block, q), keys_of(block, k).transpose(1, 2));
+        scores = scores.to(wide(scores.scalar_type()));
+        at::Tensor capped;
+        if (rule.softcap > 0) {
+            capped = scores.div_(rule.softcap).tanh_();
+            scores = capped * rule.softcap;
+        }
+        return {softmax_of_seen(rule, block, scores), capped};
+    }
+
+    template <class Visit>
+    static void for_each_block(const AttentionRule& rule, const at::Tensor& q, const at::Tensor& k,
+                               Visit&& visit) {
+        const int64_t queries = q.size(1) / rule.per_group;
+        for (int64_t first = 0; first < queries; first += kBlock)
+            visit(block_at(rule, first, std::min(kBlock, queries - first), queries, k.size(1)));
+    }
+
+    // q, k, v and the result [sequences * groups, ...].
+    static at::Tensor forward(AutogradContext* context, const AttentionRule& rule, const at::Tensor& q,
+                              const at::Tensor& k, const at::Tensor& v) {
+        context->save_for_backward({q, k, v});
+        context->saved_data["rule"] = hold(rule);
+        const at::Tensor out = at::empty_like(q);
+        for_each_block(rule, q, k, [&](const Block& block) {
+            const at::Tensor p = scores(rule, block, q, k).probabilities.to(v.scalar_type());
+            queries_of(rule, block, out).copy_(at::bmm(p, keys_of(block, v)));
+        });
+        return out;
+    }
+
+    static variable_list backward(AutogradContext* context, variable_list gradients) {
+        const auto saved = context->get_saved_variables();
+        const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2];
+        const auto& rule = held<AttentionRule>(context->saved_data["rule"]);
+        const at::Tensor gradient = gradients[0].contiguous();
+        const auto sums = q.options().dtype(wide(q.scalar_type()));
+        const at::Tensor gq = at::empty_like(q), gk = at::zeros(k.sizes(), sums),
+                         gv = at::zeros(v.sizes(), sums);
+        for_each_block(rule, q, k, [&](const Block& block) {
+            const auto [p, capped] = scores(rule, block, q, k);
+            const at::Tensor g = queries_of(rule, block, gradient);
+            keys_of(block, gv).add_(at::bmm(p.to(q.scalar_type()).transpose(1, 2), g));
+            const at::Tensor gp = at::bmm(g, keys_of(block, v).transpose(1, 2)).to(p.scalar_type());
+            at::Tensor gs = softmax_gradient(gp, p);
+            if (capped.defined()) gs = gs.mul_(1 - capped * capped);
+            gs = gs.to(q.scalar_type());
+            queries_of(rule, block, gq).copy_(at::bmm(gs, keys_of(block, k)));
+            keys_of(block, gk).add_(at::bmm(gs.transpose(1, 2), queries_of(rule, block, q)));
+        });
+        return {{}, gq, gk.to(k.scalar_type()), gv.to(v.scalar_type())};
+    }
+};
+
+struct Probabilities : torch::autograd::Function<Probabilities> {
+    static at::Tensor forward(AutogradContext* context, const AttentionRule& rule, const at::Tensor& scores) {
+        const int64_t queries = scores.size(1) / rule.per_group;
+        Block block = block_at(rule, 0, queries, queries, scores.size(2));
+        block.first_key = 0;
+        block.keys = scores.size(2);
+        const at::Tensor p = softmax_of_seen(rule, block, scores.clone());
+        context->save_for_backward({p});
+        return p;
+    }
+    static variable_list backward(AutogradContext* context, variable_list gradients) {
+        return {{}, softmax_gradient(gradients[0].contiguous(), context->get_saved_variables()[0])};
+    }
+};
+
+}  // namespace
+
+at::Tensor attention(const AttentionRule& rule, const at::Tensor& q, const at::Tensor& k,
+                     const at::Tensor& v) {
+    return from_groups(rule, Attention::apply(rule, to_groups(rule, q, rule.per_group), to_groups(rule, k, 1),
+                                              to_groups(rule, v, 1)));
+}
+
+at::Tensor probabilities(const AttentionRule& rule, const at::Tensor& q, const at::Tensor& k) {
+    at::Tensor scores = at::bmm(to_groups(rule, q, rule.per_group), to_groups(rule, k, 1).transpose(1, 2));
+    scores = scores.to(wide(scores.scalar_type()));
+    if (rule.softcap > 0) scores = at::tanh(scores / rule.softcap) * rule.softcap;
+    return Probabilities::apply(rule, scores);
+}
+
+at::Tensor weighted(const AttentionRule& rule, const at::Tensor& probabilities, const at::Tensor& v) {
+    return from_groups(rule, at::bmm(probabilities.to(v.scalar_type()), to_groups(rule, v, 1)));
+}
+
+}  // namespace refold

@@ -1,0 +1,28 @@
+// Values that an autograd function keeps for its backward pass and that are no tensors.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <torch/custom_class.h>
+
+#include <utility>
+
+namespace refold {
+
+template <class T>
+struct Held : torch::CustomClassHolder {
+    explicit Held(T kept) : value(std::move(kept)) {}
+    T value;
+};
+
+template <class T>
+c10::IValue hold(T value) {
+    return c10::IValue::make_capsule(c10::make_intrusive<Held<T>>(std::move(value)));
+}
+
+// Of what hold() made; valid as long as that.
+template <class T>
+const T& held(const c10::IValue& value) {
+    return static_cast<const Held<T>&>(*value.toCapsule()).value;
+}
+
+}  // namespace refold

@@ -1,0 +1,95 @@
+#include "train/torch/objectives/distill.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+
+#include <optional>
+
+#include "train/torch/objectives/options.h"
+#include "train/torch/objectives/teacher_cache.h"
+#include "train/torch/objectives/uptrain.h"
+
+namespace refold {
+namespace {
+
+Divergence divergence_of(const std::string& name) {
+    if (name == "fkl") return Divergence::forward_kl;
+    if (name == "rkl") return Divergence::reverse_kl;
+    if (name == "jsd") return Divergence::jensen_shannon;
+    if (name == "tvd") return Divergence::total_variation;
+    fail(ErrorCode::usage, "train", "divergence: got '{}', expected fkl, rkl, jsd or tvd", name);
+}
+
+class Distill : public Objective {
+public:
+    explicit Distill(const TrainRequest& request)
+        : request_(request),
+          alpha_(number_option(request.objective, "alpha")),
+          kind_(divergence_of(text_option(request.objective, "divergence"))),
+          temperature_(number_option(request.objective, "temperature")),
+          cached_(static_cast<int64_t>(number_option(request.objective, "teacher_cache"))) {
+        if (const int64_t own = request.model.config.n_vocab, other = request.teacher->config.n_vocab;
+            own != other)
+            fail(ErrorCode::usage, "train",
+                 "the teacher has a vocabulary of {} tokens, got {} for the model trained: "
+                 "expected the same",
+                 other, own);
+        if (cached_ == 0) load_teacher();
+    }
+
+    void prepare(const std::vector<int64_t>& fit, const std::vector<int64_t>& held_out) override {
+        if (cached_ == 0) return;
+        cache_.emplace(request_, cached_, fit, held_out);
+        if (cache_->complete()) return;
+        load_teacher();
+        cache_->fill(*teacher_);
+        teacher_.reset();
+    }
+
+    BatchLoss loss(const TorchModel& model, const TrainBatch& batch) override {
+        const LogitsOf logits = logits_of(model);
+        const at::Tensor hidden = model.hidden(batch.tokens).final;
+        // With alpha = 1 it is a figure only.
+        const at::Tensor apart = alpha_ < 1 ? hidden : hidden.detach();
+        const auto entropy = cross_entropy(logits, apart, batch.targets, batch.scored);
+        const auto distance =
+            divergence(kind_, logits, hidden, teacher_logits(batch), batch.scored, temperature_);
+        BatchLoss out;
+        out.sum = alpha_ < 1 ? (1 - alpha_) * entropy.sum + alpha_ * distance.sum : distance.sum;
+        out.tokens = entropy.count;
+        out.parts = {{"cross_entropy", entropy.sum.item<double>()},
+                     {"divergence", distance.sum.item<double>()}};
+        return out;
+    }
+
+private:
+    void load_teacher() {
+        teacher_.emplace(*request_.teacher, false);
+        teacher_->set_execution({request_.options.type, false});
+    }
+
+    TeacherLogits teacher_logits(const TrainBatch& batch) const {
+        const at::NoGradGuard without_gradients;
+        if (cache_) return cache_->logits(batch);
+        return [this, hidden = teacher_->hidden(batch.tokens).final](int64_t first, int64_t count) {
+            const at::NoGradGuard none;
+            return teacher_->logits(hidden.narrow(0, first, count));
+        };
+    }
+
+    const TrainRequest& request_;
+    double alpha_;
+    Divergence kind_;
+    double temperature_;
+    int64_t cached_;
+    std::optional<TorchModel> teacher_;
+    std::optional<TeacherCache> cache_;
+};
+
+}  // namespace
+
+std::unique_ptr<Objective> make_distill(const TrainRequest& request) {
+    return std::make_unique<Distill>(request);
+}
+
+}  // namespace refold

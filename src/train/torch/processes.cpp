@@ -1,0 +1,358 @@
+#include "train/torch/processes.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/version.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "core/error.h"
+
+#if defined(USE_C10D_GLOO) && __has_include(<gloo/context.h>)
+#define REFOLD_HAVE_GLOO 1
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#endif
+#if defined(USE_C10D_NCCL) && __has_include(<nccl.h>)
+#define REFOLD_HAVE_NCCL 1
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
+
+namespace refold {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr const char* kComponent = "processes";
+
+// ---- the environment ----
+
+const char* variable(const char* name) {
+    const char* value = std::getenv(name);
+    return value == nullptr || *value == '\0' ? nullptr : value;
+}
+
+int number(const char* name, const char* value, int smallest, int largest) {
+    int result = 0;
+    const char* end = value + std::char_traits<char>::length(value);
+    const auto [at, error] = std::from_chars(value, end, result);
+    if (error != std::errc() || at != end || result < smallest || result > largest) {
+        fail(ErrorCode::usage, kComponent, "environment variable {}: got '{}', expected a number from {} to {}", name,
+             value, smallest, largest);
+    }
+    return result;
+}
+
+const char* required(const char* name, const char* world) {
+    const char* value = variable(name);
+    if (value == nullptr) {
+        fail(ErrorCode::usage, kComponent,
+             "WORLD_SIZE is {}, but {} is not set - start the processes with torchrun, or set RANK, WORLD_SIZE, "
+             "MASTER_ADDR and MASTER_PORT for each (docs/training.md), or unset WORLD_SIZE for one process",
+             world, name);
+    }
+    return value;
+}
+
+}  // namespace
+
+ProcessPlace ProcessPlace::from_environment() {
+    ProcessPlace place;
+    const char* world = variable("WORLD_SIZE");
+    if (world == nullptr) return place;
+    place.size = number("WORLD_SIZE", world, 1, 1 << 20);
+    if (place.size == 1) return place;
+    place.rank = number("RANK", required("RANK", world), 0, place.size - 1);
+    place.address = required("MASTER_ADDR", world);
+    int port = number("MASTER_PORT", required("MASTER_PORT", world), 1, 65534);
+    const char* agent = variable("TORCHELASTIC_USE_AGENT_STORE");
+    if (agent != nullptr && std::string_view(agent) == "True") ++port;
+    place.port = static_cast<uint16_t>(port);
+    const char* limit = variable("REFOLD_PROCESS_TIMEOUT");
+    if (limit != nullptr) place.timeout = std::chrono::seconds(number("REFOLD_PROCESS_TIMEOUT", limit, 1, 1 << 20));
+    const char* local = variable("LOCAL_RANK");
+    place.local_rank = local == nullptr ? place.rank : number("LOCAL_RANK", local, 0, place.size - 1);
+    return place;
+}
+
+// ---- processes ----
+
+#ifdef REFOLD_HAVE_GLOO
+
+namespace {
+
+std::string seconds(milliseconds time) {
+    return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000);
+}
+
+// The address by which this machine reaches the process of rank 0: what others can reach it by as well. A host's
+// own name often stands for its loopback device.
+std::string own_address(const ProcessPlace& place) {
+    addrinfo hints = {};
+    hints.ai_socktype = SOCK_DGRAM;
+    addrinfo* found = nullptr;
+    if (getaddrinfo(place.address.c_str(), "9", &hints, &found) != 0) return "localhost";
+    std::string result = "localhost";
+    for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+        const int socket = ::socket(a->ai_family, a->ai_socktype, 0);
+        if (socket < 0) continue;
+        sockaddr_storage own = {};
+        socklen_t length = sizeof own;
+        char text[NI_MAXHOST];
+        // Sends nothing.
+        const bool known = connect(socket, a->ai_addr, a->ai_addrlen) == 0 &&
+                           getsockname(socket, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+                           getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof text, nullptr, 0,
+                                       NI_NUMERICHOST) == 0;
+        close(socket);
+        if (known) {
+            result = text;
+            break;
+        }
+    }
+    freeaddrinfo(found);
+    return result;
+}
+
+// Where the processes find each other. The first process serves it as long as it runs, so that several Processes in
+// turn need not meet at the same port again.
+c10::intrusive_ptr<c10d::Store> store_of(const ProcessPlace& place, milliseconds timeout) {
+    struct Known {
+        c10::intrusive_ptr<c10d::TCPStore> store;
+        int uses = 0;
+    };
+    static std::mutex mutex;
+    static auto* const known = new std::map<std::tuple<std::string, uint16_t, int, int>, Known>();
+    const auto key = std::tuple(place.address, place.port, place.rank, place.size);
+    int use = 0;
+    c10::intrusive_ptr<c10d::TCPStore> store;
+    {
+        const std::lock_guard lock(mutex);
+        store = (*known)[key].store;
+        use = (*known)[key].uses++;
+    }
+    if (!store) {
+        c10d::TCPStoreOptions options;
+        options.port = place.port;
+        options.isServer = place.rank == 0;
+        options.waitWorkers = false;
+        options.timeout = timeout;
+        try {
+            store = c10::make_intrusive<c10d::TCPStore>(place.address, options);
+        } catch (const std::exception& error) {
+            if (place.rank == 0) {
+                fail(ErrorCode::io, kComponent,
+                     "cannot listen on port {} - is another run using it? Set another MASTER_PORT for all processes",
+                     place.port);
+            }
+            fail(ErrorCode::io, kComponent,
+                 "process {} of {} cannot reach that of rank 0 at {}:{} within {} - is it running, and are MASTER_ADDR "
+                 "and MASTER_PORT those of its machine?",
+                 place.rank, place.size, place.address, place.port, seconds(timeout));
+        }
+        const std::lock_guard lock(mutex);
+        (*known)[key].store = store;
+    }
+    store->setTimeout(timeout);
+    return c10::make_intrusive<c10d::PrefixStore>(fmt::format("refold/{}", use), store);
+}
+
+std::string rank_key(int rank) { return fmt::format("rank/{}", rank); }
+
+// Waits for all processes, and says who is missing.
+void meet(c10d::Store& store, const ProcessPlace& place, milliseconds timeout) {
+    const auto end = Clock::now() + timeout;
+    int64_t arrived = 0;
+    try {
+        if (store.add(rank_key(place.rank), 1) != 1) {
+            fail(ErrorCode::usage, kComponent,
+                 "RANK {} is given to two processes - every one of the {} needs its own", place.rank, place.size);
+        }
+        arrived = store.add("arrived", 1);
+        for (milliseconds pause(1); arrived < place.size && Clock::now() < end;
+             pause = std::min(2 * pause, milliseconds(100))) {
+            std::this_thread::sleep_for(pause);
+            arrived = store.add("arrived", 0);
+        }
+        if (arrived >= place.size) return;
+        std::string missing;
+        for (int rank = 0, shown = 0; rank < place.size && shown < 8; ++rank) {
+            if (store.check({rank_key(rank)})) continue;
+            missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
+            ++shown;
+        }
+        fail(ErrorCode::io, kComponent,
+             "{} of {} processes arrived at {}:{} within {}, missing: RANK {} - start them too, with the same "
+             "WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+             arrived, place.size, place.address, place.port, seconds(timeout), missing);
+    } catch (const Error&) {
+        throw;
+    } catch (const std::exception&) {
+        fail(ErrorCode::io, kComponent,
+             "the process of rank 0 ended when {} of {} processes had arrived at {}:{} - see what it says", arrived,
+             place.size, place.address, place.port);
+    }
+}
+
+}  // namespace
+
+#if TORCH_VERSION_MAJOR >= 2
+using CollectiveBackend = c10d::Backend;
+#else
+using CollectiveBackend = c10d::ProcessGroup;
+#endif
+
+struct Processes::Group {
+    // Everything that libtorch and gloo throw here is a lost connection or a time that is over.
+    template <typename Body>
+    auto guarded(const char* what, Body&& body) const {
+        try {
+            return body();
+        } catch (const Error&) {
+            throw;
+        } catch (const c10::Error& error) {
+            lost(what, error.what_without_backtrace());
+        } catch (const std::exception& error) {
+            lost(what, error.what());
+        }
+    }
+
+    [[noreturn]] void lost(const char* what, const char* reason) const {
+        fail(ErrorCode::io, kComponent,
+             "process {} of {}: another process was lost, or was not there within {} ({}: {}) - see what the others "
+             "say, then start all of them again",
+             place.rank, place.size, seconds(timeout), what, reason);
+    }
+
+    explicit Group(const ProcessPlace& where) : place(where), timeout(where.timeout) {
+        store = store_of(place, timeout);
+        meet(*store, place, timeout);
+        guarded("connecting", [&] {
+            auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+            const char* interface = variable("GLOO_SOCKET_IFNAME");
+            options->devices.push_back(
+                interface != nullptr ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
+                                     : c10d::ProcessGroupGloo::createDeviceForHostname(own_address(place)));
+            gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
+                c10::make_intrusive<c10d::PrefixStore>("gloo", store), place.rank, place.size, options);
+        });
+    }
+
+    CollectiveBackend& of(const at::Tensor& x) {
+        if (x.is_cpu()) return *gloo;
+#ifdef REFOLD_HAVE_NCCL
+        if (!nccl) {
+            auto options = c10d::ProcessGroupNCCL::Options::create();
+            options->timeout = timeout;
+            nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(
+                c10::make_intrusive<c10d::PrefixStore>("nccl", store), place.rank, place.size, options);
+        }
+        return *nccl;
+#else
+        fail(ErrorCode::unsupported, kComponent, "this libtorch has no NCCL for tensors on {}", x.device().str());
+#endif
+    }
+
+    ProcessPlace place;
+    milliseconds timeout;
+    c10::intrusive_ptr<c10d::Store> store;
+    c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+#ifdef REFOLD_HAVE_NCCL
+    c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl;
+#endif
+};
+
+class Processes::Pending {
+public:
+    c10::intrusive_ptr<c10d::Work> work;
+};
+
+Processes::Processes(const ProcessPlace& place) : place_(place) {
+    if (place.size > 1) group_ = std::make_unique<Group>(place);
+}
+
+std::shared_ptr<Processes::Pending> Processes::begin_sum(at::Tensor x) {
+    auto pending = std::make_shared<Pending>();
+    if (group_) {
+        pending->work = group_->guarded("sum", [&] {
+            std::vector<at::Tensor> tensors = {x};
+            return group_->of(x).allreduce(tensors, c10d::AllreduceOptions());
+        });
+    }
+    return pending;
+}
+
+void Processes::wait(Pending& pending) {
+    if (pending.work) group_->guarded("sum", [&] { pending.work->wait(); });
+}
+
+void Processes::sum(at::Tensor& x) {
+    if (!group_) return;
+    const at::Tensor all = x.contiguous();
+    wait(*begin_sum(all));
+    if (!all.is_same(x)) x.copy_(all);
+}
+
+void Processes::broadcast(at::Tensor& x, int from) {
+    if (!group_) return;
+    group_->guarded("broadcast", [&] {
+        std::vector<at::Tensor> tensors = {x.contiguous()};
+        c10d::BroadcastOptions options;
+        options.rootRank = from;
+        group_->of(x).broadcast(tensors, options)->wait();
+        if (!tensors[0].is_same(x)) x.copy_(tensors[0]);
+    });
+}
+
+void Processes::gather(at::Tensor& x) {
+    if (!group_) return;
+    group_->guarded("gather", [&] {
+        std::vector<at::Tensor> own = {x[rank()].clone()};
+        std::vector<std::vector<at::Tensor>> rows(1);
+        for (int rank = 0; rank < size(); ++rank) rows[0].push_back(x[rank]);
+        group_->of(x).allgather(rows, own, c10d::AllgatherOptions())->wait();
+    });
+}
+
+void Processes::barrier() {
+    at::Tensor nothing = at::zeros({1});
+    sum(nothing);
+}
+
+#else  // REFOLD_HAVE_GLOO
+
+struct Processes::Group {};
+class Processes::Pending {};
+
+Processes::Processes(const ProcessPlace& place) : place_(place) {
+    if (place.size > 1) {
+        fail(ErrorCode::unsupported, kComponent,
+             "WORLD_SIZE is {}, but this build trains with one process only - it needs a libtorch with gloo, and gloo's "
+             "headers (Debian: libgloo-dev)",
+             place.size);
+    }
+}
+
+std::shared_ptr<Processes::Pending> Processes::begin_sum(at::Tensor) { return std::make_shared<Pending>(); }
+void Processes::wait(Pending&) {}
+void Processes::sum(at::Tensor&) {}
+void Processes::broadcast(at::Tensor&, int) {}
+void Processes::gather(at::Tensor&) {}
+void Processes::barrier() {}
+
+#endif
+
+Processes::~Processes() = default;
+
+}  // namespace refold

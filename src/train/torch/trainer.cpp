@@ -1,0 +1,374 @@
+#include "train/torch/trainer.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+
+#include "core/error.h"
+#include "train/schedule.h"
+#include "train/torch/checkpoint.h"
+#include "train/trained.h"
+
+namespace refold {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kSaveInterval = std::chrono::minutes(5);
+
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void check_options(const TrainOptions& o, const TrainData& data, int processes) {
+    const auto need = [](bool right, const char* what, auto got, const char* expected) {
+        if (!right) fail(ErrorCode::usage, "train", "{}: got {}, expected {}", what, got, expected);
+    };
+    need(o.steps > 0, "steps", o.steps, "at least 1");
+    need(o.micro_batch > 0, "micro_batch", o.micro_batch, "at least 1");
+    need(o.context == data.context(), "context", o.context, "the length that the data is cut to");
+    if (o.batch < processes)
+        fail(ErrorCode::usage, "train",
+             "batch: got {}, expected at least one sequence for each of {} processes", o.batch, processes);
+}
+
+// Leaves that are trained need gradients, the others none.
+Leaves select_leaves(const TorchModel& torch, const Model& model, const std::string& selection) {
+    const auto names = trained_tensors(model, selection);
+    Leaves out;
+    for (const auto& [name, leaf] : torch.parameters()) {
+        at::Tensor x = leaf;
+        x.set_requires_grad(names.contains(name));
+        if (names.contains(name)) out[name] = leaf;
+    }
+    return out;
+}
+
+std::vector<at::Tensor> values_of(const Leaves& leaves) {
+    std::vector<at::Tensor> out;
+    for (const auto& [name, leaf] : leaves) out.push_back(leaf);
+    return out;
+}
+
+class Run {
+public:
+    Run(const TrainRequest& request, Processes& processes)
+        : request_(request),
+          options_(request.options),
+          processes_(processes),
+          torch_(request.model, true),
+          trained_(select_leaves(torch_, request.model, options_.train)),
+          objective_(make_objective(request)),
+          optimiser_(trained_, options_, processes),
+          buckets_(values_of(trained_), processes),
+          order_(request.data.size(), options_.seed),
+          device_(trained_.begin()->second.device()),
+          checkpoint_(request.folder, request.identity, processes) {
+        torch_.set_execution({options_.type, options_.checkpointing});
+    }
+
+    TrainResult run() {
+        checkpoint_.restore(state_, trained_, best_, optimiser_);
+        if (!state_.finished) {
+            if (processes_.first() && !request_.metrics.empty())
+                metrics_.emplace(request_.metrics, state_.step);
+            saved_ = Clock::now();
+            objective_->prepare(own_sequences(), own_held_out());
+            loop();
+            state_.finished = true;
+            save();
+        }
+        return result();
+    }
+
+private:
+    struct Sums {
+        double loss = 0, tokens = 0, penalty = 0;
+        bool stop = false, save = false;  // what any process asks for
+        std::map<std::string, double> parts;
+    };
+
+    void loop() {
+        while (true) {
+            if (evaluation_is_due()) evaluate();
+            if (state_.step >= options_.steps || state_.stopped_early) return;
+            const Sums sums = step();
+            if (sums.stop) interrupt();
+            if (sums.save) save();
+        }
+    }
+
+    // --- data
+
+    int64_t batch_at(int64_t step, int64_t number) { return order_(step * options_.batch + number); }
+
+    std::vector<int64_t> sequences_of_step(int64_t step, bool all = false) {
+        std::vector<int64_t> out;
+        for (int64_t n = all ? 0 : processes_.rank(); n < options_.batch; n += all ? 1 : processes_.size())
+            out.push_back(batch_at(step, n));
+        return out;
+    }
+    // Of the whole run, also when a part of it is done.
+    std::vector<int64_t> own_sequences() {
+        std::vector<int64_t> out;
+        for (int64_t s = 0; s < options_.steps; ++s)
+            for (const int64_t sequence : sequences_of_step(s)) out.push_back(sequence);
+        return out;
+    }
+    // A process that has none evaluates the first one, which then does not count: sums have the same parts
+    // everywhere.
+    std::vector<int64_t> own_held_out() const {
+        std::vector<int64_t> out;
+        const int64_t size = request_.data.held_out_size();
+        for (int64_t i = processes_.rank(); i < size; i += processes_.size()) out.push_back(i);
+        if (out.empty() && size > 0) out.push_back(0);
+        return out;
+    }
+
+    template <typename Use>
+    void for_batches(const std::vector<int64_t>& sequences, bool held_out, Use&& use) {
+        const auto size = static_cast<size_t>(options_.micro_batch);
+        for (size_t first = 0; first < sequences.size(); first += size) {
+            const size_t count = std::min(size, sequences.size() - first);
+            const auto part = std::span(sequences).subspan(first, count);
+            use(make_batch(request_.data, part, held_out, device_), first + count == sequences.size());
+            stop_at_once();
+        }
+    }
+
+    double scored_tokens(const std::vector<int64_t>& sequences) const {
+        int64_t tokens = 0;
+        for (const int64_t s : sequences) {
+            const auto scored = request_.data[s].scored.subspan(1);
+            tokens += std::count_if(scored.begin(), scored.end(), [](uint8_t x) { return x != 0; });
+        }
+        return static_cast<double>(std::max<int64_t>(tokens, 1));
+    }
+
+    // --- one step
+
+    Sums step() {
+        const auto start = Clock::now();
+        const double tokens = scored_tokens(sequences_of_step(state_.step, true));
+        Sums sums;
+        for_batches(sequences_of_step(state_.step), false, [&](const TrainBatch& batch, bool last) {
+            const BatchLoss loss = objective_->loss(torch_, batch);
+            add(sums, loss);
+            at::Tensor total = loss.sum / tokens;
+            if (last && processes_.first()) {
+                if (const at::Tensor penalty = objective_->penalty(torch_); penalty.defined()) {
+                    sums.penalty = penalty.item<double>();
+                    total = total + penalty;
+                }
+            }
+            if (last) buckets_.begin();
+            total.backward();
+        });
+        buckets_.finish();
+        sums.stop = request_.stop && request_.stop();
+        sums.save = processes_.first() && save_is_due();
+        combine(sums);
+
+        const double loss = sums.loss / tokens + sums.penalty;
+        const double norm = optimiser_.gradient_norm();
+        if (!std::isfinite(loss) || !std::isfinite(norm))
+            diverged(fmt::format("the loss is {}, the gradient's norm {}", loss, norm));
+        const double rate = learning_rate_at(options_, state_.step);
+        const double scale = options_.clip > 0 && norm > options_.clip ? options_.clip / (norm + 1e-6) : 1.0;
+        optimiser_.step(rate, scale);
+        optimiser_.zero_gradients();
+        ++state_.step;
+        state_.loss = loss;
+
+        std::map<std::string, double> values = {
+            {"loss", loss}, {"learning_rate", rate}, {"gradient_norm", norm}};
+        for (const auto& [name, sum] : sums.parts) values[name] = sum / tokens;
+        if (sums.penalty != 0) values["penalty"] = sums.penalty;
+        values["tokens"] = static_cast<double>(state_.step * options_.batch * options_.context);
+        values["tokens_per_s"] =
+            static_cast<double>(options_.batch * options_.context) / seconds_since(start);
+        tell(values);
+        return sums;
+    }
+
+    static void add(Sums& sums, const BatchLoss& loss, double weight = 1) {
+        sums.loss += weight * loss.sum.item<double>();
+        sums.tokens += weight * static_cast<double>(loss.tokens);
+        for (const auto& [name, sum] : loss.parts) sums.parts[name] += weight * sum;
+    }
+
+    // Over all processes.
+    void combine(Sums& sums) {
+        if (processes_.size() == 1) return;
+        std::vector<double> numbers = {sums.loss, sums.tokens, sums.penalty, sums.stop ? 1.0 : 0.0,
+                                       sums.save ? 1.0 : 0.0};
+        for (const auto& [name, sum] : sums.parts) numbers.push_back(sum);
+        at::Tensor x = at::tensor(numbers, at::kDouble);
+        processes_.sum(x);
+        const double* sum = x.data_ptr<double>();
+        sums.loss = sum[0];
+        sums.tokens = sum[1];
+        sums.penalty = sum[2];
+        sums.stop = sum[3] > 0;
+        sums.save = sum[4] > 0;
+        size_t i = 5;
+        for (auto& [name, value] : sums.parts) value = sum[i++];
+    }
+
+    // --- held-out text
+
+    bool evaluation_is_due() const {
+        if (request_.data.held_out_size() == 0 || state_.evaluated == state_.step) return false;
+        const int64_t every =
+            options_.evaluate_every > 0 ? options_.evaluate_every : std::max<int64_t>(1, options_.steps / 10);
+        return state_.step == 0 || state_.step >= options_.steps || state_.step % every == 0;
+    }
+
+    void evaluate() {
+        const at::NoGradGuard without_gradients;
+        Sums sums;
+        const bool counts = processes_.rank() < request_.data.held_out_size();
+        for_batches(own_held_out(), true, [&](const TrainBatch& batch, bool) {
+            add(sums, objective_->loss(torch_, batch), counts ? 1 : 0);
+        });
+        combine(sums);
+        const double tokens = std::max(sums.tokens, 1.0), loss = sums.loss / tokens;
+        if (!std::isfinite(loss)) diverged(fmt::format("the held-out loss is {}", loss));
+        if (state_.step == 0) state_.held_out_before = loss;
+        if (loss > state_.held_out_before + kDivergence)
+            diverged(fmt::format("the held-out loss is {:.3f}, before training it was {:.3f}", loss,
+                                 state_.held_out_before));
+        state_.held_out = loss;
+        state_.evaluated = state_.step;
+        if (loss < state_.best) {
+            state_.best = loss;
+            state_.best_step = state_.step;
+            state_.worse = 0;
+            if (options_.patience > 0) keep_best();
+        } else {
+            ++state_.worse;
+            state_.stopped_early = options_.patience > 0 && state_.worse >= options_.patience;
+        }
+        std::map<std::string, double> values = {{"held_out_loss", loss}};
+        for (const auto& [name, sum] : sums.parts) values["held_out_" + name] = sum / tokens;
+        tell(values);
+    }
+
+    void keep_best() {
+        for (const auto& [name, leaf] : trained_) best_[name] = leaf.detach().clone();
+    }
+
+    // --- the folder
+
+    bool save_is_due() const {
+        if (options_.save_every > 0) return (state_.step + 1) % options_.save_every == 0;
+        return Clock::now() - saved_ >= kSaveInterval;
+    }
+
+    void save() {
+        checkpoint_.save(state_, trained_, best_, optimiser_);
+        saved_ = Clock::now();
+    }
+
+    [[noreturn]] void interrupt() {
+        optimiser_.zero_gradients();
+        save();
+        fail(ErrorCode::interrupted, "train", "interrupted after {} of {} steps; run the same again to go on",
+             state_.step, options_.steps);
+    }
+
+    // A step may be long. Several processes stop together, at its end.
+    void stop_at_once() {
+        if (processes_.size() == 1 && request_.stop && request_.stop()) interrupt();
+    }
+
+    [[noreturn]] void diverged(const std::string& what) const {
+        fail(ErrorCode::input, "train",
+             "training has failed after {} steps: {} - a smaller learning_rate or a longer warmup may help; "
+             "{}",
+             state_.step, what,
+             std::filesystem::exists(checkpoint_.path())
+                 ? fmt::format("the last saved state is in '{}'", checkpoint_.path())
+                 : "nothing was saved before");
+    }
+
+    // Evaluations and the step before them are one entry.
+    void tell(const std::map<std::string, double>& values) {
+        if (!processes_.first()) return;
+        const StepMetrics metrics{state_.step, values};
+        if (metrics_) metrics_->write(metrics);
+        if (request_.report) request_.report(metrics);
+    }
+
+    TrainResult result() const {
+        TrainResult out;
+        for (const auto& [name, leaf] : best_.empty() ? trained_ : best_) {
+            const at::Tensor values = leaf.detach().to(at::kCPU, at::kFloat).contiguous();
+            const float* data = values.data_ptr<float>();
+            out.tensors[name].assign(data, data + values.numel());
+        }
+        out.steps = best_.empty() ? state_.step : state_.best_step;
+        out.stopped_early = state_.stopped_early;
+        out.loss = state_.loss;
+        out.held_out_before = state_.held_out_before;
+        out.held_out_after = best_.empty() ? state_.held_out : state_.best;
+        return out;
+    }
+
+    const TrainRequest& request_;
+    const TrainOptions& options_;
+    Processes& processes_;
+    TorchModel torch_;
+    Leaves trained_, best_;
+    std::unique_ptr<Objective> objective_;
+    Optimiser optimiser_;
+    GradientBuckets buckets_;
+    SequenceOrder order_;
+    at::Device device_;
+    Checkpoint checkpoint_;
+    std::optional<MetricsFiles> metrics_;
+    TrainState state_;
+    Clock::time_point saved_;
+};
+
+}  // namespace
+
+TrainBatch make_batch(const TrainData& data, std::span<const int64_t> sequences, bool held_out,
+                      at::Device device) {
+    const auto count = static_cast<int64_t>(sequences.size()), context = data.context();
+    const at::Tensor tokens = at::empty({count, context}, at::kLong),
+                     targets = at::empty({count * context}, at::kLong),
+                     scored = at::empty({count * context}, at::kBool);
+    int64_t* token = tokens.data_ptr<int64_t>();
+    int64_t* target = targets.data_ptr<int64_t>();
+    bool* score = scored.data_ptr<bool>();
+    for (const int64_t number : sequences) {
+        const TrainData::Sequence s = held_out ? data.held_out(number) : data[number];
+        for (size_t i = 0; i < static_cast<size_t>(context); ++i) {
+            *token++ = s.tokens[i];
+            *target++ = s.tokens[i + 1];
+            *score++ = s.scored[i + 1] != 0;
+        }
+    }
+    return {tokens.to(device),
+            targets.to(device),
+            scored.to(device),
+            {sequences.begin(), sequences.end()},
+            held_out};
+}
+
+TrainResult train_by_steps(const TrainRequest& request, Processes& processes) {
+    check_options(request.options, request.data, processes.size());
+    if (request.threads > 0) at::set_num_threads(request.threads);
+    return Run(request, processes).run();
+}
+
+}  // namespace refold
