@@ -28,10 +28,13 @@ struct Job {
     std::string input;  // path
 };
 
-// Steps that train and name no text are given --data. Throws Error(usage) when there are none.
+// Steps that train and name no text are given --data, but for those that train on the calibration text.
+// Throws Error(usage) when there are none.
 void fill_in_data(Recipe& recipe, const std::vector<std::string>& files) {
     bool used = false;
     for (RecipeStep& step : recipe.steps) {
+        // objective=layerwise trains on the calibration text.
+        if (step.method->calibrated != nullptr && step.method->calibrated(step.options)) continue;
         std::vector<GivenOption> given;
         for (const auto& [name, value] : step.options.entries()) {
             const bool here = name == "data" && value.empty();
@@ -140,6 +143,7 @@ Compression compressed(const Arguments& a, const Job& job, const Model& model, W
 
 void run_compression(const Arguments& given) {
     Arguments a = given;
+    if (!a.dry_run) join_group();
     const bool first = first_process();
     if (!first) {
         // The process of rank 0 says and writes everything.

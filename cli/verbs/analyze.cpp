@@ -11,7 +11,9 @@
 #include "cli/verb.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/group.h"
 #include "hub/resolve.h"
+#include "train/launch.h"
 
 namespace refold::cli {
 namespace {
@@ -67,16 +69,19 @@ Json to_json(const Analysis& analysis, const Model& model, const Calibration* te
 }
 
 void run(const Arguments& a) {
+    join_group();
+    const bool first = group().first();
     AnalysisOptions options = a.analysis;
     options.parts = wanted_parts(a);
     const std::string path = resolve_model(a.model);
-    a.report_file.check();
+    if (first) a.report_file.check();
     std::optional<AtomicFolder> folder;
-    if (!a.output.path.empty()) folder.emplace(a.output.path, a.output.overwrite);
+    if (first && !a.output.path.empty()) folder.emplace(a.output.path, a.output.overwrite);
     const Model model = load_model(path);
     const auto text = read_calibration(a, path, model);
     const std::string cache = a.no_cache ? "" : (cache_directory() / "analyze").string();
     const Analysis analysis = stored_analysis(model, path, text ? &*text : nullptr, options, cache);
+    if (!first) return;
     const Json json = to_json(analysis, model, text ? &*text : nullptr);
     if (folder) {
         write_csv(analysis, folder->path());

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "core/group.h"
 #include "core/progress.h"
 #include "engine/engine.h"
 
@@ -49,8 +50,17 @@ void run_text(const Model& model, const std::vector<std::vector<int32_t>>& seque
     engine_options.range = PositionRange{0, model.topology.positions.size()};
     engine_options.observer = observer_of(maps, modules);
     Engine engine(model, engine_options);
+    const Group& processes = group();
+    // Too few for all: every process sees the whole text.
+    const bool split = processes.size() > 1 && sequences.size() >= static_cast<size_t>(processes.size());
+    if (split) tokens /= static_cast<size_t>(processes.size());
     Progress progress("analysing activations", tokens, "tokens");
-    for (const auto& sequence : sequences) {
+    for (size_t s = 0; s < sequences.size(); ++s) {
+        if (split && !processes.owns(s)) {
+            if (maps != nullptr) maps->skip_sequence();
+            continue;
+        }
+        const auto& sequence = sequences[s];
         engine.truncate(0);
         engine.evaluate_range(std::span<const int32_t>(sequence), [&](size_t, std::span<const float> rows) {
             engine.pause();  // its threads would wait busily while BLAS works
@@ -60,6 +70,8 @@ void run_text(const Model& model, const std::vector<std::vector<int32_t>>& seque
         if (maps != nullptr) maps->end_sequence();
         progress.advance(sequence.size());
     }
+    if (split && maps != nullptr) maps->merge_over_processes();
+    if (split && modules != nullptr) modules->merge_over_processes();
     progress.finish();
 }
 

@@ -21,6 +21,7 @@ struct PassOptions {
 // Throws Error(unsupported) for an encoder: its activations are not looked at.
 void need_decoder(const Model& model);
 
+// The processes of group() share the sequences, and all get what all have seen.
 // Runs every sequence by itself, in pieces, so that activations of no more than a piece are in memory. Either
 // collector may be null. Throws as need_decoder(), what Engine throws otherwise.
 void run_text(const Model& model, const std::vector<std::vector<int32_t>>& sequences,

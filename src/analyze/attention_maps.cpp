@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/group.h"
 
 namespace refold {
 namespace {
@@ -44,7 +45,7 @@ std::set<std::pair<size_t, Tap>> AttentionMaps::taps() const {
 void AttentionMaps::see(const Tapped& seen) {
     const int64_t heads = model_.config.n_head_of(seen.position),
                   window = model_.config.window(seen.position);
-    if (sequences_ == 0 && gram_.size() == 0 && !rows_.contains(seen.position)) {
+    if (gram_.size() == 0 && !rows_.contains(seen.position)) {
         rows_[seen.position] = {heads_, static_cast<size_t>(heads)};
         heads_ += static_cast<size_t>(heads);
     }
@@ -91,6 +92,22 @@ void AttentionMaps::end_sequence() {
     }
     gram_.clear();
     ++sequences_;
+}
+
+void AttentionMaps::merge_over_processes() {
+    std::vector<RunningMean*> means;
+    for (auto* triangle : {&layers_, &mean_maps_})
+        for (auto& row : *triangle)
+            for (RunningMean& mean : row) means.push_back(&mean);
+    refold::merge_over_processes(means);
+    group().sum(head_sums_.values());
+    for (size_t s = 0; s < samples_.size(); ++s) {
+        if (sample_sums_[s].size() == 0) sample_sums_[s] = SquareMatrix(units_.size(), 0.0);
+        auto count = static_cast<double>(sample_counts_[s]);
+        group().sum(sample_sums_[s].values());
+        group().sum({&count, 1});
+        sample_counts_[s] = static_cast<size_t>(count);
+    }
 }
 
 size_t AttentionMaps::owner(size_t position) const {

@@ -39,6 +39,10 @@ public:
     void end_step();
     // Throws Error(input) when no position showed probabilities.
     void end_sequence();
+    // The next sequence is another process's.
+    void skip_sequence() { ++sequences_; }
+    // Behind the text, of which every process has seen a sequence: what all processes of group() have seen.
+    void merge_over_processes();
 
     MapSimilarity similarity() const;
     // [sample]: units x units, mean cosines over its sequences; undefined for units without maps.

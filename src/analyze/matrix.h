@@ -21,6 +21,7 @@ public:
     size_t size() const { return size_; }
     double& operator()(size_t row, size_t column) { return values_[row * size_ + column]; }
     double operator()(size_t row, size_t column) const { return values_[row * size_ + column]; }
+    std::span<double> values() { return values_; }
     std::span<const double> row(size_t row) const { return std::span(values_).subspan(row * size_, size_); }
 
 private:

@@ -39,6 +39,13 @@ void ModuleSimilarities::see(const Tapped& seen) {
     }
 }
 
+void ModuleSimilarities::merge_over_processes() {
+    std::vector<RunningMean*> means;
+    for (ModuleSimilarity& own : positions_)
+        for (RunningMean* mean : {&own.attention, &own.ffn, &own.layer}) means.push_back(mean);
+    refold::merge_over_processes(means);
+}
+
 void ModuleSimilarities::end_step(std::span<const float> residual) {
     add_row_cosines(input_, residual, static_cast<size_t>(model_.config.n_embd), positions_.back().layer);
 }

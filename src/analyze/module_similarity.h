@@ -27,6 +27,8 @@ public:
     void see(const Tapped& seen);
     // `residual`: behind the last position.
     void end_step(std::span<const float> residual);
+    // Behind the text: what all processes of group() have seen.
+    void merge_over_processes();
 
     const std::vector<ModuleSimilarity>& positions() const { return positions_; }
 

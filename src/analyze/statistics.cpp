@@ -1,8 +1,11 @@
 #include "analyze/statistics.h"
 
 #include <cmath>
+#include <cstring>
+#include <string>
 
 #include "core/error.h"
+#include "core/group.h"
 #include "linalg/blas.h"
 
 namespace refold {
@@ -16,6 +19,26 @@ void RunningMean::add(double x) {
 
 double RunningMean::deviation() const {
     return count_ > 1 ? std::sqrt(squares_ / static_cast<double>(count_ - 1)) : kUndefined;
+}
+
+void merge_over_processes(std::span<RunningMean* const> means) {
+    std::string own;
+    for (const RunningMean* mean : means) own.append(reinterpret_cast<const char*>(mean), sizeof *mean);
+    const std::vector<std::string> all = group().gather(own);
+    for (size_t i = 0; i < means.size(); ++i) {
+        RunningMean sum;
+        for (const std::string& bytes : all) {
+            RunningMean other;
+            std::memcpy(&other, bytes.data() + i * sizeof other, sizeof other);
+            if (other.count_ == 0) continue;
+            const auto count = static_cast<double>(sum.count_), others = static_cast<double>(other.count_);
+            const double away = other.mean_ - sum.mean_;
+            sum.count_ += other.count_;
+            sum.mean_ += away * others / (count + others);
+            sum.squares_ += other.squares_ + away * away * count * others / (count + others);
+        }
+        *means[i] = sum;
+    }
 }
 
 namespace {

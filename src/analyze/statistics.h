@@ -21,9 +21,13 @@ public:
     double deviation() const;
 
 private:
+    friend void merge_over_processes(std::span<RunningMean* const> means);
     int64_t count_ = 0;
     double mean_ = 0, squares_ = 0;
 };
+
+// What all processes of group() have added, in all of them (Chan et al. 1983).
+void merge_over_processes(std::span<RunningMean* const> means);
 
 // a . b / (|a| |b|); undefined where a norm is 0.
 double cosine(std::span<const float> a, std::span<const float> b);

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/group.h"
 #include "core/sha256.h"
 
 namespace refold {
@@ -51,6 +53,17 @@ std::vector<std::vector<int32_t>> all_sequences(const Calibration* calibration) 
     auto sequences = calibration->fit;
     sequences.insert(sequences.end(), calibration->held_out.begin(), calibration->held_out.end());
     return sequences;
+}
+
+// What is left to do in the first process; the others only help with the text.
+std::set<AnalysisPart> parts_together(const std::set<AnalysisPart>& own) {
+    std::string names;
+    for (const AnalysisPart part : own) names += std::string(part_name(part)) + "\n";
+    std::istringstream first(group().gather(names)[0]);
+    std::set<AnalysisPart> parts;
+    for (std::string name; std::getline(first, name);)
+        if (const AnalysisPart part = part_from_name(name); group().first() || needs_text(part)) parts.insert(part);
+    return parts;
 }
 
 }  // namespace
@@ -101,8 +114,9 @@ Analysis stored_analysis(const Model& model, const std::string& path, const Cali
             left.parts.erase(part);
         }
     }
+    if (group().size() > 1) left.parts = parts_together(left.parts);
     for (auto& [part, result] : analyse(model, all_sequences(calibration), left)) {
-        if (!folder.empty()) keep_part(place(part), result);
+        if (!folder.empty() && group().first()) keep_part(place(part), result);
         out[part] = std::move(result);
     }
     return out;

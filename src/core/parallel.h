@@ -1,8 +1,10 @@
 // Data-parallel loop over plain threads, for work on weights (inference has the engine's own pool).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -10,9 +12,11 @@
 
 namespace refold {
 
+// All cores, or this process's part of them where torchrun says how many share the machine.
 inline int default_threads() {
-    const unsigned n = std::thread::hardware_concurrency();
-    return n == 0 ? 1 : static_cast<int>(n);
+    const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+    const char* processes = std::getenv("LOCAL_WORLD_SIZE");
+    return std::max(1, cores / (processes == nullptr ? 1 : std::max(1, std::atoi(processes))));
 }
 
 // Calls body(i) for every i in [0, count) on up to `threads` threads; the first exception is rethrown.

@@ -19,7 +19,8 @@ using testing::HasSubstr;
 using Variables = std::vector<std::pair<const char*, std::string>>;
 
 constexpr const char* kNames[] = {"RANK",        "WORLD_SIZE",  "LOCAL_RANK",
-                                  "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"};
+                                  "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
+                                  "REFOLD_PROCESS_TIMEOUT"};
 
 // What torchrun would set, but for `changes`; an empty value takes a variable away.
 ProcessPlace place_of(const Variables& changes) {
@@ -43,6 +44,7 @@ TEST(ProcessPlace, FromTheEnvironment) {
     EXPECT_EQ(place.address, "node1");
     EXPECT_EQ(place.port, 29500);
     EXPECT_EQ(place_of({{"LOCAL_RANK", "0"}}).local_rank, 0);
+    EXPECT_EQ(place_of({{"REFOLD_PROCESS_TIMEOUT", "5"}}).timeout, 5s);
     EXPECT_EQ(place_of({{"TORCHELASTIC_USE_AGENT_STORE", "True"}}).port, 29501);
     for (const char* world : {"", "1"}) {
         const ProcessPlace alone = place_of({{"WORLD_SIZE", world}, {"MASTER_ADDR", ""}});
@@ -65,7 +67,7 @@ TEST(ProcessPlace, WrongVariables) {
         EXPECT_THAT(message({{missing, ""}}), AllOf(HasSubstr(missing), HasSubstr("WORLD_SIZE is 4"))) << missing;
     const Variables wrong = {{"RANK", "4"},        {"RANK", "-1"},      {"RANK", "1x"},         {"WORLD_SIZE", "0"},
                              {"WORLD_SIZE", "two"}, {"WORLD_SIZE", "99999999999"}, {"MASTER_PORT", "0"},
-                             {"MASTER_PORT", "70000"}, {"LOCAL_RANK", "4"}};
+                             {"MASTER_PORT", "70000"}, {"LOCAL_RANK", "4"}, {"REFOLD_PROCESS_TIMEOUT", "0"}};
     for (const auto& [name, value] : wrong)
         EXPECT_THAT(message({{name, value}}), AllOf(HasSubstr(name), HasSubstr("'" + value + "'")));
 }
@@ -109,7 +111,7 @@ TEST(Processes, Operations) {
 TEST(Processes, MeetAgainAtTheSamePlace) {
     const auto errors = errors_in(places(2), [](const ProcessPlace& place) {
         for (int turn = 0; turn < 3; ++turn) {
-            Processes processes(place, 20s);
+            Processes processes(place);
             at::Tensor x = at::full({1}, turn);
             processes.sum(x);
             EXPECT_EQ(x.item<float>(), 2 * turn);
@@ -120,15 +122,16 @@ TEST(Processes, MeetAgainAtTheSamePlace) {
 }
 
 // The messages of what processes at some of the places of a run throw.
-std::vector<std::string> messages_of(const std::vector<ProcessPlace>& all, ErrorCode code = ErrorCode::io) {
+std::vector<std::string> messages_of(std::vector<ProcessPlace> all) {
+    for (ProcessPlace& place : all) place.timeout = 500ms;
     std::vector<std::string> messages;
     const auto start = std::chrono::steady_clock::now();
-    for (const auto& error : errors_in(all, [](const ProcessPlace& place) { Processes(place, 500ms); })) {
+    for (const auto& error : errors_in(all, [](const ProcessPlace& place) { Processes{place}; })) {
         try {
             if (error) std::rethrow_exception(error);
             messages.emplace_back("arrived");
         } catch (const Error& e) {
-            EXPECT_EQ(e.code(), code) << e.what();
+            EXPECT_EQ(e.code(), ErrorCode::io) << e.what();
             messages.emplace_back(e.what());
         }
     }
@@ -164,7 +167,7 @@ TEST(Processes, TheSamePlaceTwice) {
 // A process of such a run, started by the test below: sums until something happens to it or another.
 TEST(ProcessRole, DISABLED_SumForever) {
     const char* doomed = std::getenv("REFOLD_TEST_DOOMED");
-    Processes processes(2s);
+    Processes processes;
     at::Tensor x = at::ones({1000});
     try {
         for (int i = 0;; ++i) {
@@ -190,7 +193,7 @@ TEST_P(LostProcess, EndsTheOthers) {
             "",
             std::vector<std::string>{fmt::format("RANK={}", place.rank), fmt::format("WORLD_SIZE={}", place.size),
                                      "MASTER_ADDR=" + place.address, fmt::format("MASTER_PORT={}", place.port),
-                                     "REFOLD_TEST_DOOMED=1", std::string("REFOLD_TEST_SIGNAL=") + GetParam()}));
+                                     "REFOLD_PROCESS_TIMEOUT=2", "REFOLD_TEST_DOOMED=1", std::string("REFOLD_TEST_SIGNAL=") + GetParam()}));
     }
     for (const size_t i : {0, 2}) {
         const Outcome outcome = children[i]->wait();

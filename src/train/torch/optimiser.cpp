@@ -92,6 +92,16 @@ std::vector<Optimiser::Part> Optimiser::parts(int64_t first, int64_t count) cons
     return found;
 }
 
+std::vector<at::Tensor> Optimiser::own_gradients() const {
+    std::vector<at::Tensor> gradients;
+    for (const Part& part : own_) {
+        const at::Tensor& gradient = part.leaf.grad();
+        gradients.push_back(gradient.defined() ? flat(gradient, part.first, part.count)
+                                               : at::zeros({part.count}, m_.options()));
+    }
+    return gradients;
+}
+
 void Optimiser::step(double learning_rate, double gradient_scale) {
     const c10::NoGradGuard no_gradients;
     ++steps_;
@@ -110,12 +120,7 @@ void Optimiser::step(double learning_rate, double gradient_scale) {
             .inverse_root = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, steps))),
         };
     };
-    std::vector<at::Tensor> gradients;
-    for (const Part& part : own_) {
-        const at::Tensor& gradient = part.leaf.grad();
-        gradients.push_back(gradient.defined() ? flat(gradient.contiguous(), part.first, part.count)
-                                               : at::zeros({part.count}, m_.options()));
-    }
+    const std::vector<at::Tensor> gradients = own_gradients();
     if (m_.is_cpu()) {
         for_blocks(own_, [&](int64_t, size_t i, int64_t first, int64_t count) {
             const Part& part = own_[i];
@@ -154,25 +159,20 @@ void Optimiser::share_weights() {
 }
 
 double Optimiser::gradient_norm() const {
-    std::vector<Part> used;
-    for (const Part& part : own_)
-        if (part.leaf.grad().defined()) used.push_back(part);
+    const c10::NoGradGuard no_gradients;
+    const std::vector<at::Tensor> gradients = own_gradients();
     double squares = 0;
     if (m_.is_cpu()) {
-        std::vector<double> sums(static_cast<size_t>(numbers_ / kBlock) + 2 * leaves_.size() + 1);
-        for_blocks(used, [&](int64_t block, size_t i, int64_t first, int64_t count) {
-            const at::Tensor gradient = used[i].leaf.grad().contiguous();
-            const float* g = gradient.data_ptr<float>() + used[i].first + first;
+        std::vector<double> sums(static_cast<size_t>(numbers_ / kBlock) + leaves_.size());  // no less than blocks
+        for_blocks(own_, [&](int64_t block, size_t i, int64_t first, int64_t count) {
+            const float* g = gradients[i].data_ptr<float>() + first;
             double sum = 0;
             for (int64_t n = 0; n < count; ++n) sum += static_cast<double>(g[n]) * g[n];
             sums[static_cast<size_t>(block)] = sum;
         });
         for (const double sum : sums) squares += sum;
     } else {
-        for (const Part& part : used) {
-            const double norm = flat(part.leaf.grad(), part.first, part.count).norm().item<double>();
-            squares += norm * norm;
-        }
+        for (const at::Tensor& gradient : gradients) squares += gradient.to(at::kDouble).square_().sum().item<double>();
     }
     at::Tensor sum = at::tensor({squares}, at::kDouble);
     processes_.sum(sum);

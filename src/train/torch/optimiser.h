@@ -42,6 +42,7 @@ private:
         int64_t first, count, state;
     };
     std::vector<Part> parts(int64_t first, int64_t count) const;
+    std::vector<at::Tensor> own_gradients() const;
     void share_weights();
     at::Tensor belongs_to() const;
 

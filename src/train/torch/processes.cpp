@@ -79,6 +79,8 @@ ProcessPlace ProcessPlace::from_environment() {
     const char* agent = variable("TORCHELASTIC_USE_AGENT_STORE");
     if (agent != nullptr && std::string_view(agent) == "True") ++port;
     place.port = static_cast<uint16_t>(port);
+    const char* limit = variable("REFOLD_PROCESS_TIMEOUT");
+    if (limit != nullptr) place.timeout = std::chrono::seconds(number("REFOLD_PROCESS_TIMEOUT", limit, 1, 1 << 20));
     const char* local = variable("LOCAL_RANK");
     place.local_rank = local == nullptr ? place.rank : number("LOCAL_RANK", local, 0, place.size - 1);
     return place;
@@ -233,7 +235,7 @@ struct Processes::Group {
              place.rank, place.size, seconds(timeout), what, reason);
     }
 
-    Group(const ProcessPlace& where, milliseconds time) : place(where), timeout(time) {
+    explicit Group(const ProcessPlace& where) : place(where), timeout(where.timeout) {
         store = store_of(place, timeout);
         meet(*store, place, timeout);
         guarded("connecting", [&] {
@@ -276,8 +278,8 @@ public:
     c10::intrusive_ptr<c10d::Work> work;
 };
 
-Processes::Processes(const ProcessPlace& place, milliseconds timeout) : place_(place) {
-    if (place.size > 1) group_ = std::make_unique<Group>(place, timeout);
+Processes::Processes(const ProcessPlace& place) : place_(place) {
+    if (place.size > 1) group_ = std::make_unique<Group>(place);
 }
 
 std::shared_ptr<Processes::Pending> Processes::begin_sum(at::Tensor x) {
@@ -333,7 +335,7 @@ void Processes::barrier() {
 struct Processes::Group {};
 class Processes::Pending {};
 
-Processes::Processes(const ProcessPlace& place, milliseconds) : place_(place) {
+Processes::Processes(const ProcessPlace& place) : place_(place) {
     if (place.size > 1) {
         fail(ErrorCode::unsupported, kComponent,
              "WORLD_SIZE is {}, but this build trains with one process only - it needs a libtorch with gloo, and gloo's "

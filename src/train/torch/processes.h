@@ -16,21 +16,20 @@ struct ProcessPlace {
     int local_rank = 0;   // among the processes of one machine: the number of its device
     std::string address;  // of the process of rank 0, where they all meet
     uint16_t port = 0;
+    std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of meeting, and of every operation
 
     // RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK (RANK where it is missing); without WORLD_SIZE, or with 1,
     // one process. Where torchrun's agent listens on MASTER_PORT itself (TORCHELASTIC_USE_AGENT_STORE), the next port.
-    // Throws Error(usage) for variables that are missing, malformed or out of range.
+    // REFOLD_PROCESS_TIMEOUT: seconds. Throws Error(usage) for variables that are missing, malformed or out of range.
     static ProcessPlace from_environment();
 };
 
 class Processes {
 public:
-    // Returns when all have arrived. `timeout` is also that of every operation. Throws Error(usage) for a rank that is
-    // given twice, Error(io) that names who is missing when a process does not arrive in time, Error(unsupported) for
-    // several processes where libtorch has no gloo.
-    explicit Processes(const ProcessPlace& place, std::chrono::milliseconds timeout = std::chrono::minutes(10));
-    explicit Processes(std::chrono::milliseconds timeout = std::chrono::minutes(10))
-        : Processes(ProcessPlace::from_environment(), timeout) {}
+    // Returns when all have arrived. Throws Error(usage) for a rank that is given twice, Error(io) that names who is
+    // missing when a process does not arrive in time, Error(unsupported) for several processes where libtorch has no
+    // gloo.
+    explicit Processes(const ProcessPlace& place = ProcessPlace::from_environment());
     ~Processes();
     Processes(const Processes&) = delete;
     Processes& operator=(const Processes&) = delete;

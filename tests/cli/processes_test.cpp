@@ -1,0 +1,158 @@
+// Verbs that several processes share, as torchrun starts them.
+#ifdef REFOLD_HAVE_TORCH
+#include <filesystem>
+#include <memory>
+
+#include "cli/refold.h"
+#include "eval/excerpt.h"
+#include "train/free_port.h"
+
+namespace refold {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+const std::string kFixtures = REFOLD_FIXTURES;
+const std::string kModel = kFixtures + "/llama_gqa/model.gguf";
+
+class ManyProcesses : public testing::Test {
+protected:
+    // The same command as `count` processes.
+    std::vector<Outcome> outcomes(int count, std::vector<std::string> words) const {
+        words.insert(words.begin(), REFOLD_BINARY);
+        const uint16_t port = free_port();
+        std::vector<std::unique_ptr<Process>> processes;
+        for (int rank = 0; rank < count; ++rank) {
+            processes.push_back(std::make_unique<Process>(
+                words, "",
+                std::vector<std::string>{fmt::format("RANK={}", rank), fmt::format("WORLD_SIZE={}", count),
+                                         "MASTER_ADDR=127.0.0.1", fmt::format("MASTER_PORT={}", port),
+                                         fmt::format("REFOLD_CACHE={}/{}", folder / "cache", rank)}));
+        }
+        std::vector<Outcome> all;
+        for (const auto& process : processes) all.push_back(process->wait());
+        return all;
+    }
+    // What the first process prints; the others say nothing.
+    json result(int count, std::vector<std::string> words) const {
+        words.emplace_back("--json");
+        const auto all = outcomes(count, std::move(words));
+        for (const Outcome& outcome : all) EXPECT_EQ(outcome.code, 0) << outcome.err;
+        for (size_t rank = 1; rank < all.size(); ++rank) {
+            EXPECT_THAT(all[rank].out, IsEmpty());
+            EXPECT_THAT(all[rank].err, IsEmpty());
+        }
+        const json parsed = json::parse(all[0].out, nullptr, false);
+        EXPECT_FALSE(parsed.is_discarded()) << all[0].out << all[0].err;
+        return parsed;
+    }
+
+    TempFolder folder;
+};
+
+json without(json j, std::initializer_list<const char*> keys) {
+    for (const char* key : keys) j.erase(key);
+    return j;
+}
+
+TEST_F(ManyProcesses, Perplexity) {
+    write_all(folder / "text", excerpt(12));
+    for (const std::string protocol : {"windows", "lm-eval"}) {
+        const auto measured = [&](int count) {
+            const std::string samples = folder / fmt::format("samples{}.{}", count, protocol);
+            json j = result(count, {"eval", "ppl", kModel, "--text", folder / "text", "--context", "32", "-t", "1",
+                                    "--protocol", protocol, "--samples", samples});
+            EXPECT_GT(j["windows"], 3);
+            j["samples"] = read_all(samples);
+            return without(j, {"seconds", "tokens_per_s", "provenance"});
+        };
+        const json one = measured(1);
+        EXPECT_EQ(measured(3), one);
+    }
+}
+
+TEST_F(ManyProcesses, Tasks) {
+    const std::string model = folder / "model";
+    fs::create_directory(model);
+    for (const char* part : {"hf/llama_gqa", "tokenizers/bpe_llama3"})
+        for (const auto& entry : fs::directory_iterator(fs::path(kFixtures) / part))
+            fs::copy_file(entry.path(), fs::path(model) / entry.path().filename(), fs::copy_options::skip_existing);
+    const auto measured = [&](int count) {
+        const std::string samples = folder / fmt::format("samples{}", count), out = folder / fmt::format("out{}", count);
+        result(count, {"eval", "tasks", model, "--tasks", "piqa,hotpotqa", "--data", kFixtures + "/tasks", "--f32", "-t",
+                       "1", "--limit", "5", "--samples", samples, "-o", out});
+        EXPECT_FALSE(fs::exists(out + ".work"));
+        EXPECT_FALSE(fs::exists(out + ".work.1"));
+        json j = json::parse(read_all(out));
+        j["samples"] = read_all(samples);
+        return without(j, {"total_evaluation_time_seconds", "date", "provenance"});
+    };
+    EXPECT_EQ(measured(2), measured(1));
+}
+
+TEST_F(ManyProcesses, Analysis) {
+    const auto measured = [&](int count) {
+        return result(count, {"analyze", kModel, "--calib", kFixtures + "/README.md", "--sequence-length", "16",
+                              "--calib-tokens", "112", "--threads", "1"});
+    };
+    const json one = measured(1);
+    EXPECT_EQ(one["text"]["sequences"], 7);
+    EXPECT_EQ(measured(3), one);
+    // From the first one's cache, whatever the others have.
+    fs::remove_all(folder / "cache/1");
+    EXPECT_EQ(measured(3), one);
+}
+
+TEST_F(ManyProcesses, Calibration) {
+    write_all(folder / "recipe.yaml",
+              "calibration: {text: " + kFixtures + "/README.md, tokens: 512, length: 32}\n"
+              "steps:\n"
+              "  - {method: direct_share, ratio: 0.3}\n"
+              "  - {method: refit}\n");
+    const auto solved = [&](int count) {
+        const json j = result(count, {"compress", kModel, "-o", folder / fmt::format("{}.gguf", count), "-t", "1", "-r",
+                                      folder / "recipe.yaml"});
+        return j["steps"].back()["details"]["solved"];
+    };
+    const json one = solved(1), two = solved(2);
+    ASSERT_GT(one.size(), 1);
+    ASSERT_EQ(one.size(), two.size());
+    for (size_t i = 0; i < one.size(); ++i) {
+        for (const char* key : {"error_before", "error_after"}) {
+            const double value = one[i][key];
+            EXPECT_NEAR(two[i][key].get<double>(), value, 1e-4 * value) << i << key;
+        }
+    }
+}
+
+TEST_F(ManyProcesses, WhatIsWrongIsSaid) {
+    const std::vector<std::string> ppl = {"eval", "ppl", kModel, "--text", folder / "nothing"};
+    expect_error(refold(ppl, "", {"WORLD_SIZE=2", "RANK=0", "MASTER_ADDR=127.0.0.1"}), 2, {"MASTER_PORT is not set"});
+    expect_error(refold(ppl, "", {"WORLD_SIZE=2", "RANK=2", "MASTER_ADDR=a", "MASTER_PORT=1"}), 2, {"RANK", "'2'"});
+    for (const Outcome& outcome : outcomes(2, ppl)) expect_error(outcome, 1, {"nothing"});
+}
+
+// Two processes take turns at the sequences of a batch.
+TEST_F(ManyProcesses, Training) {
+    write_all(folder / "text", excerpt(12));
+    const auto trained = [&](int count) {
+        const std::string out = folder / fmt::format("out{}.gguf", count);
+        const json j = result(count, {"train", kModel, "-o", out, "--data", folder / "text", "-t", "1", "--set",
+                                      "context=16", "--set", "batch=4", "--set", "steps=6", "--set",
+                                      "learning_rate=1e-3"});
+        EXPECT_TRUE(fs::exists(out));
+        EXPECT_FALSE(fs::exists(out + ".work"));
+        return j["steps"][0]["details"];
+    };
+    const json one = trained(1), two = trained(2);
+    for (const char* figure : {"held_out_before", "held_out_after", "loss"})
+        EXPECT_NEAR(two[figure].get<double>(), one[figure].get<double>(), 1e-4) << figure;
+    EXPECT_LT(two["held_out_after"], two["held_out_before"]);
+}
+
+}  // namespace
+}  // namespace refold
+#endif  // REFOLD_HAVE_TORCH
