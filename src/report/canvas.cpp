@@ -88,7 +88,7 @@ std::string strip(double x, double y, double width, const std::vector<std::strin
 Frame::Frame(Axis x, Axis y, double top, double height) : x_(std::move(x)), y_(std::move(y)), top_(top) {
     double numbers = 0;
     for (const double tick : y_.ticks) numbers = std::max(numbers, text_width(tick_text(tick)));
-    left_ = numbers + 24;
+    left_ = 1.15 * numbers + 22;  // digits are wider than letters are on average
     right_ = Canvas::kWidth - 14;
     bottom_ = top + height - 36;
 }

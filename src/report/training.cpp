@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -45,6 +46,7 @@ void add_line(const nlohmann::ordered_json& line, const std::string& path, size_
 struct Chosen {
     std::string title, axis, caption;
     std::vector<std::pair<std::string, std::string>> curves;  // their names in the file and in the legend
+    bool from_zero = false;
 };
 
 std::vector<Chosen> choose(const Comparison& c) {
@@ -58,7 +60,8 @@ std::vector<Chosen> choose(const Comparison& c) {
         {"Training speed",
          "tokens per second",
          "Higher is better.",
-         {{"tokens_per_s", "tokens per second"}}}};
+         {{"tokens_per_s", "tokens per second"}},
+         true}};
     const auto is_chosen = [&](const std::string& name) {
         return std::ranges::any_of(out, [&](const Chosen& chosen) {
             return std::ranges::any_of(chosen.curves, [&](const auto& curve) { return curve.first == name; });
@@ -68,10 +71,13 @@ std::vector<Chosen> choose(const Comparison& c) {
         for (const auto& run : variant.training) {
             for (const auto& curve : run.curves) {
                 if (is_chosen(curve.name)) continue;
-                std::string words = curve.name;
+                std::string words = curve.name, title;
                 std::ranges::replace(words, '_', ' ');
+                title = words;
+                if (!title.empty())
+                    title[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(title[0])));
                 out.push_back(
-                    {words, words + " (no unit)", "A part of the objective.", {{curve.name, words}}});
+                    {title, words + " (no unit)", "A part of the objective.", {{curve.name, words}}});
             }
         }
     }
@@ -98,6 +104,8 @@ Line line_of(const std::string& name, const TrainingCurve& curve, size_t group) 
     }
     return line;
 }
+
+std::string four_digits(double v) { return fmt::format("{:.4g}", v); }
 
 size_t count_runs(const Comparison& c) {
     size_t count = 0;
@@ -136,10 +144,12 @@ std::vector<Figure> training_figures(const Comparison& c) {
     std::vector<Figure> out;
     const bool one = count_runs(c) == 1;
     for (const Chosen& chosen : choose(c)) {
-        LinePlot plot{
-            .label = "", .x_axis = "step", .y_axis = chosen.axis, .lines = {}, .format = [](double v) {
-                return fmt::format("{:.4g}", v);
-            }};
+        LinePlot plot{.label = "",
+                      .x_axis = "step",
+                      .y_axis = chosen.axis,
+                      .lines = {},
+                      .format = four_digits,
+                      .from_zero = chosen.from_zero};
         size_t most = 1;
         for (const auto& variant : c.variants) {
             for (const auto& run : variant.training) {

@@ -123,8 +123,7 @@ void TrainData::divide(const TrainDataOptions& options) {
     if (usable.size() < 2) {
         fail(ErrorCode::input, kComponent,
              "too little text: '{}'{} has {} tokens in {} documents, {} of them scored, which gives {} "
-             "sequences of "
-             "{} tokens; expected two or more - give more text or a smaller context",
+             "sequences of {} tokens; expected two or more - give more text or a smaller context",
              options.files.front(), options.files.size() > 1 ? " and the others" : "", tokens(), documents(),
              scored_, usable.size(), context_);
     }

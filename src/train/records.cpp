@@ -86,8 +86,7 @@ TrainRecord record_of(const Json& object, const RecordPlace& place) {
     for (const auto& [key, value] : object.items()) keys.push_back(key);
     bad(place,
         "a record of unknown kind, with {}: expected 'text'; 'instruction', 'input', 'output'; "
-        "'conversations' of "
-        "'from', 'value'; or 'messages' of 'role', 'content'",
+        "'conversations' of 'from', 'value'; or 'messages' of 'role', 'content'",
         keys.empty() ? "no members" : join(keys, ", "));
 }
 
@@ -203,8 +202,7 @@ public:
         if (!tokenizer.dialogue)
             fail(ErrorCode::unsupported, kComponent,
                  "{}: a dialogue, but the model has no chat template - train with text or instructions, or "
-                 "take a "
-                 "model that was tuned for chat",
+                 "take a model that was tuned for chat",
                  place.str());
     }
 
@@ -259,8 +257,7 @@ private:
         if (begin < prompt.size() && message > 0 && begin < without_space(render(message, false)))
             bad(place_,
                 "the chat template writes the messages before message {} in another way once it is there, so "
-                "its "
-                "tokens cannot be told apart - train on everything, or with another template",
+                "its tokens cannot be told apart - train on everything, or with another template",
                 message + 1);
         const size_t end = std::max(begin, without_space(text));
         return {begin, end, std::move(text)};

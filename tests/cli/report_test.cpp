@@ -137,5 +137,23 @@ TEST_F(Report, ExportedDirectoriesHaveAModelCard) {
                  2, {"--results"});
 }
 
+TEST_F(Report, TrainingRunsAreCurvesOfTheirModel) {
+    const std::string metrics = folder / "small.train/step-1/metrics.jsonl", page = folder / "out.html";
+    fs::create_directories(fs::path(metrics).parent_path());
+    write_all(metrics, "{\"step\":1,\"loss\":4.5,\"held_out_loss\":4.25}\n{\"step\":2,\"loss\":4}\n");
+    ok({"report", small, folder / "small.train", "--no-weights", "-o", page});
+    const std::string html = read_all(page);
+    EXPECT_EQ(markup_error(html), "");
+    for (const char* part : {"<h2>Training</h2>", "loss (nats per token)", "held-out loss", "4.2500"})
+        EXPECT_THAT(html, HasSubstr(part));
+    EXPECT_EQ(json::parse(ok(
+                  {"report", metrics, "--json"}))["variants"][0]["training"][0]["curves"]["loss"]["values"],
+              json({4.5, 4.0}));
+    write_all(metrics, "{\"step\":1}\nnone\n");
+    const Outcome outcome = refold({"report", folder / "small.train"});
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("metrics.jsonl', line 2: no valid JSON"));
+}
+
 }  // namespace
 }  // namespace refold

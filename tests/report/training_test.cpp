@@ -17,7 +17,6 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::Not;
 
 constexpr const char* kMetrics =
     "{\"step\":0,\"held_out_loss\":4.5}\n"
@@ -54,7 +53,7 @@ TEST_F(Training, AFigureForEveryKindOfValue) {
     const auto figures = training_figures(c);
     std::vector<std::string> titles;
     for (const auto& figure : figures) titles.push_back(figure.title);
-    EXPECT_THAT(titles, ElementsAre("Loss", "Learning rate", "Gradient", "Training speed", "pairs"));
+    EXPECT_THAT(titles, ElementsAre("Loss", "Learning rate", "Gradient", "Training speed", "Pairs"));
     const LinePlot& loss = plot_of(figures[0]);
     EXPECT_EQ(loss.y_axis, "loss (nats per token)");
     ASSERT_EQ(loss.lines.size(), 2U);
@@ -78,7 +77,8 @@ TEST_F(Training, RunsAreComparedAndStepsOfARecipeToldApart) {
     const std::string other = write("other.jsonl", "{\"step\":1,\"loss\":5}\n");
     const Comparison c = of({folder / "runs", other});
     std::vector<std::string> names;
-    for (const auto& line : plot_of(training_figures(c)[0]).lines) names.push_back(line.name);
+    const auto figures = training_figures(c);
+    for (const auto& line : plot_of(figures[0]).lines) names.push_back(line.name);
     EXPECT_THAT(names, ElementsAre("a, step-1: loss", "a, step-3: loss", "b: loss", "other: loss"));
 }
 

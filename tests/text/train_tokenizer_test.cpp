@@ -13,7 +13,9 @@ namespace {
 
 using testing::HasSubstr;
 
-const std::string kModel = REFOLD_FIXTURES "/llama_gqa/model.gguf";  // ChatML
+// A template that writes ChatML and no BOS, which the tokenizer adds; the marks are no tokens of this
+// vocabulary.
+const std::string kModel = REFOLD_FIXTURES "/llama_gqa/model.gguf";
 
 // The fixture's vocabulary with other metadata.
 class Changed {
@@ -48,18 +50,18 @@ TEST(TrainTokenizer, AnswersOfChatMlAreScoredToTheEndOfTheTurn) {
     for (const auto& piece : pieces(model, documents[0], 1)) scored += piece;
     EXPECT_EQ(scored, "Yes.<|im_end|>No.<|im_end|>");
     EXPECT_EQ(whole,
-              "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>\n"
+              "<|begin_of_text|><|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>\n"
               "<|im_start|>user\nSo<|im_end|>\n<|im_start|>assistant\nNo.<|im_end|>\n");
 }
 
 TEST(TrainTokenizer, TextIsNotAskedForSpecialTokens) {
     const Tokenizer model(kModel);
     const TrainTokenizer tokenizer = train_tokenizer(kModel);
-    EXPECT_EQ(tokenizer.template_tokens("<|im_end|>").size(), 1U);
-    EXPECT_GT(tokenizer.tokens("<|im_end|>").size(), 1U);
+    EXPECT_EQ(tokenizer.template_tokens("<|begin_of_text|>"), std::vector<int32_t>{*model.bos()});
+    EXPECT_GT(tokenizer.tokens("<|begin_of_text|>").size(), 1U);
     EXPECT_EQ(tokenizer.tokens("Some text."), model.encode("Some text.", false, false));
     EXPECT_EQ(tokenizer.behind, std::vector<int32_t>{*model.eos()});
-    EXPECT_EQ(tokenizer.before.size(), model.adds_bos() ? 1U : 0U);
+    EXPECT_EQ(tokenizer.before, std::vector<int32_t>{*model.bos()});
 }
 
 TEST(TrainTokenizer, TemplatesSayWhatTheyRefuse) {

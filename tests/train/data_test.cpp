@@ -68,6 +68,18 @@ TEST_F(Data, SequencesWithoutScoredTokensAreLeftOut) {
     EXPECT_GT(open(everything).size(), data.size());
 }
 
+// The first token of a sequence is not predicted.
+TEST_F(Data, ASequenceIsNotThereForItsFirstToken) {
+    // Documents of 30 tokens whose last three are scored: the 18th sequence begins with the last token of the
+    // fourth.
+    const std::string line = R"({"input": "", "output": "ab"})"
+                             "\n";
+    const TrainData data = open(options(line + line + line + line + line, 7, "a.jsonl"));
+    EXPECT_EQ(data.tokens(), 150);
+    for (int64_t i = 0; i < data.size(); ++i)
+        EXPECT_THAT(data[i].scored.subspan(1), testing::Contains(1)) << as_text(data[i].tokens);
+}
+
 TEST_F(Data, EveryKthSequenceIsHeldOut) {
     TrainDataOptions o = options("abcdefghijklmnopqrs", 2);  // 21 tokens: 10 sequences
     o.held_out = 0.3;
@@ -105,15 +117,17 @@ TEST_F(Data, TokensAreReadAgainAsLongAsTheyAreOfTheSameText) {
 }
 
 TEST_F(Data, OneOfSeveralWritesTheFile) {
+    const TrainDataOptions o = options("abcdefghij", 2);
     std::atomic<int> calls = 0;
+    std::thread other;
     TrainTokenizer tokenizer = readable_tokenizer();
     tokenizer.tokens = [&](std::string_view text) {
-        ++calls;
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        if (++calls == 1) {
+            other = std::thread([&] { TrainData::open(o, tokenizer); });
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        }
         return bytes_as_tokens(text);
     };
-    const TrainDataOptions o = options("abcdefghij", 2);
-    std::thread other([&] { TrainData::open(o, tokenizer); });
     TrainData::open(o, tokenizer);
     other.join();
     EXPECT_EQ(calls, 1);
