@@ -17,7 +17,7 @@ std::map<std::string, at::Tensor> make_leaves() {
     std::map<std::string, at::Tensor> leaves;
     for (const char* name : {"in", "shared", "out", "unused"})
         leaves[name] = (at::randn({kFeatures, kFeatures}, random) * 0.3).requires_grad_();
-    leaves["bias"] = at::zeros({kFeatures}, at::requires_grad());
+    leaves["bias"] = at::zeros({kFeatures}).requires_grad_();
     return leaves;
 }
 

@@ -131,7 +131,6 @@ std::vector<std::string> messages_of(std::vector<ProcessPlace> all) {
             if (error) std::rethrow_exception(error);
             messages.emplace_back("arrived");
         } catch (const Error& e) {
-            EXPECT_EQ(e.code(), ErrorCode::io) << e.what();
             messages.emplace_back(e.what());
         }
     }
@@ -142,6 +141,7 @@ std::vector<std::string> messages_of(std::vector<ProcessPlace> all) {
 TEST(Processes, OneDoesNotArrive) {
     const auto all = places(4);
     for (const std::string& message : messages_of({all[0], all[1], all[3]})) {
+        EXPECT_THAT(message, HasSubstr("[processes] "));
         EXPECT_THAT(message, HasSubstr("3 of 4 processes"));
         EXPECT_THAT(message, testing::AnyOf(AllOf(HasSubstr("missing: RANK 2 "), HasSubstr("MASTER_ADDR")),
                                             HasSubstr("rank 0 ended")));
@@ -154,12 +154,16 @@ TEST(Processes, TheFirstDoesNotArrive) {
                                                                   HasSubstr("0.5 s"), HasSubstr("MASTER_PORT"))));
 }
 
+// Another name of the same machine, since a process keeps to a place that it knows.
 TEST(Processes, TheSamePlaceTwice) {
     auto all = places(3);
-    all[2].rank = 0;
-    all[2].port = all[1].port;
-    // The first process of two fails to listen, or the second to be the first.
-    EXPECT_THAT(messages_of({all[0], all[2]}), testing::Contains(HasSubstr("MASTER_PORT")));
+    all[2] = all[1];
+    all[2].address = "localhost";
+    EXPECT_THAT(messages_of(all), testing::Contains(HasSubstr("RANK 1 is given to two processes")));
+    all = places(2);
+    all[1] = all[0];
+    all[1].address = "localhost";
+    EXPECT_THAT(messages_of(all), testing::Contains(AllOf(HasSubstr("cannot listen"), HasSubstr("MASTER_PORT"))));
 }
 
 // ---- processes that are lost ----

@@ -11,6 +11,7 @@
 #include <functional>
 #include <mutex>
 
+#include "core/error.h"
 #include "train/torch/processes.h"
 
 namespace refold {
@@ -50,6 +51,8 @@ struct GradientBuckets::State {
         : leaves(std::move(all)), processes(p), bucket_bytes(bytes), pieces(leaves.size()), expected(leaves.size()) {
         if (processes.size() == 1) return;
         for (size_t i = 0; i < leaves.size(); ++i) {
+            if (!leaves[i].is_leaf() || !leaves[i].requires_grad())
+                fail(ErrorCode::internal, "training", "trained tensor {} is no leaf that has gradients", i);
             accumulators.push_back(torch::autograd::impl::grad_accumulator(leaves[i]));
             hooks.push_back(accumulators[i]->add_post_hook(std::make_unique<Hook>([this, i] { arrived(i); })));
         }

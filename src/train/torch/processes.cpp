@@ -147,14 +147,14 @@ c10::intrusive_ptr<c10d::Store> store_of(const ProcessPlace& place, milliseconds
         options.port = place.port;
         options.isServer = place.rank == 0;
         options.waitWorkers = false;
-        options.timeout = timeout;
+        options.timeout = std::chrono::ceil<std::chrono::seconds>(timeout);  // it counts whole seconds
         try {
             store = c10::make_intrusive<c10d::TCPStore>(place.address, options);
         } catch (const std::exception& error) {
             if (place.rank == 0) {
                 fail(ErrorCode::io, kComponent,
-                     "cannot listen on port {} - is another run using it? Set another MASTER_PORT for all processes",
-                     place.port);
+                     "cannot listen on port {} ({}) - is another run using it? Set another MASTER_PORT for all processes",
+                     place.port, error.what());
             }
             fail(ErrorCode::io, kComponent,
                  "process {} of {} cannot reach that of rank 0 at {}:{} within {} - is it running, and are MASTER_ADDR "
