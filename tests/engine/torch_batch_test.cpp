@@ -27,7 +27,8 @@ std::vector<Case> all_cases() {
     for (const auto& [name, model, input] : synthetic_models()) out.push_back({name, model});
     uint32_t seed = 0;
     for (const auto& [name, build] : expressions::cases()) {
-        ExpressionBuilder builder(kExpressionFamilies[++seed % kExpressionFamilies.size()], seed, kSmall);
+        ++seed;
+        ExpressionBuilder builder(kExpressionFamilies[seed % kExpressionFamilies.size()], seed, kSmall);
         if (!has_groups(builder.model.config.family) && name.find("groups") != std::string::npos) continue;
         build(builder);
         out.push_back({name + " of " + builder.model.config.family, builder.finish()});
@@ -65,7 +66,9 @@ TEST(TorchBatch, IsItsSequences) {
             logits.push_back(out.logits);
         }
         EXPECT_LE(largest(hidden, at::cat(expected)), 1e-12) << name;
-        if (has_output(model)) EXPECT_LE(largest(torch.logits(hidden), at::cat(logits)), 1e-12) << name;
+        if (has_output(model)) {
+            EXPECT_LE(largest(torch.logits(hidden), at::cat(logits)), 1e-12) << name;
+        }
     }
 }
 
@@ -101,7 +104,7 @@ std::map<std::string, at::Tensor> gradients_of(const TorchModel& torch, const at
     std::map<std::string, at::Tensor> out;
     for (const auto& [name, leaf] : torch.parameters()) {
         out[name] = leaf.grad().defined() ? leaf.grad().clone() : at::zeros_like(leaf.detach());
-        leaf.mutable_grad() = {};
+        leaf.mutable_grad() = at::Tensor();
     }
     return out;
 }
@@ -117,7 +120,8 @@ TEST(TorchBatch, RecomputationChangesNothing) {
         const at::Tensor again = loss_of(torch, tokens, exits);
         EXPECT_EQ(loss.item<double>(), again.item<double>()) << name;
         for (const auto& [tensor, gradient] : gradients_of(torch, again))
-            EXPECT_LE(largest(gradient, expected.at(tensor)), 1e-12 * (1 + gradient.abs().max().item<double>()))
+            EXPECT_LE(largest(gradient, expected.at(tensor)),
+                      1e-12 * (1 + gradient.abs().max().item<double>()))
                 << name << " " << tensor;
     }
 }
@@ -143,7 +147,8 @@ TEST(TorchBatch, GradientsAreFiniteDifferences) {
         TorchModel torch(model, true, at::kDouble);
         torch.set_execution({TrainType::f32, checkpointing = !checkpointing});
         const at::Tensor tokens = batch_of(model.config, 2, 4);
-        expect_finite_differences(name, torch, [&] { return loss_of(torch, tokens, exits); }, 2);
+        expect_finite_differences(
+            name, torch, [&] { return loss_of(torch, tokens, exits); }, 2);
     }
 }
 
@@ -153,7 +158,9 @@ TEST(TorchBatch, RangesAddUp) {
         const at::Tensor x = at::randn({2, 6, model.config.n_embd}, at::kDouble);
         const at::Tensor expected = TorchModel(model, false, at::kDouble).range(x);
         for (size_t cut = 1; cut < n; ++cut) {
-            const auto crosses = [&](const auto& s) { return s.first >= cut && s.second.from(s.first) < cut; };
+            const auto crosses = [&](const auto& s) {
+                return s.first >= cut && s.second.from(s.first) < cut;
+            };
             if (std::ranges::any_of(model.topology.sources, crosses)) continue;
             const auto part = [&](size_t first, size_t last) {
                 return TorchModel(model, true, at::kDouble, FactoredExecution::automatic,
@@ -164,7 +171,9 @@ TEST(TorchBatch, RangesAddUp) {
             std::set<std::string> names;
             for (const auto& [slot, expression] : model.topology.positions[0])
                 for (const auto& tensor : tensors_of(expression)) names.insert(tensor);
-            if (cut == 1) EXPECT_EQ(front.parameters().size(), names.size()) << name;
+            if (cut == 1) {
+                EXPECT_EQ(front.parameters().size(), names.size()) << name;
+            }
         }
     }
 }
@@ -193,7 +202,8 @@ TEST(TorchBatch, RefusesWhatDoesNotFit) {
     EXPECT_THROW(torch.hidden(tokens, std::vector<size_t>{model.topology.positions.size() + 1}), Error);
     EXPECT_THROW(torch.range(at::zeros({2, 3, 1})), Error);
     const Model learned = synthetic_model(synthetic::learned_positions());
-    EXPECT_THROW(TorchModel(learned, false).hidden(batch_of(learned.config, 1, learned.config.n_learned_positions + 1)),
+    EXPECT_THROW(TorchModel(learned, false)
+                     .hidden(batch_of(learned.config, 1, learned.config.n_learned_positions + 1)),
                  Error);
 }
 
@@ -212,13 +222,16 @@ TEST(TorchBatch, Bfloat16) {
         hidden.sum().backward();
         for (const auto& [tensor, leaf] : torch.parameters()) {
             EXPECT_EQ(leaf.scalar_type(), at::kFloat) << name << " " << tensor;
-            if (leaf.grad().defined()) EXPECT_EQ(leaf.grad().scalar_type(), at::kFloat) << name << " " << tensor;
+            if (leaf.grad().defined()) {
+                EXPECT_EQ(leaf.grad().scalar_type(), at::kFloat) << name << " " << tensor;
+            }
         }
     }
 }
 
 // The definition, all queries at once.
-at::Tensor plain_attention(const AttentionRule& rule, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+at::Tensor plain_attention(const AttentionRule& rule, const at::Tensor& q, const at::Tensor& k,
+                           const at::Tensor& v) {
     const int64_t heads = rule.groups * rule.per_group;
     const auto by_head = [&](const at::Tensor& x, int64_t repeated) {
         return x.reshape({rule.sequences, -1, x.size(1) / rule.head_dim, rule.head_dim})
@@ -241,7 +254,10 @@ at::Tensor plain_attention(const AttentionRule& rule, const at::Tensor& q, const
 
 // Longer than the queries that are taken at a time.
 TEST(TorchAttention, IsItsDefinitionInBlocks) {
-    const AttentionRule plain{.sequences = 2, .groups = 2, .per_group = 3, .head_dim = 4};
+    AttentionRule plain;
+    plain.sequences = plain.groups = 2;
+    plain.per_group = 3;
+    plain.head_dim = 4;
     std::vector<AttentionRule> rules(7, plain);
     rules[1].window = 50;
     rules[2].softcap = 1.5;
@@ -265,10 +281,11 @@ TEST(TorchAttention, IsItsDefinitionInBlocks) {
             const auto gradients = [&](const at::Tensor& result) {
                 mixed({result}).backward();
                 const std::vector<at::Tensor> found = {q.grad().clone(), k.grad().clone(), v.grad().clone()};
-                for (const at::Tensor& x : {q, k, v}) x.mutable_grad() = {};
+                for (const at::Tensor& x : {q, k, v}) x.mutable_grad() = at::Tensor();
                 return found;
             };
-            const auto own = gradients(out), lent = gradients(weighted(rule, p, v)), right = gradients(expected);
+            const auto own = gradients(out), lent = gradients(weighted(rule, p, v)),
+                       right = gradients(expected);
             for (size_t i = 0; i < right.size(); ++i) {
                 EXPECT_LE(largest(own[i], right[i]), 1e-11) << r << " queries " << queries << " input " << i;
                 EXPECT_LE(largest(lent[i], right[i]), 1e-11) << r << " queries " << queries << " input " << i;

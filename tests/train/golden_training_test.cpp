@@ -61,13 +61,13 @@ TEST_P(GoldenTraining, IsTransformers) {
         const std::string where = "step " + std::to_string(step);
         const at::Tensor tokens = tokens_of(step++, sequences, context + 1, model.config.n_vocab);
         const at::Tensor targets = tokens.narrow(1, 1, context).reshape({-1});
-        const auto loss =
-            cross_entropy([&](const at::Tensor& x) { return torch.logits(x); },
-                          torch.hidden(tokens.narrow(1, 0, context).contiguous()).final, targets,
-                          at::ones_like(targets, at::kBool), 16);
+        const auto loss = cross_entropy([&](const at::Tensor& x) { return torch.logits(x); },
+                                        torch.hidden(tokens.narrow(1, 0, context).contiguous()).final,
+                                        targets, at::ones_like(targets, at::kBool), 16);
         EXPECT_EQ(loss.count, sequences * context);
         (loss.sum / static_cast<double>(loss.count)).backward();
-        expect_close(loss.sum.item<double>() / static_cast<double>(loss.count), expected["loss"], 1e-5, where);
+        expect_close(loss.sum.item<double>() / static_cast<double>(loss.count), expected["loss"], 1e-5,
+                     where);
         if (expected.contains("gradient_norms")) {
             EXPECT_EQ(expected["gradient_norms"].size(), torch.parameters().size());
             for (const auto& [name, norm] : expected["gradient_norms"].items()) {
@@ -75,7 +75,8 @@ TEST_P(GoldenTraining, IsTransformers) {
                 expect_close(leaf.grad().norm().item<double>(), norm, 1e-3, where + " " + name);
             }
             for (const auto& [name, values] : expected["gradients"].items())
-                expect_values(torch.parameters().at(name + ".weight").grad(), values, 1e-3, where + " " + name);
+                expect_values(torch.parameters().at(name + ".weight").grad(), values, 1e-3,
+                              where + " " + name);
         }
         const double norm = optimiser.gradient_norm(), clip = given["clip"];
         expect_close(norm, expected["gradient_norm"], 1e-3, where);

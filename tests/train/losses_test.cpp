@@ -32,15 +32,17 @@ struct Fixture {
         return [this](int64_t first, int64_t count) { return teacher.narrow(0, first, count); };
     }
     std::vector<at::Tensor> gradients(const at::Tensor& loss) {
-        hidden.mutable_grad() = weight.mutable_grad() = {};
+        hidden.mutable_grad() = weight.mutable_grad() = at::Tensor();
         loss.backward();
         return {hidden.grad().clone(), weight.grad().clone()};
     }
 };
 
-void expect_same(Fixture& f, const VocabularyLoss& loss, const at::Tensor& expected, const std::string& what) {
+void expect_same(Fixture& f, const VocabularyLoss& loss, const at::Tensor& expected,
+                 const std::string& what) {
     EXPECT_EQ(loss.count, f.scored.sum().item<int64_t>()) << what;
-    EXPECT_NEAR(loss.sum.item<double>(), expected.item<double>(), 1e-12 * (1 + std::abs(expected.item<double>())))
+    EXPECT_NEAR(loss.sum.item<double>(), expected.item<double>(),
+                1e-12 * (1 + std::abs(expected.item<double>())))
         << what;
     const auto found = f.gradients(loss.sum * 0.7), right = f.gradients(expected * 0.7);
     for (size_t i = 0; i < right.size(); ++i)
@@ -84,8 +86,8 @@ TEST(Losses, DivergencesAreTheFormulas) {
                 Fixture f;
                 const at::Tensor p = at::softmax(f.teacher / temperature, -1);
                 const at::Tensor q = at::softmax(f.logits()(f.hidden) / temperature, -1);
-                const at::Tensor expected =
-                    (plain_divergence(kind, p, q) * f.scored.to(at::kDouble)).sum() * temperature * temperature;
+                const at::Tensor expected = (plain_divergence(kind, p, q) * f.scored.to(at::kDouble)).sum() *
+                                            temperature * temperature;
                 f.largest = 0;
                 const auto loss =
                     divergence(kind, f.logits(), f.hidden, f.teacher_logits(), f.scored, temperature, chunk);
@@ -103,8 +105,8 @@ TEST(Losses, GradientsAreFiniteDifferences) {
         Fixture f;
         const auto loss = [&] {
             return (kind < 0 ? cross_entropy(f.logits(), f.hidden, f.targets, f.scored, 4)
-                             : divergence(static_cast<Divergence>(kind), f.logits(), f.hidden, f.teacher_logits(),
-                                          f.scored, 1.5, 4))
+                             : divergence(static_cast<Divergence>(kind), f.logits(), f.hidden,
+                                          f.teacher_logits(), f.scored, 1.5, 4))
                 .sum;
         };
         const auto gradients = f.gradients(loss());
