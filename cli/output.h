@@ -1,5 +1,5 @@
-// Results on standard output, everything else on standard error. Of several processes (core/group.h) only the first one
-// says anything.
+// Results on standard output, everything else on standard error. Of several processes (core/group.h) only the
+// first one says anything.
 #pragma once
 
 #include <fmt/format.h>

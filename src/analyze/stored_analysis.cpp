@@ -62,7 +62,8 @@ std::set<AnalysisPart> parts_together(const std::set<AnalysisPart>& own) {
     std::istringstream first(group().gather(names)[0]);
     std::set<AnalysisPart> parts;
     for (std::string name; std::getline(first, name);)
-        if (const AnalysisPart part = part_from_name(name); group().first() || needs_text(part)) parts.insert(part);
+        if (const AnalysisPart part = part_from_name(name); group().first() || needs_text(part))
+            parts.insert(part);
     return parts;
 }
 

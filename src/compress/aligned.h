@@ -13,7 +13,8 @@
 
 namespace refold {
 
-// The processes of group() share the sequences: each sees its own, and who sums up what it has seen sums over processes.
+// The processes of group() share the sequences: each sees its own, and who sums up what it has seen sums over
+// processes.
 class AlignedStreams {
 public:
     // Throws Error(unsupported) when the models do not have the same number of positions. Both streams stand
@@ -37,10 +38,10 @@ public:
         int64_t tokens;
         const Seen &original, &modified;
     };
-    // Runs `position` of the original and of the model as it is now over all own sequences, with these taps. What
-    // the original computes is kept until advance() for all tokens, so ask for few taps of it, and for the
-    // same ones in all visits of a position. `only_taps`: the model computes no more than its taps need, and
-    // not `out`. Interrupts throw.
+    // Runs `position` of the original and of the model as it is now over all own sequences, with these taps.
+    // What the original computes is kept until advance() for all tokens, so ask for few taps of it, and for
+    // the same ones in all visits of a position. `only_taps`: the model computes no more than its taps need,
+    // and not `out`. Interrupts throw.
     void visit(const Model& model, size_t position, const std::vector<Tap>& original_taps,
                const std::vector<Tap>& taps, const std::function<void(const Rows&)>& see,
                bool only_taps = false);

@@ -34,9 +34,10 @@ public:
     // inputs are computed side by side. Throws what compute() throws, Error(io) when the disk is full.
     std::map<std::string, Tensor> results(const std::string& what, std::span<const float> input,
                                           const std::function<Arrays()>& compute);
-    // The same for what the processes of group() compute together: all of them call this in the same order, and what
-    // the first one has of an earlier run all get.
-    std::map<std::string, Tensor> results_of_all(const std::string& what, const std::function<Arrays()>& compute);
+    // The same for what the processes of group() compute together: all of them call this in the same order,
+    // and what the first one has of an earlier run all get.
+    std::map<std::string, Tensor> results_of_all(const std::string& what,
+                                                 const std::function<Arrays()>& compute);
     // How many results() of this object came from an earlier run.
     size_t reused() const { return reused_; }
     // Deletes the folder: the model is written.

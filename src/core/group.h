@@ -1,5 +1,5 @@
-// The processes that work on one thing together, as torchrun and others start them. Everything that is split over them
-// is put together again in every process; only the first one prints and writes.
+// The processes that work on one thing together, as torchrun and others start them. Everything that is split
+// over them is put together again in every process; only the first one prints and writes.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +33,8 @@ public:
     }
 };
 
-// This program's; one process until another group is set (train/launch.h), and again with nullptr: before the program
-// ends, as libraries that it needs would be gone after that.
+// This program's; one process until another group is set (train/launch.h), and again with nullptr: before the
+// program ends, as libraries that it needs would be gone after that.
 Group& group();
 void set_group(std::unique_ptr<Group> group);
 

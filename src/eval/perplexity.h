@@ -86,8 +86,8 @@ struct PerplexityResult {
     std::vector<double> running() const;
 };
 
-// Runs the windows one after another; those of group() share them, and all get the result, which is the same for any
-// number of processes. Throws Error(usage) when a window is longer than the engine's context.
+// Runs the windows one after another; those of group() share them, and all get the result, which is the same
+// for any number of processes. Throws Error(usage) when a window is longer than the engine's context.
 PerplexityResult measure_perplexity(Engine& engine, const PerplexityPlan& plan);
 
 // The protocol `windows` on tokens: plan_windows() and measure_perplexity().

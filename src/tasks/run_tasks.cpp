@@ -24,7 +24,10 @@ void update(Sha256& hash, const std::string& text) {
 class Collector {
 public:
     explicit Collector(TaskRun& run)
-        : run_(run), missing_(run.task.items.size()), place_(run.requests.size()), taken_(run.requests.size()) {
+        : run_(run),
+          missing_(run.task.items.size()),
+          place_(run.requests.size()),
+          taken_(run.requests.size()) {
         for (size_t r = 0; r < run.requests.size(); ++r) place_[r] = missing_[run.requests[r].item]++;
         run.answers.assign(missing_.size(), {});
         run.values.clear();
@@ -86,7 +89,8 @@ void share(const std::vector<std::pair<size_t, Likelihood>>& likelihoods,
            const std::vector<std::pair<size_t, std::string>>& texts, Collector& collector) {
     using nlohmann::json;
     json own = json::array();
-    for (const auto& [request, answer] : likelihoods) own.push_back({request, answer.log_likelihood, answer.greedy});
+    for (const auto& [request, answer] : likelihoods)
+        own.push_back({request, answer.log_likelihood, answer.greedy});
     for (const auto& [request, text] : texts)
         own.push_back({request, json::binary({text.begin(), text.end()})});
     const std::vector<uint8_t> packed = json::to_cbor(own);

@@ -34,8 +34,9 @@ int64_t context_needed(std::span<const TaskRun> runs);
 std::string run_key(const std::string& model_hash, const std::string& settings,
                     std::span<const TaskRun> runs);
 
-// Answers all requests and fills in answers, values and results; shows progress. Those of group() share the items, and
-// all get everything. `work` may be null, and has this process's answers only; `index` is the run's place in it.
+// Answers all requests and fills in answers, values and results; shows progress. Those of group() share the
+// items, and all get everything. `work` may be null, and has this process's answers only; `index` is the
+// run's place in it.
 void run_task(TaskRun& run, Engine& engine, const Tokenizer& tokenizer, WorkFile* work, size_t index);
 
 }  // namespace refold

@@ -8,8 +8,8 @@
 
 namespace refold {
 
-// More than one, by WORLD_SIZE, which torchrun and others set. What is wrong with their variables is said when the
-// processes meet (train/torch/processes.h).
+// More than one, by WORLD_SIZE, which torchrun and others set. What is wrong with their variables is said
+// when the processes meet (train/torch/processes.h).
 inline bool several_processes() {
     const char* size = std::getenv("WORLD_SIZE");
     return size != nullptr && *size != '\0' && std::string_view(size) != "1";
@@ -21,8 +21,8 @@ inline bool first_process() {
     return !several_processes() || rank == nullptr || std::string_view(rank) == "0";
 }
 
-// Where there are several processes, meets them, and sets group(). Throws what Processes throws, and Error(unsupported)
-// in a build without libtorch.
+// Where there are several processes, meets them, and sets group(). Throws what Processes throws, and
+// Error(unsupported) in a build without libtorch.
 void join_group();
 // What is exchanged with the torch engine's library.
 inline constexpr const char* kGroupSymbol = "refold_torch_group";

@@ -17,7 +17,7 @@ std::map<std::string, at::Tensor> make_leaves() {
     std::map<std::string, at::Tensor> leaves;
     for (const char* name : {"in", "shared", "out", "unused"})
         leaves[name] = (at::randn({kFeatures, kFeatures}, random) * 0.3).requires_grad_();
-    leaves["bias"] = at::zeros({kFeatures}, at::requires_grad());
+    leaves["bias"] = at::zeros({kFeatures}).requires_grad_();
     return leaves;
 }
 
@@ -79,7 +79,8 @@ TEST(GradientBuckets, ManyProcessesAreOneWithTheWholeBatch) {
                     all.push_back(losses);
                 });
             }
-            for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(all[0][i], expected[i], 1e-5 * expected[i]);
+            for (size_t i = 0; i < expected.size(); ++i)
+                EXPECT_NEAR(all[0][i], expected[i], 1e-5 * expected[i]);
             for (const auto& losses : all) EXPECT_EQ(losses, all[0]) << "another run or process";
         }
     }
@@ -91,7 +92,8 @@ TEST(GradientBuckets, PiecesAndUnusedLeavesMayChange) {
         const auto leaves = make_leaves();
         GradientBuckets buckets(values_of(leaves), processes, kSmall);
         const auto pieces_of = [](int64_t step, int rank) { return 1 + (step * 3 + rank * step) % 4; };
-        const auto piece = [&](const std::map<std::string, at::Tensor>& of, int64_t step, int64_t n, int rank) {
+        const auto piece = [&](const std::map<std::string, at::Tensor>& of, int64_t step, int64_t n,
+                               int rank) {
             const at::Tensor x = batch_of(step * 10 + n) + rank;
             if (n % 2 == 1) return at::matmul(x, of.at("shared")).square().sum();
             if (step == 3 && rank == 1) return at::matmul(x, of.at("unused")).square().sum();

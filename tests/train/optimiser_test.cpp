@@ -13,7 +13,8 @@ namespace {
 
 using Leaves = std::map<std::string, at::Tensor>;
 
-// More numbers than a thread's piece of work, sizes that no vector divides, and a leaf without numbers' neighbours.
+// More numbers than a thread's piece of work, sizes that no vector divides, and a leaf without numbers'
+// neighbours.
 Leaves make_leaves() {
     at::manual_seed(5);
     return {{"bias", at::randn({129})},
@@ -24,7 +25,8 @@ Leaves make_leaves() {
 
 void set_gradients(const Leaves& leaves, int64_t step) {
     at::Generator random = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(step));
-    for (const auto& [name, leaf] : leaves) leaf.mutable_grad() = at::randn(leaf.sizes(), random) * 0.1 + leaf * 0.01;
+    for (const auto& [name, leaf] : leaves)
+        leaf.mutable_grad() = at::randn(leaf.sizes(), random) * 0.1 + leaf * 0.01;
 }
 
 double rate(int64_t step) { return 1e-2 / static_cast<double>(1 + step % 7); }
@@ -95,7 +97,8 @@ TEST(Optimiser, GradientNorm) {
 TEST(Optimiser, NoGradientIsZeroGradient) {
     Processes alone{ProcessPlace{}};
     const Leaves a = make_leaves(), b = make_leaves();
-    Optimiser first(a, options_of(OptimiserKind::adamw), alone), second(b, options_of(OptimiserKind::adamw), alone);
+    Optimiser first(a, options_of(OptimiserKind::adamw), alone),
+        second(b, options_of(OptimiserKind::adamw), alone);
     for (const Leaves& leaves : {a, b}) set_gradients(leaves, 1);
     first.step(0.01);
     second.step(0.01);

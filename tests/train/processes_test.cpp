@@ -18,14 +18,19 @@ using testing::AllOf;
 using testing::HasSubstr;
 using Variables = std::vector<std::pair<const char*, std::string>>;
 
-constexpr const char* kNames[] = {"RANK",        "WORLD_SIZE",  "LOCAL_RANK",
-                                  "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
+constexpr const char* kNames[] = {"RANK",
+                                  "WORLD_SIZE",
+                                  "LOCAL_RANK",
+                                  "MASTER_ADDR",
+                                  "MASTER_PORT",
+                                  "TORCHELASTIC_USE_AGENT_STORE",
                                   "REFOLD_PROCESS_TIMEOUT"};
 
 // What torchrun would set, but for `changes`; an empty value takes a variable away.
 ProcessPlace place_of(const Variables& changes) {
     for (const char* name : kNames) unsetenv(name);
-    const Variables usual = {{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}};
+    const Variables usual = {
+        {"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}};
     for (const auto& variables : {usual, changes})
         for (const auto& [name, value] : variables) setenv(name, value.c_str(), 1);
     struct Reset {
@@ -64,10 +69,13 @@ TEST(ProcessPlace, WrongVariables) {
         return "taken";
     };
     for (const char* missing : {"RANK", "MASTER_ADDR", "MASTER_PORT"})
-        EXPECT_THAT(message({{missing, ""}}), AllOf(HasSubstr(missing), HasSubstr("WORLD_SIZE is 4"))) << missing;
-    const Variables wrong = {{"RANK", "4"},        {"RANK", "-1"},      {"RANK", "1x"},         {"WORLD_SIZE", "0"},
-                             {"WORLD_SIZE", "two"}, {"WORLD_SIZE", "99999999999"}, {"MASTER_PORT", "0"},
-                             {"MASTER_PORT", "70000"}, {"LOCAL_RANK", "4"}, {"REFOLD_PROCESS_TIMEOUT", "0"}};
+        EXPECT_THAT(message({{missing, ""}}), AllOf(HasSubstr(missing), HasSubstr("WORLD_SIZE is 4")))
+            << missing;
+    const Variables wrong = {{"RANK", "4"},         {"RANK", "-1"},
+                             {"RANK", "1x"},        {"WORLD_SIZE", "0"},
+                             {"WORLD_SIZE", "two"}, {"WORLD_SIZE", "99999999999"},
+                             {"MASTER_PORT", "0"},  {"MASTER_PORT", "70000"},
+                             {"LOCAL_RANK", "4"},   {"REFOLD_PROCESS_TIMEOUT", "0"}};
     for (const auto& [name, value] : wrong)
         EXPECT_THAT(message({{name, value}}), AllOf(HasSubstr(name), HasSubstr("'" + value + "'")));
 }
@@ -131,7 +139,6 @@ std::vector<std::string> messages_of(std::vector<ProcessPlace> all) {
             if (error) std::rethrow_exception(error);
             messages.emplace_back("arrived");
         } catch (const Error& e) {
-            EXPECT_EQ(e.code(), ErrorCode::io) << e.what();
             messages.emplace_back(e.what());
         }
     }
@@ -142,6 +149,7 @@ std::vector<std::string> messages_of(std::vector<ProcessPlace> all) {
 TEST(Processes, OneDoesNotArrive) {
     const auto all = places(4);
     for (const std::string& message : messages_of({all[0], all[1], all[3]})) {
+        EXPECT_THAT(message, HasSubstr("[processes] "));
         EXPECT_THAT(message, HasSubstr("3 of 4 processes"));
         EXPECT_THAT(message, testing::AnyOf(AllOf(HasSubstr("missing: RANK 2 "), HasSubstr("MASTER_ADDR")),
                                             HasSubstr("rank 0 ended")));
@@ -150,16 +158,22 @@ TEST(Processes, OneDoesNotArrive) {
 
 TEST(Processes, TheFirstDoesNotArrive) {
     const auto all = places(2);
-    EXPECT_THAT(messages_of({all[1]}), testing::ElementsAre(AllOf(HasSubstr("cannot reach that of rank 0"),
-                                                                  HasSubstr("0.5 s"), HasSubstr("MASTER_PORT"))));
+    EXPECT_THAT(messages_of({all[1]}),
+                testing::ElementsAre(AllOf(HasSubstr("cannot reach that of rank 0"), HasSubstr("0.5 s"),
+                                           HasSubstr("MASTER_PORT"))));
 }
 
+// Another name of the same machine, since a process keeps to a place that it knows.
 TEST(Processes, TheSamePlaceTwice) {
     auto all = places(3);
-    all[2].rank = 0;
-    all[2].port = all[1].port;
-    // The first process of two fails to listen, or the second to be the first.
-    EXPECT_THAT(messages_of({all[0], all[2]}), testing::Contains(HasSubstr("MASTER_PORT")));
+    all[2] = all[1];
+    all[2].address = "localhost";
+    EXPECT_THAT(messages_of(all), testing::Contains(HasSubstr("RANK 1 is given to two processes")));
+    all = places(2);
+    all[1] = all[0];
+    all[1].address = "localhost";
+    EXPECT_THAT(messages_of(all),
+                testing::Contains(AllOf(HasSubstr("cannot listen"), HasSubstr("MASTER_PORT"))));
 }
 
 // ---- processes that are lost ----
@@ -189,11 +203,14 @@ TEST_P(LostProcess, EndsTheOthers) {
     std::vector<std::unique_ptr<Process>> children;
     for (const ProcessPlace& place : places(3)) {
         children.push_back(std::make_unique<Process>(
-            std::vector<std::string>{"/proc/self/exe", "--gtest_filter=ProcessRole.*", "--gtest_also_run_disabled_tests"},
+            std::vector<std::string>{"/proc/self/exe", "--gtest_filter=ProcessRole.*",
+                                     "--gtest_also_run_disabled_tests"},
             "",
-            std::vector<std::string>{fmt::format("RANK={}", place.rank), fmt::format("WORLD_SIZE={}", place.size),
-                                     "MASTER_ADDR=" + place.address, fmt::format("MASTER_PORT={}", place.port),
-                                     "REFOLD_PROCESS_TIMEOUT=2", "REFOLD_TEST_DOOMED=1", std::string("REFOLD_TEST_SIGNAL=") + GetParam()}));
+            std::vector<std::string>{fmt::format("RANK={}", place.rank),
+                                     fmt::format("WORLD_SIZE={}", place.size), "MASTER_ADDR=" + place.address,
+                                     fmt::format("MASTER_PORT={}", place.port), "REFOLD_PROCESS_TIMEOUT=2",
+                                     "REFOLD_TEST_DOOMED=1",
+                                     std::string("REFOLD_TEST_SIGNAL=") + GetParam()}));
     }
     for (const size_t i : {0, 2}) {
         const Outcome outcome = children[i]->wait();

@@ -15,7 +15,8 @@ namespace refold {
 inline std::vector<ProcessPlace> places(int size) {
     std::vector<ProcessPlace> all;
     const uint16_t port = free_port();
-    for (int rank = 0; rank < size; ++rank) all.push_back({rank, size, rank, "127.0.0.1", port, std::chrono::seconds(30)});
+    for (int rank = 0; rank < size; ++rank)
+        all.push_back({rank, size, rank, "127.0.0.1", port, std::chrono::seconds(30)});
     return all;
 }
 

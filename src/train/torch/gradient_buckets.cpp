@@ -11,6 +11,7 @@
 #include <functional>
 #include <mutex>
 
+#include "core/error.h"
 #include "train/torch/processes.h"
 
 namespace refold {
@@ -31,11 +32,11 @@ private:
 
 }  // namespace
 
-// All processes issue the same sums in the same order: buckets by number, whenever they are ready, and the last one in
-// finish(). Which leaves got gradients, and when, may differ between processes. A bucket is ready when its leaves
-// have got as many pieces of their gradients as in the pass before (a leaf gets several where blocks are recomputed).
-// If more come, the bucket was sent too early: behind the numbers of the last bucket goes a flag for each, and those
-// that were early anywhere are summed again.
+// All processes issue the same sums in the same order: buckets by number, whenever they are ready, and the
+// last one in finish(). Which leaves got gradients, and when, may differ between processes. A bucket is ready
+// when its leaves have got as many pieces of their gradients as in the pass before (a leaf gets several where
+// blocks are recomputed). If more come, the bucket was sent too early: behind the numbers of the last bucket
+// goes a flag for each, and those that were early anywhere are summed again.
 struct GradientBuckets::State {
     struct Bucket {
         std::vector<size_t> leaves;
@@ -47,11 +48,18 @@ struct GradientBuckets::State {
     };
 
     State(std::vector<at::Tensor> all, Processes& p, int64_t bytes)
-        : leaves(std::move(all)), processes(p), bucket_bytes(bytes), pieces(leaves.size()), expected(leaves.size()) {
+        : leaves(std::move(all)),
+          processes(p),
+          bucket_bytes(bytes),
+          pieces(leaves.size()),
+          expected(leaves.size()) {
         if (processes.size() == 1) return;
         for (size_t i = 0; i < leaves.size(); ++i) {
+            if (!leaves[i].is_leaf() || !leaves[i].requires_grad())
+                fail(ErrorCode::internal, "training", "trained tensor {} is no leaf that has gradients", i);
             accumulators.push_back(torch::autograd::impl::grad_accumulator(leaves[i]));
-            hooks.push_back(accumulators[i]->add_post_hook(std::make_unique<Hook>([this, i] { arrived(i); })));
+            hooks.push_back(
+                accumulators[i]->add_post_hook(std::make_unique<Hook>([this, i] { arrived(i); })));
         }
     }
     ~State() {
@@ -105,7 +113,8 @@ struct GradientBuckets::State {
         for (int64_t i = 0; i < ranks.numel(); ++i) {
             const auto leaf = static_cast<size_t>(ranks.data_ptr<int64_t>()[i]);
             const int64_t numbers = leaves[leaf].numel();
-            if (buckets.empty() || (buckets.back().numbers + numbers) * 4 > bucket_bytes) buckets.emplace_back();
+            if (buckets.empty() || (buckets.back().numbers + numbers) * 4 > bucket_bytes)
+                buckets.emplace_back();
             buckets.back().leaves.push_back(leaf);
             buckets.back().numbers += numbers;
             bucket_of[leaf] = buckets.size() - 1;

@@ -1,4 +1,6 @@
 // The processes of the environment for the rest of refold: train/launch.h.
+#include "core/group.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -6,7 +8,6 @@
 
 #include <cstring>
 
-#include "core/group.h"
 #include "train/launch.h"
 #include "train/torch/processes.h"
 

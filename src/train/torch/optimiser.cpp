@@ -16,13 +16,13 @@
 namespace refold {
 namespace {
 
-constexpr int64_t kBlock = 1 << 15;          // numbers of one piece of a thread's work
+constexpr int64_t kBlock = 1 << 15;         // numbers of one piece of a thread's work
 constexpr int64_t kSharedAtOnce = 1 << 22;  // numbers of a process in one exchange of new weights
 
 struct Coefficients {
     float scale, beta1, beta2, epsilon;
-    float l2, keep;             // weight decay: of adam, added to gradients; of adamw, what a weight is multiplied by
-    float step, inverse_root;   // learning rate and root of v with their corrections of bias
+    float l2, keep;  // weight decay: of adam, added to gradients; of adamw, what a weight is multiplied by
+    float step, inverse_root;  // learning rate and root of v with their corrections of bias
 };
 
 void adam(float* __restrict p, const float* __restrict g, float* __restrict m, float* __restrict v, int64_t n,
@@ -65,7 +65,8 @@ void for_blocks(const Parts& parts, Body&& body) {
 
 }  // namespace
 
-Optimiser::Optimiser(std::map<std::string, at::Tensor> leaves, const TrainOptions& options, Processes& processes)
+Optimiser::Optimiser(std::map<std::string, at::Tensor> leaves, const TrainOptions& options,
+                     Processes& processes)
     : leaves_(std::move(leaves)), options_(options), processes_(processes) {
     for (const auto& [name, leaf] : leaves_) {
         if (leaf.scalar_type() != at::kFloat || !leaf.is_contiguous())
@@ -148,7 +149,9 @@ void Optimiser::share_weights() {
             return parts(first, std::min(count, numbers_ - first));
         };
         for (const Part& part : parts_of(processes_.rank()))
-            all[processes_.rank()].narrow(0, part.state, part.count).copy_(flat(part.leaf, part.first, part.count));
+            all[processes_.rank()]
+                .narrow(0, part.state, part.count)
+                .copy_(flat(part.leaf, part.first, part.count));
         processes_.gather(all);
         for (int rank = 0; rank < processes; ++rank) {
             if (rank == processes_.rank()) continue;
@@ -163,7 +166,8 @@ double Optimiser::gradient_norm() const {
     const std::vector<at::Tensor> gradients = own_gradients();
     double squares = 0;
     if (m_.is_cpu()) {
-        std::vector<double> sums(static_cast<size_t>(numbers_ / kBlock) + leaves_.size());  // no less than blocks
+        std::vector<double> sums(static_cast<size_t>(numbers_ / kBlock) +
+                                 leaves_.size());  // no less than blocks
         for_blocks(own_, [&](int64_t block, size_t i, int64_t first, int64_t count) {
             const float* g = gradients[i].data_ptr<float>() + first;
             double sum = 0;
@@ -172,7 +176,8 @@ double Optimiser::gradient_norm() const {
         });
         for (const double sum : sums) squares += sum;
     } else {
-        for (const at::Tensor& gradient : gradients) squares += gradient.to(at::kDouble).square_().sum().item<double>();
+        for (const at::Tensor& gradient : gradients)
+            squares += gradient.to(at::kDouble).square_().sum().item<double>();
     }
     at::Tensor sum = at::tensor({squares}, at::kDouble);
     processes_.sum(sum);
@@ -203,19 +208,21 @@ void Optimiser::restore(const std::map<std::string, at::Tensor>& state) {
     const auto tensor = [&](const char* name, at::ScalarType type, int64_t count) -> const at::Tensor& {
         const auto found = state.find(name);
         if (found == state.end() || found->second.scalar_type() != type || found->second.numel() != count)
-            fail(ErrorCode::input, "optimiser", "the stored state has no '{}' of {} numbers - it is of another model",
-                 name, count);
+            fail(ErrorCode::input, "optimiser",
+                 "the stored state has no '{}' of {} numbers - it is of another model", name, count);
         return found->second;
     };
     const at::Tensor of = tensor("of", at::kLong, 3), own = belongs_to();
     const auto number = [](const at::Tensor& x, int64_t i) { return x[i].item<int64_t>(); };
     if (number(of, 0) != number(own, 0) || number(of, 1) != number(own, 1)) {
         fail(ErrorCode::input, "optimiser",
-             "the stored state is of process {} of {}, expected {} of {} - go on with as many processes as before",
+             "the stored state is of process {} of {}, expected {} of {} - go on with as many processes as "
+             "before",
              number(of, 1), number(of, 0), number(own, 1), number(own, 0));
     }
     if (number(of, 2) != number(own, 2))
-        fail(ErrorCode::input, "optimiser", "the stored state is of other weights than those that are trained");
+        fail(ErrorCode::input, "optimiser",
+             "the stored state is of other weights than those that are trained");
     const at::Tensor m = tensor("m", at::kFloat, m_.numel()), v = tensor("v", at::kFloat, v_.numel());
     m_.copy_(m);
     v_.copy_(v);

@@ -1,21 +1,20 @@
 #include "train/torch/processes.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/zeros.h>
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
-#include <unistd.h>
-
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/zeros.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/version.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "core/error.h"
 
@@ -48,8 +47,9 @@ int number(const char* name, const char* value, int smallest, int largest) {
     const char* end = value + std::char_traits<char>::length(value);
     const auto [at, error] = std::from_chars(value, end, result);
     if (error != std::errc() || at != end || result < smallest || result > largest) {
-        fail(ErrorCode::usage, kComponent, "environment variable {}: got '{}', expected a number from {} to {}", name,
-             value, smallest, largest);
+        fail(ErrorCode::usage, kComponent,
+             "environment variable {}: got '{}', expected a number from {} to {}", name, value, smallest,
+             largest);
     }
     return result;
 }
@@ -58,7 +58,8 @@ const char* required(const char* name, const char* world) {
     const char* value = variable(name);
     if (value == nullptr) {
         fail(ErrorCode::usage, kComponent,
-             "WORLD_SIZE is {}, but {} is not set - start the processes with torchrun, or set RANK, WORLD_SIZE, "
+             "WORLD_SIZE is {}, but {} is not set - start the processes with torchrun, or set RANK, "
+             "WORLD_SIZE, "
              "MASTER_ADDR and MASTER_PORT for each (docs/training.md), or unset WORLD_SIZE for one process",
              world, name);
     }
@@ -80,7 +81,8 @@ ProcessPlace ProcessPlace::from_environment() {
     if (agent != nullptr && std::string_view(agent) == "True") ++port;
     place.port = static_cast<uint16_t>(port);
     const char* limit = variable("REFOLD_PROCESS_TIMEOUT");
-    if (limit != nullptr) place.timeout = std::chrono::seconds(number("REFOLD_PROCESS_TIMEOUT", limit, 1, 1 << 20));
+    if (limit != nullptr)
+        place.timeout = std::chrono::seconds(number("REFOLD_PROCESS_TIMEOUT", limit, 1, 1 << 20));
     const char* local = variable("LOCAL_RANK");
     place.local_rank = local == nullptr ? place.rank : number("LOCAL_RANK", local, 0, place.size - 1);
     return place;
@@ -96,8 +98,8 @@ std::string seconds(milliseconds time) {
     return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000);
 }
 
-// The address by which this machine reaches the process of rank 0: what others can reach it by as well. A host's
-// own name often stands for its loopback device.
+// The address by which this machine reaches the process of rank 0: what others can reach it by as well. A
+// host's own name often stands for its loopback device.
 std::string own_address(const ProcessPlace& place) {
     addrinfo hints = {};
     hints.ai_socktype = SOCK_DGRAM;
@@ -113,8 +115,8 @@ std::string own_address(const ProcessPlace& place) {
         // Sends nothing.
         const bool known = connect(socket, a->ai_addr, a->ai_addrlen) == 0 &&
                            getsockname(socket, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
-                           getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof text, nullptr, 0,
-                                       NI_NUMERICHOST) == 0;
+                           getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof text, nullptr,
+                                       0, NI_NUMERICHOST) == 0;
         close(socket);
         if (known) {
             result = text;
@@ -125,8 +127,8 @@ std::string own_address(const ProcessPlace& place) {
     return result;
 }
 
-// Where the processes find each other. The first process serves it as long as it runs, so that several Processes in
-// turn need not meet at the same port again.
+// Where the processes find each other. The first process serves it as long as it runs, so that several
+// Processes in turn need not meet at the same port again.
 c10::intrusive_ptr<c10d::Store> store_of(const ProcessPlace& place, milliseconds timeout) {
     struct Known {
         c10::intrusive_ptr<c10d::TCPStore> store;
@@ -147,17 +149,19 @@ c10::intrusive_ptr<c10d::Store> store_of(const ProcessPlace& place, milliseconds
         options.port = place.port;
         options.isServer = place.rank == 0;
         options.waitWorkers = false;
-        options.timeout = timeout;
+        options.timeout = std::chrono::ceil<std::chrono::seconds>(timeout);  // it counts whole seconds
         try {
             store = c10::make_intrusive<c10d::TCPStore>(place.address, options);
         } catch (const std::exception& error) {
             if (place.rank == 0) {
                 fail(ErrorCode::io, kComponent,
-                     "cannot listen on port {} - is another run using it? Set another MASTER_PORT for all processes",
-                     place.port);
+                     "cannot listen on port {} ({}) - is another run using it? Set another MASTER_PORT for "
+                     "all processes",
+                     place.port, error.what());
             }
             fail(ErrorCode::io, kComponent,
-                 "process {} of {} cannot reach that of rank 0 at {}:{} within {} - is it running, and are MASTER_ADDR "
+                 "process {} of {} cannot reach that of rank 0 at {}:{} within {} - is it running, and are "
+                 "MASTER_ADDR "
                  "and MASTER_PORT those of its machine?",
                  place.rank, place.size, place.address, place.port, seconds(timeout));
         }
@@ -177,7 +181,8 @@ void meet(c10d::Store& store, const ProcessPlace& place, milliseconds timeout) {
     try {
         if (store.add(rank_key(place.rank), 1) != 1) {
             fail(ErrorCode::usage, kComponent,
-                 "RANK {} is given to two processes - every one of the {} needs its own", place.rank, place.size);
+                 "RANK {} is given to two processes - every one of the {} needs its own", place.rank,
+                 place.size);
         }
         arrived = store.add("arrived", 1);
         for (milliseconds pause(1); arrived < place.size && Clock::now() < end;
@@ -192,16 +197,17 @@ void meet(c10d::Store& store, const ProcessPlace& place, milliseconds timeout) {
             missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
             ++shown;
         }
-        fail(ErrorCode::io, kComponent,
-             "{} of {} processes arrived at {}:{} within {}, missing: RANK {} - start them too, with the same "
-             "WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
-             arrived, place.size, place.address, place.port, seconds(timeout), missing);
+        fail(
+            ErrorCode::io, kComponent,
+            "{} of {} processes arrived at {}:{} within {}, missing: RANK {} - start them too, with the same "
+            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+            arrived, place.size, place.address, place.port, seconds(timeout), missing);
     } catch (const Error&) {
         throw;
     } catch (const std::exception&) {
         fail(ErrorCode::io, kComponent,
-             "the process of rank 0 ended when {} of {} processes had arrived at {}:{} - see what it says", arrived,
-             place.size, place.address, place.port);
+             "the process of rank 0 ended when {} of {} processes had arrived at {}:{} - see what it says",
+             arrived, place.size, place.address, place.port);
     }
 }
 
@@ -230,7 +236,8 @@ struct Processes::Group {
 
     [[noreturn]] void lost(const char* what, const char* reason) const {
         fail(ErrorCode::io, kComponent,
-             "process {} of {}: another process was lost, or was not there within {} ({}: {}) - see what the others "
+             "process {} of {}: another process was lost, or was not there within {} ({}: {}) - see what the "
+             "others "
              "say, then start all of them again",
              place.rank, place.size, seconds(timeout), what, reason);
     }
@@ -260,7 +267,8 @@ struct Processes::Group {
         }
         return *nccl;
 #else
-        fail(ErrorCode::unsupported, kComponent, "this libtorch has no NCCL for tensors on {}", x.device().str());
+        fail(ErrorCode::unsupported, kComponent, "this libtorch has no NCCL for tensors on {}",
+             x.device().str());
 #endif
     }
 
@@ -338,7 +346,8 @@ class Processes::Pending {};
 Processes::Processes(const ProcessPlace& place) : place_(place) {
     if (place.size > 1) {
         fail(ErrorCode::unsupported, kComponent,
-             "WORLD_SIZE is {}, but this build trains with one process only - it needs a libtorch with gloo, and gloo's "
+             "WORLD_SIZE is {}, but this build trains with one process only - it needs a libtorch with gloo, "
+             "and gloo's "
              "headers (Debian: libgloo-dev)",
              place.size);
     }

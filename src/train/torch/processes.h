@@ -18,17 +18,18 @@ struct ProcessPlace {
     uint16_t port = 0;
     std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of meeting, and of every operation
 
-    // RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK (RANK where it is missing); without WORLD_SIZE, or with 1,
-    // one process. Where torchrun's agent listens on MASTER_PORT itself (TORCHELASTIC_USE_AGENT_STORE), the next port.
-    // REFOLD_PROCESS_TIMEOUT: seconds. Throws Error(usage) for variables that are missing, malformed or out of range.
+    // RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK (RANK where it is missing); without WORLD_SIZE,
+    // or with 1, one process. Where torchrun's agent listens on MASTER_PORT itself
+    // (TORCHELASTIC_USE_AGENT_STORE), the next port. REFOLD_PROCESS_TIMEOUT: seconds. Throws Error(usage) for
+    // variables that are missing, malformed or out of range.
     static ProcessPlace from_environment();
 };
 
 class Processes {
 public:
-    // Returns when all have arrived. Throws Error(usage) for a rank that is given twice, Error(io) that names who is
-    // missing when a process does not arrive in time, Error(unsupported) for several processes where libtorch has no
-    // gloo.
+    // Returns when all have arrived. Throws Error(usage) for a rank that is given twice, Error(io) that names
+    // who is missing when a process does not arrive in time, Error(unsupported) for several processes where
+    // libtorch has no gloo.
     explicit Processes(const ProcessPlace& place = ProcessPlace::from_environment());
     ~Processes();
     Processes(const Processes&) = delete;
@@ -39,8 +40,8 @@ public:
     int local_rank() const { return place_.local_rank; }
     bool first() const { return place_.rank == 0; }
 
-    // In place, on all processes in the same order. Throw Error(io) when a process is lost, or waits elsewhere until
-    // the time is over.
+    // In place, on all processes in the same order. Throw Error(io) when a process is lost, or waits
+    // elsewhere until the time is over.
     void sum(at::Tensor& x);
     void broadcast(at::Tensor& x, int from);
     // Rows of x [size, ...]: every process gives row rank() and gets the others.
@@ -58,16 +59,18 @@ private:
     ProcessPlace place_;
 };
 
-// Sums the gradients of leaves over all processes, bucket by bucket, while the backward pass still computes the
-// others (Li et al. 2020, PyTorch Distributed). Buckets hold leaves in the order in which their gradients are
-// complete in the first pass. A leaf may get its gradient in several pieces, or none, and not in every pass.
+// Sums the gradients of leaves over all processes, bucket by bucket, while the backward pass still computes
+// the others (Li et al. 2020, PyTorch Distributed). Buckets hold leaves in the order in which their gradients
+// are complete in the first pass. A leaf may get its gradient in several pieces, or none, and not in every
+// pass.
 class GradientBuckets {
 public:
     GradientBuckets(std::vector<at::Tensor> leaves, Processes& processes, int64_t bucket_bytes = 25 << 20);
     ~GradientBuckets();
     // Before the backward pass whose gradients complete a step; those before it only accumulate.
     void begin();
-    // After it: every leaf's gradient is the sum over all processes; with several processes every leaf has one.
+    // After it: every leaf's gradient is the sum over all processes; with several processes every leaf has
+    // one.
     void finish();
 
 private:
