@@ -23,6 +23,8 @@ public:
     // The position that the stream stands before. A position that others take their attention from stays
     // behind it until the last of these is done.
     size_t position() const { return position_; }
+    // Before position() [tokens, n_embd].
+    std::span<const float> residual(size_t sequence) const { return residual_[sequence]; }
 
     // Positions position() to `last` of a model, loaded and ready to run.
     class Pass {

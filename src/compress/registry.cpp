@@ -9,7 +9,9 @@
 #include "compress/methods/ffn_share.h"
 #include "compress/methods/gqa.h"
 #include "compress/methods/laser.h"
+#include "compress/methods/llm_pruner.h"
 #include "compress/methods/llmdrop.h"
+#include "compress/methods/lora.h"
 #include "compress/methods/prefix.h"
 #include "compress/methods/prune_magnitude.h"
 #include "compress/methods/recursive.h"
@@ -23,10 +25,10 @@
 
 namespace refold {
 
-static constexpr std::array kMethods = {&kDirectShare,  &kFfnShare,  &kGqa,     &kSeq,    &kPruneMagnitude,
-                                        &kDrop,         &kRecursive, &kRelax,   &kPrefix, &kTensorLlm,
-                                        &kLaser,        &kTrawl,     &kUniAttn, &kCla,    &kLlmDrop,
-                                        &kCompensation, &kRefit,     &kTrain};
+static constexpr std::array kMethods = {&kDirectShare, &kFfnShare,  &kGqa,          &kSeq,   &kPruneMagnitude,
+                                        &kLlmPruner,   &kDrop,      &kRecursive,    &kRelax, &kLora,
+                                        &kPrefix,      &kTensorLlm, &kLaser,        &kTrawl, &kUniAttn,
+                                        &kCla,         &kLlmDrop,   &kCompensation, &kRefit, &kTrain};
 
 std::span<const Method* const> methods() { return kMethods; }
 

@@ -84,8 +84,8 @@ TrainData TrainData::open(const TrainDataOptions& options, const TrainTokenizer&
         fail(ErrorCode::usage, kComponent, "no files: name at least one text to train on");
     if (options.context < 1)
         fail(ErrorCode::usage, kComponent, "a context of {} tokens, expected at least 1", options.context);
-    if (!(options.held_out >= 0 && options.held_out <= 0.5))
-        fail(ErrorCode::usage, kComponent, "{} of the sequences held out, expected 0 to 0.5",
+    if (!(options.held_out >= 0 && options.held_out < 1))
+        fail(ErrorCode::usage, kComponent, "{} of the sequences held out, expected less than all",
              options.held_out);
     const std::string identity = identity_of(options, tokenizer);
     std::error_code error;

@@ -94,6 +94,9 @@ struct MetricsFiles::Files {
 };
 
 MetricsFiles::MetricsFiles(const std::string& folder, int64_t first_step) {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) fail(ErrorCode::io, kComponent, "cannot make folder '{}': {}", folder, error.message());
     const std::string lines = folder + "/metrics.jsonl", events = folder + "/events.out.tfevents.refold";
     const std::string old_lines = contents(lines), old_events = contents(events);
     replace(lines, old_lines, first_step == 0 ? "" : kept_lines(old_lines, lines, first_step));

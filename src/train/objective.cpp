@@ -15,6 +15,8 @@ static constexpr ObjectiveInfo kObjectives[] = {
      "Relaxed Recursive Transformers, section 3.5 and appendix M"},
     {"postshare", "cross entropy and the distance between heads that are to be shared",
      "Head-wise Shareable Attention for Large Language Models, section 4.3, equations 4 and 5"},
+    {"layerwise", "the original's residual stream behind every position, position by position",
+     "refold; see compress/layerwise.h"},
 };
 
 std::span<const ObjectiveInfo> objectives() { return kObjectives; }

@@ -197,8 +197,9 @@ TEST_F(Metrics, OtherFilesOfThatNameAreKept) {
     }
 }
 
-TEST_F(Metrics, AMissingFolderAndAFullDiskAreErrors) {
-    EXPECT_THAT(error_of([&] { MetricsFiles(folder_ / "none", 0); }, ErrorCode::io), HasSubstr("none"));
+TEST_F(Metrics, AFileInThePlaceOfTheFolderAndAFullDiskAreErrors) {
+    write_all(folder_ / "file", "");
+    EXPECT_THAT(error_of([&] { MetricsFiles(folder_ / "file", 0); }, ErrorCode::io), HasSubstr("file"));
     MetricsFiles files(folder_ / "", 0);
     rlimit before{};
     getrlimit(RLIMIT_FSIZE, &before);

@@ -14,7 +14,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::vector<std::string> documents(const std::string& text, const std::string& name, bool responses_only,
-                                   const TrainTokenizer& tokenizer = byte_tokenizer(),
+                                   const TrainTokenizer& tokenizer = readable_tokenizer(),
                                    size_t part = 4 << 20) {
     std::vector<std::string> out;
     for_records(
@@ -27,7 +27,7 @@ std::vector<std::string> documents(const std::string& text, const std::string& n
     return out;
 }
 
-std::vector<std::string> scored(const std::string& text, const TrainTokenizer& tokenizer = byte_tokenizer()) {
+std::vector<std::string> scored(const std::string& text, const TrainTokenizer& tokenizer = readable_tokenizer()) {
     std::vector<std::string> out;
     for_records(text, "x.jsonl", [&](const TrainRecord& record, const RecordPlace& place, size_t) {
         for (const auto& document : tokenise(record, tokenizer, true, place))
@@ -36,8 +36,11 @@ std::vector<std::string> scored(const std::string& text, const TrainTokenizer& t
     return out;
 }
 
+// What is not scored of it.
+std::string dots(const std::string& text) { return std::string(text.size(), '.'); }
+
 std::string problem(const std::string& text, ErrorCode code = ErrorCode::input,
-                    const TrainTokenizer& tokenizer = byte_tokenizer(), const std::string& name = "x.jsonl") {
+                    const TrainTokenizer& tokenizer = readable_tokenizer(), const std::string& name = "x.jsonl") {
     return error_of([&] { documents(text, name, true, tokenizer); }, code);
 }
 
@@ -48,10 +51,10 @@ TEST(Records, PlainTextIsOneDocumentBetweenBosAndEos) {
 
 TEST(Records, LongPlainTextComesInPartsOfWholeLines) {
     EXPECT_THAT(
-        documents("aa\nbb\n\ncc dd eeeeeeeeeeeee", "a.txt", true, byte_tokenizer(), 8),
+        documents("aa\nbb\n\ncc dd eeeeeeeeeeeee", "a.txt", true, readable_tokenizer(), 8),
         ElementsAre("^aa\nbb\n\n\n.aa\nbb\n\n", "cc dd\ncc dd", " eeeeeee\n eeeeeee", "eeeeee$\neeeeee$"));
     // No character is cut.
-    EXPECT_THAT(documents("\xc3\xa4\xc3\xa4\xc3\xa4", "a.txt", true, byte_tokenizer(), 3),
+    EXPECT_THAT(documents("\xc3\xa4\xc3\xa4\xc3\xa4", "a.txt", true, readable_tokenizer(), 3),
                 ElementsAre("^\xc3\xa4\n.\xc3\xa4", "\xc3\xa4\n\xc3\xa4", "\xc3\xa4$\n\xc3\xa4$"));
 }
 
@@ -101,7 +104,7 @@ TEST(Records, InstructionsAreAlpacasPromptAndTheAnswerIsScored) {
 
 // A tokenizer that joins two letters across the end of the prompt.
 TEST(Records, ATokenOfPromptAndAnswerIsTheAnswers) {
-    TrainTokenizer tokenizer = byte_tokenizer();
+    TrainTokenizer tokenizer = readable_tokenizer();
     tokenizer.tokens = [](std::string_view text) {
         std::vector<int32_t> out;
         for (size_t at = 0; at < text.size(); ++at) {
@@ -123,8 +126,9 @@ TEST(Records, AnswersOfDialoguesAreScoredWithTheEndOfTheTurn) {
     std::string line = two;
     std::erase(line, '\n');
     EXPECT_THAT(documents(line, "x.jsonl", true),
-                ElementsAre("^system: S|\nuser: U|\nassistant: One|\nuser: V|\nassistant: Two|\n\n"
-                            ".................................One|.....................Two|."));
+                ElementsAre("^system: S|\nuser: U|\nassistant: One|\nuser: V|\nassistant: Two|\n\n" +
+                            dots("^system: S|\nuser: U|\nassistant: ") + "One|" +
+                            dots("\nuser: V|\nassistant: ") + "Two|" + dots("\n")));
     EXPECT_THAT(documents(line, "x.jsonl", false),
                 ElementsAre("^system: S|\nuser: U|\nassistant: One|\nuser: V|\nassistant: Two|\n\n"
                             ".system: S|\nuser: U|\nassistant: One|\nuser: V|\nassistant: Two|\n"));
@@ -133,13 +137,13 @@ TEST(Records, AnswersOfDialoguesAreScoredWithTheEndOfTheTurn) {
 TEST(Records, ShareGptIsADialogue) {
     EXPECT_THAT(
         scored(R"({"conversations": [{"from": "human", "value": "U"}, {"from": "gpt", "value": "A"}]})"),
-        ElementsAre("....................A|."));
+        ElementsAre(dots("^user: U|\nassistant: ") + "A|."));
     EXPECT_THAT(problem(R"({"conversations": [{"from": "tool", "value": "U"}]})"),
                 HasSubstr("line 1: 'from' is 'tool', expected human, gpt or system"));
 }
 
 TEST(Records, ATemplateThatWritesBosGetsNoSecondOne) {
-    TrainTokenizer tokenizer = byte_tokenizer();
+    TrainTokenizer tokenizer = readable_tokenizer();
     tokenizer.before = {'u'};
     EXPECT_THAT(
         documents(
@@ -150,7 +154,7 @@ TEST(Records, ATemplateThatWritesBosGetsNoSecondOne) {
 
 // As templates of reasoning models: only the last answer keeps what stands before "/think".
 TEST(Records, ATemplateThatRewritesFormerTurnsGivesADocumentPerAnswer) {
-    TrainTokenizer tokenizer = byte_tokenizer();
+    TrainTokenizer tokenizer = readable_tokenizer();
     tokenizer.dialogue = [](std::span<const TrainTokenizer::Message> dialogue, bool answer_follows) {
         std::vector<TrainTokenizer::Message> shown(dialogue.begin(), dialogue.end());
         for (size_t i = 0; i + 1 < shown.size(); ++i) {
@@ -164,12 +168,12 @@ TEST(Records, ATemplateThatRewritesFormerTurnsGivesADocumentPerAnswer) {
             R"({"messages": [{"role": "user", "content": "U"}, {"role": "assistant", "content": "x/think A"},)"
             R"( {"role": "user", "content": "V"}, {"role": "assistant", "content": "y/think B"}]})",
             tokenizer),
-        ElementsAre("....................x/think A|.",
-                    ".........................................y/think B|."));
+        ElementsAre(dots("^user: U|\nassistant: ") + "x/think A|.",
+                    dots("^user: U|\nassistant: A|\nuser: V|\nassistant: ") + "y/think B|."));
 }
 
 TEST(Records, ATemplateThatChangesItsBeginningIsRefused) {
-    TrainTokenizer tokenizer = byte_tokenizer();
+    TrainTokenizer tokenizer = readable_tokenizer();
     tokenizer.dialogue = [](std::span<const TrainTokenizer::Message> dialogue, bool answer_follows) {
         return std::to_string(dialogue.size()) + plain_dialogue(dialogue, answer_follows);
     };
@@ -181,18 +185,18 @@ TEST(Records, ATemplateThatChangesItsBeginningIsRefused) {
 
 // Prompts that end with more than the answer begins with (a mark for thinking).
 TEST(Records, WhatOnlyThePromptHasIsNotNeeded) {
-    TrainTokenizer tokenizer = byte_tokenizer();
+    TrainTokenizer tokenizer = readable_tokenizer();
     tokenizer.dialogue = [](std::span<const TrainTokenizer::Message> dialogue, bool answer_follows) {
         return plain_dialogue(dialogue, answer_follows) + (answer_follows ? "<think>" : "");
     };
     EXPECT_THAT(
         scored(R"({"messages": [{"role": "user", "content": "U"}, {"role": "assistant", "content": "A"}]})",
                tokenizer),
-        ElementsAre("....................A|."));
+        ElementsAre(dots("^user: U|\nassistant: ") + "A|."));
 }
 
 TEST(Records, WhatTheTemplateRefusesNamesTheLine) {
-    TrainTokenizer tokenizer = byte_tokenizer();
+    TrainTokenizer tokenizer = readable_tokenizer();
     tokenizer.dialogue = [](std::span<const TrainTokenizer::Message>, bool) -> std::string {
         fail(ErrorCode::input, "template", "roles must alternate");
     };
@@ -214,7 +218,7 @@ TEST(Records, BadLinesAreNamed) {
                 HasSubstr("'x.jsonl', line 2: no valid JSON"));
     EXPECT_THAT(problem("{\"text\": \"a\"}\n[1]"), HasSubstr("line 2: got array"));
     EXPECT_THAT(problem("{\"text\": \"\xff\"}"), HasSubstr("line 1: no valid UTF-8 at its byte 11"));
-    EXPECT_THAT(problem("abc\xff", ErrorCode::input, byte_tokenizer(), "x.txt"),
+    EXPECT_THAT(problem("abc\xff", ErrorCode::input, readable_tokenizer(), "x.txt"),
                 HasSubstr("'x.txt': no valid UTF-8 at byte 4"));
     EXPECT_THAT(problem("{\"prompt\": \"a\", \"completion\": \"b\"}"),
                 AllOf(HasSubstr("line 1: a record of unknown kind, with prompt, completion"),

@@ -34,7 +34,7 @@ inline std::string plain_dialogue(std::span<const TrainTokenizer::Message> dialo
     return out + (answer_follows ? "assistant: " : "");
 }
 
-inline TrainTokenizer byte_tokenizer() {
+inline TrainTokenizer readable_tokenizer() {
     TrainTokenizer out;
     out.identity = "bytes";
     out.tokens = bytes_as_tokens;

@@ -1,26 +1,12 @@
 #include "compress/methods/prune_magnitude.h"
 
-#include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
-#include "compress/heads.h"
-#include "compress/modules.h"
-#include "compress/selection.h"
-#include "core/error.h"
-#include "core/parallel.h"
-#include "core/progress.h"
+#include "compress/prune.h"
+#include "compress/units.h"
 
 namespace refold {
 namespace {
-
-using nlohmann::json;
-
-// A KV group, or a channel of a position's FFN, and the sum of |w|^p over its weights.
-struct Scored {
-    Unit unit;
-    double importance = 0;
-};
 
 // Sums of |w|^p by row or column of a matrix [rows][columns].
 std::vector<double> sums(const std::vector<float>& weights, size_t columns, bool by_column, int64_t power) {
@@ -32,243 +18,34 @@ std::vector<double> sums(const std::vector<float>& weights, size_t columns, bool
     return out;
 }
 
-// Adds a slot's weights to the scores of its position: `width` rows or columns belong to index 0, and so on.
-void add_slot(const Model& model, size_t position, Slot slot, size_t width, int64_t power,
-              std::vector<double>& scores) {
+// Adds a slot's weights to the scores of its position: as many rows or columns belong to every index.
+void add_slot(const Model& model, size_t position, Slot slot, int64_t power, std::vector<double>& scores) {
     const SlotShape shape = slot_shape(slot, model.config, position);
     const bool columns = slot == Slot::attn_o || slot == Slot::ffn_down;
     const auto weights = materialise(model, model.topology.at(position, slot), slot, position);
     const auto added = sums(weights, static_cast<size_t>(shape.in), columns, power);
+    const size_t width = added.size() / scores.size();
     for (size_t i = 0; i < added.size(); ++i) scores[i / width] += added[i];
 }
 
-using ScoresOf = std::map<size_t, std::vector<double>>;  // position -> importance of every index
-
-// `width_of` says how many rows or columns of a slot belong to one index.
-template <typename WidthOf>
-void score(const Model& model, ScoresOf& scores, const std::vector<Slot>& slots, int64_t power,
-           WidthOf&& width_of) {
-    if (model.shapes_only) {  // evenly spread
-        for (auto& [p, values] : scores) {
-            for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i);
-        }
-        return;
-    }
-    std::vector<std::pair<const size_t, std::vector<double>>*> entries;
-    for (auto& entry : scores) entries.push_back(&entry);
-    Progress progress("weighing layers", entries.size(), "layers");
-    parallel_for(static_cast<int64_t>(entries.size()), default_threads(), [&](int64_t i) {
-        auto& [p, values] = *entries[static_cast<size_t>(i)];
-        for (const Slot slot : slots) {
-            if (model.topology.has(p, slot)) add_slot(model, p, slot, width_of(slot), power, values);
-        }
-        for (const double value : values) {
-            if (!std::isfinite(value))
-                fail(ErrorCode::input, "prune_magnitude", "{}: weights of layer {} are not finite",
-                     model.label, p);
-        }
-        progress.advance(1);
-    });
-    progress.finish();
-}
-
-// The units with the smallest importance: `ratio` of `total`, or of every layer's. Of equal ones the first.
-std::set<Unit> least_important(std::vector<Scored> candidates, const Options& options, size_t total,
-                               const std::map<size_t, size_t>& units_of_layer) {
-    std::stable_sort(candidates.begin(), candidates.end(),
-                     [](const Scored& a, const Scored& b) { return a.importance < b.importance; });
-    const bool global = options.text("rank") == "global";
-    const double ratio = options.number("ratio");
-    std::map<size_t, size_t> taken;
-    std::set<Unit> out;
-    for (const Scored& candidate : candidates) {
-        const size_t layer = candidate.unit.position;
-        size_t& count = taken[global ? 0 : layer];
-        if (count == part_of(ratio, global ? total : units_of_layer.at(layer))) continue;
-        out.insert(candidate.unit);
-        ++count;
-    }
-    return out;
-}
-
-// ---- heads
-
-Model prune_heads(const Model& model, Step& step, std::vector<Requantised>& requantised, json& details) {
-    const auto layers = parse_layers(step.options.text("layers"), model.topology.positions.size());
-    need_stored(model, kQkvo, layers, "prune_magnitude");
-    const HeadUnits units(model, kQkvo, kQkvo);
-    const std::set<size_t> wanted(layers.begin(), layers.end());
-    ScoresOf scores;
-    std::map<size_t, size_t> units_of_layer;
-    for (const Unit& unit : units.stored()) {
-        if (!units.lies_in(unit, wanted)) continue;
-        units_of_layer[unit.position] = static_cast<size_t>(model.config.n_head_kv_of(unit.position));
-        scores[unit.position].resize(units_of_layer[unit.position]);
-    }
-    score(model, scores, kQkvo, step.options.integer("p"), [&](Slot slot) {
-        return static_cast<size_t>(heads_per_unit(slot, model.config) * model.config.head_dim);
-    });
-    std::vector<Scored> candidates;
-    for (const Unit& unit : units.stored()) {
-        if (units.lies_in(unit, wanted))
-            candidates.push_back({unit, scores[unit.position][static_cast<size_t>(unit.index)]});
-    }
-    const size_t total = count_head_units(model);
-    const std::set<Unit> pruned = least_important(candidates, step.options, total, units_of_layer);
-    Model out = drop_heads(model, pruned, requantised);
-
-    std::map<size_t, std::vector<int64_t>> by_layer;
-    details["heads"] = json::array();
-    for (const Unit& unit : pruned) {
-        by_layer[unit.position].push_back(unit.index);
-        details["heads"].push_back({unit.position, unit.index});
-    }
-    step.report.lines.push_back(fmt::format(
-        "{} of {} {} left out", pruned.size(), total,
-        model.config.q_per_kv() > 1 ? "KV groups (a key/value head with its query heads)" : "heads"));
-    for (const auto& [p, indices] : by_layer) {
-        step.report.lines.push_back(
-            fmt::format("  layer {}: {}{}", p, fmt::join(indices, ", "),
-                        out.config.n_head_kv_of(p) == 0 ? " (no attention left)" : ""));
-    }
-    return out;
-}
-
-// ---- FFN channels
-
-// Positions with the same FFN, which are pruned together.
-using Tied = std::vector<size_t>;
-
-std::vector<Tied> ffns_of(const Model& model, const std::vector<Slot>& slots,
-                          const std::vector<size_t>& layers) {
-    for (const size_t p : layers) {
-        for (const Slot slot : slots) {
-            if (model.topology.has(p, slot) && !std::holds_alternative<Dense>(model.topology.at(p, slot)))
-                fail(ErrorCode::unsupported, "prune_magnitude",
-                     "layer {}: {} is made of factors, which have no channels - leave the layer out with "
-                     "'layers', or do this step first",
-                     p, slot_name(slot));
-        }
-    }
-    const std::vector<Tied> all = tied_positions(model, layers, slots);
-    std::set<std::string> seen;
-    for (const Tied& tied : all) {
-        for (const Slot slot : slots) {
-            const std::string& name = std::get<Dense>(model.topology.at(tied.front(), slot)).tensor;
-            if (!seen.insert(name).second)
-                fail(ErrorCode::unsupported, "prune_magnitude",
-                     "layer {}: {} is shared with a layer whose other FFN weights are not, so the channels "
-                     "of one cannot go without the other's - do this step first",
-                     tied.front(), slot_name(slot));
-        }
-    }
-    return all;
-}
-
-// Channels that stay: a whole number of `multiple`, filled up with the most important of those to go.
-std::vector<int64_t> kept_channels(const std::set<Unit>& pruned, size_t position,
-                                   const std::vector<double>& scores, int64_t multiple) {
-    std::vector<int64_t> kept, going;
-    for (int64_t c = 0; c < static_cast<int64_t>(scores.size()); ++c)
-        (pruned.contains({position, c}) ? going : kept).push_back(c);
-    std::stable_sort(going.begin(), going.end(), [&](int64_t a, int64_t b) {
-        return scores[static_cast<size_t>(a)] > scores[static_cast<size_t>(b)];
-    });
-    for (size_t i = 0; i < going.size() && static_cast<int64_t>(kept.size()) % multiple != 0; ++i)
-        kept.push_back(going[i]);
-    std::sort(kept.begin(), kept.end());
-    return kept;
-}
-
-void cut_tensor(Model& model, const std::string& name, bool columns, const std::vector<int64_t>& kept,
-                std::vector<Requantised>& requantised) {
-    const Tensor tensor = model.tensor(name);
-    const Cut cut{columns, 1, kept};
-    const DType type =
-        fits_blocks(cut, tensor.type) ? tensor.type : requantised_type(static_cast<int64_t>(kept.size()));
-    Tensor rest = keep_parts(model, tensor, cut, type);
-    if (type != tensor.type) {
-        const auto before = static_cast<size_t>(tensor.row_elements());
-        requantised.push_back({name, tensor.type, type, tensor.bytes() / before * kept.size(), rest.bytes()});
-    }
-    model.tensors[name] = std::move(rest);
-}
-
-void cut_ffn(Model& model, const Tied& tied, const std::vector<int64_t>& kept,
-             std::vector<Requantised>& requantised) {
-    std::set<std::pair<std::string, bool>> tensors;  // name, and whether channels are its columns
-    for (const size_t p : tied) {
-        if (kept.empty()) {
-            remove_ffn(model, p);
-            continue;
-        }
-        set_ff(model, p, static_cast<int64_t>(kept.size()));
-        for (const Slot slot :
-             {Slot::ffn_gate, Slot::ffn_up, Slot::ffn_down, Slot::ffn_gate_bias, Slot::ffn_up_bias}) {
-            if (!model.topology.has(p, slot)) continue;
-            tensors.emplace(std::get<Dense>(model.topology.at(p, slot)).tensor,
-                            slot == Slot::ffn_down || is_vector(slot));
-        }
-    }
-    for (const auto& [name, columns] : tensors) cut_tensor(model, name, columns, kept, requantised);
-}
-
-Model prune_channels(const Model& model, Step& step, std::vector<Requantised>& requantised, json& details) {
-    const auto layers = parse_layers(step.options.text("layers"), model.topology.positions.size());
-    const auto slots = parse_slots("ffn", *model.family);
-    const std::vector<Tied> ffns = ffns_of(model, slots, layers);
-    ScoresOf scores;
-    std::map<size_t, size_t> channels_of_layer;
-    for (const Tied& tied : ffns) {
-        const auto channels = static_cast<size_t>(model.config.n_ff_of(tied.front()));
-        scores[tied.front()].resize(channels_of_layer[tied.front()] = channels);
-    }
-    score(model, scores, slots, step.options.integer("p"), [](Slot) { return size_t{1}; });
-    std::vector<Scored> candidates;
-    for (const auto& [p, values] : scores) {
-        for (size_t c = 0; c < values.size(); ++c)
-            candidates.push_back({{p, static_cast<int64_t>(c)}, values[c]});
-    }
-    const auto everywhere = parse_layers("all", model.topology.positions.size());
-    size_t total = 0;
-    for (const Tied& tied : tied_positions(model, everywhere, slots))
-        total += static_cast<size_t>(model.config.n_ff_of(tied.front()));
-    const auto pruned = least_important(candidates, step.options, total, channels_of_layer);
-
-    Model out = model;
-    size_t gone = 0;
-    json& list = details["ffn"] = json::object();
-    for (const Tied& tied : ffns) {
-        const size_t p = tied.front();
-        const auto kept = kept_channels(pruned, p, scores[p], step.options.integer("multiple"));
-        if (kept.size() == scores[p].size()) continue;
-        gone += scores[p].size() - kept.size();
-        list[std::to_string(p)] = kept.size();
-        cut_ffn(out, tied, kept, requantised);
-        step.report.lines.push_back(fmt::format("  FFN of layers {}: {} of {} channels stay",
-                                                layers_text(tied), kept.size(), scores[p].size()));
-    }
-    out.drop_unreferenced();
-    details["channels"] = gone;
-    step.report.lines.push_back(fmt::format("{} of {} FFN channels left out", gone, total));
-    return out;
-}
-
 Model apply(const Model& model, Step& step) {
-    const std::string& what = step.options.text("what");
-    json details = json::object();
-    std::vector<Requantised> requantised;
-    Model out = model;
-    if (what != "ffn") out = prune_heads(out, step, requantised, details);
-    if (what != "heads") out = prune_channels(out, step, requantised, details);
-    if (model.shapes_only) {
-        details["placeholders"] = true;
+    Weigh weigh;
+    if (!model.shapes_only) {
+        weigh = [power = step.options.integer("p")](const Model& at, size_t p,
+                                                    const std::vector<Slot>& slots) {
+            const bool heads = slots == kQkvo;
+            std::vector<double> scores(
+                static_cast<size_t>(heads ? at.config.n_head_kv_of(p) : at.config.n_ff_of(p)));
+            for (const Slot slot : slots) {
+                if (at.topology.has(p, slot)) add_slot(at, p, slot, power, scores);
+            }
+            return scores;
+        };
+    } else {
         step.report.lines.emplace_back(
             "There are only shapes, no weights to compare: the choice is a placeholder, evenly spread.");
     }
-    report_requantised(requantised, "", step.report, details);
-    step.report.details = details.dump();
-    return out;
+    return prune(model, step, "prune_magnitude", weigh);
 }
 
 constexpr const char* kDocumentation = R"(
@@ -299,6 +76,13 @@ heads, because slopes belong to the heads' numbers. Of a bare config.json only s
 placeholder.
 )";
 
+std::vector<OptionSpec> option_specs() {
+    auto specs = pruning_options("0.3", "heads", "global");
+    specs.insert(specs.begin() + 2,
+                 {"p", OptionSpec::Kind::integer, "2", "power of |w| in the importance", 1, 2});
+    return specs;
+}
+
 }  // namespace
 
 const Method kPruneMagnitude = {
@@ -307,23 +91,7 @@ const Method kPruneMagnitude = {
     "Head-wise Shareable Attention for Large Language Models, section 5.1 and appendix C.1 (Magnitude "
     "Pruning)",
     kDocumentation + 1,
-    {
-        {"ratio", OptionSpec::Kind::number, "0.3", "part of all KV groups, or channels, to be left out", 0.0,
-         1.0},
-        {.name = "what",
-         .kind = OptionSpec::Kind::choice,
-         .fallback = "heads",
-         .help = "what goes: KV groups, FFN channels, or both",
-         .choices = {"heads", "ffn", "both"}},
-        {"p", OptionSpec::Kind::integer, "2", "power of |w| in the importance", 1, 2},
-        {.name = "rank",
-         .kind = OptionSpec::Kind::choice,
-         .fallback = "global",
-         .help = "over the whole model, or layer by layer",
-         .choices = {"global", "layer"}},
-        layers_option(),
-        {"multiple", OptionSpec::Kind::integer, "32", "FFN channels are kept in whole multiples of this", 1},
-    },
+    option_specs(),
     apply,
 };
 

@@ -8,6 +8,7 @@
 
 #include "compress/factoring.h"
 #include "compress/lazy.h"
+#include "compress/lora.h"
 #include "compress/methods/recursive.h"
 #include "compress/selection.h"
 #include "compress/work.h"
@@ -52,18 +53,6 @@ Rule rule_of(const Options& options) {
         fail(ErrorCode::usage, "relax", "options 'ranks', 'energy' and 'budget' exclude each other");
     return given.empty() ? Rule::rank : given.front();
 }
-
-// The paper's modules (Table 6): query, key and value, output, FFN.
-size_t module_of(Slot slot) {
-    switch (slot) {
-        case Slot::attn_q: return 0;
-        case Slot::attn_k:
-        case Slot::attn_v: return 1;
-        case Slot::attn_o: return 2;
-        default: return 3;
-    }
-}
-constexpr const char* kModules[] = {"q", "kv", "out", "ffn"};
 
 std::vector<Map> maps_of(const Conversion& conversion, const std::string& type) {
     const Model& original = conversion.original;
@@ -170,19 +159,16 @@ class Relaxer {
 public:
     explicit Relaxer(Conversion& conversion) : model_(conversion.tied) {}
 
-    void set(const Map& map, Tensor b, Tensor a) {
-        const std::string name = factoring::stem(tensor_name(*model_.family, map.slot, map.position));
+    void set(const Map& map, Lora lora) {
         const std::lock_guard lock(mutex_);
-        model_.tensors[name + ".lora_b"] = std::move(b);
-        model_.tensors[name + ".lora_a"] = std::move(a);
-        Expression& expression = model_.topology.positions[map.position].at(map.slot);
-        expression = Plus{std::get<Dense>(expression), LowRank{name + ".lora_b", name + ".lora_a"}};
+        add_lora(model_, map.position, map.slot, std::move(lora));
     }
 
     // Shapes only.
     void plan(const Map& map) {
         if (map.rank == 0) return;
-        set(map, Tensor{map.type, {map.rank, map.out}, {}, {}}, Tensor{map.type, {map.in, map.rank}, {}, {}});
+        set(map,
+            {Tensor{map.type, {map.rank, map.out}, {}, {}}, Tensor{map.type, {map.in, map.rank}, {}, {}}});
     }
 
     void compute(Map& map, std::span<const float> residual, Work& work, uint64_t seed) {
@@ -191,15 +177,13 @@ public:
             return;
         }
         if (map.zero) {
-            const std::string name = fmt::format("{}.{}.lora_a", map.position, slot_name(map.slot));
-            set(map, lazy::constant(map.type, {map.rank, map.out}, 0.0F),
-                lazy::random(map.type, {map.in, map.rank}, {.seed = seed}, name));
+            set(map, zero_lora(map.type, {map.in, map.out}, map.rank, seed, map.position, map.slot));
             return;
         }
         const auto stored = work.results(fmt::format("relax v1 rank={}", map.rank), residual,
                                          [&] { return factors(map, residual); });
         map.unexplained = factoring::numbers(stored.at("error")).front() * map.residual;
-        set(map, as_type(stored.at("b"), map.type), as_type(stored.at("a"), map.type));
+        set(map, {as_type(stored.at("b"), map.type), as_type(stored.at("a"), map.type)});
     }
 
 private:
@@ -214,15 +198,9 @@ int64_t budget_of(const std::vector<Map>& maps, double part) {
 }
 
 // Ranks that the options state.
-void set_ranks(std::vector<Map>& maps, Rule rule, const Options& options) {
-    const int64_t rank = options.integer("rank");
-    const std::string& given = options.text("ranks");
-    const bool by_module = given.find(',') != std::string::npos;
-    const std::vector<int64_t> ranks =
-        by_module ? parse_ranks(given, std::size(kModules))
-                  : std::vector<int64_t>(std::size(kModules),
-                                         rule == Rule::ranks ? parse_ranks(given, 1)[0] : rank);
-    for (Map& map : maps) map.rank = std::min(ranks[module_of(map.slot)], map.full_rank());
+void set_ranks(std::vector<Map>& maps, const Options& options) {
+    const auto ranks = lora_ranks(options);
+    for (Map& map : maps) map.rank = std::min(ranks[lora_module(map.slot)], map.full_rank());
 }
 
 // Ranks that depend on the singular values.
@@ -263,11 +241,11 @@ void guess_ranks(std::vector<Map>& maps, Rule rule, const Step& step) {
 void report(const std::vector<Map>& maps, bool computed, StepReport& report) {
     json modules = json::object();
     int64_t parameters = 0;
-    for (size_t m = 0; m < std::size(kModules); ++m) {
+    for (size_t m = 0; m < kLoraModules.size(); ++m) {
         int64_t least = INT64_MAX, most = 0, held = 0, dense = 0;
         double residual = 0, unexplained = 0;
         for (const Map& map : maps) {
-            if (module_of(map.slot) != m) continue;
+            if (lora_module(map.slot) != m) continue;
             least = std::min(least, map.rank);
             most = std::max(most, map.rank);
             held += map.parameters();
@@ -278,10 +256,10 @@ void report(const std::vector<Map>& maps, bool computed, StepReport& report) {
         if (dense == 0) continue;
         parameters += held;
         const double part = residual > 0 ? 1 - unexplained / residual : 1;
-        modules[kModules[m]] = {{"rank_min", least}, {"rank_max", most}, {"parameters", held}};
-        if (computed) modules[kModules[m]]["energy"] = part;
+        modules[kLoraModules[m]] = {{"rank_min", least}, {"rank_max", most}, {"parameters", held}};
+        if (computed) modules[kLoraModules[m]]["energy"] = part;
         report.lines.push_back(
-            fmt::format("{:>3}: rank {}, {} parameters ({:.1f} % of dense){}", kModules[m],
+            fmt::format("{:>3}: rank {}, {} parameters ({:.1f} % of dense){}", kLoraModules[m],
                         least == most ? fmt::format("{}", least) : fmt::format("{} to {}", least, most), held,
                         100.0 * static_cast<double>(held) / static_cast<double>(dense),
                         computed ? fmt::format(", {:.2f} % of the residual's energy", 100 * part) : ""));
@@ -314,7 +292,7 @@ Model apply(const Model& model, Step& step) {
     std::vector<Map> maps = maps_of(conversion, settings.type);
     Residuals residuals(conversion, maps);
     if (rule == Rule::rank || rule == Rule::ranks) {
-        set_ranks(maps, rule, step.options);
+        set_ranks(maps, step.options);
     } else if (step.dry_run()) {
         guess_ranks(maps, rule, step);
     } else {
@@ -365,15 +343,11 @@ Decompositions run side by side; finished ones are kept in the work folder, so a
 std::vector<OptionSpec> option_specs() {
     using Kind = OptionSpec::Kind;
     std::vector<OptionSpec> specs = recursive::option_specs("average");
-    const std::vector<OptionSpec> own = {
-        {"rank", Kind::integer, "64", "of every LoRA", 1, 1 << 20},
-        {.name = "ranks",
-         .kind = Kind::text,
-         .fallback = "",
-         .help = "q,kv,out,ffn: by module instead of rank; one number: the same for all"},
-        {"energy", Kind::number, "0", "part of a residual's energy to keep, instead of rank; 0: off", 0, 1},
-        {"budget", Kind::number, "0", "LoRA parameters over dense ones, instead of rank; 0: off", 0, 2},
-    };
+    std::vector<OptionSpec> own = lora_rank_options();
+    own.push_back(
+        {"energy", Kind::number, "0", "part of a residual's energy to keep, instead of rank; 0: off", 0, 1});
+    own.push_back(
+        {"budget", Kind::number, "0", "LoRA parameters over dense ones, instead of rank; 0: off", 0, 2});
     specs.insert(specs.begin() + 4, own.begin(), own.end());
     return specs;
 }

@@ -4,9 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "compress/layerwise.h"
 #include "compress/lazy.h"
 #include "compress/methods/direct_share.h"
 #include "compress/selection.h"
+#include "compress/trained_types.h"
 #include "compress/training.h"
 #include "core/error.h"
 #include "core/interrupt.h"
@@ -69,7 +71,7 @@ std::vector<OptionSpec> all_options() {
          .fallback = "uptrain",
          .help = "what is minimised",
          .choices = names},
-        {.name = "data", .help = "text (.txt) and dialogues (.jsonl), with commas between"},
+        {.name = "data", .fallback = "", .help = "text (.txt) and dialogues (.jsonl), with commas between"},
         {.name = "train",
          .fallback = "all",
          .help = "all, lora, comp, norms, prefix, head, or patterns of tensors' names; -NAME leaves out"},
@@ -120,7 +122,9 @@ std::vector<OptionSpec> all_options() {
         {"patience", Kind::integer, "0",
          "stop after so many of them without a better one, and keep the best weights; 0: never", 0, 1e6},
         {"save_every", Kind::integer, "0", "steps between checkpoints; 0: about every five minutes", 0, 1e9},
-        {.name = "teacher", .help = "distill: a model file; empty: the model before the first step"},
+        {.name = "teacher",
+         .fallback = "",
+         .help = "distill: a model file; empty: the model before the first step"},
         {"ratio", Kind::number, "0.3", "postshare: part of all heads to be replaced, as direct_share's", 0,
          1},
         {.name = "match",
@@ -254,20 +258,7 @@ void check_teacher(const Step& step) {
 
 // ---- the result ----
 
-// Vectors and small factors are float32 in every file.
-std::set<std::string> always_float32(const Model& model) {
-    std::set<std::string> names;
-    const auto add = [&](const Slots& slots) {
-        for (const auto& [slot, expression] : slots)
-            for (const auto& name : tensors_of(expression))
-                if (is_vector(slot) || is_small_factor(expression, name)) names.insert(name);
-    };
-    for (const Slots& slots : model.topology.positions) add(slots);
-    add(model.topology.globals);
-    return names;
-}
-
-bool is_float(DType type) { return type == DType::F32 || type == DType::F16 || type == DType::BF16; }
+bool is_float(DType type) { return block_elements(type) == 1; }
 
 class Trained {
 public:
@@ -275,7 +266,7 @@ public:
         : model_(model),
           step_(step),
           names_(trained_tensors(model, step.options.text("train"))),
-          float32_(always_float32(model)) {}
+          type_of_(model, step.options.text("type")) {}
 
     uint64_t parameters() const {
         uint64_t sum = 0;
@@ -289,7 +280,7 @@ public:
         Model out = model_;
         for (const auto& name : names_) {
             const Tensor& before = model_.tensor(name);
-            const DType type = type_of(name);
+            const DType type = type_of_(name);
             if (!is_float(before.type)) widened_.push_back(name);
             const auto found = values.find(name);
             if (found == values.end()) {
@@ -307,21 +298,14 @@ public:
         details["widened"] = widened_;
         step_.report.lines.push_back(fmt::format(
             "{} quantised tensors were trained and are {} now: refold quantize makes them small again",
-            widened_.size(), dtype_name(type_of(widened_.front()))));
+            widened_.size(), name(type_of_(widened_.front()))));
     }
 
 private:
-    DType type_of(const std::string& name) const {
-        const DType before = model_.tensor(name).type;
-        const std::string& option = step_.options.text("type");
-        if (float32_.contains(name)) return DType::F32;
-        if (option == "same") return is_float(before) ? before : computed_type("auto", model_, {name});
-        return computed_type(option, model_, {name});
-    }
-
     const Model& model_;
     Step& step_;
-    std::set<std::string> names_, float32_;
+    std::set<std::string> names_;
+    TrainedTypes type_of_;
     std::vector<std::string> widened_;
 };
 
@@ -401,9 +385,22 @@ void report_run(const TrainOptions& options, const TrainResult& result, const Tr
                                            result.steps));
 }
 
+// On the calibration text, with the options of length for every position.
+Model apply_layerwise(const Model& model, Step& step, TrainOptions options) {
+    if (!step.options.text("data").empty())
+        fail(ErrorCode::usage, "train",
+             "objective=layerwise trains on the calibration text: give it with --calib or 'calibration', and "
+             "no data");
+    if (step.calibration != nullptr) options.context = step.calibration->options.length;
+    set_length(options, step.options,
+               step.calibration == nullptr ? 1 : static_cast<int64_t>(step.calibration->fit.size()));
+    return train_layerwise(model, step, options, step.options.text("type"));
+}
+
 Model apply(const Model& model, Step& step) {
     const Options& o = step.options;
     TrainOptions options = train_options(o);
+    if (options.objective == "layerwise") return apply_layerwise(model, step, options);
     const auto files = files_of(o.text("data"));
     check_teacher(step);
     Trained trained(model, step);
@@ -477,6 +474,9 @@ is done by the torch engine, on one process or many (`torchrun`); see docs/train
 - `postshare`: L + gamma * 1/|N| * sum over pairs of sum over q, k, v of ||W_i - W_j||_2, the pairs being those that
   direct_share selects in the original model (`ratio`, `match`). Follow with `direct_share` of the same ratio and
   `matching=original`.
+- `layerwise`: position by position, its own tensors so that the residual stream behind it is the original model's, in the
+  memory of a layer; on the calibration text (`--calib`) instead of `data`. `steps`, `tokens` and `epochs` are those of each
+  position, weights are the best on the calibration's held-out sequences. See docs/training.md.
 
 **What is trained** (`train`): groups and patterns in order, with commas between: `lora,norms`, `blk.*.attn_*`, `all,-head`.
 
@@ -504,6 +504,7 @@ const Method kTrain = {
     kDocumentation + 1,
     all_options(),
     apply,
+    [](const Options& options) { return options.text("objective") == "layerwise"; },
 };
 
 }  // namespace refold

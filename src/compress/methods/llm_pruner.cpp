@@ -1,0 +1,193 @@
+#include "compress/methods/llm_pruner.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "compress/lazy.h"
+#include "compress/prune.h"
+#include "compress/selection.h"
+#include "compress/units.h"
+#include "compress/work.h"
+#include "core/error.h"
+#include "core/interrupt.h"
+#include "core/progress.h"
+#include "train/importance.h"
+
+namespace refold {
+namespace {
+
+using Floats = std::vector<float>;
+
+bool sums_columns(Slot slot) { return slot == Slot::attn_o || slot == Slot::ffn_down; }
+
+// The stored tensors of heads and channels, and whether these are their columns.
+std::map<std::string, bool> tensors_to_weigh(const Model& model, const Options& options) {
+    const std::string& what = options.text("what");
+    std::vector<Slot> slots;
+    if (what != "ffn") slots = kQkvo;
+    if (what != "heads") {
+        const auto ffn = parse_slots("ffn", *model.family);
+        slots.insert(slots.end(), ffn.begin(), ffn.end());
+    }
+    std::map<std::string, bool> out;
+    for (const size_t p : parse_layers(options.text("layers"), model.topology.positions.size())) {
+        for (const Slot slot : slots) {
+            if (!model.topology.has(p, slot)) continue;
+            for (const auto& name : tensors_of(model.topology.at(p, slot))) out[name] = sums_columns(slot);
+        }
+    }
+    return out;
+}
+
+Taylor taylor_of(const std::string& text) {
+    if (text == "vector") return Taylor::vector;
+    if (text == "element1") return Taylor::element1;
+    return text == "element2" ? Taylor::element2 : Taylor::mix;
+}
+
+Importance computed_importance(const Model& model, const Step& step) {
+    const auto& fit = step.calibration->fit;
+    const auto count = std::min(static_cast<size_t>(step.options.integer("sequences")), fit.size());
+    Progress progress("gradients", count, "sequences");
+    ImportanceRequest request{.model = model,
+                              .sequences = std::span(fit).first(count),
+                              .taylor = taylor_of(step.options.text("taylor")),
+                              .tensors = tensors_to_weigh(model, step.options),
+                              .threads = step.threads,
+                              .report = [&] { progress.advance(1); },
+                              .stop = [] { return interrupted(); }};
+    Importance out = taylor_importance(request);
+    progress.finish();
+    return out;
+}
+
+Importance importance_of(const Model& model, const Step& step) {
+    const auto stored = step.work->results("llm_pruner v1 " + step.identity, {}, [&] {
+        Arrays arrays;
+        for (auto& [name, values] : computed_importance(model, step))
+            arrays[name] = {{static_cast<int64_t>(values.size())}, values};
+        return arrays;
+    });
+    Importance out;
+    for (const auto& [name, tensor] : stored) out[name] = lazy::floats(tensor, nullptr);
+    return out;
+}
+
+// Of the rows, or columns, of a slot of a position.
+Floats of_slot(const Model& model, const Importance& importance, size_t position, Slot slot) {
+    const Expression& expression = model.topology.at(position, slot);
+    if (const auto* dense = std::get_if<Dense>(&expression)) return importance.at(dense->tensor);
+    Floats out;
+    const int64_t width = model.config.head_dim;
+    for (const HeadRun& run : std::get<Heads>(expression).runs) {
+        const auto first = importance.at(run.tensor).begin() + run.first * width;
+        out.insert(out.end(), first, first + run.count * width);
+    }
+    return out;
+}
+
+double reduced(const std::vector<double>& members, const std::string& rule) {
+    if (rule == "first") return members.front();
+    if (rule == "max") return *std::max_element(members.begin(), members.end());
+    double out = rule == "prod" ? 1 : 0;
+    for (const double x : members) out = rule == "prod" ? out * x : out + x;
+    return out;
+}
+
+// A unit's channels - those of its key head, or the one of an FFN - each reduced over the matrices that meet
+// in it, are added up. Query heads of one group count together, channel by channel.
+std::vector<double> weighed(const Model& model, const Importance& importance, size_t position,
+                            const std::vector<Slot>& slots, const std::string& rule) {
+    const bool heads = slots == kQkvo;
+    const auto units =
+        static_cast<size_t>(heads ? model.config.n_head_kv_of(position) : model.config.n_ff_of(position));
+    const size_t channels = heads ? static_cast<size_t>(model.config.head_dim) : 1;
+    std::vector<std::vector<double>> members(units * channels);  // by channel, then by slot
+    for (const Slot slot : slots) {
+        if (!model.topology.has(position, slot)) continue;
+        const Floats values = of_slot(model, importance, position, slot);
+        const size_t of_unit = values.size() / units;
+        for (auto& member : members) member.push_back(0);
+        for (size_t i = 0; i < values.size(); ++i)
+            members[i / of_unit * channels + i % channels].back() += static_cast<double>(values[i]);
+    }
+    std::vector<double> out(units);
+    for (size_t i = 0; i < members.size(); ++i) out[i / channels] += reduced(members[i], rule);
+    return out;
+}
+
+Model apply(const Model& model, Step& step) {
+    if (!model.config.causal)
+        fail(ErrorCode::unsupported, "llm_pruner", "the loss is that of a decoder, '{}' is an encoder",
+             model.config.family);
+    if (step.dry_run()) {
+        step.report.lines.emplace_back(
+            "Gradients are computed when the model is made: the choice is a placeholder, evenly spread.");
+        return prune(model, step, "llm_pruner", nullptr);
+    }
+    const Importance importance = importance_of(model, step);
+    return prune(model, step, "llm_pruner",
+                 [&](const Model& at, size_t position, const std::vector<Slot>& slots) {
+                     return weighed(at, importance, position, slots, step.options.text("reduction"));
+                 });
+}
+
+constexpr const char* kDocumentation = R"(
+Structures that only make sense together are left out together, the least important first: a KV group (a key and a
+value head with their query heads and columns of Wo; without grouped-query attention, a head) and a channel of an FFN
+(a row of gate and up with a column of down). Importance is how much the loss on a calibration text would change
+without them, to first or second order (equations 3 to 5), from gradients of the whole model on `sequences` sequences.
+
+**Taylor**, for the weights w of a row (of Wo and down: a column), g = dL/dw and h the mean over the sequences of
+their squared gradients: `vector` |sum of w g|; `element1` sum of |w g| (the setting of most of the paper's tables, and the
+default); `element2` sum of |w h w|; `mix` sum of |w g - w h w / 2|.
+
+**Reduction** over the matrices of a structure (q, k, v, o; gate, up, down), channel by channel; channels of a head are
+then added up. `first` is q and gate. The authors' program adds up query heads across groups where there are fewer key
+heads; here a group's query heads count together.
+
+**Which.** `rank=layer` (default, as theirs): `ratio` of every layer in `layers`; `global`: `ratio` of all layers'
+structures, out of `layers`. The paper leaves the first four and the last two layers of LLaMA-7B alone and takes 25 % of
+the others for 20 % of the model: `ratio=0.25 layers=4-29`. FFN channels are kept in whole `multiple`s.
+
+Recovery is a step of its own: `lora`, then `train` with `train=lora` (recipes/llm_pruner.yaml).
+
+Needs libtorch and calibration text (`--calib`); the paper's 10 sequences have 64 tokens, here they are as long as the
+calibration's. Memory: the model and its gradients in float32, and squared gradients for `element2` and `mix`; of one
+sequence at a time. Weights that layers share count with the gradient of all their uses. What is said of shared, quantised
+and factored weights for `prune_magnitude` holds here.
+)";
+
+std::vector<OptionSpec> option_specs() {
+    using Kind = OptionSpec::Kind;
+    auto specs = pruning_options("0.25", "both", "layer");
+    const std::vector<OptionSpec> own = {
+        {.name = "taylor",
+         .kind = Kind::choice,
+         .fallback = "element1",
+         .help = "importance of a row or column",
+         .choices = {"vector", "element1", "element2", "mix"}},
+        {.name = "reduction",
+         .kind = Kind::choice,
+         .fallback = "sum",
+         .help = "over the matrices of a structure",
+         .choices = {"sum", "max", "prod", "first"}},
+        {"sequences", Kind::integer, "10", "of the calibration text, for gradients", 1},
+    };
+    specs.insert(specs.begin() + 2, own.begin(), own.end());
+    return specs;
+}
+
+}  // namespace
+
+const Method kLlmPruner = {
+    "llm_pruner",
+    "baseline: leave out the heads and FFN channels that the loss needs least",
+    "LLM-Pruner: On the Structural Pruning of Large Language Models, section 3",
+    kDocumentation + 1,
+    option_specs(),
+    apply,
+    [](const Options&) { return true; },
+};
+
+}  // namespace refold

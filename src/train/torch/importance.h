@@ -1,0 +1,10 @@
+#pragma once
+
+#include "train/importance.h"
+
+namespace refold {
+
+// taylor_importance(), in the library.
+Importance importance_by_gradients(const ImportanceRequest& request);
+
+}  // namespace refold
