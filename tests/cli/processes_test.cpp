@@ -1,5 +1,7 @@
 // Verbs that several processes share, as torchrun starts them.
 #ifdef REFOLD_HAVE_TORCH
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <memory>
 

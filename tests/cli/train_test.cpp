@@ -57,7 +57,8 @@ TEST_F(Train, WritesAModelItsRecipeAndItsMetrics) {
         for (const GgufTensor& other : after->tensors()) {
             if (other.name != tensor.name) continue;
             const bool same = std::ranges::equal(other.data, tensor.data);
-            EXPECT_EQ(same, tensor.name == "token_embd.weight") << tensor.name;
+            const bool frozen = tensor.name == "token_embd.weight" || tensor.name == "rope_freqs.weight";
+            EXPECT_EQ(same, frozen) << tensor.name;
         }
     }
 }
@@ -66,7 +67,7 @@ TEST_F(Train, AfterSigtermTheSameCommandGoesOn) {
     const std::string whole = folder_ / "whole/out.gguf", parts = folder_ / "parts/out.gguf";
     fs::create_directories(folder_ / "whole");
     fs::create_directories(folder_ / "parts");
-    const std::vector<std::string> settings = {"steps=150", "evaluate_every=50"};
+    const std::vector<std::string> settings = {"steps=60", "evaluate_every=20"};
     ASSERT_EQ(refold(command(whole, settings)).code, 0);
 
     auto words = command(parts, settings);
@@ -75,7 +76,7 @@ TEST_F(Train, AfterSigtermTheSameCommandGoesOn) {
     const std::string metrics = folder_ / "parts/out.train/step-1/metrics.jsonl";
     for (int i = 0; i < 3000; ++i) {
         std::error_code none;
-        if (fs::exists(metrics, none) && fs::file_size(metrics, none) > 2000) break;
+        if (fs::exists(metrics, none) && fs::file_size(metrics, none) > 1000) break;
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     process.send(SIGTERM);
@@ -174,7 +175,8 @@ TEST_F(Train, BadInputIsNamed) {
     expect_error(with({"objective=distill"}), 2, {"its own teacher", "teacher=FILE"});
     expect_error(with({"objective=early_exit", "steps=1"}), 2, {"no loops", "exits="});
     expect_error(with({"objective=uptrian"}), 2, {"did you mean 'uptrain'"});
-    expect_error(with({"learning_rate=fast"}), 2, {"learning_rate", "fast"});
+    expect_error(refold({"train", kModel, "-o", out, "-d", text_, "--set", "learning_rate=fast"}), 2,
+                 {"learning_rate", "fast"});
     expect_error(with({"steps=-1"}), 2, {"steps", "-1"});
     expect_error(refold(command(out, {"steps=1"}), "", {"WORLD_SIZE=2", "RANK=0"}), 2, {"MASTER_ADDR"});
     expect_error(refold({"compress", kModel, "-o", out, "-m", "direct_share", "-d", text_}), 2,

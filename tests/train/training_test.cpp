@@ -161,6 +161,12 @@ TEST(Training, PatienceKeepsTheBestWeights) {
     EXPECT_EQ(result.held_out_after, *std::min_element(held_out.begin(), held_out.end()));
     EXPECT_EQ(held_out.size(), static_cast<size_t>(result.steps) + 4);
     EXPECT_EQ(held_out[static_cast<size_t>(result.steps)], result.held_out_after);
+    // The weights are those that had it.
+    TinyRun again;
+    again.options.steps = 1;
+    for (const auto& [name, values] : result.tensors)
+        again.model.tensors[name] = float_tensor(again.model.tensor(name).shape, values);
+    EXPECT_NEAR(again.run(alone).held_out_before, result.held_out_after, 1e-6);
 }
 
 TEST(Training, OptionsThatDoNotFitAreRefused) {
