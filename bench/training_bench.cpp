@@ -49,7 +49,7 @@ nlohmann::json run(const Settings& s) {
         const at::Tensor targets = tokens.narrow(1, 1, s.context).reshape({-1});
         const auto loss = cross_entropy(logits, model.hidden(tokens.narrow(1, 0, s.context)).final, targets,
                                         at::ones_like(targets, at::kBool));
-        const at::Tensor mean = loss.sum / static_cast<double>(loss.count);
+        const at::Tensor mean = loss.sum.div(static_cast<double>(loss.count));
         mean.backward();
         optimiser.step(2e-5, std::min(1.0, 1.0 / optimiser.gradient_norm()));
         optimiser.zero_gradients();

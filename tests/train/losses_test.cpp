@@ -17,7 +17,7 @@ struct Fixture {
     int64_t largest = 0;  // rows of logits at a time
 
     explicit Fixture(bool all = false) {
-        if (!all) scored.index_put_({at::tensor({0, 4, 5, 6, 7})}, at::zeros({}, at::kBool));
+        if (!all) scored.index_fill_(0, at::tensor({0, 4, 5, 6, 7}, at::kLong), false);
     }
     static at::Tensor random(std::vector<int64_t> shape) {
         return at::randn(shape, at::kDouble).set_requires_grad(true);

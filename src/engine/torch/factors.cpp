@@ -64,7 +64,7 @@ at::Tensor paired(const at::Tensor& head) {
     const int64_t width = head.size(1);
     const at::Tensor rows = at::empty({width}, at::kLong);
     for (int64_t r = 0; r < width; ++r) rows.data_ptr<int64_t>()[r] = rotary_row(r, width);
-    return head.index_select(1, rows);
+    return head.index_select(1, rows.to(head.device()));
 }
 
 }  // namespace refold
