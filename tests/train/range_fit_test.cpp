@@ -65,6 +65,7 @@ struct Problem {
         options.steps = 200;
         options.batch = 4;
         options.learning_rate = 0.02;
+        options.final_rate = 0;
         return {.model = model,
                 .places = places,
                 .held_out = kSequences - 2,
@@ -98,7 +99,7 @@ TEST(RangeFit, LeavesFrozenPartsAndOtherTensorsAlone) {
     const Problem problem(original, changed, {{2, 3}});
     const RangeFitResult result =
         fit_by_gradients(problem.request({{q, {{false, 4, 8}}}, {o, {{true, 0, 4}, {true, 12, 4}}}}));
-    EXPECT_LT(result.held_out_after, 0.7 * result.held_out_before);
+    EXPECT_LT(result.held_out_after, 0.95 * result.held_out_before);
     ASSERT_EQ(result.tensors.size(), 2U);
     const auto before_q = floats_of(changed, q), before_o = floats_of(changed, o);
     for (size_t i = 0; i < 256; ++i) {
