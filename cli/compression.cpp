@@ -28,7 +28,8 @@ struct Job {
     std::string input;  // path
 };
 
-// Steps that train and name no text are given --data. Throws Error(usage) when there are none.
+// Steps that train and name no text are given --data, but for those that train on the calibration text.
+// Throws Error(usage) when there are none.
 void fill_in_data(Recipe& recipe, const std::vector<std::string>& files) {
     bool used = false;
     for (RecipeStep& step : recipe.steps) {

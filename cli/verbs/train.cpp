@@ -10,12 +10,13 @@ Action train_verb(CLI::App& app) {
     const CompressionOptions options = add_compression_options(app, *a);
     options.settings->description("Option of the method train (see refold methods train); may be repeated")
         ->excludes(options.recipe);
-    add_examples(app, {"refold train smollm2-135m-instruct -o tuned.gguf --data wiki.train.txt --set steps=500",
-                       "refold train looped.gguf -o better.gguf --data chats.jsonl --set objective=distill "
-                       "--set teacher=dense.gguf",
-                       "refold train smollm2-135m-instruct -o shared.gguf --recipe recipes/postshare_30.yaml "
-                       "--data wiki.train.txt",
-                       "torchrun --nproc-per-node 2 --no-python refold train MODEL -o OUT.gguf --data FILE"});
+    add_examples(app,
+                 {"refold train smollm2-135m-instruct -o tuned.gguf --data wiki.train.txt --set steps=500",
+                  "refold train looped.gguf -o better.gguf --data chats.jsonl --set objective=distill "
+                  "--set teacher=dense.gguf",
+                  "refold train smollm2-135m-instruct -o shared.gguf --recipe recipes/postshare_30.yaml "
+                  "--data wiki.train.txt",
+                  "torchrun --nproc-per-node 2 --no-python refold train MODEL -o OUT.gguf --data FILE"});
     return [a, options] {
         if (options.output->count() == 0 && !a->dry_run)
             fail(ErrorCode::usage, "train", "give --output, or --dry-run");

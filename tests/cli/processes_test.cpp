@@ -135,6 +135,24 @@ TEST_F(ManyProcesses, WhatIsWrongIsSaid) {
     for (const Outcome& outcome : outcomes(2, ppl)) expect_error(outcome, 1, {"nothing"});
 }
 
+// Two processes take turns at the sequences of a batch.
+TEST_F(ManyProcesses, Training) {
+    write_all(folder / "text", excerpt(12));
+    const auto trained = [&](int count) {
+        const std::string out = folder / fmt::format("out{}.gguf", count);
+        const json j = result(count, {"train", kModel, "-o", out, "--data", folder / "text", "-t", "1", "--set",
+                                      "context=16", "--set", "batch=4", "--set", "steps=6", "--set",
+                                      "learning_rate=1e-3"});
+        EXPECT_TRUE(fs::exists(out));
+        EXPECT_FALSE(fs::exists(out + ".work"));
+        return j["steps"][0]["details"];
+    };
+    const json one = trained(1), two = trained(2);
+    for (const char* figure : {"held_out_before", "held_out_after", "loss"})
+        EXPECT_NEAR(two[figure].get<double>(), one[figure].get<double>(), 1e-4) << figure;
+    EXPECT_LT(two["held_out_after"], two["held_out_before"]);
+}
+
 }  // namespace
 }  // namespace refold
 #endif  // REFOLD_HAVE_TORCH

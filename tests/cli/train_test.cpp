@@ -158,8 +158,11 @@ TEST_F(Train, ADryRunSaysTheCost) {
 }
 
 TEST_F(Train, BadInputIsNamed) {
-    const std::string out = folder_ / "out.gguf", lines = folder_ / "bad.jsonl", little = folder_ / "little.txt";
-    const auto with = [&](std::vector<std::string> settings) { return refold(command(out, std::move(settings))); };
+    const std::string out = folder_ / "out.gguf", lines = folder_ / "bad.jsonl",
+                      little = folder_ / "little.txt";
+    const auto with = [&](std::vector<std::string> settings) {
+        return refold(command(out, std::move(settings)));
+    };
     expect_error(refold({"train", kModel, "-o", out}), 2, {"data", "text to train on"});
     expect_error(refold({"train", kModel, "-o", out, "-d", folder_ / "none.txt"}), 1, {"none.txt"});
     write_all(lines, "{\"text\": \"one\"}\n{\"text\": \n");

@@ -49,15 +49,15 @@ struct TinyRun {
     TempFolder folder;
     Model model = tiny_model();
     TrainOptions options;
-    ObjectiveOptions objective = {{"alpha", "0.5"},        {"divergence", "fkl"},
-                                  {"temperature", "1"},    {"teacher_cache", "0"},
-                                  {"exits", "1"},          {"coefficients", "aggressive"},
-                                  {"coefficient", "0.1"},  {"exit_target", "ce+kd"},
-                                  {"gamma", "0.5"},        {"weighting", "paper"}};
+    ObjectiveOptions objective = {
+        {"alpha", "0.5"}, {"divergence", "fkl"},          {"temperature", "1"},   {"teacher_cache", "0"},
+        {"exits", "1"},   {"coefficients", "aggressive"}, {"coefficient", "0.1"}, {"exit_target", "ce+kd"},
+        {"gamma", "0.5"}, {"weighting", "paper"}};
     std::vector<HeadPair> pairs;
     const Model* teacher = nullptr;
     std::string identity = "model: tiny\ntext: letters\n";
     std::vector<StepMetrics> metrics;
+    int64_t prepared = 0;  // sequences before the first step
     // Stops after so many steps of one call.
     int64_t stop_after = -1;
 
@@ -85,6 +85,7 @@ struct TinyRun {
             metrics.push_back(m);
             if (m.values.contains("loss")) ++steps;
         };
+        request.prepare = [&](const std::string&, int64_t, int64_t) { ++prepared; };
         request.stop = [&] { return stop_after >= 0 && steps >= stop_after; };
         return how(request);
     }

@@ -1,10 +1,11 @@
 // Which tensors are trained.
+#include "train/trained.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/error_of.h"
 #include "train/tiny_run.h"
-#include "train/trained.h"
 
 namespace refold {
 namespace {

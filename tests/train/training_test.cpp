@@ -53,7 +53,8 @@ TEST(Training, MicroBatchesAddUp) {
     const auto a = whole.run(alone), b = parts.run(alone);
     EXPECT_NEAR(a.loss, b.loss, 1e-5);
     for (const auto& [name, values] : a.tensors)
-        for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], b.tensors.at(name)[i], 1e-3) << name;
+        for (size_t i = 0; i < values.size(); ++i)
+            EXPECT_NEAR(values[i], b.tensors.at(name)[i], 1e-3) << name;
 }
 
 // ---- checkpoints ----
@@ -124,14 +125,28 @@ TEST(Checkpoints, AFullDiskKeepsTheOldOne) {
 // ---- the end of a run ----
 
 TEST(Training, DivergenceStopsAndKeepsTheLastState) {
+    const auto message = [](double learning_rate) {
+        TinyRun run;
+        run.options.train = "output_norm.weight";
+        run.options.learning_rate = learning_rate;
+        run.options.clip = 0;
+        run.options.save_every = 1;
+        const std::string what = error_of([&] { run.run(alone); });
+        EXPECT_THAT(what,
+                    testing::AllOf(HasSubstr("training has failed"), HasSubstr("a smaller learning_rate"),
+                                   HasSubstr("checkpoint.safetensors")));
+        EXPECT_TRUE(read_safetensors(run.folder / "run/checkpoint.safetensors")
+                        .tensors.contains("weights.output_norm.weight"));
+        return what;
+    };
+    EXPECT_THAT(message(100), HasSubstr("the held-out loss is"));
+    EXPECT_THAT(message(1e38), HasSubstr("nan"));
+}
+
+TEST(Training, NothingIsSavedOfARunThatFailsAtOnce) {
     TinyRun run;
-    run.options.learning_rate = 1e4;
-    run.options.clip = 0;
-    run.options.steps = 30;
-    run.options.save_every = 1;
-    EXPECT_THAT(error_of([&] { run.run(alone); }), testing::AllOf(HasSubstr("training has failed"), HasSubstr("learning_rate"),
-                                                                  HasSubstr("checkpoint.safetensors")));
-    EXPECT_EQ(read_safetensors(run.folder / "run/checkpoint.safetensors").tensors.count("state"), 1U);
+    run.options.learning_rate = 1e38;
+    EXPECT_THAT(error_of([&] { run.run(alone); }), HasSubstr("nothing was saved"));
 }
 
 TEST(Training, PatienceKeepsTheBestWeights) {

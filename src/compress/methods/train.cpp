@@ -71,7 +71,7 @@ std::vector<OptionSpec> all_options() {
          .fallback = "uptrain",
          .help = "what is minimised",
          .choices = names},
-        {.name = "data", .help = "text (.txt) and dialogues (.jsonl), with commas between"},
+        {.name = "data", .fallback = "", .help = "text (.txt) and dialogues (.jsonl), with commas between"},
         {.name = "train",
          .fallback = "all",
          .help = "all, lora, comp, norms, prefix, head, or patterns of tensors' names; -NAME leaves out"},
@@ -122,7 +122,9 @@ std::vector<OptionSpec> all_options() {
         {"patience", Kind::integer, "0",
          "stop after so many of them without a better one, and keep the best weights; 0: never", 0, 1e6},
         {"save_every", Kind::integer, "0", "steps between checkpoints; 0: about every five minutes", 0, 1e9},
-        {.name = "teacher", .help = "distill: a model file; empty: the model before the first step"},
+        {.name = "teacher",
+         .fallback = "",
+         .help = "distill: a model file; empty: the model before the first step"},
         {"ratio", Kind::number, "0.3", "postshare: part of all heads to be replaced, as direct_share's", 0,
          1},
         {.name = "match",
@@ -296,7 +298,7 @@ public:
         details["widened"] = widened_;
         step_.report.lines.push_back(fmt::format(
             "{} quantised tensors were trained and are {} now: refold quantize makes them small again",
-            widened_.size(), dtype_name(type_of_(widened_.front()))));
+            widened_.size(), name(type_of_(widened_.front()))));
     }
 
 private:

@@ -62,24 +62,33 @@ at::Tensor softmax_of_seen(const AttentionRule& rule, const Block& block, const 
         const at::Tensor bias = distances(rule, block, scores).abs().to(scores.scalar_type());
         view.sub_(rule.slopes.to(scores.scalar_type()).view({rule.groups, 1, rule.per_group, 1}) * bias);
     }
-    // Not -infinity: a query that sees no key would become NaN.
+    // Not -infinity: a query that sees no key would become NaN. It attends to nothing.
     constexpr float kHidden = std::numeric_limits<float>::lowest();
+    if (rule.window == 0 && !rule.padding.defined()) {
+        if (rule.causal && block.count > 1) {
+            // Only the keys of the block's own tokens may come later.
+            Block own = block;
+            own.first_key += block.keys - block.count;
+            own.keys = block.count;
+            const at::Tensor later = distances(rule, own, scores) < 0;
+            view.narrow(-1, block.keys - block.count, block.count).masked_fill_(later, kHidden);
+        }
+        return at::softmax(scores, -1);
+    }
+    at::Tensor hidden;
     if (rule.window > 0) {
         const at::Tensor distance = distances(rule, block, scores);
-        view.masked_fill_((distance < 0).logical_or_(distance >= rule.window), kHidden);
-    } else if (rule.causal && block.count > 1) {
-        // Only the keys of the block's own tokens may come later.
-        const at::Tensor own = view.narrow(-1, block.keys - block.count, block.count);
-        const Block tokens{block.first, block.count, block.first_key + block.keys - block.count, block.count,
-                           block.token};
-        own.masked_fill_(distances(rule, tokens, scores) < 0, kHidden);
+        hidden = (distance < 0).logical_or_(distance >= rule.window);
+    } else if (rule.causal) {
+        hidden = distances(rule, block, scores) < 0;
     }
-    const at::Tensor padding =
-        rule.padding.defined() ? rule.padding.narrow(0, block.first_key, block.keys) : at::Tensor();
-    if (padding.defined()) view.masked_fill_(padding, kHidden);
-    at::Tensor out = at::softmax(scores, -1);
-    // Without padding a token sees itself at least; with it, one that sees nothing attends to nothing.
-    if (padding.defined()) out.view_as(view).masked_fill_(padding, 0);
+    if (rule.padding.defined()) {
+        const at::Tensor padding = rule.padding.narrow(0, block.first_key, block.keys);
+        hidden = hidden.defined() ? hidden.logical_or(padding) : padding;
+    }
+    view.masked_fill_(hidden, kHidden);
+    const at::Tensor out = at::softmax(scores, -1);
+    if (rule.padding.defined()) out.view_as(view).masked_fill_(hidden, 0);
     return out;
 }
 

@@ -35,7 +35,8 @@ struct BatchLoss {
 class Objective {
 public:
     virtual ~Objective() = default;
-    // Before the first step: `fit` and `held_out` are the sequences that this process will meet, in order.
+    // Before the first step, of a resumed run as well: `fit` and `held_out` are the sequences that this process meets
+    // in the whole run, in order.
     virtual void prepare(const std::vector<int64_t>& /*fit*/, const std::vector<int64_t>& /*held_out*/) {}
     virtual BatchLoss loss(const TorchModel& model, const TrainBatch& batch) = 0;
     // Undefined: none.

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 
 #include "core/error.h"
@@ -115,9 +116,10 @@ private:
             out.push_back(batch_at(step, n));
         return out;
     }
+    // Of the whole run, also when a part of it is done.
     std::vector<int64_t> own_sequences() {
         std::vector<int64_t> out;
-        for (int64_t s = state_.step; s < options_.steps; ++s)
+        for (int64_t s = 0; s < options_.steps; ++s)
             for (const int64_t sequence : sequences_of_step(s)) out.push_back(sequence);
         return out;
     }
@@ -291,9 +293,11 @@ private:
     [[noreturn]] void diverged(const std::string& what) const {
         fail(ErrorCode::input, "train",
              "training has failed after {} steps: {} - a smaller learning_rate or a longer warmup may help; "
-             "the "
-             "last saved state is in '{}'",
-             state_.step, what, checkpoint_.path());
+             "{}",
+             state_.step, what,
+             std::filesystem::exists(checkpoint_.path())
+                 ? fmt::format("the last saved state is in '{}'", checkpoint_.path())
+                 : "nothing was saved before");
     }
 
     // Evaluations and the step before them are one entry.
