@@ -23,7 +23,8 @@ class Expected {
 public:
     Expected(const Model& model, Taylor taylor, std::string rule) : model_(model), rule_(std::move(rule)) {
         const Calibration text = text_of(model);
-        ImportanceRequest request{.model = model, .sequences = text.fit, .taylor = taylor, .tensors = {}, .threads = 1};
+        ImportanceRequest request{
+            .model = model, .sequences = text.fit, .taylor = taylor, .tensors = {}, .threads = 1};
         for (size_t p = 0; p < 3; ++p) {
             for (const auto& [slot, expression] : model.topology.positions[p]) {
                 if (is_matrix(slot))

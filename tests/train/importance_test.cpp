@@ -127,8 +127,9 @@ TEST(Importance, OfWeightsThatAreNoNumbers) {
         return slot == Slot::ffn_up ? NAN : scattered_small(layer, slot, row, column);
     });
     const Sequences sequences = random_text(model, 3, 6).fit;
-    expect_error(ErrorCode::input, {"small model", "no number"},
-                 [&] { importance_by_gradients({.model = model, .sequences = sequences, .tensors = {}, .threads = 1}); });
+    expect_error(ErrorCode::input, {"small model", "no number"}, [&] {
+        importance_by_gradients({.model = model, .sequences = sequences, .tensors = {}, .threads = 1});
+    });
 }
 
 }  // namespace
