@@ -244,7 +244,11 @@ Model prune(const Model& model, Step& step, const char* method, const Weigh& wei
     Model out = model;
     if (what != "ffn") out = prune_heads(out, step, asked, requantised, details);
     if (what != "heads") out = prune_channels(out, step, asked, requantised, details);
-    if (!weigh) details["placeholders"] = true;
+    if (!weigh) {
+        details["placeholders"] = true;
+        step.report.lines.emplace_back(
+            "Importance is known when the model is made: the choice is a placeholder, evenly spread.");
+    }
     report_requantised(requantised, "", step.report, details);
     step.report.details = details.dump();
     return out;

@@ -1,6 +1,7 @@
 // Methods that look at activations, on small models and random text.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>

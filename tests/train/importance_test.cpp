@@ -76,7 +76,7 @@ void expect_importance(const Model& model) {
     const Sequences sequences = random_text(model, 3, 6).fit;
     ASSERT_EQ(sequences.size(), 2U);
     Differences differences(model);
-    ImportanceRequest request{.model = model, .sequences = sequences, .threads = 1};
+    ImportanceRequest request{.model = model, .sequences = sequences, .tensors = {}, .threads = 1};
     for (const Slot slot :
          {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o, Slot::ffn_up, Slot::ffn_down})
         request.tensors[tensor_of(model, 0, slot)] = slot == Slot::attn_o || slot == Slot::ffn_down;
@@ -127,8 +127,9 @@ TEST(Importance, OfWeightsThatAreNoNumbers) {
         return slot == Slot::ffn_up ? NAN : scattered_small(layer, slot, row, column);
     });
     const Sequences sequences = random_text(model, 3, 6).fit;
-    expect_error(ErrorCode::input, {"small model", "no number"},
-                 [&] { importance_by_gradients({.model = model, .sequences = sequences, .threads = 1}); });
+    expect_error(ErrorCode::input, {"small model", "no number"}, [&] {
+        importance_by_gradients({.model = model, .sequences = sequences, .tensors = {}, .threads = 1});
+    });
 }
 
 }  // namespace

@@ -65,6 +65,7 @@ struct Problem {
         options.steps = 200;
         options.batch = 4;
         options.learning_rate = 0.02;
+        options.final_rate = 0;
         return {.model = model,
                 .places = places,
                 .held_out = kSequences - 2,
@@ -98,7 +99,7 @@ TEST(RangeFit, LeavesFrozenPartsAndOtherTensorsAlone) {
     const Problem problem(original, changed, {{2, 3}});
     const RangeFitResult result =
         fit_by_gradients(problem.request({{q, {{false, 4, 8}}}, {o, {{true, 0, 4}, {true, 12, 4}}}}));
-    EXPECT_LT(result.held_out_after, 0.7 * result.held_out_before);
+    EXPECT_LT(result.held_out_after, 0.95 * result.held_out_before);
     ASSERT_EQ(result.tensors.size(), 2U);
     const auto before_q = floats_of(changed, q), before_o = floats_of(changed, o);
     for (size_t i = 0; i < 256; ++i) {
@@ -118,16 +119,14 @@ TEST(RangeFit, TensorsInCommonAreTrainedTogether) {
     EXPECT_LT(both.held_out_after, 1e-4 * both.held_out_before);
     EXPECT_LT(largest_difference(both.tensors.at(norm), floats_of(looped, norm)), 0.01);
 
-    // Against each other: the mean of what each wants.
-    Problem opposed(perturbed(looped, norm, 0.3F), looped, {{1, 2}, {3, 4}});
-    const Problem other(perturbed(looped, norm, -0.3F), looped, {{1, 2}, {3, 4}});
+    // The first place is content, the second one is not: what suits both lies between.
+    const Model plus = perturbed(looped, norm, 0.3F);
+    Problem opposed(plus, plus, {{1, 2}, {3, 4}});
+    const Problem other(perturbed(looped, norm, -0.3F), plus, {{1, 2}, {3, 4}});
     opposed.places[1] = other.places[1];
-    const RangeFitResult mean = fit_by_gradients(opposed.request({{norm, {}}}));
-    const RangeFitResult alone = [&] {
-        const Problem first(perturbed(looped, norm, 0.3F), looped, {{1, 2}});
-        return fit_by_gradients(first.request({{norm, {}}}));
-    }();
-    EXPECT_GT(mean.held_out_after, 10 * alone.held_out_after);
+    const RangeFitResult between = fit_by_gradients(opposed.request({{norm, {}}}));
+    EXPECT_LT(between.held_out_after, 0.9 * between.held_out_before);
+    EXPECT_GT(between.held_out_after, 1e-3 * between.held_out_before);
 }
 
 // Positions up to the one that is trained, whose attention it uses.

@@ -120,11 +120,7 @@ Model apply(const Model& model, Step& step) {
     if (!model.config.causal)
         fail(ErrorCode::unsupported, "llm_pruner", "the loss is that of a decoder, '{}' is an encoder",
              model.config.family);
-    if (step.dry_run()) {
-        step.report.lines.emplace_back(
-            "Gradients are computed when the model is made: the choice is a placeholder, evenly spread.");
-        return prune(model, step, "llm_pruner", nullptr);
-    }
+    if (step.dry_run()) return prune(model, step, "llm_pruner", nullptr);
     const Importance importance = importance_of(model, step);
     return prune(model, step, "llm_pruner",
                  [&](const Model& at, size_t position, const std::vector<Slot>& slots) {

@@ -41,9 +41,6 @@ Model apply(const Model& model, Step& step) {
             }
             return scores;
         };
-    } else {
-        step.report.lines.emplace_back(
-            "There are only shapes, no weights to compare: the choice is a placeholder, evenly spread.");
     }
     return prune(model, step, "prune_magnitude", weigh);
 }
