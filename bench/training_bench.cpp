@@ -37,7 +37,7 @@ at::Tensor tokens_of(const Settings& s, int64_t step, int64_t n_vocab) {
 nlohmann::json run(const Settings& s) {
     at::set_num_threads(s.threads);
     TorchModel model(load_model(s.model), true);
-    model.set_execution({s.bf16 ? TrainType::bf16 : TrainType::f32, s.checkpointing});
+    model.set_execution({s.bf16, s.checkpointing});
     const TrainOptions options;
     Processes processes;
     Optimiser optimiser(model.parameters(), options, processes);

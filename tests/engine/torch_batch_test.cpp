@@ -116,7 +116,7 @@ TEST(TorchBatch, RecomputationChangesNothing) {
         const at::Tensor tokens = batch_of(model.config, 2, 6);
         const at::Tensor loss = loss_of(torch, tokens, exits);
         const auto expected = gradients_of(torch, loss);
-        torch.set_execution({TrainType::f32, true});
+        torch.set_execution({false, true});
         const at::Tensor again = loss_of(torch, tokens, exits);
         EXPECT_EQ(loss.item<double>(), again.item<double>()) << name;
         for (const auto& [tensor, gradient] : gradients_of(torch, again))
@@ -129,7 +129,7 @@ TEST(TorchBatch, RecomputationChangesNothing) {
 TEST(TorchBatch, RecomputationOfFrozenWeights) {
     const Model model = synthetic_model(synthetic::decoder());
     TorchModel torch(model, false, at::kDouble);
-    torch.set_execution({TrainType::f32, true});
+    torch.set_execution({false, true});
     const at::Tensor tokens = batch_of(model.config, 2, 6);
     EXPECT_FALSE(torch.hidden(tokens).final.requires_grad());
     const at::Tensor& leaf = torch.parameters().begin()->second;
@@ -145,7 +145,7 @@ TEST(TorchBatch, GradientsAreFiniteDifferences) {
     for (const auto& [name, model] : all_cases()) {
         if (model.config.n_token_types > 0) continue;  // has parts without gradients here
         TorchModel torch(model, true, at::kDouble);
-        torch.set_execution({TrainType::f32, checkpointing = !checkpointing});
+        torch.set_execution({false, checkpointing = !checkpointing});
         const at::Tensor tokens = batch_of(model.config, 2, 4);
         expect_finite_differences(
             name, torch, [&] { return loss_of(torch, tokens, exits); }, 1);
@@ -213,7 +213,7 @@ TEST(TorchBatch, Bfloat16) {
         TorchModel torch(model, true);
         const at::Tensor tokens = batch_of(model.config, 2, 5);
         const at::Tensor expected = torch.hidden(tokens).final;
-        torch.set_execution({TrainType::bf16, true});
+        torch.set_execution({true, true});
         const at::Tensor hidden = torch.hidden(tokens).final;
         EXPECT_EQ(hidden.scalar_type(), at::kFloat) << name;
         const double error = ((hidden - expected).norm() / expected.norm()).item<double>();

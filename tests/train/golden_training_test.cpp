@@ -45,7 +45,7 @@ TEST_P(GoldenTraining, IsTransformers) {
     const json golden = json::parse(file);
     const Model model = load_model(kFixtures + "/" + golden["model"].get<std::string>());
     TorchModel torch(model, true);
-    torch.set_execution({TrainType::f32, GetParam()});
+    torch.set_execution({false, GetParam()});
     TrainOptions options;
     const json& given = golden["options"];
     options.learning_rate = given["learning_rate"];

@@ -91,7 +91,7 @@ TorchModel::TorchModel(const Model& model, bool trainable, at::ScalarType type, 
 
 void TorchModel::set_execution(const Execution& execution) {
     execution_ = execution;
-    weights_.set_products(execution.type == TrainType::bf16 ? at::kBFloat16 : weights_.type());
+    weights_.set_products(execution.bf16 ? at::kBFloat16 : weights_.type());
 }
 
 TorchOutput TorchModel::forward(std::span<const int32_t> tokens, std::span<const int32_t> token_types,

@@ -12,7 +12,6 @@
 
 #include "engine/torch/weights.h"
 #include "model/model.h"
-#include "train/options.h"
 
 namespace refold {
 
@@ -39,8 +38,8 @@ public:
     const Topology& topology() const { return weights_.topology(); }
 
     struct Execution {
-        // Of products; activations between them, norms, softmax and losses are float32.
-        TrainType type = TrainType::f32;
+        // Products in bfloat16; activations between them, norms, softmax and losses stay float32.
+        bool bf16 = false;
         // Activations within a position are computed again in the backward pass: between the passes only
         // those that positions hand on are kept.
         bool checkpointing = false;

@@ -72,7 +72,7 @@ public:
           order_(request.data.size(), options_.seed),
           device_(trained_.begin()->second.device()),
           checkpoint_(request.folder, request.identity, processes) {
-        torch_.set_execution({options_.type, options_.checkpointing});
+        torch_.set_execution({options_.type == TrainType::bf16, options_.checkpointing});
     }
 
     TrainResult run() {

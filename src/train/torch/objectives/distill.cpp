@@ -65,7 +65,7 @@ public:
 private:
     void load_teacher() {
         teacher_.emplace(*request_.teacher, false);
-        teacher_->set_execution({request_.options.type, false});
+        teacher_->set_execution({request_.options.type == TrainType::bf16, false});
     }
 
     TeacherLogits teacher_logits(const TrainBatch& batch) const {
