@@ -73,7 +73,7 @@ private:
         models_.push_back(std::make_unique<TorchModel>(request_.model, true, at::kFloat,
                                                        FactoredExecution::automatic, place.range));
         TorchModel::Execution execution;
-        execution.type = options_.type;
+        execution.bf16 = options_.type == TrainType::bf16;
         execution.checkpointing = options_.checkpointing;
         models_.back()->set_execution(execution);
         for (const auto& [name, leaf] : models_.back()->parameters()) {
