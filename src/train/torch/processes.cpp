@@ -150,21 +150,26 @@ c10::intrusive_ptr<c10d::Store> store_of(const ProcessPlace& place, milliseconds
         options.isServer = place.rank == 0;
         options.waitWorkers = false;
         options.timeout = std::chrono::ceil<std::chrono::seconds>(timeout);  // it counts whole seconds
-        try {
-            store = c10::make_intrusive<c10d::TCPStore>(place.address, options);
-        } catch (const std::exception& error) {
-            if (place.rank == 0) {
+        const auto end = Clock::now() + timeout;
+        while (!store) try {
+                store = c10::make_intrusive<c10d::TCPStore>(place.address, options);
+            } catch (const std::exception& error) {
+                // It gives up at once when little time is left to try again in.
+                if (place.rank != 0 && Clock::now() < end) {
+                    std::this_thread::sleep_for(milliseconds(20));
+                    continue;
+                }
+                if (place.rank == 0) {
+                    fail(ErrorCode::io, kComponent,
+                         "cannot listen on port {} ({}) - is another run using it? Set another MASTER_PORT "
+                         "for all processes",
+                         place.port, error.what());
+                }
                 fail(ErrorCode::io, kComponent,
-                     "cannot listen on port {} ({}) - is another run using it? Set another MASTER_PORT for "
-                     "all processes",
-                     place.port, error.what());
+                     "process {} of {} cannot reach that of rank 0 at {}:{} within {} - is it running, and "
+                     "are MASTER_ADDR and MASTER_PORT those of its machine?",
+                     place.rank, place.size, place.address, place.port, seconds(timeout));
             }
-            fail(ErrorCode::io, kComponent,
-                 "process {} of {} cannot reach that of rank 0 at {}:{} within {} - is it running, and are "
-                 "MASTER_ADDR "
-                 "and MASTER_PORT those of its machine?",
-                 place.rank, place.size, place.address, place.port, seconds(timeout));
-        }
         const std::lock_guard lock(mutex);
         (*known)[key].store = store;
     }
