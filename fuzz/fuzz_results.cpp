@@ -64,11 +64,19 @@ bool run_one(const std::string& text) {
         if (error.code() != refold::ErrorCode::input) throw;
         return false;
     }
+    const auto expect = [&](bool right, const char* what) {
+        if (right) return;
+        std::fprintf(stderr, "%s:\n%s\n", what, text.c_str());
+        abort();
+    };
     const std::string html = to_html(comparison);
     for (const char* markup : {"<script", "<q7", "nanh", "inf "})
-        if (html.find(markup) != std::string::npos) abort();
-    if (to_markdown(comparison).find("<q7") != std::string::npos) abort();
-    if (to_json(comparison).empty() || to_table(comparison).empty()) abort();
+        expect(html.find(markup) == std::string::npos, markup);
+    // Commands are a block of code, in which nothing is markup.
+    refold::Comparison prose = comparison;
+    prose.commands.clear();
+    expect(to_markdown(prose).find("<q7") == std::string::npos, "markup in Markdown");
+    expect(!to_json(comparison).empty() && !to_table(comparison).empty(), "nothing to show");
     return true;
 }
 

@@ -171,7 +171,7 @@ private:
     std::vector<std::unique_ptr<TorchModel>> models_;  // by place
     std::map<std::string, at::Tensor> leaves_;
     std::vector<std::pair<at::Tensor, at::Tensor>> others_;  // a leaf, and one that is to be the same
-    Processes processes_{ProcessPlace{}};  // several do the same, each by itself
+    Processes processes_{ProcessPlace{}};                    // several do the same, each by itself
     std::unique_ptr<Optimiser> optimiser_;
 };
 
