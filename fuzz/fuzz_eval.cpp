@@ -3,7 +3,6 @@
 //     refold_fuzz_eval [--iterations N] [--seed N]
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <iterator>
 #include <random>
 #include <string>
@@ -12,6 +11,7 @@
 #include "eval/compare.h"
 #include "eval/documents.h"
 #include "eval/samples.h"
+#include "fuzzing.h"
 
 namespace {
 
@@ -52,32 +52,15 @@ bool run_one(const std::string& text) {
     return taken;
 }
 
-std::string mutated(const std::string& seed, std::mt19937_64& random) {
-    static const char* const kPieces[] = {
-        "{",    "}",    "[",      "]",      "\"",   ",",    "\n", " = ", "1e400", "-1",
-        "null", "true", "doc_id", "1e-320", "\xE2", "\xC2", "( ", " )",  "/' 7/", "18446744073709551615"};
-    const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
-    std::string out = seed;
-    for (size_t i = 0, count = 1 + below(4); i < count; ++i) {
-        const size_t at = below(out.size() + 1);
-        switch (below(4)) {
-            case 0: out.insert(at, kPieces[below(std::size(kPieces))]); break;
-            case 1: out.erase(at, below(12)); break;
-            case 2: out.insert(at, out.substr(below(out.size() + 1), below(60))); break;
-            default:
-                if (at < out.size()) out[at] = static_cast<char>(out[at] ^ (1 << below(8)));
-        }
-    }
-    return out;
-}
+constexpr const char* kPieces[] = {
+    "{",    "}",    "[",      "]",      "\"",   ",",    "\n", " = ", "1e400", "-1",
+    "null", "true", "doc_id", "1e-320", "\xE2", "\xC2", "( ", " )",  "/' 7/", "18446744073709551615"};
 
 }  // namespace
 
 int main(int argc, char** argv) {
-    uint64_t iterations = 20000, number = 1;
-    for (int i = 1; i + 1 < argc; i += 2)
-        (strcmp(argv[i], "--seed") == 0 ? number : iterations) = strtoull(argv[i + 1], nullptr, 10);
-    std::mt19937_64 random(number);
+    const refold::FuzzArguments arguments(argc, argv, 20000);
+    std::mt19937_64 random(arguments.seed);
     std::string current;
     uint64_t taken = 0;
     try {
@@ -87,13 +70,15 @@ int main(int argc, char** argv) {
                 return 1;
             }
         }
-        for (uint64_t i = 0; i < iterations; ++i)
-            taken += run_one(current = mutated(kSeeds[random() % std::size(kSeeds)], random)) ? 1 : 0;
+        for (uint64_t i = 0; i < arguments.iterations; ++i)
+            taken += run_one(current = refold::mutated(kSeeds[random() % std::size(kSeeds)], kPieces, random))
+                         ? 1
+                         : 0;
     } catch (const std::exception& error) {
         fprintf(stderr, "refold_fuzz_eval: %s\nfor: %s\n", error.what(), current.c_str());
         return 1;
     }
     printf("refold_fuzz_eval: %llu of %llu texts read, the others refused\n",
-           static_cast<unsigned long long>(taken), static_cast<unsigned long long>(iterations));
+           static_cast<unsigned long long>(taken), static_cast<unsigned long long>(arguments.iterations));
     return 0;
 }

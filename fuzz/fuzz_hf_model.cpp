@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "fuzzing.h"
 #include "io/safetensors.h"
 #include "model/model.h"
 
@@ -236,9 +237,7 @@ private:
 }  // namespace
 
 int main(int argc, char** argv) {
-    uint64_t iterations = 3000, number = 1;
-    for (int i = 1; i + 1 < argc; i += 2)
-        (strcmp(argv[i], "--seed") == 0 ? number : iterations) = strtoull(argv[i + 1], nullptr, 10);
+    const refold::FuzzArguments arguments(argc, argv, 3000);
     const fs::path folder = fs::temp_directory_path() / ("refold-fuzz-hf-" + std::to_string(getpid()));
     fs::create_directories(folder);
     uint64_t accepted = 0;
@@ -251,8 +250,9 @@ int main(int argc, char** argv) {
                 result = 1;
             }
         }
-        Mutator mutator(seeds, number);
-        for (uint64_t i = 0; i < iterations && result == 0; ++i) accepted += run_one(folder, mutator.next());
+        Mutator mutator(seeds, arguments.seed);
+        for (uint64_t i = 0; i < arguments.iterations && result == 0; ++i)
+            accepted += run_one(folder, mutator.next());
     } catch (const std::exception& error) {
         fprintf(stderr, "refold_fuzz_hf_model: not allowed to escape: %s (input kept in %s)\n", error.what(),
                 folder.c_str());
@@ -260,6 +260,6 @@ int main(int argc, char** argv) {
     }
     fs::remove_all(folder);
     printf("refold_fuzz_hf_model: %llu inputs, %llu accepted, the others refused with a clear error\n",
-           static_cast<unsigned long long>(iterations), static_cast<unsigned long long>(accepted));
+           static_cast<unsigned long long>(arguments.iterations), static_cast<unsigned long long>(accepted));
     return result;
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <iterator>
 #include <random>
 #include <sstream>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "fuzzing.h"
 #include "report/results.h"
 #include "report/training.h"
 
@@ -159,9 +159,7 @@ private:
 }  // namespace
 
 int main(int argc, char** argv) {
-    uint64_t iterations = 2000, number = 1;
-    for (int i = 1; i + 1 < argc; i += 2)
-        (strcmp(argv[i], "--seed") == 0 ? number : iterations) = strtoull(argv[i + 1], nullptr, 10);
+    const refold::FuzzArguments arguments(argc, argv, 2000);
     uint64_t accepted = 0;
     std::string current;
     try {
@@ -171,14 +169,14 @@ int main(int argc, char** argv) {
                 return 1;
             }
         }
-        Mutator mutator(number);
-        for (uint64_t i = 0; i < iterations; ++i) accepted += run_one(current = mutator.next());
+        Mutator mutator(arguments.seed);
+        for (uint64_t i = 0; i < arguments.iterations; ++i) accepted += run_one(current = mutator.next());
     } catch (const std::exception& error) {
         fprintf(stderr, "refold_fuzz_results: not allowed to escape: %s\n%s\n", error.what(),
                 current.c_str());
         return 1;
     }
     printf("refold_fuzz_results: %llu inputs, %llu accepted, the others refused with a clear error\n",
-           static_cast<unsigned long long>(iterations), static_cast<unsigned long long>(accepted));
+           static_cast<unsigned long long>(arguments.iterations), static_cast<unsigned long long>(accepted));
     return 0;
 }

@@ -3,12 +3,12 @@
 //     refold_fuzz_tasks [--iterations N] [--seed N]
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
+#include "fuzzing.h"
 #include "tasks/builtin.h"
 #include "tasks/dataset.h"
 #include "text/jinja.h"
@@ -84,13 +84,11 @@ bool accepts(Action&& action) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    uint64_t iterations = 4000, number = 1;
-    for (int i = 1; i + 1 < argc; i += 2)
-        (strcmp(argv[i], "--seed") == 0 ? number : iterations) = strtoull(argv[i + 1], nullptr, 10);
+    const refold::FuzzArguments arguments(argc, argv, 4000);
     uint64_t accepted = 0;
     std::string current;
     try {
-        Mutator mutator(number);
+        Mutator mutator(arguments.seed);
         // The long lists of subjects would take all of the changes.
         std::vector<std::string> files;
         for (const auto& file : refold::builtin_task_files()) {
@@ -100,7 +98,7 @@ int main(int argc, char** argv) {
             "{{ strip(capitalize(q)) }}{{ remove_between(q, '[', ']').replace('  ', ' ').split(' ')[:-1] | "
             "join(' ') }}"
             "{{ index(a, 'x') if a | length > 0 else literal('[1]') }}";
-        for (uint64_t i = 0; i < iterations; ++i) {
+        for (uint64_t i = 0; i < arguments.iterations; ++i) {
             current = mutator.next(files[mutator.below(files.size())], files[mutator.below(files.size())]);
             accepted += accepts([&] { refold::parse_task_file(current, "fuzz"); });
 
@@ -123,6 +121,7 @@ int main(int argc, char** argv) {
         return 1;
     }
     printf("refold_fuzz_tasks: %llu inputs, %llu accepted, the others refused with a clear error\n",
-           static_cast<unsigned long long>(3 * iterations), static_cast<unsigned long long>(accepted));
+           static_cast<unsigned long long>(3 * arguments.iterations),
+           static_cast<unsigned long long>(accepted));
     return 0;
 }

@@ -4,7 +4,6 @@
 //     refold_fuzz_topology [--iterations N] [--seed N]
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <iterator>
 #include <random>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "core/error.h"
 #include "engine/expression_models.h"
+#include "fuzzing.h"
 #include "model/accounting.h"
 
 namespace {
@@ -172,9 +172,7 @@ private:
 }  // namespace
 
 int main(int argc, char** argv) {
-    uint64_t iterations = 6000, number = 1;
-    for (int i = 1; i + 1 < argc; i += 2)
-        (strcmp(argv[i], "--seed") == 0 ? number : iterations) = strtoull(argv[i + 1], nullptr, 10);
+    const refold::FuzzArguments arguments(argc, argv, 6000);
     constexpr refold::ExpressionShape kSmall{
         .layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 4, .embd = 16, .ff = 12, .vocab = 40};
     uint64_t accepted = 0;
@@ -191,8 +189,8 @@ int main(int argc, char** argv) {
                 return 1;
             }
         }
-        Mutator mutator(number);
-        for (uint64_t i = 0; i < iterations; ++i) {
+        Mutator mutator(arguments.seed);
+        for (uint64_t i = 0; i < arguments.iterations; ++i) {
             const size_t seed = mutator.below(seeds.size());
             current = mutator.next(seeds[seed], seeds[mutator.below(seeds.size())]);
             accepted += run_one(models[seed], current);
@@ -203,6 +201,6 @@ int main(int argc, char** argv) {
         return 1;
     }
     printf("refold_fuzz_topology: %llu inputs, %llu accepted, the others refused with a clear error\n",
-           static_cast<unsigned long long>(iterations), static_cast<unsigned long long>(accepted));
+           static_cast<unsigned long long>(arguments.iterations), static_cast<unsigned long long>(accepted));
     return 0;
 }

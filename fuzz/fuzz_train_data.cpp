@@ -5,13 +5,13 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <random>
 #include <string>
 
 #include "core/error.h"
+#include "fuzzing.h"
 #include "train/event_file.h"
 #include "train/records.h"
 #include "train/token_file.h"
@@ -102,35 +102,17 @@ std::string token_bytes(const std::string& path) {
     return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-std::string mutated(const std::string& seed, std::mt19937_64& random) {
-    static const char* const kPieces[] = {"{",    "}",        "[",      "]",    "\"",        ",",
-                                          "\n",   "\\",       "null",   "true", "text",      "1e400",
-                                          "\xE2", "messages", "output", "from", "gpt",       "-1",
-                                          "\\u",  "\\ud800",  ":",      " ",    "assistant", "\xff"};
-    const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
-    std::string out = seed;
-    for (size_t i = 0, count = 1 + below(4); i < count; ++i) {
-        const size_t at = below(out.size() + 1);
-        switch (below(4)) {
-            case 0: out.insert(at, kPieces[below(std::size(kPieces))]); break;
-            case 1: out.erase(at, below(12)); break;
-            case 2: out.insert(at, out.substr(below(out.size() + 1), below(60))); break;
-            default:
-                if (at < out.size()) out[at] = static_cast<char>(out[at] ^ (1 << below(8)));
-        }
-    }
-    return out;
-}
+constexpr const char* kPieces[] = {
+    "{",    "}",        "[",      "]",    "\"",  ",",  "\n",  "\\",      "null", "true", "text",      "1e400",
+    "\xE2", "messages", "output", "from", "gpt", "-1", "\\u", "\\ud800", ":",    " ",    "assistant", "\xff"};
 
 }  // namespace
 
 int main(int argc, char** argv) {
-    uint64_t iterations = 20000, number = 1;
-    for (int i = 1; i + 1 < argc; i += 2)
-        (strcmp(argv[i], "--seed") == 0 ? number : iterations) = strtoull(argv[i + 1], nullptr, 10);
+    const refold::FuzzArguments arguments(argc, argv, 20000);
     const std::string path =
         (std::filesystem::temp_directory_path() / ("refold-fuzz-" + std::to_string(getpid()))).string();
-    std::mt19937_64 random(number);
+    std::mt19937_64 random(arguments.seed);
     std::string current;
     uint64_t taken = 0;
     int failed = 0;
@@ -151,10 +133,10 @@ int main(int argc, char** argv) {
                 failed = 1;
             }
         }
-        for (uint64_t i = 0; i < iterations; ++i) {
+        for (uint64_t i = 0; i < arguments.iterations; ++i) {
             // Writing files takes longest.
             const uint64_t kind = random() % 16 == 0 ? 0 : 1 + random() % 4;
-            taken += run(kind, mutated(*seeds[kind], random)) ? 1 : 0;
+            taken += run(kind, refold::mutated(*seeds[kind], kPieces, random)) ? 1 : 0;
         }
     } catch (const std::exception& error) {
         fprintf(stderr, "refold_fuzz_train_data: %s\nfor: %s\n", error.what(), current.c_str());
@@ -162,6 +144,6 @@ int main(int argc, char** argv) {
     }
     unlink(path.c_str());
     printf("refold_fuzz_train_data: %llu of %llu read, the others refused\n",
-           static_cast<unsigned long long>(taken), static_cast<unsigned long long>(iterations));
+           static_cast<unsigned long long>(taken), static_cast<unsigned long long>(arguments.iterations));
     return failed;
 }

@@ -5,10 +5,7 @@
 namespace refold {
 
 Importance taylor_importance(const ImportanceRequest& request) {
-    auto* const function = reinterpret_cast<ImportanceFunction*>(torch_plugin::find(kImportanceSymbol));
-    Importance result;
-    function(request, result);
-    return result;
+    return torch_plugin::ask<Importance>(kImportanceSymbol, request);
 }
 
 }  // namespace refold

@@ -5,10 +5,7 @@
 namespace refold {
 
 RangeFitResult fit_ranges(const RangeFitRequest& request) {
-    auto* const function = reinterpret_cast<RangeFitFunction*>(torch_plugin::find(kRangeFitSymbol));
-    RangeFitResult result;
-    function(request, result);
-    return result;
+    return torch_plugin::ask<RangeFitResult>(kRangeFitSymbol, request);
 }
 
 }  // namespace refold

@@ -5,10 +5,7 @@
 namespace refold {
 
 TrainResult train(const TrainRequest& request) {
-    auto* const function = reinterpret_cast<TrainFunction*>(torch_plugin::find(kTrainSymbol));
-    TrainResult result;
-    function(request, result);
-    return result;
+    return torch_plugin::ask<TrainResult>(kTrainSymbol, request);
 }
 
 }  // namespace refold

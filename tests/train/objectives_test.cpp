@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/error_of.h"
+#include "train/alone.h"
 #include "train/tiny_run.h"
 #include "train/torch/objectives/early_exit.h"
 #include "train/torch/objectives/postshare.h"
@@ -15,11 +16,6 @@ namespace refold {
 namespace {
 
 using testing::HasSubstr;
-
-TrainResult alone(const TrainRequest& request) {
-    Processes processes;
-    return train_by_steps(request, processes);
-}
 
 // ---- distill ----
 

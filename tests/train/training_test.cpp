@@ -8,6 +8,7 @@
 
 #include "core/error_of.h"
 #include "io/safetensors.h"
+#include "train/alone.h"
 #include "train/tiny_run.h"
 #include "train/torch/checkpoint.h"
 #include "train/torch/trainer.h"
@@ -16,11 +17,6 @@ namespace refold {
 namespace {
 
 using testing::HasSubstr;
-
-TrainResult alone(const TrainRequest& request) {
-    Processes processes;
-    return train_by_steps(request, processes);
-}
 
 TEST(Training, LossFalls) {
     TinyRun run;

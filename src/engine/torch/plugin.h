@@ -19,4 +19,12 @@ using Make = Backend*(const Model& model, const EngineOptions& options);
 // cannot be loaded.
 void* find(const char* symbol);
 
+// What a function of the library, void(const Request&, Result&), gives for a request.
+template <typename Result, typename Request>
+Result ask(const char* symbol, const Request& request) {
+    Result result;
+    reinterpret_cast<void (*)(const Request&, Result&)>(find(symbol))(request, result);
+    return result;
+}
+
 }  // namespace refold::torch_plugin
