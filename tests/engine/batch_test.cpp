@@ -117,7 +117,7 @@ private:
 
     bool begin_randomly() {
         const size_t text = random_() % texts_.size();
-        if (engine_->kv_tokens() - engine_->kv_tokens_used() < 2 * kContext) return false;
+        if (engine_->kv_tokens() - engine_->kv_tokens_used() < kContext) return false;
         for (const auto& [id, now] : open_) {
             if (now.text == text && random_() % 2 == 0) {
                 begin(text, id, random_() % (now.done + 1));
