@@ -101,7 +101,7 @@ std::string work_path(const Arguments& a, const std::string& key) {
     return (cache_directory() / "tasks" / (key + ".jsonl" + process)).string();
 }
 
-void answer(std::vector<TaskRun>& runs, Engine& engine, const Tokenizer& tokenizer, WorkFile& work) {
+void answer(std::vector<TaskRun>& runs, TaskEngine& engine, const Tokenizer& tokenizer, WorkFile& work) {
     if (work.found() > 0) log("{} answers of an interrupted run are in '{}'", work.found(), work.path());
     try {
         for (size_t i = 0; i < runs.size(); ++i) run_task(runs[i], engine, tokenizer, &work, i);
@@ -167,7 +167,7 @@ void measure_tasks(const Arguments& a) {
     const std::string hash = provenance["model"]["sha256"], key = run_key(hash, settings.dump(), runs);
     WorkFile work(work_path(a, key), key);
 
-    Engine engine(*model, options);
+    TaskEngine engine(*model, options);
     model.reset();
     answer(runs, engine, tokenizer, work);
     if (!first) {

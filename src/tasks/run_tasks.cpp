@@ -157,7 +157,7 @@ std::string run_key(const std::string& model_hash, const std::string& settings,
     return hash.hex();
 }
 
-void run_task(TaskRun& run, Engine& engine, const Tokenizer& tokenizer, WorkFile* work, size_t index) {
+void run_task(TaskRun& run, TaskEngine& engine, const Tokenizer& tokenizer, WorkFile* work, size_t index) {
     const auto start = std::chrono::steady_clock::now();
     const TaskSpec& spec = run.task.spec;
     const Group& processes = group();
@@ -194,12 +194,12 @@ void run_task(TaskRun& run, Engine& engine, const Tokenizer& tokenizer, WorkFile
         keep(r, answer);
         if (work != nullptr) work->add({index, r}, answer);
     };
-    if (spec.output == TaskOutput::generate_until) {
-        generate_until(engine, tokenizer, open, spec.generation, take);
-    } else if (engine.config().causal) {
-        log_likelihoods(engine, open, take);
+    if (engine.encodes()) {
+        masked_likelihoods(engine.encoder(), tokenizer.mask().value(), open, take);
+    } else if (spec.output == TaskOutput::generate_until) {
+        generate_until(engine.decoder(), tokenizer, open, spec.generation, take);
     } else {
-        masked_likelihoods(engine, tokenizer.mask().value(), open, take);
+        log_likelihoods(engine.decoder(), open, take);
     }
     if (processes.size() > 1) share(likelihoods, texts, collector);
     progress.finish(collector.note());

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
 #include "tasks/metrics.h"
 #include "tasks/request.h"
+#include "tasks/task_engine.h"
 #include "tasks/work_file.h"
 #include "text/tokenizer.h"
 
@@ -37,6 +37,6 @@ std::string run_key(const std::string& model_hash, const std::string& settings,
 // Answers all requests and fills in answers, values and results; shows progress. Those of group() share the
 // items, and all get everything. `work` may be null, and has this process's answers only; `index` is the
 // run's place in it.
-void run_task(TaskRun& run, Engine& engine, const Tokenizer& tokenizer, WorkFile* work, size_t index);
+void run_task(TaskRun& run, TaskEngine& engine, const Tokenizer& tokenizer, WorkFile* work, size_t index);
 
 }  // namespace refold

@@ -29,8 +29,9 @@ StagedWeights::StagedWeights(const StagedModel& model, bool f32, int threads)
     const auto loops = static_cast<size_t>(model.loops);
     std::vector<std::function<void()>> loading;
     const Model& block = model.block;
-    for (const auto& [place, terms] : model.terms) {
-        Matrix& matrix = matrices_[place];
+    for (const auto& entry : model.terms) {
+        const auto& terms = entry.second;
+        Matrix& matrix = matrices_[entry.first];
         matrix.terms.resize(loops);
         for (size_t loop = 0; loop < loops; ++loop) {
             if (!terms[loop]) continue;
