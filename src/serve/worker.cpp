@@ -93,6 +93,10 @@ void Worker::admit() {
             end(queue_.pop(), FinishReason::error, error.what());
             continue;
         }
+        if (!id && running_.empty()) {
+            end(queue_.pop(), FinishReason::error, "the KV cache has no room although nothing runs");
+            continue;
+        }
         if (!id) return;  // when others have ended
         start(queue_.pop(), *id);
     }
