@@ -132,7 +132,7 @@ void ppl(const Arguments& a) {
     if (m.exits) out["exit"] = exit_result_json(m);
     if (trajectory) {
         Json about = exits_json(m.exit_arguments, m.exits->counts);
-        about.erase("loops");
+        for (const char* key : {"loops", "exits"}) about.erase(key);
         about.update(protocol_json(in.plan));
         for (const char* key : {"model", "data"}) about[key] = out["provenance"][key];
         trajectory->write(
