@@ -175,8 +175,11 @@ TEST(Depth, RandomSchedules) {
 
 // Few rows divide the weights between threads, many rows themselves.
 TEST(Depth, Threads) {
-    for (const int threads : {2, 3, 5})
-        expect_equal(fmt::format("{} threads", threads), looped_model("qwen2"), options_of(threads), 1e-4);
+    for (const int threads : {2, 3}) {
+        Play play(looped_model("qwen2", {.loops = 2, .layers = 1}), options_of(threads), 1);
+        play.run(16);
+        EXPECT_LE(play.largest(), 1e-4) << threads;
+    }
 }
 
 constexpr ExpressionShape kBlocks{
@@ -472,9 +475,12 @@ TEST(Depth, LoopsThatDifferInMore) {
     ExpressionBuilder base = looped_builder("llama", {}, 1);
     std::get<Plus>(base.at(4, Slot::attn_q)).base = Dense{base.own_tensor(4, Slot::attn_q)};
     refused(base, "position 4: attn.q differs");
+    ExpressionBuilder slots = looped_builder("llama", {}, 1);
+    slots.share_kv(3, 2);
+    refused(slots, "position 3: attn.k, which only one of them has");
     ExpressionBuilder source = looped_builder("llama", {}, 1);
-    source.share_kv(3, 0);
-    refused(source, "position 3: attn.q, ");
+    for (const size_t p : {1U, 3U, 5U}) source.share_kv(p, 0);
+    refused(source, "position 3: the position that its attention comes from");
     ExpressionBuilder prefix = looped_builder("llama", {}, 1);
     prefix.prefix(2);
     refused(prefix, "attn.prefix_k differs");
