@@ -78,8 +78,9 @@ struct SchedulerOptions {
     int64_t prefill_rows = 256;
     std::chrono::milliseconds timeout{600000};
     ExitPolicy exit = {};
-    // Early loops draft up to so many tokens, all loops verify them: the output is the full model's, token
-    // for token (greedy) or in distribution (sampled; speculative sampling, Leviathan et al. 2023). 0: off.
+    // Early loops draft up to so many tokens (fewer while few are accepted), all loops verify them: the
+    // output is the full model's, token for token (greedy) or in distribution (sampled; speculative sampling,
+    // Leviathan et al. 2023). 0: off.
     int64_t draft = 0;
     int32_t draft_loop = 1;  // loop after which drafts are taken
     BatchingPolicy batching = BatchingPolicy::continuous;
