@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "exit/logit_measures.h"
+
 namespace refold {
 
 enum class ExitRule {
@@ -33,10 +35,13 @@ struct ExitPolicy {
     bool active() const { return rule != ExitRule::none; }
     // The result behind loop `loop` (1-based, not the last) is good enough. `logits` [n_vocab].
     bool exits(int32_t loop, std::span<const float> logits) const;
+    // The same by what exit_confidence() gives for `rule`.
+    bool exits(int32_t loop, double confidence) const;
 };
 
 // The measure that the rule compares; 0 for rules without one.
 double exit_confidence(ExitRule rule, std::span<const float> logits);
+double exit_confidence(ExitRule rule, const LogitMeasures& measures);
 
 // Names as on the command line: "none", "fixed", "probability", "margin", "entropy"; "propagate", "catch-up",
 // "share". Throw Error(usage) with the choices.
