@@ -54,7 +54,7 @@ public:
         const ggml_type type = settings.f32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
         ggml_tensor* queries = ggml_new_tensor_2d(c, GGML_TYPE_F32, width, tokens);
         ggml_tensor* cache = ggml_new_tensor_3d(c, type, shape.head_dim, cached, 2 * shape.kv_heads);
-        ggml_tensor* positions = ggml_new_tensor_1d(c, GGML_TYPE_I32, tokens);
+        ggml_tensor* seen = ggml_new_tensor_2d(c, GGML_TYPE_I32, 2, tokens);
         ggml_tensor* mask = ggml_new_tensor_2d(c, GGML_TYPE_F16, cached, tokens);
         const auto half = [&](int64_t first) {
             return ggml_view_3d(c, cache, shape.head_dim, cached, shape.kv_heads, cache->nb[1], cache->nb[2],
@@ -66,21 +66,21 @@ public:
                                           static_cast<size_t>(shape.head_dim) * sizeof(float), 0);
         ggml_tensor* flash = ggml_flash_attn_ext(c, split, keys, values, mask, scale, 0.0F, 0.0F);
         ggml_prec_set_acc(flash, GGML_PREC_F32);
-        ggml_tensor* probabilities = attention_.probabilities(c, queries, keys, positions, scale, 0, type);
+        ggml_tensor* probabilities = attention_.probabilities(c, queries, keys, seen, scale, 0, cached, type);
         // The same memory as an input, so that its user runs alone.
         ggml_tensor* given = ggml_view_tensor(c, probabilities);
         given->op = GGML_OP_NONE;
         given->src[0] = nullptr;
         ggml_tensor* nodes[kOperations] = {flash,
-                                           attention_.node(c, queries, keys, values, positions, scale, 0),
-                                           probabilities, attention_.apply(c, given, values, positions, 0)};
+                                           attention_.node(c, queries, keys, values, seen, scale, 0),
+                                           probabilities, attention_.apply(c, given, values, seen, 0)};
         buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(c, ggml_backend_cpu_buffer_type()));
         if (!buffer_) fail(ErrorCode::io, "attention_bench", "not enough memory");
         for (size_t i = 0; i < kOperations; ++i) {
             graphs_[i] = ggml_new_graph_custom(c, 16, false);
             ggml_build_forward_expand(graphs_[i], nodes[i]);
         }
-        fill(queries, cache, positions, mask, cached);
+        fill(queries, cache, seen, mask, cached);
         const double seen =
             static_cast<double>(tokens) * (static_cast<double>(cached) - static_cast<double>(tokens - 1) / 2);
         gigaflop_ = 4e-9 * seen * static_cast<double>(width);
@@ -106,7 +106,7 @@ private:
         return ThreadpoolPtr(ggml_threadpool_new(&params));
     }
 
-    void fill(ggml_tensor* queries, ggml_tensor* cache, ggml_tensor* positions, ggml_tensor* mask,
+    void fill(ggml_tensor* queries, ggml_tensor* cache, ggml_tensor* seen, ggml_tensor* mask,
               int64_t cached) {
         std::mt19937 random(1);
         std::normal_distribution<float> normal;
@@ -124,7 +124,8 @@ private:
         }
         for (int64_t t = 0; t < settings_.tokens; ++t) {
             const int64_t position = cached - settings_.tokens + t;
-            static_cast<int32_t*>(positions->data)[t] = static_cast<int32_t>(position);
+            static_cast<int32_t*>(seen->data)[2 * t] = 0;
+            static_cast<int32_t*>(seen->data)[2 * t + 1] = static_cast<int32_t>(position);
             ggml_fp16_t* row = static_cast<ggml_fp16_t*>(mask->data) + t * cached;
             std::fill(row, row + position + 1, ggml_fp32_to_fp16(0.0F));
             std::fill(row + position + 1, row + cached, ggml_fp32_to_fp16(-INFINITY));

@@ -32,6 +32,9 @@ public:
     virtual void pause() {}
 };
 
+// Complete. Throws Error(usage) for options out of range.
+EngineOptions checked_options(EngineOptions options, const ModelConfig& config);
+
 // `options` are checked and complete.
 std::unique_ptr<Backend> make_ggml_backend(const Model& model, const EngineOptions& options);
 // Throws Error(unsupported) in a build without libtorch.

@@ -67,6 +67,9 @@ public:
     virtual int64_t n_vocab() const = 0;
     virtual int threads() const = 0;
     virtual EngineMemory memory() const = 0;
+
+    // Lets the worker threads sleep (between benchmark rounds of another engine).
+    virtual void pause() {}
 };
 
 // Throws as Engine does, and Error(unsupported) for encoders, for a rotation that is stretched within the

@@ -23,7 +23,18 @@ int64_t learned_limit(const ModelConfig& config) {
     return config.n_learned_positions - (config.padding_token ? *config.padding_token + 1 : 0);
 }
 
-EngineOptions checked(EngineOptions o, const ModelConfig& config) {
+std::unique_ptr<Backend> make_backend(const Model& model, const EngineOptions& options) {
+    if (model.shapes_only)
+        fail(ErrorCode::input, "engine", "{}: no weights: only config.json was given", model.label);
+    if (options.kind == EngineKind::torch && (options.range || options.observer))
+        fail(ErrorCode::unsupported, "engine", "ranges and observers need the ggml engine");
+    return options.kind == EngineKind::torch ? make_torch_backend(model, options)
+                                             : make_ggml_backend(model, options);
+}
+
+}  // namespace
+
+EngineOptions checked_options(EngineOptions o, const ModelConfig& config) {
     if (o.threads < 0 || o.threads > kMaxThreads)
         fail(ErrorCode::usage, "engine", "threads must be 1 to {}, got {}", kMaxThreads, o.threads);
     if (o.context < 0 || o.context > std::numeric_limits<int32_t>::max() / 2)
@@ -45,19 +56,8 @@ EngineOptions checked(EngineOptions o, const ModelConfig& config) {
     return o;
 }
 
-std::unique_ptr<Backend> make_backend(const Model& model, const EngineOptions& options) {
-    if (model.shapes_only)
-        fail(ErrorCode::input, "engine", "{}: no weights: only config.json was given", model.label);
-    if (options.kind == EngineKind::torch && (options.range || options.observer))
-        fail(ErrorCode::unsupported, "engine", "ranges and observers need the ggml engine");
-    return options.kind == EngineKind::torch ? make_torch_backend(model, options)
-                                             : make_ggml_backend(model, options);
-}
-
-}  // namespace
-
 Engine::Engine(const Model& model, const EngineOptions& options)
-    : options_(checked(options, model.config)),
+    : options_(checked_options(options, model.config)),
       config_(model.config),
       backend_(make_backend(model, options_)) {}
 Engine::~Engine() = default;

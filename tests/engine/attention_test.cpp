@@ -10,23 +10,48 @@
 namespace refold {
 namespace {
 
+// New tokens of a sequence.
+struct Sequence {
+    int64_t past, tokens;
+};
+
 struct Shape {
     int64_t heads, kv_heads, head_dim, tokens, past;
     int threads;
     int64_t window = 0;
     float softcap = 0, alibi = 0;
-    float spread = 1;  // of the scores
+    float spread = 1;                  // of the scores
+    std::vector<Sequence> after = {};  // sequences behind that of `tokens` and `past`
 
     float scale() const { return spread / std::sqrt(static_cast<float>(head_dim)); }
-    int64_t rows() const { return past + tokens; }
-    int64_t end(int64_t token) const { return past + token + 1; }
-    int64_t begin(int64_t token) const { return window == 0 ? 0 : std::max<int64_t>(0, end(token) - window); }
+    std::vector<Sequence> sequences() const {
+        std::vector<Sequence> all = {{past, tokens}};
+        all.insert(all.end(), after.begin(), after.end());
+        return all;
+    }
 };
+
+// A token's row, and the sequence's first one, with gaps between the sequences.
+struct Place {
+    int64_t first, own;
+};
+constexpr int64_t kGap = 3;
+
+std::vector<Place> places_of(const Shape& shape) {
+    std::vector<Place> places;
+    int64_t first = 0;
+    for (const Sequence& s : shape.sequences()) {
+        for (int64_t t = 0; t < s.tokens; ++t) places.push_back({first, first + s.past + t});
+        first += s.past + s.tokens + kGap;
+    }
+    return places;
+}
 
 void PrintTo(const Shape& s, std::ostream* out) {
     *out << s.heads << "/" << s.kv_heads << " heads of " << s.head_dim << ", " << s.tokens << " tokens after "
          << s.past << ", window " << s.window << ", cap " << s.softcap << ", ALiBi " << s.alibi << ", spread "
          << s.spread << ", threads " << s.threads;
+    for (const Sequence& other : s.after) *out << ", and " << other.tokens << " after " << other.past;
 }
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -62,29 +87,49 @@ class Step {
 public:
     Step(const Shape& shape, ggml_type cache_type)
         : shape_(shape),
-          attention_(shape.heads, shape.head_dim, {shape.softcap, shape.alibi}, shape.rows() + kUnused,
-                     shape.threads),
+          places_(places_of(shape)),
+          longest_(longest_of(shape)),
+          attention_(shape.heads, shape.head_dim, {shape.softcap, shape.alibi}, longest_, shape.threads),
           context_(ggml_init({size_t{192} << 20, nullptr, false})) {
-        constexpr int64_t kGap = 3;
-        const int64_t width = shape.heads * shape.head_dim, cached = shape.rows() + kUnused;
-        ggml_tensor* wide = ggml_new_tensor_2d(context(), GGML_TYPE_F32, width + kGap, shape.tokens);
+        const int64_t width = shape.heads * shape.head_dim, cached = places_.back().own + 1 + kUnused;
+        ggml_tensor* wide = ggml_new_tensor_2d(context(), GGML_TYPE_F32, width + kGap, tokens());
         ggml_tensor* cache =
             ggml_new_tensor_3d(context(), cache_type, shape.head_dim + kGap, cached, 2 * shape.kv_heads);
         std::normal_distribution<float> normal;
         for (ggml_tensor* tensor : {wide, cache}) {
             for (int64_t i = 0; i < ggml_nelements(tensor); ++i) set_number(tensor, i, normal(random_));
         }
+        std::vector<bool> visible(static_cast<size_t>(cached));
+        for (int64_t t = 0; t < tokens(); ++t)
+            for (int64_t row = begin(t); row < end(t); ++row)
+                visible[static_cast<size_t>(place(t).first + row)] = true;
         for (int64_t i = 0; i < ggml_nelements(cache); ++i) {
-            const int64_t row = i / cache->ne[0] % cached;
-            if (row < shape.begin(0) || row >= shape.rows() || i % cache->ne[0] >= shape.head_dim)
+            if (!visible[static_cast<size_t>(i / cache->ne[0] % cached)] ||
+                i % cache->ne[0] >= shape.head_dim)
                 set_number(cache, i, kNan);
         }
-        queries = ggml_view_2d(context(), wide, width, shape.tokens, wide->nb[1], 0);
+        queries = ggml_view_2d(context(), wide, width, tokens(), wide->nb[1], 0);
         keys = half(cache, 0);
         values = half(cache, shape.kv_heads);
-        positions = ggml_new_tensor_1d(context(), GGML_TYPE_I32, shape.tokens);
-        for (int64_t t = 0; t < shape.tokens; ++t)
-            static_cast<int32_t*>(positions->data)[t] = static_cast<int32_t>(shape.past + t);
+        seen = seen_by(0, 1);
+    }
+
+    int64_t tokens() const { return static_cast<int64_t>(places_.size()); }
+    Place place(int64_t token) const { return places_[static_cast<size_t>(token)]; }
+    // Rows of its sequence that a token sees.
+    int64_t end(int64_t token) const { return place(token).own - place(token).first + 1; }
+    int64_t begin(int64_t token) const {
+        return shape_.window == 0 ? 0 : std::max<int64_t>(0, end(token) - shape_.window);
+    }
+    // What every `step`-th token from `first` on sees.
+    ggml_tensor* seen_by(int64_t first, int64_t step) const {
+        ggml_tensor* out =
+            ggml_new_tensor_2d(context(), GGML_TYPE_I32, 2, (tokens() - first + step - 1) / step);
+        for (int64_t i = 0; i < out->ne[1]; ++i) {
+            static_cast<int32_t*>(out->data)[2 * i] = static_cast<int32_t>(place(first + i * step).first);
+            static_cast<int32_t*>(out->data)[2 * i + 1] = static_cast<int32_t>(place(first + i * step).own);
+        }
+        return out;
     }
 
     ggml_context* context() const { return context_.get(); }
@@ -102,11 +147,11 @@ public:
     }
 
     ggml_tensor* attended() {
-        return attention_.node(context(), queries, keys, values, positions, shape_.scale(), shape_.window);
+        return attention_.node(context(), queries, keys, values, seen, shape_.scale(), shape_.window);
     }
     ggml_tensor* probabilities(ggml_type type) {
-        return attention_.probabilities(context(), queries, keys, positions, shape_.scale(), shape_.window,
-                                        type);
+        return attention_.probabilities(context(), queries, keys, seen, shape_.scale(), shape_.window,
+                                        longest_, type);
     }
 
     // By definition: probabilities of the rows that the token sees.
@@ -114,13 +159,14 @@ public:
         const int64_t kv = head * shape_.kv_heads / shape_.heads;
         std::vector<double> weights;
         double sum = 0, largest = -std::numeric_limits<double>::infinity();
-        for (int64_t row = shape_.begin(token); row < shape_.end(token); ++row) {
+        for (int64_t row = begin(token); row < end(token); ++row) {
             double score = 0;
             for (int64_t i = 0; i < shape_.head_dim; ++i)
-                score += number(queries, head * shape_.head_dim + i, token, 0) * number(keys, i, row, kv);
+                score += number(queries, head * shape_.head_dim + i, token, 0) *
+                         number(keys, i, place(token).first + row, kv);
             score *= shape_.scale();
             if (shape_.softcap > 0) score = shape_.softcap * std::tanh(score / shape_.softcap);
-            score -= slope(shape_, head) * static_cast<double>(shape_.end(token) - 1 - row);
+            score -= slope(shape_, head) * static_cast<double>(end(token) - 1 - row);
             weights.push_back(score);
             largest = std::max(largest, score);
         }
@@ -135,17 +181,23 @@ public:
         for (size_t i = 0; i < weights.size(); ++i) {
             for (size_t c = 0; c < out.size(); ++c) {
                 out[c] += weights[i] * number(values, static_cast<int64_t>(c),
-                                              shape_.begin(token) + static_cast<int64_t>(i),
+                                              place(token).first + begin(token) + static_cast<int64_t>(i),
                                               head * shape_.kv_heads / shape_.heads);
             }
         }
         return out;
     }
 
-    ggml_tensor *queries = nullptr, *keys = nullptr, *values = nullptr, *positions = nullptr;
+    ggml_tensor *queries = nullptr, *keys = nullptr, *values = nullptr, *seen = nullptr;
 
 private:
     static constexpr int64_t kUnused = 5;
+
+    static int64_t longest_of(const Shape& shape) {
+        int64_t longest = 0;
+        for (const Sequence& s : shape.sequences()) longest = std::max(longest, s.past + s.tokens);
+        return longest;
+    }
 
     ggml_tensor* half(ggml_tensor* cache, int64_t first) const {
         return ggml_view_3d(context(), cache, shape_.head_dim, cache->ne[1], shape_.kv_heads, cache->nb[1],
@@ -153,6 +205,8 @@ private:
     }
 
     Shape shape_;
+    std::vector<Place> places_;
+    int64_t longest_;
     Attention attention_;
     ggml_context_ptr context_;
     std::mt19937 random_{1};
@@ -178,7 +232,7 @@ double error_of_attention(const Shape& shape, ggml_type type) {
     Step step(shape, type);
     const ggml_tensor* out = step.computed(step.attended());
     Error error;
-    for (int64_t t = 0; t < shape.tokens; ++t) {
+    for (int64_t t = 0; t < step.tokens(); ++t) {
         for (int64_t h = 0; h < shape.heads; ++h) {
             const auto expected = step.weighted(t, h, step.expected(t, h));
             for (int64_t i = 0; i < shape.head_dim; ++i)
@@ -193,41 +247,41 @@ struct HalvesError {
     double probabilities, applied, sums;
 };
 
-// Probabilities by definition; what is made of them by the probabilities as stored. `skipped`: first tokens
-// that are not applied.
-HalvesError errors_of_halves(const Shape& shape, ggml_type cache_type, ggml_type type, int64_t skipped) {
+// Probabilities by definition; what is made of them by the probabilities as stored, for every `stride`-th
+// token from `skipped` on.
+HalvesError errors_of_halves(const Shape& shape, ggml_type cache_type, ggml_type type, int64_t skipped,
+                             int64_t stride) {
     Step step(shape, cache_type);
     ggml_context* c = step.context();
     ggml_tensor* p = step.computed(step.probabilities(type));
     p->op = GGML_OP_NONE;  // is given from here on
-    const int64_t applied_tokens = shape.tokens - skipped;
-    ggml_tensor* last = ggml_view_3d(c, p, p->ne[0], applied_tokens, shape.heads, p->nb[1], p->nb[2],
-                                     static_cast<size_t>(skipped) * p->nb[1]);
-    ggml_tensor* last_positions =
-        ggml_view_1d(c, step.positions, applied_tokens, static_cast<size_t>(skipped) * sizeof(int32_t));
+    ggml_tensor* seen = step.seen_by(skipped, stride);
+    ggml_tensor* selected = ggml_new_tensor_1d(c, GGML_TYPE_I32, seen->ne[1]);
+    for (int64_t i = 0; i < seen->ne[1]; ++i)
+        static_cast<int32_t*>(selected->data)[i] = static_cast<int32_t>(skipped + i * stride);
     const ggml_tensor* applied =
-        step.computed(step.attention().apply(c, last, step.values, last_positions, shape.window));
+        step.computed(step.attention().apply(c, p, step.values, seen, shape.window, selected));
     const ggml_tensor* sums =
-        step.computed(step.attention().column_sums(c, p, step.positions, shape.window, shape.kv_heads));
+        step.computed(step.attention().column_sums(c, p, step.seen, shape.window, shape.kv_heads));
     Error of_probabilities, of_applied, of_sums;
     std::vector<double> column_sums(static_cast<size_t>(p->ne[0] * shape.kv_heads));
     // F16: rounded twice.
     const double relative = type == GGML_TYPE_F16 ? 1.1e-3 : 5 * tolerance(shape);
     for (int64_t h = 0; h < shape.heads; ++h) {
         const int64_t kv = h * shape.kv_heads / shape.heads;
-        for (int64_t t = 0; t < shape.tokens; ++t) {
+        for (int64_t t = 0; t < step.tokens(); ++t) {
             const auto expected = step.expected(t, h);
             std::vector<double> stored(expected.size());
             for (size_t i = 0; i < expected.size(); ++i) {
-                const int64_t row = shape.begin(t) + static_cast<int64_t>(i);
+                const int64_t row = step.begin(t) + static_cast<int64_t>(i);
                 stored[i] = number(p, row, t, h);
                 column_sums[static_cast<size_t>(kv * p->ne[0] + row)] += stored[i];
                 of_probabilities.compare(stored[i], expected[i], relative * expected[i] + 1.2e-7);
             }
-            if (t < skipped) continue;
+            if (t < skipped || (t - skipped) % stride != 0) continue;
             const auto out = step.weighted(t, h, stored);
             for (int64_t i = 0; i < shape.head_dim; ++i)
-                of_applied.compare(number(applied, h * shape.head_dim + i, t - skipped, 0),
+                of_applied.compare(number(applied, h * shape.head_dim + i, (t - skipped) / stride, 0),
                                    out[static_cast<size_t>(i)], tolerance(shape));
         }
     }
@@ -237,13 +291,13 @@ HalvesError errors_of_halves(const Shape& shape, ggml_type cache_type, ggml_type
     return {of_probabilities.largest(), of_applied.largest(), of_sums.largest()};
 }
 
-void check(const Shape& shape, ggml_type cache_type, ggml_type type, int64_t skipped) {
+void check(const Shape& shape, ggml_type cache_type, ggml_type type, int64_t skipped, int64_t stride = 1) {
     EXPECT_LT(error_of_attention(shape, cache_type), 1)
         << testing::PrintToString(shape) << " " << ggml_type_name(cache_type);
-    const HalvesError error = errors_of_halves(shape, cache_type, type, skipped);
+    const HalvesError error = errors_of_halves(shape, cache_type, type, skipped, stride);
     for (const double e : {error.probabilities, error.applied, error.sums}) {
         EXPECT_LT(e, 1) << testing::PrintToString(shape) << " " << ggml_type_name(cache_type) << " "
-                        << ggml_type_name(type) << ", applied without the first " << skipped << ": "
+                        << ggml_type_name(type) << ", applied to every " << stride << ". from " << skipped << ": "
                         << error.probabilities << " " << error.applied << " " << error.sums;
     }
 }
@@ -275,6 +329,21 @@ TEST(Attention, OfManyTokensEqualsTheDefinition) {
     }
 }
 
+// Rows that decode beside runs of a prompt; few units for many threads; tokens enough for units of their own.
+TEST(Attention, OfSeveralSequencesEqualsTheDefinition) {
+    ggml_cpu_init();
+    const std::vector<Sequence> decoding = {{300, 1}, {0, 1}, {17, 1}, {250, 1}, {64, 1}};
+    for (const Shape& shape :
+         {Shape{9, 3, 64, 1, 400, 2, 0, 0, 0, 1, decoding}, Shape{9, 3, 64, 70, 30, 2, 0, 0, 0, 1, decoding},
+          Shape{4, 1, 32, 1, 500, 8, 0, 0, 0, 1, decoding}, Shape{4, 2, 16, 2, 90, 2, 0, 0, 0, 1, {{5, 3}}},
+          Shape{6, 2, 32, 1, 200, 2, 60, 4.0F, 0, 1, decoding},
+          Shape{5, 5, 16, 9, 300, 2, 0, 0, 8.0F, 1, {{0, 20}, {40, 1}, {3, 9}}},
+          Shape{6, 3, 24, 30, 100, 3, 50, 0, 8.0F, 1, {{7, 1}, {140, 12}}}}) {
+        for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16})
+            for (const int64_t stride : {1, 3}) check(shape, type, type, shape.tokens / 2, stride);
+    }
+}
+
 TEST(Attention, OfRandomShapesEqualsTheDefinition) {
     ggml_cpu_init();
     std::mt19937 random(7);
@@ -286,12 +355,14 @@ TEST(Attention, OfRandomShapesEqualsTheDefinition) {
         const int64_t tokens = up_to(0, 2) == 0 ? up_to(1, 8) : up_to(5, 90);
         Shape shape{kv_heads * up_to(1, 5),       kv_heads, head_dim, tokens, up_to(0, 350),
                     static_cast<int>(up_to(1, 8))};
-        if (up_to(0, 2) == 0) shape.window = up_to(1, shape.rows() + 10);
+        if (up_to(0, 2) == 0) shape.window = up_to(1, shape.past + shape.tokens + 10);
         if (up_to(0, 3) == 0) shape.softcap = static_cast<float>(up_to(1, 30));
         if (up_to(0, 3) == 0) shape.alibi = 8.0F;
         shape.spread = static_cast<float>(up_to(1, 6));
+        for (int64_t others = up_to(0, 2) == 0 ? up_to(1, 12) : 0; others > 0; --others)
+            shape.after.push_back({up_to(0, 200), up_to(0, 3) == 0 ? up_to(2, 30) : 1});
         check(shape, up_to(0, 1) == 0 ? GGML_TYPE_F32 : GGML_TYPE_F16,
-              up_to(0, 1) == 0 ? GGML_TYPE_F32 : GGML_TYPE_F16, up_to(0, tokens - 1));
+              up_to(0, 1) == 0 ? GGML_TYPE_F32 : GGML_TYPE_F16, up_to(0, tokens - 1), up_to(1, 3));
     }
 }
 
@@ -303,7 +374,7 @@ TEST(Attention, NodesOfAGraphDoNotDisturbEachOther) {
         Step step(shape, GGML_TYPE_F16);
         ggml_context* c = step.context();
         ggml_tensor* p = step.probabilities(GGML_TYPE_F32);
-        ggml_tensor* applied = step.attention().apply(c, p, step.values, step.positions, 0);
+        ggml_tensor* applied = step.attention().apply(c, p, step.values, step.seen, 0);
         ggml_tensor* whole = step.attended();
         const ggml_tensor* difference = step.computed(ggml_sub(c, applied, whole));
         for (int64_t i = 0; i < ggml_nelements(difference); ++i)

@@ -10,8 +10,11 @@ namespace {
 using attention::kTogether;
 using attention::RowRange;
 
+constexpr int64_t kFewTokens = AttentionUnits::kFewTokens;
 // Fewer cached rows than this are not worth splitting between threads.
 constexpr int64_t kMinChunk = 32;
+// From so many units per thread on the sequences are not split: taking unit by unit balances well enough.
+constexpr int64_t kUnitsPerThread = 4;
 
 // As ggml's soft_max_ext and flash_attn_ext derive them, times log2(e).
 std::vector<float> alibi_slopes(int64_t n_head, float max_bias) {
@@ -34,13 +37,15 @@ constexpr int64_t kColumnRows = 2048;
 
 }  // namespace
 
-Attention::Attention(int64_t n_head, int64_t head_dim, AttentionRules rules, int64_t cached, int threads)
+Attention::Attention(int64_t n_head, int64_t head_dim, AttentionRules rules, int64_t longest, int threads)
     : head_dim_(head_dim),
       rules_(rules),
       slopes_(alibi_slopes(n_head, rules.max_alibi)),
-      partial_(static_cast<size_t>(threads * kFewTokens * n_head * (2 + head_dim))),
+      partial_(static_cast<size_t>(threads * std::max(kFewTokens, 2 * kUnitsPerThread) * n_head *
+                                   (kSums + head_dim))),
       weights_(static_cast<size_t>(threads),
-               std::vector<float>(static_cast<size_t>(kTogether * attention::whole_vectors(cached)))),
+               std::vector<float>(static_cast<size_t>(kTogether * attention::whole_vectors(longest)))),
+      units_(threads),
       prefill_(threads) {}
 
 Attention::Node* Attention::node_of(float scale, int64_t window) {
@@ -48,31 +53,32 @@ Attention::Node* Attention::node_of(float scale, int64_t window) {
 }
 
 ggml_tensor* Attention::node(ggml_context* context, ggml_tensor* queries, ggml_tensor* keys,
-                             ggml_tensor* values, ggml_tensor* positions, float scale, int64_t window) {
-    ggml_tensor* arguments[] = {queries, keys, values, positions};
+                             ggml_tensor* values, ggml_tensor* seen, float scale, int64_t window) {
+    ggml_tensor* arguments[] = {queries, keys, values, seen};
     return ggml_custom_4d(context, GGML_TYPE_F32, queries->ne[0], queries->ne[1], 1, 1, arguments, 4,
                           compute<&Attention::compute_attention>, GGML_N_TASKS_MAX, node_of(scale, window));
 }
 
 ggml_tensor* Attention::probabilities(ggml_context* context, ggml_tensor* queries, ggml_tensor* keys,
-                                      ggml_tensor* positions, float scale, int64_t window, ggml_type type) {
-    ggml_tensor* arguments[] = {queries, keys, positions};
-    return ggml_custom_4d(context, type, keys->ne[1], queries->ne[1], queries->ne[0] / head_dim_, 1,
-                          arguments, 3, compute<&Attention::compute_probabilities>, GGML_N_TASKS_MAX,
+                                      ggml_tensor* seen, float scale, int64_t window, int64_t longest,
+                                      ggml_type type) {
+    ggml_tensor* arguments[] = {queries, keys, seen};
+    return ggml_custom_4d(context, type, longest, queries->ne[1], queries->ne[0] / head_dim_, 1, arguments, 3,
+                          compute<&Attention::compute_probabilities>, GGML_N_TASKS_MAX,
                           node_of(scale, window));
 }
 
 ggml_tensor* Attention::apply(ggml_context* context, ggml_tensor* probabilities, ggml_tensor* values,
-                              ggml_tensor* positions, int64_t window) {
-    ggml_tensor* arguments[] = {probabilities, values, positions};
-    return ggml_custom_4d(context, GGML_TYPE_F32, probabilities->ne[2] * head_dim_, probabilities->ne[1], 1,
-                          1, arguments, 3, compute<&Attention::compute_applied>, GGML_N_TASKS_MAX,
-                          node_of(0.0F, window));
+                              ggml_tensor* seen, int64_t window, ggml_tensor* selected) {
+    ggml_tensor* arguments[] = {probabilities, values, seen, selected};
+    return ggml_custom_4d(context, GGML_TYPE_F32, probabilities->ne[2] * head_dim_, seen->ne[1], 1, 1,
+                          arguments, selected == nullptr ? 3 : 4, compute<&Attention::compute_applied>,
+                          GGML_N_TASKS_MAX, node_of(0.0F, window));
 }
 
-ggml_tensor* Attention::column_sums(ggml_context* context, ggml_tensor* probabilities, ggml_tensor* positions,
+ggml_tensor* Attention::column_sums(ggml_context* context, ggml_tensor* probabilities, ggml_tensor* seen,
                                     int64_t window, int64_t kv_heads) {
-    ggml_tensor* arguments[] = {probabilities, positions};
+    ggml_tensor* arguments[] = {probabilities, seen};
     return ggml_custom_4d(context, GGML_TYPE_F32, probabilities->ne[0], kv_heads, 1, 1, arguments, 2,
                           compute<&Attention::compute_column_sums>, GGML_N_TASKS_MAX, node_of(0.0F, window));
 }
@@ -92,8 +98,9 @@ void Attention::wait(int threads) {
 
 // One token and up to kTogether query heads that share a key/value head, over one chunk of the rows seen.
 struct Attention::Piece {
-    int64_t token, kv_head, head, heads;
+    int64_t token, kv_head;
     int64_t chunk, chunks;
+    int64_t head, heads;
     RowRange rows;
     float* weights;  // [heads][stride]
     int64_t stride;
@@ -101,56 +108,81 @@ struct Attention::Piece {
 
 namespace {
 
-// Whole heads per thread where they divide evenly, else every head's rows are cut into one chunk per thread.
+// Into how many chunks the rows of every token are cut, for all threads to have work: 1 when tokens and heads
+// are enough, or tiles need more than one token.
 int64_t chunks_of(const AttentionStep& step, int threads) {
-    const RowRange seen = step.visible(0);
-    const bool even = step.tokens * step.kv_heads % threads == 0;
-    return !even && seen.end - seen.begin > kMinChunk * threads ? threads : 1;
+    const int64_t units = step.tokens * step.kv_heads;
+    if (units >= kUnitsPerThread * threads && step.tokens > kFewTokens) return 1;
+    bool few = true;
+    int64_t longest = 0;
+    for_runs(step, [&](int64_t first, int64_t last) {
+        few = few && last - first <= kFewTokens;
+        longest = std::max(longest, step.visible(last - 1).count());
+    });
+    if (!few || units % threads == 0) return 1;
+    const int64_t chunks = step.tokens <= kFewTokens ? threads : (kUnitsPerThread * threads - 1) / units + 1;
+    return longest > kMinChunk * chunks ? chunks : 1;
 }
 
 }  // namespace
 
 template <class Do>
-void Attention::for_pieces(const AttentionStep& step, int thread, int threads, Do piece) {
-    const int64_t chunks = chunks_of(step, threads), units = step.tokens * step.kv_heads * chunks;
+void Attention::for_heads(const AttentionStep& step, Piece p, int thread, Do part) {
+    const RowRange seen = step.visible(p.token);
+    p.rows = {seen.begin + seen.count() * p.chunk / p.chunks,
+              seen.begin + seen.count() * (p.chunk + 1) / p.chunks};
+    p.weights = weights_[static_cast<size_t>(thread)].data();
+    p.stride = attention::whole_vectors(p.rows.count());
+    const int64_t first = p.kv_head * step.group(), last = first + step.group();
+    for (p.head = first; p.head < last; p.head += p.heads) {
+        p.heads = std::min(kTogether, last - p.head);
+        part(p);
+    }
+}
+
+template <class Do>
+void Attention::for_pieces(const AttentionStep& step, int64_t chunks, int thread, int threads, Do piece) {
+    const int64_t units = step.tokens * step.kv_heads * chunks;
     for (int64_t unit = thread; unit < units; unit += threads) {
         Piece p{};
         p.chunk = unit % chunks;
         p.chunks = chunks;
         p.kv_head = unit / chunks % step.kv_heads;
         p.token = unit / chunks / step.kv_heads;
-        const RowRange seen = step.visible(p.token);
-        const int64_t count = seen.end - seen.begin;
-        p.rows = {seen.begin + count * p.chunk / chunks, seen.begin + count * (p.chunk + 1) / chunks};
-        p.weights = weights_[static_cast<size_t>(thread)].data();
-        p.stride = attention::whole_vectors(p.rows.end - p.rows.begin);
-        const int64_t first = p.kv_head * step.group(), last = first + step.group();
-        for (p.head = first; p.head < last; p.head += p.heads) {
-            p.heads = std::min(kTogether, last - p.head);
-            piece(p);
-        }
+        for_heads(step, p, thread, piece);
     }
+}
+
+// All rows of a unit of few tokens.
+template <class Do>
+void Attention::for_whole(const AttentionStep& step, const AttentionUnit& unit, int thread, Do part) {
+    Piece p{};
+    p.chunks = 1;
+    p.kv_head = unit.kv_head;
+    p.token = unit.first;
+    for_heads(step, p, thread, part);
 }
 
 float* Attention::partial(const AttentionStep& step, int64_t chunk, int64_t token, int64_t head) {
     return partial_.data() + ((chunk * step.tokens + token) * step.heads + head) * (kSums + head_dim_);
 }
 
-// Weights of a piece, relative to its own largest score; returns where that and their sums are.
-float* Attention::score(const AttentionStep& step, const Piece& piece, const ggml_tensor* queries,
-                        const ggml_tensor* keys, const attention::ScoreRules& rules) {
-    float maxima[kTogether], sums[kTogether];
+// Weights of a piece, relative to its own largest scores.
+Attention::Scored Attention::score(const AttentionStep& step, const Piece& piece, const ggml_tensor* queries,
+                                   const ggml_tensor* keys, const attention::ScoreRules& rules) const {
+    Scored out;
     const attention::FewQueries few{head_of(queries, piece.token, piece.head, head_dim_), piece.heads,
                                     step.slopes == nullptr ? nullptr : step.slopes + piece.head,
-                                    step.positions[piece.token] - piece.rows.begin};
-    attention::score_few(cached_rows(keys, piece.kv_head, piece.rows), few, rules, piece.weights,
-                         piece.stride, maxima, sums);
-    float* out = partial(step, piece.chunk, piece.token, piece.head);
-    for (int64_t h = 0; h < piece.heads; ++h) {
-        out[h * (kSums + head_dim_)] = maxima[h];
-        out[h * (kSums + head_dim_) + 1] = sums[h];
-    }
+                                    step.visible(piece.token).end - 1 - piece.rows.begin};
+    attention::score_few(cached_rows(keys, piece.kv_head, step.first_row(piece.token), piece.rows), few,
+                         rules, piece.weights, piece.stride, out.maxima, out.sums);
     return out;
+}
+
+void Attention::weigh(const AttentionStep& step, const Piece& piece, const ggml_tensor* values, float* out,
+                      int64_t stride) const {
+    attention::weight_few(cached_rows(values, piece.kv_head, step.first_row(piece.token), piece.rows),
+                          piece.heads, piece.weights, piece.stride, out, stride);
 }
 
 // Of all chunks.
@@ -165,8 +197,8 @@ Attention::Total Attention::total_of(const AttentionStep& step, int64_t token, i
     return total;
 }
 
-void Attention::merge(ggml_tensor* dst, const AttentionStep& step, int thread, int threads) {
-    const int64_t rows = step.tokens * step.heads, chunks = chunks_of(step, threads);
+void Attention::merge(ggml_tensor* dst, const AttentionStep& step, int64_t chunks, int thread, int threads) {
+    const int64_t rows = step.tokens * step.heads;
     for (int64_t row = rows * thread / threads; row < rows * (thread + 1) / threads; ++row) {
         const int64_t token = row / step.heads, head = row % step.heads;
         const Total total = total_of(step, token, head, chunks);
@@ -180,49 +212,73 @@ void Attention::merge(ggml_tensor* dst, const AttentionStep& step, int thread, i
     }
 }
 
-AttentionStep Attention::step_of(int64_t tokens, int64_t heads, int64_t kv_heads,
-                                 const ggml_tensor* positions, const Node& node) const {
-    return {tokens,
+AttentionStep Attention::step_of(const ggml_tensor* seen, int64_t heads, int64_t kv_heads,
+                                 const Node& node) const {
+    return {seen->ne[1],
             heads,
             kv_heads,
             node.window,
-            static_cast<const int32_t*>(positions->data),
-            slopes_.empty() ? nullptr : slopes_.data()};
+            static_cast<const int32_t*>(seen->data),
+            slopes_.empty() ? nullptr : slopes_.data(),
+            nullptr};
 }
 
 void Attention::compute_attention(ggml_tensor* dst, const Node& node, int thread, int threads) {
     const ggml_tensor *queries = dst->src[0], *keys = dst->src[1], *values = dst->src[2];
-    const AttentionStep step = step_of(dst->ne[1], dst->ne[0] / head_dim_, keys->ne[2], dst->src[3], node);
+    const AttentionStep step = step_of(dst->src[3], dst->ne[0] / head_dim_, keys->ne[2], node);
     const attention::ScoreRules rules(node.scale, rules_.softcap);
-    if (step.tokens > kFewTokens) return prefill_.attend(dst, step, rules, thread, threads);
-    for_pieces(step, thread, threads, [&](const Piece& piece) {
-        float* out = score(step, piece, queries, keys, rules);
-        attention::weight_few(cached_rows(values, piece.kv_head, piece.rows), piece.heads, piece.weights,
-                              piece.stride, out + kSums, kSums + head_dim_);
+    const int64_t chunks = chunks_of(step, threads);
+    if (chunks == 1) {
+        units_.for_each(step, thread, threads, [&](const AttentionUnit& unit) {
+            if (!unit.few) return prefill_.attend(dst, step, rules, unit, thread);
+            for_whole(step, unit, thread, [&](const Piece& piece) {
+                const Scored scored = score(step, piece, queries, keys, rules);
+                float* out = head_of(dst, piece.token, piece.head, head_dim_);
+                weigh(step, piece, values, out, head_dim_);
+                for (int64_t h = 0; h < piece.heads; ++h, out += head_dim_)
+                    attention::scale({out, false}, head_dim_, 1.0F / scored.sums[h], {out, false});
+            });
+        });
+        return;
+    }
+    for_pieces(step, chunks, thread, threads, [&](const Piece& piece) {
+        const Scored scored = score(step, piece, queries, keys, rules);
+        float* out = partial(step, piece.chunk, piece.token, piece.head);
+        scored.put(out, piece.heads, kSums + head_dim_);
+        weigh(step, piece, values, out + kSums, kSums + head_dim_);
     });
     wait(threads);
-    merge(dst, step, thread, threads);
+    merge(dst, step, chunks, thread, threads);
 }
 
 void Attention::compute_probabilities(ggml_tensor* dst, const Node& node, int thread, int threads) {
     const ggml_tensor *queries = dst->src[0], *keys = dst->src[1];
-    const AttentionStep step = step_of(dst->ne[1], dst->ne[2], keys->ne[2], dst->src[2], node);
+    const AttentionStep step = step_of(dst->src[2], dst->ne[2], keys->ne[2], node);
     const attention::ScoreRules rules(node.scale, rules_.softcap);
-    if (step.tokens > kFewTokens) return prefill_.probabilities(dst, step, rules, thread, threads);
-    const bool whole = chunks_of(step, threads) == 1;
-    for_pieces(step, thread, threads, [&](const Piece& piece) {
-        const float* out = score(step, piece, queries, keys, rules);
-        for (int64_t h = 0; h < piece.heads; ++h, out += kSums + head_dim_) {
-            attention::scale({piece.weights + h * piece.stride, false}, piece.rows.count(),
-                             whole ? 1.0F / out[1] : 1.0F,
-                             probabilities_of(dst, piece.token, piece.head + h, piece.rows.begin));
-        }
+    const auto write = [&](const Piece& piece, int64_t h, float factor) {
+        attention::scale({piece.weights + h * piece.stride, false}, piece.rows.count(), factor,
+                         probabilities_of(dst, piece.token, piece.head + h, piece.rows.begin));
+    };
+    const int64_t chunks = chunks_of(step, threads);
+    if (chunks == 1) {
+        units_.for_each(step, thread, threads, [&](const AttentionUnit& unit) {
+            if (!unit.few) return prefill_.probabilities(dst, step, rules, unit, thread);
+            for_whole(step, unit, thread, [&](const Piece& piece) {
+                const Scored scored = score(step, piece, queries, keys, rules);
+                for (int64_t h = 0; h < piece.heads; ++h) write(piece, h, 1.0F / scored.sums[h]);
+            });
+        });
+        return;
+    }
+    for_pieces(step, chunks, thread, threads, [&](const Piece& piece) {
+        score(step, piece, queries, keys, rules)
+            .put(partial(step, piece.chunk, piece.token, piece.head), piece.heads, kSums + head_dim_);
+        for (int64_t h = 0; h < piece.heads; ++h) write(piece, h, 1.0F);
     });
-    if (whole) return;
     wait(threads);
-    for_pieces(step, thread, threads, [&](const Piece& piece) {
+    for_pieces(step, chunks, thread, threads, [&](const Piece& piece) {
         for (int64_t head = piece.head; head < piece.head + piece.heads; ++head) {
-            const Total total = total_of(step, piece.token, head, piece.chunks);
+            const Total total = total_of(step, piece.token, head, chunks);
             const float own = partial(step, piece.chunk, piece.token, head)[0];
             const auto numbers = probabilities_of(dst, piece.token, head, piece.rows.begin);
             attention::scale(numbers, piece.rows.count(), std::exp2(own - total.maximum) / total.sum,
@@ -232,35 +288,49 @@ void Attention::compute_probabilities(ggml_tensor* dst, const Node& node, int th
 }
 
 void Attention::compute_applied(ggml_tensor* dst, const Node& node, int thread, int threads) {
-    const ggml_tensor *probabilities = dst->src[0], *values = dst->src[1];
-    const AttentionStep step = step_of(dst->ne[1], probabilities->ne[2], values->ne[2], dst->src[2], node);
-    if (step.tokens > kFewTokens) return prefill_.apply(dst, step, thread, threads);
-    for_pieces(step, thread, threads, [&](const Piece& piece) {
-        float* out = partial(step, piece.chunk, piece.token, piece.head);
+    const ggml_tensor *probabilities = dst->src[0], *values = dst->src[1], *selected = dst->src[3];
+    AttentionStep step = step_of(dst->src[2], probabilities->ne[2], values->ne[2], node);
+    if (selected != nullptr) step.selected = static_cast<const int32_t*>(selected->data);
+    const auto read = [&](const Piece& piece) {
         for (int64_t h = 0; h < piece.heads; ++h) {
-            attention::scale(probabilities_of(probabilities, piece.token, piece.head + h, piece.rows.begin),
+            attention::scale(probabilities_of(probabilities, step.given(piece.token), piece.head + h,
+                                              piece.rows.begin),
                              piece.rows.count(), 1.0F, {piece.weights + h * piece.stride, false});
-            // The chunks' sums are 1 together.
-            out[h * (kSums + head_dim_)] = 0;
-            out[h * (kSums + head_dim_) + 1] = piece.chunk == 0 ? 1.0F : 0.0F;
         }
-        attention::weight_few(cached_rows(values, piece.kv_head, piece.rows), piece.heads, piece.weights,
-                              piece.stride, out + kSums, kSums + head_dim_);
+    };
+    const int64_t chunks = chunks_of(step, threads);
+    if (chunks == 1) {
+        units_.for_each(step, thread, threads, [&](const AttentionUnit& unit) {
+            if (!unit.few) return prefill_.apply(dst, step, unit, thread);
+            for_whole(step, unit, thread, [&](const Piece& piece) {
+                read(piece);
+                weigh(step, piece, values, head_of(dst, piece.token, piece.head, head_dim_), head_dim_);
+            });
+        });
+        return;
+    }
+    for_pieces(step, chunks, thread, threads, [&](const Piece& piece) {
+        read(piece);
+        // The chunks' sums are 1 together.
+        Scored given;
+        std::fill(given.sums, given.sums + piece.heads, piece.chunk == 0 ? 1.0F : 0.0F);
+        float* out = partial(step, piece.chunk, piece.token, piece.head);
+        given.put(out, piece.heads, kSums + head_dim_);
+        weigh(step, piece, values, out + kSums, kSums + head_dim_);
     });
     wait(threads);
-    merge(dst, step, thread, threads);
+    merge(dst, step, chunks, thread, threads);
 }
 
 void Attention::compute_column_sums(ggml_tensor* dst, const Node& node, int thread, int threads) {
     const ggml_tensor* probabilities = dst->src[0];
-    const int64_t cached = dst->ne[0];
-    const AttentionStep step =
-        step_of(probabilities->ne[1], probabilities->ne[2], dst->ne[1], dst->src[1], node);
+    const int64_t longest = dst->ne[0];
+    const AttentionStep step = step_of(dst->src[1], probabilities->ne[2], dst->ne[1], node);
     // Pieces of a column that stay in the first cache while all tokens are added.
-    const int64_t pieces = (cached + kColumnRows - 1) / kColumnRows;
+    const int64_t pieces = (longest + kColumnRows - 1) / kColumnRows;
     for (int64_t i = thread; i < pieces * step.kv_heads; i += threads) {
         const int64_t kv_head = i / pieces, first = i % pieces * kColumnRows,
-                      last = std::min(first + kColumnRows, cached);
+                      last = std::min(first + kColumnRows, longest);
         float* sums = head_of(dst, kv_head, 0, 0) + first;
         std::fill(sums, sums + (last - first), 0.0F);
         for (int64_t token = 0; token < step.tokens; ++token) {

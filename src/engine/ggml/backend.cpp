@@ -1,8 +1,9 @@
 #include "engine/backend.h"
 
+#include <numeric>
+
 #include "core/error.h"
 #include "engine/ggml/graph.h"
-#include "io/ggml_log.h"
 
 namespace refold {
 namespace {
@@ -11,15 +12,6 @@ namespace {
 constexpr int64_t kCacheStep = 256;
 
 int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
-
-ThreadpoolPtr make_pool(int threads) {
-    capture_ggml_log();
-    ggml_cpu_init();
-    ggml_threadpool_params params = ggml_threadpool_params_default(threads);
-    ThreadpoolPtr pool(ggml_threadpool_new(&params));
-    if (!pool) fail(ErrorCode::io, "engine", "cannot start {} threads", threads);
-    return pool;
-}
 
 // The model with nothing but a range of positions and what they and their embeddings read.
 Model within(const Model& model, const std::optional<PositionRange>& range) {
@@ -50,13 +42,14 @@ public:
     GgmlBackend(const Model& model, const EngineOptions& options)
         : network_{model.config, model.topology, options.range, options.observer,
                    EvictionPlan(model, options.eviction, options.context)},
-          pool_(make_pool(options.threads)),
+          pool_(make_threadpool(options.threads)),
           weights_(model, options),
           kept_(network_.eviction, model),
           cache_(model, cache_lengths(options.context),
                  options.f32 || options.kv == KvType::f32 ? GGML_TYPE_F32 : GGML_TYPE_F16),
-          decode_(network_, cache_length(options.context), options.threads),
-          prefill_(network_, cache_length(options.context), options.threads) {}
+          workspace_(model.config, cache_length(options.context), options.threads),
+          decode_(network_, workspace_),
+          prefill_(network_, workspace_) {}
 
     std::span<const float> step(const StepInput& input) override { return run(input).logits(); }
 
@@ -71,9 +64,9 @@ public:
     }
 
     EngineMemory memory() const override {
-        return {
-            weights_.bytes(), cache_.bytes(),
-            decode_.compute_bytes() + prefill_.compute_bytes() + weights_.scratch_bytes() + kept_.bytes()};
+        return {weights_.bytes(), cache_.bytes(),
+                decode_.compute_bytes() + prefill_.compute_bytes() + workspace_.buffer.size() +
+                    weights_.scratch_bytes() + kept_.bytes()};
     }
 
     void pause() override { ggml_threadpool_pause(pool_.get()); }
@@ -104,14 +97,29 @@ private:
         const bool stretched = rope.base_for(input.sequence_length) != rope.base;
         if (input.past == 0) kept_.clear();
         kept_.make_room(count, cache_.positions);
+        const int64_t cached = cache_length(input.past + count);
         graph.prepare(weights_, cache_,
-                      {count, cache_length(input.past + count), kept_length(kept_.used() + count),
-                       input.outputs, stretched ? input.sequence_length : 0, !input.residual.empty()});
-        graph.compute(input, kept_.used(), weights_, pool_.get());
+                      {count, cached, cached, kept_length(kept_.used() + count), input.outputs,
+                       stretched ? input.sequence_length : 0, !input.residual.empty()});
+        fill_rows(input);
+        graph.compute(input, rows_, weights_, pool_.get());
         for (const auto& [position, sums] : graph.scores())
             kept_.add(position, StepGraph::floats(sums), sums->ne[0], count);
         kept_.append(count);
         return graph;
+    }
+
+    // One sequence whose rows follow one another; the last tokens' results are wanted.
+    void fill_rows(const StepInput& input) {
+        const auto follow = [&](std::vector<CacheRow>& rows, int64_t first) {
+            rows.resize(static_cast<size_t>(input.count()));
+            for (CacheRow& row : rows) row = {0, static_cast<int32_t>(first++)};
+        };
+        follow(rows_.all, network_.config.n_prefix + input.past);
+        if (network_.eviction.rows > 0) follow(rows_.kept, kept_.used());
+        rows_.outputs.resize(static_cast<size_t>(input.outputs));
+        std::iota(rows_.outputs.begin(), rows_.outputs.end(),
+                  static_cast<int32_t>(input.count() - input.outputs));
     }
 
     Network network_;
@@ -119,6 +127,8 @@ private:
     Weights weights_;
     KeptRows kept_;
     KvCache cache_;
+    StepWorkspace workspace_;
+    StepRows rows_;
     StepGraph decode_, prefill_;
 };
 

@@ -24,13 +24,14 @@ public:
         }
     };
 
-    GraphOps(StepGraph& step, const Weights& weights, const KvCache& cache, StepShape shape)
+    GraphOps(StepGraph& step, const Weights& weights, const KvCache& cache, const StepShape& shape)
         : step_(step),
           network_(step.network_),
           config_(network_.config),
           weights_(weights),
           cache_(cache),
           shape_(shape),
+          attention_(step.workspace_.attention),
           context_(step.context_.get()) {}
 
     bool has(size_t position, Slot slot) const { return weights_.has(position, slot); }
@@ -109,8 +110,7 @@ public:
     Value attention_as_source(size_t position, Value v, bool selected) {
         expand(ggml_set_rows(context_, cache_.positions[position], split_heads(v.tensor),
                              rows(position).written));
-        const int64_t skipped = selected ? shape_.tokens - shape_.outputs : 0;
-        return weighted(position, *source(position).probabilities, skipped);
+        return weighted(position, *source(position).probabilities, selected);
     }
 
     Value activate(Activation activation, Value x) {
@@ -201,10 +201,9 @@ private:
         return cached(position, cache_.positions[position]->ne[2] - heads, heads);
     }
 
-    // Rows of the cache of the last tokens, which are the selected ones where there are fewer than all.
-    ggml_tensor* rows_of_last(size_t position, int64_t tokens) {
-        return ggml_view_1d(context_, rows(position).seen, tokens,
-                            static_cast<size_t>(shape_.tokens - tokens) * sizeof(int32_t));
+    // What the tokens see: all of the step, or the selected ones.
+    ggml_tensor* seen_by(size_t position, int64_t tokens) {
+        return tokens == shape_.tokens ? rows(position).seen : rows(position).seen_by_outputs;
     }
 
     Value attend(size_t position, Value q) {
@@ -213,8 +212,8 @@ private:
         const float scale = config_.attention_scale_of(position);
         ggml_tensor *keys = keys_of(position), *values = values_of(position);
         if (config_.causal)
-            return {step_.attention_.node(context_, q.tensor, keys, values, rows_of_last(position, tokens),
-                                          scale, window)};
+            return {attention_.node(context_, q.tensor, keys, values, seen_by(position, tokens), scale,
+                                    window)};
         ggml_tensor* attended =
             ggml_flash_attn_ext(context_, split_heads(q.tensor), keys, values, mask(window, tokens), scale,
                                 config_.max_alibi_bias, config_.attention_softcap);
@@ -229,36 +228,37 @@ private:
         ggml_tensor* p = lent_[position] = probabilities(position, queries);
         if (scores) {
             ggml_tensor* sums =
-                step_.attention_.column_sums(context_, p, rows_of_last(position, queries->ne[1]),
-                                             config_.window(position), config_.n_head_kv_of(position));
+                attention_.column_sums(context_, p, seen_by(position, queries->ne[1]),
+                                       config_.window(position), config_.n_head_kv_of(position));
             ggml_set_output(sums);
             expand(sums);
             step_.scores_.push_back({position, sums});
         }
-        return weighted(position, position, queries->ne[1] - q.tensor->ne[1]);
+        return weighted(position, position, queries != q.tensor);
     }
 
     ggml_tensor* before_selection(ggml_tensor* x) const { return x->ne[1] == shape_.tokens ? x : x->src[0]; }
 
-    // [cached, tokens, heads]; they live as long as later positions of the step need them.
+    // [longest, tokens, heads]; they live as long as later positions of the step need them.
     ggml_tensor* probabilities(size_t position, ggml_tensor* queries) {
         const bool observed = network_.observes(position, Tap::probabilities);
         const bool precise = observed || cache_.positions[position]->type == GGML_TYPE_F32;
-        ggml_tensor* p = step_.attention_.probabilities(
-            context_, queries, keys_of(position), rows_of_last(position, queries->ne[1]),
-            config_.attention_scale_of(position), config_.window(position),
+        ggml_tensor* p = attention_.probabilities(
+            context_, queries, keys_of(position), seen_by(position, queries->ne[1]),
+            config_.attention_scale_of(position), config_.window(position), rows(position).longest,
             precise ? GGML_TYPE_F32 : GGML_TYPE_F16);
         if (observed) keep(position, Tap::probabilities, p);
         return p;
     }
 
-    // The position's values weighted with the probabilities of `source`, whose first tokens are skipped.
-    Value weighted(size_t position, size_t source, int64_t skipped) {
+    // The position's values weighted with the probabilities of `source`: of their tokens, or of the selected
+    // ones among all of the step.
+    Value weighted(size_t position, size_t source, bool selected) {
         ggml_tensor* p = lent_.at(source);
-        p = ggml_view_3d(context_, p, p->ne[0], p->ne[1] - skipped, p->ne[2], p->nb[1], p->nb[2],
-                         static_cast<size_t>(skipped) * p->nb[1]);
-        return {step_.attention_.apply(context_, p, values_of(position), rows_of_last(position, p->ne[1]),
-                                       config_.window(source))};
+        selected = selected && shape_.outputs < shape_.tokens;
+        return {attention_.apply(context_, p, values_of(position),
+                                 seen_by(position, selected ? shape_.outputs : p->ne[1]),
+                                 config_.window(source), selected ? step_.outputs_ : nullptr)};
     }
 
     // A copy that outlives the step's computation.
@@ -402,6 +402,7 @@ private:
     const Weights& weights_;
     const KvCache& cache_;
     StepShape shape_;
+    Attention& attention_;
     ggml_context* context_;
     std::map<size_t, ggml_tensor*> lent_;  // probabilities by position
 };
@@ -414,7 +415,16 @@ ggml_tensor* StepGraph::input(ggml_tensor* tensor) {
     return tensor;
 }
 
-void StepGraph::prepare(const Weights& weights, const KvCache& cache, StepShape shape) {
+StepGraph::Rows StepGraph::new_rows(int64_t cached, int64_t longest) {
+    ggml_context* c = context_.get();
+    Rows rows{cached, longest, input(ggml_new_tensor_1d(c, GGML_TYPE_I64, shape_.tokens)),
+              input(ggml_new_tensor_2d(c, GGML_TYPE_I32, 2, shape_.tokens)), nullptr};
+    if (shape_.outputs < shape_.tokens)
+        rows.seen_by_outputs = input(ggml_new_tensor_2d(c, GGML_TYPE_I32, 2, shape_.outputs));
+    return rows;
+}
+
+void StepGraph::prepare(const Weights& weights, const KvCache& cache, const StepShape& shape) {
     if (context_ && shape == shape_) return;
     shape_ = shape;
     constexpr size_t kNodesPerPosition = 80, kNodesOfFactors = 320, kNodesAround = 128;
@@ -431,12 +441,8 @@ void StepGraph::prepare(const Weights& weights, const KvCache& cache, StepShape 
     residual_ = nullptr;
     own_operations_ = weights.own_operations();
     positions_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.tokens));
-    const auto rows = [&](int64_t cached) {
-        return Rows{cached, input(ggml_new_tensor_1d(c, GGML_TYPE_I64, shape.tokens)),
-                    input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.tokens))};
-    };
-    all_ = rows(shape.cached);
-    kept_ = shape.kept > 0 ? rows(shape.kept) : Rows{};
+    all_ = new_rows(shape.cached, shape.longest);
+    kept_ = shape.kept > 0 ? new_rows(shape.kept, shape.kept) : Rows{};
     outputs_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.outputs));
     GraphOps ops(*this, weights, cache, shape);
     const auto result = forward(ops, network_.config, n_positions, network_.range);
@@ -491,26 +497,32 @@ void StepGraph::fill_masks(const StepInput& in) {
     }
 }
 
-void StepGraph::fill_rows(const Rows& rows, int64_t first) const {
-    for (int64_t t = 0; t < shape_.tokens; ++t) {
-        static_cast<int64_t*>(rows.written->data)[t] = first + t;
-        static_cast<int32_t*>(rows.seen->data)[t] = static_cast<int32_t>(first + t);
+void StepGraph::fill_rows(const Rows& rows, std::span<const CacheRow> by_token,
+                          std::span<const int32_t> outputs) {
+    auto* written = static_cast<int64_t*>(rows.written->data);
+    auto* seen = static_cast<CacheRow*>(rows.seen->data);
+    for (size_t t = 0; t < by_token.size(); ++t) {
+        written[t] = by_token[t].own;
+        seen[t] = by_token[t];
     }
+    if (rows.seen_by_outputs == nullptr) return;
+    auto* selected = static_cast<CacheRow*>(rows.seen_by_outputs->data);
+    for (size_t i = 0; i < outputs.size(); ++i) selected[i] = by_token[static_cast<size_t>(outputs[i])];
 }
 
-void StepGraph::compute(const StepInput& in, int64_t kept, const Weights& weights, ggml_threadpool* pool) {
+void StepGraph::compute(const StepInput& in, const StepRows& rows, const Weights& weights,
+                        ggml_threadpool* pool) {
     fill_tables(in, weights);
     fill_masks(in);
     if (residual_ != nullptr)
         std::copy(in.residual.begin(), in.residual.end(), static_cast<float*>(residual_->data));
     std::copy(in.positions.begin(), in.positions.end(), static_cast<int32_t*>(positions_->data));
-    fill_rows(all_, network_.config.n_prefix + in.past);
-    if (shape_.kept > 0) fill_rows(kept_, kept);
-    for (int64_t i = 0; i < shape_.outputs; ++i)
-        static_cast<int32_t*>(outputs_->data)[i] = static_cast<int32_t>(shape_.tokens - shape_.outputs + i);
-    ggml_cplan plan = ggml_graph_plan(graph_, threads_, pool);
-    if (work_.size() < plan.work_size) work_.resize(plan.work_size);
-    plan.work_data = work_.data();
+    fill_rows(all_, rows.all, rows.outputs);
+    if (shape_.kept > 0) fill_rows(kept_, rows.kept, rows.outputs);
+    std::copy(rows.outputs.begin(), rows.outputs.end(), static_cast<int32_t*>(outputs_->data));
+    ggml_cplan plan = ggml_graph_plan(graph_, workspace_.threads, pool);
+    if (workspace_.buffer.size() < plan.work_size) workspace_.buffer.resize(plan.work_size);
+    plan.work_data = workspace_.buffer.data();
     if (ggml_graph_compute(graph_, &plan) != GGML_STATUS_SUCCESS)
         fail(ErrorCode::internal, "engine", "ggml could not compute the graph");
     show(in);
@@ -541,7 +553,7 @@ void StepGraph::show(const StepInput& in) {
 }
 
 uint64_t StepGraph::compute_bytes() const {
-    return ggml_gallocr_get_buffer_size(allocator_.get(), 0) + work_.size();
+    return ggml_gallocr_get_buffer_size(allocator_.get(), 0);
 }
 
 }  // namespace refold

@@ -31,27 +31,51 @@ struct Network {
 struct StepShape {
     int64_t tokens = 0;     // of this step
     int64_t cached = 0;     // rows of the cache that attention reads: prefix, earlier and new tokens, padded
-    int64_t kept = 0;       // the same of caches that evict; 0: none does
-    int64_t outputs = 0;    // tokens whose results are wanted, the last ones of the step
+    int64_t longest = 0;    // most rows that a token sees, padded
+    int64_t kept = 0;       // both of caches that evict; 0: none does
+    int64_t outputs = 0;    // tokens whose results are wanted
     int64_t stretched = 0;  // length of a sequence that the rotation is stretched for; 0: not stretched
     bool residual = false;  // begins with a residual stream in place of tokens
     bool operator==(const StepShape&) const = default;
 };
 
+// Where a token's keys and values go, and that of its sequence's first row.
+struct CacheRow {
+    int32_t first, own;
+};
+
+// What changes from step to step besides the tokens.
+struct StepRows {
+    std::vector<CacheRow> all;     // by token
+    std::vector<CacheRow> kept;    // the same of caches that evict
+    std::vector<int32_t> outputs;  // tokens whose results are wanted, ascending
+};
+
+// What the graphs of an engine have in common: they are computed one after the other.
+struct StepWorkspace {
+    // `longest`: most rows of the cache that a token sees.
+    StepWorkspace(const ModelConfig& config, int64_t longest, int n_threads)
+        : threads(n_threads),
+          attention(config.n_head, config.head_dim, {config.attention_softcap, config.max_alibi_bias},
+                    longest, n_threads) {}
+
+    int threads;
+    Attention attention;
+    std::vector<uint8_t> buffer;  // of ggml's operations
+};
+
 class StepGraph {
 public:
-    // `cached`: rows of the cache.
-    StepGraph(const Network& network, int64_t cached, int threads)
+    StepGraph(const Network& network, StepWorkspace& workspace)
         : network_(network),
-          threads_(threads),
-          attention_(network.config.n_head, network.config.head_dim,
-                     {network.config.attention_softcap, network.config.max_alibi_bias}, cached, threads),
+          workspace_(workspace),
           allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {}
 
     // Rebuilds when the shape differs from the last one.
-    void prepare(const Weights& weights, const KvCache& cache, StepShape shape);
-    // Shows what is observed before it returns. `kept`: rows in use of caches that evict.
-    void compute(const StepInput& input, int64_t kept, const Weights& weights, ggml_threadpool* pool);
+    void prepare(const Weights& weights, const KvCache& cache, const StepShape& shape);
+    const StepShape& shape() const { return shape_; }
+    // Shows what is observed before it returns.
+    void compute(const StepInput& input, const StepRows& rows, const Weights& weights, ggml_threadpool* pool);
     // Attention that compute() added to the rows of caches that evict by it: F32 [cached, kv heads].
     struct Scores {
         size_t position;
@@ -73,20 +97,22 @@ private:
     struct Result {
         ggml_tensor *hidden = nullptr, *logits = nullptr, *pooled = nullptr;
     };
-    // Rows of the caches of one length, by token: the row it is written to, and the same for our attention.
+    // Rows of the caches of one length: those that tokens are written to, and what tokens and outputs see
+    // (Attention).
     struct Rows {
-        int64_t cached = 0;  // rows that attention reads
-        ggml_tensor *written = nullptr, *seen = nullptr;
+        int64_t cached = 0, longest = 0;
+        ggml_tensor *written = nullptr, *seen = nullptr, *seen_by_outputs = nullptr;
     };
     ggml_tensor* input(ggml_tensor* tensor);
-    void fill_rows(const Rows& rows, int64_t first) const;
+    Rows new_rows(int64_t cached, int64_t longest);
+    static void fill_rows(const Rows& rows, std::span<const CacheRow> by_token,
+                          std::span<const int32_t> outputs);
     void fill_tables(const StepInput& input, const Weights& weights);
     void fill_masks(const StepInput& input);
     void show(const StepInput& input);
 
     const Network& network_;
-    int threads_;
-    Attention attention_;
+    StepWorkspace& workspace_;
     StepShape shape_;
     ggml_context_ptr context_;
     ggml_gallocr_ptr allocator_;
@@ -105,7 +131,6 @@ private:
     Rows all_, kept_;                                        // of caches of the whole context, and of others
     bool own_operations_ = true;                             // for factors and few tokens
     Result result_;
-    std::vector<uint8_t> work_;
     std::vector<float> shown_;
 };
 

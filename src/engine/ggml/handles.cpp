@@ -4,7 +4,19 @@
 
 #include <cstdint>
 
+#include "core/error.h"
+#include "io/ggml_log.h"
+
 namespace refold {
+
+ThreadpoolPtr make_threadpool(int threads) {
+    capture_ggml_log();
+    ggml_cpu_init();
+    ggml_threadpool_params params = ggml_threadpool_params_default(threads);
+    ThreadpoolPtr pool(ggml_threadpool_new(&params));
+    if (!pool) fail(ErrorCode::io, "engine", "cannot start {} threads", threads);
+    return pool;
+}
 
 void advise_large_pages(ggml_backend_buffer_t buffer) {
 #ifdef MADV_HUGEPAGE

@@ -15,6 +15,9 @@ struct ThreadpoolDeleter {
 };
 using ThreadpoolPtr = std::unique_ptr<ggml_threadpool, ThreadpoolDeleter>;
 
+// Throws Error(io) when the threads cannot be started.
+ThreadpoolPtr make_threadpool(int threads);
+
 // A context for tensor descriptions only: data lives in backend buffers.
 inline ggml_context_ptr make_context(size_t tensors, size_t graph_bytes = 0) {
     return ggml_context_ptr(ggml_init({tensors * ggml_tensor_overhead() + graph_bytes, nullptr, true}));

@@ -13,24 +13,9 @@ using attention::Tile;
 
 namespace {
 
-// Query rows of a unit: many share the packing of a tile, but they stay in the CPU's second cache.
-constexpr int64_t kUnitRows = 384;
-// Units per thread that balance their work.
-constexpr int64_t kUnitsPerThread = 8;
-
-int64_t tokens_of_unit(const AttentionStep& step, int threads) {
-    const int64_t fair =
-        (step.tokens * step.kv_heads + kUnitsPerThread * threads - 1) / (kUnitsPerThread * threads);
-    const int64_t group = step.group();
-    const int64_t most = std::max<int64_t>(1, kUnitRows / group), least = (kTileRows + group - 1) / group;
-    // Whole blocks of rows, where a token does not fill one.
-    const int64_t tokens = std::clamp(fair, std::min(least, most), most);
-    return group < kTileRows ? (tokens * group + kTileRows - 1) / kTileRows * kTileRows / group : tokens;
-}
-
 // From the first row that any token sees to the last.
-RowRange seen_by(const AttentionStep& step, int64_t first_token, int64_t last_token) {
-    return {step.visible(first_token).begin, step.visible(last_token - 1).end};
+RowRange seen_by(const AttentionStep& step, const AttentionUnit& unit) {
+    return {step.visible(unit.first).begin, step.visible(unit.last - 1).end};
 }
 
 // Calls tile(number, rows) for the tiles of a range.
@@ -43,25 +28,8 @@ void for_tiles(RowRange seen, Do tile) {
 
 }  // namespace
 
-// The last tokens see most rows: they come first, so that the threads end at the same time.
-template <class Do>
-void PrefillAttention::for_units(const AttentionStep& step, int thread, int threads, Do unit) {
-    const int64_t tokens = tokens_of_unit(step, threads);
-    const int64_t blocks = (step.tokens + tokens - 1) / tokens, units = blocks * step.kv_heads;
-    Workspace& workspace = workspaces_[static_cast<size_t>(thread)];
-    for (int64_t i = next_.fetch_add(1); i < units; i = next_.fetch_add(1)) {
-        const int64_t first = (blocks - 1 - i / step.kv_heads) * tokens;
-        unit(Unit{i % step.kv_heads, first, std::min(first + tokens, step.tokens)}, workspace);
-    }
-    // ggml's threads meet before the next node, so the last one may prepare it.
-    if (finished_.fetch_add(1) + 1 == threads) {
-        finished_.store(0);
-        next_.store(0);
-    }
-}
-
 // Rows in the order of tokens, so that those of a block see about the same.
-QueryRows PrefillAttention::rows_of(const AttentionStep& step, const Unit& unit, int64_t head_dim,
+QueryRows PrefillAttention::rows_of(const AttentionStep& step, const AttentionUnit& unit, int64_t head_dim,
                                     Workspace& workspace) {
     const int64_t group = step.group(), used = (unit.last - unit.first) * group;
     QueryRows rows;
@@ -88,8 +56,8 @@ QueryRows PrefillAttention::rows_of(const AttentionStep& step, const Unit& unit,
 namespace {
 
 // Calls row(number, token, query head).
-template <class Unit, class Do>
-void for_rows(const AttentionStep& step, const Unit& unit, Do row) {
+template <class Do>
+void for_rows(const AttentionStep& step, const AttentionUnit& unit, Do row) {
     int64_t number = 0;
     for (int64_t token = unit.first; token < unit.last; ++token) {
         for (int64_t h = 0; h < step.group(); ++h) row(number++, token, unit.kv_head * step.group() + h);
@@ -97,8 +65,7 @@ void for_rows(const AttentionStep& step, const Unit& unit, Do row) {
 }
 
 // [block][head_dim][kTileRows], times rules.factor.
-template <class Unit>
-void pack_queries(const AttentionStep& step, const Unit& unit, const ggml_tensor* queries,
+void pack_queries(const AttentionStep& step, const AttentionUnit& unit, const ggml_tensor* queries,
                   const attention::ScoreRules& rules, QueryRows& rows, float* packed) {
     std::fill_n(packed + (rows.count - kTileRows) * rows.head_dim, kTileRows * rows.head_dim, 0.0F);
     for_rows(step, unit, [&](int64_t row, int64_t token, int64_t head) {
@@ -111,8 +78,7 @@ void pack_queries(const AttentionStep& step, const Unit& unit, const ggml_tensor
 }
 
 // Rows of a node's result.
-template <class Unit>
-void write(const AttentionStep& step, const Unit& unit, const QueryRows& rows, const float* sums,
+void write(const AttentionStep& step, const AttentionUnit& unit, const QueryRows& rows, const float* sums,
            ggml_tensor* dst) {
     for_rows(step, unit, [&](int64_t row, int64_t token, int64_t head) {
         const float* from = rows.out + row * rows.width;
@@ -125,75 +91,77 @@ void write(const AttentionStep& step, const Unit& unit, const QueryRows& rows, c
 }  // namespace
 
 void PrefillAttention::attend(ggml_tensor* dst, const AttentionStep& step, const attention::ScoreRules& rules,
-                              int thread, int threads) {
+                              const AttentionUnit& unit, int thread) {
     const ggml_tensor *queries = dst->src[0], *keys = dst->src[1], *values = dst->src[2];
-    for_units(step, thread, threads, [&](const Unit& unit, Workspace& workspace) {
-        QueryRows rows = rows_of(step, unit, keys->ne[0], workspace);
-        pack_queries(step, unit, queries, rules, rows, workspace.queries.resize(rows.count * rows.head_dim));
-        float* k = workspace.keys.resize(kTileKeys * rows.head_dim);
-        float* v = workspace.values.resize(kTileKeys * rows.width);
-        for_tiles(seen_by(step, unit.first, unit.last), [&](int64_t, RowRange tile) {
-            attention::pack_keys(cached_rows(keys, unit.kv_head, tile), k);
-            attention::pack_values(cached_rows(values, unit.kv_head, tile), rows.width, v);
-            attention::attend_tile(rows, Tile{tile.begin, tile.end - tile.begin, k, v});
-        });
-        write(step, unit, rows, rows.sum, dst);
+    Workspace& workspace = workspaces_[static_cast<size_t>(thread)];
+    const int64_t first = step.first_row(unit.first);
+    QueryRows rows = rows_of(step, unit, keys->ne[0], workspace);
+    pack_queries(step, unit, queries, rules, rows, workspace.queries.resize(rows.count * rows.head_dim));
+    float* k = workspace.keys.resize(kTileKeys * rows.head_dim);
+    float* v = workspace.values.resize(kTileKeys * rows.width);
+    for_tiles(seen_by(step, unit), [&](int64_t, RowRange tile) {
+        attention::pack_keys(cached_rows(keys, unit.kv_head, first, tile), k);
+        attention::pack_values(cached_rows(values, unit.kv_head, first, tile), rows.width, v);
+        attention::attend_tile(rows, Tile{tile.begin, tile.end - tile.begin, k, v});
     });
+    write(step, unit, rows, rows.sum, dst);
 }
 
 // Weights are stored relative to the largest score so far and brought to the largest of all at the end.
 void PrefillAttention::probabilities(ggml_tensor* dst, const AttentionStep& step,
-                                     const attention::ScoreRules& rules, int thread, int threads) {
+                                     const attention::ScoreRules& rules, const AttentionUnit& unit,
+                                     int thread) {
     const ggml_tensor *queries = dst->src[0], *keys = dst->src[1];
     const bool half = dst->type == GGML_TYPE_F16;
-    for_units(step, thread, threads, [&](const Unit& unit, Workspace& workspace) {
-        QueryRows rows = rows_of(step, unit, keys->ne[0], workspace);
-        pack_queries(step, unit, queries, rules, rows, workspace.queries.resize(rows.count * rows.head_dim));
-        auto& to = workspace.probabilities;
-        to.assign(static_cast<size_t>(rows.count), nullptr);
-        for_rows(step, unit, [&](int64_t row, int64_t token, int64_t head) {
-            to[static_cast<size_t>(row)] = probabilities_of(dst, token, head, 0).data;
-        });
-        const RowRange seen = seen_by(step, unit.first, unit.last);
-        const int64_t tiles = (seen.end - seen.begin + kTileKeys - 1) / kTileKeys;
-        float* maxima = workspace.tile_maximum.resize(tiles * rows.count);
-        float* k = workspace.keys.resize(kTileKeys * rows.head_dim);
+    Workspace& workspace = workspaces_[static_cast<size_t>(thread)];
+    const int64_t first = step.first_row(unit.first);
+    QueryRows rows = rows_of(step, unit, keys->ne[0], workspace);
+    pack_queries(step, unit, queries, rules, rows, workspace.queries.resize(rows.count * rows.head_dim));
+    auto& to = workspace.probabilities;
+    to.assign(static_cast<size_t>(rows.count), nullptr);
+    for_rows(step, unit, [&](int64_t row, int64_t token, int64_t head) {
+        to[static_cast<size_t>(row)] = probabilities_of(dst, token, head, 0).data;
+    });
+    const RowRange seen = seen_by(step, unit);
+    const int64_t tiles = (seen.end - seen.begin + kTileKeys - 1) / kTileKeys;
+    float* maxima = workspace.tile_maximum.resize(tiles * rows.count);
+    float* k = workspace.keys.resize(kTileKeys * rows.head_dim);
+    for_tiles(seen, [&](int64_t number, RowRange tile) {
+        attention::pack_keys(cached_rows(keys, unit.kv_head, first, tile), k);
+        attention::score_tile(rows, Tile{tile.begin, tile.end - tile.begin, k, nullptr}, to.data(), half,
+                              maxima + number * rows.count);
+    });
+    for_rows(step, unit, [&](int64_t row, int64_t token, int64_t head) {
+        const RowRange own = rows.visible[row];
         for_tiles(seen, [&](int64_t number, RowRange tile) {
-            attention::pack_keys(cached_rows(keys, unit.kv_head, tile), k);
-            attention::score_tile(rows, Tile{tile.begin, tile.end - tile.begin, k, nullptr}, to.data(), half,
-                                  maxima + number * rows.count);
-        });
-        for_rows(step, unit, [&](int64_t row, int64_t token, int64_t head) {
-            const RowRange own = rows.visible[row];
-            for_tiles(seen, [&](int64_t number, RowRange tile) {
-                const int64_t begin = std::max(tile.begin, own.begin), end = std::min(tile.end, own.end);
-                if (begin >= end) return;
-                const float factor =
-                    std::exp2(maxima[number * rows.count + row] - rows.maximum[row]) / rows.sum[row];
-                const attention::Numbers numbers = probabilities_of(dst, token, head, begin);
-                attention::scale(numbers, end - begin, factor, numbers);
-            });
+            const int64_t begin = std::max(tile.begin, own.begin), end = std::min(tile.end, own.end);
+            if (begin >= end) return;
+            const float factor =
+                std::exp2(maxima[number * rows.count + row] - rows.maximum[row]) / rows.sum[row];
+            const attention::Numbers numbers = probabilities_of(dst, token, head, begin);
+            attention::scale(numbers, end - begin, factor, numbers);
         });
     });
 }
 
-void PrefillAttention::apply(ggml_tensor* dst, const AttentionStep& step, int thread, int threads) {
+void PrefillAttention::apply(ggml_tensor* dst, const AttentionStep& step, const AttentionUnit& unit,
+                             int thread) {
     const ggml_tensor *probabilities = dst->src[0], *values = dst->src[1];
-    for_units(step, thread, threads, [&](const Unit& unit, Workspace& workspace) {
-        const QueryRows rows = rows_of(step, unit, values->ne[0], workspace);
-        auto& from = workspace.probabilities;
-        from.assign(static_cast<size_t>(rows.count), nullptr);
-        for_rows(step, unit, [&](int64_t row, int64_t token, int64_t head) {
-            from[static_cast<size_t>(row)] = probabilities_of(probabilities, token, head, 0).data;
-        });
-        float* v = workspace.values.resize(kTileKeys * rows.width);
-        for_tiles(seen_by(step, unit.first, unit.last), [&](int64_t, RowRange tile) {
-            attention::pack_values(cached_rows(values, unit.kv_head, tile), rows.width, v);
-            attention::apply_tile(rows, Tile{tile.begin, tile.end - tile.begin, nullptr, v}, from.data(),
-                                  probabilities->type == GGML_TYPE_F16);
-        });
-        write(step, unit, rows, nullptr, dst);
+    Workspace& workspace = workspaces_[static_cast<size_t>(thread)];
+    const QueryRows rows = rows_of(step, unit, values->ne[0], workspace);
+    auto& from = workspace.probabilities;
+    from.assign(static_cast<size_t>(rows.count), nullptr);
+    for_rows(step, unit, [&](int64_t row, int64_t token, int64_t head) {
+        from[static_cast<size_t>(row)] = probabilities_of(probabilities, step.given(token), head, 0).data;
     });
+    float* v = workspace.values.resize(kTileKeys * rows.width);
+    for_tiles(seen_by(step, unit), [&](int64_t, RowRange tile) {
+        attention::pack_values(cached_rows(values, unit.kv_head, step.first_row(unit.first), tile),
+                               rows.width, v);
+        attention::apply_tile(rows, Tile{tile.begin, tile.end - tile.begin, nullptr, v}, from.data(),
+                              probabilities->type == GGML_TYPE_F16);
+    });
+    write(step, unit, rows, nullptr, dst);
 }
 
 }  // namespace refold

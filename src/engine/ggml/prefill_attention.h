@@ -2,13 +2,13 @@
 // of them. Used by Attention (attention.h, which has the meaning of the operations and their tensors).
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <new>
 #include <vector>
 
 #include "engine/ggml/attention_kernels_tiles.h"
 #include "engine/ggml/attention_step.h"
+#include "engine/ggml/attention_units.h"
 
 namespace refold {
 
@@ -16,12 +16,12 @@ class PrefillAttention {
 public:
     explicit PrefillAttention(int threads) : workspaces_(static_cast<size_t>(threads)) {}
 
-    // Called by all threads of a node; `dst` is complete when the last of them returned.
-    void attend(ggml_tensor* dst, const AttentionStep& step, const attention::ScoreRules& rules, int thread,
-                int threads);
+    // A unit's part of `dst`.
+    void attend(ggml_tensor* dst, const AttentionStep& step, const attention::ScoreRules& rules,
+                const AttentionUnit& unit, int thread);
     void probabilities(ggml_tensor* dst, const AttentionStep& step, const attention::ScoreRules& rules,
-                       int thread, int threads);
-    void apply(ggml_tensor* dst, const AttentionStep& step, int thread, int threads);
+                       const AttentionUnit& unit, int thread);
+    void apply(ggml_tensor* dst, const AttentionStep& step, const AttentionUnit& unit, int thread);
 
 private:
     // Floats that grow as needed and begin on a cache line, as vectors should.
@@ -48,19 +48,10 @@ private:
         std::vector<void*> probabilities;
     };
 
-    // Tokens [first, last) of a step and the query heads of one key/value head.
-    struct Unit {
-        int64_t kv_head, first, last;
-    };
-
-    template <class Do>
-    void for_units(const AttentionStep& step, int thread, int threads, Do unit);
-    static attention::QueryRows rows_of(const AttentionStep& step, const Unit& unit, int64_t head_dim,
-                                        Workspace& workspace);
+    static attention::QueryRows rows_of(const AttentionStep& step, const AttentionUnit& unit,
+                                        int64_t head_dim, Workspace& workspace);
 
     std::vector<Workspace> workspaces_;
-    std::atomic<int64_t> next_{0};
-    std::atomic<int> finished_{0};
 };
 
 }  // namespace refold

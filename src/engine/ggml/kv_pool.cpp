@@ -1,0 +1,91 @@
+#include "engine/ggml/kv_pool.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace refold {
+
+KvPool::KvPool(const Model& model, int64_t rows, ggml_type type)
+    : prefix_(model.config.n_prefix),
+      rows_(rows),
+      cache_(model, std::vector<int64_t>(model.topology.positions.size(), prefix_ + rows), type) {
+    for (ggml_tensor* tensor : cache_.positions) {
+        if (tensor != nullptr && std::find(tensors_.begin(), tensors_.end(), tensor) == tensors_.end())
+            tensors_.push_back(tensor);
+    }
+}
+
+// First row of the first hole that is large enough, which lies before order_[place]; -1: none.
+int64_t KvPool::hole(int64_t rows, size_t& place) const {
+    int64_t first = prefix_;
+    for (place = 0; place < order_.size(); ++place) {
+        const Sequence& next = sequences_[static_cast<size_t>(order_[place])];
+        if (next.first - first >= rows) return first;
+        first = next.first + next.rows;
+    }
+    return cached() - first >= rows ? first : -1;
+}
+
+std::optional<int32_t> KvPool::open(int64_t tokens) {
+    const int64_t rows = prefix_ + tokens;
+    if (rows > rows_ - used_) return std::nullopt;
+    size_t place = 0;
+    int64_t first = hole(rows, place);
+    if (first < 0) {
+        move_together();
+        first = hole(rows, place);
+    }
+    const auto closed = std::find_if(sequences_.begin(), sequences_.end(),
+                                     [](const Sequence& sequence) { return sequence.rows == 0; });
+    const auto id = static_cast<int32_t>(closed - sequences_.begin());
+    if (closed == sequences_.end()) sequences_.emplace_back();
+    sequences_[static_cast<size_t>(id)] = {first, rows, 0};
+    order_.insert(order_.begin() + static_cast<ptrdiff_t>(place), id);
+    used_ += rows;
+    move_rows(0, first, prefix_);
+    return id;
+}
+
+void KvPool::close(int32_t sequence) {
+    used_ -= at(sequence).rows;
+    at(sequence) = {};
+    order_.erase(std::find(order_.begin(), order_.end(), sequence));
+}
+
+KvPool::Sequence& KvPool::at(int32_t sequence) {
+    const auto index = static_cast<size_t>(sequence);
+    if (sequence < 0 || index >= sequences_.size() || sequences_[index].rows == 0)
+        fail(ErrorCode::internal, "batch", "sequence {} is not open", sequence);
+    return sequences_[index];
+}
+
+void KvPool::copy(int32_t from, int32_t to, int64_t tokens) {
+    move_rows(at(from).first + prefix_, at(to).first + prefix_, tokens);
+    at(to).length = tokens;
+}
+
+void KvPool::move_together() {
+    int64_t first = prefix_;
+    for (const int32_t id : order_) {
+        Sequence& sequence = sequences_[static_cast<size_t>(id)];
+        if (sequence.first != first) move_rows(sequence.first, first, prefix_ + sequence.length);
+        sequence.first = first;
+        first += sequence.rows;
+    }
+}
+
+void KvPool::move_rows(int64_t from, int64_t to, int64_t count) {
+    if (count == 0) return;
+    for (const ggml_tensor* tensor : tensors_) {
+        for (int64_t head = 0; head < tensor->ne[2]; ++head) {
+            char* rows = static_cast<char*>(tensor->data) + static_cast<size_t>(head) * tensor->nb[2];
+            std::memmove(rows + static_cast<size_t>(to) * tensor->nb[1],
+                         rows + static_cast<size_t>(from) * tensor->nb[1],
+                         static_cast<size_t>(count) * tensor->nb[1]);
+        }
+    }
+}
+
+}  // namespace refold

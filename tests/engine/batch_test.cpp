@@ -1,0 +1,304 @@
+// Many sequences at once give the logits of each by itself, however steps are put together.
+#include "engine/batch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "core/error.h"
+#include "engine/compare.h"
+#include "engine/expression_models.h"
+#include "engine/synthetic_models.h"
+
+namespace refold {
+namespace {
+
+constexpr int64_t kContext = 48;
+
+BatchOptions options_of(int64_t kv_tokens = 0) {
+    return {.engine = {.threads = 1, .context = kContext, .chunk = 64, .f32 = true}, .kv_tokens = kv_tokens};
+}
+
+// Random weights make activations of some hundreds.
+double scaled_difference(std::span<const float> got, std::span<const float> expected) {
+    double largest = 1;
+    for (const float value : expected) largest = std::max(largest, std::abs(static_cast<double>(value)));
+    return largest_difference(got, expected) / largest;
+}
+
+// Texts, what an engine by itself says of every token, and an engine that runs pieces of several at a time.
+class Play {
+public:
+    Play(const Model& model, const BatchOptions& options, uint32_t seed, size_t texts = 3)
+        : random_(seed), n_vocab_(static_cast<size_t>(model.config.n_vocab)) {
+        for (size_t i = 0; i < texts; ++i) {
+            texts_.push_back(random_tokens(1 + random_() % (kContext - 1), model.config.n_vocab,
+                                           seed + static_cast<uint32_t>(i)));
+            expected_.push_back(all_logits(model, texts_.back(), options.engine));
+        }
+        engine_ = make_batch_engine(model, options);
+    }
+
+    BatchEngine& engine() { return *engine_; }
+
+    // A new sequence of a text, with its first `done` tokens from another sequence of the same.
+    int32_t begin(size_t text, std::optional<int32_t> from = {}, size_t done = 0) {
+        const auto id = engine_->open(static_cast<int64_t>(texts_[text].size())).value();
+        if (from) engine_->copy(*from, id, static_cast<int64_t>(done));
+        open_[id] = {text, done};
+        return id;
+    }
+    void end(int32_t id) {
+        engine_->close(id);
+        open_.erase(id);
+    }
+
+    // Runs so many tokens of each.
+    void run(const std::vector<std::pair<int32_t, size_t>>& parts) {
+        std::vector<BatchRow> rows;
+        std::vector<std::span<const float>> expected;
+        for (const auto& [id, count] : parts) {
+            auto& [text, done] = open_.at(id);
+            for (size_t i = 0; i < count; ++i, ++done) {
+                const bool asked = random_() % 2 == 0;
+                rows.push_back({.sequence = id,
+                                .position = static_cast<int64_t>(done),
+                                .token = texts_[text][done],
+                                .logits = asked});
+                if (asked)
+                    expected.push_back(std::span(expected_[text]).subspan(done * n_vocab_, n_vocab_));
+            }
+        }
+        const auto logits = engine_->step(rows);
+        ASSERT_EQ(logits.size(), expected.size() * n_vocab_);
+        for (size_t i = 0; i < expected.size(); ++i)
+            largest_ = std::max(largest_,
+                                scaled_difference(logits.subspan(i * n_vocab_, n_vocab_), expected[i]));
+        compared_ += expected.size();
+    }
+
+    // Steps of anything that may happen.
+    void run_randomly(int steps) {
+        for (int i = 0; i < steps; ++i) {
+            while (open_.size() < 2 || (open_.size() < 6 && random_() % 3 == 0)) begin_randomly();
+            std::vector<std::pair<int32_t, size_t>> parts;
+            std::vector<int32_t> ended;
+            size_t room = static_cast<size_t>(engine_->max_rows());
+            for (auto& [id, now] : open_) {
+                const size_t left = texts_[now.text].size() - now.done;
+                if (left == 0) {
+                    if (random_() % 2 == 0) {
+                        ended.push_back(id);
+                    } else {
+                        now.done = random_() % (now.done + 1);
+                        engine_->truncate(id, static_cast<int64_t>(now.done));
+                    }
+                } else if (random_() % 4 > 0) {
+                    const size_t wanted = random_() % 2 == 0 ? 1 : 1 + random_() % left;
+                    parts.emplace_back(id, std::min(wanted, room));
+                    room -= parts.back().second;
+                }
+            }
+            for (const int32_t id : ended) end(id);
+            std::shuffle(parts.begin(), parts.end(), random_);
+            run(parts);
+        }
+    }
+
+    double largest() const { return largest_; }
+    size_t compared() const { return compared_; }
+
+private:
+    struct Now {
+        size_t text, done;
+    };
+
+    void begin_randomly() {
+        const size_t text = random_() % texts_.size();
+        for (const auto& [id, now] : open_) {
+            if (now.text == text && random_() % 2 == 0) {
+                begin(text, id, random_() % (now.done + 1));
+                return;
+            }
+        }
+        begin(text);
+    }
+
+    std::mt19937 random_;
+    size_t n_vocab_;
+    std::vector<std::vector<int32_t>> texts_;
+    std::vector<std::vector<float>> expected_;  // [tokens, n_vocab]
+    std::unique_ptr<BatchEngine> engine_;
+    std::map<int32_t, Now> open_;
+    double largest_ = 0;
+    size_t compared_ = 0;
+};
+
+void expect_equal(const std::string& name, const Model& model, const BatchOptions& options, double tolerance,
+                  uint32_t seed = 1) {
+    Play play(model, options, seed);
+    play.run_randomly(12);
+    EXPECT_GT(play.compared(), 20U) << name;
+    EXPECT_LE(play.largest(), tolerance) << name;
+}
+
+// Learned positions, ALiBi, windows with soft caps, rotations, parallel modules, norms of heads.
+TEST(Batch, EveryArchitecture) {
+    for (auto& [name, model, input] : synthetic_models()) {
+        if (!model.config.causal || model.config.rope.dynamic_factor > 0) continue;
+        expect_equal(name, model, options_of(), 1e-4);
+        expect_equal(name + ", shared", share(model), options_of(), 1e-4, 2);
+    }
+}
+
+// Factors, shared heads, pruned positions, prefixes, loops.
+TEST(Batch, EveryExpression) {
+    for (const auto& [name, model, input] : expression_models()) {
+        expect_equal(name, model, options_of(), 1e-4);
+    }
+}
+
+// Probabilities or keys and values of earlier positions, W_c.
+TEST(Batch, AttentionOfOtherPositions) {
+    int lending = 0;
+    for (uint32_t seed = 1; seed <= 16; ++seed) {
+        const Model model = random_expression_model(seed, {.sizes = true, .sources = true});
+        lending += model.topology.sources.empty() ? 0 : 1;
+        expect_equal(fmt::format("seed {}", seed), model, options_of(), 1e-4, seed);
+    }
+    EXPECT_GT(lending, 4);
+    for (auto& [name, model, input] : synthetic_models()) {
+        if (!model.config.causal || model.config.rope.dynamic_factor > 0) continue;
+        take_attention(model, 1, {std::nullopt, 0});
+        take_attention(model, 2, {0, std::nullopt});
+        expect_equal(name, model, options_of(), 1e-4);
+    }
+}
+
+class QuantisedBatch : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Types, QuantisedBatch, testing::Values("f16", "q8_0", "q4_0", "q4_1"));
+
+// Steps of other sizes add up in another order.
+TEST_P(QuantisedBatch, IsAsExactAsSteps) {
+    const Model model =
+        load_model(std::string(REFOLD_FIXTURES) + "/quantised/" + GetParam() + ".gguf");
+    BatchOptions options = options_of();
+    options.engine.f32 = false;
+    options.engine.threads = 2;
+    expect_equal(GetParam(), model, options, 2e-2);
+}
+
+TEST(Batch, RoomIsMovedTogether) {
+    const Model model = synthetic_model(synthetic::decoder());
+    Play play(model, options_of(130), 3, 3);
+    std::vector<int32_t> ids;
+    for (int round = 0; round < 20; ++round) {
+        while (const auto id = play.engine().open(1 + round * 7 % 20)) ids.push_back(*id);
+        // Every second hole is too small by itself.
+        for (size_t i = 0; i < ids.size(); i += 2) play.engine().close(ids[i]);
+        std::vector<int32_t> stay;
+        for (size_t i = 1; i < ids.size(); i += 2) stay.push_back(ids[i]);
+        ids = stay;
+        EXPECT_LE(play.engine().kv_tokens_used(), play.engine().kv_tokens());
+    }
+    for (const int32_t id : ids) play.engine().close(id);
+    EXPECT_EQ(play.engine().kv_tokens_used(), 0);
+
+    const auto first = play.engine().open(40), second = play.begin(0), third = play.engine().open(30);
+    play.run({{second, 1}});
+    play.engine().close(*first);
+    const int64_t free = play.engine().kv_tokens() - play.engine().kv_tokens_used();
+    if (free <= kContext) {
+        const auto moved = play.engine().open(free);
+        EXPECT_TRUE(moved.has_value());
+        EXPECT_FALSE(play.engine().open(1).has_value());
+        play.engine().close(*moved);
+    }
+    play.engine().close(*third);
+    play.run_randomly(20);
+    EXPECT_LE(play.largest(), 1e-4);
+}
+
+ErrorCode code_of(const std::function<void()>& action, const std::string& expected_text) {
+    try {
+        action();
+    } catch (const Error& error) {
+        EXPECT_THAT(error.what(), testing::HasSubstr(expected_text));
+        return error.code();
+    }
+    ADD_FAILURE() << "no error: " << expected_text;
+    return ErrorCode::internal;
+}
+
+TEST(Batch, WhatIsRefused) {
+    const auto refuses = [](const Model& model, const BatchOptions& options, const std::string& text) {
+        EXPECT_EQ(code_of([&] { make_batch_engine(model, options); }, text), ErrorCode::unsupported);
+    };
+    const Model model = synthetic_model(synthetic::decoder());
+    refuses(synthetic_model(synthetic::encoder()), options_of(), "encoder");
+    BatchOptions options = options_of();
+    options.engine.kind = EngineKind::torch;
+    refuses(model, options, "--engine ggml");
+    options = options_of();
+    options.engine.eviction = {.policy = KvPolicy::recent, .budget = 0.5};
+    refuses(model, options, "--kv-policy");
+    options = options_of();
+    options.engine.range = PositionRange{0, 1};
+    refuses(model, options, "ranges");
+    Model stretched = synthetic_model(synthetic::dynamic_rotation());
+    options = options_of();
+    options.engine.context = stretched.config.rope.original_context + 1;
+    refuses(stretched, options, "--context of at most");
+    --options.engine.context;
+    EXPECT_NO_THROW(make_batch_engine(stretched, options));
+    EXPECT_EQ(code_of([&] { make_batch_engine(model, options_of(-1)); }, "KV tokens"), ErrorCode::usage);
+    options = options_of();
+    options.engine.chunk = 0;
+    EXPECT_EQ(code_of([&] { make_batch_engine(model, options); }, "chunk"), ErrorCode::usage);
+}
+
+TEST(Batch, BadCalls) {
+    const Model model = synthetic_model(synthetic::decoder());
+    BatchOptions options = options_of(60);
+    options.engine.chunk = 4;
+    const auto engine = make_batch_engine(model, options);
+    EXPECT_EQ(engine->stages(), 1);
+    EXPECT_EQ(engine->max_rows(), 4);
+    EXPECT_EQ(engine->context(), kContext);
+    EXPECT_EQ(engine->kv_tokens(), 60);
+    EXPECT_EQ(code_of([&] { engine->open(kContext + 1); }, "1 to 48"), ErrorCode::usage);
+    EXPECT_EQ(code_of([&] { engine->open(0); }, "1 to 48"), ErrorCode::usage);
+    const int32_t id = engine->open(3).value();
+    EXPECT_EQ(engine->kv_tokens_used(), 3);
+    EXPECT_FALSE(engine->open(kContext).has_value() && engine->open(kContext).has_value());
+    const auto fails = [&](std::vector<BatchRow> rows, const std::string& text,
+                           ErrorCode code = ErrorCode::internal) {
+        EXPECT_EQ(code_of([&] { engine->step(rows); }, text), code);
+    };
+    fails({{.sequence = id, .token = 17}}, "vocabulary of 17", ErrorCode::input);
+    fails({{.sequence = id, .token = -1}}, "vocabulary of 17", ErrorCode::input);
+    fails({{.sequence = 7, .token = 1}}, "sequence 7 is not open");
+    fails({{.sequence = id, .position = 1, .token = 1}}, "token 1 of sequence");
+    fails({{.sequence = id, .stage = 1, .token = 1}}, "stage 1");
+    fails({{.sequence = id, .token = 1, .work = BatchRow::Work::keys_only}}, "cannot run");
+    fails(std::vector<BatchRow>(5, {.sequence = id, .token = 1}), "at most 4 rows");
+    EXPECT_TRUE(engine->step({}).empty());
+    std::vector<BatchRow> rows;
+    for (int64_t t = 0; t < 4; ++t) rows.push_back({.sequence = id, .position = t, .token = 1});
+    fails(rows, "which has 3 of 3");
+    rows.pop_back();
+    EXPECT_TRUE(engine->step(rows).empty());
+    EXPECT_EQ(code_of([&] { engine->truncate(id, 4); }, "has 3 tokens, not 4"), ErrorCode::internal);
+    const int32_t other = engine->open(2).value();
+    EXPECT_EQ(code_of([&] { engine->copy(id, other, 4); }, "has 3 tokens, not 4"), ErrorCode::internal);
+    EXPECT_EQ(code_of([&] { engine->copy(id, other, 3); }, "no room for 3"), ErrorCode::internal);
+    engine->copy(id, other, 2);
+    EXPECT_EQ(code_of([&] { engine->copy(id, other, 1); }, "no room for 1"), ErrorCode::internal);
+    EXPECT_EQ(code_of([&] { engine->share(id, 0, 1); }, "one stage"), ErrorCode::internal);
+    engine->close(id);
+    EXPECT_EQ(code_of([&] { engine->close(id); }, "not open"), ErrorCode::internal);
+}
+
+}  // namespace
+}  // namespace refold
