@@ -76,6 +76,8 @@ public:
                 generation(request, std::move(tokens), request.max_tokens.value_or(16), limits);
             wanted.prompt_logprobs = echo_ && logprobs_;
             if (wanted.prompt_logprobs) prompt.tokens = wanted.prompt;
+            // Who scores a prompt in this way takes the last entry for the generated token's, whichever it is.
+            if (wanted.prompt_logprobs && wanted.max_tokens == 1) wanted.ignore_eos = true;
             add_choices(requests, std::move(wanted), request.n);
             for (int64_t i = 0; i < request.n; ++i)
                 choices_.push_back({prompts_.size(), false, {tokenizer, request.logprobs > 0}});

@@ -365,6 +365,7 @@ struct Server::Impl {
     bool send_stream(Streaming& streaming, httplib::DataSink& sink) {
         constexpr milliseconds kSign(15000);  // proxies take a silent connection for a dead one
         Answer& answer = *streaming.answer;
+        std::map<size_t, GenerationEvent> held;  // a long prompt's log probabilities come in parts
         auto said = Clock::now();
         const auto say = [&](const std::string& text) {
             said = Clock::now();
@@ -373,14 +374,20 @@ struct Server::Impl {
         const auto say_json = [&](const Json& value) { return say("data: " + dump(value) + "\n\n"); };
         try {
             while (!streaming.choices.finished()) {
-                const auto event = streaming.choices.next(milliseconds(100));
+                auto event = streaming.choices.next(milliseconds(100));
                 if (!counted(event, answer.usage)) return false;
                 if (!event) {
                     if (Clock::now() - said > kSign && !say(": waiting\n\n")) return false;
                     continue;
                 }
-                const GenerationEvent& e = event->event;
-                if (e.text.empty() && e.logprobs.empty() && e.prompt.empty() && !e.finished) continue;
+                GenerationEvent e = std::move(held[event->choice]);
+                append(e, std::move(event->event));
+                held[event->choice] = {};
+                if (!e.finished && e.tokens.empty()) {
+                    held[event->choice] = std::move(e);
+                    continue;
+                }
+                if (!e.finished && e.text.empty() && e.logprobs.empty()) continue;
                 Json chunk = answer.head.object(Json::array({answer.choice(event->choice, e)}), true);
                 if (answer.include_usage) chunk["usage"] = nullptr;
                 if (!say_json(chunk)) return false;
