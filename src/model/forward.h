@@ -62,9 +62,21 @@ concept ForwardOps = requires(Ops ops, typename Ops::Value x, size_t position, S
     { ops.select_first(x) } -> std::same_as<typename Ops::Value>;
 };
 
+// What steps of a looped model need besides whose tokens stand at different loops (engine/batch.h).
+template <class Ops>
+concept LoopOps = ForwardOps<Ops> && requires(Ops ops, typename Ops::Value x, size_t position) {
+    // x for tokens that begin; of those behind the first loop the residual stream that they left the last one
+    // with
+    { ops.resume(x) } -> std::same_as<typename Ops::Value>;
+    // appends k and v to the position's keys and values; values alone where its attention is another one's
+    {ops.store(position, x, x)};
+    {ops.store(position, x)};
+};
+
 template <class Value>
 struct ForwardResult {
-    // After the last position and the final norm [n_embd, selected tokens]; after a range without the norm.
+    // After the last position and the final norm [n_embd, selected tokens]; after a range or a loop, of all
+    // tokens and without the norm.
     Value hidden;
     std::optional<Value> logits;  // [n_vocab, selected tokens], where the model has an output
     std::optional<Value> pooled;  // [n_embd, 1], where the model has a pooler
@@ -100,6 +112,24 @@ public:
             result.pooled = ops_.activate(Activation::tanh, pooled);
         }
         return result;
+    }
+
+    // One loop of `length` positions. Logits are those of a model that ends here.
+    ForwardResult<Value> run_loop(size_t length, bool with_logits)
+        requires LoopOps<Ops>
+    {
+        Value x = ops_.resume(embeddings());
+        for (size_t p = 0; p < length; ++p) x = layer(p, x);
+        ForwardResult<Value> result{x, std::nullopt, std::nullopt};
+        if (with_logits) result.logits = logits(final_norm(ops_.select_outputs(x)));
+        return result;
+    }
+
+    // Only the keys and values of a loop, all of one residual stream (CALM's state propagation).
+    void keys_only(size_t length, Value x)
+        requires LoopOps<Ops>
+    {
+        for (size_t p = 0; p < length; ++p) keys_of(p, x);
     }
 
     // The parts of run(), for an engine that does something between them.
@@ -207,6 +237,17 @@ private:
         ops_.tap(p, Tap::k, k);
         ops_.tap(p, Tap::v, v);
         return ops_.attention(p, last ? ops_.select_outputs(q) : q, k, v);
+    }
+
+    void keys_of(size_t p, Value x) {
+        const AttentionSource& source = ops_.source(p);
+        if (!ops_.has(p, Slot::attn_o) || source.kv) return;
+        x = norm_if(p, Slot::attn_norm, x);
+        if (source.probabilities) return ops_.store(p, linear(p, std::array{Slot::attn_v}, x)[0]);
+        auto [k, v] = linear(p, std::array{Slot::attn_k, Slot::attn_v}, x);
+        k = norm_if(p, Slot::attn_k_norm, k);
+        if (config_.rope_of(p).dims > 0) ops_.rope(p, k);
+        ops_.store(p, k, v);
     }
 
     // The FFN's output and what compensates there, as far as the position has them.

@@ -1,0 +1,264 @@
+#include "engine/ggml/staged_weights.h"
+
+#include <algorithm>
+#include <functional>
+#include <thread>
+
+#include "core/parallel.h"
+#include "engine/ggml/parts.h"
+
+namespace refold {
+namespace {
+
+// With fewer rows per thread than this the threads divide the weights, else the rows.
+constexpr int64_t kFewRows = 4;
+// Rows of one loop that are taken together; whole tiles of the kernels.
+constexpr int64_t kBlock = 24;
+
+PanelType panel_type(DType type, bool f32) {
+    if (f32 || type == DType::F32) return PanelType::f32;
+    return type == DType::F16 ? PanelType::f16 : PanelType::bf16;
+}
+
+int64_t whole_panels(int64_t rows) { return (rows + Panels::kRows - 1) / Panels::kRows * Panels::kRows; }
+
+}  // namespace
+
+StagedWeights::StagedWeights(const StagedModel& model, bool f32, int threads) : config_(model.block.config), threads_(threads) {
+    const auto loops = static_cast<size_t>(model.loops);
+    std::vector<std::function<void()>> loading;
+    const Model& block = model.block;
+    for (const auto& [place, terms] : model.terms) {
+        Matrix& matrix = matrices_[place];
+        matrix.terms.resize(loops);
+        for (size_t loop = 0; loop < loops; ++loop) {
+            if (!terms[loop]) continue;
+            loading.emplace_back([&, loop] {
+                const LowRank& e = *terms[loop];
+                const Tensor &u = block.tensor(e.u), &v = block.tensor(e.v);
+                const int64_t rank = u.row_elements(), in = v.row_elements();
+                std::vector<float> a = floats_of(block, e.v);
+                if (!e.scale.empty()) {
+                    const auto scales = floats_of(block, e.scale);
+                    for (int64_t i = 0; i < rank; ++i) {
+                        const float scale = scales[static_cast<size_t>(e.row * rank + i)];
+                        for (int64_t c = 0; c < in; ++c) a[static_cast<size_t>(i * in + c)] *= scale;
+                    }
+                }
+                matrix.terms[loop] = {Panels(panel_type(v.type, f32), a, rank, in),
+                                      Panels(panel_type(u.type, f32), floats_of(block, e.u), u.rows(), rank)};
+                if (block.source) {
+                    block.source->release(u.mapped);
+                    block.source->release(v.mapped);
+                }
+            });
+        }
+    }
+    for (const auto& [place, expressions] : model.vectors) {
+        std::vector<std::vector<float>> values;
+        for (const Expression& e : expressions)
+            values.push_back(materialise(block, e, place.second, place.first));
+        for (const auto& own : values) bytes_ += own.size() * sizeof(float);
+        const Slots& slots = block.topology.positions[place.first];
+        const auto matrix = std::find_if(slots.begin(), slots.end(), [&, bias = place.second](const auto& s) {
+            return is_matrix(s.first) && bias_of(s.first) == bias;
+        });
+        if (matrix != slots.end())
+            matrices_[{place.first, matrix->first}].biases = std::move(values);
+        else
+            vectors_[place] = std::move(values);
+    }
+    parallel_for(static_cast<int64_t>(loading.size()), threads,
+                 [&](int64_t i) { loading[static_cast<size_t>(i)](); });
+    for (const auto& [place, matrix] : matrices_) {
+        for (const Term& term : matrix.terms) bytes_ += term.a.bytes() + term.b.bytes();
+    }
+}
+
+// ---- LoRA and biases ----
+
+ggml_tensor* StagedWeights::add_terms(ggml_context* context, size_t position, std::span<const Slot> slots,
+                                      ggml_tensor* y, ggml_tensor* x, ggml_tensor* stages) {
+    const auto [entry, is_new] =
+        groups_.try_emplace({position, {slots.begin(), slots.end()}}, Group{this, {}, 0, false});
+    Group& group = entry->second;
+    int64_t row = 0;
+    for (const Slot slot : slots) {
+        if (!is_new) break;
+        if (const auto matrix = matrices_.find({position, slot}); matrix != matrices_.end()) {
+            group.parts.push_back({&matrix->second, row, group.width});
+            int64_t rank = 0;
+            for (const Term& term : matrix->second.terms) rank = std::max(rank, term.a.rows());
+            group.width += whole_panels(rank);
+            group.has_biases |= !matrix->second.biases.empty();
+        }
+        row += slot_shape(slot, config_, position).out;
+    }
+    if (group.parts.empty()) return y;
+    const auto few = static_cast<size_t>(kFewRows * threads_ * group.width);
+    if (between_.size() < few) between_.resize(few);
+    ggml_tensor* sources[] = {x, stages};
+    return ggml_custom_inplace(context, y, sources, 2, compute_terms, GGML_N_TASKS_MAX, &group);
+}
+
+void StagedWeights::Matrix::add_bias(size_t loop, float* y) const {
+    if (biases.empty()) return;
+    const std::vector<float>& bias = biases[loop];
+    for (size_t i = 0; i < bias.size(); ++i) y[i] += bias[i];
+}
+
+// A node's tensors.
+struct StagedWeights::Rows {
+    const float* x;
+    float* y;
+    int64_t x_stride, y_stride;
+    const int32_t* stages;
+    int64_t count;
+
+    // How many rows from `first` on, before `last`, are of the same loop.
+    int64_t run(int64_t first, int64_t last) const {
+        int64_t end = first + 1;
+        while (end < last && stages[end] == stages[first]) ++end;
+        return end - first;
+    }
+};
+
+void StagedWeights::add_block(const Group& group, const Rows& rows, int64_t first, int64_t count) {
+    thread_local std::vector<uint32_t> inputs, between_inputs;
+    thread_local std::vector<float> between;
+    const auto loop = static_cast<size_t>(rows.stages[first]);
+    const float* x = rows.x + first * rows.x_stride;
+    const Panels* read = nullptr;  // whose input was made last
+    Panels::Input input{};
+    for (const auto& [matrix, row, column] : group.parts) {
+        float* y = rows.y + first * rows.y_stride + row;
+        if (const Term* term = matrix->term(loop)) {
+            if (read == nullptr || read->type() != term->a.type())
+                input = term->a.input(x, rows.x_stride, count, inputs);
+            read = &term->a;
+            const int64_t width = whole_panels(term->a.rows());
+            between.resize(static_cast<size_t>(width * count));
+            term->a.multiply(input, term->a.all(), between.data(), width, false);
+            term->b.multiply(term->b.input(between.data(), width, count, between_inputs), term->b.all(), y,
+                             rows.y_stride, true);
+        }
+        for (int64_t t = 0; t < count; ++t) matrix->add_bias(loop, y + t * rows.y_stride);
+    }
+}
+
+// All threads meet between A and B.
+void StagedWeights::add_few(const Group& group, const Rows& rows, int thread, int threads) {
+    thread_local std::vector<uint32_t> inputs;
+    std::vector<float>& between = group.weights->between_;
+    const auto part_of = [&](const Panels& panels) {
+        const auto [first, last] = parts::share_of(panels.panels(), thread, threads);
+        return Panels::Range{first, last};
+    };
+    const auto for_terms = [&](auto&& visit) {
+        for (int64_t first = 0, count = 0; first < rows.count; first += count) {
+            count = rows.run(first, rows.count);
+            const auto loop = static_cast<size_t>(rows.stages[first]);
+            for (const Group::Part& part : group.parts) visit(part, loop, first, count);
+        }
+    };
+    for_terms([&](const Group::Part& part, size_t loop, int64_t first, int64_t count) {
+        const Term* term = part.matrix->term(loop);
+        if (term == nullptr) return;
+        term->a.multiply(term->a.input(rows.x + first * rows.x_stride, rows.x_stride, count, inputs),
+                         part_of(term->a), between.data() + first * group.width + part.between, group.width,
+                         false);
+    });
+    group.weights->wait(threads);
+    for_terms([&](const Group::Part& part, size_t loop, int64_t first, int64_t count) {
+        float* y = rows.y + first * rows.y_stride + part.first;
+        if (const Term* term = part.matrix->term(loop)) {
+            const float* x = between.data() + first * group.width + part.between;
+            term->b.multiply(term->b.input(x, group.width, count, inputs), part_of(term->b), y, rows.y_stride,
+                             true);
+        }
+    });
+    if (!group.has_biases) return;
+    // Rows of B and of the bias are not divided alike.
+    group.weights->wait(threads);
+    const auto [from, to] = parts::share_of(rows.count, thread, threads);
+    for (int64_t t = from; t < to; ++t) {
+        for (const Group::Part& part : group.parts)
+            part.matrix->add_bias(static_cast<size_t>(rows.stages[t]),
+                                  rows.y + t * rows.y_stride + part.first);
+    }
+}
+
+void StagedWeights::compute_terms(ggml_tensor* dst, int thread, int threads, void* user) {
+    const auto& group = *static_cast<const Group*>(user);
+    const ggml_tensor *x = dst->src[1], *stages = dst->src[2];
+    const Rows rows{static_cast<const float*>(x->data),
+                    static_cast<float*>(dst->data),
+                    static_cast<int64_t>(x->nb[1] / sizeof(float)),
+                    static_cast<int64_t>(dst->nb[1] / sizeof(float)),
+                    static_cast<const int32_t*>(stages->data),
+                    x->ne[1]};
+    if (threads > 1 && rows.count < kFewRows * threads) return add_few(group, rows, thread, threads);
+    const auto [from, to] = parts::share_of(rows.count, thread, threads);
+    for (int64_t first = from, count = 0; first < to; first += count) {
+        count = std::min(rows.run(first, to), kBlock);
+        add_block(group, rows, first, count);
+    }
+}
+
+void StagedWeights::wait(int threads) {
+    const int generation = generation_.load(std::memory_order_acquire);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads) {
+        arrived_.store(0, std::memory_order_relaxed);
+        generation_.store(generation + 1, std::memory_order_release);
+        return;
+    }
+    for (int spins = 0; generation_.load(std::memory_order_acquire) == generation; ++spins) {
+        if (spins > 10000) std::this_thread::yield();
+    }
+}
+
+// ---- norms and other vectors ----
+
+namespace {
+
+// Calls apply(x, vector, n) for this thread's part of the rows of `dst`.
+template <class Apply>
+void for_vectors(ggml_tensor* dst, int thread, int threads, const void* user, Apply apply) {
+    const auto& vectors = *static_cast<const std::vector<std::vector<float>>*>(user);
+    const ggml_tensor* stages = dst->src[1];
+    const int64_t rows = ggml_nrows(dst), heads = rows / stages->ne[0];
+    const auto [first, last] = parts::share_of(rows, thread, threads);
+    for (int64_t row = first; row < last; ++row) {
+        const int32_t stage = static_cast<const int32_t*>(stages->data)[row / heads];
+        apply(static_cast<float*>(dst->data) + row * dst->ne[0], vectors[static_cast<size_t>(stage)].data(),
+              dst->ne[0]);
+    }
+}
+
+void scale_rows(ggml_tensor* dst, int thread, int threads, void* user) {
+    for_vectors(dst, thread, threads, user, [](float* x, const float* by, int64_t n) {
+        for (int64_t i = 0; i < n; ++i) x[i] *= by[i];
+    });
+}
+
+void add_to_rows(ggml_tensor* dst, int thread, int threads, void* user) {
+    for_vectors(dst, thread, threads, user, [](float* x, const float* by, int64_t n) {
+        for (int64_t i = 0; i < n; ++i) x[i] += by[i];
+    });
+}
+
+}  // namespace
+
+ggml_tensor* StagedWeights::scale(ggml_context* context, size_t position, Slot slot, ggml_tensor* x,
+                                  ggml_tensor* stages) {
+    return ggml_custom_inplace(context, x, &stages, 1, scale_rows, GGML_N_TASKS_MAX,
+                               &vectors_.at({position, slot}));
+}
+
+ggml_tensor* StagedWeights::add(ggml_context* context, size_t position, Slot slot, ggml_tensor* x,
+                                ggml_tensor* stages) {
+    return ggml_custom_inplace(context, x, &stages, 1, add_to_rows, GGML_N_TASKS_MAX,
+                               &vectors_.at({position, slot}));
+}
+
+}  // namespace refold
