@@ -171,33 +171,12 @@ void serve(Arguments& a) {
     }
 }
 
-void add_exit_options(CLI::App& app, SchedulerOptions& options) {
-    ExitPolicy& exit = options.exit;
-    const auto rule = app.add_option_function<std::string>(
-                             "--exit",
-                             [&exit](const std::string& name) { exit.rule = exit_rule_from_name(name); },
-                             "When a token of a looped model needs no further loop: none, fixed (after "
-                             "--exit-loop), or probability, margin, entropy by --exit-threshold")
-                          ->type_name("RULE")
-                          ->default_str("none");
-    app.add_option("--exit-loop", exit.loop, "fixed: the last loop that is run")
-        ->type_name("LOOP")
-        ->needs(rule);
-    app.add_option("--exit-threshold", exit.thresholds,
-                   "Of loops 1, 2, ... but the last; one alone is for all")
-        ->type_name("X,X,...")
-        ->delimiter(',')
-        ->needs(rule);
-    app.add_option_function<std::string>(
-           "--exit-kv", [&exit](const std::string& name) { exit.kv = exited_kv_from_name(name); },
-           "Keys and values of the loops that a token did not run: propagate, catch-up or share")
-        ->type_name("POLICY")
-        ->default_str(exited_kv_name(exit.kv))
-        ->needs(rule);
-    const auto exact =
+void add_depth_options(CLI::App& app, SchedulerOptions& options) {
+    CLI::Option* rule = add_exit_options(app, options.exit);
+    CLI::Option* exact =
         app.add_option("--exact", options.draft,
-                       "Early loops draft up to N tokens, all loops verify them: faster, and the same output "
-                       "as without")
+                       "Early loops draft up to N tokens, all loops verify them: the output is the same as "
+                       "without")
             ->type_name("N")
             ->check(at_least(1))
             ->excludes(rule);
@@ -253,7 +232,7 @@ Action serve_verb(CLI::App& app) {
         ->check(at_least(1))
         ->default_str("8 contexts");
     add_engine_options(app, a->engine.engine, "the model's, at most 4096");
-    add_exit_options(app, a->scheduler);
+    add_depth_options(app, a->scheduler);
     app.add_flag("--whole-model", a->by_position,
                  "Batch whole tokens even where the model has loops that could be batched by depth");
     app.add_option("--timeout", a->timeout, "Most time of a request, waiting included")
