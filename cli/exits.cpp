@@ -6,6 +6,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "exit/exit_run.h"
 
 namespace refold::cli {
@@ -77,8 +78,9 @@ std::unique_ptr<BatchEngine> make_exit_engine(const Model& model, const ExitArgu
                                               EngineOptions options, int64_t context, int64_t sequences) {
     options.context = std::max(context, calibration_length(a, model));
     options.chunk = exit_chunk(model.config.n_vocab);
-    return make_batch_engine(model,
-                             {.engine = options, .kv_tokens = sequences * options.context, .by_depth = true});
+    return make_batch_engine(model, {.engine = options,
+                                     .kv_tokens = sequences * (options.context + model.config.n_prefix),
+                                     .by_depth = true});
 }
 
 Json calibrate(ExitArguments& a, BatchEngine& engine, const std::string& model) {
@@ -103,15 +105,19 @@ Json calibrate(ExitArguments& a, BatchEngine& engine, const std::string& model) 
     return out;
 }
 
+Json exit_counts_json(const ExitCounts& counts) {
+    return {{"loops", counts.at_loop.size()},
+            {"exits", counts.at_loop},
+            {"mean_loops", counts.mean_loops()},
+            {"agreement", counts.agreement()}};
+}
+
 Json exits_json(const ExitArguments& a, const ExitCounts& counts) {
     Json out{{"rule", a.rule()}};
     if (a.plan.policy.rule == ExitRule::fixed) out["loop"] = a.plan.policy.loop;
     if (!a.plan.policy.thresholds.empty()) out["thresholds"] = a.plan.policy.thresholds;
-    out.update(Json{{"kv", exited_kv_name(a.plan.policy.kv)},
-                    {"loops", counts.at_loop.size()},
-                    {"exits", counts.at_loop},
-                    {"mean_loops", counts.mean_loops()},
-                    {"agreement", counts.agreement()}});
+    out["kv"] = exited_kv_name(a.plan.policy.kv);
+    out.update(exit_counts_json(counts));
     return out;
 }
 
@@ -126,8 +132,15 @@ std::string exit_rule_text(const ExitArguments& a) {
 }
 
 std::string exit_counts_text(const ExitCounts& counts) {
-    return fmt::format("mean loops {:.3f} of {}, agreement with all loops {:.2f} %", counts.mean_loops(),
-                       counts.at_loop.size(), 100 * counts.agreement());
+    std::vector<std::string> parts;
+    for (size_t i = 0; i < counts.at_loop.size(); ++i) {
+        const auto count = static_cast<uint64_t>(counts.at_loop[i]);
+        parts.push_back(fmt::format("{}: {} ({:.1f} %)", i + 1, format_count(count),
+                                    100 * static_cast<double>(count) / static_cast<double>(counts.tokens())));
+    }
+    return fmt::format("after loop {}; mean loops {:.3f} of {}, agreement with all loops {:.2f} %",
+                       fmt::join(parts, ", "), counts.mean_loops(), counts.at_loop.size(),
+                       100 * counts.agreement());
 }
 
 }  // namespace refold::cli

@@ -82,17 +82,12 @@ Json exit_result_json(const Measured& m) {
 
 std::string exit_result_text(const Measured& m) {
     if (!m.exits) return "";
-    std::string out =
-        fmt::format("{}\nloop  {:>18}  all tokens after it\n", exit_rule_text(m.exit_arguments), "exits");
     const ExitPerplexity& e = *m.exits;
-    for (size_t i = 0; i < e.at_loop.size(); ++i) {
-        const auto count = static_cast<uint64_t>(e.counts.at_loop[i]);
-        out += fmt::format(
-            "{:>4}  {:>9} ({:>5.1f}%)  perplexity {:.4f} +- {:.4f}, agreement {:.2f} %\n", i + 1,
-            format_count(count), 100.0 * static_cast<double>(count) / static_cast<double>(e.counts.tokens()),
-            e.at_loop[i].perplexity, e.at_loop[i].standard_error, 100 * e.agreement_at_loop[i]);
-    }
-    return out + exit_counts_text(e.counts) + "\n";
+    std::string out = fmt::format("{}\n{}\n", exit_rule_text(m.exit_arguments), exit_counts_text(e.counts));
+    for (size_t i = 0; i < e.at_loop.size(); ++i)
+        out += fmt::format("all tokens after loop {}: {}, agreement {:.2f} %\n", i + 1,
+                           perplexity_line(e.at_loop[i]), 100 * e.agreement_at_loop[i]);
+    return out;
 }
 
 void ppl(const Arguments& a) {
@@ -137,7 +132,7 @@ void ppl(const Arguments& a) {
     if (m.exits) out["exit"] = exit_result_json(m);
     if (trajectory) {
         Json about = exits_json(m.exit_arguments, m.exits->counts);
-        about.erase("loops");
+        for (const char* key : {"loops", "exits"}) about.erase(key);
         about.update(protocol_json(in.plan));
         for (const char* key : {"model", "data"}) about[key] = out["provenance"][key];
         trajectory->write(

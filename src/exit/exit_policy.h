@@ -29,7 +29,7 @@ enum class ExitedKv {
 struct ExitPolicy {
     ExitRule rule = ExitRule::none;
     int32_t loop = 0;                // fixed: 1-based
-    std::vector<double> thresholds;  // of loops 1, 2, ... but the last; one alone is for all
+    std::vector<double> thresholds = {};  // of loops 1, 2, ... but the last; one alone is for all
     ExitedKv kv = ExitedKv::catch_up;
 
     bool active() const { return rule != ExitRule::none; }

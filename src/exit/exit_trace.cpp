@@ -76,6 +76,11 @@ std::vector<int32_t> oracle_exits(const ExitTrace& trace) {
     return exits;
 }
 
+void ExitCounts::add(const ExitCounts& other) {
+    for (size_t i = 0; i < at_loop.size(); ++i) at_loop[i] += other.at_loop[i];
+    agreed += other.agreed;
+}
+
 int64_t ExitCounts::tokens() const { return std::accumulate(at_loop.begin(), at_loop.end(), int64_t{0}); }
 
 double ExitCounts::mean_loops() const {

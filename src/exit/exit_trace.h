@@ -45,6 +45,7 @@ struct ExitCounts {
         ++at_loop[static_cast<size_t>(loop - 1)];
         agreed += agrees ? 1 : 0;
     }
+    void add(const ExitCounts& other);
     int64_t tokens() const;
     // Of at least one token.
     double mean_loops() const;

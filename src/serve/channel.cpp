@@ -50,7 +50,8 @@ void Channel::push(GenerationEvent event) {
 
 std::optional<GenerationEvent> Channel::next(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
-    if (over_ || !arrived_.wait_for(lock, timeout, [this] { return event_.has_value(); })) return std::nullopt;
+    if (over_ || !arrived_.wait_for(lock, timeout, [this] { return event_.has_value(); }))
+        return std::nullopt;
     over_ = event_->finished.has_value();
     return std::exchange(event_, std::nullopt);
 }

@@ -1,5 +1,5 @@
-// Speculative sampling (Leviathan et al. 2023, algorithm 1): tokens drafted by early loops, verified by all of
-// them, distributed as if all had chosen each. Greedy is the case of distributions of one token.
+// Speculative sampling (Leviathan et al. 2023, algorithm 1): tokens drafted by early loops, verified by all
+// of them, distributed as if all had chosen each. Greedy is the case of distributions of one token.
 #pragma once
 
 #include <random>

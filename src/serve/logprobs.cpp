@@ -9,7 +9,9 @@ namespace refold {
 
 TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int top) {
     const double total = log_sum_exp(logits);
-    const auto logprob = [&](int32_t id) { return static_cast<double>(logits[static_cast<size_t>(id)]) - total; };
+    const auto logprob = [&](int32_t id) {
+        return static_cast<double>(logits[static_cast<size_t>(id)]) - total;
+    };
     TokenLogprob out{token, logprob(token), {}};
     if (top <= 0) return out;
     std::vector<int32_t> best(std::min(logits.size(), static_cast<size_t>(top)));

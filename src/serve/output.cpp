@@ -34,7 +34,9 @@ void Output::add_prompt(std::span<const float> logits, int32_t token) {
 bool Output::add(std::span<const float> logits, int32_t token, int32_t loop) {
     const GenerationRequest& request = submitted_.request;
     const auto now = Clock::now();
-    const auto since = [&](Clock::time_point start) { return std::chrono::duration<double>(now - start).count(); };
+    const auto since = [&](Clock::time_point start) {
+        return std::chrono::duration<double>(now - start).count();
+    };
     if (latest_) {
         observe(status_.between_tokens, since(*latest_));
     } else {

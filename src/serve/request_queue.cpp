@@ -42,8 +42,7 @@ bool RequestQueue::wait() {
 
 void RequestQueue::wait_for(int64_t count, Clock::time_point until) {
     std::unique_lock lock(mutex_);
-    changed_.wait_until(lock, until,
-                        [&] { return static_cast<int64_t>(waiting_.size()) >= count || end_; });
+    changed_.wait_until(lock, until, [&] { return static_cast<int64_t>(waiting_.size()) >= count || end_; });
 }
 
 std::optional<Clock::time_point> RequestQueue::end() const {
@@ -60,6 +59,7 @@ Submitted RequestQueue::pop() {
     const std::lock_guard lock(mutex_);
     Submitted first = std::move(waiting_.front());
     waiting_.pop_front();
+    --free_slots_;
     return first;
 }
 

@@ -44,7 +44,7 @@ public:
     std::optional<Clock::time_point> end() const;
     // The first request, which must stay first until pop(). Null when empty.
     const Submitted* front() const;
-    Submitted pop();
+    Submitted pop();  // into a slot
     // Takes out all that must_end(), or all there are.
     std::deque<Submitted> pop_ended(Clock::time_point now);
     std::deque<Submitted> pop_all();

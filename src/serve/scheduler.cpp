@@ -22,19 +22,26 @@ void check(const SchedulerOptions& o, const BatchEngine& engine) {
     at_least("timeout in ms", o.timeout.count(), 1);
     at_least("drafted tokens", o.draft, 0);
     if (o.slots > engine.max_rows()) {
-        fail(ErrorCode::usage, "scheduler", "got {} slots, but a step has at most {} rows - take a larger batch",
-             o.slots, engine.max_rows());
+        fail(ErrorCode::usage, "scheduler",
+             "got {} slots, but a step has at most {} rows - take a larger batch", o.slots,
+             engine.max_rows());
     }
     check_exit_policy(o.exit, engine.stages());
     if (o.draft == 0) return;
     if (o.draft_loop < 1 || o.draft_loop >= engine.stages()) {
         fail(ErrorCode::usage, "scheduler",
-             "drafts come from a loop before the last one: got loop {} of {} - exact mode needs a looped model",
+             "drafts come from a loop before the last one: got loop {} of {} - exact mode needs a looped "
+             "model",
              o.draft_loop, engine.stages());
     }
     if (o.exit.active()) fail(ErrorCode::usage, "scheduler", "exact mode and early exit exclude each other");
     if (o.batching == BatchingPolicy::fixed)
         fail(ErrorCode::usage, "scheduler", "exact mode needs continuous batching");
+}
+
+// Far enough, and far from overflow.
+Clock::time_point later(Clock::time_point now, std::chrono::milliseconds wait) {
+    return now + std::min<std::chrono::milliseconds>(wait, std::chrono::years(10));
 }
 
 }  // namespace
@@ -85,7 +92,8 @@ void Scheduler::Impl::check_options(const GenerationRequest& request) const {
              request.logprobs);
     }
     if (request.timeout.count() < 0)
-        fail(ErrorCode::usage, "scheduler", "the timeout must be 0 or more, got {} ms", request.timeout.count());
+        fail(ErrorCode::usage, "scheduler", "the timeout must be 0 or more, got {} ms",
+             request.timeout.count());
     if (!request.exits.empty() && options.draft > 0)
         fail(ErrorCode::usage, "scheduler", "exits cannot be replayed in exact mode");
     for (const int32_t loop : request.exits) {
@@ -108,7 +116,7 @@ std::unique_ptr<Generation> Scheduler::submit(GenerationRequest request) {
     const auto timeout = request.timeout.count() > 0 ? request.timeout : impl_->options.timeout;
     const auto channel = std::make_shared<Channel>();
     const auto now = Clock::now();
-    if (!impl_->queue.push({std::move(request), channel, now, now + timeout})) {
+    if (!impl_->queue.push({std::move(request), channel, now, later(now, timeout)})) {
         ++impl_->refused;
         return nullptr;
     }
@@ -123,7 +131,7 @@ SchedulerStatus Scheduler::status() const {
 }
 
 void Scheduler::shutdown(std::chrono::milliseconds grace) {
-    impl_->queue.close(Clock::now() + grace);
+    impl_->queue.close(later(Clock::now(), grace));
     const std::lock_guard lock(impl_->joining);
     if (impl_->thread.joinable()) impl_->thread.join();
 }

@@ -36,7 +36,8 @@ int64_t Sequence::draft_room() const { return std::min(options_.draft, limit_ - 
 bool Sequence::prefilling() const { return done_.back() < prompt_; }
 
 int32_t Sequence::first_open_stage() const {
-    const auto open = std::find_if(done_.begin(), done_.end(), [this](int64_t done) { return done < wanted(); });
+    const auto open =
+        std::find_if(done_.begin(), done_.end(), [this](int64_t done) { return done < wanted(); });
     return static_cast<int32_t>(open - done_.begin());
 }
 
@@ -77,7 +78,8 @@ BatchRow Sequence::row(int64_t position, int32_t stage) const {
     row.position = position;
     row.stage = stage;
     const auto index = static_cast<size_t>(position);
-    if (stage == 0) row.token = index < tokens_.size() ? tokens_[index] : drafts_[index - tokens_.size()].token;
+    if (stage == 0)
+        row.token = index < tokens_.size() ? tokens_[index] : drafts_[index - tokens_.size()].token;
     const bool exited = index < depth_.size() && stage >= depth_[index];
     if (exited && options_.exit.kv == ExitedKv::propagate) row.work = BatchRow::Work::keys_only;
     row.logits = asks_logits(position, stage);

@@ -21,7 +21,8 @@ Worker::Worker(BatchEngine& engine, const Tokenizer& tokenizer, const SchedulerO
     status_.last_rows_at.resize(static_cast<size_t>(engine.stages()));
     status_.exits.resize(static_cast<size_t>(engine.stages()));
     status_.first_token = make_histogram({0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60});
-    status_.between_tokens = make_histogram({0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5});
+    status_.between_tokens =
+        make_histogram({0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5});
     publish();
 }
 
@@ -63,7 +64,8 @@ void Worker::end_overdue() {
         end(std::move(ended), reason);
     }
     for (Sequence& sequence : running_) {
-        if (const auto reason = must_end(sequence.output().submitted(), now)) sequence.output().finish(*reason);
+        if (const auto reason = must_end(sequence.output().submitted(), now))
+            sequence.output().finish(*reason);
     }
     const auto last = queue_.end();
     if (last && now >= *last) {
@@ -89,6 +91,10 @@ void Worker::admit() {
             id = engine_.open(std::min(tokens, sequence_room(engine_)));
         } catch (const std::exception& error) {
             end(queue_.pop(), FinishReason::error, error.what());
+            continue;
+        }
+        if (!id && running_.empty()) {
+            end(queue_.pop(), FinishReason::error, "the KV cache has no room although nothing runs");
             continue;
         }
         if (!id) return;  // when others have ended

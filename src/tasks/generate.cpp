@@ -27,6 +27,21 @@ std::string before_stops(std::string text, std::span<const std::string> until) {
     return text;
 }
 
+std::string greedy_text(const Tokenizer& tokenizer, const GenerationSettings& settings, int32_t first,
+                        const std::function<int32_t(int32_t)>& next) {
+    std::vector<int32_t> tokens;
+    std::string text;
+    for (int32_t token = first; static_cast<int64_t>(tokens.size()) < settings.max_tokens;
+         token = next(token)) {
+        if (tokenizer.is_end_of_generation(token)) break;
+        tokens.push_back(token);
+        text = valid_utf8(tokenizer.decode(tokens, false));
+        if (before_stops(text, settings.until).size() < text.size()) break;
+        if (static_cast<int64_t>(tokens.size()) == settings.max_tokens) break;
+    }
+    return before_stops(std::move(text), settings.until);
+}
+
 void generate_until(Engine& engine, const Tokenizer& tokenizer, Requests requests,
                     const GenerationSettings& settings, const Generated& generated) {
     if (engine.evicts()) {
@@ -40,21 +55,14 @@ void generate_until(Engine& engine, const Tokenizer& tokenizer, Requests request
     engine.truncate(0);
     std::vector<int32_t> in_engine;
     for (const size_t index : order_by_prefix(prompts)) {
-        auto logits = read_prompt(engine, prompts[index], in_engine);
-        std::vector<int32_t> tokens;
-        std::string text;
-        while (static_cast<int64_t>(tokens.size()) < settings.max_tokens) {
-            const auto token =
-                static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-            if (tokenizer.is_end_of_generation(token)) break;
-            tokens.push_back(token);
-            text = valid_utf8(tokenizer.decode(tokens, false));
-            if (before_stops(text, settings.until).size() < text.size()) break;
-            if (static_cast<int64_t>(tokens.size()) == settings.max_tokens) break;
-            logits = engine.evaluate(std::span(&token, 1));
-            in_engine.push_back(token);
-        }
-        generated(index, before_stops(std::move(text), settings.until));
+        const auto best = [](std::span<const float> logits) {
+            return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+        };
+        const int32_t first = best(read_prompt(engine, prompts[index], in_engine));
+        generated(index, greedy_text(tokenizer, settings, first, [&](int32_t token) {
+                      in_engine.push_back(token);
+                      return best(engine.evaluate(std::span(&token, 1)));
+                  }));
     }
 }
 

@@ -13,6 +13,10 @@ namespace refold {
 // The text before the first of the stop strings; empty ones count for nothing.
 std::string before_stops(std::string text, std::span<const std::string> until);
 
+// What generate_until() makes of the likeliest tokens: `first`, and `next(token)` behind each.
+std::string greedy_text(const Tokenizer& tokenizer, const GenerationSettings& settings, int32_t first,
+                        const std::function<int32_t(int32_t token)>& next);
+
 // Answers the requests (Request::scored == 0), in an order of its own: text up to a stop string (which is
 // left out), the end of generation or `max_tokens`. Special tokens are left out of the text.
 // Throws Error(usage) for an engine whose KV cache evicts rows.

@@ -86,8 +86,8 @@ std::vector<TokenProbability> Sampler::probabilities(std::span<const float> logi
     if (!impl_->draw) return {{choose(logits), 1.0}};
     const llama_token_data_array array = impl_->filtered(logits);
     const std::span<const llama_token_data> left(array.data, array.size);
-    const auto largest = std::max_element(
-        left.begin(), left.end(), [](const auto& a, const auto& b) { return a.logit < b.logit; });
+    const auto largest = std::max_element(left.begin(), left.end(),
+                                          [](const auto& a, const auto& b) { return a.logit < b.logit; });
     checked(logits, largest == left.end() ? -1 : largest->id);
     std::vector<TokenProbability> out;
     double sum = 0;

@@ -200,8 +200,8 @@ private:
         Sequence& sequence = at(row.sequence);
         const bool keys_only = row.work == BatchRow::Work::keys_only;
         if (row.stage == 0) {
-            require(row.position == static_cast<int64_t>(sequence.tokens.size()),
-                    "token {} behind {} tokens", row.position, sequence.tokens.size());
+            require(row.position == static_cast<int64_t>(sequence.tokens.size()), "token {} behind {} tokens",
+                    row.position, sequence.tokens.size());
             require(row.position < sequence.room, "token {} in room for {}", row.position, sequence.room);
             require(!keys_only, "keys only, of a token that has not run");
             if (row.token < 0 || row.token >= options_.n_vocab)

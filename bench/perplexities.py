@@ -1,0 +1,80 @@
+"""What benchmarks of quality have in common: models made by steps, and their perplexities on three kinds of text."""
+import json
+import pathlib
+import sys
+import time
+
+from common import REFOLD, ROOT, WORK, compress, machine, perplexity, requantised, run, today
+
+LAYERS = {"smollm2-135m-instruct": 30, "gemma3-270m": 18}
+BLOCKS = {"smollm2-135m-instruct": "18-21,22-25,26-29", "gemma3-270m": "10-13,14-17"}  # superblocks of the top half
+
+
+def add_arguments(parser):
+    for name in ("calib", "text", "book", "other"):
+        parser.add_argument(name)
+    parser.add_argument("--model", default="smollm2-135m-instruct", choices=list(LAYERS))
+    parser.add_argument("--tokens", type=int, default=16384, help="of calibration")
+    parser.add_argument("--windows", default="4")
+    parser.add_argument("--threads", default="2")
+    parser.add_argument("--output", default=str(ROOT / "docs/quality.md"))
+
+
+class Perplexities:
+    """Measures once what is measured: `kept` has the results of former runs of the same program on the same texts."""
+
+    def __init__(self, options, name):
+        self.o = options
+        self.source = requantised(options.model, "f16")
+        stem = f"{name}-{options.model}-{options.only.replace(',', '-')}"
+        self.path = WORK / f"{stem}.gguf"
+        self.kept = WORK / f"{stem}.json"
+        self.measured = json.loads(self.kept.read_text()) if self.kept.exists() else {}
+        self.texts = {"text": pathlib.Path(options.text), "book": self.half(options.book), "other": self.half(options.other)}
+
+    @staticmethod
+    def half(name):
+        """The second half of a text, whole lines, as a file of its own."""
+        path = WORK / f"half-{pathlib.Path(name).stem}.txt"
+        lines = pathlib.Path(name).read_text(errors="replace").splitlines(keepends=True)
+        path.write_text("".join(lines[len(lines) // 2 :]))
+        return path
+
+    def key(self, *parts):
+        return json.dumps([self.o.model, *parts, self.o.windows, self.o.text, self.o.book, self.o.other, REFOLD.stat().st_mtime])
+
+    def perplexities(self, path, *options):
+        return [perplexity(path, text, self.o.windows, "--f32", "--threads", self.o.threads, *options)
+                for text in self.texts.values()]
+
+    def dense(self):
+        return [result["perplexity"] for result in self.perplexities(self.source)]
+
+    def compress(self, steps, tokens):
+        """Writes self.path; returns what `compress --json` says and the seconds."""
+        calibrated = any(method in ("refit", "llmdrop") or options.get("compensation", "none") not in ("none", "zero")
+                         or options.get("objective") == "layerwise" for method, options in steps)
+        calib = [word for text in self.o.calib.split(",") for word in ("--calib", text)]
+        calib = [*calib, "--calib-tokens", str(tokens)] if calibrated else []
+        start = time.monotonic()
+        result = compress(self.source, self.path, steps, "--threads", self.o.threads, *calib)
+        return result, time.monotonic() - start
+
+    def measure(self, steps, tokens):
+        """Perplexities of the three texts, what `inspect` accounts, and the seconds of compression."""
+        key = self.key(steps, tokens, self.o.calib)
+        if key not in self.measured:
+            _, seconds = self.compress(steps, tokens)
+            cost = run(REFOLD, "inspect", self.path, "--json", parse=True)["accounting"]
+            self.measured[key] = [result["perplexity"] for result in self.perplexities(self.path)], cost, seconds
+            self.kept.write_text(json.dumps(self.measured))
+        values, cost, seconds = self.measured[key]
+        print(steps, values, f"{seconds:.0f} s", file=sys.stderr, flush=True)
+        return values, cost, seconds
+
+    def intro(self):
+        text, book, other = (pathlib.Path(name).stem for name in (self.o.text, self.o.book, self.o.other))
+        calib = ", ".join(f"`{pathlib.Path(name).stem}`" for name in self.o.calib.split(","))
+        return (f"on {today()}, {machine()}, {self.o.threads} threads; {self.o.model} in F16, run in float32, "
+                f"{self.o.windows} windows of 1024 tokens each of WikiText-2 (`{text}`), a book (`{book}`) and another kind "
+                f"of text (`{other}`); solved on {calib}")
