@@ -103,7 +103,7 @@ std::string work_path(const Arguments& a, const std::string& key) {
     return (cache_directory() / "tasks" / (key + ".jsonl" + process)).string();
 }
 
-void answer(std::vector<TaskRun>& runs, Engine& engine, const Tokenizer& tokenizer, WorkFile& work) {
+void answer(std::vector<TaskRun>& runs, TaskEngine& engine, const Tokenizer& tokenizer, WorkFile& work) {
     if (work.found() > 0) log("{} answers of an interrupted run are in '{}'", work.found(), work.path());
     try {
         for (size_t i = 0; i < runs.size(); ++i) run_task(runs[i], engine, tokenizer, &work, i);
@@ -196,7 +196,7 @@ void measure_tasks(const Arguments& a) {
         model.reset();
         exits = answer_with_exits(runs, *engine, tokenizer, a.exits, path);
     } else {
-        Engine engine(*model, options);
+        TaskEngine engine(*model, options);
         model.reset();
         answer(runs, engine, tokenizer, work);
     }

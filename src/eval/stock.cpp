@@ -30,6 +30,8 @@ StockOptions checked(StockOptions o) {
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / 2;
     if (o.context < 1 || o.context > kMost)
         fail(ErrorCode::usage, "stock", "context out of range: {}", o.context);
+    if (o.sequences < 1 || o.sequences > LLAMA_MAX_SEQ || o.context * o.sequences > kMost)
+        fail(ErrorCode::usage, "stock", "sequences must be 1 to {}, got {}", LLAMA_MAX_SEQ, o.sequences);
     if (o.chunk < 1 || o.chunk > kMost) fail(ErrorCode::usage, "stock", "chunk out of range: {}", o.chunk);
     if (o.threads == 0) o.threads = default_threads();
     o.chunk = std::min(o.chunk, o.context);
@@ -44,7 +46,8 @@ Handle<llama_model> load(const std::string& path) {
 
 Handle<llama_context> make_context(llama_model* model, const StockOptions& o) {
     llama_context_params params = llama_context_default_params();
-    params.n_ctx = static_cast<uint32_t>(o.context);
+    params.n_ctx = static_cast<uint32_t>(o.context * o.sequences);
+    params.n_seq_max = static_cast<uint32_t>(o.sequences);
     params.n_batch = params.n_ubatch = static_cast<uint32_t>(o.chunk);
     params.n_threads = params.n_threads_batch = o.threads;
     params.type_k = params.type_v = o.kv_f32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
@@ -101,11 +104,15 @@ struct StockLlama::Impl {
         batch.n_tokens = static_cast<int32_t>(tokens.size());
         batch.token = const_cast<llama_token*>(tokens.data());
         batch.logits = flags.data();
+        decode(batch);
+        length += batch.n_tokens;
+    }
+
+    void decode(const llama_batch& batch) {
         clear_ggml_errors();
         if (const int32_t status = llama_decode(context.get(), batch); status != 0) {
             fail(ErrorCode::unsupported, "stock", "llama_decode failed with {}: {}", status, ggml_errors());
         }
-        length += batch.n_tokens;
     }
 
     StockOptions options;
@@ -143,6 +150,35 @@ std::vector<float> StockLlama::evaluate_all(std::span<const int32_t> tokens) {
         all.insert(all.end(), logits, logits + part.size() * static_cast<size_t>(impl_->n_vocab));
     }
     return all;
+}
+
+std::span<const float> StockLlama::step(std::span<const StockRow> rows) {
+    check_interrupt();
+    std::vector<llama_token> tokens;
+    std::vector<llama_pos> positions;
+    std::vector<llama_seq_id> sequences;
+    for (const StockRow& row : rows) {
+        tokens.push_back(row.token);
+        positions.push_back(row.position);
+        sequences.push_back(row.sequence);
+    }
+    std::vector<int32_t> counts(rows.size(), 1);
+    std::vector<llama_seq_id*> by_token;
+    for (llama_seq_id& sequence : sequences) by_token.push_back(&sequence);
+    std::vector<int8_t> wanted(rows.size(), 1);
+    llama_batch batch{};
+    batch.n_tokens = static_cast<int32_t>(rows.size());
+    batch.token = tokens.data();
+    batch.pos = positions.data();
+    batch.n_seq_id = counts.data();
+    batch.seq_id = by_token.data();
+    batch.logits = wanted.data();
+    impl_->decode(batch);
+    return {llama_get_logits(impl_->context.get()), rows.size() * static_cast<size_t>(impl_->n_vocab)};
+}
+
+void StockLlama::truncate(int32_t sequence, int32_t length) {
+    llama_memory_seq_rm(llama_get_memory(impl_->context.get()), sequence, length, -1);
 }
 
 void StockLlama::clear() {

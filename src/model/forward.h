@@ -115,9 +115,7 @@ public:
     }
 
     // One loop of `length` positions. Logits are those of a model that ends here.
-    ForwardResult<Value> run_loop(size_t length, bool with_logits)
-        requires LoopOps<Ops>
-    {
+    ForwardResult<Value> run_loop(size_t length, bool with_logits) requires LoopOps<Ops> {
         Value x = ops_.resume(embeddings());
         for (size_t p = 0; p < length; ++p) x = layer(p, x);
         ForwardResult<Value> result{x, std::nullopt, std::nullopt};
@@ -126,9 +124,7 @@ public:
     }
 
     // Only the keys and values of a loop, all of one residual stream (CALM's state propagation).
-    void keys_only(size_t length, Value x)
-        requires LoopOps<Ops>
-    {
+    void keys_only(size_t length, Value x) requires LoopOps<Ops> {
         for (size_t p = 0; p < length; ++p) keys_of(p, x);
     }
 

@@ -1,27 +1,25 @@
 #include "tasks/loglikelihood.h"
 
 #include <algorithm>
-#include <numeric>
+#include <limits>
+#include <map>
 
-#include "core/error.h"
+#include "core/interrupt.h"
 #include "core/parallel.h"
 #include "eval/log_softmax.h"
+#include "tasks/prompt_reader.h"
 
 namespace refold {
 namespace {
 
-using Tokens = std::span<const int32_t>;
+using Tokens = PromptReader::Tokens;
 
-size_t common_prefix(Tokens a, Tokens b) {
-    const size_t n = std::min(a.size(), b.size());
-    return static_cast<size_t>(
-        std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(n), b.begin()).first - a.begin());
-}
+constexpr size_t kLogitsBytes = 64 << 20;
 
 // The last token is predicted, not read.
 Tokens input_of(const Request* r) { return Tokens(r->tokens).first(r->tokens.size() - 1); }
 
-// A token whose likelihood after row `row` a request wants.
+// A token whose likelihood after row `row` of a prompt a request wants.
 struct Want {
     size_t row, request;
     int32_t token;
@@ -29,27 +27,55 @@ struct Want {
 
 class Scorer {
 public:
-    Scorer(Engine& engine, Requests requests) : engine_(engine), requests_(requests) {
+    Scorer(BatchEngine& engine, Requests requests) : engine_(engine), requests_(requests) {
         std::vector<Tokens> inputs(requests.size());
         std::transform(requests.begin(), requests.end(), inputs.begin(), input_of);
-        order_ = order_by_prefix(inputs);
+        order_ = PromptReader::order(inputs);
         shared_.resize(order_.size());
         for (size_t k = 1; k < order_.size(); ++k)
             shared_[k] = common_prefix(inputs[order_[k - 1]], inputs[order_[k]]);
+        for (size_t k = 0; k < order_.size(); ++k)
+            if (shared_[k] < inputs[order_[k]].size()) read_.push_back(k);
+        for (const Request* r : requests) left_.push_back(r->scored);
         results_.resize(requests.size());
     }
 
     void run(const Answered& answered) {
-        engine_.truncate(0);
-        for (size_t k = 0; k < order_.size(); ++k) {
-            const Tokens input = input_of(requests_[order_[k]]);
-            if (shared_[k] < input.size()) evaluate(input, shared_[k], wants_from(k));
-            answered(order_[k], results_[order_[k]]);
+        std::vector<Tokens> prompts;
+        for (const size_t k : read_) prompts.push_back(input_of(requests_[order_[k]]));
+        PromptReader reader(engine_, std::move(prompts), 0);
+        const PromptReader::Limits limits{logits_of_step(engine_.n_vocab()),
+                                          std::numeric_limits<size_t>::max()};
+        while (!reader.done()) {
+            check_interrupt();
+            std::vector<BatchRow> rows;
+            std::vector<std::span<const Want>> wants;  // of the rows with logits
+            const auto parts = reader.fill(rows, limits, [&](size_t prompt, size_t token) {
+                const auto wanted = wants_of(prompt, token);
+                if (!wanted.empty()) wants.push_back(wanted);
+                return !wanted.empty();
+            });
+            take(engine_.step(rows), wants, answered);
+            reader.advance(parts);
+            for (const auto& part : parts) {
+                if (!part.ends) continue;
+                reader.end(*part.sequence);
+                wants_.erase(part.prompt);
+            }
         }
     }
 
 private:
-    // What this request and those behind it want of the rows that it is about to compute.
+    std::span<const Want> wants_of(size_t prompt, size_t row) {
+        const auto [it, first] = wants_.try_emplace(prompt);
+        if (first) it->second = wants_from(read_[prompt]);
+        const auto [begin, end] = std::equal_range(
+            it->second.begin(), it->second.end(), Want{row, 0, 0},
+            [](const Want& a, const Want& b) { return a.row < b.row; });
+        return {begin, end};
+    }
+
+    // What this request and those behind it want of the rows that it is the first to compute.
     std::vector<Want> wants_from(size_t k) const {
         std::vector<Want> wants;
         size_t shared = input_of(requests_[order_[k]]).size();
@@ -66,65 +92,52 @@ private:
         return wants;
     }
 
-    // The engine holds the input before this one: its first `begin` tokens stay.
-    void evaluate(Tokens input, size_t begin, const std::vector<Want>& wants) {
-        engine_.truncate(static_cast<int64_t>(begin));
-        engine_.evaluate_all(
-            input.subspan(begin),
-            [&](size_t first, std::span<const float> logits) { take(wants, begin + first, logits); },
-            wants.front().row - begin);
-    }
-
-    // Logits of the rows first, first + 1, ...
-    void take(const std::vector<Want>& wants, size_t first, std::span<const float> logits) {
+    void take(std::span<const float> logits, std::span<const std::span<const Want>> wants,
+              const Answered& answered) {
         const auto n_vocab = static_cast<size_t>(engine_.n_vocab());
-        const auto before = [](const Want& want, size_t row) { return want.row < row; };
-        const auto begin = std::lower_bound(wants.begin(), wants.end(), first, before);
-        const auto end = std::lower_bound(begin, wants.end(), first + logits.size() / n_vocab, before);
-        std::vector<Likelihood> found(static_cast<size_t>(end - begin));
-        parallel_for(end - begin, found.size() < 8 ? 1 : engine_.threads(), [&](int64_t i) {
-            const Want& want = begin[i];
-            found[static_cast<size_t>(i)] =
-                likelihood_of(logits.subspan((want.row - first) * n_vocab, n_vocab), want.token);
+        std::vector<std::pair<double, int32_t>> rows(wants.size());  // log of the sum, the likeliest
+        const auto count = static_cast<int64_t>(rows.size());
+        parallel_for(count, count < 8 ? 1 : engine_.threads(), [&](int64_t i) {
+            const auto row = logits.subspan(static_cast<size_t>(i) * n_vocab, n_vocab);
+            rows[static_cast<size_t>(i)] = {log_sum_exp(row), likeliest(row)};
         });
-        for (size_t i = 0; i < found.size(); ++i) {
-            Likelihood& result = results_[begin[static_cast<ptrdiff_t>(i)].request];
-            result.log_likelihood += found[i].log_likelihood;
-            result.greedy = result.greedy && found[i].greedy;
+        for (size_t i = 0; i < rows.size(); ++i) {
+            for (const Want& want : wants[i]) {
+                Likelihood& result = results_[want.request];
+                result.log_likelihood +=
+                    static_cast<double>(logits[i * n_vocab + static_cast<size_t>(want.token)]) - rows[i].first;
+                result.greedy = result.greedy && rows[i].second == want.token;
+                if (--left_[want.request] == 0) answered(want.request, result);
+            }
         }
     }
 
-    Engine& engine_;
+    BatchEngine& engine_;
     Requests requests_;
     std::vector<size_t> order_;
-    std::vector<size_t> shared_;  // tokens that input order_[k] has in common with order_[k - 1]
+    std::vector<size_t> shared_;                // tokens that input order_[k] has in common with order_[k - 1]
+    std::vector<size_t> read_;                  // those of order_ that have tokens of their own: the prompts
+    std::map<size_t, std::vector<Want>> wants_;  // by prompt, while it is read; by row
+    std::vector<int64_t> left_;                 // wants of a request
     std::vector<Likelihood> results_;
 };
 
 }  // namespace
 
 Likelihood likelihood_of(std::span<const float> logits, int32_t token) {
-    const auto wanted = logits[static_cast<size_t>(token)];
-    return {static_cast<double>(wanted) - log_sum_exp(logits),
-            std::max_element(logits.begin(), logits.end()) - logits.begin() == token};
+    return {static_cast<double>(logits[static_cast<size_t>(token)]) - log_sum_exp(logits),
+            likeliest(logits) == token};
 }
 
-std::vector<size_t> order_by_prefix(const std::vector<std::span<const int32_t>>& sequences) {
-    std::vector<size_t> order(sequences.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-        return std::lexicographical_compare(sequences[a].begin(), sequences[a].end(), sequences[b].begin(),
-                                            sequences[b].end());
-    });
-    return order;
+int32_t likeliest(std::span<const float> logits) {
+    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-void log_likelihoods(Engine& engine, Requests requests, const Answered& answered) {
-    if (engine.evicts()) {
-        fail(ErrorCode::usage, "tasks",
-             "a KV cache that evicts rows cannot go back to what prompts have in common - leave out "
-             "--kv-policy");
-    }
+size_t logits_of_step(int64_t n_vocab) {
+    return std::max<size_t>(16, kLogitsBytes / (static_cast<size_t>(n_vocab) * sizeof(float)));
+}
+
+void log_likelihoods(BatchEngine& engine, Requests requests, const Answered& answered) {
     Scorer(engine, requests).run(answered);
 }
 

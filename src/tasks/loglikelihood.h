@@ -4,7 +4,7 @@
 #include <functional>
 #include <span>
 
-#include "engine/engine.h"
+#include "engine/batch.h"
 #include "tasks/request.h"
 
 namespace refold {
@@ -14,18 +14,20 @@ struct Likelihood {
     bool greedy = true;  // every token of the continuation is the likeliest
 };
 
-// log P(token | what `logits` saw), and whether it is the likeliest (the first of equals).
+// The first of the largest.
+int32_t likeliest(std::span<const float> logits);
+
+// log P(token | what `logits` saw), and whether it is the likeliest.
 Likelihood likelihood_of(std::span<const float> logits, int32_t token);
 
-// Indices of sequences in an order in which neighbours have the longest common beginnings.
-std::vector<size_t> order_by_prefix(const std::vector<std::span<const int32_t>>& sequences);
-
-// Answers the requests (Request::scored > 0, of a decoder), in an order of its own: tokens that follow the
-// same tokens are evaluated once, be they few-shot examples, a question with several choices or the whole
-// input of choices of one token. Logits are computed from the first continuation on.
-// Throws Error(usage) for an engine whose KV cache evicts rows.
+// Answers the requests (Request::scored > 0), many in one step and in an order of its own: tokens that follow
+// the same tokens are evaluated once, be they few-shot examples, a question with several choices or the whole
+// input of choices of one token. Logits are computed of the continuations only.
 using Requests = std::span<const Request* const>;
 using Answered = std::function<void(size_t request, const Likelihood&)>;
-void log_likelihoods(Engine& engine, Requests requests, const Answered& answered);
+void log_likelihoods(BatchEngine& engine, Requests requests, const Answered& answered);
+
+// Rows of a step whose logits take 64 MB.
+size_t logits_of_step(int64_t n_vocab);
 
 }  // namespace refold

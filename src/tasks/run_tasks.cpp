@@ -216,14 +216,14 @@ std::string run_key(const std::string& model_hash, const std::string& settings,
     return hash.hex();
 }
 
-void run_task(TaskRun& run, Engine& engine, const Tokenizer& tokenizer, WorkFile* work, size_t index) {
+void run_task(TaskRun& run, TaskEngine& engine, const Tokenizer& tokenizer, WorkFile* work, size_t index) {
     const auto answering = [&](Requests requests, const Answered& answered, const Generated& generated) {
-        if (run.task.spec.output == TaskOutput::generate_until) {
-            generate_until(engine, tokenizer, requests, run.task.spec.generation, generated);
-        } else if (engine.config().causal) {
-            log_likelihoods(engine, requests, answered);
+        if (engine.encodes()) {
+            masked_likelihoods(engine.encoder(), tokenizer.mask().value(), requests, answered);
+        } else if (run.task.spec.output == TaskOutput::generate_until) {
+            generate_until(engine.decoder(), tokenizer, requests, run.task.spec.generation, generated);
         } else {
-            masked_likelihoods(engine, tokenizer.mask().value(), requests, answered);
+            log_likelihoods(engine.decoder(), requests, answered);
         }
     };
     answer(run, answering, engine.threads(), work, index);

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
 #include "tasks/exit_answers.h"
 #include "tasks/metrics.h"
 #include "tasks/request.h"
+#include "tasks/task_engine.h"
 #include "tasks/work_file.h"
 #include "text/tokenizer.h"
 
@@ -39,7 +39,7 @@ std::string run_key(const std::string& model_hash, const std::string& settings,
 // Answers all requests and fills in answers, values and results; shows progress. Those of group() share the
 // items, and all get everything. `work` may be null, and has this process's answers only; `index` is the
 // run's place in it.
-void run_task(TaskRun& run, Engine& engine, const Tokenizer& tokenizer, WorkFile* work, size_t index);
+void run_task(TaskRun& run, TaskEngine& engine, const Tokenizer& tokenizer, WorkFile* work, size_t index);
 // The same with exits, in an engine with room for ExitAnswers::sequences().
 void run_task(TaskRun& run, BatchEngine& engine, const ExitPolicy& policy, const Tokenizer& tokenizer);
 

@@ -81,7 +81,8 @@ public:
     // Steps of anything that may happen.
     void run_randomly(int steps) {
         for (int i = 0; i < steps; ++i) {
-            while (open_.size() < 2 || (open_.size() < 6 && random_() % 3 == 0)) begin_randomly();
+            while (open_.size() < 2 || (open_.size() < 6 && random_() % 3 == 0))
+                if (!begin_randomly()) break;
             std::vector<std::pair<int32_t, size_t>> parts;
             std::vector<int32_t> ended;
             size_t room = static_cast<size_t>(engine_->max_rows());
@@ -114,15 +115,17 @@ private:
         size_t text, done;
     };
 
-    void begin_randomly() {
+    bool begin_randomly() {
         const size_t text = random_() % texts_.size();
+        if (engine_->kv_tokens() - engine_->kv_tokens_used() < kContext) return false;
         for (const auto& [id, now] : open_) {
             if (now.text == text && random_() % 2 == 0) {
                 begin(text, id, random_() % (now.done + 1));
-                return;
+                return true;
             }
         }
         begin(text);
+        return true;
     }
 
     std::mt19937 random_;
@@ -191,31 +194,22 @@ TEST_P(QuantisedBatch, IsAsExactAsSteps) {
 
 TEST(Batch, RoomIsMovedTogether) {
     const Model model = synthetic_model(synthetic::decoder());
-    Play play(model, options_of(130), 3, 3);
-    std::vector<int32_t> ids;
-    for (int round = 0; round < 20; ++round) {
-        while (const auto id = play.engine().open(1 + round * 7 % 20)) ids.push_back(*id);
-        // Every second hole is too small by itself.
-        for (size_t i = 0; i < ids.size(); i += 2) play.engine().close(ids[i]);
-        std::vector<int32_t> stay;
-        for (size_t i = 1; i < ids.size(); i += 2) stay.push_back(ids[i]);
-        ids = stay;
-        EXPECT_LE(play.engine().kv_tokens_used(), play.engine().kv_tokens());
-    }
-    for (const int32_t id : ids) play.engine().close(id);
-    EXPECT_EQ(play.engine().kv_tokens_used(), 0);
-
-    const auto first = play.engine().open(40), second = play.begin(0), third = play.engine().open(30);
-    play.run({{second, 1}});
-    play.engine().close(*first);
-    const int64_t free = play.engine().kv_tokens() - play.engine().kv_tokens_used();
-    if (free <= kContext) {
-        const auto moved = play.engine().open(free);
-        EXPECT_TRUE(moved.has_value());
-        EXPECT_FALSE(play.engine().open(1).has_value());
-        play.engine().close(*moved);
-    }
-    play.engine().close(*third);
+    Play play(model, options_of(120), 3);
+    BatchEngine& engine = play.engine();
+    const int32_t first = engine.open(20).value();
+    const int32_t text = play.begin(0);
+    play.run({{text, 1}});
+    std::vector<int32_t> single;
+    while (const auto id = engine.open(1)) single.push_back(*id);
+    EXPECT_EQ(engine.kv_tokens_used(), 120);
+    // No hole is large enough by itself.
+    engine.close(first);
+    for (size_t i = 0; i < 20; i += 2) engine.close(single[i]);
+    const int32_t moved = engine.open(30).value();
+    EXPECT_FALSE(engine.open(1).has_value());
+    engine.close(moved);
+    for (size_t i = 0; i < single.size(); ++i)
+        if (i >= 20 || i % 2 == 1) engine.close(single[i]);
     play.run_randomly(20);
     EXPECT_LE(play.largest(), 1e-4);
 }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "core/error.h"
@@ -77,7 +78,45 @@ std::vector<const Request*> pointers(const std::vector<Request>& requests) {
     return out;
 }
 
-std::vector<Likelihood> answers_of(Engine& engine, const std::vector<Request>& requests) {
+// An engine for many sequences, which counts what it runs.
+class Counting : public BatchEngine {
+public:
+    Counting(const Model& model, int64_t context, int64_t chunk = 512, int64_t kv_tokens = 0)
+        : engine_(make_batch_engine(
+              model, {.engine = {.threads = 1, .context = context, .chunk = chunk, .f32 = true},
+                      .kv_tokens = kv_tokens})) {}
+
+    std::optional<int32_t> open(int64_t tokens) override { return engine_->open(tokens); }
+    void close(int32_t sequence) override { engine_->close(sequence); }
+    void truncate(int32_t sequence, int64_t length) override { engine_->truncate(sequence, length); }
+    void copy(int32_t from, int32_t to, int64_t tokens) override { engine_->copy(from, to, tokens); }
+    void share(int32_t sequence, int64_t position, int32_t stage) override {
+        engine_->share(sequence, position, stage);
+    }
+    std::span<const float> step(std::span<const BatchRow> step_rows) override {
+        EXPECT_FALSE(step_rows.empty());
+        ++steps;
+        rows += step_rows.size();
+        logits += static_cast<size_t>(
+            std::count_if(step_rows.begin(), step_rows.end(), [](const BatchRow& row) { return row.logits; }));
+        return engine_->step(step_rows);
+    }
+    int32_t stages() const override { return engine_->stages(); }
+    int64_t max_rows() const override { return engine_->max_rows(); }
+    int64_t context() const override { return engine_->context(); }
+    int64_t kv_tokens() const override { return engine_->kv_tokens(); }
+    int64_t kv_tokens_used() const override { return engine_->kv_tokens_used(); }
+    int64_t n_vocab() const override { return engine_->n_vocab(); }
+    int threads() const override { return engine_->threads(); }
+    EngineMemory memory() const override { return engine_->memory(); }
+
+    size_t steps = 0, rows = 0, logits = 0;
+
+private:
+    std::unique_ptr<BatchEngine> engine_;
+};
+
+std::vector<Likelihood> answers_of(BatchEngine& engine, const std::vector<Request>& requests) {
     std::vector<Likelihood> answers(requests.size());
     std::vector<int> times(requests.size());
     log_likelihoods(engine, pointers(requests), [&](size_t i, const Likelihood& l) {
@@ -246,8 +285,30 @@ TEST_P(SharedPrefixes, ChangeNothing) {
     const Model model = load_model(GetParam());
     const Tokenizer tokenizer(GetParam());
     const auto requests = make_requests(questions(), tokenizer, {.max_length = 200});
-    Engine engine(model, {.threads = 1, .context = 200, .f32 = true});
-    const auto shared = answers_of(engine, requests);
+    std::vector<Likelihood> alone;
+    for (const Request& r : requests) alone.push_back(reference(model, r));
+    // All at once; steps of a few rows; room for hardly more than one.
+    for (const auto& [chunk, kv_tokens] : {std::pair{512, 0}, {7, 0}, {64, 201}, {512, 400}}) {
+        Counting engine(model, 200, chunk, kv_tokens);
+        const auto shared = answers_of(engine, requests);
+        for (size_t i = 0; i < requests.size(); ++i) {
+            EXPECT_NEAR(shared[i].log_likelihood, alone[i].log_likelihood, 1e-4) << i;
+            EXPECT_EQ(shared[i].greedy, alone[i].greedy) << i;
+        }
+        EXPECT_EQ(engine.kv_tokens_used(), 0);
+    }
+}
+
+// Without a batch engine.
+TEST_P(SharedPrefixes, ChangeNothingForOneSequenceAtATime) {
+    Model model = load_model(GetParam());
+    const Tokenizer tokenizer(GetParam());
+    const auto requests = make_requests(questions(), tokenizer, {.max_length = 200});
+    model.config.rope.dynamic_factor = 1.0F;
+    model.config.rope.original_context = 199;
+    TaskEngine engine(model, {.threads = 1, .context = 200, .f32 = true});
+    EXPECT_EQ(engine.decoder().kv_tokens(), 200);
+    const auto shared = answers_of(engine.decoder(), requests);
     for (size_t i = 0; i < requests.size(); ++i) {
         const Likelihood alone = reference(model, requests[i]);
         EXPECT_NEAR(shared[i].log_likelihood, alone.log_likelihood, 1e-4) << i;
@@ -258,25 +319,58 @@ TEST_P(SharedPrefixes, ChangeNothing) {
 TEST(LogLikelihoods, WhatIsSharedIsEvaluatedOnce) {
     const Model model = load_model(kBpe);
     const Tokenizer tokenizer(kBpe);
-    Engine engine(model, {.threads = 1, .context = 250, .f32 = true});
-    // Labels of one token after the same context: the engine has read the context and nothing else.
-    const Task task = task_of({item("Which letter of these four is it?\nAnswer:", {"A", "B", "C", "D"})},
-                              TaskOutput::label_probability);
-    const auto requests = make_requests(task, tokenizer, {.max_length = 200});
+    // Labels of one token after the same context: only the context is read, and its last token has logits.
+    const Task labels = task_of({item("Which letter of these four is it?\nAnswer:", {"A", "B", "C", "D"})},
+                                TaskOutput::label_probability);
+    auto requests = make_requests(labels, tokenizer, {.max_length = 200});
     for (const Request& r : requests) ASSERT_EQ(r.scored, 1);
+    Counting engine(model, 250);
     answers_of(engine, requests);
-    EXPECT_EQ(engine.length(), static_cast<int64_t>(requests[0].tokens.size()) - 1);
+    EXPECT_EQ(engine.rows, requests[0].tokens.size() - 1);
+    EXPECT_EQ(engine.logits, 1U);
+
+    // Many questions with choices: as many rows as there are different beginnings, in a few steps.
+    requests = make_requests(questions(), tokenizer, {.max_length = 200});
+    std::set<std::vector<int32_t>> beginnings;
+    for (const Request& r : requests)
+        for (size_t n = 1; n < r.tokens.size(); ++n)
+            beginnings.insert({r.tokens.begin(), r.tokens.begin() + static_cast<ptrdiff_t>(n)});
+    Counting all(model, 250);
+    answers_of(all, requests);
+    EXPECT_EQ(all.rows, beginnings.size());
+    EXPECT_LT(all.steps, 10U);
+}
+
+// A prompt that is longer than a step, and logits that do not fit in one.
+TEST(LogLikelihoods, LongContinuations) {
+    const Model model = load_model(kBpe);
+    const size_t of_step = logits_of_step(model.config.n_vocab);
+    std::vector<Request> requests(2);
+    requests[0].tokens = random_tokens(200, model.config.n_vocab, 1);
+    requests[0].scored = 150;
+    requests[1].tokens = random_tokens(30, model.config.n_vocab, 2);
+    requests[1].scored = 29;
+    EXPECT_GT(of_step, 16U);
+    EXPECT_EQ(logits_of_step(1 << 30), 16U);
+    Counting engine(model, 200, 64);
+    const auto answers = answers_of(engine, requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+        const double expected = reference(model, requests[i]).log_likelihood;
+        EXPECT_NEAR(answers[i].log_likelihood, expected, 1e-5 * std::abs(expected)) << i;
+    }
+    EXPECT_EQ(engine.logits, 179U);
 }
 
 TEST(LogLikelihoods, GreedyContinuationsAreFound) {
     const Model model = load_model(kBpe);
     const Tokenizer tokenizer(kBpe);
-    Engine engine(model, {.threads = 1, .context = 200, .f32 = true});
+    Engine alone(model, {.threads = 1, .context = 200, .f32 = true});
+    Counting engine(model, 200);
     Request r;
     r.tokens = tokenizer.encode("The licence of this program", true, true);
     for (int i = 0; i < 3; ++i) {
-        engine.truncate(0);
-        r.tokens.push_back(static_cast<int32_t>(argmax(engine.evaluate(r.tokens))));
+        alone.truncate(0);
+        r.tokens.push_back(static_cast<int32_t>(argmax(alone.evaluate(r.tokens))));
     }
     r.scored = 3;
     EXPECT_TRUE(answers_of(engine, {r})[0].greedy);
@@ -286,9 +380,9 @@ TEST(LogLikelihoods, GreedyContinuationsAreFound) {
 
 TEST(LogLikelihoods, CachesThatEvictAreRefused) {
     const Model model = load_model(kBpe);
-    Engine engine(model,
-                  {.threads = 1, .context = 64, .eviction = {.policy = KvPolicy::recent, .budget = 0.5}});
-    EXPECT_EQ(code_of([&] { log_likelihoods(engine, {}, {}); }, "--kv-policy"), ErrorCode::usage);
+    const EngineOptions options{
+        .threads = 1, .context = 64, .eviction = {.policy = KvPolicy::recent, .budget = 0.5}};
+    EXPECT_EQ(code_of([&] { TaskEngine(model, options); }, "--kv-policy"), ErrorCode::usage);
 }
 
 TEST(Generate, TextEndsAtTheFirstStop) {
@@ -317,11 +411,20 @@ TEST(Generate, EqualsGreedyDecodingOfEveryPromptAlone) {
         }
         expected.push_back(valid_utf8(tokenizer.decode(out, false)));
     }
-    Engine engine(model, {.threads = 1, .context = 200, .f32 = true});
     std::vector<std::string> texts(requests.size());
     const auto keep = [&](size_t i, const std::string& text) { texts[i] = text; };
-    generate_until(engine, tokenizer, pointers(requests), task.spec.generation, keep);
-    EXPECT_EQ(texts, expected);
+    // As many as there are; prompts in pieces; one after the other.
+    for (const auto& [chunk, kv_tokens] : {std::pair{512, 0}, {3, 0}, {512, 201}}) {
+        Counting engine(model, 200, chunk, kv_tokens);
+        texts.assign(requests.size(), "");
+        generate_until(engine, tokenizer, pointers(requests), task.spec.generation, keep);
+        EXPECT_EQ(texts, expected);
+        EXPECT_EQ(engine.kv_tokens_used(), 0);
+        if (chunk == 512 && kv_tokens == 0) {
+            EXPECT_LT(engine.steps, 20U);
+        }
+    }
+    Counting engine(model, 200);
 
     // A stop string ends the text where it begins, however it is tokenised.
     const std::string stop = expected[0].substr(expected[0].size() / 2, 2);
@@ -347,7 +450,7 @@ protected:
 
     Model model;
     Tokenizer tokenizer;
-    Engine engine;
+    TaskEngine engine;
     TempFolder folder;
 };
 
@@ -479,7 +582,7 @@ TEST_P(LmEval, SameLikelihoodsAndMetricsOfEveryItem) {
     const int64_t length = GetParam() == "piqa" ? model.config.context_length : 96;
     TaskRun run = prepare_task(task, tokenizer, {.max_length = length});
     EXPECT_EQ(run.cut_requests() > 5, GetParam() == "hellaswag");
-    Engine engine(model, {.threads = 1, .context = length, .f32 = true});
+    TaskEngine engine(model, {.threads = 1, .context = length, .f32 = true});
     run_task(run, engine, tokenizer, nullptr, 0);
     for (size_t i = 0; i < golden.size(); ++i) {
         const auto& responses = golden[i]["filtered_resps"];

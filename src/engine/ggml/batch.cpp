@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "engine/backend.h"
+#include "engine/ggml/depths.h"
 #include "engine/ggml/kv_pool.h"
 #include "engine/ggml/step_graphs.h"
 
@@ -28,81 +29,103 @@ BatchOptions checked(BatchOptions o, const Model& model) {
     if (o.engine.eviction.active()) refuse("not with a KV cache that evicts rows - leave out --kv-policy");
     o.engine = checked_options(o.engine, config);
     if (config.rope.base_for(o.engine.context) != config.rope.base) {
-        refuse(
-            fmt::format("the rotation is stretched for sequences longer than {} tokens - use a --context of at "
-                        "most that",
-                        config.rope.original_context));
+        refuse(fmt::format(
+            "the rotation is stretched for sequences longer than {} tokens - use a --context of at "
+            "most that",
+            config.rope.original_context));
     }
     if (o.kv_tokens < 0) fail(ErrorCode::usage, "batch", "KV tokens out of range: {}", o.kv_tokens);
     const int64_t longest = config.n_prefix + o.engine.context;
     if (o.kv_tokens == 0) o.kv_tokens = kContexts * longest;
-    constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / 2;
-    if (o.kv_tokens > kMost)
-        fail(ErrorCode::usage, "batch", "KV tokens must be at most {}, got {}", kMost, o.kv_tokens);
+    const int64_t stages = o.by_depth ? model.topology.loops : 1,
+                  most = std::numeric_limits<int32_t>::max() / 2 / stages;
+    if (o.kv_tokens > most)
+        fail(ErrorCode::usage, "batch", "KV tokens must be at most {}, got {}", most, o.kv_tokens);
     o.kv_tokens = std::max(o.kv_tokens, config.n_prefix + 1);
-    if (o.by_depth && model.topology.loops > 1) refuse("not loop by loop");
     return o;
 }
 
-// All positions in one stage.
 class GgmlBatchEngine : public BatchEngine {
 public:
-    GgmlBatchEngine(const Model& model, const BatchOptions& options)
+    // All positions in one stage; or those of a loop, with `staged`, whose block the model is then.
+    GgmlBatchEngine(const Model& model, const StagedModel* staged, const BatchOptions& options)
         : options_(options),
+          stages_(staged != nullptr ? static_cast<int32_t>(staged->loops) : 1),
           network_{model.config, model.topology, {}, {}, {}},
           lends_(lends_probabilities(model.topology)),
           pool_(make_threadpool(options.engine.threads)),
           weights_(model, options.engine),
           kv_(model, options.kv_tokens,
-              options.engine.f32 || options.engine.kv == KvType::f32 ? GGML_TYPE_F32 : GGML_TYPE_F16),
+              options.engine.f32 || options.engine.kv == KvType::f32 ? GGML_TYPE_F32 : GGML_TYPE_F16,
+              stages_),
           workspace_(model.config, model.config.n_prefix + options.engine.context, options.engine.threads),
-          graphs_(network_, weights_, kv_.cache(), workspace_) {}
+          graphs_(network_, weights_, kv_.cache(), workspace_) {
+        if (staged != nullptr) {
+            workspace_.staged =
+                std::make_unique<StagedWeights>(*staged, options.engine.f32, options.engine.threads);
+        }
+    }
 
     std::optional<int32_t> open(int64_t tokens) override {
         const int64_t most = std::min(context(), kv_.rows() - prefix());
         if (tokens < 1 || tokens > most)
             fail(ErrorCode::usage, "batch", "a sequence has 1 to {} tokens, got {}", most, tokens);
-        return kv_.open(tokens);
+        const auto sequence = kv_.open(tokens);
+        if (sequence) depths_.insert_or_assign(*sequence, Depths(stages_));
+        return sequence;
     }
 
-    void close(int32_t sequence) override { kv_.close(sequence); }
+    void close(int32_t sequence) override {
+        kv_.close(sequence);
+        depths_.erase(sequence);
+    }
 
     void truncate(int32_t sequence, int64_t length) override {
-        check_length(sequence, length);
+        check_length(sequence, length, kv_.at(sequence).length);
+        depths_.at(sequence).truncate(length);
         kv_.at(sequence).length = length;
     }
 
     void copy(int32_t from, int32_t to, int64_t tokens) override {
-        check_length(from, tokens);
+        kv_.at(from);
+        check_length(from, tokens, depths_.at(from).complete());
         if (kv_.at(to).length > 0 || tokens > kv_.at(to).rows - prefix()) {
             fail(ErrorCode::internal, "batch", "no room for {} tokens in sequence {}, which has {} of {}",
                  tokens, to, kv_.at(to).length, kv_.at(to).rows - prefix());
         }
         kv_.copy(from, to, tokens);
+        depths_.at(to).assign(tokens);
     }
 
-    void share(int32_t, int64_t, int32_t) override {
-        fail(ErrorCode::internal, "batch", "there is one stage");
+    void share(int32_t sequence, int64_t position, int32_t stage) override {
+        kv_.at(sequence);
+        depths_.at(sequence).share(position, stage);
+        kv_.share(sequence, position, stage - 1);
     }
 
     std::span<const float> step(std::span<const BatchRow> rows) override {
         if (rows.empty()) return {};
         check(rows);
-        gather(rows);
-        const bool wanted = !rows_.outputs.empty();
-        // A graph has a result.
-        if (!wanted) rows_.outputs.push_back(static_cast<int32_t>(rows.size() - 1));
-        StepGraph& graph = graphs_.of({.tokens = static_cast<int64_t>(rows.size()),
-                                       .cached = kv_.cached(),
-                                       .longest = longest_of_step(),
-                                       .outputs = static_cast<int64_t>(rows_.outputs.size())});
-        graph.compute({.tokens = tokens_, .positions = positions_, .token_types = {}, .mask = {}}, rows_,
-                      weights_, pool_.get());
-        for (const BatchRow& row : rows) ++kv_.at(row.sequence).length;
-        return wanted ? graph.logits() : std::span<const float>();
+        // Their tokens' keys and values need nothing of this step, but others attend to them.
+        if (gather(rows, BatchRow::Work::keys_only)) compute(StepKind::loop_keys);
+        std::span<const float> logits;
+        if (gather(rows, BatchRow::Work::run)) {
+            const bool wanted = !rows_.outputs.empty();
+            // A graph has a result.
+            if (!wanted && stages_ == 1) rows_.outputs.push_back(static_cast<int32_t>(tokens_.size() - 1));
+            const StepGraph& graph = compute(stages_ == 1 ? StepKind::network : StepKind::loop);
+            if (stages_ > 1) keep_residuals(rows, graph.hidden());
+            if (wanted) logits = graph.logits();
+        }
+        for (const BatchRow& row : rows) {
+            Depths& depths = depths_.at(row.sequence);
+            depths.commit();
+            kv_.at(row.sequence).length = depths.length(0);
+        }
+        return logits;
     }
 
-    int32_t stages() const override { return 1; }
+    int32_t stages() const override { return stages_; }
     int64_t max_rows() const override { return options_.engine.chunk; }
     int64_t context() const override { return options_.engine.context; }
     int64_t kv_tokens() const override { return kv_.rows(); }
@@ -110,7 +133,8 @@ public:
     int64_t n_vocab() const override { return network_.config.n_vocab; }
     int threads() const override { return options_.engine.threads; }
     EngineMemory memory() const override {
-        return {weights_.bytes(), kv_.cache().bytes(),
+        const uint64_t staged = workspace_.staged ? workspace_.staged->bytes() : 0;
+        return {weights_.bytes() + staged, kv_.cache().bytes(),
                 graphs_.compute_bytes() + workspace_.buffer.size() + weights_.scratch_bytes()};
     }
     void pause() override { ggml_threadpool_pause(pool_.get()); }
@@ -124,44 +148,85 @@ private:
 
     int64_t prefix() const { return network_.config.n_prefix; }
 
-    void check_length(int32_t sequence, int64_t length) {
-        if (length < 0 || length > kv_.at(sequence).length)
-            fail(ErrorCode::internal, "batch", "sequence {} has {} tokens, not {}", sequence,
-                 kv_.at(sequence).length, length);
+    static void check_length(int32_t sequence, int64_t length, int64_t most) {
+        if (length < 0 || length > most)
+            fail(ErrorCode::internal, "batch", "sequence {} has {} tokens, not {}", sequence, most, length);
     }
 
     void check(std::span<const BatchRow> rows) {
         if (static_cast<int64_t>(rows.size()) > max_rows())
             fail(ErrorCode::internal, "batch", "a step has at most {} rows, got {}", max_rows(), rows.size());
-        next_.clear();
         for (const BatchRow& row : rows) {
-            if (row.token < 0 || row.token >= n_vocab())
+            kv_.at(row.sequence);
+            depths_.at(row.sequence).begin();
+        }
+        for (const BatchRow& row : rows) {
+            if (row.stage == 0 && (row.token < 0 || row.token >= n_vocab()))
                 fail(ErrorCode::input, "batch", "token id {} is not in the vocabulary of {}", row.token,
                      n_vocab());
-            const KvPool::Sequence& sequence = kv_.at(row.sequence);
-            const auto [next, first] = next_.try_emplace(row.sequence, sequence.length);
-            if (row.stage != 0 || row.work != BatchRow::Work::run || row.position != next->second ||
-                row.position >= sequence.rows - prefix()) {
-                fail(ErrorCode::internal, "batch",
-                     "token {} of sequence {}, which has {} of {}, cannot run at stage {}", row.position,
-                     row.sequence, next->second, sequence.rows - prefix(), row.stage);
+            if (row.position >= kv_.at(row.sequence).rows - prefix()) {
+                fail(ErrorCode::internal, "batch", "sequence {} has no room for token {}", row.sequence,
+                     row.position);
             }
-            ++next->second;
+            depths_.at(row.sequence).check(row);
         }
     }
 
-    void gather(std::span<const BatchRow> rows) {
+    // The rows of this work, in the order of their stages; whether there are any.
+    bool gather(std::span<const BatchRow> rows, BatchRow::Work work) {
+        order_.clear();
+        for (size_t i = 0; i < rows.size(); ++i)
+            if (rows[i].work == work) order_.push_back(i);
+        std::stable_sort(order_.begin(), order_.end(),
+                         [&](size_t a, size_t b) { return rows[a].stage < rows[b].stage; });
+        const auto width = static_cast<size_t>(network_.config.n_embd);
         tokens_.clear();
         positions_.clear();
         rows_.all.clear();
+        rows_.stages.clear();
         rows_.outputs.clear();
-        for (const BatchRow& row : rows) {
-            if (row.logits) rows_.outputs.push_back(static_cast<int32_t>(tokens_.size()));
-            tokens_.push_back(row.token);
+        if (stages_ > 1) residual_.resize(order_.size() * width);
+        place_.resize(rows.size());
+        for (const size_t i : order_) {
+            const BatchRow& row = rows[i];
+            if (row.stage > 0) {
+                const auto residual = depths_.at(row.sequence).residual(row.position);
+                std::copy(residual.begin(), residual.end(),
+                          residual_.begin() + static_cast<ptrdiff_t>(tokens_.size() * width));
+            }
+            place_[i] = static_cast<int32_t>(tokens_.size());
+            tokens_.push_back(row.stage == 0 ? row.token : 0);
             positions_.push_back(static_cast<int32_t>(row.position));
-            const int64_t first = kv_.at(row.sequence).first;
+            const int64_t first = row.stage * kv_.cached() + kv_.at(row.sequence).first;
             rows_.all.push_back(
                 {static_cast<int32_t>(first), static_cast<int32_t>(first + prefix() + row.position)});
+            rows_.stages.push_back(row.stage);
+        }
+        for (size_t i = 0; i < rows.size(); ++i)
+            if (rows[i].logits && rows[i].work == work) rows_.outputs.push_back(place_[i]);
+        return !order_.empty();
+    }
+
+    const StepGraph& compute(StepKind kind) {
+        StepGraph& graph = graphs_.of({.kind = kind,
+                                       .tokens = static_cast<int64_t>(tokens_.size()),
+                                       .cached = kv_.all_cached(),
+                                       .longest = longest_of_step(),
+                                       .outputs = static_cast<int64_t>(rows_.outputs.size()),
+                                       .residual = kind == StepKind::loop_keys});
+        StepInput input{.tokens = tokens_, .positions = positions_, .token_types = {}, .mask = {}};
+        if (kind != StepKind::network) input.residual = residual_;
+        graph.compute(input, rows_, weights_, pool_.get());
+        return graph;
+    }
+
+    // Of rows that are to go on.
+    void keep_residuals(std::span<const BatchRow> rows, std::span<const float> hidden) {
+        const auto width = static_cast<size_t>(network_.config.n_embd);
+        for (size_t i = 0; i < order_.size(); ++i) {
+            const BatchRow& row = rows[order_[i]];
+            if (row.stage + 1 < stages_)
+                depths_.at(row.sequence).set_residual(row.position, hidden.subspan(i * width, width));
         }
     }
 
@@ -174,6 +239,7 @@ private:
     }
 
     BatchOptions options_;
+    int32_t stages_;
     Network network_;
     bool lends_;
     ThreadpoolPtr pool_;
@@ -181,16 +247,22 @@ private:
     KvPool kv_;
     StepWorkspace workspace_;
     StepGraphs graphs_;
-    std::map<int32_t, int64_t> next_;  // token by sequence, while rows are checked
-    // Of a step.
-    std::vector<int32_t> tokens_, positions_;
+    std::map<int32_t, Depths> depths_;  // by sequence
+    // Of a step, in the order that its rows are run in, but for the place of each of them in that.
+    std::vector<size_t> order_;
+    std::vector<int32_t> tokens_, positions_, place_;
+    std::vector<float> residual_;
     StepRows rows_;
 };
 
 }  // namespace
 
 std::unique_ptr<BatchEngine> make_batch_engine(const Model& model, const BatchOptions& options) {
-    return std::make_unique<GgmlBatchEngine>(model, checked(options, model));
+    const BatchOptions complete = checked(options, model);
+    if (!complete.by_depth || model.topology.loops == 1)
+        return std::make_unique<GgmlBatchEngine>(model, nullptr, complete);
+    const StagedModel staged = staged_model(model);
+    return std::make_unique<GgmlBatchEngine>(staged.block, &staged, complete);
 }
 
 }  // namespace refold

@@ -10,21 +10,22 @@ void Depths::begin() { next_ = ready_ = lengths_; }
 
 void Depths::check(const BatchRow& row) {
     const bool keys_only = row.work == BatchRow::Work::keys_only;
-    if (row.stage < 0 || row.stage >= static_cast<int32_t>(lengths_.size()) || (keys_only && row.stage == 0)) {
-        fail(ErrorCode::internal, "engine", "sequence {}, token {}: no stage {} of {} {}", row.sequence,
+    if (row.stage < 0 || row.stage >= static_cast<int32_t>(lengths_.size()) ||
+        (keys_only && row.stage == 0)) {
+        fail(ErrorCode::internal, "batch", "sequence {}, token {}: no stage {} of {} {}", row.sequence,
              row.position, row.stage, lengths_.size(), keys_only ? "for keys only" : "to run");
     }
     if (keys_only && row.logits)
-        fail(ErrorCode::internal, "engine", "sequence {}, token {}: keys alone have no logits", row.sequence,
+        fail(ErrorCode::internal, "batch", "sequence {}, token {}: keys alone have no logits", row.sequence,
              row.position);
     const auto stage = static_cast<size_t>(row.stage);
     if (row.position != next_[stage]) {
-        fail(ErrorCode::internal, "engine",
+        fail(ErrorCode::internal, "batch",
              "sequence {}, token {}: cannot run stage {}, its next token there is {}", row.sequence,
              row.position, row.stage, next_[stage]);
     }
     if (stage > 0 && row.position >= ready_[stage - 1]) {
-        fail(ErrorCode::internal, "engine",
+        fail(ErrorCode::internal, "batch",
              "sequence {}, token {}: cannot run stage {} before a step at stage {}", row.sequence,
              row.position, row.stage, row.stage - 1);
     }
@@ -55,7 +56,7 @@ void Depths::share(int64_t position, int32_t stage) {
     const auto from = static_cast<size_t>(stage);
     const bool exists = stage > 0 && from < lengths_.size() && position < lengths_[from - 1];
     if (!exists || position != lengths_[from] || position != complete()) {
-        fail(ErrorCode::internal, "engine", "token {} cannot share keys and values from stage {} on", position,
+        fail(ErrorCode::internal, "batch", "token {} cannot share keys and values from stage {} on", position,
              stage);
     }
     std::vector<int64_t> lengths = lengths_;
@@ -65,8 +66,7 @@ void Depths::share(int64_t position, int32_t stage) {
 
 void Depths::truncate(int64_t length) {
     for (int64_t& own : lengths_) own = std::min(own, length);
-    residuals_.resize(
-        std::min(residuals_.size(), static_cast<size_t>(lengths_.front() - lengths_.back())));
+    residuals_.resize(std::min(residuals_.size(), static_cast<size_t>(lengths_.front() - lengths_.back())));
 }
 
 void Depths::assign(int64_t tokens) {

@@ -32,6 +32,7 @@ public:
           cache_(cache),
           shape_(shape),
           attention_(step.workspace_.attention),
+          staged_(shape.kind == StepKind::network ? nullptr : step.workspace_.staged.get()),
           context_(step.context_.get()) {}
 
     bool has(size_t position, Slot slot) const { return weights_.has(position, slot); }
@@ -48,28 +49,22 @@ public:
         if (weight->ne[0] != groups->ne[0]) groups = heads_view(groups);
         ggml_tensor* y = config_.norm == NormKind::rms ? ggml_rms_norm(context_, groups, config_.norm_eps)
                                                        : ggml_norm(context_, groups, config_.norm_eps);
-        y = ggml_mul(context_, y, weight);
-        if (const auto bias = bias_of(slot); bias && has(position, *bias))
-            y = ggml_add(context_, y, weights_.vector(position, *bias));
+        const auto differs = [&](Slot s) { return staged_ != nullptr && staged_->differs(position, s); };
+        y = differs(slot) ? staged_->scale(context_, position, slot, y, step_.stages_)
+                          : ggml_mul(context_, y, weight);
+        if (const auto bias = bias_of(slot); bias && has(position, *bias)) {
+            y = differs(*bias) ? staged_->add(context_, position, *bias, y, step_.stages_)
+                               : ggml_add(context_, y, weights_.vector(position, *bias));
+        }
         return {groups == x.tensor ? y : ggml_reshape_2d(context_, y, x.tensor->ne[0], x.tensor->ne[1])};
     }
 
     void linear(size_t position, std::span<const Slot> slots, Value x, std::span<Value> out) {
-        if (const FactoredPlan* plan = weights_.factored(position, slots)) {
-            return step_.own_operations_ && x.tensor->ne[1] <= parts::kInPlaceTokens
-                       ? multiply_in_place(*plan, x.tensor, out)
-                       : multiply_composed(*plan, x.tensor, out);
-        }
-        size_t next = 0;
-        for (const LinearPlan& plan : weights_.linear(position, slots)) {
-            ggml_tensor* y = multiply(plan, x.tensor);
-            if (plan.bias != nullptr) y = ggml_add(context_, y, plan.bias);
-            int64_t row = 0;
-            for (const int64_t rows : plan.slot_rows) {
-                out[next++] = {plan.slot_rows.size() == 1 ? y : rows_of(y, row, rows), y, row};
-                row += rows;
-            }
-        }
+        if (slots[0] == Slot::attn_k)
+            keys_and_values(position, x, out);
+        else
+            multiply(position, slots, x, out);
+        if (staged_ != nullptr) add_terms_of_loops(position, slots, x, out);
     }
 
     void rope(size_t position, Value& q, Value& k) {
@@ -108,8 +103,7 @@ public:
     Value attention_over_source(size_t position, Value q) { return attend(position, q); }
 
     Value attention_as_source(size_t position, Value v, bool selected) {
-        expand(ggml_set_rows(context_, cache_.positions[position], split_heads(v.tensor),
-                             rows(position).written));
+        store(position, v);
         return weighted(position, *source(position).probabilities, selected);
     }
 
@@ -159,7 +153,13 @@ public:
         return {ggml_get_rows(context_, x.tensor, step_.outputs_)};
     }
 
-private:
+    Value resume(Value x) {
+        step_.residual_ =
+            step_.input(ggml_new_tensor_2d(context_, GGML_TYPE_F32, config_.n_embd, shape_.tokens));
+        ggml_tensor* sources[] = {step_.residual_, step_.stages_};
+        return {ggml_custom_inplace(context_, x.tensor, sources, 2, resume_rows, GGML_N_TASKS_MAX, nullptr)};
+    }
+
     // Appends this step's keys and values to the cache.
     void store(size_t position, Value k, Value v) {
         ggml_tensor* cache = cache_.positions[position];
@@ -172,6 +172,84 @@ private:
         }
         expand(ggml_set_rows(context_, heads_of(cache, 0, heads), split_heads(k.tensor), written));
         expand(ggml_set_rows(context_, heads_of(cache, heads, heads), split_heads(v.tensor), written));
+    }
+
+    void store(size_t position, Value v) {
+        expand(ggml_set_rows(context_, cache_.positions[position], split_heads(v.tensor),
+                             rows(position).written));
+    }
+
+private:
+    // Products with the weights, but for what loops have of their own.
+    void multiply(size_t position, std::span<const Slot> slots, Value x, std::span<Value> out) {
+        if (const FactoredPlan* plan = weights_.factored(position, slots)) {
+            return step_.own_operations_ && x.tensor->ne[1] <= parts::kInPlaceTokens
+                       ? multiply_in_place(*plan, x.tensor, out)
+                       : multiply_composed(*plan, x.tensor, out);
+        }
+        size_t next = 0;
+        for (const LinearPlan& plan : weights_.linear(position, slots)) {
+            ggml_tensor* y = multiply(plan, x.tensor);
+            if (plan.bias != nullptr) y = ggml_add(context_, y, plan.bias);
+            int64_t row = 0;
+            for (const int64_t rows : plan.slot_rows) {
+                out[next++] = {plan.slot_rows.size() == 1 ? y : rows_of(y, row, rows), y, row};
+                row += rows;
+            }
+        }
+    }
+
+    // Without the queries where they can be left out of the product.
+    void keys_and_values(size_t position, Value x, std::span<Value> out) {
+        constexpr std::array kQkv = {Slot::attn_q, Slot::attn_k, Slot::attn_v};
+        std::array<Value, 3> all{};
+        const bool factored = weights_.factored(position, kQkv) != nullptr;
+        const LinearPlan* plan = factored ? nullptr : &weights_.linear(position, kQkv).front();
+        constexpr int64_t kRowsTogether = 8;  // of repacked layouts
+        if (factored || plan->slot_rows.size() != kQkv.size() || plan->kind != LinearPlan::Kind::whole ||
+            plan->layout() == Layout::opaque || plan->slot_rows[0] % kRowsTogether != 0) {
+            multiply(position, kQkv, x, all);
+            std::copy(all.begin() + 1, all.end(), out.begin());
+            return;
+        }
+        ggml_tensor* w = plan->runs.front().storage->tensor;
+        const int64_t skipped = plan->slot_rows[0], rows = plan->slot_rows[1];
+        ggml_tensor* y = ggml_mul_mat(
+            context_,
+            ggml_view_2d(context_, w, w->ne[0], 2 * rows, w->nb[1], static_cast<size_t>(skipped) * w->nb[1]),
+            x.tensor);
+        if (plan->bias != nullptr) {
+            y = ggml_add(
+                context_, y,
+                ggml_view_1d(context_, plan->bias, 2 * rows, static_cast<size_t>(skipped) * sizeof(float)));
+        }
+        out[0] = {rows_of(y, 0, rows), y, 0};
+        out[1] = {rows_of(y, rows, rows), y, rows};
+    }
+
+    // Of neighbours in one product together.
+    void add_terms_of_loops(size_t position, std::span<const Slot> slots, Value x, std::span<Value> out) {
+        for (size_t s = 0, count = 1; s < slots.size(); s += count) {
+            count = 1;
+            while (s + count < slots.size() && out[s + count - 1].followed_by(out[s + count])) ++count;
+            ggml_tensor* y = out[s].whole != nullptr ? out[s].whole : out[s].tensor;
+            ggml_tensor* sum = staged_->add_terms(context_, {position, slots.subspan(s, count), out[s].row},
+                                                  y, x.tensor, step_.stages_);
+            if (sum == y) continue;
+            for (Value& value : out.subspan(s, count)) {
+                value = {count == 1 ? sum : rows_of(sum, value.row, value.tensor->ne[0]), sum, value.row};
+            }
+        }
+    }
+
+    static void resume_rows(ggml_tensor* dst, int thread, int threads, void* /*user*/) {
+        const ggml_tensor *residual = dst->src[1], *stages = dst->src[2];
+        const auto [first, last] = parts::share_of(dst->ne[1], thread, threads);
+        for (int64_t t = first; t < last; ++t) {
+            if (static_cast<const int32_t*>(stages->data)[t] > 0)
+                std::copy_n(static_cast<const float*>(residual->data) + t * dst->ne[0], dst->ne[0],
+                            static_cast<float*>(dst->data) + t * dst->ne[0]);
+        }
     }
 
     const StepGraph::Rows& rows(size_t position) const {
@@ -212,8 +290,8 @@ private:
         const float scale = config_.attention_scale_of(position);
         ggml_tensor *keys = keys_of(position), *values = values_of(position);
         if (config_.causal)
-            return {attention_.node(context_, q.tensor, keys, values, seen_by(position, tokens), scale,
-                                    window)};
+            return {
+                attention_.node(context_, q.tensor, keys, values, seen_by(position, tokens), scale, window)};
         ggml_tensor* attended =
             ggml_flash_attn_ext(context_, split_heads(q.tensor), keys, values, mask(window, tokens), scale,
                                 config_.max_alibi_bias, config_.attention_softcap);
@@ -243,10 +321,10 @@ private:
     ggml_tensor* probabilities(size_t position, ggml_tensor* queries) {
         const bool observed = network_.observes(position, Tap::probabilities);
         const bool precise = observed || cache_.positions[position]->type == GGML_TYPE_F32;
-        ggml_tensor* p = attention_.probabilities(
-            context_, queries, keys_of(position), seen_by(position, queries->ne[1]),
-            config_.attention_scale_of(position), config_.window(position), rows(position).longest,
-            precise ? GGML_TYPE_F32 : GGML_TYPE_F16);
+        ggml_tensor* p =
+            attention_.probabilities(context_, queries, keys_of(position), seen_by(position, queries->ne[1]),
+                                     config_.attention_scale_of(position), config_.window(position),
+                                     rows(position).longest, precise ? GGML_TYPE_F32 : GGML_TYPE_F16);
         if (observed) keep(position, Tap::probabilities, p);
         return p;
     }
@@ -403,11 +481,12 @@ private:
     const KvCache& cache_;
     StepShape shape_;
     Attention& attention_;
+    StagedWeights* staged_;  // null where there are no loops
     ggml_context* context_;
     std::map<size_t, ggml_tensor*> lent_;  // probabilities by position
 };
 
-static_assert(ForwardOps<GraphOps>);
+static_assert(LoopOps<GraphOps>);
 
 ggml_tensor* StepGraph::input(ggml_tensor* tensor) {
     ggml_set_input(tensor);
@@ -419,7 +498,7 @@ StepGraph::Rows StepGraph::new_rows(int64_t cached, int64_t longest) {
     ggml_context* c = context_.get();
     Rows rows{cached, longest, input(ggml_new_tensor_1d(c, GGML_TYPE_I64, shape_.tokens)),
               input(ggml_new_tensor_2d(c, GGML_TYPE_I32, 2, shape_.tokens)), nullptr};
-    if (shape_.outputs < shape_.tokens)
+    if (shape_.kind == StepKind::network && shape_.outputs < shape_.tokens)
         rows.seen_by_outputs = input(ggml_new_tensor_2d(c, GGML_TYPE_I32, 2, shape_.outputs));
     return rows;
 }
@@ -443,13 +522,23 @@ void StepGraph::prepare(const Weights& weights, const KvCache& cache, const Step
     positions_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.tokens));
     all_ = new_rows(shape.cached, shape.longest);
     kept_ = shape.kept > 0 ? new_rows(shape.kept, shape.kept) : Rows{};
-    outputs_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.outputs));
+    outputs_ = shape.outputs > 0 ? input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.outputs)) : nullptr;
+    stages_ =
+        shape.kind == StepKind::network ? nullptr : input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.tokens));
     GraphOps ops(*this, weights, cache, shape);
-    const auto result = forward(ops, network_.config, n_positions, network_.range);
+    // No position of a loop is the one that only wanted tokens leave.
+    Forward<GraphOps> loop(ops, network_.config, kModelPosition);
+    std::optional<ForwardResult<GraphOps::Value>> result;
+    if (shape.kind == StepKind::loop_keys)
+        loop.keys_only(n_positions, *ops.given_input());
+    else if (shape.kind == StepKind::loop)
+        result = loop.run_loop(n_positions, shape.outputs > 0);
+    else
+        result = forward(ops, network_.config, n_positions, network_.range);
     result_ = {};
-    if (network_.observer == nullptr || !network_.observer->only_taps)
-        result_ = {result.hidden.tensor, result.logits ? result.logits->tensor : nullptr,
-                   result.pooled ? result.pooled->tensor : nullptr};
+    if (result && (network_.observer == nullptr || !network_.observer->only_taps))
+        result_ = {result->hidden.tensor, result->logits ? result->logits->tensor : nullptr,
+                   result->pooled ? result->pooled->tensor : nullptr};
     for (ggml_tensor* output : {result_.hidden, result_.logits, result_.pooled}) {
         if (output == nullptr) continue;
         ggml_set_output(output);
@@ -519,7 +608,10 @@ void StepGraph::compute(const StepInput& in, const StepRows& rows, const Weights
     std::copy(in.positions.begin(), in.positions.end(), static_cast<int32_t*>(positions_->data));
     fill_rows(all_, rows.all, rows.outputs);
     if (shape_.kept > 0) fill_rows(kept_, rows.kept, rows.outputs);
-    std::copy(rows.outputs.begin(), rows.outputs.end(), static_cast<int32_t*>(outputs_->data));
+    if (outputs_ != nullptr)
+        std::copy(rows.outputs.begin(), rows.outputs.end(), static_cast<int32_t*>(outputs_->data));
+    if (stages_ != nullptr)
+        std::copy(rows.stages.begin(), rows.stages.end(), static_cast<int32_t*>(stages_->data));
     ggml_cplan plan = ggml_graph_plan(graph_, workspace_.threads, pool);
     if (workspace_.buffer.size() < plan.work_size) workspace_.buffer.resize(plan.work_size);
     plan.work_data = workspace_.buffer.data();
@@ -552,8 +644,6 @@ void StepGraph::show(const StepInput& in) {
     }
 }
 
-uint64_t StepGraph::compute_bytes() const {
-    return ggml_gallocr_get_buffer_size(allocator_.get(), 0);
-}
+uint64_t StepGraph::compute_bytes() const { return ggml_gallocr_get_buffer_size(allocator_.get(), 0); }
 
 }  // namespace refold

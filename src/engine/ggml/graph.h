@@ -9,6 +9,7 @@
 #include "engine/ggml/eviction.h"
 #include "engine/ggml/handles.h"
 #include "engine/ggml/kv_cache.h"
+#include "engine/ggml/staged_weights.h"
 #include "engine/ggml/weights.h"
 
 namespace refold {
@@ -27,13 +28,18 @@ struct Network {
     }
 };
 
+// What a step runs: the network, or where it is one loop of a model (stages.h), for tokens of any loops that
+// loop or its keys and values alone.
+enum class StepKind { network, loop, loop_keys };
+
 // What a graph is built for.
 struct StepShape {
+    StepKind kind = StepKind::network;
     int64_t tokens = 0;     // of this step
     int64_t cached = 0;     // rows of the cache that attention reads: prefix, earlier and new tokens, padded
     int64_t longest = 0;    // most rows that a token sees, padded
     int64_t kept = 0;       // both of caches that evict; 0: none does
-    int64_t outputs = 0;    // tokens whose results are wanted
+    int64_t outputs = 0;    // tokens whose results are wanted; loops have others as well: hidden()
     int64_t stretched = 0;  // length of a sequence that the rotation is stretched for; 0: not stretched
     bool residual = false;  // begins with a residual stream in place of tokens
     bool operator==(const StepShape&) const = default;
@@ -48,7 +54,8 @@ struct CacheRow {
 struct StepRows {
     std::vector<CacheRow> all;     // by token
     std::vector<CacheRow> kept;    // the same of caches that evict
-    std::vector<int32_t> outputs;  // tokens whose results are wanted, ascending
+    std::vector<int32_t> outputs;  // tokens whose results are wanted, ascending but for loops
+    std::vector<int32_t> stages;   // by token: its loop
 };
 
 // What the graphs of an engine have in common: they are computed one after the other.
@@ -61,7 +68,8 @@ struct StepWorkspace {
 
     int threads;
     Attention attention;
-    std::vector<uint8_t> buffer;  // of ggml's operations
+    std::unique_ptr<StagedWeights> staged;  // of loops
+    std::vector<uint8_t> buffer;            // of ggml's operations
 };
 
 class StepGraph {
@@ -87,7 +95,8 @@ public:
         return {static_cast<const float*>(tensor->data), static_cast<size_t>(ggml_nelements(tensor))};
     }
     // Results of compute(); empty where the model has none.
-    std::span<const float> hidden() const { return floats(result_.hidden); }  // [outputs, n_embd]
+    // [outputs, n_embd]; [tokens, n_embd] of a range or loop
+    std::span<const float> hidden() const { return floats(result_.hidden); }
     std::span<const float> logits() const { return floats(result_.logits); }  // [outputs, n_vocab]
     std::span<const float> pooled() const { return floats(result_.pooled); }  // [n_embd]
     uint64_t compute_bytes() const;
@@ -128,8 +137,9 @@ private:
     };
     std::vector<Observed> observed_;
     ggml_tensor *positions_ = nullptr, *outputs_ = nullptr;  // by token
-    Rows all_, kept_;                                        // of caches of the whole context, and of others
-    bool own_operations_ = true;                             // for factors and few tokens
+    ggml_tensor* stages_ = nullptr;
+    Rows all_, kept_;             // of caches of the whole context, and of others
+    bool own_operations_ = true;  // for factors and few tokens
     Result result_;
     std::vector<float> shown_;
 };

@@ -7,14 +7,16 @@
 
 namespace refold {
 
-KvPool::KvPool(const Model& model, int64_t rows, ggml_type type)
+KvPool::KvPool(const Model& model, int64_t rows, ggml_type type, int32_t stages)
     : prefix_(model.config.n_prefix),
       rows_(rows),
-      cache_(model, std::vector<int64_t>(model.topology.positions.size(), prefix_ + rows), type) {
+      stages_(stages),
+      cache_(model, std::vector<int64_t>(model.topology.positions.size(), all_cached()), type) {
     for (ggml_tensor* tensor : cache_.positions) {
         if (tensor != nullptr && std::find(tensors_.begin(), tensors_.end(), tensor) == tensors_.end())
             tensors_.push_back(tensor);
     }
+    for (int64_t stage = 1; stage < stages_; ++stage) move_cached(0, stage * cached(), prefix_);
 }
 
 // First row of the first hole that is large enough, which lies before order_[place]; -1: none.
@@ -66,6 +68,12 @@ void KvPool::copy(int32_t from, int32_t to, int64_t tokens) {
     at(to).length = tokens;
 }
 
+void KvPool::share(int32_t sequence, int64_t position, int32_t stage) {
+    const int64_t row = at(sequence).first + prefix_ + position;
+    for (int64_t later = stage + 1; later < stages_; ++later)
+        move_cached(stage * cached() + row, later * cached() + row, 1);
+}
+
 void KvPool::move_together() {
     int64_t first = prefix_;
     for (const int32_t id : order_) {
@@ -77,6 +85,11 @@ void KvPool::move_together() {
 }
 
 void KvPool::move_rows(int64_t from, int64_t to, int64_t count) {
+    for (int64_t stage = 0; stage < stages_; ++stage)
+        move_cached(stage * cached() + from, stage * cached() + to, count);
+}
+
+void KvPool::move_cached(int64_t from, int64_t to, int64_t count) {
     if (count == 0) return;
     for (const ggml_tensor* tensor : tensors_) {
         for (int64_t head = 0; head < tensor->ne[2]; ++head) {

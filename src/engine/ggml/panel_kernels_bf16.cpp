@@ -38,8 +38,7 @@ REFOLD_BF16_TARGET inline void multiply_tile(const PanelProduct& m, int64_t pane
         for (int p = 0; p < P; ++p, y += Panels::kRows) {
             const int64_t rows = m.rows - (panel + p) * Panels::kRows;
             const auto mask = static_cast<__mmask16>(m.add && rows < Panels::kRows ? (1U << rows) - 1 : ~0U);
-            const __m512 sum =
-                m.add ? _mm512_add_ps(sums[t][p], _mm512_maskz_loadu_ps(mask, y)) : sums[t][p];
+            const __m512 sum = m.add ? _mm512_add_ps(sums[t][p], _mm512_maskz_loadu_ps(mask, y)) : sums[t][p];
             _mm512_mask_storeu_ps(y, mask, sum);
         }
     }
@@ -60,7 +59,8 @@ REFOLD_BF16_TARGET void multiply_tokens(const PanelProduct& m, int64_t& token) {
 
 bool has_bf16_pairs() {
     static const bool has = __builtin_cpu_supports("avx512bf16") != 0 &&
-                            __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+                            __builtin_cpu_supports("avx512bw") != 0 &&
+                            __builtin_cpu_supports("avx512vl") != 0;
     return has;
 }
 
@@ -70,8 +70,8 @@ REFOLD_BF16_TARGET void to_bf16_pairs(const float* x, int64_t columns, uint32_t*
             return static_cast<__mmask16>(left >= 16 ? ~0U : left <= 0 ? 0U : (1U << left) - 1);
         };
         const __mmask16 low = mask(columns - c), high = mask(columns - c - 16);
-        const auto packed = _mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(high, x + c + 16),
-                                                _mm512_maskz_loadu_ps(low, x + c));
+        const auto packed =
+            _mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(high, x + c + 16), _mm512_maskz_loadu_ps(low, x + c));
         const int64_t left = (columns - c + 1) / 2;
         _mm512_mask_storeu_epi32(pairs, mask(left), reinterpret_cast<const __m512i&>(packed));
     }

@@ -54,8 +54,8 @@ Panels::Input Panels::input(const float* x, int64_t stride, int64_t tokens,
 }
 
 void Panels::multiply(const Input& x, Range range, float* y, int64_t stride, bool add) const {
-    const kernels::PanelProduct product{data_.get(), panel_bytes(), range, columns_, rows_,
-                                        x,           y,             stride, add};
+    const kernels::PanelProduct product{data_.get(), panel_bytes(), range, columns_, rows_, x,
+                                        y,           stride,        add};
     if (x.pairs != nullptr)
         kernels::multiply_bf16_pairs(product);
     else

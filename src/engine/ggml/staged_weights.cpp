@@ -24,12 +24,14 @@ int64_t whole_panels(int64_t rows) { return (rows + Panels::kRows - 1) / Panels:
 
 }  // namespace
 
-StagedWeights::StagedWeights(const StagedModel& model, bool f32, int threads) : config_(model.block.config), threads_(threads) {
+StagedWeights::StagedWeights(const StagedModel& model, bool f32, int threads)
+    : config_(model.block.config), threads_(threads) {
     const auto loops = static_cast<size_t>(model.loops);
     std::vector<std::function<void()>> loading;
     const Model& block = model.block;
-    for (const auto& [place, terms] : model.terms) {
-        Matrix& matrix = matrices_[place];
+    for (const auto& entry : model.terms) {
+        const auto& terms = entry.second;
+        Matrix& matrix = matrices_[entry.first];
         matrix.terms.resize(loops);
         for (size_t loop = 0; loop < loops; ++loop) {
             if (!terms[loop]) continue;
@@ -77,12 +79,13 @@ StagedWeights::StagedWeights(const StagedModel& model, bool f32, int threads) : 
 
 // ---- LoRA and biases ----
 
-ggml_tensor* StagedWeights::add_terms(ggml_context* context, size_t position, std::span<const Slot> slots,
-                                      ggml_tensor* y, ggml_tensor* x, ggml_tensor* stages) {
+ggml_tensor* StagedWeights::add_terms(ggml_context* context, const Products& products, ggml_tensor* y,
+                                      ggml_tensor* x, ggml_tensor* stages) {
+    const auto& [position, slots, first] = products;
     const auto [entry, is_new] =
-        groups_.try_emplace({position, {slots.begin(), slots.end()}}, Group{this, {}, 0, false});
+        groups_.try_emplace({position, {slots.begin(), slots.end()}, first}, Group{this, {}, 0, false});
     Group& group = entry->second;
-    int64_t row = 0;
+    int64_t row = first;
     for (const Slot slot : slots) {
         if (!is_new) break;
         if (const auto matrix = matrices_.find({position, slot}); matrix != matrices_.end()) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <map>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "engine/ggml/handles.h"
@@ -23,10 +24,16 @@ public:
 
     // `stages` I32 [tokens]: the loop of each row of x [in, tokens].
 
-    // What the loops add to the products y = W x of slots that lie below each other in y, in place: one node,
-    // B (A x) of every row's own loop and its bias. y itself where the loops do not differ.
-    ggml_tensor* add_terms(ggml_context* context, size_t position, std::span<const Slot> slots,
-                           ggml_tensor* y, ggml_tensor* x, ggml_tensor* stages);
+    // Slots of one input whose products lie below each other in y, from row `first` on.
+    struct Products {
+        size_t position;
+        std::span<const Slot> slots;
+        int64_t first;
+    };
+    // What the loops add to products y = W x, in place: one node, B (A x) of every row's own loop and its
+    // bias. y itself where the loops do not differ.
+    ggml_tensor* add_terms(ggml_context* context, const Products& products, ggml_tensor* y, ggml_tensor* x,
+                           ggml_tensor* stages);
     bool differs(size_t position, Slot slot) const { return vectors_.contains({position, slot}); }
     // x [n, tokens] or [n, heads, tokens] times, or plus, each row's own vector [n], in place.
     ggml_tensor* scale(ggml_context* context, size_t position, Slot slot, ggml_tensor* x,
@@ -74,7 +81,7 @@ private:
     int threads_;
     std::map<BlockPlace, Matrix> matrices_;
     std::map<BlockPlace, Vectors> vectors_;
-    std::map<std::pair<size_t, std::vector<Slot>>, Group> groups_;  // of nodes
+    std::map<std::tuple<size_t, std::vector<Slot>, int64_t>, Group> groups_;  // of nodes
     uint64_t bytes_ = 0;
     std::vector<float> between_;  // A x of few rows, of all threads
     std::atomic<int> arrived_{0}, generation_{0};

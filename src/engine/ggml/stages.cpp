@@ -34,10 +34,11 @@ private:
     size_t at(size_t p, size_t loop) const { return loop * length_ + p; }
 
     [[noreturn]] void differ(size_t p, size_t loop, const std::string& what) const {
-        fail(ErrorCode::unsupported, "engine",
-             "position {}: {} differs from position {}'s, which is the same layer in the first loop; steps by "
-             "depth need loops that differ in LoRA and norms only",
-             at(p, loop), what, p);
+        fail(
+            ErrorCode::unsupported, "batch",
+            "position {}: {} differs from position {}'s, which is the same layer in the first loop; steps by "
+            "depth need loops that differ in LoRA and norms only",
+            at(p, loop), what, p);
     }
 
     void check_slots(size_t p) const {
@@ -56,8 +57,7 @@ private:
 
     void split(size_t p, Slot slot) {
         std::vector<Expression> expressions;
-        for (size_t loop = 0; loop < loops_; ++loop)
-            expressions.push_back(topology_.at(at(p, loop), slot));
+        for (size_t loop = 0; loop < loops_; ++loop) expressions.push_back(topology_.at(at(p, loop), slot));
         const auto first = expressions.front();
         if (std::all_of(expressions.begin(), expressions.end(), [&](const auto& e) { return e == first; }))
             return;

@@ -14,8 +14,8 @@ namespace refold {
 using BlockPlace = std::pair<size_t, Slot>;
 
 struct StagedModel {
-    // One loop as a model of its own. Where loops differ it has the base of their LoRA, the first loop's norms
-    // and no biases.
+    // One loop as a model of its own. Where loops differ it has the base of their LoRA, the first loop's
+    // norms and no biases.
     Model block;
     int64_t loops = 1;
     // LoRA of matrices, by loop; none where a loop has no LoRA there.

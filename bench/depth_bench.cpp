@@ -1,0 +1,171 @@
+// Decoding of a batch of sequences, looped models loop by loop with rows at all loops in every step:
+// bench/depth.
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "engine/batch.h"
+
+namespace refold {
+namespace {
+
+struct Settings {
+    std::vector<std::string> models;
+    std::vector<int64_t> batches = {8, 32};
+    int64_t prompt = 64, decode = 16;
+    int threads = 1, rounds = 5;
+    bool whole = false;
+};
+
+double cpu_seconds() {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    const auto seconds = [](const timeval& t) {
+        return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+    };
+    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+struct Seconds {
+    double cpu, wall;
+};
+
+// Sequences that decode side by side, each one loop behind the one before it.
+class Subject {
+public:
+    Subject(const std::string& path, const Settings& s)
+        : settings_(s),
+          engine_(make_batch_engine(
+              load_model(path),
+              {.engine = {.threads = s.threads, .context = s.prompt + s.decode + 8, .chunk = 256},
+               .kv_tokens = *std::max_element(s.batches.begin(), s.batches.end()) * (s.prompt + s.decode + 8),
+               .by_depth = !s.whole})) {}
+
+    int32_t stages() const { return engine_->stages(); }
+
+    // Of all sequences' tokens.
+    Seconds decode(int64_t batch) {
+        std::vector<BatchRow> rows;
+        for (int64_t i = 0; i < batch; ++i) {
+            const int32_t id = engine_->open(settings_.prompt + settings_.decode + 8).value();
+            for (int32_t stage = 0; stage < stages(); ++stage) {
+                std::vector<BatchRow> prompt;
+                for (int64_t t = 0; t < settings_.prompt; ++t) prompt.push_back(row(id, t, stage));
+                engine_->step(prompt);
+            }
+            rows.push_back(row(id, settings_.prompt, 0));
+        }
+        // Every sequence stands at another loop than its neighbours.
+        for (int32_t begun = 1; begun < stages(); ++begun) {
+            std::vector<BatchRow> some;
+            for (int64_t i = 0; i < batch; ++i)
+                if (i % stages() >= begun) some.push_back(rows[static_cast<size_t>(i)]);
+            if (some.empty()) continue;
+            engine_->step(some);
+            for (int64_t i = 0; i < batch; ++i)
+                if (i % stages() >= begun) go_on(rows[static_cast<size_t>(i)]);
+        }
+        const double cpu = cpu_seconds();
+        const auto start = std::chrono::steady_clock::now();
+        for (int64_t step = 0; step < settings_.decode * stages(); ++step) {
+            engine_->step(rows);
+            for (BatchRow& own : rows) go_on(own);
+        }
+        const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - start;
+        const Seconds seconds{cpu_seconds() - cpu, wall.count()};
+        for (const BatchRow& own : rows) engine_->close(own.sequence);
+        engine_->pause();
+        return seconds;
+    }
+
+    uint64_t weight_bytes() const { return engine_->memory().weight_bytes; }
+
+private:
+    BatchRow row(int32_t sequence, int64_t position, int32_t stage) const {
+        const auto token = static_cast<int32_t>((position * 7919 + sequence * 31) % engine_->n_vocab());
+        return {.sequence = sequence,
+                .position = position,
+                .stage = stage,
+                .token = token,
+                .logits = position >= settings_.prompt && stage + 1 == stages()};
+    }
+    void go_on(BatchRow& own) const {
+        const bool ends = own.stage + 1 == stages();
+        own = row(own.sequence, own.position + (ends ? 1 : 0), ends ? 0 : own.stage + 1);
+    }
+
+    const Settings& settings_;
+    std::unique_ptr<BatchEngine> engine_;
+};
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+nlohmann::json measure(const Settings& s) {
+    std::vector<std::unique_ptr<Subject>> subjects;
+    for (const std::string& model : s.models) subjects.push_back(std::make_unique<Subject>(model, s));
+    nlohmann::json out = nlohmann::json::array();
+    for (const int64_t batch : s.batches) {
+        std::vector<std::vector<Seconds>> times(subjects.size());
+        for (int round = -1; round < s.rounds; ++round) {
+            for (size_t i = 0; i < subjects.size(); ++i) {
+                const size_t which = round % 2 == 0 ? i : subjects.size() - 1 - i;
+                const Seconds seconds = subjects[which]->decode(batch);
+                if (round >= 0) times[which].push_back(seconds);
+            }
+            std::fprintf(stderr, "batch %ld, round %d of %d\n", static_cast<long>(batch), round + 1,
+                         s.rounds);
+        }
+        for (size_t i = 0; i < subjects.size(); ++i) {
+            const auto of_rounds = [&](auto value) {
+                std::vector<double> values;
+                for (size_t round = 0; round < times[i].size(); ++round) values.push_back(value(round));
+                return median(values);
+            };
+            const auto tokens = static_cast<double>(batch * s.decode);
+            // Time against that of the first model in the same round.
+            out.push_back(
+                {{"model", s.models[i]},
+                 {"batch", batch},
+                 {"stages", subjects[i]->stages()},
+                 {"weight_bytes", subjects[i]->weight_bytes()},
+                 {"cpu_ms_per_token", 1e3 * of_rounds([&](size_t r) { return times[i][r].cpu; }) / tokens},
+                 {"wall_ms_per_token", 1e3 * of_rounds([&](size_t r) { return times[i][r].wall; }) / tokens},
+                 {"cpu_ratio", of_rounds([&](size_t r) { return times[i][r].cpu / times[0][r].cpu; })},
+                 {"wall_ratio", of_rounds([&](size_t r) { return times[i][r].wall / times[0][r].wall; })}});
+        }
+    }
+    return out;
+}
+
+int run(int argc, char** argv) {
+    Settings s;
+    CLI::App app("Decoding of a batch of sequences by depth.");
+    app.add_option("models", s.models, "The first one is what the others are compared with.")->required();
+    app.add_option("--batch", s.batches, "Sequences")->delimiter(',');
+    app.add_option("--prompt", s.prompt, "Tokens of each before it decodes");
+    app.add_option("--decode", s.decode, "Tokens that each decodes");
+    app.add_option("--threads", s.threads);
+    app.add_option("--rounds", s.rounds);
+    app.add_flag("--whole", s.whole, "All loops in one step.");
+    CLI11_PARSE(app, argc, argv);
+    try {
+        std::printf("%s\n", measure(s).dump(1).c_str());
+        return 0;
+    } catch (const Error& error) {
+        std::fprintf(stderr, "depth_bench: %s\n", error.what());
+        return 1;
+    }
+}
+
+}  // namespace
+}  // namespace refold
+
+int main(int argc, char** argv) { return refold::run(argc, argv); }

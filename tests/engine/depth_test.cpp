@@ -1,0 +1,492 @@
+// Steps whose rows stand at different loops give what each sequence gives by itself.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+
+#include "core/error.h"
+#include "engine/batch.h"
+#include "engine/compare.h"
+#include "engine/looped_models.h"
+#include "engine/reference.h"
+
+namespace refold {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+using Work = BatchRow::Work;
+
+constexpr int64_t kContext = 24;
+
+BatchOptions options_of(int threads = 1, bool f32 = true) {
+    return {.engine = {.threads = threads, .context = kContext, .chunk = 40, .f32 = f32},
+            .kv_tokens = 6 * kContext,
+            .by_depth = true};
+}
+
+double scaled_difference(std::span<const float> got, std::span<const float> expected) {
+    double largest = 1;
+    for (const float value : expected) largest = std::max(largest, std::abs(static_cast<double>(value)));
+    return largest_difference(got, expected) / largest;
+}
+
+// Texts at random depths, beside the logits that models with as many loops give for all of a text.
+class Play {
+public:
+    Play(const Model& model, const BatchOptions& options, uint32_t seed)
+        : random_(seed),
+          stages_(static_cast<size_t>(model.topology.loops)),
+          n_vocab_(static_cast<size_t>(model.config.n_vocab)),
+          engine_(make_batch_engine(model, options)) {
+        for (uint32_t i = 0; i < 3; ++i)
+            texts_.push_back(random_tokens(2 + random_() % (kContext - 2), model.config.n_vocab, seed + i));
+        for (size_t s = 0; s < stages_; ++s) {
+            const Model part = first_loops(model, static_cast<int64_t>(s + 1));
+            auto& logits = expected_.emplace_back();
+            for (const auto& text : texts_) logits.push_back(all_logits(part, text, options.engine));
+        }
+    }
+
+    void run(int steps) {
+        for (int i = 0; i < steps; ++i) {
+            while (open_.size() < 4) begin();
+            step();
+            std::vector<int32_t> ended;
+            for (auto& [id, now] : open_) {
+                if (now.done.back() == texts_[now.text].size()) ended.push_back(id);
+                if (random_() % 12 == 0) truncate(id, now);
+            }
+            for (const int32_t id : ended) {
+                engine_->close(id);
+                open_.erase(id);
+            }
+        }
+    }
+
+    double largest() const { return largest_; }
+    size_t compared() const { return compared_; }
+
+private:
+    struct Now {
+        size_t text;
+        std::vector<size_t> done;  // tokens by stage
+    };
+
+    void begin() {
+        const size_t text = random_() % texts_.size();
+        const auto id = engine_->open(static_cast<int64_t>(texts_[text].size())).value();
+        size_t copied = 0;
+        for (const auto& [from, now] : open_) {
+            if (now.text != text || copied > 0 || now.done.back() == 0) continue;
+            copied = 1 + random_() % now.done.back();
+            engine_->copy(from, id, static_cast<int64_t>(copied));
+        }
+        open_[id] = {text, std::vector<size_t>(stages_, copied)};
+    }
+
+    void truncate(int32_t id, Now& now) {
+        const size_t length = random_() % (now.done.front() + 1);
+        engine_->truncate(id, static_cast<int64_t>(length));
+        for (size_t& done : now.done) done = std::min(done, length);
+    }
+
+    void step() {
+        struct Part {
+            int32_t id;
+            size_t stage, first, count;
+        };
+        std::vector<Part> parts;
+        auto room = static_cast<size_t>(engine_->max_rows());
+        for (auto& [id, now] : open_) {
+            const std::vector<size_t> before = now.done;
+            for (size_t s = 0; s < stages_; ++s) {
+                const size_t there = s == 0 ? texts_[now.text].size() : before[s - 1],
+                             left = std::min(there - before[s], room);
+                if (left == 0 || random_() % 3 == 0) continue;
+                const size_t count = random_() % 2 == 0 ? 1 : 1 + random_() % left;
+                parts.push_back({id, s, before[s], count});
+                now.done[s] += count;
+                room -= count;
+            }
+        }
+        std::shuffle(parts.begin(), parts.end(), random_);
+        std::vector<BatchRow> rows;
+        std::vector<std::span<const float>> expected;
+        for (const auto& [id, stage, first, count] : parts) {
+            const size_t text = open_.at(id).text;
+            for (size_t t = first; t < first + count; ++t) {
+                const bool asked = random_() % 2 == 0;
+                rows.push_back({.sequence = id,
+                                .position = static_cast<int64_t>(t),
+                                .stage = static_cast<int32_t>(stage),
+                                .token = stage == 0 ? texts_[text][t] : -1,
+                                .logits = asked});
+                if (asked)
+                    expected.push_back(std::span(expected_[stage][text]).subspan(t * n_vocab_, n_vocab_));
+            }
+        }
+        const auto logits = engine_->step(rows);
+        ASSERT_EQ(logits.size(), expected.size() * n_vocab_);
+        for (size_t i = 0; i < expected.size(); ++i)
+            largest_ =
+                std::max(largest_, scaled_difference(logits.subspan(i * n_vocab_, n_vocab_), expected[i]));
+        compared_ += expected.size();
+    }
+
+    std::mt19937 random_;
+    size_t stages_, n_vocab_;
+    std::unique_ptr<BatchEngine> engine_;
+    std::vector<std::vector<int32_t>> texts_;
+    std::vector<std::vector<std::vector<float>>> expected_;  // by stage and text [tokens, n_vocab]
+    std::map<int32_t, Now> open_;
+    double largest_ = 0;
+    size_t compared_ = 0;
+};
+
+void expect_equal(const std::string& name, const Model& model, const BatchOptions& options, double tolerance,
+                  uint32_t seed = 1) {
+    Play play(model, options, seed);
+    play.run(40);
+    EXPECT_GT(play.compared(), 60U) << name;
+    EXPECT_LE(play.largest(), tolerance) << name;
+}
+
+// Norms and biases of all kinds, learned positions, parallel modules.
+TEST(Depth, EveryFamilyWithAndWithoutLora) {
+    for (const auto& family : kExpressionFamilies) {
+        for (const bool lora : {false, true}) {
+            for (const bool vectors : {false, true}) {
+                expect_equal(fmt::format("{}, LoRA {}, vectors {}", family, lora, vectors),
+                             looped_model(family, {.lora = lora, .vectors = vectors}), options_of(), 1e-4);
+            }
+        }
+    }
+}
+
+TEST(Depth, RandomSchedules) {
+    for (uint32_t seed = 1; seed <= 10; ++seed) {
+        const LoopedShape shape{.loops = 2 + seed % 3, .layers = 1 + seed % 2};
+        expect_equal(fmt::format("seed {}", seed), looped_model("llama", shape, seed), options_of(), 1e-4,
+                     seed);
+    }
+}
+
+// Few rows divide the weights between threads, many rows themselves.
+TEST(Depth, Threads) {
+    for (const int threads : {2, 3, 5})
+        expect_equal(fmt::format("{} threads", threads), looped_model("qwen2"), options_of(threads), 1e-4);
+}
+
+constexpr ExpressionShape kBlocks{
+    .layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 32, .embd = 64, .ff = 96, .vocab = 64};
+
+// Engines that round inputs in other places differ by as much.
+TEST(Depth, TypesOfWeights) {
+    const std::map<DType, double> tolerances = {
+        {DType::F16, 0.02}, {DType::BF16, 0.05}, {DType::Q8_0, 0.05}, {DType::Q4_0, 0.2}};
+    for (const auto& [type, tolerance] : tolerances) {
+        const Model model =
+            with_type(looped_model("llama", {.loops = 2, .rank = 32, .sizes = kBlocks}), type);
+        expect_equal(std::string(refold::name(type)), model, options_of(1, false), tolerance);
+        expect_equal(std::string(refold::name(type)) + " as floats", model, options_of(), 1e-4);
+    }
+}
+
+// Weights of other kinds that all loops have in common, and what attention takes from other positions.
+TEST(Depth, CommonExpressions) {
+    LoopedShape shape{.loops = 2, .layers = 3};
+    ExpressionBuilder b = looped_builder("llama", shape, 3);
+    for (const Slot slot : {Slot::ffn_down, Slot::attn_o}) {
+        b.at(1, slot) = b.low_rank(1, slot, 9);
+        b.tie(4, 1, slot);
+    }
+    b.at(0, Slot::ffn_up) = b.plus(0, Slot::ffn_up, b.low_rank(0, Slot::ffn_up, 7), 3);
+    b.at(3, Slot::ffn_up) =
+        b.plus(3, Slot::ffn_up, std::get<LowRank>(std::get<Plus>(b.at(0, Slot::ffn_up)).base), 6);
+    for (const size_t first : {0U, 3U}) {
+        b.share_kv(first + 1, first);
+        b.share_probabilities(first + 2, first);
+    }
+    expect_equal("factors and sources", b.finish(), options_of(), 1e-4);
+}
+
+// ---- keys only, and shared keys and values ----
+
+using reference::Vector;
+
+// A Llama token by token, loop by loop, in plain loops: what is cached is stated.
+class LoopReference {
+public:
+    explicit LoopReference(const Model& model)
+        : model_(model),
+          stages_(static_cast<size_t>(model.topology.loops)),
+          layers_(model.topology.positions.size() / stages_) {}
+
+    struct Token {
+        Vector residual;
+        std::vector<Vector> keys, values;  // by position
+    };
+    using Sequence = std::vector<Token>;
+
+    void run(Sequence& sequence, size_t t, size_t stage, int32_t token) const {
+        if (stage == 0) {
+            const size_t p = model_.topology.positions.size();
+            sequence.push_back({row(kModelPosition, Slot::token_embd, token), std::vector<Vector>(p),
+                                std::vector<Vector>(p)});
+        }
+        Vector& x = sequence[t].residual;
+        for (size_t p = stage * layers_; p < (stage + 1) * layers_; ++p) {
+            const Vector normed = norm(p, Slot::attn_norm, x);
+            cache(sequence[t], t, p, normed);
+            add(x, times(p, Slot::attn_o, attention(sequence, t, p, normed)));
+            const Vector input = norm(p, Slot::ffn_norm, x);
+            Vector inner = times(p, Slot::ffn_up, input);
+            const Vector gate = times(p, Slot::ffn_gate, input);
+            for (size_t i = 0; i < inner.size(); ++i)
+                inner[i] *= reference::activate(model_.config.activation, gate[i]);
+            add(x, times(p, Slot::ffn_down, inner));
+        }
+    }
+
+    void keys_only(Sequence& sequence, size_t t, size_t stage) const {
+        for (size_t p = stage * layers_; p < (stage + 1) * layers_; ++p)
+            cache(sequence[t], t, p, norm(p, Slot::attn_norm, sequence[t].residual));
+    }
+
+    void share(Sequence& sequence, size_t t, size_t stage) const {
+        for (size_t p = stage * layers_; p < stages_ * layers_; ++p) {
+            sequence[t].keys[p] = sequence[t].keys[(stage - 1) * layers_ + p % layers_];
+            sequence[t].values[p] = sequence[t].values[(stage - 1) * layers_ + p % layers_];
+        }
+    }
+
+    std::vector<float> logits(const Token& token) const {
+        const Vector out =
+            times(kModelPosition, Slot::output, norm(kModelPosition, Slot::output_norm, token.residual));
+        return {out.begin(), out.end()};
+    }
+
+private:
+    const std::vector<float>& weight(size_t p, Slot slot) const {
+        auto& values = weights_[{p, slot}];
+        const Slots& slots = p == kModelPosition ? model_.topology.globals : model_.topology.positions[p];
+        if (values.empty()) values = materialise(model_, slots.at(slot), slot, p);
+        return values;
+    }
+    Vector row(size_t p, Slot slot, int64_t r) const {
+        const auto& values = weight(p, slot);
+        const auto in = slot_shape(slot, model_.config, p).in;
+        return {values.begin() + r * in, values.begin() + (r + 1) * in};
+    }
+    Vector times(size_t p, Slot slot, const Vector& x) const {
+        Vector out;
+        for (int64_t r = 0; r < slot_shape(slot, model_.config, p).out; ++r)
+            out.push_back(reference::dot(row(p, slot, r), x));
+        return out;
+    }
+    Vector norm(size_t p, Slot slot, const Vector& x) const {
+        return reference::normalise(x, model_.config.norm, model_.config.norm_eps, row(p, slot, 0), {});
+    }
+    static void add(Vector& x, const Vector& y) {
+        for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+    }
+    void rotate(Vector& heads, size_t t) const {
+        for (size_t at = 0; at < heads.size(); at += static_cast<size_t>(model_.config.head_dim))
+            reference::rotate(&heads[at], model_.config.rope, static_cast<int>(t), 0, {});
+    }
+    void cache(Token& token, size_t t, size_t p, const Vector& normed) const {
+        token.keys[p] = times(p, Slot::attn_k, normed);
+        rotate(token.keys[p], t);
+        token.values[p] = times(p, Slot::attn_v, normed);
+    }
+    Vector attention(const Sequence& sequence, size_t t, size_t p, const Vector& normed) const {
+        Vector q = times(p, Slot::attn_q, normed);
+        rotate(q, t);
+        const auto d = static_cast<size_t>(model_.config.head_dim);
+        Vector out(q.size());
+        for (size_t h = 0; h < q.size() / d; ++h) {
+            const size_t kv = h / static_cast<size_t>(model_.config.q_per_kv()) * d;
+            Vector weights(t + 1);
+            double total = 0;
+            for (size_t j = 0; j <= t; ++j) {
+                for (size_t c = 0; c < d; ++c) weights[j] += q[h * d + c] * sequence[j].keys[p][kv + c];
+                weights[j] = std::exp(weights[j] * static_cast<double>(model_.config.attention_scale));
+                total += weights[j];
+            }
+            for (size_t j = 0; j <= t; ++j) {
+                for (size_t c = 0; c < d; ++c)
+                    out[h * d + c] += weights[j] / total * sequence[j].values[p][kv + c];
+            }
+        }
+        return out;
+    }
+
+    const Model& model_;
+    size_t stages_, layers_;
+    mutable std::map<std::pair<size_t, Slot>, std::vector<float>> weights_;
+};
+
+// Tokens leave at random loops; their later keys and values come about in every way.
+void expect_reference(const Model& model, uint32_t seed) {
+    const LoopReference reference(model);
+    const auto engine = make_batch_engine(model, options_of());
+    const auto stages = static_cast<size_t>(model.topology.loops);
+    std::mt19937 random(seed);
+    struct Now {
+        int32_t id;
+        LoopReference::Sequence tokens;
+        std::vector<size_t> done;
+    };
+    std::vector<Now> all;
+    for (int i = 0; i < 3; ++i)
+        all.push_back({engine->open(kContext).value(), {}, std::vector<size_t>(stages)});
+    size_t compared = 0;
+    for (int i = 0; i < 40; ++i) {
+        std::vector<BatchRow> rows;
+        std::vector<std::vector<float>> expected;
+        for (Now& now : all) {
+            const std::vector<size_t> before = now.done;
+            for (size_t s = 0; s < stages; ++s) {
+                const size_t t = before[s];
+                if (t >= (s == 0 ? static_cast<size_t>(kContext) : before[s - 1]) || random() % 4 == 0)
+                    continue;
+                BatchRow row{.sequence = now.id,
+                             .position = static_cast<int64_t>(t),
+                             .stage = static_cast<int32_t>(s)};
+                ++now.done[s];
+                if (s > 0 && random() % 2 == 0) {
+                    row.work = Work::keys_only;
+                    rows.push_back(row);
+                    reference.keys_only(now.tokens, t, s);
+                    // Of the loop behind as well, in the same step.
+                    if (s + 1 < stages && before[s + 1] == t && random() % 2 == 0) {
+                        ++row.stage;
+                        rows.push_back(row);
+                        reference.keys_only(now.tokens, t, s + 1);
+                        ++now.done[++s];
+                    }
+                    continue;
+                }
+                if (s == 0)
+                    row.token = static_cast<int32_t>(random() % static_cast<uint32_t>(model.config.n_vocab));
+                row.logits = true;
+                rows.push_back(row);
+                // Stages are independent within a step, so the reference may go on at once.
+                reference.run(now.tokens, t, s, row.token);
+                expected.push_back(reference.logits(now.tokens[t]));
+            }
+        }
+        const auto logits = engine->step(rows);
+        const auto n_vocab = static_cast<size_t>(model.config.n_vocab);
+        ASSERT_EQ(logits.size(), expected.size() * n_vocab);
+        for (size_t e = 0; e < expected.size(); ++e, ++compared)
+            ASSERT_LE(scaled_difference(logits.subspan(e * n_vocab, n_vocab), expected[e]), 1e-4)
+                << "step " << i;
+        for (Now& now : all) {
+            for (size_t s = 1; s < stages; ++s) {
+                const size_t t = now.done[s];
+                if (t >= now.done[s - 1] || t != now.done.back() || random() % 3 > 0) continue;
+                engine->share(now.id, static_cast<int64_t>(t), static_cast<int32_t>(s));
+                reference.share(now.tokens, t, s);
+                for (size_t later = s; later < stages; ++later) ++now.done[later];
+            }
+        }
+    }
+    EXPECT_GT(compared, 60U);
+}
+
+TEST(Depth, KeysOnlyAndSharedKeysAreTheReference) {
+    for (uint32_t seed = 1; seed <= 6; ++seed)
+        expect_reference(looped_model("llama", {.loops = 2 + seed % 2, .layers = 2}, seed), seed);
+}
+
+// ---- what may not be ----
+
+class DepthErrors : public testing::Test {
+protected:
+    void step(std::vector<BatchRow> rows) { engine_->step(rows); }
+    BatchRow row(int64_t position, int32_t stage, Work work = Work::run) const {
+        return {.sequence = id_,
+                .position = position,
+                .stage = stage,
+                .token = stage == 0 ? 1 : -1,
+                .work = work};
+    }
+    void expect_refused(std::vector<BatchRow> rows, const std::string& message) {
+        EXPECT_THAT([&] { engine_->step(rows); }, ThrowsMessage<Error>(HasSubstr(message)));
+    }
+
+    const Model model_ = looped_model("llama");
+    const std::unique_ptr<BatchEngine> engine_ = make_batch_engine(model_, options_of());
+    const int32_t id_ = engine_->open(8).value();
+};
+
+TEST_F(DepthErrors, RowsThatMayNotRun) {
+    expect_refused({row(0, 1)}, "cannot run stage 1 before a step at stage 0");
+    expect_refused({row(1, 0)}, "its next token there is 0");
+    expect_refused({row(0, 0, Work::keys_only)}, "no stage 0 of 3 for keys only");
+    expect_refused({row(0, 0), row(0, 1)}, "before a step at stage 0");
+    expect_refused({row(0, 3)}, "no stage 3 of 3");
+    step({row(0, 0), row(1, 0)});
+    expect_refused({row(1, 0)}, "its next token there is 2");
+    expect_refused({row(1, 1)}, "its next token there is 0");
+    expect_refused({row(0, 2)}, "before a step at stage 1");
+    // Refused steps change nothing.
+    step({row(0, 1), row(1, 1)});
+    step({row(0, 2)});
+    expect_refused({row(0, 2, Work::keys_only)}, "its next token there is 1");
+    BatchRow asking = row(1, 2, Work::keys_only);
+    asking.logits = true;
+    expect_refused({asking}, "keys alone have no logits");
+    expect_refused({{.sequence = id_, .position = 2, .token = 99999}}, "not in the vocabulary");
+}
+
+TEST_F(DepthErrors, SharingAndCopying) {
+    const auto share = [&](int64_t position, int32_t stage) { engine_->share(id_, position, stage); };
+    EXPECT_THROW(share(0, 1), Error);
+    step({row(0, 0), row(1, 0)});
+    EXPECT_THROW(share(0, 0), Error);
+    EXPECT_THROW(share(0, 2), Error);
+    EXPECT_THROW(share(1, 1), Error);
+    share(0, 1);
+    EXPECT_THROW(share(0, 1), Error);
+    const int32_t to = engine_->open(4).value();
+    EXPECT_THROW(engine_->copy(id_, to, 2), Error);
+    engine_->copy(id_, to, 1);
+    EXPECT_THROW(engine_->truncate(id_, 3), Error);
+    // The token that is on the way is forgotten.
+    engine_->truncate(id_, 1);
+    expect_refused({row(1, 1)}, "before a step at stage 0");
+}
+
+TEST(Depth, LoopsThatDifferInMore) {
+    const auto refused = [](ExpressionBuilder b, const std::string& message) {
+        EXPECT_THAT([&] { make_batch_engine(b.finish(), options_of()); },
+                    ThrowsMessage<Error>(HasSubstr(message)));
+    };
+    ExpressionBuilder other = looped_builder("llama", {}, 1);
+    other.at(3, Slot::ffn_down) = Dense{other.own_tensor(3, Slot::ffn_down)};
+    refused(other, "position 3: ffn.down differs from position 1's");
+    ExpressionBuilder base = looped_builder("llama", {}, 1);
+    std::get<Plus>(base.at(4, Slot::attn_q)).base = Dense{base.own_tensor(4, Slot::attn_q)};
+    refused(base, "position 4: attn.q differs");
+    ExpressionBuilder source = looped_builder("llama", {}, 1);
+    source.share_kv(3, 0);
+    refused(source, "position 3: attn.q, ");
+    ExpressionBuilder prefix = looped_builder("llama", {}, 1);
+    prefix.prefix(2);
+    refused(prefix, "attn.prefix_k differs");
+}
+
+// One loop has nothing to be staged, and without by_depth all loops are one stage.
+TEST(Depth, OneStage) {
+    BatchOptions options = options_of();
+    EXPECT_EQ(make_batch_engine(looped_model("llama", {.loops = 1, .layers = 2}), options)->stages(), 1);
+    options.by_depth = false;
+    EXPECT_EQ(make_batch_engine(looped_model("llama"), options)->stages(), 1);
+}
+
+}  // namespace
+}  // namespace refold
