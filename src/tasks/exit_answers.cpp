@@ -4,6 +4,8 @@
 
 #include "core/error.h"
 #include "exit/exit_run.h"
+#include "tasks/prompt_reader.h"
+#include "tasks/python_text.h"
 
 namespace refold {
 namespace {
@@ -83,7 +85,7 @@ std::vector<LoopOutcome> ExitAnswers::append(Tokens tokens, Tokens targets) {
 void ExitAnswers::log_likelihoods(Requests requests, const Answered& answered) {
     std::vector<Tokens> inputs;
     for (const Request* r : requests) inputs.push_back(Tokens(r->tokens).first(r->tokens.size() - 1));
-    for (const size_t index : order_by_prefix(inputs)) {
+    for (const size_t index : PromptReader::order(inputs)) {
         const Request& r = *requests[index];
         const auto scored = static_cast<size_t>(r.scored);
         const size_t first = r.tokens.size() - scored - 1;  // whose logits are wanted
@@ -103,10 +105,19 @@ void ExitAnswers::generate_until(const Tokenizer& tokenizer, Requests requests,
                                  const GenerationSettings& settings, const Generated& generated) {
     std::vector<Tokens> prompts;
     for (const Request* r : requests) prompts.emplace_back(r->tokens);
-    const auto next = [&](int32_t token) { return append({&token, 1}, {&token, 1}).front().best; };
-    for (const size_t index : order_by_prefix(prompts)) {
+    for (const size_t index : PromptReader::order(prompts)) {
         begin(prompts[index].first(prompts[index].size() - 1));
-        generated(index, greedy_text(tokenizer, settings, next(prompts[index].back()), next));
+        std::vector<int32_t> tokens;
+        std::string text;
+        int32_t last = prompts[index].back();
+        while (static_cast<int64_t>(tokens.size()) < settings.max_tokens) {
+            last = append({&last, 1}, {&last, 1}).front().best;
+            if (tokenizer.is_end_of_generation(last)) break;
+            tokens.push_back(last);
+            text = valid_utf8(tokenizer.decode(tokens, false));
+            if (before_stops(text, settings.until).size() < text.size()) break;
+        }
+        generated(index, before_stops(std::move(text), settings.until));
     }
 }
 
