@@ -13,8 +13,8 @@ namespace refold {
 
 // Which tokens exit where. Tokens of a window before the first scored one run all loops.
 struct ExitPlan {
-    ExitPolicy policy;    // its rule is none with `oracle`
-    bool oracle = false;  // the earliest loop that agrees with the last one: for analysis
+    ExitPolicy policy = {};  // its rule is none with `oracle`
+    bool oracle = false;     // the earliest loop that agrees with the last one: for analysis
 };
 
 struct ExitPerplexity {

@@ -28,7 +28,7 @@ enum class ExitedKv {
 
 struct ExitPolicy {
     ExitRule rule = ExitRule::none;
-    int32_t loop = 0;                // fixed: 1-based
+    int32_t loop = 0;                     // fixed: 1-based
     std::vector<double> thresholds = {};  // of loops 1, 2, ... but the last; one alone is for all
     ExitedKv kv = ExitedKv::catch_up;
 

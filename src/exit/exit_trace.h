@@ -21,7 +21,7 @@ LoopOutcome loop_outcome(ExitRule rule, std::span<const float> logits, int32_t t
 
 struct ExitTrace {
     int32_t loops = 0;
-    std::vector<LoopOutcome> outcomes;  // [tokens, loops]
+    std::vector<LoopOutcome> outcomes = {};  // [tokens, loops]
 
     size_t tokens() const { return outcomes.size() / static_cast<size_t>(loops); }
     // loop: 1-based
