@@ -30,8 +30,9 @@ StockOptions checked(StockOptions o) {
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / 2;
     if (o.context < 1 || o.context > kMost)
         fail(ErrorCode::usage, "stock", "context out of range: {}", o.context);
-    if (o.sequences < 1 || o.sequences > LLAMA_MAX_SEQ || o.context * o.sequences > kMost)
-        fail(ErrorCode::usage, "stock", "sequences must be 1 to {}, got {}", LLAMA_MAX_SEQ, o.sequences);
+    const auto most = static_cast<int64_t>(llama_max_parallel_sequences());
+    if (o.sequences < 1 || o.sequences > most || o.context * o.sequences > kMost)
+        fail(ErrorCode::usage, "stock", "sequences must be 1 to {}, got {}", most, o.sequences);
     if (o.chunk < 1 || o.chunk > kMost) fail(ErrorCode::usage, "stock", "chunk out of range: {}", o.chunk);
     if (o.threads == 0) o.threads = default_threads();
     o.chunk = std::min(o.chunk, o.context);

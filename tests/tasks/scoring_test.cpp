@@ -288,7 +288,8 @@ TEST_P(SharedPrefixes, ChangeNothing) {
     std::vector<Likelihood> alone;
     for (const Request& r : requests) alone.push_back(reference(model, r));
     // All at once; steps of a few rows; room for hardly more than one.
-    for (const auto& [chunk, kv_tokens] : {std::pair{512, 0}, {7, 0}, {64, 201}, {512, 400}}) {
+    for (const auto& [chunk, kv_tokens] :
+         std::vector<std::pair<int64_t, int64_t>>{{512, 0}, {7, 0}, {64, 201}, {512, 400}}) {
         Counting engine(model, 200, chunk, kv_tokens);
         const auto shared = answers_of(engine, requests);
         for (size_t i = 0; i < requests.size(); ++i) {
@@ -414,7 +415,8 @@ TEST(Generate, EqualsGreedyDecodingOfEveryPromptAlone) {
     std::vector<std::string> texts(requests.size());
     const auto keep = [&](size_t i, const std::string& text) { texts[i] = text; };
     // As many as there are; prompts in pieces; one after the other.
-    for (const auto& [chunk, kv_tokens] : {std::pair{512, 0}, {3, 0}, {512, 201}}) {
+    for (const auto& [chunk, kv_tokens] :
+         std::vector<std::pair<int64_t, int64_t>>{{512, 0}, {3, 0}, {512, 201}}) {
         Counting engine(model, 200, chunk, kv_tokens);
         texts.assign(requests.size(), "");
         generate_until(engine, tokenizer, pointers(requests), task.spec.generation, keep);

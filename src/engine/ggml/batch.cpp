@@ -1,6 +1,8 @@
 #include "engine/batch.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 
 #include "core/error.h"
 #include "engine/backend.h"
