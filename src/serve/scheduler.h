@@ -77,7 +77,7 @@ struct SchedulerOptions {
     // Prompt tokens of one step beside the rows that generate: bounds the time between two tokens.
     int64_t prefill_rows = 256;
     std::chrono::milliseconds timeout{600000};
-    ExitPolicy exit;
+    ExitPolicy exit = {};
     // Early loops draft up to so many tokens, all loops verify them: the output is the full model's, token
     // for token (greedy) or in distribution (sampled; speculative sampling, Leviathan et al. 2023). 0: off.
     int64_t draft = 0;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <deque>
 
 #include "serve/drafting.h"
 #include "serve/scheduler.h"

@@ -31,7 +31,7 @@ struct FakeEngineOptions {
     float common = 6, own = 2;
     std::chrono::microseconds step_time{0};
     // Before every step; may throw what an engine could.
-    std::function<void(std::span<const BatchRow>)> on_step;
+    std::function<void(std::span<const BatchRow>)> on_step = {};
 };
 
 // A breach of the contract throws Error(internal) and fails the test, unless expect_breach() was called.

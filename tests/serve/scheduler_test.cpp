@@ -291,15 +291,21 @@ TEST(Scheduler, SlotsAreBusyWhileRequestsWait) {
         FakeEngine* engine = nullptr;
         Scheduler* scheduler = nullptr;
         std::atomic<int64_t> steps = 0;
-        FakeEngine fake(
-            {.stages = stages, .kv_tokens = 100'000, .on_step = [&](std::span<const BatchRow> rows) {
-                 held(rows);
-                 if (++steps > 1 && scheduler->status().waiting > 0) EXPECT_EQ(engine->open_sequences(), 5);
-                 std::set<int32_t> sequences;
-                 for (const BatchRow& row : rows) sequences.insert(row.sequence);
-                 if (steps > 1 && rows.size() < 64)  // nothing is left out but for lack of rows
-                     EXPECT_EQ(static_cast<int64_t>(sequences.size()), engine->open_sequences());
-             }});
+        FakeEngineOptions setting{.stages = stages, .kv_tokens = 100'000};
+        setting.on_step = [&](std::span<const BatchRow> rows) {
+            held(rows);
+            if (++steps == 1) return;
+            std::set<int32_t> sequences;
+            for (const BatchRow& row : rows) sequences.insert(row.sequence);
+            const auto running = static_cast<int64_t>(sequences.size());
+            if (scheduler->status().waiting > 0) {
+                EXPECT_EQ(engine->open_sequences(), 5);
+            }
+            if (rows.size() < 64) {  // nothing is left out but for lack of rows
+                EXPECT_EQ(running, engine->open_sequences());
+            }
+        };
+        FakeEngine fake(setting);
         engine = &fake;
         SchedulerOptions options{.slots = 5, .queue = 200};
         options.exit.kv = ExitedKv::catch_up;
