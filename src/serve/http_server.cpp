@@ -47,7 +47,7 @@ bool gone(int socket) {
 class ExchangeStream : public httplib::Stream {
 public:
     ExchangeStream(int socket, std::string_view request, milliseconds write_timeout)
-        : socket_(socket), request_(request), patience_(write_timeout) {}
+        : socket_(socket), request_(request), most_(write_timeout), patience_(write_timeout) {}
 
     bool is_readable() const override { return !request_.empty(); }
     bool is_writable() const override { return !failed_ && !gone(socket_); }
@@ -58,12 +58,12 @@ public:
     }
     // All of it, or -1.
     ssize_t write(const char* from, size_t size) override {
-        // A large response may take as long as a slow line needs.
-        patience_ += milliseconds(size >> 4);
         for (size_t done = 0; done < size;) {
             const ssize_t count = failed_ ? -1 : ::send(socket_, from + done, size - done, MSG_NOSIGNAL);
             if (count > 0) {
                 done += static_cast<size_t>(count);
+                // Beyond what the system has room for, a slow line may take its time, as long as it moves.
+                if (patience_ < most_) patience_ = std::min(most_, patience_ + milliseconds(count >> 4));
             } else if (failed_ || (errno != EINTR && (errno != EAGAIN || !wait()))) {
                 failed_ = true;
                 return -1;
@@ -95,7 +95,7 @@ private:
 
     int socket_;
     std::string_view request_;
-    milliseconds patience_;  // left for this response
+    milliseconds most_, patience_;  // that the client may let us wait in all; left of it
     bool failed_ = false;
 };
 
@@ -146,6 +146,10 @@ HttpServer::HttpServer(HttpOptions options) : options_(std::move(options)) {
         t_exchange.path = request.path;
         t_exchange.status = response.status;
         if (response.get_header_value("Connection") == "close") t_exchange.close = true;
+    });
+    set_post_routing_handler([this](const httplib::Request&, httplib::Response& response) {
+        if ((draining_ || t_exchange.close) && !response.has_header("Connection"))
+            response.set_header("Connection", "close");
     });
     set_error_handler([this](const httplib::Request&, httplib::Response& response) {
         if (response.body.empty() && error_text)

@@ -113,8 +113,6 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"{\"prompt\": \"\xFF\"}", "", "not JSON"}, Refused{R"({"prompt": "\ud800"})", "", "not JSON"},
         Refused{R"({"prompt": "a", "temperature": NaN})", "", "not JSON"},
         Refused{R"({"prompt": "a", "temperature": 1e999})", "", "out of range"},
-        Refused{"{\"prompt\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]"
-                "]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}","", "nested too deep"},
         Refused{"{}", "prompt", "missing"}, Refused{R"({"prompt": null})", "prompt", "missing"},
         Refused{R"({"prompt": 5})", "prompt", "got 5"}, Refused{R"({"prompt": []})", "prompt", "empty array"},
         Refused{R"({"prompt": {}})", "prompt", "an object"}, Refused{R"({"prompt": [1, "a"]})", "prompt", "\"a\""},
@@ -188,6 +186,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "together with"},
         Refused{R"({"messages": [{"role": "user", "content": "a"}], "echo": true})", "echo", "unknown field"},
         Refused{R"({"messages": [{"role": "user", "content": "a"}], "prompt": "a"})", "prompt", "unknown field"}));
+
+TEST(ApiRequest, NestedTooDeep) {
+    const std::string deep = "{\"prompt\": " + std::string(100'000, '[') + std::string(100'000, ']') + "}";
+    expect_refused({deep.c_str(), "", "nested too deep"},
+                   [](std::string_view body) { parse_completion_request(body); });
+}
 
 TEST(ApiRequest, TooManyChoices) {
     std::string prompts = "[\"a\"";

@@ -110,7 +110,7 @@ public:
             reply.complete = received_.size() >= length;
             reply.body = received_.substr(0, length);
             received_.erase(0, length);
-        } else if (reply.headers["transfer-encoding"] == "chunked") {
+        } else if (reply.headers.contains("transfer-encoding")) {
             reply.complete = receive_chunks(reply.body);
         } else {
             reply.complete = at_end();
