@@ -210,12 +210,12 @@ private:
     }
 
     const StepGraph& compute(StepKind kind) {
-        StepGraph& graph = graphs_.of({.kind = kind,
-                                       .tokens = static_cast<int64_t>(tokens_.size()),
+        StepGraph& graph = graphs_.of({.tokens = static_cast<int64_t>(tokens_.size()),
                                        .cached = kv_.all_cached(),
                                        .longest = longest_of_step(),
                                        .outputs = static_cast<int64_t>(rows_.outputs.size()),
-                                       .residual = kind == StepKind::loop_keys});
+                                       .residual = kind == StepKind::loop_keys,
+                                       .kind = kind});
         StepInput input{.tokens = tokens_, .positions = positions_, .token_types = {}, .mask = {}};
         if (kind != StepKind::network) input.residual = residual_;
         graph.compute(input, rows_, weights_, pool_.get());

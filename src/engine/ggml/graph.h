@@ -34,7 +34,6 @@ enum class StepKind { network, loop, loop_keys };
 
 // What a graph is built for.
 struct StepShape {
-    StepKind kind = StepKind::network;
     int64_t tokens = 0;     // of this step
     int64_t cached = 0;     // rows of the cache that attention reads: prefix, earlier and new tokens, padded
     int64_t longest = 0;    // most rows that a token sees, padded
@@ -42,6 +41,7 @@ struct StepShape {
     int64_t outputs = 0;    // tokens whose results are wanted; loops have others as well: hidden()
     int64_t stretched = 0;  // length of a sequence that the rotation is stretched for; 0: not stretched
     bool residual = false;  // begins with a residual stream in place of tokens
+    StepKind kind = StepKind::network;
     bool operator==(const StepShape&) const = default;
 };
 
