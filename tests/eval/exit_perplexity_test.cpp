@@ -19,7 +19,12 @@ using testing::HasSubstr;
 constexpr ExitedKv kEveryKv[] = {ExitedKv::propagate, ExitedKv::catch_up, ExitedKv::share};
 
 FakeEngineOptions fake(int32_t loops) {
-    return {.stages = loops, .n_vocab = 32, .context = 24, .kv_tokens = 24, .max_rows = 7};
+    FakeEngineOptions options;
+    options.stages = loops;
+    options.n_vocab = 32;
+    options.context = options.kv_tokens = 24;
+    options.max_rows = 7;
+    return options;
 }
 
 // Windows of 24 tokens that overlap by half, so that some tokens are not scored.

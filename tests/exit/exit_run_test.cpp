@@ -17,7 +17,12 @@ using Runner = void (*)(BatchEngine&, ExitedKv, const ExitRows&, const LoopSink&
 using Seen = std::map<std::pair<size_t, int32_t>, std::vector<float>>;  // logits by token and loop
 
 FakeEngineOptions fake(int32_t loops, int64_t max_rows = 7) {
-    return {.stages = loops, .n_vocab = 32, .context = 64, .kv_tokens = 64, .max_rows = max_rows};
+    FakeEngineOptions options;
+    options.stages = loops;
+    options.n_vocab = 32;
+    options.context = options.kv_tokens = 64;
+    options.max_rows = max_rows;
+    return options;
 }
 
 // Two pieces of a text, of which the first has `first_exit` tokens that may not exit.
@@ -77,8 +82,11 @@ TEST(ExitRun, CatchingUpKeepsEveryLoopExact) {
     const Seen exits = run(FakeEngine(fake(3)), run_with_exits, ExitedKv::catch_up, kPolicy, 0);
     for (const int32_t loops : {1, 2, 3}) {
         const Seen cut = run(FakeEngine(fake(loops)), run_with_exits, ExitedKv::catch_up, {}, 0);
-        for (const auto& [place, logits] : exits)
-            if (place.second == loops) EXPECT_EQ(logits, cut.at(place));
+        for (const auto& [place, logits] : exits) {
+            if (place.second == loops) {
+                EXPECT_EQ(logits, cut.at(place));
+            }
+        }
     }
 }
 

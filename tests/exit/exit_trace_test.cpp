@@ -115,7 +115,9 @@ TEST(ExitTrace, WantedAgreementIsReachedAndMonotone) {
                 check_exit_policy(policy, loops);
                 const ExitCounts counts = count_exits(trace, exits_of(trace, policy));
                 EXPECT_GE(counts.agreement(), agreement);
-                if (agreement >= 0.8 && agreement < 1) EXPECT_LT(counts.agreement(), agreement + 0.01);
+                if (agreement >= 0.8 && agreement < 1) {
+                    EXPECT_LT(counts.agreement(), agreement + 0.01);
+                }
                 for (size_t i = 0; i < before.size(); ++i)
                     EXPECT_GE(stricter * policy.thresholds[i], stricter * before[i]);
                 EXPECT_GE(counts.mean_loops(), mean_before);
