@@ -148,7 +148,7 @@ void record(const Arguments& a, BatchEngine& engine, const std::vector<Outcome>&
     trajectory.loops = engine.stages();
     trajectory.about["model"] = a.model;
     for (const Outcome& outcome : outcomes) trajectory.sequences.push_back(outcome.exits);
-    AtomicFile file(a.record);
+    AtomicFile file(a.record, true);
     file.write(to_json_lines(trajectory));
     file.commit();
 }

@@ -38,6 +38,7 @@ public:
 
     int32_t id() const { return id_; }
     Output& output() { return output_; }
+    const Output& output() const { return output_; }
     // Nothing is to be run at all: only the prompt is wanted, without its probabilities.
     bool empty() const { return wanted() == 0; }
     bool prefilling() const;

@@ -32,7 +32,8 @@ SchedulerStatus Worker::status() const {
 }
 
 void Worker::publish() {
-    status_.running = static_cast<int64_t>(running_.size());
+    status_.running = std::count_if(running_.begin(), running_.end(),
+                                    [](const Sequence& s) { return !s.output().finished(); });
     status_.kv_tokens_used = engine_.kv_tokens_used();
     queue_.set_free_slots(options_.slots - status_.running);
     const std::lock_guard lock(mutex_);
@@ -42,19 +43,16 @@ void Worker::publish() {
 void Worker::run() {
     while (!running_.empty() || queue_.wait()) {
         end_overdue();
+        settle();
         admit();
         publish();
-        if (running_.empty()) continue;
         step();
-        clean_up();
-        publish();
+        settle();
     }
 }
 
-void Worker::end(Submitted submitted, FinishReason reason, const std::string& error) {
-    Output output(tokenizer_, status_, std::move(submitted));
-    output.finish(reason, error);
-    output.flush();
+void Worker::end(Submitted submitted, FinishReason reason, std::string error) {
+    ended_.emplace_back(tokenizer_, status_, std::move(submitted)).finish(reason, std::move(error));
 }
 
 void Worker::end_overdue() {
@@ -72,7 +70,6 @@ void Worker::end_overdue() {
         for (Submitted& waiting : queue_.pop_all()) end(std::move(waiting), FinishReason::shutdown);
         for (Sequence& sequence : running_) sequence.output().finish(FinishReason::shutdown);
     }
-    clean_up();
 }
 
 void Worker::admit() {
@@ -105,9 +102,7 @@ void Worker::admit() {
 void Worker::start(Submitted submitted, int32_t id) {
     status_.prompt_tokens += submitted.request.prompt.size();
     running_.emplace_back(engine_, options_, status_, id, Output(tokenizer_, status_, std::move(submitted)));
-    if (!running_.back().empty()) return;
-    running_.back().output().finish(FinishReason::length);
-    clean_up();
+    if (running_.back().empty()) running_.back().output().finish(FinishReason::length);
 }
 
 // BatchingPolicy::fixed: all prompts first, then all sequences token by token.
@@ -135,6 +130,7 @@ void Worker::plan() {
 
 void Worker::step() {
     plan();
+    if (plan_.rows.empty()) return;
     try {
         const std::span<const float> logits = engine_.step(plan_.rows);
         count_rows();
@@ -142,7 +138,6 @@ void Worker::step() {
     } catch (const std::exception& error) {
         fail_step(error.what());
     }
-    for (Sequence& sequence : running_) sequence.output().flush();
 }
 
 void Worker::count_rows() {
@@ -176,19 +171,20 @@ void Worker::fail_step(const std::string& error) {
     for (const StepPart& part : plan_.parts) part.sequence->output().finish(FinishReason::error, error);
 }
 
-void Worker::clean_up() {
-    for (auto it = running_.begin(); it != running_.end();) {
-        if (!it->output().finished()) {
-            ++it;
-            continue;
-        }
-        it->output().flush();
+// A client that hears of its end finds the room free and everything counted.
+void Worker::settle() {
+    for (Sequence& sequence : running_) {
+        if (!sequence.output().finished()) continue;
         try {
-            engine_.close(it->id());
-        } catch (const std::exception&) {  // after a failed step; the client has been told
+            engine_.close(sequence.id());
+        } catch (const std::exception&) {  // after a failed step; the client will be told of that
         }
-        it = running_.erase(it);
     }
+    publish();
+    for (Output& output : ended_) output.flush();
+    ended_.clear();
+    for (Sequence& sequence : running_) sequence.output().flush();
+    running_.remove_if([](const Sequence& sequence) { return sequence.output().finished(); });
 }
 
 }  // namespace refold

@@ -24,14 +24,14 @@ private:
     void end_overdue();
     void admit();
     void start(Submitted submitted, int32_t id);
-    void end(Submitted submitted, FinishReason reason, const std::string& error = {});
+    void end(Submitted submitted, FinishReason reason, std::string error = {});
     void plan();
     bool holds_back(const Sequence& sequence) const;
     void step();
     void take_results(std::span<const float> logits);
     void count_rows();
     void fail_step(const std::string& error);
-    void clean_up();
+    void settle();
     void publish();
 
     BatchEngine& engine_;
@@ -39,6 +39,7 @@ private:
     const SchedulerOptions& options_;
     RequestQueue& queue_;
     std::list<Sequence> running_;  // in the order of their coming
+    std::vector<Output> ended_;    // before they had a slot; to be told
     StepPlan plan_;
     SchedulerStatus status_;
 
