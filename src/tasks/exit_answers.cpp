@@ -12,12 +12,6 @@ namespace {
 
 using Tokens = std::span<const int32_t>;
 
-size_t common_prefix(Tokens a, Tokens b) {
-    const size_t n = std::min(a.size(), b.size());
-    return static_cast<size_t>(
-        std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(n), b.begin()).first - a.begin());
-}
-
 int32_t opened(BatchEngine& engine) {
     const auto sequence = engine.open(engine.context());
     if (!sequence)
