@@ -99,7 +99,7 @@ private:
         kept_.make_room(count, cache_.positions);
         const int64_t cached = cache_length(input.past + count);
         graph.prepare(weights_, cache_,
-                      {StepKind::network, count, cached, cached, kept_length(kept_.used() + count), input.outputs,
+                      {count, cached, cached, kept_length(kept_.used() + count), input.outputs,
                        stretched ? input.sequence_length : 0, !input.residual.empty()});
         fill_rows(input);
         graph.compute(input, rows_, weights_, pool_.get());
