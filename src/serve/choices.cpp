@@ -25,7 +25,11 @@ Choices::Choices(Scheduler& scheduler, std::vector<GenerationRequest> requests, 
 bool Choices::submit_next() {
     try {
         auto generation = scheduler_.submit(requests_[submitted_]);
-        if (!generation) return false;
+        if (!generation) {
+            constexpr milliseconds kRetry(20);
+            retry_ = Clock::now() + kRetry;
+            return false;
+        }
         running_.push_back({submitted_, std::move(generation)});
     } catch (const Error& error) {
         const bool ours = error.code() != ErrorCode::input && error.code() != ErrorCode::usage;
@@ -51,13 +55,13 @@ std::optional<Choices::Event> Choices::poll() {
 std::optional<Choices::Event> Choices::next(milliseconds timeout) {
     // Several generations are asked in turns.
     constexpr milliseconds kTurn(2);
-    const auto end = std::chrono::steady_clock::now() + timeout;
+    const auto end = Clock::now() + timeout;
     for (;;) {
-        while (submitted_ < requests_.size() && running_.size() < most_at_once_ && submit_next()) {
+        while (submitted_ < requests_.size() && running_.size() < most_at_once_ && Clock::now() >= retry_ &&
+               submit_next()) {
         }
         if (auto event = poll()) return event;
-        const auto left =
-            std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now());
+        const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
         if (left <= milliseconds(0)) return std::nullopt;
         const bool alone = running_.size() == 1 && submitted_ == requests_.size();
         if (running_.empty()) {

@@ -30,6 +30,7 @@ public:
     bool finished() const { return running_.empty() && submitted_ == requests_.size(); }
 
 private:
+    using Clock = std::chrono::steady_clock;
     struct Running {
         size_t choice;
         std::unique_ptr<Generation> generation;
@@ -41,6 +42,7 @@ private:
     Scheduler& scheduler_;
     std::vector<GenerationRequest> requests_;
     size_t most_at_once_, submitted_ = 0, turn_ = 0;
+    Clock::time_point retry_;  // the queue was full: when to try again
     std::vector<Running> running_;
 };
 
