@@ -122,6 +122,22 @@ std::unique_ptr<Engine> make_engine(const Model& model, const EngineOptions& opt
     return engine;
 }
 
+// CLI11's own conversion takes an empty word for 0.
+template <typename T>
+static std::vector<T> parse_list(const std::string& name, const std::string& text, const char* expected) {
+    std::vector<T> values;
+    const char *at = text.data(), *const end = at + text.size();
+    for (;;) {
+        while (at != end && *at == ' ') ++at;
+        const auto [next, error] = std::from_chars(at, end, values.emplace_back());
+        if (error != std::errc() || (next != end && *next != ',')) {
+            throw CLI::ValidationError(name, fmt::format("got '{}', expected {}", text, expected));
+        }
+        if (next == end) return values;
+        at = next + 1;
+    }
+}
+
 CLI::Option* add_exit_options(CLI::App& app, ExitPolicy& policy, bool* oracle) {
     CLI::Option* exit =
         app.add_option_function<std::string>(
@@ -178,22 +194,6 @@ void add_sampling_options(CLI::App& app, SamplingOptions& options) {
         ->type_name("P")
         ->default_str(fmt::format("{}", options.top_p));
     app.add_option("--seed", options.seed, "Seed of the choice")->type_name("N")->capture_default_str();
-}
-
-// CLI11's own conversion takes an empty word for 0.
-template <typename T>
-static std::vector<T> parse_list(const std::string& name, const std::string& text, const char* expected) {
-    std::vector<T> values;
-    const char *at = text.data(), *const end = at + text.size();
-    for (;;) {
-        while (at != end && *at == ' ') ++at;
-        const auto [next, error] = std::from_chars(at, end, values.emplace_back());
-        if (error != std::errc() || (next != end && *next != ',')) {
-            throw CLI::ValidationError(name, fmt::format("got '{}', expected {}", text, expected));
-        }
-        if (next == end) return values;
-        at = next + 1;
-    }
 }
 
 CLI::Option* add_token_ids(CLI::App& app, const char* name, std::vector<int32_t>& ids,

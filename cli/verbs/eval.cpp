@@ -51,7 +51,8 @@ struct Measured {
 };
 
 Measured measure(const Arguments& a, const PerplexityInput& in) {
-    Measured m{.exit_arguments = a.exits};
+    Measured m;
+    m.exit_arguments = a.exits;
     if (!a.exits.active()) {
         const auto engine = make_engine(in.model, in.engine);
         m.result = measure_perplexity(*engine, in.plan);

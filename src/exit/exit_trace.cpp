@@ -11,8 +11,8 @@ namespace {
 
 bool is_measured(ExitRule rule) { return rule != ExitRule::none && rule != ExitRule::fixed; }
 
-// The thresholds of one loop that are worth a thought, lax ones last: of tokens at least as confident, the
-// part that disagrees, which only grows.
+// The thresholds of one loop that are worth a thought, lax ones last: of all tokens, the part that is at
+// least as confident and disagrees.
 class LoopThresholds {
 public:
     LoopThresholds(const ExitTrace& trace, ExitRule rule, int32_t loop)
@@ -28,11 +28,8 @@ public:
             // Tokens that are equally confident exit together.
             if (i + 1 < order.size() && key(order[i + 1]) == key(order[i])) continue;
             thresholds_.push_back(trace.at(order[i], loop).confidence);
-            disagreements_.push_back(static_cast<double>(wrong) / static_cast<double>(i + 1));
+            disagreements_.push_back(static_cast<double>(wrong) / static_cast<double>(order.size()));
         }
-        // From here on as many or more disagree.
-        for (size_t i = disagreements_.size(); i-- > 1;)
-            disagreements_[i - 1] = std::min(disagreements_[i - 1], disagreements_[i]);
     }
 
     // The laxest threshold with which at most this part disagrees.
@@ -42,7 +39,6 @@ public:
                    ? strictest_
                    : thresholds_[static_cast<size_t>(end - disagreements_.begin() - 1)];
     }
-    const std::vector<double>& disagreements() const { return disagreements_; }
 
 private:
     double strictest_;

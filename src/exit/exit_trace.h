@@ -57,8 +57,8 @@ ExitCounts count_exits(const ExitTrace& trace, std::span<const int32_t> exits);
 // The threshold that practically no token meets: 1, or 0 nats.
 double strictest_threshold(ExitRule rule);
 // Thresholds, one per loop but the last, as lax as they can be while at least `agreement` of the trace's
-// tokens get the full model's likeliest token. Their common measure is the part that disagrees among the
-// tokens which are that confident at a loop. A higher agreement never gives a laxer threshold. Empty for
+// tokens get the full model's likeliest token. What they have in common is the part of all tokens that is as
+// confident at a loop and disagrees. A higher agreement never gives a laxer threshold. Empty for
 // rules without thresholds. Throws Error(usage) for an agreement that is not in (0, 1].
 std::vector<double> thresholds_for(const ExitTrace& trace, ExitRule rule, double agreement);
 
