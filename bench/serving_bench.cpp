@@ -209,6 +209,7 @@ Json soak(const Arguments& a, BatchEngine& engine, const Tokenizer& tokenizer,
         Scheduler scheduler(engine, tokenizer, single);
         alone = serve(scheduler, kinds, 1, {});
     }
+    for (GenerationRequest& kind : kinds) kind.logprobs = -1;  // nothing that grows with the requests
     std::vector<GenerationRequest> requests;
     for (int64_t i = 0; i < a.soak; ++i) requests.push_back(kinds[static_cast<size_t>(i) * 7919 % kKinds]);
 
@@ -317,7 +318,7 @@ int main(int argc, char** argv) {
     app.add_option("--record", a.record, "Where to save the exits that happened");
     app.add_option("--exit", a.exit_rule, "Exit rule")->capture_default_str();
     app.add_option("--exit-threshold", a.exit_thresholds, "Its thresholds");
-    app.add_option("--exited-kv", a.exited_kv, "Keys and values of exited tokens")->capture_default_str();
+    app.add_option("--exit-kv", a.exited_kv, "Keys and values of exited tokens")->capture_default_str();
     app.add_option("--draft", a.draft, "Exact mode: tokens drafted")->capture_default_str();
     app.add_option("--draft-loop", a.draft_loop, "Exact mode: loop that drafts")->capture_default_str();
     app.add_option("--soak", a.soak, "So many requests, responses checked")->capture_default_str();
