@@ -120,8 +120,7 @@ void serve(Arguments& a) {
     served.description["serving"] = policies(a);
     const EngineMemory memory = engine->memory();
     served.description["memory"] = {{"weight_bytes", memory.weight_bytes},
-                                    {"kv_bytes", memory.kv_bytes},
-                                    {"compute_bytes", memory.compute_bytes}};
+                                    {"kv_bytes", memory.kv_bytes}};
     const Json description = served.description;
     const std::string name = served.name;
 
@@ -149,13 +148,13 @@ void serve(Arguments& a) {
                    true);
     } else if (!a.report.quiet) {
         log("serving '{}' at {}\n"
-            "  memory   weights {}, KV cache {} ({} tokens), activations {}\n"
+            "  memory   weights {}, KV cache {} ({} tokens)\n"
             "  slots    {} of up to {} tokens, {} more requests may wait; {} threads\n"
             "  batches  of up to {} rows, {}\n"
             "  access   {}\n"
             "Ctrl-C ends it.",
             name, server.url(), format_bytes(memory.weight_bytes), format_bytes(memory.kv_bytes),
-            engine->kv_tokens(), format_bytes(memory.compute_bytes), a.scheduler.slots,
+            engine->kv_tokens(), a.scheduler.slots,
             std::min(engine->context(), engine->kv_tokens()), a.scheduler.queue, engine->threads(),
             engine->max_rows(),
             engine->stages() > 1 ? fmt::format("of any of {} loops", engine->stages()) : "of whole tokens",
