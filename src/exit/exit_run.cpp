@@ -15,39 +15,47 @@ public:
         : engine_(engine), kv_(kv), rows_(rows), begin_(begin), exited_(end - begin) {}
 
     void run(const LoopSink& sink) {
-        const int32_t loops = engine_.stages();
-        for (int32_t stage = 0; stage < loops; ++stage) {
-            const std::vector<BatchRow> step = rows_of(stage);
-            if (step.empty()) return;
-            const std::span<const float> logits = engine_.step(step);
-            std::vector<size_t> asked;
-            for (const BatchRow& row : step)
-                if (row.logits) asked.push_back(static_cast<size_t>(row.position - rows_.position));
-            take(asked, stage + 1, logits, sink);
-            if (stage + 1 == loops || kv_ != ExitedKv::share) continue;
-            for (const size_t token : asked)
-                if (exited_[token - begin_])
-                    engine_.share(rows_.sequence, rows_.position + static_cast<int64_t>(token), stage + 1);
-        }
+        const size_t end = begin_ + exited_.size();
+        if (kv_ == ExitedKv::share) return share(begin_, end, 0, sink);
+        for (int32_t stage = 0; stage < engine_.stages(); ++stage) step(begin_, end, stage, sink);
     }
 
 private:
-    std::vector<BatchRow> rows_of(int32_t stage) const {
-        std::vector<BatchRow> step;
-        for (size_t i = 0; i < exited_.size(); ++i) {
-            const size_t token = begin_ + i;
-            const bool out = exited_[i];
-            if (out && kv_ == ExitedKv::share) continue;
-            step.push_back(
-                {.sequence = rows_.sequence,
-                 .position = rows_.position + static_cast<int64_t>(token),
-                 .stage = stage,
-                 .token = stage == 0 ? rows_.tokens[token] : -1,
-                 .work = out && kv_ == ExitedKv::propagate ? BatchRow::Work::keys_only : BatchRow::Work::run,
-                 .logits = !out && token >= rows_.first_exit});
+    // Tokens that are shared are complete, and tokens become complete in their order.
+    void share(size_t begin, size_t end, int32_t stage, const LoopSink& sink) {
+        step(begin, end, stage, sink);
+        if (stage + 1 == engine_.stages()) return;
+        const auto exited = [&](size_t token) { return exited_[token - begin_] != 0; };
+        for (size_t token = begin; token < end;) {
+            if (exited(token)) {
+                engine_.share(rows_.sequence, position(token), stage + 1);
+                ++token;
+                continue;
+            }
+            const size_t first = token;
+            while (token < end && !exited(token)) ++token;
+            share(first, token, stage + 1, sink);
         }
-        return step;
     }
+
+    void step(size_t begin, size_t end, int32_t stage, const LoopSink& sink) {
+        std::vector<BatchRow> step;
+        std::vector<size_t> asked;
+        for (size_t token = begin; token < end; ++token) {
+            const bool out = exited_[token - begin_], logits = !out && token >= rows_.first_exit;
+            const bool keys_only = out && kv_ == ExitedKv::propagate;
+            step.push_back({.sequence = rows_.sequence,
+                            .position = position(token),
+                            .stage = stage,
+                            .token = stage == 0 ? rows_.tokens[token] : -1,
+                            .work = keys_only ? BatchRow::Work::keys_only : BatchRow::Work::run,
+                            .logits = logits});
+            if (logits) asked.push_back(token);
+        }
+        take(asked, stage + 1, engine_.step(step), sink);
+    }
+
+    int64_t position(size_t token) const { return rows_.position + static_cast<int64_t>(token); }
 
     void take(const std::vector<size_t>& tokens, int32_t loop, std::span<const float> logits,
               const LoopSink& sink) {

@@ -190,7 +190,7 @@ TEST_F(ExitTasks, ExitsAreCounted) {
         EXPECT_EQ(e["tasks"]["piqa"]["exits"], e["exits"]);
     }
     const json e = tasks("piqa", {"--exit", "margin", "--exit-agreement", "0.7", "--calib",
-                                  kFixtures + "/tasks/piqa/valid.jsonl", "--calib-tokens", "256"})["exit"];
+                                  kFixtures + "/tasks/piqa/valid.jsonl", "--calib-tokens", "512"})["exit"];
     EXPECT_GE(e["calibration"]["agreement"], 0.7);
     EXPECT_EQ(e["calibration"]["thresholds"], e["thresholds"]);
 }
