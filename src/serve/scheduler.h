@@ -102,6 +102,7 @@ struct SchedulerStatus {
     std::vector<int64_t> last_rows_at;  // the same by loop
     std::map<FinishReason, uint64_t> finished;
     uint64_t refused = 0;
+    uint64_t starved = 0;  // steps with a free slot while requests waited: for room in the KV cache, mostly
     std::vector<uint64_t> exits;  // tokens by the loop they were chosen after, loop 1 at [0]
     uint64_t drafted = 0, accepted = 0;
     Histogram first_token, between_tokens;  // seconds

@@ -281,6 +281,7 @@ TEST(Scheduler, FirstComeFirstServedAlsoWhenTheCacheIsFull) {
     ASSERT_EQ(collect(*first).tokens.size(), 60U);
     ASSERT_TRUE(small->next(10s));
     EXPECT_TRUE(large->next(0ms));
+    EXPECT_GT(scheduler.status().starved, 30U);
 }
 
 // Nobody submits any more, so a slot may only be free when nobody waits.
@@ -321,6 +322,7 @@ TEST(Scheduler, SlotsAreBusyWhileRequestsWait) {
         gate.open();
         for (const auto& generation : all) EXPECT_EQ(collect(*generation).finished, FinishReason::length);
         EXPECT_GT(steps, 100);
+        EXPECT_LE(real.status().starved, 1U);  // the first step, while requests came
     }
 }
 
