@@ -13,10 +13,17 @@ torch.set_num_threads(request["threads"])
 
 from lm_eval import simple_evaluate
 from lm_eval.models.huggingface import HFLM
+from lm_eval.models.openai_completions import LocalCompletionsAPI
 from lm_eval.tasks import TaskManager
 
-model = HFLM(pretrained=request["model"], dtype="float32", device="cpu", batch_size=request["batch"],
-             max_length=request["max_length"])
+server = request["server"]
+if server:
+    model = LocalCompletionsAPI(base_url=server["url"] + "/v1/completions", model=server["model"],
+                                tokenizer=request["model"], tokenizer_backend="huggingface",
+                                batch_size=request["batch"], num_concurrent=4, max_length=request["max_length"])
+else:
+    model = HFLM(pretrained=request["model"], dtype="float32", device="cpu", batch_size=request["batch"],
+                 max_length=request["max_length"])
 manager = TaskManager(include_path=request["folder"])
 answers = {}
 for name in request["tasks"]:

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <ctime>
 
+#include "cli/exits.h"
 #include "cli/help.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -36,6 +37,7 @@ struct Arguments {
     uint64_t seed = 1234;
     PromptOptions prompts;
     EngineOptions engine;
+    ExitArguments exits;
     ReportOptions report;
     ReportFile report_file;
 };
@@ -113,6 +115,25 @@ void answer(std::vector<TaskRun>& runs, TaskEngine& engine, const Tokenizer& tok
     }
 }
 
+// What is said of the exits. Nothing is kept of a run that is interrupted.
+nlohmann::ordered_json answer_with_exits(std::vector<TaskRun>& runs, BatchEngine& engine,
+                                         const Tokenizer& tokenizer, ExitArguments exits,
+                                         const std::string& model) {
+    const auto calibration = calibrate(exits, engine, model);
+    ExitCounts all(engine.stages());
+    nlohmann::ordered_json tasks;
+    for (TaskRun& run : runs) {
+        run_task(run, engine, exits.plan.policy, tokenizer);
+        all.add(run.exits);
+        tasks[run.task.spec.name] = exit_counts_json(run.exits);
+    }
+    log("{}\n{}", exit_rule_text(exits), exit_counts_text(all));
+    auto out = exits_json(exits, all);
+    out["tasks"] = tasks;
+    out["calibration"] = calibration;
+    return out;
+}
+
 std::vector<DataFile> data_files(const std::vector<TaskRun>& runs) {
     std::vector<DataFile> files;
     for (const TaskRun& run : runs) {
@@ -146,6 +167,7 @@ void measure_tasks(const Arguments& a) {
     const auto start = std::chrono::steady_clock::now();
     const Tokenizer tokenizer(path);
     std::optional<Model> model = load_model(path);
+    check_exits(a.exits, *model, a.engine);
     PromptOptions prompts = a.prompts;
     prompts.encoder = !model->config.causal;
     prompts.max_length = a.engine.context > 0 ? a.engine.context : longest_sequence(model->config);
@@ -167,9 +189,17 @@ void measure_tasks(const Arguments& a) {
     const std::string hash = provenance["model"]["sha256"], key = run_key(hash, settings.dump(), runs);
     WorkFile work(work_path(a, key), key);
 
-    TaskEngine engine(*model, options);
-    model.reset();
-    answer(runs, engine, tokenizer, work);
+    nlohmann::ordered_json exits;
+    if (a.exits.active()) {
+        const int64_t sequences = ExitAnswers::sequences(a.exits.plan.policy);
+        const auto engine = make_exit_engine(*model, a.exits, options, options.context, sequences);
+        model.reset();
+        exits = answer_with_exits(runs, *engine, tokenizer, a.exits, path);
+    } else {
+        TaskEngine engine(*model, options);
+        model.reset();
+        answer(runs, engine, tokenizer, work);
+    }
     if (!first) {
         work.finish();
         return;
@@ -178,11 +208,12 @@ void measure_tasks(const Arguments& a) {
     auto results = results_json(runs);
     settings.update({{"model", a.model},
                      {"model_sha256", hash},
-                     {"threads", engine.threads()},
+                     {"threads", options.threads},
                      {"fewshot_seed", a.seed},
                      {"limit", a.limit > 0 ? nlohmann::ordered_json(a.limit) : nlohmann::ordered_json()},
                      {"bootstrap_iters", 100000}});
     results["config"] = settings;
+    if (!exits.is_null()) results["exit"] = exits;
     results["warnings"] = warnings;
     results["provenance"] = provenance;
     results["date"] = static_cast<int64_t>(std::time(nullptr));
@@ -237,6 +268,7 @@ Action eval_tasks(CLI::App& eval) {
                   "With a chat template: the examples are part of the user's message, no turns of their own");
     app->add_option("--samples", a->samples, "Write every item with its answers, as JSON lines")
         ->type_name("FILE");
+    add_eval_exit_options(*app, a->exits, false);
     add_output(*app, a->output, "Write the results as JSON");
     add_engine_kind(*app, a->engine);
     add_engine_options(*app, a->engine, "the model's; longer prompts lose their beginning");
@@ -246,7 +278,8 @@ Action eval_tasks(CLI::App& eval) {
     add_examples(*app,
                  {"refold eval tasks smollm2-135m-instruct --tasks piqa,hellaswag --data DIR --limit 200",
                   "refold eval tasks small.gguf --tasks mmlu --shots 5 --samples mmlu.jsonl -o mmlu.json",
-                  "refold eval tasks small.gguf --tasks my-task.yaml --json"});
+                  "refold eval tasks small.gguf --tasks my-task.yaml --json",
+                  "refold eval tasks looped.gguf --tasks piqa --exit entropy --exit-threshold 1.5"});
     return [a] { measure_tasks(*a); };
 }
 

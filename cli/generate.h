@@ -14,19 +14,6 @@
 
 namespace refold::cli {
 
-// Bytes of tokens to whole UTF-8 characters: a character may be spread over several tokens.
-class Utf8Stream {
-public:
-    // What can be shown now. Bytes that cannot become UTF-8 turn into U+FFFD.
-    std::string push(std::string_view bytes);
-    // What is left at the end.
-    std::string finish();
-
-private:
-    std::string drain(bool last);
-    std::string pending_;
-};
-
 struct GenerationOptions {
     int64_t limit = 128;  // tokens
     bool ignore_eos = false;

@@ -22,6 +22,7 @@ constexpr Verb kVerbs[] = {
     {"inspect", "Show a model's architecture, what it shares and what it costs", inspect_verb},
     {"run", "Continue a text", run_verb},
     {"chat", "Talk with a model", chat_verb},
+    {"serve", "Answer requests over HTTP: OpenAI's interface, metrics, a page", serve_verb},
     {"logits", "Write the logits of every token of a text to a file", logits_verb},
     {"tokenize", "Show the tokens of a text, or the text of tokens", tokenize_verb},
     {"methods", "List the compression methods, or describe one", methods_verb},

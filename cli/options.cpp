@@ -122,6 +122,65 @@ std::unique_ptr<Engine> make_engine(const Model& model, const EngineOptions& opt
     return engine;
 }
 
+// CLI11's own conversion takes an empty word for 0.
+template <typename T>
+static std::vector<T> parse_list(const std::string& name, const std::string& text, const char* expected) {
+    std::vector<T> values;
+    const char *at = text.data(), *const end = at + text.size();
+    for (;;) {
+        while (at != end && *at == ' ') ++at;
+        const auto [next, error] = std::from_chars(at, end, values.emplace_back());
+        if (error != std::errc() || (next != end && *next != ',')) {
+            throw CLI::ValidationError(name, fmt::format("got '{}', expected {}", text, expected));
+        }
+        if (next == end) return values;
+        at = next + 1;
+    }
+}
+
+CLI::Option* add_exit_options(CLI::App& app, ExitPolicy& policy, bool* oracle) {
+    CLI::Option* exit =
+        app.add_option_function<std::string>(
+               "--exit",
+               [&policy, oracle](const std::string& name) {
+                   if (oracle != nullptr) *oracle = name == "oracle";
+                   if (oracle == nullptr || !*oracle) policy.rule = exit_rule_from_name(name);
+               },
+               fmt::format(
+                   "When a token's result is taken after fewer loops of a looped model. none; fixed: after "
+                   "--exit-loop; probability, margin (before the second), entropy: of the result so far, "
+                   "by --exit-threshold{}",
+                   oracle != nullptr ? "; oracle: as soon as it is the last loop's, for analysis" : ""))
+            ->type_name("RULE")
+            ->default_str("none");
+    app.add_option("--exit-loop", policy.loop, "fixed: the loop, from 1")
+        ->type_name("N")
+        ->check(at_least(1))
+        ->needs(exit);
+    app.add_option_function<std::string>(
+           "--exit-threshold",
+           [&policy](const std::string& text) {
+               policy.thresholds =
+                   parse_list<double>("--exit-threshold", text, "numbers as in 0.9 or 0.9,0.8");
+           },
+           "Exit with a probability or margin of at least X, an entropy (nats) of at most X; one for all "
+           "loops, "
+           "or one for each but the last")
+        ->type_name("X,...")
+        ->needs(exit);
+    app.add_option_function<std::string>(
+           "--exit-kv", [&policy](const std::string& name) { policy.kv = exited_kv_from_name(name); },
+           "Keys and values of the loops that an exited token leaves out. catch-up: the loops are run after "
+           "all, "
+           "for them only; propagate: projected from the state that it left with; share: those of the loop "
+           "that it "
+           "left after")
+        ->type_name("NAME")
+        ->default_str(exited_kv_name(policy.kv))
+        ->needs(exit);
+    return exit;
+}
+
 void add_sampling_options(CLI::App& app, SamplingOptions& options) {
     app.add_option("--temperature,--temp", options.temperature,
                    "Randomness of the choice of tokens; 0 takes the likeliest")
@@ -137,27 +196,16 @@ void add_sampling_options(CLI::App& app, SamplingOptions& options) {
     app.add_option("--seed", options.seed, "Seed of the choice")->type_name("N")->capture_default_str();
 }
 
-// CLI11's own conversion takes an empty word for 0.
-static std::vector<int32_t> parse_ids(const std::string& name, const std::string& text) {
-    std::vector<int32_t> ids;
-    const char *at = text.data(), *const end = at + text.size();
-    for (;;) {
-        while (at != end && *at == ' ') ++at;
-        const auto [next, error] = std::from_chars(at, end, ids.emplace_back());
-        if (error != std::errc() || (next != end && *next != ',')) {
-            throw CLI::ValidationError(name, fmt::format("got '{}', expected token ids as in 1,2,3", text));
-        }
-        if (next == end) return ids;
-        at = next + 1;
-    }
-}
-
 CLI::Option* add_token_ids(CLI::App& app, const char* name, std::vector<int32_t>& ids,
                            const char* description) {
     const std::string label(std::string_view(name).substr(std::string_view(name).find("--")));
     return app
         .add_option_function<std::string>(
-            name, [label, &ids](const std::string& text) { ids = parse_ids(label, text); }, description)
+            name,
+            [label, &ids](const std::string& text) {
+                ids = parse_list<int32_t>(label, text, "token ids as in 1,2,3");
+            },
+            description)
         ->type_name("ID,ID,...");
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "exit/exit_policy.h"
 #include "text/sampler.h"
 
 namespace refold::cli {
@@ -43,6 +44,11 @@ void add_engine_kind(CLI::App& app, EngineOptions& options);
 std::unique_ptr<Engine> make_engine(const std::string& path, const EngineOptions& options);
 // An engine with the model's weights.
 std::unique_ptr<Engine> make_engine(const Model& model, const EngineOptions& options);
+
+// --exit, --exit-loop, --exit-threshold, --exit-kv; whether they fit each other and the model is for
+// check_exit_policy(). `oracle`, where given, is set by `--exit oracle`, with which the rule is none. Returns
+// --exit.
+CLI::Option* add_exit_options(CLI::App& app, ExitPolicy& policy, bool* oracle = nullptr);
 
 // --temperature, --top-k, --top-p, --seed
 void add_sampling_options(CLI::App& app, SamplingOptions& options);

@@ -28,8 +28,8 @@ struct PerplexityInput {
     PerplexityPlan plan;
     EngineOptions engine;
 
-    Provenance provenance(const std::string& name, const Engine& running, const DataFile& data) const {
-        return {name, path, &model, engine, running.threads(), {data}};
+    Provenance provenance(const std::string& name, int threads, const DataFile& data) const {
+        return {name, path, &model, engine, threads, {data}};
     }
 };
 // `context`: of a window; 0: the protocol's. Throws as plan_perplexity().

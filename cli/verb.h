@@ -30,6 +30,7 @@ Action pull_verb(CLI::App& app);
 Action quantize_verb(CLI::App& app);
 Action report_verb(CLI::App& app);
 Action run_verb(CLI::App& app);
+Action serve_verb(CLI::App& app);
 Action tokenize_verb(CLI::App& app);
 Action train_verb(CLI::App& app);
 

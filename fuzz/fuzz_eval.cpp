@@ -1,5 +1,5 @@
-// Fuzzing of evaluation data: for any bytes documents and samples are read or refused with refold::Error, and
-// what is read can be compared.
+// Fuzzing of evaluation data: for any bytes documents, samples and exit trajectories are read or refused with
+// refold::Error, and what is read can be compared.
 //     refold_fuzz_eval [--iterations N] [--seed N]
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +11,7 @@
 #include "eval/compare.h"
 #include "eval/documents.h"
 #include "eval/samples.h"
+#include "exit/trajectory.h"
 #include "fuzzing.h"
 
 namespace {
@@ -24,6 +25,10 @@ const std::string kSeeds[] = {
     " \n = One = \n a ' b ' \n = = Part = = \n [ x ] { y } \n = Two = \n caf\xC3\xA9\xC2\xA0\xE3\x80\x80z \n",
     R"({"doc_id": 0, "doc_hash": "a", "task": "t", "acc": 1.0, "acc_norm": 0, "perplexity": [-3.5, 2]}
 {"doc_id": 1, "metrics": ["acc", "f1"], "acc": true, "f1": 0.25, "filter": "none"}
+)",
+    R"({"format":"refold exits","version":1,"loops":3,"rule":"oracle"}
+{"exits":[1,3,2]}
+{"exits":[]}
 )"};
 
 volatile size_t g_sink = 0;
@@ -45,6 +50,13 @@ bool run_one(const std::string& text) {
         const auto samples = refold::parse_samples(text, "fuzz");
         for (const auto& row : refold::compare_samples(samples, samples, {.resamples = 3}).rows)
             if (row.difference() != 0 && row.difference() == row.difference()) abort();
+        taken = true;
+    } catch (const Error& error) {
+        if (error.code() != refold::ErrorCode::input) throw;
+    }
+    try {
+        for (const auto& exits : refold::parse_exit_trajectory(text, "fuzz").sequences)
+            g_sink = g_sink + exits.size();
         taken = true;
     } catch (const Error& error) {
         if (error.code() != refold::ErrorCode::input) throw;

@@ -121,7 +121,7 @@ void compare_models(const Arguments& a) {
         Json out;
         const auto side = [&](const char* key, const PerplexityResult& r, const std::string& name, size_t i) {
             out[key] = perplexity_json(r);
-            out[key]["provenance"] = to_json(in[i].provenance(name, *engines[i], data));
+            out[key]["provenance"] = to_json(in[i].provenance(name, engines[i]->threads(), data));
         };
         side("a", result.a, a.a, 0);
         side("b", result.b, a.b, 1);

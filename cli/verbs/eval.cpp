@@ -1,4 +1,5 @@
 #include "cli/eval_tasks.h"
+#include "cli/exits.h"
 #include "cli/help.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -10,6 +11,7 @@
 #include "core/text.h"
 #include "eval/protocols.h"
 #include "eval/samples.h"
+#include "exit/trajectory.h"
 #include "hub/resolve.h"
 #include "train/launch.h"
 
@@ -22,6 +24,7 @@ struct Arguments {
     std::string model;
     PerplexityArguments perplexity;
     EngineOptions engine;
+    ExitArguments exits;
     OutputOptions samples;
     ReportOptions report;
     ReportFile report_file;
@@ -37,20 +40,73 @@ std::string text_of(const PerplexityPlan& plan, const PerplexityResult& r) {
         plan.bos);
 }
 
+// What a run gave, by either kind of engine.
+struct Measured {
+    PerplexityResult result;
+    uint64_t kv_bytes = 0;
+    int threads = 0;
+    std::optional<ExitPerplexity> exits;
+    ExitArguments exit_arguments;  // with the thresholds that were used
+    Json calibration;
+};
+
+Measured measure(const Arguments& a, const PerplexityInput& in) {
+    Measured m;
+    m.exit_arguments = a.exits;
+    if (!a.exits.active()) {
+        const auto engine = make_engine(in.model, in.engine);
+        m.result = measure_perplexity(*engine, in.plan);
+        m.kv_bytes = engine->memory().kv_bytes;
+        m.threads = engine->threads();
+        return m;
+    }
+    const auto engine = make_exit_engine(in.model, a.exits, in.engine, in.engine.context, 1);
+    m.calibration = calibrate(m.exit_arguments, *engine, in.path);
+    m.exits = measure_exit_perplexity(*engine, in.plan, m.exit_arguments.plan);
+    m.result = m.exits->exited;
+    m.kv_bytes = engine->memory().kv_bytes;
+    m.threads = engine->threads();
+    return m;
+}
+
+Json exit_result_json(const Measured& m) {
+    Json out = exits_json(m.exit_arguments, m.exits->counts);
+    for (size_t i = 0; i < m.exits->at_loop.size(); ++i) {
+        Json loop{{"loop", i + 1}};
+        loop.update(perplexity_json(m.exits->at_loop[i]));
+        loop["agreement"] = m.exits->agreement_at_loop[i];
+        out["at_loop"].push_back(loop);
+    }
+    out["calibration"] = m.calibration;
+    return out;
+}
+
+std::string exit_result_text(const Measured& m) {
+    if (!m.exits) return "";
+    const ExitPerplexity& e = *m.exits;
+    std::string out = fmt::format("{}\n{}\n", exit_rule_text(m.exit_arguments), exit_counts_text(e.counts));
+    for (size_t i = 0; i < e.at_loop.size(); ++i)
+        out += fmt::format("all tokens after loop {}: {}, agreement {:.2f} %\n", i + 1,
+                           perplexity_line(e.at_loop[i]), 100 * e.agreement_at_loop[i]);
+    return out;
+}
+
 void ppl(const Arguments& a) {
     join_group();
     const bool first = group().first();
     const std::string text = read_text_file(a.perplexity.text);
     const std::string path = resolve_model(a.model);
     if (first) a.report_file.check();
-    std::optional<AtomicFile> samples;
+    std::optional<AtomicFile> samples, trajectory;
     if (first && !a.samples.path.empty()) samples.emplace(a.samples.path, a.samples.overwrite);
+    if (first && !a.exits.trajectory.empty()) trajectory.emplace(a.exits.trajectory, a.samples.overwrite);
     const PerplexityInput in = perplexity_input(a.perplexity, a.engine, path, text, a.engine.context);
+    check_exits(a.exits, in.model, a.engine);
     const DataFile data = data_file(a.perplexity.text, text);
     const auto warning = calibration_warning(in.model, data);
     if (warning) log("refold: warning: {}", *warning);
-    const auto engine = make_engine(in.model, in.engine);
-    const PerplexityResult r = measure_perplexity(*engine, in.plan);
+    const Measured m = measure(a, in);
+    const PerplexityResult& r = m.result;
     if (!first) return;
 
     Json samples_json;
@@ -70,11 +126,21 @@ void ppl(const Arguments& a) {
                     {"f32", a.engine.f32 || a.engine.kind == EngineKind::torch},
                     {"kv_policy", kv_policy_name(a.engine.eviction.policy)},
                     {"kv_budget", a.engine.eviction.budget},
-                    {"kv_bytes", engine->memory().kv_bytes},
+                    {"kv_bytes", m.kv_bytes},
                     {"samples", samples_json},
                     {"warnings", warning ? Json::array({*warning}) : Json::array()},
-                    {"provenance", to_json(in.provenance(a.model, *engine, data))}});
-    a.report.json ? print_json(out) : print(text_of(in.plan, r));
+                    {"provenance", to_json(in.provenance(a.model, m.threads, data))}});
+    if (m.exits) out["exit"] = exit_result_json(m);
+    if (trajectory) {
+        Json about = exits_json(m.exit_arguments, m.exits->counts);
+        for (const char* key : {"loops", "exits"}) about.erase(key);
+        about.update(protocol_json(in.plan));
+        for (const char* key : {"model", "data"}) about[key] = out["provenance"][key];
+        trajectory->write(
+            to_json_lines({static_cast<int32_t>(m.exits->at_loop.size()), about, m.exits->exits}));
+        trajectory->commit();
+    }
+    a.report.json ? print_json(out) : print(text_of(in.plan, r) + exit_result_text(m));
     if (!a.report.json && !a.report.quiet)
         log("{:.1f} tokens/s, {}", r.tokens_per_s, format_seconds(r.seconds));
     a.report_file.write({named_model(a.model, path)}, out);
@@ -92,7 +158,8 @@ Action eval_verb(CLI::App& app) {
     sub->add_option("--samples", a->samples.path,
                     "JSONL to write, a line per window or document: for `refold compare`")
         ->type_name("FILE");
-    sub->add_flag("--overwrite", a->samples.overwrite, "Replace the samples if they exist");
+    add_eval_exit_options(*sub, a->exits, true);
+    sub->add_flag("--overwrite", a->samples.overwrite, "Replace samples and trajectory if they exist");
     add_engine_kind(*sub, a->engine);
     add_engine_options(*sub, a->engine, kContextDefault);
     add_eviction_options(*sub, a->engine.eviction);
@@ -104,7 +171,11 @@ Action eval_verb(CLI::App& app) {
          "refold eval ppl small.gguf --text wiki.test.raw --protocol llama.cpp",
          "refold eval ppl small.gguf --text wiki.test.raw --protocol lm-eval --samples small.jsonl --json",
          "refold eval ppl small.gguf --text wikitext.txt --context 2048 --stride 512 --f32 --json",
-         "refold eval ppl small.gguf --text wikitext.txt --kv-policy h2o --kv-budget 0.2"});
+         "refold eval ppl small.gguf --text wikitext.txt --kv-policy h2o --kv-budget 0.2",
+         "refold eval ppl looped.gguf --text wikitext.txt --exit probability --exit-threshold 0.9",
+         "refold eval ppl looped.gguf --text wikitext.txt --exit margin --exit-agreement 0.95 --calib "
+         "valid.txt",
+         "refold eval ppl looped.gguf --text wikitext.txt --exit oracle --exit-trajectory exits.jsonl"});
     const Action tasks = eval_tasks(app);
     add_examples(
         app, {"refold eval ppl smollm2-135m-instruct --text wikitext.txt",

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "core/error.h"
 #include "core/group.h"
 #include "core/parallel.h"
 #include "core/progress.h"
+#include "eval/gather_windows.h"
 #include "eval/log_softmax.h"
 #include "eval/protocols.h"
 
@@ -56,23 +56,6 @@ void add_measures(const PerplexityPlan& plan, PerplexityResult& result) {
     const Ratio per_byte = ratio_of(plan, result, bytes);
     result.byte_perplexity = as_perplexity(per_byte);
     result.bits_per_byte = as_bits(per_byte);
-}
-
-// Every process has scored its windows: all get those of all.
-void share(std::vector<std::vector<double>>& nll, const PerplexityPlan& plan) {
-    Group& processes = group();
-    std::string own;
-    for (const std::vector<double>& window : nll)
-        own.append(reinterpret_cast<const char*>(window.data()), window.size() * sizeof(double));
-    const std::vector<std::string> all = processes.gather(own);
-    std::vector<size_t> at(all.size());
-    for (size_t w = 0; w < nll.size(); ++w) {
-        const size_t rank = w % all.size();
-        nll[w].resize(static_cast<size_t>(plan.windows[w].scored()));
-        const size_t bytes = nll[w].size() * sizeof(double);
-        std::memcpy(nll[w].data(), all[rank].data() + at[rank], bytes);
-        at[rank] += bytes;
-    }
 }
 
 }  // namespace
@@ -219,7 +202,7 @@ PerplexityResult measure_perplexity(Engine& engine, const PerplexityPlan& plan) 
         };
         while (pass.next(window.rest.size(), add)) continue;
     }
-    if (processes.size() > 1) share(nll, plan);
+    if (processes.size() > 1) gather_windows(nll, plan);
     // In the order of the text, whoever scored it: the same sums for any number of processes.
     PerplexitySums sums(plan);
     for (size_t w = 0; w < plan.windows.size(); ++w) sums.add(plan.windows[w], nll[w]);

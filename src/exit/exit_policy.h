@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "exit/logit_measures.h"
+
 namespace refold {
 
 enum class ExitRule {
@@ -26,17 +28,20 @@ enum class ExitedKv {
 
 struct ExitPolicy {
     ExitRule rule = ExitRule::none;
-    int32_t loop = 0;                // fixed: 1-based
-    std::vector<double> thresholds;  // of loops 1, 2, ... but the last; one alone is for all
+    int32_t loop = 0;                     // fixed: 1-based
+    std::vector<double> thresholds = {};  // of loops 1, 2, ... but the last; one alone is for all
     ExitedKv kv = ExitedKv::catch_up;
 
     bool active() const { return rule != ExitRule::none; }
     // The result behind loop `loop` (1-based, not the last) is good enough. `logits` [n_vocab].
     bool exits(int32_t loop, std::span<const float> logits) const;
+    // The same by what exit_confidence() gives for `rule`.
+    bool exits(int32_t loop, double confidence) const;
 };
 
 // The measure that the rule compares; 0 for rules without one.
 double exit_confidence(ExitRule rule, std::span<const float> logits);
+double exit_confidence(ExitRule rule, const LogitMeasures& measures);
 
 // Names as on the command line: "none", "fixed", "probability", "margin", "entropy"; "propagate", "catch-up",
 // "share". Throw Error(usage) with the choices.

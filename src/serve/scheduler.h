@@ -29,8 +29,9 @@ struct GenerationRequest {
     int logprobs = -1;                     // of every token generated, with so many likeliest ones; -1: none
     bool prompt_logprobs = false;          // the same of the prompt's tokens
     std::chrono::milliseconds timeout{0};  // from submission to the end; 0: the scheduler's
-    std::vector<int32_t>
-        exits;  // replayed instead of the policy: loop after which token i exits; measuring only
+    // Replayed instead of the policy, for measuring: loop after which generated token i is chosen; all loops
+    // for the first one, whatever it says, and behind its end. As GenerationEvent::exits says them.
+    std::vector<int32_t> exits;
 };
 
 struct TokenLogprob {
@@ -44,11 +45,11 @@ enum class FinishReason { stop, length, cancelled, timeout, shutdown, error };
 struct GenerationEvent {
     // Text that is final: whole UTF-8 characters, nothing that may still become a stop text. May be empty.
     std::string text;
-    std::vector<int32_t> tokens;           // newly chosen
-    std::vector<TokenLogprob> logprobs;    // of them, where asked for
-    std::vector<int32_t> exits;            // loops that they were chosen after
-    std::vector<TokenLogprob> prompt;      // once, before the first token, where asked for; the first prompt
-                                           // token has none
+    std::vector<int32_t> tokens;         // newly chosen
+    std::vector<TokenLogprob> logprobs;  // of them, where asked for
+    std::vector<int32_t> exits;          // loops that they were chosen after
+    // Where asked for, before or with the first token generated: of the prompt's second token, the third, ...
+    std::vector<TokenLogprob> prompt;
     std::optional<FinishReason> finished;  // last event
     std::string error;                     // what went wrong, for FinishReason::error
 };
@@ -57,25 +58,29 @@ struct GenerationEvent {
 class Generation {
 public:
     virtual ~Generation() = default;
-    // Waits for the next event; nothing when none came in time.
+    // Waits for the next event, which is all that happened since the one before; nothing when none came in
+    // time, or at once behind the last event.
     virtual std::optional<GenerationEvent> next(std::chrono::milliseconds timeout) = 0;
     virtual void cancel() = 0;
 };
 
 enum class BatchingPolicy {
     continuous,  // a sequence that ends gives its place to the next request at once
-    fixed,       // a batch is filled, and the next one when all of its sequences have ended ("vanilla")
+    // "Vanilla": a batch is filled (or 50 ms old), all its prompts are run, then all its sequences token by
+    // token, those that exit early waiting for the others; the next batch when all of them have ended.
+    fixed,
 };
 
 struct SchedulerOptions {
     int64_t slots = 8;   // sequences at a time
-    int64_t queue = 64;  // requests that wait; more are refused
+    int64_t queue = 64;  // requests that wait, beside those that have a slot; more are refused
     // Prompt tokens of one step beside the rows that generate: bounds the time between two tokens.
     int64_t prefill_rows = 256;
     std::chrono::milliseconds timeout{600000};
-    ExitPolicy exit;
-    // Early loops draft up to so many tokens, all loops verify them: the output is the full model's, token
-    // for token (greedy) or in distribution (sampled; speculative sampling, Leviathan et al. 2023). 0: off.
+    ExitPolicy exit = {};
+    // Early loops draft up to so many tokens (fewer while few are accepted), all loops verify them: the
+    // output is the full model's, token for token (greedy) or in distribution (sampled; speculative sampling,
+    // Leviathan et al. 2023). 0: off.
     int64_t draft = 0;
     int32_t draft_loop = 1;  // loop after which drafts are taken
     BatchingPolicy batching = BatchingPolicy::continuous;
@@ -97,7 +102,8 @@ struct SchedulerStatus {
     std::vector<int64_t> last_rows_at;  // the same by loop
     std::map<FinishReason, uint64_t> finished;
     uint64_t refused = 0;
-    std::vector<uint64_t> exits;  // tokens by the loop they were chosen after, 1-based at [0]
+    uint64_t starved = 0;  // steps with a free slot while requests waited: for room in the KV cache, mostly
+    std::vector<uint64_t> exits;  // tokens by the loop they were chosen after, loop 1 at [0]
     uint64_t drafted = 0, accepted = 0;
     Histogram first_token, between_tokens;  // seconds
 };
@@ -113,11 +119,12 @@ public:
     Scheduler& operator=(const Scheduler&) = delete;
 
     // Null when the queue is full or the scheduler is shutting down. Throws Error(input) for a prompt that is
-    // empty or does not fit the context together with at least one token, Error(usage) for options out of
-    // range. Any thread.
+    // empty, has ids outside the vocabulary or does not fit the context (or the KV cache) together with at
+    // least one token, where any is wanted; Error(usage) for options out of range. Any thread. What is
+    // generated ends where the context does.
     std::unique_ptr<Generation> submit(GenerationRequest request);
     SchedulerStatus status() const;
-    // Refuses new requests, and ends those that run after `grace`.
+    // Refuses new requests and waits for the others; those that run or wait after `grace` are ended.
     void shutdown(std::chrono::milliseconds grace);
 
 private:

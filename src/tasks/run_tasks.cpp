@@ -108,6 +108,65 @@ void share(const std::vector<std::pair<size_t, Likelihood>>& likelihoods,
     }
 }
 
+ExitCounts of_all_processes(ExitCounts counts) {
+    if (group().size() == 1) return counts;
+    std::vector<double> values(counts.at_loop.begin(), counts.at_loop.end());
+    values.push_back(static_cast<double>(counts.agreed));
+    group().sum(values);
+    counts.agreed = static_cast<int64_t>(values.back());
+    for (size_t i = 0; i < counts.at_loop.size(); ++i) counts.at_loop[i] = static_cast<int64_t>(values[i]);
+    return counts;
+}
+
+// Answers the open requests: those of tokens and those of texts.
+using Answering =
+    std::function<void(Requests requests, const Answered& answered, const Generated& generated)>;
+
+void answer(TaskRun& run, const Answering& answering, int threads, WorkFile* work, size_t index) {
+    const auto start = std::chrono::steady_clock::now();
+    const TaskSpec& spec = run.task.spec;
+    const Group& processes = group();
+    const auto owned = std::count_if(run.requests.begin(), run.requests.end(),
+                                     [&](const Request& r) { return processes.owns(r.item); });
+    Progress progress(spec.name, static_cast<uint64_t>(owned), "requests");
+    Collector collector(run);
+    std::vector<std::pair<size_t, Likelihood>> likelihoods;
+    std::vector<std::pair<size_t, std::string>> texts;
+    const auto keep = [&](size_t r, const auto& answer) {
+        collector.take(r, answer);
+        if constexpr (std::is_same_v<std::decay_t<decltype(answer)>, Likelihood>) {
+            likelihoods.emplace_back(r, answer);
+        } else {
+            texts.emplace_back(r, answer);
+        }
+        progress.advance(1, collector.note());
+    };
+    std::vector<const Request*> open;
+    std::vector<size_t> of_open;
+    for (size_t r = 0; r < run.requests.size(); ++r) {
+        if (!processes.owns(run.requests[r].item)) continue;
+        if (const auto* likelihood = work != nullptr ? work->likelihood({index, r}) : nullptr) {
+            keep(r, *likelihood);
+        } else if (const auto* text = work != nullptr ? work->text({index, r}) : nullptr) {
+            keep(r, *text);
+        } else {
+            open.push_back(&run.requests[r]);
+            of_open.push_back(r);
+        }
+    }
+    const auto take = [&](size_t i, const auto& answer) {
+        const size_t r = of_open[i];
+        keep(r, answer);
+        if (work != nullptr) work->add({index, r}, answer);
+    };
+    answering(open, take, take);
+    if (processes.size() > 1) share(likelihoods, texts, collector);
+    progress.finish(collector.note());
+    run.results.clear();
+    for (const MetricValues& values : run.values) run.results.push_back(aggregate(spec, values, threads));
+    run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 }  // namespace
 
 int64_t TaskRun::cut_requests() const {
@@ -158,55 +217,29 @@ std::string run_key(const std::string& model_hash, const std::string& settings,
 }
 
 void run_task(TaskRun& run, TaskEngine& engine, const Tokenizer& tokenizer, WorkFile* work, size_t index) {
-    const auto start = std::chrono::steady_clock::now();
-    const TaskSpec& spec = run.task.spec;
-    const Group& processes = group();
-    const auto owned = std::count_if(run.requests.begin(), run.requests.end(),
-                                     [&](const Request& r) { return processes.owns(r.item); });
-    Progress progress(spec.name, static_cast<uint64_t>(owned), "requests");
-    Collector collector(run);
-    std::vector<std::pair<size_t, Likelihood>> likelihoods;
-    std::vector<std::pair<size_t, std::string>> texts;
-    const auto keep = [&](size_t r, const auto& answer) {
-        collector.take(r, answer);
-        if constexpr (std::is_same_v<std::decay_t<decltype(answer)>, Likelihood>) {
-            likelihoods.emplace_back(r, answer);
+    const auto answering = [&](Requests requests, const Answered& answered, const Generated& generated) {
+        if (engine.encodes()) {
+            masked_likelihoods(engine.encoder(), tokenizer.mask().value(), requests, answered);
+        } else if (run.task.spec.output == TaskOutput::generate_until) {
+            generate_until(engine.decoder(), tokenizer, requests, run.task.spec.generation, generated);
         } else {
-            texts.emplace_back(r, answer);
+            log_likelihoods(engine.decoder(), requests, answered);
         }
-        progress.advance(1, collector.note());
     };
-    std::vector<const Request*> open;
-    std::vector<size_t> of_open;
-    for (size_t r = 0; r < run.requests.size(); ++r) {
-        if (!processes.owns(run.requests[r].item)) continue;
-        if (const auto* likelihood = work != nullptr ? work->likelihood({index, r}) : nullptr) {
-            keep(r, *likelihood);
-        } else if (const auto* text = work != nullptr ? work->text({index, r}) : nullptr) {
-            keep(r, *text);
+    answer(run, answering, engine.threads(), work, index);
+}
+
+void run_task(TaskRun& run, BatchEngine& engine, const ExitPolicy& policy, const Tokenizer& tokenizer) {
+    ExitAnswers answers(engine, policy);
+    const auto answering = [&](Requests requests, const Answered& answered, const Generated& generated) {
+        if (run.task.spec.output == TaskOutput::generate_until) {
+            answers.generate_until(tokenizer, requests, run.task.spec.generation, generated);
         } else {
-            open.push_back(&run.requests[r]);
-            of_open.push_back(r);
+            answers.log_likelihoods(requests, answered);
         }
-    }
-    const auto take = [&](size_t i, const auto& answer) {
-        const size_t r = of_open[i];
-        keep(r, answer);
-        if (work != nullptr) work->add({index, r}, answer);
     };
-    if (engine.encodes()) {
-        masked_likelihoods(engine.encoder(), tokenizer.mask().value(), open, take);
-    } else if (spec.output == TaskOutput::generate_until) {
-        generate_until(engine.decoder(), tokenizer, open, spec.generation, take);
-    } else {
-        log_likelihoods(engine.decoder(), open, take);
-    }
-    if (processes.size() > 1) share(likelihoods, texts, collector);
-    progress.finish(collector.note());
-    run.results.clear();
-    for (const MetricValues& values : run.values)
-        run.results.push_back(aggregate(spec, values, engine.threads()));
-    run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    answer(run, answering, engine.threads(), nullptr, 0);
+    run.exits = of_all_processes(answers.counts());
 }
 
 }  // namespace refold

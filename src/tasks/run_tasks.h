@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tasks/exit_answers.h"
 #include "tasks/metrics.h"
 #include "tasks/request.h"
 #include "tasks/task_engine.h"
@@ -20,6 +21,7 @@ struct TaskRun {
     std::vector<MetricValues> values;   // by metric of the task's
     std::vector<MetricResult> results;  // by metric of the task's
     double seconds = 0;
+    ExitCounts exits;  // of tokens that could exit; no loops without exits
 
     int64_t cut_requests() const;  // that lost tokens on the left
 };
@@ -38,5 +40,7 @@ std::string run_key(const std::string& model_hash, const std::string& settings,
 // items, and all get everything. `work` may be null, and has this process's answers only; `index` is the
 // run's place in it.
 void run_task(TaskRun& run, TaskEngine& engine, const Tokenizer& tokenizer, WorkFile* work, size_t index);
+// The same with exits, in an engine with room for ExitAnswers::sequences().
+void run_task(TaskRun& run, BatchEngine& engine, const ExitPolicy& policy, const Tokenizer& tokenizer);
 
 }  // namespace refold

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 namespace refold {
 
@@ -12,6 +13,11 @@ struct SamplingOptions {
     int top_k = 40;            // 0: all
     float top_p = 0.95F;       // 1: all
     uint32_t seed = 0;
+};
+
+struct TokenProbability {
+    int32_t token = 0;
+    double probability = 0;
 };
 
 class Sampler {
@@ -24,6 +30,9 @@ public:
 
     // Index of the chosen token. Throws Error(input) when its logit is not a finite number.
     int32_t choose(std::span<const float> logits);
+    // The distribution that choose() draws from: tokens with a probability above 0, in any order. Throws as
+    // choose() does.
+    std::vector<TokenProbability> probabilities(std::span<const float> logits);
 
 private:
     struct Impl;

@@ -45,6 +45,8 @@ public:
     }
 
     void send(int number) const { kill(id_, number); }
+    // What has come on standard output so far.
+    std::string output() const { return read_all(folder_ / "out"); }
 
     Outcome wait() {
         int status = 0;

@@ -76,6 +76,31 @@ TEST(Sampler, TemperatureGivesTheSoftmax) {
     EXPECT_LT(chi_square, 24.3);  // 7 degrees of freedom: exceeded with probability 0.001
 }
 
+TEST(Sampler, ProbabilitiesAreThoseOfItsChoices) {
+    const auto logits = random_logits(30, 2);
+    constexpr int kDraws = 20'000;
+    for (const SamplingOptions& options :
+         {SamplingOptions{.temperature = 1.3F, .top_k = 0, .top_p = 1, .seed = 4},
+          SamplingOptions{.temperature = 0.9F, .top_k = 8, .top_p = 0.9F, .seed = 5}}) {
+        const auto seen = counts(options, logits, kDraws);
+        const auto expected = Sampler(options).probabilities(logits);
+        double sum = 0, chi_square = 0;
+        int drawn = 0;
+        for (const auto& [token, probability] : expected) {
+            const double mean = kDraws * probability, count = seen[static_cast<size_t>(token)];
+            chi_square += (count - mean) * (count - mean) / mean;
+            sum += probability;
+            drawn += seen[static_cast<size_t>(token)];
+        }
+        EXPECT_NEAR(sum, 1, 1e-9);
+        EXPECT_EQ(drawn, kDraws);
+        EXPECT_LT(chi_square, 58.3);  // 29 degrees of freedom: exceeded with probability 0.001
+    }
+    const auto greedy = Sampler({}).probabilities(logits);
+    ASSERT_EQ(greedy.size(), 1U);
+    EXPECT_EQ(greedy[0].token, argmax(logits));
+}
+
 TEST(Sampler, TopKAndTopPKeepTheLikeliest) {
     // Probabilities 0.4, 0.3, 0.2, 0.1.
     const std::vector<float> logits{std::log(0.1F), std::log(0.4F), std::log(0.2F), std::log(0.3F)};

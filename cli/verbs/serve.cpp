@@ -1,0 +1,252 @@
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <thread>
+
+#include "cli/help.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/verb.h"
+#include "core/error.h"
+#include "core/interrupt.h"
+#include "core/text.h"
+#include "engine/batch.h"
+#include "exit/exit_policy.h"
+#include "hub/resolve.h"
+#include "model/accounting.h"
+#include "serve/api_keys.h"
+#include "serve/server.h"
+
+namespace refold::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using std::chrono::milliseconds;
+
+struct Arguments {
+    std::string model, name, key_file;
+    BatchOptions engine;
+    SchedulerOptions scheduler;
+    ServerOptions server;
+    double timeout = 600, grace = 30;  // seconds
+    bool by_position = false;
+    ReportOptions report;
+};
+
+milliseconds to_ms(double seconds) { return milliseconds(static_cast<int64_t>(1000 * seconds)); }
+
+// What clients call the model: the argument when it is a name, the file's or folder's name when it is a path.
+std::string served_name(const std::string& argument, const std::string& path) {
+    if (!std::filesystem::exists(argument)) return argument;
+    const std::filesystem::path p = std::filesystem::canonical(path);
+    return std::filesystem::is_directory(p) ? p.filename() : p.stem();
+}
+
+// What the page shows of the model.
+Json describe(const Model& model) {
+    const Accounting costs = account(model);
+    const auto cost = [](const Cost& c) {
+        return Json{{"parameters", c.parameters},
+                    {"bytes", c.bytes},
+                    {"kv_bytes_per_token", c.kv_bytes_per_token},
+                    {"flops_per_token", c.flops_per_token}};
+    };
+    return {{"architecture", model.config.family},
+            {"positions", model.topology.positions.size()},
+            {"loops", model.topology.loops},
+            {"n_embd", model.config.n_embd},
+            {"n_head", model.config.n_head},
+            {"n_head_kv", model.config.n_head_kv},
+            {"n_vocab", model.config.n_vocab},
+            {"context_length", model.config.context_length},
+            {"tensors", model.tensors.size()},
+            {"shares", model.has_sharing()},
+            {"stored", cost(costs.model)},
+            {"without_sharing", cost(costs.dense)}};
+}
+
+Json policies(const Arguments& a) {
+    return {{"exit", exit_rule_name(a.scheduler.exit.rule)},
+            {"exit_loop", a.scheduler.exit.loop},
+            {"exit_thresholds", a.scheduler.exit.thresholds},
+            {"exit_kv", exited_kv_name(a.scheduler.exit.kv)},
+            {"exact", a.scheduler.draft}};
+}
+
+void log_request(const ServedRequest& r) {
+    const std::time_t now = std::time(nullptr);
+    std::tm local{};
+    localtime_r(&now, &local);
+    char time[16] = "";
+    std::strftime(time, sizeof time, "%H:%M:%S", &local);
+    log("{} {} {} {} {} {:.3f} s{}", time, r.client, r.method.empty() ? "-" : r.method,
+        r.path.empty() ? "-" : r.path, r.status, r.seconds,
+        r.prompt_tokens + r.completion_tokens == 0
+            ? ""
+            : fmt::format(", {} + {} tokens", r.prompt_tokens, r.completion_tokens));
+}
+
+void set_keys(Arguments& a) {
+    if (const char* key = std::getenv("REFOLD_API_KEY"); key != nullptr && *key != '\0')
+        a.server.api_keys.emplace_back(key);
+    if (a.key_file.empty()) return;
+    for (std::string& key : read_api_keys(a.key_file)) a.server.api_keys.push_back(std::move(key));
+}
+
+// Until a signal. Clients' errors are theirs; only what the server itself cannot do ends it.
+void serve(Arguments& a) {
+    set_keys(a);
+    const std::string path = resolve_model(a.model);
+    ServedModel served;
+    std::unique_ptr<BatchEngine> engine;
+    {
+        const Model model = load_model(path);
+        const bool looped = model.topology.loops > 1;
+        a.engine.by_depth = looped && !a.by_position;
+        check_exit_policy(a.scheduler.exit, a.engine.by_depth ? model.topology.loops : 1);
+        a.engine.engine.chunk = std::max(a.engine.engine.chunk, a.scheduler.slots);
+        engine = make_batch_engine(model, a.engine);
+        served.description = describe(model);
+    }
+    const Tokenizer tokenizer(path);
+    served.name = a.name.empty() ? served_name(a.model, path) : a.name;
+    served.context = std::min(engine->context(), engine->kv_tokens());
+    served.n_vocab = std::min<int64_t>(engine->n_vocab(), tokenizer.size());
+    served.version = REFOLD_VERSION;
+    served.created = std::time(nullptr);
+    served.description["serving"] = policies(a);
+    const EngineMemory memory = engine->memory();
+    served.description["memory"] = {{"weight_bytes", memory.weight_bytes},
+                                    {"kv_bytes", memory.kv_bytes}};
+    const Json description = served.description;
+    const std::string name = served.name;
+
+    a.scheduler.timeout = to_ms(a.timeout);
+    a.server.slots = a.scheduler.slots;
+    a.server.queue = a.scheduler.queue;
+    Scheduler scheduler(*engine, tokenizer, a.scheduler);
+    Server server(scheduler, tokenizer, std::move(served), a.server,
+                  a.report.quiet ? std::function<void(const ServedRequest&)>() : log_request);
+    if (a.report.json) {
+        print_json({{"event", "listening"},
+                    {"url", server.url()},
+                    {"port", server.port()},
+                    {"pid", getpid()},
+                    {"model", name},
+                    {"context", std::min(engine->context(), engine->kv_tokens())},
+                    {"slots", a.scheduler.slots},
+                    {"queue", a.scheduler.queue},
+                    {"stages", engine->stages()},
+                    {"batch_rows", engine->max_rows()},
+                    {"kv_tokens", engine->kv_tokens()},
+                    {"threads", engine->threads()},
+                    {"api_key", !a.server.api_keys.empty()},
+                    {"description", description}},
+                   true);
+    } else if (!a.report.quiet) {
+        log("serving '{}' at {}\n"
+            "  memory   weights {}, KV cache {} ({} tokens)\n"
+            "  slots    {} of up to {} tokens, {} more requests may wait; {} threads\n"
+            "  batches  of up to {} rows, {}\n"
+            "  access   {}\n"
+            "Ctrl-C ends it.",
+            name, server.url(), format_bytes(memory.weight_bytes), format_bytes(memory.kv_bytes),
+            engine->kv_tokens(), a.scheduler.slots,
+            std::min(engine->context(), engine->kv_tokens()), a.scheduler.queue, engine->threads(),
+            engine->max_rows(),
+            engine->stages() > 1 ? fmt::format("of any of {} loops", engine->stages()) : "of whole tokens",
+            a.server.api_keys.empty() ? "no API key: whoever reaches this address may use it"
+                                      : "with an API key");
+    }
+    while (!interrupted()) std::this_thread::sleep_for(milliseconds(50));
+    if (!a.report.quiet) log("stopping; requests that run have {} s (a second signal ends at once)", a.grace);
+    server.shutdown(to_ms(a.grace));
+    if (!a.report.quiet) {
+        const SchedulerStatus s = scheduler.status();
+        log("served {} prompt tokens and generated {}", s.prompt_tokens, s.generated_tokens);
+    }
+}
+
+void add_depth_options(CLI::App& app, SchedulerOptions& options) {
+    CLI::Option* rule = add_exit_options(app, options.exit);
+    CLI::Option* exact =
+        app.add_option("--exact", options.draft,
+                       "Early loops draft up to N tokens, all loops verify them: the output is the same as "
+                       "without")
+            ->type_name("N")
+            ->check(at_least(1))
+            ->excludes(rule);
+    app.add_option("--draft-loop", options.draft_loop, "Loop that drafts are taken after")
+        ->type_name("LOOP")
+        ->check(at_least(1))
+        ->capture_default_str()
+        ->needs(exact);
+}
+
+}  // namespace
+
+Action serve_verb(CLI::App& app) {
+    auto a = std::make_shared<Arguments>();
+    add_model(app, a->model)->required();
+    app.add_option("--host", a->server.host, "Address to listen on; 0.0.0.0 for all")
+        ->type_name("ADDRESS")
+        ->capture_default_str();
+    app.add_option("--port", a->server.port, "Port to listen on; 0: any that is free")
+        ->type_name("PORT")
+        ->check(CLI::Range(0, 65535).description(""))
+        ->capture_default_str();
+    app.add_option("--name", a->name, "Name that clients ask for")->type_name("NAME")->default_str("MODEL's");
+    app.add_option("--api-key", a->server.api_keys,
+                   "Key that clients must show; also from the variable REFOLD_API_KEY. Others on this machine "
+                   "see the command line: better a file")
+        ->type_name("KEY")
+        ->expected(1);
+    app.add_option("--api-key-file", a->key_file, "Keys that clients must show one of, one per line")
+        ->type_name("FILE");
+    app.add_option("--cors-origin", a->server.cors_origin,
+                   "Origin whose web pages may ask, as https://example.org; * for any")
+        ->type_name("ORIGIN");
+    app.add_option("--slots", a->scheduler.slots, "Sequences that are generated at a time")
+        ->type_name("N")
+        ->check(at_least(1))
+        ->capture_default_str();
+    app.add_option("--queue", a->scheduler.queue, "Further ones that wait; more are refused (429)")
+        ->type_name("N")
+        ->check(at_least(0))
+        ->capture_default_str();
+    app.add_option("--batch", a->engine.engine.chunk, "Most rows of one step of the engine")
+        ->type_name("ROWS")
+        ->check(at_least(1))
+        ->capture_default_str();
+    app.add_option("--prefill", a->scheduler.prefill_rows,
+                   "Most prompt tokens in a step; fewer make others wait less")
+        ->type_name("ROWS")
+        ->check(at_least(1))
+        ->capture_default_str();
+    app.add_option("--kv-tokens", a->engine.kv_tokens, "Tokens of all sequences that the KV cache holds")
+        ->type_name("TOKENS")
+        ->check(at_least(1))
+        ->default_str("8 contexts");
+    add_engine_options(app, a->engine.engine, "the model's, at most 4096");
+    add_depth_options(app, a->scheduler);
+    app.add_flag("--whole-model", a->by_position,
+                 "Batch whole tokens even where the model has loops that could be batched by depth");
+    app.add_option("--timeout", a->timeout, "Most time of a request, waiting included")
+        ->type_name("SECONDS")
+        ->check(at_least(0.001))
+        ->capture_default_str();
+    app.add_option("--grace", a->grace, "Time that running requests have when the server is stopped")
+        ->type_name("SECONDS")
+        ->check(at_least(0))
+        ->capture_default_str();
+    add_report_options(app, a->report);
+    add_examples(app, {"refold serve smollm2-135m-instruct",
+                       "refold serve looped.gguf --slots 16 --exit probability --exit-threshold 0.9",
+                       "REFOLD_API_KEY=secret refold serve small.gguf --host 0.0.0.0 --port 8000"});
+    return [a] { serve(*a); };
+}
+
+}  // namespace refold::cli

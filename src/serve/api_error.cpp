@@ -1,0 +1,28 @@
+#include "serve/api_error.h"
+
+#include <nlohmann/json.hpp>
+
+namespace refold {
+
+using Json = nlohmann::ordered_json;
+
+static const char* type_of(int status) {
+    switch (status) {
+        case 401: return "authentication_error";
+        case 403: return "permission_error";
+        case 429: return "rate_limit_error";
+        default: return status >= 500 ? "server_error" : "invalid_request_error";
+    }
+}
+
+std::string error_body(const ApiError& error) {
+    const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+    const Json body = {{"error",
+                        {{"message", error.message},
+                         {"type", type_of(error.status)},
+                         {"param", or_null(error.param)},
+                         {"code", or_null(error.code)}}}};
+    return body.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace refold

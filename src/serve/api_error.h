@@ -1,0 +1,29 @@
+// Errors of the HTTP interface in the shape that OpenAI's clients expect.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <string>
+
+namespace refold {
+
+struct ApiError : std::exception {
+    int status = 500;
+    std::string message;
+    std::string param;    // the request's field, where it is one
+    std::string code;     // "model_not_found"; may be empty
+    int retry_after = 0;  // seconds; 0: not said
+
+    ApiError(int http_status, std::string text, std::string field = "", std::string error_code = "")
+        : status(http_status),
+          message(std::move(text)),
+          param(std::move(field)),
+          code(std::move(error_code)) {}
+    const char* what() const noexcept override { return message.c_str(); }
+};
+
+// {"error": {"message", "type", "param", "code"}}
+std::string error_body(const ApiError& error);
+
+}  // namespace refold

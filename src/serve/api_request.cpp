@@ -1,0 +1,339 @@
+#include "serve/api_request.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "core/json_lines.h"
+#include "serve/api_error.h"
+
+namespace refold {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <typename... Args>
+[[noreturn]] void refuse(const std::string& field, fmt::format_string<Args...> format, Args&&... args) {
+    throw ApiError(400, fmt::format("'{}': {}", field, fmt::format(format, std::forward<Args>(args)...)),
+                   field);
+}
+
+// A value for a message: short, on one line.
+std::string shown(const Json& value) {
+    std::string text = value.is_structured() ? (value.is_array() ? "an array" : "an object")
+                                             : value.dump(-1, ' ', true, Json::error_handler_t::replace);
+    return text.size() <= 60 ? text : text.substr(0, 60) + "...";
+}
+
+// Fields that say nothing about the result.
+constexpr auto kHarmless = std::to_array<const char*>({"user", "metadata", "store", "service_tier",
+                                                       "safety_identifier", "prompt_cache_key",
+                                                       "prompt_cache_retention", "parallel_tool_calls"});
+
+// Fields that are not supported, taken when they say what is done anyway.
+struct Neutral {
+    const char* field;
+    std::vector<Json> values;  // beside null
+};
+const std::vector<Neutral>& neutral_fields() {
+    static const std::vector<Neutral> fields = {{"frequency_penalty", {0}},
+                                                {"presence_penalty", {0}},
+                                                {"repetition_penalty", {1}},
+                                                {"min_p", {0}},
+                                                {"typical_p", {1}},
+                                                {"logit_bias", {Json::object()}},
+                                                {"suffix", {""}},
+                                                {"tools", {Json::array()}},
+                                                {"tool_choice", {"none", "auto"}},
+                                                {"functions", {Json::array()}},
+                                                {"function_call", {"none", "auto"}},
+                                                {"response_format", {Json{{"type", "text"}}}},
+                                                {"modalities", {Json::array({"text"})}},
+                                                {"audio", {}},
+                                                {"prediction", {}},
+                                                {"reasoning_effort", {}},
+                                                {"verbosity", {}},
+                                                {"web_search_options", {}}};
+    return fields;
+}
+
+class Fields {
+public:
+    explicit Fields(std::string_view body) {
+        std::string reason;
+        object_ = parse_bounded(body, &reason);
+        if (object_.is_discarded())
+            throw ApiError(400, "the request's body is not JSON: " + reason, "", "invalid_json");
+        if (!object_.is_object())
+            throw ApiError(400, "the request's body: got " + shown(object_) + ", expected a JSON object");
+    }
+
+    // Null counts as not given.
+    const Json* find(const char* field) {
+        known_.insert(field);
+        const auto found = object_.find(field);
+        return found == object_.end() || found->is_null() ? nullptr : &*found;
+    }
+    bool boolean(const char* field, bool otherwise) {
+        const Json* value = find(field);
+        if (value == nullptr) return otherwise;
+        if (!value->is_boolean()) refuse(field, "got {}, expected true or false", shown(*value));
+        return value->get<bool>();
+    }
+    std::string text(const char* field) {
+        const Json* value = find(field);
+        if (value == nullptr) return "";
+        if (!value->is_string()) refuse(field, "got {}, expected a text", shown(*value));
+        return value->get<std::string>();
+    }
+    std::optional<int64_t> integer(const char* field, int64_t least, int64_t most) {
+        const Json* value = find(field);
+        if (value == nullptr) return std::nullopt;
+        // An unsigned one above the signed range would wrap.
+        if (!value->is_number_integer() ||
+            (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) ||
+            value->get<int64_t>() < least || value->get<int64_t>() > most)
+            refuse(field, "got {}, expected a whole number from {} to {}", shown(*value), least, most);
+        return value->get<int64_t>();
+    }
+    double number(const char* field, double otherwise, double least, double most) {
+        const Json* value = find(field);
+        if (value == nullptr) return otherwise;
+        const double given = value->is_number() ? value->get<double>() : NAN;
+        if (!(given >= least && given <= most))
+            refuse(field, "got {}, expected a number from {} to {}", shown(*value), least, most);
+        return given;
+    }
+
+    void refuse_the_rest() {
+        for (const auto& [field, value] : object_.items()) {
+            if (known_.contains(field) || value.is_null()) continue;
+            if (std::ranges::find(kHarmless, field) != kHarmless.end()) continue;
+            const auto neutral = std::ranges::find(neutral_fields(), field, &Neutral::field);
+            const std::string name = field.size() <= 60 ? field : field.substr(0, 60) + "...";
+            if (neutral == neutral_fields().end())
+                throw ApiError(400, fmt::format("'{}': unknown field", name), name, "unknown_parameter");
+            if (std::ranges::find(neutral->values, value) == neutral->values.end())
+                throw ApiError(400,
+                               fmt::format("'{}': got {}, which this server does not support - leave it out",
+                                           name, shown(value)),
+                               name, "unsupported_parameter");
+        }
+    }
+
+private:
+    Json object_;
+    std::set<std::string, std::less<>> known_;
+};
+
+std::vector<std::string> stop_texts(Fields& fields) {
+    const Json* value = fields.find("stop");
+    if (value == nullptr) return {};
+    std::vector<std::string> texts;
+    const auto add = [&](const Json& text) {
+        if (!text.is_string() || text.get_ref<const std::string&>().empty())
+            refuse("stop", "got {}, expected a text that is not empty, or up to four in an array",
+                   shown(text));
+        texts.push_back(text.get<std::string>());
+    };
+    if (!value->is_array()) {
+        add(*value);
+    } else {
+        // lm-evaluation-harness and others send more than OpenAI's four.
+        constexpr size_t kMost = 16;
+        if (value->size() > kMost) refuse("stop", "got {} texts, expected at most {}", value->size(), kMost);
+        for (const Json& text : *value) add(text);
+    }
+    return texts;
+}
+
+void read_common(Fields& fields, ApiRequest& out) {
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    out.model = fields.text("model");
+    out.n = fields.integer("n", 1, 128).value_or(1);
+    out.temperature = fields.number("temperature", 1, 0, 2);
+    // Below this the quotient overflows, and nothing but the likeliest token is left long before.
+    if (out.temperature < 1e-4) out.temperature = 0;
+    out.top_p = fields.number("top_p", 1, 0, 1);
+    if (out.top_p == 0) {  // as with OpenAI: the likeliest token alone
+        out.temperature = 0;
+        out.top_p = 1;
+    }
+    out.top_k = static_cast<int>(std::max<int64_t>(0, fields.integer("top_k", -1, INT32_MAX).value_or(0)));
+    if (const auto seed = fields.integer("seed", -kMost, kMost)) out.seed = static_cast<uint32_t>(*seed);
+    out.stop = stop_texts(fields);
+    out.ignore_eos = fields.boolean("ignore_eos", false);
+    out.stream = fields.boolean("stream", false);
+    if (const Json* options = fields.find("stream_options")) {
+        if (!out.stream) refuse("stream_options", "only allowed together with 'stream'");
+        if (!options->is_object()) refuse("stream_options", "got {}, expected an object", shown(*options));
+        for (const auto& [name, value] : options->items()) {
+            // Padding against guessing lengths of encrypted streams; there is no encryption here.
+            if (name != "include_usage" && name != "include_obfuscation")
+                refuse("stream_options", "unknown field '{}'", name.substr(0, 60));
+            if (!value.is_boolean() && !value.is_null())
+                refuse("stream_options", "'{}': got {}, expected true or false", name, shown(value));
+            if (name == "include_usage" && value.is_boolean()) out.include_usage = value.get<bool>();
+        }
+    }
+}
+
+int32_t token_id(const Json& value, const char* field) {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > INT32_MAX)
+        refuse(field, "got {} where a token id is expected", shown(value));
+    return static_cast<int32_t>(value.get<uint64_t>());
+}
+
+std::vector<int32_t> token_ids(const Json& array, const char* field) {
+    std::vector<int32_t> ids;
+    ids.reserve(array.size());
+    for (const Json& id : array) ids.push_back(token_id(id, field));
+    return ids;
+}
+
+// A text, texts, token ids or arrays of token ids.
+std::vector<ApiPrompt> read_prompts(Fields& fields) {
+    const Json* value = fields.find("prompt");
+    if (value == nullptr) refuse("prompt", "missing - give a text, token ids, or an array of them");
+    std::vector<ApiPrompt> prompts;
+    if (value->is_string()) {
+        prompts.emplace_back(value->get<std::string>());
+    } else if (value->is_array() && !value->empty() && value->front().is_number()) {
+        prompts.emplace_back(token_ids(*value, "prompt"));
+    } else if (value->is_array()) {
+        if (static_cast<int64_t>(value->size()) > kMostChoices)
+            refuse("prompt", "got {} prompts, expected at most {}", value->size(), kMostChoices);
+        for (const Json& prompt : *value) {
+            if (prompt.is_string())
+                prompts.emplace_back(prompt.get<std::string>());
+            else if (prompt.is_array())
+                prompts.emplace_back(token_ids(prompt, "prompt"));
+            else
+                refuse("prompt", "got {} in the array, expected a text or an array of token ids",
+                       shown(prompt));
+        }
+    } else {
+        refuse("prompt", "got {}, expected a text, token ids, or an array of them", shown(*value));
+    }
+    if (prompts.empty()) refuse("prompt", "an empty array - give at least one prompt");
+    return prompts;
+}
+
+// A text, or parts of type text.
+std::string content_text(const Json& content, const std::string& where) {
+    if (content.is_string()) return content.get<std::string>();
+    if (!content.is_array())
+        refuse("messages", "{}: 'content': got {}, expected a text or an array of parts", where,
+               shown(content));
+    std::string text;
+    for (const Json& part : content) {
+        const auto type = part.is_object() ? part.find("type") : part.end();
+        if (!part.is_object() || type == part.end() || !type->is_string())
+            refuse("messages", "{}: a content part needs a 'type'", where);
+        if (*type != "text")
+            refuse("messages", "{}: content of type {} is not supported - this server takes text", where,
+                   shown(*type));
+        const auto found = part.find("text");
+        if (found == part.end() || !found->is_string())
+            refuse("messages", "{}: a content part of type text needs a 'text'", where);
+        if (!text.empty()) text += '\n';
+        text += found->get_ref<const std::string&>();
+    }
+    return text;
+}
+
+Json read_message(const Json& message, size_t index) {
+    const std::string where = fmt::format("message {}", index);
+    if (!message.is_object())
+        refuse("messages", "{}: got {}, expected an object", where, shown(message));
+    const auto role = message.find("role");
+    if (role == message.end() || !role->is_string()) refuse("messages", "{}: 'role' is missing", where);
+    const bool known = *role == "system" || *role == "user" || *role == "assistant" || *role == "developer";
+    if (!known)
+        refuse("messages", "{}: got role {}, expected system, user or assistant", where, shown(*role));
+    Json out = {{"role", *role == "developer" ? Json("system") : *role}, {"content", ""}};
+    bool content = false;
+    for (const auto& [field, value] : message.items()) {
+        if (field == "role" || value.is_null()) continue;
+        if (field == "content") {
+            out["content"] = content_text(value, where);
+            content = true;
+        } else if (field == "name" && value.is_string()) {
+            out["name"] = value;
+        } else if (!value.is_array() || !value.empty()) {  // tool_calls: []
+            refuse("messages", "{}: '{}' is not supported", where, field.substr(0, 60));
+        }
+    }
+    if (!content && *role != "assistant") refuse("messages", "{}: 'content' is missing", where);
+    return out;
+}
+
+}  // namespace
+
+CompletionRequest parse_completion_request(std::string_view body) {
+    Fields fields(body);
+    CompletionRequest out;
+    read_common(fields, out);
+    out.prompts = read_prompts(fields);
+    out.echo = fields.boolean("echo", false);
+    out.max_tokens = fields.integer("max_tokens", 0, INT64_MAX);
+    if (fields.find("max_completion_tokens") != nullptr)
+        refuse("max_completion_tokens", "a field of chat completions - use 'max_tokens'");
+    out.logprobs = static_cast<int>(fields.integer("logprobs", 0, kMostLogprobs).value_or(-1));
+    if (const auto best = fields.integer("best_of", 1, 128); best && *best != out.n)
+        refuse("best_of", "got {}, but only as many as 'n' ({}) are supported", *best, out.n);
+    if (static_cast<int64_t>(out.prompts.size()) * out.n > kMostChoices)
+        refuse("n", "{} prompts of {} choices each, expected at most {} choices", out.prompts.size(), out.n,
+               kMostChoices);
+    fields.refuse_the_rest();
+    return out;
+}
+
+ChatRequest parse_chat_request(std::string_view body) {
+    Fields fields(body);
+    ChatRequest out;
+    read_common(fields, out);
+    const Json* messages = fields.find("messages");
+    if (messages == nullptr) refuse("messages", "missing - give an array of messages");
+    if (!messages->is_array() || messages->empty())
+        refuse("messages", "got {}, expected an array of at least one message", shown(*messages));
+    out.messages = Json::array();
+    for (const Json& message : *messages) out.messages.push_back(read_message(message, out.messages.size()));
+    const auto older = fields.integer("max_tokens", 1, INT64_MAX);
+    const auto newer = fields.integer("max_completion_tokens", 1, INT64_MAX);
+    out.max_tokens = newer ? newer : older;
+    const auto top = fields.integer("top_logprobs", 0, kMostLogprobs);
+    const bool logprobs = fields.boolean("logprobs", false);
+    if (top && !logprobs) refuse("top_logprobs", "only allowed together with 'logprobs': true");
+    if (logprobs) out.logprobs = static_cast<int>(top.value_or(0));
+    fields.refuse_the_rest();
+    return out;
+}
+
+TokenizeRequest parse_tokenize_request(std::string_view body) {
+    Fields fields(body);
+    TokenizeRequest out;
+    out.model = fields.text("model");
+    const bool prompt = fields.find("prompt") != nullptr;
+    if (!prompt && fields.find("content") == nullptr) refuse("prompt", "missing - give a text");
+    out.text = fields.text(prompt ? "prompt" : "content");
+    const bool special = fields.boolean("add_special", true);
+    out.add_special = fields.boolean("add_special_tokens", special);
+    fields.refuse_the_rest();
+    return out;
+}
+
+DetokenizeRequest parse_detokenize_request(std::string_view body) {
+    Fields fields(body);
+    DetokenizeRequest out;
+    out.model = fields.text("model");
+    const Json* tokens = fields.find("tokens");
+    if (tokens == nullptr || !tokens->is_array()) refuse("tokens", "expected an array of token ids");
+    out.tokens = token_ids(*tokens, "tokens");
+    fields.refuse_the_rest();
+    return out;
+}
+
+}  // namespace refold

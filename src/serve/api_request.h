@@ -1,0 +1,61 @@
+// What a client asks for: bodies of /v1/completions and /v1/chat/completions, checked field by field. A field
+// that would change the result and is not supported is an error that names it; one that cannot change it is
+// ignored.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace refold {
+
+// Choices of one request, prompts times n.
+constexpr int64_t kMostChoices = 2048;
+constexpr int64_t kMostLogprobs = 20;
+
+struct ApiRequest {
+    std::string model;  // empty: not given
+    int64_t n = 1;      // choices of each prompt
+    std::optional<int64_t> max_tokens;
+    double temperature = 1, top_p = 1;
+    int top_k = 0;  // 0: all
+    std::optional<uint32_t> seed;
+    std::vector<std::string> stop;
+    bool ignore_eos = false;
+    int logprobs = -1;  // of the tokens, with so many likeliest ones; -1: none
+    bool stream = false, include_usage = false;
+};
+
+using ApiPrompt = std::variant<std::string, std::vector<int32_t>>;
+
+struct CompletionRequest : ApiRequest {
+    std::vector<ApiPrompt> prompts;
+    bool echo = false;
+};
+
+struct ChatRequest : ApiRequest {
+    // [{"role", "content": text, ...}] as chat templates take them; content parts joined by line ends.
+    nlohmann::ordered_json messages;
+};
+
+// Throw ApiError (400) that says what is wrong where.
+CompletionRequest parse_completion_request(std::string_view body);
+ChatRequest parse_chat_request(std::string_view body);
+
+struct TokenizeRequest {
+    std::string model, text;
+    bool add_special = true;
+};
+TokenizeRequest parse_tokenize_request(std::string_view body);
+
+struct DetokenizeRequest {
+    std::string model;
+    std::vector<int32_t> tokens;
+};
+DetokenizeRequest parse_detokenize_request(std::string_view body);
+
+}  // namespace refold

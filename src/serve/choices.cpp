@@ -1,0 +1,77 @@
+#include "serve/choices.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "core/error.h"
+#include "serve/api_error.h"
+
+namespace refold {
+
+using std::chrono::milliseconds;
+
+Choices::Choices(Scheduler& scheduler, std::vector<GenerationRequest> requests, size_t most_at_once,
+                 bool stopping)
+    : scheduler_(scheduler),
+      requests_(std::move(requests)),
+      most_at_once_(std::max<size_t>(most_at_once, 1)) {
+    if (!stopping && submit_next()) return;
+    if (stopping) throw ApiError(503, "the server is shutting down", "", "shutting_down");
+    ApiError full(429, "all slots are busy and the queue is full - try again later", "", "queue_full");
+    full.retry_after = 1;
+    throw full;
+}
+
+bool Choices::submit_next() {
+    try {
+        auto generation = scheduler_.submit(requests_[submitted_]);
+        if (!generation) {
+            constexpr milliseconds kRetry(20);
+            retry_ = Clock::now() + kRetry;
+            return false;
+        }
+        running_.push_back({submitted_, std::move(generation)});
+    } catch (const Error& error) {
+        const bool ours = error.code() != ErrorCode::input && error.code() != ErrorCode::usage;
+        throw ApiError(ours ? 500 : 400, error.what());
+    }
+    requests_[submitted_++].prompt = {};
+    return true;
+}
+
+std::optional<Choices::Event> Choices::poll() {
+    for (size_t i = 0; i < running_.size(); ++i) {
+        const size_t at = (turn_ + i) % running_.size();
+        auto event = running_[at].generation->next(milliseconds(0));
+        if (!event) continue;
+        Event out{running_[at].choice, std::move(*event)};
+        turn_ = at + 1;
+        if (out.event.finished) running_.erase(running_.begin() + static_cast<ptrdiff_t>(at));
+        return out;
+    }
+    return std::nullopt;
+}
+
+std::optional<Choices::Event> Choices::next(milliseconds timeout) {
+    // Several generations are asked in turns.
+    constexpr milliseconds kTurn(2);
+    const auto end = Clock::now() + timeout;
+    for (;;) {
+        while (submitted_ < requests_.size() && running_.size() < most_at_once_ && Clock::now() >= retry_ &&
+               submit_next()) {
+        }
+        if (auto event = poll()) return event;
+        const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
+        if (left <= milliseconds(0)) return std::nullopt;
+        const bool alone = running_.size() == 1 && submitted_ == requests_.size();
+        if (running_.empty()) {
+            std::this_thread::sleep_for(std::min(left, kTurn));
+        } else if (auto event = running_[0].generation->next(alone ? left : std::min(left, kTurn))) {
+            Event out{running_[0].choice, std::move(*event)};
+            if (out.event.finished) running_.erase(running_.begin());
+            return out;
+        }
+    }
+}
+
+}  // namespace refold

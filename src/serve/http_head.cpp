@@ -1,0 +1,63 @@
+#include "serve/http_head.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace refold {
+namespace {
+
+constexpr std::string_view kEnd = "\r\n\r\n";
+
+bool same(std::string_view a, std::string_view b) {
+    const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+    return std::ranges::equal(a, b, [&](char x, char y) { return lower(x) == lower(y); });
+}
+
+std::string_view trimmed(std::string_view text) {
+    while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+    while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+    return text;
+}
+
+}  // namespace
+
+std::optional<HttpHead> scan_head(std::string_view received, size_t most_body) {
+    const size_t end = received.find(kEnd);
+    if (end == std::string_view::npos) return std::nullopt;
+    HttpHead head;
+    head.bytes = end + kEnd.size();
+    const auto refuse = [&](int status, const char* problem) {
+        head.status = status;
+        head.problem = problem;
+        return head;
+    };
+    const std::string_view lines = received.substr(0, end + 2);
+    const std::string_view request = lines.substr(0, lines.find("\r\n"));
+    bool length = false;
+    for (size_t begin = request.size() + 2; begin < lines.size();) {
+        const size_t stop = lines.find("\r\n", begin);
+        const std::string_view line = lines.substr(begin, stop - begin);
+        begin = stop + 2;
+        const size_t colon = line.find(':');
+        // A folded line, or a space before the colon, is read differently by different programs.
+        if (colon == std::string_view::npos || colon == 0 || line[0] == ' ' || line[0] == '\t' ||
+            line[colon - 1] == ' ' || line.find_first_of(std::string_view("\0\r\n", 3)) != line.npos)
+            return refuse(400, "a malformed header line");
+        const std::string_view name = line.substr(0, colon), value = trimmed(line.substr(colon + 1));
+        if (same(name, "transfer-encoding"))
+            return refuse(411, "a body must come with a Content-Length, not in chunks");
+        if (same(name, "expect") && same(value, "100-continue")) head.expects_continue = true;
+        if (!same(name, "content-length")) continue;
+        const auto [last, error] = std::from_chars(value.data(), value.data() + value.size(), head.body);
+        if (length || error == std::errc::invalid_argument || last != value.data() + value.size())
+            return refuse(400, "a malformed Content-Length");
+        length = true;
+        if (error != std::errc() || head.body > most_body) return refuse(413, "the request's body is too large");
+    }
+    const bool with_body = request.starts_with("POST ") || request.starts_with("PUT ") ||
+                           request.starts_with("PATCH ");
+    if (with_body && !length) return refuse(411, "a body must come with a Content-Length");
+    return head;
+}
+
+}  // namespace refold

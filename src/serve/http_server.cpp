@@ -1,0 +1,464 @@
+#include "serve/http_server.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace refold {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How long a client that was refused may go on sending before its connection is closed, so that it reads the
+// answer instead of a reset.
+constexpr milliseconds kLinger(2000);
+
+thread_local Exchange t_exchange;
+
+std::string address_of(const sockaddr_storage& address) {
+    char text[INET6_ADDRSTRLEN] = "?";
+    if (address.ss_family == AF_INET) {
+        const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+        inet_ntop(AF_INET, &v4.sin_addr, text, sizeof text);
+        return fmt::format("{}:{}", text, ntohs(v4.sin_port));
+    }
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+    inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
+    return fmt::format("[{}]:{}", text, ntohs(v6.sin6_port));
+}
+
+bool gone(int socket) {
+    pollfd state{socket, POLLRDHUP, 0};
+    return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+// A request that is in memory, and the socket for the response.
+class ExchangeStream : public httplib::Stream {
+public:
+    ExchangeStream(int socket, std::string_view request, milliseconds write_timeout)
+        : socket_(socket), request_(request), most_(write_timeout), patience_(write_timeout) {}
+
+    bool is_readable() const override { return !request_.empty(); }
+    bool is_writable() const override { return !failed_ && !gone(socket_); }
+    ssize_t read(char* to, size_t size) override {
+        const size_t count = request_.copy(to, size);
+        request_.remove_prefix(count);
+        return static_cast<ssize_t>(count);
+    }
+    // All of it, or -1.
+    ssize_t write(const char* from, size_t size) override {
+        for (size_t done = 0; done < size;) {
+            const ssize_t count = failed_ ? -1 : ::send(socket_, from + done, size - done, MSG_NOSIGNAL);
+            if (count > 0) {
+                done += static_cast<size_t>(count);
+                // Beyond what the system has room for, a slow line may take its time, as long as it moves.
+                if (patience_ < most_) patience_ = std::min(most_, patience_ + milliseconds(count >> 4));
+            } else if (failed_ || (errno != EINTR && (errno != EAGAIN || !wait()))) {
+                failed_ = true;
+                return -1;
+            }
+        }
+        return static_cast<ssize_t>(size);
+    }
+    void get_remote_ip_and_port(std::string& ip, int& port) const override {
+        ip = "";
+        port = 0;
+    }
+    void get_local_ip_and_port(std::string& ip, int& port) const override {
+        ip = "";
+        port = 0;
+    }
+    // Only compared with what select() can take, which is not used here.
+    socket_t socket() const override { return 0; }
+    bool failed() const { return failed_; }
+
+private:
+    bool wait() {
+        const auto start = std::chrono::steady_clock::now();
+        pollfd state{socket_, POLLOUT, 0};
+        const int most = static_cast<int>(std::min<int64_t>(patience_.count(), INT32_MAX));
+        const int ready = ::poll(&state, 1, std::max(most, 0));
+        patience_ -= std::chrono::ceil<milliseconds>(std::chrono::steady_clock::now() - start);
+        return ready > 0 && (state.revents & (POLLERR | POLLHUP)) == 0;
+    }
+
+    int socket_;
+    std::string_view request_;
+    milliseconds most_, patience_;  // that the client may let us wait in all; left of it
+    bool failed_ = false;
+};
+
+const char* reason(int status) {
+    switch (status) {
+        case 400: return "Bad Request";
+        case 408: return "Request Timeout";
+        case 411: return "Length Required";
+        case 413: return "Payload Too Large";
+        case 431: return "Request Header Fields Too Large";
+        default: return "Service Unavailable";
+    }
+}
+
+// As many open files as the system allows.
+size_t raise_file_limit(size_t wanted) {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    constexpr rlim_t kOthers = 64;
+    const rlim_t room = limit.rlim_cur > 2 * kOthers ? limit.rlim_cur - kOthers : kOthers;
+    return static_cast<size_t>(std::min<rlim_t>(wanted, room));
+}
+
+}  // namespace
+
+struct HttpServer::Connection {
+    int socket = -1;
+    std::string client;
+    std::string received;
+    Clock::time_point since;  // of the request's first byte, or of the last request's end
+    bool continued = false;   // "100 Continue" has been said
+    bool refused = false;     // is only read empty until the client has closed
+
+    ~Connection() {
+        if (socket >= 0) close(socket);
+    }
+};
+
+HttpServer::HttpServer(HttpOptions options) : options_(std::move(options)) {
+    set_keep_alive_timeout(options_.idle_timeout.count() / 1000);
+    set_keep_alive_max_count(1000000);
+    set_payload_max_length(options_.most_body);
+    set_logger([](const httplib::Request& request, const httplib::Response& response) {
+        t_exchange.method = request.method;
+        t_exchange.path = request.path;
+        t_exchange.status = response.status;
+        if (response.get_header_value("Connection") == "close") t_exchange.close = true;
+    });
+    set_post_routing_handler([this](const httplib::Request&, httplib::Response& response) {
+        if ((draining_ || t_exchange.close) && !response.has_header("Connection"))
+            response.set_header("Connection", "close");
+    });
+    set_error_handler([this](const httplib::Request&, httplib::Response& response) {
+        if (response.body.empty() && error_text)
+            response.set_content(error_text(response.status, ""), "application/json");
+    });
+}
+
+HttpServer::~HttpServer() { stop(); }
+
+Exchange& HttpServer::exchange() { return t_exchange; }
+
+bool HttpServer::client_gone() {
+    if (!t_exchange.client_gone) t_exchange.client_gone = gone(t_exchange.socket);
+    return t_exchange.client_gone;
+}
+
+void HttpServer::bind() {
+    options_.connections = raise_file_limit(options_.connections);
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+    addrinfo* found = nullptr;
+    const std::string port = std::to_string(options_.port);
+    if (const int code = getaddrinfo(options_.host.c_str(), port.c_str(), &hints, &found); code != 0)
+        fail(ErrorCode::io, "serve", "cannot find the address of '{}': {} - give an address by --host",
+             options_.host, gai_strerror(code));
+    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+    int problem = 0;
+    for (const addrinfo* a = found; a != nullptr && listener_ < 0; a = a->ai_next) {
+        const int socket =
+            ::socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol);
+        if (socket < 0) continue;
+        const int yes = 1;
+        setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+        if (::bind(socket, a->ai_addr, a->ai_addrlen) == 0 && ::listen(socket, 1024) == 0) {
+            listener_ = socket;
+        } else {
+            problem = errno;
+            close(socket);
+        }
+    }
+    if (listener_ < 0)
+        fail(ErrorCode::io, "serve", "cannot listen on {} port {}: {} - choose another --host or --port",
+             options_.host, options_.port, strerror(problem));
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
+                                               : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
+    wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    svr_sock_ = listener_;  // cpp-httplib's sign that streams go on
+}
+
+void HttpServer::start() {
+    collector_ = std::thread([this] { collect(); });
+    for (size_t i = 0; i < options_.workers; ++i) threads_.emplace_back([this] { work(); });
+}
+
+void HttpServer::wake() const {
+    const uint64_t one = 1;
+    static_cast<void>(!::write(wake_, &one, sizeof one));
+}
+
+void HttpServer::drain(milliseconds most) {
+    if (!collector_.joinable()) return;
+    draining_ = true;
+    wake();
+    std::unique_lock lock(mutex_);
+    all_answered_.wait_for(lock, most, [&] { return ready_.empty() && answering_.empty(); });
+}
+
+void HttpServer::stop() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = draining_ = true;
+        for (const auto& [socket, connection] : answering_) shutdown(socket, SHUT_RDWR);
+    }
+    ready_or_stop_.notify_all();
+    if (collector_.joinable()) {
+        wake();
+        collector_.join();
+    }
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+    ready_.clear();
+    returned_.clear();
+    for (int* descriptor : {&listener_, &wake_}) {
+        if (*descriptor >= 0) close(*descriptor);
+        *descriptor = -1;
+    }
+}
+
+void HttpServer::accept_all() {
+    for (;;) {
+        sockaddr_storage address{};
+        socklen_t size = sizeof address;
+        const int socket = accept4(listener_, reinterpret_cast<sockaddr*>(&address), &size,
+                                   SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (socket < 0) {
+            // No descriptor is free: there will be when a connection ends.
+            if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(milliseconds(5));
+            if (errno == ECONNABORTED || errno == EINTR) continue;
+            return;
+        }
+        const int yes = 1;
+        setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+        auto connection = std::make_unique<Connection>();
+        connection->socket = socket;
+        connection->client = address_of(address);
+        connection->since = Clock::now();
+        if (static_cast<size_t>(++open_) > options_.connections)
+            refuse(*connection, 503, "too many connections");
+        waiting_[socket] = std::move(connection);
+    }
+}
+
+void HttpServer::refuse(Connection& connection, int status, const std::string& problem) {
+    const std::string body = error_text ? error_text(status, problem) : problem;
+    const std::string text =
+        fmt::format("HTTP/1.1 {} {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n"
+                    "Connection: close\r\n\r\n{}",
+                    status, reason(status), body.size(), body);
+    static_cast<void>(!::send(connection.socket, text.data(), text.size(), MSG_NOSIGNAL));
+    shutdown(connection.socket, SHUT_WR);
+    buffered_ -= connection.received.size();
+    connection.received.clear();
+    connection.received.shrink_to_fit();
+    connection.refused = true;
+    connection.since = Clock::now();
+    if (on_exchange) {
+        Exchange exchange;
+        exchange.client = connection.client;
+        exchange.status = status;
+        exchange.start = connection.since;
+        on_exchange(exchange);
+    }
+}
+
+bool HttpServer::receive(Connection& connection) {
+    char buffer[64 << 10];
+    for (int i = 0; i < 16; ++i) {  // then the others have their turn
+        const ssize_t count = recv(connection.socket, buffer, sizeof buffer, 0);
+        if (count == 0) return false;
+        if (count < 0) return errno == EAGAIN || errno == EINTR;
+        if (connection.refused) continue;
+        const auto size = static_cast<size_t>(count);
+        if (connection.received.empty()) connection.since = Clock::now();
+        if (buffered_ + size > options_.most_buffered) {
+            refuse(connection, 503, "too much is being received at present");
+            continue;
+        }
+        connection.received.append(buffer, size);
+        buffered_ += size;
+    }
+    return true;
+}
+
+// True when the connection stays here; else it has moved to the workers.
+bool HttpServer::examine(ConnectionPtr& connection) {
+    Connection& c = *connection;
+    if (c.refused || c.received.empty()) return true;
+    // The search for the head's end ends with its limit: nothing is read again and again.
+    const std::string_view front = std::string_view(c.received).substr(0, options_.most_head);
+    const auto head = scan_head(front, options_.most_body);
+    if (!head) {
+        if (c.received.size() >= options_.most_head) refuse(c, 431, "the request's headers are too large");
+        return true;
+    }
+    if (head->status != 0) {
+        refuse(c, head->status, head->problem);
+        return true;
+    }
+    if (c.received.size() < head->bytes + head->body) {
+        if (head->expects_continue && !c.continued) {
+            constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+            static_cast<void>(!::send(c.socket, kContinue.data(), kContinue.size(), MSG_NOSIGNAL));
+            c.continued = true;
+        }
+        return true;
+    }
+    buffered_ -= c.received.size();
+    {
+        const std::lock_guard lock(mutex_);
+        ready_.push_back(std::move(connection));
+    }
+    ready_or_stop_.notify_one();
+    return false;
+}
+
+bool HttpServer::expired(Connection& connection) {
+    const auto age = Clock::now() - connection.since;
+    if (connection.refused) return age > kLinger;
+    if (connection.received.empty()) return age > options_.idle_timeout;
+    if (age > options_.read_timeout) refuse(connection, 408, "the request did not come in time");
+    return false;
+}
+
+void HttpServer::collect() {
+    std::vector<pollfd> states;
+    Clock::time_point swept = Clock::now();
+    while (!stopping_) {
+        states.clear();
+        states.push_back({wake_, POLLIN, 0});
+        if (!draining_) states.push_back({listener_, POLLIN, 0});
+        for (const auto& [socket, connection] : waiting_) states.push_back({socket, POLLIN, 0});
+        ::poll(states.data(), states.size(), 200);
+
+        const auto drop = [&](int socket) {
+            buffered_ -= waiting_[socket]->received.size();
+            waiting_.erase(socket);
+            --open_;
+        };
+        std::vector<int> look;
+        for (const pollfd& state : states) {
+            if (state.revents == 0) continue;
+            if (state.fd == wake_) {
+                uint64_t count = 0;
+                static_cast<void>(!::read(wake_, &count, sizeof count));
+            } else if (state.fd == listener_) {
+                accept_all();
+            } else if (receive(*waiting_[state.fd])) {
+                look.push_back(state.fd);
+            } else {
+                drop(state.fd);
+            }
+        }
+        std::vector<ConnectionPtr> returned;
+        {
+            const std::lock_guard lock(mutex_);
+            returned.swap(returned_);
+        }
+        for (ConnectionPtr& connection : returned) {
+            const int socket = connection->socket;
+            buffered_ += connection->received.size();
+            waiting_[socket] = std::move(connection);
+            look.push_back(socket);
+        }
+        for (const int socket : look) {
+            if (!examine(waiting_[socket])) waiting_.erase(socket);
+        }
+        const bool all = draining_;
+        if (!all && Clock::now() - swept < milliseconds(100)) continue;
+        swept = Clock::now();
+        std::vector<int> ended;
+        for (const auto& [socket, connection] : waiting_) {
+            const bool idle = connection->received.empty();
+            if (all && !idle) refuse(*connection, 503, "the server is shutting down");
+            if ((all && idle && !connection->refused) || expired(*connection)) ended.push_back(socket);
+        }
+        for (const int socket : ended) drop(socket);
+        if (draining_ && listener_ >= 0) {  // the system then refuses connections by itself
+            close(listener_);
+            listener_ = -1;
+        }
+    }
+    waiting_.clear();
+}
+
+void HttpServer::work() {
+    for (;;) {
+        ConnectionPtr connection;
+        {
+            std::unique_lock lock(mutex_);
+            ready_or_stop_.wait(lock, [&] { return stopping_ || !ready_.empty(); });
+            if (stopping_) return;
+            connection = std::move(ready_.front());
+            ready_.pop_front();
+            answering_[connection->socket] = connection.get();
+        }
+        bool again = false;
+        try {
+            again = answer(*connection);
+        } catch (const std::exception&) {  // out of memory
+        }
+        if (!again) shutdown(connection->socket, SHUT_WR);
+        connection->refused = !again;
+        connection->since = Clock::now();
+        {
+            const std::lock_guard lock(mutex_);
+            answering_.erase(connection->socket);
+            returned_.push_back(std::move(connection));
+        }
+        all_answered_.notify_all();
+        wake();
+    }
+}
+
+bool HttpServer::answer(Connection& connection) {
+    t_exchange = {};
+    t_exchange.socket = connection.socket;
+    t_exchange.client = connection.client;
+    t_exchange.start = Clock::now();
+    const std::string_view received = connection.received;
+    const auto head = scan_head(received, options_.most_body);
+    const size_t size = head->bytes + head->body;
+    ExchangeStream stream(connection.socket, received.substr(0, size), options_.write_timeout);
+    bool closed = false;
+    const bool written = process_request(stream, draining_, closed, [](httplib::Request& request) {
+        request.headers.erase("Expect");           // answered
+        request.headers.erase("Accept-Encoding");  // compressing would cost more than sending
+        request.ranges.clear();
+    });
+    if (stream.failed()) t_exchange.client_gone = true;
+    if (on_exchange) on_exchange(t_exchange);
+    const bool again = written && !closed && !t_exchange.close && !t_exchange.client_gone && !draining_;
+    connection.received.erase(0, size);
+    connection.continued = false;
+    if (!again) connection.received.clear();
+    return again;
+}
+
+}  // namespace refold

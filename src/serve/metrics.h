@@ -1,0 +1,44 @@
+// What the server counts, as Prometheus reads it (text format 0.0.4).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "serve/scheduler.h"
+
+namespace refold {
+
+class HttpCounts {
+public:
+    // `endpoint` is one of the routes, never a client's text.
+    void add(const char* endpoint, int status, double seconds);
+
+    struct Snapshot {
+        std::map<std::pair<std::string, int>, uint64_t> requests;  // by endpoint and status
+        double seconds = 0;                                        // of all of them together
+    };
+    Snapshot snapshot() const;
+
+private:
+    mutable std::mutex mutex_;
+    Snapshot counts_;
+};
+
+struct ServerStatus {
+    SchedulerStatus scheduler;
+    HttpCounts::Snapshot http;
+    int64_t connections = 0;
+    double uptime_seconds = 0;
+    uint64_t resident_bytes = 0;
+    std::string version, model;
+};
+
+std::string prometheus_text(const ServerStatus& status);
+
+const char* finish_reason_name(FinishReason reason);
+
+}  // namespace refold

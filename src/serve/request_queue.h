@@ -1,0 +1,62 @@
+// Requests that wait for a slot, first come first served, and whether more are taken.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "serve/channel.h"
+#include "serve/scheduler.h"
+
+namespace refold {
+
+using Clock = std::chrono::steady_clock;
+
+struct Submitted {
+    GenerationRequest request;
+    std::shared_ptr<Channel> channel;
+    Clock::time_point at, deadline;
+};
+
+// Why a request that waits or runs must end now.
+std::optional<FinishReason> must_end(const Submitted& submitted, Clock::time_point now);
+
+class RequestQueue {
+public:
+    // `free_slots`: at the beginning. Requests for which there is a slot do not count as waiting.
+    RequestQueue(int64_t capacity, int64_t free_slots) : capacity_(capacity), free_slots_(free_slots) {}
+
+    // False when full or closed. Any thread.
+    bool push(Submitted submitted);
+    // No more is taken; what runs or waits at `end` is ended. A later call can only bring the end forward.
+    void close(Clock::time_point end);
+    int64_t waiting() const;
+
+    // What follows is for the scheduler's thread.
+
+    // Waits for a request or the end of close(); false when closed and empty.
+    bool wait();
+    // Waits until `count` requests wait, at most until `until`.
+    void wait_for(int64_t count, Clock::time_point until);
+    std::optional<Clock::time_point> end() const;
+    // The first request, which must stay first until pop(). Null when empty.
+    const Submitted* front() const;
+    Submitted pop();  // into a slot
+    // Takes out all that must_end(), or all there are.
+    std::deque<Submitted> pop_ended(Clock::time_point now);
+    std::deque<Submitted> pop_all();
+    void set_free_slots(int64_t free_slots);
+
+private:
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    const int64_t capacity_;
+    int64_t free_slots_;
+    std::deque<Submitted> waiting_;
+    std::optional<Clock::time_point> end_;
+};
+
+}  // namespace refold

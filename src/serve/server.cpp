@@ -1,0 +1,466 @@
+#include "serve/server.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "core/error.h"
+#include "eval/speed.h"
+#include "serve/answer.h"
+#include "serve/api_error.h"
+#include "serve/api_keys.h"
+#include "serve/choices.h"
+#include "serve/http_server.h"
+#include "serve/metrics.h"
+#include "serve/page.h"
+
+namespace refold {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using httplib::Request;
+using httplib::Response;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kJson = "application/json";
+constexpr int kClientGone = 499;
+constexpr std::string_view kOneModel = "/v1/models/";  // and a name, which may have slashes
+
+std::string dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+void send(Response& response, const Json& value) { response.set_content(dump(value) + "\n", kJson); }
+
+void send(Response& response, const ApiError& error) {
+    response.status = error.status;
+    if (error.retry_after > 0) response.set_header("Retry-After", std::to_string(error.retry_after));
+    if (error.status == 401) response.set_header("WWW-Authenticate", "Bearer");
+    response.set_content(error_body(error), kJson);
+}
+
+// The same for what came without one of ours: cpp-httplib's own errors, and those before it has a request.
+ApiError plain_error(int status, const std::string& problem) {
+    const auto text = [&](const char* otherwise) { return problem.empty() ? otherwise : problem; };
+    ApiError error(status, text("the request failed"));
+    if (status == 400) error.message = text("the request is not valid HTTP");
+    if (status == 404) error.message = text("there is nothing here");
+    if (status == 414) error.message = text("the address is too long");
+    if (status == 503) error.retry_after = 1;
+    return error;
+}
+
+// A client's text on one line of a log.
+std::string printable(const std::string& text) {
+    std::string out;
+    for (const char c : text.substr(0, 120)) out += c > ' ' && c < 127 ? c : '?';
+    return out;
+}
+
+// What a stream needs until its last chunk.
+struct Streaming {
+    std::unique_ptr<Answer> answer;
+    Choices choices;
+};
+
+}  // namespace
+
+struct Server::Impl {
+    using Handler = void (Impl::*)(const Request&, Response&);
+    struct Route {
+        const char *method, *path;
+        bool open;  // without a key
+        Handler handler;
+    };
+
+    Impl(Scheduler& the_scheduler, const Tokenizer& the_tokenizer, ServedModel served,
+         const ServerOptions& given, std::function<void(const ServedRequest&)> a_log)
+        : scheduler(the_scheduler),
+          tokenizer(the_tokenizer),
+          model(std::move(served)),
+          options(given),
+          log(std::move(a_log)),
+          keys(given.api_keys),
+          chat_prompt(the_tokenizer),
+          http(http_options(given)) {
+        if (given.port < 0 || given.port > 65535)
+            fail(ErrorCode::usage, "serve", "--port: got {}, expected a number from 0 to 65535", given.port);
+        // Part of header lines.
+        if (!std::ranges::all_of(given.cors_origin, [](char c) { return c > ' ' && c < 127; }))
+            fail(ErrorCode::usage, "serve", "--cors-origin: expected an origin as in https://example.org");
+        http.error_text = [](int code, const std::string& problem) {
+            return error_body(plain_error(code, problem));
+        };
+        http.on_exchange = [this](const Exchange& exchange) { record(exchange); };
+        http.set_pre_routing_handler([this](const Request& request, Response& response) {
+            return admitted(request, response) ? httplib::Server::HandlerResponse::Unhandled
+                                               : httplib::Server::HandlerResponse::Handled;
+        });
+        for (const Route& route : kRoutes) {
+            const auto call = [this, &route](const Request& request, Response& response) {
+                guarded(response, [&] { (this->*route.handler)(request, response); });
+            };
+            *route.method == 'G' ? http.Get(route.path, call) : http.Post(route.path, call);
+        }
+        http.bind();
+        http.start();
+    }
+
+    static HttpOptions http_options(const ServerOptions& options) {
+        HttpOptions out;
+        out.host = options.host;
+        out.port = options.port;
+        // All that the scheduler takes at a time can be waited for, and some are left to say that it is full.
+        out.workers = static_cast<size_t>(std::clamp<int64_t>(options.slots + options.queue + 16, 17, 1024));
+        out.idle_timeout = options.idle_timeout;
+        out.read_timeout = options.read_timeout;
+        out.write_timeout = options.write_timeout;
+        return out;
+    }
+
+    template <typename Work>
+    static void guarded(Response& response, Work&& work) {
+        try {
+            work();
+        } catch (const ApiError& error) {
+            send(response, error);
+        } catch (const std::exception& error) {
+            send(response, ApiError(500, error.what()));
+        }
+    }
+
+    // Everything that is refused before the body is looked at. False: the response has been made.
+    bool admitted(const Request& request, Response& response) {
+        Exchange& exchange = HttpServer::exchange();
+        exchange.method = request.method;
+        exchange.path = request.path;
+        response.set_header("X-Content-Type-Options", "nosniff");
+        if (!options.cors_origin.empty()) {
+            response.set_header("Access-Control-Allow-Origin", options.cors_origin);
+            if (request.method == "OPTIONS") return preflight(response);
+        }
+        try {
+            const bool get = request.method == "GET" || request.method == "HEAD";
+            const Route* found = nullptr;
+            for (const Route& route : kRoutes)
+                if (request.path == route.path) found = &route;
+            const bool one_model = request.path.starts_with(kOneModel);
+            if (one_model) found = std::ranges::find(kRoutes, &Impl::models, &Route::handler);
+            if (found != nullptr) exchange.endpoint = found->path;
+            const bool open = found != nullptr && found->open;
+            if (!open && !keys.allows(request.get_header_value("Authorization")))
+                throw ApiError(401, "a valid API key is needed: 'Authorization: Bearer KEY'", "",
+                               "invalid_api_key");
+            if (found == nullptr)
+                throw ApiError(404, "there is no " + printable(request.path), "", "unknown_url");
+            if (get != (*found->method == 'G') || (!get && request.method != "POST")) {
+                response.set_header("Allow", found->method);
+                throw ApiError(405, fmt::format("{} takes {}", printable(request.path), found->method), "",
+                               "method_not_allowed");
+            }
+            if (!get) check_content(request);
+            if (one_model) {
+                check_model(request.path.substr(kOneModel.size()));
+                send(response, model_json());
+                return false;
+            }
+        } catch (const ApiError& error) {
+            send(response, error);
+            return false;
+        }
+        return true;
+    }
+
+    bool preflight(Response& response) const {
+        response.status = 204;
+        response.set_header("Access-Control-Allow-Methods", "GET, POST");
+        response.set_header("Access-Control-Allow-Headers", "Authorization, Content-Type");
+        response.set_header("Access-Control-Max-Age", "600");
+        return false;
+    }
+
+    // JSON only: other pages' forms cannot send that without being asked (CORS).
+    static void check_content(const Request& request) {
+        std::string type = request.get_header_value("Content-Type");
+        type = type.substr(0, type.find(';'));
+        while (!type.empty() && type.back() == ' ') type.pop_back();
+        std::ranges::transform(type, type.begin(), [](unsigned char c) { return std::tolower(c); });
+        if (type != kJson)
+            throw ApiError(415, "send the body as 'Content-Type: application/json'", "",
+                           "unsupported_media_type");
+        const std::string encoding = request.get_header_value("Content-Encoding");
+        if (!encoding.empty() && encoding != "identity")
+            throw ApiError(415, "send the body without Content-Encoding", "", "unsupported_media_type");
+    }
+
+    void check_model(const std::string& name) const {
+        if (!name.empty() && name != model.name)
+            throw ApiError(404, fmt::format("the model '{}' is not served here, '{}' is", printable(name),
+                                            model.name),
+                           "model", "model_not_found");
+    }
+
+    Json model_json() const {
+        return {{"id", model.name},
+                {"object", "model"},
+                {"created", model.created},
+                {"owned_by", "refold"},
+                {"max_model_len", model.context}};
+    }
+
+    void models(const Request&, Response& response) {
+        send(response, {{"object", "list"}, {"data", Json::array({model_json()})}});
+    }
+
+    void health(const Request&, Response& response) {
+        if (stopping) throw ApiError(503, "the server is shutting down", "", "shutting_down");
+        send(response, {{"status", "ok"}});
+    }
+
+    void page(const Request&, Response& response) {
+        response.set_header("Content-Security-Policy", policy);
+        response.set_header("Referrer-Policy", "no-referrer");
+        response.set_header("Cache-Control", "no-cache");
+        response.set_content(std::string(kPage), "text/html; charset=utf-8");
+    }
+
+    void metrics(const Request&, Response& response) {
+        ServerStatus all;
+        all.scheduler = scheduler.status();
+        all.http = counts.snapshot();
+        all.connections = http.open_connections();
+        all.uptime_seconds = std::chrono::duration<double>(Clock::now() - started).count();
+        all.resident_bytes = resident_bytes();
+        all.version = model.version;
+        all.model = model.name;
+        response.set_content(prometheus_text(all), "text/plain; version=0.0.4; charset=utf-8");
+    }
+
+    void status(const Request&, Response& response) {
+        const SchedulerStatus s = scheduler.status();
+        Json finished = Json::object();
+        for (const auto& [reason, count] : s.finished) finished[finish_reason_name(reason)] = count;
+        response.set_header("Cache-Control", "no-store");
+        send(response, {{"model", model.name},
+                        {"description", model.description},
+                        {"context", model.context},
+                        {"chat", chat_prompt.problem().empty()},
+                        {"slots", s.slots},
+                        {"running", s.running},
+                        {"waiting", s.waiting},
+                        {"kv_tokens", s.kv_tokens},
+                        {"kv_tokens_used", s.kv_tokens_used},
+                        {"prompt_tokens", s.prompt_tokens},
+                        {"generated_tokens", s.generated_tokens},
+                        {"steps", s.steps},
+                        {"rows", s.rows},
+                        {"last_rows", s.last_rows},
+                        {"last_rows_at", s.last_rows_at},
+                        {"exits", s.exits},
+                        {"drafted", s.drafted},
+                        {"accepted", s.accepted},
+                        {"refused", s.refused},
+                        {"finished", finished},
+                        {"connections", http.open_connections()},
+                        {"uptime_seconds", std::chrono::duration<double>(Clock::now() - started).count()}});
+    }
+
+    void tokenize(const Request& request, Response& response) {
+        const TokenizeRequest asked = parse_tokenize_request(request.body);
+        check_model(asked.model);
+        const std::vector<int32_t> tokens = tokenizer.encode(asked.text, asked.add_special, true);
+        send(response, {{"count", tokens.size()}, {"max_model_len", model.context}, {"tokens", tokens}});
+    }
+
+    void detokenize(const Request& request, Response& response) {
+        const DetokenizeRequest asked = parse_detokenize_request(request.body);
+        check_model(asked.model);
+        for (const int32_t id : asked.tokens)
+            if (id >= model.n_vocab)
+                throw ApiError(400, fmt::format("'tokens': got the token id {}, the vocabulary has {}", id,
+                                                model.n_vocab),
+                               "tokens");
+        send(response, {{"prompt", tokenizer.decode(asked.tokens, true)}});
+    }
+
+    // As lm-evaluation-harness asks for it when it has no tokenizer of its own.
+    void tokenizer_info(const Request&, Response& response) {
+        const auto text = [&](std::optional<int32_t> token) {
+            return token ? Json(tokenizer.piece(*token, true)) : Json();
+        };
+        send(response, {{"bos_token", text(tokenizer.bos())},
+                        {"eos_token", text(tokenizer.eos())},
+                        {"chat_template",
+                         tokenizer.has_chat_template() ? Json(tokenizer.chat_template()) : Json()}});
+    }
+
+    void completions(const Request& request, Response& response) {
+        const CompletionRequest asked = parse_completion_request(request.body);
+        check_model(asked.model);
+        run(make_answer(asked, tokenizer, limits(), model.name), request, response);
+    }
+
+    void chat(const Request& request, Response& response) {
+        const ChatRequest asked = parse_chat_request(request.body);
+        check_model(asked.model);
+        run(make_answer(asked, tokenizer, chat_prompt, limits(), model.name), request, response);
+    }
+
+    PromptLimits limits() const { return {model.context, model.n_vocab}; }
+
+    void run(std::unique_ptr<Answer> answer, const Request& request, Response& response) {
+        HttpServer::exchange().prompt_tokens = answer->usage.prompt_tokens;
+        // Enough to keep the slots busy; the rest of the queue is for others.
+        const auto at_once = static_cast<size_t>(2 * options.slots);
+        Choices choices(scheduler, answer->requests, at_once, stopping);
+        if (answer->stream) {
+            stream({std::move(answer), std::move(choices)}, request, response);
+        } else {
+            answer_at_once(*answer, choices, response);
+        }
+    }
+
+    // Counts `event`; false when the client has left.
+    static bool counted(const std::optional<Choices::Event>& event, Usage& usage) {
+        if (event) {
+            usage.completion_tokens += static_cast<int64_t>(event->event.tokens.size());
+            HttpServer::exchange().completion_tokens = usage.completion_tokens;
+        }
+        return !HttpServer::client_gone();
+    }
+
+    static void answer_at_once(Answer& answer, Choices& choices, Response& response) {
+        std::vector<GenerationEvent> all(answer.requests.size());
+        while (!choices.finished()) {
+            auto event = choices.next(milliseconds(100));
+            if (!counted(event, answer.usage)) {
+                response.status = kClientGone;
+                return;
+            }
+            if (!event) continue;
+            if (event->event.finished) finish_name(event->event);  // what failed is not waited for
+            append(all[event->choice], std::move(event->event));
+        }
+        Json list = Json::array();
+        for (size_t i = 0; i < all.size(); ++i) list.push_back(answer.choice(i, all[i]));
+        Json body = answer.head.object(std::move(list), false);
+        body["usage"] = answer.usage.json();
+        send(response, body);
+    }
+
+    void stream(Streaming streaming, const Request& request, Response& response) {
+        const auto shared = std::make_shared<Streaming>(std::move(streaming));
+        response.set_header("Cache-Control", "no-store");
+        response.set_header("X-Accel-Buffering", "no");  // proxies pass events on as they come
+        const auto provide = [this, shared](size_t, httplib::DataSink& sink) {
+            return send_stream(*shared, sink);
+        };
+        if (request.version == "HTTP/1.0") {
+            HttpServer::exchange().close = true;
+            response.set_content_provider("text/event-stream", provide);
+        } else {
+            response.set_chunked_content_provider("text/event-stream", provide);
+        }
+    }
+
+    // The whole stream. False when it is broken off.
+    bool send_stream(Streaming& streaming, httplib::DataSink& sink) {
+        constexpr milliseconds kSign(15000);  // proxies take a silent connection for a dead one
+        Answer& answer = *streaming.answer;
+        std::map<size_t, GenerationEvent> held;  // a long prompt's log probabilities come in parts
+        auto said = Clock::now();
+        const auto say = [&](const std::string& text) {
+            said = Clock::now();
+            return sink.write(text.data(), text.size());
+        };
+        const auto say_json = [&](const Json& value) { return say("data: " + dump(value) + "\n\n"); };
+        try {
+            while (!streaming.choices.finished()) {
+                auto event = streaming.choices.next(milliseconds(100));
+                if (!counted(event, answer.usage)) return false;
+                if (!event) {
+                    if (Clock::now() - said > kSign && !say(": waiting\n\n")) return false;
+                    continue;
+                }
+                GenerationEvent e = std::move(held[event->choice]);
+                append(e, std::move(event->event));
+                held[event->choice] = {};
+                if (!e.finished && e.tokens.empty()) {
+                    held[event->choice] = std::move(e);
+                    continue;
+                }
+                if (!e.finished && e.text.empty() && e.logprobs.empty()) continue;
+                Json chunk = answer.head.object(Json::array({answer.choice(event->choice, e)}), true);
+                if (answer.include_usage) chunk["usage"] = nullptr;
+                if (!say_json(chunk)) return false;
+            }
+            if (answer.include_usage) {
+                Json chunk = answer.head.object(Json::array(), true);
+                chunk["usage"] = answer.usage.json();
+                if (!say_json(chunk)) return false;
+            }
+            if (!say("data: [DONE]\n\n")) return false;
+        } catch (const ApiError& error) {
+            if (!say("data: " + error_body(error) + "\n")) return false;
+        } catch (const std::exception& error) {
+            if (!say("data: " + error_body(ApiError(500, error.what())) + "\n")) return false;
+        }
+        sink.done();
+        return true;
+    }
+
+    void record(const Exchange& exchange) {
+        const int code = exchange.client_gone ? kClientGone : exchange.status;
+        const double seconds = std::chrono::duration<double>(Clock::now() - exchange.start).count();
+        counts.add(exchange.endpoint, code, seconds);
+        if (log)
+            log({exchange.client, printable(exchange.method), printable(exchange.path), code, seconds,
+                 exchange.prompt_tokens, exchange.completion_tokens});
+    }
+
+    static constexpr Route kRoutes[] = {{"GET", "/", true, &Impl::page},
+                                        {"GET", "/health", true, &Impl::health},
+                                        {"GET", "/metrics", false, &Impl::metrics},
+                                        {"GET", "/status", false, &Impl::status},
+                                        {"GET", "/v1/models", false, &Impl::models},
+                                        {"POST", "/v1/completions", false, &Impl::completions},
+                                        {"POST", "/v1/chat/completions", false, &Impl::chat},
+                                        {"POST", "/tokenize", false, &Impl::tokenize},
+                                        {"POST", "/detokenize", false, &Impl::detokenize},
+                                        {"GET", "/tokenizer_info", false, &Impl::tokenizer_info}};
+
+    Scheduler& scheduler;
+    const Tokenizer& tokenizer;
+    const ServedModel model;
+    const ServerOptions options;
+    const std::function<void(const ServedRequest&)> log;
+    const ApiKeys keys;
+    const ChatPrompt chat_prompt;
+    const std::string policy = page_security_policy();
+    const Clock::time_point started = Clock::now();
+    HttpCounts counts;
+    std::atomic<bool> stopping{false};
+    HttpServer http;  // last: its threads use all of the above
+};
+
+Server::Server(Scheduler& scheduler, const Tokenizer& tokenizer, ServedModel model,
+               const ServerOptions& options, std::function<void(const ServedRequest&)> log)
+    : impl_(std::make_unique<Impl>(scheduler, tokenizer, std::move(model), options, std::move(log))) {}
+
+Server::~Server() { shutdown(milliseconds(0)); }
+
+int Server::port() const { return impl_->http.port(); }
+
+std::string Server::url() const {
+    const std::string& host = impl_->options.host;
+    const bool v6 = host.find(':') != std::string::npos;
+    return fmt::format("http://{}{}{}:{}", v6 ? "[" : "", host, v6 ? "]" : "", port());
+}
+
+void Server::shutdown(milliseconds grace) {
+    impl_->stopping = true;
+    impl_->http.drain(milliseconds(0));
+    impl_->scheduler.shutdown(grace);
+    impl_->http.drain(milliseconds(2000));
+    impl_->http.stop();
+}
+
+}  // namespace refold

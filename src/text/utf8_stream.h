@@ -1,0 +1,21 @@
+// Bytes of tokens to whole UTF-8 characters: a character may be spread over several tokens.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace refold {
+
+class Utf8Stream {
+public:
+    // What can be shown now. Bytes that cannot become UTF-8 turn into U+FFFD.
+    std::string push(std::string_view bytes);
+    // What is left at the end.
+    std::string finish();
+
+private:
+    std::string drain(bool last);
+    std::string pending_;
+};
+
+}  // namespace refold

@@ -1,0 +1,109 @@
+// `refold serve` as a process, on a tiny model.
+#include <gmock/gmock.h>
+
+#include "cli/refold.h"
+#include "serve/http_client.h"
+
+namespace refold {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+const std::string kModel = REFOLD_FIXTURES "/llama_gqa/model.gguf";
+
+class Serving {
+public:
+    explicit Serving(std::vector<std::string> options = {}, std::vector<std::string> variables = {})
+        : process_(words(std::move(options)), "", std::move(variables)) {
+        for (int i = 0; i < 2000 && process_.output().find('\n') == std::string::npos; ++i)
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        started = json::parse(process_.output(), nullptr, false);
+        if (started.is_discarded()) throw std::runtime_error("no start: " + process_.wait().err);
+    }
+    HttpClient client() const { return HttpClient(started["port"]); }
+    Outcome stop() {
+        process_.send(SIGTERM);
+        return process_.wait();
+    }
+    json started;
+
+private:
+    static std::vector<std::string> words(std::vector<std::string> options) {
+        options.insert(options.begin(), {REFOLD_BINARY, "serve", kModel, "--port", "0", "--threads", "1",
+                                         "--context", "128", "--json"});
+        return options;
+    }
+    Process process_;
+};
+
+TEST(Serve, AnswersAsRunContinues) {
+    Serving serving({"--slots", "2"});
+    EXPECT_EQ(serving.started["event"], "listening");
+    EXPECT_EQ(serving.started["model"], "model");
+    EXPECT_EQ(serving.started["slots"], 2);
+    EXPECT_THAT(serving.started["url"].get<std::string>(), testing::StartsWith("http://127.0.0.1:"));
+    for (const char* prompt : {"The quick brown fox", "Once upon a time"}) {
+        const json run = refold_json({"run", kModel, "-p", prompt, "-n", "12", "--threads", "1"});
+        const json body = {{"model", "model"}, {"prompt", prompt}, {"max_tokens", 12}, {"temperature", 0}};
+        const HttpReply reply = serving.client().post("/v1/completions", body.dump());
+        ASSERT_EQ(reply.status, 200) << reply.body;
+        EXPECT_EQ(reply.json()["choices"][0]["text"], run["text"]);
+        EXPECT_EQ(reply.json()["usage"]["prompt_tokens"], run["prompt_tokens"]);
+    }
+    const json status = serving.client().get("/status").json();
+    EXPECT_EQ(status["description"]["architecture"], "llama");
+    EXPECT_GT(status["description"]["stored"]["parameters"], 0);
+    const Outcome outcome = serving.stop();
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("POST /v1/completions 200"));
+}
+
+TEST(Serve, KeyFromTheEnvironmentOrAFile) {
+    TempFolder folder;
+    write_all(folder / "keys", "# comment\n\nsecond-key\n");
+    Serving serving({"--api-key-file", folder / "keys", "--name", "served/as", "--quiet"},
+                    {"REFOLD_API_KEY=first-key"});
+    EXPECT_EQ(serving.started["api_key"], true);
+    EXPECT_EQ(serving.client().get("/v1/models").status, 401);
+    for (const char* key : {"first-key", "second-key"}) {
+        const HttpReply reply =
+            serving.client().get("/v1/models", std::string("Authorization: Bearer ") + key + "\r\n");
+        EXPECT_EQ(reply.json()["data"][0]["id"], "served/as");
+    }
+    const Outcome outcome = serving.stop();
+    EXPECT_EQ(outcome.code, 0);
+    EXPECT_EQ(outcome.err, "");
+}
+
+TEST(Serve, StopsUnderLoad) {
+    Serving serving({"--slots", "2", "--grace", "0.05"});
+    std::vector<HttpClient> clients;
+    for (int i = 0; i < 8; ++i) {
+        clients.push_back(serving.client());
+        const json body = {{"prompt", "a"}, {"max_tokens", 120}, {"ignore_eos", true}, {"stream", i % 2 == 0}, {"n", 40}};
+        clients.back().send(post_text("/v1/completions", body.dump()));
+    }
+    ASSERT_TRUE(clients[0].wait_for("data: "));
+    EXPECT_EQ(serving.stop().code, 0);
+    for (HttpClient& client : clients) {
+        const HttpReply reply = client.receive();
+        EXPECT_TRUE(reply.complete) << reply.status;
+        EXPECT_THAT(reply.status, testing::AnyOf(200, 503));
+    }
+}
+
+TEST(Serve, WrongUsage) {
+    expect_error(refold({"serve", kModel, "--exit", "fixed", "--exit-loop", "1", "--port", "0"}), 2, {"loop"});
+    expect_error(refold({"serve", kModel, "--exact", "4", "--port", "0"}), 2, {"loop"});
+    expect_error(refold({"serve", kModel, "--port", "70000"}), 2, {"--port"});
+    expect_error(refold({"serve", kModel, "--slots", "0"}), 2, {"--slots"});
+    expect_error(refold({"serve", kModel, "--api-key", "two words", "--port", "0"}), 2, {"API key"});
+    expect_error(refold({"serve", kModel, "--host", "no.such.host.invalid", "--port", "0"}), 1, {"--host"});
+    Serving serving;
+    expect_error(refold({"serve", kModel, "--threads", "1", "--port", std::to_string(serving.started["port"].get<int>())}),
+                 1, {"--port"});
+}
+
+}  // namespace
+}  // namespace refold

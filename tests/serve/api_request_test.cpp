@@ -1,0 +1,213 @@
+#include "serve/api_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "serve/api_error.h"
+
+namespace refold {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(ApiRequest, CompletionWithEverything) {
+    const CompletionRequest r = parse_completion_request(R"({
+        "model": "m", "prompt": ["a", [1, 2]], "max_tokens": 0, "temperature": 0.5, "top_p": 0.9, "top_k": 5,
+        "n": 2, "best_of": 2, "stream": true, "stream_options": {"include_usage": true}, "logprobs": 3,
+        "echo": true, "stop": ["x", "y"], "seed": -1, "ignore_eos": true, "user": "me", "suffix": null,
+        "presence_penalty": 0.0, "logit_bias": {}})");
+    EXPECT_EQ(r.model, "m");
+    ASSERT_EQ(r.prompts.size(), 2U);
+    EXPECT_EQ(std::get<std::string>(r.prompts[0]), "a");
+    EXPECT_THAT(std::get<std::vector<int32_t>>(r.prompts[1]), ElementsAre(1, 2));
+    EXPECT_EQ(r.max_tokens, 0);
+    EXPECT_EQ(r.temperature, 0.5);
+    EXPECT_EQ(r.top_p, 0.9);
+    EXPECT_EQ(r.top_k, 5);
+    EXPECT_EQ(r.n, 2);
+    EXPECT_TRUE(r.stream && r.include_usage && r.echo && r.ignore_eos);
+    EXPECT_EQ(r.logprobs, 3);
+    EXPECT_THAT(r.stop, ElementsAre("x", "y"));
+    EXPECT_EQ(r.seed, 0xFFFFFFFFU);
+}
+
+TEST(ApiRequest, CompletionDefaultsAreOpenAis) {
+    const CompletionRequest r = parse_completion_request(R"({"prompt": "a", "stop": null, "seed": null})");
+    EXPECT_EQ(r.model, "");
+    EXPECT_EQ(r.n, 1);
+    EXPECT_EQ(r.max_tokens, std::nullopt);
+    EXPECT_EQ(r.temperature, 1);
+    EXPECT_EQ(r.top_p, 1);
+    EXPECT_EQ(r.top_k, 0);
+    EXPECT_EQ(r.seed, std::nullopt);
+    EXPECT_EQ(r.logprobs, -1);
+    EXPECT_THAT(r.stop, IsEmpty());
+    EXPECT_FALSE(r.stream || r.include_usage || r.echo || r.ignore_eos);
+}
+
+TEST(ApiRequest, PromptsOfEveryKind) {
+    const auto count = [](const std::string& prompt) {
+        return parse_completion_request("{\"prompt\": " + prompt + "}").prompts.size();
+    };
+    EXPECT_EQ(count("\"\""), 1U);
+    EXPECT_EQ(count("[5]"), 1U);
+    EXPECT_EQ(count("[5, 6, 7]"), 1U);
+    EXPECT_EQ(count("[[5], [6, 7]]"), 2U);
+    EXPECT_EQ(count("[\"a\", \"b\", \"c\"]"), 3U);
+}
+
+TEST(ApiRequest, ExtremesOfSampling) {
+    const auto with = [](const std::string& field) {
+        return parse_completion_request("{\"prompt\": \"a\", " + field + "}");
+    };
+    EXPECT_EQ(with("\"temperature\": 1e-30").temperature, 0);
+    EXPECT_EQ(with("\"temperature\": 2").temperature, 2);
+    EXPECT_EQ(with("\"top_p\": 0").temperature, 0);
+    EXPECT_EQ(with("\"top_p\": 0").top_p, 1);
+    EXPECT_EQ(with("\"top_k\": -1").top_k, 0);
+    EXPECT_EQ(with("\"seed\": 9223372036854775807").seed, 0xFFFFFFFFU);
+}
+
+TEST(ApiRequest, ChatMessagesAsTemplatesTakeThem) {
+    const ChatRequest r = parse_chat_request(R"({
+        "messages": [{"role": "developer", "content": "D"},
+                     {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+                      "name": "N"},
+                     {"role": "assistant", "content": null, "refusal": null, "tool_calls": []}],
+        "max_tokens": 5, "max_completion_tokens": 7, "logprobs": true, "top_logprobs": 2,
+        "response_format": {"type": "text"}, "tools": [], "parallel_tool_calls": false})");
+    EXPECT_EQ(r.messages, nlohmann::ordered_json::parse(R"([{"role": "system", "content": "D"},
+        {"role": "user", "content": "a\nb", "name": "N"}, {"role": "assistant", "content": ""}])"));
+    EXPECT_EQ(r.max_tokens, 7);
+    EXPECT_EQ(r.logprobs, 2);
+    EXPECT_EQ(parse_chat_request(R"({"messages": [{"role": "user", "content": ""}], "logprobs": true})").logprobs,
+              0);
+}
+
+struct Refused {
+    const char *body, *param, *message;
+};
+void PrintTo(const Refused& refused, std::ostream* out) { *out << refused.body; }
+
+void expect_refused(const Refused& refused, void (*parse)(std::string_view)) {
+    try {
+        parse(refused.body);
+        ADD_FAILURE() << "taken: " << refused.body;
+    } catch (const ApiError& error) {
+        EXPECT_EQ(error.status, 400);
+        EXPECT_EQ(error.param, refused.param) << error.message;
+        EXPECT_THAT(error.message, HasSubstr(refused.message));
+    }
+}
+
+class RefusedCompletion : public testing::TestWithParam<Refused> {};
+TEST_P(RefusedCompletion, NamesTheField) {
+    expect_refused(GetParam(), [](std::string_view body) { parse_completion_request(body); });
+}
+INSTANTIATE_TEST_SUITE_P(
+    All, RefusedCompletion,
+    testing::Values(
+        Refused{"", "", "not JSON"}, Refused{"{", "", "not JSON"}, Refused{"[]", "", "expected a JSON object"},
+        Refused{"{\"prompt\": \"\xFF\"}", "", "not JSON"}, Refused{R"({"prompt": "\ud800"})", "", "not JSON"},
+        Refused{R"({"prompt": "a", "temperature": NaN})", "", "not JSON"},
+        Refused{R"({"prompt": "a", "temperature": 1e999})", "", "out of range"},
+        Refused{"{}", "prompt", "missing"}, Refused{R"({"prompt": null})", "prompt", "missing"},
+        Refused{R"({"prompt": 5})", "prompt", "got 5"}, Refused{R"({"prompt": []})", "prompt", "empty array"},
+        Refused{R"({"prompt": {}})", "prompt", "an object"}, Refused{R"({"prompt": [1, "a"]})", "prompt", "\"a\""},
+        Refused{R"({"prompt": ["a", 1]})", "prompt", "got 1"}, Refused{R"({"prompt": [-1]})", "prompt", "got -1"},
+        Refused{R"({"prompt": [1.5]})", "prompt", "got 1.5"},
+        Refused{R"({"prompt": [99999999999]})", "prompt", "99999999999"},
+        Refused{R"({"prompt": [[true]]})", "prompt", "true"},
+        Refused{R"({"prompt": "a", "model": 5})", "model", "expected a text"},
+        Refused{R"({"prompt": "a", "max_tokens": -1})", "max_tokens", "got -1"},
+        Refused{R"({"prompt": "a", "max_tokens": 1.5})", "max_tokens", "whole number"},
+        Refused{R"({"prompt": "a", "max_tokens": "16"})", "max_tokens", "whole number"},
+        Refused{R"({"prompt": "a", "max_tokens": 18446744073709551615})", "max_tokens", "18446744073709551615"},
+        Refused{R"({"prompt": "a", "max_completion_tokens": 5})", "max_completion_tokens", "use 'max_tokens'"},
+        Refused{R"({"prompt": "a", "temperature": 2.1})", "temperature", "from 0 to 2"},
+        Refused{R"({"prompt": "a", "temperature": -0.1})", "temperature", "from 0 to 2"},
+        Refused{R"({"prompt": "a", "temperature": true})", "temperature", "got true"},
+        Refused{R"({"prompt": "a", "top_p": 1.1})", "top_p", "from 0 to 1"},
+        Refused{R"({"prompt": "a", "top_k": -2})", "top_k", "got -2"},
+        Refused{R"({"prompt": "a", "n": 0})", "n", "got 0"}, Refused{R"({"prompt": "a", "n": 129})", "n", "got 129"},
+        Refused{R"({"prompt": "a", "best_of": 2})", "best_of", "'n' (1)"},
+        Refused{R"({"prompt": "a", "logprobs": 21})", "logprobs", "from 0 to 20"},
+        Refused{R"({"prompt": "a", "logprobs": true})", "logprobs", "got true"},
+        Refused{R"({"prompt": "a", "stop": ""})", "stop", "not empty"},
+        Refused{R"({"prompt": "a", "stop": [1]})", "stop", "got 1"},
+        Refused{R"({"prompt": "a", "stop": ["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"]})",
+                "stop", "at most 16"},
+        Refused{R"({"prompt": "a", "echo": 1})", "echo", "got 1"},
+        Refused{R"({"prompt": "a", "stream_options": {}})", "stream_options", "together with 'stream'"},
+        Refused{R"({"prompt": "a", "stream": true, "stream_options": {"x": true}})", "stream_options", "'x'"},
+        Refused{R"({"prompt": "a", "stream": true, "stream_options": 1})", "stream_options", "an object"},
+        Refused{R"({"prompt": "a", "suffix": "b"})", "suffix", "not support"},
+        Refused{R"({"prompt": "a", "logit_bias": {"5": 1}})", "logit_bias", "not support"},
+        Refused{R"({"prompt": "a", "presence_penalty": 0.1})", "presence_penalty", "not support"},
+        Refused{R"({"prompt": "a", "frequency_penalty": 1})", "frequency_penalty", "not support"},
+        Refused{R"({"prompt": "a", "min_p": 0.1})", "min_p", "not support"},
+        Refused{R"({"prompt": "a", "promt": 1})", "promt", "unknown field"}));
+
+class RefusedChat : public testing::TestWithParam<Refused> {};
+TEST_P(RefusedChat, NamesTheField) {
+    expect_refused(GetParam(), [](std::string_view body) { parse_chat_request(body); });
+}
+constexpr const char* kM = "messages";
+INSTANTIATE_TEST_SUITE_P(
+    All, RefusedChat,
+    testing::Values(
+        Refused{"{}", kM, "missing"}, Refused{R"({"messages": []})", kM, "at least one"},
+        Refused{R"({"messages": "a"})", kM, "an array"}, Refused{R"({"messages": ["a"]})", kM, "message 0"},
+        Refused{R"({"messages": [{"content": "a"}]})", kM, "'role'"},
+        Refused{R"({"messages": [{"role": "tool", "content": "a"}]})", kM, "\"tool\""},
+        Refused{R"({"messages": [{"role": "user"}]})", kM, "'content' is missing"},
+        Refused{R"({"messages": [{"role": "user", "content": 5}]})", kM, "got 5"},
+        Refused{R"({"messages": [{"role": "user", "content": [5]}]})", kM, "'type'"},
+        Refused{R"({"messages": [{"role": "user", "content": [{"type": "text"}]}]})", kM, "'text'"},
+        Refused{R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]})", kM,
+                "image_url"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{}]}]})", kM,
+                "message 1: 'tool_calls'"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]})", "tools",
+                "not support"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "functions": [{}]})", "functions", "not support"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"})", "tool_choice",
+                "not support"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_object"}})",
+                "response_format", "not support"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "audio": {}})", "audio", "not support"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "reasoning_effort": "low"})", "reasoning_effort",
+                "not support"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 0})", "max_tokens", "got 0"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "logprobs": 1})", "logprobs", "got 1"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1})", "top_logprobs",
+                "together with"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "echo": true})", "echo", "unknown field"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "prompt": "a"})", "prompt", "unknown field"}));
+
+TEST(ApiRequest, NestedTooDeep) {
+    const std::string deep = "{\"prompt\": " + std::string(100'000, '[') + std::string(100'000, ']') + "}";
+    expect_refused({deep.c_str(), "", "nested too deep"},
+                   [](std::string_view body) { parse_completion_request(body); });
+}
+
+TEST(ApiRequest, TooManyChoices) {
+    std::string prompts = "[\"a\"";
+    for (int i = 0; i < 20; ++i) prompts += ", \"a\"";
+    expect_refused({("{\"prompt\": " + prompts + "], \"n\": 100}").c_str(), "n", "21 prompts of 100"},
+                   [](std::string_view body) { parse_completion_request(body); });
+}
+
+TEST(ApiRequest, Tokenize) {
+    EXPECT_EQ(parse_tokenize_request(R"({"prompt": "a"})").text, "a");
+    EXPECT_TRUE(parse_tokenize_request(R"({"content": "a"})").add_special);
+    EXPECT_FALSE(parse_tokenize_request(R"({"prompt": "a", "add_special_tokens": false})").add_special);
+    EXPECT_THAT(parse_detokenize_request(R"({"tokens": [1, 2]})").tokens, ElementsAre(1, 2));
+    EXPECT_THROW(parse_tokenize_request("{}"), ApiError);
+    EXPECT_THROW(parse_detokenize_request(R"({"tokens": "a"})"), ApiError);
+}
+
+}  // namespace
+}  // namespace refold

@@ -1,0 +1,258 @@
+// A batch engine without a model, for tests of what schedules. Its logits are hashes of the tokens so far and
+// of the keys and values that a row attends to, so that a row at the wrong place, a missing key or a mixed-up
+// sequence shows in the results. It checks the contract of engine/batch.h strictly.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "engine/batch.h"
+
+namespace refold {
+
+struct FakeEngineOptions {
+    int32_t stages = 1;
+    int64_t n_vocab = 64;
+    int64_t context = 256;
+    int64_t kv_tokens = 2048;
+    int64_t max_rows = 64;
+    // Logits are uniform in +-common for what all stages see alike, plus +-own for what the loop adds.
+    float common = 6, own = 2;
+    std::chrono::microseconds step_time{0};
+    // Before every step; may throw what an engine could.
+    std::function<void(std::span<const BatchRow>)> on_step = {};
+};
+
+// A breach of the contract throws Error(internal) and fails the test, unless expect_breach() was called.
+class FakeEngine : public BatchEngine {
+public:
+    explicit FakeEngine(FakeEngineOptions options) : options_(std::move(options)) {}
+    ~FakeEngine() override {
+        if (breach_expected_) return;
+        for (const std::string& breach : breaches_) ADD_FAILURE() << "engine contract: " << breach;
+    }
+    void expect_breach() { breach_expected_ = true; }
+    // Sequences that are open; any thread.
+    int64_t open_sequences() const { return open_; }
+
+    std::optional<int32_t> open(int64_t tokens) override {
+        check_thread();
+        if (tokens < 1 || tokens > std::min(options_.context, options_.kv_tokens))
+            fail(ErrorCode::usage, "fake", "got room for {} tokens, expected 1 to a context", tokens);
+        int64_t begin = 0;  // the first gap that is large enough
+        for (const auto& [first, end] : regions_) {
+            if (first - begin >= tokens) break;
+            begin = end;
+        }
+        if (options_.kv_tokens - begin < tokens) return std::nullopt;
+        regions_.emplace(begin, begin + tokens);
+        const int32_t id = next_++;
+        sequences_[id] = {begin, tokens, {}};
+        used_ += tokens;
+        ++open_;
+        return id;
+    }
+
+    void close(int32_t sequence) override {
+        check_thread();
+        const Sequence& s = at(sequence);
+        regions_.erase(s.begin);
+        used_ -= s.room;
+        sequences_.erase(sequence);
+        --open_;
+    }
+
+    void truncate(int32_t sequence, int64_t length) override {
+        check_thread();
+        auto& tokens = at(sequence).tokens;
+        require(length >= 0 && length <= static_cast<int64_t>(tokens.size()), "truncate to {} of {} tokens",
+                length, tokens.size());
+        tokens.resize(static_cast<size_t>(length));
+    }
+
+    void copy(int32_t from, int32_t to, int64_t tokens) override {
+        check_thread();
+        const Sequence& source = at(from);
+        Sequence& target = at(to);
+        require(target.tokens.empty(), "copy to sequence {}, which is not empty", to);
+        require(tokens >= 0 && tokens <= std::min(target.room, static_cast<int64_t>(source.tokens.size())),
+                "copy of {} tokens", tokens);
+        for (int64_t i = 0; i < tokens; ++i) {
+            const Token& token = source.tokens[static_cast<size_t>(i)];
+            require(complete(token), "copy of token {}, which is not complete", i);
+            target.tokens.push_back(token);
+        }
+    }
+
+    void share(int32_t sequence, int64_t position, int32_t stage) override {
+        check_thread();
+        Token& token = at(sequence, position);
+        require(stage > 0 && stage < options_.stages && depth(token) == stage,
+                "share from stage {} of token {}, which has {} stages", stage, position, depth(token));
+        token.kv.resize(static_cast<size_t>(options_.stages), token.kv.back());
+    }
+
+    std::span<const float> step(std::span<const BatchRow> rows) override {
+        check_thread();
+        if (options_.on_step) options_.on_step(rows);
+        if (options_.step_time.count() > 0) std::this_thread::sleep_for(options_.step_time);
+        require(!rows.empty() && static_cast<int64_t>(rows.size()) <= options_.max_rows,
+                "a step of {} rows, at most {} fit", rows.size(), options_.max_rows);
+        ++steps_;
+        logits_.clear();
+        check_order(rows);
+        for (const BatchRow& row : rows) {
+            run(row);
+            if (row.logits) append_logits(at(row.sequence, row.position));
+        }
+        return logits_;
+    }
+
+    int32_t stages() const override { return options_.stages; }
+    int64_t max_rows() const override { return options_.max_rows; }
+    int64_t context() const override { return options_.context; }
+    int64_t kv_tokens() const override { return options_.kv_tokens; }
+    int64_t kv_tokens_used() const override { return used_; }
+    int64_t n_vocab() const override { return options_.n_vocab; }
+    int threads() const override { return 1; }
+    EngineMemory memory() const override { return {}; }
+
+private:
+    struct Token {
+        uint64_t common = 0;       // hash of the tokens up to this one
+        uint64_t residual = 0;     // what it left the last stage with that it ran
+        std::vector<uint64_t> kv;  // of each stage that it has
+        bool exited = false;       // has keys only since
+        int64_t step = 0;          // latest that it was in
+    };
+    struct Sequence {
+        int64_t begin = 0, room = 0;
+        std::vector<Token> tokens;
+    };
+
+    template <typename... Args>
+    void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
+        if (holds) return;
+        breaches_.push_back(fmt::format(format, std::forward<Args>(args)...));
+        fail(ErrorCode::internal, "fake", "{}", breaches_.back());
+    }
+
+    static uint64_t hash(uint64_t a, uint64_t b) {
+        uint64_t x = a * 0x9E3779B97F4A7C15U + b + 0x632BE59BD9B4E019U;
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
+        return x ^ (x >> 31);
+    }
+    // In +-1.
+    static float uniform(uint64_t x) { return static_cast<float>(x >> 40) / static_cast<float>(1 << 23) - 1; }
+
+    static int32_t depth(const Token& token) { return static_cast<int32_t>(token.kv.size()); }
+    bool complete(const Token& token) const { return depth(token) == options_.stages; }
+
+    // All calls that change something come from one thread.
+    void check_thread() {
+        if (thread_ == std::thread::id()) thread_ = std::this_thread::get_id();
+        require(thread_ == std::this_thread::get_id(), "used by two threads");
+    }
+
+    Sequence& at(int32_t sequence) {
+        const auto found = sequences_.find(sequence);
+        require(found != sequences_.end(), "sequence {} is not open", sequence);
+        return found->second;
+    }
+    Token& at(int32_t sequence, int64_t position) {
+        auto& tokens = at(sequence).tokens;
+        require(position >= 0 && position < static_cast<int64_t>(tokens.size()), "token {} is not there",
+                position);
+        return tokens[static_cast<size_t>(position)];
+    }
+
+    void check_order(std::span<const BatchRow> rows) {
+        std::set<std::pair<int32_t, int32_t>> seen;
+        for (size_t i = 0; i < rows.size(); ++i) {
+            const BatchRow& row = rows[i];
+            const bool goes_on =
+                i > 0 && rows[i - 1].sequence == row.sequence && rows[i - 1].stage == row.stage;
+            if (goes_on) {
+                require(row.position > rows[i - 1].position, "token {} behind token {} in a step",
+                        row.position, rows[i - 1].position);
+            } else {
+                require(seen.emplace(row.sequence, row.stage).second,
+                        "rows of sequence {} at stage {} are not next to each other", row.sequence,
+                        row.stage);
+            }
+        }
+    }
+
+    void run(const BatchRow& row) {
+        require(row.stage >= 0 && row.stage < options_.stages, "stage {} of {}", row.stage, options_.stages);
+        Sequence& sequence = at(row.sequence);
+        const bool keys_only = row.work == BatchRow::Work::keys_only;
+        if (row.stage == 0) {
+            require(row.position == static_cast<int64_t>(sequence.tokens.size()), "token {} behind {} tokens",
+                    row.position, sequence.tokens.size());
+            require(row.position < sequence.room, "token {} in room for {}", row.position, sequence.room);
+            require(!keys_only, "keys only, of a token that has not run");
+            if (row.token < 0 || row.token >= options_.n_vocab)
+                fail(ErrorCode::input, "fake", "token id {} of {}", row.token, options_.n_vocab);
+            const uint64_t before = sequence.tokens.empty() ? 0 : sequence.tokens.back().common;
+            sequence.tokens.emplace_back();
+            Token& token = sequence.tokens.back();
+            token.common = hash(before, static_cast<uint64_t>(row.token));
+            token.residual = hash(static_cast<uint64_t>(row.token), static_cast<uint64_t>(row.position));
+        } else {
+            require(row.token == -1, "a token id behind stage 0");
+        }
+        Token& token = at(row.sequence, row.position);
+        require(depth(token) == row.stage, "token {} at stage {}, it has {}", row.position, row.stage,
+                depth(token));
+        require(token.step < steps_, "token {} twice in a step", row.position);
+        require(!token.exited || keys_only, "token {} runs although it has exited", row.position);
+        require(!row.logits || !keys_only, "logits of keys only");
+        token.step = steps_;
+        token.kv.push_back(hash(token.residual, static_cast<uint64_t>(row.stage)));
+        if (keys_only) {
+            token.exited = true;
+            return;
+        }
+        uint64_t attended = 0;
+        for (int64_t i = 0; i <= row.position; ++i) {
+            const Token& other = sequence.tokens[static_cast<size_t>(i)];
+            require(depth(other) > row.stage, "token {} has no keys at stage {} for token {}", i, row.stage,
+                    row.position);
+            attended = hash(attended, other.kv[static_cast<size_t>(row.stage)]);
+        }
+        token.residual = hash(token.residual, attended);
+    }
+
+    void append_logits(const Token& token) {
+        for (uint64_t id = 0; id < static_cast<uint64_t>(options_.n_vocab); ++id) {
+            logits_.push_back(options_.common * uniform(hash(token.common, id)) +
+                              options_.own * uniform(hash(token.residual, id)));
+        }
+    }
+
+    FakeEngineOptions options_;
+    std::map<int32_t, Sequence> sequences_;
+    std::map<int64_t, int64_t> regions_;  // first and end
+    std::vector<float> logits_;
+    std::vector<std::string> breaches_;
+    bool breach_expected_ = false;
+    std::thread::id thread_;
+    std::atomic<int64_t> open_ = 0, used_ = 0;
+    int64_t steps_ = 0;
+    int32_t next_ = 7;
+};
+
+}  // namespace refold

@@ -1,0 +1,791 @@
+// The server over real connections, with an engine that is not one.
+#include "serve/server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "core/error.h"
+#include "serve/fake_engine.h"
+#include "serve/http_client.h"
+#include "serve/page.h"
+
+namespace refold {
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+using testing::HasSubstr;
+
+const Tokenizer& tokenizer() {
+    static const Tokenizer instance(REFOLD_FIXTURES "/llama_gqa/model.gguf");
+    return instance;
+}
+
+struct Options {
+    FakeEngineOptions engine;
+    SchedulerOptions scheduler;
+    ServerOptions server;
+};
+
+class Running {
+public:
+    explicit Running(Options setup = {}) {
+        setup.engine.n_vocab = tokenizer().size();
+        setup.engine.max_rows = std::max<int64_t>(setup.engine.max_rows, setup.scheduler.slots);
+        setup.server.port = 0;
+        setup.server.slots = setup.scheduler.slots;
+        setup.server.queue = setup.scheduler.queue;
+        engine_ = std::make_unique<FakeEngine>(setup.engine);
+        scheduler_ = std::make_unique<Scheduler>(*engine_, tokenizer(), setup.scheduler);
+        ServedModel model{.name = "org/fake",
+                          .context = setup.engine.context,
+                          .n_vocab = tokenizer().size(),
+                          .version = "0",
+                          .created = 5,
+                          .description = {{"architecture", "fake"}}};
+        server_ = std::make_unique<Server>(*scheduler_, tokenizer(), model, setup.server,
+                                           [this](const ServedRequest& request) {
+                                               const std::lock_guard lock(mutex_);
+                                               log_.push_back(request);
+                                           });
+    }
+    ~Running() { server_.reset(); }  // before what its log needs
+
+    HttpClient client(int receive_buffer = 0) const { return HttpClient(server_->port(), receive_buffer); }
+    HttpReply get(const std::string& path, const std::string& headers = "") const {
+        return client().get(path, headers);
+    }
+    HttpReply post(const std::string& path, const json& body, const std::string& headers = "") const {
+        return client().post(path, body.dump(), headers);
+    }
+    Server& server() { return *server_; }
+    Scheduler& scheduler() { return *scheduler_; }
+    FakeEngine& engine() { return *engine_; }
+    std::vector<ServedRequest> log() {
+        const std::lock_guard lock(mutex_);
+        return log_;
+    }
+    template <typename Condition>
+    testing::AssertionResult soon(Condition&& condition) {
+        for (int i = 0; i < 2000; ++i) {
+            if (condition()) return testing::AssertionSuccess();
+            std::this_thread::sleep_for(5ms);
+        }
+        return testing::AssertionFailure() << "not in 10 seconds";
+    }
+
+private:
+    std::mutex mutex_;
+    std::vector<ServedRequest> log_;
+    std::unique_ptr<FakeEngine> engine_;
+    std::unique_ptr<Scheduler> scheduler_;
+    std::unique_ptr<Server> server_;
+};
+
+json completion(json more = json::object()) {
+    json body = {{"model", "org/fake"}, {"prompt", {5, 6, 7}}, {"max_tokens", 8},
+                 {"temperature", 0},    {"ignore_eos", true}};
+    body.update(more);
+    return body;
+}
+
+json chat(json more = json::object()) {
+    json body = {{"model", "org/fake"},
+                 {"messages", {{{"role", "user"}, {"content", "Hello"}}}},
+                 {"max_tokens", 8},
+                 {"temperature", 0},
+                 {"ignore_eos", true}};
+    body.update(more);
+    return body;
+}
+
+void expect_error(const HttpReply& reply, int status, const std::string& code, const std::string& message) {
+    EXPECT_EQ(reply.status, status) << reply.body;
+    EXPECT_TRUE(reply.complete);
+    EXPECT_EQ(reply.headers.at("content-type"), "application/json");
+    const json error = reply.json()["error"];
+    EXPECT_EQ(error["code"], code.empty() ? json() : json(code)) << reply.body;
+    EXPECT_THAT(error["message"].get<std::string>(), HasSubstr(message));
+    EXPECT_TRUE(error["type"].is_string() && error.contains("param"));
+}
+
+TEST(Server, Completion) {
+    Running running;
+    const HttpReply reply = running.post("/v1/completions", completion());
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const json body = reply.json();
+    EXPECT_EQ(body["object"], "text_completion");
+    EXPECT_EQ(body["model"], "org/fake");
+    EXPECT_TRUE(body["id"].get<std::string>().starts_with("cmpl-"));
+    EXPECT_GT(body["created"], 1'600'000'000);
+    ASSERT_EQ(body["choices"].size(), 1U);
+    EXPECT_EQ(body["choices"][0]["index"], 0);
+    EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+    EXPECT_TRUE(body["choices"][0]["logprobs"].is_null());
+    EXPECT_FALSE(body["choices"][0]["text"].get<std::string>().empty());
+    EXPECT_EQ(body["usage"], json({{"prompt_tokens", 3}, {"completion_tokens", 8}, {"total_tokens", 11}}));
+    // The model's name may be left out; the log and the metrics know of the request.
+    json without = completion();
+    without.erase("model");
+    EXPECT_EQ(running.post("/v1/completions", without).json()["choices"], body["choices"]);
+    ASSERT_TRUE(running.soon([&] { return running.log().size() == 2; }));
+    const ServedRequest logged = running.log()[0];
+    EXPECT_EQ(logged.method + " " + logged.path, "POST /v1/completions");
+    EXPECT_EQ(logged.status, 200);
+    EXPECT_EQ(logged.prompt_tokens, 3);
+    EXPECT_EQ(logged.completion_tokens, 8);
+    EXPECT_THAT(logged.client, testing::StartsWith("127.0.0.1:"));
+}
+
+TEST(Server, ChoicesOfSeveralPromptsAreInOrder) {
+    Options setup;
+    setup.scheduler.slots = 2;
+    setup.scheduler.queue = 1;  // choices of one request wait for room by themselves
+    Running running(setup);
+    std::vector<std::string> alone;
+    json prompts = json::array();
+    for (int i = 0; i < 6; ++i) {
+        const json prompt = {5 + i, 9, 11};
+        prompts.push_back(prompt);
+        alone.push_back(running.post("/v1/completions", completion({{"prompt", prompt}}))
+                            .json()["choices"][0]["text"]);
+    }
+    const HttpReply reply = running.post("/v1/completions", completion({{"prompt", prompts}, {"n", 2}}));
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const json body = reply.json();
+    ASSERT_EQ(body["choices"].size(), 12U);
+    for (size_t i = 0; i < 12; ++i) {
+        EXPECT_EQ(body["choices"][i]["index"], i);
+        EXPECT_EQ(body["choices"][i]["text"], alone[i / 2]);
+    }
+    EXPECT_EQ(body["usage"]["prompt_tokens"], 18);
+    EXPECT_EQ(body["usage"]["completion_tokens"], 96);
+    // The same as a stream.
+    const auto events = events_of(
+        running.post("/v1/completions", completion({{"prompt", prompts}, {"n", 2}, {"stream", true}})).body);
+    std::vector<std::string> texts(12);
+    for (size_t i = 0; i + 1 < events.size(); ++i)
+        texts[events[i]["choices"][0]["index"].get<size_t>()] +=
+            events[i]["choices"][0]["text"].get<std::string>();
+    for (size_t i = 0; i < 12; ++i) EXPECT_EQ(texts[i], alone[i / 2]);
+}
+
+TEST(Server, SeedsDecideSamples) {
+    Running running;
+    const auto texts = [&](json more) {
+        more["temperature"] = 1.5;
+        std::vector<std::string> out;
+        const HttpReply reply = running.post("/v1/completions", completion(more));
+        EXPECT_EQ(reply.status, 200) << reply.body;
+        const json body = reply.json();  // a range of a temporary's part would dangle
+        for (const json& choice : body["choices"]) out.push_back(choice["text"]);
+        return out;
+    };
+    const auto first = texts({{"seed", 3}, {"n", 3}});
+    ASSERT_EQ(first.size(), 3U);
+    EXPECT_EQ(texts({{"seed", 3}, {"n", 3}}), first);
+    EXPECT_NE(first[0], first[1]);
+    EXPECT_NE(first[1], first[2]);
+    EXPECT_NE(texts({{"seed", 4}})[0], first[0]);
+    EXPECT_NE(texts(json::object()), texts(json::object()));
+}
+
+// What lm-evaluation-harness's local-completions asks for and reads.
+TEST(Server, EchoedPromptsAreScored) {
+    Running running;
+    const json body = running
+                          .post("/v1/completions", completion({{"prompt", {{5, 6, 7, 8}, {9, 10}}},
+                                                               {"max_tokens", 1},
+                                                               {"logprobs", 1},
+                                                               {"echo", true},
+                                                               {"ignore_eos", false},
+                                                               {"seed", 1234}}))
+                          .json();
+    for (const auto& [index, length] : {std::pair<size_t, size_t>{0, 4}, {1, 2}}) {
+        const json& choice = body["choices"][index];
+        const json& logprobs = choice["logprobs"];
+        for (const char* list : {"tokens", "token_logprobs", "top_logprobs", "text_offset"})
+            ASSERT_EQ(logprobs[list].size(), length + 1) << list;
+        EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
+        EXPECT_TRUE(logprobs["top_logprobs"][0].is_null());
+        for (size_t i = 1; i <= length; ++i) {
+            const double own = logprobs["token_logprobs"][i];
+            EXPECT_LT(own, 0);
+            const json& top = logprobs["top_logprobs"][i];
+            double most = -1e9;
+            for (const auto& [token, value] : top.items()) most = std::max(most, value.get<double>());
+            EXPECT_EQ(top[logprobs["tokens"][i].get<std::string>()].get<double>(), own);
+            EXPECT_GE(most, own);
+            if (i == length) {
+                EXPECT_EQ(most, own);  // generated, greedily
+            }
+        }
+    }
+    // Scored alone, the same; without echo, the generated tokens only.
+    const json none =
+        running.post("/v1/completions", completion({{"max_tokens", 0}, {"logprobs", 0}, {"echo", true}})).json();
+    EXPECT_EQ(none["choices"][0]["logprobs"]["tokens"].size(), 3U);
+    EXPECT_TRUE(none["choices"][0]["logprobs"]["top_logprobs"][2].is_null());
+    EXPECT_EQ(none["usage"]["completion_tokens"], 0);
+    EXPECT_EQ(none["choices"][0]["text"], tokenizer().decode(std::vector<int32_t>{5, 6, 7}, true));
+    const json plain = running.post("/v1/completions", completion({{"logprobs", 2}})).json();
+    EXPECT_EQ(plain["choices"][0]["logprobs"]["tokens"].size(), 8U);
+    EXPECT_EQ(plain["choices"][0]["logprobs"]["text_offset"][0], 0);
+}
+
+TEST(Server, TheEchoedTextIsThePrompt) {
+    Running running;
+    for (const char* prompt : {"One sentence, and another.", "Ünïcödé 漢字 🙂", " space first"}) {
+        const json asked = completion({{"prompt", prompt}, {"echo", true}, {"logprobs", 1}});
+        const json body = running.post("/v1/completions", asked).json();
+        const std::string text = body["choices"][0]["text"];
+        EXPECT_TRUE(text.starts_with(prompt)) << text;
+        const json& logprobs = body["choices"][0]["logprobs"];
+        int64_t before = 0;
+        for (const json& offset : logprobs["text_offset"]) {
+            EXPECT_GE(offset.get<int64_t>(), before);
+            before = offset;
+        }
+        json streamed = asked;
+        streamed["stream"] = true;
+        std::string joined;
+        json tokens = json::array();
+        const auto events = events_of(running.post("/v1/completions", streamed).body);
+        for (size_t i = 0; i + 1 < events.size(); ++i) {
+            const json& choice = events[i]["choices"][0];
+            joined += choice["text"].get<std::string>();
+            for (const json& token : choice["logprobs"]["tokens"]) tokens.push_back(token);
+        }
+        EXPECT_EQ(joined, text);
+        EXPECT_EQ(tokens, logprobs["tokens"]);
+    }
+}
+
+TEST(Server, LongPromptsLogprobsComeInOnePieceOfAStream) {
+    Options setup;
+    setup.scheduler.prefill_rows = 5;
+    Running running(setup);
+    std::vector<int32_t> prompt;
+    for (int32_t i = 0; i < 40; ++i) prompt.push_back(5 + i);
+    const auto events = events_of(
+        running
+            .post("/v1/completions", completion({{"prompt", prompt}, {"echo", true}, {"logprobs", 1}, {"stream", true}}))
+            .body);
+    EXPECT_GE(events[0]["choices"][0]["logprobs"]["tokens"].size(), 41U);
+    EXPECT_TRUE(events[0]["choices"][0]["logprobs"]["token_logprobs"][0].is_null());
+    EXPECT_FALSE(events[0]["choices"][0]["logprobs"]["token_logprobs"][39].is_null());
+}
+
+TEST(Server, Chat) {
+    Running running;
+    const HttpReply reply = running.post("/v1/chat/completions", chat({{"logprobs", true}, {"top_logprobs", 2}}));
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const json body = reply.json();
+    EXPECT_EQ(body["object"], "chat.completion");
+    EXPECT_TRUE(body["id"].get<std::string>().starts_with("chatcmpl-"));
+    const json& choice = body["choices"][0];
+    EXPECT_EQ(choice["message"]["role"], "assistant");
+    EXPECT_FALSE(choice["message"]["content"].get<std::string>().empty());
+    EXPECT_EQ(choice["finish_reason"], "length");
+    ASSERT_EQ(choice["logprobs"]["content"].size(), 8U);
+    for (const json& token : choice["logprobs"]["content"]) {
+        ASSERT_EQ(token["top_logprobs"].size(), 2U);
+        EXPECT_EQ(token["top_logprobs"][0]["logprob"], token["logprob"]);
+        EXPECT_TRUE(token["bytes"].is_array());
+    }
+    // Parts of a content are one text, and developer is system's new name.
+    const json parts = {{{"role", "developer"}, {"content", "S"}},
+                        {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "Hello"}}}}}};
+    const json whole = {{{"role", "system"}, {"content", "S"}}, {{"role", "user"}, {"content", "Hello"}}};
+    EXPECT_EQ(running.post("/v1/chat/completions", chat({{"messages", parts}})).json()["choices"],
+              running.post("/v1/chat/completions", chat({{"messages", whole}})).json()["choices"]);
+    // Without a limit the context is filled.
+    json endless = chat();
+    endless.erase("max_tokens");
+    const json filled = running.post("/v1/chat/completions", endless).json();
+    EXPECT_EQ(filled["usage"]["total_tokens"], 256);
+}
+
+TEST(Server, StreamedChat) {
+    Options setup;
+    setup.engine.step_time = 2ms;
+    Running running(setup);
+    const std::string whole =
+        running.post("/v1/chat/completions", chat()).json()["choices"][0]["message"]["content"];
+    const HttpReply reply = running.post(
+        "/v1/chat/completions",
+        chat({{"stream", true}, {"stream_options", {{"include_usage", true}}}, {"logprobs", true}}));
+    ASSERT_EQ(reply.status, 200);
+    EXPECT_TRUE(reply.complete);
+    EXPECT_EQ(reply.headers.at("content-type"), "text/event-stream");
+    const auto events = events_of(reply.body);
+    ASSERT_GE(events.size(), 4U);
+    EXPECT_EQ(events.back(), "[DONE]");
+    const json& usage = events[events.size() - 2];
+    EXPECT_EQ(usage["choices"], json::array());
+    EXPECT_EQ(usage["usage"]["completion_tokens"], 8);
+    std::string text;
+    size_t tokens = 0;
+    for (size_t i = 0; i + 2 < events.size(); ++i) {
+        EXPECT_EQ(events[i]["object"], "chat.completion.chunk");
+        EXPECT_EQ(events[i]["id"], events[0]["id"]);
+        EXPECT_TRUE(events[i]["usage"].is_null());
+        const json& choice = events[i]["choices"][0];
+        EXPECT_EQ(choice["delta"].contains("role"), i == 0);
+        text += choice["delta"].value("content", "");
+        if (!choice["logprobs"].is_null()) tokens += choice["logprobs"]["content"].size();
+        EXPECT_EQ(choice["finish_reason"], i + 3 == events.size() ? json("length") : json());
+    }
+    EXPECT_EQ(text, whole);
+    EXPECT_EQ(tokens, 8U);
+}
+
+TEST(Server, StopTexts) {
+    Running running;
+    const std::string whole =
+        running.post("/v1/completions", completion({{"max_tokens", 40}})).json()["choices"][0]["text"];
+    size_t at = whole.size() / 2;
+    while ((static_cast<unsigned char>(whole[at]) & 0xC0) == 0x80) ++at;
+    size_t end = at + 1;
+    while (end < whole.size() && (static_cast<unsigned char>(whole[end]) & 0xC0) == 0x80) ++end;
+    const std::string stop = whole.substr(at, end - at);
+    for (const json& given : {json(stop), json({"\x01never", stop})}) {
+        const json choice = running.post("/v1/completions", completion({{"max_tokens", 40}, {"stop", given}}))
+                                .json()["choices"][0];
+        EXPECT_EQ(choice["text"], whole.substr(0, whole.find(stop)));
+        EXPECT_EQ(choice["finish_reason"], "stop");
+    }
+}
+
+TEST(Server, WrongRequests) {
+    Running running;
+    expect_error(running.client().post("/v1/completions", "{"), 400, "invalid_json", "not JSON");
+    expect_error(running.post("/v1/completions", completion({{"model", "gpt-4"}})), 404, "model_not_found", "gpt-4");
+    expect_error(running.post("/v1/chat/completions", chat({{"model", "gpt-4"}})), 404, "model_not_found", "gpt-4");
+    expect_error(running.post("/v1/completions", completion({{"prompt", json::array({json::array()})}})), 400,
+                 "empty_prompt", "empty");
+    expect_error(running.post("/v1/completions", completion({{"prompt", {1'000'000'000}}})), 400, "", "1000000000");
+    expect_error(running.post("/v1/completions", completion({{"prompt", std::vector<int>(256, 5)}})), 400,
+                 "context_length_exceeded", "256");
+    EXPECT_EQ(running.post("/v1/completions", completion({{"prompt", std::vector<int>(255, 5)}})).status, 200);
+    EXPECT_EQ(running
+                  .post("/v1/completions",
+                        completion({{"prompt", std::vector<int>(256, 5)}, {"max_tokens", 0}, {"echo", true}}))
+                  .status,
+              200);
+    expect_error(running.post("/v1/chat/completions", chat({{"tools", {{{"type", "function"}}}}})), 400,
+                 "unsupported_parameter", "tools");
+    expect_error(running.get("/nothing"), 404, "unknown_url", "/nothing");
+    expect_error(running.get("/v1/models/other"), 404, "model_not_found", "other");
+    const HttpReply get = running.get("/v1/completions");
+    expect_error(get, 405, "method_not_allowed", "POST");
+    EXPECT_EQ(get.headers.at("allow"), "POST");
+    expect_error(running.post("/health", json::object()), 405, "method_not_allowed", "GET");
+    HttpClient form = running.client();
+    form.send("POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+    expect_error(form.receive(), 415, "unsupported_media_type", "application/json");
+    expect_error(running.client().post("/v1/completions", "{}", "Content-Encoding: gzip\r\n"), 415,
+                 "unsupported_media_type", "Content-Encoding");
+    // After all that it still answers, and on the connections that were well-formed.
+    HttpClient client = running.client();
+    EXPECT_EQ(client.post("/v1/completions", "{").status, 400);
+    EXPECT_EQ(client.post("/v1/completions", completion().dump()).status, 200);
+}
+
+TEST(Server, MalformedHttp) {
+    Running running;
+    const auto answer = [&](const std::string& text) {
+        HttpClient client = running.client();
+        client.send(text);
+        HttpReply reply = client.receive();
+        EXPECT_TRUE(client.at_end()) << "open after: " << text.substr(0, 60);
+        return reply;
+    };
+    expect_error(answer("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 411, "",
+                 "Content-Length");
+    expect_error(answer("POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n"), 413, "", "large");
+    expect_error(answer("POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n"), 400, "", "Length");
+    expect_error(answer("GET / HTTP/1.1\r\nA: " + std::string(100'000, 'a')), 431, "", "headers");
+    for (const char* text : {"nonsense\r\nConnection: close\r\n\r\n", "GET / HTTP/9.9\r\nConnection: close\r\n\r\n",
+                             "\x16\x03\x01\x02 TLS\r\nConnection: close\r\n\r\n"}) {
+        HttpClient client = running.client();
+        client.send(text);
+        expect_error(client.receive(), 400, "", "HTTP");
+    }
+    EXPECT_EQ(running.get("/health").status, 200);
+}
+
+TEST(Server, HttpAsItIsSpoken) {
+    Running running;
+    HttpClient client = running.client();
+    // Two requests at once, the second in pieces.
+    const std::string second = post_text("/v1/completions", completion().dump());
+    client.send("GET /health HTTP/1.1\r\n\r\n" + second.substr(0, 30));
+    EXPECT_EQ(client.receive().json(), json({{"status", "ok"}}));
+    for (size_t i = 30; i < second.size(); i += 50) client.send(second.substr(i, 50));
+    EXPECT_EQ(client.receive().status, 200);
+    // A client that asks first.
+    const std::string body = completion().dump();
+    client.send("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json; charset=utf-8\r\nExpect: "
+                "100-continue\r\nContent-Length: " +
+                std::to_string(body.size()) + "\r\n\r\n");
+    ASSERT_TRUE(client.wait_for("HTTP/1.1 100"));
+    client.send(body);
+    EXPECT_EQ(client.receive().status, 200);
+    const HttpReply head = [&] {
+        HttpClient asking = running.client();
+        asking.send("HEAD /health HTTP/1.1\r\nConnection: close\r\n\r\n");
+        HttpReply reply;
+        EXPECT_TRUE(asking.wait_for("200 OK"));
+        EXPECT_TRUE(asking.at_end());
+        return reply;
+    }();
+    // An old client has no chunks.
+    HttpClient old = running.client();
+    const std::string asked = completion({{"stream", true}}).dump();
+    old.send("POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: " +
+             std::to_string(asked.size()) + "\r\n\r\n" + asked);
+    const HttpReply streamed = old.receive();
+    EXPECT_FALSE(streamed.headers.contains("transfer-encoding"));
+    EXPECT_EQ(events_of(streamed.body).back(), "[DONE]");
+}
+
+TEST(Server, Models) {
+    Running running;
+    const json list = running.get("/v1/models").json();
+    ASSERT_EQ(list["data"].size(), 1U);
+    EXPECT_EQ(list["data"][0]["id"], "org/fake");
+    EXPECT_EQ(running.get("/v1/models/org/fake").json(), list["data"][0]);
+    EXPECT_EQ(running.get("/v1/models/org%2Ffake").status, 200);
+}
+
+TEST(Server, Tokens) {
+    Running running;
+    const std::string text = "Some text, 漢字.";
+    const json tokens = running.post("/tokenize", {{"prompt", text}, {"add_special_tokens", false}}).json()["tokens"];
+    EXPECT_EQ(tokens.get<std::vector<int32_t>>(), tokenizer().encode(text, false, true));
+    EXPECT_EQ(running.post("/detokenize", {{"tokens", tokens}}).json()["prompt"], text);
+    expect_error(running.post("/detokenize", {{"tokens", {1'000'000'000}}}), 400, "", "1000000000");
+    EXPECT_TRUE(running.get("/tokenizer_info").json().contains("eos_token"));
+}
+
+TEST(Server, KeysAreAskedFor) {
+    Options setup;
+    setup.server.api_keys = {"first-key", "second-key"};
+    Running running(setup);
+    for (const char* header : {"", "Authorization: Bearer \r\n", "Authorization: Bearer first-ke\r\n",
+                               "Authorization: Bearer first-key2\r\n", "Authorization: Basic first-key\r\n",
+                               "Authorization: first-key\r\n"}) {
+        for (const char* path : {"/v1/models", "/metrics", "/status", "/nothing", "/tokenizer_info"})
+            expect_error(running.get(path, header), 401, "invalid_api_key", "Bearer");
+        expect_error(running.post("/v1/completions", completion(), header), 401, "invalid_api_key", "Bearer");
+        EXPECT_EQ(running.get("/health", header).status, 200);
+        EXPECT_EQ(running.get("/", header).status, 200);
+    }
+    for (const char* key : {"first-key", "second-key"})
+        EXPECT_EQ(running.get("/v1/models", std::string("Authorization: Bearer ") + key + "\r\n").status, 200);
+    setup.server.api_keys = {"with space"};
+    EXPECT_THROW(Running{setup}, Error);
+}
+
+TEST(Server, OtherOriginsOnlyWhenAllowed) {
+    EXPECT_FALSE(Running().get("/health").headers.contains("access-control-allow-origin"));
+    Options setup;
+    setup.server.cors_origin = "https://example.org";
+    setup.server.api_keys = {"key"};
+    Running running(setup);
+    EXPECT_EQ(running.get("/health").headers.at("access-control-allow-origin"), "https://example.org");
+    HttpClient client = running.client();
+    client.send("OPTIONS /v1/completions HTTP/1.1\r\nOrigin: https://example.org\r\n\r\n");
+    const HttpReply reply = client.receive();
+    EXPECT_EQ(reply.status, 204);
+    EXPECT_THAT(reply.headers.at("access-control-allow-headers"), HasSubstr("Authorization"));
+}
+
+TEST(Server, Page) {
+    Running running;
+    const HttpReply reply = running.get("/");
+    EXPECT_EQ(reply.status, 200);
+    EXPECT_EQ(reply.headers.at("content-type"), "text/html; charset=utf-8");
+    EXPECT_EQ(reply.body, kPage);
+    const std::string policy = reply.headers.at("content-security-policy");
+    EXPECT_THAT(policy, HasSubstr("default-src 'none'"));
+    EXPECT_THAT(policy, testing::Not(HasSubstr("unsafe")));
+    // Nothing from elsewhere, and nothing that the policy would not run.
+    for (const char* text : {"src=", "@import", "url(", "style=\"", "onclick", "innerHTML", "https://"})
+        EXPECT_EQ(reply.body.find(text), std::string::npos) << text;
+    EXPECT_EQ(reply.body.find("http://", reply.body.find("http://www.w3.org/2000/svg") + 10), std::string::npos);
+}
+
+TEST(Server, StatusAndMetrics) {
+    Options setup;
+    setup.engine.stages = 3;
+    setup.scheduler.exit = {.rule = ExitRule::fixed, .loop = 2};
+    Running running(setup);
+    running.post("/v1/completions", completion());
+    running.get("/nothing");
+    ASSERT_TRUE(running.soon([&] { return running.log().size() == 2; }));
+    const json status = running.get("/status").json();
+    EXPECT_EQ(status["model"], "org/fake");
+    EXPECT_EQ(status["description"]["architecture"], "fake");
+    EXPECT_EQ(status["generated_tokens"], 8);
+    EXPECT_EQ(status["exits"], json({0, 7, 1}));  // the prompt's last token runs all loops
+    EXPECT_EQ(status["last_rows_at"].size(), 3U);
+    const HttpReply metrics = running.get("/metrics");
+    EXPECT_EQ(metrics.headers.at("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+    for (const char* line :
+         {"refold_http_requests_total{endpoint=\"/v1/completions\",status=\"200\"} 1",
+          "refold_http_requests_total{endpoint=\"other\",status=\"404\"} 1", "refold_prompt_tokens_total 3",
+          "refold_generated_tokens_total 8", "refold_exit_tokens_total{loop=\"2\"} 7",
+          "refold_requests_finished_total{reason=\"length\"} 1", "refold_slots 8",
+          "refold_time_to_first_token_seconds_count 1", "refold_time_between_tokens_seconds_count 7",
+          "refold_time_between_tokens_seconds_bucket{le=\"+Inf\"} 7", "refold_build_info{version=\"0\""})
+        EXPECT_THAT(metrics.body, HasSubstr(std::string("\n") + line));
+    // Every line is a comment or "name{labels} value", and every name has been introduced.
+    std::set<std::string> introduced;
+    std::istringstream lines(metrics.body);
+    for (std::string line; std::getline(lines, line);) {
+        if (line.starts_with("# TYPE ")) introduced.insert(line.substr(7, line.find(' ', 7) - 7));
+        if (line.starts_with('#')) continue;
+        std::string name = line.substr(0, line.find_first_of("{ "));
+        for (const char* suffix : {"_bucket", "_sum", "_count"})
+            if (name.ends_with(suffix) && !introduced.contains(name))
+                name.resize(name.size() - std::string_view(suffix).size());
+        EXPECT_TRUE(introduced.contains(name)) << line;
+        EXPECT_NO_THROW(std::stod(line.substr(line.rfind(' ')))) << line;
+    }
+}
+
+// Holds the engine while it is closed.
+class Gate {
+public:
+    std::function<void(std::span<const BatchRow>)> hook() {
+        return [this](std::span<const BatchRow>) {
+            std::unique_lock lock(mutex_);
+            changed_.wait(lock, [this] { return open_; });
+        };
+    }
+    void open() {
+        const std::lock_guard lock(mutex_);
+        open_ = true;
+        changed_.notify_all();
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    bool open_ = false;
+};
+
+TEST(Server, FullQueue) {
+    Gate gate;
+    Options setup;
+    setup.engine.on_step = gate.hook();
+    setup.scheduler.slots = 1;
+    setup.scheduler.queue = 1;
+    Running running(setup);
+    HttpClient first = running.client(), second = running.client();
+    first.send(post_text("/v1/completions", completion().dump()));
+    ASSERT_TRUE(running.soon([&] { return running.engine().open_sequences() == 1; }));
+    second.send(post_text("/v1/completions", completion().dump()));
+    ASSERT_TRUE(running.soon([&] { return running.scheduler().status().waiting == 1; }));
+    for (const bool stream : {false, true}) {
+        const HttpReply third = running.post("/v1/completions", completion({{"stream", stream}}));
+        expect_error(third, 429, "queue_full", "queue is full");
+        EXPECT_EQ(third.headers.at("retry-after"), "1");
+    }
+    EXPECT_EQ(running.get("/health").status, 200);
+    gate.open();
+    EXPECT_EQ(first.receive().status, 200);
+    EXPECT_EQ(second.receive().status, 200);
+}
+
+// The slot of a client that leaves is free for the next one.
+TEST(Server, ClientsThatLeaveAreForgotten) {
+    for (const bool stream : {false, true}) {
+        Options setup;
+        setup.engine.step_time = 1ms;
+        setup.engine.context = setup.engine.kv_tokens = 100'000;
+        setup.scheduler.slots = 1;
+        Running running(setup);
+        {
+            HttpClient leaving = running.client();
+            leaving.send(post_text("/v1/completions", completion({{"max_tokens", 90'000}, {"stream", stream}}).dump()));
+            if (stream) {
+                ASSERT_TRUE(leaving.wait_for("data: "));
+            }
+            ASSERT_TRUE(running.soon([&] { return running.scheduler().status().generated_tokens > 2; }));
+        }
+        EXPECT_EQ(running.post("/v1/completions", completion()).status, 200);
+        EXPECT_EQ(running.scheduler().status().finished[FinishReason::cancelled], 1U);
+        ASSERT_TRUE(running.soon([&] { return running.log().size() == 2; }));
+        EXPECT_EQ(running.log()[0].status, 499);
+    }
+}
+
+TEST(Server, RequestsThatTakeTooLong) {
+    Options setup;
+    setup.engine.step_time = 2ms;
+    setup.engine.context = setup.engine.kv_tokens = 100'000;
+    setup.scheduler.timeout = 60ms;
+    Running running(setup);
+    const json endless = completion({{"max_tokens", 90'000}});
+    expect_error(running.post("/v1/completions", endless), 504, "timeout", "longer");
+    json streamed = endless;
+    streamed["stream"] = true;
+    const auto events = events_of(running.post("/v1/completions", streamed).body);
+    EXPECT_EQ(events.back()["error"]["code"], "timeout");
+}
+
+TEST(Server, AnEngineThatFails) {
+    Options setup;
+    std::atomic<bool> failing = true;
+    setup.engine.on_step = [&](std::span<const BatchRow>) {
+        if (failing) fail(ErrorCode::internal, "fake", "the machine is on fire");
+    };
+    Running running(setup);
+    expect_error(running.post("/v1/completions", completion()), 500, "", "on fire");
+    const auto events = events_of(running.post("/v1/chat/completions", chat({{"stream", true}})).body);
+    EXPECT_THAT(events.back()["error"]["message"].get<std::string>(), HasSubstr("on fire"));
+    failing = false;
+    EXPECT_EQ(running.post("/v1/completions", completion()).status, 200);
+}
+
+TEST(Server, SlowAndSilentClients) {
+    Options setup;
+    setup.server.read_timeout = 300ms;
+    setup.server.idle_timeout = 400ms;
+    setup.scheduler.slots = 1;
+    setup.scheduler.queue = 0;  // few workers
+    Running running(setup);
+    std::vector<HttpClient> slow;
+    for (int i = 0; i < 60; ++i) {  // more than there are workers
+        slow.push_back(running.client());
+        slow.back().send(i % 2 == 0 ? "POST /v1/completions HTTP/1.1\r\nContent-Length: 50\r\n\r\n{\"pro"
+                                    : "GET /health HTTP/1.1\r\nA:");
+    }
+    HttpClient silent = running.client();
+    EXPECT_EQ(running.post("/v1/completions", completion()).status, 200);
+    for (HttpClient& client : slow) expect_error(client.receive(), 408, "", "in time");
+    EXPECT_TRUE(silent.at_end());
+}
+
+// A client that does not read its answer holds a worker no longer than the time it is given.
+TEST(Server, ClientsThatDoNotRead) {
+    Options setup;
+    setup.server.write_timeout = 200ms;
+    setup.engine.context = setup.engine.kv_tokens = 1 << 20;
+    Running running(setup);
+    HttpClient lazy = running.client(1024);
+    // Far more than the system's buffers take.
+    lazy.send(post_text("/v1/completions",
+                        completion({{"max_tokens", 200'000}, {"stream", true}, {"logprobs", 20}}).dump()));
+    ASSERT_TRUE(running.soon([&] { return !running.log().empty(); }));
+    EXPECT_EQ(running.log()[0].status, 499);
+    EXPECT_EQ(running.post("/v1/completions", completion()).status, 200);
+}
+
+TEST(Server, ManyConnections) {
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_max < 3000) GTEST_SKIP() << "the system allows " << limit.rlim_max << " open files";
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    Options setup;
+    setup.scheduler.queue = 100;
+    Running running(setup);
+    const std::string expected =
+        running.post("/v1/completions", completion()).json()["choices"][0]["text"];
+    std::vector<HttpClient> clients;
+    for (int i = 0; i < 1000; ++i) clients.push_back(running.client());
+    for (const HttpClient& client : clients) {
+        ASSERT_TRUE(client.connected());
+        client.send(post_text("/v1/completions", completion().dump()));
+    }
+    int answered = 0, refused = 0;
+    for (HttpClient& client : clients) {
+        const HttpReply reply = client.receive();
+        if (reply.status == 200) {
+            EXPECT_EQ(reply.json()["choices"][0]["text"], expected);
+            ++answered;
+        } else {
+            EXPECT_EQ(reply.status, 429);
+            ++refused;
+        }
+    }
+    EXPECT_EQ(answered + refused, 1000);
+    EXPECT_GE(answered, 100);
+    // All of them are still there, and the next request is served at once.
+    EXPECT_EQ(clients[500].get("/health").status, 200);
+    EXPECT_EQ(running.get("/health").status, 200);
+}
+
+TEST(Server, ShutdownLetsRunningRequestsFinish) {
+    Options setup;
+    setup.engine.step_time = 2ms;
+    Running running(setup);
+    HttpClient whole = running.client(), streamed = running.client(), idle = running.client(),
+               partial = running.client();
+    EXPECT_EQ(idle.get("/health").status, 200);
+    partial.send("POST /v1/completions HTTP/1.1\r\nContent-Le");
+    whole.send(post_text("/v1/completions", completion({{"max_tokens", 60}}).dump()));
+    streamed.send(post_text("/v1/completions", completion({{"max_tokens", 60}, {"stream", true}}).dump()));
+    ASSERT_TRUE(streamed.wait_for("data: "));
+    ASSERT_TRUE(running.soon([&] { return running.scheduler().status().running == 2; }));
+    running.server().shutdown(20s);
+    const HttpReply reply = whole.receive();
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(reply.headers.at("connection"), "close");
+    EXPECT_EQ(events_of(streamed.receive().body).back(), "[DONE]");
+    EXPECT_TRUE(idle.at_end());
+    EXPECT_EQ(partial.receive().status, 503);
+    EXPECT_FALSE(running.client().connected());
+}
+
+TEST(Server, ShutdownEndsWhatTakesLonger) {
+    Options setup;
+    setup.engine.step_time = 2ms;
+    setup.engine.context = 100'000;
+    setup.engine.kv_tokens = 200'000;
+    setup.scheduler.slots = 2;
+    Running running(setup);
+    std::vector<HttpClient> clients;
+    for (int i = 0; i < 6; ++i) {
+        clients.push_back(running.client());
+        clients.back().send(post_text("/v1/completions",
+                                      completion({{"max_tokens", 90'000}, {"stream", i == 0}}).dump()));
+        if (i == 0) {
+            ASSERT_TRUE(clients[0].wait_for("data: "));
+        }
+    }
+    ASSERT_TRUE(running.soon([&] { return running.scheduler().status().waiting == 4; }));
+    running.server().shutdown(30ms);
+    const HttpReply streamed = clients[0].receive();
+    EXPECT_TRUE(streamed.complete);
+    EXPECT_EQ(events_of(streamed.body).back()["error"]["code"], "shutting_down");
+    for (size_t i = 1; i < clients.size(); ++i)
+        expect_error(clients[i].receive(), 503, "shutting_down", "shutting down");
+}
+
+TEST(Server, AddressThatIsTaken) {
+    Running running;
+    FakeEngine engine({});
+    Scheduler scheduler(engine, tokenizer(), {});
+    ServerOptions options;
+    options.port = running.server().port();
+    try {
+        Server second(scheduler, tokenizer(), {}, options);
+        ADD_FAILURE() << "two servers at one port";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::io);
+        EXPECT_THAT(error.what(), HasSubstr("--port"));
+    }
+}
+
+}  // namespace
+}  // namespace refold
