@@ -31,10 +31,31 @@ const std::string kHead =
     "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 12\r\n"
     "Expect: 100-continue\r\n\r\n";
 
-constexpr const char* kPieces[] = {"{",      "}",       "[",        "]",      "\"",      ",",    ":",
-                                   "null",   "1e400",   "-1",       "\\ud800", "\xE2",    "true", "messages",
-                                   "prompt", "content", "\"role\"", "0.5",    "[[[[[[[[", "\r\n", "\r\n\r\n",
-                                   " ",      "\n",      "Transfer-Encoding: chunked\r\n", "Content-Length: 99"};
+constexpr const char* kPieces[] = {"{",
+                                   "}",
+                                   "[",
+                                   "]",
+                                   "\"",
+                                   ",",
+                                   ":",
+                                   "null",
+                                   "1e400",
+                                   "-1",
+                                   "\\ud800",
+                                   "\xE2",
+                                   "true",
+                                   "messages",
+                                   "prompt",
+                                   "content",
+                                   "\"role\"",
+                                   "0.5",
+                                   "[[[[[[[[",
+                                   "\r\n",
+                                   "\r\n\r\n",
+                                   " ",
+                                   "\n",
+                                   "Transfer-Encoding: chunked\r\n",
+                                   "Content-Length: 99"};
 
 bool taken(size_t kind, const std::string& body) {
     try {
@@ -61,7 +82,8 @@ bool head_taken(const std::string& text) {
     for (size_t size = 0; size <= text.size(); ++size) {
         const auto some = refold::scan_head(std::string_view(text).substr(0, size), kMostBody);
         if (!some) continue;
-        if (!all || some->bytes != all->bytes || some->body != all->body || some->status != all->status) abort();
+        if (!all || some->bytes != all->bytes || some->body != all->body || some->status != all->status)
+            abort();
         if (some->bytes > size || (some->status == 0 && some->body > kMostBody)) abort();
     }
     return all && all->status == 0;

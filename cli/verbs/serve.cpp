@@ -54,18 +54,12 @@ Json describe(const Model& model) {
                     {"kv_bytes_per_token", c.kv_bytes_per_token},
                     {"flops_per_token", c.flops_per_token}};
     };
-    return {{"architecture", model.config.family},
-            {"positions", model.topology.positions.size()},
-            {"loops", model.topology.loops},
-            {"n_embd", model.config.n_embd},
-            {"n_head", model.config.n_head},
-            {"n_head_kv", model.config.n_head_kv},
-            {"n_vocab", model.config.n_vocab},
-            {"context_length", model.config.context_length},
-            {"tensors", model.tensors.size()},
-            {"shares", model.has_sharing()},
-            {"stored", cost(costs.model)},
-            {"without_sharing", cost(costs.dense)}};
+    return {{"architecture", model.config.family}, {"positions", model.topology.positions.size()},
+            {"loops", model.topology.loops},       {"n_embd", model.config.n_embd},
+            {"n_head", model.config.n_head},       {"n_head_kv", model.config.n_head_kv},
+            {"n_vocab", model.config.n_vocab},     {"context_length", model.config.context_length},
+            {"tensors", model.tensors.size()},     {"shares", model.has_sharing()},
+            {"stored", cost(costs.model)},         {"without_sharing", cost(costs.dense)}};
 }
 
 Json policies(const Arguments& a) {
@@ -119,8 +113,7 @@ void serve(Arguments& a) {
     served.created = std::time(nullptr);
     served.description["serving"] = policies(a);
     const EngineMemory memory = engine->memory();
-    served.description["memory"] = {{"weight_bytes", memory.weight_bytes},
-                                    {"kv_bytes", memory.kv_bytes}};
+    served.description["memory"] = {{"weight_bytes", memory.weight_bytes}, {"kv_bytes", memory.kv_bytes}};
     const Json description = served.description;
     const std::string name = served.name;
 
@@ -154,9 +147,8 @@ void serve(Arguments& a) {
             "  access   {}\n"
             "Ctrl-C ends it.",
             name, server.url(), format_bytes(memory.weight_bytes), format_bytes(memory.kv_bytes),
-            engine->kv_tokens(), a.scheduler.slots,
-            std::min(engine->context(), engine->kv_tokens()), a.scheduler.queue, engine->threads(),
-            engine->max_rows(),
+            engine->kv_tokens(), a.scheduler.slots, std::min(engine->context(), engine->kv_tokens()),
+            a.scheduler.queue, engine->threads(), engine->max_rows(),
             engine->stages() > 1 ? fmt::format("of any of {} loops", engine->stages()) : "of whole tokens",
             a.server.api_keys.empty() ? "no API key: whoever reaches this address may use it"
                                       : "with an API key");
@@ -199,9 +191,10 @@ Action serve_verb(CLI::App& app) {
         ->check(CLI::Range(0, 65535).description(""))
         ->capture_default_str();
     app.add_option("--name", a->name, "Name that clients ask for")->type_name("NAME")->default_str("MODEL's");
-    app.add_option("--api-key", a->server.api_keys,
-                   "Key that clients must show; also from the variable REFOLD_API_KEY. Others on this machine "
-                   "see the command line: better a file")
+    app.add_option(
+           "--api-key", a->server.api_keys,
+           "Key that clients must show; also from the variable REFOLD_API_KEY. Others on this machine "
+           "see the command line: better a file")
         ->type_name("KEY")
         ->expected(1);
     app.add_option("--api-key-file", a->key_file, "Keys that clients must show one of, one per line")

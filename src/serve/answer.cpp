@@ -12,9 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json finish_json(const GenerationEvent& event) {
-    return event.finished ? Json(finish_name(event)) : Json();
-}
+Json finish_json(const GenerationEvent& event) { return event.finished ? Json(finish_name(event)) : Json(); }
 
 // What a choice of `prompt` asks the scheduler for.
 GenerationRequest generation(const ApiRequest& request, std::vector<int32_t> prompt, int64_t max_tokens,
@@ -76,7 +74,8 @@ public:
                 generation(request, std::move(tokens), request.max_tokens.value_or(16), limits);
             wanted.prompt_logprobs = echo_ && logprobs_;
             if (wanted.prompt_logprobs) prompt.tokens = wanted.prompt;
-            // Who scores a prompt in this way takes the last entry for the generated token's, whichever it is.
+            // Who scores a prompt in this way takes the last entry for the generated token's, whichever it
+            // is.
             if (wanted.prompt_logprobs && wanted.max_tokens == 1) wanted.ignore_eos = true;
             add_choices(requests, std::move(wanted), request.n);
             for (int64_t i = 0; i < request.n; ++i)

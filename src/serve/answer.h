@@ -1,5 +1,5 @@
-// From a client's request to requests for the scheduler, and from the scheduler's events to the choices of the
-// answer.
+// From a client's request to requests for the scheduler, and from the scheduler's events to the choices of
+// the answer.
 #pragma once
 
 #include <memory>
@@ -23,8 +23,8 @@ struct PromptLimits {
 class Answer {
 public:
     virtual ~Answer() = default;
-    // The choice as it goes on with `event`, for a stream, or as it is as a whole, where `event` is all of its
-    // events in one. Throws ApiError for a choice that could not be finished.
+    // The choice as it goes on with `event`, for a stream, or as it is as a whole, where `event` is all of
+    // its events in one. Throws ApiError for a choice that could not be finished.
     virtual nlohmann::ordered_json choice(size_t index, const GenerationEvent& event) = 0;
 
     std::vector<GenerationRequest> requests;  // one per choice

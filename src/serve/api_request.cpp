@@ -28,9 +28,9 @@ std::string shown(const Json& value) {
 }
 
 // Fields that say nothing about the result.
-constexpr auto kHarmless = std::to_array<const char*>({"user", "metadata", "store", "service_tier",
-                                                       "safety_identifier", "prompt_cache_key",
-                                                       "prompt_cache_retention", "parallel_tool_calls"});
+constexpr auto kHarmless =
+    std::to_array<const char*>({"user", "metadata", "store", "service_tier", "safety_identifier",
+                                "prompt_cache_key", "prompt_cache_retention", "parallel_tool_calls"});
 
 // Fields that are not supported, taken when they say what is done anyway.
 struct Neutral {
@@ -246,8 +246,7 @@ std::string content_text(const Json& content, const std::string& where) {
 
 Json read_message(const Json& message, size_t index) {
     const std::string where = fmt::format("message {}", index);
-    if (!message.is_object())
-        refuse("messages", "{}: got {}, expected an object", where, shown(message));
+    if (!message.is_object()) refuse("messages", "{}: got {}, expected an object", where, shown(message));
     const auto role = message.find("role");
     if (role == message.end() || !role->is_string()) refuse("messages", "{}: 'role' is missing", where);
     const bool known = *role == "system" || *role == "user" || *role == "assistant" || *role == "developer";

@@ -52,10 +52,11 @@ std::optional<HttpHead> scan_head(std::string_view received, size_t most_body) {
         if (length || error == std::errc::invalid_argument || last != value.data() + value.size())
             return refuse(400, "a malformed Content-Length");
         length = true;
-        if (error != std::errc() || head.body > most_body) return refuse(413, "the request's body is too large");
+        if (error != std::errc() || head.body > most_body)
+            return refuse(413, "the request's body is too large");
     }
-    const bool with_body = request.starts_with("POST ") || request.starts_with("PUT ") ||
-                           request.starts_with("PATCH ");
+    const bool with_body =
+        request.starts_with("POST ") || request.starts_with("PUT ") || request.starts_with("PATCH ");
     if (with_body && !length) return refuse(411, "a body must come with a Content-Length");
     return head;
 }

@@ -246,8 +246,8 @@ void HttpServer::accept_all() {
     for (;;) {
         sockaddr_storage address{};
         socklen_t size = sizeof address;
-        const int socket = accept4(listener_, reinterpret_cast<sockaddr*>(&address), &size,
-                                   SOCK_NONBLOCK | SOCK_CLOEXEC);
+        const int socket =
+            accept4(listener_, reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (socket < 0) {
             // No descriptor is free: there will be when a connection ends.
             if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(milliseconds(5));
@@ -268,10 +268,10 @@ void HttpServer::accept_all() {
 
 void HttpServer::refuse(Connection& connection, int status, const std::string& problem) {
     const std::string body = error_text ? error_text(status, problem) : problem;
-    const std::string text =
-        fmt::format("HTTP/1.1 {} {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n"
-                    "Connection: close\r\n\r\n{}",
-                    status, reason(status), body.size(), body);
+    const std::string text = fmt::format(
+        "HTTP/1.1 {} {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n"
+        "Connection: close\r\n\r\n{}",
+        status, reason(status), body.size(), body);
     static_cast<void>(!::send(connection.socket, text.data(), text.size(), MSG_NOSIGNAL));
     shutdown(connection.socket, SHUT_WR);
     buffered_ -= connection.received.size();

@@ -193,9 +193,9 @@ struct Server::Impl {
 
     void check_model(const std::string& name) const {
         if (!name.empty() && name != model.name)
-            throw ApiError(404, fmt::format("the model '{}' is not served here, '{}' is", printable(name),
-                                            model.name),
-                           "model", "model_not_found");
+            throw ApiError(
+                404, fmt::format("the model '{}' is not served here, '{}' is", printable(name), model.name),
+                "model", "model_not_found");
     }
 
     Json model_json() const {
@@ -275,9 +275,10 @@ struct Server::Impl {
         check_model(asked.model);
         for (const int32_t id : asked.tokens)
             if (id >= model.n_vocab)
-                throw ApiError(400, fmt::format("'tokens': got the token id {}, the vocabulary has {}", id,
-                                                model.n_vocab),
-                               "tokens");
+                throw ApiError(
+                    400,
+                    fmt::format("'tokens': got the token id {}, the vocabulary has {}", id, model.n_vocab),
+                    "tokens");
         send(response, {{"prompt", tokenizer.decode(asked.tokens, true)}});
     }
 
@@ -286,10 +287,10 @@ struct Server::Impl {
         const auto text = [&](std::optional<int32_t> token) {
             return token ? Json(tokenizer.piece(*token, true)) : Json();
         };
-        send(response, {{"bos_token", text(tokenizer.bos())},
-                        {"eos_token", text(tokenizer.eos())},
-                        {"chat_template",
-                         tokenizer.has_chat_template() ? Json(tokenizer.chat_template()) : Json()}});
+        send(response,
+             {{"bos_token", text(tokenizer.bos())},
+              {"eos_token", text(tokenizer.eos())},
+              {"chat_template", tokenizer.has_chat_template() ? Json(tokenizer.chat_template()) : Json()}});
     }
 
     void completions(const Request& request, Response& response) {

@@ -13,11 +13,11 @@
 namespace refold {
 
 struct ServedModel {
-    std::string name;      // that clients ask for
-    int64_t context = 0;   // tokens of one sequence
-    int64_t n_vocab = 0;   // smallest token id that the model has not
-    std::string version;   // of refold
-    int64_t created = 0;   // seconds since 1970
+    std::string name;                    // that clients ask for
+    int64_t context = 0;                 // tokens of one sequence
+    int64_t n_vocab = 0;                 // smallest token id that the model has not
+    std::string version;                 // of refold
+    int64_t created = 0;                 // seconds since 1970
     nlohmann::ordered_json description;  // for /status: what the page shows
 };
 

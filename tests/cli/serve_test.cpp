@@ -81,7 +81,8 @@ TEST(Serve, StopsUnderLoad) {
     std::vector<HttpClient> clients;
     for (int i = 0; i < 8; ++i) {
         clients.push_back(serving.client());
-        const json body = {{"prompt", "a"}, {"max_tokens", 120}, {"ignore_eos", true}, {"stream", i % 2 == 0}, {"n", 40}};
+        const json body = {
+            {"prompt", "a"}, {"max_tokens", 120}, {"ignore_eos", true}, {"stream", i % 2 == 0}, {"n", 40}};
         clients.back().send(post_text("/v1/completions", body.dump()));
     }
     ASSERT_TRUE(clients[0].wait_for("data: "));
@@ -94,14 +95,16 @@ TEST(Serve, StopsUnderLoad) {
 }
 
 TEST(Serve, WrongUsage) {
-    expect_error(refold({"serve", kModel, "--exit", "fixed", "--exit-loop", "1", "--port", "0"}), 2, {"loop"});
+    expect_error(refold({"serve", kModel, "--exit", "fixed", "--exit-loop", "1", "--port", "0"}), 2,
+                 {"loop"});
     expect_error(refold({"serve", kModel, "--exact", "4", "--port", "0"}), 2, {"loop"});
     expect_error(refold({"serve", kModel, "--port", "70000"}), 2, {"--port"});
     expect_error(refold({"serve", kModel, "--slots", "0"}), 2, {"--slots"});
     expect_error(refold({"serve", kModel, "--api-key", "two words", "--port", "0"}), 2, {"API key"});
     expect_error(refold({"serve", kModel, "--host", "no.such.host.invalid", "--port", "0"}), 1, {"--host"});
     Serving serving;
-    expect_error(refold({"serve", kModel, "--threads", "1", "--port", std::to_string(serving.started["port"].get<int>())}),
+    expect_error(refold({"serve", kModel, "--threads", "1", "--port",
+                         std::to_string(serving.started["port"].get<int>())}),
                  1, {"--port"});
 }
 

@@ -82,8 +82,9 @@ TEST(ApiRequest, ChatMessagesAsTemplatesTakeThem) {
         {"role": "user", "content": "a\nb", "name": "N"}, {"role": "assistant", "content": ""}])"));
     EXPECT_EQ(r.max_tokens, 7);
     EXPECT_EQ(r.logprobs, 2);
-    EXPECT_EQ(parse_chat_request(R"({"messages": [{"role": "user", "content": ""}], "logprobs": true})").logprobs,
-              0);
+    EXPECT_EQ(
+        parse_chat_request(R"({"messages": [{"role": "user", "content": ""}], "logprobs": true})").logprobs,
+        0);
 }
 
 struct Refused {
@@ -109,14 +110,17 @@ TEST_P(RefusedCompletion, NamesTheField) {
 INSTANTIATE_TEST_SUITE_P(
     All, RefusedCompletion,
     testing::Values(
-        Refused{"", "", "not JSON"}, Refused{"{", "", "not JSON"}, Refused{"[]", "", "expected a JSON object"},
-        Refused{"{\"prompt\": \"\xFF\"}", "", "not JSON"}, Refused{R"({"prompt": "\ud800"})", "", "not JSON"},
+        Refused{"", "", "not JSON"}, Refused{"{", "", "not JSON"},
+        Refused{"[]", "", "expected a JSON object"}, Refused{"{\"prompt\": \"\xFF\"}", "", "not JSON"},
+        Refused{R"({"prompt": "\ud800"})", "", "not JSON"},
         Refused{R"({"prompt": "a", "temperature": NaN})", "", "not JSON"},
         Refused{R"({"prompt": "a", "temperature": 1e999})", "", "out of range"},
         Refused{"{}", "prompt", "missing"}, Refused{R"({"prompt": null})", "prompt", "missing"},
         Refused{R"({"prompt": 5})", "prompt", "got 5"}, Refused{R"({"prompt": []})", "prompt", "empty array"},
-        Refused{R"({"prompt": {}})", "prompt", "an object"}, Refused{R"({"prompt": [1, "a"]})", "prompt", "\"a\""},
-        Refused{R"({"prompt": ["a", 1]})", "prompt", "got 1"}, Refused{R"({"prompt": [-1]})", "prompt", "got -1"},
+        Refused{R"({"prompt": {}})", "prompt", "an object"},
+        Refused{R"({"prompt": [1, "a"]})", "prompt", "\"a\""},
+        Refused{R"({"prompt": ["a", 1]})", "prompt", "got 1"},
+        Refused{R"({"prompt": [-1]})", "prompt", "got -1"},
         Refused{R"({"prompt": [1.5]})", "prompt", "got 1.5"},
         Refused{R"({"prompt": [99999999999]})", "prompt", "99999999999"},
         Refused{R"({"prompt": [[true]]})", "prompt", "true"},
@@ -124,21 +128,25 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"prompt": "a", "max_tokens": -1})", "max_tokens", "got -1"},
         Refused{R"({"prompt": "a", "max_tokens": 1.5})", "max_tokens", "whole number"},
         Refused{R"({"prompt": "a", "max_tokens": "16"})", "max_tokens", "whole number"},
-        Refused{R"({"prompt": "a", "max_tokens": 18446744073709551615})", "max_tokens", "18446744073709551615"},
-        Refused{R"({"prompt": "a", "max_completion_tokens": 5})", "max_completion_tokens", "use 'max_tokens'"},
+        Refused{R"({"prompt": "a", "max_tokens": 18446744073709551615})", "max_tokens",
+                "18446744073709551615"},
+        Refused{R"({"prompt": "a", "max_completion_tokens": 5})", "max_completion_tokens",
+                "use 'max_tokens'"},
         Refused{R"({"prompt": "a", "temperature": 2.1})", "temperature", "from 0 to 2"},
         Refused{R"({"prompt": "a", "temperature": -0.1})", "temperature", "from 0 to 2"},
         Refused{R"({"prompt": "a", "temperature": true})", "temperature", "got true"},
         Refused{R"({"prompt": "a", "top_p": 1.1})", "top_p", "from 0 to 1"},
         Refused{R"({"prompt": "a", "top_k": -2})", "top_k", "got -2"},
-        Refused{R"({"prompt": "a", "n": 0})", "n", "got 0"}, Refused{R"({"prompt": "a", "n": 129})", "n", "got 129"},
+        Refused{R"({"prompt": "a", "n": 0})", "n", "got 0"},
+        Refused{R"({"prompt": "a", "n": 129})", "n", "got 129"},
         Refused{R"({"prompt": "a", "best_of": 2})", "best_of", "'n' (1)"},
         Refused{R"({"prompt": "a", "logprobs": 21})", "logprobs", "from 0 to 20"},
         Refused{R"({"prompt": "a", "logprobs": true})", "logprobs", "got true"},
         Refused{R"({"prompt": "a", "stop": ""})", "stop", "not empty"},
         Refused{R"({"prompt": "a", "stop": [1]})", "stop", "got 1"},
-        Refused{R"({"prompt": "a", "stop": ["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"]})",
-                "stop", "at most 16"},
+        Refused{
+            R"({"prompt": "a", "stop": ["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"]})",
+            "stop", "at most 16"},
         Refused{R"({"prompt": "a", "echo": 1})", "echo", "got 1"},
         Refused{R"({"prompt": "a", "stream_options": {}})", "stream_options", "together with 'stream'"},
         Refused{R"({"prompt": "a", "stream": true, "stream_options": {"x": true}})", "stream_options", "'x'"},
@@ -166,26 +174,31 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"messages": [{"role": "user", "content": 5}]})", kM, "got 5"},
         Refused{R"({"messages": [{"role": "user", "content": [5]}]})", kM, "'type'"},
         Refused{R"({"messages": [{"role": "user", "content": [{"type": "text"}]}]})", kM, "'text'"},
-        Refused{R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]})", kM,
-                "image_url"},
-        Refused{R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{}]}]})", kM,
-                "message 1: 'tool_calls'"},
-        Refused{R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]})", "tools",
+        Refused{R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]})",
+                kM, "image_url"},
+        Refused{
+            R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{}]}]})",
+            kM, "message 1: 'tool_calls'"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]})",
+                "tools", "not support"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "functions": [{}]})", "functions",
                 "not support"},
-        Refused{R"({"messages": [{"role": "user", "content": "a"}], "functions": [{}]})", "functions", "not support"},
-        Refused{R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"})", "tool_choice",
-                "not support"},
-        Refused{R"({"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_object"}})",
-                "response_format", "not support"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"})",
+                "tool_choice", "not support"},
+        Refused{
+            R"({"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_object"}})",
+            "response_format", "not support"},
         Refused{R"({"messages": [{"role": "user", "content": "a"}], "audio": {}})", "audio", "not support"},
-        Refused{R"({"messages": [{"role": "user", "content": "a"}], "reasoning_effort": "low"})", "reasoning_effort",
-                "not support"},
-        Refused{R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 0})", "max_tokens", "got 0"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "reasoning_effort": "low"})",
+                "reasoning_effort", "not support"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 0})", "max_tokens",
+                "got 0"},
         Refused{R"({"messages": [{"role": "user", "content": "a"}], "logprobs": 1})", "logprobs", "got 1"},
         Refused{R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1})", "top_logprobs",
                 "together with"},
         Refused{R"({"messages": [{"role": "user", "content": "a"}], "echo": true})", "echo", "unknown field"},
-        Refused{R"({"messages": [{"role": "user", "content": "a"}], "prompt": "a"})", "prompt", "unknown field"}));
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "prompt": "a"})", "prompt",
+                "unknown field"}));
 
 TEST(ApiRequest, NestedTooDeep) {
     const std::string deep = "{\"prompt\": " + std::string(100'000, '[') + std::string(100'000, ']') + "}";

@@ -18,7 +18,7 @@
 namespace refold {
 
 struct HttpReply {
-    int status = 0;  // 0: the connection ended without one
+    int status = 0;                              // 0: the connection ended without one
     std::map<std::string, std::string> headers;  // names in lower case
     std::string body;
     bool complete = false;  // as long as it said, or all chunks and their end

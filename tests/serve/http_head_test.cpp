@@ -18,7 +18,8 @@ TEST(HttpHead, LengthOfARequest) {
     EXPECT_EQ(head->bytes, text.size());
     EXPECT_EQ(head->body, 12U);
     EXPECT_FALSE(head->expects_continue);
-    EXPECT_TRUE(scan_head("PUT / HTTP/1.1\r\nContent-Length: 1\r\nExpect: 100-Continue\r\n\r\n", 9)->expects_continue);
+    EXPECT_TRUE(scan_head("PUT / HTTP/1.1\r\nContent-Length: 1\r\nExpect: 100-Continue\r\n\r\n", 9)
+                    ->expects_continue);
     EXPECT_EQ(scan_head("GET / HTTP/1.1\r\n\r\n", 1000)->body, 0U);
     for (size_t i = 0; i < text.size(); ++i) EXPECT_FALSE(scan_head(text.substr(0, i), 1000)) << i;
 }
@@ -27,9 +28,10 @@ TEST(HttpHead, WhatCouldBeReadInTwoWaysIsRefused) {
     EXPECT_EQ(status_of("Content-Length: 5\r\n"), 0);
     for (const char* headers :
          {"Content-Length: 5\r\nContent-Length: 5\r\n", "Content-Length: 5, 5\r\n", "Content-Length: +5\r\n",
-          "Content-Length: -5\r\n", "Content-Length: 0x5\r\n", "Content-Length:\r\n", "Content-Length : 5\r\n",
-          "A: b\r\n folded\r\nContent-Length: 5\r\n", "no colon\r\nContent-Length: 5\r\n",
-          ": empty\r\nContent-Length: 5\r\n", "A: b\nContent-Length: 6\r\nContent-Length: 5\r\n"})
+          "Content-Length: -5\r\n", "Content-Length: 0x5\r\n", "Content-Length:\r\n",
+          "Content-Length : 5\r\n", "A: b\r\n folded\r\nContent-Length: 5\r\n",
+          "no colon\r\nContent-Length: 5\r\n", ": empty\r\nContent-Length: 5\r\n",
+          "A: b\nContent-Length: 6\r\nContent-Length: 5\r\n"})
         EXPECT_EQ(status_of(headers), 400) << headers;
     EXPECT_EQ(status_of(std::string("A: \0\r\n", 6) + "Content-Length: 5\r\n"), 400);
     EXPECT_EQ(status_of("Transfer-Encoding: chunked\r\n"), 411);

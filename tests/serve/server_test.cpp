@@ -88,8 +88,11 @@ private:
 };
 
 json completion(json more = json::object()) {
-    json body = {{"model", "org/fake"}, {"prompt", {5, 6, 7}}, {"max_tokens", 8},
-                 {"temperature", 0},    {"ignore_eos", true}};
+    json body = {{"model", "org/fake"},
+                 {"prompt", {5, 6, 7}},
+                 {"max_tokens", 8},
+                 {"temperature", 0},
+                 {"ignore_eos", true}};
     body.update(more);
     return body;
 }
@@ -152,8 +155,8 @@ TEST(Server, ChoicesOfSeveralPromptsAreInOrder) {
     for (int i = 0; i < 6; ++i) {
         const json prompt = {5 + i, 9, 11};
         prompts.push_back(prompt);
-        alone.push_back(running.post("/v1/completions", completion({{"prompt", prompt}}))
-                            .json()["choices"][0]["text"]);
+        alone.push_back(
+            running.post("/v1/completions", completion({{"prompt", prompt}})).json()["choices"][0]["text"]);
     }
     const HttpReply reply = running.post("/v1/completions", completion({{"prompt", prompts}, {"n", 2}}));
     ASSERT_EQ(reply.status, 200) << reply.body;
@@ -228,7 +231,8 @@ TEST(Server, EchoedPromptsAreScored) {
     }
     // Scored alone, the same; without echo, the generated tokens only.
     const json none =
-        running.post("/v1/completions", completion({{"max_tokens", 0}, {"logprobs", 0}, {"echo", true}})).json();
+        running.post("/v1/completions", completion({{"max_tokens", 0}, {"logprobs", 0}, {"echo", true}}))
+            .json();
     EXPECT_EQ(none["choices"][0]["logprobs"]["tokens"].size(), 3U);
     EXPECT_TRUE(none["choices"][0]["logprobs"]["top_logprobs"][2].is_null());
     EXPECT_EQ(none["usage"]["completion_tokens"], 0);
@@ -274,7 +278,8 @@ TEST(Server, LongPromptsLogprobsComeInOnePieceOfAStream) {
     for (int32_t i = 0; i < 40; ++i) prompt.push_back(5 + i);
     const auto events = events_of(
         running
-            .post("/v1/completions", completion({{"prompt", prompt}, {"echo", true}, {"logprobs", 1}, {"stream", true}}))
+            .post("/v1/completions",
+                  completion({{"prompt", prompt}, {"echo", true}, {"logprobs", 1}, {"stream", true}}))
             .body);
     EXPECT_GE(events[0]["choices"][0]["logprobs"]["tokens"].size(), 41U);
     EXPECT_TRUE(events[0]["choices"][0]["logprobs"]["token_logprobs"][0].is_null());
@@ -283,7 +288,8 @@ TEST(Server, LongPromptsLogprobsComeInOnePieceOfAStream) {
 
 TEST(Server, Chat) {
     Running running;
-    const HttpReply reply = running.post("/v1/chat/completions", chat({{"logprobs", true}, {"top_logprobs", 2}}));
+    const HttpReply reply =
+        running.post("/v1/chat/completions", chat({{"logprobs", true}, {"top_logprobs", 2}}));
     ASSERT_EQ(reply.status, 200) << reply.body;
     const json body = reply.json();
     EXPECT_EQ(body["object"], "chat.completion");
@@ -365,14 +371,18 @@ TEST(Server, StopTexts) {
 TEST(Server, WrongRequests) {
     Running running;
     expect_error(running.client().post("/v1/completions", "{"), 400, "invalid_json", "not JSON");
-    expect_error(running.post("/v1/completions", completion({{"model", "gpt-4"}})), 404, "model_not_found", "gpt-4");
-    expect_error(running.post("/v1/chat/completions", chat({{"model", "gpt-4"}})), 404, "model_not_found", "gpt-4");
+    expect_error(running.post("/v1/completions", completion({{"model", "gpt-4"}})), 404, "model_not_found",
+                 "gpt-4");
+    expect_error(running.post("/v1/chat/completions", chat({{"model", "gpt-4"}})), 404, "model_not_found",
+                 "gpt-4");
     expect_error(running.post("/v1/completions", completion({{"prompt", json::array({json::array()})}})), 400,
                  "empty_prompt", "empty");
-    expect_error(running.post("/v1/completions", completion({{"prompt", {1'000'000'000}}})), 400, "", "1000000000");
+    expect_error(running.post("/v1/completions", completion({{"prompt", {1'000'000'000}}})), 400, "",
+                 "1000000000");
     expect_error(running.post("/v1/completions", completion({{"prompt", std::vector<int>(256, 5)}})), 400,
                  "context_length_exceeded", "256");
-    EXPECT_EQ(running.post("/v1/completions", completion({{"prompt", std::vector<int>(255, 5)}})).status, 200);
+    EXPECT_EQ(running.post("/v1/completions", completion({{"prompt", std::vector<int>(255, 5)}})).status,
+              200);
     EXPECT_EQ(running
                   .post("/v1/completions",
                         completion({{"prompt", std::vector<int>(256, 5)}, {"max_tokens", 0}, {"echo", true}}))
@@ -406,13 +416,16 @@ TEST(Server, MalformedHttp) {
         EXPECT_TRUE(client.at_end()) << "open after: " << text.substr(0, 60);
         return reply;
     };
-    expect_error(answer("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 411, "",
-                 "Content-Length");
-    expect_error(answer("POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n"), 413, "", "large");
-    expect_error(answer("POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n"), 400, "", "Length");
+    expect_error(answer("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 411,
+                 "", "Content-Length");
+    expect_error(answer("POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n"), 413, "",
+                 "large");
+    expect_error(answer("POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n"), 400, "",
+                 "Length");
     expect_error(answer("GET / HTTP/1.1\r\nA: " + std::string(100'000, 'a')), 431, "", "headers");
-    for (const char* text : {"nonsense\r\nConnection: close\r\n\r\n", "GET / HTTP/9.9\r\nConnection: close\r\n\r\n",
-                             "\x16\x03\x01\x02 TLS\r\nConnection: close\r\n\r\n"}) {
+    for (const char* text :
+         {"nonsense\r\nConnection: close\r\n\r\n", "GET / HTTP/9.9\r\nConnection: close\r\n\r\n",
+          "\x16\x03\x01\x02 TLS\r\nConnection: close\r\n\r\n"}) {
         HttpClient client = running.client();
         client.send(text);
         expect_error(client.receive(), 400, "", "HTTP");
@@ -431,9 +444,10 @@ TEST(Server, HttpAsItIsSpoken) {
     EXPECT_EQ(client.receive().status, 200);
     // A client that asks first.
     const std::string body = completion().dump();
-    client.send("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json; charset=utf-8\r\nExpect: "
-                "100-continue\r\nContent-Length: " +
-                std::to_string(body.size()) + "\r\n\r\n");
+    client.send(
+        "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json; charset=utf-8\r\nExpect: "
+        "100-continue\r\nContent-Length: " +
+        std::to_string(body.size()) + "\r\n\r\n");
     ASSERT_TRUE(client.wait_for("HTTP/1.1 100"));
     client.send(body);
     EXPECT_EQ(client.receive().status, 200);
@@ -467,7 +481,8 @@ TEST(Server, Models) {
 TEST(Server, Tokens) {
     Running running;
     const std::string text = "Some text, 漢字.";
-    const json tokens = running.post("/tokenize", {{"prompt", text}, {"add_special_tokens", false}}).json()["tokens"];
+    const json tokens =
+        running.post("/tokenize", {{"prompt", text}, {"add_special_tokens", false}}).json()["tokens"];
     EXPECT_EQ(tokens.get<std::vector<int32_t>>(), tokenizer().encode(text, false, true));
     EXPECT_EQ(running.post("/detokenize", {{"tokens", tokens}}).json()["prompt"], text);
     expect_error(running.post("/detokenize", {{"tokens", {1'000'000'000}}}), 400, "", "1000000000");
@@ -488,7 +503,8 @@ TEST(Server, KeysAreAskedFor) {
         EXPECT_EQ(running.get("/", header).status, 200);
     }
     for (const char* key : {"first-key", "second-key"})
-        EXPECT_EQ(running.get("/v1/models", std::string("Authorization: Bearer ") + key + "\r\n").status, 200);
+        EXPECT_EQ(running.get("/v1/models", std::string("Authorization: Bearer ") + key + "\r\n").status,
+                  200);
     setup.server.api_keys = {"with space"};
     EXPECT_THROW(Running{setup}, Error);
 }
@@ -519,7 +535,8 @@ TEST(Server, Page) {
     // Nothing from elsewhere, and nothing that the policy would not run.
     for (const char* text : {"src=", "@import", "url(", "style=\"", "onclick", "innerHTML", "https://"})
         EXPECT_EQ(reply.body.find(text), std::string::npos) << text;
-    EXPECT_EQ(reply.body.find("http://", reply.body.find("http://www.w3.org/2000/svg") + 10), std::string::npos);
+    EXPECT_EQ(reply.body.find("http://", reply.body.find("http://www.w3.org/2000/svg") + 10),
+              std::string::npos);
 }
 
 TEST(Server, StatusAndMetrics) {
@@ -615,7 +632,8 @@ TEST(Server, ClientsThatLeaveAreForgotten) {
         Running running(setup);
         {
             HttpClient leaving = running.client();
-            leaving.send(post_text("/v1/completions", completion({{"max_tokens", 90'000}, {"stream", stream}}).dump()));
+            leaving.send(post_text("/v1/completions",
+                                   completion({{"max_tokens", 90'000}, {"stream", stream}}).dump()));
             if (stream) {
                 ASSERT_TRUE(leaving.wait_for("data: "));
             }
@@ -699,8 +717,7 @@ TEST(Server, ManyConnections) {
     Options setup;
     setup.scheduler.queue = 100;
     Running running(setup);
-    const std::string expected =
-        running.post("/v1/completions", completion()).json()["choices"][0]["text"];
+    const std::string expected = running.post("/v1/completions", completion()).json()["choices"][0]["text"];
     std::vector<HttpClient> clients;
     for (int i = 0; i < 1000; ++i) clients.push_back(running.client());
     for (const HttpClient& client : clients) {
@@ -757,8 +774,8 @@ TEST(Server, ShutdownEndsWhatTakesLonger) {
     std::vector<HttpClient> clients;
     for (int i = 0; i < 6; ++i) {
         clients.push_back(running.client());
-        clients.back().send(post_text("/v1/completions",
-                                      completion({{"max_tokens", 90'000}, {"stream", i == 0}}).dump()));
+        clients.back().send(
+            post_text("/v1/completions", completion({{"max_tokens", 90'000}, {"stream", i == 0}}).dump()));
         if (i == 0) {
             ASSERT_TRUE(clients[0].wait_for("data: "));
         }
