@@ -226,7 +226,7 @@ private:
 };
 
 // Float32 sums of numbers around 1 whose weights sum up to 1; larger scores are less exact.
-double tolerance(const Shape& shape) { return 2e-6 * std::max(1.0F, shape.spread); }
+double tolerance(const Shape& shape) { return 3e-6 * std::max(1.0F, shape.spread); }
 
 double error_of_attention(const Shape& shape, ggml_type type) {
     Step step(shape, type);

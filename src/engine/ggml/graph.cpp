@@ -149,7 +149,8 @@ public:
     Value add(Value a, Value b) { return {ggml_add(context_, a.tensor, b.tensor)}; }
 
     Value select_outputs(Value x) {
-        if (shape_.outputs == shape_.tokens) return x;
+        // Those of loops may be asked for in another order.
+        if (shape_.outputs == shape_.tokens && shape_.kind == StepKind::network) return x;
         return {ggml_get_rows(context_, x.tensor, step_.outputs_)};
     }
 
