@@ -29,6 +29,7 @@ struct TaskSpec {
     std::string name;
     std::string version;  // of the definition, shown as lm-eval does
     std::string group;    // "mmlu" for its subjects; empty: none
+    std::string subgroup;  // within it, "mmlu_stem"; empty: none
     TaskOutput output = TaskOutput::multiple_choice;
     std::vector<std::string> metrics;     // acc, acc_norm, acc_bytes, perplexity, exact_match, f1, bleu, ...
     std::string target_delimiter = " ";   // between context and continuation

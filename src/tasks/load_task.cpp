@@ -32,7 +32,8 @@ const Catalogue& catalogue() {
             for (TaskFile& task : parse_task_file(std::string(text), std::string(name) + ".yaml")) {
                 const std::string& own = task.spec.name;
                 for (const std::string& alias : task.aliases) c.others[alias].push_back(own);
-                if (!task.spec.group.empty()) c.others[task.spec.group].push_back(own);
+                for (const std::string& group : {task.spec.group, task.spec.subgroup})
+                    if (!group.empty()) c.others[group].push_back(own);
                 c.tasks.emplace(own, std::move(task));
             }
         }

@@ -1,5 +1,6 @@
 #include "tasks/results.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <map>
@@ -32,7 +33,7 @@ Json version_of(const std::string& text) {
 Json config_of(const TaskRun& run) {
     const TaskSpec& spec = run.task.spec;
     Json config = {{"task", spec.name}};
-    if (!spec.group.empty()) config["group"] = spec.group;
+    if (!spec.group.empty()) config["group"] = spec.subgroup.empty() ? spec.group : spec.subgroup;
     config.update({{"output_type", output_name(spec.output)},
                    {"description", spec.description},
                    {"target_delimiter", spec.target_delimiter},
@@ -111,13 +112,25 @@ Json group_result(const std::string& group, const std::vector<const TaskRun*>& m
 Json results_json(std::span<const TaskRun> runs) {
     Json out = {{"results", Json::object()}};
     std::map<std::string, std::vector<const TaskRun*>> groups;
-    for (const TaskRun& run : runs)
-        if (!run.task.spec.group.empty()) groups[run.task.spec.group].push_back(&run);
+    std::map<std::string, std::vector<std::string>> parts;  // of groups: subgroups and tasks
+    for (const TaskRun& run : runs) {
+        const TaskSpec& spec = run.task.spec;
+        for (const std::string& group : {spec.group, spec.subgroup})
+            if (!group.empty()) groups[group].push_back(&run);
+        if (spec.group.empty()) continue;
+        std::vector<std::string>& own = parts[spec.group];
+        if (spec.subgroup.empty()) {
+            own.push_back(spec.name);
+        } else {
+            if (std::ranges::find(own, spec.subgroup) == own.end()) own.push_back(spec.subgroup);
+            parts[spec.subgroup].push_back(spec.name);
+        }
+    }
     for (const auto& [group, members] : groups) {
         const Json result = group_result(group, members);
         out["results"][group] = result;
         out["groups"][group] = result;
-        for (const TaskRun* run : members) out["group_subtasks"][group].push_back(run->task.spec.name);
+        out["group_subtasks"][group] = parts[group];
         out["versions"][group] = version_of(members.front()->task.spec.version);
         out["n-shot"][group] = members.front()->task.spec.shots;
         for (const std::string& metric : members.front()->task.spec.metrics)

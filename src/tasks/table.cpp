@@ -33,33 +33,42 @@ std::string number(const Json& value) {
     return value.is_number() ? fmt::format("{:.4f}", value.get<double>()) : value.get<std::string>();
 }
 
-// Tasks in order of their names, those of a group behind it.
-std::vector<std::pair<std::string, bool>> in_order(const Json& results, const Json& subtasks,
-                                                   const Json& shown) {
-    std::set<std::string> names, grouped;
-    std::vector<std::pair<std::string, bool>> out;
-    std::map<std::string, std::set<std::string>> groups;
+// Names and how deep they stand in groups.
+using Lines = std::vector<std::pair<std::string, size_t>>;
+using Groups = std::map<std::string, std::set<std::string>>;
+
+void add_with_members(const std::string& name, size_t depth, const Groups& groups, const Json& shown,
+                      Lines& lines) {
+    if (shown.contains(name)) lines.emplace_back(name, depth);
+    const auto members = groups.find(name);
+    if (members == groups.end()) return;
+    for (const std::string& member : members->second)
+        add_with_members(member, depth + 1, groups, shown, lines);
+}
+
+// Groups in order of their names, with what belongs to them; then tasks that stand alone.
+Lines in_order(const Json& results, const Json& subtasks, const Json& shown) {
+    Groups groups;
+    std::set<std::string> names, inner;
     for (const auto& [group, members] : subtasks.items())
-        for (const auto& member : members) groups[group].insert(member.get<std::string>());
-    for (const auto& [group, members] : groups) {
-        if (shown.contains(group)) out.emplace_back(group, false);
-        grouped.insert(group);
-        for (const std::string& member : members) {
-            if (shown.contains(member)) out.emplace_back(member, true);
-            grouped.insert(member);
+        for (const auto& member : members) {
+            groups[group].insert(member.get<std::string>());
+            inner.insert(member.get<std::string>());
         }
-    }
+    Lines lines;
+    for (const auto& [group, members] : groups)
+        if (!inner.contains(group)) add_with_members(group, 0, groups, shown, lines);
     for (const auto& [name, unused] : results.items()) names.insert(name);
     for (const std::string& name : names)
-        if (!grouped.contains(name) && shown.contains(name)) out.emplace_back(name, false);
-    return out;
+        if (!groups.contains(name) && !inner.contains(name)) add_with_members(name, 0, groups, shown, lines);
+    return lines;
 }
 
 std::string table_of(const Json& all, const Json& shown, const char* title) {
     std::vector<Row> rows;
-    for (const auto& [name, is_member] :
+    for (const auto& [name, depth] :
          in_order(all["results"], all.value("group_subtasks", Json::object()), shown)) {
-        std::string label = (is_member ? " - " : "") + name;
+        std::string label = (depth > 0 ? std::string(depth, ' ') + "- " : "") + name;
         const Json& version = all["versions"][name];
         std::string shown_version = version.is_string() ? version.get<std::string>() : version.dump();
         const Json& result = shown[name];

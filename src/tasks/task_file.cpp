@@ -31,6 +31,7 @@ public:
             {"task", text(task_.spec.name)},
             {"aliases", texts(task_.aliases)},
             {"group", text(task_.spec.group)},
+            {"subgroups", [&](const YAML::Node& node) { read_subgroups(node, root); }},
             {"subjects", [](const YAML::Node&) {}},  // read before, as there is a task for each
             {"version", text(task_.spec.version)},
             {"about", text(task_.about)},
@@ -241,6 +242,21 @@ private:
         }
         need(!task_.data.empty(), "data");
         need(!task_.split.empty(), "split");
+    }
+
+    void read_subgroups(const YAML::Node& node, const YAML::Node& root) {
+        const YAML::Node subjects = root["subjects"];
+        if (!node.IsMap() || !subjects.IsDefined() || !root["group"].IsDefined())
+            fail(ErrorCode::input, "task",
+                 "{}: 'subgroups' must map names to lists of subjects, below a group", at(node));
+        for (const auto& subgroup : node) {
+            for (const std::string& subject : list(subgroup.second)) {
+                if (!subjects[subject].IsDefined())
+                    fail(ErrorCode::input, "task", "{}: '{}' is none of the subjects", at(subgroup.second),
+                         subject);
+                if (subject == subject_) task_.spec.subgroup = scalar(subgroup.first);
+            }
+        }
     }
 
     std::string label_, subject_, subject_name_;

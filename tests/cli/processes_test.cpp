@@ -97,6 +97,24 @@ TEST_F(ManyProcesses, Tasks) {
     EXPECT_EQ(measured(2), measured(1));
 }
 
+TEST_F(ManyProcesses, Exits) {
+    const std::string model = folder / "looped.gguf", text = folder / "text";
+    ASSERT_EQ(
+        refold({"compress", kModel, "-o", model, "--method", "recursive", "--set", "loops=2", "-q"}).code, 0);
+    write_all(text, excerpt(12));
+    for (const std::string kv : {"catch-up", "propagate"}) {
+        const auto measured = [&](int count) {
+            json j = result(count, {"eval", "ppl", model, "--text", text, "--context", "32", "-t", "1",
+                                    "--exit", "entropy", "--exit-agreement", "0.8", "--calib", text,
+                                    "--calib-tokens", "512", "--exit-kv", kv});
+            return without(j, {"seconds", "tokens_per_s", "provenance"});
+        };
+        const json one = measured(1);
+        EXPECT_GT(one["exit"]["exits"][0], 0);
+        EXPECT_EQ(measured(3), one);
+    }
+}
+
 TEST_F(ManyProcesses, Analysis) {
     const auto measured = [&](int count) {
         return result(count, {"analyze", kModel, "--calib", kFixtures + "/README.md", "--sequence-length",

@@ -173,7 +173,12 @@ TEST(TaskNames, GroupsAndOtherNames) {
     EXPECT_EQ(expand_tasks("cmmlu").size(), 67u);
     EXPECT_THAT(expand_tasks("race"), ElementsAre("race_high"));
     EXPECT_THAT(expand_tasks("piqa"), ElementsAre("piqa"));
+    EXPECT_EQ(expand_tasks("mmlu_stem").size(), 19u);
+    EXPECT_EQ(expand_tasks("mmlu_other").size(), 13u);
+    EXPECT_EQ(expand_tasks("mmlu_social_sciences").size(), 12u);
+    EXPECT_EQ(expand_tasks("mmlu_humanities").size(), 13u);
     EXPECT_EQ(load("mmlu_anatomy").spec.group, "mmlu");
+    EXPECT_EQ(load("mmlu_anatomy").spec.subgroup, "mmlu_stem");
     EXPECT_THAT(error_of([] { load_task("mmlu", {}); }, ErrorCode::usage), HasSubstr("a group of 57 tasks"));
 }
 
@@ -332,6 +337,9 @@ TEST_F(TaskLines, BrokenTaskFilesAreNamed) {
                 HasSubstr("line 10: expected a number"));
     EXPECT_THAT(error("[", ErrorCode::input), HasSubstr("not valid YAML"));
     EXPECT_THAT(error("aliases: {a: b}", ErrorCode::input), HasSubstr("expected a list"));
+    EXPECT_THAT(error("subgroups: {a: [b]}", ErrorCode::input), HasSubstr("line 10: 'subgroups' must map"));
+    EXPECT_THAT(error("subgroups: {a: [c]}\nsubjects: {b: b}\ngroup: g", ErrorCode::input),
+                HasSubstr("line 10: 'c' is none of the subjects"));
     write_all(folder_ / "own.yaml", "task: x\nmetrics: [acc]\noutput: guess\n");
     EXPECT_THAT(error_of([&] { expand_tasks(folder_ / "own.yaml"); }, ErrorCode::usage),
                 HasSubstr("line 3: unknown output 'guess'"));

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <sstream>
+#include <tuple>
 
 #include "tasks/samples.h"
 #include "tasks/table.h"
@@ -14,6 +15,7 @@ namespace refold {
 namespace {
 
 using nlohmann::json;
+using testing::_;
 
 // `right` of `count` items.
 TaskRun run_of(const std::string& name, const std::string& group, int count, int right) {
@@ -83,6 +85,29 @@ TEST(Results, GroupsAreWeightedBySize) {
                  b = out["results"]["group_b"]["acc_stderr,none"];
     EXPECT_DOUBLE_EQ(out["groups"]["group"]["acc_stderr,none"].get<double>(),
                      std::sqrt((29 * a * a * 30 + 9 * b * b * 10) / 38 / 40));
+}
+
+TEST(Results, GroupsWithinGroups) {
+    std::vector<TaskRun> all;
+    for (const auto& [name, subgroup, count, right] :
+         {std::tuple{"m_c", "m_y", 10, 5}, {"m_a", "m_x", 4, 1}, {"m_b", "m_y", 30, 24}, {"m_d", "", 6, 6}}) {
+        all.push_back(run_of(name, "m", count, right));
+        all.back().task.spec.subgroup = subgroup;
+    }
+    const auto out = results_json(all);
+    EXPECT_EQ(json(out["group_subtasks"]),
+              (json{{"m", {"m_y", "m_x", "m_d"}}, {"m_x", {"m_a"}}, {"m_y", {"m_c", "m_b"}}}));
+    EXPECT_DOUBLE_EQ(out["groups"]["m"]["acc,none"].get<double>(), 36.0 / 50);  // of items, not of subgroups
+    EXPECT_DOUBLE_EQ(out["groups"]["m_y"]["acc,none"].get<double>(), 29.0 / 40);
+    EXPECT_EQ(out["configs"]["m_b"]["group"], "m_y");
+    const std::string table = results_table(out);
+    std::vector<std::string> names;
+    std::istringstream lines(table);
+    for (std::string line; std::getline(lines, line);)
+        names.push_back(line.empty() ? "" : line.substr(1, line.find('|', 1) - 1));
+    EXPECT_THAT(names, testing::ElementsAre(" Tasks ", "-------", "m      ", " - m_d ", " - m_x ", "  - m_a",
+                                            " - m_y ", "  - m_b", "  - m_c", _, "Groups", "------", "m     ",
+                                            " - m_x", " - m_y"));
 }
 
 TEST(Results, OneItemHasNoError) {
