@@ -1,11 +1,10 @@
 #include "compress/recipe.h"
 
-#include <yaml-cpp/yaml.h>
-
 #include <set>
 
 #include "core/error.h"
 #include "core/text.h"
+#include "io/yaml.h"
 
 namespace refold {
 namespace {
@@ -15,7 +14,7 @@ public:
     explicit Reader(std::string label) : label_(std::move(label)) {}
 
     Recipe read(const std::string& text) const {
-        const YAML::Node root = parse(text);
+        const YAML::Node root = parse_yaml(text, "recipe", label_);
         if (!root.IsMap()) {
             fail(ErrorCode::input, "recipe", "{}: expected a mapping with the key 'steps'{}", label_,
                  root.IsNull() ? ", the file is empty" : "");
@@ -52,20 +51,6 @@ public:
     }
 
 private:
-    YAML::Node parse(const std::string& text) const {
-        try {
-            const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-            if (documents.size() > 1) {
-                fail(ErrorCode::input, "recipe", "{}: one YAML document expected, got {}", label_,
-                     documents.size());
-            }
-            return documents.empty() ? YAML::Node() : documents[0];
-        } catch (const YAML::Exception& error) {
-            fail(ErrorCode::input, "recipe", "{} line {}: not valid YAML: {}", label_, error.mark.line + 1,
-                 error.msg);
-        }
-    }
-
     void read_calibration(const YAML::Node& node, Recipe& recipe) const {
         if (!node.IsMap()) fail(ErrorCode::input, "recipe", "{}: 'calibration' must be a mapping", at(node));
         static const std::vector<std::string> kKeys = {"text", "tokens", "length"};

@@ -1,12 +1,11 @@
 #include "tasks/task_file.h"
 
-#include <yaml-cpp/yaml.h>
-
 #include <functional>
 #include <set>
 
 #include "core/error.h"
 #include "core/text.h"
+#include "io/yaml.h"
 
 namespace refold {
 namespace {
@@ -263,22 +262,11 @@ private:
     TaskFile task_;
 };
 
-YAML::Node parse_yaml(const std::string& text, const std::string& label) {
-    try {
-        const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-        if (documents.size() != 1 || !documents[0].IsMap())
-            fail(ErrorCode::input, "task", "{}: expected one YAML mapping", label);
-        return documents[0];
-    } catch (const YAML::Exception& error) {
-        fail(ErrorCode::input, "task", "{} line {}: not valid YAML: {}", label, error.mark.line + 1,
-             error.msg);
-    }
-}
-
 }  // namespace
 
 std::vector<TaskFile> parse_task_file(const std::string& text, const std::string& label) {
-    const YAML::Node root = parse_yaml(text, label);
+    const YAML::Node root = parse_yaml(text, "task", label);
+    if (!root.IsMap()) fail(ErrorCode::input, "task", "{}: expected one YAML mapping", label);
     const YAML::Node subjects = root["subjects"];
     if (!subjects.IsDefined()) return {Reader(label, "", "").read(root)};
     const Reader reader(label, "", "");

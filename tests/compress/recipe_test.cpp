@@ -131,6 +131,7 @@ TEST(Recipe, WrongRecipesSayWhatAndWhere) {
     wrong("steps: [\n", ErrorCode::input, {"not valid YAML", "line"});
     wrong("steps:\n\t- method: x", ErrorCode::input, {"not valid YAML", "line 2"});
     wrong("a: 1\n---\nb: 2\n", ErrorCode::input, {"one YAML document"});
+    wrong("    a: 1\nb: 2\n", ErrorCode::input, {"one YAML document", "indented less"});
     wrong("model: x\n", ErrorCode::input, {"'steps' is missing"});
     wrong("steps: []\n", ErrorCode::input, {"at least one", "line 1"});
     wrong("steps:\n", ErrorCode::input, {"at least one"});
