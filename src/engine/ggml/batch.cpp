@@ -30,10 +30,10 @@ BatchOptions checked(BatchOptions o, const Model& model) {
     if (o.engine.eviction.active()) refuse("not with a KV cache that evicts rows - leave out --kv-policy");
     o.engine = checked_options(o.engine, config);
     if (config.rope.base_for(o.engine.context) != config.rope.base) {
-        refuse(
-            fmt::format("the rotation is stretched for sequences longer than {} tokens - use a --context of at "
-                        "most that",
-                        config.rope.original_context));
+        refuse(fmt::format(
+            "the rotation is stretched for sequences longer than {} tokens - use a --context of at "
+            "most that",
+            config.rope.original_context));
     }
     if (o.kv_tokens < 0) fail(ErrorCode::usage, "batch", "KV tokens out of range: {}", o.kv_tokens);
     const int64_t longest = config.n_prefix + o.engine.context;
@@ -113,7 +113,7 @@ public:
     int threads() const override { return options_.engine.threads; }
     EngineMemory memory() const override {
         return {weights_.bytes(), kv_.cache().bytes(),
-                graphs_.compute_bytes() + workspace_.buffer.size() + weights_.scratch_bytes()};
+                graphs_.compute_bytes() + workspace_.bytes() + weights_.scratch_bytes()};
     }
     void pause() override { ggml_threadpool_pause(pool_.get()); }
 

@@ -212,8 +212,8 @@ private:
         const float scale = config_.attention_scale_of(position);
         ggml_tensor *keys = keys_of(position), *values = values_of(position);
         if (config_.causal)
-            return {attention_.node(context_, q.tensor, keys, values, seen_by(position, tokens), scale,
-                                    window)};
+            return {
+                attention_.node(context_, q.tensor, keys, values, seen_by(position, tokens), scale, window)};
         ggml_tensor* attended =
             ggml_flash_attn_ext(context_, split_heads(q.tensor), keys, values, mask(window, tokens), scale,
                                 config_.max_alibi_bias, config_.attention_softcap);
@@ -243,10 +243,10 @@ private:
     ggml_tensor* probabilities(size_t position, ggml_tensor* queries) {
         const bool observed = network_.observes(position, Tap::probabilities);
         const bool precise = observed || cache_.positions[position]->type == GGML_TYPE_F32;
-        ggml_tensor* p = attention_.probabilities(
-            context_, queries, keys_of(position), seen_by(position, queries->ne[1]),
-            config_.attention_scale_of(position), config_.window(position), rows(position).longest,
-            precise ? GGML_TYPE_F32 : GGML_TYPE_F16);
+        ggml_tensor* p =
+            attention_.probabilities(context_, queries, keys_of(position), seen_by(position, queries->ne[1]),
+                                     config_.attention_scale_of(position), config_.window(position),
+                                     rows(position).longest, precise ? GGML_TYPE_F32 : GGML_TYPE_F16);
         if (observed) keep(position, Tap::probabilities, p);
         return p;
     }
@@ -327,7 +327,8 @@ private:
     ggml_tensor* product(ggml_tensor* weight, Layout layout, ggml_tensor* x) {
         const bool ours = weight->type == GGML_TYPE_Q8_0 && layout == Layout::plain &&
                           x->ne[1] >= Q8Product::kLeastTokens && Q8Product::available();
-        return ours ? step_.workspace_.q8_product.node(context_, weight, x) : ggml_mul_mat(context_, weight, x);
+        return ours ? step_.workspace_.q8_product.node(context_, weight, x)
+                    : ggml_mul_mat(context_, weight, x);
     }
 
     // `source` is the one of the terms that counts, where there is only one.
@@ -561,8 +562,6 @@ void StepGraph::show(const StepInput& in) {
     }
 }
 
-uint64_t StepGraph::compute_bytes() const {
-    return ggml_gallocr_get_buffer_size(allocator_.get(), 0);
-}
+uint64_t StepGraph::compute_bytes() const { return ggml_gallocr_get_buffer_size(allocator_.get(), 0); }
 
 }  // namespace refold
