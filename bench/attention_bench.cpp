@@ -71,8 +71,7 @@ public:
         ggml_tensor* given = ggml_view_tensor(c, probabilities);
         given->op = GGML_OP_NONE;
         given->src[0] = nullptr;
-        ggml_tensor* nodes[kOperations] = {flash,
-                                           attention_.node(c, queries, keys, values, seen, scale, 0),
+        ggml_tensor* nodes[kOperations] = {flash, attention_.node(c, queries, keys, values, seen, scale, 0),
                                            probabilities, attention_.apply(c, given, values, seen, 0)};
         buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(c, ggml_backend_cpu_buffer_type()));
         if (!buffer_) fail(ErrorCode::io, "attention_bench", "not enough memory");

@@ -53,9 +53,8 @@ public:
             for (int64_t first = 0; first < s.tokens; first += engine_->max_rows()) {
                 std::vector<BatchRow> rows;
                 for (int64_t t = first; t < std::min(first + engine_->max_rows(), s.tokens); ++t) {
-                    rows.push_back({.sequence = ids_.back(),
-                                    .position = t,
-                                    .token = text[static_cast<size_t>(t)]});
+                    rows.push_back(
+                        {.sequence = ids_.back(), .position = t, .token = text[static_cast<size_t>(t)]});
                 }
                 engine_->step(rows);
             }

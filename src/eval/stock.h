@@ -10,7 +10,7 @@
 namespace refold {
 
 struct StockOptions {
-    int threads = 0;  // 0: all cores
+    int threads = 0;         // 0: all cores
     int64_t context = 4096;  // of one sequence
     int64_t sequences = 1;   // each with a cache of its own (n_seq_max)
     int64_t chunk = 512;     // n_batch and n_ubatch
@@ -38,8 +38,8 @@ public:
     std::span<const float> evaluate(std::span<const int32_t> tokens);
     // Appends tokens; logits [tokens, n_vocab] of all of them.
     std::vector<float> evaluate_all(std::span<const int32_t> tokens);
-    // The next tokens of any of StockOptions::sequences in one step of at most a chunk; logits [rows, n_vocab]
-    // of all, valid until the next call.
+    // The next tokens of any of StockOptions::sequences in one step of at most a chunk; logits [rows,
+    // n_vocab] of all, valid until the next call.
     std::span<const float> step(std::span<const StockRow> rows);
     // Forgets the sequence's tokens from `length` on.
     void truncate(int32_t sequence, int32_t length);

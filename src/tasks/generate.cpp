@@ -28,8 +28,8 @@ public:
     // `generated` is called with the prompt's number.
     void run(const std::vector<PromptReader::Tokens>& prompts, const Generated& generated) {
         const auto n_vocab = static_cast<size_t>(engine_.n_vocab());
-        const size_t most = std::min({kSequences, logits_of_step(engine_.n_vocab()),
-                                      static_cast<size_t>(engine_.max_rows())});
+        const size_t most = std::min(
+            {kSequences, logits_of_step(engine_.n_vocab()), static_cast<size_t>(engine_.max_rows())});
         PromptReader reader(engine_, prompts, static_cast<size_t>(settings_.max_tokens));
         while (!reader.done() || !writing_.empty()) {
             check_interrupt();

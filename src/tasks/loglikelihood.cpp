@@ -69,9 +69,9 @@ private:
     std::span<const Want> wants_of(size_t prompt, size_t row) {
         const auto [it, first] = wants_.try_emplace(prompt);
         if (first) it->second = wants_from(read_[prompt]);
-        const auto [begin, end] = std::equal_range(
-            it->second.begin(), it->second.end(), Want{row, 0, 0},
-            [](const Want& a, const Want& b) { return a.row < b.row; });
+        const auto [begin, end] =
+            std::equal_range(it->second.begin(), it->second.end(), Want{row, 0, 0},
+                             [](const Want& a, const Want& b) { return a.row < b.row; });
         return {begin, end};
     }
 
@@ -105,7 +105,8 @@ private:
             for (const Want& want : wants[i]) {
                 Likelihood& result = results_[want.request];
                 result.log_likelihood +=
-                    static_cast<double>(logits[i * n_vocab + static_cast<size_t>(want.token)]) - rows[i].first;
+                    static_cast<double>(logits[i * n_vocab + static_cast<size_t>(want.token)]) -
+                    rows[i].first;
                 result.greedy = result.greedy && rows[i].second == want.token;
                 if (--left_[want.request] == 0) answered(want.request, result);
             }
@@ -115,10 +116,10 @@ private:
     BatchEngine& engine_;
     Requests requests_;
     std::vector<size_t> order_;
-    std::vector<size_t> shared_;                // tokens that input order_[k] has in common with order_[k - 1]
-    std::vector<size_t> read_;                  // those of order_ that have tokens of their own: the prompts
+    std::vector<size_t> shared_;  // tokens that input order_[k] has in common with order_[k - 1]
+    std::vector<size_t> read_;    // those of order_ that have tokens of their own: the prompts
     std::map<size_t, std::vector<Want>> wants_;  // by prompt, while it is read; by row
-    std::vector<int64_t> left_;                 // wants of a request
+    std::vector<int64_t> left_;                  // wants of a request
     std::vector<Likelihood> results_;
 };
 

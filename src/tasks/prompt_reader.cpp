@@ -30,8 +30,7 @@ PromptReader::PromptReader(BatchEngine& engine, std::vector<Tokens> prompts, siz
       sequences_(engine) {
     for (size_t p = 0; p < prompts_.size(); ++p) {
         // The last token is read in any case.
-        if (p > 0)
-            shared_[p] = std::min(common_prefix(prompts_[p - 1], prompts_[p]), prompts_[p].size() - 1);
+        if (p > 0) shared_[p] = std::min(common_prefix(prompts_[p - 1], prompts_[p]), prompts_[p].size() - 1);
         waiting_.push_back(p);
     }
 }
@@ -64,8 +63,8 @@ std::vector<PromptReader::Part> PromptReader::fill(std::vector<BatchRow>& rows, 
         if (!add(reading, limits, asks, rows, parts)) return parts;
     size_t looked = 0;
     for (auto it = waiting_.begin(); it != waiting_.end() && looked < kLookAhead; ++looked) {
-        if (reading_.size() >= limits.sequences ||
-            rows.size() >= static_cast<size_t>(engine_.max_rows()) || asked_ >= limits.logits)
+        if (reading_.size() >= limits.sequences || rows.size() >= static_cast<size_t>(engine_.max_rows()) ||
+            asked_ >= limits.logits)
             break;
         const size_t p = *it;
         // What the prompt before is about to compute is waited for.

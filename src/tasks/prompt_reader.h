@@ -41,9 +41,6 @@ public:
 
     bool done() const { return waiting_.empty() && reading_.empty(); }
 
-    // The tokens of a prompt from which on it is read for itself: those before are those of the prompt before.
-    size_t first_own(size_t prompt) const { return shared_[prompt]; }
-
 private:
     struct Reading {
         size_t prompt;

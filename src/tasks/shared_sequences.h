@@ -31,8 +31,8 @@ public:
 
     // Of what begin() would find there already.
     size_t known(std::span<const int32_t> tokens, size_t most) const;
-    // A sequence for `tokens` (which outlive it) and more behind them, `room` in all; of its beginning at most
-    // `most` tokens are there already. Null while there is no room.
+    // A sequence for `tokens` (which outlive it) and more behind them, `room` in all; of its beginning at
+    // most `most` tokens are there already. Null while there is no room.
     Sequence* begin(std::span<const int32_t> tokens, size_t room, size_t most);
     // Others may still begin with its tokens, until its room is needed.
     void end(Sequence& sequence) { sequence.running = false; }

@@ -297,8 +297,8 @@ void check(const Shape& shape, ggml_type cache_type, ggml_type type, int64_t ski
     const HalvesError error = errors_of_halves(shape, cache_type, type, skipped, stride);
     for (const double e : {error.probabilities, error.applied, error.sums}) {
         EXPECT_LT(e, 1) << testing::PrintToString(shape) << " " << ggml_type_name(cache_type) << " "
-                        << ggml_type_name(type) << ", applied to every " << stride << ". from " << skipped << ": "
-                        << error.probabilities << " " << error.applied << " " << error.sums;
+                        << ggml_type_name(type) << ", applied to every " << stride << ". from " << skipped
+                        << ": " << error.probabilities << " " << error.applied << " " << error.sums;
     }
 }
 

@@ -68,15 +68,14 @@ public:
                                 .position = static_cast<int64_t>(done),
                                 .token = texts_[text][done],
                                 .logits = asked});
-                if (asked)
-                    expected.push_back(std::span(expected_[text]).subspan(done * n_vocab_, n_vocab_));
+                if (asked) expected.push_back(std::span(expected_[text]).subspan(done * n_vocab_, n_vocab_));
             }
         }
         const auto logits = engine_->step(rows);
         ASSERT_EQ(logits.size(), expected.size() * n_vocab_);
         for (size_t i = 0; i < expected.size(); ++i)
-            largest_ = std::max(largest_,
-                                scaled_difference(logits.subspan(i * n_vocab_, n_vocab_), expected[i]));
+            largest_ =
+                std::max(largest_, scaled_difference(logits.subspan(i * n_vocab_, n_vocab_), expected[i]));
         compared_ += expected.size();
     }
 
@@ -111,11 +110,10 @@ public:
 
     size_t length(size_t text) const { return texts_[text].size(); }
     size_t longest() const {
-        return static_cast<size_t>(std::max_element(texts_.begin(), texts_.end(),
-                                                    [](const auto& a, const auto& b) {
-                                                        return a.size() < b.size();
-                                                    }) -
-                                   texts_.begin());
+        return static_cast<size_t>(
+            std::max_element(texts_.begin(), texts_.end(),
+                             [](const auto& a, const auto& b) { return a.size() < b.size(); }) -
+            texts_.begin());
     }
     double largest() const { return largest_; }
     size_t compared() const { return compared_; }
@@ -194,8 +192,7 @@ INSTANTIATE_TEST_SUITE_P(Types, QuantisedBatch, testing::Values("f16", "q8_0", "
 
 // Steps of other sizes add up in another order.
 TEST_P(QuantisedBatch, IsAsExactAsSteps) {
-    const Model model =
-        load_model(std::string(REFOLD_FIXTURES) + "/quantised/" + GetParam() + ".gguf");
+    const Model model = load_model(std::string(REFOLD_FIXTURES) + "/quantised/" + GetParam() + ".gguf");
     BatchOptions options = options_of();
     options.engine.f32 = false;
     expect_equal(GetParam(), model, options, 2e-2);

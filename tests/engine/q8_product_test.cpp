@@ -17,7 +17,8 @@ struct Shape {
 class Q8ProductTest : public testing::TestWithParam<Shape> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, Q8ProductTest,
                          testing::Values(Shape{32, 16, 8, 1}, Shape{64, 1, 1, 1}, Shape{96, 17, 13, 1},
-                                         Shape{576, 63, 30, 2}, Shape{1536, 160, 9, 3}, Shape{32, 15, 70, 4}));
+                                         Shape{576, 63, 30, 2}, Shape{1536, 160, 9, 3},
+                                         Shape{32, 15, 70, 4}));
 
 TEST_P(Q8ProductTest, EqualsTheOneOfGgml) {
     if (!Q8Product::available()) GTEST_SKIP() << "a CPU without AVX-512 VNNI";

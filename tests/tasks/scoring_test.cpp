@@ -97,8 +97,8 @@ public:
         EXPECT_FALSE(step_rows.empty());
         ++steps;
         rows += step_rows.size();
-        logits += static_cast<size_t>(
-            std::count_if(step_rows.begin(), step_rows.end(), [](const BatchRow& row) { return row.logits; }));
+        logits += static_cast<size_t>(std::count_if(step_rows.begin(), step_rows.end(),
+                                                    [](const BatchRow& row) { return row.logits; }));
         return engine_->step(step_rows);
     }
     int32_t stages() const override { return engine_->stages(); }

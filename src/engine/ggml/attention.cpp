@@ -279,9 +279,9 @@ void Attention::compute_applied(ggml_tensor* dst, const Node& node, int thread, 
     if (selected != nullptr) step.selected = static_cast<const int32_t*>(selected->data);
     const auto read = [&](const Piece& piece) {
         for (int64_t h = 0; h < piece.heads; ++h) {
-            attention::scale(probabilities_of(probabilities, step.given(piece.token), piece.head + h,
-                                              piece.rows.begin),
-                             piece.rows.count(), 1.0F, {piece.weights + h * piece.stride, false});
+            attention::scale(
+                probabilities_of(probabilities, step.given(piece.token), piece.head + h, piece.rows.begin),
+                piece.rows.count(), 1.0F, {piece.weights + h * piece.stride, false});
         }
     };
     const int64_t chunks = chunks_of(step, threads);

@@ -65,7 +65,7 @@ public:
 
     EngineMemory memory() const override {
         return {weights_.bytes(), cache_.bytes(),
-                decode_.compute_bytes() + prefill_.compute_bytes() + workspace_.buffer.size() +
+                decode_.compute_bytes() + prefill_.compute_bytes() + workspace_.bytes() +
                     weights_.scratch_bytes() + kept_.bytes()};
     }
 

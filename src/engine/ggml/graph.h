@@ -68,6 +68,8 @@ struct StepWorkspace {
                     longest, n_threads),
           q8_product(n_threads) {}
 
+    uint64_t bytes() const { return buffer.size() + q8_product.bytes(); }
+
     int threads;
     Attention attention;
     Q8Product q8_product;

@@ -30,8 +30,7 @@ REFOLD_VNNI inline void transpose(const __m256i (&r)[8], std::byte* to, size_t a
                           _mm256_permute2x128_si256(b2, b6, 0x20), _mm256_permute2x128_si256(b3, b7, 0x20),
                           _mm256_permute2x128_si256(b0, b4, 0x31), _mm256_permute2x128_si256(b1, b5, 0x31),
                           _mm256_permute2x128_si256(b2, b6, 0x31), _mm256_permute2x128_si256(b3, b7, 0x31)};
-    for (size_t i = 0; i < 8; ++i)
-        _mm256_store_si256(reinterpret_cast<__m256i*>(to + i * apart), c[i]);
+    for (size_t i = 0; i < 8; ++i) _mm256_store_si256(reinterpret_cast<__m256i*>(to + i * apart), c[i]);
 }
 
 REFOLD_VNNI void pack(const std::byte* rows, size_t stride, int64_t count, int64_t blocks, std::byte* panel) {
@@ -100,10 +99,10 @@ REFOLD_VNNI void multiply_all(const std::byte* panel, const Tokens& tokens, int6
 }  // namespace
 
 bool available() {
-    static const bool has = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-                            __builtin_cpu_supports("avx512vl") != 0 &&
-                            __builtin_cpu_supports("avx512dq") != 0 &&
-                            __builtin_cpu_supports("avx512vnni") != 0;
+    static const bool has =
+        __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+        __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+        __builtin_cpu_supports("avx512vnni") != 0;
     return has;
 }
 

@@ -25,7 +25,8 @@ struct Tokens {
 constexpr size_t panel_bytes(int64_t blocks) {
     return static_cast<size_t>(blocks * kPanelRows) * (sizeof(float) + static_cast<size_t>(kBlock));
 }
-// `count` rows of Q8_0 blocks, `stride` bytes apart; the others of the panel are zeros. `panel` on a cache line.
+// `count` rows of Q8_0 blocks, `stride` bytes apart; the others of the panel are zeros. `panel` on a cache
+// line.
 void pack_panel(const std::byte* rows, size_t stride, int64_t count, int64_t blocks, std::byte* panel);
 
 // out[token * stride + row] for `count` tokens from `first` on and `rows` rows of the panel.

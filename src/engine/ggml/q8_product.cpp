@@ -40,7 +40,7 @@ void Q8Product::compute(ggml_tensor* dst, int thread, int threads, void* product
     self.meeting_.wait(threads, prepare);
     self.quantise(x, thread, threads);
     self.meeting_.wait(threads, [] {});
-    self.multiply(dst, thread, threads);
+    self.multiply(dst, thread);
 }
 
 void Q8Product::quantise(const ggml_tensor* x, int thread, int threads) {
@@ -66,8 +66,7 @@ void Q8Product::quantise(const ggml_tensor* x, int thread, int threads) {
     }
 }
 
-void Q8Product::multiply(ggml_tensor* dst, int thread, int threads) {
-    (void)threads;
+void Q8Product::multiply(ggml_tensor* dst, int thread) {
     const ggml_tensor* weight = dst->src[0];
     const int64_t blocks = weight->ne[0] / q8::kBlock, tokens = dst->ne[1],
                   panels = (weight->ne[1] + q8::kPanelRows - 1) / q8::kPanelRows;

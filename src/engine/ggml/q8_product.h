@@ -1,5 +1,5 @@
 // Products of Q8_0 weights, as they are stored, with many tokens: a node of our own where the CPU has bytes'
-// products (AVX-512 VNNI). The same integers as ggml's product, which is a third as fast.
+// products (AVX-512 VNNI). The same integers as in ggml's product.
 #pragma once
 
 #include <atomic>
@@ -25,11 +25,14 @@ public:
 
     // F32 [rows of weight, tokens]; x F32 [columns of weight, tokens], whose tokens are contiguous.
     ggml_tensor* node(ggml_context* context, ggml_tensor* weight, ggml_tensor* x);
+    uint64_t bytes() const {
+        return quants_.size() + scales_.size() * sizeof(float) + offsets_.size() * sizeof(int32_t);
+    }
 
 private:
     static void compute(ggml_tensor* dst, int thread, int threads, void* product);
     void quantise(const ggml_tensor* x, int thread, int threads);
-    void multiply(ggml_tensor* dst, int thread, int threads);
+    void multiply(ggml_tensor* dst, int thread);
 
     struct Delete {
         void operator()(std::byte* data) const { ::operator delete[](data, std::align_val_t{64}); }

@@ -7,8 +7,9 @@
 
 namespace refold {
 
-// Building a graph takes about as long as a few layers of a step of one token: those of few tokens, whose
-// numbers repeat, are kept, the one used longest ago makes room. Of larger ones there is one.
+// Building a graph takes some tenths of a millisecond: those of few tokens, whose numbers repeat, are kept,
+// and the one used longest ago makes room. Of larger ones, whose steps take hundreds of milliseconds, there
+// is one.
 class StepGraphs {
 public:
     StepGraphs(const Network& network, const Weights& weights, const KvCache& cache, StepWorkspace& workspace)
