@@ -290,7 +290,7 @@ TEST(Batch, BadCalls) {
     EXPECT_TRUE(engine->step({}).empty());
     std::vector<BatchRow> rows;
     for (int64_t t = 0; t < 4; ++t) rows.push_back({.sequence = id, .position = t, .token = 1});
-    fails(rows, "which has 3 of 3");
+    fails(rows, "which has 0 of 3");
     rows.pop_back();
     EXPECT_TRUE(engine->step(rows).empty());
     EXPECT_EQ(code_of([&] { engine->truncate(id, 4); }, "has 3 tokens, not 4"), ErrorCode::internal);
