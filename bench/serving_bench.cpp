@@ -216,23 +216,9 @@ Json soak(const Arguments& a, BatchEngine& engine, const Tokenizer& tokenizer,
     Scheduler scheduler(engine, tokenizer, options);
     std::atomic<uint64_t> finished = 0, early_bytes = 0;
     const auto warm = static_cast<uint64_t>(a.soak) / 10 + 1;
-    std::atomic<bool> over = false;
-    int64_t looks = 0, idle = 0;
-    std::thread watch([&] {
-        while (!over) {
-            const SchedulerStatus status = scheduler.status();
-            if (status.waiting > 0) {
-                ++looks;
-                idle += status.running < status.slots ? 1 : 0;
-            }
-            std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        }
-    });
     const auto outcomes = serve(scheduler, requests, static_cast<size_t>(4 * a.slots), {}, [&](size_t) {
         if (++finished == warm) early_bytes = resident_bytes();
     });
-    over = true;
-    watch.join();
     scheduler.shutdown(std::chrono::hours(1));
     Json out = report(scheduler.status(), outcomes);
     int64_t ties = 0, wrong = 0;
@@ -250,8 +236,8 @@ Json soak(const Arguments& a, BatchEngine& engine, const Tokenizer& tokenizer,
     out["equal"] = static_cast<int64_t>(outcomes.size()) - ties - wrong;
     out["equal_up_to_a_tie"] = ties;
     out["wrong"] = wrong;
-    out["slots_idle_while_waiting"] =
-        looks == 0 ? 0.0 : static_cast<double>(idle) / static_cast<double>(looks);
+    const SchedulerStatus status = scheduler.status();
+    out["steps_with_idle_slots"] = static_cast<double>(status.starved) / static_cast<double>(status.steps);
     out["resident_bytes_early"] = early_bytes.load();
     out["resident_growth"] = static_cast<double>(resident_bytes()) / static_cast<double>(early_bytes) - 1;
     return out;

@@ -78,8 +78,9 @@ struct SchedulerOptions {
     int64_t prefill_rows = 256;
     std::chrono::milliseconds timeout{600000};
     ExitPolicy exit = {};
-    // Early loops draft up to so many tokens, all loops verify them: the output is the full model's, token
-    // for token (greedy) or in distribution (sampled; speculative sampling, Leviathan et al. 2023). 0: off.
+    // Early loops draft up to so many tokens (fewer while few are accepted), all loops verify them: the
+    // output is the full model's, token for token (greedy) or in distribution (sampled; speculative sampling,
+    // Leviathan et al. 2023). 0: off.
     int64_t draft = 0;
     int32_t draft_loop = 1;  // loop after which drafts are taken
     BatchingPolicy batching = BatchingPolicy::continuous;
@@ -101,6 +102,7 @@ struct SchedulerStatus {
     std::vector<int64_t> last_rows_at;  // the same by loop
     std::map<FinishReason, uint64_t> finished;
     uint64_t refused = 0;
+    uint64_t starved = 0;  // steps with a free slot while requests waited: for room in the KV cache, mostly
     std::vector<uint64_t> exits;  // tokens by the loop they were chosen after, loop 1 at [0]
     uint64_t drafted = 0, accepted = 0;
     Histogram first_token, between_tokens;  // seconds

@@ -18,6 +18,7 @@ Sequence::Sequence(BatchEngine& engine, const SchedulerOptions& options, Schedul
       request_(output_.submitted().request),
       sampler_(request_.sampling),
       drafting_(request_.sampling.seed),
+      draft_wish_(options.draft),
       prompt_(static_cast<int64_t>(request_.prompt.size())),
       limit_(std::min(request_.max_tokens, sequence_room(engine) - prompt_)),
       tokens_(request_.prompt),
@@ -31,7 +32,7 @@ int64_t Sequence::wanted() const {
 
 int64_t Sequence::generated() const { return static_cast<int64_t>(tokens_.size()) - prompt_; }
 
-int64_t Sequence::draft_room() const { return std::min(options_.draft, limit_ - generated() - 1); }
+int64_t Sequence::draft_room() const { return std::min(draft_wish_, limit_ - generated() - 1); }
 
 bool Sequence::prefilling() const { return done_.back() < prompt_; }
 
@@ -118,6 +119,8 @@ void Sequence::take(int64_t position, int32_t stage, std::span<const float> logi
     } else if (!drafts_.empty()) {
         verify(logits);
     } else if (exits(position, loop, logits)) {
+        draft_wish_ = std::min(options_.draft, draft_wish_ + 1);
+        accepted_ = 0;
         const int32_t token = sampler_.choose(logits);
         leave(position, loop);
         emit(logits, token, loop);
@@ -130,7 +133,9 @@ void Sequence::verify(std::span<const float> logits) {
     const int32_t token = drafting_.verify(sampler_, draft, logits);
     if (token == draft.token) {
         ++status_.accepted;
+        ++accepted_;
     } else {
+        draft_wish_ = std::exchange(accepted_, 0);
         drafts_.clear();
         const auto length = static_cast<int64_t>(tokens_.size());
         engine_.truncate(id_, length);

@@ -77,6 +77,9 @@ private:
     const GenerationRequest& request_;
     Sampler sampler_;
     Drafting drafting_;
+    // As many as were accepted before the first that was refused, one more when none was.
+    int64_t draft_wish_;
+    int64_t accepted_ = 0;         // since drafts were last verified to their end
     const int64_t prompt_;         // tokens
     const int64_t limit_;          // of generated tokens
     std::vector<int32_t> tokens_;  // prompt and generated

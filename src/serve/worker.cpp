@@ -131,6 +131,8 @@ void Worker::plan() {
 void Worker::step() {
     plan();
     if (plan_.rows.empty()) return;
+    const bool free_slot = static_cast<int64_t>(running_.size()) < options_.slots;
+    if (free_slot && queue_.waiting() > 0) ++status_.starved;
     try {
         const std::span<const float> logits = engine_.step(plan_.rows);
         count_rows();

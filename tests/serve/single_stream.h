@@ -21,11 +21,11 @@ struct Response {
     std::optional<FinishReason> finished;
 };
 
-// Everything until the last event; at most a minute.
+// Everything until the last event; minutes pass only when there is none.
 inline Response collect(Generation& generation) {
     Response response;
     const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
-    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(4);
     while (!response.finished && std::chrono::steady_clock::now() < end) {
         const auto event = generation.next(std::chrono::milliseconds(1000));
         if (!event) continue;

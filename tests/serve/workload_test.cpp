@@ -159,6 +159,7 @@ TEST(Workload, ThousandClientsAtOnce) {
                 ++gone;
                 return;
             }
+            EXPECT_LE(scheduler.status().running, 16);
             expect_same(collect(*generation), expected[i % kKinds], std::to_string(i));
             ++done;
         });
