@@ -19,7 +19,7 @@ struct Settings {
     std::vector<int64_t> batches = {8, 32};
     int64_t prompt = 64, decode = 16;
     int threads = 1, rounds = 5;
-    bool whole = false;
+    bool whole = false, together = false;
 };
 
 double cpu_seconds() {
@@ -35,7 +35,7 @@ struct Seconds {
     double cpu, wall;
 };
 
-// Sequences that decode side by side, each one loop behind the one before it.
+// Sequences that decode side by side, each one loop behind the one before it unless they go together.
 class Subject {
 public:
     Subject(const std::string& path, const Settings& s)
@@ -61,7 +61,7 @@ public:
             rows.push_back(row(id, settings_.prompt, 0));
         }
         // Every sequence stands at another loop than its neighbours.
-        for (int32_t begun = 1; begun < stages(); ++begun) {
+        for (int32_t begun = 1; begun < stages() && !settings_.together; ++begun) {
             std::vector<BatchRow> some;
             for (int64_t i = 0; i < batch; ++i)
                 if (i % stages() >= begun) some.push_back(rows[static_cast<size_t>(i)]);
@@ -154,6 +154,7 @@ int run(int argc, char** argv) {
     app.add_option("--decode", s.decode, "Tokens that each decodes");
     app.add_option("--threads", s.threads);
     app.add_option("--rounds", s.rounds);
+    app.add_flag("--together", s.together, "All sequences at the same loop.");
     app.add_flag("--whole", s.whole, "All loops in one step.");
     CLI11_PARSE(app, argc, argv);
     try {

@@ -66,7 +66,7 @@ private:
 
 // Sequences for steps of hundreds of tokens: 8 of the longest ones, within bounds.
 int64_t kv_tokens_for(int64_t context) {
-    constexpr int64_t kLeast = 4096, kMost = 16384;
+    constexpr int64_t kLeast = 2048, kMost = 16384;
     return std::max(std::clamp(8 * context, kLeast, kMost), 2 * context);
 }
 

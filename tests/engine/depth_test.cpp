@@ -449,22 +449,22 @@ protected:
 };
 
 TEST_F(DepthErrors, RowsThatMayNotRun) {
-    expect_refused({row(0, 1)}, "cannot run stage 1 before a step at stage 0");
-    expect_refused({row(1, 0)}, "its next token there is 0");
-    expect_refused({row(0, 0, Work::keys_only)}, "no stage 0 of 3 for keys only");
-    expect_refused({row(0, 0), row(0, 1)}, "before a step at stage 0");
-    expect_refused({row(0, 3)}, "no stage 3 of 3");
+    expect_refused({row(0, 1)}, "cannot run at stage 1: it needs a step at stage 0 before");
+    expect_refused({row(1, 0)}, "the next token there is 0");
+    expect_refused({row(0, 0, Work::keys_only)}, "keys only are of a residual stream");
+    expect_refused({row(0, 0), row(0, 1)}, "it needs a step at stage 0 before");
+    expect_refused({row(0, 3)}, "cannot run at stage 3: there are 3");
     step({row(0, 0), row(1, 0)});
-    expect_refused({row(1, 0)}, "its next token there is 2");
-    expect_refused({row(1, 1)}, "its next token there is 0");
-    expect_refused({row(0, 2)}, "before a step at stage 1");
+    expect_refused({row(1, 0)}, "the next token there is 2");
+    expect_refused({row(1, 1)}, "the next token there is 0");
+    expect_refused({row(0, 2)}, "it needs a step at stage 1 before");
     // Refused steps change nothing.
     step({row(0, 1), row(1, 1)});
     step({row(0, 2)});
-    expect_refused({row(0, 2, Work::keys_only)}, "its next token there is 1");
+    expect_refused({row(0, 2, Work::keys_only)}, "the next token there is 1");
     BatchRow asking = row(1, 2, Work::keys_only);
     asking.logits = true;
-    expect_refused({asking}, "keys alone have no logits");
+    expect_refused({asking}, "keys only have no logits");
     expect_refused({{.sequence = id_, .position = 2, .token = 99999}}, "not in the vocabulary");
 }
 
@@ -483,7 +483,7 @@ TEST_F(DepthErrors, SharingAndCopying) {
     EXPECT_THROW(engine_->truncate(id_, 3), Error);
     // The token that is on the way is forgotten.
     engine_->truncate(id_, 1);
-    expect_refused({row(1, 1)}, "before a step at stage 0");
+    expect_refused({row(1, 1)}, "it needs a step at stage 0 before");
 }
 
 TEST(Depth, LoopsThatDifferInMore) {

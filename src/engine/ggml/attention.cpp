@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <limits>
-#include <thread>
 
 namespace refold {
 namespace {
@@ -81,19 +80,6 @@ ggml_tensor* Attention::column_sums(ggml_context* context, ggml_tensor* probabil
     ggml_tensor* arguments[] = {probabilities, seen};
     return ggml_custom_4d(context, GGML_TYPE_F32, probabilities->ne[0], kv_heads, 1, 1, arguments, 2,
                           compute<&Attention::compute_column_sums>, GGML_N_TASKS_MAX, node_of(0.0F, window));
-}
-
-void Attention::wait(int threads) {
-    const int generation = generation_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads) {
-        arrived_.store(0, std::memory_order_relaxed);
-        generation_.store(generation + 1, std::memory_order_release);
-        return;
-    }
-    // Threads arrive within microseconds, unless the machine is shared.
-    for (int spins = 0; generation_.load(std::memory_order_acquire) == generation; ++spins) {
-        if (spins > 10000) std::this_thread::yield();
-    }
 }
 
 // One token and up to kTogether query heads that share a key/value head, over one chunk of the rows seen.
@@ -247,7 +233,7 @@ void Attention::compute_attention(ggml_tensor* dst, const Node& node, int thread
         scored.put(out, piece.heads, kSums + head_dim_);
         weigh(step, piece, values, out + kSums, kSums + head_dim_);
     });
-    wait(threads);
+    meeting_.wait(threads, [] {});
     merge(dst, step, chunks, thread, threads);
 }
 
@@ -275,7 +261,7 @@ void Attention::compute_probabilities(ggml_tensor* dst, const Node& node, int th
             .put(partial(step, piece.chunk, piece.token, piece.head), piece.heads, kSums + head_dim_);
         for (int64_t h = 0; h < piece.heads; ++h) write(piece, h, 1.0F);
     });
-    wait(threads);
+    meeting_.wait(threads, [] {});
     for_pieces(step, chunks, thread, threads, [&](const Piece& piece) {
         for (int64_t head = piece.head; head < piece.head + piece.heads; ++head) {
             const Total total = total_of(step, piece.token, head, chunks);
@@ -318,7 +304,7 @@ void Attention::compute_applied(ggml_tensor* dst, const Node& node, int thread, 
         given.put(out, piece.heads, kSums + head_dim_);
         weigh(step, piece, values, out + kSums, kSums + head_dim_);
     });
-    wait(threads);
+    meeting_.wait(threads, [] {});
     merge(dst, step, chunks, thread, threads);
 }
 

@@ -4,13 +4,13 @@
 // cache holds.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <vector>
 
 #include "engine/ggml/attention_step.h"
 #include "engine/ggml/handles.h"
+#include "engine/ggml/meeting.h"
 #include "engine/ggml/prefill_attention.h"
 
 namespace refold {
@@ -109,8 +109,6 @@ private:
     float* partial(const AttentionStep& step, int64_t chunk, int64_t token, int64_t head);
     Total total_of(const AttentionStep& step, int64_t token, int64_t head, int64_t chunks);
     void merge(ggml_tensor* dst, const AttentionStep& step, int64_t chunks, int thread, int threads);
-    // All threads of the operation meet here.
-    void wait(int threads);
 
     int64_t head_dim_;
     AttentionRules rules_;
@@ -119,7 +117,7 @@ private:
     // Of pieces of a sequence: [chunk][token][head][2 + head_dim]: maximum, sum, weighted values.
     std::vector<float> partial_;
     std::vector<std::vector<float>> weights_;  // per thread [kTogether][longest in whole vectors]
-    std::atomic<int> arrived_{0}, generation_{0};
+    Meeting meeting_;
     AttentionUnits units_;
     PrefillAttention prefill_;
 };

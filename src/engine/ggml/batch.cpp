@@ -101,6 +101,7 @@ public:
 
     void share(int32_t sequence, int64_t position, int32_t stage) override {
         kv_.at(sequence);
+        if (stages_ == 1) fail(ErrorCode::internal, "batch", "there is one stage, nothing to share with");
         depths_.at(sequence).share(position, stage);
         kv_.share(sequence, position, stage - 1);
     }
@@ -167,8 +168,9 @@ private:
                 fail(ErrorCode::input, "batch", "token id {} is not in the vocabulary of {}", row.token,
                      n_vocab());
             if (row.position >= kv_.at(row.sequence).rows - prefix()) {
-                fail(ErrorCode::internal, "batch", "sequence {} has no room for token {}", row.sequence,
-                     row.position);
+                fail(ErrorCode::internal, "batch", "no room for token {} of sequence {}, which has {} of {}",
+                     row.position, row.sequence, kv_.at(row.sequence).length,
+                     kv_.at(row.sequence).rows - prefix());
             }
             depths_.at(row.sequence).check(row);
         }

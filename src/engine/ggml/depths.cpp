@@ -9,26 +9,19 @@ namespace refold {
 void Depths::begin() { next_ = ready_ = lengths_; }
 
 void Depths::check(const BatchRow& row) {
+    const auto stages = static_cast<int32_t>(lengths_.size());
     const bool keys_only = row.work == BatchRow::Work::keys_only;
-    if (row.stage < 0 || row.stage >= static_cast<int32_t>(lengths_.size()) ||
-        (keys_only && row.stage == 0)) {
-        fail(ErrorCode::internal, "batch", "sequence {}, token {}: no stage {} of {} {}", row.sequence,
-             row.position, row.stage, lengths_.size(), keys_only ? "for keys only" : "to run");
-    }
-    if (keys_only && row.logits)
-        fail(ErrorCode::internal, "batch", "sequence {}, token {}: keys alone have no logits", row.sequence,
-             row.position);
+    const auto refuse = [&](const std::string& why) {
+        fail(ErrorCode::internal, "batch", "token {} of sequence {} cannot run at stage {}: {}", row.position,
+             row.sequence, row.stage, why);
+    };
+    if (row.stage < 0 || row.stage >= stages) refuse(fmt::format("there are {}", stages));
+    if (keys_only && row.stage == 0) refuse("keys only are of a residual stream, which it has not yet");
+    if (keys_only && row.logits) refuse("keys only have no logits");
     const auto stage = static_cast<size_t>(row.stage);
-    if (row.position != next_[stage]) {
-        fail(ErrorCode::internal, "batch",
-             "sequence {}, token {}: cannot run stage {}, its next token there is {}", row.sequence,
-             row.position, row.stage, next_[stage]);
-    }
-    if (stage > 0 && row.position >= ready_[stage - 1]) {
-        fail(ErrorCode::internal, "batch",
-             "sequence {}, token {}: cannot run stage {} before a step at stage {}", row.sequence,
-             row.position, row.stage, row.stage - 1);
-    }
+    if (row.position != next_[stage]) refuse(fmt::format("the next token there is {}", next_[stage]));
+    if (stage > 0 && row.position >= ready_[stage - 1])
+        refuse(fmt::format("it needs a step at stage {} before", row.stage - 1));
     ++next_[stage];
     // Keys alone leave the residual stream as it is.
     if (keys_only && ready_[stage] == row.position) ++ready_[stage];

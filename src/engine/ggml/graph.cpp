@@ -386,8 +386,10 @@ private:
     }
 
     ggml_tensor* multiply(const LinearPlan& plan, ggml_tensor* x) {
-        if (plan.kind == LinearPlan::Kind::whole)
-            return ggml_mul_mat(context_, plan.runs.front().storage->tensor, x);
+        if (plan.kind == LinearPlan::Kind::whole) {
+            const Storage& storage = *plan.runs.front().storage;
+            return product(storage.tensor, storage.layout, x);
+        }
         if (plan.kind == LinearPlan::Kind::composed) return composed(plan, x);
         auto* user = const_cast<LinearPlan*>(&plan);
         if (x->ne[1] <= parts::kInPlaceTokens) {
@@ -397,7 +399,15 @@ private:
         // x among the sources keeps the gathering behind the last product that read the scratch.
         ggml_tensor* gathered =
             ggml_custom_inplace(context_, plan.scratch, &x, 1, parts::gather, GGML_N_TASKS_MAX, user);
-        return ggml_mul_mat(context_, gathered, x);
+        return product(gathered, plan.layout(), x);
+    }
+
+    // Of a whole matrix.
+    ggml_tensor* product(ggml_tensor* weight, Layout layout, ggml_tensor* x) {
+        const bool ours = weight->type == GGML_TYPE_Q8_0 && layout == Layout::plain &&
+                          x->ne[1] >= Q8Product::kLeastTokens && Q8Product::available();
+        return ours ? step_.workspace_.q8_product.node(context_, weight, x)
+                    : ggml_mul_mat(context_, weight, x);
     }
 
     // `source` is the one of the terms that counts, where there is only one.

@@ -9,6 +9,7 @@
 #include "engine/ggml/eviction.h"
 #include "engine/ggml/handles.h"
 #include "engine/ggml/kv_cache.h"
+#include "engine/ggml/q8_product.h"
 #include "engine/ggml/staged_weights.h"
 #include "engine/ggml/weights.h"
 
@@ -64,10 +65,12 @@ struct StepWorkspace {
     StepWorkspace(const ModelConfig& config, int64_t longest, int n_threads)
         : threads(n_threads),
           attention(config.n_head, config.head_dim, {config.attention_softcap, config.max_alibi_bias},
-                    longest, n_threads) {}
+                    longest, n_threads),
+          q8_product(n_threads) {}
 
     int threads;
     Attention attention;
+    Q8Product q8_product;
     std::unique_ptr<StagedWeights> staged;  // of loops
     std::vector<uint8_t> buffer;            // of ggml's operations
 };

@@ -28,8 +28,9 @@ KvCache::KvCache(const Model& model, std::span<const int64_t> lengths, ggml_type
              *std::max_element(lengths.begin(), lengths.end()));
     }
     advise_large_pages(buffer.get());
-    // Padding rows are masked out, but 0 x NaN would not be.
-    ggml_backend_buffer_clear(buffer.get(), 0);
+    // Our attention reads no row that a token does not see. ggml's, of encoders, masks padding out, but 0 x NaN
+    // would not be.
+    if (!config.causal) ggml_backend_buffer_clear(buffer.get(), 0);
     if (config.n_prefix > 0) write_prefixes(model);
 }
 

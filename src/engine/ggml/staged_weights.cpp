@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <thread>
 
 #include "core/parallel.h"
 #include "engine/ggml/parts.h"
@@ -171,7 +170,7 @@ void StagedWeights::add_few(const Group& group, const Rows& rows, int thread, in
                          part_of(term->a), between.data() + first * group.width + part.between, group.width,
                          false);
     });
-    group.weights->wait(threads);
+    group.weights->meeting_.wait(threads, [] {});
     for_terms([&](const Group::Part& part, size_t loop, int64_t first, int64_t count) {
         float* y = rows.y + first * rows.y_stride + part.first;
         if (const Term* term = part.matrix->term(loop)) {
@@ -182,7 +181,7 @@ void StagedWeights::add_few(const Group& group, const Rows& rows, int thread, in
     });
     if (!group.has_biases) return;
     // Rows of B and of the bias are not divided alike.
-    group.weights->wait(threads);
+    group.weights->meeting_.wait(threads, [] {});
     const auto [from, to] = parts::share_of(rows.count, thread, threads);
     for (int64_t t = from; t < to; ++t) {
         for (const Group::Part& part : group.parts)
@@ -205,18 +204,6 @@ void StagedWeights::compute_terms(ggml_tensor* dst, int thread, int threads, voi
     for (int64_t first = from, count = 0; first < to; first += count) {
         count = std::min(rows.run(first, to), kBlock);
         add_block(group, rows, first, count);
-    }
-}
-
-void StagedWeights::wait(int threads) {
-    const int generation = generation_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads) {
-        arrived_.store(0, std::memory_order_relaxed);
-        generation_.store(generation + 1, std::memory_order_release);
-        return;
-    }
-    for (int spins = 0; generation_.load(std::memory_order_acquire) == generation; ++spins) {
-        if (spins > 10000) std::this_thread::yield();
     }
 }
 

@@ -3,13 +3,13 @@
 // loops the rows stand at is data, not part of the graph.
 #pragma once
 
-#include <atomic>
 #include <map>
 #include <span>
 #include <tuple>
 #include <vector>
 
 #include "engine/ggml/handles.h"
+#include "engine/ggml/meeting.h"
 #include "engine/ggml/panels.h"
 #include "engine/ggml/stages.h"
 
@@ -75,7 +75,6 @@ private:
     static void compute_terms(ggml_tensor* dst, int thread, int threads, void* group);
     static void add_block(const Group& group, const Rows& rows, int64_t first, int64_t count);
     static void add_few(const Group& group, const Rows& rows, int thread, int threads);
-    void wait(int threads);
 
     ModelConfig config_;  // of the block
     int threads_;
@@ -84,7 +83,7 @@ private:
     std::map<std::tuple<size_t, std::vector<Slot>, int64_t>, Group> groups_;  // of nodes
     uint64_t bytes_ = 0;
     std::vector<float> between_;  // A x of few rows, of all threads
-    std::atomic<int> arrived_{0}, generation_{0};
+    Meeting meeting_;
 };
 
 }  // namespace refold

@@ -1,0 +1,127 @@
+#include "engine/ggml/q8_kernels.h"
+
+#include <cstring>
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#include <immintrin.h>
+#define REFOLD_VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c")))
+#endif
+
+namespace refold::q8 {
+
+#ifdef REFOLD_VNNI
+
+namespace {
+
+constexpr size_t kBlockBytes = 2 + kBlock;  // a half float and the quants
+constexpr size_t kPanelBlock = kPanelRows * (sizeof(float) + kBlock);
+
+// Dwords of eight rows to eight dwords by row, `apart` bytes from one result to the next.
+REFOLD_VNNI inline void transpose(const __m256i (&r)[8], std::byte* to, size_t apart) {
+    const __m256i a0 = _mm256_unpacklo_epi32(r[0], r[1]), a1 = _mm256_unpackhi_epi32(r[0], r[1]),
+                  a2 = _mm256_unpacklo_epi32(r[2], r[3]), a3 = _mm256_unpackhi_epi32(r[2], r[3]),
+                  a4 = _mm256_unpacklo_epi32(r[4], r[5]), a5 = _mm256_unpackhi_epi32(r[4], r[5]),
+                  a6 = _mm256_unpacklo_epi32(r[6], r[7]), a7 = _mm256_unpackhi_epi32(r[6], r[7]);
+    const __m256i b0 = _mm256_unpacklo_epi64(a0, a2), b1 = _mm256_unpackhi_epi64(a0, a2),
+                  b2 = _mm256_unpacklo_epi64(a1, a3), b3 = _mm256_unpackhi_epi64(a1, a3),
+                  b4 = _mm256_unpacklo_epi64(a4, a6), b5 = _mm256_unpackhi_epi64(a4, a6),
+                  b6 = _mm256_unpacklo_epi64(a5, a7), b7 = _mm256_unpackhi_epi64(a5, a7);
+    const __m256i c[8] = {_mm256_permute2x128_si256(b0, b4, 0x20), _mm256_permute2x128_si256(b1, b5, 0x20),
+                          _mm256_permute2x128_si256(b2, b6, 0x20), _mm256_permute2x128_si256(b3, b7, 0x20),
+                          _mm256_permute2x128_si256(b0, b4, 0x31), _mm256_permute2x128_si256(b1, b5, 0x31),
+                          _mm256_permute2x128_si256(b2, b6, 0x31), _mm256_permute2x128_si256(b3, b7, 0x31)};
+    for (size_t i = 0; i < 8; ++i)
+        _mm256_store_si256(reinterpret_cast<__m256i*>(to + i * apart), c[i]);
+}
+
+REFOLD_VNNI void pack(const std::byte* rows, size_t stride, int64_t count, int64_t blocks, std::byte* panel) {
+    const __m256i plus = _mm256_set1_epi8(static_cast<char>(0x80));
+    for (int64_t b = 0; b < blocks; ++b, panel += kPanelBlock) {
+        const std::byte* block = rows + static_cast<size_t>(b) * kBlockBytes;
+        alignas(32) uint16_t scales[kPanelRows] = {};
+        for (int64_t half = 0; half < 2; ++half) {
+            __m256i quants[8];
+            for (int64_t i = 0; i < 8; ++i) {
+                const int64_t row = half * 8 + i;
+                if (row >= count) {
+                    quants[i] = plus;
+                    continue;
+                }
+                const std::byte* from = block + static_cast<size_t>(row) * stride;
+                memcpy(&scales[row], from, sizeof(uint16_t));
+                quants[i] =
+                    _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 2)), plus);
+            }
+            transpose(quants, panel + 64 + half * 32, 64);
+        }
+        _mm512_store_ps(panel, _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<__m256i*>(scales))));
+    }
+}
+
+template <int T>
+REFOLD_VNNI inline void multiply(const std::byte* panel, const Tokens& tokens, int64_t first,
+                                 const PanelOutput& out) {
+    const int64_t blocks = tokens.blocks;
+    const int8_t* quants = tokens.quants + first * blocks * kBlock;
+    const float* scales = tokens.scales + first * blocks;
+    const int32_t* offsets = tokens.offsets + first * blocks;
+    __m512 sums[T];
+    for (int t = 0; t < T; ++t) sums[t] = _mm512_setzero_ps();
+    for (int64_t b = 0; b < blocks; ++b, panel += kPanelBlock, quants += kBlock) {
+        __m512i products[T];
+        for (int t = 0; t < T; ++t) products[t] = _mm512_set1_epi32(offsets[t * blocks + b]);
+        for (int64_t j = 0; j < kBlock / 4; ++j) {
+            const __m512i weights = _mm512_load_si512(panel + 64 + j * 64);
+            for (int t = 0; t < T; ++t) {
+                int32_t four;
+                memcpy(&four, quants + t * blocks * kBlock + j * 4, sizeof(four));
+                products[t] = _mm512_dpbusd_epi32(products[t], weights, _mm512_set1_epi32(four));
+            }
+        }
+        const __m512 scale = _mm512_load_ps(panel);
+        for (int t = 0; t < T; ++t) {
+            sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products[t]),
+                                      _mm512_mul_ps(scale, _mm512_set1_ps(scales[t * blocks + b])), sums[t]);
+        }
+    }
+    const auto mask = static_cast<__mmask16>((1U << out.rows) - 1);
+    for (int t = 0; t < T; ++t)
+        _mm512_mask_storeu_ps(out.data + static_cast<size_t>(first + t) * out.stride, mask, sums[t]);
+}
+
+REFOLD_VNNI void multiply_all(const std::byte* panel, const Tokens& tokens, int64_t first, int64_t count,
+                              const PanelOutput& out) {
+    const int64_t last = first + count;
+    for (; first + 8 <= last; first += 8) multiply<8>(panel, tokens, first, out);
+    for (; first + 4 <= last; first += 4) multiply<4>(panel, tokens, first, out);
+    for (; first < last; ++first) multiply<1>(panel, tokens, first, out);
+}
+
+}  // namespace
+
+bool available() {
+    static const bool has = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+                            __builtin_cpu_supports("avx512vl") != 0 &&
+                            __builtin_cpu_supports("avx512dq") != 0 &&
+                            __builtin_cpu_supports("avx512vnni") != 0;
+    return has;
+}
+
+void pack_panel(const std::byte* rows, size_t stride, int64_t count, int64_t blocks, std::byte* panel) {
+    pack(rows, stride, count, blocks, panel);
+}
+
+void multiply_panel(const std::byte* panel, const Tokens& tokens, int64_t first, int64_t count,
+                    const PanelOutput& out) {
+    multiply_all(panel, tokens, first, count, out);
+}
+
+#else
+
+bool available() { return false; }
+void pack_panel(const std::byte*, size_t, int64_t, int64_t, std::byte*) {}
+void multiply_panel(const std::byte*, const Tokens&, int64_t, int64_t, const PanelOutput&) {}
+
+#endif
+
+}  // namespace refold::q8

@@ -1,0 +1,40 @@
+// Inner loops of products of Q8_0 weights with many tokens, by AVX-512 VNNI: sixteen rows of the weight at a
+// time, in bytes as vpdpbusd takes them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace refold::q8 {
+
+constexpr int64_t kPanelRows = 16;
+constexpr int64_t kBlock = 32;  // numbers of a Q8_0 block
+
+// This build and this CPU have them.
+bool available();
+
+// Rows of activations, quantised as ggml does for Q8_0.
+struct Tokens {
+    const int8_t* quants;    // [token][blocks * kBlock]
+    const float* scales;     // [token][blocks]
+    const int32_t* offsets;  // [token][blocks]: -128 times the sum of a block's quants
+    int64_t blocks;
+};
+
+// Of sixteen rows: per block sixteen scales, then the quants plus 128 in groups of four columns, row by row.
+constexpr size_t panel_bytes(int64_t blocks) {
+    return static_cast<size_t>(blocks * kPanelRows) * (sizeof(float) + static_cast<size_t>(kBlock));
+}
+// `count` rows of Q8_0 blocks, `stride` bytes apart; the others of the panel are zeros. `panel` on a cache line.
+void pack_panel(const std::byte* rows, size_t stride, int64_t count, int64_t blocks, std::byte* panel);
+
+// out[token * stride + row] for `count` tokens from `first` on and `rows` rows of the panel.
+struct PanelOutput {
+    float* data;
+    size_t stride;
+    int64_t rows;
+};
+void multiply_panel(const std::byte* panel, const Tokens& tokens, int64_t first, int64_t count,
+                    const PanelOutput& out);
+
+}  // namespace refold::q8
