@@ -11,12 +11,12 @@ namespace refold {
 using std::chrono::milliseconds;
 
 Choices::Choices(Scheduler& scheduler, std::vector<GenerationRequest> requests, size_t most_at_once,
-                 bool stopping)
+                 const std::atomic<bool>& stopping)
     : scheduler_(scheduler),
+      stopping_(stopping),
       requests_(std::move(requests)),
       most_at_once_(std::max<size_t>(most_at_once, 1)) {
-    if (!stopping && submit_next()) return;
-    if (stopping) throw ApiError(503, "the server is shutting down", "", "shutting_down");
+    if (submit_next()) return;
     ApiError full(429, "all slots are busy and the queue is full - try again later", "", "queue_full");
     full.retry_after = 1;
     throw full;
@@ -26,6 +26,7 @@ bool Choices::submit_next() {
     try {
         auto generation = scheduler_.submit(requests_[submitted_]);
         if (!generation) {
+            if (stopping_) throw ApiError(503, "the server is shutting down", "", "shutting_down");
             constexpr milliseconds kRetry(20);
             retry_ = Clock::now() + kRetry;
             return false;

@@ -2,6 +2,7 @@
 // time, so that one request with many prompts does not fill the queue.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -19,10 +20,10 @@ public:
         GenerationEvent event;
     };
 
-    // Submits the first ones. Throws ApiError: 429 when the queue is full, 503 when the scheduler is
+    // Submits the first ones. Throws ApiError: 429 when the queue is full, 503 when the server is
     // `stopping`, 400 for what the scheduler refuses.
     Choices(Scheduler& scheduler, std::vector<GenerationRequest> requests, size_t most_at_once,
-            bool stopping);
+            const std::atomic<bool>& stopping);
 
     // The next event of any choice; nothing when none came in time. Throws as the constructor does, but
     // waits for room in the queue. Not to be called when all have finished.
@@ -40,6 +41,7 @@ private:
     std::optional<Event> poll();
 
     Scheduler& scheduler_;
+    const std::atomic<bool>& stopping_;
     std::vector<GenerationRequest> requests_;
     size_t most_at_once_, submitted_ = 0, turn_ = 0;
     Clock::time_point retry_;  // the queue was full: when to try again

@@ -14,8 +14,9 @@ const std::string kModel = REFOLD_FIXTURES "/llama_gqa/model.gguf";
 
 class Serving {
 public:
-    explicit Serving(std::vector<std::string> options = {}, std::vector<std::string> variables = {})
-        : process_(words(std::move(options)), "", std::move(variables)) {
+    explicit Serving(std::vector<std::string> options = {}, std::vector<std::string> variables = {},
+                     const std::string& model = kModel)
+        : process_(words(model, std::move(options)), "", std::move(variables)) {
         for (int i = 0; i < 2000 && process_.output().find('\n') == std::string::npos; ++i)
             std::this_thread::sleep_for(std::chrono::milliseconds(10));
         started = json::parse(process_.output(), nullptr, false);
@@ -29,8 +30,8 @@ public:
     json started;
 
 private:
-    static std::vector<std::string> words(std::vector<std::string> options) {
-        options.insert(options.begin(), {REFOLD_BINARY, "serve", kModel, "--port", "0", "--threads", "1",
+    static std::vector<std::string> words(const std::string& model, std::vector<std::string> options) {
+        options.insert(options.begin(), {REFOLD_BINARY, "serve", model, "--port", "0", "--threads", "1",
                                          "--context", "128", "--json"});
         return options;
     }
@@ -57,6 +58,32 @@ TEST(Serve, AnswersAsRunContinues) {
     const Outcome outcome = serving.stop();
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("POST /v1/completions 200"));
+}
+
+TEST(Serve, LoopedModelsByDepth) {
+    TempFolder folder;
+    const std::string looped = folder / "looped.gguf";
+    ASSERT_EQ(refold({"compress", kModel, "-o", looped, "--method", "recursive", "--set", "loops=2"}).code, 0);
+    const json run = refold_json({"run", looped, "-p", "Once upon", "-n", "12", "--threads", "1"});
+    const json body = {{"prompt", "Once upon"}, {"max_tokens", 12}, {"temperature", 0}};
+    const auto text = [&](const std::vector<std::string>& options, json& status) {
+        Serving serving(options, {}, looped);
+        const HttpReply reply = serving.client().post("/v1/completions", body.dump());
+        EXPECT_EQ(reply.status, 200) << reply.body;
+        status = serving.client().get("/status").json();
+        EXPECT_EQ(serving.stop().code, 0);
+        return reply.json()["choices"][0]["text"];
+    };
+    json status;
+    EXPECT_EQ(text({}, status), run["text"]);
+    EXPECT_EQ(status["exits"], json({0, 12}));
+    EXPECT_EQ(status["description"]["loops"], 2);
+    EXPECT_EQ(text({"--exact", "3"}, status), run["text"]);
+    EXPECT_GT(status["drafted"], 0);
+    EXPECT_EQ(text({"--whole-model"}, status), run["text"]);
+    EXPECT_EQ(status["exits"], json({12}));
+    EXPECT_NE(text({"--exit", "fixed", "--exit-loop", "1"}, status), run["text"]);
+    EXPECT_GT(status["exits"][0], 6);
 }
 
 TEST(Serve, KeyFromTheEnvironmentOrAFile) {

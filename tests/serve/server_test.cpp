@@ -273,6 +273,7 @@ TEST(Server, TheEchoedTextIsThePrompt) {
 TEST(Server, LongPromptsLogprobsComeInOnePieceOfAStream) {
     Options setup;
     setup.scheduler.prefill_rows = 5;
+    setup.engine.step_time = 3ms;  // so that they would come in parts
     Running running(setup);
     std::vector<int32_t> prompt;
     for (int32_t i = 0; i < 40; ++i) prompt.push_back(5 + i);
