@@ -109,6 +109,14 @@ public:
         }
     }
 
+    size_t length(size_t text) const { return texts_[text].size(); }
+    size_t longest() const {
+        return static_cast<size_t>(std::max_element(texts_.begin(), texts_.end(),
+                                                    [](const auto& a, const auto& b) {
+                                                        return a.size() < b.size();
+                                                    }) -
+                                   texts_.begin());
+    }
     double largest() const { return largest_; }
     size_t compared() const { return compared_; }
 
@@ -198,8 +206,10 @@ TEST(Batch, RoomIsMovedTogether) {
     Play play(model, options_of(120), 3);
     BatchEngine& engine = play.engine();
     const int32_t first = engine.open(20).value();
-    const int32_t text = play.begin(0);
-    play.run({{text, 1}});
+    const size_t longest = play.longest();
+    ASSERT_GT(play.length(longest), 10U);
+    const int32_t text = play.begin(longest);
+    play.run({{text, 5}});
     std::vector<int32_t> single;
     while (const auto id = engine.open(1)) single.push_back(*id);
     EXPECT_EQ(engine.kv_tokens_used(), 120);
@@ -208,6 +218,8 @@ TEST(Batch, RoomIsMovedTogether) {
     for (size_t i = 0; i < 20; i += 2) engine.close(single[i]);
     const int32_t moved = engine.open(30).value();
     EXPECT_FALSE(engine.open(1).has_value());
+    play.run({{text, play.length(longest) - 5}});
+    EXPECT_LE(play.largest(), 1e-4);
     engine.close(moved);
     for (size_t i = 0; i < single.size(); ++i)
         if (i >= 20 || i % 2 == 1) engine.close(single[i]);
