@@ -23,9 +23,9 @@ def add_arguments(parser):
 class Perplexities:
     """Measures once what is measured: `kept` has the results of former runs of the same program on the same texts."""
 
-    def __init__(self, options, name):
+    def __init__(self, options, name, source=None):
         self.o = options
-        self.source = requantised(options.model, "f16")
+        self.source = source or requantised(options.model, "f16")
         stem = f"{name}-{options.model}-{options.only.replace(',', '-')}"
         self.path = WORK / f"{stem}.gguf"
         self.kept = WORK / f"{stem}.json"

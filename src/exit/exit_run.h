@@ -17,7 +17,8 @@ struct ExitRows {
 };
 
 // Called once behind every loop that a token from ExitRows::first_exit on is run in before it exits, by
-// several threads at once; true: it exits. `token` counts through ExitRows::tokens, loops from 1.
+// several threads at once; true: it exits (behind the last loop that means nothing). `token` counts through
+// ExitRows::tokens, loops from 1.
 using LoopSink = std::function<bool(size_t token, int32_t loop, std::span<const float> logits)>;
 
 // The results are those of running token by token: what a token attends to at a loop is there before it.
