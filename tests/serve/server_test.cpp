@@ -72,11 +72,11 @@ public:
     }
     template <typename Condition>
     testing::AssertionResult soon(Condition&& condition) {
-        for (int i = 0; i < 2000; ++i) {
+        for (int i = 0; i < 12000; ++i) {
             if (condition()) return testing::AssertionSuccess();
             std::this_thread::sleep_for(5ms);
         }
-        return testing::AssertionFailure() << "not in 10 seconds";
+        return testing::AssertionFailure() << "not in a minute";
     }
 
 private:
@@ -331,7 +331,7 @@ TEST(Server, StreamedChat) {
     EXPECT_TRUE(reply.complete);
     EXPECT_EQ(reply.headers.at("content-type"), "text/event-stream");
     const auto events = events_of(reply.body);
-    ASSERT_GE(events.size(), 4U);
+    ASSERT_GE(events.size(), 3U);
     EXPECT_EQ(events.back(), "[DONE]");
     const json& usage = events[events.size() - 2];
     EXPECT_EQ(usage["choices"], json::array());
@@ -677,8 +677,8 @@ TEST(Server, AnEngineThatFails) {
 
 TEST(Server, SlowAndSilentClients) {
     Options setup;
-    setup.server.read_timeout = 300ms;
-    setup.server.idle_timeout = 400ms;
+    setup.server.read_timeout = 1000ms;
+    setup.server.idle_timeout = 2000ms;
     setup.scheduler.slots = 1;
     setup.scheduler.queue = 0;  // few workers
     Running running(setup);
@@ -744,18 +744,24 @@ TEST(Server, ManyConnections) {
 }
 
 TEST(Server, ShutdownLetsRunningRequestsFinish) {
+    Gate gate;
     Options setup;
-    setup.engine.step_time = 2ms;
+    setup.engine.on_step = gate.hook();
     Running running(setup);
     HttpClient whole = running.client(), streamed = running.client(), idle = running.client(),
                partial = running.client();
     EXPECT_EQ(idle.get("/health").status, 200);
     partial.send("POST /v1/completions HTTP/1.1\r\nContent-Le");
     whole.send(post_text("/v1/completions", completion({{"max_tokens", 60}}).dump()));
+    ASSERT_TRUE(running.soon([&] { return running.engine().open_sequences() == 1; }));
     streamed.send(post_text("/v1/completions", completion({{"max_tokens", 60}, {"stream", true}}).dump()));
-    ASSERT_TRUE(streamed.wait_for("data: "));
-    ASSERT_TRUE(running.soon([&] { return running.scheduler().status().running == 2; }));
-    running.server().shutdown(20s);
+    ASSERT_TRUE(running.soon([&] { return running.scheduler().status().waiting == 1; }));
+    std::thread opener([&] {
+        std::this_thread::sleep_for(50ms);
+        gate.open();
+    });
+    running.server().shutdown(60s);
+    opener.join();
     const HttpReply reply = whole.receive();
     EXPECT_EQ(reply.status, 200) << reply.body;
     EXPECT_EQ(reply.headers.at("connection"), "close");
