@@ -80,9 +80,9 @@ public:
             ggml_build_forward_expand(graphs_[i], nodes[i]);
         }
         fill(queries, cache, seen, mask, cached);
-        const double seen =
+        const double pairs =
             static_cast<double>(tokens) * (static_cast<double>(cached) - static_cast<double>(tokens - 1) / 2);
-        gigaflop_ = 4e-9 * seen * static_cast<double>(width);
+        gigaflop_ = 4e-9 * pairs * static_cast<double>(width);
     }
 
     // Seconds of each operation, of every round.

@@ -32,7 +32,6 @@ struct Arguments {
     SchedulerOptions scheduler;
     ServerOptions server;
     double timeout = 600, grace = 30;  // seconds
-    bool by_position = false;
     ReportOptions report;
 };
 
@@ -99,8 +98,9 @@ void serve(Arguments& a) {
     {
         const Model model = load_model(path);
         const bool looped = model.topology.loops > 1;
-        a.engine.by_depth = looped && !a.by_position;
-        check_exit_policy(a.scheduler.exit, a.engine.by_depth ? model.topology.loops : 1);
+        // Tokens that all run all loops are faster together: the head is read once for all of them.
+        a.engine.by_depth = looped && (a.scheduler.exit.active() || a.scheduler.draft > 0);
+        check_exit_policy(a.scheduler.exit, model.topology.loops);
         a.engine.engine.chunk = std::max(a.engine.engine.chunk, a.scheduler.slots);
         engine = make_batch_engine(model, a.engine);
         served.description = describe(model);
@@ -225,8 +225,6 @@ Action serve_verb(CLI::App& app) {
         ->default_str("8 contexts");
     add_engine_options(app, a->engine.engine, "the model's, at most 4096");
     add_depth_options(app, a->scheduler);
-    app.add_flag("--whole-model", a->by_position,
-                 "Batch whole tokens even where the model has loops that could be batched by depth");
     app.add_option("--timeout", a->timeout, "Most time of a request, waiting included")
         ->type_name("SECONDS")
         ->check(at_least(0.001))

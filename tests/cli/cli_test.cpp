@@ -67,7 +67,7 @@ std::string without_replacements(std::string text) {
 // ---- help ----
 
 TEST(Help, ListsAllVerbs) {
-    EXPECT_THAT(verbs(), UnorderedElementsAre("pull", "inspect", "run", "chat", "logits", "tokenize",
+    EXPECT_THAT(verbs(), UnorderedElementsAre("pull", "inspect", "run", "chat", "serve", "logits", "tokenize",
                                               "methods", "compress", "train", "compare", "eval", "analyze",
                                               "bench", "report", "quantize", "export"));
     EXPECT_EQ(refold({"--help"}).out, refold({"help"}).out);
