@@ -97,9 +97,8 @@ void serve(Arguments& a) {
     std::unique_ptr<BatchEngine> engine;
     {
         const Model model = load_model(path);
-        const bool looped = model.topology.loops > 1;
         // Tokens that all run all loops are faster together: the head is read once for all of them.
-        a.engine.by_depth = looped && (a.scheduler.exit.active() || a.scheduler.draft > 0);
+        a.engine.by_depth = a.scheduler.exit.active() || a.scheduler.draft > 0;
         check_exit_policy(a.scheduler.exit, model.topology.loops);
         a.engine.engine.chunk = std::max(a.engine.engine.chunk, a.scheduler.slots);
         engine = make_batch_engine(model, a.engine);

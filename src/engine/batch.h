@@ -72,6 +72,9 @@ public:
     virtual void pause() {}
 };
 
+// Rows of a step whose logits take 64 MB, at least 16: more should not be asked for at a time.
+size_t logits_of_step(int64_t n_vocab);
+
 // Throws as Engine does, and Error(unsupported) for encoders, for a rotation that is stretched within the
 // context (dynamic NTK), and with `by_depth` for loops that differ in more than LoRA and norms.
 std::unique_ptr<BatchEngine> make_batch_engine(const Model& model, const BatchOptions& options);

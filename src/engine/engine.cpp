@@ -8,6 +8,7 @@
 #include "core/interrupt.h"
 #include "core/parallel.h"
 #include "engine/backend.h"
+#include "engine/batch.h"
 #include "engine/ggml/eviction.h"
 #include "engine/positions.h"
 
@@ -16,7 +17,6 @@ namespace {
 
 constexpr int kMaxThreads = 512;
 constexpr int64_t kDefaultContext = 4096;
-constexpr uint64_t kLogitsBytes = 64ULL << 20;  // bound on the logits of one step
 
 // Tokens of a sequence that the learned positions can tell apart; 0: no learned positions.
 int64_t learned_limit(const ModelConfig& config) {
@@ -54,6 +54,10 @@ EngineOptions checked_options(EngineOptions o, const ModelConfig& config) {
     check_eviction(o, config);
     if (o.eviction.active()) o.chunk = std::min(o.chunk, longest_step(o.eviction.rows(o.context)));
     return o;
+}
+
+size_t logits_of_step(int64_t n_vocab) {
+    return std::max<size_t>(16, (64 << 20) / (static_cast<size_t>(n_vocab) * sizeof(float)));
 }
 
 Engine::Engine(const Model& model, const EngineOptions& options)
@@ -116,9 +120,8 @@ void Engine::evaluate_all(std::span<const int32_t> tokens, const LogitsSink& sin
     check_whole(options_);
     check(tokens);
     const int64_t total = length_ + static_cast<int64_t>(tokens.size());
-    const uint64_t row_bytes = static_cast<uint64_t>(config_.n_vocab) * sizeof(float);
     const auto chunk = static_cast<size_t>(options_.chunk);
-    const auto rows = std::max<size_t>(16, kLogitsBytes / row_bytes);
+    const size_t rows = logits_of_step(config_.n_vocab);
     for (size_t first = 0, end = 0; first < tokens.size(); first = end) {
         const size_t wanted = std::max(first, from);
         end = std::min({first + chunk, wanted + rows, tokens.size()});

@@ -83,6 +83,8 @@ void run_with_exits(BatchEngine& engine, ExitedKv kv, const ExitRows& rows, cons
         Piece(engine, kv, rows, begin, std::min(begin + size, rows.tokens.size())).run(sink);
 }
 
-int64_t exit_chunk(int64_t n_vocab) { return std::clamp<int64_t>((16 << 20) / n_vocab, 16, 512); }
+int64_t exit_chunk(int64_t n_vocab) {
+    return std::min<int64_t>(static_cast<int64_t>(logits_of_step(n_vocab)), 512);
+}
 
 }  // namespace refold

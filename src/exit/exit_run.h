@@ -25,7 +25,7 @@ using LoopSink = std::function<bool(size_t token, int32_t loop, std::span<const 
 // Needs room for the tokens in their sequence; at most max_rows() logits are in memory at a time.
 void run_with_exits(BatchEngine& engine, ExitedKv kv, const ExitRows& rows, const LoopSink& sink);
 
-// EngineOptions::chunk with which the logits of a step take 64 MB.
+// EngineOptions::chunk with which the logits of a step are logits_of_step() at most.
 int64_t exit_chunk(int64_t n_vocab);
 
 }  // namespace refold

@@ -14,8 +14,6 @@ namespace {
 
 using Tokens = PromptReader::Tokens;
 
-constexpr size_t kLogitsBytes = 64 << 20;
-
 // The last token is predicted, not read.
 Tokens input_of(const Request* r) { return Tokens(r->tokens).first(r->tokens.size() - 1); }
 
@@ -132,10 +130,6 @@ Likelihood likelihood_of(std::span<const float> logits, int32_t token) {
 
 int32_t likeliest(std::span<const float> logits) {
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
-size_t logits_of_step(int64_t n_vocab) {
-    return std::max<size_t>(16, kLogitsBytes / (static_cast<size_t>(n_vocab) * sizeof(float)));
 }
 
 void log_likelihoods(BatchEngine& engine, Requests requests, const Answered& answered) {

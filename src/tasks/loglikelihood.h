@@ -27,7 +27,4 @@ using Requests = std::span<const Request* const>;
 using Answered = std::function<void(size_t request, const Likelihood&)>;
 void log_likelihoods(BatchEngine& engine, Requests requests, const Answered& answered);
 
-// Rows of a step whose logits take 64 MB.
-size_t logits_of_step(int64_t n_vocab);
-
 }  // namespace refold

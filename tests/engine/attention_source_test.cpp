@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "core/code_of.h"
 #include "core/error.h"
 #include "engine/compare.h"
 #include "engine/expression_models.h"
@@ -22,13 +23,6 @@ std::vector<EngineKind> engines() {
 
 EngineOptions options_of(int64_t chunk, EngineKind kind = EngineKind::ggml) {
     return {.kind = kind, .threads = 1, .chunk = chunk, .f32 = true};
-}
-
-// Random weights make activations of some hundreds.
-double scaled_difference(std::span<const float> got, std::span<const float> expected) {
-    double largest = 1;
-    for (const float value : expected) largest = std::max(largest, std::abs(static_cast<double>(value)));
-    return largest_difference(got, expected) / largest;
 }
 
 std::vector<float> reference_logits(const Model& model, std::span<const int32_t> tokens) {
@@ -446,16 +440,6 @@ TEST(Ranges, LoadOnlyWhatTheyRun) {
     EXPECT_EQ(memory({1, 3}).kv_bytes, kv);
     EXPECT_EQ(memory({0, 0}).kv_bytes, 0U);
     EXPECT_EQ(memory({0, 0}).weight_bytes, model.tensor("token_embd.weight").bytes());
-}
-
-ErrorCode code_of(const std::function<void()>& body) {
-    try {
-        body();
-    } catch (const Error& error) {
-        return error.code();
-    }
-    ADD_FAILURE() << "accepted";
-    return ErrorCode::io;
 }
 
 TEST(Ranges, MisuseIsRefused) {

@@ -6,6 +6,7 @@
 
 #include <map>
 
+#include "core/code_of.h"
 #include "core/error.h"
 #include "engine/compare.h"
 #include "engine/expression_models.h"
@@ -18,13 +19,6 @@ constexpr int64_t kContext = 48;
 
 BatchOptions options_of(int64_t kv_tokens = 0) {
     return {.engine = {.threads = 1, .context = kContext, .chunk = 64, .f32 = true}, .kv_tokens = kv_tokens};
-}
-
-// Random weights make activations of some hundreds.
-double scaled_difference(std::span<const float> got, std::span<const float> expected) {
-    double largest = 1;
-    for (const float value : expected) largest = std::max(largest, std::abs(static_cast<double>(value)));
-    return largest_difference(got, expected) / largest;
 }
 
 // Texts, what an engine by itself says of every token, and an engine that runs pieces of several at a time.
@@ -222,17 +216,6 @@ TEST(Batch, RoomIsMovedTogether) {
         if (i >= 20 || i % 2 == 1) engine.close(single[i]);
     play.run_randomly(20);
     EXPECT_LE(play.largest(), 1e-4);
-}
-
-ErrorCode code_of(const std::function<void()>& action, const std::string& expected_text) {
-    try {
-        action();
-    } catch (const Error& error) {
-        EXPECT_THAT(error.what(), testing::HasSubstr(expected_text));
-        return error.code();
-    }
-    ADD_FAILURE() << "no error: " << expected_text;
-    return ErrorCode::internal;
 }
 
 TEST(Batch, WhatIsRefused) {

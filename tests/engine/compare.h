@@ -32,6 +32,13 @@ inline double largest_difference(std::span<const float> a, std::span<const float
     return largest;
 }
 
+// Relative to the largest expected number: random weights make activations of some hundreds.
+inline double scaled_difference(std::span<const float> got, std::span<const float> expected) {
+    double largest = 1;
+    for (const float value : expected) largest = std::max(largest, std::abs(static_cast<double>(value)));
+    return largest_difference(got, expected) / largest;
+}
+
 inline size_t argmax(std::span<const float> x) {
     return static_cast<size_t>(std::max_element(x.begin(), x.end()) - x.begin());
 }

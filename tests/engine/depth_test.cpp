@@ -26,12 +26,6 @@ BatchOptions options_of(int threads = 1, bool f32 = true) {
             .by_depth = true};
 }
 
-double scaled_difference(std::span<const float> got, std::span<const float> expected) {
-    double largest = 1;
-    for (const float value : expected) largest = std::max(largest, std::abs(static_cast<double>(value)));
-    return largest_difference(got, expected) / largest;
-}
-
 double mean_difference(std::span<const float> got, std::span<const float> expected) {
     double sum = 0;
     for (size_t i = 0; i < expected.size(); ++i) sum += std::abs(static_cast<double>(got[i]) - expected[i]);

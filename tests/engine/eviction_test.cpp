@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "core/code_of.h"
 #include "core/error.h"
 #include "engine/compare.h"
 #include "engine/expression_models.h"
@@ -22,24 +23,6 @@ constexpr double kTolerance = 1e-4;
 
 EngineOptions options_of(const EvictionOptions& eviction, int64_t context, int64_t chunk = 512) {
     return {.threads = 1, .context = context, .chunk = chunk, .f32 = true, .eviction = eviction};
-}
-
-// Random weights make activations of some hundreds.
-double scaled_difference(std::span<const float> got, std::span<const float> expected) {
-    double largest = 1;
-    for (const float value : expected) largest = std::max(largest, std::abs(static_cast<double>(value)));
-    return largest_difference(got, expected) / largest;
-}
-
-template <typename Action>
-ErrorCode code_of(Action&& action) {
-    try {
-        action();
-    } catch (const Error& error) {
-        return error.code();
-    }
-    ADD_FAILURE() << "no error";
-    return ErrorCode::internal;
 }
 
 // ---- which rows ----

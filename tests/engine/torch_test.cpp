@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "core/code_of.h"
 #include "core/error.h"
 #include "engine/compare.h"
 #include "engine/expression_models.h"
@@ -235,15 +236,6 @@ TEST(TorchEngine, GrowsItsCacheUpToTheContext) {
     EXPECT_EQ(engine.memory().kv_bytes, 700 * token_bytes);
     const auto whole = all_logits(model, tokens, torch_options(700));
     EXPECT_LE(largest_difference(last, std::span(whole).last(last.size())), 1e-5);
-}
-
-ErrorCode code_of(const std::function<void()>& body) {
-    try {
-        body();
-    } catch (const Error& error) {
-        return error.code();
-    }
-    return ErrorCode::internal;
 }
 
 TEST(TorchEngine, BadInputIsRefused) {

@@ -7,6 +7,8 @@
 #include <future>
 #include <thread>
 
+#include "core/code_of.h"
+#include "serve/gate.h"
 #include "serve/single_stream.h"
 
 namespace refold {
@@ -29,43 +31,6 @@ Response expected(const FakeEngineOptions& engine_options, const GenerationReque
     FakeEngine engine(quiet);
     return SingleStream(engine, options).run(request);
 }
-
-ErrorCode code_of(const std::function<void()>& action) {
-    try {
-        action();
-    } catch (const Error& error) {
-        return error.code();
-    }
-    ADD_FAILURE() << "no error";
-    return ErrorCode::internal;
-}
-
-// Holds an engine's first step until it is opened.
-class Gate {
-public:
-    std::function<void(std::span<const BatchRow>)> hook() {
-        return [this](std::span<const BatchRow>) {
-            std::unique_lock lock(mutex_);
-            reached_ = true;
-            changed_.notify_all();
-            changed_.wait(lock, [this] { return open_; });
-        };
-    }
-    void wait_until_reached() {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return reached_; });
-    }
-    void open() {
-        const std::lock_guard lock(mutex_);
-        open_ = true;
-        changed_.notify_all();
-    }
-
-private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    bool reached_ = false, open_ = false;
-};
 
 TEST(Scheduler, OneRequest) {
     FakeEngine engine({});

@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "serve/fake_engine.h"
+#include "serve/gate.h"
 #include "serve/http_client.h"
 #include "serve/page.h"
 
@@ -578,27 +579,6 @@ TEST(Server, StatusAndMetrics) {
         EXPECT_NO_THROW(std::stod(line.substr(line.rfind(' ')))) << line;
     }
 }
-
-// Holds the engine while it is closed.
-class Gate {
-public:
-    std::function<void(std::span<const BatchRow>)> hook() {
-        return [this](std::span<const BatchRow>) {
-            std::unique_lock lock(mutex_);
-            changed_.wait(lock, [this] { return open_; });
-        };
-    }
-    void open() {
-        const std::lock_guard lock(mutex_);
-        open_ = true;
-        changed_.notify_all();
-    }
-
-private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    bool open_ = false;
-};
 
 TEST(Server, FullQueue) {
     Gate gate;

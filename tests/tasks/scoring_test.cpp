@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "core/code_of.h"
 #include "core/error.h"
 #include "core/temp_folder.h"
 #include "engine/compare.h"
@@ -20,17 +21,6 @@ namespace {
 
 const std::string kLlama = std::string(REFOLD_FIXTURES) + "/llama/model.gguf";    // SentencePiece, adds BOS
 const std::string kBpe = std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf";  // BPE, ChatML
-
-ErrorCode code_of(const std::function<void()>& action, const std::string& expected_text) {
-    try {
-        action();
-    } catch (const Error& error) {
-        EXPECT_THAT(error.what(), testing::HasSubstr(expected_text));
-        return error.code();
-    }
-    ADD_FAILURE() << "no error";
-    return ErrorCode::internal;
-}
 
 // A checkpoint and a tokenizer as one directory.
 void join_fixtures(const std::string& model, const std::string& tokenizer, const TempFolder& folder) {

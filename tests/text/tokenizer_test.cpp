@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/code_of.h"
 #include "core/error.h"
 #include "core/temp_folder.h"
 
@@ -19,17 +20,6 @@
 
 namespace refold {
 namespace {
-
-ErrorCode code_of(const std::function<void()>& action, const std::string& expected_text) {
-    try {
-        action();
-    } catch (const Error& error) {
-        EXPECT_NE(std::string(error.what()).find(expected_text), std::string::npos) << error.what();
-        return error.code();
-    }
-    ADD_FAILURE() << "no error";
-    return ErrorCode::internal;
-}
 
 std::string model_path(const std::string& name) { return REFOLD_FIXTURES "/" + name + "/model.gguf"; }
 
