@@ -302,7 +302,7 @@ void demo(const Arguments& a) {
             if (refitted) recipe.steps.push_back(recipe_from_method("refit", {}).steps.front());
             Work work;
             const Compression result =
-                compress(dense, recipe, REFOLD_VERSION, work, refitted ? &calibration : nullptr, a.threads);
+                compress(dense, recipe, REFOLD_VERSION, work, {refitted ? &calibration : nullptr, a.threads});
             const fs::path path = fs::path(a.output) / variant_file(r, refitted);
             paths.push_back(path.string());
             save_model(result.model, paths.back(), true);

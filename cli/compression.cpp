@@ -24,8 +24,10 @@ using Arguments = CompressionArguments;
 
 struct Job {
     Recipe recipe;
-    std::string model;  // as named by the command line or the recipe
-    std::string input;  // path
+    std::string model;     // as named by the command line or the recipe
+    std::string input;     // path
+    std::string original;  // the same of the original; both empty when it is the model itself
+    std::string original_input;
 };
 
 // Steps that train and name no text are given --data, but for those that train on the calibration text.
@@ -57,12 +59,15 @@ Job read_job(const Arguments& a) {
              a.recipe.empty() ? "" : fmt::format(", or the key 'model' in '{}'", a.recipe));
     }
     // The result depends on the source's content, not on where it lies: its provenance names the file alone.
+    job.original = a.original.empty() ? job.recipe.original : a.original;
     job.recipe.model.clear();
+    job.recipe.original.clear();
     if (!a.calibration.empty()) job.recipe.calibration_texts = a.calibration;
     if (a.tokens > 0) job.recipe.calibration.tokens = a.tokens;
     if (!a.calibration.empty() && first_calibrated(job.recipe) == nullptr)
         fail(ErrorCode::usage, "compress", "--calib: no step of this recipe looks at activations");
     job.input = resolve_model(job.model);
+    if (!job.original.empty()) job.original_input = resolve_model(job.original);
     return job;
 }
 
@@ -83,6 +88,7 @@ public:
         file_.emplace(path_, a.output.overwrite);
         Recipe named = job.recipe;
         named.model = job.model;
+        named.original = job.original;
         file_->write(to_yaml(named));
     }
     void commit() {
@@ -131,12 +137,13 @@ void show(const Compression& compression, const Arguments& a, const std::string&
     a.report.json ? print_json(result_json(compression, a, echo)) : print(to_text(compression));
 }
 
-Compression compressed(const Arguments& a, const Job& job, const Model& model, Work& work) {
+Compression compressed(const Arguments& a, const Job& job, const Model& model, const Model* original,
+                       Work& work) {
     const auto calibration = read_calibration(job);
     const Training training{[&] { return train_tokenizer(job.input); }, a.output.path + ".work/train",
                             beside(a.output.path, ".train")};
-    return refold::compress(model, job.recipe, REFOLD_VERSION, work, calibration ? &*calibration : nullptr,
-                            a.threads, &training);
+    return refold::compress(model, job.recipe, REFOLD_VERSION, work,
+                            {calibration ? &*calibration : nullptr, a.threads, &training, original});
 }
 
 }  // namespace
@@ -151,12 +158,18 @@ void run_compression(const Arguments& given) {
         set_progress_style(ProgressStyle::none);
     }
     const Job job = read_job(a);
-    if (!a.dry_run) check_output(a.output, job.input);
+    if (!a.dry_run) {
+        check_output(a.output, job.input);
+        if (!job.original.empty()) check_output(a.output, job.original_input);
+    }
     a.report_file.check();
     if (!a.report.quiet) show_steps(job);
     const Model model = load_model(job.input);
+    std::optional<Model> original;
+    if (!job.original.empty()) original = load_model(job.original_input);
+    const Model* compared = original ? &*original : nullptr;
     if (a.dry_run) {
-        const Compression planned = plan(model, job.recipe);
+        const Compression planned = plan(model, job.recipe, {.original = compared});
         show(planned, a, "");
         a.report_file.write({named_model(job.model, job.input)}, result_json(planned, a, ""));
         if (!a.report.quiet) log("dry run: nothing has been written");
@@ -164,12 +177,12 @@ void run_compression(const Arguments& given) {
     }
     if (!first) {
         Work own;
-        compressed(a, job, model, own);
+        compressed(a, job, model, compared, own);
         return;
     }
     RecipeEcho echo(a, job);
     Work work(a.output.path + ".work");
-    const Compression result = compressed(a, job, model, work);
+    const Compression result = compressed(a, job, model, compared, work);
     save_model(result.model, a.output.path, a.output.overwrite);
     echo.commit();
     work.finish();
@@ -190,6 +203,11 @@ CompressionOptions add_compression_options(CLI::App& app, CompressionArguments& 
     out.settings = app.add_option("--set", a.settings, "Option of the method; may be repeated")
                        ->type_name("KEY=VALUE")
                        ->allow_extra_args(false);
+    app.add_option(
+           "--original", a.original,
+           "Model that MODEL was made of earlier: what refit, compensation, layer-by-layer training and "
+           "distillation compare with (MODEL itself)")
+        ->type_name("MODEL");
     app.add_option("-d,--data", a.data,
                    "Text (.txt) or dialogues (.jsonl) to train on, for steps that name none; may be repeated")
         ->type_name("FILE")

@@ -12,7 +12,7 @@
 namespace refold::cli {
 
 struct CompressionArguments {
-    std::string model, recipe, method;
+    std::string model, original, recipe, method;
     std::vector<std::string> settings;
     std::vector<std::string> data;
     std::vector<std::string> calibration;

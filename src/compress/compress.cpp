@@ -15,31 +15,33 @@ namespace {
 using nlohmann::json;
 constexpr const char* kProvenanceKey = "refold.provenance";
 
-// What results of the first `steps` steps depend on, without reading the weights.
-std::string identity_of(const Model& source, const Recipe& recipe, size_t steps,
-                        const Calibration* calibration) {
+// Stands for the files of a model, without reading the weights.
+std::string files_of(const Model& model) {
     std::string all;
-    if (source.source != nullptr) {
-        for (const auto& file : source.source->files()) {
-            std::error_code none;
-            const auto time = std::filesystem::last_write_time(file->path(), none);
-            all += fmt::format("{} {} {}\n", file->path(), file->bytes().size(),
-                               time.time_since_epoch().count());
-        }
+    if (model.source == nullptr) return all;
+    for (const auto& file : model.source->files()) {
+        std::error_code none;
+        const auto time = std::filesystem::last_write_time(file->path(), none);
+        all += fmt::format("{} {} {}\n", file->path(), file->bytes().size(), time.time_since_epoch().count());
     }
+    return all;
+}
+
+// What results of the first `steps` steps depend on, without reading the weights.
+std::string identity_of(const Model& source, const Recipe& recipe, size_t steps, const StepInputs& inputs) {
+    std::string all = files_of(source);
+    if (inputs.original != nullptr) all += "original " + files_of(*inputs.original);
     Recipe part = recipe;
     part.steps.erase(part.steps.begin() + static_cast<ptrdiff_t>(steps), part.steps.end());
     all += to_yaml(part);
-    if (calibration != nullptr)
-        all += fmt::format("{} {} {}", calibration->hash, calibration->options.tokens,
-                           calibration->options.length);
+    if (const Calibration* text = inputs.calibration; text != nullptr)
+        all += fmt::format("{} {} {}", text->hash, text->options.tokens, text->options.length);
     Sha256 hash;
     hash.update(std::as_bytes(std::span(all)));
     return hash.hex();
 }
 
-json provenance(const Model& source, const Recipe& recipe, const std::string& version,
-                const Calibration* calibration) {
+json origin_of(const Model& source) {
     json origin = json::object();
     // Names without their folder: the same recipe on the same files gives the same bytes anywhere.
     origin["file"] = std::filesystem::path(source.label).filename().string();
@@ -54,8 +56,14 @@ json provenance(const Model& source, const Recipe& recipe, const std::string& ve
         const json earlier = json::parse(source.metadata.string(kProvenanceKey), nullptr, false);
         if (!earlier.is_discarded()) origin["provenance"] = earlier;
     }
-    json out = {{"refold", version}, {"source", origin}, {"recipe", to_yaml(recipe)}};
-    if (calibration != nullptr) {
+    return origin;
+}
+
+json provenance(const Model& source, const Recipe& recipe, const std::string& version,
+                const StepInputs& inputs) {
+    json out = {{"refold", version}, {"source", origin_of(source)}, {"recipe", to_yaml(recipe)}};
+    if (inputs.original != nullptr) out["original"] = origin_of(*inputs.original);
+    if (const Calibration* calibration = inputs.calibration; calibration != nullptr) {
         json texts = json::array();
         for (const auto& text : calibration->texts)
             texts.push_back({{"text", text.name}, {"sha256", text.hash}});
@@ -74,15 +82,28 @@ json cost_json(const Cost& cost) {
             {"attention_flops_per_context_token", cost.attention_flops_per_context_token}};
 }
 
-// What the steps are given beside the model.
-struct Surroundings {
-    Work* work = nullptr;
-    const Calibration* calibration = nullptr;
-    int threads = 0;
-    const Training* training = nullptr;
-};
+// Whether the original has the shape of a model that this one can have been made of.
+void check_original(const Model& model, const Model& original) {
+    const ModelConfig &a = original.config, &b = model.config;
+    const auto fits = [&](const char* what, int64_t there, int64_t here) {
+        if (there != here)
+            fail(ErrorCode::input, "compress",
+                 "--original {}: {} is {}, {} has {}: one was not made of the other", original.label, what,
+                 there, model.label, here);
+    };
+    if (original.family != model.family)
+        fail(ErrorCode::input, "compress", "--original {}: another architecture than {}", original.label,
+             model.label);
+    fits("the width", a.n_embd, b.n_embd);
+    fits("the vocabulary", a.n_vocab, b.n_vocab);
+    if (original.shapes_only != model.shapes_only)
+        fail(ErrorCode::input, "compress", "--original {}: of one model there are only shapes, no weights",
+             original.label);
+}
 
-Compression apply(const Model& model, const Recipe& recipe, const Surroundings& given) {
+// A dry run when `work` is null.
+Compression apply(const Model& model, const Recipe& recipe, Work* work, const StepInputs& inputs) {
+    if (inputs.original != nullptr) check_original(model, *inputs.original);
     Compression result{model, recipe, account(model).model, {}};
     for (size_t s = 0; s < recipe.steps.size(); ++s) {
         const RecipeStep& recipe_step = recipe.steps[s];
@@ -90,14 +111,14 @@ Compression apply(const Model& model, const Recipe& recipe, const Surroundings& 
         StepResult done{recipe_step.method, {}, {}, 0};
         Step step{recipe_step.options,
                   done.report,
-                  given.work,
-                  model,
-                  given.calibration,
-                  identity_of(model, recipe, s + 1, given.calibration),
-                  given.threads,
-                  given.training,
+                  work,
+                  inputs.original == nullptr ? model : *inputs.original,
+                  inputs.calibration,
+                  identity_of(model, recipe, s + 1, inputs),
+                  inputs.threads,
+                  inputs.training,
                   s + 1,
-                  identity_of(model, recipe, s, given.calibration)};
+                  identity_of(model, recipe, s, inputs)};
         try {
             result.model = recipe_step.method->apply(result.model, step);
             validate(result.model);
@@ -114,20 +135,22 @@ Compression apply(const Model& model, const Recipe& recipe, const Surroundings& 
 
 }  // namespace
 
-Compression plan(const Model& model, const Recipe& recipe) { return apply(model, recipe, {}); }
+Compression plan(const Model& model, const Recipe& recipe, const StepInputs& inputs) {
+    return apply(model, recipe, nullptr, {.original = inputs.original});
+}
 
 Compression compress(const Model& model, const Recipe& recipe, const std::string& version, Work& work,
-                     const Calibration* calibration, int threads, const Training* training) {
-    if (const Method* method = first_calibrated(recipe); method != nullptr && calibration == nullptr)
+                     const StepInputs& inputs) {
+    if (const Method* method = first_calibrated(recipe); method != nullptr && inputs.calibration == nullptr)
         fail(ErrorCode::usage, "compress",
              "{} looks at activations: give a text with --calib FILE, or 'calibration' in the recipe",
              method->name);
     if (model.shapes_only)
         fail(ErrorCode::input, "compress",
              "{}: there are only shapes, no weights - give --dry-run, or the whole model", model.label);
-    Compression result = apply(model, recipe, {&work, calibration, threads, training});
-    const json origin = provenance(model, recipe, version, calibration);
-    result.model.metadata.set(kProvenanceKey, GgufValue::string(origin.dump()));
+    Compression result = apply(model, recipe, &work, inputs);
+    const json made = provenance(model, recipe, version, inputs);
+    result.model.metadata.set(kProvenanceKey, GgufValue::string(made.dump()));
     return result;
 }
 

@@ -50,7 +50,8 @@ struct Step {
     // Keeps the results of long computations. Null in a dry run: the tensors of the result must then have
     // their final shapes and types, but nothing long is computed and their values are never read.
     Work* work = nullptr;
-    // The model before the first step: what calibrated methods compare with.
+    // The model before the first step, or the one that it was made of earlier (StepInputs::original): what
+    // calibrated methods compare with.
     const Model& original;
     // Text to calibrate with; null when none was given. Methods that need it say so with Method::calibrated
     // and are given it, except in a dry run.

@@ -19,16 +19,16 @@ public:
             fail(ErrorCode::input, "recipe", "{}: expected a mapping with the key 'steps'{}", label_,
                  root.IsNull() ? ", the file is empty" : "");
         }
-        static const std::vector<std::string> kKeys = {"model", "calibration", "steps"};
+        static const std::vector<std::string> kKeys = {"model", "original", "calibration", "steps"};
         check_unique(root);
         Recipe recipe;
         YAML::Node steps(YAML::NodeType::Undefined);
         for (const auto& entry : root) {
             const std::string key = entry.first.Scalar();
-            if (key == "model") {
-                recipe.model = scalar(entry.second, "model");
-                if (recipe.model.empty())
-                    fail(ErrorCode::input, "recipe", "{}: 'model' is empty", at(entry.first));
+            if (key == "model" || key == "original") {
+                std::string& name = key == "model" ? recipe.model : recipe.original;
+                name = scalar(entry.second, key);
+                if (name.empty()) fail(ErrorCode::input, "recipe", "{}: '{}' is empty", at(entry.first), key);
             } else if (key == "calibration") {
                 read_calibration(entry.second, recipe);
             } else if (key == "steps") {
@@ -157,6 +157,7 @@ std::string to_yaml(const Recipe& recipe) {
     YAML::Emitter out;
     out << YAML::BeginMap;
     if (!recipe.model.empty()) out << YAML::Key << "model" << YAML::Value << recipe.model;
+    if (!recipe.original.empty()) out << YAML::Key << "original" << YAML::Value << recipe.original;
     if (const auto& texts = recipe.calibration_texts; !texts.empty()) {
         out << YAML::Key << "calibration" << YAML::Value << YAML::BeginMap;
         out << YAML::Key << "text" << YAML::Value;

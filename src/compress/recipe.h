@@ -1,6 +1,7 @@
 // Recipes: which methods to apply with which options, in order. YAML:
 //
 //   model: smollm2-135m-instruct   # optional when the command line names one
+//   original: dense.gguf           # what `model` was made of earlier, if it was: see Step::original
 //   calibration:                   # for methods that look at activations; --calib on the command line
 //     text: wiki.valid.txt         # or a list of files, from which sequences are taken in turn
 //     tokens: 32768
@@ -25,7 +26,8 @@ struct RecipeStep {
 };
 
 struct Recipe {
-    std::string model;             // empty when the recipe names none
+    std::string model;                           // empty when the recipe names none
+    std::string original;                        // likewise
     std::vector<std::string> calibration_texts;  // paths; empty when the recipe names none
     CalibrationOptions calibration;
     std::vector<RecipeStep> steps;

@@ -44,6 +44,14 @@ public:
         posix_spawn_file_actions_destroy(&files);
     }
 
+    ~Process() {
+        if (ended_) return;
+        kill(id_, SIGKILL);
+        waitpid(id_, nullptr, 0);
+    }
+    Process(const Process&) = delete;
+    Process& operator=(const Process&) = delete;
+
     void send(int number) const { kill(id_, number); }
     // What has come on standard output so far.
     std::string output() const { return read_all(folder_ / "out"); }
@@ -51,6 +59,7 @@ public:
     Outcome wait() {
         int status = 0;
         EXPECT_EQ(waitpid(id_, &status, 0), id_);
+        ended_ = true;
         Outcome outcome;
         if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
         if (WIFSIGNALED(status)) outcome.signal = WTERMSIG(status);
@@ -69,6 +78,7 @@ private:
 
     TempFolder folder_;
     pid_t id_ = -1;
+    bool ended_ = false;
 };
 
 }  // namespace refold

@@ -33,7 +33,7 @@ inline Recipe recipe_of(const std::vector<std::string>& steps) {
 inline Compression calibrated(const Model& model, const std::vector<std::string>& steps,
                               const Calibration& text) {
     Work work;
-    return compress(model, recipe_of(steps), "test", work, &text, 1);
+    return compress(model, recipe_of(steps), "test", work, {&text, 1});
 }
 
 inline Compression planned(const Model& model, const std::vector<std::string>& steps) {

@@ -99,7 +99,7 @@ inline std::vector<float> golden(const std::string& file, const std::string& ten
 
 // Logits, or hidden states of an encoder without a head.
 inline std::vector<float> outputs(const Model& model, std::span<const int32_t> tokens) {
-    const EngineOptions options{.threads = 2, .context = 64, .f32 = true};
+    const EngineOptions options{.threads = 1, .context = 64, .f32 = true};
     const Model dense = without_sharing(model);
     if (model.config.causal) return all_logits(dense, tokens, options);
     const Encoding encoding = Engine(dense, options).encode({tokens, {}, {}});

@@ -22,7 +22,7 @@ std::vector<std::string> all_models() {
 
 // Logits, or hidden states of an encoder without a head.
 std::vector<float> outputs(const Model& model, std::span<const int32_t> tokens) {
-    const EngineOptions options{.threads = 2, .context = 64, .f32 = true};
+    const EngineOptions options{.threads = 1, .context = 64, .f32 = true};
     if (model.config.causal) return all_logits(model, tokens, options);
     const Encoding encoding = Engine(model, options).encode({tokens, {}, {}});
     return encoding.logits.empty() ? encoding.last_hidden_state : encoding.logits;

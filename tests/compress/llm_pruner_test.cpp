@@ -175,7 +175,7 @@ TEST(LlmPruner, GradientsAreComputedOnce) {
     const TempFolder folder;
     const auto run = [&](size_t reused) {
         Work work(folder / "work");
-        const Compression done = compress(model, recipe_of({"llm_pruner ratio=0.5"}), "test", work, &text, 1);
+        const Compression done = compress(model, recipe_of({"llm_pruner ratio=0.5"}), "test", work, {&text, 1});
         EXPECT_EQ(work.reused(), reused);
         return details_of(done);
     };

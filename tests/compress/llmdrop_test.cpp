@@ -52,7 +52,7 @@ TEST(LlmDrop, OnlyOfTheLayersThatAreNamed) {
     half.steps = {
         recipe_from_method("llmdrop", std::vector<std::string>{"count=1", "layers=top half"}).steps[0]};
     Work work;
-    EXPECT_EQ(dropped(compress(model, half, "test", work, &text, 1)), (std::vector<size_t>{4}));
+    EXPECT_EQ(dropped(compress(model, half, "test", work, {&text, 1})), (std::vector<size_t>{4}));
     EXPECT_EQ(dropped(calibrated(model, {"llmdrop count=1 layers=1-3,5"}, text)), (std::vector<size_t>{3}));
     // Those that have lost it already, and those that others depend on, are passed over.
     EXPECT_EQ(dropped(calibrated(model, {"drop layers=0", "llmdrop count=1"}, text)),

@@ -29,7 +29,7 @@ inline Model fixture_model(const std::string& name) {
 // Logits, or hidden states of an encoder without a head.
 inline std::vector<float> outputs_of(const Model& model) {
     const auto tokens = random_tokens(40, model.config.n_vocab, 3);
-    const EngineOptions options{.threads = 2, .context = 64, .f32 = true};
+    const EngineOptions options{.threads = 1, .context = 64, .f32 = true};
     if (model.config.causal) return all_logits(model, tokens, options);
     const Encoding encoding = Engine(model, options).encode({tokens, {}, {}});
     return encoding.logits.empty() ? encoding.last_hidden_state : encoding.logits;

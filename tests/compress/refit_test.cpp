@@ -9,6 +9,7 @@
 #include "compress/calibrated.h"
 #include "compress/free_map.h"
 #include "compress/small_model.h"
+#include "core/code_of.h"
 #include "core/temp_folder.h"
 #include "model/quantised.h"
 
@@ -55,6 +56,37 @@ TEST(Refit, LeavesAnUnchangedModelAlone) {
         expect_identical(refitted(model, model, {}, &details), model);
         EXPECT_TRUE(details.at("solved").empty());
     }
+}
+
+// A model that was compressed earlier, healed in a run of its own.
+TEST(Refit, ComparesWithTheOriginalThatItIsGiven) {
+    const TempFolder folder;
+    save_model(random_model(), folder / "dense.gguf", false);
+    const Model dense = load_model(folder / "dense.gguf");
+    const Calibration text = random_text(dense, 16, 32);
+    Work work;
+    const std::string drop = "drop layers=2 modules=attention";
+    save_model(compress(dense, recipe_of({drop}), "test", work).model, folder / "dropped.gguf", false);
+    const Model dropped = load_model(folder / "dropped.gguf");
+    const Compression healed =
+        compress(dropped, recipe_of({"refit"}), "test", work, {&text, 1, nullptr, &dense});
+    expect_identical(healed.model,
+                     compress(dense, recipe_of({drop, "refit"}), "test", work, {&text, 1}).model);
+    EXPECT_EQ(healed.before.parameters, account(dropped).model.parameters);
+    // Layers before the first changed one, read from another file, are seen to be the same.
+    EXPECT_EQ(nlohmann::json::parse(healed.steps[0].report.details).at("solved").size(), 3U);
+    EXPECT_NE(healed.model.metadata.string("refold.provenance").find("\"original\""), std::string::npos);
+
+    const Compression alone = compress(dropped, recipe_of({"refit"}), "test", work, {&text, 1});
+    EXPECT_TRUE(nlohmann::json::parse(alone.steps[0].report.details).at("solved").empty());
+    const Model other = small_model(
+        {.layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 4, .embd = 16, .vocab = 32}, scattered_small);
+    EXPECT_EQ(code_of(
+                  [&] {
+                      compress(dropped, recipe_of({"refit"}), "test", work, {&text, 1, nullptr, &other});
+                  },
+                  "vocabulary"),
+              ErrorCode::input);
 }
 
 TEST(Refit, KeepsTheTypeOfQuantisedWeights) {
@@ -228,7 +260,7 @@ TEST(Refit, SaysWhatIsWrong) {
     const auto message = [&](const std::vector<std::string>& steps, const Calibration* text) -> std::string {
         Work work;
         try {
-            compress(model, recipe_of(steps), "test", work, text, 1);
+            compress(model, recipe_of(steps), "test", work, {text, 1});
         } catch (const Error& error) {
             return error.what();
         }
@@ -245,9 +277,9 @@ TEST(Refit, FindsItsLayersAgain) {
     const Calibration text = random_text(model, 16, 32);
     const Recipe recipe = recipe_of({"drop layers=0 modules=attention", "refit"});
     Work work;
-    const Model once = compress(model, recipe, "test", work, &text, 1).model;
+    const Model once = compress(model, recipe, "test", work, {&text, 1}).model;
     EXPECT_EQ(work.reused(), 0U);
-    const Model twice = compress(model, recipe, "test", work, &text, 1).model;
+    const Model twice = compress(model, recipe, "test", work, {&text, 1}).model;
     EXPECT_EQ(work.reused(), 7U);  // four FFNs and three attentions
     expect_identical(twice, once);
 }

@@ -75,7 +75,7 @@ std::string test_name(const testing::TestParamInfo<Parameters>& info) {
 class GoldenRun : public testing::TestWithParam<Parameters> {
 protected:
     const Golden golden{std::get<0>(GetParam())};
-    EngineOptions options() const { return {.kind = std::get<1>(GetParam()), .threads = 2, .f32 = true}; }
+    EngineOptions options() const { return {.kind = std::get<1>(GetParam()), .threads = 1, .f32 = true}; }
 };
 
 class Decoders : public GoldenRun {};

@@ -36,14 +36,14 @@ TEST_P(StockFamilies, LogitsAreEqual) {
     save_model(for_stock(model).model, folder / "stock.gguf", false);
     const auto tokens = random_tokens(GetParam().tokens, model.config.n_vocab, 5);
     StockLlama stock(folder / "stock.gguf",
-                     {.threads = 2, .context = 128, .kv_f32 = true, .flash_attention = false});
-    const auto ours = all_logits(model, tokens, {.threads = 2, .f32 = true});
+                     {.threads = 1, .context = 128, .kv_f32 = true, .flash_attention = false});
+    const auto ours = all_logits(model, tokens, {.threads = 1, .f32 = true});
     // llama.cpp's GELU goes through half floats (and is the tanh form for GPT-NeoX); its products with BF16
     // round the activations.
     const double tolerance = model.tensors.at("token_embd.weight").type == DType::BF16 ? 0.2 : 0.05;
     EXPECT_LE(largest_difference(ours, stock.evaluate_all(tokens)), tolerance);
     // Its file is what we read back.
-    const auto again = all_logits(load_model(folder / "stock.gguf"), tokens, {.threads = 2, .f32 = true});
+    const auto again = all_logits(load_model(folder / "stock.gguf"), tokens, {.threads = 1, .f32 = true});
     EXPECT_LE(largest_difference(ours, again), 1e-4);
 }
 
@@ -94,7 +94,7 @@ TEST(StockFamilies, EncodersGiveTheSameHiddenStates) {
         init_llama();
         auto tokens = random_tokens(40, model.config.n_vocab, 6);
         std::replace(tokens.begin(), tokens.end(), model.config.padding_token.value_or(-1), 7);
-        Engine engine(model, {.threads = 2, .context = 64, .f32 = true});
+        Engine engine(model, {.threads = 1, .context = 64, .f32 = true});
         EXPECT_LE(largest_difference(engine.encode({tokens, {}, {}}).last_hidden_state,
                                      stock_hidden(folder / "stock.gguf", tokens)),
                   0.05)
@@ -103,7 +103,7 @@ TEST(StockFamilies, EncodersGiveTheSameHiddenStates) {
 }
 
 const std::string kHf = std::string(REFOLD_FIXTURES) + "/hf/";
-const StockOptions kStockF32{.threads = 2, .context = 128, .kv_f32 = true, .flash_attention = false};
+const StockOptions kStockF32{.threads = 1, .context = 128, .kv_f32 = true, .flash_attention = false};
 
 // A looped block as architecture "nanbeige", with Llama 3's frequency factors and with an untied output.
 TEST(StockLoops, LogitsAreEqual) {
@@ -118,7 +118,7 @@ TEST(StockLoops, LogitsAreEqual) {
             EXPECT_LT(std::filesystem::file_size(folder / "looped.gguf"),
                       std::filesystem::file_size(folder / "expanded.gguf"));
             const auto tokens = random_tokens(96, model.config.n_vocab, 5);
-            const auto ours = all_logits(model, tokens, {.threads = 2, .f32 = true});
+            const auto ours = all_logits(model, tokens, {.threads = 1, .f32 = true});
             StockLlama stock(folder / "looped.gguf", kStockF32);
             EXPECT_LE(largest_difference(ours, stock.evaluate_all(tokens)), 1e-3) << path << loops;
             // Token by token: every round has keys and values of its own.
@@ -177,7 +177,7 @@ TEST(StockLora, AdapterOnTheBaseComputesTheRelaxedModel) {
         save_lora_gguf(model, folder / "adapter.gguf", false);
         init_llama();
         const auto tokens = random_tokens(60, model.config.n_vocab, 8);
-        const EngineOptions options{.threads = 2, .f32 = true};
+        const EngineOptions options{.threads = 1, .f32 = true};
         const auto ours = all_logits(without_sharing(model), tokens, options);
         EXPECT_GT(largest_difference(ours, all_logits(base, tokens, options)), 0.1);
         EXPECT_LE(

@@ -247,12 +247,12 @@ std::vector<HeadPair> head_pairs(const Model& model, const Step& step) {
 
 bool needs_teacher(const Options& options) { return find_objective(options.text("objective")).teacher; }
 
-void check_teacher(const Step& step) {
-    if (needs_teacher(step.options) && step.options.text("teacher").empty() && step.number == 1)
+void check_teacher(const Model& model, const Step& step) {
+    const bool changed = step.number > 1 || step.original.source != model.source;
+    if (needs_teacher(step.options) && step.options.text("teacher").empty() && !changed)
         fail(ErrorCode::usage, "train",
-             "objective={}: the model is its own teacher before any other step - name one (teacher=FILE), or "
-             "put this "
-             "step behind one that changes the model",
+             "objective={}: the model is its own teacher before any other step - name one (teacher=FILE, or "
+             "--original MODEL), or put this step behind one that changes the model",
              step.options.text("objective"));
 }
 
@@ -402,7 +402,7 @@ Model apply(const Model& model, Step& step) {
     TrainOptions options = train_options(o);
     if (options.objective == "layerwise") return apply_layerwise(model, step, options);
     const auto files = files_of(o.text("data"));
-    check_teacher(step);
+    check_teacher(model, step);
     Trained trained(model, step);
     json details = {{"objective", options.objective},
                     {"tensors", trained.count()},
