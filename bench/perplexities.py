@@ -50,14 +50,14 @@ class Perplexities:
     def dense(self):
         return [result["perplexity"] for result in self.perplexities(self.source)]
 
-    def compress(self, steps, tokens):
-        """Writes self.path; returns what `compress --json` says and the seconds."""
+    def compress(self, steps, tokens, *more, source=None, path=None):
+        """Writes `path` (self.path); returns what `compress --json` says and the seconds."""
         calibrated = any(method in ("refit", "llmdrop") or options.get("compensation", "none") not in ("none", "zero")
                          or options.get("objective") == "layerwise" for method, options in steps)
         calib = [word for text in self.o.calib.split(",") for word in ("--calib", text)]
         calib = [*calib, "--calib-tokens", str(tokens)] if calibrated else []
         start = time.monotonic()
-        result = compress(self.source, self.path, steps, "--threads", self.o.threads, *calib)
+        result = compress(source or self.source, path or self.path, steps, "--threads", self.o.threads, *calib, *more)
         return result, time.monotonic() - start
 
     def measure(self, steps, tokens):
