@@ -18,16 +18,29 @@ std::vector<float> random_floats(int64_t count, uint32_t seed) {
     return values;
 }
 
+// Makes 1/8 the scale of all Q8_0 blocks of rows that begin `stride` numbers apart, which then hold the
+// values exactly.
+void fix_scales(std::vector<float>& values, int64_t columns, int64_t stride) {
+    for (size_t row = 0; row < values.size(); row += static_cast<size_t>(stride)) {
+        for (size_t block = 0; block < static_cast<size_t>(columns); block += 32)
+            values[row + block] = 127.0F / 8;
+    }
+}
+
 struct Case {
     int64_t rows, columns, tokens;
 };
 
 void expect_sums(PanelType type, const Case& c, bool pairs) {
-    const auto w = random_floats(c.rows * c.columns, 1), x = random_floats((c.columns + 3) * c.tokens, 2);
+    auto w = random_floats(c.rows * c.columns, 1), x = random_floats((c.columns + 3) * c.tokens, 2);
+    if (type == PanelType::q8) {
+        fix_scales(w, c.columns, c.columns);
+        fix_scales(x, c.columns, c.columns + 3);
+    }
     const Panels panels(type, w, c.rows, c.columns);
     std::vector<uint32_t> scratch;
     Panels::Input input = panels.input(x.data(), c.columns + 3, c.tokens, scratch);
-    if (!pairs) input = {x.data(), nullptr, c.columns + 3, c.tokens};
+    if (!pairs && type != PanelType::q8) input = {x.data(), nullptr, c.columns + 3, c.tokens};
     for (const bool add : {false, true}) {
         const int64_t stride = panels.panels() * Panels::kRows + 5;
         std::vector<float> y(static_cast<size_t>(stride * c.tokens), 7.0F);
@@ -62,6 +75,14 @@ void expect_all() {
 }
 
 TEST(Panels, AreTheSums) { expect_all(); }
+
+TEST(Panels, OfQuantisedWeightsAndInputs) {
+    if (!q8::available()) GTEST_SKIP() << "a CPU without AVX-512 VNNI";
+    for (int64_t tokens = 1; tokens <= 25; ++tokens) {
+        expect_sums(PanelType::q8, {5, 32, tokens}, true);
+        expect_sums(PanelType::q8, {111, 96, tokens}, true);
+    }
+}
 
 // The kernels of every vector width that this CPU has.
 TEST(Panels, OnEveryCpu) {

@@ -2,6 +2,7 @@
 
 #include <ggml.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "engine/ggml/panel_kernels.h"
@@ -12,6 +13,7 @@ size_t Panels::panel_bytes() const {
     switch (type_) {
         case PanelType::f32: return static_cast<size_t>(columns_ * kRows) * sizeof(float);
         case PanelType::f16: return static_cast<size_t>(columns_ * kRows) * sizeof(ggml_fp16_t);
+        case PanelType::q8: return q8::panel_bytes(columns_ / q8::kBlock);
         default: return static_cast<size_t>((columns_ + 1) / 2 * kRows) * sizeof(uint32_t);
     }
 }
@@ -23,6 +25,10 @@ Panels::Panels(PanelType type, std::span<const float> matrix, int64_t rows, int6
     auto* data = static_cast<std::byte*>(::operator new(size, kLine));
     data_ = {data, [](std::byte* p) { ::operator delete(p, kLine); }};
     memset(data, 0, size);
+    if (type == PanelType::q8) {
+        pack_quantised(matrix, data);
+        return;
+    }
     const int64_t pair = type == PanelType::bf16 ? 2 : 1;
     for (int64_t r = 0; r < rows; ++r) {
         std::byte* panel = data + static_cast<size_t>(r / kRows) * panel_bytes();
@@ -42,8 +48,35 @@ Panels::Panels(PanelType type, std::span<const float> matrix, int64_t rows, int6
     }
 }
 
+void Panels::pack_quantised(std::span<const float> matrix, std::byte* panels) const {
+    const size_t row_bytes = ggml_row_size(GGML_TYPE_Q8_0, columns_);
+    std::vector<std::byte> rows(static_cast<size_t>(rows_) * row_bytes);
+    ggml_quantize_chunk(GGML_TYPE_Q8_0, matrix.data(), rows.data(), 0, rows_, columns_, nullptr);
+    for (int64_t row = 0; row < rows_; row += kRows, panels += panel_bytes())
+        q8::pack_panel(rows.data() + static_cast<size_t>(row) * row_bytes, row_bytes,
+                       std::min(kRows, rows_ - row), columns_ / q8::kBlock, panels);
+}
+
+Panels::Input Panels::input_quantised(const float* x, int64_t stride, int64_t tokens,
+                                      std::vector<uint32_t>& scratch) const {
+    thread_local std::vector<std::byte> row;
+    const int64_t blocks = columns_ / q8::kBlock;
+    // Of all tokens the quants, then the scales, then the offsets.
+    const auto quants_size = static_cast<size_t>(tokens * columns_) / sizeof(uint32_t),
+               scales_size = static_cast<size_t>(tokens * blocks);
+    if (scratch.size() < quants_size + 2 * scales_size) scratch.resize(quants_size + 2 * scales_size);
+    auto* quants = reinterpret_cast<int8_t*>(scratch.data());
+    auto* scales = reinterpret_cast<float*>(scratch.data() + quants_size);
+    auto* offsets = reinterpret_cast<int32_t*>(scratch.data() + quants_size + scales_size);
+    for (int64_t t = 0; t < tokens; ++t)
+        q8::quantise(x + t * stride, blocks, row, quants + t * columns_, scales + t * blocks,
+                     offsets + t * blocks);
+    return {x, nullptr, stride, tokens, {quants, scales, offsets, blocks}};
+}
+
 Panels::Input Panels::input(const float* x, int64_t stride, int64_t tokens,
                             std::vector<uint32_t>& scratch) const {
+    if (type_ == PanelType::q8) return input_quantised(x, stride, tokens, scratch);
     if (type_ != PanelType::bf16 || !kernels::has_bf16_pairs()) return {x, nullptr, stride, tokens};
     const int64_t pairs = (columns_ + 1) / 2;
     if (static_cast<int64_t>(scratch.size()) < pairs * tokens)
@@ -54,6 +87,15 @@ Panels::Input Panels::input(const float* x, int64_t stride, int64_t tokens,
 }
 
 void Panels::multiply(const Input& x, Range range, float* y, int64_t stride, bool add) const {
+    if (type_ == PanelType::q8) {
+        for (int64_t panel = range.first; panel < range.last; ++panel) {
+            const int64_t row = panel * kRows;
+            q8::multiply_panel(
+                data_.get() + static_cast<size_t>(panel) * panel_bytes(), x.quantised, 0, x.tokens,
+                {y + row, static_cast<size_t>(stride), add ? std::min(kRows, rows_ - row) : kRows, add});
+        }
+        return;
+    }
     const kernels::PanelProduct product{data_.get(), panel_bytes(), range, columns_, rows_, x,
                                         y,           stride,        add};
     if (x.pairs != nullptr)

@@ -8,12 +8,15 @@
 #include <span>
 #include <vector>
 
+#include "engine/ggml/q8_kernels.h"
+
 namespace refold {
 
 enum class PanelType {
     f32,
     f16,   // weights only: inputs stay float32
     bf16,  // inputs too where the CPU multiplies pairs of bfloat16, as ggml does
+    q8,    // weights and inputs in Q8_0's blocks, as ggml does; where q8::available()
 };
 
 class Panels {
@@ -21,7 +24,7 @@ public:
     static constexpr int64_t kRows = 16;  // of a panel; the matrix is filled up with zero rows
 
     Panels() = default;
-    // `matrix` [rows][columns].
+    // `matrix` [rows][columns]; for q8 whole blocks of columns.
     Panels(PanelType type, std::span<const float> matrix, int64_t rows, int64_t columns);
 
     PanelType type() const { return type_; }
@@ -32,8 +35,9 @@ public:
     // Inputs of `tokens` tokens that begin `stride` floats apart, as products of this type want them.
     struct Input {
         const float* floats;
-        const uint32_t* pairs;  // of bfloat16; null where floats are wanted
+        const uint32_t* pairs;  // of bfloat16; null where others are wanted
         int64_t stride, tokens;
+        q8::Tokens quantised = {};  // for q8
     };
     // Valid as long as x and `scratch`.
     Input input(const float* x, int64_t stride, int64_t tokens, std::vector<uint32_t>& scratch) const;
@@ -48,6 +52,9 @@ public:
 
 private:
     size_t panel_bytes() const;
+    void pack_quantised(std::span<const float> matrix, std::byte* panels) const;
+    Input input_quantised(const float* x, int64_t stride, int64_t tokens,
+                          std::vector<uint32_t>& scratch) const;
 
     PanelType type_ = PanelType::f32;
     int64_t rows_ = 0, columns_ = 0;

@@ -1,6 +1,9 @@
 #include "engine/ggml/q8_kernels.h"
 
+#include <ggml-cpu.h>
+
 #include <cstring>
+#include <numeric>
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #include <immintrin.h>
@@ -8,6 +11,22 @@
 #endif
 
 namespace refold::q8 {
+
+void quantise(const float* x, int64_t blocks, std::vector<std::byte>& row, int8_t* quants, float* scales,
+              int32_t* offsets) {
+    const int64_t numbers = blocks * kBlock;
+    row.resize(ggml_row_size(GGML_TYPE_Q8_0, numbers));
+    ggml_get_type_traits_cpu(GGML_TYPE_Q8_0)->from_float(x, row.data(), numbers);
+    const std::byte* from = row.data();
+    for (int64_t b = 0; b < blocks; ++b, quants += kBlock) {
+        ggml_fp16_t scale;
+        memcpy(&scale, from, sizeof(scale));
+        memcpy(quants, from + sizeof(scale), static_cast<size_t>(kBlock));
+        scales[b] = ggml_fp16_to_fp32(scale);
+        offsets[b] = -128 * std::accumulate(quants, quants + kBlock, 0);
+        from += sizeof(scale) + static_cast<size_t>(kBlock);
+    }
+}
 
 #ifdef REFOLD_VNNI
 
@@ -84,8 +103,11 @@ REFOLD_VNNI inline void multiply(const std::byte* panel, const Tokens& tokens, i
         }
     }
     const auto mask = static_cast<__mmask16>((1U << out.rows) - 1);
-    for (int t = 0; t < T; ++t)
-        _mm512_mask_storeu_ps(out.data + static_cast<size_t>(first + t) * out.stride, mask, sums[t]);
+    for (int t = 0; t < T; ++t) {
+        float* to = out.data + static_cast<size_t>(first + t) * out.stride;
+        if (out.add) sums[t] = _mm512_add_ps(sums[t], _mm512_maskz_loadu_ps(mask, to));
+        _mm512_mask_storeu_ps(to, mask, sums[t]);
+    }
 }
 
 REFOLD_VNNI void multiply_all(const std::byte* panel, const Tokens& tokens, int64_t first, int64_t count,

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace refold::q8 {
 
@@ -21,6 +22,10 @@ struct Tokens {
     int64_t blocks;
 };
 
+// One token of Tokens from `blocks` * kBlock floats; what ggml makes of them. `row` is scratch.
+void quantise(const float* x, int64_t blocks, std::vector<std::byte>& row, int8_t* quants, float* scales,
+              int32_t* offsets);
+
 // Of sixteen rows: per block sixteen scales, then the quants plus 128 in groups of four columns, row by row.
 constexpr size_t panel_bytes(int64_t blocks) {
     return static_cast<size_t>(blocks * kPanelRows) * (sizeof(float) + static_cast<size_t>(kBlock));
@@ -29,11 +34,13 @@ constexpr size_t panel_bytes(int64_t blocks) {
 // line.
 void pack_panel(const std::byte* rows, size_t stride, int64_t count, int64_t blocks, std::byte* panel);
 
-// out[token * stride + row] for `count` tokens from `first` on and `rows` rows of the panel.
+// out[token * stride + row] becomes the product, or more by it, for `count` tokens from `first` on and `rows`
+// rows of the panel.
 struct PanelOutput {
     float* data;
     size_t stride;
     int64_t rows;
+    bool add = false;
 };
 void multiply_panel(const std::byte* panel, const Tokens& tokens, int64_t first, int64_t count,
                     const PanelOutput& out);

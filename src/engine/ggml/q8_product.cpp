@@ -1,8 +1,6 @@
 #include "engine/ggml/q8_product.h"
 
 #include <algorithm>
-#include <cstring>
-#include <numeric>
 
 #include "engine/ggml/parts.h"
 #include "engine/ggml/q8_kernels.h"
@@ -45,24 +43,12 @@ void Q8Product::compute(ggml_tensor* dst, int thread, int threads, void* product
 
 void Q8Product::quantise(const ggml_tensor* x, int thread, int threads) {
     const int64_t blocks = x->ne[0] / q8::kBlock;
-    const ggml_from_float_t from_float = ggml_get_type_traits_cpu(GGML_TYPE_Q8_0)->from_float;
-    std::vector<std::byte>& row = panels_[static_cast<size_t>(thread)].row;
-    row.resize(ggml_row_size(GGML_TYPE_Q8_0, x->ne[0]));
     const auto [first, last] = parts::share_of(x->ne[1], thread, threads);
     for (int64_t t = first; t < last; ++t) {
-        from_float(reinterpret_cast<const float*>(static_cast<const char*>(x->data) +
-                                                  static_cast<size_t>(t) * x->nb[1]),
-                   row.data(), x->ne[0]);
-        const std::byte* from = row.data();
-        for (int64_t b = t * blocks; b < (t + 1) * blocks; ++b) {
-            ggml_fp16_t scale;
-            memcpy(&scale, from, sizeof(scale));
-            int8_t* quants = quants_.data() + b * q8::kBlock;
-            memcpy(quants, from + sizeof(scale), static_cast<size_t>(q8::kBlock));
-            scales_[static_cast<size_t>(b)] = ggml_fp16_to_fp32(scale);
-            offsets_[static_cast<size_t>(b)] = -128 * std::accumulate(quants, quants + q8::kBlock, 0);
-            from += sizeof(scale) + static_cast<size_t>(q8::kBlock);
-        }
+        const char* row = static_cast<const char*>(x->data) + static_cast<size_t>(t) * x->nb[1];
+        q8::quantise(reinterpret_cast<const float*>(row), blocks, panels_[static_cast<size_t>(thread)].row,
+                     quants_.data() + t * blocks * q8::kBlock, scales_.data() + t * blocks,
+                     offsets_.data() + t * blocks);
     }
 }
 

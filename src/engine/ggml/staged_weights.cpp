@@ -14,8 +14,9 @@ constexpr int64_t kFewRows = 4;
 // Rows of one loop that are taken together; whole tiles of the kernels.
 constexpr int64_t kBlock = 24;
 
-PanelType panel_type(DType type, bool f32) {
+PanelType panel_type(DType type, int64_t columns, bool f32) {
     if (f32 || type == DType::F32) return PanelType::f32;
+    if (type == DType::Q8_0 && q8::available() && columns % q8::kBlock == 0) return PanelType::q8;
     return type == DType::F16 ? PanelType::f16 : PanelType::bf16;
 }
 
@@ -46,8 +47,9 @@ StagedWeights::StagedWeights(const StagedModel& model, bool f32, int threads)
                         for (int64_t c = 0; c < in; ++c) a[static_cast<size_t>(i * in + c)] *= scale;
                     }
                 }
-                matrix.terms[loop] = {Panels(panel_type(v.type, f32), a, rank, in),
-                                      Panels(panel_type(u.type, f32), floats_of(block, e.u), u.rows(), rank)};
+                matrix.terms[loop] = {
+                    Panels(panel_type(v.type, in, f32), a, rank, in),
+                    Panels(panel_type(u.type, rank, f32), floats_of(block, e.u), u.rows(), rank)};
                 if (block.source) {
                     block.source->release(u.mapped);
                     block.source->release(v.mapped);

@@ -17,7 +17,8 @@ namespace refold {
 
 class StagedWeights {
 public:
-    // `f32`: as EngineOptions::f32. Quantised LoRA is kept as bfloat16.
+    // `f32`: as EngineOptions::f32. Quantised LoRA is kept as bfloat16, but Q8_0 where the CPU
+    // multiplies it.
     StagedWeights(const StagedModel& model, bool f32, int threads);
     StagedWeights(const StagedWeights&) = delete;
     StagedWeights& operator=(const StagedWeights&) = delete;
