@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "report/figure.h"
 #include "report/report.h"
 
 namespace refold {

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "core/text.h"
+#include "report/analysis_figures.h"
 #include "report/colour.h"
 #include "report/figures.h"
 #include "report/markup.h"
@@ -220,10 +222,13 @@ std::string provenance(const Comparison& c) {
 
 std::string analyses(const Comparison& c) {
     std::string out;
-    for (const auto& variant : c.variants)
-        out +=
-            gallery("What is alike in " + variant.name,
-                    "As refold analyze found it: what resembles each other can be shared.", variant.analysis);
+    for (const auto& variant : c.variants) {
+        for (const auto& analysis : variant.analyses) {
+            out += gallery("What is alike in " + variant.name,
+                           "As refold analyze found it: what resembles each other can be shared.",
+                           analysis_figures(nlohmann::json::parse(analysis)));
+        }
+    }
     return out;
 }
 

@@ -10,8 +10,8 @@
 #include "core/error.h"
 #include "core/json_lines.h"
 #include "core/text.h"
-#include "report/analysis_figures.h"
 #include "report/json_access.h"
+#include "report/saved_report.h"
 
 namespace refold {
 namespace {
@@ -231,7 +231,7 @@ void read_compression(const json& root, RunResult& out) {
     Variant before;
     name_model(before, text_of(member(root, "model")));
     read_cost(member(root, "before"), before);
-    out.before = std::move(before);
+    out.before.push_back(std::move(before));
     name_model(out.variant, text_of(member(root, "output")));
     if (out.variant.name.empty()) out.variant.name = stem(out.label);  // of a dry run
     out.variant.recipe = text_of(member(root, "recipe"));
@@ -263,6 +263,7 @@ RunResult parse_run(const std::string& text, const std::string& label) {
         fail(ErrorCode::input, "report", "{}: this is not JSON - give what a verb printed with --json",
              label);
     const json root = parsed;
+    if (is_saved_report(root)) return parse_report(root, label);
     RunResult out;
     out.label = label;
     read_provenance(root, out);
@@ -273,15 +274,17 @@ RunResult parse_run(const std::string& text, const std::string& label) {
     } else if (member(root, "prefill").is_object() && member(root, "decode").is_object()) {
         read_bench(root, out);
     } else if (is_analysis(root)) {
-        out.variant.analysis = analysis_figures(root);
+        json findings = root;
+        findings.erase("provenance");
+        out.variant.analyses.push_back(findings.dump());
         if (out.variant.name.empty()) name_model(out.variant, text_of(member(root, "model")));
     } else if (member(root, "tokens_scored").is_number()) {
         read_perplexity(root, out);
         if (out.variant.name.empty()) name_model(out.variant, text_of(member(root, "model")));
     } else {
         fail(ErrorCode::input, "report",
-             "{}: this JSON is no result of refold - expected what compress, eval ppl, eval tasks, bench or "
-             "analyze print with --json",
+             "{}: this JSON is no result of refold - expected what compress, eval ppl, eval tasks, bench, "
+             "analyze or report print with --json",
              label);
     }
     return out;
