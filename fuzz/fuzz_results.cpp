@@ -37,7 +37,8 @@ const std::vector<std::string> kSeeds = {
 "decode": {"tokens_per_s": 200.5, "baseline_tokens_per_s": null, "ratio": null}, "weight_bytes_resident": 1000, "rss_bytes": 2000})",
     R"({"model": "/x/dense.gguf", "output": "/x/small.gguf", "recipe": "steps: []", "before": {"parameters": 100, "bytes": 200,
 "kv_bytes_per_token": 8}, "after": {"parameters": 60, "bytes": 120, "kv_bytes_per_token": 8}, "file_bytes": 130,
-"steps": [{"method": "direct_share", "seconds": 1.5, "lines": ["shares 3 heads"]}]})",
+"steps": [{"method": "direct_share", "seconds": 1.5, "lines": ["shares 3 heads"]},
+{"method": "trawl", "details": {"stacks": [{"svd_rank": 3, "svd": [{"layers": [0], "slot": "attn.q", "relative_error": 0.5}]}]}}]})",
     R"({"model": "m", "layers": 2, "text": {"name": "t.txt", "tokens": 96},
 "softmax": {"average": 0.5, "maximum": 0.5, "layer_cosine": [[1, 0.5], [0.5, 1]]},
 "heads": {"heads": ["0.0", "1.0"], "head_cosine": [[1, 0.1], [0.1, 1]], "best_matches": [
@@ -58,7 +59,7 @@ const std::vector<std::string> kSeeds = {
 "tasks": [{"task": "piqa", "metric": "acc", "value": 0.5, "standard_error": 0.1, "protocol": "", "higher_is_better": true}],
 "prefill": null, "decode": {"tokens_per_s": 200.5, "baseline_tokens_per_s": 180, "ratio": 1.1, "baseline": "stock llama.cpp"},
 "sample": {"prompt": "p", "generated": "g"}, "steps": ["shares 3 heads"],
-"training": [{"name": "step-2", "curves": {"loss": {"steps": [1, 2], "values": [4.5, null]}}}],
+"svd_errors": [{"position": 0, "slot": "attn.q", "rank": 3, "relative_error": 0.5}], "training": [{"name": "step-2", "curves": {"loss": {"steps": [1, 2], "values": [4.5, null]}}}],
 "topology": {"loops": 2, "slots": ["attn.q", "ffn.down"], "cells": [[4, 1], [4, 1], [0, 1]], "borrowed": [
 {"position": 1, "slot": "attn.q", "head": 2, "from_position": 0, "from_head": 1},
 {"position": 1, "slot": "ffn.down", "head": 0, "from_position": 0, "from_head": null}],

@@ -138,6 +138,7 @@ void merge(Variant& to, const Variant& from) {
     append(to.perplexities, from.perplexities);
     append(to.tasks, from.tasks);
     if (to.steps.empty()) to.steps = from.steps;
+    if (to.svd_errors.empty()) to.svd_errors = from.svd_errors;
     append(to.analyses, from.analyses);
     append(to.training, from.training);
     append(to.origins, from.origins);

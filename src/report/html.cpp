@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/text.h"
@@ -232,6 +233,41 @@ std::string analyses(const Comparison& c) {
     return out;
 }
 
+std::string error_text(double error) { return std::isfinite(error) ? fmt::format("{:.4f}", error) : "–"; }
+
+// What hovering over the errors shows.
+std::string svd_table(const Variant& v) {
+    if (v.svd_errors.empty() || !v.reconstruction) return "";
+    const Reconstruction& r = *v.reconstruction;
+    std::string rows;
+    for (const SvdError& svd : v.svd_errors) {
+        const auto column = std::find(r.slots.begin(), r.slots.end(), svd.slot) - r.slots.begin();
+        if (svd.position >= r.errors.size() || static_cast<size_t>(column) >= r.slots.size()) continue;
+        rows += fmt::format("<tr><th scope=\"row\">layer {}, {}</th><td>{}</td><td>{}</td><td>{}</td></tr>",
+                            svd.position, slot_name(svd.slot),
+                            error_text(r.errors[svd.position][static_cast<size_t>(column)]),
+                            error_text(svd.error), svd.rank);
+    }
+    if (rows.empty()) return "";
+    return fmt::format(
+        "<details><summary>Factors of {} beside truncated SVDs that hold as many numbers</summary>"
+        R"(<div class="scroll" tabindex="0" role="region" aria-label="Factors beside SVDs, table"><table>)"
+        "<thead><tr><th scope=\"col\">Weight</th><th scope=\"col\">error</th>"
+        "<th scope=\"col\">error of the SVD</th><th scope=\"col\">its rank</th></tr></thead>"
+        "<tbody>{}</tbody></table></div></details>",
+        escape(v.name), rows);
+}
+
+std::string errors_of_weights(const Comparison& c) {
+    std::string out =
+        gallery("Error of the weights",
+                "How far the weights, written out, are from the original's: 0 is equal, 1 is as far as "
+                "zeros would be.",
+                reconstruction_figures(c));
+    for (const Variant& variant : c.variants) out += svd_table(variant);
+    return out;
+}
+
 }  // namespace
 
 std::string to_html(const Comparison& c) {
@@ -253,12 +289,7 @@ std::string to_html(const Comparison& c) {
         out += gallery("Quality against size", "", quality_figures(c));
         out += "<section>" + topologies(c) + "</section>\n";
         out += gallery("Sharing by layer", "", share_figures(c));
-        out +=
-            gallery("Error of the weights",
-                    "How far the weights, written out, are from the original's: 0 is equal, 1 is as far as "
-                    "zeros would be.",
-                    reconstruction_figures(c));
-        out += analyses(c) + "<section>" + samples(c) + "</section>\n";
+        out += errors_of_weights(c) + analyses(c) + "<section>" + samples(c) + "</section>\n";
     }
     return out + "<section>" + provenance(c) + "</section></main></body></html>\n";
 }

@@ -147,6 +147,12 @@ json variant_json(const Variant& v) {
     json perplexities = json::array(), tasks = json::array();
     for (const auto& perplexity : v.perplexities) perplexities.push_back(perplexity_json(perplexity));
     for (const auto& task : v.tasks) tasks.push_back(task_json(task));
+    json svd_errors = json::array();
+    for (const SvdError& svd : v.svd_errors)
+        svd_errors.push_back({{"position", svd.position},
+                              {"slot", slot_name(svd.slot)},
+                              {"rank", svd.rank},
+                              {"relative_error", number(svd.error)}});
     json analyses = json::array();
     for (const auto& analysis : v.analyses) analyses.push_back(json::parse(analysis));
     return {{"name", v.name},
@@ -169,6 +175,7 @@ json variant_json(const Variant& v) {
             {"training", training_json(v.training)},
             {"topology", topology_json(v.topology)},
             {"reconstruction", reconstruction_json(v.reconstruction)},
+            {"svd_errors", svd_errors},
             {"analyses", analyses}};
 }
 

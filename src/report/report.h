@@ -53,6 +53,15 @@ struct TrainingRun {
     std::vector<TrainingCurve> curves;
 };
 
+// A weight matrix approximated by an SVD that holds as many numbers as the factors in its place: what the
+// step that made the factors says of it.
+struct SvdError {
+    size_t position = 0;
+    Slot slot{};
+    int64_t rank = 0;
+    double error = 0;  // relative Frobenius norm
+};
+
 // What was not measured stays empty and is shown so.
 struct Variant {
     std::string name;
@@ -75,7 +84,8 @@ struct Variant {
     std::vector<std::string> steps;  // what each step of the recipe did, for people
     std::optional<TopologyMap> topology;
     std::optional<Reconstruction> reconstruction;  // against the model that it was made of
-    std::vector<std::string> analyses;             // JSON of refold analyze, for analysis_figures()
+    std::vector<SvdError> svd_errors;
+    std::vector<std::string> analyses;  // JSON of refold analyze, for analysis_figures()
     std::vector<TrainingRun> training;
     std::vector<FileHashes> origins;  // what it was made of, nearest first
 };

@@ -227,6 +227,31 @@ void read_cost(const json& cost, Variant& v) {
     v.kv_bytes_per_token = count_of(member(cost, "kv_bytes_per_token"));
 }
 
+// What steps that decompose have recorded of SVDs that hold as many numbers; LASER's are such SVDs.
+void read_svd_errors(const json& step, Variant& v) {
+    const auto add = [&](const json& entry, const json& rank_of_it) {
+        const auto slot = matrix_of(member(entry, "slot"));
+        const auto rank = count_of(rank_of_it);
+        const auto error = number_of(member(entry, "relative_error"));
+        const json& layers = member(entry, "layers");
+        if (!slot || !rank || !error) return;
+        for (const json& layer : layers.is_array() ? layers : json::array()) {
+            if (const auto p = count_of(layer))
+                v.svd_errors.push_back({*p, *slot, static_cast<int64_t>(*rank), *error});
+        }
+    };
+    const json& details = member(step, "details");
+    const json &stacks = member(details, "stacks"), &matrices = member(details, "matrices");
+    for (const json& stack : stacks.is_array() ? stacks : json::array()) {
+        const json& svd = member(stack, "svd");
+        for (const json& entry : svd.is_array() ? svd : json::array()) add(entry, member(stack, "svd_rank"));
+    }
+    const bool laser = text_of(member(step, "method")) == "laser" &&
+                       text_of(member(member(step, "options"), "svd")) == "exact";
+    for (const json& matrix : laser&& matrices.is_array() ? matrices : json::array())
+        add(matrix, member(matrix, "rank"));
+}
+
 void read_compression(const json& root, RunResult& out) {
     Variant before;
     name_model(before, text_of(member(root, "model")));
@@ -245,6 +270,7 @@ void read_compression(const json& root, RunResult& out) {
         const json& lines = member(step, "lines");
         for (const json& more : lines.is_array() ? lines : json::array()) line += "; " + text_of(more);
         out.variant.steps.push_back(line);
+        read_svd_errors(step, out.variant);
     }
 }
 

@@ -72,6 +72,10 @@ public:
     }
     // Null is what JSON has for numbers that are not finite.
     double number() const { return number_or_none().value_or(std::nan("")); }
+    double real() const {
+        expect(json_.is_number(), "a number");
+        return json_.get<double>();
+    }
     std::optional<uint64_t> count_or_none() const {
         const auto out = count_of(json_);
         expect(none() || out, "a number that is not negative");
@@ -131,19 +135,16 @@ std::optional<SpeedFigure> speed(const Value& at) {
 }
 
 Slot slot(const Value& at) {
-    try {
-        return slot_from_name(at.text());
-    } catch (const Error&) {
-        at.fail_for("the name of a weight matrix");
-    }
+    const auto out = matrix_of(at.raw());
+    at.expect(out.has_value(), "the name of a weight matrix");
+    return *out;
 }
 
 std::vector<Slot> slots(const Value& at) {
     std::vector<Slot> out;
     for (const Value& name : at.list()) {
         out.push_back(slot(name));
-        name.expect(is_matrix(out.back()) && std::count(out.begin(), out.end(), out.back()) == 1,
-                    "the name of a weight matrix, each once");
+        name.expect(std::count(out.begin(), out.end(), out.back()) == 1, "each weight matrix once");
     }
     return out;
 }
@@ -234,10 +235,7 @@ TrainingRun training_run(const Value& at) {
     for (const auto& [name, curve] : at["curves"].members()) {
         auto& [own, steps, values] = run.curves.emplace_back();
         own = name;
-        for (const Value& step : curve["steps"].list()) {
-            step.expect(step.raw().is_number(), "a number");
-            steps.push_back(step.number());
-        }
+        for (const Value& step : curve["steps"].list()) steps.push_back(step.real());
         for (const Value& value : curve["values"].list()) values.push_back(value.number());
         curve["values"].expect(values.size() == steps.size() && !steps.empty(), "as many values as steps");
     }
@@ -269,6 +267,10 @@ Variant variant(const Value& at) {
     for (const Value& run : at["training"].list()) v.training.push_back(training_run(run));
     if (const Value map = at["topology"]; !map.none()) v.topology = TopologyReader(map).read();
     if (const Value errors = at["reconstruction"]; !errors.none()) v.reconstruction = reconstruction(errors);
+    for (const Value& svd : at["svd_errors"].list())
+        v.svd_errors.push_back({svd["position"].count_up_to(kMostCells), slot(svd["slot"]),
+                                static_cast<int64_t>(svd["rank"].count_or_none().value_or(0)),
+                                svd["relative_error"].real()});
     for (const Value& analysis : at["analyses"].list()) {
         analysis.expect(analysis.raw().is_object(), "an object");
         v.analyses.push_back(analysis.raw().dump());

@@ -134,8 +134,13 @@ TEST_F(Collect, ModelsOfOtherDepth) {
 TEST_F(Collect, ReportsAreReadAgain) {
     result("dense.ppl.json", "{}", 14);
     make(kDense, folder / "factored.gguf", "tensorllm", {"ranks=8,8,4"});
-    const Comparison c = of(
-        {folder / "dense.gguf", folder / "shared.gguf", folder / "factored.gguf", folder / "dense.ppl.json"});
+    write_all(folder / "factored.compress.json",
+              fmt::format(R"({{"model": "{}", "output": "{}", "before": {{}}, "after": {{}}, "steps": [
+                  {{"method": "tensorllm", "details": {{"stacks": [{{"svd_rank": 3, "svd": [
+                  {{"layers": [1], "slot": "attn.q", "relative_error": 0.25}}]}}]}}}}]}})",
+                          folder / "dense.gguf", folder / "factored.gguf"));
+    const Comparison c = of({folder / "dense.gguf", folder / "shared.gguf", folder / "factored.gguf",
+                             folder / "dense.ppl.json", folder / "factored.compress.json"});
     write_all(folder / "all.json", to_json(c));
     const Comparison again = of({folder / "all.json"});
     const auto page = [](Comparison shown) {
@@ -143,6 +148,9 @@ TEST_F(Collect, ReportsAreReadAgain) {
         return to_html(shown);
     };
     EXPECT_TRUE(page(again) == page(c));
+    EXPECT_THAT(page(c), HasSubstr(", SVD with as many numbers (rank 3): 0.25"));
+    EXPECT_THAT(page(c), HasSubstr("<th scope=\"row\">layer 1, attn.q</th><td>"));
+    EXPECT_THAT(page(c), HasSubstr("</td><td>0.2500</td><td>3</td>"));
     const Comparison thrice = of({folder / "all.json", folder / "all.json", folder / "shared.gguf"});
     EXPECT_TRUE(page(thrice) == page(c));
 }

@@ -1,6 +1,7 @@
 // Results of the verbs and of lm-evaluation-harness, read back.
 #include "report/results.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -168,6 +169,8 @@ TEST(Results, RefuseReportsThatLie) {
                    "factors[0].slot"},
         std::array{"/variants/0/reconstruction/relative_errors/1", "[0.5, 0.5]", "relative_errors[1]"},
         std::array{"/variants/0/reconstruction/different", "4", "reconstruction.different"},
+        std::array{"/variants/0/svd_errors", R"([{"position": 0, "slot": "attn.q", "rank": 3}])",
+                   "svd_errors[0].relative_error"},
         std::array{"/variants/0/analyses", "[\"<q>\"]", "analyses[0]"}};
     for (const auto& [place, value, named] : kLies) {
         const std::string message = error_of([&] { parse(changed_report(place, value)); }, ErrorCode::input);
@@ -182,6 +185,22 @@ TEST(Results, RefuseReportsThatLie) {
                  ErrorCode::input)
             .find("fewer heads"),
         std::string::npos);
+}
+
+TEST(Results, SvdsThatStepsHaveRecorded) {
+    const RunResult r = parse(R"({"model": "m", "output": "small.gguf", "before": {}, "after": {}, "steps": [
+        {"method": "tensorllm", "details": {"stacks": [{"svd_rank": 3, "svd": [
+            {"layers": [1, 4], "slot": "attn.q", "relative_error": 0.25},
+            {"layers": [1], "slot": "attn.z", "relative_error": 0.5}, 7]}, {"svd": [{}]}, {}]}},
+        {"method": "laser", "options": {"svd": "exact"}, "details": {"matrices": [
+            {"layers": [2], "slot": "ffn.down", "rank": 5, "relative_error": 0.125}]}},
+        {"method": "laser", "options": {"svd": "randomised"}, "details": {"matrices": [
+            {"layers": [3], "slot": "ffn.down", "rank": 5, "relative_error": 0.125}]}},
+        {"method": "llm_pruner", "details": {"stacks": 3, "matrices": {}}}]})");
+    std::vector<std::string> told;
+    for (const SvdError& svd : r.variant.svd_errors)
+        told.push_back(fmt::format("{} {} {} {}", svd.position, slot_name(svd.slot), svd.rank, svd.error));
+    EXPECT_EQ(told, (std::vector<std::string>{"1 attn.q 3 0.25", "4 attn.q 3 0.25", "2 ffn.down 5 0.125"}));
 }
 
 TEST(Results, RefusesWhatIsNone) {
