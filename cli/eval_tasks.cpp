@@ -73,6 +73,8 @@ std::vector<TaskRun> prepare(const Arguments& a, const Tokenizer& tokenizer, con
     options.count_tokens = [&](const std::string& text) {
         return static_cast<int64_t>(tokenizer.encode(text, false, true).size());
     };
+    DataHashes hashes;
+    options.hashes = &hashes;
     std::vector<TaskRun> runs;
     for (const std::string& name : names_of(a)) {
         Task task = load_task(name, options);

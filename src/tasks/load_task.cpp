@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "core/files.h"
-#include "core/sha256.h"
 #include "core/text.h"
 #include "tasks/builtin.h"
 #include "tasks/dataset.h"
@@ -272,7 +271,9 @@ Task load_task(const std::string& name_or_path, const TaskOptions& options) {
         }
     }
     task.data_file = data.file;
-    if (!data.file.empty()) task.data_sha256 = sha256_hex(MappedFile(data.file).bytes());
+    DataHashes own_hashes;
+    DataHashes& hashes = options.hashes != nullptr ? *options.hashes : own_hashes;
+    if (!data.file.empty()) task.data_sha256 = hashes.of(data.file);
     return task;
 }
 
