@@ -338,9 +338,8 @@ std::vector<Figure> reconstruction_figures(const Comparison& c) {
         if (!v.svd_errors.empty())
             map.details.assign(r.errors.size(), std::vector<std::string>(r.slots.size()));
         for (const SvdError& svd : v.svd_errors) {
-            const auto column = std::find(r.slots.begin(), r.slots.end(), svd.slot) - r.slots.begin();
-            if (svd.position < r.errors.size() && static_cast<size_t>(column) < r.slots.size())
-                map.details[svd.position][static_cast<size_t>(column)] =
+            if (const auto column = r.column(svd.position, svd.slot))
+                map.details[svd.position][*column] =
                     fmt::format("SVD with as many numbers (rank {}): {:.3g}", svd.rank, svd.error);
         }
         out.push_back(

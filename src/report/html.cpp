@@ -241,11 +241,10 @@ std::string svd_table(const Variant& v) {
     const Reconstruction& r = *v.reconstruction;
     std::string rows;
     for (const SvdError& svd : v.svd_errors) {
-        const auto column = std::find(r.slots.begin(), r.slots.end(), svd.slot) - r.slots.begin();
-        if (svd.position >= r.errors.size() || static_cast<size_t>(column) >= r.slots.size()) continue;
+        const auto column = r.column(svd.position, svd.slot);
+        if (!column) continue;
         rows += fmt::format("<tr><th scope=\"row\">layer {}, {}</th><td>{}</td><td>{}</td><td>{}</td></tr>",
-                            svd.position, slot_name(svd.slot),
-                            error_text(r.errors[svd.position][static_cast<size_t>(column)]),
+                            svd.position, slot_name(svd.slot), error_text(r.errors[svd.position][*column]),
                             error_text(svd.error), svd.rank);
     }
     if (rows.empty()) return "";
