@@ -81,6 +81,11 @@ public:
         expect(none() || out, "a number that is not negative");
         return out;
     }
+    size_t count() const {
+        const auto out = count_of(json_);
+        expect(out.has_value(), "a number that is not negative");
+        return *out;
+    }
     size_t count_up_to(uint64_t most) const {
         const auto out = count_of(json_);
         expect(out && *out <= most, fmt::format("a number from 0 to {}", most));
@@ -268,9 +273,8 @@ Variant variant(const Value& at) {
     if (const Value map = at["topology"]; !map.none()) v.topology = TopologyReader(map).read();
     if (const Value errors = at["reconstruction"]; !errors.none()) v.reconstruction = reconstruction(errors);
     for (const Value& svd : at["svd_errors"].list())
-        v.svd_errors.push_back({svd["position"].count_up_to(kMostCells), slot(svd["slot"]),
-                                static_cast<int64_t>(svd["rank"].count_or_none().value_or(0)),
-                                svd["relative_error"].real()});
+        v.svd_errors.push_back({svd["position"].count(), slot(svd["slot"]),
+                                static_cast<int64_t>(svd["rank"].count()), svd["relative_error"].real()});
     for (const Value& analysis : at["analyses"].list()) {
         analysis.expect(analysis.raw().is_object(), "an object");
         v.analyses.push_back(analysis.raw().dump());
