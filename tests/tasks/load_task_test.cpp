@@ -330,6 +330,15 @@ TEST(LoadTask, HashesAFileOnce) {
     EXPECT_EQ(load_task("mmlu_anatomy", {.data = kFolder}).data_sha256, first.data_sha256);
 }
 
+TEST(LoadTask, ExamplesOfAnotherFileAreHashedToo) {
+    const Task piqa = load_task("piqa", {.data = kFolder, .shots = 1});
+    EXPECT_EQ(piqa.fewshot_file, kFolder + "/piqa/train.jsonl");
+    EXPECT_EQ(piqa.fewshot_sha256.size(), 64u);
+    EXPECT_NE(piqa.fewshot_sha256, piqa.data_sha256);
+    EXPECT_EQ(load_task("mmlu_anatomy", {.data = kFolder, .shots = 1}).fewshot_file, "");
+    EXPECT_EQ(load_task("piqa", {.data = kFolder}).fewshot_file, "");
+}
+
 TEST_F(TaskLines, BrokenOnesAreNamed) {
     EXPECT_THAT(error("{\"q\": \"a\", \"a\": 0}\n\n{\"q\": \n"),
                 HasSubstr("items.jsonl line 3: not valid JSON"));
