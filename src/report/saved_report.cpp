@@ -23,14 +23,12 @@ public:
     Value(const json& value, const std::string& label, std::string place)
         : json_(value), label_(label), place_(std::move(place)) {}
 
-    [[noreturn]] void fail_for(const std::string& expected) const {
+    void expect(bool right, const std::string& expected) const {
+        if (right) return;
         const auto replace = json::error_handler_t::replace;
         fail(ErrorCode::input, "report", "{}: {}: got {}, expected {} - this report was damaged or changed",
              label_, place_.empty() ? "the document" : place_,
              json_.is_null() ? "nothing" : shorten(json_.dump(-1, ' ', false, replace), 40), expected);
-    }
-    void expect(bool right, const std::string& expected) const {
-        if (!right) fail_for(expected);
     }
 
     bool none() const { return json_.is_null(); }
