@@ -73,6 +73,8 @@ std::vector<TaskRun> prepare(const Arguments& a, const Tokenizer& tokenizer, con
     options.count_tokens = [&](const std::string& text) {
         return static_cast<int64_t>(tokenizer.encode(text, false, true).size());
     };
+    DataHashes hashes;
+    options.hashes = &hashes;
     std::vector<TaskRun> runs;
     for (const std::string& name : names_of(a)) {
         Task task = load_task(name, options);
@@ -220,7 +222,11 @@ void measure_tasks(const Arguments& a) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     results["total_evaluation_time_seconds"] = seconds;
 
-    if (!a.samples.empty()) write_output(a.output, a.samples, samples_jsonl(runs));
+    if (!a.samples.empty()) {
+        const std::string lines = samples_jsonl(runs);
+        write_output(a.output, a.samples, lines);
+        results["samples"] = {{"file", a.samples}, {"sha256", data_file(a.samples, lines).sha256}};
+    }
     if (!a.output.path.empty()) write_output(a.output, a.output.path, results.dump(2) + "\n");
     if (a.report.json) {
         print_json(results);
@@ -239,8 +245,7 @@ Action eval_tasks(CLI::App& eval) {
     CLI::App* app =
         eval.add_subcommand("tasks", "Accuracies of tasks, by lm-evaluation-harness's definitions");
     add_model(*app, a->model)->required();
-    app->add_option("--tasks", a->tasks,
-                    "Names of built-in tasks or groups (docs/evaluation.md), or YAML files")
+    app->add_option("--tasks", a->tasks, "Names of built-in tasks or groups (docs/tasks.md), or YAML files")
         ->type_name("NAME,...")
         ->delimiter(',')
         ->required();

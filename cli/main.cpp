@@ -61,15 +61,21 @@ const Verb& find_verb(const std::string& name) {
     fail(ErrorCode::usage, "refold", "unknown verb '{}' - {}", name, suggestion(name, names));
 }
 
-// The option or subcommand that an unknown one was perhaps meant to be.
-std::string hint(const CLI::App& app) {
+// The subcommand, of a subcommand, that was asked for; else the verb itself.
+const CLI::App& asked_for(const CLI::App& app) {
     const CLI::App* last = &app;
     while (!last->get_subcommands().empty()) last = last->get_subcommands().back();
+    return *last;
+}
+
+// The option or subcommand that an unknown one was perhaps meant to be.
+std::string hint(const CLI::App& app) {
+    const CLI::App& last = asked_for(app);
     std::vector<std::string> names, subcommands;
-    for (const CLI::Option* option : last->get_options()) {
+    for (const CLI::Option* option : last.get_options()) {
         for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
     }
-    for (const CLI::App* sub : last->get_subcommands([](const CLI::App*) { return true; })) {
+    for (const CLI::App* sub : last.get_subcommands([](const CLI::App*) { return true; })) {
         subcommands.push_back(sub->get_name());
     }
     for (const std::string& word : app.remaining(true)) {
@@ -91,8 +97,9 @@ int run_verb_with(const Verb& verb, std::vector<std::string> arguments) {
         print(app.help());
         return 0;
     } catch (const CLI::ParseError& error) {
-        log("refold: error: [{}] {}{} - see `refold {} --help`", verb.name, error.what(), hint(app),
-            verb.name);
+        const CLI::App& last = asked_for(app);
+        log("refold: error: [{}] {}{} - see `refold {}{} --help`", verb.name, error.what(), hint(app),
+            verb.name, &last == &app ? "" : " " + last.get_name());
         return kUsage;
     }
     action();

@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "fuzzing.h"
+#include "report/collect.h"
 #include "report/results.h"
 #include "report/training.h"
 
@@ -36,7 +37,8 @@ const std::vector<std::string> kSeeds = {
 "decode": {"tokens_per_s": 200.5, "baseline_tokens_per_s": null, "ratio": null}, "weight_bytes_resident": 1000, "rss_bytes": 2000})",
     R"({"model": "/x/dense.gguf", "output": "/x/small.gguf", "recipe": "steps: []", "before": {"parameters": 100, "bytes": 200,
 "kv_bytes_per_token": 8}, "after": {"parameters": 60, "bytes": 120, "kv_bytes_per_token": 8}, "file_bytes": 130,
-"steps": [{"method": "direct_share", "seconds": 1.5, "lines": ["shares 3 heads"]}]})",
+"steps": [{"method": "direct_share", "seconds": 1.5, "lines": ["shares 3 heads"]},
+{"method": "trawl", "details": {"stacks": [{"svd_rank": 3, "svd": [{"layers": [0], "slot": "attn.q", "relative_error": 0.5}]}]}}]})",
     R"({"model": "m", "layers": 2, "text": {"name": "t.txt", "tokens": 96},
 "softmax": {"average": 0.5, "maximum": 0.5, "layer_cosine": [[1, 0.5], [0.5, 1]]},
 "heads": {"heads": ["0.0", "1.0"], "head_cosine": [[1, 0.1], [0.1, 1]], "best_matches": [
@@ -47,6 +49,24 @@ const std::vector<std::string> kSeeds = {
 "weights": {"attention_module_cosine": [[1, -0.01], [-0.01, 1]], "best_matches": []},
 "spectra": {"matrices": [{"layers": [0], "slot": "attn.q", "rows": 4, "columns": 8, "rank_for_90_percent": 3,
 "singular_values": [4, 2, 1, 0]}, {"layers": [1, 2], "slot": "ffn.up", "rank_for_90_percent": 1, "singular_values": [8, 1]}]}})",
+    R"({"report_layout": 1, "refold_version": "0.1.0", "machine": {"cpu": "c", "threads": 2, "memory_bytes": 100},
+"commands": ["refold eval ppl small.gguf"], "notes": ["a note"], "variants": [
+{"name": "dense", "file": "dense.gguf", "sha256": "abc", "parameters": 100, "steps": [], "analyses": [{"layers": 2, "modules":
+{"layers": [{"layer": 0, "ffn": 0.8}, {"layer": 1, "ffn": 0.6}]}}]},
+{"name": "small", "recipe": "steps: []", "file": "small.gguf", "sha256": {"small.gguf": "def"}, "made_of": [{"dense.gguf": "abc"}],
+"parameters": 60, "file_bytes": 130, "kv_bytes_per_token": 8, "resident_weight_bytes": 1000, "resident_set_bytes": 2000,
+"perplexities": [{"metric": "perplexity", "perplexity": 17.5, "standard_error": null, "tokens_scored": 10, "protocol": "p"}],
+"tasks": [{"task": "piqa", "metric": "acc", "value": 0.5, "standard_error": 0.1, "protocol": "", "higher_is_better": true}],
+"prefill": null, "decode": {"tokens_per_s": 200.5, "baseline_tokens_per_s": 180, "ratio": 1.1, "baseline": "stock llama.cpp"},
+"sample": {"prompt": "p", "generated": "g"}, "steps": ["shares 3 heads"],
+"svd_errors": [{"position": 0, "slot": "attn.q", "rank": 3, "relative_error": 0.5}], "training": [{"name": "step-2", "curves": {"loss": {"steps": [1, 2], "values": [4.5, null]}}}],
+"topology": {"loops": 2, "slots": ["attn.q", "ffn.down"], "cells": [[4, 1], [4, 1], [0, 1]], "borrowed": [
+{"position": 1, "slot": "attn.q", "head": 2, "from_position": 0, "from_head": 1},
+{"position": 1, "slot": "ffn.down", "head": 0, "from_position": 0, "from_head": null}],
+"factors": [{"position": 0, "slot": "ffn.down", "instead": true, "text": "low rank 3"}],
+"attention_sources": [{"position": 2, "probabilities": 1, "keys_and_values": null}]},
+"reconstruction": {"total": 0.5, "compared": 3, "different": 2, "not_comparable": 0, "slots": ["attn.q"],
+"relative_errors": [[0.5], [null], [0.25]]}}]})",
     R"({"step":1,"loss":4.5,"learning_rate":0.001,"gradient_norm":2.5}
 {"step":2,"loss":null,"tokens_per_s":100,"a_part":0.5}
 {"step":2,"held_out_loss":3.5})"};
@@ -74,7 +94,7 @@ bool run_one(const std::string& text) {
         const refold::RunResult result = text.starts_with("{\"step\"")
                                              ? refold::parse_training(text, "fuzz/metrics.jsonl")
                                              : refold::parse_run(text, "fuzz");
-        if (result.before) comparison.variants.push_back(*result.before);
+        comparison.variants = result.before;
         comparison.variants.push_back(result.variant);
         comparison.variants.push_back(result.variant);
         comparison.machine = result.machine;
@@ -92,7 +112,13 @@ bool run_one(const std::string& text) {
     for (const char* markup : {"<script", "<q7", "nanh", "inf "})
         expect(html.find(markup) == std::string::npos, markup);
     expect(without_code(to_markdown(comparison)).find("<q7") == std::string::npos, "markup in Markdown");
-    expect(!to_json(comparison).empty() && !to_table(comparison).empty(), "nothing to show");
+    expect(!to_table(comparison).empty(), "nothing to show");
+    // What refold writes it reads.
+    for (auto& variant : comparison.variants) variant.name += "m";
+    refold::Runs runs;
+    runs.results.push_back(refold::parse_run(to_json(comparison), "again"));
+    expect(runs.results[0].before.size() + 1 == comparison.variants.size(), "models are lost");
+    expect(!to_html(collect(runs, {})).empty(), "nothing to show of the report");
     return true;
 }
 
@@ -127,10 +153,10 @@ private:
                                              "1e400",
                                              "700",
                                              "0.5"};
-        static const char* const words[] = {"<q7>",    "</svg><q7 a='", "\\\"><q7>", "perplexity", "results",
-                                            "before",  "after",         "prefill",   "decode",     "layers",
-                                            "model",   "sha256",        "cosine",    "heads",      "../..",
-                                            "\\u2028", "acc",           ""};
+        static const char* const words[] = {
+            "<q7>",    "</svg><q7 a='", "\\\"><q7>", "perplexity", "results",  "before",   "after",
+            "prefill", "decode",        "layers",    "model",      "sha256",   "cosine",   "heads",
+            "../..",   "\\u2028",       "acc",       "attn.k",     "variants", "topology", ""};
         switch (below(5)) {
             case 0:
             case 1: return replace_number(text, values[below(std::size(values))]);

@@ -37,6 +37,7 @@ void report(const Arguments& a) {
     options.version = REFOLD_VERSION;
     options.reconstruction = !a.no_weights;
     Runs runs;
+    runs.output = a.output.path;
     if (!a.original.empty()) {
         options.original = resolve_model(a.original);
         runs.models.push_back(named_model(a.original, options.original));
@@ -63,7 +64,7 @@ Action report_verb(CLI::App& app) {
            "RUN", a->runs,
            "Models (.gguf files, Hugging Face directories, names that `refold pull` has fetched), results "
            "that compress, eval, bench and analyze have printed with --json, training runs "
-           "(metrics.jsonl), and directories of those")
+           "(metrics.jsonl), reports as .json, and directories of those")
         ->required();
     add_output(app, a->output, "Report to write: .html, .md or .json; without it a table is printed");
     app.add_option("--format", a->format, "html, md or json, whatever the output is called")
@@ -79,6 +80,7 @@ Action report_verb(CLI::App& app) {
     add_examples(
         app, {"refold report smollm2-135m-instruct small.gguf -o report.html",
               "refold report smollm2-135m-instruct small.gguf small.ppl.json small.bench.json -o report.html",
+              "refold report monday.json tuesday.json -o both.html",
               "refold report runs/ -o report.md --title \"Sharing heads\""});
     return [a] { report(*a); };
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "compress/lazy.h"
@@ -12,6 +13,7 @@
 #include "core/parallel.h"
 #include "core/progress.h"
 #include "core/text.h"
+#include "linalg/svd.h"
 
 // OpenBLAS's own functions; another BLAS has none and is left as it is.
 extern "C" {
@@ -181,6 +183,34 @@ OptionSpec tolerance_option() {
 
 OptionSpec sweeps_option() {
     return {"sweeps", OptionSpec::Kind::integer, "100", "sweeps at most", 1, 100000};
+}
+
+OptionSpec compare_option() {
+    return {.name = "compare",
+            .kind = OptionSpec::Kind::boolean,
+            .fallback = "true",
+            .help = "report the error of truncated SVDs of as many numbers as well"};
+}
+
+double Squares::relative() const { return all > 0 ? std::sqrt(std::max(left, 0.0) / all) : 0; }
+
+void Squares::operator+=(const Squares& other) {
+    left += other.left;
+    all += other.all;
+}
+
+Squares squares_of_svd(std::span<const float> matrix, int64_t out, int64_t in, int64_t rank) {
+    Squares squares;
+    const std::vector<double> values = singular_values(matrix, out, in);
+    for (size_t i = 0; i < values.size(); ++i) {
+        squares.all += values[i] * values[i];
+        if (i >= static_cast<size_t>(rank)) squares.left += values[i] * values[i];
+    }
+    return squares;
+}
+
+nlohmann::json svd_details(const Positions& positions, Slot slot, double relative_error) {
+    return {{"layers", positions}, {"slot", slot_name(slot)}, {"relative_error", relative_error}};
 }
 
 std::vector<double> numbers(const Tensor& tensor) {

@@ -4,6 +4,8 @@
 
 #include <functional>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,9 +59,23 @@ std::vector<Tensors> run(const std::vector<Job>& jobs, Work* work, const std::st
 // A result of a few numbers.
 std::vector<double> numbers(const Tensor& tensor);
 
-// Options `tol` and `sweeps` of iterative decompositions.
+// Sums of squares: of what an approximation leaves, and of everything.
+struct Squares {
+    double left = 0, all = 0;
+    double relative() const;
+    void operator+=(const Squares& other);
+};
+// Of the best approximation of a matrix [out][in] of this rank (0: nothing).
+Squares squares_of_svd(std::span<const float> matrix, int64_t out, int64_t in, int64_t rank);
+
+// What details say of it, one matrix at a time, in the list "svd": {"layers", "slot", "relative_error"}.
+nlohmann::json svd_details(const Positions& positions, Slot slot, double relative_error);
+
+// Options of iterative decompositions: `tol`, `sweeps`; and `compare`, whether the error of truncated SVDs of
+// as many numbers is found as well.
 OptionSpec tolerance_option();
 OptionSpec sweeps_option();
+OptionSpec compare_option();
 
 // "998,416 numbers, 884,736 before, compression 0.89x"
 std::string sizes_text(int64_t before, int64_t after);

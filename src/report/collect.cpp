@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <set>
 
@@ -34,6 +35,11 @@ bool is_gguf(const std::string& path) {
                       [](char c, std::byte b) { return static_cast<std::byte>(c) == b; });
 }
 
+bool same_path(const std::string& a, const std::string& b) {
+    std::error_code none;
+    return !a.empty() && !b.empty() && (a == b || fs::equivalent(a, b, none));
+}
+
 // Of a training run, or of the steps of a recipe that train.
 std::set<fs::path> metrics_in(const fs::path& folder) {
     std::set<fs::path> out;
@@ -58,6 +64,7 @@ void add_directory(const fs::path& folder, Runs& runs) {
     }
     const size_t before = runs.models.size() + runs.results.size();
     for (const fs::path& path : entries) {
+        if (same_path(path, runs.output)) continue;
         if (is_model(path)) {
             runs.models.push_back({path.string(), ""});
         } else if (path.filename() == "metrics.jsonl") {
@@ -91,17 +98,31 @@ std::string compress_command(const json& provenance, const Variant& v) {
                        v.file, v.name);
 }
 
-bool same_path(const std::string& a, const std::string& b) {
-    std::error_code none;
-    return !a.empty() && !b.empty() && (a == b || fs::equivalent(a, b, none));
-}
-
 template <typename T>
 void take(std::optional<T>& to, const std::optional<T>& from) {
     if (!to) to = from;
 }
 
-void append(auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); }
+// NaN, which JSON has no number for, equals itself here.
+bool same_numbers(const std::vector<double>& a, const std::vector<double>& b) {
+    return std::ranges::equal(
+        a, b, [](double x, double y) { return x == y || (!std::isfinite(x) && !std::isfinite(y)); });
+}
+bool same(const TrainingRun& a, const TrainingRun& b) {
+    return a.name == b.name &&
+           std::ranges::is_permutation(a.curves, b.curves, [](const auto& x, const auto& y) {
+               return x.name == y.name && same_numbers(x.steps, y.steps) && same_numbers(x.values, y.values);
+           });
+}
+bool same(const auto& a, const auto& b) { return a == b; }
+
+// What is there already is not added: reports that are put together tell of the same model.
+void append(auto& to, const auto& from) {
+    for (const auto& item : from) {
+        if (std::ranges::none_of(to, [&](const auto& known) { return same(known, item); }))
+            to.push_back(item);
+    }
+}
 
 void merge(Variant& to, const Variant& from) {
     for (auto field :
@@ -116,9 +137,13 @@ void merge(Variant& to, const Variant& from) {
     take(to.decode, from.decode);
     append(to.perplexities, from.perplexities);
     append(to.tasks, from.tasks);
-    append(to.steps, from.steps);
-    append(to.analysis, from.analysis);
+    if (to.steps.empty()) to.steps = from.steps;
+    if (to.svd_errors.empty()) to.svd_errors = from.svd_errors;
+    append(to.analyses, from.analyses);
     append(to.training, from.training);
+    append(to.origins, from.origins);
+    take(to.topology, from.topology);
+    take(to.reconstruction, from.reconstruction);
 }
 
 class Collector {
@@ -128,7 +153,7 @@ public:
     Comparison collect() {
         for (const auto& named : runs_.models) add_model(named);
         for (const auto& result : runs_.results) {
-            if (result.before) add(*result.before, result.label);
+            for (const Variant& before : result.before) add(before, result.label);
             add(result.variant, result.label);
             about(result);
         }
@@ -142,8 +167,8 @@ private:
     struct Entry {
         Variant variant;
         std::optional<Model> model;
-        std::vector<FileHashes> origins;
         std::string command;
+        std::string label;  // of the result that first told of it
     };
 
     void add_model(const NamedModel& named) {
@@ -155,7 +180,7 @@ private:
         const json provenance = provenance_of(model);
         Variant v = describe_model(model, named);
         std::string command = compress_command(provenance, v);
-        entries_.push_back({std::move(v), std::move(model), origins_of(provenance), std::move(command)});
+        entries_.push_back({std::move(v), std::move(model), std::move(command), ""});
     }
 
     Entry* find(const Variant& v) {
@@ -199,31 +224,35 @@ private:
             return;
         }
         const bool changed = std::any_of(entries_.begin(), entries_.end(), [&](const Entry& e) {
-            return !v.file.empty() && e.variant.file == v.file;
+            return e.model && !v.file.empty() && e.variant.file == v.file;
         });
         Variant own = v;
         if (own.name.empty()) own.name = fs::path(label).stem().string();
         if (changed) {
-            out_.notes.push_back(fmt::format("{} was measured on another file than the {} that is there now.",
-                                             fs::path(label).filename().string(), v.file));
+            note(fmt::format("{} was measured on another file than the {} that is there now.",
+                             fs::path(label).filename().string(), v.file));
             own.name += " (another file)";
         }
-        entries_.push_back({std::move(own), std::nullopt, {}, ""});
+        entries_.push_back({std::move(own), std::nullopt, "", label});
     }
+
+    void note(const std::string& text) { append(out_.notes, std::vector{text}); }
 
     void about(const RunResult& result) {
         append(commands_, result.commands);
+        append(out_.notes, result.notes);
         if (!result.machine.cpu.empty()) {
             cpus_.insert(result.machine.cpu);
             if (out_.machine.cpu.empty()) out_.machine = result.machine;
         }
         if (result.machine.threads > 0) threads_.insert(result.machine.threads);
+        if (!result.version.empty()) versions_.insert(result.version);
     }
 
     bool is_original(const Entry& entry) const {
         if (!options_.original.empty()) return same_path(entry.variant.path, options_.original);
         return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& other) {
-            return std::any_of(other.origins.begin(), other.origins.end(), [&](const FileHashes& hashes) {
+            return std::ranges::any_of(other.variant.origins, [&](const FileHashes& hashes) {
                 return same_files(hashes, entry.variant.hashes);
             });
         });
@@ -233,10 +262,11 @@ private:
         std::vector<Entry> originals, others;
         for (Entry& entry : entries_) (is_original(entry) ? originals : others).push_back(entry);
         // What came from another original comes after it.
-        std::stable_sort(originals.begin(), originals.end(),
-                         [](const Entry& a, const Entry& b) { return a.origins.size() < b.origins.size(); });
+        std::stable_sort(originals.begin(), originals.end(), [](const Entry& a, const Entry& b) {
+            return a.variant.origins.size() < b.variant.origins.size();
+        });
         entries_ = std::move(originals);
-        append(entries_, others);
+        for (Entry& entry : others) entries_.push_back(std::move(entry));
     }
 
     // The oldest of the models that this one came from, or the one that was asked for.
@@ -246,7 +276,7 @@ private:
             if (&other == &entry || !other.model) continue;
             if (same_path(other.variant.path, options_.original)) return &other;
         }
-        for (const FileHashes& hashes : entry.origins) {
+        for (const FileHashes& hashes : entry.variant.origins) {
             for (const Entry& other : entries_) {
                 if (&other != &entry && other.model && same_files(hashes, other.variant.hashes))
                     found = &other;
@@ -263,8 +293,8 @@ private:
                 entry.variant.reconstruction = compare_weights(*original->model, *entry.model);
             } catch (const Error& error) {
                 if (error.code() != ErrorCode::input) throw;
-                out_.notes.push_back(fmt::format("The weights of {} cannot be compared with those of {}: {}",
-                                                 entry.variant.name, original->variant.name, error.what()));
+                note(fmt::format("The weights of {} cannot be compared with those of {}: {}",
+                                 entry.variant.name, original->variant.name, error.what()));
             }
         }
     }
@@ -273,22 +303,26 @@ private:
         std::set<std::string> names;
         for (Entry& entry : entries_) {
             Variant& v = entry.variant;
-            const std::string folder = fs::path(v.path).parent_path().filename().string();
+            std::string folder = fs::path(v.path).parent_path().filename().string();
+            if (folder.empty()) folder = fs::path(entry.label).stem().string();
             if (names.contains(v.name) && !folder.empty()) v.name = folder + "/" + v.name;
             const std::string base = v.name;
             for (int i = 2; !names.insert(v.name).second; ++i) v.name = fmt::format("{} ({})", base, i);
-            if (!entry.command.empty()) out_.commands.push_back(entry.command);
+            if (!entry.command.empty()) append(out_.commands, std::vector{entry.command});
             out_.variants.push_back(std::move(v));
         }
         append(out_.commands, commands_);
         if (cpus_.size() > 1)
-            out_.notes.push_back("Results come from several processors: " +
-                                 join(std::vector<std::string>(cpus_.begin(), cpus_.end()), "; ") + ".");
+            note("Results come from several processors: " +
+                 join(std::vector<std::string>(cpus_.begin(), cpus_.end()), "; ") + ".");
         if (threads_.size() > 1)
-            out_.notes.push_back(fmt::format("Results were measured with different numbers of threads: {}.",
-                                             fmt::join(threads_, ", ")));
+            note(fmt::format("Results were measured with different numbers of threads: {}.",
+                             fmt::join(threads_, ", ")));
+        if (versions_.size() > 1)
+            note(fmt::format("Results were made by several versions of refold: {}.",
+                             fmt::join(versions_, ", ")));
         for (const auto& file : runs_.skipped)
-            out_.notes.push_back(fmt::format("{} is no result and was passed over.", file));
+            note(fmt::format("{} is no result and was passed over.", file));
         out_.version = options_.version;
         out_.date = utc_now();
         if (out_.variants.empty()) return;
@@ -307,7 +341,7 @@ private:
     const CollectOptions& options_;
     std::vector<Entry> entries_;
     std::vector<std::string> commands_;
-    std::set<std::string> cpus_;
+    std::set<std::string> cpus_, versions_;
     std::set<int> threads_;
     Comparison out_;
 };
@@ -345,7 +379,9 @@ Variant describe_model(const Model& model, const NamedModel& named) {
     }
     v.kv_bytes_per_token = cost.kv_bytes_per_token;
     v.topology = topology_map(model);
-    v.recipe = recipes_of(provenance_of(model));
+    const json provenance = provenance_of(model);
+    v.recipe = recipes_of(provenance);
+    v.origins = origins_of(provenance);
     return v;
 }
 

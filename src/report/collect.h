@@ -18,11 +18,12 @@ struct Runs {
     std::vector<NamedModel> models;
     std::vector<RunResult> results;
     std::vector<std::string> skipped;  // JSON files of directories that are no results
+    std::string output{};              // file that will be written: not read as a part of a directory
 };
 
-// Adds what is at `path`: a model, a JSON result, the metrics.jsonl of a training run, or a directory of
-// those; in a directory, what is none of these is passed over. `name` is for a model. Throws Error(io),
-// Error(input) for a file that is neither, and for a directory without any.
+// Adds what is at `path`: a model, a JSON result, a report as JSON, the metrics.jsonl of a training run, or a
+// directory of those; in a directory, what is none of these is passed over. `name` is for a model. Throws
+// Error(io), Error(input) for a file that is neither, and for a directory without any.
 void add_runs(const std::string& path, const std::string& name, Runs& runs);
 
 // What file, topology and metadata of a model tell, without running it. Reads the whole file for its hash.

@@ -335,6 +335,13 @@ std::vector<Figure> reconstruction_figures(const Comparison& c) {
                     .high = largest};
         for (const Slot slot : r.slots) map.columns.emplace_back(slot_name(slot));
         for (size_t p = 0; p < r.errors.size(); ++p) map.rows.push_back(std::to_string(p));
+        if (!v.svd_errors.empty())
+            map.details.assign(r.errors.size(), std::vector<std::string>(r.slots.size()));
+        for (const SvdError& svd : v.svd_errors) {
+            if (const auto column = r.column(svd.position, svd.slot))
+                map.details[svd.position][*column] =
+                    fmt::format("SVD with as many numbers (rank {}): {:.3g}", svd.rank, svd.error);
+        }
         out.push_back(
             {v.name,
              fmt::format("{} of {} weight matrices differ from the original; over all of them the "

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "report/figure.h"
 #include "report/report.h"
 
 namespace refold {
@@ -18,7 +19,8 @@ std::vector<Figure> quality_figures(const Comparison& comparison);
 // (Figure 7 of DirectShare).
 std::vector<Figure> share_figures(const Comparison& comparison);
 
-// Reconstruction error of every weight matrix, for each variant that has some.
+// Reconstruction error of every weight matrix, for each variant that has some; hovering also tells the error
+// of an SVD that holds as many numbers, where it is known.
 std::vector<Figure> reconstruction_figures(const Comparison& comparison);
 
 }  // namespace refold

@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "core/text.h"
+#include "report/analysis_figures.h"
 #include "report/colour.h"
 #include "report/figures.h"
 #include "report/markup.h"
@@ -220,10 +223,47 @@ std::string provenance(const Comparison& c) {
 
 std::string analyses(const Comparison& c) {
     std::string out;
-    for (const auto& variant : c.variants)
-        out +=
-            gallery("What is alike in " + variant.name,
-                    "As refold analyze found it: what resembles each other can be shared.", variant.analysis);
+    for (const auto& variant : c.variants) {
+        for (const auto& analysis : variant.analyses) {
+            out += gallery("What is alike in " + variant.name,
+                           "As refold analyze found it: what resembles each other can be shared.",
+                           analysis_figures(nlohmann::json::parse(analysis)));
+        }
+    }
+    return out;
+}
+
+std::string error_text(double error) { return std::isfinite(error) ? fmt::format("{:.4f}", error) : "–"; }
+
+// What hovering over the errors shows.
+std::string svd_table(const Variant& v) {
+    if (v.svd_errors.empty() || !v.reconstruction) return "";
+    const Reconstruction& r = *v.reconstruction;
+    std::string rows;
+    for (const SvdError& svd : v.svd_errors) {
+        const auto column = r.column(svd.position, svd.slot);
+        if (!column) continue;
+        rows += fmt::format("<tr><th scope=\"row\">layer {}, {}</th><td>{}</td><td>{}</td><td>{}</td></tr>",
+                            svd.position, slot_name(svd.slot), error_text(r.errors[svd.position][*column]),
+                            error_text(svd.error), svd.rank);
+    }
+    if (rows.empty()) return "";
+    return fmt::format(
+        "<details><summary>Factors of {} beside truncated SVDs that hold as many numbers</summary>"
+        R"(<div class="scroll" tabindex="0" role="region" aria-label="Factors beside SVDs, table"><table>)"
+        "<thead><tr><th scope=\"col\">Weight</th><th scope=\"col\">error</th>"
+        "<th scope=\"col\">error of the SVD</th><th scope=\"col\">its rank</th></tr></thead>"
+        "<tbody>{}</tbody></table></div></details>",
+        escape(v.name), rows);
+}
+
+std::string errors_of_weights(const Comparison& c) {
+    std::string out =
+        gallery("Error of the weights",
+                "How far the weights, written out, are from the original's: 0 is equal, 1 is as far as "
+                "zeros would be.",
+                reconstruction_figures(c));
+    for (const Variant& variant : c.variants) out += svd_table(variant);
     return out;
 }
 
@@ -248,12 +288,7 @@ std::string to_html(const Comparison& c) {
         out += gallery("Quality against size", "", quality_figures(c));
         out += "<section>" + topologies(c) + "</section>\n";
         out += gallery("Sharing by layer", "", share_figures(c));
-        out +=
-            gallery("Error of the weights",
-                    "How far the weights, written out, are from the original's: 0 is equal, 1 is as far as "
-                    "zeros would be.",
-                    reconstruction_figures(c));
-        out += analyses(c) + "<section>" + samples(c) + "</section>\n";
+        out += errors_of_weights(c) + analyses(c) + "<section>" + samples(c) + "</section>\n";
     }
     return out + "<section>" + provenance(c) + "</section></main></body></html>\n";
 }

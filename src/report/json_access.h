@@ -8,6 +8,9 @@
 #include <optional>
 #include <string>
 
+#include "core/error.h"
+#include "model/topology.h"
+
 namespace refold {
 
 // The member, or null when `value` is no object or has none.
@@ -30,6 +33,15 @@ inline std::optional<uint64_t> count_of(const nlohmann::json& value) {
     const auto number = number_of(value);
     if (!number || !(*number >= 0 && *number < 9e18)) return std::nullopt;
     return value.is_number_unsigned() ? value.get<uint64_t>() : static_cast<uint64_t>(*number);
+}
+// The slot of a weight matrix by its name.
+inline std::optional<Slot> matrix_of(const nlohmann::json& value) {
+    try {
+        const Slot slot = slot_from_name(value.is_string() ? value.get<std::string>() : "");
+        return is_matrix(slot) ? std::optional(slot) : std::nullopt;
+    } catch (const Error&) {
+        return std::nullopt;
+    }
 }
 inline std::string text_of(const nlohmann::json& value) {
     return value.is_string() ? value.get<std::string>() : std::string();

@@ -14,8 +14,8 @@ namespace {
 std::string hashes_text(const FileHashes& hashes, const std::string& file) {
     std::string out;
     for (const auto& [name, hash] : hashes)
-        out += fmt::format("- {}: SHA-256 `{}`\n", escape_markdown(name.empty() ? file : name),
-                           escape_markdown_code(hash));
+        out += fmt::format("- {}: SHA-256 {}\n", escape_markdown(name.empty() ? file : name),
+                           markdown_hash(hash));
     return out;
 }
 

@@ -63,7 +63,10 @@ std::string escape_markdown(std::string_view text) {
     });
 }
 
-std::string escape_markdown_code(std::string_view text) {
+namespace {
+
+// As it is, but for bytes that are no text.
+std::string code_text(std::string_view text) {
     return rewritten(text, [](std::string& out, char c) {
         if (c == '\r') return;
         if (is_control(c) && c != '\n' && c != '\t') {
@@ -74,12 +77,20 @@ std::string escape_markdown_code(std::string_view text) {
     });
 }
 
+}  // namespace
+
+std::string markdown_hash(std::string_view hash) {
+    const bool is_hash =
+        !hash.empty() && hash.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+    return is_hash ? "`" + std::string(hash) + "`" : escape_markdown(hash);
+}
+
 std::string markdown_code(std::string_view text, std::string_view language) {
     std::string fence = "```";
     while (text.find(fence) != std::string_view::npos) fence += '`';
     std::string out = fence;
     out += language;
-    out += "\n" + escape_markdown_code(text);
+    out += "\n" + code_text(text);
     if (!out.ends_with('\n')) out += '\n';
     return out + fence + "\n\n";
 }

@@ -13,8 +13,8 @@ std::string escape(std::string_view text);
 
 // `text` as part of a line of Markdown, a table's cell included: nothing in it is markup or HTML.
 std::string escape_markdown(std::string_view text);
-// `text` within Markdown's code, where only bytes that are no text are replaced.
-std::string escape_markdown_code(std::string_view text);
+// A hash as code in a line of Markdown; what is none as text, because it could end the code.
+std::string markdown_hash(std::string_view hash);
 
 // A block of code, which its content cannot end.
 std::string markdown_code(std::string_view text, std::string_view language);

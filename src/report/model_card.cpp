@@ -127,13 +127,12 @@ std::string model_card(const Model& model, const ModelCardOptions& options) {
         out += markdown_code(recipe, "yaml");
         for (const auto& origin : origins_of(provenance)) {
             for (const auto& [name, hash] : origin)
-                out += fmt::format("- made of {}, SHA-256 `{}`\n", escape_markdown(name),
-                                   escape_markdown_code(hash));
+                out += fmt::format("- made of {}, SHA-256 {}\n", escape_markdown(name), markdown_hash(hash));
         }
         for (const auto& text : member(member(provenance, "calibration"), "texts"))
-            out += fmt::format("- calibrated on {}, SHA-256 `{}`\n",
+            out += fmt::format("- calibrated on {}, SHA-256 {}\n",
                                escape_markdown(text_of(member(text, "text"))),
-                               escape_markdown_code(text_of(member(text, "sha256"))));
+                               markdown_hash(text_of(member(text, "sha256"))));
         out += "\n" + escape_markdown(topology_summary(topology_map(model))) + "\n\n";
     }
     out += sizes(model);

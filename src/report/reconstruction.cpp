@@ -50,6 +50,12 @@ double relative(const Squares& squares) {
 
 }  // namespace
 
+std::optional<size_t> Reconstruction::column(size_t position, Slot slot) const {
+    const auto found = std::find(slots.begin(), slots.end(), slot);
+    if (position >= errors.size() || found == slots.end()) return std::nullopt;
+    return static_cast<size_t>(found - slots.begin());
+}
+
 Reconstruction compare_weights(const Model& original, const Model& other) {
     const size_t positions = original.topology.positions.size();
     for (const Model* model : {&original, &other}) {

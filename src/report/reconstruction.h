@@ -17,6 +17,9 @@ struct Reconstruction {
     size_t compared = 0;   // weights
     size_t different = 0;  // of them not equal
     size_t missing = 0;    // weights of the original that cannot be compared
+
+    // Whether `errors` has a place for this weight, and in which column.
+    std::optional<size_t> column(size_t position, Slot slot) const;
 };
 
 // Compares position by position, one weight at a time in memory. Shows progress. Throws Error(input) for a

@@ -10,6 +10,7 @@
 
 #include "core/text.h"
 #include "report/measures.h"
+#include "report/saved_report.h"
 
 namespace refold {
 
@@ -45,7 +46,8 @@ json speed_json(const std::optional<SpeedFigure>& speed) {
     if (!speed) return nullptr;
     return {{"tokens_per_s", number(speed->tokens_per_s)},
             {"baseline_tokens_per_s", number(speed->baseline_tokens_per_s)},
-            {"ratio", number(speed->ratio)}};
+            {"ratio", number(speed->ratio)},
+            {"baseline", speed->baseline}};
 }
 
 json perplexity_json(const PerplexityFigure& perplexity) {
@@ -64,9 +66,20 @@ json task_json(const TaskFigure& task) {
 
 json topology_json(const std::optional<TopologyMap>& map) {
     if (!map) return nullptr;
-    json borrowed = json::array();
+    json slots = json::array(), cells = json::array(), borrowed = json::array(), factors = json::array(),
+         sources = json::array();
+    for (const Slot slot : map->slots) slots.push_back(slot_name(slot));
     for (size_t p = 0; p < map->rows.size(); ++p) {
+        json& counts = cells.emplace_back(json::array());
         for (size_t s = 0; s < map->slots.size(); ++s) {
+            counts.push_back(map->rows[p][s].size());
+            if (!map->factors.empty() && !map->factors[p][s].text.empty()) {
+                const SlotFactors& f = map->factors[p][s];
+                factors.push_back({{"position", p},
+                                   {"slot", slot_name(map->slots[s])},
+                                   {"instead", f.instead},
+                                   {"text", f.text}});
+            }
             for (size_t c = 0; c < map->rows[p][s].size(); ++c) {
                 if (!map->borrowed(p, s, c)) continue;
                 const TopologyCell& from = map->rows[p][s][c];
@@ -78,7 +91,21 @@ json topology_json(const std::optional<TopologyMap>& map) {
             }
         }
     }
-    return {{"positions", map->rows.size()}, {"summary", topology_summary(*map)}, {"borrowed", borrowed}};
+    for (size_t p = 0; p < map->sources.size(); ++p) {
+        const AttentionSource& source = map->sources[p];
+        if (source.own()) continue;
+        sources.push_back({{"position", p},
+                           {"probabilities", source.probabilities ? json(*source.probabilities) : json()},
+                           {"keys_and_values", source.kv ? json(*source.kv) : json()}});
+    }
+    return {{"positions", map->rows.size()},
+            {"summary", topology_summary(*map)},
+            {"loops", map->loops},
+            {"slots", slots},
+            {"cells", cells},
+            {"borrowed", borrowed},
+            {"factors", factors},
+            {"attention_sources", sources}};
 }
 
 json reconstruction_json(const std::optional<Reconstruction>& r) {
@@ -109,20 +136,30 @@ json training_json(const std::vector<TrainingRun>& runs) {
     return out;
 }
 
-// One hash, or one by file name where there are several.
-json hashes_json(const FileHashes& hashes) {
+// One hash, or by name where there are several files, or one within the folder `file`.
+json hashes_json(const FileHashes& hashes, const std::string& file) {
     if (hashes.empty()) return "";
-    return hashes.size() == 1 ? json(hashes.begin()->second) : json(hashes);
+    const bool alone = hashes.size() == 1 && (hashes.begin()->first == file || hashes.begin()->first.empty());
+    return alone ? json(hashes.begin()->second) : json(hashes);
 }
 
 json variant_json(const Variant& v) {
     json perplexities = json::array(), tasks = json::array();
     for (const auto& perplexity : v.perplexities) perplexities.push_back(perplexity_json(perplexity));
     for (const auto& task : v.tasks) tasks.push_back(task_json(task));
+    json svd_errors = json::array();
+    for (const SvdError& svd : v.svd_errors)
+        svd_errors.push_back({{"position", svd.position},
+                              {"slot", slot_name(svd.slot)},
+                              {"rank", svd.rank},
+                              {"relative_error", number(svd.error)}});
+    json analyses = json::array();
+    for (const auto& analysis : v.analyses) analyses.push_back(json::parse(analysis));
     return {{"name", v.name},
             {"recipe", v.recipe},
             {"file", v.file},
-            {"sha256", hashes_json(v.hashes)},
+            {"sha256", hashes_json(v.hashes, v.file)},
+            {"made_of", v.origins},
             {"parameters", number(v.parameters)},
             {"file_bytes", number(v.file_bytes)},
             {"kv_bytes_per_token", number(v.kv_bytes_per_token)},
@@ -137,24 +174,29 @@ json variant_json(const Variant& v) {
             {"steps", v.steps},
             {"training", training_json(v.training)},
             {"topology", topology_json(v.topology)},
-            {"reconstruction", reconstruction_json(v.reconstruction)}};
+            {"reconstruction", reconstruction_json(v.reconstruction)},
+            {"svd_errors", svd_errors},
+            {"analyses", analyses}};
 }
 
 }  // namespace
 
 std::string to_json(const Comparison& comparison) {
-    json out = {{"title", comparison.title},
-                {"model", comparison.model},
-                {"source", {{"file", comparison.source}, {"sha256", hashes_json(comparison.hashes)}}},
-                {"refold_version", comparison.version},
-                {"date", comparison.date},
-                {"machine",
-                 {{"cpu", comparison.machine.cpu},
-                  {"threads", comparison.machine.threads},
-                  {"memory_bytes", comparison.machine.memory_bytes}}},
-                {"commands", comparison.commands},
-                {"notes", comparison.notes},
-                {"variants", json::array()}};
+    json out = {
+        {kReportLayout, kLayout},
+        {"title", comparison.title},
+        {"model", comparison.model},
+        {"source",
+         {{"file", comparison.source}, {"sha256", hashes_json(comparison.hashes, comparison.source)}}},
+        {"refold_version", comparison.version},
+        {"date", comparison.date},
+        {"machine",
+         {{"cpu", comparison.machine.cpu},
+          {"threads", comparison.machine.threads},
+          {"memory_bytes", comparison.machine.memory_bytes}}},
+        {"commands", comparison.commands},
+        {"notes", comparison.notes},
+        {"variants", json::array()}};
     for (const auto& variant : comparison.variants) out["variants"].push_back(variant_json(variant));
     // A generated text may end within a character.
     return out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "report/figure.h"
 #include "report/reconstruction.h"
 #include "report/topology_picture.h"
 
@@ -20,6 +19,7 @@ struct PerplexityFigure {
     int64_t tokens_scored = 0;
     std::string protocol;               // text, windows, context: only equal ones may be compared
     std::string metric = "perplexity";  // or "word perplexity", "bits per byte", ...
+    bool operator==(const PerplexityFigure&) const = default;
 };
 
 // A metric of a task.
@@ -29,6 +29,7 @@ struct TaskFigure {
     std::optional<double> standard_error{};
     std::string protocol{};  // "5 shots, 100 items": only equal ones may be compared
     bool higher_is_better = true;
+    bool operator==(const TaskFigure&) const = default;
     bool fraction() const;  // an accuracy or the like, shown in per cent
 };
 
@@ -50,6 +51,15 @@ struct TrainingCurve {
 struct TrainingRun {
     std::string name;  // "step-2" of the recipe; may be empty
     std::vector<TrainingCurve> curves;
+};
+
+// A weight matrix approximated by an SVD that holds as many numbers as the factors in its place: what the
+// step that made the factors says of it.
+struct SvdError {
+    size_t position = 0;
+    Slot slot{};
+    int64_t rank = 0;
+    double error = 0;  // relative Frobenius norm
 };
 
 // What was not measured stays empty and is shown so.
@@ -74,8 +84,10 @@ struct Variant {
     std::vector<std::string> steps;  // what each step of the recipe did, for people
     std::optional<TopologyMap> topology;
     std::optional<Reconstruction> reconstruction;  // against the model that it was made of
-    std::vector<Figure> analysis;                  // of refold analyze
+    std::vector<SvdError> svd_errors;
+    std::vector<std::string> analyses;  // JSON of refold analyze, for analysis_figures()
     std::vector<TrainingRun> training;
+    std::vector<FileHashes> origins;  // what it was made of, nearest first
 };
 
 struct Machine {
@@ -105,7 +117,8 @@ std::string to_markdown(const Comparison& comparison);
 // Of that the table alone.
 std::string markdown_table(const Comparison& comparison);
 
-// Long snake_case keys; null where something was not measured or is not finite.
+// Long snake_case keys; null where something was not measured or is not finite. parse_run() reads it again
+// (saved_report.h).
 std::string to_json(const Comparison& comparison);
 
 // One page that needs nothing else: no network, no scripts, light and dark as the reader's system asks, from

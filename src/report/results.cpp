@@ -10,8 +10,8 @@
 #include "core/error.h"
 #include "core/json_lines.h"
 #include "core/text.h"
-#include "report/analysis_figures.h"
 #include "report/json_access.h"
+#include "report/saved_report.h"
 
 namespace refold {
 namespace {
@@ -227,11 +227,36 @@ void read_cost(const json& cost, Variant& v) {
     v.kv_bytes_per_token = count_of(member(cost, "kv_bytes_per_token"));
 }
 
+// What steps that decompose have recorded of SVDs that hold as many numbers; LASER's are such SVDs.
+void read_svd_errors(const json& step, Variant& v) {
+    const auto add = [&](const json& entry, const json& rank_of_it) {
+        const auto slot = matrix_of(member(entry, "slot"));
+        const auto rank = count_of(rank_of_it);
+        const auto error = number_of(member(entry, "relative_error"));
+        const json& layers = member(entry, "layers");
+        if (!slot || !rank || !error) return;
+        for (const json& layer : layers.is_array() ? layers : json::array()) {
+            if (const auto p = count_of(layer))
+                v.svd_errors.push_back({*p, *slot, static_cast<int64_t>(*rank), *error});
+        }
+    };
+    const json& details = member(step, "details");
+    const json &stacks = member(details, "stacks"), &matrices = member(details, "matrices");
+    for (const json& stack : stacks.is_array() ? stacks : json::array()) {
+        const json& svd = member(stack, "svd");
+        for (const json& entry : svd.is_array() ? svd : json::array()) add(entry, member(stack, "svd_rank"));
+    }
+    const bool laser = text_of(member(step, "method")) == "laser" &&
+                       text_of(member(member(step, "options"), "svd")) == "exact";
+    for (const json& matrix : laser&& matrices.is_array() ? matrices : json::array())
+        add(matrix, member(matrix, "rank"));
+}
+
 void read_compression(const json& root, RunResult& out) {
     Variant before;
     name_model(before, text_of(member(root, "model")));
     read_cost(member(root, "before"), before);
-    out.before = std::move(before);
+    out.before.push_back(std::move(before));
     name_model(out.variant, text_of(member(root, "output")));
     if (out.variant.name.empty()) out.variant.name = stem(out.label);  // of a dry run
     out.variant.recipe = text_of(member(root, "recipe"));
@@ -245,6 +270,7 @@ void read_compression(const json& root, RunResult& out) {
         const json& lines = member(step, "lines");
         for (const json& more : lines.is_array() ? lines : json::array()) line += "; " + text_of(more);
         out.variant.steps.push_back(line);
+        read_svd_errors(step, out.variant);
     }
 }
 
@@ -263,6 +289,7 @@ RunResult parse_run(const std::string& text, const std::string& label) {
         fail(ErrorCode::input, "report", "{}: this is not JSON - give what a verb printed with --json",
              label);
     const json root = parsed;
+    if (is_saved_report(root)) return parse_report(root, label);
     RunResult out;
     out.label = label;
     read_provenance(root, out);
@@ -273,15 +300,17 @@ RunResult parse_run(const std::string& text, const std::string& label) {
     } else if (member(root, "prefill").is_object() && member(root, "decode").is_object()) {
         read_bench(root, out);
     } else if (is_analysis(root)) {
-        out.variant.analysis = analysis_figures(root);
+        json findings = root;
+        findings.erase("provenance");
+        out.variant.analyses.push_back(findings.dump());
         if (out.variant.name.empty()) name_model(out.variant, text_of(member(root, "model")));
     } else if (member(root, "tokens_scored").is_number()) {
         read_perplexity(root, out);
         if (out.variant.name.empty()) name_model(out.variant, text_of(member(root, "model")));
     } else {
         fail(ErrorCode::input, "report",
-             "{}: this JSON is no result of refold - expected what compress, eval ppl, eval tasks, bench or "
-             "analyze print with --json",
+             "{}: this JSON is no result of refold - expected what compress, eval ppl, eval tasks, bench, "
+             "analyze or report print with --json",
              label);
     }
     return out;

@@ -135,7 +135,12 @@ TopologyMap topology_map(const Model& model) {
             for (const auto& ref : parts[p][s]) map.rows[p][s].push_back(owners.at({ref.tensor, ref.head}));
         }
     }
-    for (size_t p = 0; p < positions.size(); ++p) {
+    count_borrowers(map);
+    return map;
+}
+
+void count_borrowers(TopologyMap& map) {
+    for (size_t p = 0; p < map.rows.size(); ++p) {
         for (size_t s = 0; s < map.slots.size(); ++s) {
             for (size_t c = 0; c < map.rows[p][s].size(); ++c) {
                 if (!map.borrowed(p, s, c)) continue;
@@ -147,7 +152,6 @@ TopologyMap topology_map(const Model& model) {
             }
         }
     }
-    return map;
 }
 
 std::string topology_summary(const TopologyMap& map) {

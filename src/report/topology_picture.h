@@ -43,6 +43,9 @@ struct TopologyMap {
 // first position that uses it. Every referenced tensor must exist (see validate()).
 TopologyMap topology_map(const Model& model);
 
+// Fills in TopologyCell::borrowers.
+void count_borrowers(TopologyMap& map);
+
 // "30 positions, no sharing" or "30 positions in 2 loops; 9 with attention probabilities of another; attn.q,
 // attn.o: each 27 of 270 heads borrowed (10.0 %); ffn.down: 10 of 30 in factors; ...".
 std::string topology_summary(const TopologyMap& map);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "report/figure.h"
 #include "report/report.h"
 #include "report/results.h"
 

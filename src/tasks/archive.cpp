@@ -10,6 +10,8 @@
 #include <memory>
 
 #include "core/error.h"
+#include "core/files.h"
+#include "core/sha256.h"
 
 namespace refold {
 namespace {
@@ -65,6 +67,15 @@ Archive open_archive(const std::string& path) {
 }  // namespace
 
 std::string file_of(const std::string& path) { return path.substr(0, path.find('!')); }
+
+const std::string& DataHashes::of(const std::string& file) {
+    auto found = known_.find(file);
+    if (found == known_.end()) {
+        found = known_.emplace(file, sha256_hex(MappedFile(file).bytes())).first;
+        ++hashed_;
+    }
+    return found->second;
+}
 
 bool has_data_file(const std::string& path) {
     std::error_code missing;

@@ -1,6 +1,7 @@
 // Data files as they are published: plain, compressed, or inside an archive.
 #pragma once
 
+#include <map>
 #include <string>
 
 namespace refold {
@@ -15,5 +16,17 @@ bool has_data_file(const std::string& path);
 
 // The part of `path` that is a file on the disk.
 std::string file_of(const std::string& path);
+
+// SHA-256 of files on the disk. Each is read once: an archive has the items of many tasks.
+class DataHashes {
+public:
+    // Throws Error(io) when it cannot be read.
+    const std::string& of(const std::string& file);
+    size_t hashed() const { return hashed_; }  // files that were read
+
+private:
+    std::map<std::string, std::string> known_;
+    size_t hashed_ = 0;
+};
 
 }  // namespace refold

@@ -75,6 +75,15 @@ Found find_on_hub(const TaskFile& task, const std::string& split) {
          split, get.empty() ? "the task knows of none" : join(get, " "));
 }
 
+// A file that belongs to the data.
+std::string beside(const TaskFile& task, const Found& found, const std::string& name) {
+    const std::string path = fs::path(found.directory) / name, &get = found.source->get;
+    if (!has_data_file(path))
+        fail(ErrorCode::io, "task", "{}: '{}' lacks '{}', which belongs to '{}'{}", task.spec.name,
+             found.directory, name, found.path, get.empty() ? "" : " - get it from " + get);
+    return path;
+}
+
 // Field "label" of item i is line i of a file beside the data.
 void add_labels(std::vector<Record>& items, const std::string& path) {
     const std::string text = read_data_file(path);
@@ -157,9 +166,9 @@ Dataset load_dataset(const TaskFile& task, const std::string& split, const std::
     if (!own_file && !source.hub_files.contains(split)) form.form = RecordForm::jsonl;
     dataset.items = parse_records(read_data_file(found.path), form, found.path);
     if (const auto labels = source.labels.find(split); labels != source.labels.end())
-        add_labels(dataset.items, fs::path(found.directory) / labels->second);
+        add_labels(dataset.items, beside(task, found, labels->second));
     if (const auto only = source.only.find(split); only != source.only.end())
-        keep_only(dataset.items, source.form.key, fs::path(found.directory) / only->second);
+        keep_only(dataset.items, source.form.key, beside(task, found, only->second));
     add_fields(dataset.items, source, found.path);
     return dataset;
 }

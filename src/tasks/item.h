@@ -62,6 +62,7 @@ struct Task {
     int64_t original = 0;     // items that the data has, before a limit; 0: all are in `items`
     std::string data_file;    // where the items came from, for provenance
     std::string data_sha256;  // of that file
+    std::string fewshot_file, fewshot_sha256;  // of the examples; empty: none, or from `data_file` too
 };
 
 }  // namespace refold

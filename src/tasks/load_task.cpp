@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "core/files.h"
-#include "core/sha256.h"
 #include "core/text.h"
 #include "tasks/builtin.h"
 #include "tasks/dataset.h"
@@ -237,7 +236,8 @@ TaskFile find_task(const std::string& name_or_path) {
 
 Task load_task(const std::string& name_or_path, const TaskOptions& options) {
     const TaskFile file = find_task(name_or_path);
-    Task task{.spec = file.spec, .items = {}, .original = 0, .data_file = {}, .data_sha256 = {}};
+    Task task;
+    task.spec = file.spec;
     if (options.shots) task.spec.shots = *options.shots;
     if (task.spec.shots < 0)
         fail(ErrorCode::usage, "task", "--shots: got {}, expected 0 or more", task.spec.shots);
@@ -272,7 +272,13 @@ Task load_task(const std::string& name_or_path, const TaskOptions& options) {
         }
     }
     task.data_file = data.file;
-    if (!data.file.empty()) task.data_sha256 = sha256_hex(MappedFile(data.file).bytes());
+    DataHashes own_hashes;
+    DataHashes& hashes = options.hashes != nullptr ? *options.hashes : own_hashes;
+    if (!data.file.empty()) task.data_sha256 = hashes.of(data.file);
+    if (!examples.file.empty() && examples.file != data.file) {
+        task.fewshot_file = examples.file;
+        task.fewshot_sha256 = hashes.of(examples.file);
+    }
     return task;
 }
 

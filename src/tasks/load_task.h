@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tasks/archive.h"
 #include "tasks/item.h"
 #include "tasks/task_file.h"
 
@@ -19,6 +20,7 @@ struct TaskOptions {
     uint64_t seed = 1234;            // of the draw of examples (and of generated items)
     int64_t length = 4096;           // tokens of generated items (RULER)
     std::function<int64_t(const std::string&)> count_tokens{};  // for generated items; unset: estimated
+    DataHashes* hashes = nullptr;  // of data files, for many tasks; null: hashed for this task alone
 };
 
 // Built-in tasks, groups and other names for them, sorted.

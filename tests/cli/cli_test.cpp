@@ -102,6 +102,7 @@ TEST(Usage, NearestNamesAreGiven) {
     expect_error(refold({"run", kModel, "-p", "x", "--contxt", "8"}), 2,
                  {"--contxt", "did you mean '--context'?"});
     expect_error(refold({"inspect"}), 2, {"MODEL", "refold inspect --help"});
+    expect_error(refold({"eval", "tasks", "--limit", "4"}), 2, {"refold eval tasks --help"});
     expect_error(refold({"eval"}), 2, {"subcommand"});
     expect_error(refold({"eval", "pppl"}), 2, {"did you mean 'ppl'?"});
     expect_error(refold({"pull", "smollm2-135m-instrukt"}), 2, {"did you mean 'smollm2-135m-instruct'?"});

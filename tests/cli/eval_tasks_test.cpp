@@ -68,6 +68,14 @@ TEST_F(EvalTasks, SamplesAreThoseOfLmEval) {
     EXPECT_THAT(outcome.out,
                 testing::HasSubstr("|Tasks|Version|Filter|n-shot| Metric |   |Value |   |Stderr|"));
     EXPECT_FALSE(fs::exists(results + ".work"));
+
+    // The results name their samples, which are what a comparison pairs.
+    EXPECT_THAT(refold({"compare", results, results}).out, testing::HasSubstr("McNemar"));
+    json other = written;
+    other["data"]["piqa"]["sha256"] = "00ff";
+    other.erase("samples");
+    write_all(folder / "other.json", other.dump());
+    expect_error(refold({"compare", results, folder / "other.json"}), 1, {"different data", "piqa", "00ff"});
 }
 
 TEST_F(EvalTasks, LimitsAndShots) {

@@ -271,10 +271,15 @@ TEST(TensorLlm, ComparesWithSvdsOfEqualSize) {
     EXPECT_LE(rank * per_rank, stack["parameters_after"]);
     EXPECT_GT((rank + 1) * per_rank, stack["parameters_after"]);
     double left = 0, all = 0;
+    size_t recorded_matrices = 0;
     for (const Slot slot : kQkvo) {
         const std::vector<float> matrix = weights(model, 0, slot);
         const SlotShape shape = slot_shape(slot, model.config);
         const double error = truncated_svd(matrix, shape.out, shape.in, rank).relative_error;
+        const json& recorded = stack["svd"][recorded_matrices++];
+        EXPECT_EQ(recorded["layers"], json{0});
+        EXPECT_EQ(recorded["slot"], slot_name(slot));
+        EXPECT_NEAR(recorded["relative_error"], error, 1e-5);
         left += error * error * square(matrix);
         all += square(matrix);
     }

@@ -1,6 +1,7 @@
 #include "compress/methods/trawl.h"
 
 #include "compress/factor_checks.h"
+#include "linalg/svd.h"
 
 namespace refold {
 namespace {
@@ -50,6 +51,33 @@ TEST(Trawl, WindowsOfLayers) {
     const auto u = [&](size_t p) { return std::get<LowRank>(result.model.topology.at(p, Slot::ffn_down)).u; };
     EXPECT_EQ(u(0), u(1));
     EXPECT_NE(u(0), u(2));
+}
+
+TEST(Trawl, ComparesWithSvdsOfEqualSize) {
+    const Model model = factor_model();
+    for (const Settings& settings : {Settings{"rank=10"}, {"decomposition=tucker", "ranks=12,20,2"}}) {
+        Settings window = settings;
+        window.emplace_back("window=2");
+        const json stack = details_of(compressed(model, "trawl", window))["stacks"][0];
+        const int64_t rank = stack["svd_rank"], per_rank = 6 * (24 + 40);
+        EXPECT_GT(rank, 0);
+        EXPECT_LE(rank * per_rank, stack["parameters_after"]);
+        EXPECT_GT((rank + 1) * per_rank, stack["parameters_after"]);
+        ASSERT_EQ(stack["svd"].size(), 6U);
+        double left = 0, all = 0;
+        for (const json& svd : stack["svd"]) {
+            const Slot slot = slot_from_name(svd["slot"]);
+            const SlotShape shape = slot_shape(slot, model.config);
+            const std::vector<float> matrix = weights(model, svd["layers"][0], slot);
+            const double error = truncated_svd(matrix, shape.out, shape.in, rank).relative_error;
+            EXPECT_NEAR(svd["relative_error"], error, 1e-5);
+            left += error * error * square(matrix);
+            all += square(matrix);
+        }
+        EXPECT_NEAR(stack["svd_error"], std::sqrt(left / all), 1e-5);
+    }
+    const json without = details_of(compressed(model, "trawl", {"rank=10", "compare=false"}));
+    EXPECT_FALSE(without["stacks"][0].contains("svd"));
 }
 
 TEST(Trawl, ErrorsAreThoseOfTheMatrices) {

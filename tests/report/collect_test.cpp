@@ -105,7 +105,7 @@ TEST_F(Collect, DirectoriesAndHuggingFaceDirectories) {
     const Comparison c = of({folder / "", std::string(REFOLD_FIXTURES) + "/hf/llama_gqa"});
     ASSERT_EQ(c.variants.size(), 3U);
     EXPECT_EQ(c.variants[0].perplexities.size(), 1U);
-    EXPECT_EQ(c.variants[0].analysis.size(), 1U);
+    EXPECT_EQ(c.variants[0].analyses.size(), 1U);
     EXPECT_EQ(c.variants[2].file, "llama_gqa");
     EXPECT_FALSE(c.variants[2].hashes.empty());
     ASSERT_EQ(c.notes.size(), 1U);
@@ -128,6 +128,57 @@ TEST_F(Collect, ModelsOfOtherDepth) {
     EXPECT_FALSE(c.variants[1].reconstruction);
     ASSERT_EQ(c.notes.size(), 1U);
     EXPECT_THAT(c.notes[0], HasSubstr("cannot be compared"));
+}
+
+// Reports tell as much of the models as the models themselves.
+TEST_F(Collect, ReportsAreReadAgain) {
+    result("dense.ppl.json", "{}", 14);
+    make(kDense, folder / "factored.gguf", "tensorllm", {"ranks=8,8,4"});
+    write_all(folder / "factored.compress.json",
+              fmt::format(R"({{"model": "{}", "output": "{}", "before": {{}}, "after": {{}}, "steps": [
+                  {{"method": "tensorllm", "details": {{"stacks": [{{"svd_rank": 3, "svd": [
+                  {{"layers": [1], "slot": "attn.q", "relative_error": 0.25}}]}}]}}}}]}})",
+                          folder / "dense.gguf", folder / "factored.gguf"));
+    const Comparison c = of({folder / "dense.gguf", folder / "shared.gguf", folder / "factored.gguf",
+                             folder / "dense.ppl.json", folder / "factored.compress.json"});
+    write_all(folder / "all.json", to_json(c));
+    const Comparison again = of({folder / "all.json"});
+    const auto page = [](Comparison shown) {
+        shown.date = "";
+        return to_html(shown);
+    };
+    EXPECT_TRUE(page(again) == page(c));
+    EXPECT_THAT(page(c), HasSubstr(", SVD with as many numbers (rank 3): 0.25"));
+    EXPECT_THAT(page(c), HasSubstr("<th scope=\"row\">layer 1, attn.q</th><td>"));
+    EXPECT_THAT(page(c), HasSubstr("</td><td>0.2500</td><td>3</td>"));
+    const Comparison thrice = of({folder / "all.json", folder / "all.json", folder / "shared.gguf"});
+    EXPECT_TRUE(page(thrice) == page(c));
+}
+
+TEST_F(Collect, ReportsArePutTogether) {
+    result("dense.ppl.json", "{}", 14);
+    write_all(folder / "a.json", to_json(of({folder / "shared.gguf"})));
+    write_all(folder / "b.json", to_json(of({folder / "dense.gguf", folder / "dense.ppl.json"})));
+    make(kDense, folder / "shared.gguf", "direct_share", {"ratio=0.1"});
+    write_all(folder / "c.json", to_json(of({folder / "shared.gguf", folder / "dense.gguf"})));
+    const Comparison c = of({folder / "a.json", folder / "b.json", folder / "c.json"});
+    ASSERT_EQ(c.variants.size(), 3U);
+    EXPECT_EQ(c.variants[0].name, "dense");  // a.json says that its model was made of it
+    EXPECT_EQ(c.variants[0].perplexities.size(), 1U);
+    EXPECT_EQ(c.variants[1].name, "shared");
+    EXPECT_EQ(c.variants[2].name, "c/shared");
+    EXPECT_TRUE(c.variants[1].topology && c.variants[2].topology && c.variants[2].reconstruction);
+    EXPECT_TRUE(c.notes.empty());
+}
+
+// What is written over does not go into itself.
+TEST_F(Collect, TheOutputIsNoPartOfItsDirectory) {
+    write_all(folder / "all.json", to_json(of({std::string(REFOLD_FIXTURES) + "/hf/llama_gqa"})));
+    EXPECT_EQ(of({folder / ""}).variants.size(), 3U);
+    Runs runs;
+    runs.output = folder / "all.json";
+    add_runs(folder / "", "", runs);
+    EXPECT_EQ(collect(runs, {}).variants.size(), 2U);
 }
 
 TEST_F(Collect, RefusesWhatIsNeither) {

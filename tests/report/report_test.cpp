@@ -190,12 +190,14 @@ TEST(ReportMarkdown, HoldsTheTableAndTrustsNoText) {
     Comparison c = comparison();
     c.variants[1].name = "a | b\n# <b>x</b> `";
     c.variants[1].recipe = "steps:\n```\n# not a heading\n";
+    c.variants[2].hashes = {{"x.gguf", "00` <b>"}};
     const std::string text = to_markdown(c);
     EXPECT_NE(text.find("| parameters stored | 134.52 M | 107.61 M (-20.0 %) |"), std::string::npos) << text;
     EXPECT_NE(text.find("a \\| b \\# &lt;b&gt;x&lt;/b&gt; \\`"), std::string::npos) << text;
     EXPECT_EQ(text.find("<b>"), std::string::npos);
     EXPECT_NE(text.find("````yaml\n"), std::string::npos) << text;
-    EXPECT_NE(text.find(std::string(64, 'b')), std::string::npos);
+    EXPECT_NE(text.find("SHA-256 `" + std::string(64, 'b') + "`"), std::string::npos);
+    EXPECT_NE(text.find("SHA-256 00\\` &lt;b&gt;"), std::string::npos) << text;
     EXPECT_NE(text.find("ratio=0.1"), std::string::npos);
     size_t columns = 0;
     std::istringstream lines(text);

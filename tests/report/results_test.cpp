@@ -1,11 +1,15 @@
 // Results of the verbs and of lm-evaluation-harness, read back.
 #include "report/results.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "core/error_of.h"
+#include "report/shared_model.h"
 
 namespace refold {
 namespace {
@@ -108,9 +112,9 @@ TEST(Results, Compression) {
         "before": {"parameters": 100, "bytes": 200, "kv_bytes_per_token": 8},
         "after": {"parameters": 60, "bytes": 120, "kv_bytes_per_token": 8}, "file_bytes": 130,
         "steps": [{"method": "direct_share", "seconds": 1.5, "lines": ["shares 3 heads"]}]})");
-    ASSERT_TRUE(r.before);
-    EXPECT_EQ(r.before->name, "dense");
-    EXPECT_EQ(r.before->parameters, 100U);
+    ASSERT_EQ(r.before.size(), 1U);
+    EXPECT_EQ(r.before[0].name, "dense");
+    EXPECT_EQ(r.before[0].parameters, 100U);
     EXPECT_EQ(r.variant.name, "small");
     EXPECT_EQ(r.variant.parameters, 60U);
     EXPECT_EQ(r.variant.file_bytes, 130U);
@@ -118,6 +122,85 @@ TEST(Results, Compression) {
     ASSERT_EQ(r.variant.steps.size(), 1U);
     EXPECT_NE(r.variant.steps[0].find("shares 3 heads"), std::string::npos);
     EXPECT_EQ(parse(R"({"model": "m", "output": null, "before": {}, "after": {}})").variant.name, "run");
+}
+
+// A comparison with a value at `place` (JSON pointer) that is not what to_json() writes.
+std::string changed_report(const std::string& place, const char* value) {
+    Comparison c;
+    Variant v;
+    v.name = "small";
+    v.perplexities = {{17.5, 0.25, 100, "windows"}};
+    v.tasks = {{"piqa", "acc", 0.5, 0.1, "", true}};
+    v.decode = SpeedFigure{10, 9, 1.1};
+    v.topology = topology_map(shared_model());
+    v.reconstruction = Reconstruction{{Slot::attn_q}, {{0.5}, {0.25}, {0}}, 0.5, 3, 2, 0};
+    v.training = {{"", {{"loss", {1, 2}, {4.5, 4}}}}};
+    c.variants = {v};
+    auto report = nlohmann::json::parse(to_json(c));
+    EXPECT_NO_THROW(parse(report.dump()));
+    report[nlohmann::json::json_pointer(place)] = nlohmann::json::parse(value);
+    return report.dump();
+}
+
+TEST(Results, RefuseReportsThatLie) {
+    constexpr std::array kLies = {
+        std::array{"/report_layout", "2", "layout 2"},
+        std::array{"/variants", "[]", "variants"},
+        std::array{"/variants", "{}", "variants"},
+        std::array{"/variants/0", "3", "variants[0]"},
+        std::array{"/variants/0/name", "null", "variants[0].name"},
+        std::array{"/machine/threads", "-1", "machine.threads"},
+        std::array{"/variants/0/parameters", "-5", "variants[0].parameters"},
+        std::array{"/variants/0/perplexities/0/perplexity", "\"good\"",
+                   "variants[0].perplexities[0].perplexity"},
+        std::array{"/variants/0/tasks/0/higher_is_better", "null", "tasks[0].higher_is_better"},
+        std::array{"/variants/0/decode/ratio", "[]", "decode.ratio"},
+        std::array{"/variants/0/steps", "[1]", "steps[0]"},
+        std::array{"/variants/0/training/0/curves/loss/values", "[1]", "curves.loss.values"},
+        std::array{"/variants/0/topology/slots/0", "\"attn.z\"", "topology.slots[0]"},
+        std::array{"/variants/0/topology/slots/1", "\"attn.q\"", "topology.slots[1]"},
+        std::array{"/variants/0/topology/cells/0", "[4]", "topology.cells[0]"},
+        std::array{"/variants/0/topology/cells/0/0", "100000", "topology.cells[0][0]"},
+        std::array{"/variants/0/topology/borrowed/0/head", "4", "topology.borrowed[0].head"},
+        std::array{"/variants/0/topology/borrowed/0/from_position", "3", "borrowed[0].from_position"},
+        std::array{"/variants/0/topology/attention_sources", R"([{"position": 1, "probabilities": 1}])",
+                   "attention_sources[0].probabilities"},
+        std::array{"/variants/0/topology/factors", R"([{"position": 0, "slot": "output", "instead": true}])",
+                   "factors[0].slot"},
+        std::array{"/variants/0/reconstruction/relative_errors/1", "[0.5, 0.5]", "relative_errors[1]"},
+        std::array{"/variants/0/reconstruction/different", "4", "reconstruction.different"},
+        std::array{"/variants/0/svd_errors", R"([{"position": 0, "slot": "attn.q", "rank": 3}])",
+                   "svd_errors[0].relative_error"},
+        std::array{"/variants/0/analyses", "[\"<q>\"]", "analyses[0]"}};
+    for (const auto& [place, value, named] : kLies) {
+        const std::string message = error_of([&] { parse(changed_report(place, value)); }, ErrorCode::input);
+        EXPECT_NE(message.find("folder/run.json"), std::string::npos) << message;
+        EXPECT_NE(message.find(named), std::string::npos) << place << ": " << message;
+    }
+    // As long as the file, and as much memory: 262,144 heads are more than any model has.
+    std::string rows = "[512,512,512,512,1,1,1]";
+    for (int i = 0; i < 128; ++i) rows += ",[512,512,512,512,1,1,1]";
+    EXPECT_NE(
+        error_of([&] { parse(changed_report("/variants/0/topology/cells", ("[" + rows + "]").c_str())); },
+                 ErrorCode::input)
+            .find("fewer heads"),
+        std::string::npos);
+}
+
+TEST(Results, SvdsThatStepsHaveRecorded) {
+    const RunResult r = parse(R"({"model": "m", "output": "small.gguf", "before": {}, "after": {}, "steps": [
+        {"method": "tensorllm", "details": {"stacks": [{"svd_rank": 3, "svd": [
+            {"layers": [1, 4], "slot": "attn.q", "relative_error": 0.25},
+            {"layers": [1], "slot": "attn.z", "relative_error": 0.5}, 7]}, {"svd": [{}]}, {}]}},
+        {"method": "laser", "options": {"svd": "exact"}, "details": {"matrices": [
+            {"layers": [2], "slot": "ffn.down", "rank": 5, "relative_error": 0.125}]}},
+        {"method": "laser", "options": {"svd": "randomised"}, "details": {"matrices": [
+            {"layers": [3], "slot": "ffn.down", "rank": 5, "relative_error": 0.125}]}},
+        {"method": "llm_pruner", "details": {"stacks": 3, "matrices": {}}}]})");
+    std::vector<std::string> told;
+    for (const SvdError& svd : r.variant.svd_errors)
+        told.push_back(fmt::format("{} {} {} {}", svd.position, slot_name(svd.slot), svd.rank, svd.error));
+    EXPECT_EQ(told, (std::vector<std::string>{"1 attn.q 3 0.25", "4 attn.q 3 0.25", "2 ffn.down 5 0.125"}));
 }
 
 TEST(Results, RefusesWhatIsNone) {

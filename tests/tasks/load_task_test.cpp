@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
 #include <set>
 
 #include "core/environment.h"
@@ -304,6 +305,38 @@ TEST_F(TaskLines, ATaskOfOnesOwn) {
     EXPECT_EQ(task.original, 3);
     EXPECT_EQ(load_task(this->task(), {.data = folder_ / "", .limit = 2}).items.size(), 2u);
     EXPECT_EQ(load_task(this->task(), {.data = folder_ / "", .limit = 2}).original, 3);
+}
+
+TEST(LoadTask, NamesWhatBelongsToTheData) {
+    TempFolder folder;
+    std::filesystem::create_directory(folder / "piqa");
+    std::filesystem::copy_file(kFolder + "/piqa/valid.jsonl", folder / "piqa/valid.jsonl");
+    EXPECT_THAT(
+        error_of([&] { load_task("piqa", {.data = folder / ""}); }, ErrorCode::io),
+        testing::AllOf(HasSubstr("lacks 'piqa/valid-labels.lst'"), HasSubstr("get it from https://")));
+}
+
+// Subjects of one archive: it is hashed for the first of them only.
+TEST(LoadTask, HashesAFileOnce) {
+    DataHashes hashes;
+    TaskOptions options{.data = kFolder};
+    options.hashes = &hashes;
+    const Task first = load_task("mmlu_anatomy", options);
+    EXPECT_EQ(hashes.hashed(), 1u);
+    EXPECT_EQ(load_task("mmlu_abstract_algebra", options).data_sha256, first.data_sha256);
+    EXPECT_EQ(hashes.hashed(), 1u);
+    load_task("piqa", options);
+    EXPECT_EQ(hashes.hashed(), 2u);
+    EXPECT_EQ(load_task("mmlu_anatomy", {.data = kFolder}).data_sha256, first.data_sha256);
+}
+
+TEST(LoadTask, ExamplesOfAnotherFileAreHashedToo) {
+    const Task piqa = load_task("piqa", {.data = kFolder, .shots = 1});
+    EXPECT_EQ(piqa.fewshot_file, kFolder + "/piqa/train.jsonl");
+    EXPECT_EQ(piqa.fewshot_sha256.size(), 64u);
+    EXPECT_NE(piqa.fewshot_sha256, piqa.data_sha256);
+    EXPECT_EQ(load_task("mmlu_anatomy", {.data = kFolder, .shots = 1}).fewshot_file, "");
+    EXPECT_EQ(load_task("piqa", {.data = kFolder}).fewshot_file, "");
 }
 
 TEST_F(TaskLines, BrokenOnesAreNamed) {

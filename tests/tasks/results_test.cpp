@@ -55,6 +55,8 @@ std::vector<TaskRun> runs() {
     std::vector<TaskRun> out;
     out.push_back(run_of("group_b", "group", 10, 5));
     out.push_back(run_of("alone", "", 4, 3));
+    out.back().task.fewshot_file = "train.jsonl";
+    out.back().task.fewshot_sha256 = "ff";
     out.push_back(run_of("group_a", "group", 30, 24));
     return out;
 }
@@ -72,6 +74,8 @@ TEST(Results, KeysAreThoseOfLmEval) {
     EXPECT_EQ(out["configs"]["alone"]["output_type"], "multiple_choice");
     EXPECT_EQ(out["truncated"]["alone"], 1);
     EXPECT_EQ(out["data"]["alone"]["file"], "data.jsonl");
+    EXPECT_EQ(json(out["data"]["alone"]["fewshot"]), (json{{"file", "train.jsonl"}, {"sha256", "ff"}}));
+    EXPECT_FALSE(out["data"]["group_a"].contains("fewshot"));
 }
 
 TEST(Results, GroupsAreWeightedBySize) {

@@ -9,13 +9,13 @@
 #include "compress/selection.h"
 #include "core/error.h"
 #include "core/text.h"
-#include "linalg/svd.h"
 #include "linalg/tucker.h"
 
 namespace refold {
 namespace tensorllm {
 
 using factoring::Positions;
+using factoring::Squares;
 
 int64_t Stack::heads_of(Slot slot, const ModelConfig& config) const {
     const bool queries = slot == Slot::attn_q || slot == Slot::attn_o;
@@ -113,12 +113,6 @@ bool has_copies(const Stack& stack, const ModelConfig& config) {
                        [&](Slot slot) { return stack.heads_of(slot, config) != stack.dims[3]; });
 }
 
-// Squares of what is left, and of everything, over the model's own matrices.
-struct Squares {
-    double left = 0, all = 0;
-    double relative() const { return all > 0 ? std::sqrt(std::max(left, 0.0) / all) : 0; }
-};
-
 // Of the means over the copies of every head against the head.
 Squares squares_of_means(const Stack& stack, const ModelConfig& config, const std::vector<float>& tensor,
                          const TuckerResult& result) {
@@ -151,10 +145,11 @@ int64_t equal_svd_rank(const Stack& stack, const ModelConfig& config) {
     return stack.parameters() / per_rank;
 }
 
-Squares squares_of_svd(const Stack& stack, const ModelConfig& config, const std::vector<float>& tensor) {
+// Of the single matrices, in the order of the roles.
+std::vector<Squares> squares_of_svds(const Stack& stack, const ModelConfig& config,
+                                     const std::vector<float>& tensor) {
     const auto [width, head_dim, roles, heads] = stack.dims;
-    const auto rank = static_cast<size_t>(equal_svd_rank(stack, config));
-    Squares squares;
+    std::vector<Squares> out;
     for (int64_t t = 0; t < roles; ++t) {
         const int64_t own = stack.heads_of(stack.roles[static_cast<size_t>(t)], config);
         std::vector<float> matrix;
@@ -162,16 +157,13 @@ Squares squares_of_svd(const Stack& stack, const ModelConfig& config, const std:
             const auto from = tensor.begin() + width * head_dim * (t + roles * h * (heads / own));
             matrix.insert(matrix.end(), from, from + width * head_dim);
         }
-        const std::vector<double> values = singular_values(matrix, own * head_dim, width);
-        for (size_t i = 0; i < values.size(); ++i) {
-            squares.all += values[i] * values[i];
-            if (i >= rank) squares.left += values[i] * values[i];
-        }
+        out.push_back(
+            factoring::squares_of_svd(matrix, own * head_dim, width, equal_svd_rank(stack, config)));
     }
-    return squares;
+    return out;
 }
 
-// Positions in the array "errors".
+// Positions in the array "figures"; the SVD's errors of the single matrices come after them.
 enum Figure { relative_error, sweeps, matrix_error, svd_error, n_figures };
 
 struct Settings {
@@ -192,14 +184,21 @@ Arrays decompose(const Stack& stack, const ModelConfig& config, const Settings& 
                              ? squares_of_means(stack, config, tensor, result).relative()
                              : result.relative_error;
     figures[matrix_error] = static_cast<float>(means);
-    if (settings.compare)
-        figures[svd_error] = static_cast<float>(squares_of_svd(stack, config, tensor).relative());
+    if (settings.compare) {
+        Squares all;
+        for (const Squares& one : squares_of_svds(stack, config, tensor)) {
+            all += one;
+            figures.push_back(static_cast<float>(one.relative()));
+        }
+        figures[svd_error] = static_cast<float>(all.relative());
+    }
+    const auto n_all = static_cast<int64_t>(figures.size());
     const auto [r1, r2, r3] = stack.ranks;
     return {{"core", {{r1, r2, r3, stack.dims[3]}, std::move(result.core)}},
             {"model", {{stack.dims[0], r1}, std::move(result.factors[0])}},
             {"head", {{stack.dims[1], r2}, std::move(result.factors[1])}},
             {"roles", {{stack.dims[2], r3}, std::move(result.factors[2])}},
-            {"figures", {{n_figures}, std::move(figures)}}};
+            {"figures", {{n_all}, std::move(figures)}}};
 }
 
 Stack make_stack(const Model& model, const Positions& positions, std::vector<Slot> roles,
@@ -266,7 +265,7 @@ factoring::Job job_of(const Model& model, const Stack& stack, const Settings& se
     factoring::Job job;
     job.place = factoring::place_text(stack.positions);
     job.what = fmt::format(
-        "tensorllm v2 dims={} ranks={} tol={} sweeps={} svd={} heads=", fmt::join(stack.dims, ","),
+        "tensorllm v3 dims={} ranks={} tol={} sweeps={} svd={} heads=", fmt::join(stack.dims, ","),
         fmt::join(stack.ranks, ","), settings.tolerance, settings.sweeps, settings.compare);
     for (const Slot slot : stack.roles) job.what += fmt::format("{},", stack.heads_of(slot, model.config));
     // The tensor, its contractions and reconstruction; Gram matrices with their eigenvectors.
@@ -338,6 +337,9 @@ std::string report_errors(const Stack& stack, const ModelConfig& config, const T
         const int64_t rank = equal_svd_rank(stack, config);
         details["svd_error"] = f[svd_error];
         details["svd_rank"] = rank;
+        for (size_t t = 0; t < stack.roles.size(); ++t)
+            details["svd"].push_back(
+                factoring::svd_details(stack.positions, stack.roles[t], f[n_figures + t]));
         line +=
             fmt::format("; SVD of each matrix with as many numbers (rank {}): {:.5f}", rank, f[svd_error]);
     }
@@ -436,10 +438,7 @@ const Method kTensorLlm = {
          .choices = {"repeat", "separate"}},
         factoring::tolerance_option(),
         factoring::sweeps_option(),
-        {.name = "compare",
-         .kind = OptionSpec::Kind::boolean,
-         .fallback = "true",
-         .help = "report the error of truncated SVDs of as many numbers as well"},
+        factoring::compare_option(),
         type_option(),
     },
     tensorllm::apply,

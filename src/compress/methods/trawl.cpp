@@ -89,10 +89,45 @@ struct Settings {
     double tolerance;
     int sweeps;
     uint64_t seed;
+    bool compare;
 };
 
-Array figures(double error, int sweeps) {
-    return {{2}, {static_cast<float>(error), static_cast<float>(sweeps)}};
+int64_t elements(const factoring::Job& job) {
+    int64_t count = 0;
+    for (const auto& [name, shape] : job.shapes) {
+        int64_t product = 1;
+        for (const int64_t n : shape) product *= n;
+        count += product;
+    }
+    return count;
+}
+
+// Rank at which truncated SVDs of the single matrices hold as many numbers; 0: not even rank 1 does.
+int64_t equal_svd_rank(const Stack& stack, const factoring::Job& job) {
+    const auto [width, other, count] = stack.dims;
+    return elements(job) / (count * (width + other));
+}
+
+// Positions in the array "figures"; the SVD's errors of the single matrices come after them.
+enum Figure { relative_error, sweeps, svd_error, n_figures };
+
+// `svd_rank`: -1 when there is nothing to compare with.
+Array figures(double error, int sweep, const std::vector<float>& tensor, const std::array<int64_t, 3>& dims,
+              int64_t svd_rank) {
+    std::vector<float> out(n_figures);
+    out[relative_error] = static_cast<float>(error);
+    out[sweeps] = static_cast<float>(sweep);
+    const auto size = static_cast<size_t>(dims[0] * dims[1]);
+    factoring::Squares all;
+    for (size_t m = 0; svd_rank >= 0 && m < static_cast<size_t>(dims[2]); ++m) {
+        const auto matrix = std::span(tensor).subspan(m * size, size);
+        const factoring::Squares one = factoring::squares_of_svd(matrix, dims[1], dims[0], svd_rank);
+        all += one;
+        out.push_back(static_cast<float>(one.relative()));
+    }
+    out[svd_error] = static_cast<float>(all.relative());
+    const auto n_all = static_cast<int64_t>(out.size());
+    return {{n_all}, std::move(out)};
 }
 
 // sum over r of w_r a_r (outer) b_r (outer) c_r: matrix m is U diag(w c_m) V with the columns b of U and the
@@ -100,9 +135,11 @@ Array figures(double error, int sweeps) {
 factoring::Job cp_job(const Stack& stack, int64_t rank, const Settings& settings) {
     factoring::Job job;
     const auto dims = stack.dims;
-    job.what = fmt::format("trawl cp v1 dims={} rank={} tol={} sweeps={} seed={}", fmt::join(dims, ","), rank,
-                           settings.tolerance, settings.sweeps, settings.seed);
+    job.what =
+        fmt::format("trawl cp v2 dims={} rank={} tol={} sweeps={} seed={} svd={}", fmt::join(dims, ","), rank,
+                    settings.tolerance, settings.sweeps, settings.seed, settings.compare);
     job.shapes = {{"u", {rank, dims[1]}}, {"v", {dims[0], rank}}, {"s", {rank, dims[2]}}};
+    const int64_t svd_rank = settings.compare ? equal_svd_rank(stack, job) : -1;
     job.compute = [=](const std::vector<float>& tensor) -> Arrays {
         CpResult cp = cp_decomposition(tensor, dims,
                                        {.rank = rank,
@@ -115,7 +152,7 @@ factoring::Job cp_job(const Stack& stack, int64_t rank, const Settings& settings
         return {{"u", {{rank, dims[1]}, transpose(cp.factors[1], rank, dims[1])}},
                 {"v", {{dims[0], rank}, std::move(cp.factors[0])}},
                 {"s", {{rank, dims[2]}, std::move(scale)}},
-                {"figures", figures(cp.relative_error, cp.sweeps)}};
+                {"figures", figures(cp.relative_error, cp.sweeps, tensor, dims, svd_rank)}};
     };
     return job;
 }
@@ -125,12 +162,13 @@ using Ranks = std::array<int64_t, 3>;
 factoring::Job tucker_job(const Stack& stack, const Ranks& ranks, const Settings& settings) {
     factoring::Job job;
     const auto dims = stack.dims;
-    job.what = fmt::format("trawl tucker v1 dims={} ranks={} tol={} sweeps={}", fmt::join(dims, ","),
-                           fmt::join(ranks, ","), settings.tolerance, settings.sweeps);
+    job.what = fmt::format("trawl tucker v2 dims={} ranks={} tol={} sweeps={} svd={}", fmt::join(dims, ","),
+                           fmt::join(ranks, ","), settings.tolerance, settings.sweeps, settings.compare);
     job.shapes = {{"core", {ranks[0], ranks[1], ranks[2], 1}},
                   {"u1", {dims[0], ranks[0]}},
                   {"u2", {dims[1], ranks[1]}},
                   {"u3", {dims[2], ranks[2]}}};
+    const int64_t svd_rank = settings.compare ? equal_svd_rank(stack, job) : -1;
     job.compute = [=, shapes = job.shapes](const std::vector<float>& tensor) -> Arrays {
         TuckerResult tucker =
             partial_tucker(tensor, {dims[0], dims[1], dims[2], 1},
@@ -139,7 +177,7 @@ factoring::Job tucker_job(const Stack& stack, const Ranks& ranks, const Settings
                 {"u1", {shapes.at("u1"), std::move(tucker.factors[0])}},
                 {"u2", {shapes.at("u2"), std::move(tucker.factors[1])}},
                 {"u3", {shapes.at("u3"), std::move(tucker.factors[2])}},
-                {"figures", figures(tucker.relative_error, tucker.sweeps)}};
+                {"figures", figures(tucker.relative_error, tucker.sweeps, tensor, dims, svd_rank)}};
     };
     return job;
 }
@@ -181,20 +219,10 @@ void store(Model& model, const Stack& stack, const factoring::Tensors& factors, 
     }
 }
 
-int64_t elements(const factoring::Job& job) {
-    int64_t count = 0;
-    for (const auto& [name, shape] : job.shapes) {
-        int64_t product = 1;
-        for (const int64_t n : shape) product *= n;
-        count += product;
-    }
-    return count;
-}
-
 std::vector<factoring::Job> jobs_of(const Model& model, const std::vector<Stack>& stacks,
                                     const Options& options, bool cp) {
     const Settings settings{options.number("tol"), static_cast<int>(options.integer("sweeps")),
-                            static_cast<uint64_t>(options.integer("seed"))};
+                            static_cast<uint64_t>(options.integer("seed")), options.boolean("compare")};
     std::vector<factoring::Job> jobs;
     for (const Stack& stack : stacks) {
         if (cp) {
@@ -212,6 +240,16 @@ std::vector<factoring::Job> jobs_of(const Model& model, const std::vector<Stack>
         job.input = [&model, &stack] { return tensor_of(model, stack); };
     }
     return jobs;
+}
+
+// Into the details, and for the line.
+std::string report_svd(const Stack& stack, int64_t rank, const std::vector<double>& f, json& details) {
+    details["svd_error"] = f[svd_error];
+    details["svd_rank"] = rank;
+    for (size_t m = 0; m < stack.members.size(); ++m)
+        details["svd"].push_back(
+            factoring::svd_details(stack.members[m].positions, stack.members[m].slot, f[n_figures + m]));
+    return fmt::format("; SVD of each matrix with as many numbers (rank {}): {:.5f}", rank, f[svd_error]);
 }
 
 Model apply(const Model& model, Step& step) {
@@ -244,9 +282,11 @@ Model apply(const Model& model, Step& step) {
         if (after > stack.dense()) line += " - more than the matrices hold: choose smaller ranks";
         if (!step.dry_run()) {
             const std::vector<double> f = factoring::numbers(results[i].at("figures"));
-            details.back()["relative_error"] = f[0];
-            details.back()["sweeps"] = f[1];
-            line += fmt::format("; relative error {:.5f} after {:.0f} sweeps", f[0], f[1]);
+            details.back()["relative_error"] = f[relative_error];
+            details.back()["sweeps"] = f[sweeps];
+            line += fmt::format("; relative error {:.5f} after {:.0f} sweeps", f[relative_error], f[sweeps]);
+            if (options.boolean("compare"))
+                line += report_svd(stack, equal_svd_rank(stack, jobs[i]), f, details.back());
         }
         step.report.lines.push_back(std::move(line));
     }
@@ -267,7 +307,8 @@ order. Rows are taken in the order in which the model has them.
 **Decomposition.** `cp` (CANDECOMP/PARAFAC by alternating least squares, started from singular vectors; what the authors
 found best): `rank` numbers of d_model + other size + matrices. `tucker` (higher-order orthogonal iteration): `ranks` =
 R1,R2,R3 of d_model, the other size and the matrices; ranks above a dimension mean the dimension, and full ranks give the
-matrices back exactly. Both stop when a sweep changes the relative error by less than `tol`.
+matrices back exactly. Both stop when a sweep changes the relative error by less than `tol`. Unless `compare=false`, the
+report has the error of truncated SVDs of the same matrices that hold as many numbers.
 
 The authors use it on the FFNs of the last layers, and found nothing to gain on attention.
 
@@ -300,6 +341,7 @@ const Method kTrawl = {
         {.name = "ranks", .fallback = "288,288,3", .help = "of tucker: R1,R2,R3"},
         factoring::tolerance_option(),
         factoring::sweeps_option(),
+        factoring::compare_option(),
         {"seed", OptionSpec::Kind::integer, "0", "of random vectors, where the rank exceeds a dimension", 0,
          std::numeric_limits<int32_t>::max()},
         type_option(),
