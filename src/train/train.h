@@ -41,6 +41,7 @@ struct TrainResult {
     std::map<std::string, std::vector<float>> tensors;
     int64_t steps = 0;           // that these weights have had: of the best ones, when `patience` is given
     bool stopped_early = false;  // by `patience`
+    std::string device;          // that computed, by torch's name
     double loss = 0;             // of the last step; not a number without one
     double held_out_before = 0,
            held_out_after = 0;  // mean loss per token; not a number without held-out text

@@ -107,6 +107,11 @@ std::vector<OptionSpec> all_options() {
          .fallback = "f32",
          .help = "of products; weights, gradients and the optimiser's state are float32",
          .choices = {"f32", "bf16"}},
+        {.name = "device",
+         .kind = Kind::choice,
+         .fallback = "auto",
+         .help = "where it is computed; auto: a CUDA device where libtorch finds one",
+         .choices = {"auto", "cpu", "cuda"}},
         {.name = "checkpointing",
          .kind = Kind::boolean,
          .fallback = "false",
@@ -183,6 +188,7 @@ TrainOptions train_options(const Options& o) {
     t.schedule = o.text("schedule") == "cosine" ? ScheduleKind::cosine : ScheduleKind::constant;
     t.final_rate = o.number("final_rate");
     t.clip = o.number("clip");
+    t.device = o.text("device");
     t.type = o.text("precision") == "bf16" ? TrainType::bf16 : TrainType::f32;
     t.checkpointing = o.boolean("checkpointing");
     t.seed = static_cast<uint64_t>(o.integer("seed"));
@@ -207,7 +213,8 @@ void set_length(TrainOptions& t, const Options& o, int64_t sequences) {
 
 // What a checkpoint belongs to. Options that do not change what is learnt may differ.
 std::string identity_of(const Step& step, const TrainData& data) {
-    static const std::set<std::string> kFree = {"data", "save_every", "micro_batch", "checkpointing", "type"};
+    static const std::set<std::string> kFree = {"data",          "save_every", "micro_batch",
+                                                "checkpointing", "device",     "type"};
     std::string identity = fmt::format("model: {}\ntext: {}\n", step.identity_before, data.identity());
     for (const auto& [name, value] : step.options.entries())
         if (!kFree.contains(name)) identity += fmt::format("{}: {}\n", name, value);
@@ -368,14 +375,16 @@ void report_run(const TrainOptions& options, const TrainResult& result, const Tr
     details["batch_tokens"] = options.batch * options.context;
     details["sequences"] = data.size();
     details["text"] = data.identity();
+    details["device"] = result.device;
     details["learning_rate"] = options.learning_rate;
     details["loss"] = number(result.loss);
     details["held_out_before"] = number(result.held_out_before);
     details["held_out_after"] = number(result.held_out_after);
     report.lines.push_back(
-        fmt::format("{} steps of {} sequences x {} tokens: {} tokens, {:.2f} times the text", options.steps,
-                    options.batch, options.context, format_count(tokens),
-                    static_cast<double>(options.steps * options.batch) / static_cast<double>(data.size())));
+        fmt::format("{} steps of {} sequences x {} tokens: {} tokens, {:.2f} times the text; on {}",
+                    options.steps, options.batch, options.context, format_count(tokens),
+                    static_cast<double>(options.steps * options.batch) / static_cast<double>(data.size()),
+                    result.device));
     if (std::isfinite(result.held_out_before))
         report.lines.push_back(fmt::format("loss on held-out text {:.4f} -> {:.4f} per token",
                                            result.held_out_before, result.held_out_after));

@@ -34,14 +34,17 @@ public:
                  "the teacher has a vocabulary of {} tokens, got {} for the model trained: "
                  "expected the same",
                  other, own);
-        if (cached_ == 0) load_teacher();
     }
 
-    void prepare(const std::vector<int64_t>& fit, const std::vector<int64_t>& held_out) override {
-        if (cached_ == 0) return;
-        cache_.emplace(request_, cached_, fit, held_out);
-        if (cache_->complete()) return;
-        load_teacher();
+    void prepare(const TorchModel& model, const std::vector<int64_t>& fit,
+                 const std::vector<int64_t>& held_out) override {
+        if (cached_ > 0) {
+            cache_.emplace(request_, cached_, fit, held_out);
+            if (cache_->complete()) return;
+        }
+        teacher_.emplace(*request_.teacher, false, at::TensorOptions(at::kFloat).device(model.device()));
+        teacher_->set_execution({request_.options.type == TrainType::bf16, false});
+        if (!cache_) return;
         cache_->fill(*teacher_);
         teacher_.reset();
     }
@@ -63,11 +66,6 @@ public:
     }
 
 private:
-    void load_teacher() {
-        teacher_.emplace(*request_.teacher, false);
-        teacher_->set_execution({request_.options.type == TrainType::bf16, false});
-    }
-
     TeacherLogits teacher_logits(const TrainBatch& batch) const {
         const at::NoGradGuard without_gradients;
         if (cache_) return cache_->logits(batch);

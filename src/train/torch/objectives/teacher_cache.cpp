@@ -80,7 +80,7 @@ void TeacherCache::fill(const TorchModel& teacher) {
         if (error || !file) fail(ErrorCode::io, "train", "cannot write '{}' - is the disk full?", path_);
     };
     check();
-    const auto device = teacher.parameters().begin()->second.device();
+    const at::Device device = teacher.device();
     for (; !complete(); ++done_) {
         const Sequence s = sequences_[static_cast<size_t>(done_)];
         const at::Tensor hidden =
@@ -134,13 +134,12 @@ TeacherLogits TeacherCache::logits(const TrainBatch& batch) const {
             copy(values, row, record + bytes_of(size + within), rows);
             row += rows;
         }
-        const at::Tensor left = (1 - values.exp().sum(-1, true)).clamp_min(1e-10);
+        const at::Device device = batch.tokens.device();
+        const at::Tensor log_p = values.to(device);
+        const at::Tensor left = (1 - log_p.exp().sum(-1, true)).clamp_min(1e-10);
         const auto others = static_cast<double>(std::max<int64_t>(1, vocabulary_ - top_));
         const at::Tensor rest = (left / others).log();
-        return rest.expand({count, vocabulary_})
-            .clone()
-            .scatter_(-1, ids.to(at::kLong), values)
-            .to(batch.tokens.device());
+        return rest.expand({count, vocabulary_}).clone().scatter_(-1, ids.to(device, at::kLong), log_p);
     };
 }
 
