@@ -11,6 +11,7 @@
 #include "train/alone.h"
 #include "train/several.h"
 #include "train/tiny_run.h"
+#include "train/torch/importance.h"
 #include "train/torch/range_fit.h"
 
 namespace refold {
@@ -163,6 +164,20 @@ TEST(Device, WithoutNcclSeveralProcessesSaySo) {
     });
 }
 #endif
+
+TEST(Device, ImportanceIsComputedThere) {
+    const Model model = tiny_model();
+    const std::vector<std::vector<int32_t>> sequences = {{1, 2, 3, 4, 5}, {3, 1, 4, 1, 5}};
+    for (const Taylor taylor : {Taylor::element1, Taylor::mix}) {
+        ImportanceRequest request{.model = model, .sequences = sequences, .taylor = taylor, .tensors = {}};
+        request.tensors = {{"blk.1.attn_q.weight", false}, {"blk.0.ffn_down.weight", true}};
+        request.threads = 1;
+        request.device = "cpu";
+        const Importance expected = importance_by_gradients(request);
+        request.device = fake_device::kName;
+        expect_near(importance_by_gradients(request), expected, 1e-5, "importance");
+    }
+}
 
 TEST(Device, PositionsAreFittedThere) {
     const Model model = tiny_model();
