@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "model/model.h"
 #include "train/data.h"
@@ -14,6 +15,9 @@
 #include "train/options.h"
 
 namespace refold {
+
+// Logits [tokens, n_vocab] of a sequence of its own.
+using SequenceLogits = std::function<std::vector<float>(std::span<const int32_t> tokens)>;
 
 struct TrainRequest {
     const Model& model;
@@ -34,6 +38,8 @@ struct TrainRequest {
     std::function<void(const std::string& what, int64_t done, int64_t total)> prepare = {};
     std::string metrics = {};          // folder of metrics files; empty: none
     std::vector<HeadPair> pairs = {};  // of the objective `postshare`
+    // Computes the teacher's logits in place of the torch engine.
+    SequenceLogits teacher_logits = {};
 };
 
 // Trained tensors as float32, by name; the others are as they were.

@@ -14,6 +14,7 @@
 #include "core/interrupt.h"
 #include "core/progress.h"
 #include "core/text.h"
+#include "engine/engine.h"
 #include "train/train.h"
 #include "train/trained.h"
 
@@ -130,6 +131,11 @@ std::vector<OptionSpec> all_options() {
         {.name = "teacher",
          .fallback = "",
          .help = "distill: a model file; empty: the model before the first step"},
+        {.name = "teacher_engine",
+         .kind = Kind::choice,
+         .fallback = "torch",
+         .help = "distill: what runs the teacher; ggml: as it is stored, on the CPU",
+         .choices = {"torch", "ggml"}},
         {"ratio", Kind::number, "0.3", "postshare: part of all heads to be replaced, as direct_share's", 0,
          1},
         {.name = "match",
@@ -261,6 +267,22 @@ void check_teacher(const Step& step) {
              "put this "
              "step behind one that changes the model",
              step.options.text("objective"));
+}
+
+// Made when it is first asked for: a complete cache needs none.
+SequenceLogits logits_by_ggml(const Model& teacher, int64_t context, int threads) {
+    auto engine = std::make_shared<std::unique_ptr<Engine>>();
+    return [=, &teacher](std::span<const int32_t> tokens) {
+        if (!*engine)
+            *engine =
+                std::make_unique<Engine>(teacher, EngineOptions{.threads = threads, .context = context});
+        std::vector<float> out;
+        (*engine)->truncate(0);
+        (*engine)->evaluate_all(tokens, [&](size_t, std::span<const float> logits) {
+            out.insert(out.end(), logits.begin(), logits.end());
+        });
+        return out;
+    };
 }
 
 // ---- the result ----
@@ -448,6 +470,8 @@ Model apply(const Model& model, Step& step) {
         for (const auto& [name, value] : o.entries())
             if (name == spec.name) request.objective[name] = value;
     if (options.objective == "postshare") request.pairs = head_pairs(model, step);
+    if (request.teacher != nullptr && o.text("teacher_engine") == "ggml")
+        request.teacher_logits = logits_by_ggml(*request.teacher, options.context, step.threads);
     if (!step.training->metrics.empty())
         request.metrics = fmt::format("{}/step-{}", step.training->metrics, step.number);
     Shown shown(options);
@@ -475,7 +499,8 @@ is done by the torch engine, on one process or many (`torchrun`); see docs/train
 - `uptrain`: cross entropy of the next token.
 - `distill`: (1 - alpha) cross entropy + alpha D(teacher, model); D is the forward or reverse Kullback-Leibler divergence,
   Jensen-Shannon, or total variation. The teacher is the model before the first step, or `teacher=FILE`. It runs along, or
-  its `teacher_cache` most probable tokens per token are computed once and kept on disk.
+  its `teacher_cache` most probable tokens per token are computed once and kept on disk. `teacher_engine=ggml` runs it
+  as it is stored, so that a quantised teacher takes no more memory than its file.
 - `early_exit`: L_final + coefficient * sum of L_i over the exits (`aggressive`; 0.1, 0.3 for models with LoRA), or the sum
   of alpha_i L_i with alpha_i = i / sum of i over all outputs (`weighted`). L_i is cross entropy, the divergence from the
   final output without gradients, or their sum. Exits are the ends of loops, or the numbers of positions in `exits`. The
