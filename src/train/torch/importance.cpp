@@ -11,6 +11,7 @@
 #include "engine/torch/model.h"
 #include "train/torch/gradient_hook.h"
 #include "train/torch/losses.h"
+#include "train/torch/processes.h"
 
 namespace refold {
 namespace {
@@ -30,7 +31,9 @@ class Gradients {
 public:
     explicit Gradients(const ImportanceRequest& request)
         : request_(request),
-          model_(request.model, true, at::TensorOptions(at::kFloat).device(device_of(request.device))) {
+          model_(request.model, true,
+                 at::TensorOptions(at::kFloat)
+                     .device(device_of(request.device, ProcessPlace::from_environment().local_rank))) {
         TorchModel::Execution execution;
         execution.checkpointing = true;
         model_.set_execution(execution);

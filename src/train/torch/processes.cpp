@@ -277,10 +277,15 @@ struct Processes::Group {
 #endif
     }
 
-    CollectiveBackend& of([[maybe_unused]] const at::Tensor& x) {
+    CollectiveBackend& of(const at::Tensor& x) {
+        if (x.is_cpu()) {
 #ifdef REFOLD_HAVE_GLOO
-        if (x.is_cpu()) return *gloo;
+            return *gloo;
+#else
+            fail(ErrorCode::unsupported, kComponent,
+                 "this build has no gloo: several processes must train with device=cuda (docs/training.md)");
 #endif
+        }
 #ifdef REFOLD_HAVE_NCCL
         if (!nccl) {
             auto options = c10d::ProcessGroupNCCL::Options::create();
