@@ -244,6 +244,7 @@ TEST(Train, NeedsTheTorchEngine) {
     write_all(folder / "text.txt", text);
     expect_error(refold({"train", kModel, "-o", folder / "out.gguf", "-d", folder / "text.txt"}), 1,
                  {"no torch engine", "libtorch"});
+    EXPECT_FALSE(fs::exists(folder / "out.gguf.work"));  // before any work
 }
 
 #endif

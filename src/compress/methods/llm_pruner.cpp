@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/progress.h"
+#include "engine/torch/plugin.h"
 #include "train/importance.h"
 
 namespace refold {
@@ -131,6 +132,7 @@ Model apply(const Model& model, Step& step) {
         fail(ErrorCode::unsupported, "llm_pruner", "the loss is that of a decoder, '{}' is an encoder",
              model.config.family);
     if (step.dry_run()) return prune(model, step, "llm_pruner", nullptr);
+    torch_plugin::find(kImportanceSymbol);  // where it is missing: before any work
     const Importance importance = importance_of(model, step);
     return prune(model, step, "llm_pruner",
                  [&](const Model& at, size_t position, const std::vector<Slot>& slots) {

@@ -15,6 +15,7 @@
 #include "core/progress.h"
 #include "core/text.h"
 #include "engine/engine.h"
+#include "engine/torch/plugin.h"
 #include "train/train.h"
 #include "train/trained.h"
 
@@ -431,6 +432,7 @@ Model apply_layerwise(const Model& model, Step& step, TrainOptions options) {
 Model apply(const Model& model, Step& step) {
     const Options& o = step.options;
     TrainOptions options = train_options(o);
+    if (!step.dry_run()) torch_plugin::find(kTrainSymbol);  // where it is missing: before any work
     if (options.objective == "layerwise") return apply_layerwise(model, step, options);
     const auto files = files_of(o.text("data"));
     check_teacher(step);

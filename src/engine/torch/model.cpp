@@ -1,6 +1,7 @@
 #include "engine/torch/model.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <memory>

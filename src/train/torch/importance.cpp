@@ -1,6 +1,7 @@
 #include "train/torch/importance.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/Parallel.h>
 
 #include <cmath>
