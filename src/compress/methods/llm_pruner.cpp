@@ -162,8 +162,9 @@ Recovery is a step of its own: `lora`, then `train` with `train=lora` (recipes/l
 
 Needs libtorch and calibration text (`--calib`); the paper's 10 sequences have 64 tokens, here they are as long as the
 calibration's. Memory: the model in float32; for `vector` and `element1` the residual stream of all sequences and the
-gradients of one layer at a time, for `element2` and `mix` the model's gradients three times. Weights that layers share count with the gradient of all their uses. What is said of shared, quantised
-and factored weights for `prune_magnitude` holds here.
+gradients of one layer at a time, for `element2` and `mix` the model's gradients three times. Weights that layers share
+count with the gradient of all their uses. What is said of shared, quantised and factored weights for `prune_magnitude`
+holds here.
 )";
 
 std::vector<OptionSpec> option_specs() {
