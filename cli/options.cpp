@@ -107,6 +107,11 @@ void add_engine_kind(CLI::App& app, EngineOptions& options) {
         ->type_name("NAME")
         ->check(CLI::IsMember({"ggml", "torch"}))
         ->default_str("ggml");
+    app.add_option("--device", options.device,
+                   "of the torch engine: auto (a CUDA device where libtorch finds one), cpu or cuda")
+        ->type_name("NAME")
+        ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+        ->capture_default_str();
 }
 
 std::unique_ptr<Engine> make_engine(const std::string& path, const EngineOptions& options) {

@@ -38,7 +38,7 @@ void add_engine_options(CLI::App& app, EngineOptions& options, const char* conte
 void add_eviction_options(CLI::App& app, EvictionOptions& options);
 // --kv-budget
 CLI::Option* add_kv_budget(CLI::App& app, double& budget);
-// --engine
+// --engine, --device
 void add_engine_kind(CLI::App& app, EngineOptions& options);
 // Reads the model at `path` into an engine and forgets the file.
 std::unique_ptr<Engine> make_engine(const std::string& path, const EngineOptions& options);

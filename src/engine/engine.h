@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "model/model.h"
@@ -66,6 +67,7 @@ struct EngineOptions {
     std::optional<PositionRange> range = std::nullopt;
     // Sees activations of every step. ggml engine only.
     std::shared_ptr<const Observer> observer = nullptr;
+    std::string device = "auto";  // of the torch engine: auto (a CUDA device where there is one), cpu or cuda
     // ggml engine only, and neither with ALiBi nor with a prefix, whose distances and rows are the context's.
     EvictionOptions eviction = {};
 };

@@ -29,13 +29,18 @@ struct ImportanceRequest {
     Taylor taylor = Taylor::element1;
     std::map<std::string, bool> tensors;  // stored tensors, and whether sums are over columns instead of rows
     int threads = 0;
-    std::function<void()> report = {};  // after every sequence
-    std::function<bool()> stop = {};    // true: throw Error(interrupted)
+    std::string device = "auto";  // auto (a CUDA device where there is one), cpu or cuda
+    // After every tensor (first order) or sequence (second order).
+    std::function<void(int64_t done, int64_t total)> report = {};
+    std::function<bool()> stop = {};  // true: throw Error(interrupted)
 };
 
 // Of every row (column) of these tensors; a tensor that several places use has the sum of their gradients. In
-// memory are the model and the gradients of these tensors in float32, twice these for element2 and mix.
-// Throws Error(input) for a loss that is no number, Error(unsupported) in a build without libtorch.
+// memory is the model in float32; for vector and element1 the residual stream of all sequences behind every
+// position and the gradients of one position at a time (of tensors that several positions use, until the
+// first of them has been reached), for element2 and mix the activations of one sequence and the gradients of
+// these tensors three times. Throws Error(input) for a loss that is no number, Error(unsupported) in a build
+// without libtorch.
 using Importance = std::map<std::string, std::vector<float>>;
 Importance taylor_importance(const ImportanceRequest& request);
 

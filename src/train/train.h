@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "model/model.h"
 #include "train/data.h"
@@ -14,6 +15,9 @@
 #include "train/options.h"
 
 namespace refold {
+
+// Logits [tokens, n_vocab] of a sequence of its own.
+using SequenceLogits = std::function<std::vector<float>(std::span<const int32_t> tokens)>;
 
 struct TrainRequest {
     const Model& model;
@@ -34,6 +38,8 @@ struct TrainRequest {
     std::function<void(const std::string& what, int64_t done, int64_t total)> prepare = {};
     std::string metrics = {};          // folder of metrics files; empty: none
     std::vector<HeadPair> pairs = {};  // of the objective `postshare`
+    // Computes the teacher's logits in place of the torch engine.
+    SequenceLogits teacher_logits = {};
 };
 
 // Trained tensors as float32, by name; the others are as they were.
@@ -41,6 +47,7 @@ struct TrainResult {
     std::map<std::string, std::vector<float>> tensors;
     int64_t steps = 0;           // that these weights have had: of the best ones, when `patience` is given
     bool stopped_early = false;  // by `patience`
+    std::string device;          // that computed, by torch's name
     double loss = 0;             // of the last step; not a number without one
     double held_out_before = 0,
            held_out_after = 0;  // mean loss per token; not a number without held-out text

@@ -90,6 +90,49 @@ TEST_F(Train, AfterSigtermTheSameCommandGoesOn) {
     EXPECT_EQ(read_all(parts), read_all(whole));
 }
 
+// Layers that are done are found again, with the same bits.
+TEST_F(Train, LayerByLayerGoesOnAfterSigterm) {
+    const std::string recipe = folder_ / "recipe.yaml";
+    write_all(recipe, "calibration: {text: " + text_ + ", tokens: 512, length: 32}" + R"(
+steps:
+  - method: direct_share
+    ratio: 0.3
+  - method: train
+    objective: layerwise
+    steps: 60
+    batch: 2
+)");
+    const auto words = [&](const std::string& out) {
+        return std::vector<std::string>{"compress", kModel, "-o", out, "--recipe", recipe, "-t", "1"};
+    };
+    const std::string whole = folder_ / "whole.gguf", parts = folder_ / "parts.gguf";
+    const Outcome expected = refold(words(whole));
+    ASSERT_EQ(expected.code, 0) << expected.err;
+
+    auto command = words(parts);
+    command.insert(command.begin(), REFOLD_BINARY);
+    Process process(command);
+    const auto done = [&] {
+        size_t layers = 0;
+        std::error_code none;
+        for (fs::directory_iterator entry(parts + ".work", none), end; !none && entry != end;
+             entry.increment(none))
+            layers += entry->path().extension() == ".safetensors" ? 1 : 0;
+        return layers;
+    };
+    for (int i = 0; i < 3000 && done() == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    process.send(SIGTERM);
+    const Outcome stopped = process.wait();
+    EXPECT_EQ(stopped.code, 130) << stopped.err;
+    EXPECT_FALSE(fs::exists(parts));
+    EXPECT_GT(done(), 0U);
+    EXPECT_LT(done(), 4U);
+
+    const Outcome resumed = refold(words(parts));
+    EXPECT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_EQ(read_all(parts), read_all(whole));
+}
+
 TEST_F(Train, ACheckpointOfAnotherRunIsRefused) {
     const std::string out = folder_ / "out.gguf";
     auto words = command(out, {"steps=100000"});
@@ -146,6 +189,14 @@ steps:
     const auto details = result["steps"][1]["details"];
     EXPECT_LT(details["held_out_after"], details["held_out_before"].get<double>());
     EXPECT_EQ(result["steps"][0]["after"], result["steps"][1]["after"]);
+    // The same by the other engine.
+    write_all(recipe, read_all(recipe) + "    teacher_engine: ggml\n");
+    const std::string other = folder_ / "other.gguf";
+    const auto by_ggml =
+        refold_json({"train", kModel, "-o", other, "-r", recipe, "-d", text_})["steps"][1]["details"];
+    for (const char* figure : {"held_out_before", "held_out_after"})
+        EXPECT_NEAR(by_ggml[figure].get<double>(), details[figure].get<double>(), 0.01) << figure;
+    EXPECT_NE(by_ggml["held_out_before"], details["held_out_before"]);
 }
 
 TEST_F(Train, ADryRunSaysTheCost) {
@@ -193,6 +244,7 @@ TEST(Train, NeedsTheTorchEngine) {
     write_all(folder / "text.txt", text);
     expect_error(refold({"train", kModel, "-o", folder / "out.gguf", "-d", folder / "text.txt"}), 1,
                  {"no torch engine", "libtorch"});
+    EXPECT_FALSE(fs::exists(folder / "out.gguf.work"));  // before any work
 }
 
 #endif

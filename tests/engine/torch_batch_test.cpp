@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "engine/all_models.h"
 #include "engine/compare.h"
 #include "engine/expression_models.h"
 #include "engine/gradient_checks.h"
@@ -12,34 +13,6 @@
 
 namespace refold {
 namespace {
-
-constexpr ExpressionShape kSmall{
-    .layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 4, .embd = 16, .ff = 12, .vocab = 40};
-
-struct Case {
-    std::string name;
-    Model model;
-};
-
-// Every family's forward pass, every weight expression, every source of attention.
-std::vector<Case> all_cases() {
-    std::vector<Case> out;
-    for (const auto& [name, model, input] : synthetic_models()) out.push_back({name, model});
-    uint32_t seed = 0;
-    for (const auto& [name, build] : expressions::cases()) {
-        ++seed;
-        ExpressionBuilder builder(kExpressionFamilies[seed % kExpressionFamilies.size()], seed, kSmall);
-        if (!has_groups(builder.model.config.family) && name.find("groups") != std::string::npos) continue;
-        build(builder);
-        out.push_back({name + " of " + builder.model.config.family, builder.finish()});
-    }
-    return out;
-}
-
-at::Tensor batch_of(const ModelConfig& config, int64_t sequences, int64_t length) {
-    const auto tokens = random_tokens(static_cast<size_t>(sequences * length), config.n_vocab, 5);
-    return at::tensor(at::ArrayRef<int32_t>(tokens)).to(at::kLong).reshape({sequences, length});
-}
 
 std::vector<int32_t> row_of(const at::Tensor& tokens, int64_t row) {
     std::vector<int32_t> out;

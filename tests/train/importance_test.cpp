@@ -111,15 +111,19 @@ TEST(Importance, OfSharedWeights) {
 TEST(Importance, StopsWhenAsked) {
     const Model model = small_model(kGqa, scattered_small);
     const Sequences sequences = random_text(model, 3, 6).fit;
-    int seen = 0;
-    ImportanceRequest request{.model = model,
-                              .sequences = sequences,
-                              .tensors = {{tensor_of(model, 0, Slot::attn_q), false}},
-                              .threads = 1,
-                              .report = [&] { ++seen; },
-                              .stop = [&] { return seen == 1; }};
-    expect_error(ErrorCode::interrupted, {}, [&] { importance_by_gradients(request); });
-    EXPECT_EQ(seen, 1);
+    for (const Taylor taylor : {Taylor::element1, Taylor::element2}) {
+        int64_t seen = 0;
+        ImportanceRequest request{
+            .model = model, .sequences = sequences, .taylor = taylor, .tensors = {}, .threads = 1};
+        for (size_t p = 0; p < 2; ++p) request.tensors[tensor_of(model, p, Slot::attn_q)] = false;
+        request.report = [&](int64_t done, int64_t total) {
+            seen = done;
+            EXPECT_EQ(total, 2);
+        };
+        request.stop = [&] { return seen == 1; };
+        expect_error(ErrorCode::interrupted, {}, [&] { importance_by_gradients(request); });
+        EXPECT_EQ(seen, 1);
+    }
 }
 
 TEST(Importance, OfWeightsThatAreNoNumbers) {

@@ -76,6 +76,31 @@ TEST(Distill, CachedLogitsAreTheTeachers) {
     EXPECT_EQ(read_all(cached.folder / "run/teacher.bin"), file);
 }
 
+// Logits that come from elsewhere are used like those of the torch engine.
+TEST(Distill, GivenLogitsAreTheTeachers) {
+    const Model teacher = tiny_model(0.8F);
+    const TorchModel torch(teacher, false);
+    for (const char* cached : {"0", "8"}) {
+        TinyRun own, given;
+        for (TinyRun* run : {&own, &given}) {
+            run->options.objective = "distill";
+            run->objective["teacher_cache"] = cached;
+            run->teacher = &teacher;
+        }
+        int64_t asked = 0;
+        given.teacher_logits = [&](std::span<const int32_t> tokens) {
+            ++asked;
+            const at::NoGradGuard guard;
+            const at::Tensor logits = torch.forward(tokens).logits.contiguous();
+            return std::vector<float>(logits.data_ptr<float>(), logits.data_ptr<float>() + logits.numel());
+        };
+        const TrainResult expected = own.run(alone), result = given.run(alone);
+        EXPECT_NEAR(result.loss, expected.loss, 1e-5);
+        EXPECT_NEAR(result.held_out_after, expected.held_out_after, 1e-5);
+        EXPECT_GT(asked, 0);
+    }
+}
+
 TEST(Distill, AResumedRunReadsTheCache) {
     const Model teacher = tiny_model(0.8F);
     TinyRun run;

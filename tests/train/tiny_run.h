@@ -55,6 +55,7 @@ struct TinyRun {
         {"gamma", "0.5"}, {"weighting", "paper"}};
     std::vector<HeadPair> pairs;
     const Model* teacher = nullptr;
+    SequenceLogits teacher_logits;
     std::string identity = "model: tiny\ntext: letters\n";
     std::vector<StepMetrics> metrics;
     int64_t prepared = 0;  // sequences before the first step
@@ -80,6 +81,7 @@ struct TinyRun {
         const TrainData text = data();
         TrainRequest request{model, teacher, options, objective, text, folder / "run", identity, 1};
         request.pairs = pairs;
+        request.teacher_logits = teacher_logits;
         int64_t steps = 0;
         request.report = [&](const StepMetrics& m) {
             metrics.push_back(m);

@@ -1,4 +1,5 @@
 // The training loop: what it learns, what it keeps, and how it goes on.
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -51,6 +52,50 @@ TEST(Training, MicroBatchesAddUp) {
     for (const auto& [name, values] : a.tensors)
         for (size_t i = 0; i < values.size(); ++i)
             EXPECT_NEAR(values[i], b.tensors.at(name)[i], 1e-3) << name;
+}
+
+// Gradients add up in float32, whatever the products' type: what is left is the rounding of products.
+TEST(Training, MicroBatchesInBfloat16AddUp) {
+    TinyRun run;
+    run.model = tiny_model(1.0F);
+    const TrainData text = run.data();
+    const TrainRequest request{run.model, nullptr, run.options, run.objective, text, "", ""};
+    const auto objective = make_objective(request);
+    const std::vector<int64_t> sequences = {0, 1, 2, 3, 4, 5, 6, 7};
+    const auto gradients = [&](bool bf16, size_t micro) {
+        TorchModel torch(run.model, true);
+        torch.set_execution({bf16, false});
+        for (size_t first = 0; first < sequences.size(); first += micro) {
+            const auto part = std::span(sequences).subspan(first, micro);
+            objective->loss(torch, make_batch(text, part, false, at::kCPU)).sum.backward();
+        }
+        std::vector<at::Tensor> all;
+        for (const auto& [name, leaf] : torch.parameters()) {
+            EXPECT_EQ(leaf.grad().scalar_type(), at::kFloat) << name;
+            all.push_back(leaf.grad().reshape({-1}));
+        }
+        return at::cat(all);
+    };
+    const auto apart = [](const at::Tensor& a, const at::Tensor& b) {
+        return ((a - b).norm() / b.norm()).item<double>();
+    };
+    const at::Tensor exact = gradients(false, 8), whole = gradients(true, 8);
+    const double rounding = apart(whole, exact);
+    EXPECT_GT(rounding, 1e-4);
+    EXPECT_LT(rounding, 0.02);
+    for (const size_t micro : {1U, 2U, 4U}) {
+        EXPECT_LT(apart(gradients(true, micro), whole), rounding) << micro;
+        EXPECT_LT(apart(gradients(true, micro), exact), 1.5 * rounding) << micro;
+    }
+    // In the loop, with its division by the step's tokens.
+    TinyRun one, parts;
+    one.options.type = parts.options.type = TrainType::bf16;
+    one.options.micro_batch = 4;
+    parts.options.micro_batch = 1;
+    one.run(alone);
+    parts.run(alone);
+    const auto norms = one.figures("gradient_norm"), others = parts.figures("gradient_norm");
+    EXPECT_NEAR(others[0], norms[0], 0.01 * norms[0]);
 }
 
 // ---- checkpoints ----

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "compress/lazy.h"
 #include "compress/prune.h"
@@ -11,6 +12,7 @@
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/progress.h"
+#include "engine/torch/plugin.h"
 #include "train/importance.h"
 
 namespace refold {
@@ -48,16 +50,25 @@ Taylor taylor_of(const std::string& text) {
 Importance computed_importance(const Model& model, const Step& step) {
     const auto& fit = step.calibration->fit;
     const auto count = std::min(static_cast<size_t>(step.options.integer("sequences")), fit.size());
-    Progress progress("gradients", count, "sequences");
+    const Taylor taylor = taylor_of(step.options.text("taylor"));
+    const bool by_sequence = taylor == Taylor::element2 || taylor == Taylor::mix;
+    std::optional<Progress> progress;
+    const auto report = [&](int64_t, int64_t total) {
+        if (!progress)
+            progress.emplace("gradients", static_cast<uint64_t>(total),
+                             by_sequence ? "sequences" : "tensors");
+        progress->advance(1);
+    };
     ImportanceRequest request{.model = model,
                               .sequences = std::span(fit).first(count),
-                              .taylor = taylor_of(step.options.text("taylor")),
+                              .taylor = taylor,
                               .tensors = tensors_to_weigh(model, step.options),
                               .threads = step.threads,
-                              .report = [&] { progress.advance(1); },
+                              .device = step.options.text("device"),
+                              .report = report,
                               .stop = [] { return interrupted(); }};
     Importance out = taylor_importance(request);
-    progress.finish();
+    if (progress) progress->finish();
     return out;
 }
 
@@ -121,6 +132,7 @@ Model apply(const Model& model, Step& step) {
         fail(ErrorCode::unsupported, "llm_pruner", "the loss is that of a decoder, '{}' is an encoder",
              model.config.family);
     if (step.dry_run()) return prune(model, step, "llm_pruner", nullptr);
+    torch_plugin::find(kImportanceSymbol);  // where it is missing: before any work
     const Importance importance = importance_of(model, step);
     return prune(model, step, "llm_pruner",
                  [&](const Model& at, size_t position, const std::vector<Slot>& slots) {
@@ -149,9 +161,10 @@ the others for 20 % of the model: `ratio=0.25 layers=4-29`. FFN channels are kep
 Recovery is a step of its own: `lora`, then `train` with `train=lora` (recipes/llm_pruner.yaml).
 
 Needs libtorch and calibration text (`--calib`); the paper's 10 sequences have 64 tokens, here they are as long as the
-calibration's. Memory: the model and its gradients in float32, and squared gradients for `element2` and `mix`; of one
-sequence at a time. Weights that layers share count with the gradient of all their uses. What is said of shared, quantised
-and factored weights for `prune_magnitude` holds here.
+calibration's. Memory: the model in float32; for `vector` and `element1` the residual stream of all sequences and the
+gradients of one layer at a time, for `element2` and `mix` the model's gradients three times. Weights that layers share
+count with the gradient of all their uses. What is said of shared, quantised and factored weights for `prune_magnitude`
+holds here.
 )";
 
 std::vector<OptionSpec> option_specs() {
@@ -169,6 +182,11 @@ std::vector<OptionSpec> option_specs() {
          .help = "over the matrices of a structure",
          .choices = {"sum", "max", "prod", "first"}},
         {"sequences", Kind::integer, "10", "of the calibration text, for gradients", 1},
+        {.name = "device",
+         .kind = Kind::choice,
+         .fallback = "auto",
+         .help = "where gradients are computed; auto: a CUDA device where libtorch finds one",
+         .choices = {"auto", "cpu", "cuda"}},
     };
     specs.insert(specs.begin() + 2, own.begin(), own.end());
     return specs;

@@ -14,6 +14,8 @@
 #include "core/interrupt.h"
 #include "core/progress.h"
 #include "core/text.h"
+#include "engine/engine.h"
+#include "engine/torch/plugin.h"
 #include "train/train.h"
 #include "train/trained.h"
 
@@ -107,6 +109,11 @@ std::vector<OptionSpec> all_options() {
          .fallback = "f32",
          .help = "of products; weights, gradients and the optimiser's state are float32",
          .choices = {"f32", "bf16"}},
+        {.name = "device",
+         .kind = Kind::choice,
+         .fallback = "auto",
+         .help = "where it is computed; auto: a CUDA device where libtorch finds one",
+         .choices = {"auto", "cpu", "cuda"}},
         {.name = "checkpointing",
          .kind = Kind::boolean,
          .fallback = "false",
@@ -125,6 +132,11 @@ std::vector<OptionSpec> all_options() {
         {.name = "teacher",
          .fallback = "",
          .help = "distill: a model file; empty: the model before the first step"},
+        {.name = "teacher_engine",
+         .kind = Kind::choice,
+         .fallback = "torch",
+         .help = "distill: what runs the teacher; ggml: as it is stored, on the CPU",
+         .choices = {"torch", "ggml"}},
         {"ratio", Kind::number, "0.3", "postshare: part of all heads to be replaced, as direct_share's", 0,
          1},
         {.name = "match",
@@ -183,6 +195,7 @@ TrainOptions train_options(const Options& o) {
     t.schedule = o.text("schedule") == "cosine" ? ScheduleKind::cosine : ScheduleKind::constant;
     t.final_rate = o.number("final_rate");
     t.clip = o.number("clip");
+    t.device = o.text("device");
     t.type = o.text("precision") == "bf16" ? TrainType::bf16 : TrainType::f32;
     t.checkpointing = o.boolean("checkpointing");
     t.seed = static_cast<uint64_t>(o.integer("seed"));
@@ -207,7 +220,8 @@ void set_length(TrainOptions& t, const Options& o, int64_t sequences) {
 
 // What a checkpoint belongs to. Options that do not change what is learnt may differ.
 std::string identity_of(const Step& step, const TrainData& data) {
-    static const std::set<std::string> kFree = {"data", "save_every", "micro_batch", "checkpointing", "type"};
+    static const std::set<std::string> kFree = {"data",          "save_every", "micro_batch",
+                                                "checkpointing", "device",     "type"};
     std::string identity = fmt::format("model: {}\ntext: {}\n", step.identity_before, data.identity());
     for (const auto& [name, value] : step.options.entries())
         if (!kFree.contains(name)) identity += fmt::format("{}: {}\n", name, value);
@@ -254,6 +268,22 @@ void check_teacher(const Model& model, const Step& step) {
              "objective={}: the model is its own teacher before any other step - name one (teacher=FILE, or "
              "--original MODEL), or put this step behind one that changes the model",
              step.options.text("objective"));
+}
+
+// Made when it is first asked for: a complete cache needs none.
+SequenceLogits logits_by_ggml(const Model& teacher, int64_t context, int threads) {
+    auto engine = std::make_shared<std::unique_ptr<Engine>>();
+    return [=, &teacher](std::span<const int32_t> tokens) {
+        if (!*engine)
+            *engine =
+                std::make_unique<Engine>(teacher, EngineOptions{.threads = threads, .context = context});
+        std::vector<float> out;
+        (*engine)->truncate(0);
+        (*engine)->evaluate_all(tokens, [&](size_t, std::span<const float> logits) {
+            out.insert(out.end(), logits.begin(), logits.end());
+        });
+        return out;
+    };
 }
 
 // ---- the result ----
@@ -368,14 +398,16 @@ void report_run(const TrainOptions& options, const TrainResult& result, const Tr
     details["batch_tokens"] = options.batch * options.context;
     details["sequences"] = data.size();
     details["text"] = data.identity();
+    details["device"] = result.device;
     details["learning_rate"] = options.learning_rate;
     details["loss"] = number(result.loss);
     details["held_out_before"] = number(result.held_out_before);
     details["held_out_after"] = number(result.held_out_after);
     report.lines.push_back(
-        fmt::format("{} steps of {} sequences x {} tokens: {} tokens, {:.2f} times the text", options.steps,
-                    options.batch, options.context, format_count(tokens),
-                    static_cast<double>(options.steps * options.batch) / static_cast<double>(data.size())));
+        fmt::format("{} steps of {} sequences x {} tokens: {} tokens, {:.2f} times the text; on {}",
+                    options.steps, options.batch, options.context, format_count(tokens),
+                    static_cast<double>(options.steps * options.batch) / static_cast<double>(data.size()),
+                    result.device));
     if (std::isfinite(result.held_out_before))
         report.lines.push_back(fmt::format("loss on held-out text {:.4f} -> {:.4f} per token",
                                            result.held_out_before, result.held_out_after));
@@ -400,6 +432,7 @@ Model apply_layerwise(const Model& model, Step& step, TrainOptions options) {
 Model apply(const Model& model, Step& step) {
     const Options& o = step.options;
     TrainOptions options = train_options(o);
+    if (!step.dry_run()) torch_plugin::find(kTrainSymbol);  // where it is missing: before any work
     if (options.objective == "layerwise") return apply_layerwise(model, step, options);
     const auto files = files_of(o.text("data"));
     check_teacher(model, step);
@@ -439,6 +472,8 @@ Model apply(const Model& model, Step& step) {
         for (const auto& [name, value] : o.entries())
             if (name == spec.name) request.objective[name] = value;
     if (options.objective == "postshare") request.pairs = head_pairs(model, step);
+    if (request.teacher != nullptr && o.text("teacher_engine") == "ggml")
+        request.teacher_logits = logits_by_ggml(*request.teacher, options.context, step.threads);
     if (!step.training->metrics.empty())
         request.metrics = fmt::format("{}/step-{}", step.training->metrics, step.number);
     Shown shown(options);
@@ -466,7 +501,8 @@ is done by the torch engine, on one process or many (`torchrun`); see docs/train
 - `uptrain`: cross entropy of the next token.
 - `distill`: (1 - alpha) cross entropy + alpha D(teacher, model); D is the forward or reverse Kullback-Leibler divergence,
   Jensen-Shannon, or total variation. The teacher is the model before the first step, or `teacher=FILE`. It runs along, or
-  its `teacher_cache` most probable tokens per token are computed once and kept on disk.
+  its `teacher_cache` most probable tokens per token are computed once and kept on disk. `teacher_engine=ggml` runs it
+  as it is stored, so that a quantised teacher takes no more memory than its file.
 - `early_exit`: L_final + coefficient * sum of L_i over the exits (`aggressive`; 0.1, 0.3 for models with LoRA), or the sum
   of alpha_i L_i with alpha_i = i / sum of i over all outputs (`weighted`). L_i is cross entropy, the divergence from the
   final output without gradients, or their sum. Exits are the ends of loops, or the numbers of positions in `exits`. The

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "engine/torch/cache.h"
+#include "engine/torch/device.h"
 #include "engine/torch/ops.h"
 #include "engine/torch/plugin.h"
 #include "engine/torch/translated.h"
@@ -15,7 +16,7 @@ namespace refold {
 namespace {
 
 std::vector<float> to_vector(const at::Tensor& x) {
-    const at::Tensor values = x.contiguous();
+    const at::Tensor values = x.cpu().contiguous();
     const float* data = values.data_ptr<float>();
     return {data, data + values.numel()};
 }
@@ -25,15 +26,16 @@ public:
     TorchBackend(const Model& model, const EngineOptions& options)
         : threads_(options.threads),
           config_(model.config),
-          weights_(model, at::kFloat, false, options.factored),
-          cache_(config_, weights_.n_positions(), options.context) {}
+          weights_(model, at::TensorOptions(at::kFloat).device(device_of(options.device)), false,
+                   options.factored),
+          cache_(config_, weights_.n_positions(), options.context, weights_.device()) {}
 
     std::span<const float> step(const StepInput& input) override {
         return translated([&]() -> std::span<const float> {
             const auto result = run(input, &cache_);
             if (!result.logits)
                 fail(ErrorCode::unsupported, "torch engine", "'{}' has no output layer", config_.family);
-            logits_ = result.logits->contiguous();
+            logits_ = result.logits->cpu().contiguous();
             return {logits_.data_ptr<float>(), static_cast<size_t>(logits_.numel())};
         });
     }
@@ -63,7 +65,7 @@ private:
         const auto tokens = static_cast<int64_t>(input.tokens.size());
         const int64_t scores = config_.n_head * tokens * (config_.n_prefix + input.past + tokens);
         compute_bytes_ = std::max(compute_bytes_, static_cast<uint64_t>(scores) * sizeof(float));
-        return torch_forward(config_, weights_, torch_step(input), cache);
+        return torch_forward(config_, weights_, torch_step(input, weights_.device()), cache);
     }
 
     int threads_;

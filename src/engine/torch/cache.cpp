@@ -8,11 +8,11 @@ namespace refold {
 
 static constexpr int64_t kFirstTokens = 256;
 
-TorchCache::TorchCache(const ModelConfig& config, size_t n_positions, int64_t context)
+TorchCache::TorchCache(const ModelConfig& config, size_t n_positions, int64_t context, at::Device device)
     : positions_(n_positions), context_(context) {
     for (size_t p = 0; p < n_positions; ++p) {
         const int64_t width = config.n_head_kv_of(p) * config.head_dim;
-        positions_[p] = {at::empty({0, width}), at::empty({0, width})};
+        positions_[p] = {at::empty({0, width}, device), at::empty({0, width}, device)};
     }
 }
 

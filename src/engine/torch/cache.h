@@ -13,7 +13,7 @@ namespace refold {
 class TorchCache {
 public:
     // Holds up to `context` tokens; grows as they come.
-    TorchCache(const ModelConfig& config, size_t n_positions, int64_t context);
+    TorchCache(const ModelConfig& config, size_t n_positions, int64_t context, at::Device device);
 
     // Puts k and v [tokens, key/value heads of the position * head_dim] behind the first `past` tokens and
     // returns the keys and the values of all of them [past + tokens, ...].

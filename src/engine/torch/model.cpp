@@ -1,6 +1,7 @@
 #include "engine/torch/model.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <memory>
@@ -83,11 +84,11 @@ struct TorchModel::Pass {
     Forward<TorchOps> parts;
 };
 
-TorchModel::TorchModel(const Model& model, bool trainable, at::ScalarType type, FactoredExecution factored,
-                       std::optional<PositionRange> range)
+TorchModel::TorchModel(const Model& model, bool trainable, at::TensorOptions options,
+                       FactoredExecution factored, std::optional<PositionRange> range)
     : config_(model.config),
       range_(checked(model.topology, range)),
-      weights_(model, type, trainable, factored, range) {}
+      weights_(model, options, trainable, factored, range) {}
 
 void TorchModel::set_execution(const Execution& execution) {
     execution_ = execution;
@@ -105,7 +106,7 @@ TorchOutput TorchModel::forward(std::span<const int32_t> tokens, std::span<const
     if (config_.n_learned_positions > 0)
         check(positions, config_.n_learned_positions, count, "learned positions");
     const auto length = static_cast<int64_t>(count);
-    const TorchStep step = torch_step({tokens, positions, token_types, mask, 0, length, length});
+    const TorchStep step = torch_step({tokens, positions, token_types, mask, 0, length, length}, device());
     const auto result = torch_forward(config_, weights_, step, nullptr);
     return {result.hidden, result.logits.value_or(at::Tensor()), result.pooled.value_or(at::Tensor())};
 }

@@ -22,18 +22,21 @@ struct TorchOutput {
     at::Tensor pooled;  // [1, n_embd]
 };
 
-// Must outlive the backward passes of its results. Activations are [sequences * tokens, features].
+// Must outlive the backward passes of its results. What is given must be on its device, results are.
+// Activations are [sequences * tokens, features].
 class TorchModel {
 public:
-    // `type` is at::kFloat, or at::kDouble for checks of gradients. With `range` only the tensors of its
-    // positions are loaded, for range(); none of the model's own (embeddings, output, final norm). Throws
-    // Error(usage) for a range that the model does not have or that reads attention from outside.
-    TorchModel(const Model& model, bool trainable, at::ScalarType type = at::kFloat,
+    // `options` are the device and the type: at::kFloat, or at::kDouble for checks of gradients. With `range`
+    // only the tensors of its positions are loaded, for range(); none of the model's own (embeddings, output,
+    // final norm). Throws Error(usage) for a range that the model does not have or that reads attention from
+    // outside.
+    TorchModel(const Model& model, bool trainable, at::TensorOptions options = at::kFloat,
                FactoredExecution factored = FactoredExecution::automatic,
                std::optional<PositionRange> range = std::nullopt);
 
     // Every stored tensor once, by its name in the model, as a leaf in torch's order of dimensions.
     const std::map<std::string, at::Tensor>& parameters() const { return weights_.leaves(); }
+    at::Device device() const { return weights_.device(); }
     const ModelConfig& config() const { return config_; }
     const Topology& topology() const { return weights_.topology(); }
 

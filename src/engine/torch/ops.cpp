@@ -16,10 +16,10 @@ namespace {
 static_assert(ForwardOps<TorchOps>);
 
 template <typename T>
-at::Tensor copied(std::span<const T> values, at::ScalarType type) {
+at::Tensor copied(std::span<const T> values, at::ScalarType type, at::Device device) {
     const auto size = static_cast<int64_t>(values.size());
     return at::from_blob(const_cast<T*>(values.data()), {size}, c10::CppTypeToScalarType<T>::value)
-        .to(type, /*non_blocking=*/false, /*copy=*/true);
+        .to(device, type, /*non_blocking=*/false, /*copy=*/true);
 }
 
 // ALiBi (Press et al., 2022), slopes of heads whose number may be no power of two as in ggml.
@@ -41,16 +41,16 @@ constexpr size_t kLentKeys = 0, kLentValues = 1;
 
 }  // namespace
 
-TorchStep torch_step(const StepInput& input) {
+TorchStep torch_step(const StepInput& input, at::Device device) {
     TorchStep step;
     step.length = static_cast<int64_t>(input.tokens.size());
     step.past = input.past;
     step.outputs = input.outputs;
     step.sequence_length = input.sequence_length;
-    step.tokens = copied(input.tokens, at::kLong);
-    step.learned_positions = copied(input.positions, at::kLong);
-    if (!input.token_types.empty()) step.token_types = copied(input.token_types, at::kLong);
-    if (!input.mask.empty()) step.padding = copied(input.mask, at::kLong).eq(0);
+    step.tokens = copied(input.tokens, at::kLong, device);
+    step.learned_positions = copied(input.positions, at::kLong, device);
+    if (!input.token_types.empty()) step.token_types = copied(input.token_types, at::kLong, device);
+    if (!input.mask.empty()) step.padding = copied(input.mask, at::kLong, device).eq(0);
     return step;
 }
 
@@ -78,7 +78,7 @@ TorchStep torch_step(const ModelConfig& config, const at::Tensor& tokens) {
         const auto of_row = positions_of(config, row, 0);
         positions.insert(positions.end(), of_row.begin(), of_row.end());
     }
-    step.learned_positions = copied(std::span<const int32_t>(positions), at::kLong).to(tokens.device());
+    step.learned_positions = copied(std::span<const int32_t>(positions), at::kLong, tokens.device());
     check(step.learned_positions, config.n_learned_positions, "learned positions");
     return step;
 }
@@ -90,7 +90,7 @@ TorchOps::TorchOps(const ModelConfig& config, const TorchWeights& weights, const
 }
 
 TorchOps::Value TorchOps::constants(const std::vector<double>& values) const {
-    return copied(std::span(values), weights_.type()).to(weights_.device());
+    return copied(std::span(values), weights_.type(), weights_.device());
 }
 
 TorchOps::Value TorchOps::embed(Slot slot) const {

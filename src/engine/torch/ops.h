@@ -28,7 +28,7 @@ struct TorchStep {
     at::Tensor token_types;             // [sequences * length] int64; undefined: all 0
     at::Tensor padding;  // [length], true: hidden from all, of a single sequence; undefined: none
 };
-TorchStep torch_step(const StepInput& input);
+TorchStep torch_step(const StepInput& input, at::Device device);
 // Of a batch [sequences, length]. Throws Error(input) for ids or lengths that do not fit.
 TorchStep torch_step(const ModelConfig& config, const at::Tensor& tokens);
 

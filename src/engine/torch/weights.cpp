@@ -18,9 +18,14 @@ void dequantise_into(const Tensor& tensor, float* out) {
 
 }  // namespace
 
-TorchWeights::TorchWeights(const Model& model, at::ScalarType type, bool trainable,
+TorchWeights::TorchWeights(const Model& model, at::TensorOptions options, bool trainable,
                            FactoredExecution factored, std::optional<PositionRange> range)
-    : config_(model.config), topology_(model.topology), type_(type), products_(type), factored_(factored) {
+    : config_(model.config),
+      topology_(model.topology),
+      type_(c10::typeMetaToScalarType(options.dtype())),
+      products_(type_),
+      device_(options.device()),
+      factored_(factored) {
     const auto add = [&](const Slots& slots) {
         for (const auto& [slot, expression] : slots) {
             if (slot == Slot::rope_freqs) continue;
@@ -44,7 +49,7 @@ void TorchWeights::add_leaf(const Model& model, const std::string& name, bool tr
     const std::vector<int64_t> shape(tensor.shape.rbegin(), tensor.shape.rend());
     const at::Tensor values = at::empty(shape, at::kFloat);
     dequantise_into(tensor, values.data_ptr<float>());
-    leaves_[name] = values.to(type_).set_requires_grad(trainable);
+    leaves_[name] = values.to(device_, type_).set_requires_grad(trainable);
 }
 
 const Slots& TorchWeights::slots(size_t position) const {

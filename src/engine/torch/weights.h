@@ -17,9 +17,9 @@ namespace refold {
 
 class TorchWeights {
 public:
-    // Dequantises the tensors that the topology refers to, or only those of a range of positions; `type` is
-    // at::kFloat or at::kDouble.
-    TorchWeights(const Model& model, at::ScalarType type, bool trainable,
+    // Dequantises the tensors that the topology refers to, or only those of a range of positions; `options`
+    // are type (at::kFloat or at::kDouble) and device.
+    TorchWeights(const Model& model, at::TensorOptions options, bool trainable,
                  FactoredExecution factored = FactoredExecution::automatic,
                  std::optional<PositionRange> range = std::nullopt);
 
@@ -52,9 +52,7 @@ public:
     const Topology& topology() const { return topology_; }
     size_t n_positions() const { return topology_.positions.size(); }
     at::ScalarType type() const { return type_; }
-    at::Device device() const {
-        return leaves_.empty() ? at::Device(at::kCPU) : leaves_.begin()->second.device();
-    }
+    at::Device device() const { return device_; }
     uint64_t bytes() const;
 
 private:
@@ -74,6 +72,7 @@ private:
     ModelConfig config_;
     Topology topology_;
     at::ScalarType type_, products_;
+    at::Device device_;
     FactoredExecution factored_;
     std::map<std::string, at::Tensor> leaves_;
     std::vector<float> rope_frequencies_;

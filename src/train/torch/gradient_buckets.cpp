@@ -3,34 +3,14 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <functional>
 #include <mutex>
 
-#include "core/error.h"
+#include "train/torch/gradient_hook.h"
 #include "train/torch/processes.h"
 
 namespace refold {
-namespace {
-
-class Hook : public torch::autograd::FunctionPostHook {
-public:
-    explicit Hook(std::function<void()> body) : body_(std::move(body)) {}
-    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                              const torch::autograd::variable_list&) override {
-        body_();
-        return outputs;
-    }
-
-private:
-    std::function<void()> body_;
-};
-
-}  // namespace
 
 // All processes issue the same sums in the same order: buckets by number, whenever they are ready, and the
 // last one in finish(). Which leaves got gradients, and when, may differ between processes. A bucket is ready
@@ -54,16 +34,7 @@ struct GradientBuckets::State {
           pieces(leaves.size()),
           expected(leaves.size()) {
         if (processes.size() == 1) return;
-        for (size_t i = 0; i < leaves.size(); ++i) {
-            if (!leaves[i].is_leaf() || !leaves[i].requires_grad())
-                fail(ErrorCode::internal, "training", "trained tensor {} is no leaf that has gradients", i);
-            accumulators.push_back(torch::autograd::impl::grad_accumulator(leaves[i]));
-            hooks.push_back(
-                accumulators[i]->add_post_hook(std::make_unique<Hook>([this, i] { arrived(i); })));
-        }
-    }
-    ~State() {
-        for (size_t i = 0; i < hooks.size(); ++i) accumulators[i]->del_post_hook(hooks[i]);
+        for (size_t i = 0; i < leaves.size(); ++i) hooks.emplace_back(leaves[i], [this, i] { arrived(i); });
     }
 
     void arrived(size_t leaf) {
@@ -175,8 +146,7 @@ struct GradientBuckets::State {
     std::vector<at::Tensor> leaves;
     Processes& processes;
     int64_t bucket_bytes;
-    std::vector<std::shared_ptr<torch::autograd::Node>> accumulators;
-    std::vector<uintptr_t> hooks;
+    std::vector<GradientHook> hooks;
 
     std::mutex mutex;  // gradients of other devices come in other threads
     bool active = false;

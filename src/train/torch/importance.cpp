@@ -2,13 +2,17 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "engine/torch/device.h"
 #include "engine/torch/model.h"
+#include "train/torch/gradient_hook.h"
 #include "train/torch/losses.h"
+#include "train/torch/processes.h"
 
 namespace refold {
 namespace {
@@ -28,8 +32,9 @@ class Gradients {
 public:
     explicit Gradients(const ImportanceRequest& request)
         : request_(request),
-          model_(request.model, true),
-          squares_(request.taylor == Taylor::element2 || request.taylor == Taylor::mix) {
+          model_(request.model, true,
+                 at::TensorOptions(at::kFloat)
+                     .device(device_of(request.device, ProcessPlace::from_environment().local_rank))) {
         TorchModel::Execution execution;
         execution.checkpointing = true;
         model_.set_execution(execution);
@@ -37,61 +42,92 @@ public:
             leaf.set_requires_grad(request.tensors.contains(name));
     }
 
-    void add(const std::vector<int32_t>& sequence) {
-        const std::vector<int64_t> ids(sequence.begin(), sequence.end());
-        const auto length = static_cast<int64_t>(ids.size()) - 1;
-        const at::Tensor all = at::tensor(ids, at::kLong).to(model_.parameters().begin()->second.device());
-        const auto hidden = model_.hidden(all.narrow(0, 0, length).unsqueeze(0));
-        const VocabularyLoss loss =
-            cross_entropy([&](const at::Tensor& x) { return model_.logits(x); }, hidden.final,
-                          all.narrow(0, 1, length), at::ones({length}, all.options().dtype(at::kBool)));
-        const auto count = static_cast<double>(request_.sequences.size());
-        const at::Tensor mean = loss.sum / (static_cast<double>(length) * count);
-        if (!std::isfinite(mean.item<double>()))
-            fail(ErrorCode::input, "importance", "{}: the loss is no number", request_.model.label);
-        mean.backward();
-        if (squares_) collect(count);
-    }
-
-    Importance reduced() const {
-        Importance out;
+    // First order: one backward pass over all sequences, in which a tensor's gradient is let go as soon as it
+    // is complete.
+    Importance first_order() {
+        const at::Tensor tokens = all_tokens();
+        std::vector<GradientHook> hooks;
+        int64_t done = 0;
         for (const auto& [name, by_column] : request_.tensors) {
             const at::Tensor& leaf = model_.parameters().at(name);
-            const at::Tensor w = as_matrix(leaf);
-            const at::Tensor g = as_matrix(squares_ ? first_.at(name) : leaf.grad());
-            const at::Tensor s =
-                salience(request_.taylor, w, g, squares_ ? as_matrix(second_.at(name)) : at::Tensor());
-            const int64_t along = by_column ? 0 : 1;
-            const at::Tensor sums = request_.taylor == Taylor::vector
-                                        ? s.sum(along, false, at::kDouble).abs()
-                                        : s.abs().sum(along, false, at::kDouble);
-            const at::Tensor values = sums.to(at::kCPU, at::kFloat).contiguous();
-            out[name].assign(values.data_ptr<float>(), values.data_ptr<float>() + values.numel());
+            hooks.emplace_back(leaf, [&, tensor = name] {
+                const at::NoGradGuard guard;
+                reduce(tensor, leaf.grad(), {});
+                leaf.mutable_grad().reset();
+                tell(++done, static_cast<int64_t>(request_.tensors.size()));
+            });
         }
-        return out;
+        backward(tokens);
+        return std::move(out_);
+    }
+
+    // Squared gradients are those of single sequences.
+    Importance second_order() {
+        const at::Tensor tokens = all_tokens();
+        const auto count = tokens.size(0);
+        std::map<std::string, at::Tensor> first, second;
+        for (int64_t s = 0; s < count; ++s) {
+            backward(tokens.narrow(0, s, 1));
+            const at::NoGradGuard guard;
+            for (const auto& [name, by_column] : request_.tensors) {
+                at::Tensor& g = model_.parameters().at(name).mutable_grad();
+                at::Tensor &sum = first[name], &squares = second[name];
+                if (!sum.defined()) {
+                    sum = at::zeros_like(g);
+                    squares = at::zeros_like(g);
+                }
+                sum.add_(g, 1.0 / static_cast<double>(count));
+                squares.addcmul_(g, g, 1.0 / static_cast<double>(count));
+                g.zero_();
+            }
+            tell(s + 1, count);
+        }
+        const at::NoGradGuard guard;
+        for (const auto& [name, by_column] : request_.tensors) reduce(name, first.at(name), second.at(name));
+        return std::move(out_);
     }
 
 private:
-    // Gradients of one sequence, divided by how many there are.
-    void collect(double count) {
-        const at::NoGradGuard guard;
-        for (const auto& [name, by_column] : request_.tensors) {
-            at::Tensor& g = model_.parameters().at(name).mutable_grad();
-            at::Tensor &first = first_[name], &second = second_[name];
-            if (!first.defined()) {
-                first = at::zeros_like(g);
-                second = at::zeros_like(g);
-            }
-            first.add_(g);
-            second.addcmul_(g, g, count);
-            g.zero_();
-        }
+    at::Tensor all_tokens() const {
+        std::vector<at::Tensor> rows;
+        for (const auto& sequence : request_.sequences)
+            rows.push_back(at::tensor(at::ArrayRef<int32_t>(sequence)).to(at::kLong));
+        return at::stack(rows).to(model_.device());
+    }
+
+    // Of the mean loss of sequences of one length.
+    void backward(const at::Tensor& tokens) {
+        const int64_t length = tokens.size(1) - 1;
+        const auto hidden = model_.hidden(tokens.narrow(1, 0, length));
+        const at::Tensor targets = tokens.narrow(1, 1, length).reshape({-1});
+        const VocabularyLoss loss = cross_entropy([&](const at::Tensor& x) { return model_.logits(x); },
+                                                  hidden.final, targets, at::ones_like(targets, at::kBool));
+        const at::Tensor mean = loss.sum / static_cast<double>(loss.count);
+        if (!std::isfinite(mean.item<double>()))
+            fail(ErrorCode::input, "importance", "{}: the loss is no number", request_.model.label);
+        if (mean.requires_grad()) mean.backward();
+    }
+
+    void reduce(const std::string& name, const at::Tensor& gradient, const at::Tensor& squares) {
+        const at::Tensor w = as_matrix(model_.parameters().at(name));
+        const at::Tensor s = salience(request_.taylor, w, as_matrix(gradient),
+                                      squares.defined() ? as_matrix(squares) : at::Tensor());
+        const int64_t along = request_.tensors.at(name) ? 0 : 1;
+        const at::Tensor sums = request_.taylor == Taylor::vector ? s.sum(along, false, at::kDouble).abs()
+                                                                  : s.abs().sum(along, false, at::kDouble);
+        const at::Tensor values = sums.to(at::kCPU, at::kFloat).contiguous();
+        out_[name].assign(values.data_ptr<float>(), values.data_ptr<float>() + values.numel());
+    }
+
+    void tell(int64_t done, int64_t total) const {
+        if (request_.report) request_.report(done, total);
+        if (done < total && request_.stop && request_.stop())
+            fail(ErrorCode::interrupted, "importance", "interrupted");
     }
 
     const ImportanceRequest& request_;
     TorchModel model_;
-    bool squares_;
-    std::map<std::string, at::Tensor> first_, second_;
+    Importance out_;
 };
 
 }  // namespace
@@ -99,12 +135,8 @@ private:
 Importance importance_by_gradients(const ImportanceRequest& request) {
     at::set_num_threads(request.threads > 0 ? request.threads : default_threads());
     Gradients gradients(request);
-    for (const auto& sequence : request.sequences) {
-        if (request.stop && request.stop()) fail(ErrorCode::interrupted, "importance", "interrupted");
-        gradients.add(sequence);
-        if (request.report) request.report();
-    }
-    return gradients.reduced();
+    const bool squares = request.taylor == Taylor::element2 || request.taylor == Taylor::mix;
+    return squares ? gradients.second_order() : gradients.first_order();
 }
 
 }  // namespace refold

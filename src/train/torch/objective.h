@@ -36,8 +36,9 @@ class Objective {
 public:
     virtual ~Objective() = default;
     // Before the first step, of a resumed run as well: `fit` and `held_out` are the sequences that this
-    // process meets in the whole run, in order.
-    virtual void prepare(const std::vector<int64_t>& /*fit*/, const std::vector<int64_t>& /*held_out*/) {}
+    // process meets in the whole run, in order. What it keeps must be on the model's device.
+    virtual void prepare(const TorchModel& /*model*/, const std::vector<int64_t>& /*fit*/,
+                         const std::vector<int64_t>& /*held_out*/) {}
     virtual BatchLoss loss(const TorchModel& model, const TrainBatch& batch) = 0;
     // Undefined: none.
     virtual at::Tensor penalty(const TorchModel&) { return {}; }

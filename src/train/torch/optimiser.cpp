@@ -176,8 +176,9 @@ double Optimiser::gradient_norm() const {
         });
         for (const double sum : sums) squares += sum;
     } else {
-        for (const at::Tensor& gradient : gradients)
-            squares += gradient.to(at::kDouble).square_().sum().item<double>();
+        at::Tensor sum = at::zeros({}, m_.options().dtype(at::kDouble));
+        for (const at::Tensor& gradient : gradients) sum += gradient.to(at::kDouble).square_().sum();
+        squares = sum.item<double>();
     }
     at::Tensor sum = at::tensor({squares}, at::kDouble);
     processes_.sum(sum);

@@ -17,8 +17,11 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "core/error.h"
+#include "engine/torch/device.h"
 
-#if defined(USE_C10D_GLOO) && __has_include(<gloo/context.h>)
+// Both need headers that libtorch's own include: Debian's has gloo's (libgloo-dev), the Python package
+// NCCL's.
+#if defined(USE_C10D_GLOO) && defined(REFOLD_GLOO_HEADERS)
 #define REFOLD_HAVE_GLOO 1
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #endif
@@ -90,7 +93,7 @@ ProcessPlace ProcessPlace::from_environment() {
 
 // ---- processes ----
 
-#ifdef REFOLD_HAVE_GLOO
+#if defined(REFOLD_HAVE_GLOO) || defined(REFOLD_HAVE_NCCL)
 
 namespace {
 
@@ -98,6 +101,7 @@ std::string seconds(milliseconds time) {
     return fmt::format("{:g} s", static_cast<double>(time.count()) / 1000);
 }
 
+#ifdef REFOLD_HAVE_GLOO
 // The address by which this machine reaches the process of rank 0: what others can reach it by as well. A
 // host's own name often stands for its loopback device.
 std::string own_address(const ProcessPlace& place) {
@@ -126,6 +130,7 @@ std::string own_address(const ProcessPlace& place) {
     freeaddrinfo(found);
     return result;
 }
+#endif
 
 // Where the processes find each other. The first process serves it as long as it runs, so that several
 // Processes in turn need not meet at the same port again.
@@ -250,6 +255,7 @@ struct Processes::Group {
     explicit Group(const ProcessPlace& where) : place(where), timeout(where.timeout) {
         store = store_of(place, timeout);
         meet(*store, place, timeout);
+#ifdef REFOLD_HAVE_GLOO
         guarded("connecting", [&] {
             auto options = c10d::ProcessGroupGloo::Options::create(timeout);
             const char* interface = variable("GLOO_SOCKET_IFNAME");
@@ -259,10 +265,27 @@ struct Processes::Group {
             gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
                 c10::make_intrusive<c10d::PrefixStore>("gloo", store), place.rank, place.size, options);
         });
+#endif
+    }
+
+    // Where numbers of the CPU go over NCCL: x, contiguous, where the processes can exchange it.
+    at::Tensor reachable(const at::Tensor& x) const {
+#ifdef REFOLD_HAVE_GLOO
+        return x.contiguous();
+#else
+        return x.to(x.is_cpu() ? device_of("cuda", place.local_rank) : x.device()).contiguous();
+#endif
     }
 
     CollectiveBackend& of(const at::Tensor& x) {
-        if (x.is_cpu()) return *gloo;
+        if (x.is_cpu()) {
+#ifdef REFOLD_HAVE_GLOO
+            return *gloo;
+#else
+            fail(ErrorCode::unsupported, kComponent,
+                 "this build has no gloo: several processes must train with device=cuda (docs/training.md)");
+#endif
+        }
 #ifdef REFOLD_HAVE_NCCL
         if (!nccl) {
             auto options = c10d::ProcessGroupNCCL::Options::create();
@@ -272,7 +295,9 @@ struct Processes::Group {
         }
         return *nccl;
 #else
-        fail(ErrorCode::unsupported, kComponent, "this libtorch has no NCCL for tensors on {}",
+        fail(ErrorCode::unsupported, kComponent,
+             "this build has no NCCL for tensors on {} - it needs a libtorch with NCCL, and its headers "
+             "(docs/training.md)",
              x.device().str());
 #endif
     }
@@ -280,7 +305,9 @@ struct Processes::Group {
     ProcessPlace place;
     milliseconds timeout;
     c10::intrusive_ptr<c10d::Store> store;
+#ifdef REFOLD_HAVE_GLOO
     c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+#endif
 #ifdef REFOLD_HAVE_NCCL
     c10::intrusive_ptr<c10d::ProcessGroupNCCL> nccl;
 #endif
@@ -312,7 +339,7 @@ void Processes::wait(Pending& pending) {
 
 void Processes::sum(at::Tensor& x) {
     if (!group_) return;
-    const at::Tensor all = x.contiguous();
+    const at::Tensor all = group_->reachable(x);
     wait(*begin_sum(all));
     if (!all.is_same(x)) x.copy_(all);
 }
@@ -320,10 +347,10 @@ void Processes::sum(at::Tensor& x) {
 void Processes::broadcast(at::Tensor& x, int from) {
     if (!group_) return;
     group_->guarded("broadcast", [&] {
-        std::vector<at::Tensor> tensors = {x.contiguous()};
+        std::vector<at::Tensor> tensors = {group_->reachable(x)};
         c10d::BroadcastOptions options;
         options.rootRank = from;
-        group_->of(x).broadcast(tensors, options)->wait();
+        group_->of(tensors[0]).broadcast(tensors, options)->wait();
         if (!tensors[0].is_same(x)) x.copy_(tensors[0]);
     });
 }
@@ -331,10 +358,12 @@ void Processes::broadcast(at::Tensor& x, int from) {
 void Processes::gather(at::Tensor& x) {
     if (!group_) return;
     group_->guarded("gather", [&] {
-        std::vector<at::Tensor> own = {x[rank()].clone()};
+        const at::Tensor all = group_->reachable(x);
+        std::vector<at::Tensor> own = {all[rank()].clone()};
         std::vector<std::vector<at::Tensor>> rows(1);
-        for (int rank = 0; rank < size(); ++rank) rows[0].push_back(x[rank]);
-        group_->of(x).allgather(rows, own, c10d::AllgatherOptions())->wait();
+        for (int rank = 0; rank < size(); ++rank) rows[0].push_back(all[rank]);
+        group_->of(all).allgather(rows, own, c10d::AllgatherOptions())->wait();
+        if (!all.is_same(x)) x.copy_(all);
     });
 }
 
@@ -343,18 +372,18 @@ void Processes::barrier() {
     sum(nothing);
 }
 
-#else  // REFOLD_HAVE_GLOO
+#else  // neither
 
 struct Processes::Group {};
 class Processes::Pending {};
 
 Processes::Processes(const ProcessPlace& place) : place_(place) {
     if (place.size > 1) {
-        fail(ErrorCode::unsupported, kComponent,
-             "WORLD_SIZE is {}, but this build trains with one process only - it needs a libtorch with gloo, "
-             "and gloo's "
-             "headers (Debian: libgloo-dev)",
-             place.size);
+        fail(
+            ErrorCode::unsupported, kComponent,
+            "WORLD_SIZE is {}, but this build runs one process only - it needs a libtorch with gloo or NCCL, "
+            "and their headers (Debian: libgloo-dev)",
+            place.size);
     }
 }
 

@@ -29,7 +29,7 @@ class Processes {
 public:
     // Returns when all have arrived. Throws Error(usage) for a rank that is given twice, Error(io) that names
     // who is missing when a process does not arrive in time, Error(unsupported) for several processes where
-    // libtorch has no gloo.
+    // libtorch has neither gloo nor NCCL.
     explicit Processes(const ProcessPlace& place = ProcessPlace::from_environment());
     ~Processes();
     Processes(const Processes&) = delete;
@@ -40,8 +40,9 @@ public:
     int local_rank() const { return place_.local_rank; }
     bool first() const { return place_.rank == 0; }
 
-    // In place, on all processes in the same order. Throw Error(io) when a process is lost, or waits
-    // elsewhere until the time is over.
+    // In place, on all processes in the same order: tensors of the CPU over gloo, where there is none like
+    // those of a CUDA device over NCCL. Throw Error(io) when a process is lost, or waits elsewhere until the
+    // time is over.
     void sum(at::Tensor& x);
     void broadcast(at::Tensor& x, int from);
     // Rows of x [size, ...]: every process gives row rank() and gets the others.

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "engine/torch/device.h"
 #include "engine/torch/model.h"
 #include "train/data.h"
 #include "train/schedule.h"
@@ -28,6 +30,7 @@ public:
     explicit RangeFit(const RangeFitRequest& request)
         : request_(request),
           options_(request.options),
+          device_(device_of(options_.device, ProcessPlace::from_environment().local_rank)),
           order_(static_cast<int64_t>(request.held_out), request.options.seed) {
         const size_t sequences = request.places.front().inputs.size();
         if (request.held_out == 0 || request.held_out >= sequences)
@@ -70,7 +73,8 @@ public:
 private:
     // A tensor that several models use is one leaf, whose numbers they all have.
     void add(const FitPlace& place) {
-        models_.push_back(std::make_unique<TorchModel>(request_.model, true, at::kFloat,
+        models_.push_back(std::make_unique<TorchModel>(request_.model, true,
+                                                       at::TensorOptions(at::kFloat).device(device_),
                                                        FactoredExecution::automatic, place.range));
         TorchModel::Execution execution;
         execution.bf16 = options_.type == TrainType::bf16;
@@ -103,7 +107,7 @@ private:
             const auto tokens = static_cast<int64_t>(streams[s].size()) / request_.model.config.n_embd;
             out.push_back(at::from_blob(values, {tokens, request_.model.config.n_embd}, at::kFloat));
         }
-        return at::stack(out).to(leaves_.begin()->second.device());
+        return at::stack(out).to(device_);
     }
 
     double held_out_error() const {
@@ -167,6 +171,7 @@ private:
 
     const RangeFitRequest& request_;
     TrainOptions options_;
+    at::Device device_;
     SequenceOrder order_;
     std::vector<std::unique_ptr<TorchModel>> models_;  // by place
     std::map<std::string, at::Tensor> leaves_;

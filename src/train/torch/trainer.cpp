@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "engine/torch/device.h"
 #include "train/schedule.h"
 #include "train/torch/checkpoint.h"
 #include "train/trained.h"
@@ -64,13 +65,13 @@ public:
         : request_(request),
           options_(request.options),
           processes_(processes),
-          torch_(request.model, true),
+          device_(device_of(options_.device, processes.local_rank())),
+          torch_(request.model, true, at::TensorOptions(at::kFloat).device(device_)),
           trained_(select_leaves(torch_, request.model, options_.train)),
           objective_(make_objective(request)),
           optimiser_(trained_, options_, processes),
           buckets_(values_of(trained_), processes),
           order_(request.data.size(), options_.seed),
-          device_(trained_.begin()->second.device()),
           checkpoint_(request.folder, request.identity, processes) {
         torch_.set_execution({options_.type == TrainType::bf16, options_.checkpointing});
     }
@@ -81,7 +82,7 @@ public:
             if (processes_.first() && !request_.metrics.empty())
                 metrics_.emplace(request_.metrics, state_.step);
             saved_ = Clock::now();
-            objective_->prepare(own_sequences(), own_held_out());
+            objective_->prepare(torch_, own_sequences(), own_held_out());
             loop();
             state_.finished = true;
             save();
@@ -317,6 +318,7 @@ private:
         }
         out.steps = best_.empty() ? state_.step : state_.best_step;
         out.stopped_early = state_.stopped_early;
+        out.device = device_.str();
         out.loss = state_.loss;
         out.held_out_before = state_.held_out_before;
         out.held_out_after = best_.empty() ? state_.held_out : state_.best;
@@ -326,13 +328,13 @@ private:
     const TrainRequest& request_;
     const TrainOptions& options_;
     Processes& processes_;
+    at::Device device_;
     TorchModel torch_;
     Leaves trained_, best_;
     std::unique_ptr<Objective> objective_;
     Optimiser optimiser_;
     GradientBuckets buckets_;
     SequenceOrder order_;
-    at::Device device_;
     Checkpoint checkpoint_;
     std::optional<MetricsFiles> metrics_;
     TrainState state_;

@@ -2,6 +2,8 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/from_blob.h>
 
 #include <optional>
 
@@ -34,15 +36,20 @@ public:
                  "the teacher has a vocabulary of {} tokens, got {} for the model trained: "
                  "expected the same",
                  other, own);
-        if (cached_ == 0) load_teacher();
     }
 
-    void prepare(const std::vector<int64_t>& fit, const std::vector<int64_t>& held_out) override {
-        if (cached_ == 0) return;
-        cache_.emplace(request_, cached_, fit, held_out);
-        if (cache_->complete()) return;
-        load_teacher();
-        cache_->fill(*teacher_);
+    void prepare(const TorchModel& model, const std::vector<int64_t>& fit,
+                 const std::vector<int64_t>& held_out) override {
+        if (cached_ > 0) {
+            cache_.emplace(request_, cached_, fit, held_out);
+            if (cache_->complete()) return;
+        }
+        if (!request_.teacher_logits) {
+            teacher_.emplace(*request_.teacher, false, at::TensorOptions(at::kFloat).device(model.device()));
+            teacher_->set_execution({request_.options.type == TrainType::bf16, false});
+        }
+        if (!cache_) return;
+        cache_->fill([this](const at::Tensor& tokens) { return logits_now(tokens); }, model.device());
         teacher_.reset();
     }
 
@@ -63,18 +70,33 @@ public:
     }
 
 private:
-    void load_teacher() {
-        teacher_.emplace(*request_.teacher, false);
-        teacher_->set_execution({request_.options.type == TrainType::bf16, false});
+    TeacherLogits teacher_logits(const TrainBatch& batch) const {
+        return cache_ ? cache_->logits(batch) : logits_now(batch.tokens);
     }
 
-    TeacherLogits teacher_logits(const TrainBatch& batch) const {
+    TeacherLogits logits_now(const at::Tensor& tokens) const {
         const at::NoGradGuard without_gradients;
-        if (cache_) return cache_->logits(batch);
-        return [this, hidden = teacher_->hidden(batch.tokens).final](int64_t first, int64_t count) {
+        if (request_.teacher_logits) {
+            return [all = given_logits(tokens), device = tokens.device()](int64_t first, int64_t count) {
+                return all.narrow(0, first, count).to(device);
+            };
+        }
+        return [this, hidden = teacher_->hidden(tokens).final](int64_t first, int64_t count) {
             const at::NoGradGuard none;
             return teacher_->logits(hidden.narrow(0, first, count));
         };
+    }
+
+    at::Tensor given_logits(const at::Tensor& tokens) const {
+        const at::Tensor ids = tokens.to(at::kCPU, at::kInt).contiguous();
+        const auto length = static_cast<size_t>(ids.size(1));
+        std::vector<at::Tensor> rows;
+        for (int64_t s = 0; s < ids.size(0); ++s) {
+            std::vector<float> logits = request_.teacher_logits({ids[s].data_ptr<int32_t>(), length});
+            rows.push_back(
+                at::from_blob(logits.data(), {ids.size(1), request_.teacher->config.n_vocab}).clone());
+        }
+        return at::cat(rows);
     }
 
     const TrainRequest& request_;

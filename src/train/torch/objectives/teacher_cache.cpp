@@ -69,7 +69,7 @@ std::string TeacherCache::header() const {
     return fmt::format("refold teacher {} {} {}\n", top_, context_, hash.hex());
 }
 
-void TeacherCache::fill(const TorchModel& teacher) {
+void TeacherCache::fill(const Teacher& teacher, at::Device device) {
     const at::NoGradGuard without_gradients;
     const std::string begin = header();
     if (done_ == 0) std::ofstream(path_, std::ios::binary | std::ios::trunc) << begin;
@@ -80,15 +80,12 @@ void TeacherCache::fill(const TorchModel& teacher) {
         if (error || !file) fail(ErrorCode::io, "train", "cannot write '{}' - is the disk full?", path_);
     };
     check();
-    const auto device = teacher.parameters().begin()->second.device();
     for (; !complete(); ++done_) {
         const Sequence s = sequences_[static_cast<size_t>(done_)];
-        const at::Tensor hidden =
-            teacher.hidden(make_batch(request_.data, std::span(&s.number, 1), s.held_out, device).tokens)
-                .final;
+        const TeacherLogits logits_of =
+            teacher(make_batch(request_.data, std::span(&s.number, 1), s.held_out, device).tokens);
         for (int64_t first = 0; first < context_; first += kRows) {
-            const at::Tensor logits =
-                teacher.logits(hidden.narrow(0, first, std::min(kRows, context_ - first)));
+            const at::Tensor logits = logits_of(first, std::min(kRows, context_ - first));
             const auto [values, ids] = at::topk(at::log_softmax(logits.to(at::kFloat), -1), top_, -1);
             for (const at::Tensor& part :
                  {ids.to(at::kCPU, at::kInt).contiguous(), values.cpu().contiguous()})
@@ -134,13 +131,12 @@ TeacherLogits TeacherCache::logits(const TrainBatch& batch) const {
             copy(values, row, record + bytes_of(size + within), rows);
             row += rows;
         }
-        const at::Tensor left = (1 - values.exp().sum(-1, true)).clamp_min(1e-10);
+        const at::Device device = batch.tokens.device();
+        const at::Tensor log_p = values.to(device);
+        const at::Tensor left = (1 - log_p.exp().sum(-1, true)).clamp_min(1e-10);
         const auto others = static_cast<double>(std::max<int64_t>(1, vocabulary_ - top_));
         const at::Tensor rest = (left / others).log();
-        return rest.expand({count, vocabulary_})
-            .clone()
-            .scatter_(-1, ids.to(at::kLong), values)
-            .to(batch.tokens.device());
+        return rest.expand({count, vocabulary_}).clone().scatter_(-1, ids.to(device, at::kLong), log_p);
     };
 }
 

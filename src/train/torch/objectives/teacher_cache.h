@@ -13,6 +13,9 @@
 
 namespace refold {
 
+// The teacher's logits of a batch of sequences, `tokens` [B, T] (int64).
+using Teacher = std::function<TeacherLogits(const at::Tensor& tokens)>;
+
 // Per token `top` pairs of id (int32) and log probability (float32). What is left of the probability counts
 // as spread evenly over the other tokens.
 class TeacherCache {
@@ -24,7 +27,7 @@ public:
 
     bool complete() const { return done_ == static_cast<int64_t>(sequences_.size()); }
     // Throws Error(io) when the disk is full, Error(interrupted).
-    void fill(const TorchModel& teacher);
+    void fill(const Teacher& teacher, at::Device device);
     // Of a batch of these sequences: logits [n, n_vocab], which are log probabilities.
     TeacherLogits logits(const TrainBatch& batch) const;
 
