@@ -60,7 +60,7 @@ TEST_P(GoldenTest, StepsOfAnySizeGiveTheSame) {
     const auto expected = golden.logits(0);
     for (const int64_t chunk : {1, 7, 33, 512}) {
         EXPECT_LE(largest_difference(
-                      all_logits(golden.model, golden.row(0), {.threads = 2, .chunk = chunk, .f32 = true}),
+                      all_logits(golden.model, golden.row(0), {.threads = 1, .chunk = chunk, .f32 = true}),
                       expected),
                   1e-4)
             << chunk;
@@ -72,7 +72,7 @@ TEST_P(GoldenTest, GreedyContinuation) {
     std::ifstream json(golden.folder + "/golden.json");
     const auto greedy = nlohmann::json::parse(json)["greedy"];
     const auto expected = values<float>(golden.file, "greedy.logits");
-    Engine engine(golden.model, {.threads = 2, .context = 64, .f32 = true});
+    Engine engine(golden.model, {.threads = 1, .context = 64, .f32 = true});
     const auto n_vocab = static_cast<size_t>(engine.n_vocab());
     auto logits = engine.evaluate(golden.row(2));
     for (size_t step = 0; step < 16; ++step) {
@@ -85,7 +85,7 @@ TEST_P(GoldenTest, GreedyContinuation) {
 
 TEST_P(GoldenTest, F16CacheIsClose) {
     const Golden golden(GetParam());
-    EXPECT_LE(largest_difference(all_logits(golden.model, golden.row(0), {.threads = 2}), golden.logits(0)),
+    EXPECT_LE(largest_difference(all_logits(golden.model, golden.row(0), {.threads = 1}), golden.logits(0)),
               0.3);
 }
 
@@ -97,8 +97,8 @@ TEST_P(QuantisedTest, AgreesWithStockLlama) {
     const std::string path = fmt::format("{}/quantised/{}.gguf", kFixtures, GetParam());
     const Model model = load_model(path);
     const auto tokens = random_tokens(64, model.config.n_vocab, 1);
-    const auto ours = all_logits(model, tokens, {.threads = 2});
-    StockLlama stock(path, {.threads = 2, .context = 256});
+    const auto ours = all_logits(model, tokens, {.threads = 1});
+    StockLlama stock(path, {.threads = 1, .context = 256});
     const auto theirs = stock.evaluate_all(tokens);
     const auto n_vocab = static_cast<size_t>(model.config.n_vocab);
     size_t equal = 0;
@@ -149,7 +149,7 @@ TEST(Engine, LogitsFromARowOn) {
 TEST(Engine, TruncateForgets) {
     const Golden golden("llama_gqa");
     const auto row = golden.row(0);
-    Engine engine(golden.model, {.threads = 2, .context = 128, .f32 = true});
+    Engine engine(golden.model, {.threads = 1, .context = 128, .f32 = true});
     engine.evaluate(std::span(row).first(40));
     engine.truncate(20);
     engine.evaluate(std::span(row).subspan(20, 30));
@@ -163,8 +163,8 @@ TEST(Engine, TruncateForgets) {
 TEST(Engine, ContextsBeyondOneCacheStep) {
     const Golden golden("llama_gqa");
     const auto tokens = random_tokens(600, golden.model.config.n_vocab, 2);
-    const auto whole = all_logits(golden.model, tokens, {.threads = 2, .f32 = true});
-    Engine engine(golden.model, {.threads = 2, .context = 600, .f32 = true});
+    const auto whole = all_logits(golden.model, tokens, {.threads = 1, .f32 = true});
+    Engine engine(golden.model, {.threads = 1, .context = 600, .f32 = true});
     const auto n_vocab = static_cast<size_t>(engine.n_vocab());
     for (size_t t = 0; t < tokens.size(); ++t) {
         const auto row = engine.evaluate({&tokens[t], 1});

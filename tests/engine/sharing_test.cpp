@@ -69,7 +69,7 @@ TEST_P(SharingTest, EqualsTheMaterialisedModel) {
         const auto tokens = random_tokens(24, kShape.vocab, seed);
         // One token, as many as are multiplied in place, and more than that.
         for (const int64_t chunk : {1, 3, 4, 5, 24}) {
-            const EngineOptions options{.threads = 2, .chunk = chunk, .kv = KvType::f32};
+            const EngineOptions options{.threads = 1, .chunk = chunk, .kv = KvType::f32};
             const auto expected = all_logits(dense, tokens, options);
             EXPECT_LE(largest_difference(all_logits(shared, tokens, options), expected), GetParam().tolerance)
                 << "seed " << seed << " chunk " << chunk;
@@ -81,10 +81,10 @@ TEST_P(SharingTest, ComposedOperationsAgree) {
     const Model shared = share_randomly(random_model(GetParam().type, 9), 90);
     const auto tokens = random_tokens(24, kShape.vocab, 9);
     for (const int64_t chunk : {1, 24}) {
-        const auto fast = all_logits(shared, tokens, {.threads = 2, .chunk = chunk, .kv = KvType::f32});
+        const auto fast = all_logits(shared, tokens, {.threads = 1, .chunk = chunk, .kv = KvType::f32});
         const auto composed = all_logits(
             shared, tokens,
-            {.threads = 2, .chunk = chunk, .kv = KvType::f32, .shared = SharedExecution::composed});
+            {.threads = 1, .chunk = chunk, .kv = KvType::f32, .shared = SharedExecution::composed});
         EXPECT_LE(largest_difference(fast, composed), GetParam().tolerance) << chunk;
     }
 }
@@ -112,7 +112,7 @@ TEST_P(SharingTest, HeadsInPlaceAreTheDenseModel) {
         }
     }
     const auto tokens = random_tokens(20, kShape.vocab, 4);
-    EXPECT_EQ(all_logits(same, tokens, {.threads = 2}), all_logits(dense, tokens, {.threads = 2}));
+    EXPECT_EQ(all_logits(same, tokens, {.threads = 1}), all_logits(dense, tokens, {.threads = 2}));
 }
 
 // K-quants come in blocks of 256, so only rows can be shared without requantising.
@@ -129,7 +129,7 @@ TEST(Sharing, RowsOfKQuants) {
             Heads{{{"blk.1.attn_v.weight", 1, 1}, {"blk.0.attn_v.weight", 0, 1}}};
         const auto tokens = random_tokens(24, shape.vocab, 7);
         for (const int64_t chunk : {1, 24}) {
-            const EngineOptions options{.threads = 2, .chunk = chunk, .kv = KvType::f32};
+            const EngineOptions options{.threads = 1, .chunk = chunk, .kv = KvType::f32};
             EXPECT_LE(largest_difference(all_logits(model, tokens, options),
                                          all_logits(without_sharing(model), tokens, options)),
                       0.1)
@@ -151,10 +151,10 @@ TEST(Sharing, MixedTypesAreComposed) {
     const auto tokens = random_tokens(24, kShape.vocab, 5);
     // In float32 the engine and the materialised weights hold the same numbers only before requantisation, so
     // compare with the float32 engine: mixed types are dequantised there.
-    const auto expected = all_logits(model, tokens, {.threads = 2, .f32 = true});
+    const auto expected = all_logits(model, tokens, {.threads = 1, .f32 = true});
     for (const int64_t chunk : {1, 24}) {
         EXPECT_LE(largest_difference(
-                      all_logits(model, tokens, {.threads = 2, .chunk = chunk, .kv = KvType::f32}), expected),
+                      all_logits(model, tokens, {.threads = 1, .chunk = chunk, .kv = KvType::f32}), expected),
                   0.3)
             << chunk;
     }
