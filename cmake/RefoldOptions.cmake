@@ -14,3 +14,10 @@ if(REFOLD_SANITIZE)
     add_compile_definitions(_GLIBCXX_ASSERTIONS)
     add_link_options(${refold_sanitize_flags})
 endif()
+
+# Files with vector kernels: the compiler's intrinsics want constants that it sees only when it optimises.
+function(refold_vector_kernels)
+    if(REFOLD_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
+        set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O1 SKIP_PRECOMPILE_HEADERS ON)
+    endif()
+endfunction()
