@@ -17,8 +17,8 @@ struct Shape {
 class Q8ProductTest : public testing::TestWithParam<Shape> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, Q8ProductTest,
                          testing::Values(Shape{32, 16, 8, 1}, Shape{64, 1, 1, 1}, Shape{96, 17, 13, 1},
-                                         Shape{576, 63, 30, 2}, Shape{1536, 160, 9, 3},
-                                         Shape{32, 15, 70, 4}));
+                                         Shape{576, 63, 30, 2}, Shape{1536, 160, 9, 3}, Shape{32, 15, 70, 4},
+                                         Shape{96, 48, 1, 2}, Shape{576, 64, 2, 1}, Shape{64, 32, 3, 3}));
 
 TEST_P(Q8ProductTest, EqualsTheOneOfGgml) {
     if (!Q8Product::available()) GTEST_SKIP() << "a CPU without AVX-512 VNNI";
@@ -38,15 +38,32 @@ TEST_P(Q8ProductTest, EqualsTheOneOfGgml) {
     for (int64_t i = 0; i < ggml_nelements(wide); ++i) static_cast<float*>(wide->data)[i] = normal(random);
     Q8Product product(threads);
     // Twice, as in a graph of several layers.
-    ggml_tensor* ours = product.node(c, weight, x);
-    ggml_tensor* again = product.node(c, weight, x);
+    std::vector<ggml_tensor*> all = {product.of_rows(c, weight, x), product.of_rows(c, weight, x)};
+    if (out % q8::kPanelRows == 0) {
+        ggml_tensor* panels = ggml_dup_tensor(c, weight);
+        for (int64_t row = 0; row < out; row += q8::kPanelRows) {
+            q8::pack_panel(
+                static_cast<const std::byte*>(weight->data) + static_cast<size_t>(row) * weight->nb[1],
+                weight->nb[1], q8::kPanelRows, in / q8::kBlock,
+                static_cast<std::byte*>(panels->data) + static_cast<size_t>(row) * weight->nb[1]);
+        }
+        all.push_back(product.of_panels(c, panels, x));
+        std::vector<float> stored(static_cast<size_t>(in)), unpacked(stored);
+        const int64_t last = q8::kPanelRows - 1;
+        ggml_get_type_traits(GGML_TYPE_Q8_0)
+            ->to_float(static_cast<const char*>(weight->data) + static_cast<size_t>(last) * weight->nb[1],
+                       stored.data(), in);
+        q8::unpack_row(static_cast<const std::byte*>(panels->data), last, in / q8::kBlock, unpacked.data());
+        EXPECT_EQ(unpacked, stored);
+    }
     ggml_tensor* expected = ggml_mul_mat(c, weight, x);
     ggml_cgraph* graph = ggml_new_graph(c);
-    for (ggml_tensor* node : {ours, again, expected}) ggml_build_forward_expand(graph, node);
+    for (ggml_tensor* node : all) ggml_build_forward_expand(graph, node);
+    ggml_build_forward_expand(graph, expected);
     ggml_graph_compute_with_ctx(c, graph, threads);
     const double tolerance = 2e-6 * static_cast<double>(in);
     for (int64_t i = 0; i < ggml_nelements(expected); ++i) {
-        for (const ggml_tensor* got : {ours, again}) {
+        for (const ggml_tensor* got : all) {
             ASSERT_NEAR(static_cast<const float*>(got->data)[i], static_cast<const float*>(expected->data)[i],
                         tolerance)
                 << i;

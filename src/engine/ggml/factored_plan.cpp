@@ -89,11 +89,11 @@ void FactoredPlan::finish() {
             add_rows(plan, stored[i].slot, last.segments);
             continue;
         }
-        // Whole tensors are multiplied in the first node, beside the factors; by ggml where only it knows the
-        // layout.
+        // Whole tensors are multiplied in the first node, beside the factors; in a node of
+        // their own where they lie in other layouts than our kernels' for rows.
         int source = kFirst;
         int64_t row = first.out;
-        if (plan.layout() == Layout::opaque) {
+        if (plan.layout() == Layout::opaque || plan.layout() == Layout::q8_0x16) {
             source = kGiven + static_cast<int>(given.size());
             row = 0;
             given.push_back(i);

@@ -206,19 +206,19 @@ private:
         std::array<Value, 3> all{};
         const bool factored = weights_.factored(position, kQkv) != nullptr;
         const LinearPlan* plan = factored ? nullptr : &weights_.linear(position, kQkv).front();
-        constexpr int64_t kRowsTogether = 8;  // of repacked layouts
+        constexpr int64_t kRowsTogether = 16;  // of all layouts
         if (factored || plan->slot_rows.size() != kQkv.size() || plan->kind != LinearPlan::Kind::whole ||
-            plan->layout() == Layout::opaque || plan->slot_rows[0] % kRowsTogether != 0) {
+            plan->layout() == Layout::opaque || plan->slot_rows[0] % kRowsTogether != 0 ||
+            plan->slot_rows[1] % kRowsTogether != 0) {
             multiply(position, kQkv, x, all);
             std::copy(all.begin() + 1, all.end(), out.begin());
             return;
         }
         ggml_tensor* w = plan->runs.front().storage->tensor;
         const int64_t skipped = plan->slot_rows[0], rows = plan->slot_rows[1];
-        ggml_tensor* y = ggml_mul_mat(
-            context_,
+        ggml_tensor* y = product(
             ggml_view_2d(context_, w, w->ne[0], 2 * rows, w->nb[1], static_cast<size_t>(skipped) * w->nb[1]),
-            x.tensor);
+            plan->layout(), x.tensor);
         if (plan->bias != nullptr) {
             y = ggml_add(
                 context_, y,
@@ -404,19 +404,20 @@ private:
 
     // Of a whole matrix.
     ggml_tensor* product(ggml_tensor* weight, Layout layout, ggml_tensor* x) {
-        const bool ours = weight->type == GGML_TYPE_Q8_0 && layout == Layout::plain &&
+        Q8Product& ours = step_.workspace_.q8_product;
+        if (layout == Layout::q8_0x16) return ours.of_panels(context_, weight, x);
+        const bool pays = weight->type == GGML_TYPE_Q8_0 && layout == Layout::plain &&
                           x->ne[1] >= Q8Product::kLeastTokens && Q8Product::available();
-        return ours ? step_.workspace_.q8_product.node(context_, weight, x)
-                    : ggml_mul_mat(context_, weight, x);
+        return pays ? ours.of_rows(context_, weight, x) : ggml_mul_mat(context_, weight, x);
     }
 
     // `source` is the one of the terms that counts, where there is only one.
-    ggml_tensor* node(const factors::Product& product, size_t source, std::vector<ggml_tensor*> sources) {
-        if (const Storage* storage = product.whole(sources[source]->ne[0]))
-            return ggml_mul_mat(context_, storage->tensor, sources[source]);
-        return ggml_custom_4d(context_, GGML_TYPE_F32, product.out, sources[0]->ne[1], 1, 1, sources.data(),
+    ggml_tensor* node(const factors::Product& map, size_t source, std::vector<ggml_tensor*> sources) {
+        if (const Storage* storage = map.whole(sources[source]->ne[0]))
+            return product(storage->tensor, storage->layout, sources[source]);
+        return ggml_custom_4d(context_, GGML_TYPE_F32, map.out, sources[0]->ne[1], 1, 1, sources.data(),
                               static_cast<int>(sources.size()), factors::multiply, GGML_N_TASKS_MAX,
-                              const_cast<factors::Product*>(&product));
+                              const_cast<factors::Product*>(&map));
     }
 
     // Up to three nodes and ggml's for the stored weights; what a group does not need stands in for itself.

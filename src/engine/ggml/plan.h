@@ -11,9 +11,11 @@ namespace refold {
 
 // How a storage's bytes lie in memory.
 enum class Layout {
-    plain,   // rows of blocks, as in GGUF
-    q4_0x8,  // ggml's interleaving of eight Q4_0 rows: any multiple of eight rows is contiguous
-    opaque,  // another layout of ggml's extra buffer types: only the whole tensor can be multiplied
+    plain,    // rows of blocks, as in GGUF
+    q4_0x8,   // ggml's interleaving of eight Q4_0 rows: any multiple of eight rows is contiguous
+    q8_0x16,  // panels of sixteen Q8_0 rows for Q8Product (q8_kernels.h): any multiple of sixteen rows is
+              // contiguous
+    opaque,   // another layout of ggml's extra buffer types: only the whole tensor can be multiplied
 };
 
 // One resident tensor: a stored tensor, or several that are always multiplied together (Q, K and V; gate and

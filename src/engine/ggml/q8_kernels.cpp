@@ -28,12 +28,31 @@ void quantise(const float* x, int64_t blocks, std::vector<std::byte>& row, int8_
     }
 }
 
+namespace {
+
+constexpr size_t kScales = kPanelRows * sizeof(uint16_t);  // bytes of a block's scales
+constexpr size_t kQuants = kPanelRows * kBlock;
+
+}  // namespace
+
+void unpack_row(const std::byte* panel, int64_t row, int64_t blocks, float* out) {
+    const std::byte* quants = panel + static_cast<size_t>(blocks) * kScales;
+    for (int64_t b = 0; b < blocks; ++b, panel += kScales, quants += kQuants) {
+        ggml_fp16_t half;
+        memcpy(&half, panel + static_cast<size_t>(row) * sizeof(half), sizeof(half));
+        const float scale = ggml_fp16_to_fp32(half);
+        for (int64_t c = 0; c < kBlock; ++c) {
+            const auto value = static_cast<int>(quants[c / 4 * 64 + row * 4 + c % 4]) - 128;
+            *out++ = scale * static_cast<float>(value);
+        }
+    }
+}
+
 #ifdef REFOLD_VNNI
 
 namespace {
 
-constexpr size_t kBlockBytes = 2 + kBlock;  // a half float and the quants
-constexpr size_t kPanelBlock = kPanelRows * (sizeof(float) + kBlock);
+constexpr size_t kBlockBytes = sizeof(uint16_t) + kBlock;  // of Q8_0
 
 // Dwords of eight rows to eight dwords by row, `apart` bytes from one result to the next.
 REFOLD_VNNI inline void transpose(const __m256i (&r)[8], std::byte* to, size_t apart) {
@@ -49,14 +68,15 @@ REFOLD_VNNI inline void transpose(const __m256i (&r)[8], std::byte* to, size_t a
                           _mm256_permute2x128_si256(b2, b6, 0x20), _mm256_permute2x128_si256(b3, b7, 0x20),
                           _mm256_permute2x128_si256(b0, b4, 0x31), _mm256_permute2x128_si256(b1, b5, 0x31),
                           _mm256_permute2x128_si256(b2, b6, 0x31), _mm256_permute2x128_si256(b3, b7, 0x31)};
-    for (size_t i = 0; i < 8; ++i) _mm256_store_si256(reinterpret_cast<__m256i*>(to + i * apart), c[i]);
+    for (size_t i = 0; i < 8; ++i) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i * apart), c[i]);
 }
 
 REFOLD_VNNI void pack(const std::byte* rows, size_t stride, int64_t count, int64_t blocks, std::byte* panel) {
     const __m256i plus = _mm256_set1_epi8(static_cast<char>(0x80));
-    for (int64_t b = 0; b < blocks; ++b, panel += kPanelBlock) {
+    std::byte* packed = panel + static_cast<size_t>(blocks) * kScales;
+    for (int64_t b = 0; b < blocks; ++b, panel += kScales, packed += kQuants) {
         const std::byte* block = rows + static_cast<size_t>(b) * kBlockBytes;
-        alignas(32) uint16_t scales[kPanelRows] = {};
+        uint16_t scales[kPanelRows] = {};
         for (int64_t half = 0; half < 2; ++half) {
             __m256i quants[8];
             for (int64_t i = 0; i < 8; ++i) {
@@ -70,35 +90,51 @@ REFOLD_VNNI void pack(const std::byte* rows, size_t stride, int64_t count, int64
                 quants[i] =
                     _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 2)), plus);
             }
-            transpose(quants, panel + 64 + half * 32, 64);
+            transpose(quants, packed + half * 32, 64);
         }
-        _mm512_store_ps(panel, _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<__m256i*>(scales))));
+        memcpy(panel, scales, kScales);
     }
 }
 
+// Groups of columns whose products are summed apart, so that few tokens need not wait for each other's sums.
+template <int T>
+constexpr int kChains = T >= 4 ? 1 : 4 / T;
+
 template <int T>
 REFOLD_VNNI inline void multiply(const std::byte* panel, const Tokens& tokens, int64_t first,
-                                 const PanelOutput& out) {
+                                 const PanelOutput& out, size_t ahead) {
+    constexpr int C = kChains<T>;
     const int64_t blocks = tokens.blocks;
     const int8_t* quants = tokens.quants + first * blocks * kBlock;
     const float* scales = tokens.scales + first * blocks;
     const int32_t* offsets = tokens.offsets + first * blocks;
+    const std::byte* weights = panel + static_cast<size_t>(blocks) * kScales;
     __m512 sums[T];
     for (int t = 0; t < T; ++t) sums[t] = _mm512_setzero_ps();
-    for (int64_t b = 0; b < blocks; ++b, panel += kPanelBlock, quants += kBlock) {
-        __m512i products[T];
-        for (int t = 0; t < T; ++t) products[t] = _mm512_set1_epi32(offsets[t * blocks + b]);
+    for (int64_t b = 0; b < blocks; ++b, panel += kScales, weights += kQuants, quants += kBlock) {
+        __m512i products[T][C];
+        for (int t = 0; t < T; ++t) {
+            products[t][0] = _mm512_set1_epi32(offsets[t * blocks + b]);
+            for (int c = 1; c < C; ++c) products[t][c] = _mm512_setzero_si512();
+        }
+        if (ahead != 0) {
+            _mm_prefetch(reinterpret_cast<const char*>(panel + ahead), _MM_HINT_T0);
+            for (size_t i = 0; i < kQuants; i += 64)
+                _mm_prefetch(reinterpret_cast<const char*>(weights + ahead + i), _MM_HINT_T0);
+        }
         for (int64_t j = 0; j < kBlock / 4; ++j) {
-            const __m512i weights = _mm512_load_si512(panel + 64 + j * 64);
+            const __m512i four_columns = _mm512_loadu_si512(weights + j * 64);
             for (int t = 0; t < T; ++t) {
                 int32_t four;
                 memcpy(&four, quants + t * blocks * kBlock + j * 4, sizeof(four));
-                products[t] = _mm512_dpbusd_epi32(products[t], weights, _mm512_set1_epi32(four));
+                products[t][j % C] =
+                    _mm512_dpbusd_epi32(products[t][j % C], four_columns, _mm512_set1_epi32(four));
             }
         }
-        const __m512 scale = _mm512_load_ps(panel);
+        const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(panel)));
         for (int t = 0; t < T; ++t) {
-            sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products[t]),
+            for (int c = 1; c < C; ++c) products[t][0] = _mm512_add_epi32(products[t][0], products[t][c]);
+            sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products[t][0]),
                                       _mm512_mul_ps(scale, _mm512_set1_ps(scales[t * blocks + b])), sums[t]);
         }
     }
@@ -113,9 +149,17 @@ REFOLD_VNNI inline void multiply(const std::byte* panel, const Tokens& tokens, i
 REFOLD_VNNI void multiply_all(const std::byte* panel, const Tokens& tokens, int64_t first, int64_t count,
                               const PanelOutput& out) {
     const int64_t last = first + count;
-    for (; first + 8 <= last; first += 8) multiply<8>(panel, tokens, first, out);
-    for (; first + 4 <= last; first += 4) multiply<4>(panel, tokens, first, out);
-    for (; first < last; ++first) multiply<1>(panel, tokens, first, out);
+    // While the first tokens are multiplied the next panel comes from memory; one at a time would be waited
+    // for.
+    size_t ahead = panel_bytes(tokens.blocks);
+    const auto run = [&](auto multiply_some, int64_t some) {
+        for (; first + some <= last; first += some, ahead = 0)
+            multiply_some(panel, tokens, first, out, ahead);
+    };
+    run(multiply<8>, 8);
+    run(multiply<4>, 4);
+    run(multiply<2>, 2);
+    run(multiply<1>, 1);
 }
 
 }  // namespace

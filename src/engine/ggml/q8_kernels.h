@@ -26,13 +26,16 @@ struct Tokens {
 void quantise(const float* x, int64_t blocks, std::vector<std::byte>& row, int8_t* quants, float* scales,
               int32_t* offsets);
 
-// Of sixteen rows: per block sixteen scales, then the quants plus 128 in groups of four columns, row by row.
+// Of sixteen rows, in as many bytes as they have as Q8_0: the scales of all blocks, sixteen half floats each,
+// then their quants plus 128 in groups of four columns, row by row.
 constexpr size_t panel_bytes(int64_t blocks) {
-    return static_cast<size_t>(blocks * kPanelRows) * (sizeof(float) + static_cast<size_t>(kBlock));
+    return static_cast<size_t>(blocks * kPanelRows) * (sizeof(uint16_t) + static_cast<size_t>(kBlock));
 }
-// `count` rows of Q8_0 blocks, `stride` bytes apart; the others of the panel are zeros. `panel` on a cache
-// line.
+// `count` rows of Q8_0 blocks, `stride` bytes apart; the others of the panel are zeros.
 void pack_panel(const std::byte* rows, size_t stride, int64_t count, int64_t blocks, std::byte* panel);
+
+// Row `row` of a panel as floats, `blocks` * kBlock of them.
+void unpack_row(const std::byte* panel, int64_t row, int64_t blocks, float* out);
 
 // out[token * stride + row] becomes the product, or more by it, for `count` tokens from `first` on and `rows`
 // rows of the panel.

@@ -3,68 +3,106 @@
 #include <algorithm>
 
 #include "engine/ggml/parts.h"
-#include "engine/ggml/q8_kernels.h"
 
 namespace refold {
+namespace {
+
+// So few tokens are quantised sooner than threads meet.
+constexpr int64_t kFewTokens = 4;
+
+ggml_tensor* node(ggml_context* context, ggml_tensor* weight, ggml_tensor* x, ggml_custom_op_t compute,
+                  Q8Product* product) {
+    ggml_tensor* arguments[] = {weight, x};
+    return ggml_custom_4d(context, GGML_TYPE_F32, weight->ne[1], x->ne[1], 1, 1, arguments, 2, compute,
+                          GGML_N_TASKS_MAX, product);
+}
+
+const std::byte* row_of(const ggml_tensor* weight, int64_t row) {
+    return static_cast<const std::byte*>(weight->data) + static_cast<size_t>(row) * weight->nb[1];
+}
+
+}  // namespace
 
 bool Q8Product::available() { return q8::available(); }
 
-ggml_tensor* Q8Product::node(ggml_context* context, ggml_tensor* weight, ggml_tensor* x) {
-    ggml_tensor* arguments[] = {weight, x};
-    return ggml_custom_4d(context, GGML_TYPE_F32, weight->ne[1], x->ne[1], 1, 1, arguments, 2, compute,
-                          GGML_N_TASKS_MAX, this);
+ggml_tensor* Q8Product::of_rows(ggml_context* context, ggml_tensor* weight, ggml_tensor* x) {
+    return node(context, weight, x, compute_rows, this);
 }
 
-std::byte* Q8Product::panel(int thread, size_t bytes) {
-    Panel& panel = panels_[static_cast<size_t>(thread)];
-    if (panel.bytes < bytes) {
-        panel.data.reset(new (std::align_val_t{64}) std::byte[bytes]);
-        panel.bytes = bytes;
-    }
-    return panel.data.get();
+ggml_tensor* Q8Product::of_panels(ggml_context* context, ggml_tensor* weight, ggml_tensor* x) {
+    return node(context, weight, x, compute_panels, this);
 }
 
-void Q8Product::compute(ggml_tensor* dst, int thread, int threads, void* product) {
-    auto& self = *static_cast<Q8Product*>(product);
-    const ggml_tensor* x = dst->src[1];
-    const auto numbers = static_cast<size_t>(x->ne[0] * x->ne[1]), blocks = numbers / q8::kBlock;
-    const auto prepare = [&] {
-        self.next_.store(0, std::memory_order_relaxed);
-        if (self.quants_.size() >= numbers) return;
-        self.quants_.resize(numbers);
-        self.scales_.resize(blocks);
-        self.offsets_.resize(blocks);
-    };
-    self.meeting_.wait(threads, prepare);
-    self.quantise(x, thread, threads);
-    self.meeting_.wait(threads, [] {});
-    self.multiply(dst, thread);
+void Q8Product::Inputs::fit(int64_t blocks) {
+    const auto count = static_cast<size_t>(blocks);
+    if (scales.size() >= count) return;
+    quants.resize(count * q8::kBlock);
+    scales.resize(count);
+    offsets.resize(count);
 }
 
-void Q8Product::quantise(const ggml_tensor* x, int thread, int threads) {
+void Q8Product::Inputs::quantise(const ggml_tensor* x, int64_t first, int64_t last,
+                                 std::vector<std::byte>& row) {
     const int64_t blocks = x->ne[0] / q8::kBlock;
-    const auto [first, last] = parts::share_of(x->ne[1], thread, threads);
     for (int64_t t = first; t < last; ++t) {
-        const char* row = static_cast<const char*>(x->data) + static_cast<size_t>(t) * x->nb[1];
-        q8::quantise(reinterpret_cast<const float*>(row), blocks, panels_[static_cast<size_t>(thread)].row,
-                     quants_.data() + t * blocks * q8::kBlock, scales_.data() + t * blocks,
-                     offsets_.data() + t * blocks);
+        const char* token = static_cast<const char*>(x->data) + static_cast<size_t>(t) * x->nb[1];
+        q8::quantise(reinterpret_cast<const float*>(token), blocks, row,
+                     quants.data() + t * blocks * q8::kBlock, scales.data() + t * blocks,
+                     offsets.data() + t * blocks);
     }
 }
 
-void Q8Product::multiply(ggml_tensor* dst, int thread) {
-    const ggml_tensor* weight = dst->src[0];
-    const int64_t blocks = weight->ne[0] / q8::kBlock, tokens = dst->ne[1],
+template <class Multiply>
+void Q8Product::compute(ggml_tensor* dst, int thread, int threads, const Multiply& multiply) {
+    const ggml_tensor *weight = dst->src[0], *x = dst->src[1];
+    const int64_t blocks = weight->ne[0] / q8::kBlock, tokens = x->ne[1],
                   panels = (weight->ne[1] + q8::kPanelRows - 1) / q8::kPanelRows;
-    std::byte* packed = panel(thread, q8::panel_bytes(blocks));
-    const q8::Tokens x{quants_.data(), scales_.data(), offsets_.data(), blocks};
-    for (int64_t i = next_.fetch_add(1); i < panels; i = next_.fetch_add(1)) {
-        const int64_t row = i * q8::kPanelRows, rows = std::min(q8::kPanelRows, weight->ne[1] - row);
-        q8::pack_panel(static_cast<const std::byte*>(weight->data) + static_cast<size_t>(row) * weight->nb[1],
-                       weight->nb[1], rows, blocks, packed);
-        q8::multiply_panel(packed, x, 0, tokens,
-                           {static_cast<float*>(dst->data) + row, dst->nb[1] / sizeof(float), rows});
+    Thread& own = threads_[static_cast<size_t>(thread)];
+    const auto multiply_panel = [&](int64_t panel, const Inputs& inputs) {
+        const int64_t row = panel * q8::kPanelRows;
+        multiply(row, std::min(q8::kPanelRows, weight->ne[1] - row), inputs.tokens(blocks));
+    };
+    if (tokens <= kFewTokens) {
+        own.few.fit(blocks * tokens);
+        own.few.quantise(x, 0, tokens, own.row);
+        const auto [first, last] = parts::share_of(panels, thread, threads);
+        for (int64_t i = first; i < last; ++i) multiply_panel(i, own.few);
+        return;
     }
+    meeting_.wait(threads, [&] {
+        next_.store(0, std::memory_order_relaxed);
+        inputs_.fit(blocks * tokens);
+    });
+    const auto [first, last] = parts::share_of(tokens, thread, threads);
+    inputs_.quantise(x, first, last, own.row);
+    meeting_.wait(threads, [] {});
+    // Several neighbours at a time: a panel is fetched from memory while the one before it is multiplied.
+    const int64_t some = std::clamp<int64_t>(panels / (8 * threads), 1, 16);
+    for (int64_t i = next_.fetch_add(some); i < panels; i = next_.fetch_add(some)) {
+        for (int64_t panel = i; panel < std::min(panels, i + some); ++panel) multiply_panel(panel, inputs_);
+    }
+}
+
+void Q8Product::compute_rows(ggml_tensor* dst, int thread, int threads, void* product) {
+    auto& self = *static_cast<Q8Product*>(product);
+    const ggml_tensor* weight = dst->src[0];
+    std::vector<std::byte>& panel = self.threads_[static_cast<size_t>(thread)].panel;
+    self.compute(dst, thread, threads, [&](int64_t row, int64_t rows, const q8::Tokens& x) {
+        panel.resize(std::max(panel.size(), q8::panel_bytes(x.blocks)));
+        q8::pack_panel(row_of(weight, row), weight->nb[1], rows, x.blocks, panel.data());
+        q8::multiply_panel(panel.data(), x, 0, dst->ne[1],
+                           {static_cast<float*>(dst->data) + row, dst->nb[1] / sizeof(float), rows});
+    });
+}
+
+void Q8Product::compute_panels(ggml_tensor* dst, int thread, int threads, void* product) {
+    auto& self = *static_cast<Q8Product*>(product);
+    const ggml_tensor* weight = dst->src[0];
+    self.compute(dst, thread, threads, [&](int64_t row, int64_t rows, const q8::Tokens& x) {
+        // A panel has as many bytes as its rows.
+        q8::multiply_panel(row_of(weight, row), x, 0, dst->ne[1],
+                           {static_cast<float*>(dst->data) + row, dst->nb[1] / sizeof(float), rows});
+    });
 }
 
 }  // namespace refold

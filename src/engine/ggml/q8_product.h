@@ -1,54 +1,66 @@
-// Products of Q8_0 weights, as they are stored, with many tokens: a node of our own where the CPU has bytes'
-// products (AVX-512 VNNI). The same integers as in ggml's product.
+// Products of Q8_0 weights: a node of our own where the CPU has bytes' products (AVX-512 VNNI). The same
+// integers as in ggml's product.
 #pragma once
 
 #include <atomic>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include "engine/ggml/handles.h"
 #include "engine/ggml/meeting.h"
+#include "engine/ggml/q8_kernels.h"
 
 namespace refold {
 
 // One object serves all nodes of a graph, which run one after the other.
 class Q8Product {
 public:
-    // Fewer tokens do not pay for the weights' being laid out anew for every step.
+    // Of rows as they are stored, fewer tokens do not pay for laying them out in panels for every step.
     static constexpr int64_t kLeastTokens = 8;
     static bool available();
 
-    explicit Q8Product(int threads) : panels_(static_cast<size_t>(threads)) {}
+    explicit Q8Product(int threads) : threads_(static_cast<size_t>(threads)) {}
     Q8Product(const Q8Product&) = delete;
     Q8Product& operator=(const Q8Product&) = delete;
 
-    // F32 [rows of weight, tokens]; x F32 [columns of weight, tokens], whose tokens are contiguous.
-    ggml_tensor* node(ggml_context* context, ggml_tensor* weight, ggml_tensor* x);
-    uint64_t bytes() const {
-        return quants_.size() + scales_.size() * sizeof(float) + offsets_.size() * sizeof(int32_t);
-    }
+    // F32 [rows of weight, tokens]; x F32 [columns of weight, tokens], whose tokens are contiguous. The
+    // weight's data are rows of Q8_0, or panels of them (q8::pack_panel), one behind the other, of which
+    // there is a whole number.
+    ggml_tensor* of_rows(ggml_context* context, ggml_tensor* weight, ggml_tensor* x);
+    ggml_tensor* of_panels(ggml_context* context, ggml_tensor* weight, ggml_tensor* x);
+    uint64_t bytes() const { return inputs_.bytes(); }
 
 private:
-    static void compute(ggml_tensor* dst, int thread, int threads, void* product);
-    void quantise(const ggml_tensor* x, int thread, int threads);
-    void multiply(ggml_tensor* dst, int thread);
+    // Tokens, quantised.
+    struct Inputs {
+        std::vector<int8_t> quants;
+        std::vector<float> scales;
+        std::vector<int32_t> offsets;
 
-    struct Delete {
-        void operator()(std::byte* data) const { ::operator delete[](data, std::align_val_t{64}); }
+        void fit(int64_t blocks);  // of all tokens
+        // Tokens [first, last) of x; `row` is scratch.
+        void quantise(const ggml_tensor* x, int64_t first, int64_t last, std::vector<std::byte>& row);
+        q8::Tokens tokens(int64_t blocks) const {
+            return {quants.data(), scales.data(), offsets.data(), blocks};
+        }
+        uint64_t bytes() const {
+            return quants.size() + scales.size() * sizeof(float) + offsets.size() * sizeof(int32_t);
+        }
     };
-    struct Panel {
-        std::unique_ptr<std::byte, Delete> data;
-        size_t bytes = 0;
+    struct Thread {
+        std::vector<std::byte> panel;
         std::vector<std::byte> row;  // of activations, as ggml quantises it
+        Inputs few;                  // of a node of few tokens, which every thread quantises for itself
     };
-    std::byte* panel(int thread, size_t bytes);
 
-    std::vector<Panel> panels_;  // by thread
-    // Of the node's tokens: see q8::Tokens.
-    std::vector<int8_t> quants_;
-    std::vector<float> scales_;
-    std::vector<int32_t> offsets_;
+    static void compute_rows(ggml_tensor* dst, int thread, int threads, void* product);
+    static void compute_panels(ggml_tensor* dst, int thread, int threads, void* product);
+    // Quantises x and calls multiply(first row of the weight, rows, tokens) for this thread's panels.
+    template <class Multiply>
+    void compute(ggml_tensor* dst, int thread, int threads, const Multiply& multiply);
+
+    std::vector<Thread> threads_;
+    Inputs inputs_;  // of the node's tokens
     Meeting meeting_;
     std::atomic<int64_t> next_{0};
 };

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "engine/ggml/parts.h"
+#include "engine/ggml/q8_kernels.h"
 #include "engine/ggml/reconstruct.h"
 #include "model/filled_ranks.h"
 
@@ -281,6 +282,11 @@ void Weights::choose_layouts(Buffers& buffers) {
             storage->layout = known_layout ? Layout::q4_0x8 : Layout::opaque;
             break;
         }
+        // Rows of tables are read from panels too.
+        const bool in_panels = t->type == GGML_TYPE_Q8_0 && t->ne[1] % q8::kPanelRows == 0 &&
+                               q8::available() && own_operations() && !storage->used_in_parts &&
+                               !storage->needs_plain;
+        if (in_panels && storage->layout == Layout::plain) storage->layout = Layout::q8_0x16;
         buffers[chosen].push_back(storage->tensor);
         bytes_ += ggml_nbytes(storage->tensor);
     }
@@ -374,17 +380,34 @@ void Weights::load(int threads) {
                  [&](int64_t i) { load_storage(*storages_[static_cast<size_t>(i)], f32_); });
 }
 
+namespace {
+
+// A storage that is not plain, from its rows.
+void fill(Storage& storage, std::span<const std::byte> rows) {
+    if (storage.layout != Layout::q8_0x16) {
+        ggml_backend_tensor_set(storage.tensor, rows.data(), 0, rows.size());
+        return;
+    }
+    const size_t stride = storage.tensor->nb[1];
+    auto* to = static_cast<std::byte*>(storage.tensor->data);
+    for (size_t row = 0; row < static_cast<size_t>(storage.rows()); row += q8::kPanelRows)
+        q8::pack_panel(rows.data() + row * stride, stride, q8::kPanelRows, storage.in() / q8::kBlock,
+                       to + row * stride);
+}
+
+}  // namespace
+
 void Weights::load_storage(Storage& storage, bool f32) {
     const size_t total = ggml_nbytes(storage.tensor);
     const bool direct = storage.layout == Layout::plain;
-    // Other layouts are made by ggml from the whole tensor.
+    // Other layouts are made from the whole tensor.
     std::vector<std::byte> staged;
     std::byte* to = static_cast<std::byte*>(storage.tensor->data);
     const SourceFiles* source = model_->source.get();
     if (!direct && storage.parts.size() == 1 && !f32) {
         const Tensor& tensor = model_->tensor(storage.parts[0]);
         const TensorBytes bytes(tensor);
-        ggml_backend_tensor_set(storage.tensor, bytes.bytes().data(), 0, total);
+        fill(storage, bytes.bytes());
         if (source != nullptr) source->release(tensor.mapped);
         return;
     }
@@ -405,7 +428,7 @@ void Weights::load_storage(Storage& storage, bool f32) {
         }
         if (source != nullptr) source->release(tensor.mapped);
     }
-    if (!direct) ggml_backend_tensor_set(storage.tensor, staged.data(), 0, total);
+    if (!direct) fill(storage, staged);
 }
 
 const FactoredPlan* Weights::factored(size_t position, std::span<const Slot> slots) const {
@@ -433,6 +456,12 @@ void Weights::table_row(Slot slot, int32_t row, std::span<float> out) const {
         return;
     }
     const size_t stride = table->nb[1];
+    if (storage.layout == Layout::q8_0x16) {
+        const int32_t lane = row % q8::kPanelRows;
+        q8::unpack_row(base + static_cast<size_t>(row - lane) * stride, lane, table->ne[0] / q8::kBlock,
+                       out.data());
+        return;
+    }
     dequantise(static_cast<DType>(table->type), {base + static_cast<size_t>(row) * stride, stride}, out);
 }
 
