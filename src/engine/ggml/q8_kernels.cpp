@@ -118,9 +118,8 @@ REFOLD_VNNI inline void multiply(const std::byte* panel, const Tokens& tokens, i
             for (int c = 1; c < C; ++c) products[t][c] = _mm512_setzero_si512();
         }
         if (ahead != 0) {
-            _mm_prefetch(reinterpret_cast<const char*>(panel + ahead), _MM_HINT_T0);
-            for (size_t i = 0; i < kQuants; i += 64)
-                _mm_prefetch(reinterpret_cast<const char*>(weights + ahead + i), _MM_HINT_T0);
+            __builtin_prefetch(panel + ahead);
+            for (size_t i = 0; i < kQuants; i += 64) __builtin_prefetch(weights + ahead + i);
         }
         for (int64_t j = 0; j < kBlock / 4; ++j) {
             const __m512i four_columns = _mm512_loadu_si512(weights + j * 64);
