@@ -58,8 +58,8 @@ Job read_job(const Arguments& a) {
         fail(ErrorCode::usage, "compress", "no model: give MODEL{}",
              a.recipe.empty() ? "" : fmt::format(", or the key 'model' in '{}'", a.recipe));
     }
-    // The result depends on the source's content, not on where it lies: its provenance names the file alone.
     job.original = a.original.empty() ? job.recipe.original : a.original;
+    // The result depends on the source's content, not on where it lies: its provenance names the file alone.
     job.recipe.model.clear();
     job.recipe.original.clear();
     if (!a.calibration.empty()) job.recipe.calibration_texts = a.calibration;

@@ -38,7 +38,7 @@ void expect_sums(PanelType type, const Case& c, bool pairs) {
         fix_scales(x, c.columns, c.columns + 3);
     }
     const Panels panels(type, w, c.rows, c.columns);
-    std::vector<uint32_t> scratch;
+    Panels::Scratch scratch;
     Panels::Input input = panels.input(x.data(), c.columns + 3, c.tokens, scratch);
     if (!pairs && type != PanelType::q8) input = {x.data(), nullptr, c.columns + 3, c.tokens};
     for (const bool add : {false, true}) {

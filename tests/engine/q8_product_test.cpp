@@ -41,12 +41,8 @@ TEST_P(Q8ProductTest, EqualsTheOneOfGgml) {
     std::vector<ggml_tensor*> all = {product.of_rows(c, weight, x), product.of_rows(c, weight, x)};
     if (out % q8::kPanelRows == 0) {
         ggml_tensor* panels = ggml_dup_tensor(c, weight);
-        for (int64_t row = 0; row < out; row += q8::kPanelRows) {
-            q8::pack_panel(
-                static_cast<const std::byte*>(weight->data) + static_cast<size_t>(row) * weight->nb[1],
-                weight->nb[1], q8::kPanelRows, in / q8::kBlock,
-                static_cast<std::byte*>(panels->data) + static_cast<size_t>(row) * weight->nb[1]);
-        }
+        q8::pack_panels(static_cast<const std::byte*>(weight->data), weight->nb[1], out, in / q8::kBlock,
+                        static_cast<std::byte*>(panels->data));
         all.push_back(product.of_panels(c, panels, x));
         std::vector<float> stored(static_cast<size_t>(in)), unpacked(stored);
         const int64_t last = q8::kPanelRows - 1;

@@ -26,7 +26,10 @@ Panels::Panels(PanelType type, std::span<const float> matrix, int64_t rows, int6
     data_ = {data, [](std::byte* p) { ::operator delete(p, kLine); }};
     memset(data, 0, size);
     if (type == PanelType::q8) {
-        pack_quantised(matrix, data);
+        const size_t row_bytes = ggml_row_size(GGML_TYPE_Q8_0, columns);
+        std::vector<std::byte> stored(static_cast<size_t>(rows) * row_bytes);
+        ggml_quantize_chunk(GGML_TYPE_Q8_0, matrix.data(), stored.data(), 0, rows, columns, nullptr);
+        q8::pack_panels(stored.data(), row_bytes, rows, columns / q8::kBlock, data);
         return;
     }
     const int64_t pair = type == PanelType::bf16 ? 2 : 1;
@@ -48,42 +51,19 @@ Panels::Panels(PanelType type, std::span<const float> matrix, int64_t rows, int6
     }
 }
 
-void Panels::pack_quantised(std::span<const float> matrix, std::byte* panels) const {
-    const size_t row_bytes = ggml_row_size(GGML_TYPE_Q8_0, columns_);
-    std::vector<std::byte> rows(static_cast<size_t>(rows_) * row_bytes);
-    ggml_quantize_chunk(GGML_TYPE_Q8_0, matrix.data(), rows.data(), 0, rows_, columns_, nullptr);
-    for (int64_t row = 0; row < rows_; row += kRows, panels += panel_bytes())
-        q8::pack_panel(rows.data() + static_cast<size_t>(row) * row_bytes, row_bytes,
-                       std::min(kRows, rows_ - row), columns_ / q8::kBlock, panels);
-}
-
-Panels::Input Panels::input_quantised(const float* x, int64_t stride, int64_t tokens,
-                                      std::vector<uint32_t>& scratch) const {
-    thread_local std::vector<std::byte> row;
-    const int64_t blocks = columns_ / q8::kBlock;
-    // Of all tokens the quants, then the scales, then the offsets.
-    const auto quants_size = static_cast<size_t>(tokens * columns_) / sizeof(uint32_t),
-               scales_size = static_cast<size_t>(tokens * blocks);
-    if (scratch.size() < quants_size + 2 * scales_size) scratch.resize(quants_size + 2 * scales_size);
-    auto* quants = reinterpret_cast<int8_t*>(scratch.data());
-    auto* scales = reinterpret_cast<float*>(scratch.data() + quants_size);
-    auto* offsets = reinterpret_cast<int32_t*>(scratch.data() + quants_size + scales_size);
-    for (int64_t t = 0; t < tokens; ++t)
-        q8::quantise(x + t * stride, blocks, row, quants + t * columns_, scales + t * blocks,
-                     offsets + t * blocks);
-    return {x, nullptr, stride, tokens, {quants, scales, offsets, blocks}};
-}
-
-Panels::Input Panels::input(const float* x, int64_t stride, int64_t tokens,
-                            std::vector<uint32_t>& scratch) const {
-    if (type_ == PanelType::q8) return input_quantised(x, stride, tokens, scratch);
+Panels::Input Panels::input(const float* x, int64_t stride, int64_t tokens, Scratch& scratch) const {
+    if (type_ == PanelType::q8) {
+        scratch.quantised.fit(tokens, columns_ / q8::kBlock);
+        scratch.quantised.quantise(x, stride, 0, tokens);
+        return {x, nullptr, stride, tokens, scratch.quantised.tokens()};
+    }
     if (type_ != PanelType::bf16 || !kernels::has_bf16_pairs()) return {x, nullptr, stride, tokens};
     const int64_t pairs = (columns_ + 1) / 2;
-    if (static_cast<int64_t>(scratch.size()) < pairs * tokens)
-        scratch.resize(static_cast<size_t>(pairs * tokens));
+    if (static_cast<int64_t>(scratch.pairs.size()) < pairs * tokens)
+        scratch.pairs.resize(static_cast<size_t>(pairs * tokens));
     for (int64_t t = 0; t < tokens; ++t)
-        kernels::to_bf16_pairs(x + t * stride, columns_, scratch.data() + t * pairs);
-    return {x, scratch.data(), pairs, tokens};
+        kernels::to_bf16_pairs(x + t * stride, columns_, scratch.pairs.data() + t * pairs);
+    return {x, scratch.pairs.data(), pairs, tokens};
 }
 
 void Panels::multiply(const Input& x, Range range, float* y, int64_t stride, bool add) const {

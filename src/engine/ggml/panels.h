@@ -39,8 +39,12 @@ public:
         int64_t stride, tokens;
         q8::Tokens quantised = {};  // for q8
     };
+    struct Scratch {
+        std::vector<uint32_t> pairs;
+        q8::QuantisedTokens quantised;
+    };
     // Valid as long as x and `scratch`.
-    Input input(const float* x, int64_t stride, int64_t tokens, std::vector<uint32_t>& scratch) const;
+    Input input(const float* x, int64_t stride, int64_t tokens, Scratch& scratch) const;
 
     // y = W x, or y += W x, of tokens that begin `stride` floats apart in y; of the rows of panels
     // [first, last). Rows that fill up the last panel are written too unless they are to be added.
@@ -52,9 +56,6 @@ public:
 
 private:
     size_t panel_bytes() const;
-    void pack_quantised(std::span<const float> matrix, std::byte* panels) const;
-    Input input_quantised(const float* x, int64_t stride, int64_t tokens,
-                          std::vector<uint32_t>& scratch) const;
 
     PanelType type_ = PanelType::f32;
     int64_t rows_ = 0, columns_ = 0;

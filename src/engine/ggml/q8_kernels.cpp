@@ -2,6 +2,7 @@
 
 #include <ggml-cpu.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
@@ -12,20 +13,38 @@
 
 namespace refold::q8 {
 
-void quantise(const float* x, int64_t blocks, std::vector<std::byte>& row, int8_t* quants, float* scales,
-              int32_t* offsets) {
-    const int64_t numbers = blocks * kBlock;
-    row.resize(ggml_row_size(GGML_TYPE_Q8_0, numbers));
-    ggml_get_type_traits_cpu(GGML_TYPE_Q8_0)->from_float(x, row.data(), numbers);
-    const std::byte* from = row.data();
-    for (int64_t b = 0; b < blocks; ++b, quants += kBlock) {
-        ggml_fp16_t scale;
-        memcpy(&scale, from, sizeof(scale));
-        memcpy(quants, from + sizeof(scale), static_cast<size_t>(kBlock));
-        scales[b] = ggml_fp16_to_fp32(scale);
-        offsets[b] = -128 * std::accumulate(quants, quants + kBlock, 0);
-        from += sizeof(scale) + static_cast<size_t>(kBlock);
+void QuantisedTokens::fit(int64_t tokens, int64_t blocks) {
+    blocks_ = blocks;
+    const auto all = static_cast<size_t>(tokens * blocks);
+    if (scales_.size() >= all) return;
+    quants_.resize(all * kBlock);
+    scales_.resize(all);
+    offsets_.resize(all);
+}
+
+void QuantisedTokens::quantise(const float* x, int64_t stride, int64_t first, int64_t last) {
+    thread_local std::vector<std::byte> row;
+    row.resize(ggml_row_size(GGML_TYPE_Q8_0, blocks_ * kBlock));
+    const ggml_from_float_t from_float = ggml_get_type_traits_cpu(GGML_TYPE_Q8_0)->from_float;
+    for (int64_t t = first; t < last; ++t) {
+        from_float(x + t * stride, row.data(), blocks_ * kBlock);
+        const std::byte* from = row.data();
+        for (auto b = static_cast<size_t>(t * blocks_); b < static_cast<size_t>((t + 1) * blocks_); ++b) {
+            ggml_fp16_t scale;
+            memcpy(&scale, from, sizeof(scale));
+            int8_t* quants = quants_.data() + b * kBlock;
+            memcpy(quants, from + sizeof(scale), static_cast<size_t>(kBlock));
+            scales_[b] = ggml_fp16_to_fp32(scale);
+            offsets_[b] = -128 * std::accumulate(quants, quants + kBlock, 0);
+            from += sizeof(scale) + static_cast<size_t>(kBlock);
+        }
     }
+}
+
+void pack_panels(const std::byte* rows, size_t stride, int64_t count, int64_t blocks, std::byte* panels) {
+    for (int64_t row = 0; row < count; row += kPanelRows, panels += panel_bytes(blocks))
+        pack_panel(rows + static_cast<size_t>(row) * stride, stride, std::min(kPanelRows, count - row),
+                   blocks, panels);
 }
 
 namespace {

@@ -22,9 +22,24 @@ struct Tokens {
     int64_t blocks;
 };
 
-// One token of Tokens from `blocks` * kBlock floats; what ggml makes of them. `row` is scratch.
-void quantise(const float* x, int64_t blocks, std::vector<std::byte>& row, int8_t* quants, float* scales,
-              int32_t* offsets);
+// What Tokens refers to; as ggml quantises.
+class QuantisedTokens {
+public:
+    // Makes room for `tokens` tokens of `blocks` blocks.
+    void fit(int64_t tokens, int64_t blocks);
+    // Of `x`, whose tokens begin `stride` floats apart, tokens [first, last). Threads may take parts each.
+    void quantise(const float* x, int64_t stride, int64_t first, int64_t last);
+    Tokens tokens() const { return {quants_.data(), scales_.data(), offsets_.data(), blocks_}; }
+    uint64_t bytes() const {
+        return quants_.size() + scales_.size() * sizeof(float) + offsets_.size() * sizeof(int32_t);
+    }
+
+private:
+    int64_t blocks_ = 0;  // of a token
+    std::vector<int8_t> quants_;
+    std::vector<float> scales_;
+    std::vector<int32_t> offsets_;
+};
 
 // Of sixteen rows, in as many bytes as they have as Q8_0: the scales of all blocks, sixteen half floats each,
 // then their quants plus 128 in groups of four columns, row by row.
@@ -34,6 +49,8 @@ constexpr size_t panel_bytes(int64_t blocks) {
 // `count` rows of Q8_0 blocks, `stride` bytes apart; the others of the panel are zeros.
 void pack_panel(const std::byte* rows, size_t stride, int64_t count, int64_t blocks, std::byte* panel);
 
+// Panels of `count` rows, one behind the other.
+void pack_panels(const std::byte* rows, size_t stride, int64_t count, int64_t blocks, std::byte* panels);
 // Row `row` of a panel as floats, `blocks` * kBlock of them.
 void unpack_row(const std::byte* panel, int64_t row, int64_t blocks, float* out);
 

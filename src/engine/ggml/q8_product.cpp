@@ -33,48 +33,31 @@ ggml_tensor* Q8Product::of_panels(ggml_context* context, ggml_tensor* weight, gg
     return node(context, weight, x, compute_panels, this);
 }
 
-void Q8Product::Inputs::fit(int64_t blocks) {
-    const auto count = static_cast<size_t>(blocks);
-    if (scales.size() >= count) return;
-    quants.resize(count * q8::kBlock);
-    scales.resize(count);
-    offsets.resize(count);
-}
-
-void Q8Product::Inputs::quantise(const ggml_tensor* x, int64_t first, int64_t last,
-                                 std::vector<std::byte>& row) {
-    const int64_t blocks = x->ne[0] / q8::kBlock;
-    for (int64_t t = first; t < last; ++t) {
-        const char* token = static_cast<const char*>(x->data) + static_cast<size_t>(t) * x->nb[1];
-        q8::quantise(reinterpret_cast<const float*>(token), blocks, row,
-                     quants.data() + t * blocks * q8::kBlock, scales.data() + t * blocks,
-                     offsets.data() + t * blocks);
-    }
-}
-
 template <class Multiply>
 void Q8Product::compute(ggml_tensor* dst, int thread, int threads, const Multiply& multiply) {
     const ggml_tensor *weight = dst->src[0], *x = dst->src[1];
     const int64_t blocks = weight->ne[0] / q8::kBlock, tokens = x->ne[1],
                   panels = (weight->ne[1] + q8::kPanelRows - 1) / q8::kPanelRows;
     Thread& own = threads_[static_cast<size_t>(thread)];
-    const auto multiply_panel = [&](int64_t panel, const Inputs& inputs) {
+    const auto* floats = static_cast<const float*>(x->data);
+    const auto stride = static_cast<int64_t>(x->nb[1] / sizeof(float));
+    const auto multiply_panel = [&](int64_t panel, const q8::QuantisedTokens& inputs) {
         const int64_t row = panel * q8::kPanelRows;
-        multiply(row, std::min(q8::kPanelRows, weight->ne[1] - row), inputs.tokens(blocks));
+        multiply(row, std::min(q8::kPanelRows, weight->ne[1] - row), inputs.tokens());
     };
     if (tokens <= kFewTokens) {
-        own.few.fit(blocks * tokens);
-        own.few.quantise(x, 0, tokens, own.row);
+        own.few.fit(tokens, blocks);
+        own.few.quantise(floats, stride, 0, tokens);
         const auto [first, last] = parts::share_of(panels, thread, threads);
         for (int64_t i = first; i < last; ++i) multiply_panel(i, own.few);
         return;
     }
     meeting_.wait(threads, [&] {
         next_.store(0, std::memory_order_relaxed);
-        inputs_.fit(blocks * tokens);
+        inputs_.fit(tokens, blocks);
     });
     const auto [first, last] = parts::share_of(tokens, thread, threads);
-    inputs_.quantise(x, first, last, own.row);
+    inputs_.quantise(floats, stride, first, last);
     meeting_.wait(threads, [] {});
     // Several neighbours at a time: a panel is fetched from memory while the one before it is multiplied.
     const int64_t some = std::clamp<int64_t>(panels / (8 * threads), 1, 16);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <memory>
 #include <vector>
 
 #include "engine/ggml/handles.h"
@@ -31,26 +30,9 @@ public:
     uint64_t bytes() const { return inputs_.bytes(); }
 
 private:
-    // Tokens, quantised.
-    struct Inputs {
-        std::vector<int8_t> quants;
-        std::vector<float> scales;
-        std::vector<int32_t> offsets;
-
-        void fit(int64_t blocks);  // of all tokens
-        // Tokens [first, last) of x; `row` is scratch.
-        void quantise(const ggml_tensor* x, int64_t first, int64_t last, std::vector<std::byte>& row);
-        q8::Tokens tokens(int64_t blocks) const {
-            return {quants.data(), scales.data(), offsets.data(), blocks};
-        }
-        uint64_t bytes() const {
-            return quants.size() + scales.size() * sizeof(float) + offsets.size() * sizeof(int32_t);
-        }
-    };
     struct Thread {
         std::vector<std::byte> panel;
-        std::vector<std::byte> row;  // of activations, as ggml quantises it
-        Inputs few;                  // of a node of few tokens, which every thread quantises for itself
+        q8::QuantisedTokens few;  // of a node of few tokens, which every thread quantises for itself
     };
 
     static void compute_rows(ggml_tensor* dst, int thread, int threads, void* product);
@@ -60,7 +42,7 @@ private:
     void compute(ggml_tensor* dst, int thread, int threads, const Multiply& multiply);
 
     std::vector<Thread> threads_;
-    Inputs inputs_;  // of the node's tokens
+    q8::QuantisedTokens inputs_;  // of the node's tokens
     Meeting meeting_;
     std::atomic<int64_t> next_{0};
 };

@@ -128,7 +128,7 @@ struct StagedWeights::Rows {
 };
 
 void StagedWeights::add_block(const Group& group, const Rows& rows, int64_t first, int64_t count) {
-    thread_local std::vector<uint32_t> inputs, between_inputs;
+    thread_local Panels::Scratch inputs, between_inputs;
     thread_local std::vector<float> between;
     const auto loop = static_cast<size_t>(rows.stages[first]);
     const float* x = rows.x + first * rows.x_stride;
@@ -152,7 +152,7 @@ void StagedWeights::add_block(const Group& group, const Rows& rows, int64_t firs
 
 // All threads meet between A and B.
 void StagedWeights::add_few(const Group& group, const Rows& rows, int thread, int threads) {
-    thread_local std::vector<uint32_t> inputs;
+    thread_local Panels::Scratch inputs;
     std::vector<float>& between = group.weights->between_;
     const auto part_of = [&](const Panels& panels) {
         const auto [first, last] = parts::share_of(panels.panels(), thread, threads);

@@ -388,11 +388,8 @@ void fill(Storage& storage, std::span<const std::byte> rows) {
         ggml_backend_tensor_set(storage.tensor, rows.data(), 0, rows.size());
         return;
     }
-    const size_t stride = storage.tensor->nb[1];
-    auto* to = static_cast<std::byte*>(storage.tensor->data);
-    for (size_t row = 0; row < static_cast<size_t>(storage.rows()); row += q8::kPanelRows)
-        q8::pack_panel(rows.data() + row * stride, stride, q8::kPanelRows, storage.in() / q8::kBlock,
-                       to + row * stride);
+    q8::pack_panels(rows.data(), storage.tensor->nb[1], storage.rows(), storage.in() / q8::kBlock,
+                    static_cast<std::byte*>(storage.tensor->data));
 }
 
 }  // namespace
