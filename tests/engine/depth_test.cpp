@@ -423,6 +423,33 @@ TEST(Depth, KeysOnlyAndSharedKeysAreTheReference) {
 
 // ---- what may not be ----
 
+// Keys and values of exited tokens from weights in layouts of their own, beside the same as floats.
+TEST(Depth, KeysAloneOfQuantisedWeights) {
+    for (const DType type : {DType::Q8_0, DType::Q4_0}) {
+        const Model model = with_type(looped_model("llama", {.loops = 2, .sizes = kBlocks}), type);
+        const auto tokens = random_tokens(kContext, model.config.n_vocab, 1);
+        // Of the last token, behind tokens that all exited after the first loop.
+        const auto logits = [&](bool f32) {
+            const auto engine = make_batch_engine(model, options_of(1, f32));
+            const int32_t id = engine->open(kContext).value();
+            std::span<const float> out;
+            for (int64_t t = 0; t < kContext; ++t) {
+                const bool last = t + 1 == kContext;
+                BatchRow row{.sequence = id, .position = t, .token = tokens[static_cast<size_t>(t)]};
+                engine->step({&row, 1});
+                row.stage = 1;
+                row.work = last ? BatchRow::Work::run : BatchRow::Work::keys_only;
+                row.logits = last;
+                out = engine->step({&row, 1});
+            }
+            return std::vector<float>(out.begin(), out.end());
+        };
+        const auto exact = logits(true), rounded = logits(false);
+        const double size = mean_difference(exact, std::vector<float>(exact.size()));
+        EXPECT_LE(mean_difference(rounded, exact), 0.05 * size) << refold::name(type);
+    }
+}
+
 class DepthErrors : public testing::Test {
 protected:
     void step(std::vector<BatchRow> rows) { engine_->step(rows); }
