@@ -221,9 +221,7 @@ CompressionOptions add_compression_options(CLI::App& app, CompressionArguments& 
     app.add_option("--calib-tokens", a.tokens, "Tokens of all texts together, from their beginnings (32768)")
         ->type_name("N")
         ->check(CLI::PositiveNumber);
-    app.add_option("-t,--threads", a.threads, "Threads for running the model (all cores)")
-        ->type_name("N")
-        ->check(CLI::Range(1, 512));
+    add_threads(app, a.threads);
     app.add_flag("-n,--dry-run", a.dry_run, "Show the plan and the exact cost of the result; write nothing");
     add_report_options(app, a.report);
     a.report_file.declare(app);

@@ -7,8 +7,10 @@
 #include "cli/output.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/parallel.h"
 #include "core/progress.h"
 #include "core/text.h"
+#include "linalg/blas_threads.h"
 
 namespace refold::cli {
 
@@ -45,11 +47,22 @@ void check_output(const OutputOptions& output, const std::string& input) {
     const AtomicFile probe(output.path, output.overwrite);
 }
 
-void add_engine_options(CLI::App& app, EngineOptions& options, const char* context_default) {
-    app.add_option("-t,--threads", options.threads, "Worker threads")
+void add_threads(CLI::App& app, int& threads) {
+    app.add_option_function<int>(
+           "-t,--threads",
+           [&threads](int value) {
+               threads = value;
+               set_default_threads(value);
+               blas::set_threads(value);
+           },
+           "Worker threads")
         ->type_name("N")
-        ->check(at_least(1))
+        ->check(CLI::Range(1, 512))
         ->default_str("all cores");
+}
+
+void add_engine_options(CLI::App& app, EngineOptions& options, const char* context_default) {
+    add_threads(app, options.threads);
     app.add_option("-c,--context", options.context, "Room for tokens in the KV cache")
         ->type_name("TOKENS")
         ->check(at_least(1))

@@ -32,6 +32,8 @@ CLI::Option* add_output(CLI::App& app, OutputOptions& options, const char* descr
 // Throws Error when `output` cannot be written or is the file `input`: to be called before long work.
 void check_output(const OutputOptions& output, const std::string& input);
 
+// --threads, for everything in this process
+void add_threads(CLI::App& app, int& threads);
 // --threads, --context, --f32, --kv. `context_default` describes options.context when it is 0.
 void add_engine_options(CLI::App& app, EngineOptions& options, const char* context_default);
 // --kv-policy, --kv-budget, --kv-recent, --kv-sinks

@@ -13,36 +13,13 @@
 #include "core/parallel.h"
 #include "core/progress.h"
 #include "core/text.h"
+#include "linalg/blas_threads.h"
 #include "linalg/svd.h"
-
-// OpenBLAS's own functions; another BLAS has none and is left as it is.
-extern "C" {
-void openblas_set_num_threads(int threads) __attribute__((weak));
-int openblas_get_num_threads(void) __attribute__((weak));
-}
 
 namespace refold::factoring {
 namespace {
 
 constexpr int64_t kMemory = int64_t{3} << 30;
-
-// One BLAS thread for each of several callers, while it lives.
-class SingleBlasThread {
-public:
-    explicit SingleBlasThread(bool wanted) {
-        if (!wanted || openblas_set_num_threads == nullptr || openblas_get_num_threads == nullptr) return;
-        before_ = openblas_get_num_threads();
-        openblas_set_num_threads(1);
-    }
-    ~SingleBlasThread() {
-        if (before_ > 0) openblas_set_num_threads(before_);
-    }
-    SingleBlasThread(const SingleBlasThread&) = delete;
-    SingleBlasThread& operator=(const SingleBlasThread&) = delete;
-
-private:
-    int before_ = 0;
-};
 
 int jobs_at_once(const std::vector<Job>& jobs) {
     int64_t largest = 1;
@@ -155,7 +132,7 @@ std::vector<Tensors> run(const std::vector<Job>& jobs, Work* work, const std::st
     Progress progress(label, jobs.size(), "decompositions");
     std::mutex mutex;
     const int at_once = jobs_at_once(jobs);
-    const SingleBlasThread single(at_once > 1);
+    const blas::SingleThread single(at_once > 1);
     parallel_for(static_cast<int64_t>(jobs.size()), at_once, [&](int64_t i) {
         check_interrupt();
         const Job& job = jobs[static_cast<size_t>(i)];

@@ -12,8 +12,15 @@
 
 namespace refold {
 
-// All cores, or this process's part of them where torchrun says how many share the machine.
+inline std::atomic<int> g_threads{0};
+
+// What default_threads() says from now on.
+inline void set_default_threads(int threads) { g_threads = threads; }
+
+// As many as was set; else all cores, or this process's part of them where torchrun says how many share the
+// machine.
 inline int default_threads() {
+    if (g_threads > 0) return g_threads;
     const auto cores = static_cast<int>(std::thread::hardware_concurrency());
     const char* processes = std::getenv("LOCAL_WORLD_SIZE");
     return std::max(1, cores / (processes == nullptr ? 1 : std::max(1, std::atoi(processes))));

@@ -373,6 +373,15 @@ TEST(ParallelFor, EveryIndexOnce) {
     EXPECT_GE(default_threads(), 1);
 }
 
+TEST(ParallelFor, DefaultThreadsAreWhatWasSetOrThisProcessesPartOfTheCores) {
+    const int cores = default_threads();
+    set_default_threads(cores + 3);
+    EXPECT_EQ(default_threads(), cores + 3);
+    set_default_threads(0);
+    const Environment many("LOCAL_WORLD_SIZE", "100000");
+    EXPECT_EQ(default_threads(), 1);
+}
+
 TEST(ParallelFor, FirstExceptionIsRethrown) {
     for (const int threads : {1, 4}) {
         std::atomic<int> calls{0};

@@ -5,7 +5,10 @@
 #include <cmath>
 #include <limits>
 
+#include "linalg/blas_threads.h"
 #include "linalg/compare.h"
+
+extern "C" int openblas_get_num_threads(void) __attribute__((weak));
 
 namespace refold {
 namespace {
@@ -312,6 +315,22 @@ TEST(SolveWithHeldOut, ThePriorStaysWhereNothingHelps) {
     // Nor where there is nothing to learn from.
     const LeastSquares nothing = rows_of(1, 1, {0, 0}, {1, 2});
     EXPECT_EQ(solve_with_held_out(nothing, nothing, std::vector<float>{3}).weights, std::vector<float>{3});
+}
+
+TEST(BlasThreads, OneWhileSeveralCall) {
+    if (openblas_get_num_threads == nullptr) GTEST_SKIP() << "not OpenBLAS";
+    const int before = openblas_get_num_threads();
+    blas::set_threads(2);
+    {
+        const blas::SingleThread single(true);
+        EXPECT_EQ(openblas_get_num_threads(), 1);
+    }
+    EXPECT_EQ(openblas_get_num_threads(), 2);
+    {
+        const blas::SingleThread single(false);
+        EXPECT_EQ(openblas_get_num_threads(), 2);
+    }
+    blas::set_threads(before);
 }
 
 }  // namespace
