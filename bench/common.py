@@ -11,6 +11,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = ROOT / "build/release/bin"
 REFOLD = BIN / "refold"
 WORK = ROOT / "build/bench"
+CACHE = pathlib.Path(os.environ.get("REFOLD_CACHE") or pathlib.Path(
+    os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "refold")
 
 
 def run(*command, parse=False):

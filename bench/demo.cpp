@@ -276,7 +276,7 @@ void demo(const Arguments& a) {
     c.title = c.model + ": dense, with shared heads, and refitted";
     c.source = fs::path(a.model).filename().string();
     c.version = REFOLD_VERSION;
-    c.date = utc_now();
+    c.date = utc_now(kDateFormat);
     c.machine = this_machine(a.threads);
     c.commands = commands(a);
     c.notes = {

@@ -18,15 +18,6 @@ Floats times(int64_t rows, const float* x, const Floats& w, int64_t in, int64_t 
     return y;
 }
 
-Floats transposed(const Floats& matrix, int64_t rows, int64_t columns) {
-    Floats out(matrix.size());
-    for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t c = 0; c < columns; ++c)
-            out[static_cast<size_t>(c * rows + r)] = matrix[static_cast<size_t>(r * columns + c)];
-    }
-    return out;
-}
-
 class Finder {
 public:
     Finder(const Model& model, size_t position, Slot slot)

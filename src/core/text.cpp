@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <numeric>
 
@@ -26,6 +27,14 @@ std::string format_count(uint64_t value) {
     for (int i = static_cast<int>(digits.size()) - 3; i > 0; i -= 3)
         digits.insert(static_cast<size_t>(i), 1, ',');
     return digits;
+}
+
+std::string utc_now(const char* format) {
+    const std::time_t now = std::time(nullptr);
+    std::tm utc{};
+    gmtime_r(&now, &utc);
+    char text[64];
+    return {text, std::strftime(text, sizeof text, format, &utc)};
 }
 
 std::string format_seconds(double seconds) {

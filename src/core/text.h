@@ -26,6 +26,9 @@ std::string join(std::span<const std::string> parts, std::string_view separator)
 // Byte offset of the first sequence that is not valid UTF-8, or npos.
 size_t find_invalid_utf8(std::string_view text);
 
+// Now, in UTC, as strftime() prints it.
+std::string utc_now(const char* format);
+
 // Whole file as text. Throws Error(io) when it cannot be read, Error(input) when empty or not UTF-8
 // (with the byte offset).
 std::string read_text_file(const std::string& path);

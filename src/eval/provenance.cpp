@@ -2,8 +2,6 @@
 
 #include <ggml.h>
 
-#include <chrono>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -14,6 +12,7 @@
 #include "core/file_hash.h"
 #include "core/json_lines.h"
 #include "core/sha256.h"
+#include "core/text.h"
 
 namespace refold {
 namespace {
@@ -26,15 +25,6 @@ Json parsed_compression(const Model& model) {
     const auto* text = std::get_if<std::string>(&model.metadata.find("refold.provenance")->value);
     Json found = text == nullptr ? Json() : parse_bounded(*text);
     return found.is_object() ? found : Json();
-}
-
-std::string utc_now() {
-    const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-    std::tm utc{};
-    gmtime_r(&now, &utc);
-    char text[32];
-    const size_t length = std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &utc);
-    return {text, length};
 }
 
 // As a shell would take it.
@@ -101,7 +91,7 @@ Json to_json(const Provenance& p) {
     for (const DataFile& file : p.data)
         data.push_back({{"path", file.path}, {"sha256", file.sha256}, {"bytes", file.bytes}});
     return {{"refold", REFOLD_VERSION},  {"llama_cpp", REFOLD_LLAMA_VERSION},
-            {"ggml", ggml_version()},    {"date", utc_now()},
+            {"ggml", ggml_version()},    {"date", utc_now("%Y-%m-%dT%H:%M:%SZ")},
             {"command", command_line()}, {"cpu", cpu_name()},
             {"threads", p.threads},      {"engine", engine_json(p.options)},
             {"model", model_json(p)},    {"data", data.empty() ? Json() : data.size() == 1 ? data[0] : data}};

@@ -33,6 +33,7 @@ std::string name(DType type);
 // Elements per block (1 for float types) and bytes per block.
 int64_t block_elements(DType type);
 size_t block_bytes(DType type);
+inline bool is_float(DType type) { return block_elements(type) == 1; }
 // Bytes of a row of `elements`, which must be whole blocks.
 size_t row_bytes(DType type, int64_t elements);
 

@@ -242,6 +242,15 @@ Packed constant(Slot slot, DType type, SlotShape shape) {
 
 }  // namespace
 
+std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64_t columns) {
+    std::vector<float> out(matrix.size());
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < columns; ++c)
+            out[static_cast<size_t>(c * rows + r)] = matrix[static_cast<size_t>(r * columns + c)];
+    }
+    return out;
+}
+
 std::vector<float> floats_of(const Model& model, const std::string& name) {
     const Tensor& tensor = model.tensor(name);
     const TensorBytes bytes(tensor);

@@ -120,6 +120,8 @@ std::vector<float> materialise(const Model& model, const Expression& expression,
                                size_t position = kModelPosition);
 // A stored tensor as floats.
 std::vector<float> floats_of(const Model& model, const std::string& tensor);
+// [rows][columns] as [columns][rows].
+std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64_t columns);
 
 // The same function without any sharing: every position has its own dense tensors under the family's names,
 // of the same size: what was pruned comes back as zeros. Quantised bytes are copied as they are where all

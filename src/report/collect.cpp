@@ -324,7 +324,7 @@ private:
         for (const auto& file : runs_.skipped)
             note(fmt::format("{} is no result and was passed over.", file));
         out_.version = options_.version;
-        out_.date = utc_now();
+        out_.date = utc_now(kDateFormat);
         if (out_.variants.empty()) return;
         const Variant& first = out_.variants.front();
         out_.model = first.name;

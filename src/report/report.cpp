@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "core/text.h"
@@ -210,15 +208,6 @@ bool same_files(const FileHashes& a, const FileHashes& b) {
         });
     };
     return !a.empty() && !b.empty() && (within(a, b) || within(b, a));
-}
-
-std::string utc_now() {
-    const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-    std::tm utc{};
-    gmtime_r(&now, &utc);
-    char text[32];
-    std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &utc);
-    return text;
 }
 
 }  // namespace refold

@@ -129,7 +129,7 @@ std::string to_html(const Comparison& comparison);
 // count a directory's config.json, some do not.)
 bool same_files(const FileHashes& a, const FileHashes& b);
 
-// "2025-01-02 13:45 UTC"
-std::string utc_now();
+// Of a report's `date`: "2025-01-02 13:45 UTC"
+inline constexpr const char* kDateFormat = "%Y-%m-%d %H:%M UTC";
 
 }  // namespace refold

@@ -288,8 +288,6 @@ SequenceLogits logits_by_ggml(const Model& teacher, int64_t context, int threads
 
 // ---- the result ----
 
-bool is_float(DType type) { return block_elements(type) == 1; }
-
 class Trained {
 public:
     Trained(const Model& model, Step& step)

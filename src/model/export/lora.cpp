@@ -47,20 +47,10 @@ std::vector<Term> terms_of(const Model& model) {
     return terms;
 }
 
-// [rows][columns] of the transposed, where `given` is [columns][rows].
-Floats transposed(const Floats& given, int64_t rows, int64_t columns) {
-    Floats out(given.size());
-    for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t c = 0; c < columns; ++c)
-            out[static_cast<size_t>(r * columns + c)] = given[static_cast<size_t>(c * rows + r)];
-    }
-    return out;
-}
-
 // B: [out][rank], with the scale; of a transposed term (V^T diag(s) U^T) that is V's part.
 Floats factor_b(const Model& model, const Term& term) {
     const LowRank& e = term.expression;
-    Floats b = e.transposed ? transposed(floats_of(model, e.v), term.out, term.rank) : floats_of(model, e.u);
+    Floats b = e.transposed ? transposed(floats_of(model, e.v), term.rank, term.out) : floats_of(model, e.u);
     if (e.scale.empty()) return b;
     const Floats scale = floats_of(model, e.scale);
     for (size_t i = 0; i < b.size(); ++i)
@@ -71,7 +61,7 @@ Floats factor_b(const Model& model, const Term& term) {
 // A: [rank][in]
 Floats factor_a(const Model& model, const Term& term) {
     const LowRank& e = term.expression;
-    return e.transposed ? transposed(floats_of(model, e.u), term.rank, term.in) : floats_of(model, e.v);
+    return e.transposed ? transposed(floats_of(model, e.u), term.in, term.rank) : floats_of(model, e.v);
 }
 
 AdapterExport summary(const std::vector<Term>& terms) {

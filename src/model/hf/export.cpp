@@ -35,8 +35,6 @@ constexpr std::array kCarriedFiles = {
 
 constexpr int64_t kPieceElements = 1 << 20;  // of what is converted at a time
 
-bool is_float(DType type) { return block_elements(type) == 1; }
-
 std::optional<DType> type_from_name(const std::string& dtype) {
     for (const DType type : {DType::F32, DType::F16, DType::BF16}) {
         if (dtype == name(type)) return type;
