@@ -280,7 +280,7 @@ private:
     void install(const std::string& name, const Tensor& trained) {
         Tensor& tensor = model_.tensors.at(name);
         const DType type = type_of_(name);
-        if (block_elements(tensor.type) > 1) converted_.insert(name);
+        if (!is_float(tensor.type)) converted_.insert(name);
         tensor = as_type(trained, type);
     }
 

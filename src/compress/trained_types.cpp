@@ -19,7 +19,7 @@ DType TrainedTypes::operator()(const std::string& tensor) const {
     if (float32_.contains(tensor)) return DType::F32;
     if (option_ != "same") return computed_type(option_, model_, {tensor});
     const DType before = model_.tensor(tensor).type;
-    return block_elements(before) == 1 ? before : computed_type("auto", model_, {tensor});
+    return is_float(before) ? before : computed_type("auto", model_, {tensor});
 }
 
 }  // namespace refold

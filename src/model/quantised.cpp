@@ -18,7 +18,7 @@ constexpr std::array kTypes = {DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q4_
                                DType::Q5_K, DType::Q5_0, DType::Q5_1, DType::Q6_K, DType::Q8_0,
                                DType::F16,  DType::BF16, DType::F32};
 
-bool is_small(DType type) { return block_elements(type) > 1 && type != DType::Q8_0 && type != DType::Q6_K; }
+bool is_small(DType type) { return !is_float(type) && type != DType::Q8_0 && type != DType::Q6_K; }
 
 // What a stored tensor is used for.
 struct Use {

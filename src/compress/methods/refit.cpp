@@ -258,7 +258,7 @@ private:
         held_out.sum_over_processes();
         const Floats prior = rows.prior();
         Ridged solved = solved_with(fit, held_out, prior, ridges_[module.matrix]);
-        if (block_elements(type) > 1) {
+        if (!is_float(type)) {
             solved.weights =
                 rounded_with_feedback(solved.weights, {fit.gram(), fit.inputs(), map.inputs}, type);
             solved.error_after = held_out.error(solved.weights);

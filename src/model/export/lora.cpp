@@ -36,9 +36,8 @@ std::vector<Term> terms_of(const Model& model) {
             if (plus == nullptr) continue;
             const SlotShape shape = slot_shape(slot, model.config, p);
             const Tensor& u = model.tensor(plus->term.u);
-            const bool is_float = block_elements(u.type) == 1;
-            terms.push_back(
-                {p, slot, plus->term, shape.in, shape.out, u.row_elements(), is_float ? u.type : DType::F32});
+            terms.push_back({p, slot, plus->term, shape.in, shape.out, u.row_elements(),
+                             is_float(u.type) ? u.type : DType::F32});
         }
     }
     if (terms.empty())

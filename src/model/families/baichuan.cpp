@@ -85,7 +85,7 @@ StockModel second_to_stock(const Model& model) {
     out.metadata = renamed_metadata(model.metadata, kSecond, kFirst);
     const std::string name = tensor_name(*model.family, Slot::output, 0);
     const Tensor source = model.tensor(std::get<Dense>(model.topology.globals.at(Slot::output)).tensor);
-    const DType type = block_elements(source.type) == 1 ? source.type : DType::F16;
+    const DType type = is_float(source.type) ? source.type : DType::F16;
     out.tensors[name] = {type, source.shape, {}, [type, source, files = model.source] {
                              const std::vector<float> scales = inverse_row_norms(source);
                              const int64_t width = source.row_elements();
