@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -46,6 +47,12 @@ def compress(model, output, steps, *more):
     recipe.write_text("\n".join(lines) + "\n")
     return run(REFOLD, "compress", model, "-o", output, "--overwrite", "--quiet", "--json", "--recipe", recipe, *more,
                parse=True)
+
+
+def processor_seconds():
+    """Of all programs that have been run: what other work on the machine does not change."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def perplexity(model, text, windows, *options):

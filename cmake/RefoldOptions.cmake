@@ -15,8 +15,15 @@ if(REFOLD_SANITIZE)
     add_link_options(${refold_sanitize_flags})
 endif()
 
-# Files with vector kernels: the compiler's intrinsics want constants that it sees only when it optimises.
+# Files that cannot be compiled in groups (CMAKE_UNITY_BUILD), as they have the same names for their own things.
+function(refold_compiled_alone)
+    set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
+# Files with vector kernels include themselves for every kind of processor. The compiler's intrinsics want constants that
+# it sees only when it optimises.
 function(refold_vector_kernels)
+    refold_compiled_alone(${ARGN})
     if(REFOLD_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
         set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O1 SKIP_PRECOMPILE_HEADERS ON)
     endif()

@@ -4,6 +4,9 @@ include_guard(GLOBAL)
 function(refold_warnings target)
     target_compile_options(${target} PRIVATE
         -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
+    if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+        target_compile_options(${target} PRIVATE -Wno-subobject-linkage)  # takes the files of a group for headers
+    endif()
     if(NOT REFOLD_WERROR)
         return()
     endif()

@@ -32,9 +32,9 @@ Axis axis_of(const BarChart& chart) {
     return linear_axis(0, range ? std::max(range->second, 0.0) : 1);
 }
 
-class Drawing {
+class BarDrawing {
 public:
-    explicit Drawing(const BarChart& chart)
+    explicit BarDrawing(const BarChart& chart)
         : chart_(chart), axis_(axis_of(chart)), bar_height_(chart.series.size() > 3 ? 11 : 14) {}
 
     std::string str() {
@@ -142,6 +142,6 @@ private:
 
 }  // namespace
 
-std::string bar_chart_svg(const BarChart& chart) { return Drawing(chart).str(); }
+std::string bar_chart_svg(const BarChart& chart) { return BarDrawing(chart).str(); }
 
 }  // namespace refold

@@ -61,9 +61,9 @@ Heatmap averaged(const Heatmap& map, size_t step) {
     return out;
 }
 
-class Drawing {
+class HeatmapDrawing {
 public:
-    explicit Drawing(const Heatmap& map)
+    explicit HeatmapDrawing(const Heatmap& map)
         : map_(map), range_(range_of_colours(map)), columns_(map.columns.size()), rows_(map.rows.size()) {
         double names = 0;
         for (const auto& name : map.rows) names = std::max(names, text_width(name, kNameSize));
@@ -222,9 +222,10 @@ private:
 
 std::string heatmap_svg(const Heatmap& map) {
     const size_t side = std::max(map.rows.size(), map.columns.size());
-    if (side <= kHeatmapCells) return Drawing(map).str("");
+    if (side <= kHeatmapCells) return HeatmapDrawing(map).str("");
     const size_t step = (side + kHeatmapCells - 1) / kHeatmapCells;
-    return Drawing(averaged(map, step)).str(fmt::format("Every cell is the mean of {0} x {0} values.", step));
+    return HeatmapDrawing(averaged(map, step))
+        .str(fmt::format("Every cell is the mean of {0} x {0} values.", step));
 }
 
 }  // namespace refold

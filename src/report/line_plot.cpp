@@ -20,9 +20,9 @@ constexpr double kHeight = 236;
 // Dashes tell lines apart where colours do not.
 constexpr std::array<const char*, 4> kDashes = {"", "5 3", "1.5 3", "8 3 2 3"};
 
-class Drawing {
+class LineDrawing {
 public:
-    explicit Drawing(const LinePlot& plot) : plot_(plot) {}
+    explicit LineDrawing(const LinePlot& plot) : plot_(plot) {}
 
     std::string str() {
         const double top = legend() + 18;
@@ -152,6 +152,6 @@ private:
 
 }  // namespace
 
-std::string line_plot_svg(const LinePlot& plot) { return Drawing(plot).str(); }
+std::string line_plot_svg(const LinePlot& plot) { return LineDrawing(plot).str(); }
 
 }  // namespace refold

@@ -27,9 +27,9 @@ bool drawable(const ScatterPlot& plot, const ScatterPoint& point) {
     return std::isfinite(point.x) && std::isfinite(point.y) && (!plot.logarithmic || point.y > 0);
 }
 
-class Drawing {
+class ScatterDrawing {
 public:
-    explicit Drawing(const ScatterPlot& plot) : plot_(plot) {
+    explicit ScatterDrawing(const ScatterPlot& plot) : plot_(plot) {
         for (size_t i = 0; i < plot.points.size(); ++i) {
             if (drawable(plot, plot.points[i])) drawn_.push_back(i);
         }
@@ -204,6 +204,6 @@ std::vector<size_t> pareto_front(const ScatterPlot& plot) {
     return front;
 }
 
-std::string scatter_plot_svg(const ScatterPlot& plot) { return Drawing(plot).str(); }
+std::string scatter_plot_svg(const ScatterPlot& plot) { return ScatterDrawing(plot).str(); }
 
 }  // namespace refold

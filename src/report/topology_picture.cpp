@@ -247,9 +247,9 @@ std::vector<Group> groups_of(const TopologyMap& map, const std::vector<size_t>& 
     return groups;
 }
 
-class Drawing {
+class TopologyDrawing {
 public:
-    explicit Drawing(const TopologyMap& map)
+    explicit TopologyDrawing(const TopologyMap& map)
         : map_(map), widths_(widths_of(map)), groups_(groups_of(map, widths_)) {
         size_t cells = 0;
         for (const auto& group : groups_) cells += group.cells;
@@ -447,7 +447,9 @@ private:
 
 }  // namespace
 
-std::string topology_svg(const TopologyMap& map, const std::string& label) { return Drawing(map).str(label); }
+std::string topology_svg(const TopologyMap& map, const std::string& label) {
+    return TopologyDrawing(map).str(label);
+}
 
 std::string topology_svg(const Model& model) {
     const TopologyMap map = topology_map(model);

@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kComponent = "metrics";
+constexpr const char* kMetrics = "metrics";
 
 // A file that grows; what is written is with the operating system when append() returns.
 class GrowingFile {
@@ -27,7 +27,7 @@ public:
     explicit GrowingFile(std::string path)
         : path_(std::move(path)),
           descriptor_(open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
-        if (descriptor_ < 0) fail(ErrorCode::io, kComponent, "cannot write '{}': {}", path_, strerror(errno));
+        if (descriptor_ < 0) fail(ErrorCode::io, kMetrics, "cannot write '{}': {}", path_, strerror(errno));
     }
     ~GrowingFile() { close(descriptor_); }
     GrowingFile(const GrowingFile&) = delete;
@@ -37,7 +37,7 @@ public:
         while (!text.empty()) {
             const ssize_t written = ::write(descriptor_, text.data(), text.size());
             if (written < 0 && errno == EINTR) continue;
-            if (written < 0) fail(ErrorCode::io, kComponent, "cannot write '{}': {}", path_, strerror(errno));
+            if (written < 0) fail(ErrorCode::io, kMetrics, "cannot write '{}': {}", path_, strerror(errno));
             text.remove_prefix(static_cast<size_t>(written));
         }
     }
@@ -64,10 +64,10 @@ std::string kept_lines(const std::string& text, const std::string& path, int64_t
         end = text.find('\n', begin);
         if (end == std::string::npos) break;  // of a run that was ended while it wrote
         const std::string_view line = std::string_view(text).substr(begin, end + 1 - begin);
-        const Json object = parse_json_line(line, kComponent, path, number);
+        const Json object = parse_json_line(line, kMetrics, path, number);
         const auto step = object.find("step");
         if (step == object.end() || !step->is_number_integer())
-            fail(ErrorCode::input, kComponent,
+            fail(ErrorCode::input, kMetrics,
                  "'{}', line {}: no 'step' - remove the file, or train in another folder", path, number);
         if (step->get<int64_t>() <= first_step) out += line;
     }
@@ -96,7 +96,7 @@ struct MetricsFiles::Files {
 MetricsFiles::MetricsFiles(const std::string& folder, int64_t first_step) {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
-    if (error) fail(ErrorCode::io, kComponent, "cannot make folder '{}': {}", folder, error.message());
+    if (error) fail(ErrorCode::io, kMetrics, "cannot make folder '{}': {}", folder, error.message());
     const std::string lines = folder + "/metrics.jsonl", events = folder + "/events.out.tfevents.refold";
     const std::string old_lines = contents(lines), old_events = contents(events);
     replace(lines, old_lines, first_step == 0 ? "" : kept_lines(old_lines, lines, first_step));

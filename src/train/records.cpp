@@ -13,12 +13,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Message = TrainTokenizer::Message;
 
-constexpr const char* kComponent = "training data";
+constexpr const char* kRecords = "training data";
 
 template <typename... Args>
 [[noreturn]] void bad(const RecordPlace& place, fmt::format_string<Args...> format, Args&&... args) {
-    fail(ErrorCode::input, kComponent, "{}: {}", place.str(),
-         fmt::format(format, std::forward<Args>(args)...));
+    fail(ErrorCode::input, kRecords, "{}: {}", place.str(), fmt::format(format, std::forward<Args>(args)...));
 }
 
 // The prompts of Stanford Alpaca, which UniAttn and LLM-Pruner train with; the last one is UniAttn's for
@@ -93,7 +92,7 @@ TrainRecord record_of(const Json& object, const RecordPlace& place) {
 TrainRecord parse(std::string_view text, const RecordPlace& place) {
     if (const size_t at = find_invalid_utf8(text); at != std::string_view::npos)
         bad(place, "no valid UTF-8 at its byte {}", at + 1);
-    return record_of(parse_json_line(text, kComponent, place.file, place.line), place);
+    return record_of(parse_json_line(text, kRecords, place.file, place.line), place);
 }
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
@@ -200,7 +199,7 @@ public:
                       const RecordPlace& place)
         : dialogue_(dialogue), tokenizer_(tokenizer), place_(place) {
         if (!tokenizer.dialogue)
-            fail(ErrorCode::unsupported, kComponent,
+            fail(ErrorCode::unsupported, kRecords,
                  "{}: a dialogue, but the model has no chat template - train with text or instructions, or "
                  "take a model that was tuned for chat",
                  place.str());

@@ -13,7 +13,7 @@ constexpr int64_t kFewTokens = AttentionUnits::kFewTokens;
 // Fewer cached rows than this are not worth splitting between threads.
 constexpr int64_t kMinChunk = 32;
 // From so many units per thread on the sequences are not split: taking unit by unit balances well enough.
-constexpr int64_t kUnitsPerThread = 4;
+constexpr int64_t kEnoughUnits = 4;
 
 // As ggml's soft_max_ext and flash_attn_ext derive them, times log2(e).
 std::vector<float> alibi_slopes(int64_t n_head, float max_bias) {
@@ -40,7 +40,7 @@ Attention::Attention(int64_t n_head, int64_t head_dim, AttentionRules rules, int
     : head_dim_(head_dim),
       rules_(rules),
       slopes_(alibi_slopes(n_head, rules.max_alibi)),
-      partial_(static_cast<size_t>(threads * std::max(kFewTokens, 2 * kUnitsPerThread) * n_head *
+      partial_(static_cast<size_t>(threads * std::max(kFewTokens, 2 * kEnoughUnits) * n_head *
                                    (kSums + head_dim))),
       weights_(static_cast<size_t>(threads),
                std::vector<float>(static_cast<size_t>(kTogether * attention::whole_vectors(longest)))),
@@ -98,7 +98,7 @@ namespace {
 // are enough, or tiles need more than one token.
 int64_t chunks_of(const AttentionStep& step, int threads) {
     const int64_t units = step.tokens * step.kv_heads;
-    if (units >= kUnitsPerThread * threads && step.tokens > kFewTokens) return 1;
+    if (units >= kEnoughUnits * threads && step.tokens > kFewTokens) return 1;
     bool few = true;
     int64_t longest = 0;
     for_runs(step, [&](int64_t first, int64_t last) {
@@ -106,7 +106,7 @@ int64_t chunks_of(const AttentionStep& step, int threads) {
         longest = std::max(longest, step.visible(last - 1).count());
     });
     if (!few || units % threads == 0) return 1;
-    const int64_t chunks = step.tokens <= kFewTokens ? threads : (kUnitsPerThread * threads - 1) / units + 1;
+    const int64_t chunks = step.tokens <= kFewTokens ? threads : (kEnoughUnits * threads - 1) / units + 1;
     return longest > kMinChunk * chunks ? chunks : 1;
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 // Probabilities that are handed on have room for so many rows more than needed, so a graph lives for as many
 // tokens.
-constexpr int64_t kCacheStep = 256;
+constexpr int64_t kProbabilityRows = 256;
 constexpr int64_t kContexts = 8;
 
 BatchOptions checked(BatchOptions o, const Model& model) {
@@ -239,7 +239,7 @@ private:
         if (!lends_) return 0;
         int32_t longest = 0;
         for (const CacheRow& row : rows_.all) longest = std::max(longest, row.own - row.first + 1);
-        return (longest + kCacheStep - 1) / kCacheStep * kCacheStep;
+        return (longest + kProbabilityRows - 1) / kProbabilityRows * kProbabilityRows;
     }
 
     BatchOptions options_;
