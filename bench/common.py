@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -47,6 +48,26 @@ def compress(model, output, steps, *more):
     recipe.write_text("\n".join(lines) + "\n")
     return run(REFOLD, "compress", model, "-o", output, "--overwrite", "--quiet", "--json", "--recipe", recipe, *more,
                parse=True)
+
+
+def install(folder, *packages):
+    """With pip into a virtual environment."""
+    run("python3", "-m", "pip", "--python", folder / "bin/python", "install", "--quiet", "--no-cache-dir", "--no-compile",
+        "--no-input", "--disable-pip-version-check", *packages)
+
+
+def environment(packages, *options, base="python3", prepare=None):
+    """The Python of a virtual environment in the cache with these packages, named after the first one; made where it is
+    not there. `options` are those of venv; `prepare` is called with the new folder before packages are installed."""
+    folder = CACHE / ("python-" + packages[0].replace("==", "-"))
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        run(base, "-m", "venv", "--without-pip", *options, folder)
+        if prepare:
+            prepare(folder)
+        install(folder, *packages)
+        (folder / "complete").touch()
+    return folder / "bin/python"
 
 
 def processor_seconds():

@@ -27,6 +27,7 @@
 #endif
 
 #include "core/error.h"
+#include "fuzzing.h"
 #include "io/gguf.h"
 
 namespace {
@@ -323,14 +324,9 @@ bool run_current() {
 }  // namespace
 
 int main(int argc, char** argv) {
-    uint64_t iterations = 20000, number = 1;
+    const refold::FuzzArguments arguments(argc, argv, 20000);
     std::vector<Seed> seeds;
-    for (int i = 1; i < argc; ++i) {
-        const std::string argument = argv[i];
-        if ((argument == "--iterations" || argument == "--seed") && i + 1 < argc) {
-            (argument == "--seed" ? number : iterations) = strtoull(argv[++i], nullptr, 10);
-            continue;
-        }
+    for (const std::string& argument : arguments.files) {
         std::ifstream in(argument, std::ios::binary);
         std::string bytes(kMaxSeed, '\0');
         in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
@@ -356,8 +352,8 @@ int main(int argc, char** argv) {
             }
             FieldFinder(seeds[i]).find();
         }
-        Mutator mutator(seeds, number);
-        for (uint64_t i = 0; i < iterations; ++i) {
+        Mutator mutator(seeds, arguments.seed);
+        for (uint64_t i = 0; i < arguments.iterations; ++i) {
             g_current = mutator.next();
             accepted += run_current();
         }
@@ -367,7 +363,7 @@ int main(int argc, char** argv) {
         return 1;
     }
     printf("refold_fuzz_gguf: %llu inputs, %llu accepted, the others refused with a clear error\n",
-           static_cast<unsigned long long>(iterations), static_cast<unsigned long long>(accepted));
+           static_cast<unsigned long long>(arguments.iterations), static_cast<unsigned long long>(accepted));
     return 0;
 }
 

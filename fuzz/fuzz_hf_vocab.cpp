@@ -27,6 +27,7 @@
 #endif
 
 #include "core/error.h"
+#include "fuzzing.h"
 #include "vocab/hf_vocab.h"
 #include "vocab/pipeline.h"
 
@@ -211,16 +212,10 @@ void keep_input() {
 }  // namespace
 
 int main(int argc, char** argv) {
-    uint64_t iterations = 1500, number = 1;
+    const refold::FuzzArguments arguments(argc, argv, 1500);
     std::vector<Files> seeds;
-    for (int i = 1; i < argc; ++i) {
-        const std::string argument = argv[i];
-        if ((argument == "--iterations" || argument == "--seed") && i + 1 < argc) {
-            (argument == "--seed" ? number : iterations) = strtoull(argv[++i], nullptr, 10);
-            continue;
-        }
-        for (Files& seed : read_seeds(argument)) seeds.push_back(std::move(seed));
-    }
+    for (const std::string& folder : arguments.files)
+        for (Files& seed : read_seeds(folder)) seeds.push_back(std::move(seed));
     if (seeds.empty()) {
         fprintf(stderr, "refold_fuzz_hf_vocab: no folder with tokenizer files is given\n");
         return 2;
@@ -231,8 +226,8 @@ int main(int argc, char** argv) {
     uint64_t accepted = 0;
     try {
         for (const Files& seed : seeds) run_one(seed);
-        Mutator mutator(seeds, number);
-        for (uint64_t i = 0; i < iterations; ++i) accepted += run_one(mutator.next());
+        Mutator mutator(seeds, arguments.seed);
+        for (uint64_t i = 0; i < arguments.iterations; ++i) accepted += run_one(mutator.next());
     } catch (const std::exception& error) {
         fprintf(stderr, "refold_fuzz_hf_vocab: not allowed to escape: %s\n", error.what());
         keep_input();
@@ -240,7 +235,7 @@ int main(int argc, char** argv) {
     }
     fs::remove_all(scratch());
     printf("refold_fuzz_hf_vocab: %llu inputs, %llu accepted, the others refused with a clear error\n",
-           static_cast<unsigned long long>(iterations), static_cast<unsigned long long>(accepted));
+           static_cast<unsigned long long>(arguments.iterations), static_cast<unsigned long long>(accepted));
     return 0;
 }
 

@@ -3,20 +3,26 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <random>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace refold {
 
-// [--iterations N] [--seed N]
+// [--iterations N] [--seed N] [FILE ...]
 struct FuzzArguments {
     uint64_t iterations, seed = 1;
+    std::vector<std::string> files;
 
     FuzzArguments(int argc, char** argv, uint64_t default_iterations) : iterations(default_iterations) {
-        for (int i = 1; i + 1 < argc; i += 2)
-            (strcmp(argv[i], "--seed") == 0 ? seed : iterations) = strtoull(argv[i + 1], nullptr, 10);
+        for (int i = 1; i < argc; ++i) {
+            const std::string argument = argv[i];
+            if ((argument == "--iterations" || argument == "--seed") && i + 1 < argc)
+                (argument == "--seed" ? seed : iterations) = strtoull(argv[++i], nullptr, 10);
+            else
+                files.push_back(argument);
+        }
     }
 };
 
