@@ -24,8 +24,9 @@ struct FreeMap {
     std::function<Model(const Model&, const Tensor& solved, std::vector<Requantised>&)> install;
 };
 
-// Nothing where all of the slot's weight is shared, or common to other slots (Tucker cores): of a LowRank and
-// a LoRA the factor behind is free, of shared heads (attn.o) those that only this position has.
+// Nothing where all of the slot's weight is shared, or common to other slots: of a LowRank and a LoRA the factor
+// behind is free, of shared heads (attn.o) those that only this position has, of Tucker factors what of the core is
+// this slot's alone.
 std::optional<FreeMap> free_map(const Model& model, size_t position, Slot slot);
 
 }  // namespace refold

@@ -170,7 +170,8 @@ void for_parts(std::string_view text, const std::string& path, const UseRecord& 
         const std::string_view rest = text.substr(at);
         const size_t size = part_end(rest, part);
         if (const size_t invalid = find_invalid_utf8(rest.substr(0, size)); invalid != std::string_view::npos)
-            bad(place, "no valid UTF-8 at byte {}", at + invalid + 1);
+            bad(place, "no valid UTF-8 at byte {}: convert it first (iconv -f ENCODING -t UTF-8)",
+                at + invalid + 1);
         use(TextRecord{std::string(rest.substr(0, size)), at == 0, size == rest.size()}, place, size);
         at += size;
     }

@@ -27,7 +27,8 @@ std::vector<std::string> documents(const std::string& text, const std::string& n
     return out;
 }
 
-std::vector<std::string> scored(const std::string& text, const TrainTokenizer& tokenizer = readable_tokenizer()) {
+std::vector<std::string> scored(const std::string& text,
+                                const TrainTokenizer& tokenizer = readable_tokenizer()) {
     std::vector<std::string> out;
     for_records(text, "x.jsonl", [&](const TrainRecord& record, const RecordPlace& place, size_t) {
         for (const auto& document : tokenise(record, tokenizer, true, place))
@@ -40,7 +41,8 @@ std::vector<std::string> scored(const std::string& text, const TrainTokenizer& t
 std::string dots(const std::string& text) { return std::string(text.size(), '.'); }
 
 std::string problem(const std::string& text, ErrorCode code = ErrorCode::input,
-                    const TrainTokenizer& tokenizer = readable_tokenizer(), const std::string& name = "x.jsonl") {
+                    const TrainTokenizer& tokenizer = readable_tokenizer(),
+                    const std::string& name = "x.jsonl") {
     return error_of([&] { documents(text, name, true, tokenizer); }, code);
 }
 
@@ -219,7 +221,7 @@ TEST(Records, BadLinesAreNamed) {
     EXPECT_THAT(problem("{\"text\": \"a\"}\n[1]"), HasSubstr("line 2: got array"));
     EXPECT_THAT(problem("{\"text\": \"\xff\"}"), HasSubstr("line 1: no valid UTF-8 at its byte 11"));
     EXPECT_THAT(problem("abc\xff", ErrorCode::input, readable_tokenizer(), "x.txt"),
-                HasSubstr("'x.txt': no valid UTF-8 at byte 4"));
+                HasSubstr("'x.txt': no valid UTF-8 at byte 4: convert it first"));
     EXPECT_THAT(problem("{\"prompt\": \"a\", \"completion\": \"b\"}"),
                 AllOf(HasSubstr("line 1: a record of unknown kind, with prompt, completion"),
                       HasSubstr("'messages'")));

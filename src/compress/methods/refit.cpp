@@ -369,7 +369,7 @@ layers are thus corrected by later ones. `ridge=auto` chooses the ridge for each
 that is not solved with (every eighth sequence), starting from 0.01; the present weights stay where nothing is better.
 
 Solved is what no other layer uses: of shared heads those that are the layer's own, of a low-rank weight or a LoRA the
-factor behind. What is shared keeps its weights (the report lists it). `bias=auto` solves a bias along where the
+factor behind, of `tensorllm` the output projection's part of the core (where R3 is the number of matrices). What is shared keeps its weights (the report lists it). `bias=auto` solves a bias along where the
 architecture has a place for one. Layers before the first one that a step has changed are left alone.
 
 Behind a norm (Gemma 2 and 3: norms after the modules) the norm's divisor is taken from the original model, which makes the
