@@ -1,13 +1,12 @@
 #include "compress/free_map.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "compress/heads.h"
 #include "compress/lazy.h"
+#include "compress/role_core.h"
 #include "core/error.h"
 #include "linalg/blas.h"
-#include "linalg/pseudo_inverse.h"
 
 namespace refold {
 namespace {
@@ -186,99 +185,32 @@ private:
         return out;
     }
 
-    // W = [W_h of every head beside each other], W_h = U1 C_h U2^T with C_h = sum over c of U3[role, c]
-    // core[:, :, c, h]. C is free for given U2^T x where `direction` changes no other role's C.
+    // Of Tucker factors what no other slot sees of the core is free, for given U2^T x of every head.
     std::optional<FreeMap> core(const Tucker& e) const {
         if (!e.transposed || !is_float(model_.tensor(e.core).type) || !only_of_this_position(e.core))
             return std::nullopt;
-        const auto direction = own_direction(e);
-        if (!direction) return std::nullopt;
-        const Tensor& tensor = model_.tensor(e.core);
-        const int64_t r1 = tensor.shape[0], r2 = tensor.shape[1],
-                      heads = tensor.rows() / (r2 * tensor.shape[2]);
-        const int64_t width = model_.tensor(e.head).row_elements();
-        if (heads * width != shape_.in) return std::nullopt;
+        const auto own = RoleCore::find(model_, e);
+        const int64_t width = model_.tensor(e.head).row_elements(), rank = model_.tensor(e.head).rows(),
+                      heads = shape_.in / width;
+        if (!own) return std::nullopt;
         FreeMap map;
         map.what = "core";
         map.tensors = {e.core};
-        map.inputs = heads * r2;
+        map.prior = own->weights();
+        map.inputs = heads * rank;
         map.outputs = shape_.out;
-        const Floats u1 = floats_of(model_, e.model);  // [R1 x out]
-        map.prior = transposed(
-            times(map.inputs, role_core(model_, e).data(), transposed(u1, r1, shape_.out), r1, shape_.out),
-            map.inputs, shape_.out);
-        map.features = [u2 = floats_of(model_, e.head), heads, width, r2](int64_t rows, const float* x) {
-            return times(rows * heads, x, u2, width, r2);
+        map.features = [u2 = floats_of(model_, e.head), heads, width, rank](int64_t rows, const float* x) {
+            return times(rows * heads, x, u2, width, rank);
         };
-        map.install = [e, w = *direction, u1, r1](const Model& model, const Tensor& solved,
-                                                  std::vector<Requantised>&) {
+        map.install = [e](const Model& model, const Tensor& solved, std::vector<Requantised>&) {
+            const Tensor& given = model.tensor(e.core);
             Model out = model;
-            const Tensor given = model.tensor(e.core);
-            out.tensors[e.core] =
-                lazy::computed(given.type, given.shape, [model, e, w, u1, r1, solved, given] {
-                    return with_role_core(model, e, w, role_core_of(u1, r1, lazy::floats(solved, nullptr)));
-                });
+            out.tensors[e.core] = lazy::computed(given.type, given.shape, [model, e, solved] {
+                return RoleCore::find(model, e)->core_for(lazy::floats(solved, nullptr));
+            });
             return out;
         };
         return map;
-    }
-
-    // Numbers `w` with U3 w = 1 for the slot's role and 0 for all others; nothing where there are none.
-    std::optional<Floats> own_direction(const Tucker& e) const {
-        const Tensor& roles = model_.tensor(e.roles);
-        const int64_t n_roles = roles.row_elements(), r3 = roles.rows();
-        const Floats values = transposed(floats_of(model_, e.roles), r3, n_roles);
-        const std::vector<double> u3(values.begin(), values.end());
-        std::vector<double> wanted(static_cast<size_t>(n_roles));
-        wanted[static_cast<size_t>(e.role)] = 1;
-        const std::vector<double> w = solve_minimum_norm(n_roles, r3, 1, u3, wanted, {.relative = 1e-6});
-        for (int64_t role = 0; role < n_roles; ++role) {
-            double sum = -wanted[static_cast<size_t>(role)];
-            for (int64_t c = 0; c < r3; ++c)
-                sum += u3[static_cast<size_t>(role * r3 + c)] * w[static_cast<size_t>(c)];
-            if (std::abs(sum) > 1e-4) return std::nullopt;
-        }
-        return Floats(w.begin(), w.end());
-    }
-
-    // C of the slot's role: [heads R2 x R1].
-    static Floats role_core(const Model& model, const Tucker& e) {
-        const Tensor& tensor = model.tensor(e.core);
-        const Floats core = floats_of(model, e.core), roles = floats_of(model, e.roles);
-        const int64_t slice = tensor.shape[0] * tensor.shape[1], r3 = tensor.shape[2];
-        const int64_t n_roles = model.tensor(e.roles).row_elements();
-        Floats out(core.size() / static_cast<size_t>(r3));
-        for (size_t i = 0; i < core.size(); ++i) {
-            const auto at = static_cast<int64_t>(i), c = at / slice % r3, h = at / slice / r3;
-            out[static_cast<size_t>(h * slice + at % slice)] +=
-                roles[static_cast<size_t>(c * n_roles + e.role)] * core[i];
-        }
-        return out;
-    }
-
-    // The whole core with `wanted` as the role's.
-    static Floats with_role_core(const Model& model, const Tucker& e, const Floats& direction,
-                                 const Floats& wanted) {
-        Floats core = floats_of(model, e.core);
-        const Floats given = role_core(model, e);
-        const Tensor& tensor = model.tensor(e.core);
-        const int64_t slice = tensor.shape[0] * tensor.shape[1], r3 = tensor.shape[2];
-        for (size_t i = 0; i < core.size(); ++i) {
-            const auto at = static_cast<int64_t>(i), c = at / slice % r3, h = at / slice / r3;
-            const auto from = static_cast<size_t>(h * slice + at % slice);
-            core[i] += direction[static_cast<size_t>(c)] * (wanted[from] - given[from]);
-        }
-        return core;
-    }
-
-    // C of the smallest |U1 C - W|, W [out x heads R2], U1 as [R1 x out]: [heads R2 x R1].
-    static Floats role_core_of(const Floats& u1, int64_t r1, const Floats& w) {
-        const int64_t out = static_cast<int64_t>(u1.size()) / r1,
-                      inputs = static_cast<int64_t>(w.size()) / out;
-        const Floats columns = transposed(u1, r1, out);
-        const std::vector<double> x(columns.begin(), columns.end()), y(w.begin(), w.end());
-        const std::vector<double> solved = solve_minimum_norm(out, r1, inputs, x, y, {.relative = 1e-6});
-        return {solved.begin(), solved.end()};
     }
 
     bool only_of_this_position(const std::string& tensor) const {

@@ -9,6 +9,7 @@
 #include "compress/calibrated.h"
 #include "compress/free_map.h"
 #include "compress/lazy.h"
+#include "compress/norm_gain.h"
 #include "compress/small_model.h"
 #include "core/code_of.h"
 #include "core/temp_folder.h"
@@ -179,6 +180,56 @@ TEST(Refit, RestoresSpoiltWeightsInEveryFamily) {
         const Model out = refitted(model, spoilt, {"type=f32", "ridge=1e-6", "layers=0"});
         EXPECT_LT(distance(logits(out, 7), expected), 0.02 * distance(logits(spoilt, 7), expected));
     }
+}
+
+// No map can change how much a module adds whose output is normalised.
+TEST(Refit, RestoresSpoiltGains) {
+    const Model model = fixture_model("gemma3");
+    Model spoilt = model;
+    for (const Slot slot : {Slot::attn_post_norm, Slot::ffn_post_norm}) {
+        const std::string& tensor = std::get<Dense>(model.topology.at(1, slot)).tensor;
+        auto values = floats_of(model, tensor);
+        for (float& value : values) value *= 0.5F;
+        spoilt.tensors[tensor] =
+            lazy::computed(DType::F32, model.tensor(tensor).shape, [values] { return values; });
+    }
+    const auto expected = logits(model, 7);
+    const double spoilt_by = distance(logits(spoilt, 7), expected);
+    const auto left = [&](const char* gain) {
+        return distance(logits(refitted(model, spoilt, {"type=f32", "layers=1", gain}), 7), expected) /
+               spoilt_by;
+    };
+    EXPECT_LT(left("gain=auto"), 0.02);
+    EXPECT_GT(left("gain=no"), 0.5);
+}
+
+TEST(GainSquares, ChooseTheRidgeOnOtherRows) {
+    constexpr size_t kWidth = 3, kRows = 40;
+    const std::vector<float> prior = {1, 1, 1}, truth = {0.5F, 2, -1};
+    GainSquares fit(kWidth), held_out(kWidth), noise(kWidth);
+    std::vector<float> n(kWidth * kRows), y(n.size()), other(n.size());
+    for (size_t i = 0; i < n.size(); ++i) {
+        n[i] = std::sin(static_cast<float>(i * i + 1));
+        y[i] = truth[i % kWidth] * n[i];
+        other[i] = n[i];  // the prior is right there
+    }
+    const auto part = [&](const std::vector<float>& values, bool first) {
+        return std::span(values).subspan(first ? 0 : n.size() / 2, n.size() / 2);
+    };
+    fit.add(part(n, true), part(y, true));
+    held_out.add(part(n, false), part(y, false));
+    noise.add(part(n, false), part(other, false));
+    const RidgedGain solved = solve_gain(fit, held_out, prior);
+    EXPECT_EQ(solved.ridge, 0);
+    EXPECT_LE(largest_difference(solved.gain, truth), 1e-6);
+    EXPECT_NEAR(solved.error_after, 0, 1e-9);
+    EXPECT_GT(solved.error_before, 0.1);
+    const RidgedGain kept = solve_gain(fit, noise, prior);
+    EXPECT_TRUE(std::isinf(kept.ridge));
+    EXPECT_EQ(kept.gain, prior);
+    EXPECT_EQ(kept.error_after, kept.error_before);
+    EXPECT_GT(fit.solve(1, prior)[0], truth[0]);  // a ridge draws to the prior
+    EXPECT_LT(fit.solve(1, prior)[0], prior[0]);
 }
 
 TEST(Refit, SolvesOnlyTheLayersOwnHeads) {

@@ -1,6 +1,7 @@
 #include "compress/methods/refit.h"
 
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -8,11 +9,12 @@
 #include "compress/feedback_rounding.h"
 #include "compress/free_map.h"
 #include "compress/lazy.h"
+#include "compress/norm_gain.h"
+#include "compress/refit_rows.h"
 #include "compress/selection.h"
 #include "compress/work.h"
 #include "core/error.h"
 #include "core/progress.h"
-#include "linalg/blas.h"
 #include "linalg/least_squares.h"
 
 namespace refold {
@@ -21,134 +23,10 @@ namespace {
 using Floats = std::vector<float>;
 using nlohmann::json;
 
-// The last linear map of a module.
-struct Module {
-    Slot matrix, bias, post_norm;
-    Tap inner, projected, output;
-};
-constexpr Module kAttention = {Slot::attn_o,    Slot::attn_o_bias,   Slot::attn_post_norm,
-                               Tap::attn_inner, Tap::attn_projected, Tap::attn_output};
-constexpr Module kFfn = {Slot::ffn_down, Slot::ffn_down_bias, Slot::ffn_post_norm,
-                         Tap::ffn_inner, Tap::ffn_projected,  Tap::ffn_output};
-
 bool describes(const Family& family, Slot slot) {
     return std::any_of(family.position_slots.begin(), family.position_slots.end(),
                        [&](const SlotDescription& d) { return d.slot == slot; });
 }
-
-// Rows of one module of one position for the least squares.
-class Rows {
-public:
-    Rows(const Model& model, size_t position, const Module& module, const FreeMap& map, bool with_bias)
-        : config_(model.config), module_(module), map_(map), with_bias_(with_bias) {
-        if (model.topology.has(position, module.post_norm))
-            gain_ =
-                materialise(model, model.topology.at(position, module.post_norm), module.post_norm, position);
-        if (const Slot bias = module.bias; model.topology.has(position, bias))
-            bias_ = materialise(model, model.topology.at(position, bias), bias, position);
-    }
-
-    int64_t inputs() const { return map_.inputs + (with_bias_ ? 1 : 0); }
-
-    // [outputs x inputs()]
-    Floats prior() const {
-        if (!with_bias_) return map_.prior;
-        Floats out;
-        for (size_t r = 0; r < static_cast<size_t>(map_.outputs); ++r) {
-            const float* row = map_.prior.data() + r * static_cast<size_t>(map_.inputs);
-            out.insert(out.end(), row, row + map_.inputs);
-            out.push_back(bias_.empty() ? 0.0F : bias_[r]);
-        }
-        return out;
-    }
-
-    // What the module has to add so that the residual stream behind it is the original's.
-    void add(const AlignedStreams::Rows& rows, LeastSquares& sums) const {
-        Floats x = inputs_of(rows), y = targets_of(rows);
-        const Floats divisor = gain_.empty() ? Floats() : divisors(rows);
-        if (!divisor.empty()) undo_norm(rows, divisor, y);
-        remove_fixed(rows, y);
-        if (!divisor.empty()) {
-            weigh(divisor, x, inputs());
-            weigh(divisor, y, map_.outputs);
-        }
-        sums.add(rows.tokens, x.data(), y.data());
-    }
-
-private:
-    Floats inputs_of(const AlignedStreams::Rows& rows) const {
-        const auto inner = rows.modified.tapped(module_.inner);
-        Floats z =
-            map_.features ? map_.features(rows.tokens, inner.data()) : Floats(inner.begin(), inner.end());
-        if (!with_bias_) return z;
-        Floats out;
-        out.reserve(z.size() + static_cast<size_t>(rows.tokens));
-        for (int64_t t = 0; t < rows.tokens; ++t) {
-            out.insert(out.end(), z.begin() + t * map_.inputs, z.begin() + (t + 1) * map_.inputs);
-            out.push_back(1.0F);
-        }
-        return out;
-    }
-
-    Floats targets_of(const AlignedStreams::Rows& rows) const {
-        const bool attention = module_.matrix == Slot::attn_o;
-        Floats y = attention ? rows.original.between() : rows.original.out;
-        const Floats now = attention ? rows.modified.between() : rows.modified.out;
-        const auto added = rows.modified.tapped(module_.output);
-        for (size_t i = 0; i < y.size(); ++i) y[i] += added[i] - now[i];
-        return y;
-    }
-
-    // Root mean square of what the original's norm divides by, per token; the modified one's where the
-    // original has no such module.
-    Floats divisors(const AlignedStreams::Rows& rows) const {
-        auto projected = rows.original.tapped(module_.projected);
-        if (projected.empty()) projected = rows.modified.tapped(module_.projected);
-        const auto width = static_cast<size_t>(map_.outputs);
-        Floats out;
-        for (size_t at = 0; at < projected.size(); at += width) {
-            double squares = 0;
-            for (size_t i = 0; i < width; ++i)
-                squares += static_cast<double>(projected[at + i]) * static_cast<double>(projected[at + i]);
-            out.push_back(static_cast<float>(
-                std::sqrt(squares / static_cast<double>(width) + static_cast<double>(config_.norm_eps))));
-        }
-        return out;
-    }
-
-    // The norm behind the map takes y to gain * y / divisor: with the divisor held, a linear map again.
-    void undo_norm(const AlignedStreams::Rows& rows, const Floats& divisor, Floats& y) const {
-        const auto now = rows.modified.tapped(module_.projected);
-        float largest = 0;
-        for (const float g : gain_) largest = std::max(largest, std::abs(g));
-        for (size_t i = 0; i < y.size(); ++i) {
-            const float g = gain_[i % gain_.size()];
-            // A channel that the norm suppresses says nothing about the map: it keeps what it has.
-            y[i] = std::abs(g) > 1e-3F * largest ? y[i] * divisor[i / gain_.size()] / g : now[i];
-        }
-    }
-
-    static void weigh(const Floats& divisor, Floats& values, int64_t width) {
-        for (size_t i = 0; i < values.size(); ++i) values[i] /= divisor[i / static_cast<size_t>(width)];
-    }
-
-    void remove_fixed(const AlignedStreams::Rows& rows, Floats& y) const {
-        if (!map_.fixed.empty()) {
-            const auto inner = rows.modified.tapped(module_.inner);
-            const auto in = static_cast<int64_t>(inner.size()) / rows.tokens;
-            blas::multiply(blas::Op::transposed, blas::Op::plain, {map_.outputs, rows.tokens, in},
-                           map_.fixed.data(), inner.data(), y.data(), 1, -1);
-        }
-        if (with_bias_ || bias_.empty()) return;
-        for (size_t i = 0; i < y.size(); ++i) y[i] -= bias_[i % bias_.size()];
-    }
-
-    const ModelConfig& config_;
-    const Module& module_;
-    const FreeMap& map_;
-    bool with_bias_;
-    Floats gain_, bias_;
-};
 
 class Refit {
 public:
@@ -173,8 +51,10 @@ public:
         Progress progress("refit", positions, "layers");
         for (size_t p = 0; p < positions && first < positions; ++p) {
             if (p >= first && std::binary_search(layers_.begin(), layers_.end(), p)) {
-                solve(p, kAttention);
-                solve(p, kFfn);
+                for (const OutputMap& module : kOutputMaps) {
+                    solve(p, module);
+                    solve_gain(p, module);
+                }
             }
             pending_ = p + 1;
             progress.advance(1);
@@ -187,13 +67,13 @@ public:
 private:
     bool wanted(Slot slot) const { return std::find(slots_.begin(), slots_.end(), slot) != slots_.end(); }
 
-    bool with_bias(size_t p, const Module& module) const {
+    bool with_bias(size_t p, const OutputMap& module) const {
         const std::string& option = step_.options.text("bias");
         if (option == "no") return false;
         return model_.topology.has(p, module.bias) || describes(*model_.family, module.bias);
     }
 
-    void solve(size_t p, const Module& module) {
+    void solve(size_t p, const OutputMap& module) {
         if (!wanted(module.matrix) || !model_.topology.has(p, module.matrix)) return;
         const auto map = free_map(model_, p, module.matrix);
         if (!map) {
@@ -208,7 +88,7 @@ private:
             return;
         }
         const std::string what =
-            fmt::format("refit v3 {} {} {}", step_.identity, p, slot_name(module.matrix));
+            fmt::format("refit v4 {} {} {}", step_.identity, p, slot_name(module.matrix));
         const auto solved =
             step_.work->results_of_all(what, [&] { return compute(p, module, *map, bias, type); });
         const auto figures = lazy::floats(solved.at("figures"), nullptr);
@@ -241,19 +121,11 @@ private:
         return *streams_;
     }
 
-    Arrays compute(size_t p, const Module& module, const FreeMap& map, bool bias, DType type) {
-        const Rows rows(model_, p, module, map, bias);
+    Arrays compute(size_t p, const OutputMap& module, const FreeMap& map, bool bias, DType type) {
+        const MapRows rows(model_, p, module, map, bias);
         LeastSquares fit(rows.inputs(), map.outputs), held_out(rows.inputs(), map.outputs);
-        // The same for both modules of the position.
-        std::vector<Tap> of_original = {Tap::ffn_output};
-        for (const Module& m : {kAttention, kFfn})
-            if (model_.topology.has(p, m.post_norm)) of_original.push_back(m.projected);
-        // The attention's equations need nothing of the FFN, where it comes after the attention.
-        const bool half = module.matrix == Slot::attn_o && !model_.config.parallel_residual;
-        streams().visit(
-            model_, p, of_original,
-            {module.inner, module.projected, module.output, half ? Tap::residual : Tap::ffn_output},
-            [&](const AlignedStreams::Rows& seen) { rows.add(seen, seen.held_out ? held_out : fit); }, half);
+        visit(p, module, {module.inner},
+              [&](const AlignedStreams::Rows& seen) { rows.add(seen, seen.held_out ? held_out : fit); });
         fit.sum_over_processes();
         held_out.sum_over_processes();
         const Floats prior = rows.prior();
@@ -279,6 +151,59 @@ private:
         return out;
     }
 
+    // Both models over the text at a position, with what targets_of() and the norm behind the map need.
+    void visit(size_t p, const OutputMap& module, std::vector<Tap> taps,
+               const std::function<void(const AlignedStreams::Rows&)>& see) {
+        // The same for both modules of the position.
+        std::vector<Tap> of_original = {Tap::ffn_output};
+        for (const OutputMap& m : kOutputMaps)
+            if (model_.topology.has(p, m.post_norm)) of_original.push_back(m.projected);
+        // The attention's equations need nothing of the FFN, where it comes after the attention.
+        const bool half = module.matrix == Slot::attn_o && !model_.config.parallel_residual;
+        for (const Tap tap : {module.projected, module.output, half ? Tap::residual : Tap::ffn_output})
+            taps.push_back(tap);
+        streams().visit(model_, p, of_original, taps, see, half);
+    }
+
+    // The norm behind a map decides how much the module adds, whatever the map: its gain is solved with the
+    // map as it is now.
+    void solve_gain(size_t p, const OutputMap& module) {
+        const Slot slot = module.post_norm;
+        if (!wanted(module.matrix) || !model_.topology.has(p, slot) || step_.options.text("gain") == "no")
+            return;
+        if (step_.dry_run()) {
+            install_vector(p, slot, lazy::constant(DType::F32, {model_.config.n_embd}, 1));
+            return;
+        }
+        const std::string what = fmt::format("refit gain v1 {} {} {}", step_.identity, p, slot_name(slot));
+        const auto solved = step_.work->results_of_all(what, [&] { return compute_gain(p, module); });
+        const auto figures = lazy::floats(solved.at("figures"), nullptr);
+        gains_.push_back({{"position", p},
+                          {"slot", slot_name(slot)},
+                          {"ridge", figures[0]},
+                          {"error_before", figures[1]},
+                          {"error_after", figures[2]}});
+        if (std::isfinite(figures[0])) install_vector(p, slot, solved.at("gain"));
+    }
+
+    Arrays compute_gain(size_t p, const OutputMap& module) {
+        const int64_t width = model_.config.n_embd;
+        const Floats prior =
+            materialise(model_, model_.topology.at(p, module.post_norm), module.post_norm, p);
+        GainSquares fit(width), held_out(width);
+        visit(p, module, {}, [&](const AlignedStreams::Rows& seen) {
+            add_gain_rows(module, model_.config.norm_eps, seen, seen.held_out ? held_out : fit);
+        });
+        fit.sum_over_processes();
+        held_out.sum_over_processes();
+        RidgedGain solved = refold::solve_gain(fit, held_out, prior);
+        return {{"gain", {{width}, std::move(solved.gain)}},
+                {"figures",
+                 {{3},
+                  {static_cast<float>(solved.ridge), static_cast<float>(solved.error_before),
+                   static_cast<float>(solved.error_after)}}}};
+    }
+
     Ridged solved_with(const LeastSquares& fit, const LeastSquares& held_out, const Floats& prior,
                        double start) const {
         const std::string& option = step_.options.text("ridge");
@@ -291,17 +216,19 @@ private:
         return out;
     }
 
-    void install(size_t p, const Module& module, const FreeMap& map, const Tensor& weights,
+    void install(size_t p, const OutputMap& module, const FreeMap& map, const Tensor& weights,
                  const std::optional<Tensor>& bias) {
         model_ = map.install(model_, weights, requantised_);
-        if (!bias) return;
-        const std::string name = fmt::format("blk.{}.{}.refit", p, slot_name(module.bias));
-        const auto& described =
-            describes(*model_.family, module.bias) ? tensor_name(*model_.family, module.bias, p) : name;
+        if (bias) install_vector(p, module.bias, *bias);
+    }
+
+    void install_vector(size_t p, Slot slot, const Tensor& vector) {
+        const std::string name = fmt::format("blk.{}.{}.refit", p, slot_name(slot));
+        const auto& described = describes(*model_.family, slot) ? tensor_name(*model_.family, slot, p) : name;
         // Another position may have the vector as well.
         const bool taken = model_.tensors.contains(described) && is_shared(described, p);
-        model_.tensors[taken ? name : described] = *bias;
-        model_.topology.positions[p][module.bias] = Dense{taken ? name : described};
+        model_.tensors[taken ? name : described] = vector;
+        model_.topology.positions[p][slot] = Dense{taken ? name : described};
     }
 
     bool is_shared(const std::string& tensor, size_t position) const {
@@ -316,16 +243,19 @@ private:
     }
 
     Model finish() {
-        json details = {{"solved", details_}, {"shared", left_}};
-        double before = 0, after = 0;
-        for (const json& d : details_) {
-            before += d["error_before"].get<double>();
-            after += d["error_after"].get<double>();
-        }
+        json details = {{"solved", details_}, {"gains", gains_}, {"shared", left_}};
         auto& lines = step_.report.lines;
-        if (!details_.empty())
-            lines.push_back(fmt::format("{} linear maps solved; error on held-out text {:.3g} -> {:.3g}",
-                                        details_.size(), before, after));
+        for (const auto& [solved, what] :
+             {std::pair(&details_, "linear maps"), std::pair(&gains_, "gains of norms")}) {
+            double before = 0, after = 0;
+            for (const json& d : *solved) {
+                before += d["error_before"].get<double>();
+                after += d["error_after"].get<double>();
+            }
+            if (!solved->empty())
+                lines.push_back(fmt::format("{} {} solved; error on held-out text {:.3g} -> {:.3g}",
+                                            solved->size(), what, before, after));
+        }
         if (!left_.empty())
             lines.push_back(fmt::format("left as they are, being shared: {}", fmt::join(left_, ", ")));
         report_requantised(requantised_, "", step_.report, details);
@@ -341,7 +271,7 @@ private:
     size_t pending_ = 0, advanced_ = 0;  // positions in their final form; those that the streams are behind
     std::map<Slot, double> ridges_ = {{Slot::attn_o, 1e-2}, {Slot::ffn_down, 1e-2}};
     std::vector<Requantised> requantised_;
-    std::vector<json> details_;
+    std::vector<json> details_, gains_;
     std::vector<std::string> left_;
 };
 
@@ -373,7 +303,8 @@ factor behind, of `tensorllm` the output projection's part of the core (where R3
 architecture has a place for one. Layers before the first one that a step has changed are left alone.
 
 Behind a norm (Gemma 2 and 3: norms after the modules) the norm's divisor is taken from the original model, which makes the
-problem linear again; channels that the norm suppresses keep their weights.
+problem linear again; channels that the norm suppresses keep their weights. How much such a module adds is the norm's, whatever
+the map: then the norm's gain is solved, channel by channel, for what the solved map gives (`gain=auto`).
 
 Needs calibration text (`--calib FILE --calib-tokens N`): at least a few times as many tokens as the FFN is wide. Memory is
 O(width^2) for one layer, the residual streams of both models, and one layer of weights of each. Solved weights are stored
@@ -396,6 +327,11 @@ const Method kRefit = {
          .kind = OptionSpec::Kind::choice,
          .fallback = "auto",
          .help = "solve a bias along where the architecture has one",
+         .choices = {"auto", "no"}},
+        {.name = "gain",
+         .kind = OptionSpec::Kind::choice,
+         .fallback = "auto",
+         .help = "solve the gains of norms behind the maps along, where the architecture has them",
          .choices = {"auto", "no"}},
         {.name = "type",
          .kind = OptionSpec::Kind::choice,
