@@ -151,7 +151,7 @@ private:
         return out;
     }
 
-    // Both models over the text at a position, with what targets_of() and the norm behind the map need.
+    // Both models over the text at a position, with what rows of the map and of the gain need.
     void visit(size_t p, const OutputMap& module, std::vector<Tap> taps,
                const std::function<void(const AlignedStreams::Rows&)>& see) {
         // The same for both modules of the position.
@@ -183,7 +183,7 @@ private:
                           {"ridge", figures[0]},
                           {"error_before", figures[1]},
                           {"error_after", figures[2]}});
-        if (std::isfinite(figures[0])) install_vector(p, slot, solved.at("gain"));
+        install_vector(p, slot, solved.at("gain"));
     }
 
     Arrays compute_gain(size_t p, const OutputMap& module) {
