@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kFeatures = 12, kBatch = 8, kSmall = 4 * 100;  // bytes: several buckets
 
 // A network with a shared matrix and a leaf that nothing uses.
-std::map<std::string, at::Tensor> make_leaves() {
+std::map<std::string, at::Tensor> bucket_leaves() {
     at::Generator random = at::make_generator<at::CPUGeneratorImpl>(3);
     std::map<std::string, at::Tensor> leaves;
     for (const char* name : {"in", "shared", "out", "unused"})
@@ -40,7 +40,7 @@ at::Tensor batch_of(int64_t step) {
 
 // Losses of a run in which every process takes its part of the batches, in `micro` pieces.
 std::vector<double> curve(Processes& processes, int64_t micro) {
-    const auto leaves = make_leaves();
+    const auto leaves = bucket_leaves();
     TrainOptions options;
     options.weight_decay = 0.01;
     Optimiser optimiser(leaves, options, processes);
@@ -89,7 +89,7 @@ TEST(GradientBuckets, ManyProcessesAreOneWithTheWholeBatch) {
 // Sums by hand of what every process's backward passes leave, whatever they use and in however many pieces.
 TEST(GradientBuckets, PiecesAndUnusedLeavesMayChange) {
     in_processes(2, [](Processes& processes) {
-        const auto leaves = make_leaves();
+        const auto leaves = bucket_leaves();
         GradientBuckets buckets(values_of(leaves), processes, kSmall);
         const auto pieces_of = [](int64_t step, int rank) { return 1 + (step * 3 + rank * step) % 4; };
         const auto piece = [&](const std::map<std::string, at::Tensor>& of, int64_t step, int64_t n,
@@ -104,7 +104,7 @@ TEST(GradientBuckets, PiecesAndUnusedLeavesMayChange) {
             for (int64_t n = 0; n < pieces_of(step, processes.rank()); ++n)
                 piece(leaves, step, n, processes.rank()).backward();
             buckets.finish();
-            const auto expected = make_leaves();
+            const auto expected = bucket_leaves();
             for (int rank = 0; rank < 2; ++rank)
                 for (int64_t n = 0; n < pieces_of(step, rank); ++n) piece(expected, step, n, rank).backward();
             for (const auto& [name, leaf] : leaves) {
