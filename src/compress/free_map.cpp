@@ -62,9 +62,11 @@ private:
     FreeMap whole(const std::string& tensor) const {
         FreeMap map;
         map.tensors = {tensor};
-        map.prior = floats_of(model_, tensor);
         map.inputs = shape_.in;
         map.outputs = shape_.out;
+        map.values = [finder = *this, tensor] {
+            return FreeMap::Values{floats_of(finder.model_, tensor), {}, {}};
+        };
         map.install = [tensor](const Model& model, const Tensor& solved, std::vector<Requantised>&) {
             Model out = model;
             out.tensors[tensor] = solved;
@@ -89,22 +91,26 @@ private:
         for (const size_t h : own) map.tensors.push_back(refs[h].tensor);
         map.inputs = static_cast<int64_t>(free);
         map.outputs = shape_.out;
-        map.fixed = materialise(model_, expression_, slot_, position_);
-        map.prior.resize(free * static_cast<size_t>(shape_.out));
-        for (size_t row = 0; row < static_cast<size_t>(shape_.out); ++row) {
-            for (size_t i = 0; i < own.size(); ++i) {
-                float* from = map.fixed.data() + row * in + own[i] * width;
-                std::copy_n(from, width, map.prior.data() + row * free + i * width);
-                std::fill_n(from, width, 0.0F);
+        map.values = [finder = *this, own, width, in, free] {
+            FreeMap::Values v;
+            v.fixed = finder.materialised(finder.expression_);
+            v.prior.resize(free * static_cast<size_t>(finder.shape_.out));
+            for (size_t row = 0; row < static_cast<size_t>(finder.shape_.out); ++row) {
+                for (size_t i = 0; i < own.size(); ++i) {
+                    float* from = v.fixed.data() + row * in + own[i] * width;
+                    std::copy_n(from, width, v.prior.data() + row * free + i * width);
+                    std::fill_n(from, width, 0.0F);
+                }
             }
-        }
-        map.features = [own, width, in, free](int64_t rows, const float* x) {
-            Floats z(static_cast<size_t>(rows) * free);
-            for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
-                for (size_t i = 0; i < own.size(); ++i)
-                    std::copy_n(x + row * in + own[i] * width, width, z.data() + row * free + i * width);
-            }
-            return z;
+            v.features = [own, width, in, free](int64_t rows, const float* x) {
+                Floats z(static_cast<size_t>(rows) * free);
+                for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+                    for (size_t i = 0; i < own.size(); ++i)
+                        std::copy_n(x + row * in + own[i] * width, width, z.data() + row * free + i * width);
+                }
+                return z;
+            };
+            return v;
         };
         map.install = [position = position_, own, refs, name = own_name("heads")](
                           const Model& model, const Tensor& solved, std::vector<Requantised>& requantised) {
@@ -151,18 +157,24 @@ private:
         map.tensors = {name};
         map.inputs = rank;
         map.outputs = shape_.out;
-        map.prior = floats_of(model_, name);
-        if (e.transposed) map.prior = transposed(map.prior, rank, shape_.out);
-        Floats into = floats_of(model_, e.transposed ? e.u : e.v);  // [rank x in]
-        if (e.transposed) into = transposed(into, shape_.in, rank);
-        if (!e.scale.empty()) {
-            const Floats scale = floats_of(model_, e.scale);
-            for (size_t i = 0; i < into.size(); ++i)
-                into[i] *= scale[static_cast<size_t>(e.row * rank) + i / static_cast<size_t>(shape_.in)];
-        }
-        if (plus != nullptr) map.fixed = materialise(model_, base_of(expression_), slot_, position_);
-        map.features = [into, in = shape_.in, rank](int64_t rows, const float* x) {
-            return times(rows, x, into, in, rank);
+        map.values = [finder = *this, e, has_base = plus != nullptr, name, rank] {
+            const Model& model = finder.model_;
+            const SlotShape shape = finder.shape_;
+            FreeMap::Values v;
+            v.prior = floats_of(model, name);
+            if (e.transposed) v.prior = transposed(v.prior, rank, shape.out);
+            Floats into = floats_of(model, e.transposed ? e.u : e.v);  // [rank x in]
+            if (e.transposed) into = transposed(into, shape.in, rank);
+            if (!e.scale.empty()) {
+                const Floats scale = floats_of(model, e.scale);
+                for (size_t i = 0; i < into.size(); ++i)
+                    into[i] *= scale[static_cast<size_t>(e.row * rank) + i / static_cast<size_t>(shape.in)];
+            }
+            if (has_base) v.fixed = finder.materialised(base_of(finder.expression_));
+            v.features = [into, in = shape.in, rank](int64_t rows, const float* x) {
+                return times(rows, x, into, in, rank);
+            };
+            return v;
         };
         map.install = [name, turned = e.transposed](const Model& model, const Tensor& solved,
                                                     std::vector<Requantised>&) {
@@ -187,41 +199,38 @@ private:
 
     // Of Tucker factors what no other slot sees of the core is free, for given U2^T x of every head.
     std::optional<FreeMap> core(const Tucker& e) const {
-        if (!e.transposed || !is_float(model_.tensor(e.core).type) || !only_of_this_position(e.core))
+        if (!e.transposed || !is_float(model_.tensor(e.core).type) ||
+            is_read_elsewhere(model_, e.core, position_) || !RoleCore::is_free(model_, e))
             return std::nullopt;
-        const auto own = RoleCore::find(model_, e);
         const int64_t width = model_.tensor(e.head).row_elements(), rank = model_.tensor(e.head).rows(),
                       heads = shape_.in / width;
-        if (!own) return std::nullopt;
         FreeMap map;
         map.what = "core";
         map.tensors = {e.core};
-        map.prior = own->weights();
         map.inputs = heads * rank;
         map.outputs = shape_.out;
-        map.features = [u2 = floats_of(model_, e.head), heads, width, rank](int64_t rows, const float* x) {
-            return times(rows * heads, x, u2, width, rank);
+        map.values = [finder = *this, e, heads, width, rank] {
+            return FreeMap::Values{
+                RoleCore(finder.model_, e).weights(),
+                {},
+                [u2 = floats_of(finder.model_, e.head), heads, width, rank](int64_t rows, const float* x) {
+                    return times(rows * heads, x, u2, width, rank);
+                }};
         };
         map.install = [e](const Model& model, const Tensor& solved, std::vector<Requantised>&) {
             const Tensor& given = model.tensor(e.core);
             Model out = model;
             out.tensors[e.core] = lazy::computed(given.type, given.shape, [model, e, solved] {
-                return RoleCore::find(model, e)->core_for(lazy::floats(solved, nullptr));
+                return RoleCore(model, e).core_for(lazy::floats(solved, nullptr));
             });
             return out;
         };
         return map;
     }
 
-    bool only_of_this_position(const std::string& tensor) const {
-        for (size_t p = 0; p < model_.topology.positions.size(); ++p) {
-            for (const auto& [slot, expression] : model_.topology.positions[p]) {
-                const auto names = tensors_of(expression);
-                if (p != position_ && std::find(names.begin(), names.end(), tensor) != names.end())
-                    return false;
-            }
-        }
-        return true;
+    template <typename Expressed>
+    Floats materialised(const Expressed& expression) const {
+        return materialise(model_, expression, slot_, position_);
     }
 
     const Model& model_;
@@ -236,6 +245,17 @@ private:
 std::optional<FreeMap> free_map(const Model& model, size_t position, Slot slot) {
     if (!model.topology.has(position, slot)) return std::nullopt;
     return Finder(model, position, slot).find();
+}
+
+bool is_read_elsewhere(const Model& model, const std::string& tensor, size_t position) {
+    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
+        if (p == position) continue;
+        for (const auto& [slot, expression] : model.topology.positions[p]) {
+            const auto names = tensors_of(expression);
+            if (std::find(names.begin(), names.end(), tensor) != names.end()) return true;
+        }
+    }
+    return false;
 }
 
 }  // namespace refold

@@ -42,7 +42,7 @@ void divide_rows(const Floats& divisors, Floats& values) {
 
 MapRows::MapRows(const Model& model, size_t position, const OutputMap& output, const FreeMap& map,
                  bool with_bias)
-    : eps_(model.config.norm_eps), output_(output), map_(map), with_bias_(with_bias) {
+    : eps_(model.config.norm_eps), output_(output), map_(map), values_(map.values()), with_bias_(with_bias) {
     const auto vector = [&](Slot slot) {
         if (!model.topology.has(position, slot)) return Floats();
         return materialise(model, model.topology.at(position, slot), slot, position);
@@ -52,10 +52,10 @@ MapRows::MapRows(const Model& model, size_t position, const OutputMap& output, c
 }
 
 Floats MapRows::prior() const {
-    if (!with_bias_) return map_.prior;
+    if (!with_bias_) return values_.prior;
     Floats out;
     for (size_t r = 0; r < static_cast<size_t>(map_.outputs); ++r) {
-        const float* row = map_.prior.data() + r * static_cast<size_t>(map_.inputs);
+        const float* row = values_.prior.data() + r * static_cast<size_t>(map_.inputs);
         out.insert(out.end(), row, row + map_.inputs);
         out.push_back(bias_.empty() ? 0.0F : bias_[r]);
     }
@@ -76,7 +76,8 @@ void MapRows::add(const AlignedStreams::Rows& rows, LeastSquares& sums) const {
 
 Floats MapRows::inputs_of(const AlignedStreams::Rows& rows) const {
     const auto inner = rows.modified.tapped(output_.inner);
-    Floats z = map_.features ? map_.features(rows.tokens, inner.data()) : Floats(inner.begin(), inner.end());
+    Floats z =
+        values_.features ? values_.features(rows.tokens, inner.data()) : Floats(inner.begin(), inner.end());
     if (!with_bias_) return z;
     Floats out;
     out.reserve(z.size() + static_cast<size_t>(rows.tokens));
@@ -108,11 +109,11 @@ void MapRows::undo_norm(const AlignedStreams::Rows& rows, const Floats& divisor,
 }
 
 void MapRows::remove_fixed(const AlignedStreams::Rows& rows, Floats& y) const {
-    if (!map_.fixed.empty()) {
+    if (!values_.fixed.empty()) {
         const auto inner = rows.modified.tapped(output_.inner);
         const auto in = static_cast<int64_t>(inner.size()) / rows.tokens;
         blas::multiply(blas::Op::transposed, blas::Op::plain, {map_.outputs, rows.tokens, in},
-                       map_.fixed.data(), inner.data(), y.data(), 1, -1);
+                       values_.fixed.data(), inner.data(), y.data(), 1, -1);
     }
     if (with_bias_ || bias_.empty()) return;
     for (size_t i = 0; i < y.size(); ++i) y[i] -= bias_[i % bias_.size()];

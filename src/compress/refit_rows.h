@@ -47,6 +47,7 @@ private:
     float eps_;
     const OutputMap& output_;
     const FreeMap& map_;
+    FreeMap::Values values_;
     bool with_bias_;
     std::vector<float> gain_, bias_;  // empty: none
 };

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/error.h"
 #include "linalg/blas.h"
 #include "linalg/pseudo_inverse.h"
 
@@ -28,19 +29,26 @@ RoleCore::RoleCore(const Model& model, const Tucker& factors)
     u3_ = transposed(floats_of(model, factors.roles), r3_, roles.row_elements());
 }
 
-std::optional<RoleCore> RoleCore::find(const Model& model, const Tucker& factors) {
-    RoleCore found(model, factors);
-    const auto columns = static_cast<size_t>(found.r3_), roles = found.u3_.size() / columns;
-    const Doubles u3(found.u3_.begin(), found.u3_.end());
+bool RoleCore::is_free(const Model& model, const Tucker& factors) {
+    const Tensor& u3 = model.tensor(factors.roles);
+    return u3.rows() >= u3.row_elements();
+}
+
+Doubles RoleCore::direction() const {
+    const auto columns = static_cast<size_t>(r3_), roles = u3_.size() / columns;
+    const Doubles u3(u3_.begin(), u3_.end());
     Doubles wanted(roles);
-    wanted[found.role_] = 1;
-    found.direction_ = solve_minimum_norm(static_cast<int64_t>(roles), found.r3_, 1, u3, wanted, kCut);
+    wanted[role_] = 1;
+    Doubles out = solve_minimum_norm(static_cast<int64_t>(roles), r3_, 1, u3, wanted, kCut);
     for (size_t role = 0; role < roles; ++role) {
         double seen = 0;
-        for (size_t c = 0; c < columns; ++c) seen += u3[role * columns + c] * found.direction_[c];
-        if (std::abs(seen - wanted[role]) > kSeen) return std::nullopt;
+        for (size_t c = 0; c < columns; ++c) seen += u3[role * columns + c] * out[c];
+        if (std::abs(seen - wanted[role]) > kSeen)
+            fail(ErrorCode::input, "refit",
+                 "the role factors of a Tucker decomposition are dependent: leave attn.o out "
+                 "(slots=ffn.down)");
     }
-    return found;
+    return out;
 }
 
 template <typename Use>
@@ -74,9 +82,10 @@ std::vector<float> RoleCore::core_for(std::span<const float> weights) const {
     const Doubles x(columns.begin(), columns.end()), y(weights.begin(), weights.end());
     const Doubles wanted = solve_minimum_norm(width_, r1_, inputs, x, y, kCut);
     const std::vector<float> given = values();
+    const Doubles along = direction();
     std::vector<float> out = core_;
     for_numbers([&](size_t at, size_t column, size_t own) {
-        out[at] += static_cast<float>(direction_[column] * (wanted[own] - given[own]));
+        out[at] += static_cast<float>(along[column] * (wanted[own] - given[own]));
     });
     return out;
 }

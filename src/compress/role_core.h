@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,17 +12,20 @@ namespace refold {
 // Of a transposed slot: W_h = U1 C_h U2^T with C_h = sum over c of U3[role, c] core[:, :, c, h].
 class RoleCore {
 public:
-    // Nothing where whatever changes C changes another role's as well: where U3's rows are dependent.
-    static std::optional<RoleCore> find(const Model& model, const Tucker& factors);
+    // False where whatever changes C changes another role's as well: U3 has fewer columns than roles. Needs
+    // no weights.
+    static bool is_free(const Model& model, const Tucker& factors);
+    RoleCore(const Model& model, const Tucker& factors);
 
     // U1 C: [width of the model x heads R2].
     std::vector<float> weights() const;
-    // The whole core with the C whose U1 C is nearest to `weights`; the other roles' are as they were.
+    // The whole core with the C whose U1 C is nearest to `weights`; the other roles' are as they were. Throws
+    // Error(input) when U3's rows are dependent all the same.
     std::vector<float> core_for(std::span<const float> weights) const;
 
 private:
-    RoleCore(const Model& model, const Tucker& factors);
-
+    // Numbers that U3 takes to 1 for the role and to 0 for all others.
+    std::vector<double> direction() const;
     // C: [heads R2 x R1].
     std::vector<float> values() const;
     // Calls use(index in the core, column of U3, index in C).
@@ -33,7 +35,6 @@ private:
     int64_t r1_, slice_, r3_, width_;
     std::vector<float> core_, u1_, u3_;  // u1 [R1 x width], u3 [roles x R3]
     size_t role_;
-    std::vector<double> direction_;  // U3 direction: 1 for the role, 0 for all others
 };
 
 }  // namespace refold

@@ -284,7 +284,8 @@ TEST(FreeMap, IsTheWeight) {
                 const auto w = materialise(made, made.topology.at(p, slot), slot, p);
                 std::vector<float> x(static_cast<size_t>(3 * shape.in));
                 for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i * i + p));
-                const auto z = map->features ? map->features(3, x.data()) : x;
+                const auto [prior, fixed, features] = map->values();
+                const auto z = features ? features(3, x.data()) : x;
                 for (int64_t t = 0; t < 3; ++t) {
                     for (int64_t r = 0; r < shape.out; ++r) {
                         double expected = 0, got = 0;
@@ -292,10 +293,10 @@ TEST(FreeMap, IsTheWeight) {
                             const auto at = static_cast<size_t>(r * shape.in + c);
                             const double value = x[static_cast<size_t>(t * shape.in + c)];
                             expected += w[at] * value;
-                            if (!map->fixed.empty()) got += map->fixed[at] * value;
+                            if (!fixed.empty()) got += fixed[at] * value;
                         }
                         for (int64_t c = 0; c < map->inputs; ++c)
-                            got += map->prior[static_cast<size_t>(r * map->inputs + c)] *
+                            got += prior[static_cast<size_t>(r * map->inputs + c)] *
                                    z[static_cast<size_t>(t * map->inputs + c)];
                         ASSERT_NEAR(got, expected, 1e-4) << steps[0] << " " << p << " " << slot_name(slot);
                     }
@@ -315,7 +316,7 @@ TEST(Refit, RestoresTheCoreOfAnOutputProjection) {
     const Model model = decomposed("tensorllm ranks=8,3,4 layers=1 type=f32");
     const auto map = free_map(model, 1, Slot::attn_o);
     ASSERT_TRUE(map);
-    auto values = map->prior;
+    auto values = map->values().prior;
     for (size_t i = 0; i < values.size(); ++i) values[i] += 0.05F * std::sin(static_cast<float>(i * i));
     std::vector<Requantised> requantised;
     const Model spoilt = map->install(
@@ -334,6 +335,25 @@ TEST(Refit, RestoresTheCoreOfAnOutputProjection) {
     EXPECT_EQ(parameters(out), parameters(model));
 
     EXPECT_FALSE(free_map(decomposed("tensorllm ranks=8,3,2 layers=1 type=f32"), 1, Slot::attn_o));
+}
+
+// A dry run has no weights.
+TEST(Refit, DryRunCountsTheSame) {
+    const Model gemma = fixture_model("gemma3"), model = random_model();
+    const std::vector<std::pair<const Model*, const char*>> cases = {
+        {&model, "tensorllm ranks=8,3,4 layers=1 type=f32"},
+        {&model, "laser slots=ffn.down,attn.o rho=0.5"},
+        {&model, "relax loops=2 rank=2"},
+        {&gemma, "drop layers=0 modules=attention"},
+    };
+    for (const auto& [of, step] : cases) {
+        SCOPED_TRACE(step);
+        const std::vector<std::string> steps = {step, "refit"};
+        const Compression dry = planned(*of, steps), real = calibrated(*of, steps, random_text(*of, 16, 32));
+        EXPECT_EQ(dry.after().parameters, real.after().parameters);
+        EXPECT_EQ(dry.after().bytes, real.after().bytes);
+        EXPECT_EQ(dry.model.topology, real.model.topology);
+    }
 }
 
 TEST(Refit, SaysWhatIsWrong) {

@@ -226,20 +226,9 @@ private:
         const std::string name = fmt::format("blk.{}.{}.refit", p, slot_name(slot));
         const auto& described = describes(*model_.family, slot) ? tensor_name(*model_.family, slot, p) : name;
         // Another position may have the vector as well.
-        const bool taken = model_.tensors.contains(described) && is_shared(described, p);
+        const bool taken = model_.tensors.contains(described) && is_read_elsewhere(model_, described, p);
         model_.tensors[taken ? name : described] = vector;
         model_.topology.positions[p][slot] = Dense{taken ? name : described};
-    }
-
-    bool is_shared(const std::string& tensor, size_t position) const {
-        for (size_t p = 0; p < model_.topology.positions.size(); ++p) {
-            if (p == position) continue;
-            for (const auto& [slot, expression] : model_.topology.positions[p]) {
-                const auto names = tensors_of(expression);
-                if (std::find(names.begin(), names.end(), tensor) != names.end()) return true;
-            }
-        }
-        return false;
     }
 
     Model finish() {
