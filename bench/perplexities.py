@@ -21,16 +21,27 @@ def add_arguments(parser):
 
 
 class Perplexities:
-    """Measures once what is measured: `kept` has the results of former runs of the same program on the same texts."""
+    """Measures once what is measured: `kept` has the results of former runs of the same program on the same texts, and those of
+    another one beside it."""
 
     def __init__(self, options, name, source=None):
         self.o = options
         self.source = source or requantised(options.model, "f16")
-        stem = f"{name}-{options.model}-{options.only.replace(',', '-')}"
-        self.path = WORK / f"{stem}.gguf"
-        self.kept = WORK / f"{stem}.json"
-        self.measured = json.loads(self.kept.read_text()) if self.kept.exists() else {}
+        self.path = WORK / f"{name}-{options.model}-{options.only.replace(',', '-')}.gguf"
+        self.kept = WORK / f"{name}-{options.model}.json"
+        self.measured = self.read_kept()
         self.texts = {"text": pathlib.Path(options.text), "book": self.half(options.book), "other": self.half(options.other)}
+
+    def read_kept(self):
+        return json.loads(self.kept.read_text()) if self.kept.exists() else {}
+
+    def once(self, key, make):
+        """What `make` gives, or gave in a former run."""
+        if key not in self.measured:
+            self.measured[key] = make()
+            self.measured = {**self.read_kept(), **self.measured}
+            self.kept.write_text(json.dumps(self.measured))
+        return self.measured[key]
 
     @staticmethod
     def half(name):
@@ -62,13 +73,12 @@ class Perplexities:
 
     def measure(self, steps, tokens):
         """Perplexities of the three texts, what `inspect` accounts, and the seconds of compression."""
-        key = self.key(steps, tokens, self.o.calib)
-        if key not in self.measured:
+        def make():
             _, seconds = self.compress(steps, tokens)
             cost = run(REFOLD, "inspect", self.path, "--json", parse=True)["accounting"]
-            self.measured[key] = [result["perplexity"] for result in self.perplexities(self.path)], cost, seconds
-            self.kept.write_text(json.dumps(self.measured))
-        values, cost, seconds = self.measured[key]
+            return [result["perplexity"] for result in self.perplexities(self.path)], cost, seconds
+
+        values, cost, seconds = self.once(self.key(steps, tokens, self.o.calib), make)
         print(steps, values, f"{seconds:.0f} s", file=sys.stderr, flush=True)
         return values, cost, seconds
 

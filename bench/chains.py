@@ -1,0 +1,64 @@
+"""Models made by one step after another: every intermediate one is kept, with what it took and its perplexities."""
+import hashlib
+import json
+import sys
+
+from common import REFOLD, processor_seconds, run
+from perplexities import Perplexities
+
+REFIT = ("refit", {})
+LAYERWISE = ("train", {"objective": "layerwise", "epochs": 2, "batch": 1})
+
+
+def relax(loops, rank):
+    return ("relax", {"loops": loops, "init": "average", "norms": "keep", "rank": rank})
+
+
+class Chains(Perplexities):
+    """What one program has made, another one takes."""
+
+    def __init__(self, options, source=None):
+        super().__init__(options, "chains", source)
+
+    def train(self, **options):
+        return ("train", {"data": self.o.data, "tokens": self.o.train_tokens, "context": self.o.train_context, "batch": 4, "micro_batch": 4,
+                          "precision": "bf16", "warmup": 0.1, "held_out": 0.01, **options})
+
+    def distill(self):
+        """From the dense model, all weights."""
+        return self.train(objective="distill", divergence="fkl", learning_rate="2e-4")
+
+    def made(self, steps):
+        """The path of the dense model behind these steps, made from what is there, and a dictionary: perplexities, parameters,
+        seconds of one core for the steps behind the model that was there, and losses on held-out text of the last training."""
+        path, key = self.file(steps), self.step_key(steps)
+        if not path.exists():
+            self.measured.pop(key, None)
+
+        def make():
+            done = next((n for n in range(len(steps) - 1, 0, -1) if self.step_key(steps[:n]) in self.measured and self.file(steps[:n]).exists()), 0)
+            before, more = (self.file(steps[:done]), ["--original", self.source]) if done else (self.source, [])
+            start = processor_seconds()
+            self.compress(steps[done:], self.o.tokens, *more, source=before, path=path)
+            seconds = processor_seconds() - start
+            cost = run(REFOLD, "inspect", path, "--json", parse=True)["accounting"]
+            trained = any(method == "train" for method, _ in steps[done:])
+            return {"perplexities": [r["perplexity"] for r in self.perplexities(path)], "parameters": cost["model"]["parameters"],
+                    "seconds": seconds, "losses": self.held_out(path) if trained else []}
+
+        result = self.once(key, make)
+        print(steps, path, result, file=sys.stderr, flush=True)
+        return path, result
+
+    def step_key(self, steps):
+        return self.key("steps", steps, self.o.tokens, self.o.calib)
+
+    def file(self, steps):
+        return self.kept.with_suffix(f".{hashlib.sha256(self.step_key(steps).encode()).hexdigest()[:12]}.gguf")
+
+    @staticmethod
+    def held_out(path):
+        """Of the last training of a model; none of one that was trained layer by layer."""
+        files = sorted(path.with_suffix(".train").glob("step-*/metrics.jsonl"), key=lambda file: file.stat().st_mtime)
+        lines = files[-1].read_text().splitlines() if files else []
+        return [line["held_out_loss"] for line in map(json.loads, lines) if line.get("held_out_loss") is not None]
