@@ -1,8 +1,7 @@
 #include "refold/refold.h"
 
-#include <algorithm>
-
 #include "compress/compress.h"
+#include "core/argmax.h"
 #include "engine/engine.h"
 #include "eval/perplexity.h"
 #include "text/tokenizer.h"
@@ -43,7 +42,7 @@ std::string LanguageModel::generate(const std::string& prompt, int max_tokens) {
     impl_->engine.truncate(0);
     auto row = impl_->engine.evaluate(tokenize(prompt));
     while (static_cast<int>(generated.size()) < max_tokens) {
-        const auto token = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+        const auto token = static_cast<int32_t>(argmax(row));
         if (impl_->tokenizer.is_end_of_generation(token)) break;
         generated.push_back(token);
         if (static_cast<int>(generated.size()) < max_tokens) row = impl_->engine.evaluate({&token, 1});

@@ -1,7 +1,7 @@
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 
+#include "core/argmax.h"
 #include "core/error.h"
 #include "core/parallel.h"
 #include "core/progress.h"
@@ -37,9 +37,7 @@ public:
             const size_t at = static_cast<size_t>(i) * n_vocab_;
             const auto x = a.subspan(at, n_vocab_), y = b.subspan(at, n_vocab_);
             divergence_[static_cast<size_t>(i)] = kl_divergence(x, y);
-            const auto best_x = std::max_element(x.begin(), x.end()) - x.begin();
-            const auto best_y = std::max_element(y.begin(), y.end()) - y.begin();
-            if (best_x == best_y) ++same;
+            if (argmax(x) == argmax(y)) ++same;
         });
         double* const row = &rows_.values[item * 3];
         for (const double d : divergence_) row[0] += d;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 
+#include "core/argmax.h"
 #include "core/interrupt.h"
 #include "core/parallel.h"
 #include "eval/log_softmax.h"
@@ -129,7 +130,7 @@ Likelihood likelihood_of(std::span<const float> logits, int32_t token) {
 }
 
 int32_t likeliest(std::span<const float> logits) {
-    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    return static_cast<int32_t>(argmax(logits));
 }
 
 void log_likelihoods(BatchEngine& engine, Requests requests, const Answered& answered) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/argmax.h"
 #include "core/error.h"
 #include "text/llama_log.h"
 
@@ -76,7 +77,7 @@ Sampler::~Sampler() = default;
 
 int32_t Sampler::choose(std::span<const float> logits) {
     if (logits.empty()) fail(ErrorCode::internal, "sampler", "no logits given");
-    if (!impl_->draw) return checked(logits, std::max_element(logits.begin(), logits.end()) - logits.begin());
+    if (!impl_->draw) return checked(logits, static_cast<int64_t>(argmax(logits)));
     llama_token_data_array array = impl_->filtered(logits);
     llama_sampler_apply(impl_->draw.get(), &array);
     return checked(logits, array.selected < 0 ? -1 : array.data[array.selected].id);

@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "core/argmax.h"
 #include "engine/engine.h"
 
 namespace refold {
@@ -37,10 +38,6 @@ inline double scaled_difference(std::span<const float> got, std::span<const floa
     double largest = 1;
     for (const float value : expected) largest = std::max(largest, std::abs(static_cast<double>(value)));
     return largest_difference(got, expected) / largest;
-}
-
-inline size_t argmax(std::span<const float> x) {
-    return static_cast<size_t>(std::max_element(x.begin(), x.end()) - x.begin());
 }
 
 inline std::vector<int32_t> random_tokens(size_t count, int64_t n_vocab, uint32_t seed) {

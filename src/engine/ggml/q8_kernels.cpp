@@ -3,6 +3,7 @@
 #include <ggml-cpu.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 
@@ -115,12 +116,14 @@ REFOLD_VNNI void pack(const std::byte* rows, size_t stride, int64_t count, int64
     }
 }
 
+constexpr int kMostTokens = 8;  // at a time
+
 // Groups of columns whose products are summed apart, so that few tokens need not wait for each other's sums.
 template <int T>
-constexpr int kChains = T >= 4 ? 1 : 4 / T;
+constexpr int kChains = T >= 6 ? 1 : (kMostTokens + T - 1) / T;
 
 template <int T>
-REFOLD_VNNI inline void multiply(const std::byte* panel, const Tokens& tokens, int64_t first,
+REFOLD_VNNI void multiply(const std::byte* panel, const Tokens& tokens, int64_t first,
                                  const PanelOutput& out, size_t ahead) {
     constexpr int C = kChains<T>;
     const int64_t blocks = tokens.blocks;
@@ -164,21 +167,9 @@ REFOLD_VNNI inline void multiply(const std::byte* panel, const Tokens& tokens, i
     }
 }
 
-REFOLD_VNNI void multiply_all(const std::byte* panel, const Tokens& tokens, int64_t first, int64_t count,
-                              const PanelOutput& out) {
-    const int64_t last = first + count;
-    // While the first tokens are multiplied the next panel comes from memory; one at a time would be waited
-    // for.
-    size_t ahead = panel_bytes(tokens.blocks);
-    const auto run = [&](auto multiply_some, int64_t some) {
-        for (; first + some <= last; first += some, ahead = 0)
-            multiply_some(panel, tokens, first, out, ahead);
-    };
-    run(multiply<8>, 8);
-    run(multiply<4>, 4);
-    run(multiply<2>, 2);
-    run(multiply<1>, 1);
-}
+using Multiply = decltype(&multiply<1>);
+constexpr std::array<Multiply, kMostTokens> kMultiply = {multiply<1>, multiply<2>, multiply<3>, multiply<4>,
+                                                         multiply<5>, multiply<6>, multiply<7>, multiply<8>};
 
 }  // namespace
 
@@ -196,7 +187,14 @@ void pack_panel(const std::byte* rows, size_t stride, int64_t count, int64_t blo
 
 void multiply_panel(const std::byte* panel, const Tokens& tokens, int64_t first, int64_t count,
                     const PanelOutput& out) {
-    multiply_all(panel, tokens, first, count, out);
+    // As many at a time everywhere: a few that are left would take as long as all of them together.
+    const int64_t parts = (count + kMostTokens - 1) / kMostTokens;
+    // While the first tokens are multiplied the next panel comes from memory.
+    size_t ahead = panel_bytes(tokens.blocks);
+    for (int64_t i = 0; i < parts; ++i, ahead = 0) {
+        const int64_t begin = count * i / parts, end = count * (i + 1) / parts;
+        kMultiply[static_cast<size_t>(end - begin - 1)](panel, tokens, first + begin, out, ahead);
+    }
 }
 
 #else
