@@ -244,21 +244,27 @@ private:
     // Later places of what is trained: the streams as they are before the positions in between have had their
     // turn.
     void look_ahead(const std::vector<size_t>& positions, std::vector<Residuals>& inputs,
-                    std::vector<Residuals>& targets, std::vector<FitPlace>& places) const {
-        ResidualStream original = *original_, modified = *modified_;
+                    std::vector<Residuals>& targets, std::vector<FitPlace>& places) {
+        ResidualStream modified = *modified_;
         size_t at = positions.front();
         for (size_t i = 1; i < positions.size(); ++i) {
-            for (; at < positions[i]; ++at) {
-                original.advance(step_.original, at);
-                modified.advance(model_, at);
-            }
+            for (; at < positions[i]; ++at) modified.advance(model_, at);
             for (size_t s = 0; s < modified.sequences(); ++s) {
                 const auto rows = modified.residual(s);
                 inputs[i].emplace_back(rows.begin(), rows.end());
             }
-            targets[i] = behind(original, step_.original, at);
+            targets[i] = behind(original_before(i, at), step_.original, at);
             places.push_back({{modified.position(), at + 1}, views(inputs[i]), views(targets[i])});
         }
+    }
+
+    // Before a turn's position i: the original does not change, so what the last turn looked at goes on.
+    const ResidualStream& original_before(size_t i, size_t position) {
+        ahead_.resize(std::max(ahead_.size(), i + 1));
+        std::optional<Ahead>& ahead = ahead_[i];
+        if (!ahead || ahead->at > position) ahead = Ahead{*original_, advanced_};
+        for (; ahead->at < position; ++ahead->at) ahead->stream.advance(step_.original, ahead->at);
+        return ahead->stream;
     }
 
     void advance_streams() {
@@ -318,6 +324,11 @@ private:
     uint64_t trained_ = 0;
     std::optional<MetricsFiles> metrics_;  // an entry for every position
     std::optional<ResidualStream> original_, modified_;
+    struct Ahead {
+        ResidualStream stream;
+        size_t at;
+    };
+    std::vector<std::optional<Ahead>> ahead_;  // of the original, by the place in a turn
     size_t pending_ = 0, advanced_ = 0;  // positions in their final form; those that the streams are behind
     std::vector<json> details_;
     std::set<std::string> converted_;
