@@ -14,6 +14,12 @@ def relax(loops, rank):
     return ("relax", {"loops": loops, "init": "average", "norms": "keep", "rank": rank})
 
 
+def add_training_arguments(parser):
+    parser.add_argument("--train-tokens", type=int, default=262144)
+    parser.add_argument("--precision", choices=["bf16", "f32"], default="bf16", help="of products; what is faster depends on the processor")
+    parser.set_defaults(train_context=512)
+
+
 class Chains(Perplexities):
     """What one program has made, another one takes."""
 
@@ -22,7 +28,7 @@ class Chains(Perplexities):
 
     def train(self, **options):
         return ("train", {"data": self.o.data, "tokens": self.o.train_tokens, "context": self.o.train_context, "batch": 4, "micro_batch": 4,
-                          "precision": "bf16", "warmup": 0.1, "held_out": 0.01, **options})
+                          "precision": self.o.precision, "warmup": 0.1, "held_out": 0.01, **options})
 
     def distill(self):
         """From the dense model, all weights."""

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "core/error.h"
+#include "linalg/blas_kernels.h"
 
 // LAPACK as Fortran compilers export it: every argument by address, lengths of strings last.
 extern "C" {
@@ -39,6 +40,8 @@ void dpotrs_(const char*, const int*, const int*, const double*, const int*, dou
 
 namespace refold::blas {
 namespace {
+
+[[maybe_unused]] const bool kChosen = choose_kernels();  // before main
 
 constexpr int64_t kPanel = int64_t{1} << 21;  // numbers converted at a time
 constexpr int kBlock = 64;                    // LAPACK's block size, for work space
