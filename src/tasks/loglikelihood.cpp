@@ -129,9 +129,7 @@ Likelihood likelihood_of(std::span<const float> logits, int32_t token) {
             likeliest(logits) == token};
 }
 
-int32_t likeliest(std::span<const float> logits) {
-    return static_cast<int32_t>(argmax(logits));
-}
+int32_t likeliest(std::span<const float> logits) { return static_cast<int32_t>(argmax(logits)); }
 
 void log_likelihoods(BatchEngine& engine, Requests requests, const Answered& answered) {
     Scorer(engine, requests).run(answered);

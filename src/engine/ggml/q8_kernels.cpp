@@ -123,8 +123,8 @@ template <int T>
 constexpr int kChains = T >= 6 ? 1 : (kMostTokens + T - 1) / T;
 
 template <int T>
-REFOLD_VNNI void multiply(const std::byte* panel, const Tokens& tokens, int64_t first,
-                                 const PanelOutput& out, size_t ahead) {
+REFOLD_VNNI void multiply(const std::byte* panel, const Tokens& tokens, int64_t first, const PanelOutput& out,
+                          size_t ahead) {
     constexpr int C = kChains<T>;
     const int64_t blocks = tokens.blocks;
     const int8_t* quants = tokens.quants + first * blocks * kBlock;
