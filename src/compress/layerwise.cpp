@@ -260,11 +260,12 @@ private:
 
     // Before a turn's position i: the original does not change, so what the last turn looked at goes on.
     const ResidualStream& original_before(size_t i, size_t position) {
-        ahead_.resize(std::max(ahead_.size(), i + 1));
-        std::optional<Ahead>& ahead = ahead_[i];
-        if (!ahead || ahead->at > position) ahead = Ahead{*original_, advanced_};
-        for (; ahead->at < position; ++ahead->at) ahead->stream.advance(step_.original, ahead->at);
-        return ahead->stream;
+        auto found = ahead_.find(i);
+        if (found == ahead_.end() || found->second.at > position)
+            found = ahead_.insert_or_assign(i, Ahead{*original_, advanced_}).first;
+        Ahead& ahead = found->second;
+        for (; ahead.at < position; ++ahead.at) ahead.stream.advance(step_.original, ahead.at);
+        return ahead.stream;
     }
 
     void advance_streams() {
@@ -328,7 +329,7 @@ private:
         ResidualStream stream;
         size_t at;
     };
-    std::vector<std::optional<Ahead>> ahead_;  // of the original, by the place in a turn
+    std::map<size_t, Ahead> ahead_;      // of the original, by the place in a turn
     size_t pending_ = 0, advanced_ = 0;  // positions in their final form; those that the streams are behind
     std::vector<json> details_;
     std::set<std::string> converted_;

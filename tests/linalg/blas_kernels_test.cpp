@@ -9,12 +9,6 @@
 
 #include "linalg/blas.h"
 
-extern "C" {
-char* openblas_get_corename(void) __attribute__((weak));
-void gotoblas_dynamic_init(void) __attribute__((weak));
-void gotoblas_dynamic_quit(void) __attribute__((weak));
-}
-
 namespace refold::blas {
 namespace {
 
