@@ -6,6 +6,7 @@
 #include "compress/methods/compensation.h"
 #include "compress/methods/direct_share.h"
 #include "compress/methods/drop.h"
+#include "compress/methods/exit_map.h"
 #include "compress/methods/ffn_share.h"
 #include "compress/methods/gqa.h"
 #include "compress/methods/laser.h"
@@ -28,7 +29,7 @@ namespace refold {
 static constexpr std::array kMethods = {&kDirectShare, &kFfnShare,  &kGqa,          &kSeq,   &kPruneMagnitude,
                                         &kLlmPruner,   &kDrop,      &kRecursive,    &kRelax, &kLora,
                                         &kPrefix,      &kTensorLlm, &kLaser,        &kTrawl, &kUniAttn,
-                                        &kCla,         &kLlmDrop,   &kCompensation, &kRefit, &kTrain};
+                                        &kCla,         &kLlmDrop,   &kCompensation, &kRefit, &kTrain, &kExitMap};
 
 std::span<const Method* const> methods() { return kMethods; }
 

@@ -85,7 +85,9 @@ Cost cost_of(const Model& model, size_t kv_element_bytes) {
                 cost.parameters += static_cast<uint64_t>(tensor.elements());
                 cost.bytes += tensor.bytes();
             }
-            if (is_matrix(slot)) cost.flops_per_token += 2 * flops.of(slot, expression);
+            // Exits are not counted, as little as the head at each of them.
+            if (is_matrix(slot) && slot != Slot::exit_map)
+                cost.flops_per_token += 2 * flops.of(slot, expression);
         }
     };
     for (size_t p = 0; p < model.topology.positions.size(); ++p) {

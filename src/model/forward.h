@@ -71,6 +71,9 @@ concept LoopOps = ForwardOps<Ops> && requires(Ops ops, typename Ops::Value x, si
     // appends k and v to the position's keys and values; values alone where its attention is another one's
     {ops.store(position, x, x)};
     {ops.store(position, x)};
+    // x of selected tokens plus the product of x and the exit map of each token's own loop, whose end
+    // `position` is; x where that has none
+    { ops.with_exit_map(position, x) } -> std::same_as<typename Ops::Value>;
 };
 
 template <class Value>
@@ -119,7 +122,8 @@ public:
         Value x = ops_.resume(embeddings());
         for (size_t p = 0; p < length; ++p) x = layer(p, x);
         ForwardResult<Value> result{x, std::nullopt, std::nullopt};
-        if (with_logits) result.logits = logits(final_norm(ops_.select_outputs(x)));
+        if (with_logits)
+            result.logits = logits(final_norm(ops_.with_exit_map(length - 1, ops_.select_outputs(x))));
         return result;
     }
 
@@ -162,6 +166,12 @@ public:
         ops_.tap(p, Tap::residual, x);
         if (const auto fed = fed_from(p, norm_if(p, Slot::ffn_norm, x), normed)) x = ops_.add(*fed, x);
         return norm_if(p, Slot::ffn_output_norm, x);
+    }
+
+    // What a token that exits behind position p leaves with.
+    Value exit_norm(size_t p, Value x) {
+        if (ops_.has(p, Slot::exit_map)) x = ops_.add(x, linear(p, std::array{Slot::exit_map}, x)[0]);
+        return final_norm(x);
     }
 
     Value final_norm(Value x) { return norm_if(kModelPosition, Slot::output_norm, x); }

@@ -291,7 +291,14 @@ StockModel for_stock(const Model& model) {
                                              : StockModel{std::move(dense), {}};
 }
 
-Model without_sharing(const Model& model) {
+Model without_exit_maps(Model model) {
+    for (Slots& slots : model.topology.positions) slots.erase(Slot::exit_map);
+    model.drop_unreferenced();
+    return model;
+}
+
+Model without_sharing(const Model& given) {
+    const Model model = without_exit_maps(given);
     if (model.config.n_prefix > 0)
         fail(ErrorCode::unsupported, "model",
              "{}: prefix keys and values cannot be written as weights - only refold's own format has them",

@@ -130,6 +130,9 @@ std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64
 // Throws Error(unsupported) for prefix keys and values.
 Model without_sharing(const Model& model);
 
+// The same function of tokens that run all loops.
+Model without_exit_maps(Model model);
+
 // The model as stock llama.cpp loads it, with the same logits.
 struct StockModel {
     Model model;

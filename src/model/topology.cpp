@@ -52,6 +52,7 @@ constexpr std::array kSlots = {
     SlotInfo{Slot::ffn_post_norm, "ffn.post_norm"},
     SlotInfo{Slot::ffn_output_norm, "ffn.output_norm", Kind::vector, Slot::ffn_output_norm_bias},
     SlotInfo{Slot::ffn_output_norm_bias, "ffn.output_norm.bias"},
+    SlotInfo{Slot::exit_map, "exit.map", Kind::matrix},
     SlotInfo{Slot::token_embd, "token_embd", Kind::table},
     SlotInfo{Slot::position_embd, "position_embd", Kind::table},
     SlotInfo{Slot::token_types, "token_types", Kind::table},
@@ -150,6 +151,7 @@ SlotShape slot_shape(Slot slot, const ModelConfig& c, size_t position) {
         case Slot::output_bias: return {c.n_vocab, 1};
         case Slot::position_embd: return {c.n_embd, c.n_learned_positions};
         case Slot::token_types: return {c.n_embd, c.n_token_types};
+        case Slot::exit_map:
         case Slot::head_dense:
         case Slot::pooler: return {c.n_embd, c.n_embd};
         case Slot::rope_freqs: return {c.rope.dims / 2, 1};

@@ -16,7 +16,7 @@ namespace refold {
 // `position` of the slots that belong to the whole model.
 constexpr size_t kModelPosition = static_cast<size_t>(-1);
 
-// A place in the forward pass that takes a weight. Up to ffn_output_norm_bias per position, the rest once per
+// A place in the forward pass that takes a weight. Up to exit_map per position, the rest once per
 // model.
 enum class Slot {
     attn_norm,
@@ -52,6 +52,9 @@ enum class Slot {
     ffn_post_norm,
     ffn_output_norm,
     ffn_output_norm_bias,
+    // at the end of a loop: x + W x, x the residual stream, is what the final norm reads of a token that
+    // exits
+    exit_map,
 
     token_embd,
     position_embd,

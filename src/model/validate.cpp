@@ -42,6 +42,18 @@ public:
                                         : "it has no attention");
     }
 
+    // Exits are at the ends of loops; the last one's is the end of the model.
+    void exit_map(size_t position, const Expression& expression) const {
+        const Topology& topology = model_.topology;
+        const size_t length = topology.positions.size() / static_cast<size_t>(topology.loops);
+        if ((position + 1) % length != 0 || position + 1 == topology.positions.size())
+            fail(ErrorCode::input, "topology",
+                 "{}: tokens do not exit here, but behind a loop before the last", place_);
+        const auto* factors = std::get_if<LowRank>(&expression);
+        if (factors == nullptr || factors->transposed)
+            fail(ErrorCode::input, "topology", "{}: an exit map is a product of two factors", place_);
+    }
+
     void operator()(const Dense& dense) const {
         const Tensor& tensor = find(dense.tensor);
         if (tensor.row_elements() != shape_.in || tensor.rows() != shape_.out) {
@@ -171,8 +183,8 @@ private:
 
 // Slots that methods add to what the family describes.
 bool is_added(const Model& model, Slot slot) {
-    return is_compensation(slot) || slot == Slot::attn_o_bias || slot == Slot::ffn_down_bias ||
-           (is_prefix(slot) && model.config.n_prefix > 0);
+    return is_compensation(slot) || slot == Slot::exit_map || slot == Slot::attn_o_bias ||
+           slot == Slot::ffn_down_bias || (is_prefix(slot) && model.config.n_prefix > 0);
 }
 
 void validate_source(const Model& model, size_t p, const AttentionSource& source) {
@@ -227,6 +239,7 @@ void validate_slots(const Model& model, const Slots& slots, const std::vector<Sl
         if (is_unused_compensation(model, position, slot)) check.no_use();
         if ((!attends && is_weight_of(slot, true)) || (!feeds && is_weight_of(slot, false)))
             check.no_such_module();
+        if (slot == Slot::exit_map) check.exit_map(position, expression);
         std::visit(check, expression);
     }
     if (config.n_prefix > 0 && position != kModelPosition && attends) {

@@ -64,8 +64,9 @@ std::map<std::string, size_t> named_owners(const Model& model) {
     if (model.family == nullptr) return owners;
     for (size_t p = 0; p < model.topology.positions.size(); ++p) {
         for (const auto& [slot, expression] : model.topology.positions[p]) {
-            // W_c has no name of the family's.
-            if (is_matrix(slot) && !is_compensation(slot)) owners[tensor_name(*model.family, slot, p)] = p;
+            // W_c and exit maps have no names of the family's.
+            if (is_matrix(slot) && !is_compensation(slot) && slot != Slot::exit_map)
+                owners[tensor_name(*model.family, slot, p)] = p;
         }
     }
     return owners;

@@ -47,14 +47,15 @@ private:
             put("all", tensors);
             if (const auto* plus = std::get_if<Plus>(&expression)) put("lora", tensors_of(plus->term));
             if (is_compensation(slot)) put("comp", tensors);
+            if (slot == Slot::exit_map) put("exit", tensors);
             if (is_norm(slot)) put("norms", tensors);
             if (is_prefix(slot)) put("prefix", tensors);
             if (is_head(slot)) put("head", tensors);
         }
     }
 
-    std::map<std::string, Names> names_ = {{"all", {}},   {"lora", {}},   {"comp", {}},
-                                           {"norms", {}}, {"prefix", {}}, {"head", {}}};
+    std::map<std::string, Names> names_ = {{"all", {}},    {"lora", {}}, {"comp", {}}, {"norms", {}},
+                                           {"prefix", {}}, {"head", {}}, {"exit", {}}};
 };
 
 Names matching(const Names& all, const std::string& pattern) {
@@ -85,6 +86,7 @@ Names named(const Model& model, const Groups& groups, const std::string& word) {
     static const std::map<std::string, std::string> kMakers = {
         {"lora", " - the methods relax and lora add low-rank terms"},
         {"comp", " - the method compensation adds them"},
+        {"exit", " - the method exit_map adds them"},
         {"prefix", " - the method prefix adds them"}};
     const auto hint = kMakers.find(word);
     fail(ErrorCode::usage, "train", "train={}: {} has no such tensors{}", word, model.label,

@@ -13,6 +13,7 @@ namespace refold {
 //   all     every tensor, but for the frequencies of the rotation
 //   lora    low-rank terms beside other weights
 //   comp    W_c
+//   exit    exit maps
 //   norms   norms' weights and biases
 //   prefix  prefix keys and values
 //   head    the output layer; the embeddings too, where they are the same tensor

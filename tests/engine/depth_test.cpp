@@ -281,9 +281,11 @@ public:
         }
     }
 
-    std::vector<float> logits(const Token& token) const {
-        const Vector out =
-            times(kModelPosition, Slot::output, norm(kModelPosition, Slot::output_norm, token.residual));
+    std::vector<float> logits(const Token& token, size_t stage) const {
+        Vector x = token.residual;
+        const size_t end = (stage + 1) * layers_ - 1;
+        if (model_.topology.has(end, Slot::exit_map)) add(x, times(end, Slot::exit_map, token.residual));
+        const Vector out = times(kModelPosition, Slot::output, norm(kModelPosition, Slot::output_norm, x));
         return {out.begin(), out.end()};
     }
 
@@ -394,7 +396,7 @@ void expect_reference(const Model& model, uint32_t seed) {
                 rows.push_back(row);
                 // Stages are independent within a step, so the reference may go on at once.
                 reference.run(now.tokens, t, s, row.token);
-                expected.push_back(reference.logits(now.tokens[t]));
+                expected.push_back(reference.logits(now.tokens[t], s));
             }
         }
         const auto logits = engine->step(rows);
@@ -419,6 +421,35 @@ void expect_reference(const Model& model, uint32_t seed) {
 TEST(Depth, KeysOnlyAndSharedKeysAreTheReference) {
     for (uint32_t seed = 1; seed <= 6; ++seed)
         expect_reference(looped_model("llama", {.loops = 2 + seed % 2, .layers = 2}, seed), seed);
+}
+
+// Rows of all loops in one step, each through its own loop's map, and without one behind the last loop.
+TEST(Depth, ExitMapsAreTheReference) {
+    for (uint32_t seed = 1; seed <= 4; ++seed) {
+        const LoopedShape shape{.loops = 2 + seed % 2, .layers = 2, .lora = seed > 2, .exit_maps = true};
+        expect_reference(looped_model("llama", shape, seed), seed);
+    }
+}
+
+TEST(Depth, ExitMapsOnSeveralThreads) {
+    const Model model = looped_model("llama", {.exit_maps = true});
+    const auto tokens = random_tokens(kContext, model.config.n_vocab, 1);
+    const auto logits = [&](int threads) {
+        const auto engine = make_batch_engine(model, options_of(threads));
+        const int32_t id = engine->open(kContext).value();
+        std::vector<BatchRow> rows;
+        for (int64_t t = 0; t < kContext; ++t)
+            rows.push_back(
+                {.sequence = id, .position = t, .token = tokens[static_cast<size_t>(t)], .logits = true});
+        const auto many = engine->step(rows);
+        std::vector<float> out(many.begin(), many.end());
+        const BatchRow few{.sequence = id, .position = 0, .stage = 1, .logits = true};
+        const auto one = engine->step({&few, 1});
+        out.insert(out.end(), one.begin(), one.end());
+        return out;
+    };
+    const auto expected = logits(1);
+    for (const int threads : {2, 3}) EXPECT_LE(scaled_difference(logits(threads), expected), 1e-5) << threads;
 }
 
 // ---- what may not be ----

@@ -12,6 +12,7 @@ struct LoopedShape {
     bool lora = true;               // of every position, of different ranks; some matrices have none
     bool vectors = true;            // norms and biases of every position's own
     int64_t rank = 5;               // the smallest
+    bool exit_maps = false;         // of all loops but the last, of different ranks
     ExpressionShape sizes = {};
 };
 
@@ -30,6 +31,10 @@ inline ExpressionBuilder looped_builder(const std::string& family, const LoopedS
                     b.plus(p, slot, std::get<Dense>(expression), shape.rank + loop * shape.rank, loop == 2);
             }
         }
+        const auto next = static_cast<int64_t>(p) + 1, end = static_cast<int64_t>(b.n_positions());
+        if (shape.exit_maps && next % shape.layers == 0 && next < end)
+            b.model.topology.positions[p][Slot::exit_map] =
+                b.low_rank(p, Slot::exit_map, 2 + next, next == 2);
     }
     return b;
 }

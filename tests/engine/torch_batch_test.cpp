@@ -4,9 +4,11 @@
 
 #include "core/error.h"
 #include "engine/all_models.h"
+#include "engine/batch.h"
 #include "engine/compare.h"
 #include "engine/expression_models.h"
 #include "engine/gradient_checks.h"
+#include "engine/looped_models.h"
 #include "engine/synthetic_models.h"
 #include "engine/torch/attention.h"
 #include "engine/torch/model.h"
@@ -60,6 +62,33 @@ TEST(TorchBatch, ExitsAreModelsThatEndThere) {
             const at::Tensor expected = TorchModel(shorter, false, at::kDouble).hidden(tokens).final;
             EXPECT_LE(largest(hidden.exits[e], expected), 1e-12) << name << " exit " << exits[e];
         }
+    }
+}
+
+// As the ggml engine, whose own test has them by hand.
+TEST(TorchBatch, ExitsThroughMaps) {
+    const Model model = looped_model("llama", {.loops = 3, .layers = 2, .exit_maps = true});
+    const auto text = random_tokens(9, model.config.n_vocab, 1);
+    const auto batch = make_batch_engine(
+        model, {.engine = {.threads = 1, .context = 9, .f32 = true}, .kv_tokens = 9, .by_depth = true});
+    const TorchModel torch(model, false, at::kDouble);
+    const at::Tensor tokens = at::tensor(std::vector<int64_t>(text.begin(), text.end())).unsqueeze(0);
+    const std::vector<size_t> exits = {2, 4, 6};
+    const auto hidden = torch.hidden(tokens, exits);
+    EXPECT_TRUE(at::equal(hidden.exits[2], hidden.final));
+    const int32_t id = batch->open(9).value();
+    for (int32_t stage = 0; stage < 3; ++stage) {
+        std::vector<BatchRow> rows;
+        for (size_t t = 0; t < text.size(); ++t)
+            rows.push_back({.sequence = id,
+                            .position = static_cast<int64_t>(t),
+                            .stage = stage,
+                            .token = stage == 0 ? text[t] : -1,
+                            .logits = true});
+        const auto logits = batch->step(rows);
+        const at::Tensor expected =
+            torch.logits(hidden.exits[static_cast<size_t>(stage)]).to(at::kFloat).contiguous();
+        EXPECT_LE(scaled_difference(logits, {expected.data_ptr<float>(), logits.size()}), 1e-4) << stage;
     }
 }
 

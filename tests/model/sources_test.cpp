@@ -250,6 +250,35 @@ const std::vector<Misfit>& misfits() {
              b.model.topology.globals[Slot::attn_comp] = Dense{"blk.1.attn_q.weight"};
          },
          {"attn.comp: not a slot of this place"}},
+        {"an exit map of a model without loops",
+         [](ExpressionBuilder& b) {
+             b.model.topology.positions[3][Slot::exit_map] = b.low_rank(3, Slot::exit_map, 2);
+         },
+         {"position 3 exit.map", "tokens do not exit here"}},
+        {"an exit map within a loop",
+         [](ExpressionBuilder& b) {
+             b.loop(2);
+             b.model.topology.positions[0][Slot::exit_map] = b.low_rank(0, Slot::exit_map, 2);
+         },
+         {"position 0 exit.map", "tokens do not exit here"}},
+        {"an exit map in one piece",
+         [](ExpressionBuilder& b) {
+             b.loop(2);
+             b.model.topology.positions[1][Slot::exit_map] = Dense{"blk.1.attn_output.weight"};
+         },
+         {"position 1 exit.map", "two factors"}},
+        {"a transposed exit map",
+         [](ExpressionBuilder& b) {
+             b.loop(2);
+             b.model.topology.positions[1][Slot::exit_map] = b.low_rank(1, Slot::exit_map, 2, false, true);
+         },
+         {"position 1 exit.map", "two factors"}},
+        {"an exit map of another shape",
+         [](ExpressionBuilder& b) {
+             b.loop(2);
+             b.model.topology.positions[1][Slot::exit_map] = b.low_rank(1, Slot::ffn_up, 2);
+         },
+         {"position 1 exit.map", "96"}},
     };
     return all;
 }

@@ -190,6 +190,27 @@ TEST(EarlyExit, TheFinalOutputIsNotPulled) {
     EXPECT_EQ(with.run(alone).tensors, without.run(alone).tensors);
 }
 
+// Exit maps alone: the exit learns, and all loops together compute what they did.
+TEST(EarlyExit, MapsAlone) {
+    TinyRun run;
+    run.model = tiny_model(0.3F, 2);
+    run.model.topology.loops = 2;
+    const int64_t n = run.model.config.n_embd;
+    run.model.tensors["u"] = float_tensor({2, n}, std::vector<float>(static_cast<size_t>(2 * n), 0.0F));
+    run.model.tensors["v"] = float_tensor({n, 2}, {1, 2, -3, 4, 4, -3, 2, 1});
+    run.model.topology.positions[0][Slot::exit_map] = LowRank{"u", "v"};
+    run.options.objective = "early_exit";
+    run.options.train = "exit";
+    run.options.steps = 20;
+    run.objective["exits"] = "loops";
+    const auto tensors = run.run(alone).tensors;
+    const auto exit = run.figures("held_out_exit_1_cross_entropy"),
+               final = run.figures("held_out_cross_entropy");
+    EXPECT_LT(exit.back(), exit.front() - 0.05);
+    EXPECT_EQ(final.back(), final.front());
+    EXPECT_EQ(tensors.size(), 2U);
+}
+
 // ---- postshare ----
 
 HeadPair pair_of(size_t later, int64_t head, size_t former, int64_t other) {

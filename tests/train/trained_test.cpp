@@ -50,6 +50,15 @@ TEST(Trained, LoraAndCompensation) {
     EXPECT_THAT(trained_tensors(model, "comp"), ElementsAre("c"));
 }
 
+TEST(Trained, ExitMaps) {
+    Model model = tiny_model(0.3F, 2);
+    EXPECT_THAT(refusal(model, "exit"), HasSubstr("exit_map"));
+    model.tensors["u"] = float_tensor({1, 4}, {1, 2, 3, 4});
+    model.tensors["v"] = float_tensor({4, 1}, {1, 2, 3, 4});
+    model.topology.positions[0][Slot::exit_map] = LowRank{"u", "v"};
+    EXPECT_THAT(trained_tensors(model, "exit"), ElementsAre("u", "v"));
+}
+
 TEST(Trained, NothingToTrainIsAnError) {
     const Model model = tiny_model(0.3F, 1);
     EXPECT_THAT(refusal(model, "blk.0.attn_w.weight"), HasSubstr("blk.0.attn_"));

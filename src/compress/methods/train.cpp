@@ -76,7 +76,7 @@ std::vector<OptionSpec> all_options() {
         {.name = "data", .fallback = "", .help = "text (.txt) and dialogues (.jsonl), with commas between"},
         {.name = "train",
          .fallback = "all",
-         .help = "all, lora, comp, norms, prefix, head, or patterns of tensors' names; -NAME leaves out"},
+         .help = "all, lora, comp, exit, norms, prefix, head, or patterns of tensors' names; -NAME leaves out"},
         {"context", Kind::integer, "512", "tokens of a sequence", 2, 1 << 20},
         {"batch", Kind::integer, "8", "sequences of one step, over all processes", 1, 1 << 20},
         {"micro_batch", Kind::integer, "1",

@@ -154,6 +154,13 @@ public:
         return {ggml_get_rows(context_, x.tensor, step_.outputs_)};
     }
 
+    Value with_exit_map(size_t position, Value x) {
+        constexpr std::array kExitMap = {Slot::exit_map};
+        ggml_tensor* stages = ggml_get_rows(
+            context_, ggml_reshape_2d(context_, step_.stages_, 1, shape_.tokens), step_.outputs_);
+        return {staged_->add_terms(context_, {position, kExitMap, 0}, x.tensor, x.tensor, stages)};
+    }
+
     Value resume(Value x) {
         step_.residual_ =
             step_.input(ggml_new_tensor_2d(context_, GGML_TYPE_F32, config_.n_embd, shape_.tokens));

@@ -32,7 +32,7 @@ public:
         int64_t first;
     };
     // What the loops add to products y = W x, in place: one node, B (A x) of every row's own loop and its
-    // bias. y itself where the loops do not differ.
+    // bias. y itself where the loops do not differ. y may be x where it has the rows of one slot.
     ggml_tensor* add_terms(ggml_context* context, const Products& products, ggml_tensor* y, ggml_tensor* x,
                            ggml_tensor* stages);
     bool differs(size_t position, Slot slot) const { return vectors_.contains({position, slot}); }

@@ -22,8 +22,10 @@ public:
         out_.block.topology.positions.resize(length_);
         for (size_t p = 0; p < length_; ++p) {
             check_slots(p);
-            for (const auto& [slot, expression] : topology_.positions[p]) split(p, slot);
+            for (const auto& [slot, expression] : topology_.positions[p])
+                if (slot != Slot::exit_map) split(p, slot);
         }
+        split_exit_maps();
         split_configuration();
         split_sources();
         return std::move(out_);
@@ -46,7 +48,7 @@ private:
             const Slots &first = topology_.positions[p], &other = topology_.positions[at(p, loop)];
             const auto check = [&](const Slots& slots, const Slots& in) {
                 for (const auto& [slot, expression] : slots) {
-                    if (!in.contains(slot))
+                    if (!in.contains(slot) && slot != Slot::exit_map)
                         differ(p, loop, std::string(slot_name(slot)) + ", which only one of them has,");
                 }
             };
@@ -76,6 +78,20 @@ private:
                 differ(p, loop, slot_name(slot));
             terms.push_back(plus ? std::optional(plus->term) : std::nullopt);
         }
+    }
+
+    // They are no part of the block: every loop has its own, or none.
+    void split_exit_maps() {
+        const size_t last = length_ - 1;
+        std::vector<std::optional<LowRank>> maps(loops_);
+        for (size_t loop = 0; loop < loops_; ++loop) {
+            const Slots& slots = topology_.positions[at(last, loop)];
+            if (const auto map = slots.find(Slot::exit_map); map != slots.end())
+                maps[loop] = std::get<LowRank>(map->second);
+        }
+        if (std::any_of(maps.begin(), maps.end(), [](const auto& map) { return map.has_value(); }))
+            out_.terms[{last, Slot::exit_map}] = std::move(maps);
+        out_.block.topology.positions[last].erase(Slot::exit_map);
     }
 
     bool is_bias_of_matrix(size_t p, Slot bias) const {

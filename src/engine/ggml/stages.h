@@ -18,7 +18,8 @@ struct StagedModel {
     // norms and no biases.
     Model block;
     int64_t loops = 1;
-    // LoRA of matrices, by loop; none where a loop has no LoRA there.
+    // LoRA of matrices, and exit maps of the block's last position, by loop; none where a loop has none
+    // there.
     std::map<BlockPlace, std::vector<std::optional<LowRank>>> terms;
     // Norms, their biases and those of matrices that are not the same in all loops.
     std::map<BlockPlace, std::vector<Expression>> vectors;

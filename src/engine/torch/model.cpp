@@ -126,7 +126,7 @@ TorchModel::Hidden TorchModel::hidden(const at::Tensor& tokens, std::span<const 
     for (size_t p = 0; p < weights_.n_positions(); ++p) {
         x = Pass::position(pass, p, x, lent);
         for (size_t e = 0; e < exits.size(); ++e) {
-            if (exits[e] == p + 1) hidden.exits[e] = pass->parts.final_norm(x);
+            if (exits[e] == p + 1) hidden.exits[e] = pass->parts.exit_norm(p, x);
         }
     }
     hidden.final = pass->parts.final_norm(x);

@@ -59,8 +59,8 @@ public:
         at::Tensor final;
         std::vector<at::Tensor> exits;
     };
-    // Of `tokens` [B, T] (int64). An exit e is behind the first e positions, as many as there are: the final
-    // one. Throws Error(input) for ids or lengths that do not fit, Error(usage) for an exit that is no
+    // Of `tokens` [B, T] (int64). An exit e is behind the first e positions, through their exit map where
+    // there is one. Throws Error(input) for ids or lengths that do not fit, Error(usage) for an exit that is no
     // position's.
     Hidden hidden(const at::Tensor& tokens, std::span<const size_t> exits = {}) const;
 

@@ -48,7 +48,8 @@ std::string inexpressible(const Model& model) {
 
 }  // namespace
 
-LoopedStock looped_stock(const Model& model) {
+LoopedStock looped_stock(const Model& given) {
+    const Model model = without_exit_maps(given);
     LoopedStock out;
     const size_t positions = model.topology.positions.size(), block = block_of(model);
     if (block == positions) {

@@ -1,0 +1,208 @@
+#include "compress/methods/exit_map.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "calibrate/residual_stream.h"
+#include "compress/compensating_map.h"
+#include "compress/lazy.h"
+#include "compress/next_token_metric.h"
+#include "compress/selection.h"
+#include "compress/work.h"
+#include "core/error.h"
+#include "core/group.h"
+#include "core/progress.h"
+
+namespace refold {
+namespace {
+
+using nlohmann::json;
+
+// Tokens that the metric is a mean over, evenly among all.
+constexpr size_t kMetricTokens = 4096;
+
+class ExitMaps {
+public:
+    ExitMaps(const Model& model, Step& step)
+        : model_(without_exit_maps(model)),
+          step_(step),
+          rank_(step.options.integer("rank") > 0 ? step.options.integer("rank")
+                                                 : std::max<int64_t>(1, model.config.n_embd / 4)),
+          length_(model.topology.positions.size() / static_cast<size_t>(model.topology.loops)) {
+        if (model.topology.loops < 2)
+            fail(ErrorCode::unsupported, "exit_map", "{}: the model has no loops to exit between",
+                 model.label);
+        if (!model.config.causal || model.config.n_prefix > 0)
+            fail(ErrorCode::unsupported, "exit_map", "exits are for decoders without prefix keys");
+        if (rank_ > model.config.n_embd)
+            fail(ErrorCode::usage, "exit_map", "rank={}: a map of {} features has at most as many", rank_,
+                 model.config.n_embd);
+        for (size_t end = length_; end < model.topology.positions.size(); end += length_)
+            ends_.push_back(end - 1);
+    }
+
+    Model run() {
+        const int64_t n = model_.config.n_embd;
+        std::map<std::string, Tensor> parts;
+        if (!step_.dry_run())
+            parts = step_.work->results_of_all("exit_map v1 " + step_.identity, [&] { return solve(); });
+        json exits = json::array();
+        for (size_t e = 0; e < ends_.size(); ++e) {
+            const auto part = [&](const char* name, std::vector<int64_t> shape) {
+                return step_.dry_run() ? lazy::constant(DType::F32, std::move(shape), 0)
+                                       : parts.at(name + std::to_string(e));
+            };
+            install(ends_[e], part("u", {rank_, n}), part("v", {n, rank_}));
+            if (!step_.dry_run())
+                exits.push_back(report(e, lazy::floats(parts.at("figures" + std::to_string(e)), nullptr)));
+        }
+        step_.report.details = json{{"exits", exits}}.dump();
+        return std::move(model_);
+    }
+
+private:
+    void install(size_t position, const Tensor& u, const Tensor& v) {
+        Slots& slots = model_.topology.positions[position];
+        const auto matrix =
+            std::find_if(slots.begin(), slots.end(), [](const auto& s) { return is_matrix(s.first); });
+        const DType type = computed_type(
+            step_.options.text("type"), model_,
+            matrix == slots.end() ? std::vector<std::string>{} : tensors_of(base_of(matrix->second)));
+        const std::string stem = fmt::format("blk.{}.{}", position, slot_name(Slot::exit_map));
+        model_.tensors[stem + ".u"] = as_type(u, type);
+        model_.tensors[stem + ".v"] = as_type(v, type);
+        slots[Slot::exit_map] = LowRank{stem + ".u", stem + ".v"};
+    }
+
+    json report(size_t exit, const std::vector<float>& figures) {
+        step_.report.lines.push_back(
+            fmt::format("exit after loop {}: squared difference in what is predicted {:.4g} -> {:.4g} on "
+                        "text solved with, {:.4g} -> {:.4g} "
+                        "held out, ridge {:.3g}",
+                        exit + 1, figures[1], figures[2], figures[3], figures[4], figures[0]));
+        return {{"loop", exit + 1},
+                {"ridge", std::isfinite(figures[0]) ? json(figures[0]) : json("infinite")},
+                {"fit_before", figures[1]},
+                {"fit_after", figures[2]},
+                {"held_out_before", figures[3]},
+                {"held_out_after", figures[4]}};
+    }
+
+    // Residual streams behind the loops of this process's sequences, the last loop's at the end.
+    using Streams = std::vector<std::vector<std::vector<float>>>;
+    Streams streams(const std::vector<std::vector<int32_t>>& sequences) {
+        const size_t positions = model_.topology.positions.size();
+        Progress progress("exit maps", positions, "layers");
+        ResidualStream stream(model_, sequences, step_.calibration->options.length, step_.threads);
+        Streams out;
+        for (size_t p = 0; p < positions; ++p) {
+            stream.advance(model_, p);
+            progress.advance(1);
+            if ((p + 1) % length_ != 0) continue;
+            if (stream.position() != p + 1)
+                fail(ErrorCode::unsupported, "exit_map", "position {}'s attention is read behind its loop",
+                     p);
+            auto& loop = out.emplace_back();
+            for (size_t s = 0; s < sequences.size(); ++s) {
+                const auto residual = stream.residual(s);
+                loop.emplace_back(residual.begin(), residual.end());
+            }
+        }
+        progress.finish();
+        return out;
+    }
+
+    Arrays solve() {
+        const Calibration& text = *step_.calibration;
+        auto sequences = group().own(text.fit);
+        const size_t fit = sequences.size();
+        for (auto& sequence : group().own(text.held_out)) sequences.push_back(std::move(sequence));
+        const Streams loops = streams(sequences);
+        const auto n = static_cast<size_t>(model_.config.n_embd);
+        const auto& last = loops.back();
+
+        NextTokenMetric metric(model_);
+        const size_t every = std::max<size_t>(1, static_cast<size_t>(text.fit_tokens()) / kMetricTokens);
+        for (size_t s = 0; s < fit; ++s) {
+            std::vector<float> chosen;
+            for (size_t at = 0; at < last[s].size(); at += every * n)
+                chosen.insert(chosen.end(), last[s].begin() + static_cast<ptrdiff_t>(at),
+                              last[s].begin() + static_cast<ptrdiff_t>(at + n));
+            metric.add(chosen);
+        }
+        metric.finish();
+
+        Arrays out;
+        for (size_t e = 0; e < ends_.size(); ++e) {
+            CompensatingMap map({model_.config.n_embd, model_.config.n_embd, rank_, std::nullopt, false},
+                                text.options.length);
+            for (size_t s = 0; s < sequences.size(); ++s) {
+                std::vector<float> x = loops[e][s], difference = last[s];
+                for (size_t at = 0; at < x.size(); at += n) {
+                    const float scale = metric.scale(std::span(last[s]).subspan(at, n));
+                    for (size_t i = at; i < at + n; ++i) {
+                        difference[i] = (difference[i] - x[i]) / scale;
+                        x[i] /= scale;
+                    }
+                }
+                map.add(s >= fit, static_cast<int64_t>(x.size() / n), x, metric.measured(difference));
+            }
+            map.sum_over_processes();
+            const SolvedMap solved = map.solve();
+            const auto name = std::to_string(e);
+            const auto rank = rank_, width = model_.config.n_embd;
+            out["u" + name] = {{rank, width}, metric.unmeasured(solved.u)};
+            out["v" + name] = {{width, rank}, solved.v};
+            out["figures" + name] = {
+                {5},
+                {static_cast<float>(solved.ridge), static_cast<float>(solved.fit_before),
+                 static_cast<float>(solved.fit_after), static_cast<float>(solved.held_out_before),
+                 static_cast<float>(solved.held_out_after)}};
+        }
+        return out;
+    }
+
+    Model model_;
+    Step& step_;
+    int64_t rank_;
+    size_t length_;
+    std::vector<size_t> ends_;  // last positions of the loops but the last
+};
+
+Model apply(const Model& model, Step& step) { return ExitMaps(model, step).run(); }
+
+constexpr const char* kDocumentation = R"(
+Early exit reads the residual stream x at the end of a loop with the final norm and the head, which never saw it there. An exit
+map W of low rank turns it first: the norm reads x + W x. It is solved in closed form on the model's own activations, nothing
+else changes: all loops together compute what they did, and so do the keys and values of exited tokens. With z the residual
+stream at the end of the last loop and s its root mean square, W minimises the sum over tokens of
+
+    |L^T ((x + W x) - z) / s|^2,   L L^T = E[D W_out^T (diag(p) - p p^T) W_out D]
+
+plus a ridge that is chosen on the part of the calibration text that is not solved with (every eighth sequence). D is the final
+norm's gain, p the next token's distribution by all loops. L L^T is its Fisher information: for small differences, half of
+that square is the divergence from all loops' distribution. So the few directions that `rank` allows are those that matter to
+what is predicted (reduced-rank regression). The idea of such a map is that of the tuned lens (Belrose et al. 2023), which
+trains it.
+
+Make it last: other steps change the residual stream; another `exit_map` solves anew. `train` with `objective=early_exit` trains
+it further, with `train=exit` alone. It costs 2 rank n_embd numbers for each loop but the last and is multiplied only where the
+head is. `eval`, `generate` and `serve` use it wherever tokens may exit. Exports for other programs leave it out.
+
+Needs calibration text (`--calib FILE --calib-tokens N`), several times as many tokens as the model is wide; the residual
+streams of the text at the ends of all loops are in memory, and one layer's weights, and then the output's in float32.
+)";
+
+}  // namespace
+
+const Method kExitMap = {
+    "exit_map",
+    "exits between loops: what the head reads there, in closed form",
+    "beyond the papers; Relaxed Recursive Transformers, section 3.6, for early exit",
+    kDocumentation + 1,
+    {{"rank", OptionSpec::Kind::integer, "0", "of the maps; 0: a quarter of n_embd", 0}, type_option()},
+    apply,
+    [](const Options&) { return true; },
+};
+
+}  // namespace refold
