@@ -36,7 +36,8 @@ class Chains(Perplexities):
 
     def made(self, steps):
         """The path of the dense model behind these steps, made from what is there, and a dictionary: perplexities, parameters,
-        seconds of one core for the steps behind the model that was there, and losses on held-out text of the last training."""
+        seconds of one core for the steps behind the model that was there, and losses on held-out text of the last training.
+        A step is (method, options), or (method, options, tokens) where it is calibrated on others than --tokens."""
         path, key = self.file(steps), self.step_key(steps)
         if not path.exists():
             self.measured.pop(key, None)
@@ -45,10 +46,11 @@ class Chains(Perplexities):
             done = next((n for n in range(len(steps) - 1, 0, -1) if self.step_key(steps[:n]) in self.measured and self.file(steps[:n]).exists()), 0)
             before, more = (self.file(steps[:done]), ["--original", self.source]) if done else (self.source, [])
             start = processor_seconds()
-            self.compress(steps[done:], self.o.tokens, *more, source=before, path=path)
+            tokens = max((step[2] for step in steps[done:] if len(step) > 2), default=self.o.tokens)
+            self.compress([step[:2] for step in steps[done:]], tokens, *more, source=before, path=path)
             seconds = processor_seconds() - start
             cost = run(REFOLD, "inspect", path, "--json", parse=True)["accounting"]
-            trained = any(method == "train" for method, _ in steps[done:])
+            trained = any(step[0] == "train" for step in steps[done:])
             return {"perplexities": [r["perplexity"] for r in self.perplexities(path)], "parameters": cost["model"]["parameters"],
                     "seconds": seconds, "losses": self.held_out(path) if trained else []}
 

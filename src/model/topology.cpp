@@ -52,7 +52,6 @@ constexpr std::array kSlots = {
     SlotInfo{Slot::ffn_post_norm, "ffn.post_norm"},
     SlotInfo{Slot::ffn_output_norm, "ffn.output_norm", Kind::vector, Slot::ffn_output_norm_bias},
     SlotInfo{Slot::ffn_output_norm_bias, "ffn.output_norm.bias"},
-    SlotInfo{Slot::exit_map, "exit.map", Kind::matrix},
     SlotInfo{Slot::token_embd, "token_embd", Kind::table},
     SlotInfo{Slot::position_embd, "position_embd", Kind::table},
     SlotInfo{Slot::token_types, "token_types", Kind::table},
@@ -69,6 +68,7 @@ constexpr std::array kSlots = {
     SlotInfo{Slot::pooler, "pooler", Kind::matrix, Slot::pooler_bias},
     SlotInfo{Slot::pooler_bias, "pooler.bias"},
     SlotInfo{Slot::rope_freqs, "rope_freqs"},
+    SlotInfo{Slot::exit_map, "exit.map", Kind::matrix},
 };
 
 // The table is in the order of the enumeration.
@@ -78,7 +78,7 @@ constexpr bool in_order() {
     }
     return true;
 }
-static_assert(in_order() && kSlots.back().slot == Slot::rope_freqs);
+static_assert(in_order() && kSlots.back().slot == Slot::exit_map);
 
 constexpr const SlotInfo& info(Slot slot) { return kSlots[static_cast<size_t>(slot)]; }
 

@@ -16,8 +16,8 @@ namespace refold {
 // `position` of the slots that belong to the whole model.
 constexpr size_t kModelPosition = static_cast<size_t>(-1);
 
-// A place in the forward pass that takes a weight. Up to exit_map per position, the rest once per
-// model.
+// A place in the forward pass that takes a weight. Up to ffn_output_norm_bias, and exit_map, per position,
+// the rest once per model.
 enum class Slot {
     attn_norm,
     attn_norm_bias,
@@ -52,9 +52,6 @@ enum class Slot {
     ffn_post_norm,
     ffn_output_norm,
     ffn_output_norm_bias,
-    // at the end of a loop: x + W x, x the residual stream, is what the final norm reads of a token that
-    // exits
-    exit_map,
 
     token_embd,
     position_embd,
@@ -72,6 +69,10 @@ enum class Slot {
     pooler,  // tanh(pooler * first token + bias)
     pooler_bias,
     rope_freqs,
+
+    // at the end of a loop: x + W x, x the residual stream, is what the final norm reads of a token that
+    // exits
+    exit_map,
 };
 
 // "attn.q", "ffn.down", "token_embd", ...: the names in topology JSON, recipes and reports.

@@ -201,7 +201,8 @@ TEST(EarlyExit, MapsAlone) {
     run.model.topology.positions[0][Slot::exit_map] = LowRank{"u", "v"};
     run.options.objective = "early_exit";
     run.options.train = "exit";
-    run.options.steps = 20;
+    run.options.steps = 40;
+    run.options.learning_rate = 1e-2;
     run.objective["exits"] = "loops";
     const auto tensors = run.run(alone).tensors;
     const auto exit = run.figures("held_out_exit_1_cross_entropy"),

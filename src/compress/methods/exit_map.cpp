@@ -187,7 +187,7 @@ trains it.
 
 Make it last: other steps change the residual stream; another `exit_map` solves anew. `train` with `objective=early_exit` trains
 it further, with `train=exit` alone. It costs 2 rank n_embd numbers for each loop but the last and is multiplied only where the
-head is. `eval`, `generate` and `serve` use it wherever tokens may exit. Exports for other programs leave it out.
+head is. `eval` and `serve` use it wherever tokens may exit. Exports for other programs leave it out.
 
 Needs calibration text (`--calib FILE --calib-tokens N`), several times as many tokens as the model is wide; the residual
 streams of the text at the ends of all loops are in memory, and one layer's weights, and then the output's in float32.
