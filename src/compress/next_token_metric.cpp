@@ -11,8 +11,6 @@ namespace refold {
 namespace {
 
 constexpr int64_t kRows = 256;  // whose logits are in memory at a time
-// Of the mean of the diagonal, added to it: no direction is without weight.
-constexpr double kFloor = 1e-3;
 
 std::vector<float> vector_of(const Model& model, Slot slot) {
     const auto found = model.topology.globals.find(slot);
@@ -103,7 +101,7 @@ void NextTokenMetric::add(std::span<const float> residuals) {
 }
 
 // E[W^T (diag(p) - p p^T) W], and the norm's gain on both sides.
-void NextTokenMetric::finish() {
+void NextTokenMetric::finish(double floor) {
     group().sum(probability_);
     group().sum(means_);
     group().sum({&tokens_, 1});
@@ -121,7 +119,7 @@ void NextTokenMetric::finish() {
         g[i] = (static_cast<double>(squares[i]) - means_[i] / tokens_) * gains;
         if (i % (width() + 1) == 0) trace += g[i];
     }
-    for (size_t i = 0; i < g.size(); i += width() + 1) g[i] += kFloor * trace / static_cast<double>(n);
+    for (size_t i = 0; i < g.size(); i += width() + 1) g[i] += floor * trace / static_cast<double>(n);
     information_ = g;
     factor_ = std::move(g);
     if (!(trace > 0) || !blas::cholesky(n, factor_.data()))

@@ -23,8 +23,9 @@ public:
     float scale(std::span<const float> residual) const;
     // Tokens that the mean is over: [rows, n_embd].
     void add(std::span<const float> residuals);
-    // Of the processes of group() together, in all of them. Before what follows.
-    void finish();
+    // Of the processes of group() together, in all of them. Before what follows. `floor` times the mean of
+    // the diagonal is added to it: differences that are not small matter in all directions.
+    void finish(double floor);
 
     // d [rows, n_embd] becomes rows of L^T d.
     std::vector<float> measured(std::span<const float> differences) const;

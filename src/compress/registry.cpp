@@ -26,10 +26,10 @@
 
 namespace refold {
 
-static constexpr std::array kMethods = {&kDirectShare, &kFfnShare,  &kGqa,          &kSeq,   &kPruneMagnitude,
-                                        &kLlmPruner,   &kDrop,      &kRecursive,    &kRelax, &kLora,
-                                        &kPrefix,      &kTensorLlm, &kLaser,        &kTrawl, &kUniAttn,
-                                        &kCla,         &kLlmDrop,   &kCompensation, &kRefit, &kTrain, &kExitMap};
+static constexpr std::array kMethods = {
+    &kDirectShare, &kFfnShare, &kGqa,     &kSeq,          &kPruneMagnitude, &kLlmPruner, &kDrop,
+    &kRecursive,   &kRelax,    &kLora,    &kPrefix,       &kTensorLlm,      &kLaser,     &kTrawl,
+    &kUniAttn,     &kCla,      &kLlmDrop, &kCompensation, &kRefit,          &kTrain,     &kExitMap};
 
 std::span<const Method* const> methods() { return kMethods; }
 

@@ -86,7 +86,7 @@ TEST(NextTokenMetric, IsTheDivergenceOfSmallDifferences) {
             const Floats x = noise(n, seed, 2);
             NextTokenMetric metric(model);
             metric.add(x);
-            metric.finish();
+            metric.finish(1e-3);
             Floats d = noise(n, seed + 10, 0.01F);
             double along = 0, length = 0, mean = 0;
             for (size_t i = 0; i < n; ++i) mean += static_cast<double>(d[i]) / static_cast<double>(n);
@@ -112,7 +112,7 @@ TEST(NextTokenMetric, UnmeasuredIsTheInverse) {
     const auto n = static_cast<size_t>(model.config.n_embd);
     NextTokenMetric metric(model);
     metric.add(noise(8 * n, 1, 2));
-    metric.finish();
+    metric.finish(1e-3);
     const Floats u = noise(3 * n, 2, 1);  // [n, 3]
     const Floats back = metric.measured(transposed(metric.unmeasured(u), static_cast<int64_t>(n), 3));
     EXPECT_LE(largest_difference(transposed(back, 3, static_cast<int64_t>(n)), u), 1e-2);

@@ -20,6 +20,8 @@ using nlohmann::json;
 
 // Tokens that the metric is a mean over, evenly among all.
 constexpr size_t kMetricTokens = 4096;
+// With 0.001, and with the unit matrix for a metric, exits agree less with the last loop, most at low ranks.
+constexpr double kMetricFloor = 0.3;
 
 class ExitMaps {
 public:
@@ -130,7 +132,7 @@ private:
                               last[s].begin() + static_cast<ptrdiff_t>(at + n));
             metric.add(chosen);
         }
-        metric.finish();
+        metric.finish(kMetricFloor);
 
         Arrays out;
         for (size_t e = 0; e < ends_.size(); ++e) {
@@ -181,8 +183,8 @@ stream at the end of the last loop and s its root mean square, W minimises the s
 
 plus a ridge that is chosen on the part of the calibration text that is not solved with (every eighth sequence). D is the final
 norm's gain, p the next token's distribution by all loops. L L^T is its Fisher information: for small differences, half of
-that square is the divergence from all loops' distribution. So the few directions that `rank` allows are those that matter to
-what is predicted (reduced-rank regression). The idea of such a map is that of the tuned lens (Belrose et al. 2023), which
+that square is the divergence from all loops' distribution; as they are not small everywhere, 0.3 of the mean of its diagonal is
+added to it. So the few directions that `rank` allows are those that matter to what is predicted (reduced-rank regression). The idea of such a map is that of the tuned lens (Belrose et al. 2023), which
 trains it.
 
 Make it last: other steps change the residual stream; another `exit_map` solves anew. `train` with `objective=early_exit` trains
