@@ -72,6 +72,31 @@ TEST_F(Exits, ByThresholdOfEveryRuleAndPolicy) {
     EXPECT_THAT(text.out, HasSubstr("\nall tokens after loop 2: perplexity "));
 }
 
+// Compressed, quantised and evaluated: a file with maps is a model like others.
+TEST_F(Exits, ThroughMaps) {
+    const json without = exit_of({"--exit", "fixed", "--exit-loop", "1"});
+    const std::string mapped = folder / "mapped.gguf", small = folder / "small.gguf";
+    const Outcome refused = refold({"compress", model, "-o", mapped, "--method", "exit_map", "-q"});
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("--calib"));
+    write_all(folder / "calib", excerpt(48));
+    const Outcome made = refold({"compress", model, "-o", mapped, "--method", "exit_map", "--set", "rank=64",
+                                 "--calib", folder / "calib", "--calib-tokens", "2048", "-q"});
+    ASSERT_EQ(made.code, 0) << made.err;
+    EXPECT_THAT(made.out, HasSubstr("exit after loop 1: "));
+    const Outcome quantised = refold({"quantize", mapped, "--type", "q8_0", "-o", small, "-q"});
+    ASSERT_EQ(quantised.code, 0) << quantised.err;
+    const json dense = without["at_loop"][1];
+    for (const std::string& path : {mapped, small}) {
+        model = path;
+        const json with = exit_of({"--exit", "fixed", "--exit-loop", "1"});
+        EXPECT_GT(with["at_loop"][0]["agreement"], without["at_loop"][0]["agreement"]);
+        EXPECT_LT(with["at_loop"][0]["perplexity"], without["at_loop"][0]["perplexity"]);
+        EXPECT_NEAR(with["at_loop"][1]["perplexity"], dense["perplexity"].get<double>(),
+                    (path == mapped ? 1e-4 : 2e-2) * dense["perplexity"].get<double>());
+    }
+}
+
 TEST_F(Exits, TheOraclesTrajectoryIsWritten) {
     const std::string path = folder / "exits.jsonl";
     const json e = exit_of({"--exit", "oracle", "--exit-trajectory", path, "--max-windows", "4"});
