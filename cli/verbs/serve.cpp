@@ -97,8 +97,8 @@ void serve(Arguments& a) {
     std::unique_ptr<BatchEngine> engine;
     {
         const Model model = load_model(path);
-        // Tokens that all run all loops are faster together: the head is read once for all of them.
-        a.engine.by_depth = a.scheduler.exit.active() || a.scheduler.draft > 0;
+        // Otherwise tokens that all run all loops are faster together: the head is read once for all of them.
+        a.engine.by_depth = a.scheduler.exit.active() || a.scheduler.draft > 0 || faster_by_depth(model);
         check_exit_policy(a.scheduler.exit, model.topology.loops);
         a.engine.engine.chunk = std::max(a.engine.engine.chunk, a.scheduler.slots);
         engine = make_batch_engine(model, a.engine);

@@ -79,4 +79,9 @@ size_t logits_of_step(int64_t n_vocab);
 // context (dynamic NTK), and with `by_depth` for loops that differ in more than LoRA and norms.
 std::unique_ptr<BatchEngine> make_batch_engine(const Model& model, const BatchOptions& options);
 
+// Whether steps by depth pay where all tokens run all loops: loops that differ in LoRA, which one grouped
+// product adds to the block's; as one stage the LoRA of every position is multiplied by itself. False for
+// what cannot run by depth.
+bool faster_by_depth(const Model& model);
+
 }  // namespace refold

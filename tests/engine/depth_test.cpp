@@ -560,6 +560,15 @@ TEST(Depth, LoopsThatDifferInMore) {
     refused(prefix, "attn.prefix_k differs");
 }
 
+TEST(Depth, FasterWithLora) {
+    EXPECT_TRUE(faster_by_depth(looped_model("llama")));
+    EXPECT_FALSE(faster_by_depth(looped_model("llama", {.lora = false, .exit_maps = true})));
+    EXPECT_FALSE(faster_by_depth(looped_model("llama", {.loops = 1, .layers = 2})));
+    ExpressionBuilder other = looped_builder("llama", {}, 1);
+    other.at(3, Slot::ffn_down) = Dense{other.own_tensor(3, Slot::ffn_down)};
+    EXPECT_FALSE(faster_by_depth(other.finish()));
+}
+
 // One loop has nothing to be staged, and without by_depth all loops are one stage.
 TEST(Depth, OneStage) {
     BatchOptions options = options_of();

@@ -269,4 +269,16 @@ std::unique_ptr<BatchEngine> make_batch_engine(const Model& model, const BatchOp
     return std::make_unique<GgmlBatchEngine>(staged.block, &staged, complete);
 }
 
+bool faster_by_depth(const Model& model) {
+    if (model.topology.loops == 1) return false;
+    try {
+        const auto terms = staged_model(model).terms;
+        return std::any_of(terms.begin(), terms.end(),
+                           [](const auto& term) { return term.first.second != Slot::exit_map; });
+    } catch (const Error& e) {
+        if (e.code() != ErrorCode::unsupported) throw;
+        return false;
+    }
+}
+
 }  // namespace refold

@@ -9,8 +9,8 @@ using factors::Product;
 using factors::Segment;
 using factors::Term;
 
-Composer::Composer(ggml_context* context, const FactoredPlan& plan, ggml_tensor* x, bool own_heads)
-    : context_(context), plan_(plan), x_(x), own_heads_(own_heads) {}
+Composer::Composer(ggml_context* context, const FactoredPlan& plan, ggml_tensor* x, Q8Product* own)
+    : context_(context), plan_(plan), x_(x), own_(own) {}
 
 // ---- stored rows ----
 
@@ -84,17 +84,22 @@ ggml_tensor* Composer::spread(const Combination& c, ggml_tensor* x) {
     return ggml_reshape_2d(context_, x, c.core_rows(), tokens);
 }
 
+ggml_tensor* Composer::multiply(ggml_tensor* matrix, ggml_tensor* x) {
+    return own_ != nullptr && Q8Product::pays(matrix, x) ? own_->of_rows(context_, matrix, x)
+                                                         : ggml_mul_mat(context_, matrix, x);
+}
+
 ggml_tensor* Composer::apply(const Term& term, const Term& key) {
     ggml_tensor* x = source(term);
     // ggml's products with interleaved rows take several tokens for one piece of memory.
     if (!ggml_is_contiguous(x)) x = ggml_cont(context_, x);
-    if (const auto heads = plan_.heads.find(&key); own_heads_ && heads != plan_.heads.end()) {
+    if (const auto heads = plan_.heads.find(&key); own_ != nullptr && heads != plan_.heads.end()) {
         return ggml_custom_4d(context_, GGML_TYPE_F32, heads->second.out, x->ne[1], 1, 1, &x, 1,
                               factors::multiply, GGML_N_TASKS_MAX,
                               const_cast<factors::Product*>(&heads->second));
     }
     switch (term.kind) {
-        case Term::Kind::rows: return ggml_mul_mat(context_, rows(term.run), x);
+        case Term::Kind::rows: return multiply(rows(term.run), x);
         case Term::Kind::transposed: return ggml_mul_mat(context_, transposed(rows(term.run)), x);
         case Term::Kind::combine: return combine(term.combination, x);
         default: return spread(term.combination, x);

@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "engine/ggml/factored_plan.h"
+#include "engine/ggml/q8_product.h"
 
 namespace refold {
 
 class Composer {
 public:
-    // `own_heads`: heads are combined and spread by our operation instead of ggml's.
-    Composer(ggml_context* context, const FactoredPlan& plan, ggml_tensor* x, bool own_heads);
+    // With `own`, heads are combined and spread, and Q8_0 multiplied, by our operations instead of ggml's.
+    Composer(ggml_context* context, const FactoredPlan& plan, ggml_tensor* x, Q8Product* own);
 
     // Slot `slot` of the plan times x [out, tokens], without what it takes from stored weights and the bias;
     // null when that is all there is.
@@ -34,6 +35,7 @@ private:
     ggml_tensor* low_rank_weight(const factors::Term& out);
     ggml_tensor* tucker_weight(const factors::Term& out);
 
+    ggml_tensor* multiply(ggml_tensor* matrix, ggml_tensor* x);
     ggml_tensor* rows(const Run& run);
     ggml_tensor* float_rows(const Run& run);
     // A copy with columns as rows; quantised rows become float32.
@@ -46,7 +48,7 @@ private:
     ggml_context* context_;
     const FactoredPlan& plan_;
     ggml_tensor* x_;
-    bool own_heads_;
+    Q8Product* own_;  // may be null
     std::vector<Piece> first_, core_;
     bool computed_ = false;
 };

@@ -413,9 +413,8 @@ private:
     ggml_tensor* product(ggml_tensor* weight, Layout layout, ggml_tensor* x) {
         Q8Product& ours = step_.workspace_.q8_product;
         if (layout == Layout::q8_0x16) return ours.of_panels(context_, weight, x);
-        const bool pays = weight->type == GGML_TYPE_Q8_0 && layout == Layout::plain &&
-                          x->ne[1] >= Q8Product::kLeastTokens && Q8Product::available();
-        return pays ? ours.of_rows(context_, weight, x) : ggml_mul_mat(context_, weight, x);
+        const bool rows = layout == Layout::plain && Q8Product::pays(weight, x);
+        return rows ? ours.of_rows(context_, weight, x) : ggml_mul_mat(context_, weight, x);
     }
 
     // `source` is the one of the terms that counts, where there is only one.
@@ -451,7 +450,7 @@ private:
                 row += part.plan.slot_rows[s];
             }
         }
-        Composer composer(context_, plan, x, step_.own_operations_);
+        Composer composer(context_, plan, x, step_.own_operations_ ? &step_.workspace_.q8_product : nullptr);
         const bool dense = plan.reconstruct_from > 0 && x->ne[1] >= plan.reconstruct_from;
         for (size_t s = 0; s < out.size(); ++s) {
             ggml_tensor* y = stored[s];

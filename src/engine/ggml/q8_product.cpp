@@ -7,6 +7,7 @@
 namespace refold {
 namespace {
 
+constexpr int64_t kLeastTokensOfRows = 8;
 // So few tokens are quantised sooner than threads meet.
 constexpr int64_t kFewTokens = 4;
 
@@ -24,6 +25,10 @@ const std::byte* row_of(const ggml_tensor* weight, int64_t row) {
 }  // namespace
 
 bool Q8Product::available() { return q8::available(); }
+
+bool Q8Product::pays(const ggml_tensor* weight, const ggml_tensor* x) {
+    return weight->type == GGML_TYPE_Q8_0 && x->ne[1] >= kLeastTokensOfRows && available();
+}
 
 ggml_tensor* Q8Product::of_rows(ggml_context* context, ggml_tensor* weight, ggml_tensor* x) {
     return node(context, weight, x, compute_rows, this);

@@ -14,9 +14,9 @@ namespace refold {
 // One object serves all nodes of a graph, which run one after the other.
 class Q8Product {
 public:
-    // Of rows as they are stored, fewer tokens do not pay for laying them out in panels for every step.
-    static constexpr int64_t kLeastTokens = 8;
     static bool available();
+    // Of rows as they are stored: a few tokens do not pay for laying them out in panels in every step.
+    static bool pays(const ggml_tensor* weight, const ggml_tensor* x);
 
     explicit Q8Product(int threads) : threads_(static_cast<size_t>(threads)) {}
     Q8Product(const Q8Product&) = delete;
