@@ -42,6 +42,7 @@ struct Arguments {
 
 struct Outcome {
     Clock::time_point submitted, first, last;
+    size_t generated = 0;
     std::vector<int32_t> tokens, exits;
     std::vector<TokenLogprob> logprobs;
 };
@@ -90,6 +91,7 @@ Outcome follow(Generation& generation, Clock::time_point submitted) {
         if (*event->finished == FinishReason::error)
             fail(ErrorCode::internal, "serving_bench", "a request failed: {}", event->error);
         out.last = Clock::now();
+        out.generated = out.tokens.size();
         return out;
     }
 }
@@ -97,7 +99,7 @@ Outcome follow(Generation& generation, Clock::time_point submitted) {
 // So many clients send the requests, in their order, not before their arrival (seconds; none: at once).
 std::vector<Outcome> serve(Scheduler& scheduler, const std::vector<GenerationRequest>& requests,
                            size_t clients, const std::vector<double>& arrivals,
-                           const std::function<void(size_t)>& done = {}) {
+                           const std::function<void(size_t, Outcome&)>& done = {}) {
     std::vector<Outcome> outcomes(requests.size());
     std::atomic<size_t> next = 0;
     std::atomic<bool> failed = false;
@@ -111,7 +113,7 @@ std::vector<Outcome> serve(Scheduler& scheduler, const std::vector<GenerationReq
                 const auto generation = scheduler.submit(requests[i]);
                 if (!generation) fail(ErrorCode::internal, "serving_bench", "request {} was refused", i);
                 outcomes[i] = follow(*generation, submitted);
-                if (done) done(i);
+                if (done) done(i, outcomes[i]);
             } catch (const std::exception& error) {
                 fmt::print(stderr, "{}\n", error.what());
                 failed = true;
@@ -163,9 +165,9 @@ Json report(const SchedulerStatus& status, const std::vector<Outcome>& outcomes)
         last = std::max(last, o.last);
         latency.push_back(seconds(o.last - o.submitted));
         first_token.push_back(seconds(o.first - o.submitted));
-        if (o.tokens.size() > 1)
-            per_token.push_back(seconds(o.last - o.first) / static_cast<double>(o.tokens.size() - 1));
-        tokens += static_cast<int64_t>(o.tokens.size());
+        if (o.generated > 1)
+            per_token.push_back(seconds(o.last - o.first) / static_cast<double>(o.generated - 1));
+        tokens += static_cast<int64_t>(o.generated);
     }
     const double total = seconds(last - first);
     return {{"requests", outcomes.size()},
@@ -215,27 +217,28 @@ Json soak(const Arguments& a, BatchEngine& engine, const Tokenizer& tokenizer,
 
     Scheduler scheduler(engine, tokenizer, options);
     std::atomic<uint64_t> finished = 0, early_bytes = 0;
+    std::atomic<int64_t> ties = 0, wrong = 0;
     const auto warm = static_cast<uint64_t>(a.soak) / 10 + 1;
-    const auto outcomes = serve(scheduler, requests, static_cast<size_t>(4 * a.slots), {}, [&](size_t) {
+    const auto check = [&](size_t i, Outcome& outcome) {
+        const Outcome& expected = alone[i * 7919 % kKinds];
+        const auto& got = outcome.tokens;
+        const auto at = std::mismatch(expected.tokens.begin(), expected.tokens.end(), got.begin(), got.end());
+        const auto place = static_cast<size_t>(at.first - expected.tokens.begin());
+        const bool both = place < expected.tokens.size() && place < got.size();
+        if (both && expected.logprobs[place].top[0].second - expected.logprobs[place].top[1].second < kTie)
+            ++ties;
+        else if (got != expected.tokens)
+            ++wrong;
+        // Memory is the server's.
+        outcome.tokens = outcome.exits = {};
         if (++finished == warm) early_bytes = resident_bytes();
-    });
+    };
+    const auto outcomes = serve(scheduler, requests, static_cast<size_t>(4 * a.slots), {}, check);
     scheduler.shutdown(std::chrono::hours(1));
     Json out = report(scheduler.status(), outcomes);
-    int64_t ties = 0, wrong = 0;
-    for (size_t i = 0; i < outcomes.size(); ++i) {
-        const Outcome& expected = alone[i * 7919 % kKinds];
-        if (outcomes[i].tokens == expected.tokens) continue;
-        const auto at = std::mismatch(expected.tokens.begin(), expected.tokens.end(),
-                                      outcomes[i].tokens.begin(), outcomes[i].tokens.end());
-        const auto place = static_cast<size_t>(at.first - expected.tokens.begin());
-        const bool tie =
-            place < expected.tokens.size() && place < outcomes[i].tokens.size() &&
-            expected.logprobs[place].top[0].second - expected.logprobs[place].top[1].second < kTie;
-        ++(tie ? ties : wrong);
-    }
     out["equal"] = static_cast<int64_t>(outcomes.size()) - ties - wrong;
-    out["equal_up_to_a_tie"] = ties;
-    out["wrong"] = wrong;
+    out["equal_up_to_a_tie"] = ties.load();
+    out["wrong"] = wrong.load();
     const SchedulerStatus status = scheduler.status();
     out["steps_with_idle_slots"] = static_cast<double>(status.starved) / static_cast<double>(status.steps);
     out["resident_bytes_early"] = early_bytes.load();
