@@ -218,7 +218,8 @@ Json soak(const Arguments& a, BatchEngine& engine, const Tokenizer& tokenizer,
     Scheduler scheduler(engine, tokenizer, options);
     std::atomic<uint64_t> finished = 0, early_bytes = 0;
     std::atomic<int64_t> ties = 0, wrong = 0;
-    const auto warm = static_cast<uint64_t>(a.soak) / 10 + 1;
+    // By then graphs of all shapes are there.
+    const auto warm = static_cast<uint64_t>(a.soak) / 4 + 1;
     const auto check = [&](size_t i, Outcome& outcome) {
         const Outcome& expected = alone[i * 7919 % kKinds];
         const auto& got = outcome.tokens;
