@@ -8,7 +8,7 @@
 namespace refold {
 
 // Building a graph takes some tenths of a millisecond: those of few tokens, whose numbers repeat, are kept,
-// and the one used longest ago makes room. Of larger ones, whose steps take hundreds of milliseconds, there
+// and those used longest ago make room. Of larger ones, whose steps take hundreds of milliseconds, there
 // is one.
 class StepGraphs {
 public:
