@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/group.h"
 #include "core/sha256.h"
 
 namespace refold {
@@ -68,6 +69,13 @@ Calibration make_calibration(const std::string& name, std::string_view text, std
                              const CalibrationOptions& options) {
     const CalibrationText one{name, text, tokens};
     return make_calibration({&one, 1}, options);
+}
+
+OwnSequences own_sequences(const Calibration& calibration) {
+    OwnSequences own{group().own(calibration.fit), 0};
+    own.fit = own.tokens.size();
+    for (auto& sequence : group().own(calibration.held_out)) own.tokens.push_back(std::move(sequence));
+    return own;
 }
 
 }  // namespace refold

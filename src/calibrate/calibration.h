@@ -43,4 +43,11 @@ Calibration make_calibration(std::span<const CalibrationText> texts, const Calib
 Calibration make_calibration(const std::string& name, std::string_view text, std::span<const int32_t> tokens,
                              const CalibrationOptions& options);
 
+// The sequences of this process of group(): `fit` of them to fit with, then the held out.
+struct OwnSequences {
+    std::vector<std::vector<int32_t>> tokens;
+    size_t fit = 0;
+};
+OwnSequences own_sequences(const Calibration& calibration);
+
 }  // namespace refold

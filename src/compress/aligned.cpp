@@ -8,12 +8,6 @@
 namespace refold {
 namespace {
 
-std::vector<std::vector<int32_t>> own_sequences(const Calibration& calibration) {
-    std::vector<std::vector<int32_t>> own = group().own(calibration.fit);
-    for (auto& sequence : group().own(calibration.held_out)) own.push_back(std::move(sequence));
-    return own;
-}
-
 bool is_same_tensor(const Tensor& a, const Tensor& b) {
     if (a.type != b.type || a.shape != b.shape || a.produce != b.produce) return false;
     // The original may be another file.
@@ -40,9 +34,8 @@ AlignedStreams::AlignedStreams(const Model& original, const Model& model, const 
                                int threads)
     : original_model_(original),
       calibration_(calibration),
-      tokens_(own_sequences(calibration)),
-      fit_(group().own(calibration.fit).size()),
-      original_(original, tokens_, calibration.options.length, threads) {
+      own_(own_sequences(calibration)),
+      original_(original, own_.tokens, calibration.options.length, threads) {
     const size_t before = original.topology.positions.size(), after = model.topology.positions.size();
     if (before != after)
         fail(ErrorCode::unsupported, "calibration",
@@ -55,7 +48,7 @@ AlignedStreams::AlignedStreams(const Model& original, const Model& model, const 
         if (!embedding) continue;
         const auto& stored = std::get<Dense>(expression).tensor;
         if (!is_same_tensor(original.tensor(stored), model.tensor(stored)))
-            modified_.emplace(model, tokens_, calibration.options.length, threads);
+            modified_.emplace(model, own_.tokens, calibration.options.length, threads);
     }
 }
 
@@ -89,13 +82,13 @@ void AlignedStreams::visit(const Model& model, size_t position, const std::vecto
     if (seen_.empty() || seen_position_ != position) {
         seen_.clear();
         ResidualStream::Pass pass(original_, original_model_, position, original_taps);
-        for (size_t s = 0; s < tokens_.size(); ++s) seen_.push_back(run(pass, s, original_taps));
+        for (size_t s = 0; s < own_.tokens.size(); ++s) seen_.push_back(run(pass, s, original_taps));
         seen_position_ = position;
     }
     ResidualStream::Pass pass(modified_ ? *modified_ : original_, model, position, taps, only_taps);
-    for (size_t s = 0; s < tokens_.size(); ++s) {
+    for (size_t s = 0; s < own_.tokens.size(); ++s) {
         const Seen modified = run(pass, s, taps);
-        see({s >= fit_, static_cast<int64_t>(tokens_[s].size()), seen_[s], modified});
+        see({s >= own_.fit, static_cast<int64_t>(own_.tokens[s].size()), seen_[s], modified});
     }
 }
 

@@ -54,8 +54,7 @@ public:
 private:
     const Model& original_model_;
     const Calibration& calibration_;
-    std::vector<std::vector<int32_t>> tokens_;  // this process's: those to fit with, then the held out
-    size_t fit_;                                // of them to fit with
+    OwnSequences own_;
     ResidualStream original_;
     std::optional<ResidualStream> modified_;  // none while the models have been the same
     // Of the original at seen_position_, by sequence; empty: not visited.

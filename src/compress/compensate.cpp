@@ -108,12 +108,8 @@ private:
         const std::string what = fmt::format("compensation v1 {} {}", step_.identity, p);
         auto solved = step_.work->results_of_all(what, [&] { return solve(p, shape); });
         const auto figures = lazy::floats(solved.at("figures"), nullptr);
-        solved_.push_back({{"layer", p},
-                           {"ridge", std::isfinite(figures[0]) ? json(figures[0]) : json("infinite")},
-                           {"fit_before", figures[1]},
-                           {"fit_after", figures[2]},
-                           {"held_out_before", figures[3]},
-                           {"held_out_after", figures[4]}});
+        solved_.push_back(figures_to_json(figures));
+        solved_.back()["layer"] = p;
         solved.erase("figures");
         install(p, type, solved);
     }
@@ -180,11 +176,7 @@ private:
         if (place_.before_output)
             problem.put_before(materialise(model_, model_.topology.at(p, Slot::attn_o), Slot::attn_o, p));
         SolvedMap solved = problem.solve();
-        Arrays out = {{"figures",
-                       {{5},
-                        {static_cast<float>(solved.ridge), static_cast<float>(solved.fit_before),
-                         static_cast<float>(solved.fit_after), static_cast<float>(solved.held_out_before),
-                         static_cast<float>(solved.held_out_after)}}}};
+        Arrays out = {{"figures", figures_of(solved)}};
         if (settings_.rank == 0) {
             out["weights"] = {{shape.in, shape.out}, std::move(solved.weights)};
         } else {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "core/group.h"
 #include "linalg/blas.h"
@@ -129,6 +130,21 @@ SolvedMap CompensatingMap::solve() const {
     out.u = std::move(map.u);
     out.v = std::move(map.v);
     return out;
+}
+
+Array figures_of(const SolvedMap& map) {
+    Array out{{5}, {}};
+    for (const double x : {map.ridge, map.fit_before, map.fit_after, map.held_out_before, map.held_out_after})
+        out.values.push_back(static_cast<float>(x));
+    return out;
+}
+
+nlohmann::json figures_to_json(std::span<const float> figures) {
+    return {{"ridge", std::isfinite(figures[0]) ? nlohmann::json(figures[0]) : nlohmann::json("infinite")},
+            {"fit_before", figures[1]},
+            {"fit_after", figures[2]},
+            {"held_out_before", figures[3]},
+            {"held_out_after", figures[4]}};
 }
 
 }  // namespace refold

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "compress/work.h"
 #include "linalg/least_squares.h"
 
 namespace refold {
@@ -27,6 +29,10 @@ struct SolvedMap {
     // the map that is returned is solved with all.
     double fit_before = 0, fit_after = 0, held_out_before = 0, held_out_after = 0;
 };
+
+// The ridge and the four means of a map as numbers that are kept beside it, and these as a JSON object.
+Array figures_of(const SolvedMap& map);
+nlohmann::json figures_to_json(std::span<const float> figures);
 
 class CompensatingMap {
 public:

@@ -34,11 +34,12 @@ NextTokenMetric::NextTokenMetric(const Model& model)
     output_ = materialise(model, globals.at(Slot::output), Slot::output);
     const auto n = width();
     if (model.config.norm_head) {
-        for (size_t row = 0; row < output_.size(); row += n) {
-            double squares = 0;
-            for (size_t i = 0; i < n; ++i) squares += std::pow(static_cast<double>(output_[row + i]), 2);
-            for (size_t i = 0; i < n; ++i) output_[row + i] /= static_cast<float>(std::sqrt(squares));
-        }
+        const Tensor rows{DType::F32,
+                          {static_cast<int64_t>(n), vocabulary()},
+                          std::as_bytes(std::span<const float>(output_)),
+                          {}};
+        const std::vector<float> inverse = inverse_row_norms(rows);
+        for (size_t i = 0; i < output_.size(); ++i) output_[i] *= inverse[i / n];
     }
     probability_.resize(static_cast<size_t>(vocabulary()));
     means_.resize(n * n);
@@ -65,9 +66,9 @@ void NextTokenMetric::add(std::span<const float> residuals) {
             float mean = 0;
             if (norm_ == NormKind::layer)
                 for (const float value : x) mean += value / static_cast<float>(n);
+            const float scale = this->scale(x);
             for (size_t i = 0; i < width(); ++i)
-                normed.push_back((x[i] - mean) / scale(x) * gain_[i] +
-                                 (norm_bias_.empty() ? 0 : norm_bias_[i]));
+                normed.push_back((x[i] - mean) / scale * gain_[i] + (norm_bias_.empty() ? 0 : norm_bias_[i]));
         }
         // Row major here, column major there: logits^T = W h^T.
         logits.resize(static_cast<size_t>(count * vocabulary));

@@ -3,8 +3,8 @@
 
 #include "compress/calibrated.h"
 #include "compress/next_token_metric.h"
+#include "eval/log_softmax.h"
 #include "exit/exit_run.h"
-#include "exit/logit_measures.h"
 #include "model/export/nanbeige.h"
 
 namespace refold {
@@ -16,23 +16,6 @@ using Floats = std::vector<float>;
 Model looped(const std::string& fixture = "llama_gqa", int loops = 2) {
     Work work;
     return apply_method(fixture_model(fixture), "recursive", {fmt::format("loops={}", loops)}, work).model;
-}
-
-Floats log_softmax(std::span<const float> logits) {
-    const float largest = *std::max_element(logits.begin(), logits.end());
-    double sum = 0;
-    for (const float x : logits) sum += std::exp(static_cast<double>(x - largest));
-    Floats out;
-    for (const float x : logits) out.push_back(x - largest - static_cast<float>(std::log(sum)));
-    return out;
-}
-
-double divergence(const Floats& from, const Floats& to) {
-    double sum = 0;
-    for (size_t i = 0; i < from.size(); ++i)
-        sum += std::exp(static_cast<double>(from[i])) *
-               (static_cast<double>(from[i]) - static_cast<double>(to[i]));
-    return sum;
 }
 
 // ---- the metric ----
@@ -65,7 +48,7 @@ Floats prediction(const Model& model, std::span<const float> x) {
                              ? c.logit_softcap * std::tanh(static_cast<float>(sum) / c.logit_softcap)
                              : static_cast<float>(sum));
     }
-    return log_softmax(logits);
+    return logits;
 }
 
 Floats noise(size_t count, uint32_t seed, float size) {
@@ -101,7 +84,7 @@ TEST(NextTokenMetric, IsTheDivergenceOfSmallDifferences) {
             double squares = 0;
             for (const float m : metric.measured(d))
                 squares += static_cast<double>(m) * static_cast<double>(m);
-            const double expected = divergence(prediction(model, x), prediction(model, moved));
+            const double expected = kl_divergence(prediction(model, x), prediction(model, moved));
             EXPECT_NEAR(squares / 2, expected, 0.1 * expected + 1e-7) << fixture << " " << seed;
         }
     }
@@ -120,7 +103,7 @@ TEST(NextTokenMetric, UnmeasuredIsTheInverse) {
 
 // ---- the maps ----
 
-// Log probabilities behind every loop, of a text.
+// Logits behind every loop, of a text.
 std::vector<std::vector<Floats>> predictions(const Model& model, const std::vector<int32_t>& tokens) {
     const auto engine = make_batch_engine(
         model,
@@ -129,7 +112,7 @@ std::vector<std::vector<Floats>> predictions(const Model& model, const std::vect
                                          std::vector<Floats>(tokens.size()));
     run_with_exits(*engine, ExitedKv::catch_up, {.sequence = engine->open(kLength).value(), .tokens = tokens},
                    [&](size_t token, int32_t loop, std::span<const float> logits) {
-                       out[static_cast<size_t>(loop - 1)][token] = log_softmax(logits);
+                       out[static_cast<size_t>(loop - 1)][token].assign(logits.begin(), logits.end());
                        return false;
                    });
     return out;
@@ -137,7 +120,7 @@ std::vector<std::vector<Floats>> predictions(const Model& model, const std::vect
 
 double mean_divergence(const std::vector<std::vector<Floats>>& loops, size_t loop) {
     double sum = 0;
-    for (size_t t = 0; t < loops[loop].size(); ++t) sum += divergence(loops.back()[t], loops[loop][t]);
+    for (size_t t = 0; t < loops[loop].size(); ++t) sum += kl_divergence(loops.back()[t], loops[loop][t]);
     return sum / static_cast<double>(loops[loop].size());
 }
 

@@ -82,12 +82,9 @@ private:
                         "text solved with, {:.4g} -> {:.4g} "
                         "held out, ridge {:.3g}",
                         exit + 1, figures[1], figures[2], figures[3], figures[4], figures[0]));
-        return {{"loop", exit + 1},
-                {"ridge", std::isfinite(figures[0]) ? json(figures[0]) : json("infinite")},
-                {"fit_before", figures[1]},
-                {"fit_after", figures[2]},
-                {"held_out_before", figures[3]},
-                {"held_out_after", figures[4]}};
+        json out = figures_to_json(figures);
+        out["loop"] = exit + 1;
+        return out;
     }
 
     // Residual streams behind the loops of this process's sequences, the last loop's at the end.
@@ -116,9 +113,7 @@ private:
 
     Arrays solve() {
         const Calibration& text = *step_.calibration;
-        auto sequences = group().own(text.fit);
-        const size_t fit = sequences.size();
-        for (auto& sequence : group().own(text.held_out)) sequences.push_back(std::move(sequence));
+        const auto [sequences, fit] = own_sequences(text);
         const Streams loops = streams(sequences);
         const auto n = static_cast<size_t>(model_.config.n_embd);
         const auto& last = loops.back();
@@ -155,11 +150,7 @@ private:
             const auto rank = rank_, width = model_.config.n_embd;
             out["u" + name] = {{rank, width}, metric.unmeasured(solved.u)};
             out["v" + name] = {{width, rank}, solved.v};
-            out["figures" + name] = {
-                {5},
-                {static_cast<float>(solved.ridge), static_cast<float>(solved.fit_before),
-                 static_cast<float>(solved.fit_after), static_cast<float>(solved.held_out_before),
-                 static_cast<float>(solved.held_out_after)}};
+            out["figures" + name] = figures_of(solved);
         }
         return out;
     }
