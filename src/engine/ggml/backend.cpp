@@ -65,8 +65,7 @@ public:
 
     EngineMemory memory() const override {
         return {weights_.bytes(), cache_.bytes(),
-                decode_.compute_bytes() + prefill_.compute_bytes() + workspace_.bytes() +
-                    weights_.scratch_bytes() + kept_.bytes()};
+                workspace_.bytes() + weights_.scratch_bytes() + kept_.bytes()};
     }
 
     void pause() override { ggml_threadpool_pause(pool_.get()); }

@@ -138,7 +138,7 @@ public:
     EngineMemory memory() const override {
         const uint64_t staged = workspace_.staged ? workspace_.staged->bytes() : 0;
         return {weights_.bytes() + staged, kv_.cache().bytes(),
-                graphs_.compute_bytes() + workspace_.bytes() + weights_.scratch_bytes()};
+                workspace_.bytes() + weights_.scratch_bytes()};
     }
     void pause() override { ggml_threadpool_pause(pool_.get()); }
 

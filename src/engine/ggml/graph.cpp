@@ -522,7 +522,8 @@ StepGraph::Rows StepGraph::new_rows(int64_t cached, int64_t longest) {
 }
 
 void StepGraph::prepare(const Weights& weights, const KvCache& cache, const StepShape& shape) {
-    if (context_ && shape == shape_) return;
+    Activations& activations = workspace_.activations;
+    if (context_ && shape == shape_ && moves_ == activations.moves()) return;
     shape_ = shape;
     constexpr size_t kNodesPerPosition = 80, kNodesOfFactors = 320, kNodesAround = 128;
     const size_t n_positions = network_.topology.positions.size(),
@@ -562,11 +563,12 @@ void StepGraph::prepare(const Weights& weights, const KvCache& cache, const Step
         ggml_set_output(output);
         ggml_build_forward_expand(graph_, output);
     }
-    if (!ggml_gallocr_alloc_graph(allocator_.get(), graph_)) {
+    if (!activations.place(graph_, positions_)) {
+        context_.reset();
         fail(ErrorCode::io, "engine", "cannot allocate the activations of {} tokens: not enough memory",
              shape.tokens);
     }
-    advise_large_pages(positions_->buffer);
+    moves_ = activations.moves();
 }
 
 void StepGraph::fill_tables(const StepInput& in, const Weights& weights) {
@@ -661,7 +663,5 @@ void StepGraph::show(const StepInput& in) {
         network_.observer->see({position, tap, in.past + skipped, copy->ne[1], features, values});
     }
 }
-
-uint64_t StepGraph::compute_bytes() const { return ggml_gallocr_get_buffer_size(allocator_.get(), 0); }
 
 }  // namespace refold

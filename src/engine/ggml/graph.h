@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/backend.h"
+#include "engine/ggml/activations.h"
 #include "engine/ggml/attention.h"
 #include "engine/ggml/eviction.h"
 #include "engine/ggml/handles.h"
@@ -68,9 +69,10 @@ struct StepWorkspace {
                     longest, n_threads),
           q8_product(n_threads) {}
 
-    uint64_t bytes() const { return buffer.size() + q8_product.bytes(); }
+    uint64_t bytes() const { return activations.bytes() + buffer.size() + q8_product.bytes(); }
 
     int threads;
+    Activations activations;
     Attention attention;
     Q8Product q8_product;
     std::unique_ptr<StagedWeights> staged;  // of loops
@@ -79,12 +81,10 @@ struct StepWorkspace {
 
 class StepGraph {
 public:
-    StepGraph(const Network& network, StepWorkspace& workspace)
-        : network_(network),
-          workspace_(workspace),
-          allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {}
+    StepGraph(const Network& network, StepWorkspace& workspace) : network_(network), workspace_(workspace) {}
 
-    // Rebuilds when the shape differs from the last one.
+    // Rebuilds when the shape differs from the last one, or another graph has moved the activations. Other
+    // graphs' results are no longer valid.
     void prepare(const Weights& weights, const KvCache& cache, const StepShape& shape);
     const StepShape& shape() const { return shape_; }
     // Shows what is observed before it returns.
@@ -104,7 +104,6 @@ public:
     std::span<const float> hidden() const { return floats(result_.hidden); }
     std::span<const float> logits() const { return floats(result_.logits); }  // [outputs, n_vocab]
     std::span<const float> pooled() const { return floats(result_.pooled); }  // [n_embd]
-    uint64_t compute_bytes() const;
 
 private:
     friend class GraphOps;
@@ -129,8 +128,8 @@ private:
     StepWorkspace& workspace_;
     StepShape shape_;
     ggml_context_ptr context_;
-    ggml_gallocr_ptr allocator_;
     ggml_cgraph* graph_ = nullptr;
+    uint64_t moves_ = 0;                     // of the activations, when this was placed in them
     std::map<Slot, ggml_tensor*> tables_;    // rows of the embedding tables [n_embd, tokens]
     std::map<int64_t, ggml_tensor*> masks_;  // by window
     ggml_tensor* residual_ = nullptr;

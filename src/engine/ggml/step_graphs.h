@@ -7,9 +7,8 @@
 
 namespace refold {
 
-// Building a graph takes some tenths of a millisecond: those of few tokens, whose numbers repeat, are kept,
-// and those used longest ago make room. Of larger ones, whose steps take hundreds of milliseconds, there
-// is one.
+// Building a graph takes some tenths of a millisecond, and the numbers of tokens repeat: graphs are kept, and
+// those used longest ago make room.
 class StepGraphs {
 public:
     StepGraphs(const Network& network, const Weights& weights, const KvCache& cache, StepWorkspace& workspace)
@@ -17,14 +16,13 @@ public:
 
     // Prepared for the shape; the others' results are no longer valid.
     StepGraph& of(const StepShape& shape);
-    uint64_t compute_bytes() const;
 
 private:
     const Network& network_;
     const Weights& weights_;
     const KvCache& cache_;
     StepWorkspace& workspace_;
-    std::list<StepGraph> small_, large_;  // the one used last comes first
+    std::list<StepGraph> graphs_;  // the one used last comes first
 };
 
 }  // namespace refold
