@@ -529,7 +529,11 @@ void StepGraph::prepare(const Weights& weights, const KvCache& cache, const Step
     const size_t n_positions = network_.topology.positions.size(),
                  nodes = n_positions * (kNodesPerPosition + (weights.has_factors() ? kNodesOfFactors : 0)) +
                          kNodesAround;
-    context_ = make_context(2 * nodes, ggml_graph_overhead_custom(nodes, false));
+    const size_t bytes = 2 * nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(nodes, false);
+    context_.reset();
+    // Asked for once: to give megabytes back and ask for them again for every shape leaves holes in the heap.
+    if (!description_) description_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    context_.reset(ggml_init({bytes, description_.get(), true}));
     ggml_context* c = context_.get();
     graph_ = ggml_new_graph_custom(c, nodes, false);
     tables_.clear();

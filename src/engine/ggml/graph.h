@@ -127,6 +127,7 @@ private:
     const Network& network_;
     StepWorkspace& workspace_;
     StepShape shape_;
+    std::unique_ptr<std::byte[]> description_;  // of the tensors, in the context; its size is the network's
     ggml_context_ptr context_;
     ggml_cgraph* graph_ = nullptr;
     uint64_t moves_ = 0;                     // of the activations, when this was placed in them

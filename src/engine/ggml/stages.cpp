@@ -16,16 +16,16 @@ public:
           length_(topology_.positions.size() / loops_) {}
 
     StagedModel run() {
+        take_exit_maps();
         out_.block = model_;
         out_.loops = topology_.loops;
+        out_.block.topology = topology_;
         out_.block.topology.loops = 1;
         out_.block.topology.positions.resize(length_);
         for (size_t p = 0; p < length_; ++p) {
             check_slots(p);
-            for (const auto& [slot, expression] : topology_.positions[p])
-                if (slot != Slot::exit_map) split(p, slot);
+            for (const auto& [slot, expression] : topology_.positions[p]) split(p, slot);
         }
-        split_exit_maps();
         split_configuration();
         split_sources();
         return std::move(out_);
@@ -48,7 +48,7 @@ private:
             const Slots &first = topology_.positions[p], &other = topology_.positions[at(p, loop)];
             const auto check = [&](const Slots& slots, const Slots& in) {
                 for (const auto& [slot, expression] : slots) {
-                    if (!in.contains(slot) && slot != Slot::exit_map)
+                    if (!in.contains(slot))
                         differ(p, loop, std::string(slot_name(slot)) + ", which only one of them has,");
                 }
             };
@@ -81,17 +81,16 @@ private:
     }
 
     // They are no part of the block: every loop has its own, or none.
-    void split_exit_maps() {
-        const size_t last = length_ - 1;
+    void take_exit_maps() {
         std::vector<std::optional<LowRank>> maps(loops_);
+        bool any = false;
         for (size_t loop = 0; loop < loops_; ++loop) {
-            const Slots& slots = topology_.positions[at(last, loop)];
-            if (const auto map = slots.find(Slot::exit_map); map != slots.end())
-                maps[loop] = std::get<LowRank>(map->second);
+            const auto map = topology_.positions[at(length_ - 1, loop)].extract(Slot::exit_map);
+            if (!map) continue;
+            maps[loop] = std::get<LowRank>(map.mapped());
+            any = true;
         }
-        if (std::any_of(maps.begin(), maps.end(), [](const auto& map) { return map.has_value(); }))
-            out_.terms[{last, Slot::exit_map}] = std::move(maps);
-        out_.block.topology.positions[last].erase(Slot::exit_map);
+        if (any) out_.terms[{length_ - 1, Slot::exit_map}] = std::move(maps);
     }
 
     bool is_bias_of_matrix(size_t p, Slot bias) const {
@@ -139,7 +138,7 @@ private:
     }
 
     const Model& model_;
-    const Topology& topology_;
+    Topology topology_;
     size_t loops_, length_;
     StagedModel out_;
 };
