@@ -105,27 +105,24 @@ std::string work_path(const Arguments& a, const std::string& key) {
     return (cache_directory() / "tasks" / (key + ".jsonl" + process)).string();
 }
 
-void answer(std::vector<TaskRun>& runs, TaskEngine& engine, const Tokenizer& tokenizer, WorkFile& work) {
+// `run` answers the task of that index.
+void answer(size_t tasks, WorkFile& work, const std::function<void(size_t)>& run) {
     if (work.found() > 0) log("{} answers of an interrupted run are in '{}'", work.found(), work.path());
     try {
-        for (size_t i = 0; i < runs.size(); ++i) run_task(runs[i], engine, tokenizer, &work, i);
+        for (size_t i = 0; i < tasks; ++i) run(i);
     } catch (const Error& error) {
-        if (error.code() == ErrorCode::interrupted)
-            log("{} answers are kept in '{}': the same command goes on from there",
-                work.found() + work.added(), work.path());
+        if (const size_t kept = work.found() + work.added();
+            error.code() == ErrorCode::interrupted && kept > 0)
+            log("{} answers are kept in '{}': the same command goes on from there", kept, work.path());
         throw;
     }
 }
 
-// What is said of the exits. Nothing is kept of a run that is interrupted.
-nlohmann::ordered_json answer_with_exits(std::vector<TaskRun>& runs, BatchEngine& engine,
-                                         const Tokenizer& tokenizer, ExitArguments exits,
-                                         const std::string& model) {
-    const auto calibration = calibrate(exits, engine, model);
-    ExitCounts all(engine.stages());
+nlohmann::ordered_json exits_of(const std::vector<TaskRun>& runs, const ExitArguments& exits,
+                                const nlohmann::ordered_json& calibration) {
+    ExitCounts all(static_cast<int32_t>(runs.front().exits.at_loop.size()));
     nlohmann::ordered_json tasks;
-    for (TaskRun& run : runs) {
-        run_task(run, engine, exits.plan.policy, tokenizer);
+    for (const TaskRun& run : runs) {
         all.add(run.exits);
         tasks[run.task.spec.name] = exit_counts_json(run.exits);
     }
@@ -188,19 +185,27 @@ void measure_tasks(const Arguments& a) {
     }
     const auto provenance = to_json(Provenance{a.model, path, &*model, options, options.threads, data});
     auto settings = settings_of(a, prompts.max_length);
-    const std::string hash = provenance["model"]["sha256"], key = run_key(hash, settings.dump(), runs);
+    const std::string hash = provenance["model"]["sha256"];
+    std::string all_settings = settings.dump();
+    ExitArguments exits = a.exits;
+    std::unique_ptr<BatchEngine> exiting;
+    nlohmann::ordered_json calibration;
+    if (exits.active()) {
+        const int64_t sequences = ExitAnswers::sequences(exits.plan.policy);
+        exiting = make_exit_engine(*model, exits, options, options.context, sequences);
+        calibration = calibrate(exits, *exiting, path);
+        all_settings += exit_rule_text(exits);
+    }
+    const std::string key = run_key(hash, all_settings, runs);
     WorkFile work(work_path(a, key), key);
-
-    nlohmann::ordered_json exits;
-    if (a.exits.active()) {
-        const int64_t sequences = ExitAnswers::sequences(a.exits.plan.policy);
-        const auto engine = make_exit_engine(*model, a.exits, options, options.context, sequences);
+    if (exiting) {
         model.reset();
-        exits = answer_with_exits(runs, *engine, tokenizer, a.exits, path);
+        answer(runs.size(), work,
+               [&](size_t i) { run_task(runs[i], *exiting, exits.plan.policy, tokenizer, &work, i); });
     } else {
         TaskEngine engine(*model, options);
         model.reset();
-        answer(runs, engine, tokenizer, work);
+        answer(runs.size(), work, [&](size_t i) { run_task(runs[i], engine, tokenizer, &work, i); });
     }
     if (!first) {
         work.finish();
@@ -215,7 +220,7 @@ void measure_tasks(const Arguments& a) {
                      {"limit", a.limit > 0 ? nlohmann::ordered_json(a.limit) : nlohmann::ordered_json()},
                      {"bootstrap_iters", 100000}});
     results["config"] = settings;
-    if (!exits.is_null()) results["exit"] = exits;
+    if (exits.active()) results["exit"] = exits_of(runs, exits, calibration);
     results["warnings"] = warnings;
     results["provenance"] = provenance;
     results["date"] = static_cast<int64_t>(std::time(nullptr));

@@ -1,6 +1,7 @@
 #include "tasks/exit_answers.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "exit/exit_run.h"
@@ -32,6 +33,8 @@ ExitAnswers::~ExitAnswers() {
     engine_.close(sequence_);
     if (full_ >= 0) engine_.close(full_);
 }
+
+ExitCounts ExitAnswers::take_counts() { return std::exchange(counts_, ExitCounts(loops())); }
 
 void ExitAnswers::begin(Tokens tokens) {
     const size_t keep = common_prefix(in_engine_, tokens);

@@ -27,8 +27,9 @@ public:
     void generate_until(const Tokenizer& tokenizer, Requests requests, const GenerationSettings& settings,
                         const Generated& generated);
 
-    // Of all tokens so far.
-    const ExitCounts& counts() const { return counts_; }
+    // Of the tokens since the last call.
+    ExitCounts take_counts();
+    int32_t loops() const { return engine_.stages(); }
 
 private:
     // Makes `tokens` the sequence; those that are there already stay.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -122,7 +123,9 @@ ExitCounts of_all_processes(ExitCounts counts) {
 using Answering =
     std::function<void(Requests requests, const Answered& answered, const Generated& generated)>;
 
-void answer(TaskRun& run, const Answering& answering, int threads, WorkFile* work, size_t index) {
+// `exiting` answers, or null.
+void answer(TaskRun& run, const Answering& answering, int threads, WorkFile* work, size_t index,
+            ExitAnswers* exiting = nullptr) {
     const auto start = std::chrono::steady_clock::now();
     const TaskSpec& spec = run.task.spec;
     const Group& processes = group();
@@ -145,10 +148,17 @@ void answer(TaskRun& run, const Answering& answering, int threads, WorkFile* wor
     std::vector<size_t> of_open;
     for (size_t r = 0; r < run.requests.size(); ++r) {
         if (!processes.owns(run.requests[r].item)) continue;
-        if (const auto* likelihood = work != nullptr ? work->likelihood({index, r}) : nullptr) {
+        const WorkFile::Place place{index, r};
+        const ExitCounts* exits = work != nullptr && exiting != nullptr ? work->exits(place) : nullptr;
+        const bool there =
+            work != nullptr &&
+            (exiting == nullptr || (exits != nullptr && exits->at_loop.size() == run.exits.at_loop.size()));
+        if (const auto* likelihood = there ? work->likelihood(place) : nullptr) {
             keep(r, *likelihood);
-        } else if (const auto* text = work != nullptr ? work->text({index, r}) : nullptr) {
+            if (exits != nullptr) run.exits.add(*exits);
+        } else if (const auto* text = there ? work->text(place) : nullptr) {
             keep(r, *text);
+            if (exits != nullptr) run.exits.add(*exits);
         } else {
             open.push_back(&run.requests[r]);
             of_open.push_back(r);
@@ -157,7 +167,9 @@ void answer(TaskRun& run, const Answering& answering, int threads, WorkFile* wor
     const auto take = [&](size_t i, const auto& answer) {
         const size_t r = of_open[i];
         keep(r, answer);
-        if (work != nullptr) work->add({index, r}, answer);
+        std::optional<ExitCounts> exits;
+        if (exiting != nullptr) run.exits.add(exits.emplace(exiting->take_counts()));
+        if (work != nullptr) work->add({index, r}, answer, exits ? &*exits : nullptr);
     };
     answering(open, take, take);
     if (processes.size() > 1) share(likelihoods, texts, collector);
@@ -229,8 +241,10 @@ void run_task(TaskRun& run, TaskEngine& engine, const Tokenizer& tokenizer, Work
     answer(run, answering, engine.threads(), work, index);
 }
 
-void run_task(TaskRun& run, BatchEngine& engine, const ExitPolicy& policy, const Tokenizer& tokenizer) {
+void run_task(TaskRun& run, BatchEngine& engine, const ExitPolicy& policy, const Tokenizer& tokenizer,
+              WorkFile* work, size_t index) {
     ExitAnswers answers(engine, policy);
+    run.exits = ExitCounts(answers.loops());
     const auto answering = [&](Requests requests, const Answered& answered, const Generated& generated) {
         if (run.task.spec.output == TaskOutput::generate_until) {
             answers.generate_until(tokenizer, requests, run.task.spec.generation, generated);
@@ -238,8 +252,8 @@ void run_task(TaskRun& run, BatchEngine& engine, const ExitPolicy& policy, const
             answers.log_likelihoods(requests, answered);
         }
     };
-    answer(run, answering, engine.threads(), nullptr, 0);
-    run.exits = of_all_processes(answers.counts());
+    answer(run, answering, engine.threads(), work, index, &answers);
+    run.exits = of_all_processes(run.exits);
 }
 
 }  // namespace refold

@@ -41,6 +41,7 @@ std::string run_key(const std::string& model_hash, const std::string& settings,
 // run's place in it.
 void run_task(TaskRun& run, TaskEngine& engine, const Tokenizer& tokenizer, WorkFile* work, size_t index);
 // The same with exits, in an engine with room for ExitAnswers::sequences().
-void run_task(TaskRun& run, BatchEngine& engine, const ExitPolicy& policy, const Tokenizer& tokenizer);
+void run_task(TaskRun& run, BatchEngine& engine, const ExitPolicy& policy, const Tokenizer& tokenizer,
+              WorkFile* work, size_t index);
 
 }  // namespace refold

@@ -1,10 +1,12 @@
 #include "tasks/work_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "core/error.h"
 
@@ -15,6 +17,18 @@ using nlohmann::json;
 
 std::string line_of(const json& value) {
     return value.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+std::optional<ExitCounts> exits_from(const json& value) {
+    if (!value.is_object()) return std::nullopt;
+    ExitCounts counts;
+    const json loops = value.value("exits", json()), agreed = value.value("agreed", json());
+    const auto number = [](const json& v) { return v.is_number_integer(); };
+    if (!loops.is_array() || !std::all_of(loops.begin(), loops.end(), number) || !number(agreed))
+        return std::nullopt;
+    counts.at_loop = loops.get<std::vector<int64_t>>();
+    counts.agreed = agreed.get<int64_t>();
+    return counts;
 }
 
 [[noreturn]] void failed(const std::string& path) {
@@ -51,11 +65,15 @@ void WorkFile::read(const std::string& key) {
     const json header = json::parse(line, nullptr, false);
     if (!header.is_object() || header.value("key", json()) != key) return;
     while (std::getline(in, line)) {
-        const json v = json::parse(line, nullptr, false);
+        json v = json::parse(line, nullptr, false);
         if (!v.is_array() || v.size() < 3 || !v[0].is_number_unsigned() || !v[1].is_number_unsigned())
             continue;
         const Place place{v[0].get<size_t>(), v[1].get<size_t>()};
-        if (v[2].is_string()) {
+        if (auto exits = exits_from(v.back())) {
+            exits_[place] = std::move(*exits);
+            v.erase(v.size() - 1);
+        }
+        if (v.size() == 3 && v[2].is_string()) {
             texts_[place] = v[2].get<std::string>();
         } else if (v.size() == 4 && v[2].is_number() && v[3].is_boolean()) {
             likelihoods_[place] = {v[2].get<double>(), v[3].get<bool>()};
@@ -73,13 +91,22 @@ const std::string* WorkFile::text(Place place) const {
     return found == texts_.end() ? nullptr : &found->second;
 }
 
-void WorkFile::add(Place place, const Likelihood& likelihood) {
-    append(line_of({place.first, place.second, likelihood.log_likelihood, likelihood.greedy}));
-    ++added_;
+const ExitCounts* WorkFile::exits(Place place) const {
+    const auto found = exits_.find(place);
+    return found == exits_.end() ? nullptr : &found->second;
 }
 
-void WorkFile::add(Place place, const std::string& text) {
-    append(line_of({place.first, place.second, text}));
+void WorkFile::add(Place place, const Likelihood& likelihood, const ExitCounts* exits) {
+    append({place.first, place.second, likelihood.log_likelihood, likelihood.greedy}, exits);
+}
+
+void WorkFile::add(Place place, const std::string& text, const ExitCounts* exits) {
+    append({place.first, place.second, text}, exits);
+}
+
+void WorkFile::append(json answer, const ExitCounts* exits) {
+    if (exits != nullptr) answer.push_back({{"exits", exits->at_loop}, {"agreed", exits->agreed}});
+    append(line_of(answer));
     ++added_;
 }
 

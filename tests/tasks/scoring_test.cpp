@@ -535,6 +535,54 @@ TEST_F(RunTasks, TextsAreResumedToo) {
     EXPECT_EQ(*again.text({0, 1}), run.answers[1].text);
 }
 
+TEST_F(RunTasks, ExitsOfAnInterruptedRunAreCounted) {
+    Model looped = load_model(kBpe);
+    auto& positions = looped.topology.positions;
+    std::copy_n(positions.begin(), positions.size() / 2,
+                positions.begin() + static_cast<ptrdiff_t>(positions.size() / 2));
+    looped.topology.loops = 2;
+    looped.drop_unreferenced();
+    const auto by_depth = make_batch_engine(
+        looped, {.engine = {.threads = 1, .context = 250, .f32 = true}, .kv_tokens = 500, .by_depth = true});
+    // What some of the tokens meet.
+    const ExitPolicy policy{.rule = ExitRule::entropy, .thresholds = {5.2}, .kv = ExitedKv::propagate};
+    Task texts = task_of({item("The licence", {}), item("A text", {})}, TaskOutput::generate_until);
+    for (TaskItem& i : texts.items) i.references = {"x"};
+    texts.spec.metrics = {"em"};
+    texts.spec.generation.max_tokens = 4;
+    for (const bool generates : {false, true}) {
+        const auto task = [&] {
+            return generates ? prepare_task(texts, tokenizer, {.max_length = 200}) : prepared();
+        };
+        const std::string path = folder / "work";
+        TaskRun whole = task();
+        {
+            WorkFile work(path, "key");
+            run_task(whole, *by_depth, policy, tokenizer, &work, 0);
+        }
+        EXPECT_GT(whole.exits.at_loop[0], 0);
+        EXPECT_GT(whole.exits.at_loop[1], 0);
+        // An answer that says nothing of exits, and one of another number of loops, are asked for again.
+        std::istringstream lines(read_all(path));
+        std::string header, first, second, rest;
+        for (std::string* line : {&header, &first, &second}) std::getline(lines, *line);
+        std::getline(lines, rest, '\0');
+        nlohmann::json without = nlohmann::json::parse(first), other = nlohmann::json::parse(second);
+        without.erase(without.size() - 1);
+        other.back()["exits"] = {1, 2, 3};
+        write_all(path, header + "\n" + without.dump() + "\n" + other.dump() + "\n" + rest);
+        WorkFile work(path, "key");
+        TaskRun run = task();
+        run_task(run, *by_depth, policy, tokenizer, &work, 0);
+        EXPECT_EQ(work.added(), 2U);
+        EXPECT_EQ(run.exits.at_loop, whole.exits.at_loop);
+        EXPECT_EQ(run.exits.agreed, whole.exits.agreed);
+        for (size_t i = 0; i < run.answers.size(); ++i) EXPECT_EQ(run.answers[i].text, whole.answers[i].text);
+        EXPECT_THAT(likelihoods(run), testing::Pointwise(testing::DoubleNear(1e-4), likelihoods(whole)));
+        work.finish();
+    }
+}
+
 TEST_F(RunTasks, BadTasks) {
     EXPECT_EQ(code_of([&] { prepare_task(task_of({}), tokenizer, {.max_length = 200}); }, "no items"),
               ErrorCode::input);
