@@ -19,8 +19,8 @@ using ThreadpoolPtr = std::unique_ptr<ggml_threadpool, ThreadpoolDeleter>;
 ThreadpoolPtr make_threadpool(int threads);
 
 // A context for tensor descriptions only: data lives in backend buffers.
-inline ggml_context_ptr make_context(size_t tensors) {
-    return ggml_context_ptr(ggml_init({tensors * ggml_tensor_overhead(), nullptr, true}));
+inline ggml_context_ptr make_context(size_t tensors, size_t graph_bytes = 0) {
+    return ggml_context_ptr(ggml_init({tensors * ggml_tensor_overhead() + graph_bytes, nullptr, true}));
 }
 
 // Asks for large pages behind a buffer that has not been written yet: weights and activations are read from
