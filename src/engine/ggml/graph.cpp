@@ -522,7 +522,7 @@ StepGraph::Rows StepGraph::new_rows(int64_t cached, int64_t longest) {
 }
 
 void StepGraph::prepare(const Weights& weights, const KvCache& cache, const StepShape& shape) {
-    Activations& activations = workspace_.activations;
+    ActivationMemory& activations = workspace_.activations;
     if (context_ && shape == shape_ && moves_ == activations.moves()) return;
     shape_ = shape;
     constexpr size_t kNodesPerPosition = 80, kNodesOfFactors = 320, kNodesAround = 128;

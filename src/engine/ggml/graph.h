@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/backend.h"
-#include "engine/ggml/activations.h"
+#include "engine/ggml/activation_memory.h"
 #include "engine/ggml/attention.h"
 #include "engine/ggml/eviction.h"
 #include "engine/ggml/handles.h"
@@ -72,7 +72,7 @@ struct StepWorkspace {
     uint64_t bytes() const { return activations.bytes() + buffer.size() + q8_product.bytes(); }
 
     int threads;
-    Activations activations;
+    ActivationMemory activations;
     Attention attention;
     Q8Product q8_product;
     std::unique_ptr<StagedWeights> staged;  // of loops

@@ -9,9 +9,9 @@ namespace refold {
 
 // As much as the largest of the graphs needs: all of them lie at its beginning, where the processor's caches
 // still hold it.
-class Activations {
+class ActivationMemory {
 public:
-    Activations() : allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {}
+    ActivationMemory() : allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {}
 
     // Gives the tensors of a graph, of which `input` is one, their places. Returns false when there is not
     // enough memory.

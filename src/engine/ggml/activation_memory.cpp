@@ -1,8 +1,8 @@
-#include "engine/ggml/activations.h"
+#include "engine/ggml/activation_memory.h"
 
 namespace refold {
 
-bool Activations::place(ggml_cgraph* graph, const ggml_tensor* input) {
+bool ActivationMemory::place(ggml_cgraph* graph, const ggml_tensor* input) {
     const uint64_t before = bytes();
     // Asked for always: a plan made for another graph of as many nodes would be taken for this one's.
     const bool enough = ggml_gallocr_reserve(allocator_.get(), graph);
