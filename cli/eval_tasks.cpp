@@ -118,8 +118,8 @@ void answer(size_t tasks, WorkFile& work, const std::function<void(size_t)>& run
     }
 }
 
-nlohmann::ordered_json exits_of(const std::vector<TaskRun>& runs, const ExitArguments& exits,
-                                const nlohmann::ordered_json& calibration) {
+nlohmann::ordered_json exit_results(const std::vector<TaskRun>& runs, const ExitArguments& exits,
+                                    const nlohmann::ordered_json& calibration) {
     ExitCounts all(static_cast<int32_t>(runs.front().exits.at_loop.size()));
     nlohmann::ordered_json tasks;
     for (const TaskRun& run : runs) {
@@ -220,7 +220,7 @@ void measure_tasks(const Arguments& a) {
                      {"limit", a.limit > 0 ? nlohmann::ordered_json(a.limit) : nlohmann::ordered_json()},
                      {"bootstrap_iters", 100000}});
     results["config"] = settings;
-    if (exits.active()) results["exit"] = exits_of(runs, exits, calibration);
+    if (exits.active()) results["exit"] = exit_results(runs, exits, calibration);
     results["warnings"] = warnings;
     results["provenance"] = provenance;
     results["date"] = static_cast<int64_t>(std::time(nullptr));

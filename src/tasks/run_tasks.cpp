@@ -153,16 +153,15 @@ void answer(TaskRun& run, const Answering& answering, int threads, WorkFile* wor
         const bool there =
             work != nullptr &&
             (exiting == nullptr || (exits != nullptr && exits->at_loop.size() == run.exits.at_loop.size()));
-        if (const auto* likelihood = there ? work->likelihood(place) : nullptr) {
-            keep(r, *likelihood);
+        const auto found = [&](const auto* answer) {
+            if (answer == nullptr) return false;
+            keep(r, *answer);
             if (exits != nullptr) run.exits.add(*exits);
-        } else if (const auto* text = there ? work->text(place) : nullptr) {
-            keep(r, *text);
-            if (exits != nullptr) run.exits.add(*exits);
-        } else {
-            open.push_back(&run.requests[r]);
-            of_open.push_back(r);
-        }
+            return true;
+        };
+        if (there && (found(work->likelihood(place)) || found(work->text(place)))) continue;
+        open.push_back(&run.requests[r]);
+        of_open.push_back(r);
     }
     const auto take = [&](size_t i, const auto& answer) {
         const size_t r = of_open[i];

@@ -235,6 +235,7 @@ TEST(Batch, MemoryIsThatOfTheLargestShape) {
     }
     EXPECT_GT(first, kContext * 48000 * sizeof(float));
     EXPECT_EQ(engine->memory().compute_bytes, first);
+    EXPECT_LT(first, 80ULL << 20);
 }
 
 TEST(Batch, WhatIsRefused) {

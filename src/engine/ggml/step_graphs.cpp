@@ -5,16 +5,19 @@
 namespace refold {
 
 StepGraph& StepGraphs::of(const StepShape& shape) {
+    constexpr int64_t kSmall = 64;  // tokens
     constexpr size_t kGraphs = 16;
-    auto found = std::find_if(graphs_.begin(), graphs_.end(),
+    auto& graphs = shape.tokens <= kSmall ? small_ : large_;
+    const size_t most = shape.tokens <= kSmall ? kGraphs : 1;
+    auto found = std::find_if(graphs.begin(), graphs.end(),
                               [&](const StepGraph& graph) { return graph.shape() == shape; });
-    if (found == graphs_.end()) {
-        if (graphs_.size() < kGraphs) graphs_.emplace_back(network_, workspace_);
-        found = std::prev(graphs_.end());
+    if (found == graphs.end()) {
+        if (graphs.size() < most) graphs.emplace_back(network_, workspace_);
+        found = std::prev(graphs.end());
     }
-    graphs_.splice(graphs_.begin(), graphs_, found);
-    graphs_.front().prepare(weights_, cache_, shape);
-    return graphs_.front();
+    graphs.splice(graphs.begin(), graphs, found);
+    graphs.front().prepare(weights_, cache_, shape);
+    return graphs.front();
 }
 
 }  // namespace refold

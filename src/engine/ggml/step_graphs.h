@@ -7,8 +7,9 @@
 
 namespace refold {
 
-// Building a graph takes some tenths of a millisecond, and the numbers of tokens repeat: graphs are kept, and
-// those used longest ago make room.
+// Building a graph takes some tenths of a millisecond: those of few tokens, whose numbers repeat, are kept,
+// and those used longest ago make room. Of larger ones, whose steps take hundreds of milliseconds, there
+// is one.
 class StepGraphs {
 public:
     StepGraphs(const Network& network, const Weights& weights, const KvCache& cache, StepWorkspace& workspace)
@@ -22,7 +23,7 @@ private:
     const Weights& weights_;
     const KvCache& cache_;
     StepWorkspace& workspace_;
-    std::list<StepGraph> graphs_;  // the one used last comes first
+    std::list<StepGraph> small_, large_;  // the one used last comes first
 };
 
 }  // namespace refold
