@@ -1,4 +1,4 @@
-// Logits of this engine against libllama's on the same GGUF file, every position of a text.
+// Compares this engine's logits with libllama's on the same GGUF file, for every token of a text.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -6,8 +6,9 @@
 
 #include "core/error.h"
 #include "core/text.h"
-#include "engine/engine.h"
+#include "engine/single_sequence.h"
 #include "eval/stock.h"
+#include "model/load.h"
 #include "text/tokenizer.h"
 
 namespace {
@@ -19,7 +20,7 @@ struct Arguments {
     bool f32 = false;
 };
 
-// Largest difference, in units of the reference logits' standard deviation, and equal greedy tokens.
+// Largest difference in standard deviations of the reference logits, and number of equal greedy tokens.
 nlohmann::json compare(const Arguments& a) {
     using namespace refold;
     std::vector<int32_t> tokens = Tokenizer(a.model).encode(read_text_file(a.text), true, false);
@@ -31,7 +32,7 @@ nlohmann::json compare(const Arguments& a) {
     StockLlama stock(a.model,
                      {.threads = a.threads, .context = context, .kv_f32 = a.f32, .flash_attention = !a.f32});
     const std::vector<float> expected = stock.evaluate_all(tokens);
-    Engine engine(load_model(a.model), {.threads = a.threads, .context = context, .f32 = a.f32});
+    SingleSequence sequence(load_model(a.model), {.threads = a.threads, .context = context, .f32 = a.f32});
     double sum = 0, squares = 0, largest = 0;
     for (const float x : expected) {
         sum += x;
@@ -39,9 +40,9 @@ nlohmann::json compare(const Arguments& a) {
     }
     const auto n = static_cast<double>(expected.size());
     const double deviation = std::sqrt(squares / n - sum / n * (sum / n));
-    const auto n_vocab = static_cast<size_t>(engine.n_vocab());
+    const auto n_vocab = static_cast<size_t>(sequence.capabilities().n_vocab);
     size_t equal = 0;
-    engine.evaluate_all(tokens, [&](size_t first, std::span<const float> logits) {
+    sequence.evaluate_all(tokens, [&](size_t first, std::span<const float> logits) {
         const auto theirs = std::span(expected).subspan(first * n_vocab, logits.size());
         for (size_t i = 0; i < logits.size(); ++i)
             largest = std::max(largest, std::abs(static_cast<double>(logits[i]) - theirs[i]));
@@ -68,7 +69,7 @@ int main(int argc, char** argv) {
     Arguments a;
     app.add_option("MODEL", a.model, "GGUF file that stock llama.cpp can load")->required();
     app.add_option("--text", a.text, "Text file")->required();
-    app.add_option("--tokens", a.tokens, "Tokens of it to evaluate")->capture_default_str();
+    app.add_option("--tokens", a.tokens, "Tokens of the text to evaluate")->capture_default_str();
     app.add_option("--threads", a.threads, "0: all cores")->capture_default_str();
     app.add_flag("--f32", a.f32, "float32 weights, activations and KV cache");
     CLI11_PARSE(app, argc, argv);

@@ -1,6 +1,5 @@
-// Speed of the attention operations of our own beside ggml's flash attention, on random numbers: GFLOP/s of
-// the products that causality leaves (both of them; for `apply` and `probabilities` one each), medians of
-// rounds in turns.
+// Compares the speed of our attention operations with ggml's flash attention, on random numbers: GFLOP/s of
+// the two causal products (of one product for `apply` and `probabilities`), medians of rounds in turns.
 //
 //   refold_attention_bench [--threads 2] [--tokens 512] [--rounds 5] [--cached 512 2048 8192 16384]
 #include <fmt/format.h>
@@ -41,7 +40,7 @@ double median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
-// One layer's attention of the last tokens of a sequence as long as the cache.
+// One layer's attention for the last tokens of a sequence that fills the KV cache.
 class Layer {
 public:
     Layer(const Shape& shape, const Settings& settings, int64_t cached)
@@ -67,7 +66,7 @@ public:
         ggml_tensor* flash = ggml_flash_attn_ext(c, split, keys, values, mask, scale, 0.0F, 0.0F);
         ggml_prec_set_acc(flash, GGML_PREC_F32);
         ggml_tensor* probabilities = attention_.probabilities(c, queries, keys, seen, scale, 0, cached, type);
-        // The same memory as an input, so that its user runs alone.
+        // The same memory as an input, so that the operation that reads it runs alone.
         ggml_tensor* given = ggml_view_tensor(c, probabilities);
         given->op = GGML_OP_NONE;
         given->src[0] = nullptr;
@@ -85,7 +84,7 @@ public:
         gigaflop_ = 4e-9 * pairs * static_cast<double>(width);
     }
 
-    // Seconds of each operation, of every round.
+    // Seconds of each operation in every round.
     std::vector<std::vector<double>> time() {
         std::vector<std::vector<double>> seconds(kOperations);
         for (int round = -1; round < settings_.rounds; ++round) {
@@ -174,11 +173,11 @@ int run(int argc, char** argv) {
     app.add_option("--tokens", settings.tokens)->check(CLI::PositiveNumber);
     app.add_option("--rounds", settings.rounds)->check(CLI::PositiveNumber);
     app.add_option("--cached", settings.cached)->check(CLI::PositiveNumber);
-    app.add_flag("--f32", settings.f32, "a cache and probabilities in F32");
+    app.add_flag("--f32", settings.f32, "KV cache and probabilities in F32");
     CLI11_PARSE(app, argc, argv);
     ggml_cpu_init();
     fmt::print(
-        "GFLOP/s; in brackets: speed against ggml's (`apply` against the whole of it).\n\n"
+        "GFLOP/s; in brackets: speed relative to ggml's attention (`apply`: to all of it).\n\n"
         "| shape | cached | {} | {} | {} + {} | {} | {} |\n|---|---|---|---|---|---|---|\n",
         kNames[0], kNames[1], kNames[2], kNames[3], kNames[2], kNames[3]);
     for (const Shape& shape :

@@ -1,5 +1,5 @@
-// Tokens per second of sequences that are continued together, beside stock llama.cpp on the same file: both
-// give every sequence one token per step, with the logits of all, in turns in one process.
+// Tokens per second of sequences decoded together, compared with stock llama.cpp on the same file. Both
+// append one token to every sequence per step and compute the logits of all, in turns in one process.
 //
 //   refold_batch_bench MODEL.gguf [--sequences 1 4 8 16 32] [--tokens 256] [--steps 16] [--rounds 5] [--json]
 #include <fmt/format.h>
@@ -14,9 +14,10 @@
 #include <vector>
 
 #include "core/error.h"
-#include "engine/batch.h"
+#include "engine/engine.h"
 #include "eval/speed.h"
 #include "eval/stock.h"
+#include "model/load.h"
 
 namespace refold {
 namespace {
@@ -29,7 +30,7 @@ struct Settings {
     bool json = false;
 };
 
-// Some sequences of `tokens` tokens, which run() continues and forgets again.
+// Sequences of `tokens` tokens. run() appends tokens and then removes them again.
 class Subject {
 public:
     virtual ~Subject() = default;
@@ -43,20 +44,22 @@ class Ours : public Subject {
 public:
     Ours(const Model& model, const Settings& s, const Texts& texts) : tokens_(s.tokens) {
         const auto count = static_cast<int64_t>(texts.size());
-        BatchOptions options;
-        options.engine.threads = s.threads;
-        options.engine.context = s.tokens + s.steps;
-        options.kv_tokens = count * options.engine.context;
-        engine_ = make_batch_engine(model, options);
+        EngineOptions options;
+        options.threads = s.threads;
+        options.context = s.tokens + s.steps;
+        options.sequences = 0;
+        options.kv_tokens = count * options.context;
+        engine_ = make_engine(model, options);
         for (const auto& text : texts) {
-            ids_.push_back(engine_->open(options.engine.context).value());
-            for (int64_t first = 0; first < s.tokens; first += engine_->max_rows()) {
-                std::vector<BatchRow> rows;
-                for (int64_t t = first; t < std::min(first + engine_->max_rows(), s.tokens); ++t) {
+            ids_.push_back(engine_->open(options.context).value());
+            for (int64_t first = 0; first < s.tokens; first += engine_->capabilities().max_rows) {
+                std::vector<Row> rows;
+                for (int64_t t = first; t < std::min(first + engine_->capabilities().max_rows, s.tokens);
+                     ++t) {
                     rows.push_back(
                         {.sequence = ids_.back(), .position = t, .token = text[static_cast<size_t>(t)]});
                 }
-                engine_->step(rows);
+                engine_->step({.rows = rows});
             }
         }
     }
@@ -64,11 +67,11 @@ public:
     void run(std::span<const std::vector<int32_t>> steps) override {
         int64_t position = tokens_;
         for (const auto& tokens : steps) {
-            std::vector<BatchRow> rows;
+            std::vector<Row> rows;
             for (size_t i = 0; i < ids_.size(); ++i)
                 rows.push_back(
                     {.sequence = ids_[i], .position = position, .token = tokens[i], .logits = true});
-            engine_->step(rows);
+            engine_->step({.rows = rows});
             ++position;
         }
         for (const int32_t id : ids_) engine_->truncate(id, tokens_);
@@ -78,7 +81,7 @@ public:
 
 private:
     int64_t tokens_;
-    std::unique_ptr<BatchEngine> engine_;
+    std::unique_ptr<Engine> engine_;
     std::vector<int32_t> ids_;
 };
 
@@ -150,7 +153,7 @@ nlohmann::ordered_json measure(const Settings& s, const Model& model, const Mode
     baseline->pause();
     SpeedSeries mine, theirs;
     for (int round = -1; round < s.rounds; ++round) {
-        // Either is first in every second round.
+        // The two take turns in being first.
         double speeds[2];
         for (int i = 0; i < 2; ++i) {
             const int which = (round + i) & 1;
@@ -173,7 +176,7 @@ int run(int argc, char** argv) {
     app.add_option("--baseline", s.baseline, "stock, or another model for the same engine")
         ->capture_default_str();
     app.add_option("--sequences", s.sequences)->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--tokens", s.tokens, "of each sequence before")
+    app.add_option("--tokens", s.tokens, "of each sequence before the steps")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     app.add_option("--steps", s.steps, "of a round")->check(CLI::PositiveNumber)->capture_default_str();

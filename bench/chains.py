@@ -1,4 +1,4 @@
-"""Models made by one step after another: every intermediate one is kept, with what it took and its perplexities."""
+"""Models made by one step after another. Every intermediate model is kept, with its cost and its perplexities."""
 import hashlib
 import json
 import sys
@@ -16,12 +16,12 @@ def relax(loops, rank):
 
 def add_training_arguments(parser):
     parser.add_argument("--train-tokens", type=int, default=262144)
-    parser.add_argument("--precision", choices=["bf16", "f32"], default="bf16", help="of products; what is faster depends on the processor")
+    parser.add_argument("--precision", choices=["bf16", "f32"], default="bf16", help="of products; which one is faster depends on the processor")
     parser.set_defaults(train_context=512)
 
 
 class Chains(Perplexities):
-    """What one program has made, another one takes."""
+    """Programs reuse each other's models."""
 
     def __init__(self, options, source=None):
         super().__init__(options, "chains", source)
@@ -35,9 +35,9 @@ class Chains(Perplexities):
         return self.train(objective="distill", divergence="fkl", learning_rate="2e-4")
 
     def made(self, steps):
-        """The path of the dense model behind these steps, made from what is there, and a dictionary: perplexities, parameters,
-        seconds of one core for the steps behind the model that was there, and losses on held-out text of the last training.
-        A step is (method, options), or (method, options, tokens) where it is calibrated on others than --tokens."""
+        """Applies the steps to the dense model, starting from the longest existing chain. Returns the path of the model and a
+        dictionary: perplexities, parameters, seconds of one core for the steps that were run, and losses on held-out text of
+        the last training. A step is (method, options), or (method, options, tokens) if its calibration tokens are not --tokens."""
         path, key = self.file(steps), self.step_key(steps)
         if not path.exists():
             self.measured.pop(key, None)
@@ -66,7 +66,7 @@ class Chains(Perplexities):
 
     @staticmethod
     def held_out(path):
-        """Of the last training of a model; none of one that was trained layer by layer."""
+        """Held-out losses of the last training of a model; empty if it was trained layer by layer."""
         files = sorted(path.with_suffix(".train").glob("step-*/metrics.jsonl"), key=lambda file: file.stat().st_mtime)
         lines = files[-1].read_text().splitlines() if files else []
         return [line["held_out_loss"] for line in map(json.loads, lines) if line.get("held_out_loss") is not None]

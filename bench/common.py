@@ -1,4 +1,4 @@
-"""What the benchmark scripts have in common. Python's standard library only."""
+"""Shared by the benchmark scripts. Python's standard library only."""
 import json
 import os
 import pathlib
@@ -18,13 +18,13 @@ CACHE = pathlib.Path(os.environ.get("REFOLD_CACHE") or pathlib.Path(
 
 
 def run(*command, parse=False):
-    """The output of a command, as JSON when `parse`."""
+    """The output of a command, parsed as JSON if `parse`."""
     print("+", *command, file=sys.stderr, flush=True)
     result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, check=True, text=True)
     return json.loads(result.stdout) if parse else result.stdout
 
 
-def requantised(name, kind):
+def requantized(name, kind):
     """A model of the catalogue in another type, made by libllama once."""
     WORK.mkdir(parents=True, exist_ok=True)
     source = run(REFOLD, "pull", name).splitlines()[-1]
@@ -32,14 +32,14 @@ def requantised(name, kind):
     if not path.exists():
         f32 = WORK / f"{name}-f32.gguf"
         if not f32.exists():
-            run(BIN / "refold_requantise", source, f32, "f32")
+            run(BIN / "refold_requantize", source, f32, "f32")
         if kind != "f32":
-            run(BIN / "refold_requantise", f32, path, kind)
+            run(BIN / "refold_requantize", f32, path, kind)
     return path
 
 
 def compress(model, output, steps, *more):
-    """Applies steps [(method, {option: value})] to a model; returns what `compress --json` says."""
+    """Applies steps [(method, {option: value})] to a model; returns the output of `compress --json`."""
     recipe = pathlib.Path(str(output) + ".steps.yaml")
     lines = ["steps:"]
     for method, options in steps:
@@ -51,14 +51,14 @@ def compress(model, output, steps, *more):
 
 
 def install(folder, *packages):
-    """With pip into a virtual environment."""
+    """Installs packages with pip into a virtual environment."""
     run("python3", "-m", "pip", "--python", folder / "bin/python", "install", "--quiet", "--no-cache-dir", "--no-compile",
         "--no-input", "--disable-pip-version-check", *packages)
 
 
 def environment(packages, *options, base="python3", prepare=None):
-    """The Python of a virtual environment in the cache with these packages, named after the first one; made where it is
-    not there. `options` are those of venv; `prepare` is called with the new folder before packages are installed."""
+    """The Python of a virtual environment in the cache with these packages, named after the first one; created if it
+    does not exist. `options` are those of venv; `prepare` is called with the new folder before packages are installed."""
     folder = CACHE / ("python-" + packages[0].replace("==", "-"))
     if not (folder / "complete").exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -71,7 +71,7 @@ def environment(packages, *options, base="python3", prepare=None):
 
 
 def processor_seconds():
-    """Of all programs that have been run: what other work on the machine does not change."""
+    """Processor time of all programs run so far, which other work on the machine does not change."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -82,8 +82,8 @@ def perplexity(model, text, windows, *options):
 
 
 def compare(model, baseline, *options):
-    """Speeds of two models in one process, as `bench --json` says; ratios are geometric means of both orders of
-    loading, which differ by a few percent."""
+    """The output of `bench --json` for two models in one process. Ratios are geometric means of both orders of loading,
+    which differ by a few percent."""
     there = run(REFOLD, "bench", model, "--baseline", baseline, "--json", "--quiet", *options, parse=True)
     back = run(REFOLD, "bench", baseline, "--baseline", model, "--json", "--quiet", *options, parse=True)
     for phase in ["prefill", "decode"]:

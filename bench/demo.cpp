@@ -1,9 +1,8 @@
-// refold_demo: the main job on one model, from end to end. Shares heads at several ratios, with and without
-// refit, runs every variant, and writes what it costs and what it gains as a table, report.json and
-// report.html.
+// refold_demo: the main use of refold on one model, from end to end. Shares heads at several ratios, with and
+// without refit, runs every variant, and writes costs and gains as a table, report.json and report.html.
 //
-// Every variant is measured in a process of its own (this program again, with --measure), so that its memory
-// is its memory; speed is measured at the end in one process, in turns, beside stock llama.cpp.
+// A process of its own (this program again, with --measure) measures every variant, so that memory is that of
+// the variant alone. Speed is measured at the end in one process, in turns with stock llama.cpp.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,8 +28,11 @@
 #include "eval/perplexity.h"
 #include "eval/speed.h"
 #include "eval/stock.h"
+#include "generation/generator.h"
+#include "model/load.h"
+#include "model/save.h"
+#include "model/without_sharing.h"
 #include "report/collect.h"
-#include "text/sampler.h"
 #include "text/tokenizer.h"
 
 namespace refold {
@@ -59,35 +61,30 @@ std::string generate(Engine& engine, const Tokenizer& tokenizer, const std::stri
     const bool chat = tokenizer.has_chat_template();
     const std::string text =
         chat ? tokenizer.apply_chat_template(std::vector<ChatMessage>{{"user", prompt}}) : prompt;
-    std::vector<int32_t> tokens = tokenizer.encode(text, true, chat), generated;
-    Sampler greedy({});
-    while (static_cast<int64_t>(generated.size()) < kGenerated) {
-        const int32_t next = greedy.choose(engine.evaluate(tokens));
-        if (tokenizer.is_end_of_generation(next)) break;
-        generated.push_back(next);
-        tokens = {next};
-    }
-    return tokenizer.decode(generated, false);
+    GenerationRequest request;
+    request.prompt = tokenizer.encode(text, true, chat);
+    request.max_tokens = kGenerated;
+    return tokenizer.decode(Generator(engine, tokenizer).run(request).tokens, false);
 }
 
-// Prints one line of JSON.
+// Prints the measurements as one line of JSON.
 void measure(const Arguments& a) {
     const Tokenizer tokenizer(a.model);
     EngineOptions options;
     options.threads = a.threads;
     options.context = kContext;
     // The mapped file is gone before memory is measured: what counts is what running takes.
-    Engine engine = [&] { return Engine(load_model(a.model), options); }();
-    const std::string generated = generate(engine, tokenizer, a.prompt);
+    const std::unique_ptr<Engine> engine = make_engine(load_model(a.model), options);
+    const std::string generated = generate(*engine, tokenizer, a.prompt);
     const uint64_t resident = resident_bytes();
 
-    engine.truncate(0);
+    SingleSequence sequence(*engine);
     const std::vector<int32_t> tokens = tokenizer.encode(read_text_file(a.text), tokenizer.adds_bos(), false);
     PerplexityOptions how;
     how.context = kContext;
     how.max_windows = a.windows;
-    const PerplexityResult ppl = perplexity(engine, tokens, how);
-    const EngineMemory memory = engine.memory();
+    const PerplexityResult ppl = perplexity(sequence, tokens, how);
+    const EngineMemory memory = sequence.memory();
     const json out = {{"resident_weight_bytes", memory.weight_bytes},
                       {"resident_set_bytes", resident},
                       {"generated", generated},
@@ -98,7 +95,7 @@ void measure(const Arguments& a) {
     fmt::print("{}\n", out.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
-// Runs this program again and returns what it prints; its progress goes to our stderr.
+// Runs this program again and returns its standard output; its progress goes to our stderr.
 std::string run_self(const std::vector<std::string>& arguments) {
     int pipe_ends[2];
     if (pipe2(pipe_ends, O_CLOEXEC) != 0)
@@ -119,7 +116,7 @@ std::string run_self(const std::vector<std::string>& arguments) {
     close(pipe_ends[1]);
     std::string out;
     char buffer[4096];
-    // An interrupt reaches the child as well; its end closes the pipe.
+    // An interrupt reaches the child as well, and its end closes the pipe.
     for (ssize_t got; (got = read(pipe_ends[0], buffer, sizeof buffer)) != 0;) {
         if (got > 0) out.append(buffer, static_cast<size_t>(got));
         if (got < 0 && errno != EINTR) break;
@@ -164,7 +161,7 @@ void add_measured(Variant& v, const std::string& path, const Arguments& a) {
     v.resident_set_bytes = m.at("resident_set_bytes");
     v.prompt = a.prompt;
     v.generated = m.at("generated");
-    // JSON has no infinity: null stands for it.
+    // JSON has no infinity: null replaces it.
     const auto real = [&](const char* key) {
         return m.at(key).is_null() ? HUGE_VAL : m.at(key).get<double>();
     };
@@ -180,12 +177,12 @@ void add_speed(std::vector<Variant>& variants, const std::vector<std::string>& p
     EngineOptions options;
     options.threads = a.threads;
     options.context = a.speed.prefill + a.speed.decode;
-    std::vector<std::unique_ptr<Engine>> engines;
+    std::vector<std::unique_ptr<SingleSequence>> sequences;
     std::vector<SpeedSubject> subjects;
     for (size_t i = 0; i < paths.size(); ++i) {
-        engines.push_back(std::make_unique<Engine>(load_model(paths[i]), options));
-        engines.back()->pause();
-        subjects.push_back(subject(variants[i].name, *engines.back()));
+        sequences.push_back(std::make_unique<SingleSequence>(load_model(paths[i]), options));
+        sequences.back()->pause();
+        subjects.push_back(subject(variants[i].name, *sequences.back()));
     }
     StockOptions stock_options;
     stock_options.threads = a.threads;
@@ -194,7 +191,8 @@ void add_speed(std::vector<Variant>& variants, const std::vector<std::string>& p
     stock.pause();
     subjects.push_back(subject("stock llama.cpp", stock));
     say(fmt::format("speed: {} tokens of prompt, {} decoded, all in turns", a.speed.prefill, a.speed.decode));
-    const auto results = measure_speed(std::move(subjects), engines.front()->n_vocab(), a.speed);
+    const auto results =
+        measure_speed(std::move(subjects), sequences.front()->capabilities().n_vocab, a.speed);
     const SpeedResult& base = results.back();
     const auto figure = [](const SpeedSeries& own, const SpeedSeries& other) {
         return SpeedFigure{own.median(), other.median(), ratio(own, other)};
@@ -205,7 +203,8 @@ void add_speed(std::vector<Variant>& variants, const std::vector<std::string>& p
     }
 }
 
-// Same tensors of the same shapes and types: whatever the values, stock llama.cpp runs both equally fast.
+// True if both have the same tensors with the same shapes and types: stock llama.cpp then runs both equally
+// fast.
 bool stored_alike(const Model& a, const Model& b) {
     return std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(),
                       [](const auto& x, const auto& y) {
@@ -219,11 +218,12 @@ std::string stock_note(bool same_types) {
         "Stock llama.cpp was timed once, in turns with all variants, on the dense file; ";
     if (same_types)
         return timed +
-               "it stands for the shared ones too, which have the same shapes and types when written out "
-               "without sharing.";
+               "the figure holds for the shared variants too, which have the same shapes and types when "
+               "written out without sharing.";
     return timed +
-           "some tensors of the shared variants have another type, so its speed on them written out without "
-           "sharing would differ a little.";
+           "some tensors of the shared variants have another type, so its speed on these, written out "
+           "without "
+           "sharing, would differ a little.";
 }
 
 std::string variant_file(double ratio, bool refitted) {
@@ -263,7 +263,7 @@ Calibration read_calibration(const Arguments& a) {
 
 void demo(const Arguments& a) {
     const auto start = std::chrono::steady_clock::now();
-    read_text_file(a.text);  // a missing text is told before minutes of work
+    read_text_file(a.text);  // reports a missing text before minutes of work
     if (a.calib.empty()) fail(ErrorCode::usage, "demo", "--calib is missing: the text that refit solves on");
     const Calibration calibration = read_calibration(a);
     std::error_code failed;
@@ -281,9 +281,9 @@ void demo(const Arguments& a) {
     c.commands = commands(a);
     c.notes = {
         fmt::format(
-            "Shared variants are as DirectShare leaves them; with refit, the linear maps that are still "
-            "free are solved anew, without training, on {} tokens of {}, which is not the text that "
-            "perplexity is measured on.",
+            "Shared variants are DirectShare's results; with refit, the remaining linear maps are solved "
+            "again, without training, on {} tokens of {}, which is not the text that perplexity is "
+            "measured on.",
             a.calib_tokens, fs::path(a.calib).filename().string()),
         fmt::format("Speed: rounds {} (median), prompt {} tokens, then {} decoded, threads {}. Generated "
                     "texts: greedy, at most {} tokens.",
@@ -334,11 +334,11 @@ int run(int argc, char** argv) {
         "example: refold_demo --model model.gguf --text text.txt --calib other.txt -o build/demo --ratios "
         "0.1,0.3"};
     app.add_option("--model", a.model, "GGUF file of the dense model")->required()->check(CLI::ExistingFile);
-    app.add_option("--name", a.name, "what the report calls the model; default: the file's name");
+    app.add_option("--name", a.name, "name of the model in the report; default: the file's name");
     app.add_option("--text", a.text, "UTF-8 text for perplexity")->required()->check(CLI::ExistingFile);
-    app.add_option("--calib", a.calib, "UTF-8 text that refit solves on; another one than --text")
+    app.add_option("--calib", a.calib, "UTF-8 text that refit solves on; not the same as --text")
         ->check(CLI::ExistingFile);
-    app.add_option("--calib-tokens", a.calib_tokens, "tokens of it")
+    app.add_option("--calib-tokens", a.calib_tokens, "tokens of --calib")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     app.add_option("-o,--output", a.output, "folder for models and reports")->capture_default_str();
@@ -346,7 +346,7 @@ int run(int argc, char** argv) {
         ->delimiter(',')
         ->check(CLI::Range(0.0, 1.0))
         ->capture_default_str();
-    app.add_option("--prompt", a.prompt, "what the sample texts answer")->capture_default_str();
+    app.add_option("--prompt", a.prompt, "prompt of the sample texts")->capture_default_str();
     app.add_option("--threads", a.threads, "threads")->check(CLI::Range(1, 512))->capture_default_str();
     app.add_option("--windows", a.windows, "windows of text for perplexity, 0: all")
         ->check(CLI::NonNegativeNumber)
@@ -354,7 +354,7 @@ int run(int argc, char** argv) {
     app.add_option("--prefill", a.speed.prefill, "tokens of prompt when timing")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
-    app.add_option("--decode", a.speed.decode, "tokens decoded after it when timing")
+    app.add_option("--decode", a.speed.decode, "tokens decoded after the prompt when timing")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     app.add_option("--rounds", a.speed.rounds, "rounds of timing; medians are reported")

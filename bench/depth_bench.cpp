@@ -1,5 +1,5 @@
-// Decoding of a batch of sequences, looped models loop by loop with rows at all loops in every step:
-// bench/depth.
+// Times decoding of a batch of sequences. Looped models run loop by loop, with rows at all loops in every
+// step. For bench/depth.
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -9,7 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "engine/batch.h"
+#include "engine/engine.h"
+#include "model/load.h"
 
 namespace refold {
 namespace {
@@ -35,50 +36,53 @@ struct Seconds {
     double cpu, wall;
 };
 
-// Sequences that decode side by side, each one loop behind the one before it unless they go together.
+// Sequences that decode together, each one loop behind the previous one unless Settings::together.
 class Subject {
 public:
     Subject(const std::string& path, const Settings& s)
         : settings_(s),
-          engine_(make_batch_engine(
+          engine_(make_engine(
               load_model(path),
-              {.engine = {.threads = s.threads, .context = s.prompt + s.decode + 8, .chunk = 256},
+              {.threads = s.threads,
+               .context = s.prompt + s.decode + 8,
+               .chunk = 256,
+               .sequences = 0,
                .kv_tokens = *std::max_element(s.batches.begin(), s.batches.end()) * (s.prompt + s.decode + 8),
-               .by_depth = !s.whole})) {}
+               .by_loop = !s.whole})) {}
 
-    int32_t stages() const { return engine_->stages(); }
+    int32_t loops() const { return engine_->capabilities().loops; }
 
-    // Of all sequences' tokens.
+    // Seconds for the tokens of all sequences.
     Seconds decode(int64_t batch) {
-        std::vector<BatchRow> rows;
+        std::vector<Row> rows;
         for (int64_t i = 0; i < batch; ++i) {
             const int32_t id = engine_->open(settings_.prompt + settings_.decode + 8).value();
-            for (int32_t stage = 0; stage < stages(); ++stage) {
-                std::vector<BatchRow> prompt;
-                for (int64_t t = 0; t < settings_.prompt; ++t) prompt.push_back(row(id, t, stage));
-                engine_->step(prompt);
+            for (int32_t loop = 0; loop < loops(); ++loop) {
+                std::vector<Row> prompt;
+                for (int64_t t = 0; t < settings_.prompt; ++t) prompt.push_back(row(id, t, loop));
+                engine_->step({.rows = prompt});
             }
             rows.push_back(row(id, settings_.prompt, 0));
         }
-        // Every sequence stands at another loop than its neighbours.
-        for (int32_t begun = 1; begun < stages() && !settings_.together; ++begun) {
-            std::vector<BatchRow> some;
+        // Every sequence stands at another loop than its neighbors.
+        for (int32_t begun = 1; begun < loops() && !settings_.together; ++begun) {
+            std::vector<Row> some;
             for (int64_t i = 0; i < batch; ++i)
-                if (i % stages() >= begun) some.push_back(rows[static_cast<size_t>(i)]);
+                if (i % loops() >= begun) some.push_back(rows[static_cast<size_t>(i)]);
             if (some.empty()) continue;
-            engine_->step(some);
+            engine_->step({.rows = some});
             for (int64_t i = 0; i < batch; ++i)
-                if (i % stages() >= begun) go_on(rows[static_cast<size_t>(i)]);
+                if (i % loops() >= begun) go_on(rows[static_cast<size_t>(i)]);
         }
         const double cpu = cpu_seconds();
         const auto start = std::chrono::steady_clock::now();
-        for (int64_t step = 0; step < settings_.decode * stages(); ++step) {
-            engine_->step(rows);
-            for (BatchRow& own : rows) go_on(own);
+        for (int64_t step = 0; step < settings_.decode * loops(); ++step) {
+            engine_->step({.rows = rows});
+            for (Row& own : rows) go_on(own);
         }
         const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - start;
         const Seconds seconds{cpu_seconds() - cpu, wall.count()};
-        for (const BatchRow& own : rows) engine_->close(own.sequence);
+        for (const Row& own : rows) engine_->close(own.sequence);
         engine_->pause();
         return seconds;
     }
@@ -86,21 +90,22 @@ public:
     uint64_t weight_bytes() const { return engine_->memory().weight_bytes; }
 
 private:
-    BatchRow row(int32_t sequence, int64_t position, int32_t stage) const {
-        const auto token = static_cast<int32_t>((position * 7919 + sequence * 31) % engine_->n_vocab());
+    Row row(int32_t sequence, int64_t position, int32_t loop) const {
+        const auto token =
+            static_cast<int32_t>((position * 7919 + sequence * 31) % engine_->capabilities().n_vocab);
         return {.sequence = sequence,
                 .position = position,
-                .stage = stage,
+                .loop = loop,
                 .token = token,
-                .logits = position >= settings_.prompt && stage + 1 == stages()};
+                .logits = position >= settings_.prompt && loop + 1 == loops()};
     }
-    void go_on(BatchRow& own) const {
-        const bool ends = own.stage + 1 == stages();
-        own = row(own.sequence, own.position + (ends ? 1 : 0), ends ? 0 : own.stage + 1);
+    void go_on(Row& own) const {
+        const bool ends = own.loop + 1 == loops();
+        own = row(own.sequence, own.position + (ends ? 1 : 0), ends ? 0 : own.loop + 1);
     }
 
     const Settings& settings_;
-    std::unique_ptr<BatchEngine> engine_;
+    std::unique_ptr<Engine> engine_;
 };
 
 double median(std::vector<double> values) {
@@ -130,11 +135,11 @@ nlohmann::json measure(const Settings& s) {
                 return median(values);
             };
             const auto tokens = static_cast<double>(batch * s.decode);
-            // Time against that of the first model in the same round.
+            // Time relative to the first model in the same round.
             out.push_back(
                 {{"model", s.models[i]},
                  {"batch", batch},
-                 {"stages", subjects[i]->stages()},
+                 {"loops", subjects[i]->loops()},
                  {"weight_bytes", subjects[i]->weight_bytes()},
                  {"cpu_ms_per_token", 1e3 * of_rounds([&](size_t r) { return times[i][r].cpu; }) / tokens},
                  {"wall_ms_per_token", 1e3 * of_rounds([&](size_t r) { return times[i][r].wall; }) / tokens},
@@ -148,10 +153,10 @@ nlohmann::json measure(const Settings& s) {
 int run(int argc, char** argv) {
     Settings s;
     CLI::App app("Decoding of a batch of sequences by depth.");
-    app.add_option("models", s.models, "The first one is what the others are compared with.")->required();
+    app.add_option("models", s.models, "Models; the others are compared with the first.")->required();
     app.add_option("--batch", s.batches, "Sequences")->delimiter(',');
-    app.add_option("--prompt", s.prompt, "Tokens of each before it decodes");
-    app.add_option("--decode", s.decode, "Tokens that each decodes");
+    app.add_option("--prompt", s.prompt, "Tokens of each sequence before decoding");
+    app.add_option("--decode", s.decode, "Tokens that each sequence decodes");
     app.add_option("--threads", s.threads);
     app.add_option("--rounds", s.rounds);
     app.add_flag("--together", s.together, "All sequences at the same loop.");

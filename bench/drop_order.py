@@ -38,7 +38,7 @@ def similarities(folder, text, windows):
 
     for index, layer in enumerate(layers):
         layer.register_forward_pre_hook(before(index), with_kwargs=True)
-        # Gemma normalises what attention adds.
+        # Gemma normalizes the attention's output before it is added.
         post = hasattr(layer, "pre_feedforward_layernorm")
         (layer.post_attention_layernorm if post else layer.self_attn).register_forward_hook(after(index, post))
     with torch.no_grad():

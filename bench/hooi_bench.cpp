@@ -1,5 +1,5 @@
-// Time of partial_tucker on a tensor of raw float32 (first index contiguous), as JSON. bench/hooi sets it
-// beside TensorLy.
+// Times partial_tucker on a tensor of raw float32 (first index contiguous), as JSON. bench/hooi compares it
+// with TensorLy.
 //
 //   hooi_bench --tensor FILE --dims N1 N2 N3 N4 --ranks R1 R2 R3 [--sweeps 3] [--repeat 1]
 #include <fmt/format.h>
@@ -43,7 +43,7 @@ int run(int argc, char** argv) {
 
     std::vector<float> tensor;
     {
-        // Not mapped: the pages would count as memory.
+        // Read, not mapped, because mapped pages would count as memory.
         std::ifstream file(path, std::ios::binary);
         tensor.resize(std::filesystem::file_size(path) / sizeof(float));
         file.read(reinterpret_cast<char*>(tensor.data()),

@@ -1,5 +1,5 @@
-"""Runs lm-evaluation-harness for bench/lm_eval, in its environment: a request as JSON on standard input, results,
-samples and seconds of every task as JSON on standard output."""
+"""Runs lm-evaluation-harness for bench/lm_eval, in its own environment. Reads a request as JSON from standard input and writes
+results, samples and seconds of every task as JSON to standard output."""
 import json
 import sys
 import time

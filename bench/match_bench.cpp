@@ -1,5 +1,5 @@
-// Time and memory of DirectShare's matching on random weights of a big model's shape. The weights are made
-// when they are read: no file, and only what the method holds counts as memory.
+// Time and memory of DirectShare's matching on random weights with a large model's shapes. The weights are
+// generated when they are read, so there is no file, and memory is that of the method alone.
 //
 //   match_bench [--layers 32] [--heads 32] [--kv-heads 32] [--head-dim 128] [--embd 4096] [--json]
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "compress/methods/direct_share.h"
+#include "compress/head_sharing/head_matches.h"
 #include "core/error.h"
 #include "core/parallel.h"
 #include "core/text.h"
@@ -64,7 +64,7 @@ Model random_model(const std::map<std::string, int64_t>& shape) {
             model.tensors[name] = std::move(tensor);
             slots[slot] = Dense{name};
         }
-        model.topology.positions.push_back(std::move(slots));
+        model.topology.layers.push_back(std::move(slots));
     }
     return model;
 }
@@ -91,7 +91,7 @@ int run(int argc, char** argv) {
     const std::vector<Slot> shared = {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o};
     const Model model = random_model(shape);
     const auto start = std::chrono::steady_clock::now();
-    const auto matches = direct_share::best_matches(model, on, shared);
+    const auto matches = best_head_matches(model, on, shared);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);

@@ -1,10 +1,10 @@
-"""What benchmarks of quality have in common: models made by steps, and their perplexities on three kinds of text."""
+"""Shared by the benchmarks of quality: models made by steps, and their perplexities on three kinds of text."""
 import json
 import pathlib
 import sys
 import time
 
-from common import REFOLD, ROOT, WORK, compress, machine, perplexity, requantised, run, today
+from common import REFOLD, ROOT, WORK, compress, machine, perplexity, requantized, run, today
 
 LAYERS = {"smollm2-135m-instruct": 30, "gemma3-270m": 18}
 BLOCKS = {"smollm2-135m-instruct": "18-21,22-25,26-29", "gemma3-270m": "10-13,14-17"}  # superblocks of the top half
@@ -21,12 +21,12 @@ def add_arguments(parser):
 
 
 class Perplexities:
-    """Measures once what is measured: `kept` has the results of former runs of the same program on the same texts, and those of
-    another one beside it."""
+    """Measures everything once: `kept` has the results of former runs of the same program on the same texts, and of other
+    programs that run at the same time."""
 
     def __init__(self, options, name, source=None):
         self.o = options
-        self.source = source or requantised(options.model, "f16")
+        self.source = source or requantized(options.model, "f16")
         self.path = WORK / f"{name}-{options.model}-{options.only.replace(',', '-')}.gguf"
         self.kept = WORK / f"{name}-{options.model}.json"
         self.measured = self.read_kept()
@@ -36,7 +36,7 @@ class Perplexities:
         return json.loads(self.kept.read_text()) if self.kept.exists() else {}
 
     def once(self, key, make):
-        """What `make` gives, or gave in a former run."""
+        """The result of `make`, or the one kept from a former run."""
         if key not in self.measured:
             self.measured[key] = make()
             self.measured = {**self.read_kept(), **self.measured}
@@ -62,7 +62,7 @@ class Perplexities:
         return [result["perplexity"] for result in self.perplexities(self.source)]
 
     def compress(self, steps, tokens, *more, source=None, path=None):
-        """Writes `path` (self.path); returns what `compress --json` says and the seconds."""
+        """Writes `path` (default: self.path); returns the output of `compress --json` and the seconds."""
         calibrated = any(method in ("refit", "llmdrop", "exit_map") or options.get("compensation", "none") not in ("none", "zero")
                          or options.get("objective") == "layerwise" for method, options in steps)
         calib = [word for text in self.o.calib.split(",") for word in ("--calib", text)]
@@ -72,7 +72,7 @@ class Perplexities:
         return result, time.monotonic() - start
 
     def measure(self, steps, tokens):
-        """Perplexities of the three texts, what `inspect` accounts, and the seconds of compression."""
+        """Perplexities of the three texts, the accounting of `inspect`, and the seconds of compression."""
         def make():
             _, seconds = self.compress(steps, tokens)
             cost = run(REFOLD, "inspect", self.path, "--json", parse=True)["accounting"]

@@ -1,8 +1,9 @@
-// Whole requests through the scheduler, timed: prompts from a text, a random number of tokens generated each,
-// arriving all at once or as a Poisson stream. `bench/serving` compares engines with it.
+// Times whole requests through the scheduler: prompts from a text, a random number of generated tokens each,
+// arriving all at once or as a Poisson stream. bench/serving compares engines with it.
 //
 //   refold_serving_bench MODEL --text FILE [--requests 256] [--rate 2.5] [--by-depth] [--exits FILE] ...
-//   refold_serving_bench MODEL --text FILE --soak 10000   # each response checked against one sequence alone
+//   refold_serving_bench MODEL --text FILE --soak 10000   # compares each response with the same request
+//   alone
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -19,6 +20,7 @@
 #include "core/text.h"
 #include "eval/speed.h"
 #include "exit/trajectory.h"
+#include "model/load.h"
 #include "serve/scheduler.h"
 
 namespace refold {
@@ -33,7 +35,7 @@ struct Arguments {
     std::vector<int64_t> prompts{64, 512};
     int64_t requests = 256, shortest = 64, longest = 256, soak = 0;
     double rate = 0;
-    bool by_depth = false, fixed = false, f32 = false;
+    bool by_loop = false, fixed = false, f32 = false;
     int64_t slots = 16, prefill_rows = 256, draft = 0;
     int32_t draft_loop = 1;
     int threads = 0;
@@ -53,7 +55,7 @@ std::vector<GenerationRequest> make_requests(const Arguments& a, const std::vect
     const auto between = [&](int64_t first, int64_t last) {
         return std::uniform_int_distribution<int64_t>(first, last)(random);
     };
-    std::vector<int32_t> exits;  // of all sequences, one behind the other
+    std::vector<int32_t> exits;  // of all sequences, concatenated
     if (!a.exits.empty()) {
         for (const auto& sequence : parse_exit_trajectory(read_text_file(a.exits), a.exits).sequences)
             exits.insert(exits.end(), sequence.begin(), sequence.end());
@@ -96,7 +98,7 @@ Outcome follow(Generation& generation, Clock::time_point submitted) {
     }
 }
 
-// So many clients send the requests, in their order, not before their arrival (seconds; none: at once).
+// `clients` threads send the requests in order, not before their arrival (seconds; none: at once).
 std::vector<Outcome> serve(Scheduler& scheduler, const std::vector<GenerationRequest>& requests,
                            size_t clients, const std::vector<double>& arrivals,
                            const std::function<void(size_t, Outcome&)>& done = {}) {
@@ -145,9 +147,9 @@ Json percentiles(std::vector<double> values) {
     return {{"p50", at(0.5)}, {"p90", at(0.9)}, {"p99", at(0.99)}};
 }
 
-void record(const Arguments& a, BatchEngine& engine, const std::vector<Outcome>& outcomes) {
+void record(const Arguments& a, Engine& engine, const std::vector<Outcome>& outcomes) {
     ExitTrajectory trajectory;
-    trajectory.loops = engine.stages();
+    trajectory.loops = engine.capabilities().loops;
     trajectory.about["model"] = a.model;
     for (const Outcome& outcome : outcomes) trajectory.sequences.push_back(outcome.exits);
     AtomicFile file(a.record, true);
@@ -186,7 +188,7 @@ Json report(const SchedulerStatus& status, const std::vector<Outcome>& outcomes)
             {"resident_bytes", resident_bytes()}};
 }
 
-Json run_workload(const Arguments& a, BatchEngine& engine, const Tokenizer& tokenizer,
+Json run_workload(const Arguments& a, Engine& engine, const Tokenizer& tokenizer,
                   const SchedulerOptions& options, const std::vector<int32_t>& text) {
     const auto requests = make_requests(a, text, static_cast<size_t>(a.requests));
     Scheduler scheduler(engine, tokenizer, options);
@@ -198,8 +200,8 @@ Json run_workload(const Arguments& a, BatchEngine& engine, const Tokenizer& toke
 
 // Many requests of few kinds. A response may differ from the one alone where two tokens are equally likely
 // but for rounding, which depends on how many rows are multiplied together.
-Json soak(const Arguments& a, BatchEngine& engine, const Tokenizer& tokenizer,
-          const SchedulerOptions& options, const std::vector<int32_t>& text) {
+Json soak(const Arguments& a, Engine& engine, const Tokenizer& tokenizer, const SchedulerOptions& options,
+          const std::vector<int32_t>& text) {
     constexpr size_t kKinds = 200;
     constexpr double kTie = 0.02;  // nats
     auto kinds = make_requests(a, text, kKinds);
@@ -211,14 +213,15 @@ Json soak(const Arguments& a, BatchEngine& engine, const Tokenizer& tokenizer,
         Scheduler scheduler(engine, tokenizer, single);
         alone = serve(scheduler, kinds, 1, {});
     }
-    for (GenerationRequest& kind : kinds) kind.logprobs = -1;  // nothing that grows with the requests
+    for (GenerationRequest& kind : kinds)
+        kind.logprobs = -1;  // keeps nothing that grows with the number of requests
     std::vector<GenerationRequest> requests;
     for (int64_t i = 0; i < a.soak; ++i) requests.push_back(kinds[static_cast<size_t>(i) * 7919 % kKinds]);
 
     Scheduler scheduler(engine, tokenizer, options);
     std::atomic<uint64_t> finished = 0, early_bytes = 0;
     std::atomic<int64_t> ties = 0, wrong = 0;
-    // By then graphs of all shapes are there.
+    // By then graphs of all shapes exist.
     const auto warm = static_cast<uint64_t>(a.soak) / 4 + 1;
     const auto check = [&](size_t i, Outcome& outcome) {
         const Outcome& expected = alone[i * 7919 % kKinds];
@@ -230,7 +233,7 @@ Json soak(const Arguments& a, BatchEngine& engine, const Tokenizer& tokenizer,
             ++ties;
         else if (got != expected.tokens)
             ++wrong;
-        // Memory is the server's.
+        // Only the server's memory counts.
         outcome.tokens = outcome.exits = {};
         if (++finished == warm) early_bytes = resident_bytes();
     };
@@ -251,13 +254,14 @@ Json run(const Arguments& a) {
     const Tokenizer tokenizer(a.model);
     const std::vector<int32_t> text = tokenizer.encode(read_text_file(a.text), false, false);
     const int64_t context = *std::max_element(a.prompts.begin(), a.prompts.end()) + a.longest;
-    BatchOptions batch;
-    batch.engine.threads = a.threads;
-    batch.engine.context = context;
-    batch.engine.f32 = a.f32;
+    EngineOptions batch;
+    batch.threads = a.threads;
+    batch.context = context;
+    batch.f32 = a.f32;
+    batch.sequences = 0;
     batch.kv_tokens = a.slots * context;
-    batch.by_depth = a.by_depth;
-    const auto engine = make_batch_engine(load_model(a.model), batch);
+    batch.by_loop = a.by_loop;
+    const auto engine = make_engine(load_model(a.model), batch);
     SchedulerOptions options;
     options.slots = a.slots;
     options.queue = a.soak > 0 ? 4 * a.slots : a.requests;
@@ -284,7 +288,7 @@ int main(int argc, char** argv) {
     CLI::App app("Times whole requests through the scheduler");
     refold::Arguments a;
     app.add_option("MODEL", a.model, "GGUF file or Hugging Face directory")->required();
-    app.add_option("--text", a.text, "Text that prompts are taken from")->required();
+    app.add_option("--text", a.text, "Text for the prompts")->required();
     app.add_option("--requests", a.requests, "Number of requests")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
@@ -303,17 +307,17 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--prefill-rows", a.prefill_rows, "Prompt tokens of a step")->capture_default_str();
     app.add_flag("--fixed", a.fixed, "Static batches instead of continuous batching");
-    app.add_flag("--by-depth", a.by_depth, "The unit of work is one loop");
+    app.add_flag("--by-depth", a.by_loop, "The unit of work is one loop");
     app.add_option("--exits", a.exits, "Exit trajectories to replay");
-    app.add_option("--record", a.record, "Where to save the exits that happened");
+    app.add_option("--record", a.record, "File to save the exits in");
     app.add_option("--exit", a.exit_rule, "Exit rule")->capture_default_str();
-    app.add_option("--exit-threshold", a.exit_thresholds, "Its thresholds");
+    app.add_option("--exit-threshold", a.exit_thresholds, "Thresholds of the rule");
     app.add_option("--exit-kv", a.exited_kv, "Keys and values of exited tokens")->capture_default_str();
     app.add_option("--draft", a.draft, "Exact mode: tokens drafted")->capture_default_str();
     app.add_option("--draft-loop", a.draft_loop, "Exact mode: loop that drafts")->capture_default_str();
-    app.add_option("--soak", a.soak, "So many requests, responses checked")->capture_default_str();
+    app.add_option("--soak", a.soak, "Number of requests whose responses are checked")->capture_default_str();
     app.add_option("--threads", a.threads, "0: all cores")->capture_default_str();
-    app.add_option("--seed", a.seed, "Of the workload")->capture_default_str();
+    app.add_option("--seed", a.seed, "Seed of the workload")->capture_default_str();
     app.add_flag("--f32", a.f32, "float32 weights, activations and KV cache");
     CLI11_PARSE(app, argc, argv);
     try {

@@ -2,7 +2,7 @@
 import html
 import math
 
-COLOURS = ("#3b82c4", "#d97706", "#4d9f4d", "#b0529c", "#c2483d")
+COLORS = ("#3b82c4", "#d97706", "#4d9f4d", "#b0529c", "#c2483d")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 340, 64, 12, 48, 44
 
 
@@ -41,10 +41,10 @@ def line_plot(title, x_name, y_name, series):
     out.append(f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{html.escape(x_name)}</text>')
     out.append(f'<text transform="translate(14,{(HEIGHT - BOTTOM + TOP) / 2}) rotate(-90)" text-anchor="middle">{html.escape(y_name)}</text>')
     for index, (name, line) in enumerate(series.items()):
-        colour = COLOURS[index % len(COLOURS)]
+        color = COLORS[index % len(COLORS)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(at, sorted(line)))
-        out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in map(at, line)]
-        out.append(f'<rect x="{LEFT + 8 + 130 * index}" y="{TOP - 18}" width="10" height="10" fill="{colour}"/>'
+        out.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
+        out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>' for x, y in map(at, line)]
+        out.append(f'<rect x="{LEFT + 8 + 130 * index}" y="{TOP - 18}" width="10" height="10" fill="{color}"/>'
                    f'<text x="{LEFT + 22 + 130 * index}" y="{TOP - 9}">{html.escape(name)}</text>')
     return "\n".join([*out, "</svg>"]) + "\n"

@@ -1,4 +1,4 @@
-"""Llama checkpoints with random weights, for what depends on sizes only. Python's standard library only."""
+"""Llama checkpoints with random weights, for measurements that depend on sizes only. Python's standard library only."""
 import dataclasses
 import json
 import pathlib
@@ -67,7 +67,7 @@ def write_shard(path, shard, block):
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for index, (_, dimensions) in enumerate(shard):
-            # Another part of the block for every tensor.
+            # Every tensor uses another part of the block.
             first, left = 2 * (index * 104729 % 1000003), size(dimensions)
             while left > 0:
                 part = block[first : first + left]
@@ -99,7 +99,7 @@ def write_checkpoint(folder, shape):
     return total
 
 
-def quantised(name, shape, kind):
+def quantized(name, shape, kind):
     """A GGUF file of such a model, made once."""
     path = WORK / f"{name}-{kind}.gguf"
     if not path.exists():

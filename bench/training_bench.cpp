@@ -1,4 +1,4 @@
-// Steps of training on made-up tokens, timed: bench/training.
+// Times training steps on made-up tokens, for bench/training.
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/tensor.h>
@@ -11,8 +11,9 @@
 
 #include "core/error.h"
 #include "engine/torch/model.h"
+#include "model/load.h"
 #include "train/torch/losses.h"
-#include "train/torch/optimiser.h"
+#include "train/torch/optimizer.h"
 
 namespace refold {
 namespace {
@@ -24,7 +25,7 @@ struct Settings {
     bool bf16 = false, checkpointing = false;
 };
 
-// As bench/training makes them.
+// The tokens of bench/training.
 at::Tensor tokens_of(const Settings& s, int64_t step, int64_t n_vocab) {
     std::vector<int64_t> tokens;
     for (int64_t i = 0; i < s.batch * (s.context + 1); ++i) {
@@ -40,7 +41,7 @@ nlohmann::json run(const Settings& s) {
     model.set_execution({s.bf16, s.checkpointing});
     const TrainOptions options;
     Processes processes;
-    Optimiser optimiser(model.parameters(), options, processes);
+    Optimizer optimizer(model.parameters(), options, processes);
     const LogitsOf logits = [&](const at::Tensor& x) { return model.logits(x); };
     nlohmann::json seconds = nlohmann::json::array(), losses = nlohmann::json::array();
     for (int64_t step = 0; step < s.steps; ++step) {
@@ -51,8 +52,8 @@ nlohmann::json run(const Settings& s) {
                                         at::ones_like(targets, at::kBool));
         const at::Tensor mean = loss.sum.div(static_cast<double>(loss.count));
         mean.backward();
-        optimiser.step(2e-5, std::min(1.0, 1.0 / optimiser.gradient_norm()));
-        optimiser.zero_gradients();
+        optimizer.step(2e-5, std::min(1.0, 1.0 / optimizer.gradient_norm()));
+        optimizer.zero_gradients();
         const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
         seconds.push_back(passed.count());
         losses.push_back(mean.item<double>());

@@ -8,7 +8,8 @@
 
 namespace refold::cli {
 
-// The files `texts` (UTF-8) in tokens of the model at `model`. Throws Error(io), and as make_calibration().
+// Reads the files `texts` (UTF-8) and tokenizes them for the model at path `model`. Throws Error(io), and as
+// make_calibration().
 Calibration load_calibration(const std::vector<std::string>& texts, const std::string& model,
                              const CalibrationOptions& options);
 

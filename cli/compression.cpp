@@ -11,8 +11,10 @@
 #include "core/progress.h"
 #include "core/text.h"
 #include "hub/resolve.h"
-#include "text/train_tokenizer.h"
+#include "model/load.h"
+#include "model/save.h"
 #include "train/launch.h"
+#include "train/text/train_tokenizer.h"
 
 namespace refold::cli {
 namespace {
@@ -24,14 +26,14 @@ using Arguments = CompressionArguments;
 
 struct Job {
     Recipe recipe;
-    std::string model;     // as named by the command line or the recipe
-    std::string input;     // path
-    std::string original;  // the same of the original; both empty when it is the model itself
-    std::string original_input;
+    std::string model;           // as named by the command line or the recipe
+    std::string input;           // path
+    std::string original;        // as named; empty, like its path, when it is the model itself
+    std::string original_input;  // path
 };
 
-// Steps that train and name no text are given --data, but for those that train on the calibration text.
-// Throws Error(usage) when there are none.
+// Sets --data in training steps that name no text and do not train on the calibration text. Throws
+// Error(usage) when there are none.
 void fill_in_data(Recipe& recipe, const std::vector<std::string>& files) {
     bool used = false;
     for (RecipeStep& step : recipe.steps) {
@@ -59,7 +61,7 @@ Job read_job(const Arguments& a) {
              a.recipe.empty() ? "" : fmt::format(", or the key 'model' in '{}'", a.recipe));
     }
     job.original = a.original.empty() ? job.recipe.original : a.original;
-    // The result depends on the source's content, not on where it lies: its provenance names the file alone.
+    // The provenance names the file alone: the result depends on the source's content, not on its folder.
     job.recipe.model.clear();
     job.recipe.original.clear();
     if (!a.calibration.empty()) job.recipe.calibration_texts = a.calibration;
@@ -78,13 +80,13 @@ std::string beside(const std::string& output, const char* ending) {
     return path.string() + ending;
 }
 
-// The recipe with all defaults, beside the output. Complete or not at all, like the model itself.
+// Writes the recipe with all defaults beside the output, complete or not at all, like the model.
 class RecipeEcho {
 public:
     RecipeEcho(const Arguments& a, const Job& job) : path_(beside(a.output.path, ".recipe.yaml")) {
         std::error_code none;
         if (!a.recipe.empty() && fs::equivalent(path_, a.recipe, none))
-            return;  // it is the one that was read
+            return;  // the recipe that was read is that file
         file_.emplace(path_, a.output.overwrite);
         Recipe named = job.recipe;
         named.model = job.model;
@@ -101,7 +103,7 @@ private:
     std::optional<AtomicFile> file_;
 };
 
-// Nothing without a text, or where no step needs one.
+// Nothing without a calibration text, or if no step needs one.
 std::optional<Calibration> read_calibration(const Job& job) {
     const auto& paths = job.recipe.calibration_texts;
     if (paths.empty() || first_calibrated(job.recipe) == nullptr) return std::nullopt;
@@ -112,7 +114,7 @@ void show_steps(const Job& job) {
     for (size_t s = 0; s < job.recipe.steps.size(); ++s) {
         const RecipeStep& step = job.recipe.steps[s];
         const auto& entries = step.options.entries();
-        // Of many options those that were given; the recipe beside the output has all.
+        // With many options only those that were given; the recipe beside the output has all.
         const bool all = entries.size() <= 20;
         std::string options;
         for (size_t i = 0; i < entries.size(); ++i) {
@@ -153,7 +155,7 @@ void run_compression(const Arguments& given) {
     if (!a.dry_run) join_group();
     const bool first = first_process();
     if (!first) {
-        // The process of rank 0 says and writes everything.
+        // Only the process of rank 0 prints and writes.
         a.report.quiet = true;
         set_progress_style(ProgressStyle::none);
     }
@@ -203,10 +205,10 @@ CompressionOptions add_compression_options(CLI::App& app, CompressionArguments& 
     out.settings = app.add_option("--set", a.settings, "Option of the method; may be repeated")
                        ->type_name("KEY=VALUE")
                        ->allow_extra_args(false);
-    app.add_option(
-           "--original", a.original,
-           "Model that MODEL was made of earlier: what refit, compensation, layer-by-layer training and "
-           "distillation compare with (MODEL itself)")
+    app.add_option("--original", a.original,
+                   "Model that MODEL was made of; refit, compensation, layer-by-layer training and "
+                   "distillation compare "
+                   "with it (default: MODEL itself)")
         ->type_name("MODEL");
     app.add_option("-d,--data", a.data,
                    "Text (.txt) or dialogues (.jsonl) to train on, for steps that name none; may be repeated")
@@ -214,11 +216,12 @@ CompressionOptions add_compression_options(CLI::App& app, CompressionArguments& 
         ->allow_extra_args(false);
     app.add_option(
            "--calib", a.calibration,
-           "Text for methods that look at activations (UTF-8); not the one to be evaluated with. May be "
-           "repeated: sequences are taken in turn, and more kinds of text make a better model")
+           "Calibration text (UTF-8) for methods that look at activations; do not evaluate on it. May be "
+           "repeated: sequences are taken from the texts in turn, and more kinds of text give a better model")
         ->type_name("FILE")
         ->allow_extra_args(false);
-    app.add_option("--calib-tokens", a.tokens, "Tokens of all texts together, from their beginnings (32768)")
+    app.add_option("--calib-tokens", a.tokens,
+                   "Calibration tokens, from the beginnings of all texts together (32768)")
         ->type_name("N")
         ->check(CLI::PositiveNumber);
     add_threads(app, a.threads);

@@ -1,4 +1,4 @@
-// Applying a recipe, or one method, to a model: what `compress` and `train` have in common.
+// Applies a recipe, or one method, to a model: shared by `compress` and `train`.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -24,13 +24,13 @@ struct CompressionArguments {
     ReportFile report_file;
 };
 
-// All options but the method's name.
+// Declares all options except the method's name.
 struct CompressionOptions {
     CLI::Option *output, *recipe, *settings;
 };
 CompressionOptions add_compression_options(CLI::App& app, CompressionArguments& arguments);
 
-// With several processes (train/launch.h) the one of rank 0 prints and writes.
+// With several processes (train/launch.h) only the one of rank 0 prints and writes.
 void run_compression(const CompressionArguments& arguments);
 
 }  // namespace refold::cli

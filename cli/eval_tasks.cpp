@@ -17,6 +17,7 @@
 #include "core/text.h"
 #include "eval/provenance.h"
 #include "hub/resolve.h"
+#include "model/load.h"
 #include "tasks/load_task.h"
 #include "tasks/results.h"
 #include "tasks/run_tasks.h"
@@ -31,7 +32,7 @@ struct Arguments {
     std::string model, data, samples;
     std::vector<std::string> tasks;
     OutputOptions output;
-    double limit = 0;  // items, or a part of them below 1; 0: all
+    double limit = 0;  // number of items; below 1: part of the items; 0: all
     int64_t shots = -1;
     int64_t length = 4096;
     uint64_t seed = 1234;
@@ -50,13 +51,13 @@ std::vector<std::string> names_of(const Arguments& a) {
     return names;
 }
 
-// A limit below 1 is a part of the items, rounded up as lm-eval does.
+// A limit below 1 is a part of the items, rounded up as in lm-eval.
 void keep_part(Task& task, double limit) {
     if (limit <= 0 || limit >= 1) return;
     task.items.resize(static_cast<size_t>(std::ceil(limit * static_cast<double>(task.items.size()))));
 }
 
-// Tokens that the model was made for.
+// Longest sequence that the model supports, in tokens.
 int64_t longest_sequence(const ModelConfig& config) {
     if (config.n_learned_positions == 0) return config.context_length;
     return std::min(config.context_length,
@@ -105,7 +106,7 @@ std::string work_path(const Arguments& a, const std::string& key) {
     return (cache_directory() / "tasks" / (key + ".jsonl" + process)).string();
 }
 
-// `run` answers the task of that index.
+// Calls run(i) for every task; when it is interrupted, says where the answers are kept.
 void answer(size_t tasks, WorkFile& work, const std::function<void(size_t)>& run) {
     if (work.found() > 0) log("{} answers of an interrupted run are in '{}'", work.found(), work.path());
     try {
@@ -113,7 +114,7 @@ void answer(size_t tasks, WorkFile& work, const std::function<void(size_t)>& run
     } catch (const Error& error) {
         if (const size_t kept = work.found() + work.added();
             error.code() == ErrorCode::interrupted && kept > 0)
-            log("{} answers are kept in '{}': the same command goes on from there", kept, work.path());
+            log("{} answers are kept in '{}': the same command resumes from there", kept, work.path());
         throw;
     }
 }
@@ -156,7 +157,7 @@ void measure_tasks(const Arguments& a) {
     const bool first = group().first();
     if (a.engine.eviction.active()) {
         fail(ErrorCode::usage, "tasks",
-             "a KV cache that evicts rows cannot go back to what prompts have in common - leave out "
+             "a KV cache that evicts rows cannot go back to the common beginning of prompts - leave out "
              "--kv-policy");
     }
     const std::string path = resolve_model(a.model);
@@ -188,7 +189,7 @@ void measure_tasks(const Arguments& a) {
     const std::string hash = provenance["model"]["sha256"];
     std::string all_settings = settings.dump();
     ExitArguments exits = a.exits;
-    std::unique_ptr<BatchEngine> exiting;
+    std::unique_ptr<Engine> exiting;
     nlohmann::ordered_json calibration;
     if (exits.active()) {
         const int64_t sequences = ExitAnswers::sequences(exits.plan.policy);
@@ -203,9 +204,9 @@ void measure_tasks(const Arguments& a) {
         answer(runs.size(), work,
                [&](size_t i) { run_task(runs[i], *exiting, exits.plan.policy, tokenizer, &work, i); });
     } else {
-        TaskEngine engine(*model, options);
+        const auto engine = make_task_engine(*model, options);
         model.reset();
-        answer(runs.size(), work, [&](size_t i) { run_task(runs[i], engine, tokenizer, &work, i); });
+        answer(runs.size(), work, [&](size_t i) { run_task(runs[i], *engine, tokenizer, &work, i); });
     }
     if (!first) {
         work.finish();
@@ -254,7 +255,7 @@ Action eval_tasks(CLI::App& eval) {
         ->type_name("NAME,...")
         ->delimiter(',')
         ->required();
-    app->add_option("--data", a->data, "Folder with the tasks' data; else it is taken from the hub")
+    app->add_option("--data", a->data, "Folder with the tasks' data (default: from the hub)")
         ->type_name("DIR");
     app->add_option("--limit", a->limit, "Only the first N items of a task; below 1: this part of them")
         ->type_name("N")
@@ -264,10 +265,8 @@ Action eval_tasks(CLI::App& eval) {
         ->type_name("N")
         ->check(at_least(0))
         ->default_str("the task's");
-    app->add_option("--seed", a->seed, "Seed of the choice of examples")
-        ->type_name("N")
-        ->capture_default_str();
-    app->add_option("--length", a->length, "Tokens of items that are made up (ruler_niah)")
+    app->add_option("--seed", a->seed, "Seed for drawing examples")->type_name("N")->capture_default_str();
+    app->add_option("--length", a->length, "Tokens of generated items (ruler_niah)")
         ->type_name("TOKENS")
         ->check(at_least(1))
         ->capture_default_str();

@@ -5,7 +5,7 @@
 
 namespace refold::cli {
 
-// Declares the subcommand of `eval` and returns what it does.
+// Declares the subcommand of `eval` and returns its action.
 Action eval_tasks(CLI::App& eval);
 
 }  // namespace refold::cli

@@ -28,7 +28,7 @@ void add_eval_exit_options(CLI::App& app, ExitArguments& a, bool perplexity) {
     CLI::Option* exit = add_exit_options(app, a.plan.policy, perplexity ? &a.plan.oracle : nullptr);
     CLI::Option* agreement =
         app.add_option("--exit-agreement", a.agreement,
-                       "Find the thresholds on --calib with which this part of the tokens at least gets the "
+                       "Find thresholds on --calib with which at least this part of the tokens gets the "
                        "likeliest token of all loops")
             ->type_name("PART")
             ->check(CLI::Range(1e-9, 1.0).description(""))
@@ -38,7 +38,7 @@ void add_eval_exit_options(CLI::App& app, ExitArguments& a, bool perplexity) {
         ->allow_extra_args(false)
         ->needs(agreement);
     app.add_option("--calib-tokens", a.calibration_tokens,
-                   "Tokens of all texts together, from their beginnings")
+                   "Calibration tokens, from the beginnings of all texts together")
         ->type_name("N")
         ->check(at_least(2))
         ->capture_default_str();
@@ -67,27 +67,28 @@ void check_exits(const ExitArguments& a, const Model& model, const EngineOptions
     if (a.agreement > 0) {
         if (a.calibration.empty()) wrong("--exit-agreement needs a text to find thresholds on: --calib FILE");
         if (!policy.thresholds.empty())
-            wrong("--exit-threshold and --exit-agreement are two ways to say the same");
+            wrong("--exit-threshold and --exit-agreement both set the thresholds - give one");
         if (policy.rule == ExitRule::fixed) wrong("--exit-agreement is for probability, margin and entropy");
         policy.thresholds = {strictest_threshold(policy.rule)};
     }
     check_exit_policy(policy, model.topology.loops);
 }
 
-std::unique_ptr<BatchEngine> make_exit_engine(const Model& model, const ExitArguments& a,
-                                              EngineOptions options, int64_t context, int64_t sequences) {
+std::unique_ptr<Engine> make_exit_engine(const Model& model, const ExitArguments& a, EngineOptions options,
+                                         int64_t context, int64_t sequences) {
     options.context = std::max(context, calibration_length(a, model));
     options.chunk = exit_chunk(model.config.n_vocab);
-    return make_batch_engine(model, {.engine = options,
-                                     .kv_tokens = sequences * (options.context + model.config.n_prefix),
-                                     .by_depth = true});
+    options.sequences = sequences;
+    options.by_loop = true;
+    return make_engine(model, options);
 }
 
-Json calibrate(ExitArguments& a, BatchEngine& engine, const std::string& model) {
+Json calibrate(ExitArguments& a, Engine& engine, const std::string& model) {
     if (a.agreement == 0) return {};
-    const Calibration text = load_calibration(
-        a.calibration, model,
-        {.tokens = a.calibration_tokens, .length = std::min(kCalibrationLength, engine.context())});
+    const Calibration text =
+        load_calibration(a.calibration, model,
+                         {.tokens = a.calibration_tokens,
+                          .length = std::min(kCalibrationLength, engine.capabilities().context)});
     PerplexityPlan plan;
     for (const auto* part : {&text.fit, &text.held_out})
         plan.tokens.insert(plan.tokens.end(), part->begin(), part->end());

@@ -1,4 +1,4 @@
-// Early exit as `eval` has it.
+// Early exit in `eval`.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/batch.h"
+#include "engine/engine.h"
 #include "eval/exit_perplexity.h"
 #include "model/model.h"
 
@@ -15,7 +15,7 @@ namespace refold::cli {
 
 struct ExitArguments {
     ExitPlan plan;
-    double agreement = 0;                  // wanted; 0: thresholds are given
+    double agreement = 0;                  // wanted, in (0, 1]; 0: thresholds are given
     std::vector<std::string> calibration;  // files
     int64_t calibration_tokens = 32768;
     std::string trajectory;  // file; perplexity only
@@ -28,18 +28,18 @@ struct ExitArguments {
 // oracle and --exit-trajectory.
 void add_eval_exit_options(CLI::App& app, ExitArguments& arguments, bool perplexity);
 
-// Throws Error(usage) for arguments that do not fit each other, the model or the options.
+// Throws Error(usage) for arguments that do not fit each other, the model or the engine's options.
 void check_exits(const ExitArguments& arguments, const Model& model, const EngineOptions& engine);
 // An engine for `sequences` of `context` tokens and for the calibration.
-std::unique_ptr<BatchEngine> make_exit_engine(const Model& model, const ExitArguments& arguments,
-                                              EngineOptions options, int64_t context, int64_t sequences);
+std::unique_ptr<Engine> make_exit_engine(const Model& model, const ExitArguments& arguments,
+                                         EngineOptions options, int64_t context, int64_t sequences);
 
 // With --exit-agreement: sets the thresholds and says what was found; else null. `model` is its path.
-nlohmann::ordered_json calibrate(ExitArguments& arguments, BatchEngine& engine, const std::string& model);
+nlohmann::ordered_json calibrate(ExitArguments& arguments, Engine& engine, const std::string& model);
 
 // {loops, exits, mean_loops, agreement}
 nlohmann::ordered_json exit_counts_json(const ExitCounts& counts);
-// The same behind {rule, loop, thresholds, kv}.
+// {rule, loop, thresholds, kv}, then the same.
 nlohmann::ordered_json exits_json(const ExitArguments& arguments, const ExitCounts& counts);
 // "exits: probability of 0.9 or more, keys and values: catch-up"
 std::string exit_rule_text(const ExitArguments& arguments);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/topology_table.h"
-#include "compress/selection.h"
+#include "compress/method/selection.h"
 #include "core/text.h"
 #include "model/execution.h"
 
@@ -16,13 +16,13 @@ namespace {
 constexpr std::array<int64_t, 2> kTokens = {1, 512};
 
 struct Row {
-    std::vector<size_t> positions;  // empty: of the whole model
+    std::vector<size_t> layers;     // empty: the whole model
     std::string weights;            // "attn.q,k,v tucker 288x32x4 of 9 heads"
-    ExecutionCost factored, dense;  // operations: of one token, without making W
+    ExecutionCost factored, dense;  // operations: MACs of one token, without computing W
     std::array<std::string, kTokens.size()> execution;
 
     bool alike(const Row& other) const {
-        return positions.empty() == other.positions.empty() && weights == other.weights &&
+        return layers.empty() == other.layers.empty() && weights == other.weights &&
                factored.bytes == other.factored.bytes && execution == other.execution;
     }
 };
@@ -32,7 +32,7 @@ std::string execution_text(const ExecutionChoice& choice) {
     return choice.when_loading ? "dense" : "dense, made for the step";
 }
 
-// Slots with the same factors are named together.
+// Names slots with the same factors together: "attn.q,k,v low rank 57".
 std::string weights_text(const Model& model, const Slots& slots, const std::vector<Slot>& group) {
     std::vector<std::pair<std::string, std::string>> parts;  // factors, slots
     for (const Slot slot : group) {
@@ -50,20 +50,14 @@ std::string weights_text(const Model& model, const Slots& slots, const std::vect
     return fmt::format("{}", fmt::join(texts, "; "));
 }
 
-// The slots of one place that are multiplied with the same input.
+// Groups of slots that multiply the same input; only groups with factors.
 std::vector<std::vector<Slot>> inputs_of(const Slots& slots) {
-    const std::vector<std::vector<Slot>> all = {{Slot::attn_q, Slot::attn_k, Slot::attn_v},
-                                                {Slot::attn_o},
-                                                {Slot::ffn_gate, Slot::ffn_up},
-                                                {Slot::ffn_down},
-                                                {Slot::head_dense},
-                                                {Slot::output},
-                                                {Slot::pooler}};
     std::vector<std::vector<Slot>> out;
-    for (const auto& group : all) {
+    for (const Slot first : kProductGroups) {
+        if (properties(first).origin == SlotOrigin::method) continue;
         std::vector<Slot> present;
         bool factored = false;
-        for (const Slot slot : group) {
+        for (const Slot slot : product_group(first)) {
             const auto found = slots.find(slot);
             if (found == slots.end()) continue;
             present.push_back(slot);
@@ -77,22 +71,22 @@ std::vector<std::vector<Slot>> inputs_of(const Slots& slots) {
 std::vector<Row> rows_of(const Model& model) {
     std::vector<Row> rows;
     const ExecutionChooser chooser(model);
-    const auto add = [&](const Slots& slots, size_t position) {
+    const auto add = [&](const Slots& slots, size_t layer) {
         for (const auto& group : inputs_of(slots)) {
             Row row;
-            if (position != kModelPosition) row.positions = {position};
+            if (layer != kWholeModel) row.layers = {layer};
             row.weights = weights_text(model, slots, group);
             for (size_t i = 0; i < kTokens.size(); ++i) {
-                const ExecutionChoice choice = chooser.choose(position, group, kTokens[i]);
+                const ExecutionChoice choice = chooser.choose(layer, group, kTokens[i]);
                 row.execution[i] = execution_text(choice);
                 if (kTokens[i] != 1) continue;
                 row.factored = choice.factored;
                 row.dense = choice.reconstructed;
             }
-            // What it takes to make W is not what running it takes.
+            // Without the operations that compute W.
             row.dense.operations = 0;
             for (const Slot slot : group) {
-                const SlotShape shape = slot_shape(slot, model.config, position);
+                const SlotShape shape = slot_shape(slot, model.config, layer);
                 row.dense.operations += static_cast<uint64_t>(shape.in * shape.out);
             }
             const auto same =
@@ -100,12 +94,12 @@ std::vector<Row> rows_of(const Model& model) {
             if (same == rows.end()) {
                 rows.push_back(std::move(row));
             } else {
-                same->positions.insert(same->positions.end(), row.positions.begin(), row.positions.end());
+                same->layers.insert(same->layers.end(), row.layers.begin(), row.layers.end());
             }
         }
     };
-    for (size_t p = 0; p < model.topology.positions.size(); ++p) add(model.topology.positions[p], p);
-    add(model.topology.globals, kModelPosition);
+    for (size_t p = 0; p < model.topology.layers.size(); ++p) add(model.topology.layers[p], p);
+    add(model.topology.globals, kWholeModel);
     return rows;
 }
 
@@ -114,13 +108,13 @@ std::vector<Row> rows_of(const Model& model) {
 std::string factor_table(const Model& model) {
     const std::vector<Row> rows = rows_of(model);
     if (rows.empty()) return "";
-    TextTable table({"factored weights", "positions", "MACs per token", "of dense", "bytes", "of dense",
+    TextTable table({"factored weights", "layers", "MACs per token", "of dense", "bytes", "of dense",
                      "1 token", "512 tokens"});
     const auto percent = [](uint64_t part, uint64_t whole) {
         return fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
     };
     for (const Row& row : rows) {
-        table.add({row.weights, row.positions.empty() ? "model" : layers_text(row.positions),
+        table.add({row.weights, row.layers.empty() ? "model" : layers_text(row.layers),
                    format_count(row.factored.operations),
                    percent(row.factored.operations, row.dense.operations), format_bytes(row.factored.bytes),
                    percent(row.factored.bytes, row.dense.bytes), row.execution[0], row.execution[1]});
@@ -134,7 +128,7 @@ nlohmann::ordered_json factor_json(const Model& model) {
         nlohmann::ordered_json execution;
         for (size_t i = 0; i < kTokens.size(); ++i) execution[std::to_string(kTokens[i])] = row.execution[i];
         out.push_back(
-            {{"positions", row.positions},
+            {{"layers", row.layers},
              {"weights", row.weights},
              {"operations", {{"factored", row.factored.operations}, {"dense", row.dense.operations}}},
              {"bytes", {{"factored", row.factored.bytes}, {"dense", row.dense.bytes}}},

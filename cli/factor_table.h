@@ -1,4 +1,4 @@
-// Weights made of factors, for people and programs: what they cost against dense ones, and how they run.
+// Tables of factored weights, for people and programs: costs compared with dense weights, and execution.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,11 +8,11 @@
 
 namespace refold::cli {
 
-// One row for all positions that are alike; empty when no weight has factors. Slots with one input (attn.q, k
-// and v) are one row, as they are run together. Bytes are those that decide together with them, see
-// model/execution.h.
+// One row for all layers with the same factors and costs; empty when no weight has factors. Slots with the
+// same input (attn.q, k and v) are one row, because they run together. The execution is decided by operations
+// and bytes, see model/execution.h.
 std::string factor_table(const Model& model);
-// The same rows: [{"positions", "weights", "operations": {"factored", "dense"}, "bytes": {...}, "execution":
+// The same rows: [{"layers", "weights", "operations": {"factored", "dense"}, "bytes": {...}, "execution":
 // {"1": ..., "512": ...}}]
 nlohmann::ordered_json factor_json(const Model& model);
 

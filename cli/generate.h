@@ -1,40 +1,31 @@
-// Token by token generation, for `run` and `chat`.
+// Generation of one text at a time, for `run` and `chat`.
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <span>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "engine/engine.h"
-#include "text/sampler.h"
-#include "text/tokenizer.h"
+#include "generation/generator.h"
 
 namespace refold::cli {
 
-struct GenerationOptions {
-    int64_t limit = 128;  // tokens
-    bool ignore_eos = false;
+class TextGenerator {
+public:
+    // `engine`, which has no sequences yet, and `tokenizer` outlive it.
+    TextGenerator(Engine& engine, const Tokenizer& tokenizer, const GenerationOptions& options);
+
+    // `emit` gets whole characters as they come. Tokens that the prompt has in common with the previous
+    // prompt and its continuation are not evaluated again.
+    GenerationResult generate(std::vector<int32_t> prompt, const std::function<void(std::string_view)>& emit);
+    // The next prompt is evaluated from its beginning.
+    void forget() { generator_.forget(); }
+
+private:
+    Generator generator_;
+    GenerationRequest request_;
 };
 
-struct Generation {
-    std::string text;
-    std::vector<int32_t> tokens;
-    const char* stop_reason = "limit";  // or "end" (end of generation token), "context" (full)
-    double prefill_seconds = 0;         // from the call to the logits after the prompt
-    double decode_seconds = 0;          // of all further tokens
-    size_t evaluated = 0;               // tokens of the prompt
-
-    double prefill_tokens_per_s() const;
-    double decode_tokens_per_s() const;  // 0 with fewer than two tokens
-};
-
-// Appends `prompt`, which fits the context, to the engine's sequence and generates. `emit` gets whole
-// characters. Of the generated tokens all but the last are in the engine's sequence afterwards.
-Generation generate(Engine& engine, Sampler& sampler, const Tokenizer& tokenizer,
-                    std::span<const int32_t> prompt, const GenerationOptions& options,
-                    const std::function<void(std::string_view)>& emit);
+// "end" (a token that ends the generation), "stop" (a stop text), "context" (full), else "limit".
+const char* stop_reason(const GenerationResult& result);
 
 }  // namespace refold::cli

@@ -1,4 +1,4 @@
-// The look of --help.
+// Format of --help.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,10 +7,10 @@
 
 namespace refold::cli {
 
-// Defaults behind the description instead of in front of it; types without CLI11's notes about ranges.
+// Puts defaults after the description, not before it; types without CLI11's notes about ranges.
 std::shared_ptr<CLI::FormatterBase> help_formatter();
 
-// Ends the help text with command lines to try.
+// Ends the help text with example command lines.
 void add_examples(CLI::App& app, std::initializer_list<const char*> lines);
 
 }  // namespace refold::cli

@@ -1,9 +1,10 @@
-// refold: one command table. Errors become messages and exit codes here and nowhere else.
+// The program refold. Errors become messages and exit codes here and nowhere else.
 #include <fcntl.h>
 #include <signal.h>
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/help.h"
@@ -17,33 +18,24 @@
 namespace refold::cli {
 namespace {
 
-constexpr Verb kVerbs[] = {
-    {"pull", "Fetch a model into the cache, or list what can be fetched", pull_verb},
-    {"inspect", "Show a model's architecture, what it shares and what it costs", inspect_verb},
-    {"run", "Continue a text", run_verb},
-    {"chat", "Talk with a model", chat_verb},
-    {"serve", "Answer requests over HTTP: OpenAI's interface, metrics, a page", serve_verb},
-    {"logits", "Write the logits of every token of a text to a file", logits_verb},
-    {"tokenize", "Show the tokens of a text, or the text of tokens", tokenize_verb},
-    {"methods", "List the compression methods, or describe one", methods_verb},
-    {"compress", "Apply a recipe, or one method, to a model", compress_verb},
-    {"train", "Train a model on text, or apply a recipe that does", train_verb},
-    {"eval", "Measure a model's quality", eval_verb},
-    {"compare", "Show whether two models, or two results, differ by more than chance", compare_verb},
-    {"analyze", "Show what in a model resembles what: weights, attention maps, modules", analyze_verb},
-    {"bench", "Measure speed and memory, beside stock llama.cpp", bench_verb},
-    {"report", "Put models and results together as one page with figures", report_verb},
-    {"quantize", "Write a model in another element type, sharing kept", quantize_verb},
-    {"export", "Write a model for transformers or llama.cpp, or as one native file", export_verb},
-};
-
 constexpr int kUsage = 2;
+
+constexpr std::pair<VerbGroup, const char*> kGroups[] = {{VerbGroup::models, "Get and examine models"},
+                                                         {VerbGroup::running, "Run a model"},
+                                                         {VerbGroup::compression, "Make a model smaller"},
+                                                         {VerbGroup::measurement, "Measure and compare"},
+                                                         {VerbGroup::conversion, "Convert a model"}};
 
 std::string overview() {
     std::string text =
         "refold makes pretrained transformers smaller and faster by sharing weights, and runs them.\n\n"
-        "Usage: refold VERB [OPTIONS] ...\n\nVerbs:\n";
-    for (const Verb& verb : kVerbs) text += fmt::format("  {:<10} {}\n", verb.name, verb.description);
+        "Usage: refold VERB [OPTIONS] ...\n";
+    for (const auto& [group, heading] : kGroups) {
+        text += fmt::format("\n{}:\n", heading);
+        for (const Verb* verb : verbs()) {
+            if (verb->group == group) text += fmt::format("  {:<10} {}\n", verb->name, verb->description);
+        }
+    }
     return text +
            "\nrefold VERB --help describes a verb, refold --version prints the version.\n\n"
            "Examples:\n"
@@ -54,23 +46,23 @@ std::string overview() {
 
 const Verb& find_verb(const std::string& name) {
     std::vector<std::string> names;
-    for (const Verb& verb : kVerbs) {
-        if (name == verb.name) return verb;
-        names.emplace_back(verb.name);
+    for (const Verb* verb : verbs()) {
+        if (name == verb->name) return *verb;
+        names.emplace_back(verb->name);
     }
     fail(ErrorCode::usage, "refold", "unknown verb '{}' - {}", name, suggestion(name, names));
 }
 
-// The subcommand, of a subcommand, that was asked for; else the verb itself.
-const CLI::App& asked_for(const CLI::App& app) {
+// The innermost subcommand on the command line, or the verb itself.
+const CLI::App& innermost(const CLI::App& app) {
     const CLI::App* last = &app;
     while (!last->get_subcommands().empty()) last = last->get_subcommands().back();
     return *last;
 }
 
-// The option or subcommand that an unknown one was perhaps meant to be.
+// " (did you mean ...?)" for the first unknown option or subcommand that has a similar name; else empty.
 std::string hint(const CLI::App& app) {
-    const CLI::App& last = asked_for(app);
+    const CLI::App& last = innermost(app);
     std::vector<std::string> names, subcommands;
     for (const CLI::Option* option : last.get_options()) {
         for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
@@ -91,13 +83,13 @@ int run_verb_with(const Verb& verb, std::vector<std::string> arguments) {
     app.formatter(help_formatter());
     const Action action = verb.declare(app);
     try {
-        std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+        std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them last first
         app.parse(arguments);
     } catch (const CLI::CallForHelp&) {
         print(app.help());
         return 0;
     } catch (const CLI::ParseError& error) {
-        const CLI::App& last = asked_for(app);
+        const CLI::App& last = innermost(app);
         log("refold: error: [{}] {}{} - see `refold {}{} --help`", verb.name, error.what(), hint(app),
             verb.name, &last == &app ? "" : " " + last.get_name());
         return kUsage;
@@ -133,11 +125,12 @@ int dispatch(std::vector<std::string> arguments) {
 
 int main(int argc, char** argv) {
     refold::install_interrupt_handlers();
-    // A stream that the caller has closed must not become the first file we open: using it is an error.
+    // If the caller closed a standard stream, the next file opened would get its descriptor and our output.
+    // Opening /dev/null in the wrong direction takes the descriptor and makes any use of the stream an error.
     for (int stream = 0; stream < 3; ++stream) {
         if (fcntl(stream, F_GETFD) < 0) open("/dev/null", stream == 0 ? O_WRONLY : O_RDONLY);
     }
-    // Whatever happens to a process, it says so, and the others of its group notice.
+    // A process leaves its group first: outside it any rank may print, and the others notice its absence.
     const auto failed = [](refold::ErrorCode code, const char* what) {
         refold::set_group(nullptr);
         refold::cli::log("refold: error: {}", what);

@@ -11,6 +11,7 @@
 #include "core/progress.h"
 #include "core/text.h"
 #include "linalg/blas_threads.h"
+#include "model/load.h"
 
 namespace refold::cli {
 
@@ -43,7 +44,7 @@ void check_output(const OutputOptions& output, const std::string& input) {
         fail(ErrorCode::usage, "output", "--output '{}' is the input file - choose another name",
              output.path);
     }
-    // Creates and removes a temporary file: exactly what will be needed later.
+    // Creates and removes a temporary file, as writing the output will.
     const AtomicFile probe(output.path, output.overwrite);
 }
 
@@ -80,7 +81,7 @@ void add_engine_options(CLI::App& app, EngineOptions& options, const char* conte
 CLI::Option* add_kv_budget(CLI::App& app, double& budget) {
     return app
         .add_option("--kv-budget", budget,
-                    "Rows of the KV cache per token of context; layers with a window keep theirs")
+                    "Rows of the KV cache per token of context; layers with a window keep all of theirs")
         ->type_name("PART")
         ->check(CLI::Range(0.0, 1.0).description(""))
         ->capture_default_str();
@@ -100,7 +101,7 @@ void add_eviction_options(CLI::App& app, EvictionOptions& options) {
             ->check(CLI::IsMember({"none", "h2o", "recent"}))
             ->default_str("none");
     add_kv_budget(app, options.budget)->needs(by_policy);
-    app.add_option("--kv-recent", options.recent, "h2o: part of the rows that the most recent tokens have")
+    app.add_option("--kv-recent", options.recent, "h2o: part of the rows for the most recent tokens")
         ->type_name("PART")
         ->check(CLI::Range(0.0, 1.0).description(""))
         ->capture_default_str();
@@ -121,26 +122,37 @@ void add_engine_kind(CLI::App& app, EngineOptions& options) {
         ->check(CLI::IsMember({"ggml", "torch"}))
         ->default_str("ggml");
     app.add_option("--device", options.device,
-                   "of the torch engine: auto (a CUDA device where libtorch finds one), cpu or cuda")
+                   "Device of the torch engine: auto (a CUDA device if libtorch finds one), cpu or cuda")
         ->type_name("NAME")
         ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
         ->capture_default_str();
 }
 
-std::unique_ptr<Engine> make_engine(const std::string& path, const EngineOptions& options) {
-    return make_engine(load_model(path), options);
+static void note_long_context(const Model& model, const Capabilities& can) {
+    if (can.context > model.config.context_length) {
+        log("note: '{}' was trained for {} tokens of context, {} are asked for", model.label,
+            model.config.context_length, can.context);
+    }
 }
 
-std::unique_ptr<Engine> make_engine(const Model& model, const EngineOptions& options) {
-    auto engine = std::make_unique<Engine>(model, options);
-    if (engine->context() > model.config.context_length) {
-        log("note: '{}' was trained for {} tokens of context, {} are asked for", model.label,
-            model.config.context_length, engine->context());
-    }
+std::unique_ptr<Engine> load_engine(const std::string& path, const EngineOptions& options) {
+    const Model model = load_model(path);
+    auto engine = make_engine(model, options);
+    note_long_context(model, engine->capabilities());
     return engine;
 }
 
-// CLI11's own conversion takes an empty word for 0.
+std::unique_ptr<SingleSequence> make_single_sequence(const std::string& path, const EngineOptions& options) {
+    return make_single_sequence(load_model(path), options);
+}
+
+std::unique_ptr<SingleSequence> make_single_sequence(const Model& model, const EngineOptions& options) {
+    auto sequence = std::make_unique<SingleSequence>(model, options);
+    note_long_context(model, sequence->capabilities());
+    return sequence;
+}
+
+// CLI11's own conversion reads an empty word as 0.
 template <typename T>
 static std::vector<T> parse_list(const std::string& name, const std::string& text, const char* expected) {
     std::vector<T> values;
@@ -165,10 +177,12 @@ CLI::Option* add_exit_options(CLI::App& app, ExitPolicy& policy, bool* oracle) {
                    if (oracle == nullptr || !*oracle) policy.rule = exit_rule_from_name(name);
                },
                fmt::format(
-                   "When a token's result is taken after fewer loops of a looped model. none; fixed: after "
-                   "--exit-loop; probability, margin (before the second), entropy: of the result so far, "
-                   "by --exit-threshold{}",
-                   oracle != nullptr ? "; oracle: as soon as it is the last loop's, for analysis" : ""))
+                   "When a token of a looped model exits after fewer loops. none; fixed: after --exit-loop; "
+                   "probability, margin (over the second likeliest token), entropy: of the prediction, "
+                   "compared "
+                   "with --exit-threshold{}",
+                   oracle != nullptr ? "; oracle: once the likeliest token is the last loop's, for analysis"
+                                     : ""))
             ->type_name("RULE")
             ->default_str("none");
     app.add_option("--exit-loop", policy.loop, "fixed: the loop, from 1")
@@ -181,37 +195,95 @@ CLI::Option* add_exit_options(CLI::App& app, ExitPolicy& policy, bool* oracle) {
                policy.thresholds =
                    parse_list<double>("--exit-threshold", text, "numbers as in 0.9 or 0.9,0.8");
            },
-           "Exit with a probability or margin of at least X, an entropy (nats) of at most X; one for all "
-           "loops, "
-           "or one for each but the last")
+           "Exit with a probability or margin of at least X, or an entropy (nats) of at most X; one number "
+           "for "
+           "all loops, or one for each but the last")
         ->type_name("X,...")
         ->needs(exit);
     app.add_option_function<std::string>(
            "--exit-kv", [&policy](const std::string& name) { policy.kv = exited_kv_from_name(name); },
-           "Keys and values of the loops that an exited token leaves out. catch-up: the loops are run after "
-           "all, "
-           "for them only; propagate: projected from the state that it left with; share: those of the loop "
-           "that it "
-           "left after")
+           "Keys and values of the loops that an exited token skips. catch-up: the loops run later, for "
+           "their "
+           "keys and values only; propagate: projected from the residual stream that it exited with; share: "
+           "those of the loop that it exited after")
         ->type_name("NAME")
         ->default_str(exited_kv_name(policy.kv))
         ->needs(exit);
     return exit;
 }
 
-void add_sampling_options(CLI::App& app, SamplingOptions& options) {
-    app.add_option("--temperature,--temp", options.temperature,
+// "ID=BIAS"
+static std::pair<int32_t, double> parse_bias(const std::string& text) {
+    const size_t split = text.find('=');
+    int32_t token = -1;
+    double bias = 0;
+    const char* const end = text.data() + text.size();
+    if (split != std::string::npos) {
+        const auto id = std::from_chars(text.data(), text.data() + split, token);
+        const auto value = std::from_chars(text.data() + split + 1, end, bias);
+        if (id.ec == std::errc() && id.ptr == text.data() + split && value.ec == std::errc() &&
+            value.ptr == end)
+            return {token, bias};
+    }
+    throw CLI::ValidationError("--logit-bias", fmt::format("got '{}', expected ID=BIAS as in 42=-1.5", text));
+}
+
+static void add_penalty_options(CLI::App& app, SamplingOptions& options) {
+    app.add_option("--repeat-penalty", options.repetition_penalty,
+                   "Divides positive logits of tokens that have occurred, multiplies negative ones; 1: off")
+        ->type_name("X")
+        ->capture_default_str();
+    app.add_option("--presence-penalty", options.presence_penalty,
+                   "Subtracted from logits of tokens that have occurred; 0: off")
+        ->type_name("X")
+        ->capture_default_str();
+    app.add_option("--frequency-penalty", options.frequency_penalty,
+                   "The same, as often as they have occurred; 0: off")
+        ->type_name("X")
+        ->capture_default_str();
+    app.add_option("--repeat-last-n", options.penalty_last_n,
+                   "Tokens of prompt and text that the penalties look at, the latest; -1: all")
+        ->type_name("N")
+        ->capture_default_str();
+    app.add_option_function<std::vector<std::string>>(
+           "--logit-bias",
+           [&options](const std::vector<std::string>& given) {
+               for (const std::string& text : given) {
+                   const auto [token, bias] = parse_bias(text);
+                   options.logit_bias[token] = bias;
+               }
+           },
+           "Added to the logit of a token, -inf to ban it; may be repeated")
+        ->type_name("ID=BIAS")
+        ->allow_extra_args(false);
+}
+
+void add_generation_options(CLI::App& app, GenerationOptions& options, const char* max_tokens) {
+    app.add_option("-n,--max-tokens", options.max_tokens, max_tokens)
+        ->type_name("N")
+        ->check(at_least(1))
+        ->capture_default_str();
+    app.add_option("--stop", options.stop, "Text that ends the generation and is left out; may be repeated")
+        ->type_name("TEXT")
+        ->allow_extra_args(false);
+    SamplingOptions& sampling = options.sampling;
+    app.add_option("--temperature,--temp", sampling.temperature,
                    "Randomness of the choice of tokens; 0 takes the likeliest")
         ->type_name("X")
         ->capture_default_str();
-    app.add_option("--top-k", options.top_k, "Choose among the K likeliest tokens; 0: all")
+    app.add_option("--top-k", sampling.top_k, "Choose among the K likeliest tokens; 0: all")
         ->type_name("K")
         ->capture_default_str();
-    app.add_option("--top-p", options.top_p,
+    app.add_option("--top-p", sampling.top_p,
                    "Choose among the likeliest tokens that hold this much probability")
         ->type_name("P")
-        ->default_str(fmt::format("{}", options.top_p));
-    app.add_option("--seed", options.seed, "Seed of the choice")->type_name("N")->capture_default_str();
+        ->default_str(fmt::format("{}", sampling.top_p));
+    app.add_option("--min-p", sampling.min_p,
+                   "Choose among tokens at least this likely, compared with the likeliest; 0: all")
+        ->type_name("P")
+        ->capture_default_str();
+    add_penalty_options(app, sampling);
+    app.add_option("--seed", sampling.seed, "Seed of the choice")->type_name("N")->capture_default_str();
 }
 
 CLI::Option* add_token_ids(CLI::App& app, const char* name, std::vector<int32_t>& ids,

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/single_sequence.h"
 #include "exit/exit_policy.h"
-#include "text/sampler.h"
+#include "refold/generation.h"
 
 namespace refold::cli {
 
@@ -20,7 +20,7 @@ struct ReportOptions {
 // --json, --quiet
 void add_report_options(CLI::App& app, ReportOptions& options);
 
-// MODEL: what resolve_model() takes.
+// MODEL, in any form that resolve_model() takes.
 CLI::Option* add_model(CLI::App& app, std::string& model);
 
 struct OutputOptions {
@@ -29,10 +29,10 @@ struct OutputOptions {
 };
 // -o, --overwrite
 CLI::Option* add_output(CLI::App& app, OutputOptions& options, const char* description);
-// Throws Error when `output` cannot be written or is the file `input`: to be called before long work.
+// Throws Error when `output` cannot be written or is the file `input`. Call it before long work.
 void check_output(const OutputOptions& output, const std::string& input);
 
-// --threads, for everything in this process
+// --threads, for the whole process
 void add_threads(CLI::App& app, int& threads);
 // --threads, --context, --f32, --kv. `context_default` describes options.context when it is 0.
 void add_engine_options(CLI::App& app, EngineOptions& options, const char* context_default);
@@ -42,24 +42,27 @@ void add_eviction_options(CLI::App& app, EvictionOptions& options);
 CLI::Option* add_kv_budget(CLI::App& app, double& budget);
 // --engine, --device
 void add_engine_kind(CLI::App& app, EngineOptions& options);
-// Reads the model at `path` into an engine and forgets the file.
-std::unique_ptr<Engine> make_engine(const std::string& path, const EngineOptions& options);
-// An engine with the model's weights.
-std::unique_ptr<Engine> make_engine(const Model& model, const EngineOptions& options);
+// An engine for one sequence of the model at `path`.
+std::unique_ptr<Engine> load_engine(const std::string& path, const EngineOptions& options);
+// One sequence of the model at `path`.
+std::unique_ptr<SingleSequence> make_single_sequence(const std::string& path, const EngineOptions& options);
+// One sequence of a model, which may be released.
+std::unique_ptr<SingleSequence> make_single_sequence(const Model& model, const EngineOptions& options);
 
-// --exit, --exit-loop, --exit-threshold, --exit-kv; whether they fit each other and the model is for
-// check_exit_policy(). `oracle`, where given, is set by `--exit oracle`, with which the rule is none. Returns
+// --exit, --exit-loop, --exit-threshold, --exit-kv; check_exit_policy() checks whether they fit each other
+// and the model. With `oracle`, `--exit oracle` is allowed and sets it; the rule is then none. Returns
 // --exit.
 CLI::Option* add_exit_options(CLI::App& app, ExitPolicy& policy, bool* oracle = nullptr);
 
-// --temperature, --top-k, --top-p, --seed
-void add_sampling_options(CLI::App& app, SamplingOptions& options);
+// --max-tokens, --stop and everything that decides the choice of tokens: --temperature, --top-k, ..., --seed.
+// Their ranges are for check_generation().
+void add_generation_options(CLI::App& app, GenerationOptions& options, const char* max_tokens);
 
 // --NAME 1,2,3
 CLI::Option* add_token_ids(CLI::App& app, const char* name, std::vector<int32_t>& ids,
                            const char* description);
 
-// Validator: a number that is not below `minimum`.
+// Validator: a number of at least `minimum`.
 CLI::Validator at_least(double minimum);
 
 // Throws Error(input) when `text`, given as `name`, is not UTF-8.

@@ -1,5 +1,5 @@
-// Results on standard output, everything else on standard error. Of several processes (core/group.h) only the
-// first one says anything.
+// Results go to standard output, everything else to standard error. Of several processes (core/group.h) only
+// the first one prints.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,12 +11,12 @@
 
 namespace refold::cli {
 
-// To standard output at once. Throws Error(io) when it cannot be written (disk full, reader gone).
+// Writes to standard output at once. Throws Error(io) when that fails (disk full, reader gone).
 void print(std::string_view text);
 // Indented, or on one line; bytes that are not UTF-8 become U+FFFD.
 void print_json(const nlohmann::ordered_json& value, bool one_line = false);
 
-// To standard error; there is nobody to tell when it cannot be written.
+// Writes to standard error; failures are ignored.
 void note(const std::string& text);
 // A line on standard error.
 template <typename... Args>

@@ -4,6 +4,7 @@
 #include "cli/output.h"
 #include "eval/protocols.h"
 #include "hub/resolve.h"
+#include "model/load.h"
 
 namespace refold::cli {
 
@@ -15,7 +16,7 @@ CLI::Option* add_perplexity_options(CLI::App& app, PerplexityArguments& a) {
             ->type_name("FILE");
     app.add_option_function<std::string>(
            "--protocol", [&a](const std::string& name) { a.options.protocol = protocol_from_name(name); },
-           "What perplexity is meant. windows: whole windows; gptq: WikiText's rows joined by blank lines, "
+           "Perplexity protocol. windows: whole windows; gptq: WikiText's rows joined by blank lines, "
            "windows of 2048; llama.cpp: as llama-perplexity; lm-eval: document by document, per word and "
            "byte")
         ->type_name("NAME")
@@ -26,7 +27,7 @@ CLI::Option* add_perplexity_options(CLI::App& app, PerplexityArguments& a) {
         ->check(at_least(1))
         ->default_str("context");
     app.add_option("--max-windows", a.options.max_windows,
-                   "Stop after this many windows, of lm-eval documents; 0: all")
+                   "Stop after this many windows (lm-eval: documents); 0: all")
         ->type_name("N")
         ->check(at_least(0))
         ->capture_default_str();

@@ -1,4 +1,4 @@
-// Perplexity of a text, as several verbs ask for it.
+// Perplexity of a text, for several verbs.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -18,10 +18,10 @@ struct PerplexityArguments {
     std::string text;                         // file
     PerplexityOptions options{.context = 0};  // context: the engine's
 };
-// --text, --protocol, --stride, --max-windows; the first is returned.
+// --text, --protocol, --stride, --max-windows; returns --text.
 CLI::Option* add_perplexity_options(CLI::App& app, PerplexityArguments& arguments);
 
-// A model and the windows of the text in its tokens.
+// A model, and the windows of the text as its tokens.
 struct PerplexityInput {
     std::string path;
     Model model;
@@ -32,7 +32,7 @@ struct PerplexityInput {
         return {name, path, &model, engine, threads, {data}};
     }
 };
-// `context`: of a window; 0: the protocol's. Throws as plan_perplexity().
+// `context`: tokens of a window; 0: the protocol's. Throws as plan_perplexity().
 PerplexityInput perplexity_input(const PerplexityArguments& arguments, const EngineOptions& engine,
                                  const std::string& path, const std::string& text, int64_t context = 0);
 

@@ -3,79 +3,26 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <map>
-#include <utility>
 #include <vector>
+
+#include "model/ownership.h"
 
 namespace refold::cli {
 namespace {
-
-struct Home {
-    size_t position = 0;
-    int64_t head = 0;
-    bool own = false;
-};
-
-// Which position a stored tensor belongs to: the one whose name it has, else the first that uses it.
-class Names {
-public:
-    explicit Names(const Model& model) {
-        const auto& positions = model.topology.positions;
-        for (size_t p = 0; p < positions.size(); ++p) {
-            for (const SlotDescription& slot : model.family->position_slots)
-                positions_[tensor_name(slot, p)] = p;
-        }
-        for (size_t p = 0; p < positions.size(); ++p) {
-            for (const auto& [slot, expression] : positions[p]) {
-                for (const auto& name : tensors_of(expression)) positions_.try_emplace(name, p);
-                number_heads(expression, p);
-            }
-        }
-    }
-
-    Home tensor(const std::string& name, size_t position) const {
-        const size_t home = positions_.at(name);
-        return {home, 0, home == position};
-    }
-
-    Home head(const HeadRef& ref, size_t position) const {
-        Home home = tensor(ref.tensor, position);
-        const auto number = numbers_.find({ref.tensor, ref.head});
-        home.head = number == numbers_.end() ? ref.head : number->second;
-        return home;
-    }
-
-private:
-    // Heads are numbered as their own position counts them, not as they are stored.
-    void number_heads(const Expression& expression, size_t position) {
-        const Expression base = base_of(expression);
-        const auto* heads = std::get_if<Heads>(&base);
-        if (heads == nullptr) return;
-        const auto refs = expand(*heads);
-        for (size_t h = 0; h < refs.size(); ++h) {
-            const auto found = positions_.find(refs[h].tensor);
-            if (found == positions_.end() || found->second != position) continue;
-            numbers_.try_emplace({refs[h].tensor, refs[h].head}, static_cast<int64_t>(h));
-        }
-    }
-
-    std::map<std::string, size_t> positions_;
-    std::map<std::pair<std::string, int64_t>, int64_t> numbers_;
-};
 
 std::string range(int64_t first, int64_t count) {
     return count == 1 ? std::to_string(first) : fmt::format("{}-{}", first, first + count - 1);
 }
 
-// A reference to another position, told by its distance until it is known which rows are one.
+// A reference to another layer is written as a distance until equal rows are joined.
 constexpr char kReference = '\x01', kReferenceEnd = '\x02';
 
-std::string reference(size_t home, size_t position) {
-    return fmt::format("{}{}{}", kReference, static_cast<int64_t>(home) - static_cast<int64_t>(position),
+std::string reference(size_t owner, size_t layer) {
+    return fmt::format("{}{}{}", kReference, static_cast<int64_t>(owner) - static_cast<int64_t>(layer),
                        kReferenceEnd);
 }
 
-// References of the positions [first, first + count) as numbers.
+// `text` of the layers [first, first + count), with references as layer numbers.
 std::string resolved(const std::string& text, int64_t first, int64_t count) {
     std::string out;
     for (size_t at = 0; at < text.size();) {
@@ -96,69 +43,78 @@ std::string lora_text(const Model& model, const Plus& e) {
     return fmt::format("LoRA {}", model.tensor(e.term.u).row_elements());
 }
 
+// Describes weight expressions of a layer; "" when it uses only its own weights.
 class Describer {
 public:
-    Describer(const Model& model, const Names& names, size_t position)
-        : model_(model), names_(names), position_(position) {}
+    Describer(const Model& model, const Ownership& owners, size_t layer)
+        : model_(model), owners_(owners), layer_(layer) {}
 
-    // "" when the position uses its own tensor.
-    std::string operator()(const Dense& e) const { return arrow(names_.tensor(e.tensor, position_)); }
+    // "" when the layer uses its own tensor.
+    std::string operator()(const Dense& e) const { return arrow(e.tensor); }
 
     std::string operator()(const Heads& heads) const {
         const auto refs = expand(heads);
         std::string text;
         bool shares = false;
         for (size_t h = 0; h < refs.size();) {
-            const Home first = names_.head(refs[h], position_);
-            const bool own = first.own && first.head == static_cast<int64_t>(h);
+            const OwnedHead first = head(refs[h]);
+            const bool own = first.layer == layer_ && first.number == static_cast<int64_t>(h);
             int64_t count = 1;
             for (; h + static_cast<size_t>(count) < refs.size(); ++count) {
-                const Home next = names_.head(refs[h + static_cast<size_t>(count)], position_);
-                if (next.position != first.position || next.head != first.head + count) break;
+                const OwnedHead next = head(refs[h + static_cast<size_t>(count)]);
+                if (next.layer != first.layer || next.number != first.number + count) break;
             }
             if (!text.empty()) text += ", ";
             const std::string here = range(static_cast<int64_t>(h), count);
             text += own ? "own " + here
-                        : fmt::format("{}<-{}.{}", here, reference(first.position, position_),
-                                      range(first.head, count));
+                        : fmt::format("{}<-{}.{}", here, reference(first.layer, layer_),
+                                      range(first.number, count));
             shares |= !own;
             h += static_cast<size_t>(count);
         }
         return shares ? text : "";
     }
 
-    std::string operator()(const LowRank& e) const { return with_home(factors_text(model_, e), e.u); }
-    std::string operator()(const Tucker& e) const { return with_home(factors_text(model_, e), e.core); }
+    std::string operator()(const LowRank& e) const { return with_owner(factors_text(model_, e), e.u); }
+    std::string operator()(const Tucker& e) const { return with_owner(factors_text(model_, e), e.core); }
 
     std::string operator()(const Plus& e) const {
         const std::string base = std::visit(*this, e.base);
-        return (base.empty() ? "" : base + " ") + with_home("+ " + lora_text(model_, e), e.term.u);
+        return (base.empty() ? "" : base + " ") + with_owner("+ " + lora_text(model_, e), e.term.u);
     }
 
 private:
-    std::string arrow(const Home& home) const {
-        return home.own ? "" : "<-" + reference(home.position, position_);
+    struct OwnedHead {
+        size_t layer;
+        int64_t number;  // as the owner counts its heads; as they are stored when it does not use this one
+    };
+    OwnedHead head(const HeadRef& ref) const {
+        return {owners_.layer_of(ref.tensor), owners_.head_of(ref.tensor, ref.head).value_or(ref.head)};
     }
-    std::string with_home(const std::string& text, const std::string& tensor) const {
-        const std::string from = arrow(names_.tensor(tensor, position_));
+    std::string arrow(const std::string& tensor) const {
+        const size_t owner = owners_.layer_of(tensor);
+        return owner == layer_ ? "" : "<-" + reference(owner, layer_);
+    }
+    std::string with_owner(const std::string& text, const std::string& tensor) const {
+        const std::string from = arrow(tensor);
         return from.empty() ? text : text + " " + from;
     }
 
     const Model& model_;
-    const Names& names_;
-    size_t position_;
+    const Ownership& owners_;
+    size_t layer_;
 };
 
-// "2 of 3 KV heads, no FFN" where a position is smaller than others.
-std::vector<std::string> sizes_of(const Model& model, size_t position) {
+// "2 of 3 KV heads", "no FFN" of a layer that is smaller than the others.
+std::vector<std::string> sizes_of(const Model& model, size_t layer) {
     const ModelConfig& c = model.config;
     std::vector<std::string> sizes;
-    if (const int64_t heads = c.n_head_kv_of(position); heads == 0) {
+    if (const int64_t heads = c.n_head_kv_of(layer); heads == 0) {
         sizes.emplace_back("no attention");
     } else if (heads != c.n_head_kv) {
         sizes.push_back(fmt::format("{} of {} KV heads", heads, c.n_head_kv));
     }
-    if (const int64_t channels = c.n_ff_of(position); channels == 0) {
+    if (const int64_t channels = c.n_ff_of(layer); channels == 0) {
         sizes.emplace_back("no FFN");
     } else if (channels != c.n_ff) {
         sizes.push_back(fmt::format("{} of {} channels", channels, c.n_ff));
@@ -166,27 +122,26 @@ std::vector<std::string> sizes_of(const Model& model, size_t position) {
     return sizes;
 }
 
-// "attention probabilities <-18" where a position's attention is another one's.
-std::vector<std::string> attention_of(const Topology& topology, size_t position) {
-    const AttentionSource& source = topology.source(position);
-    if (source.probabilities)
-        return {"attention probabilities <-" + reference(*source.probabilities, position)};
-    if (source.kv) return {"keys and values <-" + reference(*source.kv, position)};
+// "attention probabilities <-18" of a layer with an attention source.
+std::vector<std::string> attention_of(const Topology& topology, size_t layer) {
+    const AttentionSource& source = topology.source(layer);
+    if (source.probabilities) return {"attention probabilities <-" + reference(*source.probabilities, layer)};
+    if (source.kv) return {"keys and values <-" + reference(*source.kv, layer)};
     return {};
 }
 
-struct Group {
+struct SlotGroup {
     std::string source, names, module;
     size_t slots = 0;
 };
 
 // Slots with the same sources are named together: "attn.q,o, ffn.up".
-std::vector<Group> groups_of(const Model& model, const Names& names, size_t position) {
-    const Describer describe(model, names, position);
-    std::vector<Group> groups;
-    for (const auto& [slot, expression] : model.topology.positions[position]) {
+std::vector<SlotGroup> groups_of(const Model& model, const Ownership& owners, size_t layer) {
+    const Describer describe(model, owners, layer);
+    std::vector<SlotGroup> groups;
+    for (const auto& [slot, expression] : model.topology.layers[layer]) {
         std::string source = std::visit(describe, expression);
-        // W_c is worth a word even where it is a matrix of the position's own.
+        // W_c is listed even if it is a matrix of the layer's own.
         if (is_compensation(slot)) source = source.empty() ? "W_c" : "W_c " + source;
         if (source.empty()) continue;
         const std::string name = slot_name(slot);
@@ -204,12 +159,12 @@ std::vector<Group> groups_of(const Model& model, const Names& names, size_t posi
     return groups;
 }
 
-// With references as distances; "" for a position of its own, full-sized weights.
-std::string position_text(const Model& model, const Names& names, size_t position) {
-    std::vector<std::string> parts = sizes_of(model, position);
-    for (auto& part : attention_of(model.topology, position)) parts.push_back(std::move(part));
-    for (const Group& group : groups_of(model, names, position)) {
-        const bool all = group.slots == model.topology.positions[position].size();
+// With references as distances; "" for a layer of its own, full-sized weights.
+std::string layer_text(const Model& model, const Ownership& owners, size_t layer) {
+    std::vector<std::string> parts = sizes_of(model, layer);
+    for (auto& part : attention_of(model.topology, layer)) parts.push_back(std::move(part));
+    for (const SlotGroup& group : groups_of(model, owners, layer)) {
+        const bool all = group.slots == model.topology.layers[layer].size();
         parts.push_back((all ? "all" : group.names) + " " + group.source);
     }
     return fmt::format("{}", fmt::join(parts, "; "));
@@ -234,19 +189,19 @@ std::string factors_text(const Model& model, const Expression& expression) {
 }
 
 std::string topology_table(const Model& model) {
-    const Names names(model);
-    const size_t count = model.topology.positions.size();
+    const Ownership owners(model);
+    const size_t count = model.topology.layers.size();
     std::string out;
     if (const int64_t loops = model.topology.loops; loops > 1)
         out += fmt::format("{} loops of {} layers\n", loops, static_cast<int64_t>(count) / loops);
     if (model.config.n_prefix > 0)
-        out += fmt::format("{} prefix keys and values before the sequence at every position\n",
+        out += fmt::format("{} prefix keys and values before the sequence at every layer\n",
                            model.config.n_prefix);
-    out += "position  weights\n";
+    out += "   layer  weights\n";
     for (size_t p = 0; p < count;) {
-        const std::string text = position_text(model, names, p);
+        const std::string text = layer_text(model, owners, p);
         size_t end = p + 1;
-        while (end < count && position_text(model, names, end) == text) ++end;
+        while (end < count && layer_text(model, owners, end) == text) ++end;
         const auto first = static_cast<int64_t>(p), rows = static_cast<int64_t>(end - p);
         out += fmt::format("{:>8}  {}\n", range(first, rows),
                            text.empty() ? "own" : resolved(text, first, rows));

@@ -1,37 +1,30 @@
-// A verb of the command line: one line in the table of main.cpp and one file in verbs/.
+// A verb of the command line, one file in verbs/: verbs/NAME.cpp defines
+//     extern const Verb NAME_verb;
+//     const Verb NAME_verb = {"NAME", VerbGroup::..., "One line", declare};
+// and nothing else names it: the list of verbs is made from the files' names (cmake/RefoldRegistry.cmake).
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <span>
 
 namespace refold::cli {
 
-// What to do once the command line has been parsed.
+// Runs the verb once the command line has been parsed. Results go to standard output; throws refold::Error.
 using Action = std::function<void()>;
+
+// Headings of `refold --help`, in this order; a group's verbs follow in alphabetical order.
+enum class VerbGroup { models, running, compression, measurement, conversion };
 
 struct Verb {
     const char* name;
+    VerbGroup group;
     const char* description;  // one line
-    // Declares the verb's options and examples on `app`. Errors are thrown, results go to standard output.
+    // Declares the verb's options and examples on `app`.
     Action (*declare)(CLI::App& app);
 };
 
-Action analyze_verb(CLI::App& app);
-Action bench_verb(CLI::App& app);
-Action chat_verb(CLI::App& app);
-Action compare_verb(CLI::App& app);
-Action compress_verb(CLI::App& app);
-Action eval_verb(CLI::App& app);
-Action export_verb(CLI::App& app);
-Action inspect_verb(CLI::App& app);
-Action logits_verb(CLI::App& app);
-Action methods_verb(CLI::App& app);
-Action pull_verb(CLI::App& app);
-Action quantize_verb(CLI::App& app);
-Action report_verb(CLI::App& app);
-Action run_verb(CLI::App& app);
-Action serve_verb(CLI::App& app);
-Action tokenize_verb(CLI::App& app);
-Action train_verb(CLI::App& app);
+// All verbs, by name.
+std::span<const Verb* const> verbs();
 
 }  // namespace refold::cli

@@ -6,7 +6,7 @@ option(REFOLD_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(REFOLD_BUILD_BENCH "Build the microbenchmarks" ${PROJECT_IS_TOP_LEVEL})
 # Off here and on in the presets: a new compiler's new warning must not break a user's build.
 option(REFOLD_WERROR "Treat warnings as errors" OFF)
-option(REFOLD_SANITIZE "Build everything with the address and undefined-behaviour sanitizers" OFF)
+option(REFOLD_SANITIZE "Build everything with the address and undefined-behavior sanitizers" OFF)
 
 if(REFOLD_SANITIZE)
     set(refold_sanitize_flags -fsanitize=address,undefined -fno-sanitize-recover=undefined)
@@ -21,7 +21,7 @@ function(refold_compiled_alone)
 endfunction()
 
 # Files with vector kernels include themselves for every kind of processor. The compiler's intrinsics want constants that
-# it sees only when it optimises.
+# it sees only when it optimizes.
 function(refold_vector_kernels)
     refold_compiled_alone(${ARGN})
     if(REFOLD_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")

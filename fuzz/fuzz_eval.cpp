@@ -1,4 +1,4 @@
-// Fuzzing of evaluation data: for any bytes documents, samples and exit trajectories are read or refused with
+// Fuzzes evaluation data: for any bytes, documents, samples and exit trajectories are read or refused with
 // refold::Error, and what is read can be compared.
 //     refold_fuzz_eval [--iterations N] [--seed N]
 #include <cstdio>
@@ -33,7 +33,7 @@ const std::string kSeeds[] = {
 
 volatile size_t g_sink = 0;
 
-// True when one of the readers took it.
+// True if one of the readers accepts it.
 bool run_one(const std::string& text) {
     g_sink = g_sink + refold::wikitext_rows_joined(text).size();
     bool taken = false;

@@ -1,11 +1,11 @@
-// Fuzzing of the GGUF reader: for any bytes GgufFile::parse gives a file or throws refold::Error - no crash,
+// Fuzzes the GGUF reader: for any bytes, GgufFile::parse returns a file or throws refold::Error - no crash,
 // no sanitizer report, no other exception, no allocation far beyond the input's size.
 //
 // With libFuzzer build with -DREFOLD_LIBFUZZER -fsanitize=fuzzer,address,undefined. Otherwise the main()
 // below mutates built-in and given files, deterministically:
 //     refold_fuzz_gguf [--iterations N] [--seed N] [file.gguf ...]
-// An input that crashes is written to $TMPDIR/refold-fuzz-gguf-crash.gguf; given alone with --iterations 0 it
-// is run once without mutation.
+// An input that crashes is written to $TMPDIR/refold-fuzz-gguf-crash.gguf. A file given with --iterations 0
+// runs once without mutation.
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,14 +39,14 @@ using refold::GgufMetadata;
 using refold::GgufType;
 using refold::GgufValue;
 
-// Reads must not be optimised away.
+// Reads must not be optimized away.
 volatile unsigned g_sink = 0;
 
 template <typename Read>
 void touch(const Read& read) {
     try {
         read();
-    } catch (const Error&) {  // of another kind
+    } catch (const Error&) {  // the value has another type
     }
 }
 
@@ -105,7 +105,7 @@ struct Seed {
     std::vector<Field> fields;  // every number of the header
 };
 
-// Finds the fields of a file that is valid, or a prefix of one; independent of the reader under test.
+// Finds the fields of a valid file or a prefix of one, independently of the reader under test.
 class FieldFinder {
 public:
     explicit FieldFinder(Seed& seed) : seed_(seed) {}
@@ -173,7 +173,7 @@ private:
     bool good_ = true;
 };
 
-// Files of every value kind and several tensors, small enough for thousands of runs per second.
+// Files with every kind of value and several tensors, small enough for thousands of runs per second.
 std::string built_in_seed(uint32_t alignment, int n_tensors) {
     GgufMetadata m;
     m.set("general.architecture", GgufValue::string("llama"));
@@ -237,7 +237,7 @@ public:
 private:
     size_t below(size_t n) { return n == 0 ? 0 : static_cast<size_t>(random_() % n); }
 
-    // Numbers at which checks tend to be off by one or to overflow.
+    // Numbers at which checks are prone to off-by-one errors and overflow.
     uint64_t extreme(uint64_t old, size_t size) {
         switch (below(16)) {
             case 0: return 0;
@@ -261,30 +261,30 @@ private:
 
     void change(std::string& bytes, const Seed& seed) {
         switch (below(8)) {
-            case 0: {  // a bit
+            case 0: {  // flip a bit
                 bytes[below(bytes.size())] ^= static_cast<char>(1 << below(8));
                 break;
             }
-            case 1: {  // the end is missing, often just a few bytes
+            case 1: {  // truncate, often by a few bytes
                 const size_t cut = below(below(2) == 0 ? bytes.size() : std::min<size_t>(bytes.size(), 64));
                 bytes.resize(bytes.size() - cut);
                 break;
             }
-            case 2: {  // a piece of another seed
+            case 2: {  // insert a piece of another seed
                 const std::string& other = seeds_[below(seeds_.size())].bytes;
                 const size_t from = below(other.size()), to = below(bytes.size());
                 const size_t size = below(std::min<size_t>({256, other.size() - from, bytes.size() - to}));
                 bytes.replace(to, below(2) == 0 ? size : below(size + 1), other, from, size);
                 break;
             }
-            case 3: {  // an integer anywhere
+            case 3: {  // overwrite an integer anywhere
                 const size_t at = below(bytes.size()),
                              width = std::min<size_t>(size_t{1} << below(4), bytes.size() - at);
                 const uint64_t number = extreme(static_cast<unsigned char>(bytes[at]), bytes.size());
                 memcpy(bytes.data() + at, &number, width);
                 break;
             }
-            default: {  // a field of the header lies
+            default: {  // change a field of the header
                 if (seed.fields.empty()) break;
                 const Field field = seed.fields[below(seed.fields.size())];
                 if (field.offset + field.width > bytes.size()) break;
@@ -302,7 +302,7 @@ private:
 
 std::string g_current;
 
-// What is being run when the process is about to die.
+// The input that is running when the process is about to die.
 void save_current() {
     const char* folder = getenv("TMPDIR");
     const std::string path =
@@ -315,7 +315,7 @@ void save_current() {
 }
 
 bool run_current() {
-    // A copy of exactly this size: reads behind the end hit AddressSanitizer's red zone.
+    // A copy of exactly this size, so that reads past the end hit AddressSanitizer's red zone.
     const auto* first = reinterpret_cast<const std::byte*>(g_current.data());
     const std::vector<std::byte> exact(first, first + g_current.size());
     return run_one(exact);

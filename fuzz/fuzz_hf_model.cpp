@@ -1,6 +1,5 @@
-// Fuzzing of Hugging Face directories: for any config.json, model.safetensors and index, load_model() and
-// reading every tensor give a model or throw refold::Error - no crash, no sanitizer report, no other
-// exception.
+// Fuzzes Hugging Face directories: for any config.json, model.safetensors and index, load_model() and reading
+// every tensor succeed or throw refold::Error - no crash, no sanitizer report, no other exception.
 //     refold_fuzz_hf_model [--iterations N] [--seed N]
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include "core/error.h"
 #include "fuzzing.h"
 #include "io/safetensors.h"
+#include "model/load.h"
 #include "model/model.h"
 
 namespace {
@@ -27,7 +27,7 @@ using nlohmann::json;
 using refold::Error;
 
 struct Checkpoint {
-    std::string config, tensors, index;  // no index when empty
+    std::string config, tensors, index;  // empty: no index
 };
 
 std::string read(const fs::path& path) {
@@ -40,7 +40,7 @@ void write(const fs::path& path, const std::string& bytes) {
         .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-// A model of one layer, one per family of names that lie differently in checkpoints.
+// A model of one layer, in the checkpoint layout of GPT-2 or Llama.
 Checkpoint built_in(const fs::path& folder, bool gpt2) {
     const std::vector<float> zeros(4096, 0.25F);
     std::vector<refold::SafetensorsTensor> tensors;
@@ -152,7 +152,7 @@ private:
         if (!bytes.empty()) bytes[below(bytes.size())] ^= static_cast<char>(1 << below(8));
     }
 
-    // A number, a word or a bit of a JSON text.
+    // Changes a number, a word or a bit of a JSON text.
     void change_text(std::string& text) {
         static const char* const numbers[] = {"0",
                                               "-1",

@@ -1,8 +1,8 @@
-// Fuzzing of the Hugging Face tokenizer files: for any bytes read_hf_vocabulary() gives a vocabulary or
-// throws refold::Error, and what it gives can encode, be written and be read again.
+// Fuzzes Hugging Face tokenizer files: for any bytes, read_hf_vocabulary() returns a vocabulary or throws
+// refold::Error, and a returned vocabulary can encode, be written and be read again.
 //
 // With libFuzzer build with -DREFOLD_LIBFUZZER -fsanitize=fuzzer,address,undefined; the first byte of an
-// input says which file of a folder it is. Otherwise the main() below mutates the files of given folders,
+// input selects a file of the folder. Otherwise the main() below mutates the files of given folders,
 // deterministically:
 //     refold_fuzz_hf_vocab [--iterations N] [--seed N] FOLDER...
 // An input that crashes is left in $TMPDIR/refold-fuzz-hf-vocab-crash.
@@ -46,7 +46,7 @@ constexpr const char* kNames[] = {
     "tokenizer.json", "tokenizer.model",        "vocab.json", "merges.txt", "tokenizer_config.json",
     "vocab.txt",      "special_tokens_map.json"};
 
-// Reads must not be optimised away.
+// Reads must not be optimized away.
 volatile size_t g_sink = 0;
 
 fs::path scratch() {
@@ -97,7 +97,7 @@ bool run_one(const Files& files) {
         GgufMetadata again;
         refold::read_hf_vocabulary(scratch() / "out", kRows, again);
     } catch (const Error& error) {
-        // Bytes without a token, and tokens that only one of the two spellings tells apart.
+        // Bytes without a token, and tokens that only one of the two formats distinguishes.
         if (error.code() != refold::ErrorCode::unsupported && error.code() != refold::ErrorCode::input) throw;
     }
     return true;
@@ -131,7 +131,7 @@ std::vector<Files> read_seeds(const fs::path& folder) {
     }
     if (all.empty()) return {};
     std::vector<Files> seeds{all};
-    // What stands behind tokenizer.json is read only without it.
+    // Files after tokenizer.json are read only without it.
     if (all.erase("tokenizer.json") > 0) seeds.push_back(all);
     return seeds;
 }
@@ -154,7 +154,7 @@ public:
 private:
     size_t below(size_t n) { return n == 0 ? 0 : static_cast<size_t>(random_() % n); }
 
-    // A word that means something to a reader, in place of a piece of text.
+    // Replaces a piece of text by a word that readers know.
     std::string word() {
         static const char* const words[] = {"null",
                                             "true",
@@ -189,7 +189,7 @@ private:
             case 2: bytes.erase(at, 1 + below(16)); break;
             case 3: bytes.replace(at, below(8), word()); break;
             case 4: bytes.insert(at, bytes.substr(below(bytes.size()), 1 + below(64))); break;
-            default: {  // a whole value of JSON
+            default: {  // replace a whole JSON value
                 const size_t colon = bytes.find(": ", at);
                 const size_t end = colon == std::string::npos ? colon : bytes.find_first_of(",}]\n", colon);
                 if (end != std::string::npos) bytes.replace(colon + 2, end - colon - 2, word());

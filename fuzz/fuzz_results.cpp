@@ -1,5 +1,5 @@
-// Fuzzing of the results that `refold report` reads: for any text parse_run() and parse_training() give a
-// result that every form of report can show, or throws refold::Error - no crash, no sanitizer report, no
+// Fuzzes the results that `refold report` reads: for any text, parse_run() and parse_training() return a
+// result that every format of report can show, or throw refold::Error - no crash, no sanitizer report, no
 // other exception, and no text of the input becomes markup.
 //     refold_fuzz_results [--iterations N] [--seed N]
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 using refold::Error;
 
-// What the verbs print, shortened.
+// Shortened output of the verbs.
 const std::vector<std::string> kSeeds = {
     R"({"perplexity": 17.5, "standard_error": 0.25, "tokens_scored": 4092, "windows": 4, "context": 1024, "stride": 512,
 "protocol": "windows", "f32": true, "kv_policy": "h2o", "kv_budget": 0.5, "word_perplexity": 20.5, "bits_per_byte": 0.5,
@@ -49,7 +49,7 @@ const std::vector<std::string> kSeeds = {
 "weights": {"attention_module_cosine": [[1, -0.01], [-0.01, 1]], "best_matches": []},
 "spectra": {"matrices": [{"layers": [0], "slot": "attn.q", "rows": 4, "columns": 8, "rank_for_90_percent": 3,
 "singular_values": [4, 2, 1, 0]}, {"layers": [1, 2], "slot": "ffn.up", "rank_for_90_percent": 1, "singular_values": [8, 1]}]}})",
-    R"({"report_layout": 1, "refold_version": "0.1.0", "machine": {"cpu": "c", "threads": 2, "memory_bytes": 100},
+    R"({"report_layout": 2, "refold_version": "0.1.0", "machine": {"cpu": "c", "threads": 2, "memory_bytes": 100},
 "commands": ["refold eval ppl small.gguf"], "notes": ["a note"], "variants": [
 {"name": "dense", "file": "dense.gguf", "sha256": "abc", "parameters": 100, "steps": [], "analyses": [{"layers": 2, "modules":
 {"layers": [{"layer": 0, "ffn": 0.8}, {"layer": 1, "ffn": 0.6}]}}]},
@@ -59,19 +59,19 @@ const std::vector<std::string> kSeeds = {
 "tasks": [{"task": "piqa", "metric": "acc", "value": 0.5, "standard_error": 0.1, "protocol": "", "higher_is_better": true}],
 "prefill": null, "decode": {"tokens_per_s": 200.5, "baseline_tokens_per_s": 180, "ratio": 1.1, "baseline": "stock llama.cpp"},
 "sample": {"prompt": "p", "generated": "g"}, "steps": ["shares 3 heads"],
-"svd_errors": [{"position": 0, "slot": "attn.q", "rank": 3, "relative_error": 0.5}], "training": [{"name": "step-2", "curves": {"loss": {"steps": [1, 2], "values": [4.5, null]}}}],
+"svd_errors": [{"layer": 0, "slot": "attn.q", "rank": 3, "relative_error": 0.5}], "training": [{"name": "step-2", "curves": {"loss": {"steps": [1, 2], "values": [4.5, null]}}}],
 "topology": {"loops": 2, "slots": ["attn.q", "ffn.down"], "cells": [[4, 1], [4, 1], [0, 1]], "borrowed": [
-{"position": 1, "slot": "attn.q", "head": 2, "from_position": 0, "from_head": 1},
-{"position": 1, "slot": "ffn.down", "head": 0, "from_position": 0, "from_head": null}],
-"factors": [{"position": 0, "slot": "ffn.down", "instead": true, "text": "low rank 3"}],
-"attention_sources": [{"position": 2, "probabilities": 1, "keys_and_values": null}]},
+{"layer": 1, "slot": "attn.q", "head": 2, "from_layer": 0, "from_head": 1},
+{"layer": 1, "slot": "ffn.down", "head": 0, "from_layer": 0, "from_head": null}],
+"factors": [{"layer": 0, "slot": "ffn.down", "instead": true, "text": "low rank 3"}],
+"attention_sources": [{"layer": 2, "probabilities": 1, "keys_and_values": null}]},
 "reconstruction": {"total": 0.5, "compared": 3, "different": 2, "not_comparable": 0, "slots": ["attn.q"],
 "relative_errors": [[0.5], [null], [0.25]]}}]})",
     R"({"step":1,"loss":4.5,"learning_rate":0.001,"gradient_norm":2.5}
 {"step":2,"loss":null,"tokens_per_s":100,"a_part":0.5}
 {"step":2,"held_out_loss":3.5})"};
 
-// Markdown's blocks of code, in which nothing is markup, left out.
+// Removes Markdown's code blocks, in which nothing is markup.
 std::string without_code(const std::string& markdown) {
     std::string out, fence;
     std::istringstream lines(markdown);
@@ -113,7 +113,7 @@ bool run_one(const std::string& text) {
         expect(html.find(markup) == std::string::npos, markup);
     expect(without_code(to_markdown(comparison)).find("<q7") == std::string::npos, "markup in Markdown");
     expect(!to_table(comparison).empty(), "nothing to show");
-    // What refold writes it reads.
+    // refold can read its own report.
     for (auto& variant : comparison.variants) variant.name += "m";
     refold::Runs runs;
     runs.results.push_back(refold::parse_run(to_json(comparison), "again"));

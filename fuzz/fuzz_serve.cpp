@@ -1,5 +1,5 @@
-// Fuzzing of what the server reads from clients: for any bytes a request is taken or refused with an ApiError
-// of status 400 that is JSON itself, and the head of an HTTP request is the same however much has come.
+// Fuzzes the server's input: for any bytes, a request is accepted or refused with an ApiError of status 400
+// that is JSON itself, and the head of an HTTP request does not depend on how much has arrived.
 //     refold_fuzz_serve [--iterations N] [--seed N]
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Fuzzing of task files and of the data that they read: for any bytes, reading gives items or throws
-// refold::Error - no crash, no sanitizer report, no other exception.
+// Fuzzes task files and their data: for any bytes, reading returns items or throws refold::Error - no crash,
+// no sanitizer report, no other exception.
 //     refold_fuzz_tasks [--iterations N] [--seed N]
 #include <cstdio>
 #include <cstdlib>
@@ -69,7 +69,7 @@ private:
     std::mt19937_64 random_;
 };
 
-// Whether `action` accepts what it is given; lets through what must not be thrown.
+// True if `action` succeeds, false if it throws refold::Error; other exceptions pass.
 template <typename Action>
 bool accepts(Action&& action) {
     try {
@@ -89,7 +89,7 @@ int main(int argc, char** argv) {
     std::string current;
     try {
         Mutator mutator(arguments.seed);
-        // The long lists of subjects would take all of the changes.
+        // Long lists of subjects would get all of the changes.
         std::vector<std::string> files;
         for (const auto& file : refold::builtin_task_files()) {
             if (file.text.size() < 4000) files.emplace_back(file.text);

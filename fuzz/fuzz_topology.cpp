@@ -1,6 +1,6 @@
-// Fuzzing of what a file says about sharing: for any text under "refold.topology" and "refold.sizes", parsing
-// and validate() give a model whose every weight can be computed, or throw refold::Error - no crash, no
-// sanitizer report, no other exception.
+// Fuzzes topologies and sizes in files: for any text under "refold.topology" and "refold.sizes", parsing and
+// validate() give a model whose weights can all be computed, or throw refold::Error - no crash, no sanitizer
+// report, no other exception.
 //     refold_fuzz_topology [--iterations N] [--seed N]
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +13,9 @@
 #include "engine/expression_models.h"
 #include "fuzzing.h"
 #include "model/accounting.h"
+#include "model/materialize.h"
+#include "model/sizes.h"
+#include "model/validate.h"
 
 namespace {
 
@@ -29,16 +32,16 @@ Texts texts_of(const Model& model) {
 
 volatile float g_sink = 0;
 
-void compute_all(const Model& model, const refold::Slots& slots, size_t position) {
+void compute_all(const Model& model, const refold::Slots& slots, size_t layer) {
     for (const auto& [slot, expression] : slots) {
-        const auto values = refold::materialise(model, expression, slot, position);
-        const refold::SlotShape shape = refold::slot_shape(slot, model.config, position);
+        const auto values = refold::materialize(model, expression, slot, layer);
+        const refold::SlotShape shape = refold::slot_shape(slot, model.config, layer);
         if (static_cast<int64_t>(values.size()) != shape.in * shape.out) abort();
         for (const float value : values) g_sink = g_sink + value;
     }
 }
 
-// A model of the tensors of `source` and these texts.
+// Makes a model from the tensors of `source` and these texts. False if they are refused.
 bool run_one(const Model& source, const Texts& texts) {
     Model model = source;
     model.config.heads_kv.clear();
@@ -47,12 +50,12 @@ bool run_one(const Model& source, const Texts& texts) {
     try {
         const refold::Topology implied = source.implied();
         model.topology = refold::topology_from_json(texts.topology, implied);
-        const size_t positions = model.topology.positions.size();
-        if (positions > 64) return false;  // too slow, no matter what they are
-        if (!texts.sizes.empty()) refold::sizes_from_json(texts.sizes, positions, model.config);
+        const size_t layers = model.topology.layers.size();
+        if (layers > 64) return false;  // too slow, no matter what they are
+        if (!texts.sizes.empty()) refold::sizes_from_json(texts.sizes, layers, model.config);
         refold::validate(model);
-        for (size_t p = 0; p < positions; ++p) compute_all(model, model.topology.positions[p], p);
-        compute_all(model, model.topology.globals, refold::kModelPosition);
+        for (size_t p = 0; p < layers; ++p) compute_all(model, model.topology.layers[p], p);
+        compute_all(model, model.topology.globals, refold::kWholeModel);
         const refold::Accounting accounting = refold::account(model);
         if (accounting.model.bytes == 0) abort();
         const std::string again = refold::topology_to_json(model.topology, implied);
@@ -84,7 +87,7 @@ public:
     }
 
 private:
-    // A number, a string, a bracketed piece or a bit.
+    // Changes a number, a string, a bracketed piece or a bit.
     void change(std::string& text) {
         static const char* const numbers[] = {"0",
                                               "1",
@@ -124,7 +127,7 @@ private:
         return isdigit(static_cast<unsigned char>(text[i])) != 0;
     }
 
-    // A run of characters that `matches`.
+    // Replaces a run of characters that `matches`.
     template <typename Matches>
     void replace(std::string& text, Matches&& matches, const char* by) {
         std::vector<size_t> starts;
@@ -140,7 +143,7 @@ private:
     struct Range {
         size_t from, length;
     };
-    // What is between the quotes of each string.
+    // The ranges between the quotes of each string.
     static std::vector<Range> strings_of(const std::string& text) {
         std::vector<Range> out;
         for (size_t i = text.find('"'); i != std::string::npos; i = text.find('"', i + 1)) {
@@ -157,7 +160,7 @@ private:
         const Range at = strings[below(strings.size())];
         text.replace(at.from, at.length, by);
     }
-    // One string of the text in the place of another: tensors in other slots, slots of other names.
+    // Replaces one string by another: tensors in other slots, slots with other names.
     void swap_strings(std::string& text) {
         const auto strings = strings_of(text);
         if (strings.empty()) return;

@@ -1,5 +1,5 @@
-// Fuzzing of what training reads: for any bytes records are tokenised or refused with refold::Error, a token
-// file is read within its bounds or refused, and records of event files are found within theirs.
+// Fuzzes the input of training: for any bytes, records are tokenized or refused with refold::Error, a token
+// file is read within its bounds or refused, and records of event files are found within their bounds.
 //     refold_fuzz_train_data [--iterations N] [--seed N]
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ const std::string kRecords[] = {
 
 std::vector<int32_t> bytes_as_tokens(std::string_view text) { return {text.begin(), text.end()}; }
 
-// One that says things in another way when there is more to come, for some contents.
+// A chat template that, for some contents, renders a message differently when more messages follow.
 std::string dialogue(std::span<const refold::TrainTokenizer::Message> messages, bool answer_follows) {
     std::string out;
     for (const auto& message : messages) {
@@ -46,7 +46,7 @@ std::string dialogue(std::span<const refold::TrainTokenizer::Message> messages, 
 bool takes_records(const std::string& text, const std::string& name) {
     refold::TrainTokenizer tokenizer;
     tokenizer.tokens = tokenizer.template_tokens = bytes_as_tokens;
-    tokenizer.before = tokenizer.behind = {7};
+    tokenizer.before = tokenizer.after = {7};
     tokenizer.dialogue = dialogue;
     bool taken = true;
     for (const bool responses_only : {true, false}) {
@@ -54,9 +54,9 @@ bool takes_records(const std::string& text, const std::string& name) {
             size_t bytes = 0;
             refold::for_records(
                 text, name,
-                [&](const refold::TrainRecord& record, const refold::RecordPlace& place, size_t size) {
+                [&](const refold::TrainRecord& record, const refold::RecordLocation& location, size_t size) {
                     bytes += size;
-                    for (const auto& document : tokenise(record, tokenizer, responses_only, place))
+                    for (const auto& document : tokenize(record, tokenizer, responses_only, location))
                         if (document.scored.size() != document.tokens.size()) abort();
                 },
                 16);
@@ -134,7 +134,7 @@ int main(int argc, char** argv) {
             }
         }
         for (uint64_t i = 0; i < arguments.iterations; ++i) {
-            // Writing files takes longest.
+            // Less often, because writing files is slow.
             const uint64_t kind = random() % 16 == 0 ? 0 : 1 + random() % 4;
             taken += run(kind, refold::mutated(*seeds[kind], kPieces, random)) ? 1 : 0;
         }

@@ -1,4 +1,4 @@
-// What fuzz programs have in common.
+// Shared by the fuzz programs.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct FuzzArguments {
     }
 };
 
-// A text with one to four changes: a piece put in, something taken out or repeated, a bit turned.
+// The text with one to four changes: a piece inserted, removed or repeated, or a bit flipped.
 inline std::string mutated(const std::string& seed, std::span<const char* const> pieces,
                            std::mt19937_64& random) {
     const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };

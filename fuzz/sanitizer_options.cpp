@@ -1,5 +1,5 @@
-// What the sanitizers do in every fuzz program. Inputs are small: what needs more memory than
-// REFOLD_FUZZ_MEMORY_MB trusted a number in a file.
+// Options of the sanitizers in every fuzz program. Inputs are small: code that needs more memory than
+// REFOLD_FUZZ_MEMORY_MB has trusted a number in a file.
 extern "C" {
 
 const char* __asan_default_options();

@@ -13,6 +13,7 @@
 #include "core/files.h"
 #include "core/group.h"
 #include "hub/resolve.h"
+#include "model/load.h"
 #include "train/launch.h"
 
 namespace refold::cli {
@@ -60,7 +61,7 @@ Json text_json(const Calibration& text) {
 Json to_json(const Analysis& analysis, const Model& model, const Calibration* text) {
     Json out = {{"model", model.label},
                 {"architecture", model.family->name},
-                {"layers", model.topology.positions.size()},
+                {"layers", model.topology.layers.size()},
                 {"query_heads", model.config.n_head},
                 {"kv_heads", model.config.n_head_kv},
                 {"text", text != nullptr ? text_json(*text) : Json()}};
@@ -97,9 +98,7 @@ void run(const Arguments& a) {
     a.report_file.write({named_model(a.model, path)}, json);
 }
 
-}  // namespace
-
-Action analyze_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
     app.add_option(
@@ -150,5 +149,11 @@ Action analyze_verb(CLI::App& app) {
                        "refold analyze small.gguf --calib wikitext.txt --what softmax,modules --json"});
     return [a] { run(*a); };
 }
+
+}  // namespace
+
+extern const Verb analyze_verb;
+const Verb analyze_verb = {"analyze", VerbGroup::measurement,
+                           "Show what in a model resembles what: weights, attention maps, modules", declare};
 
 }  // namespace refold::cli

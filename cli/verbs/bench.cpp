@@ -18,6 +18,9 @@
 #include "eval/stock.h"
 #include "hub/resolve.h"
 #include "model/accounting.h"
+#include "model/load.h"
+#include "model/save.h"
+#include "model/stock.h"
 
 namespace refold::cli {
 namespace {
@@ -37,7 +40,7 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The model without sharing, in a file that is gone with the object.
+// A temporary file with the model without sharing.
 class DenseCopy {
 public:
     explicit DenseCopy(const Model& model) {
@@ -69,19 +72,19 @@ private:
     std::string path_;
 };
 
-// What the engine is compared with: nothing, stock llama.cpp, or another model in this engine.
+// The engine that the measured one is compared with: none, stock llama.cpp, or refold with another model.
 struct Baseline {
-    Json description;    // null when there is none
-    std::string reason;  // why there is none
+    Json description;    // null without a baseline
+    std::string reason;  // why there is no baseline
     std::unique_ptr<StockLlama> stock;
-    std::unique_ptr<Engine> engine;
+    std::unique_ptr<SingleSequence> sequence;
 
     std::optional<SpeedSubject> speed_subject() const {
         if (stock) return subject("llama.cpp", *stock);
-        if (engine) return subject("baseline", *engine);
+        if (sequence) return subject("baseline", *sequence);
         return std::nullopt;
     }
-    int64_t n_vocab() const { return stock ? stock->n_vocab() : engine->n_vocab(); }
+    int64_t n_vocab() const { return stock ? stock->n_vocab() : sequence->capabilities().n_vocab; }
 };
 
 Baseline stock_baseline(const Model& model, const EngineOptions& options) {
@@ -94,10 +97,10 @@ Baseline stock_baseline(const Model& model, const EngineOptions& options) {
     try {
         std::optional<DenseCopy> copy;
         if (model.has_sharing() || std::filesystem::is_directory(model.label)) copy.emplace(model);
-        // libllama maps the file, so the name may go once it is loaded.
+        // libllama maps the file, so its name may be removed once it is loaded.
         baseline.stock = std::make_unique<StockLlama>(copy ? copy->path() : model.label, stock);
         baseline.description = {
-            {"engine", "llama.cpp"}, {"model", model.label}, {"materialised", model.has_sharing()}};
+            {"engine", "llama.cpp"}, {"model", model.label}, {"materialized", model.has_sharing()}};
     } catch (const Error& error) {
         if (error.code() != ErrorCode::unsupported) throw;
         baseline.reason = error.what();
@@ -113,8 +116,8 @@ Baseline make_baseline(const Arguments& a, const Model& model, const EngineOptio
         return baseline;
     }
     const std::string path = resolve_model(a.baseline);
-    baseline.engine = make_engine(path, options);
-    baseline.description = {{"engine", "refold"}, {"model", path}, {"materialised", false}};
+    baseline.sequence = make_single_sequence(path, options);
+    baseline.description = {{"engine", "refold"}, {"model", path}, {"materialized", false}};
     return baseline;
 }
 
@@ -163,7 +166,7 @@ std::string text_of(const Json& out) {
         baseline = fmt::format(
             "{} on {}{}", out["baseline"]["engine"].get<std::string>(),
             out["baseline"]["model"].get<std::string>(),
-            out["baseline"]["materialised"].get<bool>() ? " (sharing materialised: the dense original)" : "");
+            out["baseline"]["materialized"].get<bool>() ? " (sharing materialized: the dense original)" : "");
     }
     return fmt::format("{}, {} threads, median of {} rounds\nbaseline: {}\n\n{}\n{}",
                        out["cpu"].get<std::string>(), out["threads"].get<int>(), out["rounds"].get<int>(),
@@ -182,26 +185,26 @@ void bench(const Arguments& a) {
     a.report_file.check();
 
     const auto start = Clock::now();
-    const auto engine = make_engine(path, options);
+    const auto sequence = make_single_sequence(path, options);
     const double load_seconds = seconds_since(start);
     const std::vector<int32_t> prompt(static_cast<size_t>(a.speed.prefill), 0);
-    engine->evaluate(std::span(prompt).first(1));
+    sequence->evaluate(std::span(prompt).first(1));
     const double first_token_seconds = seconds_since(start);
-    // Both kinds of step once, so that all buffers exist when memory is read; before any baseline is loaded.
-    engine->truncate(0);
-    engine->evaluate(prompt);
-    engine->evaluate(std::span(prompt).first(1));
-    const EngineMemory memory = engine->memory();
+    // One prefill and one decode step allocate all buffers; memory is read before a baseline is loaded.
+    sequence->truncate(0);
+    sequence->evaluate(prompt);
+    sequence->evaluate(std::span(prompt).first(1));
+    const EngineMemory memory = sequence->memory();
     const uint64_t resident = resident_bytes(), peak = peak_resident_bytes();
-    engine->truncate(0);
-    engine->pause();
+    sequence->truncate(0);
+    sequence->pause();
 
-    options.threads = engine->threads();
+    options.threads = sequence->capabilities().threads;
     options.eviction = {};  // a baseline keeps all tokens
     const Model model = load_model(path);
     const Baseline baseline = make_baseline(a, model, options);
-    std::vector<SpeedSubject> subjects{subject("refold", *engine)};
-    int64_t n_vocab = engine->n_vocab();
+    std::vector<SpeedSubject> subjects{subject("refold", *sequence)};
+    int64_t n_vocab = sequence->capabilities().n_vocab;
     if (auto other = baseline.speed_subject()) {
         subjects.push_back(std::move(*other));
         n_vocab = std::min(n_vocab, baseline.n_vocab());
@@ -238,9 +241,7 @@ void bench(const Arguments& a) {
     a.report_file.write({named_model(a.model, path)}, with_provenance);
 }
 
-}  // namespace
-
-Action bench_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
     app.add_option("--prefill", a->speed.prefill, "Tokens of the prompt")
@@ -269,5 +270,11 @@ Action bench_verb(CLI::App& app) {
               "refold bench small.gguf --baseline smollm2-135m-instruct"});
     return [a] { bench(*a); };
 }
+
+}  // namespace
+
+extern const Verb bench_verb;
+const Verb bench_verb = {"bench", VerbGroup::measurement, "Measure speed and memory, beside stock llama.cpp",
+                         declare};
 
 }  // namespace refold::cli

@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <optional>
 
 #include "cli/generate.h"
@@ -20,13 +19,12 @@ namespace {
 
 struct Arguments {
     std::string model, system;
-    GenerationOptions generation{.limit = 512};
-    SamplingOptions sampling;
+    GenerationOptions generation{.max_tokens = 512};
     EngineOptions engine;
     ReportOptions report;
 };
 
-// A line without its end; nothing at the end of the input. stdio gives up on Ctrl-C, iostreams would wait on.
+// One line without its line end; nullopt at the end of input. Unlike std::getline, it returns on Ctrl-C.
 std::optional<std::string> read_line() {
     char* buffer = nullptr;
     size_t capacity = 0;
@@ -42,8 +40,11 @@ std::optional<std::string> read_line() {
 class Conversation {
 public:
     Conversation(const Arguments& a, const std::string& path)
-        : options_(a), engine_(make_engine(path, a.engine)), tokenizer_(path), sampler_(a.sampling) {
-        // A model without a usable template fails here, before anybody has typed.
+        : engine_(load_engine(path, a.engine)),
+          tokenizer_(path),
+          generator_(*engine_, tokenizer_, a.generation),
+          system_(a.system) {
+        // Throws at once if the model has no usable chat template, not after the first message.
         static_cast<void>(tokenizer_.apply_chat_template(std::vector<ChatMessage>{{"user", "?"}}));
         reset();
     }
@@ -52,26 +53,23 @@ public:
         messages_.clear();
         text_.clear();
         tokens_.clear();
-        if (!options_.system.empty()) messages_.push_back({"system", options_.system});
+        generator_.forget();
+        if (!system_.empty()) messages_.push_back({"system", system_});
     }
 
-    // Throws Error(input), and leaves everything as it was, when the conversation does not fit the context
-    // any more.
-    Generation answer(const std::string& line, const std::function<void(std::string_view)>& emit) {
+    // Throws Error(input) if the conversation no longer fits the context; the conversation is then unchanged.
+    GenerationResult answer(const std::string& line, const std::function<void(std::string_view)>& emit) {
         std::vector<ChatMessage> messages = messages_;
         messages.push_back({"user", line});
         const std::string text = tokenizer_.apply_chat_template(messages);
         std::vector<int32_t> tokens = encode(text);
-        if (static_cast<int64_t>(tokens.size()) > engine_->context()) {
+        if (static_cast<int64_t>(tokens.size()) > engine_->capabilities().context) {
             fail(ErrorCode::input, "chat",
                  "the conversation has {} tokens, the context holds {} - raise --context or start anew with "
                  "/reset",
-                 tokens.size(), engine_->context());
+                 tokens.size(), engine_->capabilities().context);
         }
-        const size_t known = evaluated(tokens);
-        engine_->truncate(static_cast<int64_t>(known));
-        const auto fresh = std::span<const int32_t>(tokens).subspan(known);
-        Generation reply = generate(*engine_, sampler_, tokenizer_, fresh, options_.generation, emit);
+        GenerationResult reply = generator_.generate(tokens, emit);
         tokens.insert(tokens.end(), reply.tokens.begin(), reply.tokens.end());
         messages.push_back({"assistant", reply.text});
         messages_ = std::move(messages);
@@ -81,8 +79,8 @@ public:
     }
 
 private:
-    // The conversation so far keeps its tokens: those the model chose need not be what its text is tokenised
-    // to.
+    // Earlier turns keep their tokens: the tokens that a model generates may differ from the tokenization of
+    // their text.
     std::vector<int32_t> encode(const std::string& text) const {
         if (tokens_.empty() || !text.starts_with(text_)) return tokenizer_.encode(text, true, true);
         std::vector<int32_t> tokens = tokens_;
@@ -91,35 +89,25 @@ private:
         return tokens;
     }
 
-    // How many of `tokens` need not be evaluated again; the last one must be, for its logits. With evicted
-    // rows there is no way back but to the start.
-    size_t evaluated(const std::vector<int32_t>& tokens) const {
-        const auto differ = std::mismatch(tokens.begin(), tokens.end(), tokens_.begin(), tokens_.end()).first;
-        const auto same = static_cast<size_t>(differ - tokens.begin());
-        const auto length = static_cast<size_t>(engine_->length());
-        const size_t known = std::min({same, tokens.size() - 1, length});
-        return engine_->evicts() && known < length ? 0 : known;
-    }
-
-    const Arguments& options_;
     std::unique_ptr<Engine> engine_;
     Tokenizer tokenizer_;
-    Sampler sampler_;
+    TextGenerator generator_;
+    const std::string system_;
     std::vector<ChatMessage> messages_;
-    std::string text_;             // the conversation as the template renders it, last reply included
-    std::vector<int32_t> tokens_;  // of text_; the engine holds the first ones, perhaps not the last
+    std::string text_;             // the rendered conversation, with the last reply
+    std::vector<int32_t> tokens_;  // of text_
 };
 
 void reply(Conversation& conversation, const std::string& line, const Arguments& a) {
-    const Generation g = conversation.answer(line, [&](std::string_view text) {
+    const GenerationResult g = conversation.answer(line, [&](std::string_view text) {
         if (!a.report.json) print(text);
     });
     if (a.report.json) {
         print_json({{"role", "assistant"},
                     {"content", g.text},
                     {"tokens", g.tokens},
-                    {"stop_reason", g.stop_reason},
-                    {"evaluated_tokens", g.evaluated},
+                    {"stop_reason", stop_reason(g)},
+                    {"evaluated_tokens", g.evaluated_tokens},
                     {"prefill_tokens_per_s", g.prefill_tokens_per_s()},
                     {"decode_tokens_per_s", g.decode_tokens_per_s()}},
                    true);
@@ -146,24 +134,18 @@ void chat(const Arguments& a) {
             require_utf8(*line, "the message");
             reply(conversation, *line, a);
         } catch (const Error& error) {
-            // A person can go on with /reset; a script must learn of it by the exit code.
+            // A person at a terminal can continue with /reset; a script needs the exit code.
             if (!terminal || error.code() != ErrorCode::input) throw;
             log("{}", error.what());
         }
     }
 }
 
-}  // namespace
-
-Action chat_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
     app.add_option("--system", a->system, "System message")->type_name("TEXT");
-    app.add_option("-n,--max-tokens", a->generation.limit, "Most tokens of one reply")
-        ->type_name("N")
-        ->check(at_least(1))
-        ->capture_default_str();
-    add_sampling_options(app, a->sampling);
+    add_generation_options(app, a->generation, "Most tokens of one reply");
     add_engine_options(app, a->engine, "the model's, at most 4096");
     add_eviction_options(app, a->engine.eviction);
     add_report_options(app, a->report);
@@ -172,5 +154,10 @@ Action chat_verb(CLI::App& app) {
                        "echo \"Why is the sky blue?\" | refold chat small.gguf --json"});
     return [a] { chat(*a); };
 }
+
+}  // namespace
+
+extern const Verb chat_verb;
+const Verb chat_verb = {"chat", VerbGroup::running, "Talk with a model", declare};
 
 }  // namespace refold::cli

@@ -11,6 +11,7 @@
 #include "core/text.h"
 #include "eval/protocols.h"
 #include "hub/resolve.h"
+#include "model/load.h"
 
 namespace refold::cli {
 namespace {
@@ -99,13 +100,13 @@ void compare_models(const Arguments& a) {
     const std::string text = read_text_file(a.perplexity.text);
     const std::string paths[2] = {resolve_model(a.a), resolve_model(a.b)};
     int64_t context = a.engine.context;
-    if (context == 0)  // the same for both
+    if (context == 0)  // the same for both models
         context = default_context(
             a.perplexity.options.protocol,
             std::min(load_model(paths[0]).config.context_length, load_model(paths[1]).config.context_length));
     const DataFile data = data_file(a.perplexity.text, text);
     std::vector<PerplexityInput> in;
-    std::vector<std::unique_ptr<Engine>> engines;
+    std::vector<std::unique_ptr<SingleSequence>> sequences;
     Json warnings = Json::array();
     for (const std::string& path : paths) {
         in.push_back(perplexity_input(a.perplexity, a.engine, path, text, context));
@@ -114,14 +115,16 @@ void compare_models(const Arguments& a) {
         warnings.push_back(fmt::format("{}: {}", path, *warning));
         log("refold: warning: {}", warnings.back().get<std::string>());
     }
-    for (const PerplexityInput& input : in) engines.push_back(make_engine(input.model, input.engine));
+    for (const PerplexityInput& input : in)
+        sequences.push_back(make_single_sequence(input.model, input.engine));
     const ModelComparison result =
-        refold::compare_models(*engines[0], in[0].plan, *engines[1], in[1].plan, a.bootstrap);
+        refold::compare_models(*sequences[0], in[0].plan, *sequences[1], in[1].plan, a.bootstrap);
     if (a.report.json) {
         Json out;
         const auto side = [&](const char* key, const PerplexityResult& r, const std::string& name, size_t i) {
             out[key] = perplexity_json(r);
-            out[key]["provenance"] = to_json(in[i].provenance(name, engines[i]->threads(), data));
+            out[key]["provenance"] =
+                to_json(in[i].provenance(name, sequences[i]->capabilities().threads, data));
         };
         side("a", result.a, a.a, 0);
         side("b", result.b, a.b, 1);
@@ -171,9 +174,7 @@ void compare(const Arguments& a) {
     results ? compare_files(a) : compare_models(a);
 }
 
-}  // namespace
-
-Action compare_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     app.add_option(
            "A", a->a,
@@ -198,5 +199,11 @@ Action compare_verb(CLI::App& app) {
                        "refold compare dense.jsonl small.jsonl --resamples 100000 --json"});
     return [a] { compare(*a); };
 }
+
+}  // namespace
+
+extern const Verb compare_verb;
+const Verb compare_verb = {"compare", VerbGroup::measurement,
+                           "Show whether two models, or two results, differ by more than chance", declare};
 
 }  // namespace refold::cli

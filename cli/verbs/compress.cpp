@@ -4,8 +4,9 @@
 #include "core/error.h"
 
 namespace refold::cli {
+namespace {
 
-Action compress_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<CompressionArguments>();
     const CompressionOptions options = add_compression_options(app, *a);
     auto* method = app.add_option("-m,--method", a->method, "Apply this one method (see refold methods)")
@@ -24,5 +25,11 @@ Action compress_verb(CLI::App& app) {
         run_compression(*a);
     };
 }
+
+}  // namespace
+
+extern const Verb compress_verb;
+const Verb compress_verb = {"compress", VerbGroup::compression, "Apply a recipe, or one method, to a model",
+                            declare};
 
 }  // namespace refold::cli

@@ -40,13 +40,13 @@ std::string text_of(const PerplexityPlan& plan, const PerplexityResult& r) {
         plan.bos);
 }
 
-// What a run gave, by either kind of engine.
+// Results of one evaluation, with or without early exit.
 struct Measured {
     PerplexityResult result;
     uint64_t kv_bytes = 0;
     int threads = 0;
     std::optional<ExitPerplexity> exits;
-    ExitArguments exit_arguments;  // with the thresholds that were used
+    ExitArguments exit_arguments;  // with calibrated thresholds
     Json calibration;
 };
 
@@ -54,10 +54,10 @@ Measured measure(const Arguments& a, const PerplexityInput& in) {
     Measured m;
     m.exit_arguments = a.exits;
     if (!a.exits.active()) {
-        const auto engine = make_engine(in.model, in.engine);
-        m.result = measure_perplexity(*engine, in.plan);
-        m.kv_bytes = engine->memory().kv_bytes;
-        m.threads = engine->threads();
+        const auto sequence = make_single_sequence(in.model, in.engine);
+        m.result = measure_perplexity(*sequence, in.plan);
+        m.kv_bytes = sequence->memory().kv_bytes;
+        m.threads = sequence->capabilities().threads;
         return m;
     }
     const auto engine = make_exit_engine(in.model, a.exits, in.engine, in.engine.context, 1);
@@ -65,7 +65,7 @@ Measured measure(const Arguments& a, const PerplexityInput& in) {
     m.exits = measure_exit_perplexity(*engine, in.plan, m.exit_arguments.plan);
     m.result = m.exits->exited;
     m.kv_bytes = engine->memory().kv_bytes;
-    m.threads = engine->threads();
+    m.threads = engine->capabilities().threads;
     return m;
 }
 
@@ -146,9 +146,7 @@ void ppl(const Arguments& a) {
     a.report_file.write({named_model(a.model, path)}, out);
 }
 
-}  // namespace
-
-Action eval_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     app.require_subcommand(1);
     CLI::App* sub = app.add_subcommand(
@@ -182,5 +180,10 @@ Action eval_verb(CLI::App& app) {
               "refold eval tasks smollm2-135m-instruct --tasks piqa --data DIR", "refold eval ppl --help"});
     return [a, sub, tasks] { sub->parsed() ? ppl(*a) : tasks(); };
 }
+
+}  // namespace
+
+extern const Verb eval_verb;
+const Verb eval_verb = {"eval", VerbGroup::measurement, "Measure a model's quality", declare};
 
 }  // namespace refold::cli

@@ -15,7 +15,10 @@
 #include "model/accounting.h"
 #include "model/export/lora.h"
 #include "model/export/nanbeige.h"
-#include "model/quantised.h"
+#include "model/load.h"
+#include "model/quantized.h"
+#include "model/save.h"
+#include "model/stock.h"
 #include "report/model_card.h"
 
 namespace refold::cli {
@@ -33,10 +36,9 @@ struct Arguments {
 bool is_folder(const Arguments& a) { return a.format == "hf" || a.format == "peft"; }
 bool is_adapter(const Arguments& a) { return a.format == "peft" || a.format == "lora-gguf"; }
 
-// What was written.
 struct Written {
     uint64_t bytes = 0, parameters = 0;
-    int64_t loops = 1;  // rounds that the file's own architecture runs
+    int64_t loops = 1;  // executed by the written file's own architecture; 1: every layer is written out
 };
 
 uint64_t write_gguf_file(const Arguments& a, const Model& model) {
@@ -44,7 +46,7 @@ uint64_t write_gguf_file(const Arguments& a, const Model& model) {
     return std::filesystem::file_size(a.output.path);
 }
 
-// README.md, and the one that the model came with beside it.
+// The files README.md (refold's model card) and README.source.md (the source's, if it has one), by name.
 std::map<std::string, std::string> readmes(const Arguments& a, const Model& model) {
     namespace fs = std::filesystem;
     fs::path output(a.output.path);
@@ -52,7 +54,7 @@ std::map<std::string, std::string> readmes(const Arguments& a, const Model& mode
     ModelCardOptions card{.name = output.filename().string(), .version = REFOLD_VERSION};
     std::map<std::string, std::string> out;
     if (const fs::path own = fs::path(model.label) / "README.md"; fs::is_regular_file(own)) {
-        const MappedFile file(own.string());  // of whatever encoding
+        const MappedFile file(own.string());  // its encoding is unknown
         card.source_readme.assign(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
         out["README.source.md"] = card.source_readme;
         log("note: README.md is refold's model card, the source's is kept as README.source.md");
@@ -72,18 +74,18 @@ uint64_t write_hf(const Arguments& a, const Model& model) {
     HfExportOptions options{
         a.output.overwrite, {}, static_cast<uint64_t>(a.shard_gb * 1e9), readmes(a, model)};
     if (!a.type.empty()) {
-        options.type = quantisation_type(a.type);
+        options.type = quantization_type(a.type);
         if (block_elements(*options.type) != 1)
             fail(ErrorCode::usage, "export", "--type must be f32, f16 or bf16 for --to hf, got {}", a.type);
     }
     return save_hf_model(model, a.output.path, options).bytes;
 }
 
-// A looped model for llama.cpp, where its architecture for those can express it.
+// The model in llama.cpp's looped architecture, if that can express it.
 std::optional<LoopedStock> looped(const Arguments& a, const Model& model) {
     if (a.format != "gguf" || a.expand || a.base) return std::nullopt;
     LoopedStock found = looped_stock(model);
-    if (!found.reason.empty()) log("note: every position is written out: {}", found.reason);
+    if (!found.reason.empty()) log("note: every layer is written out: {}", found.reason);
     return found.stock ? std::optional(std::move(found)) : std::nullopt;
 }
 
@@ -143,22 +145,20 @@ void export_model(const Arguments& a) {
                       format_count(written.parameters), kind));
 }
 
-}  // namespace
-
-Action export_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
     app.add_option(
            "--to", a->format,
-           "gguf (plain GGUF that stock llama.cpp loads: every position with its own weights, or a Llama's "
+           "gguf (plain GGUF that stock llama.cpp loads: every layer with its own weights, or a Llama's "
            "looped block as architecture nanbeige), hf (a folder that transformers loads), native (one GGUF "
-           "file for refold, sharing kept); the positions' LoRA alone: peft (a folder for PEFT) or lora-gguf "
+           "file for refold, sharing kept); the layers' LoRA alone: peft (a folder for PEFT) or lora-gguf "
            "(llama.cpp's adapter)")
         ->type_name("FORMAT")
         ->check(CLI::IsMember({"gguf", "hf", "native", "peft", "lora-gguf"}))
         ->capture_default_str();
     app.add_option("--type", a->type,
-                   "hf: f32, f16 or bf16 for all tensors [as stored; f32 for what is quantised]")
+                   "hf: f32, f16 or bf16 for all tensors [as stored; f32 for what is quantized]")
         ->type_name("TYPE");
     app.add_option("--shard-gb", a->shard_gb, "hf: size above which the tensors are split, in 10^9 bytes")
         ->type_name("GB")
@@ -169,8 +169,8 @@ Action export_verb(CLI::App& app) {
         ->type_name("FILE,...")
         ->delimiter(',');
     app.add_flag("--base", a->base,
-                 "Leave the positions' LoRA out instead of merging it: what adapters are for");
-    app.add_flag("--expand", a->expand, "gguf: write every position out, also where llama.cpp could loop");
+                 "Leave the layers' LoRA out instead of merging it: what adapters are for");
+    app.add_flag("--expand", a->expand, "gguf: write every layer out, also where llama.cpp could loop");
     add_output(app, a->output, "File, or folder for hf and peft, to write")->required();
     add_report_options(app, a->report);
     add_examples(app, {"refold export small.gguf --to gguf -o dense.gguf",
@@ -180,5 +180,11 @@ Action export_verb(CLI::App& app) {
                        "refold export ./Llama-3.1-8B --to native -o llama.gguf --json"});
     return [a] { export_model(*a); };
 }
+
+}  // namespace
+
+extern const Verb export_verb;
+const Verb export_verb = {"export", VerbGroup::conversion,
+                          "Write a model for transformers or llama.cpp, or as one native file", declare};
 
 }  // namespace refold::cli

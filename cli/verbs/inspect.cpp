@@ -10,7 +10,9 @@
 #include "core/text.h"
 #include "hub/resolve.h"
 #include "model/accounting.h"
-#include "model/families/common.h"
+#include "model/activation.h"
+#include "model/load.h"
+#include "model/sizes.h"
 
 namespace refold::cli {
 namespace {
@@ -20,7 +22,7 @@ using Json = nlohmann::ordered_json;
 struct Arguments {
     std::string model;
     bool tensors = false;
-    int64_t context = 0;  // 0: the model's
+    int64_t context = 0;  // 0: the model's own
     double kv_budget = 1;
     ReportOptions report;
 };
@@ -40,7 +42,7 @@ std::map<std::string, TypeCount> count_types(const Model& model) {
     return types;
 }
 
-// How many positions (and model-wide slots) read each tensor.
+// Number of layers and model-wide slots that read each tensor.
 std::map<std::string, uint64_t> count_uses(const Topology& topology) {
     std::map<std::string, uint64_t> uses;
     const auto visit = [&](const Slots& slots) {
@@ -48,14 +50,15 @@ std::map<std::string, uint64_t> count_uses(const Topology& topology) {
             for (const auto& tensor : tensors_of(expression)) ++uses[tensor];
         }
     };
-    for (const auto& slots : topology.positions) visit(slots);
+    for (const auto& slots : topology.layers) visit(slots);
     visit(topology.globals);
     return uses;
 }
 
 Json hyper_parameters(const Model& model) {
     const ModelConfig& c = model.config;
-    return {{"n_positions", model.topology.positions.size()},
+    return {{"n_layer", model.topology.layers.size()},
+            {"n_stored_layer", model.topology.stored_layers()},
             {"n_embd", c.n_embd},
             {"n_head", c.n_head},
             {"n_head_kv", c.n_head_kv},
@@ -87,7 +90,7 @@ Json cost_json(const Cost& cost) {
             {"attention_flops_per_context_token", cost.attention_flops_per_context_token}};
 }
 
-// As in the file; null where all positions are alike.
+// Sizes per layer as stored in the file; null if all layers have the same.
 Json sizes(const ModelConfig& config) {
     const std::string text = sizes_to_json(config);
     return text.empty() ? Json() : Json::parse(text);
@@ -100,7 +103,7 @@ Json provenance(const Model& model) {
     return parsed.is_discarded() ? Json(text) : parsed;
 }
 
-// The whole KV cache in F16.
+// The KV cache of one full context in F16.
 struct KvSize {
     int64_t context, rows;
     uint64_t bytes;
@@ -181,7 +184,7 @@ std::string tensor_table(const Model& model) {
     return table.str();
 }
 
-// How the model tells positions apart, and how far its layers see.
+// The position encoding, and the windows of layers with local attention.
 std::string position_text(const ModelConfig& c) {
     std::string text = c.max_alibi_bias > 0 ? "ALiBi"
                        : c.n_learned_positions > 0
@@ -202,9 +205,10 @@ void show_text(const Model& model, uint64_t file_bytes, const KvSize& kv, bool t
         "{}\n{}{}, {}\n\n", model.label, model.family->name,
         model.metadata.has("general.name") ? ", " + model.metadata.string("general.name", "") : "",
         model.shapes_only ? "shapes from config.json, no weights" : "file of " + format_bytes(file_bytes));
-    text += fmt::format("positions {}, width {}, heads {} (KV {}) of {}, FFN {}, vocabulary {}, context {}\n",
-                        model.topology.positions.size(), c.n_embd, c.n_head, c.n_head_kv, c.head_dim, c.n_ff,
-                        c.n_vocab, c.context_length);
+    const size_t layers = model.topology.layers.size(), stored = model.topology.stored_layers();
+    text += fmt::format("layers {}{}, width {}, heads {} (KV {}) of {}, FFN {}, vocabulary {}, context {}\n",
+                        layers, stored < layers ? fmt::format(" ({} stored)", stored) : "", c.n_embd,
+                        c.n_head, c.n_head_kv, c.head_dim, c.n_ff, c.n_vocab, c.context_length);
     text += fmt::format("{}, {} norm with epsilon {:g}, {}; {}\n\n", c.causal ? "decoder" : "encoder",
                         c.norm == NormKind::rms ? "RMS" : "layer", c.norm_eps, activation_name(c.activation),
                         position_text(c));
@@ -235,9 +239,7 @@ void inspect(const Arguments& a) {
     a.report.json ? show_json(model, file_bytes, kv) : show_text(model, file_bytes, kv, a.tensors);
 }
 
-}  // namespace
-
-Action inspect_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)
         ->required()
@@ -256,5 +258,11 @@ Action inspect_verb(CLI::App& app) {
                        "refold inspect small.gguf --json"});
     return [a] { inspect(*a); };
 }
+
+}  // namespace
+
+extern const Verb inspect_verb;
+const Verb inspect_verb = {"inspect", VerbGroup::models,
+                           "Show a model's architecture, what it shares and what it costs", declare};
 
 }  // namespace refold::cli

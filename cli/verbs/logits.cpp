@@ -27,10 +27,10 @@ std::vector<int32_t> read_tokens(const Arguments& a, const std::string& path) {
     return tokenizer.encode(text, true, false);
 }
 
-// Tensors by name, as they go into the file.
+// Tensors to write.
 struct Results {
     std::vector<SafetensorsTensor> tensors;
-    std::vector<std::vector<float>> data;  // what the tensors are views of
+    std::vector<std::vector<float>> data;  // `tensors` are views of these
 
     void add(const char* name, std::vector<int64_t> shape, std::vector<float> values) {
         if (values.empty()) return;
@@ -39,12 +39,12 @@ struct Results {
     }
 };
 
-std::vector<float> decoder_logits(Engine& engine, const std::vector<int32_t>& tokens) {
-    const auto n_vocab = static_cast<size_t>(engine.n_vocab());
+std::vector<float> decoder_logits(SingleSequence& sequence, const std::vector<int32_t>& tokens) {
+    const auto n_vocab = static_cast<size_t>(sequence.capabilities().n_vocab);
     std::vector<float> logits;
     logits.reserve(tokens.size() * n_vocab);
     Progress progress("logits", tokens.size(), "tokens");
-    engine.evaluate_all(tokens, [&](size_t, std::span<const float> rows) {
+    sequence.evaluate_all(tokens, [&](size_t, std::span<const float> rows) {
         logits.insert(logits.end(), rows.begin(), rows.end());
         progress.advance(rows.size() / n_vocab);
     });
@@ -57,18 +57,18 @@ void write_logits(const Arguments& a) {
     const std::vector<int32_t> tokens = read_tokens(a, path);
     EngineOptions options = a.engine;
     if (options.context == 0) options.context = static_cast<int64_t>(tokens.size());
-    const auto engine = make_engine(path, options);
+    const auto sequence = make_single_sequence(path, options);
     const auto count = static_cast<int64_t>(tokens.size());
     Results results;
     results.data.reserve(3);
-    if (engine->config().causal && a.token_types.empty() && a.mask.empty()) {
-        results.add("logits", {count, engine->n_vocab()}, decoder_logits(*engine, tokens));
+    if (sequence->capabilities().causal && a.token_types.empty() && a.mask.empty()) {
+        results.add("logits", {count, sequence->capabilities().n_vocab}, decoder_logits(*sequence, tokens));
     } else {
-        Encoding encoding = engine->encode({tokens, a.token_types, a.mask});
-        results.add("logits", {count, engine->n_vocab()}, std::move(encoding.logits));
-        results.add("last_hidden_state", {count, engine->config().n_embd},
+        Encoding encoding = sequence->encode({tokens, a.token_types, a.mask});
+        results.add("logits", {count, sequence->capabilities().n_vocab}, std::move(encoding.logits));
+        results.add("last_hidden_state", {count, sequence->capabilities().n_embd},
                     std::move(encoding.last_hidden_state));
-        results.add("pooler_output", {engine->config().n_embd}, std::move(encoding.pooled));
+        results.add("pooler_output", {sequence->capabilities().n_embd}, std::move(encoding.pooled));
     }
     write_safetensors(a.output.path, a.output.overwrite, results.tensors);
     std::vector<std::string> names;
@@ -76,23 +76,21 @@ void write_logits(const Arguments& a) {
     if (a.report.json) {
         print_json({{"output", a.output.path},
                     {"tokens", tokens.size()},
-                    {"n_vocab", engine->n_vocab()},
+                    {"n_vocab", sequence->capabilities().n_vocab},
                     {"tensors", names},
                     {"ids", tokens}});
     } else {
         print(fmt::format("{}: {} of {} tokens, vocabulary of {}\n", a.output.path, fmt::join(names, ", "),
-                          tokens.size(), engine->n_vocab()));
+                          tokens.size(), sequence->capabilities().n_vocab));
     }
 }
 
-}  // namespace
-
-Action logits_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
     auto* ids = add_token_ids(app, "--tokens", a->tokens, "Token ids");
     auto* file = app.add_option("--text-file", a->text_file,
-                                "Text, tokenised with the special tokens that the model asks for")
+                                "Text, tokenized with the special tokens that the model asks for")
                      ->type_name("FILE")
                      ->excludes(ids);
     add_token_ids(app, "--token-types", a->token_types, "Encoders: segment of each token [all 0]");
@@ -115,5 +113,11 @@ Action logits_verb(CLI::App& app) {
         write_logits(*a);
     };
 }
+
+}  // namespace
+
+extern const Verb logits_verb;
+const Verb logits_verb = {"logits", VerbGroup::running, "Write the logits of every token of a text to a file",
+                          declare};
 
 }  // namespace refold::cli

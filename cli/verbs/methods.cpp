@@ -2,7 +2,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verb.h"
-#include "compress/method.h"
+#include "compress/registry.h"
 #include "core/text.h"
 
 namespace refold::cli {
@@ -68,9 +68,7 @@ void show(const Arguments& a) {
     a.report.json ? print_json(describe(method)) : print(page(method));
 }
 
-}  // namespace
-
-Action methods_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     app.add_option("NAME", a->name, "Method to describe; without it all are listed");
     add_report_options(app, a->report);
@@ -78,5 +76,11 @@ Action methods_verb(CLI::App& app) {
                  {"refold methods", "refold methods direct_share", "refold methods direct_share --json"});
     return [a] { show(*a); };
 }
+
+}  // namespace
+
+extern const Verb methods_verb;
+const Verb methods_verb = {"methods", VerbGroup::compression, "List the compression methods, or describe one",
+                           declare};
 
 }  // namespace refold::cli

@@ -97,9 +97,7 @@ void fetch(const Arguments& a) {
     spec ? fetch_from_hub(a, *spec) : fetch_from_catalogue(a);
 }
 
-}  // namespace
-
-Action pull_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     app.add_option(
         "NAME", a->name,
@@ -115,5 +113,11 @@ Action pull_verb(CLI::App& app) {
                        "refold pull bartowski/SmolLM2-135M-Instruct-GGUF:Q4_K_M"});
     return [a] { a->name.empty() ? list(*a) : fetch(*a); };
 }
+
+}  // namespace
+
+extern const Verb pull_verb;
+const Verb pull_verb = {"pull", VerbGroup::models,
+                        "Fetch a model into the cache, or list what can be fetched", declare};
 
 }  // namespace refold::cli

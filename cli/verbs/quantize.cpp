@@ -8,7 +8,9 @@
 #include "core/text.h"
 #include "hub/resolve.h"
 #include "model/accounting.h"
-#include "model/quantised.h"
+#include "model/load.h"
+#include "model/quantized.h"
+#include "model/save.h"
 
 namespace refold::cli {
 namespace {
@@ -20,17 +22,17 @@ struct Arguments {
     ReportOptions report;
 };
 
-void quantise_file(const Arguments& a) {
-    QuantiseOptions options{quantisation_type(a.type), {}, a.threads};
-    if (!a.embedding_type.empty()) options.embedding_type = quantisation_type(a.embedding_type);
+void quantize_file(const Arguments& a) {
+    QuantizeOptions options{quantization_type(a.type), {}, a.threads};
+    if (!a.embedding_type.empty()) options.embedding_type = quantization_type(a.embedding_type);
     const std::string path = resolve_model(a.model);
     const Model model = load_model(path);
     check_output(a.output, path);
-    const Quantised quantised = quantise_model(model, options);
-    for (const std::string& fallback : quantised.fallbacks)
+    const Quantized quantized = quantize_model(model, options);
+    for (const std::string& fallback : quantized.fallbacks)
         log("note: {}, as its rows are not whole {} blocks", fallback, name(options.type));
-    save_model(quantised.model, a.output.path, a.output.overwrite);
-    const uint64_t before = account(model).model.bytes, after = account(quantised.model).model.bytes;
+    save_model(quantized.model, a.output.path, a.output.overwrite);
+    const uint64_t before = account(model).model.bytes, after = account(quantized.model).model.bytes;
     if (a.report.json) {
         print_json({{"output", a.output.path},
                     {"type", name(options.type)},
@@ -38,16 +40,14 @@ void quantise_file(const Arguments& a) {
                     {"bytes", after},
                     {"bytes_before", before},
                     {"shared", model.has_sharing()},
-                    {"fallbacks", quantised.fallbacks}});
+                    {"fallbacks", quantized.fallbacks}});
         return;
     }
     print(fmt::format("{}: weights {} -> {}{}\n", a.output.path, format_bytes(before), format_bytes(after),
                       model.has_sharing() ? ", sharing kept" : ""));
 }
 
-}  // namespace
-
-Action quantize_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
     app.add_option("--type", a->type,
@@ -62,7 +62,13 @@ Action quantize_verb(CLI::App& app) {
     add_report_options(app, a->report);
     add_examples(app, {"refold quantize small.gguf --type q8_0 -o small-q8_0.gguf",
                        "refold quantize ./Llama-3.1-8B --type q4_k -o llama-q4_k.gguf --json"});
-    return [a] { quantise_file(*a); };
+    return [a] { quantize_file(*a); };
 }
+
+}  // namespace
+
+extern const Verb quantize_verb;
+const Verb quantize_verb = {"quantize", VerbGroup::conversion,
+                            "Write a model in another element type, sharing kept", declare};
 
 }  // namespace refold::cli

@@ -56,9 +56,7 @@ void report(const Arguments& a) {
     }
 }
 
-}  // namespace
-
-Action report_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     app.add_option(
            "RUN", a->runs,
@@ -84,5 +82,11 @@ Action report_verb(CLI::App& app) {
               "refold report runs/ -o report.md --title \"Sharing heads\""});
     return [a] { report(*a); };
 }
+
+}  // namespace
+
+extern const Verb report_verb;
+const Verb report_verb = {"report", VerbGroup::measurement,
+                          "Put models and results together as one page with figures", declare};
 
 }  // namespace refold::cli

@@ -7,6 +7,7 @@
 #include "cli/verb.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "generation/options.h"
 #include "hub/resolve.h"
 
 namespace refold::cli {
@@ -15,7 +16,6 @@ namespace {
 struct Arguments {
     std::string model, prompt, file;
     GenerationOptions generation;
-    SamplingOptions sampling;
     EngineOptions engine;
     ReportOptions report;
 };
@@ -31,21 +31,21 @@ void run(const Arguments& a) {
     const auto start = Clock::now();
     const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
     const std::string prompt = read_prompt(a);
-    Sampler sampler(a.sampling);
+    check_generation(a.generation);  // before anything is loaded
     const std::string path = resolve_model(a.model);
-    const auto engine = make_engine(path, a.engine);
+    const auto engine = load_engine(path, a.engine);
     const Tokenizer tokenizer(path);
     const std::vector<int32_t> tokens = tokenizer.encode(prompt, true, true);
     if (tokens.empty())
         fail(ErrorCode::usage, "run", "the prompt is empty, and the model starts with no token of its own");
-    if (static_cast<int64_t>(tokens.size()) > engine->context()) {
+    if (static_cast<int64_t>(tokens.size()) > engine->capabilities().context) {
         fail(ErrorCode::input, "run",
              "the prompt has {} tokens, the context holds {} - raise --context or shorten the prompt",
-             tokens.size(), engine->context());
+             tokens.size(), engine->capabilities().context);
     }
     const double load = elapsed();
-    const Generation g =
-        generate(*engine, sampler, tokenizer, tokens, a.generation, [&](std::string_view text) {
+    const GenerationResult g =
+        TextGenerator(*engine, tokenizer, a.generation).generate(tokens, [&](std::string_view text) {
             if (!a.report.json) print(text);
         });
     const double first_token = load + g.prefill_seconds;
@@ -53,7 +53,7 @@ void run(const Arguments& a) {
         print_json({{"prompt", prompt},
                     {"text", g.text},
                     {"tokens", g.tokens},
-                    {"stop_reason", g.stop_reason},
+                    {"stop_reason", stop_reason(g)},
                     {"prompt_tokens", tokens.size()},
                     {"generated_tokens", g.tokens.size()},
                     {"load_seconds", load},
@@ -62,9 +62,9 @@ void run(const Arguments& a) {
                     {"first_token_seconds", first_token},
                     {"prefill_tokens_per_s", g.prefill_tokens_per_s()},
                     {"decode_tokens_per_s", g.decode_tokens_per_s()},
-                    {"temperature", a.sampling.temperature},
-                    {"seed", a.sampling.seed},
-                    {"threads", engine->threads()},
+                    {"temperature", a.generation.sampling.temperature},
+                    {"seed", a.generation.sampling.seed},
+                    {"threads", engine->capabilities().threads},
                     {"kv_policy", kv_policy_name(a.engine.eviction.policy)},
                     {"kv_budget", a.engine.eviction.budget},
                     {"kv_bytes", engine->memory().kv_bytes}});
@@ -76,12 +76,10 @@ void run(const Arguments& a) {
         "ms "
         "({:.0f} ms of it loading), stopped by {}",
         tokens.size(), g.prefill_tokens_per_s(), g.tokens.size(), g.decode_tokens_per_s(), 1e3 * first_token,
-        1e3 * load, g.stop_reason);
+        1e3 * load, stop_reason(g));
 }
 
-}  // namespace
-
-Action run_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
     auto* prompt = app.add_option("-p,--prompt", a->prompt,
@@ -90,12 +88,8 @@ Action run_verb(CLI::App& app) {
     auto* file = app.add_option("-f,--file", a->file, "Read the prompt from a file")
                      ->type_name("FILE")
                      ->excludes(prompt);
-    app.add_option("-n,--max-tokens", a->generation.limit, "Most tokens to generate")
-        ->type_name("N")
-        ->check(at_least(1))
-        ->capture_default_str();
+    add_generation_options(app, a->generation, "Most tokens to generate");
     app.add_flag("--ignore-eos", a->generation.ignore_eos, "Do not stop at an end-of-generation token");
-    add_sampling_options(app, a->sampling);
     add_engine_options(app, a->engine, "the model's, at most 4096");
     add_eviction_options(app, a->engine.eviction);
     add_report_options(app, a->report);
@@ -108,5 +102,10 @@ Action run_verb(CLI::App& app) {
         run(*a);
     };
 }
+
+}  // namespace
+
+extern const Verb run_verb;
+const Verb run_verb = {"run", VerbGroup::running, "Continue a text", declare};
 
 }  // namespace refold::cli

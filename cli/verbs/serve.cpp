@@ -13,10 +13,11 @@
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/text.h"
-#include "engine/batch.h"
+#include "engine/engine.h"
 #include "exit/exit_policy.h"
 #include "hub/resolve.h"
 #include "model/accounting.h"
+#include "model/load.h"
 #include "serve/api_keys.h"
 #include "serve/server.h"
 
@@ -28,7 +29,7 @@ using std::chrono::milliseconds;
 
 struct Arguments {
     std::string model, name, key_file;
-    BatchOptions engine;
+    EngineOptions engine;
     SchedulerOptions scheduler;
     ServerOptions server;
     double timeout = 600, grace = 30;  // seconds
@@ -37,14 +38,14 @@ struct Arguments {
 
 milliseconds to_ms(double seconds) { return milliseconds(static_cast<int64_t>(1000 * seconds)); }
 
-// What clients call the model: the argument when it is a name, the file's or folder's name when it is a path.
+// The model's name in the API: the argument itself if it is a name, the last part of a path.
 std::string served_name(const std::string& argument, const std::string& path) {
     if (!std::filesystem::exists(argument)) return argument;
     const std::filesystem::path p = std::filesystem::canonical(path);
     return std::filesystem::is_directory(p) ? p.filename() : p.stem();
 }
 
-// What the page shows of the model.
+// The description of the model that the page shows.
 Json describe(const Model& model) {
     const Accounting costs = account(model);
     const auto cost = [](const Cost& c) {
@@ -53,7 +54,7 @@ Json describe(const Model& model) {
                     {"kv_bytes_per_token", c.kv_bytes_per_token},
                     {"flops_per_token", c.flops_per_token}};
     };
-    return {{"architecture", model.config.family}, {"positions", model.topology.positions.size()},
+    return {{"architecture", model.config.family}, {"layers", model.topology.layers.size()},
             {"loops", model.topology.loops},       {"n_embd", model.config.n_embd},
             {"n_head", model.config.n_head},       {"n_head_kv", model.config.n_head_kv},
             {"n_vocab", model.config.n_vocab},     {"context_length", model.config.context_length},
@@ -89,25 +90,26 @@ void set_keys(Arguments& a) {
     for (std::string& key : read_api_keys(a.key_file)) a.server.api_keys.push_back(std::move(key));
 }
 
-// Until a signal. Clients' errors are theirs; only what the server itself cannot do ends it.
+// Returns after a signal and throws if the server itself fails; bad requests do neither.
 void serve(Arguments& a) {
     set_keys(a);
     const std::string path = resolve_model(a.model);
     ServedModel served;
-    std::unique_ptr<BatchEngine> engine;
+    std::unique_ptr<Engine> engine;
     {
         const Model model = load_model(path);
-        // Otherwise tokens that all run all loops are faster together: the head is read once for all of them.
-        a.engine.by_depth = a.scheduler.exit.active() || a.scheduler.draft > 0 || faster_by_depth(model);
+        a.engine.sequences = 0;
+        // Otherwise steps of whole tokens are faster: they read the output head once for all tokens.
+        a.engine.by_loop = a.scheduler.exit.active() || a.scheduler.draft > 0 || faster_by_loop(model);
         check_exit_policy(a.scheduler.exit, model.topology.loops);
-        a.engine.engine.chunk = std::max(a.engine.engine.chunk, a.scheduler.slots);
-        engine = make_batch_engine(model, a.engine);
+        a.engine.chunk = std::max(a.engine.chunk, a.scheduler.slots);
+        engine = make_engine(model, a.engine);
         served.description = describe(model);
     }
     const Tokenizer tokenizer(path);
     served.name = a.name.empty() ? served_name(a.model, path) : a.name;
-    served.context = std::min(engine->context(), engine->kv_tokens());
-    served.n_vocab = std::min<int64_t>(engine->n_vocab(), tokenizer.size());
+    served.context = std::min(engine->capabilities().context, engine->capabilities().kv_tokens);
+    served.n_vocab = std::min<int64_t>(engine->capabilities().n_vocab, tokenizer.size());
     served.version = REFOLD_VERSION;
     served.created = std::time(nullptr);
     served.description["serving"] = policies(a);
@@ -128,13 +130,13 @@ void serve(Arguments& a) {
                     {"port", server.port()},
                     {"pid", getpid()},
                     {"model", name},
-                    {"context", std::min(engine->context(), engine->kv_tokens())},
+                    {"context", std::min(engine->capabilities().context, engine->capabilities().kv_tokens)},
                     {"slots", a.scheduler.slots},
                     {"queue", a.scheduler.queue},
-                    {"stages", engine->stages()},
-                    {"batch_rows", engine->max_rows()},
-                    {"kv_tokens", engine->kv_tokens()},
-                    {"threads", engine->threads()},
+                    {"loops", engine->capabilities().loops},
+                    {"batch_rows", engine->capabilities().max_rows},
+                    {"kv_tokens", engine->capabilities().kv_tokens},
+                    {"threads", engine->capabilities().threads},
                     {"api_key", !a.server.api_keys.empty()},
                     {"description", description}},
                    true);
@@ -146,9 +148,11 @@ void serve(Arguments& a) {
             "  access   {}\n"
             "Ctrl-C ends it.",
             name, server.url(), format_bytes(memory.weight_bytes), format_bytes(memory.kv_bytes),
-            engine->kv_tokens(), a.scheduler.slots, std::min(engine->context(), engine->kv_tokens()),
-            a.scheduler.queue, engine->threads(), engine->max_rows(),
-            engine->stages() > 1 ? fmt::format("of any of {} loops", engine->stages()) : "of whole tokens",
+            engine->capabilities().kv_tokens, a.scheduler.slots,
+            std::min(engine->capabilities().context, engine->capabilities().kv_tokens), a.scheduler.queue,
+            engine->capabilities().threads, engine->capabilities().max_rows,
+            engine->capabilities().loops > 1 ? fmt::format("of any of {} loops", engine->capabilities().loops)
+                                             : "of whole tokens",
             a.server.api_keys.empty() ? "no API key: whoever reaches this address may use it"
                                       : "with an API key");
     }
@@ -177,9 +181,7 @@ void add_depth_options(CLI::App& app, SchedulerOptions& options) {
         ->needs(exact);
 }
 
-}  // namespace
-
-Action serve_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
     app.add_option("--host", a->server.host, "Address to listen on; 0.0.0.0 for all")
@@ -209,7 +211,7 @@ Action serve_verb(CLI::App& app) {
         ->type_name("N")
         ->check(at_least(0))
         ->capture_default_str();
-    app.add_option("--batch", a->engine.engine.chunk, "Most rows of one step of the engine")
+    app.add_option("--batch", a->engine.chunk, "Most rows of one step of the engine")
         ->type_name("ROWS")
         ->check(at_least(1))
         ->capture_default_str();
@@ -222,7 +224,7 @@ Action serve_verb(CLI::App& app) {
         ->type_name("TOKENS")
         ->check(at_least(1))
         ->default_str("8 contexts");
-    add_engine_options(app, a->engine.engine, "the model's, at most 4096");
+    add_engine_options(app, a->engine, "the model's, at most 4096");
     add_depth_options(app, a->scheduler);
     app.add_option("--timeout", a->timeout, "Most time of a request, waiting included")
         ->type_name("SECONDS")
@@ -238,5 +240,11 @@ Action serve_verb(CLI::App& app) {
                        "REFOLD_API_KEY=secret refold serve small.gguf --host 0.0.0.0 --port 8000"});
     return [a] { serve(*a); };
 }
+
+}  // namespace
+
+extern const Verb serve_verb;
+const Verb serve_verb = {"serve", VerbGroup::running,
+                         "Answer requests over HTTP: OpenAI's interface, metrics, a page", declare};
 
 }  // namespace refold::cli

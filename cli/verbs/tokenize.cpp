@@ -56,12 +56,10 @@ void decode(const Arguments& a) {
     a.report.json ? print_json({{"ids", a.ids}, {"text", text}}) : print(text + "\n");
 }
 
-}  // namespace
-
-Action tokenize_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
-    auto* text = app.add_option("TEXT", a->text, "Text to tokenise; - reads standard input");
+    auto* text = app.add_option("TEXT", a->text, "Text to tokenize; - reads standard input");
     auto* file =
         app.add_option("-f,--file", a->file, "Read the text from a file")->type_name("FILE")->excludes(text);
     auto* ids = add_token_ids(app, "-d,--decode", a->ids, "Print the text of these tokens instead")
@@ -83,5 +81,11 @@ Action tokenize_verb(CLI::App& app) {
         ids->count() > 0 ? decode(*a) : encode(*a);
     };
 }
+
+}  // namespace
+
+extern const Verb tokenize_verb;
+const Verb tokenize_verb = {"tokenize", VerbGroup::running,
+                            "Show the tokens of a text, or the text of tokens", declare};
 
 }  // namespace refold::cli

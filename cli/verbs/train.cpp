@@ -4,8 +4,9 @@
 #include "core/error.h"
 
 namespace refold::cli {
+namespace {
 
-Action train_verb(CLI::App& app) {
+Action declare(CLI::App& app) {
     auto a = std::make_shared<CompressionArguments>();
     const CompressionOptions options = add_compression_options(app, *a);
     options.settings->description("Option of the method train (see refold methods train); may be repeated")
@@ -24,5 +25,11 @@ Action train_verb(CLI::App& app) {
         run_compression(*a);
     };
 }
+
+}  // namespace
+
+extern const Verb train_verb;
+const Verb train_verb = {"train", VerbGroup::compression,
+                         "Train a model on text, or apply a recipe that does", declare};
 
 }  // namespace refold::cli

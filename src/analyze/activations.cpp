@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/group.h"
 #include "core/progress.h"
-#include "engine/engine.h"
+#include "engine/single_sequence.h"
 
 namespace refold {
 namespace {
@@ -27,7 +27,7 @@ std::shared_ptr<const Observer> observer_of(AttentionMaps* maps, ModuleSimilarit
 void need_decoder(const Model& model) {
     if (!model.config.causal)
         fail(ErrorCode::unsupported, "analyze",
-             "'{}' is an encoder: activations can be analysed of decoders only - leave --calib out for what "
+             "'{}' is an encoder: activations can be analyzed of decoders only - leave --calib out for what "
              "its weights tell",
              model.config.family);
 }
@@ -45,30 +45,30 @@ void run_text(const Model& model, const std::vector<std::vector<int32_t>>& seque
     engine_options.f32 = options.f32;
     engine_options.kv = KvType::f32;
     engine_options.context = static_cast<int64_t>(longest);
-    engine_options.chunk = options.piece;
-    // All positions, but no logits.
-    engine_options.range = PositionRange{0, model.topology.positions.size()};
+    engine_options.chunk = options.step_tokens;
+    // Run all layers, but compute no logits.
+    engine_options.range = LayerRange{0, model.topology.layers.size()};
     engine_options.observer = observer_of(maps, modules);
-    Engine engine(model, engine_options);
+    SingleSequence sequence(model, engine_options);
     const Group& processes = group();
-    // Too few for all: every process sees the whole text.
+    // With fewer sequences than processes, every process runs the whole text.
     const bool split = processes.size() > 1 && sequences.size() >= static_cast<size_t>(processes.size());
     if (split) tokens /= static_cast<size_t>(processes.size());
-    Progress progress("analysing activations", tokens, "tokens");
+    Progress progress("analyzing activations", tokens, "tokens");
     for (size_t s = 0; s < sequences.size(); ++s) {
         if (split && !processes.owns(s)) {
             if (maps != nullptr) maps->skip_sequence();
             continue;
         }
-        const auto& sequence = sequences[s];
-        engine.truncate(0);
-        engine.evaluate_range(std::span<const int32_t>(sequence), [&](size_t, std::span<const float> rows) {
-            engine.pause();  // its threads would wait busily while BLAS works
+        const std::span<const int32_t> tokens_of_sequence(sequences[s]);
+        sequence.truncate(0);
+        sequence.evaluate_range(tokens_of_sequence, [&](size_t, std::span<const float> rows) {
+            sequence.pause();  // keep its threads from spinning while BLAS works
             if (maps != nullptr) maps->end_step();
             if (modules != nullptr) modules->end_step(rows);
         });
         if (maps != nullptr) maps->end_sequence();
-        progress.advance(sequence.size());
+        progress.advance(tokens_of_sequence.size());
     }
     if (split && maps != nullptr) maps->merge_over_processes();
     if (split && modules != nullptr) modules->merge_over_processes();

@@ -1,4 +1,4 @@
-// One pass of a text through a model, for all statistics of activations that are wanted.
+// Runs a text through a model once and collects all requested statistics of activations.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ namespace refold {
 struct PassOptions {
     int threads = 0;   // 0: all cores
     bool f32 = false;  // float32 weights and activations
-    // Tokens of a step: attention maps of as many tokens of all layers are in memory at a time.
-    int64_t piece = 128;
+    // Tokens per step. The attention maps of one step's tokens in all layers are in memory at a time.
+    int64_t step_tokens = 128;
 };
 
-// Throws Error(unsupported) for an encoder: its activations are not looked at.
+// Throws Error(unsupported) for an encoder, whose activations cannot be analyzed.
 void need_decoder(const Model& model);
 
-// The processes of group() share the sequences, and all get what all have seen.
-// Runs every sequence by itself, in pieces, so that activations of no more than a piece are in memory. Either
-// collector may be null. Throws as need_decoder(), what Engine throws otherwise.
+// Runs each sequence separately, in steps of options.step_tokens tokens, so that only one step's activations
+// are in memory. The processes of group() split the sequences, and all get the statistics of all sequences.
+// Either collector may be null. Throws as need_decoder() and make_engine() do.
 void run_text(const Model& model, const std::vector<std::vector<int32_t>>& sequences,
               const PassOptions& options, AttentionMaps* maps, ModuleSimilarities* modules);
 

@@ -30,7 +30,7 @@ const PartInfo& info(AnalysisPart part) {
     return *std::find_if(kParts.begin(), kParts.end(), [&](const auto& entry) { return entry.part == part; });
 }
 
-// More digits would be rounding of float32 activations.
+// Further digits would be rounding errors of float32 activations.
 Json number(double value) {
     if (!std::isfinite(value)) return nullptr;
     return std::round(value * 1e8) / 1e8;
@@ -50,23 +50,23 @@ Json rows(const SquareMatrix& matrix) {
 
 Json labels(const std::vector<Unit>& units) {
     Json out = Json::array();
-    for (const Unit& unit : units) out.push_back(fmt::format("{}.{}", unit.position, unit.index));
+    for (const Unit& unit : units) out.push_back(fmt::format("{}.{}", unit.layer, unit.index));
     return out;
 }
 
 Json best_matches(const SquareMatrix& cosines, const std::vector<Unit>& units) {
-    std::vector<size_t> positions;
-    for (const Unit& unit : units) positions.push_back(unit.position);
-    const auto best = best_of_earlier(cosines, positions);
+    std::vector<size_t> layers;
+    for (const Unit& unit : units) layers.push_back(unit.layer);
+    const auto best = best_of_earlier(cosines, layers);
     Json out = Json::array();
     for (size_t i = 0; i < units.size(); ++i) {
         Json former_layer, former_head, cosine;
         if (best[i]) {
-            former_layer = units[best[i]->index].position;
+            former_layer = units[best[i]->index].layer;
             former_head = units[best[i]->index].index;
             cosine = number(best[i]->cosine);
         }
-        out.push_back({{"layer", units[i].position},
+        out.push_back({{"layer", units[i].layer},
                        {"head", units[i].index},
                        {"former_layer", former_layer},
                        {"former_head", former_head},
@@ -89,7 +89,7 @@ Json weights_part(const Model& model) {
 Json spectra_part(const Model& model) {
     Json matrices = Json::array();
     for (const Spectrum& s : spectra(model)) {
-        matrices.push_back({{"layers", s.positions},
+        matrices.push_back({{"layers", s.layers},
                             {"slot", slot_name(s.slot)},
                             {"rows", s.shape.out},
                             {"columns", s.shape.in},
@@ -103,14 +103,14 @@ Json spectra_part(const Model& model) {
 }
 
 Json softmax_part(const MapSimilarity& maps) {
-    const LayerSummary summary = summarise(maps.layers);
+    const LayerSummary summary = summarize(maps.layers);
     return {{"compared", "probabilities of one sequence, all heads and tokens as one vector"},
             {"sequences", maps.sequences},
             {"average", number(summary.average)},
             {"maximum", number(summary.maximum)},
             {"minimum", number(summary.minimum)},
             {"standard_deviation_over_pairs", number(summary.deviation)},
-            {"standard_deviation_over_texts", number(summarise(maps.layer_deviations).average)},
+            {"standard_deviation_over_texts", number(summarize(maps.layer_deviations).average)},
             {"top_half_average", number(summary.top_half)},
             {"bottom_half_average", number(summary.bottom_half)},
             {"top_minus_bottom", number(summary.difference())},
@@ -144,10 +144,10 @@ Json heads_part(const Model& model, const MapSimilarity& maps, const Degree& deg
               {"of_heads_by_chance", number(chance)}}}};
 }
 
-Json modules_part(const std::vector<ModuleSimilarity>& positions) {
+Json modules_part(const std::vector<ModuleSimilarity>& modules) {
     Json layers = Json::array();
-    for (size_t p = 0; p < positions.size(); ++p) {
-        const ModuleSimilarity& own = positions[p];
+    for (size_t p = 0; p < modules.size(); ++p) {
+        const ModuleSimilarity& own = modules[p];
         layers.push_back({{"layer", p},
                           {"attention", number(own.attention.mean())},
                           {"ffn", number(own.ffn.mean())},
@@ -180,7 +180,7 @@ void add_text_parts(const Model& model, const std::vector<std::vector<int32_t>>&
             out[AnalysisPart::heads] = heads_part(model, similarity, found, options.ratio);
         }
     }
-    if (wanted(AnalysisPart::modules)) out[AnalysisPart::modules] = modules_part(modules.positions());
+    if (wanted(AnalysisPart::modules)) out[AnalysisPart::modules] = modules_part(modules.layers());
 }
 
 }  // namespace
@@ -206,10 +206,10 @@ std::set<AnalysisPart> all_parts(bool with_text) {
     return parts;
 }
 
-Analysis analyse(const Model& model, const std::vector<std::vector<int32_t>>& sequences,
+Analysis analyze(const Model& model, const std::vector<std::vector<int32_t>>& sequences,
                  const AnalysisOptions& options) {
     Analysis out;
-    // What is refused is refused before anything long.
+    // Fail before any long computation.
     if (std::any_of(options.parts.begin(), options.parts.end(), needs_text))
         add_text_parts(model, sequences, options, out);
     if (options.parts.contains(AnalysisPart::weights)) out[AnalysisPart::weights] = weights_part(model);

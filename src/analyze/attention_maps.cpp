@@ -35,7 +35,7 @@ AttentionMaps::AttentionMaps(const Model& model, std::vector<Unit> units,
 
 std::set<std::pair<size_t, Tap>> AttentionMaps::taps() const {
     std::set<std::pair<size_t, Tap>> taps;
-    for (size_t p = 0; p < model_.topology.positions.size(); ++p) {
+    for (size_t p = 0; p < model_.topology.layers.size(); ++p) {
         if (model_.topology.has(p, Slot::attn_o) && !model_.topology.source(p).probabilities)
             taps.insert({p, Tap::probabilities});
     }
@@ -43,15 +43,14 @@ std::set<std::pair<size_t, Tap>> AttentionMaps::taps() const {
 }
 
 void AttentionMaps::see(const Tapped& seen) {
-    const int64_t heads = model_.config.n_head_of(seen.position),
-                  window = model_.config.window(seen.position);
-    if (gram_.size() == 0 && !rows_.contains(seen.position)) {
-        rows_[seen.position] = {heads_, static_cast<size_t>(heads)};
+    const int64_t heads = model_.config.n_head_of(seen.layer), window = model_.config.window(seen.layer);
+    if (gram_.size() == 0 && !rows_.contains(seen.layer)) {
+        rows_[seen.layer] = {heads_, static_cast<size_t>(heads)};
         heads_ += static_cast<size_t>(heads);
     }
     const float* row = seen.values.data();
     for (int64_t i = 0; i < heads * seen.tokens; ++i, row += seen.features) {
-        // What a token does not see is 0, whatever lies there.
+        // Tokens outside a token's window count as 0; the tap's values there are undefined.
         const int64_t end = model_.config.n_prefix + seen.first_token + i % seen.tokens + 1,
                       begin = window > 0 ? std::max<int64_t>(0, end - window) : 0;
         step_.insert(step_.end(), static_cast<size_t>(begin), 0.0F);
@@ -110,12 +109,12 @@ void AttentionMaps::merge_over_processes() {
     }
 }
 
-size_t AttentionMaps::owner(size_t position) const {
-    return model_.topology.source(position).probabilities.value_or(position);
+size_t AttentionMaps::owner(size_t layer) const {
+    return model_.topology.source(layer).probabilities.value_or(layer);
 }
 
-const AttentionMaps::Rows* AttentionMaps::rows_of(size_t position) const {
-    const auto found = rows_.find(owner(position));
+const AttentionMaps::Rows* AttentionMaps::rows_of(size_t layer) const {
+    const auto found = rows_.find(owner(layer));
     return found == rows_.end() ? nullptr : &found->second;
 }
 
@@ -134,12 +133,12 @@ double AttentionMaps::layer_cosine(const Rows& a, const Rows& b, bool of_means) 
 SquareMatrix AttentionMaps::unit_cosines() const {
     const auto group = static_cast<size_t>(model_.config.q_per_kv());
     const auto first_head = [&](const Unit& unit) -> std::optional<size_t> {
-        const Rows* rows = rows_of(unit.position);
+        const Rows* rows = rows_of(unit.layer);
         if (rows == nullptr) return std::nullopt;
         return rows->first + static_cast<size_t>(unit.index) * group;
     };
     const size_t n = units_.size();
-    std::vector<double> gram(n * n, 0.0);  // of units without maps 0: undefined as a cosine
+    std::vector<double> gram(n * n, 0.0);  // 0 for units without maps, which makes their cosines undefined
     for (size_t i = 0; i < n; ++i) {
         for (size_t j = 0; j <= i; ++j) {
             const auto a = first_head(units_[i]), b = first_head(units_[j]);
@@ -151,7 +150,7 @@ SquareMatrix AttentionMaps::unit_cosines() const {
 }
 
 MapSimilarity AttentionMaps::similarity() const {
-    const size_t positions = model_.topology.positions.size(), n = rows_.size();
+    const size_t layers = model_.topology.layers.size(), n = rows_.size();
     SquareMatrix means(n), deviations(n), mean_maps(n);
     for (size_t i = 0; i < n; ++i) {
         for (size_t j = 0; j <= i; ++j) {
@@ -161,8 +160,8 @@ MapSimilarity AttentionMaps::similarity() const {
         }
     }
     MapSimilarity out;
-    std::vector<std::optional<size_t>> layer(positions), row;
-    for (size_t p = 0; p < positions; ++p) {
+    std::vector<std::optional<size_t>> layer(layers), row;
+    for (size_t p = 0; p < layers; ++p) {
         const auto found = rows_.find(owner(p));
         if (found == rows_.end() || !model_.topology.has(p, Slot::attn_o)) continue;
         layer[p] = static_cast<size_t>(std::distance(rows_.begin(), found));

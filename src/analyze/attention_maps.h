@@ -1,4 +1,4 @@
-// How much attention maps (softmax activations) of layers and heads resemble each other on a text.
+// Similarity of the attention maps (softmax activations) of layers and heads on a text.
 #pragma once
 
 #include <map>
@@ -6,54 +6,55 @@
 #include <vector>
 
 #include "analyze/statistics.h"
-#include "compress/units.h"
+#include "compress/rewrite/units.h"
 #include "model/tap.h"
 
 namespace refold {
 
-// Means over sequences. A position that uses another one's probabilities has that one's map.
+// Means over sequences. A layer that uses another layer's probabilities has the same map.
 struct MapSimilarity {
-    // Positions x positions, of the probabilities of one sequence, all heads and tokens as one vector
-    // (UniAttn, section 3.2; DirectShare, equation 1): undefined for positions without attention and of
-    // different numbers of heads.
+    // [layers x layers] cosines of the probabilities of one sequence, over all heads and tokens as one vector
+    // (UniAttn, section 3.2; DirectShare, equation 1). Undefined for a layer without attention and for layers
+    // with different numbers of heads.
     SquareMatrix layers;
     SquareMatrix layer_deviations;  // standard deviation over sequences
-    // The same of the layer's mean map over its heads.
+    // The same for each layer's mean map over its heads.
     SquareMatrix layers_of_mean_maps;
-    std::vector<Unit> heads;  // query heads of all positions that have maps, in order
+    std::vector<Unit> heads;  // query heads of all layers that have maps, in order
     SquareMatrix head_cosines;
     int64_t sequences = 0;
 };
 
-// Collects maps step by step: what is kept is one step's maps and the dot products of all heads.
+// Collects maps step by step. Keeps one step's maps and the dot products of all heads.
 class AttentionMaps {
 public:
-    // `units`: KV groups whose maps are compared for every one of `samples`, each the sequences (counted from
-    // 0) that it consists of. A group's map is those of its query heads as one vector.
+    // `units`: KV groups to compare within each of `samples`, which are sets of sequences (numbered from 0).
+    // The map of a group is the maps of its query heads as one vector.
     AttentionMaps(const Model& model, std::vector<Unit> units, std::vector<std::set<size_t>> samples);
 
-    // What an observer must see.
+    // The taps that an observer must pass to see().
     std::set<std::pair<size_t, Tap>> taps() const;
-    // Takes one position's probabilities of a step; positions must come in the same order in every step.
+    // Takes one layer's probabilities of a step. Layers must come in the same order in every step.
     void see(const Tapped& seen);
     void end_step();
-    // Throws Error(input) when no position showed probabilities.
+    // Throws Error(input) when no layer has probabilities.
     void end_sequence();
-    // The next sequence is another process's.
+    // Another process runs the next sequence.
     void skip_sequence() { ++sequences_; }
-    // Behind the text, of which every process has seen a sequence: what all processes of group() have seen.
+    // Call after the text: combines the maps of all processes of group(), each of which must have run a
+    // sequence.
     void merge_over_processes();
 
     MapSimilarity similarity() const;
-    // [sample]: units x units, mean cosines over its sequences; undefined for units without maps.
+    // Per sample, mean cosines over its sequences [units x units]; undefined for units without maps.
     std::vector<SquareMatrix> sample_cosines() const;
 
 private:
-    struct Rows {  // of the Gram matrix
+    struct Rows {  // a range of rows of the Gram matrix
         size_t first = 0, count = 0;
     };
-    size_t owner(size_t position) const;
-    const Rows* rows_of(size_t position) const;
+    size_t owner(size_t layer) const;
+    const Rows* rows_of(size_t layer) const;
     double layer_cosine(const Rows& a, const Rows& b, bool of_means) const;
     SquareMatrix unit_cosines() const;
 
@@ -61,9 +62,9 @@ private:
     std::vector<Unit> units_;
     std::vector<std::set<size_t>> samples_;
 
-    std::map<size_t, Rows> rows_;  // by position that showed probabilities
+    std::map<size_t, Rows> rows_;  // by layer with probabilities
     size_t heads_ = 0;
-    std::vector<float> step_;  // [head][what tokens of this step see]
+    std::vector<float> step_;  // [head][probabilities of this step's tokens]
     DotProducts gram_{0};
 
     size_t sequences_ = 0;

@@ -5,12 +5,13 @@
 #include <numeric>
 #include <random>
 
-#include "compress/matching.h"
+#include "compress/head_sharing/matching.h"
+#include "compress/method/selection.h"
 
 namespace refold {
 namespace {
 
-// Matching works on dot products: those of vectors of length 1.
+// Matching takes dot products, which are cosines for vectors of length 1.
 std::vector<double> gram_of(const SquareMatrix& cosines) {
     const size_t n = cosines.size();
     std::vector<double> gram(n * n, 0.0);
@@ -21,20 +22,20 @@ std::vector<double> gram_of(const SquareMatrix& cosines) {
     return gram;
 }
 
-// What both sides know: units with a map.
-struct Known {
+// The candidates that have an attention map.
+struct MappedUnits {
     std::vector<Unit> units;
     std::vector<size_t> index;  // among all candidates
 };
 
-Known known_units(const HeadCandidates& candidates, const std::vector<SquareMatrix>& maps) {
-    Known known;
+MappedUnits mapped_units(const HeadCandidates& candidates, const std::vector<SquareMatrix>& maps) {
+    MappedUnits mapped;
     for (size_t i = 0; i < candidates.units.size(); ++i) {
         if (maps.empty() || std::isnan(maps.front()(i, i))) continue;
-        known.units.push_back(candidates.units[i]);
-        known.index.push_back(i);
+        mapped.units.push_back(candidates.units[i]);
+        mapped.index.push_back(i);
     }
-    return known;
+    return mapped;
 }
 
 SquareMatrix selected(const SquareMatrix& all, const std::vector<size_t>& index) {
@@ -44,7 +45,7 @@ SquareMatrix selected(const SquareMatrix& all, const std::vector<size_t>& index)
 std::vector<Match> top_pairs(const Model& model, const std::vector<Unit>& units, const SquareMatrix& cosines,
                              size_t count) {
     std::vector<bool> later;
-    for (const Unit& unit : units) later.push_back(unit.position > units.front().position);
+    for (const Unit& unit : units) later.push_back(unit.layer > units.front().layer);
     return largest(best_matches(model, units, gram_of(cosines), later), count);
 }
 
@@ -52,18 +53,18 @@ std::vector<Match> top_pairs(const Model& model, const std::vector<Unit>& units,
 
 Degree degree(const Model& model, const HeadCandidates& candidates, const std::vector<SquareMatrix>& maps,
               double ratio) {
-    const Known known = known_units(candidates, maps);
+    const MappedUnits mapped = mapped_units(candidates, maps);
     Degree out;
     out.candidates =
-        static_cast<size_t>(std::count_if(known.units.begin(), known.units.end(), [&](const Unit& unit) {
-            return unit.position > known.units.front().position;
+        static_cast<size_t>(std::count_if(mapped.units.begin(), mapped.units.end(), [&](const Unit& unit) {
+            return unit.layer > mapped.units.front().layer;
         }));
-    out.k = std::min(out.candidates, std::max<size_t>(1, part_of(ratio, known.units.size())));
+    out.k = std::min(out.candidates, std::max<size_t>(1, part_of(ratio, mapped.units.size())));
     if (out.k == 0) return out;
-    const SquareMatrix weights = selected(cosines_of(candidates.gram, candidates.units.size()), known.index);
-    const auto a = top_pairs(model, known.units, weights, out.k);
+    const SquareMatrix weights = selected(cosines_of(candidates.gram, candidates.units.size()), mapped.index);
+    const auto a = top_pairs(model, mapped.units, weights, out.k);
     for (const SquareMatrix& sample : maps) {
-        const auto b = top_pairs(model, known.units, selected(sample, known.index), out.k);
+        const auto b = top_pairs(model, mapped.units, selected(sample, mapped.index), out.k);
         size_t pairs = 0, heads = 0;
         for (const Match& x : a) {
             const auto y =

@@ -1,5 +1,5 @@
-// The metric that relates weights to attention maps: "Head-wise Shareable Attention for Large Language
-// Models", equation 6 and appendix B, as |A n B| / K.
+// How well weights predict the similarity of attention maps: |A n B| / K of "Head-wise Shareable Attention
+// for Large Language Models", equation 6 and appendix B.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,23 @@
 
 namespace refold {
 
-// A: the K head pairs that DirectShare selects by weights: for every head its most similar one of an earlier
-// layer, and of these pairs the K largest. B: the same by attention maps. Heads are KV groups under GQA.
+// A are the K head pairs that DirectShare selects by weights: it pairs every head with the most similar head
+// of an earlier layer and takes the K most similar pairs. B are the pairs selected in the same way by
+// attention maps. With GQA, a head is a KV group.
 struct Degree {
-    size_t k = 0, candidates = 0;  // heads that have an earlier one to match
-    // By sample of the text; empty where there is no pair to choose.
-    std::vector<double> pairs;  // part of A that is in B, later and earlier head alike
-    std::vector<double> heads;  // part of A's later heads that are B's, whatever their partner
+    size_t k = 0;
+    size_t candidates = 0;  // heads with an earlier head to match
+    // One value per sample of the text; empty when no pair exists.
+    std::vector<double> pairs;  // fraction of A's pairs that are in B
+    std::vector<double> heads;  // fraction of A's later heads that are later heads of B, with any partner
 };
 
-// `maps`: by sample, cosines of the candidates' maps. K = ratio x candidates.units (rounded down, at least
-// 1).
+// `maps`: per sample, cosines of the candidates' maps. K = ratio x candidates.units, rounded down, at least
+// 1.
 Degree degree(const Model& model, const HeadCandidates& candidates, const std::vector<SquareMatrix>& maps,
               double ratio);
 
-// `count` random samples of half of `sequences` (at least one), the same in every run.
+// `count` random samples of half the sequences (at least one), the same in every run.
 std::vector<std::set<size_t>> random_samples(size_t sequences, int count, uint64_t seed = 0);
 
 }  // namespace refold

@@ -6,7 +6,7 @@
 
 namespace refold {
 
-LayerSummary summarise(const SquareMatrix& layers) {
+LayerSummary summarize(const SquareMatrix& layers) {
     RunningMean all, top, bottom;
     LayerSummary out;
     const size_t half = layers.size() / 2;
@@ -17,7 +17,7 @@ LayerSummary summarise(const SquareMatrix& layers) {
             all.add(value);
             if (j >= half) top.add(value);
             if (i < half) bottom.add(value);
-            // fmax and fmin pass over what is undefined.
+            // fmax and fmin ignore NaN.
             out.maximum = std::fmax(out.maximum, value);
             out.minimum = std::fmin(out.minimum, value);
         }

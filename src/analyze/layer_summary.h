@@ -1,18 +1,18 @@
-// A matrix of layer similarities in a few numbers, as UniAttn's appendix C gives them.
+// Summary statistics of a matrix of layer similarities, as in UniAttn's appendix C.
 #pragma once
 
 #include "analyze/matrix.h"
 
 namespace refold {
 
-// Over pairs of different layers; undefined where there is no pair.
+// Statistics over pairs of different layers; undefined when there is no pair.
 struct LayerSummary {
     double average = kUndefined, maximum = kUndefined, minimum = kUndefined;
     double deviation = kUndefined;                           // standard deviation over pairs
-    double top_half = kUndefined, bottom_half = kUndefined;  // averages of pairs within a half; a middle
-                                                             // layer belongs to the top one
+    double top_half = kUndefined, bottom_half = kUndefined;  // averages over pairs within a half; the
+                                                             // middle layer belongs to the top half
     double difference() const { return top_half - bottom_half; }
 };
-LayerSummary summarise(const SquareMatrix& layers);
+LayerSummary summarize(const SquareMatrix& layers);
 
 }  // namespace refold

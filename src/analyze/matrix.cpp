@@ -25,11 +25,10 @@ SquareMatrix cosines_of(std::span<const double> gram, size_t n) {
     return out;
 }
 
-std::vector<std::optional<Best>> best_of_earlier(const SquareMatrix& cosines,
-                                                 std::span<const size_t> position) {
+std::vector<std::optional<Best>> best_of_earlier(const SquareMatrix& cosines, std::span<const size_t> layer) {
     std::vector<std::optional<Best>> out(cosines.size());
     for (size_t i = 0; i < cosines.size(); ++i) {
-        for (size_t j = 0; j < i && position[j] < position[i]; ++j) {
+        for (size_t j = 0; j < i && layer[j] < layer[i]; ++j) {
             const double cosine = cosines(i, j);
             if (!std::isnan(cosine) && (!out[i] || cosine > out[i]->cosine)) out[i] = Best{j, cosine};
         }

@@ -9,7 +9,7 @@
 
 namespace refold {
 
-// What a statistic is when nothing was measured; null in JSON.
+// The value of a statistic without measurements; null in JSON.
 constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
 // Square, row major.
@@ -29,21 +29,18 @@ private:
     std::vector<double> values_;
 };
 
-// The matrix of things that are, each, one of `given`'s: of[i] is the row of `given` that thing i has, or
-// nothing, which makes row and column i undefined.
+// The matrix with element (i, j) = given(of[i], of[j]); row and column i are undefined when of[i] is nothing.
 SquareMatrix expanded(const SquareMatrix& given, std::span<const std::optional<size_t>> of);
 
-// Of cosines: a lower triangle of dot products, row major n x n, divided by the norms. Undefined where a norm
-// is 0.
+// Cosines from the lower triangle of a row-major n x n matrix of dot products; undefined where a norm is 0.
 SquareMatrix cosines_of(std::span<const double> gram, size_t n);
 
 struct Best {
     size_t index = 0;
     double cosine = 0;
 };
-// For every row the largest defined value among the rows of earlier positions (of equal ones the first);
-// nothing where there is none. position[i] is row i's, ascending.
-std::vector<std::optional<Best>> best_of_earlier(const SquareMatrix& cosines,
-                                                 std::span<const size_t> position);
+// For every row, the best match among the rows of earlier layers: the largest defined cosine, the first one
+// on ties, or nothing. layer[i] is the layer of row i, in ascending order.
+std::vector<std::optional<Best>> best_of_earlier(const SquareMatrix& cosines, std::span<const size_t> layer);
 
 }  // namespace refold

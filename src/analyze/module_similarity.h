@@ -1,4 +1,4 @@
-// How much modules change the residual stream: the smaller, the less is lost without them.
+// How much each module changes the residual stream. Dropping a module that changes it little loses little.
 #pragma once
 
 #include <set>
@@ -10,34 +10,33 @@
 
 namespace refold {
 
-// Cosines of a module's input with its output, over tokens: x with x + f(x), x being the residual stream
-// before the norm (LLM-Drop; UniAttn, section 4.1). Compensation of shared attention counts as part of the
-// attention, but not where attention and FFN read the same residual stream.
+// Cosines of a module's input x with its output x + f(x), over tokens; x is the residual stream before the
+// norm (LLM-Drop; UniAttn, section 4.1). Compensation of shared attention counts as part of the attention,
+// except where attention and FFN read the same residual stream.
 struct ModuleSimilarity {
-    RunningMean attention, ffn, layer;  // of no tokens where the position does not have the module
+    RunningMean attention, ffn, layer;  // without values when the layer lacks the module
 };
 
 class ModuleSimilarities {
 public:
-    explicit ModuleSimilarities(const Model& model)
-        : model_(model), positions_(model.topology.positions.size()) {}
+    explicit ModuleSimilarities(const Model& model) : model_(model), layers_(model.topology.layers.size()) {}
 
     std::set<std::pair<size_t, Tap>> taps() const;
-    // Activations of a step, in the order of the forward pass.
+    // Takes the activations of a step, in the order of the forward pass.
     void see(const Tapped& seen);
-    // `residual`: behind the last position.
+    // `residual` is the residual stream after the last layer.
     void end_step(std::span<const float> residual);
-    // Behind the text: what all processes of group() have seen.
+    // Call after the text: combines the statistics of all processes of group().
     void merge_over_processes();
 
-    const std::vector<ModuleSimilarity>& positions() const { return positions_; }
+    const std::vector<ModuleSimilarity>& layers() const { return layers_; }
 
 private:
-    bool has_attention(size_t position) const;
+    bool has_attention(size_t layer) const;
 
     const Model& model_;
-    std::vector<ModuleSimilarity> positions_;
-    std::vector<float> input_, residual_;  // of the position that was seen last
+    std::vector<ModuleSimilarity> layers_;
+    std::vector<float> input_, residual_;  // of the latest layer
 };
 
 }  // namespace refold

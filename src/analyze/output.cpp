@@ -43,7 +43,7 @@ std::string top_matches(const Json& matches, const std::string& title) {
     return known.empty() ? "" : table.str() + "\n";
 }
 
-// Of a matrix of layers: mean and largest of all pairs.
+// Mean and largest value over all pairs of a matrix of layers.
 std::string pairs_text(const Json& rows, const char* what) {
     RunningMean mean;
     double largest = -2;
@@ -154,7 +154,7 @@ std::string line(const std::vector<std::string>& cells) { return join(cells, ","
 bool is_matrix_of(const Json& value) { return value.is_array() && !value.empty() && value[0].is_array(); }
 bool is_table_of(const Json& value) { return value.is_array() && !value.empty() && value[0].is_object(); }
 
-// Heads have names, layers are counted.
+// Names of heads, numbers of layers.
 std::vector<std::string> row_names(const Json& part, const std::string& key, size_t size) {
     std::vector<std::string> names;
     const bool heads = key.starts_with("head_");

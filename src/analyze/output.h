@@ -1,4 +1,4 @@
-// An analysis for people and for other programs.
+// Prints an analysis as tables and writes it as CSV.
 #pragma once
 
 #include <string>
@@ -7,12 +7,12 @@
 
 namespace refold {
 
-// Tables of what matters most, for a terminal.
+// Tables of the most important results, for a terminal.
 std::string summary_text(const Analysis& analysis);
 
-// Writes one CSV file per matrix and table into `folder`, "<part>_<key>.csv": matrices with the layers or
-// heads of their rows and columns first, tables with the names of their columns; nothing between commas where
-// something does not exist. Throws Error(io).
+// Writes one CSV file "<part>_<key>.csv" per matrix and table into `folder`. Matrices have the layers or
+// heads as the first row and column, tables the column names as the first row. Missing values are empty
+// fields. Throws Error(io).
 void write_csv(const Analysis& analysis, const std::string& folder);
 
 }  // namespace refold

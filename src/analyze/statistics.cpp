@@ -53,7 +53,7 @@ struct Products {
     double cosine() const { return aa > 0 && bb > 0 ? ab / (std::sqrt(aa) * std::sqrt(bb)) : kUndefined; }
 };
 
-// Cosines of rows whose elements `pair` adds.
+// Adds the cosines of pairs of rows; `pair` gives the elements.
 template <typename Pair>
 void add_cosines(size_t elements, size_t width, RunningMean& mean, Pair pair) {
     for (size_t first = 0; first < elements; first += width) {
@@ -81,13 +81,13 @@ void add_residual_cosines(std::span<const float> a, std::span<const float> f, si
                 [&](Products& row, size_t i) { row.add(a[i], static_cast<double>(a[i]) + f[i]); });
 }
 
-void DotProducts::add(std::span<const float> pieces) {
-    if (n_ == 0 || pieces.size() % n_ != 0)
-        fail(ErrorCode::input, "analyze", "{} numbers for {} vectors", pieces.size(), n_);
-    const auto n = static_cast<int64_t>(n_), count = static_cast<int64_t>(pieces.size() / n_);
+void DotProducts::add(std::span<const float> chunk) {
+    if (n_ == 0 || chunk.size() % n_ != 0)
+        fail(ErrorCode::input, "analyze", "{} numbers for {} vectors", chunk.size(), n_);
+    const auto n = static_cast<int64_t>(n_), count = static_cast<int64_t>(chunk.size() / n_);
     if (count == 0) return;
     // Column major, lower triangle.
-    const std::vector<double> products = blas::gram<double>(pieces.data(), count, n, 1);
+    const std::vector<double> products = blas::gram<double>(chunk.data(), count, n, 1);
     for (size_t row = 0; row < n_; ++row) {
         for (size_t column = 0; column <= row; ++column)
             sums_[row * n_ + column] += products[column * n_ + row];

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// To be raised whenever a part's content changes.
+// Increase whenever the content of a part changes.
 constexpr int kVersion = 1;
 
 std::string key_of(AnalysisPart part, const std::string& files, const Calibration* calibration,
@@ -31,13 +31,13 @@ std::string key_of(AnalysisPart part, const std::string& files, const Calibratio
     return sha256_hex(std::as_bytes(std::span(text)));
 }
 
-// Nothing when there is none, or none that can be read.
+// Returns a discarded value when the file is missing or unreadable.
 Json read_part(const fs::path& path) {
     std::ifstream file(path, std::ios::binary);
     return file ? Json::parse(file, nullptr, false) : Json(Json::value_t::discarded);
 }
 
-// A cache that cannot be written costs time in the next run, and must not cost this one's result.
+// Ignores a cache that cannot be written: it must not cost this run's result.
 void keep_part(const fs::path& path, const Json& part) {
     try {
         std::error_code none;
@@ -55,7 +55,8 @@ std::vector<std::vector<int32_t>> all_sequences(const Calibration* calibration) 
     return sequences;
 }
 
-// What is left to do in the first process; the others only help with the text.
+// The parts that the first process still has to compute; the other processes join only for parts that need
+// text.
 std::set<AnalysisPart> parts_together(const std::set<AnalysisPart>& own) {
     std::string names;
     for (const AnalysisPart part : own) names += std::string(part_name(part)) + "\n";
@@ -116,7 +117,7 @@ Analysis stored_analysis(const Model& model, const std::string& path, const Cali
         }
     }
     if (group().size() > 1) left.parts = parts_together(left.parts);
-    for (auto& [part, result] : analyse(model, all_sequences(calibration), left)) {
+    for (auto& [part, result] : analyze(model, all_sequences(calibration), left)) {
         if (!folder.empty() && group().first()) keep_part(place(part), result);
         out[part] = std::move(result);
     }

@@ -1,4 +1,4 @@
-// Analyses that were made before: a second run of the same is a look into the cache.
+// Caches analyses on disk, so that a repeated run only reads its results.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace refold {
 
-// Names the content of a model's files by their paths, sizes and times of change: nothing is read. `path` is
-// a file or a Hugging Face directory, `model` what was loaded from it.
+// Identifies the content of a model's files by their paths, sizes and times of change, without reading them.
+// `path` is a file or a Hugging Face directory, `model` the model loaded from it.
 std::string files_identity(const std::string& path, const Model& model);
 
-// analyse(), each part taken from `folder` where it was left there for the same files, text and options, and
-// left there otherwise; an empty folder: always computed. `calibration` may be null when no part needs text;
-// all its sequences are used. Of several processes (group()) only the first one gets all parts.
+// analyze() with a cache: reads each part from `folder` when it is there for the same files, text and
+// options, else computes and stores it. An empty `folder` disables the cache. `calibration` may be null when
+// no part needs text; all its sequences are used. Of the processes of group() only the first gets all parts.
 Analysis stored_analysis(const Model& model, const std::string& path, const Calibration* calibration,
                          const AnalysisOptions& options, const std::string& folder);
 

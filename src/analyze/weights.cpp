@@ -7,11 +7,12 @@
 #include <memory>
 #include <optional>
 
-#include "compress/similarity.h"
+#include "compress/head_sharing/similarity.h"
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/progress.h"
 #include "linalg/svd.h"
+#include "model/materialize.h"
 
 namespace refold {
 namespace {
@@ -28,21 +29,21 @@ bool same_shape(const Model& model, Slot slot, size_t a, size_t b) {
     return one.in == other.in && one.out == other.out;
 }
 
-// The first position before `position` with the same weight in this slot.
-std::optional<size_t> equal_before(const Model& model, size_t position, Slot slot) {
-    for (size_t q = 0; q < position; ++q) {
-        if (model.topology.has(q, slot) && same_shape(model, slot, q, position) &&
-            model.topology.at(q, slot) == model.topology.at(position, slot))
+// The first earlier layer with the same weight in this slot.
+std::optional<size_t> equal_before(const Model& model, size_t layer, Slot slot) {
+    for (size_t q = 0; q < layer; ++q) {
+        if (model.topology.has(q, slot) && same_shape(model, slot, q, layer) &&
+            model.topology.at(q, slot) == model.topology.at(layer, slot))
             return q;
     }
     return std::nullopt;
 }
 
-Tensor computed(const Model& model, size_t position, Slot slot) {
-    const SlotShape shape = slot_shape(slot, model.config, position);
+Tensor computed(const Model& model, size_t layer, Slot slot) {
+    const SlotShape shape = slot_shape(slot, model.config, layer);
     Tensor tensor{DType::F32, {shape.in, shape.out}, {}, {}};
-    tensor.produce = [&model, position, slot] {
-        const auto values = materialise(model, model.topology.at(position, slot), slot, position);
+    tensor.produce = [&model, layer, slot] {
+        const auto values = materialize(model, model.topology.at(layer, slot), slot, layer);
         std::vector<std::byte> bytes(values.size() * sizeof(float));
         memcpy(bytes.data(), values.data(), bytes.size());
         return bytes;
@@ -55,7 +56,7 @@ void need_weights(const Model& model) {
         fail(ErrorCode::input, "analyze", "{}: no weights: only config.json was given", model.label);
 }
 
-// The rows of a weight that with_stored_weights() left.
+// The rows of a weight of a model from with_stored_weights().
 std::vector<RowBlock> rows_of(const Model& model, const Expression& expression) {
     std::vector<RowBlock> blocks;
     if (const auto* heads = std::get_if<Heads>(&expression)) {
@@ -85,22 +86,22 @@ std::vector<double> gram_of(const Model& stored, const HeadUnits& units) {
     return gram_matrix(stored, matrices, "weights of heads");
 }
 
-// Sizes of a position's matrices in `slots`; empty where it has none of them.
-std::vector<int64_t> sizes_of(const Model& model, size_t position, const std::vector<Slot>& slots) {
+// Sizes of a layer's matrices in `slots`; empty when it has none.
+std::vector<int64_t> sizes_of(const Model& model, size_t layer, const std::vector<Slot>& slots) {
     std::vector<int64_t> sizes;
     for (const Slot slot : slots) {
-        if (!model.topology.has(position, slot)) continue;
-        const SlotShape shape = slot_shape(slot, model.config, position);
+        if (!model.topology.has(layer, slot)) continue;
+        const SlotShape shape = slot_shape(slot, model.config, layer);
         sizes.insert(sizes.end(), {static_cast<int64_t>(slot), shape.in, shape.out});
     }
     return sizes;
 }
 
-Spectrum spectrum_of(const Model& model, size_t position, Slot slot) {
-    const SlotShape shape = slot_shape(slot, model.config, position);
-    Spectrum out{{position}, slot, shape, {}};
-    out.values = singular_values(materialise(model, model.topology.at(position, slot), slot, position),
-                                 shape.out, shape.in);
+Spectrum spectrum_of(const Model& model, size_t layer, Slot slot) {
+    const SlotShape shape = slot_shape(slot, model.config, layer);
+    Spectrum out{{layer}, slot, shape, {}};
+    out.values =
+        singular_values(materialize(model, model.topology.at(layer, slot), slot, layer), shape.out, shape.in);
     out.rank_50 = rank_for_energy(out.values, 0.5);
     out.rank_90 = rank_for_energy(out.values, 0.9);
     out.rank_99 = rank_for_energy(out.values, 0.99);
@@ -116,16 +117,16 @@ Spectrum spectrum_of(const Model& model, size_t position, Slot slot) {
 Model with_stored_weights(const Model& model) {
     need_weights(model);
     Model out = model;
-    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
-        for (const auto& [slot, expression] : model.topology.positions[p]) {
+    for (size_t p = 0; p < model.topology.layers.size(); ++p) {
+        for (const auto& [slot, expression] : model.topology.layers[p]) {
             if (!is_matrix(slot) || is_rows(slot, expression)) continue;
             if (const auto equal = equal_before(model, p, slot)) {
-                out.topology.positions[p][slot] = out.topology.at(*equal, slot);
+                out.topology.layers[p][slot] = out.topology.at(*equal, slot);
                 continue;
             }
             const std::string name = fmt::format("computed.{}.{}", p, slot_name(slot));
             out.tensors[name] = computed(model, p, slot);
-            out.topology.positions[p][slot] = Dense{name};
+            out.topology.layers[p][slot] = Dense{name};
         }
     }
     return out;
@@ -157,12 +158,12 @@ HeadSimilarity head_similarity(const Model& model) {
 
 SquareMatrix module_cosines(const Model& model, const std::vector<Slot>& slots) {
     const Model stored = with_stored_weights(model);
-    const size_t positions = model.topology.positions.size();
+    const size_t layers = model.topology.layers.size();
     std::map<std::vector<int64_t>, std::vector<size_t>> alike;
-    for (size_t p = 0; p < positions; ++p) {
+    for (size_t p = 0; p < layers; ++p) {
         if (const auto sizes = sizes_of(model, p, slots); !sizes.empty()) alike[sizes].push_back(p);
     }
-    SquareMatrix out(positions);
+    SquareMatrix out(layers);
     for (const auto& [sizes, members] : alike) {
         std::vector<MatrixOfEach> matrices;
         for (const Slot slot : slots) {
@@ -182,27 +183,27 @@ SquareMatrix module_cosines(const Model& model, const std::vector<Slot>& slots) 
 std::vector<Spectrum> spectra(const Model& model) {
     need_weights(model);
     struct Weight {
-        std::vector<size_t> positions;
+        std::vector<size_t> layers;
         Slot slot;
     };
     std::vector<Weight> weights;
-    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
-        for (const auto& [slot, expression] : model.topology.positions[p]) {
+    for (size_t p = 0; p < model.topology.layers.size(); ++p) {
+        for (const auto& [slot, expression] : model.topology.layers[p]) {
             if (!is_matrix(slot)) continue;
             const auto equal = equal_before(model, p, slot);
             const auto known = std::find_if(weights.begin(), weights.end(), [&, s = slot](const Weight& w) {
-                return equal && w.slot == s && w.positions.front() == *equal;
+                return equal && w.slot == s && w.layers.front() == *equal;
             });
-            known == weights.end() ? weights.push_back({{p}, slot}) : known->positions.push_back(p);
+            known == weights.end() ? weights.push_back({{p}, slot}) : known->layers.push_back(p);
         }
     }
     Progress progress("singular values", weights.size(), "matrices");
     std::vector<Spectrum> out;
     for (const Weight& weight : weights) {
         check_interrupt();
-        out.push_back(spectrum_of(model, weight.positions.front(), weight.slot));
-        out.back().positions = weight.positions;
-        progress.advance(1, fmt::format("{} {}", weight.positions.front(), slot_name(weight.slot)));
+        out.push_back(spectrum_of(model, weight.layers.front(), weight.slot));
+        out.back().layers = weight.layers;
+        progress.advance(1, fmt::format("{} {}", weight.layers.front(), slot_name(weight.slot)));
     }
     progress.finish();
     return out;

@@ -56,7 +56,7 @@ Calibration make_calibration(std::span<const CalibrationText> texts, const Calib
             if ((round + 1) * length > texts[t].tokens.size()) continue;
             const auto part = texts[t].tokens.subspan(round * length, length);
             --left;
-            // Of every text another round, that all kinds are held out soon.
+            // Each text is held out in another round, so that all texts are held out early.
             const bool held_out =
                 (round + t) % kHeldOut == kHeldOut - 1 || (left == 0 && out.held_out.empty());
             (held_out ? out.held_out : out.fit).emplace_back(part.begin(), part.end());

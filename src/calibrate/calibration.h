@@ -1,4 +1,4 @@
-// Text whose activations methods look at, as tokens.
+// Calibration text: tokens on which methods measure activations.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 namespace refold {
 
 struct CalibrationOptions {
-    int64_t tokens = 32768;  // of all texts together, from their beginnings
-    int64_t length = 1024;   // tokens of a sequence; attention sees one sequence
+    int64_t tokens = 32768;  // of all texts together, from the beginning of each
+    int64_t length = 1024;   // tokens per sequence; sequences do not attend to each other
 };
 
 struct CalibrationText {
-    std::string name;  // of its file, without the folder
+    std::string name;  // file name without the folder
     std::string_view text;
     std::span<const int32_t> tokens;
 };
@@ -24,26 +24,25 @@ struct Calibration {
         std::string name, hash;  // SHA-256
     };
     std::vector<Text> texts;
-    std::string hash;  // the text's; of several, SHA-256 of theirs
+    std::string hash;  // of a single text its hash, of several the SHA-256 of their hashes
     CalibrationOptions options;
-    std::vector<std::vector<int32_t>> fit;  // what is solved with
-    std::vector<std::vector<int32_t>>
-        held_out;  // every eighth sequence, at least one: what ridges are chosen on
+    std::vector<std::vector<int32_t>> fit;       // sequences to fit with
+    std::vector<std::vector<int32_t>> held_out;  // every eighth sequence, at least one: to choose ridges on
 
     std::string name() const;  // "a.txt, b.txt"
     int64_t fit_tokens() const { return static_cast<int64_t>(fit.size()) * options.length; }
 };
 
-// Cuts the tokens of texts into whole sequences and takes them in turn, so that every kind of text has its
-// part of what is solved with and of what is held out. Throws Error(usage) for options out of range and no
-// text, Error(input) for fewer than two sequences, saying how many tokens there are; texts shorter than
-// options.tokens are used whole, which the caller can see from the number of sequences.
+// Cuts the tokens of texts into whole sequences and takes one of each text in turn, so that every text
+// contributes to both the fitted and the held-out sequences. If the texts have fewer than options.tokens
+// tokens, uses all of them. Throws Error(usage) for options out of range and for no text, Error(input) naming
+// the number of tokens for fewer than two sequences.
 Calibration make_calibration(std::span<const CalibrationText> texts, const CalibrationOptions& options);
-// The same of one text.
+// The same for one text.
 Calibration make_calibration(const std::string& name, std::string_view text, std::span<const int32_t> tokens,
                              const CalibrationOptions& options);
 
-// The sequences of this process of group(): `fit` of them to fit with, then the held out.
+// The sequences that this process of group() works on: first `fit` sequences to fit with, then held-out ones.
 struct OwnSequences {
     std::vector<std::vector<int32_t>> tokens;
     size_t fit = 0;

@@ -1,5 +1,5 @@
-// The residual stream of sequences of a model, position by position, so that no more of a model is loaded
-// than is being worked on.
+// Moves the residual stream of sequences through a model layer by layer, so that only the layers being worked
+// on are loaded.
 #pragma once
 
 #include <functional>
@@ -7,59 +7,58 @@
 #include <span>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/single_sequence.h"
 #include "model/model.h"
 
 namespace refold {
 
-// float32 activations of all tokens of all sequences before one position.
+// The float32 inputs of one layer for all tokens of all sequences.
 class ResidualStream {
 public:
-    // Embeds the sequences, of at most `length` tokens: the stream stands before position 0.
+    // Embeds the sequences, of at most `length` tokens each. The stream then holds the inputs of layer 0.
     ResidualStream(const Model& model, const std::vector<std::vector<int32_t>>& sequences, int64_t length,
                    int threads);
 
     size_t sequences() const { return residual_.size(); }
-    // The position that the stream stands before. A position that others take their attention from stays
-    // behind it until the last of these is done.
-    size_t position() const { return position_; }
-    // Before position() [tokens, n_embd].
+    // The layer whose inputs the stream holds. It does not move past a layer whose attention other layers use
+    // until the last of these is done.
+    size_t layer() const { return layer_; }
+    // The input of layer() [tokens, n_embd].
     std::span<const float> residual(size_t sequence) const { return residual_[sequence]; }
 
-    // Positions position() to `last` of a model, loaded and ready to run.
+    // A run of the layers layer() to `last` of a model, which it loads.
     class Pass {
     public:
-        // Shows the taps of position `last`; whole sequences at once. `only_taps`: computes no more than they
-        // need.
+        // Records the given taps of layer `last`. With `only_taps` it computes no more than these need.
         Pass(const ResidualStream& stream, const Model& model, size_t last,
              const std::vector<Tap>& taps_of_last, bool only_taps = false);
-        // Runs a sequence from the stream's residual. Taps of position `last` lie in tapped() until the next
-        // call. Returns the residual stream behind `last` [tokens, n_embd]; nothing with `only_taps`.
+        // Runs a whole sequence from the stream's residual; tapped() then has its taps until the next call.
+        // Returns the residual after `last` [tokens, n_embd], or nothing with `only_taps`.
         std::span<const float> run(size_t sequence);
-        // [tokens, features]; empty where the position does not have it (an FFN that was dropped).
+        // [tokens, features], or empty when the layer does not have this activation (a dropped FFN).
         std::span<const float> tapped(Tap tap) const;
 
     private:
-        struct Taken;
+        struct TapValues;
         const ResidualStream& stream_;
-        std::shared_ptr<Taken> taken_;
-        std::unique_ptr<Engine> engine_;
+        std::shared_ptr<TapValues> taps_;
+        std::unique_ptr<SingleSequence> sequence_;
         std::vector<float> out_;
     };
 
-    // Position `last` has its final form in `model`: the stream moves behind it, as far as attention that
-    // later positions take from earlier ones allows.
+    // Call when layer `last` has its final form in `model`. Moves the stream past `last`, or as far as it can
+    // while later layers use the attention of earlier ones.
     void advance(const Model& model, size_t last);
-    // The same with residuals that a Pass to `last` has given, of a model whose attention is its own.
+    // The same with the residuals that a Pass to `last` returned, for a model without shared attention.
     void advance(size_t last, std::vector<std::vector<float>> residual);
 
 private:
-    EngineOptions options(std::optional<PositionRange> range) const;
+    EngineOptions options(std::optional<LayerRange> range) const;
 
     std::vector<std::vector<float>> residual_;  // by sequence
     int64_t length_;
     int threads_;
-    size_t position_ = 0;
+    size_t layer_ = 0;
 };
 
 }  // namespace refold

@@ -8,6 +8,7 @@
 #include "core/file_hash.h"
 #include "core/sha256.h"
 #include "core/text.h"
+#include "model/validate.h"
 
 namespace refold {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 using nlohmann::json;
 constexpr const char* kProvenanceKey = "refold.provenance";
 
-// Stands for the files of a model, without reading the weights.
+// Path, size and time of a model's files: tells models apart without reading their weights.
 std::string files_of(const Model& model) {
     std::string all;
     if (model.source == nullptr) return all;
@@ -27,9 +28,11 @@ std::string files_of(const Model& model) {
     return all;
 }
 
-// What results of the first `steps` steps depend on, without reading the weights.
-std::string identity_of(const Model& source, const Recipe& recipe, size_t steps, const StepInputs& inputs) {
-    std::string all = files_of(source);
+// A hash of everything that results of the first `steps` steps depend on, without reading weights.
+// `computations`: those of the steps before.
+std::string identity_of(const Model& source, const Recipe& recipe, size_t steps, const StepInputs& inputs,
+                        const std::string& computations) {
+    std::string all = files_of(source) + computations + "\n";
     if (inputs.original != nullptr) all += "original " + files_of(*inputs.original);
     Recipe part = recipe;
     part.steps.erase(part.steps.begin() + static_cast<ptrdiff_t>(steps), part.steps.end());
@@ -43,7 +46,7 @@ std::string identity_of(const Model& source, const Recipe& recipe, size_t steps,
 
 json origin_of(const Model& source) {
     json origin = json::object();
-    // Names without their folder: the same recipe on the same files gives the same bytes anywhere.
+    // The name without its folder: the same recipe on the same files gives the same bytes anywhere.
     origin["file"] = std::filesystem::path(source.label).filename().string();
     if (source.source != nullptr && source.source->files().size() == 1) {
         origin["sha256"] = file_sha256(*source.source->files().front());
@@ -82,13 +85,13 @@ json cost_json(const Cost& cost) {
             {"attention_flops_per_context_token", cost.attention_flops_per_context_token}};
 }
 
-// Whether the original has the shape of a model that this one can have been made of.
+// Throws unless the original has a shape that the model can have been made from.
 void check_original(const Model& model, const Model& original) {
     const ModelConfig &a = original.config, &b = model.config;
     const auto fits = [&](const char* what, int64_t there, int64_t here) {
         if (there != here)
             fail(ErrorCode::input, "compress",
-                 "--original {}: {} is {}, {} has {}: one was not made of the other", original.label, what,
+                 "--original {}: {} is {}, {} has {}: one was not made from the other", original.label, what,
                  there, model.label, here);
     };
     if (original.family != model.family)
@@ -104,21 +107,23 @@ void check_original(const Model& model, const Model& original) {
 // A dry run when `work` is null.
 Compression apply(const Model& model, const Recipe& recipe, Work* work, const StepInputs& inputs) {
     if (inputs.original != nullptr) check_original(model, *inputs.original);
+    if (work != nullptr) work->begin();
     Compression result{model, recipe, account(model).model, {}};
     for (size_t s = 0; s < recipe.steps.size(); ++s) {
         const RecipeStep& recipe_step = recipe.steps[s];
         const auto start = std::chrono::steady_clock::now();
         StepResult done{recipe_step.method, {}, {}, 0};
+        const std::string computations = work == nullptr ? "" : work->computations();
         Step step{recipe_step.options,
                   done.report,
                   work,
                   inputs.original == nullptr ? model : *inputs.original,
                   inputs.calibration,
-                  identity_of(model, recipe, s + 1, inputs),
+                  identity_of(model, recipe, s + 1, inputs, computations),
                   inputs.threads,
                   inputs.training,
                   s + 1,
-                  identity_of(model, recipe, s, inputs)};
+                  identity_of(model, recipe, s, inputs, computations)};
         try {
             result.model = recipe_step.method->apply(result.model, step);
             validate(result.model);

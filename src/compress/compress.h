@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "compress/method/work.h"
 #include "compress/recipe.h"
-#include "compress/training.h"
-#include "compress/work.h"
+#include "compress/training/training.h"
 #include "model/accounting.h"
 
 namespace refold {
@@ -19,42 +19,40 @@ struct StepResult {
 };
 
 struct Compression {
-    Model model;  // validated; nothing is written yet, tensors are produced when it is saved
+    Model model;  // validated; its tensors are computed when it is saved
     Recipe recipe;
-    Cost before;  // of the model as it came
+    Cost before;  // of the given model
     std::vector<StepResult> steps;
 
     const Cost& after() const { return steps.empty() ? before : steps.back().cost; }
 };
 
-// What the steps are given beside the model; must live until the model is saved.
+// The inputs of the steps besides the model; must live until the model is saved.
 struct StepInputs {
     // May be null when no step needs it: first_calibrated().
     const Calibration* calibration = nullptr;
     int threads = 0;                     // for running models; 0: all cores
     const Training* training = nullptr;  // may be null when no step trains
-    // What calibrated steps compare with and learn from: the model that `model` was made of earlier. Null:
-    // `model`.
+    // Calibrated steps compare with it: the model that `model` was made from earlier. Null: `model` itself.
     const Model* original = nullptr;
 };
 
-// What the recipe would do to the model, with the exact cost of the result: a dry run, which writes nothing.
-// Reads the weights that the methods need to decide (matching heads, for instance); the result's tensors have
-// shapes, but those that take long to compute have no values.
-// Only `original` of the inputs is looked at.
+// A dry run: the steps' reports and the exact cost of the result. Reads the weights that
+// methods decide by (matching heads, for instance). Tensors of the result that take long to compute have
+// shapes but no values. Of the inputs only `original` is used.
 Compression plan(const Model& model, const Recipe& recipe, const StepInputs& inputs = {});
 
-// Applies the recipe, and puts under "refold.provenance" in the result's metadata where it comes from, as
-// JSON: version of refold, the source's file name, SHA-256 and own provenance, and the recipe with all
-// defaults. Reads the whole source file. `work` keeps what takes long and must live until the model is saved.
-// Throws Error(usage) when a step needs calibration text and there is none, Error(input) when the original is
-// no model that this one can have been made of.
+// Applies the recipe. The result's metadata says under "refold.provenance", as JSON, where it comes from:
+// version of refold; file name, SHA-256 and provenance of the source; the recipe with all defaults. Reads the
+// whole source file. `work` keeps results of long computations and must live until the model is saved. Throws
+// Error(usage) when a step needs calibration text and there is none, Error(input) when the model cannot have
+// been made from the original.
 Compression compress(const Model& model, const Recipe& recipe, const std::string& version, Work& work,
                      const StepInputs& inputs = {});
 
-// For `compress --json`: before and after (parameters, bytes, ...), and each step's details.
+// For `compress --json`: the cost before and after (parameters, bytes, ...) and the details of each step.
 std::string to_json(const Compression& compression);
-// For people: a table before / after and each step's lines.
+// For people: the lines of each step, and a table of the cost before and after.
 std::string to_text(const Compression& compression);
 
 }  // namespace refold

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "compress/registry.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "io/yaml.h"
@@ -43,7 +44,7 @@ public:
             fail(ErrorCode::input, "recipe", "{}: 'steps' must be a list of at least one method", at(steps));
         }
         for (const auto& step : steps) recipe.steps.push_back(read_step(step));
-        // Ignoring it would mislead.
+        // Ignoring the key would mislead.
         if (!recipe.calibration_texts.empty() && first_calibrated(recipe) == nullptr)
             fail(ErrorCode::usage, "recipe", "{}: no step of this recipe uses 'calibration' - remove it",
                  label_);
@@ -99,7 +100,7 @@ private:
         return {method, Options(*method, given)};
     }
 
-    // yaml-cpp keeps both of two equal keys without a word.
+    // yaml-cpp silently keeps both of two equal keys.
     void check_unique(const YAML::Node& map) const {
         std::set<std::string> seen;
         for (const auto& entry : map) {

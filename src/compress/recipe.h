@@ -1,7 +1,7 @@
-// Recipes: which methods to apply with which options, in order. YAML:
+// Recipes: the methods to apply and their options, in order. YAML:
 //
 //   model: smollm2-135m-instruct   # optional when the command line names one
-//   original: dense.gguf           # what `model` was made of earlier, if it was: see Step::original
+//   original: dense.gguf           # the model that `model` was made from earlier: see Step::original
 //   calibration:                   # for methods that look at activations; --calib on the command line
 //     text: wiki.valid.txt         # or a list of files, from which sequences are taken in turn
 //     tokens: 32768
@@ -9,14 +9,14 @@
 //     - method: direct_share
 //       ratio: 0.3
 //
-// Everything in a recipe is checked when it is read, before any weight is.
+// A recipe is checked completely before any weight is read.
 #pragma once
 
 #include <span>
 #include <string>
 #include <vector>
 
-#include "compress/method.h"
+#include "compress/method/method.h"
 
 namespace refold {
 
@@ -33,22 +33,21 @@ struct Recipe {
     std::vector<RecipeStep> steps;
 };
 
-// Throws Error(io) when the file cannot be read, Error(input) when it is not YAML of this shape (not YAML,
-// not a mapping, duplicate key, no steps), Error(usage) for an unknown key, method, option or value; messages
-// name file and line and the nearest valid name.
+// Throws Error(io) when the file cannot be read, Error(input) when it is not YAML of this shape (not YAML, no
+// mapping, a key twice, no steps), Error(usage) for an unknown key, method, option or value. Messages name
+// file, line and the nearest valid name.
 Recipe read_recipe(const std::string& path);
-// The same for text in memory; `label` stands for the file name in messages.
+// The same for text in memory; `label` is the file name in messages.
 Recipe parse_recipe(const std::string& text, const std::string& label);
 
-// A recipe of one step, from the command line: settings are "option=value".
-// Throws Error(usage) as above, and for a setting without '='.
+// A recipe of one step from the command line; settings are "option=value". Throws Error(usage) as above, and
+// for a setting without '='.
 Recipe recipe_from_method(const std::string& method, std::span<const std::string> settings);
 
 // The first step that needs calibration text; null when none does.
 const Method* first_calibrated(const Recipe& recipe);
 
-// The recipe with every option written out, defaults (and so every seed) included; parse_recipe reads it
-// back.
+// The recipe with all options, defaults (and so seeds) included. parse_recipe() reads it back.
 std::string to_yaml(const Recipe& recipe);
 
 }  // namespace refold

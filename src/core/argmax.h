@@ -5,7 +5,8 @@
 
 namespace refold {
 
-// The first of the largest values; NaN is never one. 0 of values that are all NaN or -infinity, and of none.
+// Index of the largest value, the first one on ties; NaN is ignored. 0 when `values` is empty or all of it is
+// NaN or -infinity.
 size_t argmax(std::span<const float> values);
 
 }  // namespace refold

@@ -18,7 +18,7 @@ bool is_digest(const std::string& text) {
     return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-// Empty when the file cannot be told from a later one.
+// Changes whenever the file does; empty when it cannot be examined.
 std::string identity(const std::string& path) {
     struct stat status {};
     std::error_code error;
@@ -55,7 +55,7 @@ std::string remembered_sha256(const std::string& path) {
         cache_directory() / "sha256" / sha256_hex(std::as_bytes(std::span(before.data(), before.size())));
     std::string known;
     if (std::ifstream(entry) >> known && is_digest(known)) return known;
-    const std::string digest = file_sha256(file);
+    std::string digest = file_sha256(file);
     if (identity(path) != before) return digest;
     try {
         std::error_code none;

@@ -49,7 +49,7 @@ void MappedFile::release(std::span<const std::byte> part) const {
 }
 
 AtomicFile::AtomicFile(std::string path, bool overwrite) : path_(std::move(path)) {
-    std::error_code ignored;  // open() below reports what is wrong with the place
+    std::error_code ignored;  // open() below reports a bad path
     if (!overwrite && std::filesystem::exists(path_, ignored)) {
         fail(ErrorCode::usage, "output", "'{}' exists - choose another name or pass --overwrite", path_);
     }
@@ -68,7 +68,7 @@ AtomicFile::~AtomicFile() {
 }
 
 static void write_all(int descriptor, const char* data, size_t size, const std::string& path) {
-    // For more at a time Linux takes large folios into the page cache, which is up to 3 times slower.
+    // Larger writes make Linux put large folios into the page cache, which is up to 3 times slower.
     constexpr size_t kMost = 256 << 10;
     while (size > 0) {
         const ssize_t written = ::write(descriptor, data, std::min(size, kMost));

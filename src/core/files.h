@@ -19,7 +19,7 @@ public:
 
     std::span<const std::byte> bytes() const { return {data_, size_}; }
     const std::string& path() const { return path_; }
-    // Gives the pages of `part` back to the page cache: they no longer count as resident memory.
+    // Drops the pages of `part` from this process: they no longer count as resident memory.
     void release(std::span<const std::byte> part) const;
 
 private:
@@ -28,8 +28,8 @@ private:
     size_t size_ = 0;
 };
 
-// Output that appears under its final name complete or not at all: written to "<path>.partial-<pid>" in the
-// same folder, renamed by commit(); the destructor removes what was not committed.
+// Output that appears under its final name complete or not at all. Data goes to "<path>.partial-<pid>" in the
+// same folder, which commit() renames; without commit() the destructor removes it.
 class AtomicFile {
 public:
     // Throws Error(io) when the folder is missing or not writable, Error(usage) when `path` exists and
@@ -56,12 +56,12 @@ private:
     bool committed_ = false;
 };
 
-// A folder that appears complete or not at all: files are written into path(), a folder beside `final_path`,
-// which commit() renames; the destructor removes what was not committed.
+// A folder that appears complete or not at all. Write files into path(), a folder next to `final_path`, which
+// commit() renames; without commit() the destructor removes it.
 class AtomicFolder {
 public:
-    // Throws Error(io) when it cannot be made, Error(usage) when `final_path` exists and `overwrite` is
-    // false, or is not a folder.
+    // Throws Error(io) when the folder cannot be made, Error(usage) when `final_path` exists and `overwrite`
+    // is false or it is not a folder.
     AtomicFolder(std::string final_path, bool overwrite);
     ~AtomicFolder();
     AtomicFolder(const AtomicFolder&) = delete;
@@ -75,7 +75,7 @@ private:
     bool committed_ = false;
 };
 
-// Writes a small file atomically, replacing an old one.
+// Writes a small file atomically, replacing an existing one.
 void write_file(const std::string& path, std::string_view text);
 
 // Folder for downloads and caches: $REFOLD_CACHE, else $XDG_CACHE_HOME/refold, else ~/.cache/refold.

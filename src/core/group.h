@@ -1,5 +1,5 @@
-// The processes that work on one thing together, as torchrun and others start them. Everything that is split
-// over them is put together again in every process; only the first one prints and writes.
+// A group of processes that share one job, as torchrun and others start them. Work that is split over them is
+// collected again in every process; only the first process prints and writes files.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,15 @@ public:
     virtual ~Group() = default;
     virtual int rank() const = 0;
     virtual int size() const = 0;
-    // All processes must call these in the same order; they throw Error(io) when a process is lost.
-    // The bytes of every process, by rank, in all of them.
+    // Collective calls: all processes must make them in the same order. They throw Error(io) when a process
+    // is lost.
+    // All-gather: returns the bytes of every process by rank.
     virtual std::vector<std::string> gather(const std::string& own) = 0;
-    // In place: the sum over all processes, the same bits in all of them.
+    // All-reduce in place: the sum over all processes, bit for bit the same in each.
     virtual void sum(std::span<double> values) = 0;
 
     bool first() const { return rank() == 0; }
-    // Of units of work that are counted through: whether this process does it.
+    // Whether this process does the unit of work with this number (round robin).
     bool owns(size_t unit) const { return unit % static_cast<size_t>(size()) == static_cast<size_t>(rank()); }
     template <typename T>
     std::vector<T> own(const std::vector<T>& units) const {
@@ -33,8 +34,8 @@ public:
     }
 };
 
-// This program's; one process until another group is set (train/launch.h), and again with nullptr: before the
-// program ends, as libraries that it needs would be gone after that.
+// The group of this program: one process until another group is set (train/launch.h). Call set_group(nullptr)
+// before the program ends, because the group needs libraries that static destructors may unload first.
 Group& group();
 void set_group(std::unique_ptr<Group> group);
 

@@ -38,7 +38,7 @@ void install_interrupt_handlers() {
     sigaction(SIGINT, &action, nullptr);
     sigaction(SIGTERM, &action, nullptr);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of write(), which is handled
+    signal(SIGXFSZ, SIG_IGN);  // write() then returns an error at a file size limit, which we handle
 }
 
 void check_interrupt() {

@@ -14,11 +14,11 @@ namespace refold {
 
 inline std::atomic<int> g_threads{0};
 
-// What default_threads() says from now on.
+// Sets the result of default_threads(); 0 restores the default.
 inline void set_default_threads(int threads) { g_threads = threads; }
 
-// As many as was set; else all cores, or this process's part of them where torchrun says how many share the
-// machine.
+// The number set above, else all cores, divided by the number of processes that torchrun runs on this machine
+// (LOCAL_WORLD_SIZE).
 inline int default_threads() {
     if (g_threads > 0) return g_threads;
     const auto cores = static_cast<int>(std::thread::hardware_concurrency());

@@ -5,13 +5,27 @@
 
 #include <cstdio>
 
+#include "core/error.h"
 #include "core/group.h"
 #include "core/interrupt.h"
+#include "core/progress_observer.h"
 #include "core/text.h"
 
 namespace refold {
 
 static ProgressStyle g_style = ProgressStyle::automatic;
+
+static thread_local const ProgressObserver* t_observer = nullptr;
+
+ProgressObserver::ProgressObserver(std::function<bool(const ProgressUpdate&)> observe)
+    : observe_(std::move(observe)) {
+    t_observer = this;
+}
+ProgressObserver::~ProgressObserver() { t_observer = nullptr; }
+const ProgressObserver* ProgressObserver::current() { return t_observer; }
+void ProgressObserver::update(const ProgressUpdate& update) const {
+    if (!observe_(update)) fail(ErrorCode::interrupted, "progress", "{}: cancelled", update.label);
+}
 
 void set_progress_style(ProgressStyle style) { g_style = style; }
 
@@ -22,7 +36,7 @@ Progress::Progress(std::string label, uint64_t total, std::string unit)
       start_(std::chrono::steady_clock::now()),
       drawn_(start_),
       terminal_(isatty(STDERR_FILENO) != 0),
-      active_(g_style == ProgressStyle::automatic && group().first()) {}
+      active_(g_style == ProgressStyle::automatic && group().first() && t_observer == nullptr) {}
 
 Progress::~Progress() {
     if (active_ && terminal_ && shown_) fputs("\n", stderr);
@@ -32,6 +46,7 @@ void Progress::advance(uint64_t by, const std::string& note) {
     check_interrupt();
     done_ += by;
     note_ = note;
+    if (t_observer != nullptr) t_observer->update({label_, done_, total_, unit_});
     const auto now = std::chrono::steady_clock::now();
     const auto interval = terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(5000);
     if (!active_ || now - drawn_ < interval) return;
@@ -58,7 +73,7 @@ void Progress::draw(bool last) {
         line += fmt::format("{} {} in {}", format_count(done_), unit_, format_seconds(elapsed));
     }
     if (!note_.empty()) line += "  " + note_;
-    // Not fmt::print, which throws when stderr is closed.
+    // fmt::print would throw when stderr is closed.
     fputs(fmt::format("{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ && !last ? "" : "\n").c_str(),
           stderr);
     shown_ = !last;

@@ -8,10 +8,10 @@
 namespace refold {
 
 enum class ProgressStyle { automatic, none };
-// Process-wide: `none` for --quiet.
+// Applies to the whole process; `none` is --quiet.
 void set_progress_style(ProgressStyle style);
 
-// One line that is redrawn on a terminal; on a pipe a line every few seconds. Thread-compatible: one owner.
+// On a terminal one line that is redrawn, on a pipe a new line every few seconds. Not thread-safe.
 class Progress {
 public:
     // `total` in `unit`s ("tokens", "tensors", ...); 0 when unknown.
@@ -20,7 +20,7 @@ public:
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
 
-    // `note` is shown behind the figures (a running perplexity, a tensor's name).
+    // `note` follows the figures (a running perplexity, a tensor's name).
     void advance(uint64_t by, const std::string& note = "");
     void finish(const std::string& note = "");
 

@@ -9,13 +9,13 @@ struct evp_md_ctx_st;
 
 namespace refold {
 
-// SHA-256 (FIPS 180-4), streaming, by libcrypto.
+// Streaming SHA-256 (FIPS 180-4), computed by libcrypto.
 class Sha256 {
 public:
     Sha256();
     ~Sha256();
     void update(std::span<const std::byte> data);
-    // Lower-case hexadecimal digest; finishes.
+    // Lower-case hexadecimal digest. Call it once, last.
     std::string hex();
 
 private:

@@ -142,7 +142,7 @@ void TextTable::add(std::vector<std::string> row) {
     rows_.push_back(std::move(row));
 }
 
-// Terminal columns, close enough for the texts of our tables: code points.
+// Terminal columns, approximated by code points.
 static size_t width(const std::string& cell) {
     return static_cast<size_t>(std::count_if(
         cell.begin(), cell.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));

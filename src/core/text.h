@@ -1,4 +1,4 @@
-// Small text helpers shared by every layer.
+// Small text helpers.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +23,17 @@ std::string suggestion(std::string_view word, std::span<const std::string> candi
 
 std::string join(std::span<const std::string> parts, std::string_view separator);
 
-// Byte offset of the first sequence that is not valid UTF-8, or npos.
+// Byte offset of the first invalid UTF-8 sequence, or npos.
 size_t find_invalid_utf8(std::string_view text);
 
-// Now, in UTC, as strftime() prints it.
+// The current UTC time in a strftime() format.
 std::string utc_now(const char* format);
 
-// Whole file as text. Throws Error(io) when it cannot be read, Error(input) when empty or not UTF-8
-// (with the byte offset).
+// The whole file as text. Throws Error(io) when it cannot be read, Error(input) when it is empty or not UTF-8
+// (naming the byte offset).
 std::string read_text_file(const std::string& path);
 
-// Fixed-width table for terminals: first column left aligned, the others right aligned.
+// Fixed-width table for terminals. The first column is left aligned, the others are right aligned.
 class TextTable {
 public:
     explicit TextTable(std::vector<std::string> header);

@@ -1,153 +1,186 @@
-// Inference: a model's weights in memory once, a KV cache, one sequence; by either engine.
+// Inference. An engine holds a model's weights once and a KV cache; a step runs rows of any of its sequences.
+// One sequence, an encoder, a range of layers and an observed run are all uses of this interface.
+// SingleSequence (engine/single_sequence.h) is the convenient way to run one sequence.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
+#include "engine/eviction.h"
 #include "model/model.h"
 #include "model/tap.h"
 
 namespace refold {
 
 enum class EngineKind {
-    ggml,   // quantised SIMD kernels
-    torch,  // libtorch in float32, where this build has it: see has_torch_engine()
+    ggml,   // quantized SIMD kernels
+    torch,  // libtorch in float32, in builds that have it: see has_torch_engine()
 };
 bool has_torch_engine();
 
 enum class KvType { f16, f32 };
 
-// How weights made of parts of several tensors are multiplied; `automatic` is the fast path, `composed`
-// builds them from ggml's own operations (reference and comparison).
+// How to multiply by weights that are assembled from several tensors. `automatic` is the fast path;
+// `composed` uses ggml's own operations only (for reference and comparison).
 enum class SharedExecution { automatic, composed };
 
-// How weights made of factors are multiplied. `automatic` decides for every slot and batch size by operations
-// and bytes: see choose_execution().
+// How to multiply by factored weights. `automatic` decides per slot and batch size by operations and bytes:
+// see choose_execution().
 enum class FactoredExecution { automatic, factored, reconstructed };
-
-// Which rows of the KV cache stay when it holds fewer than the context has tokens.
-enum class KvPolicy {
-    none,
-    h2o,     // the most recent tokens and, head by head, those with the largest accumulated attention
-    recent,  // the first tokens ("attention sinks") and the most recent ones
-};
-const char* kv_policy_name(KvPolicy policy);
-
-// KV eviction while running: H2O (Zhang et al. 2023, algorithm 1; UniAttn, table 3) or its plain baseline
-// (StreamingLLM, Xiao et al. 2024, without its shift of positions: keys keep their rotation). Positions with
-// a window keep what they have. Tokens are run in steps of at most a quarter of the rows, and rows leave
-// before a step that would not fit, so results depend on how a text is cut into calls.
-struct EvictionOptions {
-    KvPolicy policy = KvPolicy::none;
-    double budget = 1;    // rows of the cache per token of the context, the tokens being run included
-    double recent = 0.5;  // h2o: part of the rows that stay that the most recent tokens have
-    int64_t sinks = 4;    // recent: first tokens that always stay
-
-    bool active() const { return policy != KvPolicy::none && budget < 1; }
-    // Of a cache: ceil(budget * context).
-    int64_t rows(int64_t context) const;
-};
 
 struct EngineOptions {
     EngineKind kind = EngineKind::ggml;
     int threads = 0;          // 0: all cores
-    int64_t context = 0;      // tokens of KV cache; 0: the model's context length, at most 4096
-    int64_t chunk = 512;      // tokens per prefill step
-    bool f32 = false;         // float32 weights, activations and KV
+    int64_t context = 0;      // most tokens of one sequence; 0: the model's context length, at most 4096
+    int64_t chunk = 512;      // most rows of one step
+    bool f32 = false;         // float32 weights, activations and KV cache
     KvType kv = KvType::f16;  // ignored with f32
     SharedExecution shared = SharedExecution::automatic;
     FactoredExecution factored = FactoredExecution::automatic;
-    // Only these positions are loaded and run, by evaluate_range(): a model larger than the memory can be
-    // worked on part by part. Sources of attention must be in the range.
-    std::optional<PositionRange> range = std::nullopt;
-    // Sees activations of every step. ggml engine only.
+    // Load and run these layers only, so that a model larger than memory can be worked on piecewise. Layers
+    // whose attention is taken from an earlier layer need that layer in the range.
+    std::optional<LayerRange> range = std::nullopt;
+    // Sees the activations of every step.
     std::shared_ptr<const Observer> observer = nullptr;
-    std::string device = "auto";  // of the torch engine: auto (a CUDA device where there is one), cpu or cuda
-    // ggml engine only, and neither with ALiBi nor with a prefix, whose distances and rows are the context's.
+    std::string device = "auto";  // torch engine: auto (a CUDA device where there is one), cpu or cuda
     EvictionOptions eviction = {};
+    // Most sequences open at a time; 0: as many as fit kv_tokens. Graphs and cache for a single sequence are
+    // faster than those for several.
+    int64_t sequences = 1;
+    // Size of the KV cache that several sequences share; 0: `sequences` contexts, or 8 with sequences == 0.
+    int64_t kv_tokens = 0;
+    // Steps run one loop of a looped model (Topology::loops) at a time, so that rows can be at different
+    // loops.
+    bool by_loop = false;
+};
+
+// The abilities and limits of an engine. Fixed when it is made.
+struct Capabilities {
+    std::string family;     // of the model, for messages
+    int64_t sequences = 1;  // most open at a time
+    int64_t context = 0;    // most tokens of one sequence
+    int64_t kv_tokens = 0;  // most tokens of all sequences; each one takes the model's prefix as well
+    int64_t max_rows = 0;   // of one step
+    int64_t n_vocab = 0;
+    int64_t n_embd = 0;
+    int threads = 1;
+    int32_t loops = 1;   // Row::loop is 0 to loops - 1; 1 without EngineOptions::by_loop
+    bool causal = true;  // a decoder; false: an encoder, each step of which is one whole sequence
+    std::optional<LayerRange> range;  // the layers that steps run; none: all
+    bool logits = true;               // rows can ask for logits
+    bool observed = false;            // steps show activations to EngineOptions::observer
+    bool evicts = false;              // the KV cache has fewer rows than the context has tokens
+    // A truncated sequence is what it would have been without the tokens removed. False if the engine evicts
+    // (truncation to 0 only) or stretches the rotation.
+    bool exact_truncation = true;
+    bool stretches_rotation = false;  // StepInput::sequence_length affects results (dynamic NTK)
+
+    // Whether rows of loop 0 have token ids; otherwise a step is given a residual stream.
+    bool takes_tokens() const { return !range || range->first == 0; }
 };
 
 struct EngineMemory {
     uint64_t weight_bytes = 0;   // resident weights, each stored tensor once
-    uint64_t kv_bytes = 0;       // the whole preallocated cache
+    uint64_t kv_bytes = 0;       // the whole KV cache
     uint64_t compute_bytes = 0;  // activations, scratch and work buffers
 };
 
-// One sequence for an encoder.
-struct EncoderInput {
-    std::span<const int32_t> tokens;
-    std::span<const int32_t> token_types;  // empty: all 0
-    std::span<const int32_t> mask;         // 1: token, 0: padding, seen by no token; empty: all 1
+// The work of a step for one token of one sequence.
+struct Row {
+    enum class Work : uint8_t {
+        run,        // the loop
+        keys_only,  // only the loop's keys and values, from the residual stream as it is (CALM's propagation)
+    };
+    int32_t sequence = 0;
+    int64_t position = 0;  // of the token in its sequence
+    int32_t loop = 0;      // counted from 0
+    int32_t token = -1;    // at loop 0; later loops continue from the residual stream of the one before
+    Work work = Work::run;
+    bool logits = false;  // wanted after this loop, through the final norm and the head
 };
 
-struct Encoding {
-    std::vector<float> last_hidden_state;  // [tokens, n_embd]
-    std::vector<float> logits;             // [tokens, n_vocab]; empty without a language-model head
-    std::vector<float> pooled;             // [n_embd]; empty without a pooler
+struct StepInput {
+    // At most Capabilities::max_rows. Rows of the same sequence and loop lie next to each other, positions
+    // ascending.
+    std::span<const Row> rows;
+    // [rows, n_embd]: the input of a range, in place of the tokens' embeddings.
+    std::span<const float> residual = {};
+    // Length of the whole sequence that the rows belong to, for engines that stretch the rotation; 0: up to
+    // the last row.
+    int64_t sequence_length = 0;
+    // Encoders, by row. Mask: 1 for a token, 0 for padding, which no token attends to.
+    std::span<const int32_t> token_types = {};  // empty: all 0
+    std::span<const int32_t> mask = {};         // empty: all 1
 };
 
-class Backend;
+// Views, valid until the next step.
+struct StepOutput {
+    std::span<const float> logits;  // [rows that asked, n_vocab], in the order of the rows
+    // [rows, n_embd]: the residual stream after a range (empty if the observer has only_taps), or an
+    // encoder's last hidden state.
+    std::span<const float> hidden;
+    std::span<const float> pooled;  // [n_embd] of an encoder with a pooler
+};
 
+// A decoder's rows move through the loops one after the other. A row at a later loop than the first needs an
+// earlier step at the loop before. At its loop it attends to all tokens before it, whose keys and values must
+// exist: from earlier steps, from rows before it in the same step, or by share(). A token is complete when it
+// has keys and values of all loops; its residual stream is dropped then. An encoder's step holds all tokens
+// of one sequence, from position 0, and leaves nothing behind.
 class Engine {
 public:
-    // Throws Error(usage) for options out of range, Error(unsupported) for tensor types without kernels and
-    // for an engine that this build lacks.
-    // Weights are copied out of the model's map in the engine's own layout, so `model` may be released.
-    Engine(const Model& model, const EngineOptions& options);
-    ~Engine();
+    virtual ~Engine() = default;
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
 
-    // Appends `tokens` to the sequence and returns the logits [n_vocab] after the last one (valid until the
-    // next call). Throws Error(input) for ids outside the vocabulary, Error(usage) when the context is full.
-    std::span<const float> evaluate(std::span<const int32_t> tokens);
-    // Same, giving the logits of every position from `from` on: `sink(first, logits)` with logits
-    // [rows, n_vocab] of the tokens first, first + 1, ... of this call.
-    using LogitsSink = std::function<void(size_t first, std::span<const float> logits)>;
-    void evaluate_all(std::span<const int32_t> tokens, const LogitsSink& sink, size_t from = 0);
+    const Capabilities& capabilities() const { return capabilities_; }
 
-    // Runs EngineOptions::range on the residual stream before it, [tokens, n_embd], of tokens that are
-    // appended to the sequence; `sink` gets the residual stream behind the range, `first` counting from the
-    // first of this call; nothing when the observer is for `only_taps`.
-    void evaluate_range(std::span<const float> residual, const LogitsSink& sink);
-    // The same from tokens, for a range that begins at position 0; an empty one gives their embeddings.
-    void evaluate_range(std::span<const int32_t> tokens, const LogitsSink& sink);
+    // Reserves room for a new sequence of up to `tokens` tokens. Returns nothing while there is no room (a
+    // sequence's rows are contiguous in the cache). Throws Error(usage) for more tokens than a context, or
+    // than the cache can ever hold.
+    virtual std::optional<int32_t> open(int64_t tokens) = 0;
+    virtual void close(int32_t sequence) = 0;
+    // Forgets the tokens from position `length` on. Throws Error(usage) when an engine that evicts would have
+    // to forget some tokens, but not all.
+    virtual void truncate(int32_t sequence, int64_t length) = 0;
+    // Copies the first `tokens` complete tokens of `from` to `to`, which must be empty.
+    virtual void copy(int32_t from, int32_t to, int64_t tokens) = 0;
+    // Uses the token's keys and values of loop - 1 for `loop` and all later loops.
+    virtual void share(int32_t sequence, int64_t position, int32_t loop) = 0;
 
-    // Runs a whole sequence through an encoder (ModelConfig::causal is false; evaluate() is for decoders).
-    // Throws Error(usage) for a decoder, Error(input) for ids, types or lengths that do not fit.
-    Encoding encode(const EncoderInput& input);
+    // Throws Error(input) for token ids outside the vocabulary, and for more tokens than the context of an
+    // engine with a single sequence; Error(internal) for rows that may not run yet or that contradict the
+    // capabilities. Nothing has changed then.
+    virtual StepOutput step(const StepInput& input) = 0;
 
-    // Forgets all tokens after the first `length`. Throws Error(usage) when some, but not all would be
-    // forgotten and rows may have been evicted: see evicts().
-    void truncate(int64_t length);
-    // The KV cache has fewer rows than the context has tokens.
-    bool evicts() const { return options_.eviction.active(); }
-    int64_t length() const;
-    int64_t context() const;
-    int64_t n_vocab() const;
-    const ModelConfig& config() const { return config_; }
-    int threads() const;
-    EngineMemory memory() const;
+    virtual int64_t kv_tokens_used() const = 0;  // reserved
+    virtual EngineMemory memory() const = 0;
+    // Puts the worker threads to sleep until the next step, for measuring something else.
+    virtual void pause() {}
 
-    // Lets the worker threads sleep (between benchmark rounds of another engine).
-    void pause();
+protected:
+    explicit Engine(const Capabilities& capabilities) : capabilities_(capabilities) {}
 
 private:
-    void check(std::span<const int32_t> tokens) const;
-    void check_room(size_t tokens) const;
-    std::span<const float> step(std::span<const int32_t> tokens, int64_t outputs, int64_t sequence_length);
-    std::span<const float> range_step(std::span<const int32_t> tokens, std::span<const float> residual,
-                                      int64_t sequence_length);
-
-    EngineOptions options_;
-    ModelConfig config_;
-    std::unique_ptr<Backend> backend_;
-    int64_t length_ = 0;
+    const Capabilities capabilities_;
 };
+
+// Copies the weights into the engine's own layout, so `model` may be released. Throws Error(usage) for
+// options out of range; Error(unsupported) for options that do not go together, tensor types without kernels,
+// an engine that this build lacks, and with `by_loop` for loops that differ in more than LoRA and norms.
+std::unique_ptr<Engine> make_engine(const Model& model, const EngineOptions& options);
+
+// Why an engine with these options cannot run several sequences of the model; empty if it can.
+std::string obstacle_to_several_sequences(const Model& model, const EngineOptions& options);
+
+// Whether steps by loop are faster even if all tokens run all loops: loops with their own LoRA, which one
+// grouped product adds to the block's. False for models that cannot run by loop.
+bool faster_by_loop(const Model& model);
+
+// Most rows of a step that should ask for logits: 64 MB of them, at least 16.
+size_t logits_of_step(int64_t n_vocab);
 
 }  // namespace refold

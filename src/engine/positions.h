@@ -1,4 +1,4 @@
-// Positions of a sequence's tokens.
+// Positions of a sequence's tokens, for rotation and learned positions.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,24 @@
 
 namespace refold {
 
-// RoBERTa counts positions from padding_token + 1 and gives padding the position padding_token.
-inline std::vector<int32_t> positions_of(const ModelConfig& config, std::span<const int32_t> tokens,
-                                         int64_t past) {
-    std::vector<int32_t> positions(tokens.size());
+// Into `positions`, whose memory is reused. RoBERTa counts from padding_token + 1 and gives padding the
+// position padding_token.
+inline void fill_positions(const ModelConfig& config, std::span<const int32_t> tokens, int64_t past,
+                           std::vector<int32_t>& positions) {
+    positions.resize(tokens.size());
     if (!config.padding_token) {
         std::iota(positions.begin(), positions.end(), static_cast<int32_t>(past));
-        return positions;
+        return;
     }
     int32_t next = *config.padding_token;
     for (size_t t = 0; t < tokens.size(); ++t)
         positions[t] = tokens[t] == *config.padding_token ? *config.padding_token : ++next;
+}
+
+inline std::vector<int32_t> positions_of(const ModelConfig& config, std::span<const int32_t> tokens,
+                                         int64_t past) {
+    std::vector<int32_t> positions;
+    fill_positions(config, tokens, past, positions);
     return positions;
 }
 

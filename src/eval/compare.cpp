@@ -26,7 +26,7 @@ double figure(Kind kind, double sum, double units) {
     return sum / units;
 }
 
-// The values of one metric of the items that both have.
+// One metric of the items that both results have.
 struct Pairs {
     Kind kind = Kind::mean;
     BootstrapRows rows{4, {}};  // a, its units, b, its units
@@ -72,7 +72,7 @@ struct Pairs {
     }
 };
 
-// One group of both, item by item.
+// Compares one group, item by item.
 void compare_group(const SampleGroup& group, const std::map<int64_t, Sample>& a,
                    const std::map<int64_t, Sample>& b, const BootstrapOptions& options, Differences& out) {
     std::map<std::string, Pairs> metrics;
@@ -112,7 +112,7 @@ std::set<std::string> tasks_of(const Samples& samples) {
     return out;
 }
 
-// With the only task, if it has no name, under the name of the other's only one.
+// If the only task has no name, gives it the name of the other's only task.
 Samples named_as(const Samples& samples, const Samples& other) {
     const auto own = tasks_of(samples), others = tasks_of(other);
     if (own.size() != 1 || others.size() != 1 || !own.begin()->empty()) return samples;

@@ -6,12 +6,12 @@
 #include "core/parallel.h"
 #include "core/progress.h"
 #include "eval/compare.h"
-#include "eval/log_softmax.h"
+#include "exit/log_softmax.h"
 
 namespace refold {
 namespace {
 
-// Logits of both are held for this many tokens.
+// Logits of both models are in memory for this many tokens.
 constexpr size_t kTokensAtOnce = 128;
 
 bool same_tokens(const PerplexityPlan& a, const PerplexityPlan& b) {
@@ -23,7 +23,7 @@ bool same_tokens(const PerplexityPlan& a, const PerplexityPlan& b) {
                       });
 }
 
-// Per item: sum of divergences, tokens with the same likeliest one, tokens.
+// Per item: sum of divergences, number of tokens with the same likeliest token, number of tokens.
 class Agreement {
 public:
     Agreement(size_t items, size_t n_vocab, int threads)
@@ -68,19 +68,19 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-void run_side_by_side(Engine& engine_a, const PerplexityPlan& plan_a, Engine& engine_b,
+void run_side_by_side(SingleSequence& sequence_a, const PerplexityPlan& plan_a, SingleSequence& sequence_b,
                       const PerplexityPlan& plan_b, const BootstrapOptions& options, ModelComparison& out) {
     const auto start = std::chrono::steady_clock::now();
     PerplexitySums sums_a(plan_a), sums_b(plan_b);
-    const auto n_vocab = static_cast<size_t>(engine_a.n_vocab());
-    Agreement agreement(plan_a.items.size(), n_vocab, engine_a.threads());
+    const auto n_vocab = static_cast<size_t>(sequence_a.capabilities().n_vocab);
+    Agreement agreement(plan_a.items.size(), n_vocab, sequence_a.capabilities().threads);
     std::vector<float> logits;
     Progress progress("compare", static_cast<uint64_t>(plan_a.tokens_evaluated()), "tokens");
     for (size_t w = 0; w < plan_a.windows.size(); ++w) {
         const PerplexityWindow& window = plan_a.windows[w];
-        WindowPass pass_a(engine_a, window), pass_b(engine_b, plan_b.windows[w]);
+        WindowPass pass_a(sequence_a, window), pass_b(sequence_b, plan_b.windows[w]);
         progress.advance(window.first_scored - 1);
-        size_t begin = 0;  // scored token of the first row of `logits`
+        size_t begin = 0;  // index of the scored token of the first row of `logits`
         const auto keep = [&](size_t, std::span<const float> rows, std::span<const double> nll) {
             logits.insert(logits.end(), rows.begin(), rows.end());
             sums_a.add(window, nll);
@@ -107,14 +107,16 @@ void run_side_by_side(Engine& engine_a, const PerplexityPlan& plan_a, Engine& en
 
 }  // namespace
 
-ModelComparison compare_models(Engine& engine_a, const PerplexityPlan& plan_a, Engine& engine_b,
-                               const PerplexityPlan& plan_b, const BootstrapOptions& options) {
+ModelComparison compare_models(SingleSequence& sequence_a, const PerplexityPlan& plan_a,
+                               SingleSequence& sequence_b, const PerplexityPlan& plan_b,
+                               const BootstrapOptions& options) {
     ModelComparison out;
-    if (same_tokens(plan_a, plan_b) && engine_a.n_vocab() == engine_b.n_vocab()) {
-        run_side_by_side(engine_a, plan_a, engine_b, plan_b, options, out);
+    if (same_tokens(plan_a, plan_b) &&
+        sequence_a.capabilities().n_vocab == sequence_b.capabilities().n_vocab) {
+        run_side_by_side(sequence_a, plan_a, sequence_b, plan_b, options, out);
     } else if (plan_a.options.protocol == PerplexityProtocol::lm_eval) {
-        out.a = measure_perplexity(engine_a, plan_a);
-        out.b = measure_perplexity(engine_b, plan_b);
+        out.a = measure_perplexity(sequence_a, plan_a);
+        out.b = measure_perplexity(sequence_b, plan_b);
     } else {
         fail(ErrorCode::input, "compare",
              "the models have different vocabularies, so their perplexities are of different tokens - use "

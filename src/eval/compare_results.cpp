@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// Where a result says that its samples are: as it was given, or beside the result.
+// The path of the samples that a result names: as given, or beside the result.
 std::string find_samples(const std::string& result, const std::string& samples) {
     const fs::path beside = fs::path(result).parent_path() / fs::path(samples).filename();
     for (const fs::path& path : {fs::path(samples), beside})
@@ -62,7 +62,7 @@ void add_figure(std::map<std::array<std::string, 3>, Figure>& out, const std::st
         out[{task, metric, filter}] = {value.get<double>(), error.get<double>()};
 }
 
-// Of a result without samples: those that have a standard error.
+// Figures with a standard error, of a result without samples.
 std::map<std::array<std::string, 3>, Figure> figures_of(const Json& summary) {
     std::map<std::array<std::string, 3>, Figure> out;
     const auto field = [](const Json& object, const std::string& key) {
@@ -92,7 +92,7 @@ std::map<std::array<std::string, 3>, Figure> figures_of(const Json& summary) {
 
 std::string shown(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
-// What must be the same for a comparison to mean something.
+// Throws if anything differs that makes the results incomparable.
 void check_same(const ResultFile& a, const ResultFile& b) {
     const auto check = [&](const std::string& what, const Json& x, const Json& y) {
         if (x.is_null() || y.is_null() || x == y) return;
@@ -113,7 +113,7 @@ void check_same(const ResultFile& a, const ResultFile& b) {
         for (const auto& [task, value] : own.items())
             if (other.contains(task)) check(fmt::format("{} of {}", key, task), value, other[task]);
     }
-    // Samples tell for every item whether it is the same.
+    // Samples have a hash per item, which is checked instead.
     if (!a.samples.empty() && !b.samples.empty()) return;
     const Json own = at(a.summary, "/data"), other = at(b.summary, "/data");
     if (!own.is_object() || !other.is_object()) return;
@@ -143,7 +143,8 @@ Differences compare_unpaired(const ResultFile& a, const ResultFile& b) {
              "them with --samples",
              a.path, b.path);
     out.notes.push_back(
-        "unpaired: not both results have samples; with --samples item by item far smaller differences show");
+        "unpaired: not both results have samples; with --samples, pairs of items reveal far smaller "
+        "differences");
     return out;
 }
 

@@ -12,8 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Bytes of the white space character that begins at text[at] (UTF-8), 0 when there is none: the characters
-// that Python's str.isspace() knows.
+// Bytes of the white space character (UTF-8, as Python's str.isspace()) that begins at text[at]; 0 if there
+// is none.
 size_t space_at(std::string_view text, size_t at) {
     const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
     const int a = byte(at), b = byte(at + 1), c = byte(at + 2);
@@ -46,7 +46,7 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
     text = out.append(text, done);
 }
 
-// Strips what stands between `open` and the next `close`, pair by pair.
+// Strips white space after each `open` and before the next `close`, pair by pair.
 void strip_inside(std::string& text, char open, char close) {
     std::string out;
     size_t done = 0;
@@ -62,7 +62,7 @@ void strip_inside(std::string& text, char open, char close) {
     text = out.append(text, done);
 }
 
-// "/' 7/" becomes "/'[0-9]/": that task's expression has slashes around it, and its replacement is literal.
+// "/' 7/" becomes "/'[0-9]/": the task's expression includes slashes, and its replacement is literal.
 void replace_quoted_digit(std::string& text) {
     for (size_t at = 0; (at = text.find("/' ", at)) != std::string::npos; ++at) {
         if (at + 4 >= text.size() || text[at + 3] < '0' || text[at + 3] > '9' || text[at + 4] != '/')
@@ -87,7 +87,7 @@ Document document(const Json& object, const std::string& original, std::string t
 }
 
 Document page_document(const std::string& page) {
-    return document(Json{{"page", page}}, page, wikitext_detokenised(page));
+    return document(Json{{"page", page}}, page, wikitext_detokenized(page));
 }
 
 Document parse_line(std::string_view line, size_t number, const std::string& name) {
@@ -102,7 +102,7 @@ Document parse_line(std::string_view line, size_t number, const std::string& nam
         if (!found->is_string()) bad(fmt::format("\"{}\" is not a string", key));
         const std::string original = *found;
         return document(object, original,
-                        std::string_view(key) == "page" ? wikitext_detokenised(original) : original);
+                        std::string_view(key) == "page" ? wikitext_detokenized(original) : original);
     }
     bad("no \"text\" and no \"page\"");
     return {};
@@ -149,7 +149,7 @@ Documents split_documents(const std::string& text, const std::string& name) {
     return out;
 }
 
-std::string wikitext_detokenised(std::string text) {
+std::string wikitext_detokenized(std::string text) {
     replace_all(text, "s '", "s'");
     replace_quoted_digit(text);
     for (const auto& [from, to] : {std::pair{" @-@ ", "-"},

@@ -1,4 +1,4 @@
-// Texts as documents, for measures per document: as lm-evaluation-harness 0.4.13 has them.
+// Splits texts into documents, for measures per document, as lm-evaluation-harness 0.4.13 does.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace refold {
 
 struct Document {
-    std::string text;   // what is scored
+    std::string text;   // the scored text
     int64_t words = 0;  // of the original: runs of white space + 1
     int64_t bytes = 0;  // of the original, in UTF-8
     std::string hash;   // lm-evaluation-harness's "doc_hash"
@@ -23,20 +23,21 @@ struct Documents {
     std::vector<Document> documents;
 };
 
-// A text whose first character is "{" is JSONL: every line that is not blank is an object with the string
-// "text", or "page", a page of WikiText that is scored after wikitext_detokenised(). A text with headings of
-// the form " = Title = " is WikiText, and its pages are the documents; any other text is one document.
-// `name` is the file, for errors. Throws Error(input) naming the line that is not such an object.
+// A text whose first character is "{" is JSONL: every line that is not blank is an object with a string
+// "text", or "page", a page of WikiText, which is scored after wikitext_detokenized(). A text with headings
+// of the form " = Title = " is WikiText, and its pages are the documents. Any other text is one document.
+// `name` is the file, for errors. Throws Error(input) naming a line that is no such object.
 Documents split_documents(const std::string& text, const std::string& name);
 
-// WikiText's tokenised form as running text: the replacements of lm-evaluation-harness's task "wikitext".
-std::string wikitext_detokenised(std::string text);
+// Turns WikiText's tokenized form into running text, by the replacements of lm-evaluation-harness's task
+// "wikitext".
+std::string wikitext_detokenized(std::string text);
 
-// Pieces between runs of white space (Unicode's, as Python's \s), with empty ones at the ends.
+// Number of pieces between runs of white space (Unicode's, as Python's \s), including empty ones at the ends.
 int64_t count_words(std::string_view text);
 
-// WikiText's file as the rows of the dataset "wikitext" on the hub (blank lines are empty rows, others keep
-// their newline) joined by blank lines: the text of the GPTQ scripts.
+// The text of the GPTQ scripts: WikiText's file as the rows of the hub's data set "wikitext" (blank lines are
+// empty rows, others keep their newline), joined by blank lines.
 std::string wikitext_rows_joined(std::string_view text);
 
 }  // namespace refold

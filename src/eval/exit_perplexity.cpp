@@ -13,7 +13,8 @@
 namespace refold {
 namespace {
 
-// What a pass over the text gave: outcomes of the loops that a token ran, and the loop that it exited after.
+// Result of a pass over the text: outcomes of the loops that each token ran, and the loop that it exited
+// after.
 struct Pass {
     ExitTrace trace;
     std::vector<int32_t> exits;
@@ -22,7 +23,7 @@ struct Pass {
 
 constexpr int kCalibrationRuns = 5;
 
-// `token` counts through the scored tokens of all windows; `loop` is not the last. By several threads.
+// `token` counts the scored tokens of all windows; `loop` is not the last. Called by several threads.
 using Decide = std::function<bool(size_t token, int32_t loop, const LoopOutcome& outcome)>;
 
 template <typename T>
@@ -32,7 +33,7 @@ std::vector<T> joined(const std::vector<std::vector<T>>& parts) {
     return out;
 }
 
-void run_window(BatchEngine& engine, int32_t sequence, const PerplexityWindow& window, ExitedKv kv,
+void run_window(Engine& engine, int32_t sequence, const PerplexityWindow& window, ExitedKv kv,
                 const LoopSink& sink) {
     // The last token predicts nothing.
     std::vector<int32_t> tokens{window.first};
@@ -42,15 +43,16 @@ void run_window(BatchEngine& engine, int32_t sequence, const PerplexityWindow& w
                    {.sequence = sequence, .tokens = tokens, .first_exit = window.first_scored - 1}, sink);
 }
 
-Pass run_pass(BatchEngine& engine, const PerplexityPlan& plan, const char* label, ExitRule rule, ExitedKv kv,
+Pass run_pass(Engine& engine, const PerplexityPlan& plan, const char* label, ExitRule rule, ExitedKv kv,
               const Decide& exits) {
     const auto start = std::chrono::steady_clock::now();
     const int64_t needed = plan.context_needed();
-    if (needed > engine.context())
-        fail(ErrorCode::usage, "ppl", "--context must be at most {}, got {}", engine.context(), needed);
+    if (needed > engine.capabilities().context)
+        fail(ErrorCode::usage, "ppl", "--context must be at most {}, got {}", engine.capabilities().context,
+             needed);
     const std::optional<int32_t> sequence = engine.open(needed);
-    if (!sequence) fail(ErrorCode::internal, "ppl", "no room for {} tokens in the batch engine", needed);
-    const int32_t loops = engine.stages();
+    if (!sequence) fail(ErrorCode::internal, "ppl", "no room for {} tokens in the engine", needed);
+    const int32_t loops = engine.capabilities().loops;
     const auto stride = static_cast<size_t>(loops);
     const size_t windows = plan.windows.size();
     std::vector<std::vector<LoopOutcome>> outcomes(windows);
@@ -90,12 +92,12 @@ Pass run_pass(BatchEngine& engine, const PerplexityPlan& plan, const char* label
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
 }
 
-Pass run_all_loops(BatchEngine& engine, const PerplexityPlan& plan, ExitRule rule) {
+Pass run_all_loops(Engine& engine, const PerplexityPlan& plan, ExitRule rule) {
     return run_pass(engine, plan, "all loops", rule, ExitedKv::catch_up,
                     [](size_t, int32_t, const LoopOutcome&) { return false; });
 }
 
-Pass run_policy(BatchEngine& engine, const PerplexityPlan& plan, const ExitPolicy& policy) {
+Pass run_policy(Engine& engine, const PerplexityPlan& plan, const ExitPolicy& policy) {
     return run_pass(
         engine, plan, "with exits", policy.rule, policy.kv,
         [&](size_t, int32_t loop, const LoopOutcome& o) { return policy.exits(loop, o.confidence); });
@@ -124,11 +126,10 @@ PerplexityResult result_of(const PerplexityPlan& plan, const Pass& pass, std::sp
 
 }  // namespace
 
-ExitPerplexity measure_exit_perplexity(BatchEngine& engine, const PerplexityPlan& plan,
-                                       const ExitPlan& exits) {
+ExitPerplexity measure_exit_perplexity(Engine& engine, const PerplexityPlan& plan, const ExitPlan& exits) {
     const ExitPolicy& policy = exits.policy;
     check_exit_policy(exits.oracle ? ExitPolicy{.rule = ExitRule::fixed, .loop = 1} : policy,
-                      engine.stages());
+                      engine.capabilities().loops);
     const Pass all = run_all_loops(engine, plan, policy.rule);
     Pass pass = all;
     pass.exits = exits.oracle ? oracle_exits(all.trace) : exits_of(all.trace, policy);
@@ -144,7 +145,7 @@ ExitPerplexity measure_exit_perplexity(BatchEngine& engine, const PerplexityPlan
     ExitPerplexity out;
     out.counts = counts_of(pass, all.trace);
     out.exited = result_of(plan, pass, pass.exits);
-    for (int32_t loop = 1; loop <= engine.stages(); ++loop) {
+    for (int32_t loop = 1; loop <= engine.capabilities().loops; ++loop) {
         const std::vector<int32_t> here(pass.exits.size(), loop);
         out.at_loop.push_back(result_of(plan, all, here));
         out.agreement_at_loop.push_back(count_exits(all.trace, here).agreement());
@@ -157,7 +158,7 @@ ExitPerplexity measure_exit_perplexity(BatchEngine& engine, const PerplexityPlan
     return out;
 }
 
-ExitCalibration calibrate_exits(BatchEngine& engine, const PerplexityPlan& plan, const ExitPolicy& given,
+ExitCalibration calibrate_exits(Engine& engine, const PerplexityPlan& plan, const ExitPolicy& given,
                                 double agreement) {
     if (given.rule == ExitRule::none || given.rule == ExitRule::fixed)
         fail(ErrorCode::usage, "exit",
@@ -165,7 +166,7 @@ ExitCalibration calibrate_exits(BatchEngine& engine, const PerplexityPlan& plan,
              exit_rule_name(given.rule));
     ExitPolicy policy = given;
     policy.thresholds = {strictest_threshold(policy.rule)};
-    check_exit_policy(policy, engine.stages());
+    check_exit_policy(policy, engine.capabilities().loops);
     const Pass all = run_all_loops(engine, plan, policy.rule);
     const auto set = [&](double asked) { policy.thresholds = thresholds_for(all.trace, policy.rule, asked); };
     const auto counts = [&] {
@@ -175,7 +176,7 @@ ExitCalibration calibrate_exits(BatchEngine& engine, const PerplexityPlan& plan,
     set(agreement);
     ExitCounts found = counts();
     if (found.agreement() >= agreement) return {policy.thresholds, found};
-    // Keys and values that are not exact disagree more often than the trace says, so it is asked for more.
+    // Inexact keys and values disagree more often than the trace predicts, so ask for a higher agreement.
     policy.thresholds = {strictest_threshold(policy.rule)};
     ExitCalibration best{policy.thresholds, counts()};
     double low = agreement, high = 1;

@@ -1,4 +1,4 @@
-// Windows that several processes have scored, put together.
+// Combines windows that several processes have scored.
 #pragma once
 
 #include <cstring>
@@ -11,8 +11,8 @@
 
 namespace refold {
 
-// Every process has filled in its windows (Group::owns()), `per_token` values for each of their scored
-// tokens; all get those of all.
+// Every process has filled in its own windows (Group::owns()), `per_token` values per scored token.
+// Afterwards every process has all windows.
 template <typename T>
 void gather_windows(std::vector<std::vector<T>>& of_window, const PerplexityPlan& plan,
                     size_t per_token = 1) {

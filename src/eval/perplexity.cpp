@@ -10,8 +10,8 @@
 #include "core/parallel.h"
 #include "core/progress.h"
 #include "eval/gather_windows.h"
-#include "eval/log_softmax.h"
 #include "eval/protocols.h"
+#include "exit/log_softmax.h"
 
 namespace refold {
 namespace {
@@ -96,16 +96,16 @@ std::vector<double> PerplexityResult::running() const {
     return out;
 }
 
-WindowPass::WindowPass(Engine& engine, const PerplexityWindow& window)
-    : engine_(engine),
+WindowPass::WindowPass(SingleSequence& sequence, const PerplexityWindow& window)
+    : sequence_(sequence),
       tokens_{window.first},
       first_scored_(window.first_scored),
       next_scored_(window.first_scored) {
     tokens_.insert(tokens_.end(), window.rest.begin(), window.rest.end());
-    engine_.truncate(0);
+    sequence_.truncate(0);
     if (first_scored_ == 1) return;
     // Of the tokens before the first scored one only the last row of logits is needed.
-    row_ = engine_.evaluate(std::span(tokens_).first(first_scored_));
+    row_ = sequence_.evaluate(std::span(tokens_).first(first_scored_));
     evaluated_ = first_scored_;
 }
 
@@ -119,14 +119,14 @@ bool WindowPass::next(size_t tokens, const ScoredSink& sink) {
     if (count == 0) return false;
     const auto part = std::span<const int32_t>(tokens_).subspan(evaluated_, count);
     evaluated_ += count;
-    engine_.evaluate_all(part, [&](size_t, std::span<const float> logits) { score(logits, sink); });
+    sequence_.evaluate_all(part, [&](size_t, std::span<const float> logits) { score(logits, sink); });
     return true;
 }
 
 void WindowPass::score(std::span<const float> logits, const ScoredSink& sink) {
-    const auto n_vocab = static_cast<size_t>(engine_.n_vocab());
+    const auto n_vocab = static_cast<size_t>(sequence_.capabilities().n_vocab);
     nll_.resize(logits.size() / n_vocab);
-    parallel_for(static_cast<int64_t>(nll_.size()), engine_.threads(), [&](int64_t i) {
+    parallel_for(static_cast<int64_t>(nll_.size()), sequence_.capabilities().threads, [&](int64_t i) {
         const auto row = static_cast<size_t>(i);
         const auto part = logits.subspan(row * n_vocab, n_vocab);
         const auto token = static_cast<size_t>(tokens_[next_scored_ + row]);
@@ -178,9 +178,9 @@ PerplexityResult PerplexitySums::result(double seconds) const {
     return r;
 }
 
-PerplexityResult measure_perplexity(Engine& engine, const PerplexityPlan& plan) {
-    if (plan.context_needed() > engine.context())
-        fail(ErrorCode::usage, "ppl", "--context must be at most {}, got {}", engine.context(),
+PerplexityResult measure_perplexity(SingleSequence& sequence, const PerplexityPlan& plan) {
+    if (plan.context_needed() > sequence.capabilities().context)
+        fail(ErrorCode::usage, "ppl", "--context must be at most {}, got {}", sequence.capabilities().context,
              plan.context_needed());
     const auto start = std::chrono::steady_clock::now();
     const Group& processes = group();
@@ -193,7 +193,7 @@ PerplexityResult measure_perplexity(Engine& engine, const PerplexityPlan& plan) 
     for (size_t w = 0; w < plan.windows.size(); ++w) {
         if (!processes.owns(w)) continue;
         const PerplexityWindow& window = plan.windows[w];
-        WindowPass pass(engine, window);
+        WindowPass pass(sequence, window);
         progress.advance(window.first_scored - 1, shown.note());
         const auto add = [&](size_t, std::span<const float>, std::span<const double> scored) {
             nll[w].insert(nll[w].end(), scored.begin(), scored.end());
@@ -203,16 +203,16 @@ PerplexityResult measure_perplexity(Engine& engine, const PerplexityPlan& plan) 
         while (pass.next(window.rest.size(), add)) continue;
     }
     if (processes.size() > 1) gather_windows(nll, plan);
-    // In the order of the text, whoever scored it: the same sums for any number of processes.
+    // In the order of the text, so that sums are the same for any number of processes.
     PerplexitySums sums(plan);
     for (size_t w = 0; w < plan.windows.size(); ++w) sums.add(plan.windows[w], nll[w]);
     progress.finish(sums.note());
     return sums.result(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }
 
-PerplexityResult perplexity(Engine& engine, std::span<const int32_t> tokens,
+PerplexityResult perplexity(SingleSequence& sequence, std::span<const int32_t> tokens,
                             const PerplexityOptions& options) {
-    return measure_perplexity(engine, plan_windows({tokens.begin(), tokens.end()}, options));
+    return measure_perplexity(sequence, plan_windows({tokens.begin(), tokens.end()}, options));
 }
 
 }  // namespace refold

@@ -38,7 +38,7 @@ std::string hash_of(int32_t first, std::span<const int32_t> rest, size_t first_s
     return hash.hex();
 }
 
-// A window that is an item of its own: tokens [begin, begin + size) of the text.
+// Adds a window that is one item: tokens [begin, begin + size) of the text.
 void add_window(PerplexityPlan& plan, size_t begin, size_t size, size_t first_scored,
                 std::optional<int32_t> first = std::nullopt) {
     const auto window = std::span<const int32_t>(plan.tokens.front()).subspan(begin, size);
@@ -138,7 +138,7 @@ PerplexityPlan plan_perplexity(const PerplexityOptions& options, const Tokenizer
         case windows: break;
         case gptq: return plan_gptq(options, tokenizer, text, name);
         case llama_cpp: {
-            // It drops the newline at the end of its file.
+            // llama-perplexity drops the newline at the end of the file.
             const bool newline = text.ends_with('\n');
             const auto bos = tokenizer.adds_bos() ? tokenizer.bos() : std::nullopt;
             return plan_llama_cpp(
@@ -197,7 +197,7 @@ void add_rolling_windows(PerplexityPlan& plan, std::vector<int32_t> tokens, int3
     const auto context = static_cast<size_t>(plan.options.context);
     for (size_t done = 0; done < all.size();) {
         const size_t end = std::min(done + context, all.size());
-        // As many tokens as fit, of which the last predicts nothing.
+        // As many tokens as fit; the last one predicts nothing.
         const bool first = done == 0;
         const size_t begin = first ? 0 : end - context;
         plan.windows.push_back({first ? prefix : all[begin - 1], all.subspan(begin, end - begin),

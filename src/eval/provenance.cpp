@@ -27,7 +27,7 @@ Json parsed_compression(const Model& model) {
     return found.is_object() ? found : Json();
 }
 
-// As a shell would take it.
+// The command line, quoted for a shell.
 std::string command_line() {
     std::ifstream file("/proc/self/cmdline", std::ios::binary);
     std::string out, word;
@@ -65,7 +65,7 @@ Json model_json(const Provenance& p) {
     const bool one = files.size() == 1;
     return {{"name", p.model_name},
             {"path", p.model_path},
-            // Of several files: of their listing as sha256sum writes it.
+            // For several files, the hash of their listing as sha256sum writes it.
             {"sha256", one ? files[0]["sha256"] : Json(sha256_hex(std::as_bytes(std::span(all))))},
             {"files", files},
             {"architecture", p.model->family->name},
@@ -104,7 +104,7 @@ std::optional<std::string> calibrated_on(const Model& model, const std::string& 
         const auto found = object->find(key);
         return found == object->end() ? nullptr : &*found;
     };
-    // A model that was compressed from a compressed one carries that one's provenance in its own.
+    // The provenance of a model made from a compressed model contains that model's provenance.
     for (const Json* p = &root; p != nullptr; p = member(member(p, "source"), "provenance")) {
         const Json* texts = member(member(p, "calibration"), "texts");
         if (texts == nullptr || !texts->is_array()) continue;

@@ -48,7 +48,7 @@ SampleValue value_of(const Line& line, const std::string& metric, const Json& va
         out = {value[0].get<double>(), value[1].get<double>()};
     } else if (is_figure(value)) {
         out.value = figure_of(value);
-        // LAMBADA's: the log likelihood of one target.
+        // LAMBADA's perplexity is the log likelihood of one target.
         if (metric == "perplexity") out.weight = 1;
     } else {
         line.bad("\"{}\" is {}, expected a number or [log likelihood, units]", metric, value.type_name());
@@ -69,7 +69,7 @@ std::vector<std::string> metric_names(const Line& line) {
         }
         return names;
     }
-    // What describes the item and is no measure of it.
+    // Fields that describe the item and are no metrics.
     static const std::set<std::string> kOther = {"doc_id", "target", "doc", "idx", "id", "version"};
     for (const auto& [key, value] : line.json.items()) {
         const bool pair = is_pair(value) && (key.ends_with("perplexity") || key == "bits_per_byte");

@@ -1,5 +1,5 @@
-// Results item by item, as JSONL in lm-evaluation-harness's form: "doc_id", "doc_hash" and the metrics of the
-// item, a number (acc, acc_norm, ...) or, for perplexities, [log likelihood, units].
+// Results per item, as JSONL in lm-evaluation-harness's form: "doc_id", "doc_hash" and the item's metrics,
+// each a number (acc, acc_norm, ...) or, for perplexities, [log likelihood, units].
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@ namespace refold {
 
 struct SampleValue {
     double value = 0;
-    std::optional<double> weight;  // units that a log likelihood `value` is of
+    std::optional<double> weight;  // units, if `value` is a log likelihood
 };
 
 struct Sample {
@@ -27,15 +27,15 @@ struct SampleGroup {
     auto operator<=>(const SampleGroup&) const = default;
 };
 
-// By task (empty where the file names none) and filter ("none"), then by doc_id.
+// By task (empty if the file names none) and filter (default "none"), then by doc_id.
 using Samples = std::map<SampleGroup, std::map<int64_t, Sample>>;
 
-// `name` is the file, for errors. Metrics are those that "metrics" lists, else every field that looks like
-// one. Throws Error(input) naming the line: no JSON object, no doc_id, twice the same, no metric, or a
-// metric that is neither a finite number nor [log likelihood, units > 0].
+// `name` is the file, for errors. Metrics are those listed in "metrics", else every field that looks like
+// one. Throws Error(input) naming the line for a line without JSON object, doc_id or metric, a repeated
+// doc_id, or a metric that is neither a finite number nor [log likelihood, units > 0].
 Samples parse_samples(const std::string& text, const std::string& name);
 
-// "perplexity" by tokens; of lm_eval also "word_perplexity", "byte_perplexity" and "bits_per_byte".
+// "perplexity" per token; for lm_eval also "word_perplexity", "byte_perplexity" and "bits_per_byte".
 std::string perplexity_samples(const PerplexityPlan& plan, const PerplexityResult& result);
 
 }  // namespace refold

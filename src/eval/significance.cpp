@@ -48,7 +48,7 @@ BootstrapInterval paired_bootstrap(const BootstrapRows& rows,
         const size_t high = std::min(low + 1, found.size() - 1);
         return found[low] + (at - static_cast<double>(low)) * (found[high] - found[low]);
     };
-    // With the observed result counted in, so that p is never 0.
+    // Counts the observed result as well, so that p is never 0.
     const double side = std::min(below, above) + 1;
     return {percentile(0.025), percentile(0.975), std::min(1.0, 2 * side / (options.resamples + 1))};
 }

@@ -1,4 +1,4 @@
-// Whether two results differ by more than chance.
+// Tests of significance for the difference of two results.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace refold {
 
-// McNemar's exact test, two-sided, on the items that only one of two got right: the probability of a split as
-// uneven as this under p = 1/2 (binomial).
+// McNemar's exact test, two-sided, on the items that only one of two models got right: the probability of a
+// split at least as uneven under p = 1/2 (binomial).
 double mcnemar_exact(int64_t only_a, int64_t only_b);
 
-// Two-sided probability of a difference this many standard errors from 0 under the normal distribution.
+// Two-sided probability of a difference of at least |z| standard errors under the normal distribution.
 double normal_two_sided(double z);
 
 struct BootstrapOptions {
@@ -22,11 +22,11 @@ struct BootstrapOptions {
 
 struct BootstrapInterval {
     double low = 0, high = 0;  // 2.5 % and 97.5 % percentiles
-    double p = 1;              // two-sided: twice the smaller part of resamples on one side of 0
+    double p = 1;              // two-sided: twice the smaller part of the resamples on one side of 0
 };
 
-// Sums of an item's quantities. A result drawn again is a sum of such rows, as many as there are items, drawn
-// with replacement; pairs stay together because both models' quantities are in one row.
+// One row of quantities per item. A resample is the sum of as many rows as there are items, drawn with
+// replacement. Both models' quantities are in one row, so pairs stay together.
 struct BootstrapRows {
     size_t columns = 0;
     std::vector<double> values;  // [items][columns]
@@ -34,7 +34,7 @@ struct BootstrapRows {
     size_t items() const { return columns == 0 ? 0 : values.size() / columns; }
 };
 
-// `statistic` of the column sums: the difference that is asked about. Needs two items at least. The same seed
+// `statistic` computes the tested difference from the column sums. Needs at least two items. The same seed
 // gives the same figures.
 BootstrapInterval paired_bootstrap(const BootstrapRows& rows,
                                    const std::function<double(std::span<const double> sums)>& statistic,

@@ -38,10 +38,10 @@ double ratio(const SpeedSeries& a, const SpeedSeries& b) {
     return median_of(ratios);
 }
 
-SpeedSubject subject(std::string name, Engine& engine) {
-    return {std::move(name), [&engine] { engine.truncate(0); },
-            [&engine](std::span<const int32_t> tokens) { engine.evaluate(tokens); },
-            [&engine] { engine.pause(); }};
+SpeedSubject subject(std::string name, SingleSequence& sequence) {
+    return {std::move(name), [&sequence] { sequence.truncate(0); },
+            [&sequence](std::span<const int32_t> tokens) { sequence.evaluate(tokens); },
+            [&sequence] { sequence.pause(); }};
 }
 
 SpeedSubject subject(std::string name, StockLlama& stock) {

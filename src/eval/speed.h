@@ -1,5 +1,5 @@
-// Speed of several engines on one machine, interleaved: every round runs all of them, so that drift of the
-// machine hits all alike; medians and ratios of rounds are reported.
+// Speed of several engines on one machine. Every round runs all of them, so that drift of the machine affects
+// all alike; results are medians and ratios of rounds.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/single_sequence.h"
 #include "eval/stock.h"
 
 namespace refold {
@@ -21,14 +21,14 @@ struct SpeedOptions {
     uint32_t seed = 0;  // of the random token ids
 };
 
-// What is timed: something that appends tokens and computes the logits after the last one.
+// An engine to time: appends tokens and computes the logits after the last one.
 struct SpeedSubject {
     std::string name;
     std::function<void()> clear;
     std::function<void(std::span<const int32_t>)> append;
-    std::function<void()> pause;  // its threads must not run while others are timed
+    std::function<void()> pause;  // stops its threads while other engines are timed
 };
-SpeedSubject subject(std::string name, Engine& engine);
+SpeedSubject subject(std::string name, SingleSequence& sequence);
 SpeedSubject subject(std::string name, StockLlama& stock);
 
 struct SpeedSeries {

@@ -10,6 +10,7 @@
 #include "core/interrupt.h"
 #include "core/parallel.h"
 #include "io/ggml_log.h"
+#include "model/token_ids.h"
 #include "text/llama_log.h"
 
 namespace refold {
@@ -87,11 +88,7 @@ struct StockLlama::Impl {
                  "{} tokens do not fit: {} of {} are used - raise --context or shorten the text", count,
                  length, options.context);
         }
-        for (const int32_t token : tokens) {
-            if (token < 0 || token >= n_vocab) {
-                fail(ErrorCode::input, "stock", "token id {} is not in the vocabulary of {}", token, n_vocab);
-            }
-        }
+        check_token_ids(tokens, n_vocab, "stock");
     }
 
     // Appends one chunk; logits of all its tokens, of the last one or of none.
@@ -118,7 +115,7 @@ struct StockLlama::Impl {
 
     StockOptions options;
     Handle<llama_model> model;
-    Handle<ggml_threadpool> pool;  // before the context, which uses it until it is gone
+    Handle<ggml_threadpool> pool;  // declared before the context, which uses it until its end
     Handle<llama_context> context;
     int64_t n_vocab;
     int64_t length = 0;

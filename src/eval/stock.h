@@ -1,4 +1,4 @@
-// Stock llama.cpp (libllama, same build of ggml) on a GGUF file: the yardstick of speed and logits.
+// Stock llama.cpp (libllama, same build of ggml) on a GGUF file: the reference for speed and logits.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@ namespace refold {
 struct StockOptions {
     int threads = 0;         // 0: all cores
     int64_t context = 4096;  // of one sequence
-    int64_t sequences = 1;   // each with a cache of its own (n_seq_max)
+    int64_t sequences = 1;   // each with a KV cache of its own (n_seq_max)
     int64_t chunk = 512;     // n_batch and n_ubatch
     bool kv_f32 = false;
-    // As libllama chooses (its default). Its flash attention rounds K and V to float16 whatever the cache
-    // holds; false, with kv_f32: attention in float32.
+    // true: libllama chooses (its default). Its flash attention rounds K and V to float16, whatever the type
+    // of the KV cache. false, with kv_f32: attention in float32.
     bool flash_attention = true;
 };
 
@@ -38,14 +38,14 @@ public:
     std::span<const float> evaluate(std::span<const int32_t> tokens);
     // Appends tokens; logits [tokens, n_vocab] of all of them.
     std::vector<float> evaluate_all(std::span<const int32_t> tokens);
-    // The next tokens of any of StockOptions::sequences in one step of at most a chunk; logits [rows,
-    // n_vocab] of all, valid until the next call.
+    // Runs the next tokens of any sequences in one step of at most StockOptions::chunk rows; logits [rows,
+    // n_vocab] of all rows, valid until the next call.
     std::span<const float> step(std::span<const StockRow> rows);
     // Forgets the sequence's tokens from `length` on.
     void truncate(int32_t sequence, int32_t length);
     void clear();
     int64_t n_vocab() const;
-    // Lets its worker threads sleep, and wakes them.
+    // Puts its worker threads to sleep, and wakes them.
     void pause();
     void resume();
 

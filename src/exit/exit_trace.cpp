@@ -11,8 +11,8 @@ namespace {
 
 bool is_measured(ExitRule rule) { return rule != ExitRule::none && rule != ExitRule::fixed; }
 
-// The thresholds of one loop that are worth a thought, lax ones last: of all tokens, the part that is at
-// least as confident and disagrees.
+// The candidate thresholds of one loop, from strict to lax, each with the fraction of all tokens that would
+// exit and disagree.
 class LoopThresholds {
 public:
     LoopThresholds(const ExitTrace& trace, ExitRule rule, int32_t loop)
@@ -25,14 +25,14 @@ public:
         size_t wrong = 0;
         for (size_t i = 0; i < order.size(); ++i) {
             wrong += trace.at(order[i], loop).best != trace.at(order[i], trace.loops).best ? 1 : 0;
-            // Tokens that are equally confident exit together.
+            // Equally confident tokens exit together.
             if (i + 1 < order.size() && key(order[i + 1]) == key(order[i])) continue;
             thresholds_.push_back(trace.at(order[i], loop).confidence);
             disagreements_.push_back(static_cast<double>(wrong) / static_cast<double>(order.size()));
         }
     }
 
-    // The laxest threshold with which at most this part disagrees.
+    // The laxest threshold with which at most this fraction disagrees.
     double threshold(double disagreement) const {
         const auto end = std::upper_bound(disagreements_.begin(), disagreements_.end(), disagreement);
         return end == disagreements_.begin()
@@ -113,7 +113,8 @@ std::vector<double> thresholds_for(const ExitTrace& trace, ExitRule rule, double
         const ExitPolicy policy{.rule = rule, .thresholds = thresholds(disagreement)};
         return count_exits(trace, exits_of(trace, policy)).agreement() >= agreement;
     };
-    // What is enough for a higher agreement is for a lower one, so that one never ends below.
+    // Bisection: thresholds that suffice for a higher agreement also suffice for a lower one, so a higher
+    // agreement never ends with laxer thresholds.
     double strict = -1, lax = 1;
     if (enough(lax)) return thresholds(lax);
     for (int i = 0; i < 50; ++i) {

@@ -1,5 +1,5 @@
-// What every loop says of every token of a text: from it come exits, their figures and thresholds, without
-// running the model again where the keys and values of exited tokens are exact (ExitedKv::catch_up).
+// The outcome of every loop for every token of a text. Exits, their statistics and thresholds follow from it
+// without running the model again, if the keys and values of exited tokens are exact (ExitedKv::catch_up).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct LoopOutcome {
     double confidence = 0;  // exit_confidence()
 };
 
-// Of logits that predict `token`.
+// The outcome of logits that predict `token`.
 LoopOutcome loop_outcome(ExitRule rule, std::span<const float> logits, int32_t token);
 
 struct ExitTrace {
@@ -30,15 +30,15 @@ struct ExitTrace {
     }
 };
 
-// Loops that the tokens exit after.
+// The loops after which the tokens exit.
 std::vector<int32_t> exits_of(const ExitTrace& trace, const ExitPolicy& policy);
-// The earliest loop whose likeliest token is the last loop's (Recursive Transformers, section 3.8).
+// The earliest loop with the same likeliest token as the last loop (Recursive Transformers, section 3.8).
 std::vector<int32_t> oracle_exits(const ExitTrace& trace);
 
-// Tokens by the loop that they exited after.
+// Counts of tokens by the loop after which they exited.
 struct ExitCounts {
     std::vector<int64_t> at_loop;  // [loops]
-    int64_t agreed = 0;            // tokens whose likeliest next token is the full model's
+    int64_t agreed = 0;            // tokens with the same likeliest next token as the full model
 
     explicit ExitCounts(int32_t loops = 0) : at_loop(static_cast<size_t>(loops)) {}
     void add(int32_t loop, bool agrees) {
@@ -47,19 +47,19 @@ struct ExitCounts {
     }
     void add(const ExitCounts& other);
     int64_t tokens() const;
-    // Of at least one token.
+    // Both need at least one token.
     double mean_loops() const;
     double agreement() const;
 };
 
 ExitCounts count_exits(const ExitTrace& trace, std::span<const int32_t> exits);
 
-// The threshold that practically no token meets: 1, or 0 nats.
+// The threshold that practically no token meets: probability or margin 1, entropy 0.
 double strictest_threshold(ExitRule rule);
-// Thresholds, one per loop but the last, as lax as they can be while at least `agreement` of the trace's
-// tokens get the full model's likeliest token. What they have in common is the part of all tokens that is as
-// confident at a loop and disagrees. A higher agreement never gives a laxer threshold. Empty for
-// rules without thresholds. Throws Error(usage) for an agreement that is not in (0, 1].
+// The laxest thresholds, one per loop but the last, with which at least the fraction `agreement` of the
+// trace's tokens get the full model's likeliest token. All loops allow the same fraction of tokens that would
+// exit and disagree. A higher agreement never gives a laxer threshold. Empty for rules without thresholds.
+// Throws Error(usage) for an agreement outside (0, 1].
 std::vector<double> thresholds_for(const ExitTrace& trace, ExitRule rule, double agreement);
 
 }  // namespace refold

@@ -18,12 +18,12 @@ namespace refold {
 
 struct LogitSums {
     float largest = std::numeric_limits<float>::lowest(), second = std::numeric_limits<float>::lowest();
-    size_t block = 0;         // first logit of the block that the largest is in
+    size_t block = 0;         // first logit of the block with the largest logit
     double sum = 0;           // of exp(x - largest)
     double weighted_sum = 0;  // of exp(x - largest) (x - largest)
 };
 
-inline constexpr size_t kLogitBlock = 4096;  // stays in the first-level cache, and a float32 sum short
+inline constexpr size_t kLogitBlock = 4096;  // fits into the L1 cache, and keeps float32 sums short
 
 }  // namespace refold
 #endif
@@ -33,7 +33,7 @@ namespace refold::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Below it exp() is no normal float, and what is -inf must not become 0 * inf.
+// Lower bound of the exponent: below it exp() is subnormal, and -inf would give 0 * inf.
 constexpr float kLeast = -87.0F;
 
 static void take(LogitSums& s, float x) {

@@ -1,4 +1,4 @@
-// What a row of logits says of the next token.
+// Statistics of a row of logits.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,16 @@
 namespace refold {
 
 struct LogitMeasures {
-    int32_t best = 0;  // the likeliest token, the first of equals
+    int32_t best = 0;  // the likeliest token, the first one on ties
     float largest = 0, second = 0;
     double log_sum_exp = 0;
     double entropy = 0;  // nats
 
     double probability() const;  // of the likeliest token
-    double margin() const;       // before the next one
+    double margin() const;       // by which it exceeds the second probability
 };
 
-// Of at least one logit; SIMD, one pass over them, sums in float64.
+// Needs at least one logit. One SIMD pass, with sums in float64.
 LogitMeasures measure_logits(std::span<const float> logits);
 
 }  // namespace refold

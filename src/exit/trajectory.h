@@ -1,6 +1,7 @@
-// After which loops the tokens of texts exited, as a file: JSON lines, the first
+// The loops after which the tokens of a text exited, as JSON lines. The first line is
 //   {"format": "refold exits", "version": 1, "loops": 3, ...}
-// (what else it says is for the reader: rule, model, text), then one {"exits": [3, 1, 2, ...]} per sequence.
+// with further members for the reader (rule, model, text). One {"exits": [3, 1, 2, ...]} per sequence
+// follows.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +13,12 @@ namespace refold {
 
 struct ExitTrajectory {
     int32_t loops = 0;
-    nlohmann::ordered_json about = nlohmann::ordered_json::object();  // the first line's other members
+    nlohmann::ordered_json about = nlohmann::ordered_json::object();  // other members of the first line
     std::vector<std::vector<int32_t>> sequences;                      // 1-based loops
 };
 
 std::string to_json_lines(const ExitTrajectory& trajectory);
-// `name` is the file, for errors. Throws Error(input) naming the line.
+// Throws Error(input) naming the file `name` and the line.
 ExitTrajectory parse_exit_trajectory(const std::string& text, const std::string& name);
 
 }  // namespace refold

@@ -60,7 +60,7 @@ std::vector<std::string> RepoCache::files(const std::string& commit) const {
     std::error_code error;
     fs::recursive_directory_iterator it(folder, error);
     for (const fs::recursive_directory_iterator end; !error && it != end; it.increment(error)) {
-        std::error_code broken;  // a link to a blob that is gone
+        std::error_code broken;  // the blob of a link may be gone
         if (it->is_regular_file(broken)) paths.push_back(it->path().lexically_relative(folder).string());
     }
     std::ranges::sort(paths);
@@ -72,7 +72,7 @@ void RepoCache::link(const std::string& commit, const std::string& path, const s
     std::error_code error;
     if (fs::equivalent(link, blob(etag), error)) return;
     make_folder(link.parent_path());
-    // By a rename, as another process may be doing the same.
+    // A rename is atomic: another process may be making the same link.
     const fs::path fresh = link.string() + fmt::format(".new-{}", getpid());
     fs::remove(fresh, error);
     fs::create_symlink(blob(etag).lexically_relative(link.parent_path()), fresh, error);
@@ -106,7 +106,7 @@ FileLock::FileLock(const fs::path& path, const std::function<void()>& waiting) {
         if (file < 0) {
             fail(ErrorCode::io, "hub", "cannot open the lock '{}': {}", path.string(), strerror(errno));
         }
-        fchmod(file, 0664);  // for a cache that a group shares, whatever the umask; only its owner can
+        fchmod(file, 0664);  // a group may share the cache; fails unless we own the file
         while (flock(file, LOCK_EX | LOCK_NB) != 0) {
             if (errno != EWOULDBLOCK && errno != EINTR) {
                 fail(ErrorCode::io, "hub",
@@ -117,7 +117,7 @@ FileLock::FileLock(const fs::path& path, const std::function<void()>& waiting) {
             if (waiting) waiting();
             std::this_thread::sleep_for(std::chrono::milliseconds(100));
         }
-        // Not when who had it has removed it: that would be a lock that nobody else sees.
+        // If the previous holder has removed the file, nobody else would see this lock: try again.
         struct stat held {
         }, named{};
         if (fstat(file, &held) == 0 && stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino) return;

@@ -21,9 +21,9 @@ public:
     std::filesystem::path snapshot(const std::string& commit) const { return folder_ / "snapshots" / commit; }
     std::filesystem::path lock(const std::string& etag) const { return locks_ / (etag + ".lock"); }
 
-    // Commit of a branch, tag or commit; "" when it is not known here.
+    // Commit of a branch, tag or commit; "" when the cache does not have it.
     std::string commit_of(const std::string& revision) const;
-    // Paths in the snapshot whose blobs are there.
+    // Paths in the snapshot whose blobs exist.
     std::vector<std::string> files(const std::string& commit) const;
 
     // Throw Error(io) when they cannot write.
@@ -34,11 +34,11 @@ private:
     std::filesystem::path folder_, locks_;
 };
 
-// Creates a folder and those above it. Throws Error(io).
+// Creates a folder and its parents. Throws Error(io).
 void make_folder(const std::filesystem::path& path);
 
 // An exclusive flock() for the life of the object. Calls `waiting` ten times a second while another process
-// has it. Throws Error(io) when the file cannot be locked, Error(interrupted).
+// holds the lock. Throws Error(io) when the file cannot be locked, Error(interrupted).
 class FileLock {
 public:
     FileLock(const std::filesystem::path& path, const std::function<void()>& waiting);

@@ -54,14 +54,14 @@ bool is_side_file(const std::string& path) {
 
 // ---- GGUF ----
 
-// A model of one GGUF file, or of several: "name-00001-of-00003.gguf", in order.
-struct Gguf {
-    std::vector<std::string> parts;
+// A model in one GGUF file or in several shards ("name-00001-of-00003.gguf"), in order.
+struct GgufModel {
+    std::vector<std::string> shards;
     size_t total = 1;
 };
 
-// "a/name-00002-of-00003.gguf" as "a/name.gguf", with 3.
-std::pair<std::string, size_t> without_part(const std::string& path) {
+// Turns "a/name-00002-of-00003.gguf" into "a/name.gguf" and 3.
+std::pair<std::string, size_t> without_shard(const std::string& path) {
     constexpr size_t kTail = 20;  // "-00002-of-00003.gguf"
     if (path.size() <= kTail) return {path, 1};
     std::string tail = path.substr(path.size() - kTail);
@@ -73,27 +73,27 @@ std::pair<std::string, size_t> without_part(const std::string& path) {
     return {path.substr(0, path.size() - kTail) + ".gguf", total};
 }
 
-std::map<std::string, Gguf> gguf_models(Names names) {
-    std::map<std::string, Gguf> models;
+std::map<std::string, GgufModel> gguf_models(Names names) {
+    std::map<std::string, GgufModel> models;
     for (const auto& name : names) {
         if (!lower(name).ends_with(".gguf")) continue;
-        const auto [base, total] = without_part(name);
-        Gguf& model = models[base];
-        model.parts.push_back(name);
+        const auto [base, total] = without_shard(name);
+        GgufModel& model = models[base];
+        model.shards.push_back(name);
         model.total = total;
     }
-    std::erase_if(models, [](const auto& entry) { return entry.second.parts.size() != entry.second.total; });
-    for (auto& [base, model] : models) std::ranges::sort(model.parts);
+    std::erase_if(models, [](const auto& entry) { return entry.second.shards.size() != entry.second.total; });
+    for (auto& [base, model] : models) std::ranges::sort(model.shards);
     return models;
 }
 
-// What comes with models as a GGUF file and is none: image projectors, importance matrices.
+// GGUF files that accompany models but are not models: image projectors, importance matrices.
 bool is_companion(const std::string& path) {
     const std::string name = lower(file_name(path));
     return name.starts_with("mmproj") || name.find("imatrix") != name.npos;
 }
 
-// `quant` as a word of its own in `path`: Q4_K is neither in Q4_K_M nor in IQ4_K.
+// Whether `path` contains `quant` as a whole word: neither Q4_K_M nor IQ4_K contains Q4_K.
 bool has_word(const std::string& path, const std::string& quant) {
     const std::string text = lower(path), word = lower(quant);
     const auto is_inner = [&](size_t at) {
@@ -107,18 +107,18 @@ bool has_word(const std::string& path, const std::string& quant) {
     return false;
 }
 
-bool matches(const std::string& base, const Gguf& model, const std::string& wanted) {
+bool matches(const std::string& base, const GgufModel& model, const std::string& wanted) {
     if (wanted.empty()) return !is_companion(base);
     if (lower(wanted).ends_with(".gguf")) {
         const auto is_it = [&](const std::string& part) {
             return part == wanted || file_name(part) == wanted;
         };
-        return is_it(base) || std::ranges::any_of(model.parts, is_it);
+        return is_it(base) || std::ranges::any_of(model.shards, is_it);
     }
     return !is_companion(base) && has_word(base, wanted);
 }
 
-Choice choose_gguf(const std::map<std::string, Gguf>& models, const std::string& wanted) {
+Choice choose_gguf(const std::map<std::string, GgufModel>& models, const std::string& wanted) {
     std::vector<std::string> found, all;
     for (const auto& [base, model] : models) {
         all.push_back(base);
@@ -126,7 +126,7 @@ Choice choose_gguf(const std::map<std::string, Gguf>& models, const std::string&
     }
     if (found.size() > 1) {
         fail(ErrorCode::usage, "hub",
-             "{} GGUF files match{} - add one of them, or its type, behind a colon as in :Q4_K_M:\n  {}",
+             "{} GGUF files match{} - add one of them, or its type, after a colon as in :Q4_K_M:\n  {}",
              found.size(), wanted.empty() ? "" : " '" + wanted + "'", join(found, "\n  "));
     }
     if (found.empty()) {
@@ -136,8 +136,8 @@ Choice choose_gguf(const std::map<std::string, Gguf>& models, const std::string&
                                        : fmt::format("no GGUF file matches '{}'; it has\n  {}", wanted,
                                                      join(all, "\n  "))};
     }
-    const auto& parts = models.at(found.front()).parts;
-    return {.files = parts, .gguf = parts.front(), .problem = {}};
+    const auto& shards = models.at(found.front()).shards;
+    return {.files = shards, .gguf = shards.front(), .problem = {}};
 }
 
 // ---- safetensors ----
@@ -175,7 +175,7 @@ Choice choose_safetensors(Names names, const std::function<std::string(const std
         });
     }
     for (const auto& name : weights) {
-        // A shard that no index names: the index has not come yet.
+        // A shard without an index: the index has not been downloaded yet.
         if (!has(names, kIndex) && name.find("-of-") != name.npos) {
             return {.files = {}, .gguf = {}, .problem = fmt::format("'{}' is missing", kIndex)};
         }

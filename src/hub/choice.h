@@ -1,4 +1,4 @@
-// Which files of a repository make up the model.
+// Chooses the files of a repository that make up the model.
 #pragma once
 
 #include <functional>
@@ -9,13 +9,13 @@
 namespace refold::hub {
 
 struct Choice {
-    std::vector<std::string> files;  // in the order of need: weights last
+    std::vector<std::string> files;  // in download order: weights last
     std::string gguf;                // the file to open; "" when the model is a folder of safetensors
-    std::string problem;             // why there is no such model; then there are no files
+    std::string problem;             // why there is no such model (`files` is then empty)
 };
 
-// Of the files `names`, for `wanted` as in HubSpec::file_or_quant. `read` gives the text of one of them.
-// Throws Error(usage) when several GGUF files match, Error(input) for an index that is none.
+// Chooses among the files `names` for `wanted`, which is as in HubSpec::file_or_quant. `read` returns the
+// text of a file. Throws Error(usage) when several GGUF files match, Error(input) for a malformed index.
 Choice choose_files(std::span<const std::string> names, const std::string& wanted,
                     const std::function<std::string(const std::string& path)>& read);
 

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The server gives at most this many rows in one answer.
+// The server returns at most this many rows per request.
 constexpr uint64_t kPage = 100;
 
 std::string server() {
@@ -31,10 +31,10 @@ std::string server() {
     return url;
 }
 
-class Rows {
+class RowDownload {
 public:
-    Rows(const std::string& repo, const std::string& config, const std::string& split,
-         const HubOptions& options)
+    RowDownload(const std::string& repo, const std::string& config, const std::string& split,
+                const HubOptions& options)
         : label_(fmt::format("{} ({}, {})", repo, config, split)),
           options_(options),
           client_(server(), token(), options.stall_seconds),
@@ -153,7 +153,7 @@ std::string hub_dataset_rows(const std::string& repo, const std::string& config,
              "and run it again",
              repo, config, split, path.parent_path().string());
     hub::make_folder(path.parent_path());
-    hub::Rows(repo, config, split, options).write_to(path);
+    hub::RowDownload(repo, config, split, options).write_to(path);
     return path;
 }
 

@@ -58,7 +58,7 @@ private:
         if (response.status != 200 && response.status != 206) repo_.fail_status(response, path());
     }
 
-    // Looks where the body begins.
+    // Checks at which offset the body begins.
     void begin(const Response& head, uint64_t offset) {
         const uint64_t start = head.status == 206 ? head.range().begin.value_or(UINT64_MAX) : 0;
         if (start == offset) return;

@@ -1,4 +1,4 @@
-// One file of a hub into one blob of the cache.
+// Downloads one file of a hub into one blob of the cache.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@ namespace refold::hub {
 struct Download {
     RepoFile file;
     std::string url;
-    std::filesystem::path
-        to;  // the blob; "<to>.incomplete" is kept for the next try when it does not come whole
+    std::filesystem::path to;  // the blob; an incomplete download stays in "<to>.incomplete"
 };
 
-// How much of it has come in an earlier try.
+// Number of bytes that earlier attempts have left.
 uint64_t incomplete_bytes(const Download& download);
 
-// Called with the number of bytes that have come.
+// Called with the number of bytes received since the last call.
 using Received = std::function<void(uint64_t bytes)>;
 
-// Leaves the blob, complete, verified and flushed to disk. Throws Error(input) when it is not what the hub
-// announced; then nothing is kept. Other errors keep what has come. The caller holds the blob's lock.
+// Downloads the blob, verifies it and flushes it to disk. Throws Error(input), keeping nothing, when it is
+// not the file that the hub announced; other errors keep the received bytes. The caller must hold the blob's
+// lock.
 void fetch_blob(HttpClient& client, const RemoteRepo& repo, const Download& download,
                 const HubOptions& options, const Received& received);
 

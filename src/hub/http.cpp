@@ -22,12 +22,12 @@ struct CurlFree {
     void operator()(char* text) const { curl_free(text); }
 };
 
-// Of its own, as libcurl's two handles are void.
+// A separate type from CurlFree, because both of libcurl's handles are void pointers.
 struct MultiFree {
     void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
 };
 
-// What the callbacks of a transfer know.
+// The state that libcurl's callbacks get.
 struct Transfer {
     CURL* easy;
     const Sink& sink;
@@ -52,7 +52,7 @@ size_t on_header(char* data, size_t, size_t size, void* user) {
     auto& response = static_cast<Transfer*>(user)->response;
     const std::string_view line(data, size);
     if (line.starts_with("HTTP/")) {
-        response = {};  // an answer before the last one: 100, or a proxy's
+        response = {};  // drop the headers of an interim response: 100, or a proxy's
     } else if (const size_t colon = line.find(':'); colon != line.npos && response.headers.size() < 200) {
         std::string name(line.substr(0, colon));
         std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -99,12 +99,12 @@ Origin origin(const std::string& url) {
 
 bool is_redirect(long status) { return status >= 301 && status <= 308 && status != 304 && status != 305; }
 
-// Busy or broken for a while, in the words of its status.
+// Status codes of a server that is busy or broken for a while.
 bool is_transient(long status) {
     return status == 408 || status == 429 || (status >= 500 && status != 501 && status != 505);
 }
 
-// Failures that are the same the next time.
+// Failures that a retry would not fix.
 bool is_permanent(CURLcode code) {
     constexpr std::array kCodes = {
         CURLE_UNSUPPORTED_PROTOCOL, CURLE_FAILED_INIT,        CURLE_URL_MALFORMAT,
@@ -137,10 +137,10 @@ struct HttpClient::Curl {
     std::array<char, CURL_ERROR_SIZE> error{};
 
     Curl() {
-        static const CURLcode initialised = curl_global_init(CURL_GLOBAL_DEFAULT);
+        static const CURLcode initialized = curl_global_init(CURL_GLOBAL_DEFAULT);
         easy.reset(curl_easy_init());
         multi.reset(curl_multi_init());
-        if (initialised != CURLE_OK || !easy || !multi)
+        if (initialized != CURLE_OK || !easy || !multi)
             fail(ErrorCode::internal, "hub", "libcurl does not start");
     }
 
@@ -161,10 +161,10 @@ struct HttpClient::Curl {
         set(CURLOPT_NOBODY, request.head ? 1L : 0L);
         set(CURLOPT_HTTPHEADER, headers);
         set(CURLOPT_USERAGENT, "refold");
-        // Not libcurl's own resumption, to which an answer with the whole file is an error.
+        // libcurl's own resumption would fail when the server sends the whole file.
         if (request.offset > 0) set(CURLOPT_RANGE, fmt::format("{}-", request.offset).c_str());
         set(CURLOPT_NOSIGNAL, 1L);
-        set(CURLOPT_QUICK_EXIT, 1L);  // an interrupt does not wait for a name server
+        set(CURLOPT_QUICK_EXIT, 1L);  // an interrupt need not wait for DNS
         set(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
         set(CURLOPT_CONNECTTIMEOUT, static_cast<long>(stall_seconds));
         set(CURLOPT_LOW_SPEED_LIMIT, 1L);
@@ -175,15 +175,15 @@ struct HttpClient::Curl {
         set(CURLOPT_WRITEDATA, &transfer);
     }
 
-    // By the multi interface, which gives a chance to look for an interrupt ten times a second.
+    // Uses the multi interface, so that it can check for interrupts ten times a second.
     CURLcode perform() {
-        struct Attached {
+        struct Attachment {
             CURLM* multi;
             CURL* easy;
-            ~Attached() { curl_multi_remove_handle(multi, easy); }
+            ~Attachment() { curl_multi_remove_handle(multi, easy); }
         };
         if (curl_multi_add_handle(multi.get(), easy.get()) != CURLM_OK) return CURLE_FAILED_INIT;
-        const Attached attached{multi.get(), easy.get()};
+        const Attachment attachment{multi.get(), easy.get()};
         for (int running = 1;;) {
             if (curl_multi_perform(multi.get(), &running) != CURLM_OK) return CURLE_FAILED_INIT;
             if (running == 0) break;

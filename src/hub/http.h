@@ -1,4 +1,5 @@
-// HTTP by libcurl: one request at a time, with redirects, a token that stays on its host, and interrupts.
+// HTTP client on libcurl: one request at a time, with redirects, interrupts, and a token sent only to its
+// host.
 #pragma once
 
 #include <cstddef>
@@ -15,31 +16,31 @@ namespace refold::hub {
 struct Request {
     std::string url;
     bool head = false;
-    uint64_t offset = 0;  // of the first byte wanted
+    uint64_t offset = 0;  // first byte to fetch
 };
 
 struct Response {
     long status = 0;
     std::map<std::string, std::string> headers;  // names in lower case
-    std::string text;                            // how the body of an error begins
+    std::string text;                            // beginning of the body of an error response
 
-    // "" when there is none.
+    // "" when the header is missing.
     std::string header(const std::string& name) const;
-    // A header that is a number.
+    // The value of a numeric header.
     std::optional<uint64_t> number(const std::string& name) const;
-    // Of "Content-Range: bytes 5-9/10": 5 and 10; of "bytes */10": no begin.
+    // "Content-Range: bytes 5-9/10" gives 5 and 10, "bytes */10" only the total.
     struct Range {
         std::optional<uint64_t> begin, total;
     };
     Range range() const;
 };
 
-// Takes a piece of the body of a 2xx answer; `head` is the answer without its body.
-using Sink = std::function<void(const Response& head, std::span<const std::byte> piece)>;
+// Receives the body of a 2xx response in chunks; `head` is the response without its body.
+using Sink = std::function<void(const Response& head, std::span<const std::byte> chunk)>;
 
 class HttpClient {
 public:
-    // `token` ("": none) is sent to the host of `endpoint` and to no other, whatever redirects say.
+    // `token` ("": none) is sent only to the host of `endpoint`, never to a host that a redirect names.
     HttpClient(std::string endpoint, std::string token, int stall_seconds);
     ~HttpClient();
     HttpClient(const HttpClient&) = delete;
@@ -48,9 +49,9 @@ public:
     const std::string& endpoint() const { return endpoint_; }
     bool has_token() const { return !token_.empty(); }
 
-    // Follows redirects; a HEAD only those within a host, as its answer is about the file that is there.
-    // Throws Transient, Error(io) for what no other attempt changes, Error(interrupted), and what `sink`
-    // throws.
+    // Follows redirects, for HEAD only those within the host, whose response describes the file. Throws
+    // Transient, Error(io) for failures that a retry would not fix, Error(interrupted), and any exception of
+    // `sink`.
     Response exchange(Request request, const Sink& sink = {});
 
 private:

@@ -13,7 +13,7 @@ bool is_alnum(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') 
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
-// The hub's own rules for the two halves of a repository's name.
+// The hub's rules for the two halves of a repository's name.
 bool is_repo_part(std::string_view part) {
     return hub::is_plain_name(part) && part.size() <= 96 && part.front() != '-' && part.back() != '-' &&
            part.back() != '.' && part.find("--") == part.npos && part.find("..") == part.npos;
@@ -68,7 +68,7 @@ std::string quotable(std::string_view text) {
 
 std::optional<HubSpec> parse_hub_spec(const std::string& text) {
     HubSpec spec;
-    // A revision holds no ":", a repository neither ":" nor "@".
+    // A revision contains no ":", a repository neither ":" nor "@".
     const size_t colon = text.find(':');
     std::string id = text.substr(0, colon);
     if (colon != text.npos) {

@@ -1,4 +1,4 @@
-// A file that grows over several tries and gets its name when it is what it should be.
+// A file that grows over several attempts and gets its final name once it is complete and verified.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace refold::hub {
 
 class PartialFile {
 public:
-    // Continues "<path>.incomplete" or begins it. Throws Error(io), as the other functions do.
+    // Opens "<path>.incomplete" for appending, or creates it. All functions may throw Error(io).
     explicit PartialFile(std::filesystem::path path);
     ~PartialFile();
     PartialFile(const PartialFile&) = delete;
@@ -21,9 +21,9 @@ public:
 
     uint64_t size() const { return size_; }
     void append(std::span<const std::byte> data);
-    // Forgets what there is.
+    // Truncates the file.
     void restart();
-    // The file's hash in lower-case hexadecimal: SHA-256, or SHA-1 as git names a blob.
+    // The file's hash in lower-case hexadecimal: SHA-256, or the SHA-1 that names a git blob.
     std::string sha256() const { return hash("SHA256", ""); }
     std::string git_sha1() const;
     // Flushes to disk and renames.

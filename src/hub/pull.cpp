@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Progress over the bytes of several files, in a unit that suits their sum.
+// Progress over the bytes of several files, in a unit that suits their total.
 class ByteProgress {
 public:
     ByteProgress(const std::string& label, uint64_t total)
@@ -25,7 +25,7 @@ public:
           total_(total),
           progress_(label, (total + unit_ - 1) / unit_, unit_ == 1024 ? "KiB" : "MiB") {}
 
-    // A file that has to be begun again does not count twice in the sum.
+    // Capped at the total, which a file that restarts from its beginning would exceed.
     void add(uint64_t bytes, const std::string& note) {
         const uint64_t before = units();
         bytes_ = std::min(total_, bytes_ + bytes);
@@ -52,7 +52,7 @@ public:
         listing_ = remote_.listing();
         const std::vector<RepoFile> files = choose();
         fetch_missing(files);
-        // Only now: what is in a snapshot is complete, and a revision moves on when its snapshot is.
+        // Link and set the revision only now, so that they never refer to an incomplete snapshot.
         HubModel model{.path = {}, .commit = listing_.commit, .files = files.size(), .bytes = 0};
         for (const auto& file : files) {
             cache_.link(listing_.commit, file.path, file.etag);
@@ -65,7 +65,7 @@ public:
     }
 
 private:
-    // The files of the model, all of them described.
+    // The files of the model, with sizes and etags.
     std::vector<RepoFile> choose() {
         if (spec_.dataset) return {data_file()};
         std::vector<std::string> names;
@@ -108,7 +108,7 @@ private:
         return *found;
     }
 
-    // A blob of another size is what a crash or another tool has left.
+    // A crash or another tool may have left a blob of another size.
     bool is_there(const RepoFile& file) const {
         std::error_code missing;
         const uint64_t size = fs::file_size(cache_.blob(file.etag), missing);
@@ -127,7 +127,7 @@ private:
         const FileLock lock(cache_.lock(file.etag), [&] {
             if (received) received(0);
         });
-        // The other one, for which this one has waited, may have done it all.
+        // The process that held the lock may have fetched the file.
         if (!is_there(file)) fetch_blob(client_, remote_, wanted, options_, received);
     }
 

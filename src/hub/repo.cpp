@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A member of an object, or null; whatever `object` is.
+// A member of an object; null when there is none or `object` is not an object.
 const Json& member(const Json& object, const char* name) {
     static const Json null;
     if (!object.is_object()) return null;
@@ -35,7 +35,7 @@ RepoFile parse_file(const Json& entry) {
     const Json& lfs = member(entry, "lfs");
     const std::string sha256 = text_of(member(lfs, "sha256"));
     const std::string blob = text_of(member(entry, "blobId"));
-    // Without its hash, a large file's blobId is that of the pointer to it.
+    // The blobId of a large file is that of its LFS pointer, so only the SHA-256 will do.
     if (is_hex(sha256, 64)) {
         file.etag = sha256;
         file.size = size_of(member(lfs, "size"));
@@ -46,7 +46,7 @@ RepoFile parse_file(const Json& entry) {
     return file;
 }
 
-// `W/"etag"` and `"etag"` as the bare etag.
+// Strips the quotes and the W/ of `W/"etag"` and `"etag"`.
 std::string bare_etag(std::string text) {
     if (text.starts_with("W/")) text.erase(0, 2);
     std::erase(text, '"');
@@ -114,7 +114,7 @@ void RemoteRepo::describe(const std::string& commit, RepoFile& file) {
             const std::string etag = response.header("x-linked-etag");
             file.etag = bare_etag(etag.empty() ? response.header("etag") : etag);
             file.size = response.number("x-linked-size");
-            // The length of a redirect is that of its own text.
+            // A redirect's content-length is that of its own text.
             if (!file.size && response.status == 200) file.size = response.number("content-length");
             const std::string answered = response.header("x-repo-commit");
             if (!is_plain_name(file.etag) || (!answered.empty() && answered != commit)) {

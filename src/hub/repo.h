@@ -1,4 +1,4 @@
-// What a hub says about a repository.
+// A repository as the hub describes it.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace refold::hub {
 
 struct RepoFile {
     std::string path;
-    std::string etag;  // name of the blob: SHA-256 of a large file, else git's SHA-1; "": not known yet
-    std::optional<uint64_t> size;  // nothing: not known yet
+    std::string etag;  // name of the blob: SHA-256 of a large file, else git's SHA-1; "" until described
+    std::optional<uint64_t> size;  // nothing until described
 };
 
 struct Listing {
@@ -23,8 +23,8 @@ struct Listing {
     std::vector<RepoFile> files;
 };
 
-// The answer of /api/models/... or /api/datasets/...; throws Error(input) for anything but a listing with
-// safe paths.
+// Parses the response of /api/models/... or /api/datasets/.... Throws Error(input) for anything but a listing
+// with safe paths.
 Listing parse_listing(std::string_view text);
 
 class RemoteRepo {
@@ -32,13 +32,13 @@ public:
     RemoteRepo(HttpClient& client, HubSpec spec, const HubOptions& options)
         : client_(client), spec_(std::move(spec)), options_(options) {}
 
-    // Throws Error(usage) when there is no such repository or revision, Error(io) without the right to it.
+    // Throws Error(usage) when the repository or revision does not exist, Error(io) when access is denied.
     Listing listing();
-    // Asks for the size and the etag of a file when the listing had none.
+    // Requests the size and the etag of a file when the listing has none.
     void describe(const std::string& commit, RepoFile& file);
 
     std::string url(const std::string& commit, const std::string& path) const;
-    // Throws what an answer that is no success means. `path` is "" for the listing.
+    // Throws the error for an unsuccessful response. `path` is "" for the listing.
     [[noreturn]] void fail_status(const Response& response, const std::string& path) const;
 
 private:

@@ -1,14 +1,13 @@
-// MODEL arguments.
+// Resolves MODEL arguments to paths.
 #pragma once
 
 #include <string>
 
 namespace refold {
 
-// A MODEL argument as a path: an existing path as it is, else a catalogue name or a model of the hub
-// (org/name[@revision][:QUANT]) that has been pulled.
-// Throws Error(usage) that says how to get it when it is not there yet, or what is known; Error(io) for a
-// path (by its look) to nothing.
+// Returns an existing path as it is, else the path of a pulled catalogue model or hub model
+// (org/name[@revision][:QUANT]). Throws Error(usage), saying how to get the model or which names exist, when
+// it has not been pulled, and Error(io) when the argument looks like a path but nothing is there.
 std::string resolve_model(const std::string& argument);
 
 }  // namespace refold

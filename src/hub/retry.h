@@ -1,4 +1,4 @@
-// What may go better the next time, and how long to wait for it.
+// Transient failures, and the waits between attempts.
 #pragma once
 
 #include <stdexcept>
@@ -6,11 +6,11 @@
 
 namespace refold::hub {
 
-// A failure that another attempt may not see: timeouts, lost connections, servers that are too busy.
+// A failure that a retry may fix: a timeout, a lost connection, a server that is too busy.
 class Transient : public std::runtime_error {
 public:
     explicit Transient(const std::string& what, double wait = 0) : std::runtime_error(what), wait_(wait) {}
-    // Seconds that the server asked for; 0: none.
+    // Seconds that the server asked to wait, or 0.
     double wait() const { return wait_; }
 
 private:
@@ -20,13 +20,14 @@ private:
 // Counts the attempts of one transfer.
 class Retry {
 public:
-    // `what` is transferred, for messages; `delay` in seconds before the second attempt.
+    // `what` names the transfer in messages; `delay` is in seconds, before the second attempt.
     Retry(std::string what, int attempts, double delay)
         : what_(std::move(what)), attempts_(attempts), delay_(delay) {}
 
-    // Waits until the next attempt. Throws Error(io) when `reason` ended the last one, Error(interrupted).
+    // Waits until the next attempt. Throws Error(io) with `reason` when no attempts are left,
+    // Error(interrupted).
     void wait(const Transient& reason);
-    // What has come so far is worth as many attempts again.
+    // Received data renews all attempts.
     void progressed() { failed_ = 0; }
 
 private:

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// An empty variable is as good as none.
+// An empty variable counts as unset.
 std::string variable(const char* name) {
     const char* const value = getenv(name);
     return value == nullptr ? "" : value;
@@ -25,7 +25,7 @@ fs::path home() {
     fail(ErrorCode::io, "hub", "HOME is not set - set HF_HOME to the folder for downloads");
 }
 
-// With "~" as Python expands it.
+// Expands "~" as Python does.
 fs::path expanded(const std::string& path) {
     if (path == "~") return home();
     return path.starts_with("~/") ? home() / path.substr(2) : fs::path(path);
@@ -41,7 +41,7 @@ fs::path hf_home() {
 
 std::string token_of_file() {
     const std::string path = variable("HF_TOKEN_PATH");
-    // No home is no error here: it only means that there is no token.
+    // Without a home folder there is no token, which is not an error.
     if (path.empty() && variable("HF_HOME").empty() && variable("XDG_CACHE_HOME").empty() &&
         variable("HOME").empty()) {
         return "";
@@ -78,7 +78,7 @@ std::string token() {
     const auto is_space = [](unsigned char c) { return std::isspace(c) != 0; };
     text.erase(std::find_if_not(text.rbegin(), text.rend(), is_space).base(), text.end());
     text.erase(text.begin(), std::ranges::find_if_not(text, is_space));
-    // Anything else would end up as lines of the request.
+    // Other characters could inject lines into the request.
     if (!std::ranges::all_of(text, [](unsigned char c) { return c > 0x20 && c < 0x7f; })) {
         fail(ErrorCode::usage, "hub",
              "the access token holds a character that no token has - check HF_TOKEN and the token file");

@@ -49,7 +49,7 @@ constexpr CatalogueFile kSmolLm2Files[] = {
      "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
 };
 
-// The GGUF comes in four pieces, which a fifth package describes.
+// The GGUF is split over four packages, which a fifth one describes.
 constexpr const char* kGemma3 = "gemma-3-270m-q4_k_m.gguf";
 constexpr const char* kGemma3Terms = "GEMMA_TERMS.html";
 constexpr CatalogueMember kGemma3Piece1[] = {
@@ -138,11 +138,11 @@ std::vector<std::string> names() {
     return out;
 }
 
-// A folder of its own for one download, in the folder of the result so that it can be renamed into place.
+// A temporary folder for one download, next to the result so that a rename moves it into place.
 class WorkFolder {
 public:
     explicit WorkFolder(const fs::path& parent) {
-        // A second try: another pull that failed may remove the empty parent between the two calls.
+        // Another pull that fails may remove the empty parent between the two calls, so try twice.
         for (int attempt = 0; path_.empty(); ++attempt) {
             std::error_code error;
             fs::create_directories(parent, error);
@@ -158,7 +158,7 @@ public:
     ~WorkFolder() {
         std::error_code ignored;
         fs::remove_all(path_, ignored);
-        // Gone only if empty: a failed pull leaves no folders either.
+        // Removes the parent only if it is empty: a failed pull leaves no folders either.
         fs::remove(path_.parent_path(), ignored);
     }
     WorkFolder(const WorkFolder&) = delete;
@@ -182,8 +182,8 @@ private:
     fs::path path_;
 };
 
-// A python3 whose output goes to a file; ended with the object. It has a process group of its own: `python3`
-// may be a wrapper script, whose end would not be the end of the Python it started.
+// A python3 process whose output goes to a file. The destructor ends its whole process group, because
+// `python3` may be a wrapper script that starts the real Python as a child.
 class Python {
 public:
     Python(const std::vector<std::string>& arguments, const fs::path& temporary, std::string log)
@@ -227,19 +227,19 @@ public:
         kill(-group, SIGTERM);
         wait_for(std::chrono::seconds(3));
         kill(-group, SIGKILL);
-        // Until nobody writes to the folder any more.
+        // Wait until no process of the group can write to the folder.
         for (int i = 0; i < 100 && kill(-group, 0) == 0; ++i) wait_for(std::chrono::milliseconds(10));
     }
     Python(const Python&) = delete;
     Python& operator=(const Python&) = delete;
 
-    // Calls `meanwhile` every 100 ms until the process has ended; true when it succeeded.
+    // Calls `meanwhile` every 100 ms until the process ends. Returns whether it succeeded.
     bool finish(const std::function<void()>& meanwhile) {
         while (!wait_for(std::chrono::milliseconds(100))) meanwhile();
         return WIFEXITED(status_) && WEXITSTATUS(status_) == 0;
     }
 
-    // The last lines that were written.
+    // The last lines of its output.
     std::string last_lines() const {
         std::ifstream file(log_);
         std::vector<std::string> lines;
@@ -263,7 +263,7 @@ private:
         return out;
     }
 
-    // Looks every few milliseconds, so that a process that ends at once costs little.
+    // Polls every few milliseconds, so that a process that ends at once costs little.
     bool wait_for(std::chrono::milliseconds time) {
         const auto until = std::chrono::steady_clock::now() + time;
         do {
@@ -290,7 +290,7 @@ std::vector<std::string> requirements(const CatalogueEntry& entry) {
     return out;
 }
 
-// Leaves the wheels of all packages in `wheels`.
+// Downloads the wheels of all packages into `wheels`.
 void download(const CatalogueEntry& entry, const WorkFolder& work, const fs::path& wheels) {
     const fs::path temporary = work.path() / "tmp";
     fs::create_directory(wheels);
@@ -334,7 +334,7 @@ void download(const CatalogueEntry& entry, const WorkFolder& work, const fs::pat
     progress.finish();
 }
 
-// Wheels are named after their package in lower case, with _ for every other sign.
+// A wheel's name is its package's name in lower case, with _ for every other character.
 fs::path find_wheel(const CataloguePackage& package, const fs::path& wheels) {
     std::string start = fmt::format("{}-{}-", package.name, package.version);
     std::ranges::replace(start.begin(), start.begin() + std::ssize(std::string_view(package.name)), '-', '_');
@@ -403,7 +403,8 @@ void flush_to_disk(const fs::path& path) {
 
 fs::path model_folder(const CatalogueEntry& entry) { return cache_directory() / "models" / entry.name; }
 
-// Renames `folder` to where the model belongs. What is there is damaged, unless another pull was faster.
+// Renames `folder` to the model's final path. A model already there is damaged, unless another pull was
+// faster.
 void move_into_place(const CatalogueEntry& entry, const fs::path& folder, const WorkFolder& work) {
     for (const auto& file : entry.files) flush_to_disk(folder / file.name);
     flush_to_disk(folder);

@@ -32,7 +32,7 @@ size_t row_bytes(DType type, int64_t elements) {
     return static_cast<size_t>(elements / block_elements(type)) * block_bytes(type);
 }
 
-void dequantise(DType type, std::span<const std::byte> data, std::span<float> out) {
+void dequantize(DType type, std::span<const std::byte> data, std::span<float> out) {
     const auto count = static_cast<int64_t>(out.size());
     if (count % block_elements(type) != 0 || data.size() != row_bytes(type, count)) {
         fail(ErrorCode::input, "dtype", "{} bytes of {} do not hold {} elements", data.size(), name(type),
@@ -45,7 +45,7 @@ void dequantise(DType type, std::span<const std::byte> data, std::span<float> ou
     }
 }
 
-std::vector<std::byte> quantise(DType type, std::span<const float> values, int64_t row_elements) {
+std::vector<std::byte> quantize(DType type, std::span<const float> values, int64_t row_elements) {
     const auto count = static_cast<int64_t>(values.size());
     if (row_elements % block_elements(type) != 0 || count % row_elements != 0) {
         fail(ErrorCode::input, "dtype", "rows of {} elements are not whole blocks of {}", row_elements,

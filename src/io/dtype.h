@@ -1,4 +1,4 @@
-// Element types of stored tensors: ggml's, by ggml's names. ggml itself stays behind this header.
+// Element types of stored tensors: ggml's types under ggml's names. This header hides ggml itself.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ enum class DType : uint32_t {
     BF16 = 30,
 };
 
-// True when ggml knows how to read type id `id` as floats (every quantised type it has; no integer types).
+// True when ggml can convert type id `id` to floats (all its quantized types, no integer types).
 bool is_supported(uint32_t id);
 // Upper-case name as in llama.cpp's file names: "Q4_1".
 std::string name(DType type);
@@ -34,12 +34,12 @@ std::string name(DType type);
 int64_t block_elements(DType type);
 size_t block_bytes(DType type);
 inline bool is_float(DType type) { return block_elements(type) == 1; }
-// Bytes of a row of `elements`, which must be whole blocks.
+// Bytes of a row; `elements` must be a multiple of block_elements().
 size_t row_bytes(DType type, int64_t elements);
 
-// `out.size()` elements from packed `data`. Throws Error(input) when the sizes do not fit.
-void dequantise(DType type, std::span<const std::byte> data, std::span<float> out);
-// Rows of `row_elements` elements to packed bytes (round to nearest, no importance matrix).
-std::vector<std::byte> quantise(DType type, std::span<const float> values, int64_t row_elements);
+// Unpacks out.size() elements of `data`. Throws Error(input) when the sizes do not fit.
+void dequantize(DType type, std::span<const std::byte> data, std::span<float> out);
+// Packs rows of `row_elements` elements (round to nearest, no importance matrix).
+std::vector<std::byte> quantize(DType type, std::span<const float> values, int64_t row_elements);
 
 }  // namespace refold

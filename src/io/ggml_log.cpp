@@ -19,13 +19,13 @@ struct ErrorRing {
     bool continued = false;  // the next GGML_LOG_LEVEL_CONT belongs to lines.back()
 };
 
-// Never destroyed: other threads of ggml may log while the process ends.
+// Never destroyed, because ggml's threads may log while the process ends.
 ErrorRing& ring() {
     static auto* const instance = new ErrorRing;
     return *instance;
 }
 
-// Called from C: nothing may be thrown.
+// Called from C, so it must not throw.
 void keep_errors(ggml_log_level level, const char* text, void*) noexcept {
     try {
         ErrorRing& r = ring();

@@ -25,7 +25,7 @@ constexpr uint64_t kDefaultAlignment = 32, kMinAlignment = 8, kMaxAlignment = 1 
 constexpr uint64_t kMaxKeyLength = 65535, kMaxNameLength = 63;  // ggml's GGML_MAX_NAME counts the final NUL
 constexpr uint64_t kMaxDims = 4;
 constexpr uint64_t kInt64Max = std::numeric_limits<int64_t>::max();
-// The least a pair (key of one byte, u8 value) or a tensor entry (name of one byte, one dimension) takes.
+// The smallest size of a pair (one-byte key, u8 value) and of a tensor entry (one-byte name, one dimension).
 constexpr uint64_t kMinPairBytes = 8 + 1 + 4 + 1, kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
 
 constexpr std::array<const char*, 13> kTypeNames{"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
@@ -34,8 +34,8 @@ constexpr std::array<size_t, 13> kTypeBytes{1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 
 
 size_t index_of(GgufType type) { return static_cast<size_t>(type); }
 
-// Names from a file as text for messages: at most 80 bytes, what is not printable as \xNN.
-std::string shown(std::string_view name) {
+// A name from a file, made safe for messages: at most 80 bytes, unprintable ones as \xNN.
+std::string printable(std::string_view name) {
     constexpr size_t kMost = 80;
     std::string out;
     const bool text = find_invalid_utf8(name) == std::string_view::npos;
@@ -60,7 +60,7 @@ bool is_alignment(uint64_t value) {
 
 uint64_t padded(uint64_t size, uint64_t alignment) { return (size + alignment - 1) / alignment * alignment; }
 
-// Elements of `shape` (dimensions > 0), nothing when that overflows int64.
+// Number of elements of `shape` (dimensions > 0), or nothing when it overflows int64.
 std::optional<int64_t> element_count(std::span<const int64_t> shape) {
     int64_t count = 1;
     for (const int64_t n : shape) {
@@ -69,21 +69,21 @@ std::optional<int64_t> element_count(std::span<const int64_t> shape) {
     return count;
 }
 
-// Bytes of `elements` in whole blocks, nothing when that leaves no room below 2^63 for offset and padding.
+// Bytes of `elements` in whole blocks, or nothing when that leaves no room below 2^63 for offset and padding.
 std::optional<uint64_t> data_bytes(DType type, int64_t elements) {
     const auto blocks = static_cast<uint64_t>(elements / block_elements(type));
     if (blocks > kInt64Max / 2 / block_bytes(type)) return std::nullopt;
     return blocks * block_bytes(type);
 }
 
-// Walks over the bytes; every read is checked and every refusal says where it happened.
+// Reads the bytes in order. Every read is checked, and every error names its offset.
 class Cursor {
 public:
     Cursor(std::span<const std::byte> bytes, const std::string& label) : bytes_(bytes), label_(label) {}
 
     size_t position() const { return position_; }
     uint64_t remaining() const { return bytes_.size() - position_; }
-    // What is being read, for messages: "key 'general.name'".
+    // Names the item being read, for messages: "key 'general.name'".
     void enter(std::string context) { context_ = std::move(context); }
 
     template <typename Got>
@@ -113,7 +113,7 @@ public:
         return value;
     }
 
-    // A count of items that take at least `item_bytes` each in the rest of the file.
+    // Reads a count of items and checks that the rest of the file can hold them at `item_bytes` each.
     uint64_t count(std::string_view what, uint64_t item_bytes) {
         const size_t at = position_;
         const auto value = number<uint64_t>(what);
@@ -132,7 +132,7 @@ public:
         return {reinterpret_cast<const char*>(part.data()), part.size()};
     }
 
-    // A name: not empty, at most `longest` bytes, no NUL (ggml keeps names as C strings).
+    // Reads a name: not empty, at most `longest` bytes, no NUL (ggml keeps names as C strings).
     std::string name(std::string_view what, uint64_t longest) {
         const size_t at = position_;
         std::string value = text(what);
@@ -141,7 +141,8 @@ public:
                    fmt::format("1 to {}", longest), at);
         }
         if (const size_t nul = value.find('\0'); nul != std::string::npos) {
-            reject(ErrorCode::input, what, fmt::format("'{}'", shown(value)), "no NUL byte", at + 8 + nul);
+            reject(ErrorCode::input, what, fmt::format("'{}'", printable(value)), "no NUL byte",
+                   at + 8 + nul);
         }
         return value;
     }
@@ -222,12 +223,12 @@ void read_header(Cursor& in) {
     const auto magic = in.take(kMagic.size(), "magic");
     if (const std::string_view got(reinterpret_cast<const char*>(magic.data()), magic.size());
         got != kMagic) {
-        in.reject(ErrorCode::input, "magic", fmt::format("'{}'", shown(got)),
+        in.reject(ErrorCode::input, "magic", fmt::format("'{}'", printable(got)),
                   "'GGUF' - this is not a GGUF file", 0);
     }
     const auto version = in.number<uint32_t>("version");
     if (version == 2 || version == 3) return;
-    // Versions are small: low bytes of zero mean that the number was written the other way round.
+    // Versions are small, so zero low bytes mean that the file has the other byte order.
     const bool swapped = version != 0 && (version & 0xFFFF) == 0;
     in.reject(ErrorCode::unsupported, "version",
               swapped ? fmt::format("{:#x}", version) : fmt::to_string(version),
@@ -241,12 +242,12 @@ struct Entry {
     uint64_t offset, bytes;  // offset from the start of the data section
 };
 
-// A tensor's entry without its data; `end` is where the previous tensor's data ends, padded.
+// Reads a tensor's entry without its data. `end` is the padded end of the previous tensor's data.
 Entry read_entry(Cursor& in, uint64_t alignment, uint64_t& end) {
     Entry entry;
     GgufTensor& tensor = entry.tensor;
     tensor.name = in.name("tensor name", kMaxNameLength);
-    in.enter(fmt::format("tensor '{}'", shown(tensor.name)));
+    in.enter(fmt::format("tensor '{}'", printable(tensor.name)));
     size_t at = in.position();
     const auto n_dims = in.number<uint32_t>("number of dimensions");
     if (n_dims < 1 || n_dims > kMaxDims)
@@ -266,7 +267,7 @@ Entry read_entry(Cursor& in, uint64_t alignment, uint64_t& end) {
     const auto type = in.number<uint32_t>("tensor type");
     if (!is_supported(type)) {
         in.reject(ErrorCode::unsupported, "tensor type", fmt::format("id {}", type),
-                  "one of ggml's float or quantised types", at);
+                  "one of ggml's float or quantized types", at);
     }
     tensor.type = static_cast<DType>(type);
     if (tensor.shape[0] % block_elements(tensor.type) != 0) {
@@ -296,11 +297,11 @@ Entry read_entry(Cursor& in, uint64_t alignment, uint64_t& end) {
 
 // ---- writing ----
 
-// Bytes of a tensor to be written. Throws Error(internal): what is asked for here was made by this program.
+// Bytes of a tensor to be written. Throws Error(internal), because only this program makes such requests.
 uint64_t check_output(const GgufOutputTensor& tensor, std::set<std::string>& seen) {
     const auto refuse = [&](std::string_view what) {
         fail(ErrorCode::internal, "gguf", "cannot write tensor '{}' of type {} and shape [{}]: {}",
-             shown(tensor.name), static_cast<uint32_t>(tensor.type), fmt::join(tensor.shape, ", "), what);
+             printable(tensor.name), static_cast<uint32_t>(tensor.type), fmt::join(tensor.shape, ", "), what);
     };
     if (tensor.name.empty() || tensor.name.size() > kMaxNameLength ||
         tensor.name.find('\0') != std::string::npos) {
@@ -334,7 +335,7 @@ void put_text(std::string& out, std::string_view text) {
 }
 
 [[noreturn]] void reject_value(const std::string& key, const GgufValue& value) {
-    fail(ErrorCode::internal, "gguf", "cannot write key '{}': its value does not fit type {}", shown(key),
+    fail(ErrorCode::internal, "gguf", "cannot write key '{}': its value does not fit type {}", printable(key),
          static_cast<uint32_t>(value.type));
 }
 
@@ -411,7 +412,7 @@ void write_data(AtomicFile& file, const GgufOutputTensor& tensor, uint64_t expec
     });
     if (got != expected) {
         fail(ErrorCode::internal, "gguf", "data of tensor '{}': got {} bytes, expected {}",
-             shown(tensor.name), got, expected);
+             printable(tensor.name), got, expected);
     }
 }
 
@@ -447,12 +448,13 @@ namespace {
 const GgufValue& require(const GgufMetadata& metadata, const std::string& key, const char* expected) {
     const GgufValue* value = metadata.find(key);
     if (value == nullptr)
-        fail(ErrorCode::input, "gguf", "key '{}': missing, expected {}", shown(key), expected);
+        fail(ErrorCode::input, "gguf", "key '{}': missing, expected {}", printable(key), expected);
     return *value;
 }
 
 [[noreturn]] void wrong_kind(const std::string& key, const GgufValue& value, const char* expected) {
-    fail(ErrorCode::input, "gguf", "key '{}': got {}, expected {}", shown(key), type_text(value), expected);
+    fail(ErrorCode::input, "gguf", "key '{}': got {}, expected {}", printable(key), type_text(value),
+         expected);
 }
 
 constexpr const char* kInteger = "a whole number that is not negative";
@@ -464,7 +466,7 @@ uint64_t as_integer(const std::string& key, const GgufValue& value) {
     const auto* with_sign = std::get_if<int64_t>(&value.value);
     if (with_sign == nullptr) wrong_kind(key, value, kInteger);
     if (*with_sign < 0)
-        fail(ErrorCode::input, "gguf", "key '{}': got {}, expected {}", shown(key), *with_sign, kInteger);
+        fail(ErrorCode::input, "gguf", "key '{}': got {}, expected {}", printable(key), *with_sign, kInteger);
     return static_cast<uint64_t>(*with_sign);
 }
 
@@ -525,7 +527,7 @@ std::shared_ptr<const GgufFile> GgufFile::parse(std::span<const std::byte> bytes
 void GgufFile::read(std::span<const std::byte> bytes, const std::string& label) {
     Cursor in(bytes, label);
     read_header(in);
-    // Both counts come before the pairs, so the first check on the tensors is against pairs and entries.
+    // Both counts precede the pairs, so both are checked against the whole rest of the file.
     const uint64_t n_tensors = in.count("number of tensors", kMinTensorBytes);
     const uint64_t n_pairs = in.count("number of metadata pairs", kMinPairBytes);
 
@@ -534,7 +536,7 @@ void GgufFile::read(std::span<const std::byte> bytes, const std::string& label) 
         in.enter(fmt::format("metadata pair {} of {}", i + 1, n_pairs));
         const size_t key_at = in.position();
         const std::string key = in.name("key", kMaxKeyLength);
-        in.enter(fmt::format("key '{}'", shown(key)));
+        in.enter(fmt::format("key '{}'", printable(key)));
         if (metadata_.has(key)) in.reject(ErrorCode::input, "key", "it twice", "unique keys", key_at);
         const size_t value_at = in.position();
         GgufValue value = read_value(in);
@@ -576,7 +578,7 @@ void GgufFile::read(std::span<const std::byte> bytes, const std::string& label) 
     const uint64_t needed = data + entries.back().offset + entries.back().bytes;
     for (auto& [tensor, offset, size] : entries) {
         if (data + offset + size > bytes.size()) {
-            in.enter(fmt::format("tensor '{}'", shown(tensor.name)));
+            in.enter(fmt::format("tensor '{}'", printable(tensor.name)));
             in.reject(
                 ErrorCode::input, "file size", fmt::format("{} bytes", bytes.size()),
                 fmt::format("at least {} for all tensors: {} bytes are missing - the file is damaged or "
@@ -600,7 +602,7 @@ void write_gguf(const std::string& path, bool overwrite, const GgufMetadata& met
     for (const auto& [key, value] : metadata.entries()) {
         if (key.empty() || key.size() > kMaxKeyLength || key.find('\0') != std::string::npos) {
             fail(ErrorCode::internal, "gguf", "cannot write key '{}': it must have 1 to {} bytes and no NUL",
-                 shown(key), kMaxKeyLength);
+                 printable(key), kMaxKeyLength);
         }
         put_text(head, key);
         put_value(head, key, value);

@@ -1,5 +1,5 @@
-// GGUF v2/v3 reader and v3 writer. The reader trusts nothing: every count, length and offset is checked
-// against the file before it is used or allocated for.
+// GGUF v2/v3 reader and v3 writer. The reader trusts nothing: it checks every count, length and offset
+// against the file before using it or allocating memory for it.
 #pragma once
 
 #include <cstdint>
@@ -36,9 +36,8 @@ enum class GgufType : uint32_t {
 
 struct GgufArray;
 
-// One metadata value, with its on-disk type; integers are widened to 64 bits (uint64_t for U*, int64_t for
-// I*), floats to double.
-// Strings hold any bytes: tokens need not be UTF-8.
+// One metadata value with its on-disk type. Integers are widened to 64 bits (uint64_t for U*, int64_t for
+// I*), floats to double. Strings may hold any bytes, because tokens need not be UTF-8.
 struct GgufValue {
     GgufType type = GgufType::U32;
     std::variant<uint64_t, int64_t, double, bool, std::string, std::shared_ptr<const GgufArray>> value;
@@ -57,7 +56,7 @@ struct GgufArray {
     std::vector<std::string> strings;
 };
 
-// Keys in file order; lookups by name. set() keeps the place of a key that exists.
+// Keys in file order, with lookup by name. set() of an existing key keeps its position.
 class GgufMetadata {
 public:
     void set(const std::string& key, GgufValue value);
@@ -67,8 +66,8 @@ public:
     const std::vector<std::pair<std::string, GgufValue>>& entries() const { return entries_; }
 
     // Typed access. Throws Error(input) naming the key when it is missing or of another kind; the overloads
-    // with a fallback only when it is of another kind. integer() takes every integer type, but no negative
-    // value; real() only F32 and F64.
+    // with a fallback throw only for another kind. integer() accepts every integer type but no negative
+    // value, real() only F32 and F64.
     uint64_t integer(const std::string& key) const;
     uint64_t integer(const std::string& key, uint64_t fallback) const;
     double real(const std::string& key) const;
@@ -82,7 +81,7 @@ private:
     std::map<std::string, size_t> index_;
 };
 
-// A tensor of the file: `shape` in ggml's order (shape[0] is the contiguous dimension).
+// A tensor of the file. `shape` is in ggml's order: shape[0] is the contiguous dimension.
 struct GgufTensor {
     std::string name;
     DType type = DType::F32;
@@ -90,13 +89,13 @@ struct GgufTensor {
     std::span<const std::byte> data;
 };
 
-// A memory-mapped GGUF file; spans stay valid as long as the object lives.
+// A memory-mapped GGUF file. Its spans are valid as long as the object lives.
 class GgufFile {
 public:
-    // Throws Error(io) when the file cannot be read, Error(input) naming file, key or tensor and what was
-    // expected when it is malformed, Error(unsupported) for versions and tensor types that are not known.
+    // Throws Error(io) when the file cannot be read, Error(input) naming file, key or tensor and the expected
+    // value when it is malformed, Error(unsupported) for unknown versions and tensor types.
     static std::shared_ptr<const GgufFile> open(const std::string& path);
-    // Same checks on bytes in memory (for fuzzing); `bytes` must outlive the object.
+    // The same for bytes in memory (for fuzzing); `bytes` must outlive the object.
     static std::shared_ptr<const GgufFile> parse(std::span<const std::byte> bytes, const std::string& label);
 
     const GgufMetadata& metadata() const { return metadata_; }
@@ -110,7 +109,8 @@ private:
     std::vector<GgufTensor> tensors_;
 };
 
-// What to write: `produce` is called once, in order, and must give exactly the tensor's bytes.
+// A tensor to write. `produce` is called once, in the order of the tensors, and must pass exactly the
+// tensor's bytes to its sink.
 struct GgufOutputTensor {
     std::string name;
     DType type = DType::F32;
@@ -118,9 +118,9 @@ struct GgufOutputTensor {
     std::function<void(const std::function<void(std::span<const std::byte>)>& sink)> produce;
 };
 
-// Writes atomically (see AtomicFile), tensor by tensor: memory stays at one tensor. `progress` gets each
-// tensor's size and name when it is written (not a running total). Throws Error(internal) when a value does
-// not fit its type, a tensor cannot be described in GGUF or `produce` gives another number of bytes.
+// Writes atomically (see AtomicFile), holding one tensor in memory at a time. `progress` gets the size and
+// name of each written tensor, not a running total. Throws Error(internal) when a value does not fit its
+// type, GGUF cannot describe a tensor, or `produce` gives another number of bytes.
 void write_gguf(const std::string& path, bool overwrite, const GgufMetadata& metadata,
                 const std::vector<GgufOutputTensor>& tensors,
                 const std::function<void(uint64_t bytes, const std::string& tensor)>& progress = {});

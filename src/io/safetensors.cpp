@@ -24,7 +24,7 @@ using nlohmann::ordered_json;
 constexpr const char* kMetadataKey = "__metadata__";
 constexpr uint64_t kMaxHeader = 100'000'000;  // the library's limit
 
-// Bytes of one element; 0 for names that are not known.
+// Bytes of one element, or 0 for an unknown dtype.
 uint64_t element_bytes(std::string_view dtype) {
     static const std::map<std::string_view, uint64_t> sizes{
         {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1},
@@ -35,7 +35,7 @@ uint64_t element_bytes(std::string_view dtype) {
     return found == sizes.end() ? 0 : found->second;
 }
 
-// Product of `shape` and `element`, nothing when it overflows or a dimension is negative.
+// Product of `shape` and `element`, or nothing when it overflows or a dimension is negative.
 std::optional<uint64_t> size_of(std::span<const int64_t> shape, uint64_t element) {
     uint64_t size = element;
     for (const int64_t n : shape) {
@@ -56,7 +56,7 @@ void check_utf8(std::string_view text, const char* what) {
     fail(ErrorCode::input, "safetensors", "{}: got {}, expected {} (file '{}')", place, got, expected, path);
 }
 
-// The library keeps the last of two equal names without a word; here they are refused.
+// Rejects duplicate names, of which the library silently keeps the last.
 json parse_header(const std::string& path, std::string_view text) {
     std::set<std::string> seen;
     const json::parser_callback_t unique = [&](int depth, json::parse_event_t event, json& value) {
@@ -123,7 +123,7 @@ SafetensorsView read_view(const std::string& path, const std::string& place, con
     return view;
 }
 
-// Every byte of the data must belong to exactly one tensor.
+// Checks that every byte of the data belongs to exactly one tensor.
 void check_coverage(const SafetensorsFile& file, std::span<const std::byte> data) {
     std::vector<std::pair<std::span<const std::byte>, const std::string*>> parts;
     for (const auto& [name, view] : file.tensors) parts.emplace_back(view.data, &name);

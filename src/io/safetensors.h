@@ -1,4 +1,4 @@
-// safetensors files (format of the Hugging Face library of that name).
+// Reader and writer of safetensors files (the format of Hugging Face's library of that name).
 #pragma once
 
 #include <cstddef>
@@ -20,12 +20,13 @@ struct SafetensorsTensor {
     std::span<const float> data;
 };
 
-// Writes float32 tensors atomically, in the order given. Throws Error(internal) when names are not unique or
-// the data does not fit the shape, Error(input) when a name or `metadata` is not UTF-8.
+// Writes float32 tensors atomically, in the given order. Throws Error(internal) for duplicate names and for
+// data that does not fit its shape, Error(input) when a name or `metadata` is not UTF-8.
 void write_safetensors(const std::string& path, bool overwrite, const std::vector<SafetensorsTensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
-// What to write: `produce` is called once, in order, and must give exactly the tensor's bytes to the sink.
+// A tensor to write. `produce` is called once, in the order of the tensors, and must pass exactly the
+// tensor's bytes to its sink.
 struct SafetensorsOutput {
     std::string name;
     std::string dtype;           // "F32", "F16", "BF16"
@@ -33,8 +34,7 @@ struct SafetensorsOutput {
     std::function<void(const std::function<void(std::span<const std::byte>)>& sink)> produce;
 };
 
-// As above, tensor by tensor: memory stays at one tensor. `progress` gets each tensor's size and name when it
-// is written.
+// The same, holding one tensor in memory at a time. `progress` gets the size and name of each written tensor.
 void write_safetensors(const std::string& path, bool overwrite, const std::vector<SafetensorsOutput>& tensors,
                        const std::map<std::string, std::string>& metadata,
                        const std::function<void(uint64_t bytes, const std::string& tensor)>& progress);
@@ -42,10 +42,10 @@ void write_safetensors(const std::string& path, bool overwrite, const std::vecto
 struct SafetensorsView {
     std::string dtype;  // as in the file: "F32", "I64", "BF16", ...
     std::vector<int64_t> shape;
-    std::span<const std::byte> data;  // packed little endian; not aligned for its type
+    std::span<const std::byte> data;  // packed little endian, not aligned for its type
 };
 
-// A memory-mapped file; spans stay valid as long as the object lives.
+// A memory-mapped file. Its spans are valid as long as the object lives.
 struct SafetensorsFile {
     std::unique_ptr<const MappedFile> file;
     std::map<std::string, SafetensorsView> tensors;
@@ -53,7 +53,7 @@ struct SafetensorsFile {
 };
 
 // Throws Error(io) when the file cannot be read, Error(input) naming file and tensor when it is malformed
-// (the data must be without gaps and overlaps, as the library demands), Error(unsupported) for other dtypes.
+// (like the library, it allows no gaps or overlaps in the data), Error(unsupported) for other dtypes.
 SafetensorsFile read_safetensors(const std::string& path);
 
 }  // namespace refold

@@ -9,7 +9,7 @@
 namespace refold {
 namespace {
 
-class Counter : public YAML::EventHandler {
+class DocumentCounter : public YAML::EventHandler {
 public:
     int documents = 0;
 
@@ -30,11 +30,11 @@ public:
 
 YAML::Node parse_yaml(const std::string& text, const char* component, const std::string& label) {
     try {
-        // Not LoadAll(): behind a line that is indented less than the first, it gives empty documents without
-        // end.
+        // LoadAll() would return empty documents without end after a line that is indented less than the
+        // first.
         std::istringstream stream(text);
         YAML::Parser parser(stream);
-        Counter counter;
+        DocumentCounter counter;
         while (counter.documents < 2 && parser.HandleNextDocument(counter)) {
         }
         if (counter.documents > 1)

@@ -1,4 +1,4 @@
-// YAML as recipes and task files have it.
+// YAML parsing for recipes and task files.
 #pragma once
 
 #include <yaml-cpp/yaml.h>
@@ -7,8 +7,8 @@
 
 namespace refold {
 
-// The one document of a text; null of an empty one. `component` and `label` (the file) begin the message of
-// Error(input), thrown for text that is not YAML and for more than one document.
+// Parses a text that holds one document; an empty text gives null. Throws Error(input), with a message that
+// begins with `component` and `label` (the file), for invalid YAML and for more than one document.
 YAML::Node parse_yaml(const std::string& text, const char* component, const std::string& label);
 
 }  // namespace refold

@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "linalg/blas_kernels.h"
 
-// LAPACK as Fortran compilers export it: every argument by address, lengths of strings last.
+// LAPACK's Fortran interface: every argument by address, string lengths last.
 extern "C" {
 void ssytrd_(const char*, const int*, float*, const int*, float*, float*, float*, float*, const int*, int*,
              size_t);
@@ -43,7 +43,7 @@ namespace {
 
 [[maybe_unused]] const bool kChosen = choose_kernels();  // before main
 
-constexpr int64_t kPanel = int64_t{1} << 21;  // numbers converted at a time
+constexpr int64_t kPanel = int64_t{1} << 21;  // elements converted at a time
 constexpr int kBlock = 64;                    // LAPACK's block size, for work space
 
 int number(int64_t n) { return static_cast<int>(n); }
@@ -100,7 +100,7 @@ double energy(std::span<const float> values, const char* what) {
     for (; i < values.size(); ++i) lanes[0] += static_cast<double>(values[i]) * values[i];
     double sum = 0;
     for (const double lane : lanes) sum += lane;
-    // No sum of squares of finite floats is beyond float64.
+    // A sum of squares of finite floats never overflows float64.
     if (!std::isfinite(sum)) {
         const auto at = std::ranges::find_if(values, [](float x) { return !std::isfinite(x); });
         fail(ErrorCode::input, "linalg", "{} is not finite: got {} at element {}", what, *at,
@@ -193,7 +193,7 @@ std::vector<double> mixed_gram(const float* x, int64_t a, int64_t n, int64_t c) 
     return sum;
 }
 
-// Tridiagonal form, divide and conquer there, and only the leading vectors transformed back.
+// Reduces to tridiagonal form, solves it by divide and conquer, and transforms only the leading vectors back.
 template <typename Real>
 Eigen<Real> leading_eigenvectors(std::vector<Real> matrix, int64_t size, int64_t count) {
     if (size > 46340) fail(ErrorCode::unsupported, "linalg", "{} rows and columns are too many", size);
@@ -252,13 +252,13 @@ Eigen<Real> leading_eigenvectors(std::vector<Real> matrix, int64_t size, int64_t
 template Eigen<float> leading_eigenvectors(std::vector<float>, int64_t, int64_t);
 template Eigen<double> leading_eigenvectors(std::vector<double>, int64_t, int64_t);
 
-bool orthonormalise(int64_t n, int64_t r, float* x) {
+bool orthonormalize(int64_t n, int64_t r, float* x) {
     std::vector<float> g = gram<float>(x, n, r, 1);
     const int order = number(r);
     int info = 0;
     spotrf_("L", &order, g.data(), &order, &info, 1);
     if (info != 0) return false;
-    // The last pivots of nearly dependent columns are rounding errors.
+    // When columns are nearly dependent, the last pivots are rounding errors.
     for (int64_t j = 0; j < r; ++j) {
         if (g[j * r + j] < 0.03F) return false;
     }
@@ -297,7 +297,7 @@ bool solve_right(int64_t n, int64_t r, float* h, float* x) {
 void householder(int64_t n, int64_t r, double* x) { householder_of(n, r, x); }
 void householder(int64_t n, int64_t r, float* x) { householder_of(n, r, x); }
 
-// splitmix64 (Steele, Lea and Flood 2014) and Box and Muller's transform.
+// splitmix64 (Steele, Lea and Flood 2014) with the Box-Muller transform.
 double Normal::uniform() {
     uint64_t z = state_ += 0x9E3779B97F4A7C15ULL;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kChoice = "OPENBLAS_CORETYPE";
 
-// What OpenBLAS calls them; null where it is right.
+// OpenBLAS's name of suitable kernels, or null for an older processor.
 const char* better_kernels() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -28,7 +28,7 @@ bool choose_kernels() {
     const char* better = better_kernels();
     if (!can || better == nullptr || std::getenv(kChoice) != nullptr) return false;
     if (std::strcmp(openblas_get_corename(), "Prescott") != 0) return false;
-    // It reads the environment when it chooses.
+    // OpenBLAS reads the environment when it chooses.
     setenv(kChoice, better, 1);
     gotoblas_dynamic_quit();
     gotoblas_dynamic_init();

@@ -1,6 +1,6 @@
 #pragma once
 
-// OpenBLAS's own; null in another BLAS. A choice of kernels is made again between quit and init.
+// OpenBLAS's own functions, null in another BLAS. gotoblas_dynamic_init() after quit chooses kernels again.
 extern "C" {
 char* openblas_get_corename(void) __attribute__((weak));
 void gotoblas_dynamic_init(void) __attribute__((weak));
@@ -9,9 +9,9 @@ void gotoblas_dynamic_quit(void) __attribute__((weak));
 
 namespace refold::blas {
 
-// OpenBLAS takes kernels of SSE3 ("Prescott") for processors that are newer than itself and is three to five
-// times slower than it need be: gives the whole process those that fit, unless OPENBLAS_CORETYPE names some.
-// No product may be under way. Whether they are others now.
+// On processors newer than itself OpenBLAS falls back to SSE3 kernels ("Prescott"), which are three to five
+// times slower. Switches the whole process to suitable kernels, unless OPENBLAS_CORETYPE is set. Must not be
+// called while a product runs. Returns whether the kernels have changed.
 bool choose_kernels();
 
 }  // namespace refold::blas

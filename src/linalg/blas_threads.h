@@ -1,12 +1,12 @@
-// Threads of BLAS, through OpenBLAS's own functions: another BLAS is left as it is.
+// The number of BLAS threads, set through OpenBLAS's own functions. No effect on another BLAS.
 #pragma once
 
 namespace refold::blas {
 
-// The threads of every later product and decomposition.
+// Sets the threads of all later products and decompositions.
 void set_threads(int threads);
 
-// One BLAS thread for each of several callers, while it lives.
+// Limits BLAS to one thread while it lives, for callers that run in parallel.
 class SingleThread {
 public:
     explicit SingleThread(bool wanted);

@@ -13,8 +13,8 @@ namespace {
 using blas::Op;
 using Dims = std::array<int64_t, 3>;
 
-constexpr double kSingular = 1e-9;     // eigenvalues of the normal equations below this part are left out
-constexpr double kDirectBelow = 1e-3;  // squared errors that are too small for a difference of norms
+constexpr double kSingular = 1e-9;     // smaller eigenvalues of the normal equations, relative, are dropped
+constexpr double kDirectBelow = 1e-3;  // smaller squared errors are not computed as a difference of norms
 
 class Als {
 public:
@@ -56,12 +56,12 @@ private:
             factor.assign(eigen.vectors.begin(), eigen.vectors.end());
             factor.resize(n * rank_);
             for (int64_t i = n * leading; i < n * rank_; ++i) factor[i] = static_cast<float>(normal());
-            normalise(m);
+            normalize(m);
         }
     }
 
-    // Norms go into the weights.
-    void normalise(int m) {
+    // Moves the vectors' norms into the weights.
+    void normalize(int m) {
         const int64_t n = dims_[m];
         for (int64_t r = 0; r < rank_; ++r) {
             const std::span column(result_.factors[m].data() + r * n, n);
@@ -75,7 +75,7 @@ private:
         }
     }
 
-    // Products of vectors of modes `fast` and `slow` (the Khatri-Rao product), one below the other.
+    // The Khatri-Rao product of the factors of modes `fast` and `slow`.
     std::vector<float> pairs(int fast, int slow) const {
         const int64_t n = dims_[fast], k = dims_[slow];
         std::vector<float> out(n * k * rank_);
@@ -90,7 +90,7 @@ private:
         return out;
     }
 
-    // The tensor against the other modes' vectors, dims[m] x rank.
+    // The tensor contracted with the vectors of the other modes, dims[m] x rank.
     std::vector<float> project(int m) const {
         const auto [n1, n2, n3] = dims_;
         std::vector<float> out(dims_[m] * rank_);
@@ -132,8 +132,8 @@ private:
         return out;
     }
 
-    // Least squares for one mode by the pseudo-inverse of its normal equations; returns how much of the
-    // tensor's energy the model explains.
+    // Solves least squares for one mode by the pseudo-inverse of its normal equations. Returns the part of
+    // the tensor's energy that the model explains.
     double update(int m) {
         const int64_t n = dims_[m];
         const std::vector<float> right = project(m);
@@ -153,7 +153,7 @@ private:
         const double cross = std::inner_product(factor.begin(), factor.end(), target.begin(), 0.0);
         const double own = std::inner_product(factor.begin(), factor.end(), image.begin(), 0.0);
         result_.factors[m].assign(factor.begin(), factor.end());
-        normalise(m);
+        normalize(m);
         return 2 * cross - own;
     }
 

@@ -10,7 +10,7 @@
 
 namespace refold {
 
-// In row-major words: a row-major [m x n] matrix is the column-major n x m one.
+// A row-major [m x n] matrix is BLAS's column-major n x m one.
 using blas::Op;
 
 LeastSquares::LeastSquares(int64_t inputs, int64_t outputs)
@@ -20,7 +20,7 @@ LeastSquares::LeastSquares(int64_t inputs, int64_t outputs)
       cross_(static_cast<size_t>(inputs * outputs)) {}
 
 void LeastSquares::add(int64_t rows, const float* x, const float* y) {
-    // Sums of so many rows are taken in float32; adding them up in float64 costs as much as 250 rows.
+    // Sums this many rows in float32; adding such a sum in float64 costs as much as 250 rows.
     constexpr int64_t kRows = 1024;
     std::vector<float> gram(gram_.size()), cross(cross_.size());
     for (int64_t first = 0; first < rows; first += kRows) {
@@ -68,7 +68,7 @@ std::vector<float> LeastSquares::solve(double ridge, std::span<const float> prio
     return solve(ridge, prior, descent(prior));
 }
 
-// The step from the prior is descent (gram + ridge)^-1.
+// W = prior + descent (gram + ridge)^-1.
 std::vector<float> LeastSquares::solve(double ridge, std::span<const float> prior,
                                        std::vector<double> step) const {
     const size_t n = static_cast<size_t>(inputs_);
@@ -99,7 +99,7 @@ double LeastSquares::error(std::span<const float> weights) const {
 }
 
 LeastSquares::LowRankMap LeastSquares::reduce(std::span<const float> weights, int64_t rank) const {
-    // Outputs have the Gram matrix W G W^T; its leading eigenvectors U give U U^T W.
+    // The outputs' Gram matrix is W G W^T; with its leading eigenvectors U, the map is U U^T W.
     const std::vector<double> w(weights.begin(), weights.end());
     std::vector<double> product(w.size()), outputs(static_cast<size_t>(outputs_ * outputs_));
     blas::multiply(Op::plain, Op::plain, {inputs_, outputs_, inputs_}, gram_.data(), w.data(),
@@ -124,7 +124,7 @@ Ridged solve_with_held_out(const LeastSquares& fit, const LeastSquares& held_out
     constexpr int kMost = 12;
     const double factor = std::sqrt(10.0), before = held_out.error(prior);
     const std::vector<double> descent = fit.descent(prior);
-    // Infinite where the ridge is too small for a solution.
+    // Infinite when the ridge is too small for a solution.
     const auto error_at = [&](double ridge) {
         try {
             return held_out.error(fit.solve(ridge, prior, descent));

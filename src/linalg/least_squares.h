@@ -1,4 +1,4 @@
-// Linear least squares with many rows: only Gram matrices are kept, in float64.
+// Linear least squares with many rows. Keeps only Gram matrices, in float64.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,27 @@ namespace refold {
 
 struct Ridged;
 
-// Rows (x, y) that a linear map W [outputs x inputs] shall take from x to y.
+// Collects rows (x, y) and solves for a linear map W [outputs x inputs] from x to y.
 class LeastSquares {
 public:
     LeastSquares(int64_t inputs, int64_t outputs);
 
-    // `rows` more rows: x [rows x inputs], y [rows x outputs], both row major. Throws Error(input) when a sum
-    // is not finite.
+    // Adds rows x [rows x inputs] and y [rows x outputs], both row major. Throws Error(input) when a sum is
+    // not finite.
     void add(int64_t rows, const float* x, const float* y);
     void add(const LeastSquares& other);
-    // The rows of all processes of group() together, in all of them.
+    // Sums over all processes of group(), so that each has the rows of all.
     void sum_over_processes();
 
-    // W [outputs x inputs], row major, that minimises
+    // The W [outputs x inputs], row major, that minimizes
     //   sum over rows of |W x - y|^2 + ridge * (mean of the diagonal of sum x x^T) * |W - prior|^2
-    // Throws Error(input) when the normal equations have no stable solution: raise the ridge.
+    // Throws Error(input) when the ridge is too small for a stable solution.
     std::vector<float> solve(double ridge, std::span<const float> prior) const;
-    // Mean over all rows of |W x - y|^2.
+    // Mean over rows of |W x - y|^2.
     double error(std::span<const float> weights) const;
-    // The best map of rank at most `rank` for a W that solve() gave: the leading singular directions of its
-    // outputs, W = U V with U [outputs x rank] and V [rank x inputs] (reduced-rank regression).
+    // Reduced-rank regression: the best map U V of rank at most `rank`, with U [outputs x rank] and V [rank x
+    // inputs], from a W that solve() returned. It projects W onto the leading singular directions of its
+    // outputs.
     struct LowRankMap {
         std::vector<float> u, v;
     };
@@ -43,7 +44,7 @@ public:
 private:
     friend Ridged solve_with_held_out(const LeastSquares&, const LeastSquares&, std::span<const float>,
                                       double);
-    // Half of the negative gradient at the prior [outputs x inputs]: cross - prior gram.
+    // Half the negative gradient at the prior, cross - prior gram [outputs x inputs].
     std::vector<double> descent(std::span<const float> prior) const;
     std::vector<float> solve(double ridge, std::span<const float> prior, std::vector<double> descent) const;
 
@@ -53,13 +54,14 @@ private:
     double squares_ = 0;         // sum of |y|^2
 };
 
-// A ridge chosen on held-out rows, walking downhill from `start` in half decades, and the map that it gives.
+// The ridge chosen on held-out rows, and the map solved with it.
 struct Ridged {
     double ridge = 0;
-    double error_before = 0, error_after = 0;  // mean on held-out rows: of the prior, of the map
-    std::vector<float> weights;                // solved with the rows of both
+    double error_before = 0, error_after = 0;  // mean error on held-out rows: of the prior, of the map
+    std::vector<float> weights;                // solved with the rows of both sets
 };
-// The prior itself, ridge infinite, when nothing is better on held-out rows.
+// Walks downhill from `start` in half decades. Returns the prior with an infinite ridge when no map is better
+// on the held-out rows.
 Ridged solve_with_held_out(const LeastSquares& fit, const LeastSquares& held_out,
                            std::span<const float> prior, double start = 1e-2);
 

@@ -54,7 +54,7 @@ std::vector<double> solve_minimum_norm(int64_t rows, int64_t inputs, int64_t out
         if (!std::all_of(numbers.begin(), numbers.end(), [](double v) { return std::isfinite(v); }))
             fail(ErrorCode::input, "pseudo-inverse", "activations are not finite numbers");
     }
-    // Row-major X is the column-major X^T = u diag(s) vt, so that pinv(X) = u diag(1 / s) vt.
+    // Row-major X is column-major X^T = u diag(s) vt, so pinv(X) = u diag(1 / s) vt.
     const Decomposition d = decompose(static_cast<int>(inputs), static_cast<int>(rows), {x.begin(), x.end()});
     const int64_t k = std::min(inputs, rows);
     std::vector<double> scaled(static_cast<size_t>(outputs * k));  // column major outputs x k

@@ -15,10 +15,10 @@ namespace {
 
 using blas::Op;
 
-constexpr int64_t kPanel = int64_t{1} << 21;  // numbers converted at a time
-constexpr double kNoise = 1e-7;               // singular values below this part of the largest are rounding
-constexpr double kBlurred = 1e-4;             // their vectors, by the Gram matrix, are not orthogonal enough
-constexpr double kDirectBelow = 1e-4;         // errors as a difference of energies lose digits
+constexpr int64_t kPanel = int64_t{1} << 21;  // elements converted at a time
+constexpr double kNoise = 1e-7;               // singular values below this, relative, are rounding errors
+constexpr double kBlurred = 1e-4;             // vectors of smaller ones need orthogonalizing again
+constexpr double kDirectBelow = 1e-4;         // smaller errors are not computed as a difference of energies
 
 void check_rank(int64_t rank) {
     if (rank < 1) fail(ErrorCode::usage, "linalg", "a rank of {}, expected at least 1", rank);
@@ -30,7 +30,7 @@ double check_matrix(std::span<const float> matrix, int64_t rows, int64_t cols) {
     return blas::energy(matrix, "the matrix");
 }
 
-// Of the smaller side. Read as column major, the matrix is cols x rows.
+// The Gram matrix of the smaller side. Read as column major, the matrix is cols x rows.
 std::vector<double> small_gram(std::span<const float> matrix, int64_t rows, int64_t cols) {
     return rows <= cols ? blas::gram<double>(matrix.data(), cols, rows, 1)
                         : blas::gram<double>(matrix.data(), 1, cols, rows);
@@ -43,7 +43,7 @@ std::vector<double> roots(std::span<const double> eigenvalues, int64_t count) {
     return out;
 }
 
-// |matrix - U S V|, a panel of rows at a time.
+// |matrix - U S V|, one panel of rows at a time.
 double residual(std::span<const float> matrix, int64_t rows, int64_t cols, const Svd& svd) {
     const int64_t count = std::clamp<int64_t>(kPanel / cols, 1, rows);
     std::vector<double> right(svd.v.begin(), svd.v.end()), left(count * svd.rank), panel(count * cols);
@@ -55,7 +55,7 @@ double residual(std::span<const float> matrix, int64_t rows, int64_t cols, const
                 left[i * svd.rank + k] = svd.u[(row + i) * svd.rank + k] * svd.s[k];
             }
         }
-        // Row major products are column major ones of the transposed.
+        // A row-major product is the column-major product of the transposed matrices.
         blas::multiply(Op::plain, Op::plain, {cols, n, svd.rank}, right.data(), left.data(), panel.data());
         for (int64_t i = 0; i < n * cols; ++i) {
             const double difference = panel[i] - matrix[row * cols + i];
@@ -73,15 +73,16 @@ double relative_error(std::span<const float> matrix, int64_t rows, int64_t cols,
     return error < kDirectBelow ? residual(matrix, rows, cols, svd) / std::sqrt(total) : error;
 }
 
-// Vectors of one side: `count` of `size` elements, element i of vector k at i * step + k * stride.
+// The `count` singular vectors of one side, of `size` elements: element i of vector k is at i * step + k *
+// stride.
 struct Vectors {
     float* data;
     int64_t size, count, step, stride;
     float& at(int64_t i, int64_t k) const { return data[i * step + k * stride]; }
 };
 
-// Makes the vectors from `first` on orthonormal, to each other and to those before; those whose singular
-// value is rounding are any.
+// Orthonormalizes the vectors from `first` on, among each other and against the earlier ones. Vectors whose
+// singular value is a rounding error are replaced by random ones.
 void complete(const Vectors& x, int64_t first, std::span<const double> s) {
     const int64_t n = x.size, t = x.count - first;
     std::vector<double> tail(n * t);
@@ -106,7 +107,7 @@ void complete(const Vectors& x, int64_t first, std::span<const double> s) {
     const std::vector<double> before = tail;
     blas::householder(n, t, tail.data());
     for (int64_t k = 0; k < t; ++k) {
-        // QR is free to turn a vector round.
+        // QR may flip the sign of a vector.
         const double sign =
             std::inner_product(tail.begin() + k * n, tail.begin() + (k + 1) * n, before.begin() + k * n, 0.0);
         for (int64_t i = 0; i < n; ++i) {
@@ -115,7 +116,7 @@ void complete(const Vectors& x, int64_t first, std::span<const double> s) {
     }
 }
 
-// The other side of `near`, the eigenvectors of the smaller one.
+// Computes the larger side's vectors from `near`, the eigenvectors of the smaller side.
 void fill_far(std::span<const float> matrix, int64_t rows, int64_t cols, const std::vector<double>& near,
               Svd& svd) {
     const int64_t rank = svd.rank, size = std::max(rows, cols);
@@ -126,7 +127,7 @@ void fill_far(std::span<const float> matrix, int64_t rows, int64_t cols, const s
     std::vector<double> panel(count * other), product(count * rank);
     for (int64_t begin = 0; begin < size; begin += count) {
         const int64_t n = std::min(count, size - begin);
-        // As other x n for tall matrices (rows of the matrix), n x other for wide ones.
+        // The panel is other x n for tall matrices (rows of the matrix), n x other for wide ones.
         if (tall) {
             std::copy_n(matrix.begin() + begin * other, n * other, panel.begin());
         } else {
@@ -195,13 +196,13 @@ int64_t rank_for_energy(std::span<const double> singular_values, double energy) 
     return std::max<int64_t>(rank, 1);
 }
 
-Svd randomised_svd(std::span<const float> matrix, int64_t rows, int64_t cols, int64_t rank, int iterations,
+Svd randomized_svd(std::span<const float> matrix, int64_t rows, int64_t cols, int64_t rank, int iterations,
                    uint64_t seed) {
     check_rank(rank);
     if (iterations < 0) fail(ErrorCode::usage, "linalg", "{} iterations, expected at least 0", iterations);
     const double total = check_matrix(matrix, rows, cols);
     rank = std::min({rank, rows, cols});
-    // Column major: matrix is cols x rows, `right` a basis of its columns, `left` of its rows.
+    // In column-major terms the matrix is cols x rows, `right` a basis of its columns, `left` of its rows.
     std::vector<float> right(cols * rank), left(rows * rank);
     blas::Normal normal(seed);
     for (float& x : left) x = static_cast<float>(normal());
@@ -214,13 +215,13 @@ Svd randomised_svd(std::span<const float> matrix, int64_t rows, int64_t cols, in
         if (i == iterations) break;
         blas::householder(rows, rank, left.data());
     }
-    // The matrix within the basis, rank x rows: as row major the transposed small factor.
+    // The matrix in this basis is rank x rows; read as row major, `left` is its transpose.
     Svd inner = decompose(left, rank, rows, rank, blas::energy(left, "the matrix within its basis"));
     Svd svd{rank, std::vector<float>(rows * rank), std::move(inner.s), std::vector<float>(rank * cols), 0};
     for (int64_t k = 0; k < rank; ++k) {
         for (int64_t i = 0; i < rows; ++i) svd.u[i * rank + k] = inner.v[k * rows + i];
     }
-    // inner.u, row major, is its own transposed in column major.
+    // Row-major inner.u is its own transpose in column major.
     blas::multiply(Op::plain, Op::transposed, {cols, rank, rank}, right.data(), inner.u.data(), svd.v.data());
     svd.relative_error = relative_error(matrix, rows, cols, svd, total);
     return svd;

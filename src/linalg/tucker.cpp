@@ -18,21 +18,22 @@ using blas::Op;
 using Dims = std::array<int64_t, 4>;
 
 constexpr int kModes = 3;
-// Up to this dimension eigenvectors cost next to nothing: always all of them, in float64.
+// Up to this dimension a full eigendecomposition in float64 is cheap enough.
 constexpr int64_t kSmall = 256;
-// From this many elements on their Gram matrices are no longer summed in float64 alone.
+// Tensors with at least this many elements sum those Gram matrices in mixed precision.
 constexpr int64_t kMany = int64_t{1} << 20;
-// Below this squared relative error float32 Gram matrices and differences of norms are too coarse.
+// Below this squared relative error float32 Gram matrices and differences of norms are too inaccurate.
 constexpr double kPreciseBelow = 1e-3;
-// Refinement of a mode's vectors: at most so many steps, until one lowers the squared error by less than a
-// part of it; beyond that all eigenvectors are the shorter way, the sooner the smaller the dimension.
-struct Effort {
+// Refinement of a mode's vectors stops when a step lowers the squared error by less than the fraction `near`.
+// When `steps` are not enough, a full eigendecomposition is cheaper; smaller dimensions reach that point
+// sooner.
+struct RefinementLimits {
     int steps = 0;
     double near = 0;
 };
 constexpr int64_t kLarge = 1024;
-constexpr Effort kEffort{1, 4e-5}, kEffortLarge{6, 4e-6};
-// Eigenvalues so many times the least that is kept are strong.
+constexpr RefinementLimits kLimits{1, 4e-5}, kLimitsLarge{6, 4e-6};
+// An eigenvalue is strong when it exceeds the smallest kept one by this factor.
 constexpr double kStrong = 8;
 constexpr int kHeadSteps = 1;
 
@@ -40,23 +41,23 @@ int64_t product(std::span<const int64_t> dims) {
     return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
 }
 
-// A tensor in its own memory or another's.
-struct Part {
+// A tensor that owns its memory or views another's.
+struct Tensor {
     Dims dims{};
     const float* data = nullptr;
     std::unique_ptr<float[]> own = nullptr;
 
-    Part view() const { return {dims, data}; }
+    Tensor view() const { return {dims, data}; }
     int64_t size() const { return product(dims); }
-    // As [before, dims[mode], after].
+    // The tensor as [before, dims[mode], after].
     int64_t before(int mode) const { return product(std::span(dims).first(mode)); }
     int64_t after(int mode) const { return product(std::span(dims).subspan(mode + 1)); }
 };
 
-// x with index `mode` summed against the columns of `factor` (transposed) or its rows (plain).
-Part contract(const Part& x, int mode, Op op, const float* factor, int64_t to) {
+// Contracts index `mode` of x with the columns of `factor` (transposed) or with its rows (plain).
+Tensor contract(const Tensor& x, int mode, Op op, const float* factor, int64_t to) {
     const int64_t from = x.dims[mode], a = x.before(mode), c = x.after(mode);
-    Part y{x.dims, nullptr};
+    Tensor y{x.dims, nullptr};
     y.dims[mode] = to;
     y.own = std::make_unique_for_overwrite<float[]>(y.size());
     y.data = y.own.get();
@@ -72,8 +73,8 @@ Part contract(const Part& x, int mode, Op op, const float* factor, int64_t to) {
     return y;
 }
 
-// The unfolding of x (n rows) times the transposed one of y: n x y.dims[mode].
-std::vector<float> cross(const Part& x, const Part& y, int mode) {
+// The mode unfolding of x times the transposed one of y: x.dims[mode] x y.dims[mode].
+std::vector<float> cross(const Tensor& x, const Tensor& y, int mode) {
     const int64_t n = x.dims[mode], r = y.dims[mode], a = x.before(mode), c = x.after(mode);
     std::vector<float> out(n * r);
     if (a == 1) {
@@ -87,14 +88,14 @@ std::vector<float> cross(const Part& x, const Part& y, int mode) {
     return out;
 }
 
-double energy(const Part& x) { return blas::energy({x.data, static_cast<size_t>(x.size())}, "a product"); }
+double energy(const Tensor& x) { return blas::energy({x.data, static_cast<size_t>(x.size())}, "a product"); }
 
 template <typename Real>
-std::vector<Real> mode_gram(const Part& x, int mode) {
+std::vector<Real> mode_gram(const Tensor& x, int mode) {
     return blas::gram<Real>(x.data, x.before(mode), x.dims[mode], x.after(mode));
 }
 
-std::vector<double> mixed_mode_gram(const Part& x, int mode) {
+std::vector<double> mixed_mode_gram(const Tensor& x, int mode) {
     return blas::mixed_gram(x.data, x.before(mode), x.dims[mode], x.after(mode));
 }
 
@@ -117,8 +118,8 @@ std::vector<float> identity(int64_t n) {
     return out;
 }
 
-// core x1 U1 x2 U2 x3 U3, identities left out.
-Part expand(Part core, const TuckerResult& result, const Dims& dims) {
+// core x1 U1 x2 U2 x3 U3, skipping identities.
+Tensor expand(Tensor core, const TuckerResult& result, const Dims& dims) {
     for (int m = kModes - 1; m >= 0; --m) {
         if (result.ranks[m] == dims[m]) continue;
         core = contract(core, m, Op::plain, result.factors[m].data(), dims[m]);
@@ -126,9 +127,8 @@ Part expand(Part core, const TuckerResult& result, const Dims& dims) {
     return core;
 }
 
-// The energy of a Gram matrix within its factor, before (where it is asked for) and after the factor's
-// update.
-struct Update {
+// The energy that a mode's factor captures, before (if requested) and after its update.
+struct FactorEnergy {
     double before = 0, after = 0;
 };
 
@@ -140,26 +140,26 @@ public:
             result_.ranks[m] = std::min(options.ranks[m], dims[m]);
             full_[m] = result_.ranks[m] == dims[m];
         }
-        // The squares must neither overflow nor vanish in float32.
+        // float32 squares would overflow or underflow.
         precise_ = total > 1e30 || total < 1e-24;
     }
 
     TuckerResult run() {
         start();
         if (total_ > 0 && std::ranges::count(full_, false) > 0) iterate();
-        const Part core = project(kModes);
+        const Tensor core = project(kModes);
         result_.core.assign(core.data, core.data + core.size());
         return std::move(result_);
     }
 
 private:
     int64_t rank(int m) const { return result_.ranks[m]; }
-    // The first mode that is reduced.
+    // The first mode with a rank below its dimension.
     int first_mode() const { return static_cast<int>(std::ranges::find(full_, false) - full_.begin()); }
     std::vector<float>& factor(int m) { return result_.factors[m]; }
     bool in_double(int m) const { return precise_ || tensor_.dims[m] <= kSmall; }
 
-    // HOSVD: every mode from the tensor itself.
+    // HOSVD: computes every mode's factor from the tensor itself.
     void start() {
         const int first = first_mode();
         for (int m = 0; m < kModes; ++m) {
@@ -186,7 +186,7 @@ private:
             for (int m = first; m < kModes; ++m) {
                 check_interrupt();
                 if (full_[m]) continue;
-                const Update energy = update(m, sweep);
+                const FactorEnergy energy = update(m, sweep);
                 kept = energy.after;
                 if (sweep > 1 || m > first || precise_) continue;
                 if (1 - energy.after / total_ < kPreciseBelow) {
@@ -210,16 +210,16 @@ private:
         return square < kPreciseBelow ? residual() : std::sqrt(square);
     }
 
-    // |tensor - its reconstruction| / |tensor|, one slice of mode 4 at a time.
+    // |tensor - reconstruction| / |tensor|, one slice of mode 4 at a time.
     double residual() {
-        Part core = project(kModes);
+        Tensor core = project(kModes);
         const int64_t slices = core.dims[3], from = core.size() / slices, to = tensor_.size() / slices;
         core.dims[3] = 1;
         Dims dims = tensor_.dims;
         dims[3] = 1;
         double sum = 0;
         for (int64_t i = 0; i < slices; ++i) {
-            const Part slice = expand({core.dims, core.data + i * from}, result_, dims);
+            const Tensor slice = expand({core.dims, core.data + i * from}, result_, dims);
             for (int64_t k = 0; k < to; ++k) {
                 const double difference = static_cast<double>(slice.data[k]) - tensor_.data[i * to + k];
                 sum += difference * difference;
@@ -228,10 +228,10 @@ private:
         return std::sqrt(sum / total_);
     }
 
-    // The tensor contracted with every factor but that of mode `skip`. Only mode 1's is expensive, and the
-    // same for all others.
-    Part project(int skip) {
-        Part x = tensor_.view();
+    // Contracts the tensor with the factors of all modes but `skip`. The contraction of mode 1 is the
+    // expensive one; it is kept, because all other modes need the same.
+    Tensor project(int skip) {
+        Tensor x = tensor_.view();
         if (skip != 0 && !full_[0]) {
             if (contracted_.data == nullptr) {
                 contracted_ = contract(tensor_, 0, Op::transposed, factor(0).data(), rank(0));
@@ -244,7 +244,7 @@ private:
         return x;
     }
 
-    // Keeps the first `head` vectors of the factor; the others become leading eigenvectors.
+    // Keeps the first `head` vectors of the factor and replaces the others by the leading eigenvectors.
     template <typename Real>
     double take(int m, std::vector<Real> gram, int64_t head = 0) {
         const int64_t n = tensor_.dims[m], rest = rank(m) - head;
@@ -260,14 +260,14 @@ private:
         return std::accumulate(eigen.values.begin(), eigen.values.begin() + rest, 0.0);
     }
 
-    // Float32 Gram matrices lose the weak eigenvectors in the rounding of the strong ones, which are
-    // therefore found by power iteration on the tensor itself, and taken out of it. Returns what is left.
-    Part take_head(int m, const Part& x, double& kept) {
+    // In a float32 Gram matrix, rounding errors of strong eigenvectors hide the weak ones. So this finds the
+    // strong ones by power iteration on the tensor itself and returns the tensor without them.
+    Tensor take_head(int m, const Tensor& x, double& kept) {
         const int64_t n = tensor_.dims[m], head = heads_[m];
         kept = 0;
         if (head == 0) return x.view();
         std::vector<float> w(factor(m).begin(), factor(m).begin() + n * head);
-        Part inside;
+        Tensor inside;
         for (int i = 0; i <= kHeadSteps; ++i) {
             inside = contract(x, m, Op::transposed, w.data(), head);
             if (i == kHeadSteps) break;
@@ -275,18 +275,18 @@ private:
             blas::householder(n, head, w.data());
         }
         kept = energy(inside);
-        Part rest = contract(inside, m, Op::plain, w.data(), n);
+        Tensor rest = contract(inside, m, Op::plain, w.data(), n);
         for (int64_t i = 0; i < rest.size(); ++i) rest.own[i] = x.data[i] - rest.own[i];
         std::ranges::copy(w, factor(m).begin());
         return rest;
     }
 
-    std::vector<double> small_gram(const Part& x, int m) const {
+    std::vector<double> small_gram(const Tensor& x, int m) const {
         return precise_ || m == 0 || tensor_.size() < kMany ? mode_gram<double>(x, m) : mixed_mode_gram(x, m);
     }
 
-    Update update(int m, int sweep) {
-        const Part x = project(m);
+    FactorEnergy update(int m, int sweep) {
+        const Tensor x = project(m);
         if (m == 0) contracted_ = {};
         const bool measured = sweep == 1 && m == first_mode() && options_.hosvd_error;
         if (!in_double(m)) {
@@ -307,18 +307,18 @@ private:
         return {before, take(m, std::move(gram))};
     }
 
-    // The old factor (without its head, as the matrix) is near the leading eigenvectors: block power
-    // iteration on G - c with the factor's own part taken out, U + (G U - U H) (H - c)^-1 for H = U' G U,
-    // which keeps the columns well conditioned. c is the middle of the other eigenvalues' range.
+    // The old factor U (its head removed, as from the Gram matrix G) is near the leading eigenvectors.
+    // Refines it by block power iteration on G - c, as U + (G U - U H) (H - c)^-1 with H = U' G U, which
+    // keeps the columns well conditioned. c is the middle of the range of the remaining eigenvalues.
     double refine(int m, std::vector<float> gram, int sweep, double kept) {
         const int64_t n = tensor_.dims[m], head = heads_[m], r = rank(m) - head;
-        // The first sweep comes from HOSVD's vectors, or from none, and has far to go.
+        // The first sweep has no vectors or only HOSVD's to start from, which are too far away.
         if (sweep == 1) return take_all(m, std::move(gram), head);
-        const Effort effort = n < kLarge ? kEffort : kEffortLarge;
+        const RefinementLimits limits = n < kLarge ? kLimits : kLimitsLarge;
         const auto shift = static_cast<float>(next_[m] / 2);
         std::vector<float> u(factor(m).begin() + n * head, factor(m).end());
         std::vector<float> image(n * r), h(r * r), step;
-        for (int i = 0; i < effort.steps; ++i) {
+        for (int i = 0; i < limits.steps; ++i) {
             blas::multiply_symmetric(n, r, gram.data(), u.data(), image.data());
             blas::multiply(Op::transposed, Op::plain, {r, r, n}, u.data(), image.data(), h.data());
             const double before = trace(h, r);
@@ -327,15 +327,15 @@ private:
             step = image;
             if (!blas::solve_right(n, r, h.data(), step.data())) break;
             const double gain = dot<float>(step, image), after = before + gain;
-            const bool near = gain < effort.near * (total_ - kept - after);
-            if (!near && i + 1 == effort.steps) break;
+            const bool near = gain < limits.near * (total_ - kept - after);
+            if (!near && i + 1 == limits.steps) break;
             for (size_t k = 0; k < step.size(); ++k) step[k] += u[k];
-            if (!blas::orthonormalise(n, r, step.data())) break;
+            if (!blas::orthonormalize(n, r, step.data())) break;
             std::swap(u, step);
             if (near) {
                 std::vector<float> whole(factor(m).begin(), factor(m).begin() + n * head);
                 whole.insert(whole.end(), u.begin(), u.end());
-                if (!blas::orthonormalise(n, rank(m), whole.data())) break;
+                if (!blas::orthonormalize(n, rank(m), whole.data())) break;
                 factor(m) = std::move(whole);
                 return after;
             }
@@ -345,20 +345,20 @@ private:
 
     double take_all(int m, std::vector<float> gram, int64_t head) {
         const double after = take(m, std::move(gram), head);
-        if (!blas::orthonormalise(tensor_.dims[m], rank(m), factor(m).data()))
+        if (!blas::orthonormalize(tensor_.dims[m], rank(m), factor(m).data()))
             fail(ErrorCode::internal, "linalg", "eigenvectors of mode {} are dependent", m + 1);
         return after;
     }
 
-    Part tensor_;
+    Tensor tensor_;
     const TuckerOptions& options_;
     double total_;
     bool precise_;
     std::array<bool, kModes> full_{};
-    std::array<int64_t, kModes> heads_{};  // strong eigenvectors
-    std::array<double, kModes> next_{};    // the largest eigenvalue left out
+    std::array<int64_t, kModes> heads_{};  // number of strong eigenvectors
+    std::array<double, kModes> next_{};    // the largest eigenvalue not kept
     TuckerResult result_;
-    Part contracted_;  // with mode 1's factor, until that changes
+    Tensor contracted_;  // the tensor with mode 1's factor, until the factor changes
 };
 
 }  // namespace
@@ -382,7 +382,7 @@ std::vector<float> reconstruct(const TuckerResult& result, const Dims& dims) {
         const std::array size = {dims[m], result.ranks[m]};
         blas::check_size(size, result.factors[m].size(), "a factor");
     }
-    const Part whole = expand({core, result.core.data()}, result, dims);
+    const Tensor whole = expand({core, result.core.data()}, result, dims);
     return {whole.data, whole.data + whole.size()};
 }
 

@@ -13,11 +13,11 @@ namespace refold {
 struct TuckerOptions {
     std::array<int64_t, 3> ranks{};  // R1, R2, R3; clipped to the dimensions
     int max_sweeps = 100;            // at least 1
-    // Stop when a sweep changes the relative error by less than this, at least after the third sweep:
+    // Stop when a sweep changes the relative error by less than this, but not before the third sweep:
     // TensorLy's rule (partial_tucker, n_iter_max 100, tol 1e-4). 0: all sweeps.
     double tolerance = 1e-4;
-    // Compute TuckerResult::hosvd_error. The first mode's vectors of the start are good for nothing else: the
-    // first sweep replaces them before they are used.
+    // Compute TuckerResult::hosvd_error. Only this needs the first mode's HOSVD vectors: the first sweep
+    // replaces them before they are used.
     bool hosvd_error = false;
     std::function<void(int sweep, double relative_error)> on_sweep = {};  // sweeps count from 1
 };
@@ -26,20 +26,20 @@ struct TuckerResult {
     std::array<int64_t, 3> ranks{};
     std::vector<float> core;                    // [R1, R2, R3, n4], first index contiguous
     std::array<std::vector<float>, 3> factors;  // factor m: R_m rows of n_m contiguous elements, orthonormal
-    double hosvd_error = 0;                     // of the start, where asked for; as relative_error
-    double relative_error = 0;                  // Frobenius norm of the difference / of the tensor
+    double hosvd_error = 0;                     // relative error of the HOSVD start, if requested
+    double relative_error = 0;                  // Frobenius norm of the difference / that of the tensor
     int sweeps = 0;
 };
 
-// Tucker decomposition of modes 1 to 3, mode 4 left alone (its factor is the identity): TensorLLM's common
-// factor matrices for all heads (equations 13 and 14), by higher-order orthogonal iteration from an HOSVD
-// start. A mode whose rank is its whole dimension keeps the identity as its factor, so that full ranks
-// reproduce the tensor bit for bit. Throws Error(input) when the tensor is not finite or of another size,
+// Tucker decomposition of modes 1 to 3; the factor of mode 4 is the identity. It gives TensorLLM's factor
+// matrices that all heads share (equations 13 and 14), by higher-order orthogonal iteration (HOOI) from an
+// HOSVD start. A mode whose rank equals its dimension keeps the identity as its factor, so full ranks
+// reproduce the tensor bit for bit. Throws Error(input) when the tensor is not finite or has another size,
 // Error(usage) for ranks or sweeps below 1.
 TuckerResult partial_tucker(std::span<const float> tensor, const std::array<int64_t, 4>& dims,
                             const TuckerOptions& options);
 
-// core x1 U1 x2 U2 x3 U3: the tensor again.
+// The approximated tensor: core x1 U1 x2 U2 x3 U3.
 std::vector<float> reconstruct(const TuckerResult& result, const std::array<int64_t, 4>& dims);
 
 struct CpOptions {
@@ -58,8 +58,8 @@ struct CpResult {
     int sweeps = 0;
 };
 
-// CANDECOMP/PARAFAC by alternating least squares, started from the leading singular vectors of each
-// unfolding (random ones, seeded, where the rank exceeds a dimension). Throws as partial_tucker.
+// CANDECOMP/PARAFAC by alternating least squares. Starts from the leading singular vectors of each unfolding,
+// with seeded random vectors where the rank exceeds a dimension. Throws as partial_tucker.
 CpResult cp_decomposition(std::span<const float> tensor, const std::array<int64_t, 3>& dims,
                           const CpOptions& options);
 

@@ -7,29 +7,20 @@
 #include <utility>
 
 #include "model/cache_groups.h"
+#include "model/without_sharing.h"
 
 namespace refold {
 namespace {
 
-// The slot that is computed first of those with the same input.
-Slot first_of_input(Slot slot) {
-    switch (slot) {
-        case Slot::attn_k:
-        case Slot::attn_v: return Slot::attn_q;
-        case Slot::ffn_up: return Slot::ffn_gate;
-        default: return slot;
-    }
-}
-
-// Multiply-adds of one token, factor by factor. Tucker products that slots of one input have in common count
-// once: t = U1^T x, and its products z with the core.
+// Multiply-adds of one token, factor by factor. The Tucker products that slots of one input share count once:
+// t = U1^T x, and the product of t with the core.
 class Flops {
 public:
-    Flops(const Model& model, size_t position) : model_(model), position_(position) {}
+    Flops(const Model& model, size_t layer) : model_(model), layer_(layer) {}
 
     uint64_t of(Slot slot, const Expression& expression) {
-        shape_ = slot_shape(slot, model_.config, position_);
-        input_ = first_of_input(slot);
+        shape_ = slot_shape(slot, model_.config, layer_);
+        input_ = *properties(slot).group;
         return std::visit([&](const auto& e) { return count(e); }, expression);
     }
 
@@ -57,27 +48,27 @@ private:
     }
 
     const Model& model_;
-    size_t position_;
+    size_t layer_;
     SlotShape shape_;
     Slot input_ = Slot::attn_q;
     std::set<std::pair<Slot, std::string>> projections_;
     std::set<std::tuple<Slot, std::string, std::string>> cores_;
 };
 
-// Keys and values that are this position's own.
-uint64_t kv_bytes_per_row(const Model& model, size_t position, size_t element_bytes) {
+// Keys and values that are this layer's own.
+uint64_t kv_bytes_per_row(const Model& model, size_t layer, size_t element_bytes) {
     const ModelConfig& c = model.config;
-    const AttentionSource& source = model.topology.source(position);
+    const AttentionSource& source = model.topology.source(layer);
     const uint64_t cached = source.kv ? 0 : source.probabilities ? 1 : 2;
-    return cached * static_cast<uint64_t>(c.n_head_kv_of(position) * c.head_dim) * element_bytes;
+    return cached * static_cast<uint64_t>(c.n_head_kv_of(layer) * c.head_dim) * element_bytes;
 }
 
 Cost cost_of(const Model& model, size_t kv_element_bytes) {
     const ModelConfig& c = model.config;
     Cost cost;
     std::set<std::string> seen;
-    const auto visit = [&](const Slots& slots, size_t position) {
-        Flops flops(model, position);
+    const auto visit = [&](const Slots& slots, size_t layer) {
+        Flops flops(model, layer);
         for (const auto& [slot, expression] : slots) {
             for (const auto& name : tensors_of(expression)) {
                 if (!seen.insert(name).second) continue;
@@ -85,44 +76,43 @@ Cost cost_of(const Model& model, size_t kv_element_bytes) {
                 cost.parameters += static_cast<uint64_t>(tensor.elements());
                 cost.bytes += tensor.bytes();
             }
-            // Exits are not counted, as little as the head at each of them.
-            if (is_matrix(slot) && slot != Slot::exit_map)
+            // Neither exit maps nor the head at each exit are counted.
+            if (is_matrix(slot) && properties(slot).module != SlotModule::exit)
                 cost.flops_per_token += 2 * flops.of(slot, expression);
         }
     };
-    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
-        visit(model.topology.positions[p], p);
-        cost.kv_bytes_per_token += kv_bytes_per_row(model, p, kv_element_bytes);
+    for (size_t l = 0; l < model.topology.layers.size(); ++l) {
+        visit(model.topology.layers[l], l);
+        cost.kv_bytes_per_token += kv_bytes_per_row(model, l, kv_element_bytes);
         // Scores and values.
-        const uint64_t products = model.topology.source(p).probabilities ? 1 : 2;
+        const uint64_t products = model.topology.source(l).probabilities ? 1 : 2;
         cost.attention_flops_per_context_token +=
-            2 * products * static_cast<uint64_t>(c.n_head_of(p) * c.head_dim);
+            2 * products * static_cast<uint64_t>(c.n_head_of(l) * c.head_dim);
     }
-    visit(model.topology.globals, kModelPosition);
+    visit(model.topology.globals, kWholeModel);
     return cost;
 }
 
-// What has no dense form replaced by what it stands for: no prefix and no W_c, and queries, keys and values
-// of every position's own.
+// Without what has no dense form: no prefix, no W_c, and queries, keys and values of its own in every layer.
 Model without_additions(const Model& model) {
     Model plain = model;
     plain.config.n_prefix = 0;
     plain.topology.sources.clear();
-    for (size_t p = 0; p < plain.topology.positions.size(); ++p) {
-        Slots& slots = plain.topology.positions[p];
+    for (size_t l = 0; l < plain.topology.layers.size(); ++l) {
+        Slots& slots = plain.topology.layers[l];
         std::erase_if(slots, [](const auto& e) { return is_prefix(e.first) || is_compensation(e.first); });
-        if (model.topology.source(p).own()) continue;
-        for (const auto& description : model.family->position_slots) {
+        if (model.topology.source(l).own()) continue;
+        for (const auto& description : model.family->layer_slots) {
             const Slot slot = description.slot;
-            const Slots& source = model.topology.positions[key_position(model.topology, p)];
-            if (!model.topology.is_replaced(p, slot) || !(description.required || source.contains(slot)))
+            const Slots& source = model.topology.layers[key_layer(model.topology, l)];
+            if (!model.topology.is_replaced(l, slot) || !(description.required || source.contains(slot)))
                 continue;
-            const SlotShape shape = slot_shape(slot, model.config, p);
+            const SlotShape shape = slot_shape(slot, model.config, l);
             const auto* like = source.contains(slot) ? std::get_if<Dense>(&source.at(slot)) : nullptr;
             const DType type = like != nullptr   ? model.tensor(like->tensor).type
                                : is_vector(slot) ? DType::F32
                                                  : DType::F16;
-            const std::string name = fmt::format("replaced.{}.{}", p, slot_name(slot));
+            const std::string name = fmt::format("replaced.{}.{}", l, slot_name(slot));
             plain.tensors[name] = Tensor{
                 type, is_vector(slot) ? std::vector{shape.in} : std::vector{shape.in, shape.out}, {}, {}};
             slots[slot] = Dense{name};
@@ -141,9 +131,9 @@ Accounting account(const Model& model, size_t kv_element_bytes) {
 
 uint64_t kv_bytes(const Model& model, int64_t context, int64_t rows, size_t kv_element_bytes) {
     uint64_t bytes = 0;
-    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
-        bytes += kv_bytes_per_row(model, p, kv_element_bytes) *
-                 static_cast<uint64_t>(evictable(model, p) ? rows : context);
+    for (size_t l = 0; l < model.topology.layers.size(); ++l) {
+        bytes += kv_bytes_per_row(model, l, kv_element_bytes) *
+                 static_cast<uint64_t>(evictable(model, l) ? rows : context);
     }
     return bytes;
 }

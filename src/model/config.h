@@ -1,4 +1,4 @@
-// Hyper-parameters of a model: what a family's description reads from metadata, in ggml's words.
+// Hyper-parameters of a model, which a family's description reads from metadata.
 #pragma once
 
 #include <cmath>
@@ -14,8 +14,8 @@ enum class RopeKind {
     halves,       // rotates pairs (i, i + dims/2): "NEOX"
 };
 
-// Rotary position embedding with the scalings of Llama-family checkpoints (linear, dynamic, YaRN; Llama 3's
-// frequency factors are a tensor, see Slot::rope_freqs).
+// Rotary position embedding with the scalings linear, dynamic and YaRN. Llama 3's scaling is a tensor:
+// Slot::rope_freqs.
 struct Rope {
     RopeKind kind = RopeKind::interleaved;
     int dims = 0;  // rotated dimensions of a head, its first ones; 0: no rotation
@@ -51,7 +51,7 @@ enum class Activation {
     tanh,
 };
 
-// Which modules and norms a layer has is not said here: it has those whose slots the topology fills.
+// Modules and norms are not listed here: a layer has those whose slots the topology fills.
 struct ModelConfig {
     std::string family;  // GGUF general.architecture
     int64_t n_embd = 0;
@@ -60,7 +60,8 @@ struct ModelConfig {
     int64_t head_dim = 0;
     int64_t n_ff = 0;
     int64_t n_vocab = 0;
-    // By position, where pruning left fewer than n_head_kv or n_ff; 0: no such module. Empty: all alike.
+    // By layer, where pruning left fewer than n_head_kv or n_ff; 0: the layer lacks the module. Empty: no
+    // layer differs.
     std::vector<int64_t> heads_kv, ffs;
     int64_t context_length = 0;  // tokens the model was trained for
 
@@ -75,11 +76,13 @@ struct ModelConfig {
     bool scale_by_layer = false;     // attention_scale / (layer + 1)
     float attention_softcap = 0.0F;  // cap * tanh(score / cap); 0: off
     float max_alibi_bias = 0.0F;     // ALiBi slopes 2^(-max_bias * i / n); 0: off
-    std::vector<int64_t> windows;    // by layer: keys a token sees, itself included; 0 or no entry: all
+    // By layer: how many keys a token sees, itself included; 0: all. A shorter list repeats; empty: no
+    // windows.
+    std::vector<int64_t> windows;
     Rope rope;
     std::optional<Rope> local_rope;  // of layers with a window, where it differs
 
-    int64_t n_prefix = 0;             // trained keys and values before the first token, at every position
+    int64_t n_prefix = 0;             // trained keys and values before the first token, at every layer
     int64_t n_learned_positions = 0;  // rows of position_embd; 0: none
     int64_t n_token_types = 0;
     std::optional<int32_t> padding_token;  // RoBERTa: positions count from padding_token + 1, without padding
@@ -88,18 +91,14 @@ struct ModelConfig {
     float logit_softcap = 0.0F;  // cap * tanh(logit / cap); 0: off
 
     int64_t q_per_kv() const { return n_head / n_head_kv; }
-    int64_t n_head_kv_of(size_t position) const {
-        return position < heads_kv.size() ? heads_kv[position] : n_head_kv;
+    int64_t n_head_kv_of(size_t layer) const { return layer < heads_kv.size() ? heads_kv[layer] : n_head_kv; }
+    int64_t n_head_of(size_t layer) const { return n_head_kv_of(layer) * q_per_kv(); }
+    int64_t n_ff_of(size_t layer) const { return layer < ffs.size() ? ffs[layer] : n_ff; }
+    float attention_scale_of(size_t layer) const {
+        return scale_by_layer ? attention_scale / static_cast<float>(layer + 1) : attention_scale;
     }
-    int64_t n_head_of(size_t position) const { return n_head_kv_of(position) * q_per_kv(); }
-    int64_t n_ff_of(size_t position) const { return position < ffs.size() ? ffs[position] : n_ff; }
-    float attention_scale_of(size_t position) const {
-        return scale_by_layer ? attention_scale / static_cast<float>(position + 1) : attention_scale;
-    }
-    int64_t window(size_t position) const { return windows.empty() ? 0 : windows[position % windows.size()]; }
-    const Rope& rope_of(size_t position) const {
-        return local_rope && window(position) > 0 ? *local_rope : rope;
-    }
+    int64_t window(size_t layer) const { return windows.empty() ? 0 : windows[layer % windows.size()]; }
+    const Rope& rope_of(size_t layer) const { return local_rope && window(layer) > 0 ? *local_rope : rope; }
 };
 
 }  // namespace refold

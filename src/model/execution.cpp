@@ -7,13 +7,14 @@ namespace {
 
 uint64_t area(int64_t a, int64_t b) { return static_cast<uint64_t>(a) * static_cast<uint64_t>(b); }
 
-// Operations of one token by the factors and by W, and of making W. What slots have in common counts once.
+// Multiply-adds of one token with the factors and with W, and those of making W. Products that slots share
+// count once.
 class Operations {
 public:
-    Operations(const Model& model, size_t position) : model_(model), position_(position) {}
+    Operations(const Model& model, size_t layer) : model_(model), layer_(layer) {}
 
     void add(Slot slot, const Expression& expression) {
-        shape_ = slot_shape(slot, model_.config, position_);
+        shape_ = slot_shape(slot, model_.config, layer_);
         dense += area(shape_.in, shape_.out);
         std::visit([&](const auto& e) { count(e); }, expression);
     }
@@ -49,9 +50,9 @@ private:
     }
 
     const Model& model_;
-    size_t position_;
+    size_t layer_;
     SlotShape shape_;
-    std::set<std::string> first_;  // factors that the input was multiplied with
+    std::set<std::string> first_;  // factors that the input has been multiplied with
 };
 
 }  // namespace
@@ -70,46 +71,46 @@ DType reconstructed_type(const Model& model, const Expression& expression) {
 }
 
 ExecutionChooser::ExecutionChooser(const Model& model) : model_(model) {
-    const auto add = [&](size_t position, const Slots& slots) {
+    const auto add = [&](size_t layer, const Slots& slots) {
         for (const auto& [slot, expression] : slots) {
-            for (const auto& name : tensors_of(expression)) users_[name].emplace_back(position, slot);
+            for (const auto& name : tensors_of(expression)) users_[name].emplace_back(layer, slot);
         }
     };
-    for (size_t p = 0; p < model.topology.positions.size(); ++p) add(p, model.topology.positions[p]);
-    add(kModelPosition, model.topology.globals);
+    for (size_t l = 0; l < model.topology.layers.size(); ++l) add(l, model.topology.layers[l]);
+    add(kWholeModel, model.topology.globals);
 }
 
-const Slots& ExecutionChooser::slots_at(size_t position) const {
-    return position == kModelPosition ? model_.topology.globals : model_.topology.positions[position];
+const Slots& ExecutionChooser::slots_at(size_t layer) const {
+    return layer == kWholeModel ? model_.topology.globals : model_.topology.layers[layer];
 }
 
-std::set<ExecutionChooser::Place> ExecutionChooser::connected(size_t position,
-                                                              std::span<const Slot> slots) const {
-    std::set<Place> found;
+std::set<ExecutionChooser::LayerSlot> ExecutionChooser::connected(size_t layer,
+                                                                  std::span<const Slot> slots) const {
+    std::set<LayerSlot> reached;
     std::set<std::string> seen;
-    std::vector<Place> open;
+    std::vector<LayerSlot> open;
     for (const Slot slot : slots) {
-        if (has_factors(slots_at(position).at(slot))) open.emplace_back(position, slot);
+        if (has_factors(slots_at(layer).at(slot))) open.emplace_back(layer, slot);
     }
     while (!open.empty()) {
-        const Place place = open.back();
+        const LayerSlot next = open.back();
         open.pop_back();
-        if (!found.insert(place).second) continue;
-        for (const auto& name : tensors_of(slots_at(place.first).at(place.second))) {
+        if (!reached.insert(next).second) continue;
+        for (const auto& name : tensors_of(slots_at(next.first).at(next.second))) {
             if (!seen.insert(name).second) continue;
             const auto& users = users_.at(name);
             open.insert(open.end(), users.begin(), users.end());
         }
     }
-    return found;
+    return reached;
 }
 
-uint64_t ExecutionChooser::resident_bytes(const std::set<Place>& places, bool reconstructed) const {
+uint64_t ExecutionChooser::resident_bytes(const std::set<LayerSlot>& slots, bool reconstructed) const {
     std::set<std::string> tensors;
     std::vector<const Expression*> made;
     uint64_t bytes = 0;
-    for (const auto& [position, slot] : places) {
-        const Expression& expression = slots_at(position).at(slot);
+    for (const auto& [layer, slot] : slots) {
+        const Expression& expression = slots_at(layer).at(slot);
         if (!reconstructed || !has_factors(expression)) {
             for (const auto& name : tensors_of(expression)) {
                 if (tensors.insert(name).second) bytes += model_.tensor(name).bytes();
@@ -119,16 +120,16 @@ uint64_t ExecutionChooser::resident_bytes(const std::set<Place>& places, bool re
         const auto same = [&](const Expression* other) { return *other == expression; };
         if (std::any_of(made.begin(), made.end(), same)) continue;  // loops
         made.push_back(&expression);
-        const SlotShape shape = slot_shape(slot, model_.config, position);
+        const SlotShape shape = slot_shape(slot, model_.config, layer);
         bytes += row_bytes(reconstructed_type(model_, expression), shape.in) * static_cast<size_t>(shape.out);
     }
     return bytes;
 }
 
-ExecutionChoice ExecutionChooser::choose(size_t position, std::span<const Slot> slots, int64_t tokens) const {
-    const std::set<Place> together = connected(position, slots);
-    Operations operations(model_, position);
-    for (const Slot slot : slots) operations.add(slot, slots_at(position).at(slot));
+ExecutionChoice ExecutionChooser::choose(size_t layer, std::span<const Slot> slots, int64_t tokens) const {
+    const std::set<LayerSlot> together = connected(layer, slots);
+    Operations operations(model_, layer);
+    for (const Slot slot : slots) operations.add(slot, slots_at(layer).at(slot));
     const auto count = static_cast<uint64_t>(tokens);
     ExecutionChoice choice;
     choice.factored = {resident_bytes(together, false), operations.factored * count};
@@ -141,7 +142,7 @@ ExecutionChoice ExecutionChooser::choose(size_t position, std::span<const Slot> 
     }
     choice.reconstructed.operations += operations.making;
     const auto over_stored = [&](Slot slot) {
-        const Expression& expression = slots_at(position).at(slot);
+        const Expression& expression = slots_at(layer).at(slot);
         return std::holds_alternative<Plus>(expression) && !has_factors(base_of(expression));
     };
     if (std::any_of(slots.begin(), slots.end(), over_stored)) return choice;
@@ -154,9 +155,9 @@ ExecutionChoice ExecutionChooser::choose(size_t position, std::span<const Slot> 
     return choice;
 }
 
-ExecutionChoice choose_execution(const Model& model, size_t position, std::span<const Slot> slots,
+ExecutionChoice choose_execution(const Model& model, size_t layer, std::span<const Slot> slots,
                                  int64_t tokens) {
-    return ExecutionChooser(model).choose(position, slots, tokens);
+    return ExecutionChooser(model).choose(layer, slots, tokens);
 }
 
 }  // namespace refold

@@ -39,7 +39,7 @@ struct ExecutionChoice {
 // The slot's weight has factors: a LowRank, Tucker or Plus.
 bool has_factors(const Expression& expression);
 
-// Type of a reconstructed weight: the widest of its stored numbers, F16 where that is a quantised type, which
+// Type of a reconstructed weight: the widest of its stored numbers, F16 where that is a quantized type, which
 // would round the products of factors a second time.
 DType reconstructed_type(const Model& model, const Expression& expression);
 
@@ -48,30 +48,30 @@ class ExecutionChooser {
 public:
     explicit ExecutionChooser(const Model& model);
 
-    // Slots of one position that are multiplied with one input, in a step of `tokens` tokens; those without
+    // Slots of one layer that are multiplied with one input, in a step of `tokens` tokens; those without
     // factors count as they are.
     //
     // Reconstructed when loading where the dense weights, in reconstructed_type(), take no more bytes than
     // what they are made of: nothing is lost then. Slots that share tensors decide together, as the bytes are
     // saved only when the last one lets them go: the slots of a Tucker core, of factors common to a window of
-    // positions, of a base with several LoRAs.
+    // layers, of a base with several LoRAs.
     // Otherwise factored, unless the step has so many tokens that making W first takes less than three
     // quarters of the operations; the rest pays for writing and reading W. A LoRA over stored weights is not
     // merged in scratch memory, where they would have to be unpacked.
-    ExecutionChoice choose(size_t position, std::span<const Slot> slots, int64_t tokens) const;
+    ExecutionChoice choose(size_t layer, std::span<const Slot> slots, int64_t tokens) const;
 
 private:
-    using Place = std::pair<size_t, Slot>;
-    const Slots& slots_at(size_t position) const;
-    std::set<Place> connected(size_t position, std::span<const Slot> slots) const;
-    uint64_t resident_bytes(const std::set<Place>& places, bool reconstructed) const;
+    using LayerSlot = std::pair<size_t, Slot>;
+    const Slots& slots_at(size_t layer) const;
+    std::set<LayerSlot> connected(size_t layer, std::span<const Slot> slots) const;
+    uint64_t resident_bytes(const std::set<LayerSlot>& slots, bool reconstructed) const;
 
     const Model& model_;
-    std::map<std::string, std::vector<Place>> users_;  // by tensor
+    std::map<std::string, std::vector<LayerSlot>> users_;  // by tensor
 };
 
 // The same for a single question.
-ExecutionChoice choose_execution(const Model& model, size_t position, std::span<const Slot> slots,
+ExecutionChoice choose_execution(const Model& model, size_t layer, std::span<const Slot> slots,
                                  int64_t tokens);
 
 }  // namespace refold

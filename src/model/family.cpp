@@ -1,23 +1,13 @@
 #include "model/family.h"
 
-#include <array>
-
 #include "core/error.h"
 #include "core/text.h"
-#include "model/families/families.h"
 
 namespace refold {
 
-static const std::array kFamilies = {
-    &kLlamaFamily, &kQwen2Family, &kGemmaFamily,    &kGemma2Family,    &kGemma3Family, &kGptNeoxFamily,
-    &kGptjFamily,  &kGpt2Family,  &kBaichuanFamily, &kBaichuan2Family, &kBertFamily,   &kRobertaFamily,
-};
-
-std::span<const Family* const> families() { return kFamilies; }
-
 const Family& find_family(const std::string& name) {
     std::vector<std::string> known;
-    for (const Family* family : kFamilies) {
+    for (const Family* family : families()) {
         if (name == family->name) return *family;
         known.emplace_back(family->name);
     }
@@ -26,31 +16,29 @@ const Family& find_family(const std::string& name) {
          suggestion(name, known));
 }
 
-std::string numbered(const char* pattern, size_t position) {
+std::string numbered(const char* pattern, size_t layer) {
     std::string text = pattern;
     if (const size_t at = text.find("{}"); at != std::string::npos)
-        text.replace(at, 2, std::to_string(position));
+        text.replace(at, 2, std::to_string(layer));
     return text;
 }
 
-std::string tensor_name(const SlotDescription& slot, size_t position) {
-    return numbered(slot.tensor, position);
-}
+std::string tensor_name(const SlotDescription& slot, size_t layer) { return numbered(slot.tensor, layer); }
 
-std::string tensor_name(const Family& family, Slot slot, size_t position) {
-    for (const auto* slots : {&family.position_slots, &family.model_slots}) {
+std::string tensor_name(const Family& family, Slot slot, size_t layer) {
+    for (const auto* slots : {&family.layer_slots, &family.model_slots}) {
         for (const auto& description : *slots) {
-            if (description.slot == slot) return tensor_name(description, position);
+            if (description.slot == slot) return tensor_name(description, layer);
         }
     }
     fail(ErrorCode::internal, "model", "family '{}' has no slot {}", family.name, slot_name(slot));
 }
 
-static Slots implied_slots(std::span<const SlotDescription> descriptions, size_t position,
+static Slots implied_slots(std::span<const SlotDescription> descriptions, size_t layer,
                            const std::function<bool(const std::string&)>& has_tensor) {
     Slots slots;
     for (const auto& description : descriptions) {
-        const std::string name = tensor_name(description, position);
+        const std::string name = tensor_name(description, layer);
         const bool falls_back =
             description.fallback != nullptr && (!description.with || slots.contains(*description.with));
         if (has_tensor(name)) {
@@ -64,11 +52,11 @@ static Slots implied_slots(std::span<const SlotDescription> descriptions, size_t
     return slots;
 }
 
-Topology implied_topology(const Family& family, size_t positions,
+Topology implied_topology(const Family& family, size_t layers,
                           const std::function<bool(const std::string&)>& has_tensor) {
     Topology topology;
-    for (size_t p = 0; p < positions; ++p)
-        topology.positions.push_back(implied_slots(family.position_slots, p, has_tensor));
+    for (size_t l = 0; l < layers; ++l)
+        topology.layers.push_back(implied_slots(family.layer_slots, l, has_tensor));
     topology.globals = implied_slots(family.model_slots, 0, has_tensor);
     return topology;
 }

@@ -2,6 +2,7 @@
 // checkpoints. The forward pass is not here.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
@@ -16,7 +17,7 @@ namespace refold {
 class Model;
 struct StockModel;
 
-// How a tensor lies in a Hugging Face checkpoint, against GGUF's rows of contiguous inputs; flags combine.
+// How a Hugging Face checkpoint stores a tensor that GGUF has as rows of contiguous inputs; flags combine.
 enum HfLayout : unsigned {
     hf_plain = 0,
     hf_rotary = 1,        // rows of a head as (first half, second half); GGUF: pairs
@@ -28,10 +29,10 @@ enum HfLayout : unsigned {
 
 struct SlotDescription {
     Slot slot;
-    const char* tensor;  // GGUF name; "{}" stands for the position
+    const char* tensor;  // GGUF name; "{}" stands for the layer
     bool required;
-    // Checkpoint name; "@" is Family::hf_prefix or nothing, "|" separates others that occur. Null: not in
-    // one.
+    // Name in a checkpoint; "@" is Family::hf_prefix or nothing, "|" separates alternatives. Null:
+    // checkpoints do not have it.
     const char* hf;
     unsigned layout = hf_plain;
     const char* fallback = nullptr;  // GGUF tensor used when `tensor` is absent (tied embeddings) ...
@@ -40,7 +41,7 @@ struct SlotDescription {
 
 struct Family {
     const char* name;  // general.architecture
-    std::vector<SlotDescription> position_slots;
+    std::vector<SlotDescription> layer_slots;
     std::vector<SlotDescription> model_slots;
     // Reads the family's keys. Throws Error(input) naming the key, Error(unsupported) for variants that the
     // forward pass does not compute.
@@ -48,7 +49,8 @@ struct Family {
 
     std::vector<const char*> hf_model_types;  // config.json's model_type
     const char* hf_prefix;                    // of the base model's tensors, which some checkpoints leave out
-    bool hf_tied = false;                     // tie_word_embeddings where config.json does not say
+    bool hf_tied = false;                     // tie_word_embeddings where config.json does not say it
+    bool hf_attention_bias = false;           // likewise attention_bias
     // config.json -> the family's metadata keys. Throws Error(input) naming the field, Error(unsupported).
     void (*read_hf_config)(const nlohmann::json& config, GgufMetadata& metadata);
     // The other way, for models that did not come from Hugging Face.
@@ -57,23 +59,24 @@ struct Family {
     // Stock llama.cpp wants Q, K and V as one tensor.
     bool fused_qkv = false;
     // A model without sharing as stock llama.cpp reads it, where that differs. Throws Error(unsupported)
-    // saying which part it cannot express.
+    // naming what it cannot express.
     StockModel (*to_stock)(const Model& model) = nullptr;
 };
 
+// One of each file in model/families, in the order of their names.
 std::span<const Family* const> families();
 // Throws Error(unsupported) listing the known families.
 const Family& find_family(const std::string& name);
 
-// GGUF name of the tensor for a slot of a position.
-std::string tensor_name(const SlotDescription& slot, size_t position);
-std::string tensor_name(const Family& family, Slot slot, size_t position);
-// "{}" replaced by the position.
-std::string numbered(const char* pattern, size_t position);
+// GGUF name of the tensor for a slot of a layer.
+std::string tensor_name(const SlotDescription& slot, size_t layer);
+std::string tensor_name(const Family& family, Slot slot, size_t layer);
+// "{}" replaced by the layer.
+std::string numbered(const char* pattern, size_t layer);
 
 // The topology that the family's naming implies: every slot its own tensor. `has_tensor` tells which optional
 // tensors exist; required ones are named even when absent (validation reports them).
-Topology implied_topology(const Family& family, size_t positions,
+Topology implied_topology(const Family& family, size_t layers,
                           const std::function<bool(const std::string&)>& has_tensor);
 
 }  // namespace refold

@@ -11,7 +11,7 @@ public:
         : model_(std::move(model)), unit_(unit), wanted_(wanted) {}
 
     std::optional<Model> run() {
-        for (Slots& slots : model_.topology.positions) fill(slots);
+        for (Slots& slots : model_.topology.layers) fill(slots);
         fill(model_.topology.globals);
         if (!changed_) return std::nullopt;
         return std::move(model_);

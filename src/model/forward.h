@@ -1,7 +1,7 @@
-// The forward pass, written once. An engine supplies the operations (concept ForwardOps); a method changes
-// the topology, a family fills the configuration; none of them changes this file.
+// The forward pass, written once: engines supply the operations (concept ForwardOps), families fill in the
+// configuration, methods change the topology.
 //
-// Activations are matrices [features, tokens]: every token's features are contiguous.
+// Activations are matrices [features, tokens]: the features of a token are contiguous.
 #pragma once
 
 #include <array>
@@ -16,33 +16,32 @@ namespace refold {
 
 // `Value` is the engine's handle of an activation.
 template <class Ops>
-concept ForwardOps = requires(Ops ops, typename Ops::Value x, size_t position, Slot slot,
+concept ForwardOps = requires(Ops ops, typename Ops::Value x, size_t layer, Slot slot,
                               std::span<const Slot> slots, std::span<typename Ops::Value> out,
                               Activation activation, float number) {
-    { ops.has(position, slot) } -> std::same_as<bool>;
-    // rows of the table token_embd, position_embd or token_types for the tokens of this step: [n_embd,
-    // tokens]
+    { ops.has(layer, slot) } -> std::same_as<bool>;
+    // rows of a table (token_embd, position_embd, token_types) for the tokens of this step [n_embd, tokens]
     { ops.embed(slot) } -> std::same_as<typename Ops::Value>;
-    // RMS or layer normalisation (ModelConfig::norm) over groups of as many features as the slot's weight has
-    // (one head's, for attn.q_norm), times the weight, plus the bias where there is one
-    { ops.norm(position, slot, x) } -> std::same_as<typename Ops::Value>;
-    // out[i] = W_i x (+ bias_i): several linear maps of one input, which an engine may run as one
-    {ops.linear(position, slots, x, out)};
-    // where the position's attention comes from
-    { ops.source(position) } -> std::convertible_to<AttentionSource>;
-    // rotary embedding of queries [n_head * head_dim, tokens] and keys [n_head_kv * head_dim, tokens], in
-    // place; or of queries alone
-    {ops.rope(position, x, x)};
-    {ops.rope(position, x)};
-    // attention over this position's keys and values, to which k and v are appended: [n_head * head_dim,
-    // tokens of q]; q holds all tokens of the step or the selected ones. Scale, soft cap, window, ALiBi and
-    // causality are the configuration's; padding is hidden from all tokens.
-    { ops.attention(position, x, x, x) } -> std::same_as<typename Ops::Value>;
-    // the same over the keys and values of the position's source
-    { ops.attention_over_source(position, x) } -> std::same_as<typename Ops::Value>;
-    // this position's values v of all tokens, to which those before are added, weighted with the
-    // probabilities of the position's source, for all tokens of the step or the selected ones
-    { ops.attention_as_source(position, x, number > 0) } -> std::same_as<typename Ops::Value>;
+    // normalization (ModelConfig::norm) over groups as long as the slot's weight (attn.q_norm: a head), times
+    // the weight, plus the bias if there is one
+    { ops.norm(layer, slot, x) } -> std::same_as<typename Ops::Value>;
+    // out[i] = W_i x (+ bias_i): linear maps of one input, which an engine may run as one
+    {ops.linear(layer, slots, x, out)};
+    // the layer whose attention this one uses
+    { ops.source(layer) } -> std::convertible_to<AttentionSource>;
+    // rotary embedding, in place, of queries [n_head * head_dim, tokens] and keys [n_head_kv * head_dim,
+    // tokens]; or of one of them
+    {ops.rope(layer, x, x)};
+    {ops.rope(layer, x)};
+    // appends k and v to this layer's keys and values and attends to them: [n_head * head_dim, tokens of q];
+    // q holds all tokens of the step or the selected ones. Scale, soft cap, window, ALiBi and causality are
+    // the configuration's; no token sees padding.
+    { ops.attention(layer, x, x, x) } -> std::same_as<typename Ops::Value>;
+    // the same over the keys and values of the layer's source
+    { ops.attention_over_source(layer, x) } -> std::same_as<typename Ops::Value>;
+    // appends v to this layer's values and weights them with the probabilities of the layer's source, for all
+    // tokens of the step or (true) the selected ones
+    { ops.attention_as_source(layer, x, number > 0) } -> std::same_as<typename Ops::Value>;
     { ops.activate(activation, x) } -> std::same_as<typename Ops::Value>;
     // activation(gate) * up
     { ops.gated(activation, x, x) } -> std::same_as<typename Ops::Value>;
@@ -50,11 +49,11 @@ concept ForwardOps = requires(Ops ops, typename Ops::Value x, size_t position, S
     { ops.scale(x, number) } -> std::same_as<typename Ops::Value>;
     // cap * tanh(x / cap)
     { ops.softcap(x, number) } -> std::same_as<typename Ops::Value>;
-    // every feature divided by the L2 norm of the row of the slot's matrix that made it
+    // divides every feature by the L2 norm of the matrix row that made it
     { ops.divide_by_row_norms(slot, x) } -> std::same_as<typename Ops::Value>;
-    // shows an activation to whoever observes the position
-    {ops.tap(position, Tap::layer_input, x)};
-    // activations that a range of positions begins with, in place of embeddings
+    // shows an activation to whoever observes the layer
+    {ops.tap(layer, Tap::layer_input, x)};
+    // the input of a range of layers, in place of embeddings
     { ops.given_input() } -> std::same_as<std::optional<typename Ops::Value>>;
     // keeps only the tokens whose results are wanted
     { ops.select_outputs(x) } -> std::same_as<typename Ops::Value>;
@@ -62,24 +61,23 @@ concept ForwardOps = requires(Ops ops, typename Ops::Value x, size_t position, S
     { ops.select_first(x) } -> std::same_as<typename Ops::Value>;
 };
 
-// What steps of a looped model need besides whose tokens stand at different loops (engine/batch.h).
+// Also needed for steps whose tokens are at different loops of a looped model
+// (EngineOptions::by_loop).
 template <class Ops>
-concept LoopOps = ForwardOps<Ops> && requires(Ops ops, typename Ops::Value x, size_t position) {
-    // x for tokens that begin; of those behind the first loop the residual stream that they left the last one
-    // with
+concept LoopOps = ForwardOps<Ops> && requires(Ops ops, typename Ops::Value x, size_t layer) {
+    // x for tokens at the first loop; for others the residual stream after their last loop
     { ops.resume(x) } -> std::same_as<typename Ops::Value>;
-    // appends k and v to the position's keys and values; values alone where its attention is another one's
-    {ops.store(position, x, x)};
-    {ops.store(position, x)};
-    // x of selected tokens plus the product of x and the exit map of each token's own loop, whose end
-    // `position` is; x where that has none
-    { ops.with_exit_map(position, x) } -> std::same_as<typename Ops::Value>;
+    // appends k and v to the layer's keys and values; v alone where the probabilities are another layer's
+    {ops.store(layer, x, x)};
+    {ops.store(layer, x)};
+    // x of the selected tokens plus exit map times x, with the map of each token's own loop, which ends with
+    // `layer`; x where that loop has none
+    { ops.with_exit_map(layer, x) } -> std::same_as<typename Ops::Value>;
 };
 
 template <class Value>
 struct ForwardResult {
-    // After the last position and the final norm [n_embd, selected tokens]; after a range or a loop, of all
-    // tokens and without the norm.
+    // After the final norm [n_embd, selected tokens]; of a range or a loop: of all tokens, without the norm.
     Value hidden;
     std::optional<Value> logits;  // [n_vocab, selected tokens], where the model has an output
     std::optional<Value> pooled;  // [n_embd, 1], where the model has a pooler
@@ -90,208 +88,209 @@ class Forward {
 public:
     using Value = typename Ops::Value;
 
-    Forward(Ops& ops, const ModelConfig& config, size_t n_positions)
-        : ops_(ops), config_(config), n_positions_(n_positions) {}
+    Forward(Ops& ops, const ModelConfig& config, size_t n_layer)
+        : ops_(ops), config_(config), n_layer_(n_layer) {}
 
-    // Residual stream before and after the range [n_embd, tokens]; all tokens are selected.
-    ForwardResult<Value> run(PositionRange range) {
+    // From the residual stream before the range to that after it [n_embd, tokens]; all tokens are selected.
+    ForwardResult<Value> run(LayerRange range) {
         const std::optional<Value> given = ops_.given_input();
         Value x = given ? *given : embeddings();
-        for (size_t p = range.first; p < range.last; ++p) x = layer(p, x);
+        for (size_t l = range.first; l < range.last; ++l) x = layer(l, x);
         return {x, std::nullopt, std::nullopt};
     }
 
     ForwardResult<Value> run() {
         Value x = embeddings();
-        for (size_t p = 0; p < n_positions_; ++p) x = layer(p, x);
+        for (size_t l = 0; l < n_layer_; ++l) x = layer(l, x);
         x = final_norm(x);
         ForwardResult<Value> result{x, std::nullopt, std::nullopt};
-        if (ops_.has(kModelPosition, Slot::output)) {
+        if (ops_.has(kWholeModel, Slot::output)) {
             result.logits = logits(x);
-            ops_.tap(kModelPosition, Tap::logits, *result.logits);
+            ops_.tap(kWholeModel, Tap::logits, *result.logits);
         }
-        if (ops_.has(kModelPosition, Slot::pooler)) {
-            const Value pooled = linear(kModelPosition, std::array{Slot::pooler}, ops_.select_first(x))[0];
+        if (ops_.has(kWholeModel, Slot::pooler)) {
+            const Value pooled = linear(kWholeModel, std::array{Slot::pooler}, ops_.select_first(x))[0];
             result.pooled = ops_.activate(Activation::tanh, pooled);
         }
         return result;
     }
 
-    // One loop of `length` positions. Logits are those of a model that ends here.
+    // One loop of `length` layers. The logits are those of a model that ends with it.
     ForwardResult<Value> run_loop(size_t length, bool with_logits) requires LoopOps<Ops> {
         Value x = ops_.resume(embeddings());
-        for (size_t p = 0; p < length; ++p) x = layer(p, x);
+        for (size_t l = 0; l < length; ++l) x = layer(l, x);
         ForwardResult<Value> result{x, std::nullopt, std::nullopt};
         if (with_logits)
             result.logits = logits(final_norm(ops_.with_exit_map(length - 1, ops_.select_outputs(x))));
         return result;
     }
 
-    // Only the keys and values of a loop, all of one residual stream (CALM's state propagation).
+    // Stores the keys and values that all layers of a loop make of one residual stream (CALM's state
+    // propagation).
     void keys_only(size_t length, Value x) requires LoopOps<Ops> {
-        for (size_t p = 0; p < length; ++p) keys_of(p, x);
+        for (size_t l = 0; l < length; ++l) keys_of(l, x);
     }
 
-    // The parts of run(), for an engine that does something between them.
+    // The steps of run(), for engines that interleave work of their own.
     Value embeddings() {
         Value x = ops_.embed(Slot::token_embd);
         if (config_.embedding_scale != 1.0F) x = ops_.scale(x, config_.embedding_scale);
         for (const Slot slot : {Slot::token_types, Slot::position_embd}) {
-            if (ops_.has(kModelPosition, slot)) x = ops_.add(x, ops_.embed(slot));
+            if (ops_.has(kWholeModel, slot)) x = ops_.add(x, ops_.embed(slot));
         }
-        return norm_if(kModelPosition, Slot::embd_norm, x);
+        return norm_if(kWholeModel, Slot::embd_norm, x);
     }
 
-    // Pruning may leave a position without attention or without FFN.
-    Value layer(size_t p, Value x) {
-        ops_.tap(p, Tap::layer_input, x);
-        Value normed = norm_if(p, Slot::attn_norm, x);
-        ops_.tap(p, Tap::attn_input, normed);
+    // Pruning may leave a layer without attention or without FFN.
+    Value layer(size_t l, Value x) {
+        ops_.tap(l, Tap::layer_input, x);
+        Value normed = norm_if(l, Slot::attn_norm, x);
+        ops_.tap(l, Tap::attn_input, normed);
         std::optional<Value> attended;
-        if (ops_.has(p, Slot::attn_o)) attended = attention(p, normed);
-        if (p + 1 == n_positions_) {
+        if (ops_.has(l, Slot::attn_o)) attended = attention(l, normed);
+        if (l + 1 == n_layer_) {
             x = ops_.select_outputs(x);
             normed = ops_.select_outputs(normed);
         }
-        attended = with_compensation(p, Slot::attn_comp, attended, normed);
+        attended = with_compensation(l, Slot::attn_comp, attended, normed);
         if (config_.parallel_residual) {
             // GPT-J feeds both modules from one norm, GPT-NeoX has one for each.
-            const Value input = ops_.has(p, Slot::ffn_norm) ? ops_.norm(p, Slot::ffn_norm, x) : normed;
-            const std::optional<Value> fed = fed_from(p, input, normed);
+            const Value input = ops_.has(l, Slot::ffn_norm) ? ops_.norm(l, Slot::ffn_norm, x) : normed;
+            const std::optional<Value> fed = fed_from(l, input, normed);
             if (!fed) return attended ? ops_.add(*attended, x) : x;
             return ops_.add(attended ? ops_.add(*fed, *attended) : *fed, x);
         }
         if (attended) x = ops_.add(*attended, x);
-        x = norm_if(p, Slot::attn_output_norm, x);
-        ops_.tap(p, Tap::residual, x);
-        if (const auto fed = fed_from(p, norm_if(p, Slot::ffn_norm, x), normed)) x = ops_.add(*fed, x);
-        return norm_if(p, Slot::ffn_output_norm, x);
+        x = norm_if(l, Slot::attn_output_norm, x);
+        ops_.tap(l, Tap::residual, x);
+        if (const auto fed = fed_from(l, norm_if(l, Slot::ffn_norm, x), normed)) x = ops_.add(*fed, x);
+        return norm_if(l, Slot::ffn_output_norm, x);
     }
 
-    // What a token that exits behind position p leaves with.
-    Value exit_norm(size_t p, Value x) {
-        if (ops_.has(p, Slot::exit_map)) x = ops_.add(x, linear(p, std::array{Slot::exit_map}, x)[0]);
+    // The result of a token that exits after the layer.
+    Value exit_norm(size_t l, Value x) {
+        if (ops_.has(l, Slot::exit_map)) x = ops_.add(x, linear(l, std::array{Slot::exit_map}, x)[0]);
         return final_norm(x);
     }
 
-    Value final_norm(Value x) { return norm_if(kModelPosition, Slot::output_norm, x); }
+    Value final_norm(Value x) { return norm_if(kWholeModel, Slot::output_norm, x); }
 
     Value logits(Value x) {
-        if (ops_.has(kModelPosition, Slot::head_dense)) {
-            x = linear(kModelPosition, std::array{Slot::head_dense}, x)[0];
-            x = norm_if(kModelPosition, Slot::head_norm, ops_.activate(config_.activation, x));
+        if (ops_.has(kWholeModel, Slot::head_dense)) {
+            x = linear(kWholeModel, std::array{Slot::head_dense}, x)[0];
+            x = norm_if(kWholeModel, Slot::head_norm, ops_.activate(config_.activation, x));
         }
-        x = linear(kModelPosition, std::array{Slot::output}, x)[0];
+        x = linear(kWholeModel, std::array{Slot::output}, x)[0];
         if (config_.norm_head) x = ops_.divide_by_row_norms(Slot::output, x);
         return config_.logit_softcap > 0 ? ops_.softcap(x, config_.logit_softcap) : x;
     }
 
 private:
     template <size_t N>
-    std::array<Value, N> linear(size_t position, const std::array<Slot, N>& slots, Value x) {
+    std::array<Value, N> linear(size_t layer, const std::array<Slot, N>& slots, Value x) {
         std::array<Value, N> out{};
-        ops_.linear(position, std::span<const Slot>(slots), x, std::span<Value>(out));
+        ops_.linear(layer, std::span<const Slot>(slots), x, std::span<Value>(out));
         return out;
     }
 
-    Value norm_if(size_t position, Slot slot, Value x) {
-        return ops_.has(position, slot) ? ops_.norm(position, slot, x) : x;
+    Value norm_if(size_t layer, Slot slot, Value x) {
+        return ops_.has(layer, slot) ? ops_.norm(layer, slot, x) : x;
     }
 
-    // W_c of one place times x, added to `sum` where there is one.
-    std::optional<Value> with_compensation(size_t p, Slot slot, std::optional<Value> sum, Value x) {
-        if (!ops_.has(p, slot)) return sum;
-        const Value compensation = linear(p, std::array{slot}, x)[0];
+    // sum + W_c x, as far as there are a sum and a W_c in this slot.
+    std::optional<Value> with_compensation(size_t l, Slot slot, std::optional<Value> sum, Value x) {
+        if (!ops_.has(l, slot)) return sum;
+        const Value compensation = linear(l, std::array{slot}, x)[0];
         return sum ? ops_.add(*sum, compensation) : compensation;
     }
 
-    // At the last position all tokens are stored, but only the wanted ones go on.
-    Value attention(size_t p, Value x) {
-        Value inner = attended_values(p, x);
-        const auto wanted = [&](Value all) { return p + 1 == n_positions_ ? ops_.select_outputs(all) : all; };
-        inner = *with_compensation(p, Slot::attn_comp_o, inner, wanted(x));
-        ops_.tap(p, Tap::attn_inner, inner);
-        Value attended = linear(p, std::array{Slot::attn_o}, inner)[0];
-        ops_.tap(p, Tap::attn_projected, attended);
-        attended = norm_if(p, Slot::attn_post_norm, attended);
-        ops_.tap(p, Tap::attn_output, attended);
+    // The last layer stores keys and values of all tokens, but only the selected ones go on.
+    Value attention(size_t l, Value x) {
+        Value inner = attended_values(l, x);
+        const auto wanted = [&](Value all) { return l + 1 == n_layer_ ? ops_.select_outputs(all) : all; };
+        inner = *with_compensation(l, Slot::attn_comp_o, inner, wanted(x));
+        ops_.tap(l, Tap::attn_inner, inner);
+        Value attended = linear(l, std::array{Slot::attn_o}, inner)[0];
+        ops_.tap(l, Tap::attn_projected, attended);
+        attended = norm_if(l, Slot::attn_post_norm, attended);
+        ops_.tap(l, Tap::attn_output, attended);
         return attended;
     }
 
-    // What goes into attn.o, but for compensation of the input.
-    Value attended_values(size_t p, Value x) {
-        const bool last = p + 1 == n_positions_;
-        const AttentionSource& source = ops_.source(p);
+    // The input of attn.o, without attn.comp_o.
+    Value attended_values(size_t l, Value x) {
+        const bool last = l + 1 == n_layer_;
+        const AttentionSource& source = ops_.source(l);
         if (source.probabilities) {
-            const Value v = linear(p, std::array{Slot::attn_v}, x)[0];
-            ops_.tap(p, Tap::v, v);
-            return *with_compensation(p, Slot::attn_comp_v, ops_.attention_as_source(p, v, last),
+            const Value v = linear(l, std::array{Slot::attn_v}, x)[0];
+            ops_.tap(l, Tap::v, v);
+            return *with_compensation(l, Slot::attn_comp_v, ops_.attention_as_source(l, v, last),
                                       last ? ops_.select_outputs(v) : v);
         }
         if (source.kv) {
-            Value q = norm_if(p, Slot::attn_q_norm, linear(p, std::array{Slot::attn_q}, x)[0]);
-            // Turned as the keys are, whatever rotation the position had.
+            Value q = norm_if(l, Slot::attn_q_norm, linear(l, std::array{Slot::attn_q}, x)[0]);
+            // Rotated like the keys, whatever rotation the layer itself has.
             if (config_.rope_of(*source.kv).dims > 0) ops_.rope(*source.kv, q);
-            ops_.tap(p, Tap::q, q);
-            return ops_.attention_over_source(p, last ? ops_.select_outputs(q) : q);
+            ops_.tap(l, Tap::q, q);
+            return ops_.attention_over_source(l, last ? ops_.select_outputs(q) : q);
         }
-        auto [q, k, v] = linear(p, std::array{Slot::attn_q, Slot::attn_k, Slot::attn_v}, x);
-        q = norm_if(p, Slot::attn_q_norm, q);
-        k = norm_if(p, Slot::attn_k_norm, k);
-        if (config_.rope_of(p).dims > 0) ops_.rope(p, q, k);
-        ops_.tap(p, Tap::q, q);
-        ops_.tap(p, Tap::k, k);
-        ops_.tap(p, Tap::v, v);
-        return ops_.attention(p, last ? ops_.select_outputs(q) : q, k, v);
+        auto [q, k, v] = linear(l, std::array{Slot::attn_q, Slot::attn_k, Slot::attn_v}, x);
+        q = norm_if(l, Slot::attn_q_norm, q);
+        k = norm_if(l, Slot::attn_k_norm, k);
+        if (config_.rope_of(l).dims > 0) ops_.rope(l, q, k);
+        ops_.tap(l, Tap::q, q);
+        ops_.tap(l, Tap::k, k);
+        ops_.tap(l, Tap::v, v);
+        return ops_.attention(l, last ? ops_.select_outputs(q) : q, k, v);
     }
 
-    void keys_of(size_t p, Value x) {
-        const AttentionSource& source = ops_.source(p);
-        if (!ops_.has(p, Slot::attn_o) || source.kv) return;
-        x = norm_if(p, Slot::attn_norm, x);
-        if (source.probabilities) return ops_.store(p, linear(p, std::array{Slot::attn_v}, x)[0]);
-        auto [k, v] = linear(p, std::array{Slot::attn_k, Slot::attn_v}, x);
-        k = norm_if(p, Slot::attn_k_norm, k);
-        if (config_.rope_of(p).dims > 0) ops_.rope(p, k);
-        ops_.store(p, k, v);
+    void keys_of(size_t l, Value x) {
+        const AttentionSource& source = ops_.source(l);
+        if (!ops_.has(l, Slot::attn_o) || source.kv) return;
+        x = norm_if(l, Slot::attn_norm, x);
+        if (source.probabilities) return ops_.store(l, linear(l, std::array{Slot::attn_v}, x)[0]);
+        auto [k, v] = linear(l, std::array{Slot::attn_k, Slot::attn_v}, x);
+        k = norm_if(l, Slot::attn_k_norm, k);
+        if (config_.rope_of(l).dims > 0) ops_.rope(l, k);
+        ops_.store(l, k, v);
     }
 
-    // The FFN's output and what compensates there, as far as the position has them.
-    std::optional<Value> fed_from(size_t p, Value input, Value normed) {
+    // The FFN's output plus attn.comp_ffn, as far as the layer has them.
+    std::optional<Value> fed_from(size_t l, Value input, Value normed) {
         std::optional<Value> fed;
-        if (ops_.has(p, Slot::ffn_down)) {
-            ops_.tap(p, Tap::ffn_input, input);
-            fed = feed_forward(p, input);
-            ops_.tap(p, Tap::ffn_output, *fed);
+        if (ops_.has(l, Slot::ffn_down)) {
+            ops_.tap(l, Tap::ffn_input, input);
+            fed = feed_forward(l, input);
+            ops_.tap(l, Tap::ffn_output, *fed);
         }
-        return with_compensation(p, Slot::attn_comp_ffn, fed, normed);
+        return with_compensation(l, Slot::attn_comp_ffn, fed, normed);
     }
 
-    Value feed_forward(size_t p, Value x) {
+    Value feed_forward(size_t l, Value x) {
         Value inner{};
-        if (ops_.has(p, Slot::ffn_gate)) {
-            const auto [gate, up] = linear(p, std::array{Slot::ffn_gate, Slot::ffn_up}, x);
+        if (ops_.has(l, Slot::ffn_gate)) {
+            const auto [gate, up] = linear(l, std::array{Slot::ffn_gate, Slot::ffn_up}, x);
             inner = ops_.gated(config_.activation, gate, up);
         } else {
-            inner = ops_.activate(config_.activation, linear(p, std::array{Slot::ffn_up}, x)[0]);
+            inner = ops_.activate(config_.activation, linear(l, std::array{Slot::ffn_up}, x)[0]);
         }
-        ops_.tap(p, Tap::ffn_inner, inner);
-        const Value projected = linear(p, std::array{Slot::ffn_down}, inner)[0];
-        ops_.tap(p, Tap::ffn_projected, projected);
-        return norm_if(p, Slot::ffn_post_norm, projected);
+        ops_.tap(l, Tap::ffn_inner, inner);
+        const Value projected = linear(l, std::array{Slot::ffn_down}, inner)[0];
+        ops_.tap(l, Tap::ffn_projected, projected);
+        return norm_if(l, Slot::ffn_post_norm, projected);
     }
 
     Ops& ops_;
     const ModelConfig& config_;
-    size_t n_positions_;
+    size_t n_layer_;
 };
 
 template <ForwardOps Ops>
-ForwardResult<typename Ops::Value> forward(Ops& ops, const ModelConfig& config, size_t n_positions,
-                                           std::optional<PositionRange> range = std::nullopt) {
-    // In a range no position is the one that only wanted tokens leave.
-    if (range) return Forward<Ops>(ops, config, kModelPosition).run(*range);
-    return Forward<Ops>(ops, config, n_positions).run();
+ForwardResult<typename Ops::Value> forward(Ops& ops, const ModelConfig& config, size_t n_layer,
+                                           std::optional<LayerRange> range = std::nullopt) {
+    // A range has no last layer that only selected tokens leave.
+    if (range) return Forward<Ops>(ops, config, kWholeModel).run(*range);
+    return Forward<Ops>(ops, config, n_layer).run();
 }
 
 }  // namespace refold

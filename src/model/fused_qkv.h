@@ -1,5 +1,4 @@
-// GGUF files of some families hold Q, K and V of a layer as one tensor. In memory they are always three, so
-// that nothing else needs to know.
+// GGUF files of some families hold Q, K and V of a layer as one tensor. In memory they are always three.
 #pragma once
 
 #include "model/model.h"

@@ -9,7 +9,9 @@ namespace refold {
 namespace {
 
 using nlohmann::json;
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
+// Version 1 calls the layers "positions"; nothing else differs.
+constexpr int kVersionWithPositions = 1;
 
 json to_json(const Dense& dense) { return dense.tensor; }
 
@@ -41,13 +43,13 @@ json to_json(const Plus& e) {
     return {{"plus", {std::move(base), to_json(e.term)}}};
 }
 
-// Small enough that sums of two are numbers.
+// The limit keeps sums of two indices in range.
 bool is_index(const json& value) {
     constexpr uint64_t kLargestIndex = uint64_t{1} << 40;
     return value.is_number_unsigned() && value.get<uint64_t>() <= kLargestIndex;
 }
 
-// One object's fields; every one must be asked for.
+// The fields of one object; check_all_known() refuses those that nobody asked for.
 class Fields {
 public:
     Fields(const json& object, std::string where) : object_(object), where_(std::move(where)) {
@@ -156,7 +158,7 @@ Base base_from_json(const json& value, const std::string& where) {
 
 Expression expression_from_json(const json& value, const std::string& where) {
     if (!value.is_object() || value.size() != 1 || !value.contains("plus"))
-        return std::visit([](auto&& base) { return Expression(std::move(base)); },
+        return std::visit([](auto&& base) { return Expression(std::forward<decltype(base)>(base)); },
                           base_from_json(value, where));
     const json& parts = value["plus"];
     if (!parts.is_array() || parts.size() != 2)
@@ -169,7 +171,7 @@ Expression expression_from_json(const json& value, const std::string& where) {
     return Plus{base_from_json(parts[0], where), std::get<LowRank>(std::move(term))};
 }
 
-// Only what differs from `implied`; null says that a slot the naming implies is absent.
+// Slots that differ from `implied`; null for those of `implied` that the layer does not have.
 json slots_to_json(const Slots& slots, const Slots& implied) {
     json out = json::object();
     for (const auto& [slot, expression] : slots) {
@@ -214,58 +216,58 @@ AttentionSource source_from_json(const json& object, const std::string& where) {
     return source;
 }
 
-// Positions that are "like" another, in whatever order they refer to each other.
+// Resolves "like" between layers, which may refer to each other in any order.
 class LikeResolver {
 public:
-    LikeResolver(const json& positions, const Topology& implied)
-        : positions_(positions), implied_(implied), state_(positions.size()) {
-        result_.resize(positions.size());
+    LikeResolver(const json& layers, const Topology& implied)
+        : layers_(layers), implied_(implied), state_(layers.size()) {
+        result_.resize(layers.size());
     }
     std::vector<Slots> run() {
-        for (size_t p = 0; p < positions_.size(); ++p) resolve(p);
+        for (size_t l = 0; l < layers_.size(); ++l) resolve(l);
         return std::move(result_);
     }
 
 private:
     enum class State { unseen, active, done };
 
-    static std::string place(size_t p) { return fmt::format("position {}", p); }
+    static std::string name(size_t l) { return fmt::format("layer {}", l); }
 
-    // The position that `p` is like.
-    std::optional<size_t> like(size_t p) const {
-        const json& object = positions_[p];
+    // The layer whose slots layer `l` starts from.
+    std::optional<size_t> like(size_t l) const {
+        const json& object = layers_[l];
         if (!object.is_object())
-            fail(ErrorCode::input, "topology", "{}: expected an object, got {}", place(p), object.dump());
+            fail(ErrorCode::input, "topology", "{}: expected an object, got {}", name(l), object.dump());
         const auto found = object.find("like");
         if (found == object.end()) return std::nullopt;
-        if (!found->is_number_unsigned() || found->get<uint64_t>() >= positions_.size()) {
-            fail(ErrorCode::input, "topology", "{}: \"like\" must be a position below {}, got {}", place(p),
-                 positions_.size(), found->dump());
+        if (!found->is_number_unsigned() || found->get<uint64_t>() >= layers_.size()) {
+            fail(ErrorCode::input, "topology", "{}: \"like\" must be a layer below {}, got {}", name(l),
+                 layers_.size(), found->dump());
         }
         return found->get<size_t>();
     }
 
-    // A chain of "like" may be as long as the file makes it, so it is a list and no recursion.
+    // A file can make a chain of "like" of any length, so there is no recursion.
     void resolve(size_t start) {
         std::vector<size_t> chain;
-        for (std::optional<size_t> p = start; p && state_[*p] != State::done; p = like(*p)) {
-            if (state_[*p] == State::active)
-                fail(ErrorCode::input, "topology", "{} is part of a cycle of \"like\"", place(*p));
-            state_[*p] = State::active;
-            chain.push_back(*p);
+        for (std::optional<size_t> l = start; l && state_[*l] != State::done; l = like(*l)) {
+            if (state_[*l] == State::active)
+                fail(ErrorCode::input, "topology", "{} is part of a cycle of \"like\"", name(*l));
+            state_[*l] = State::active;
+            chain.push_back(*l);
         }
-        for (auto p = chain.rbegin(); p != chain.rend(); ++p) {
-            json rest = positions_[*p];
+        for (auto l = chain.rbegin(); l != chain.rend(); ++l) {
+            json rest = layers_[*l];
             rest.erase("like");
             rest.erase("attention");
-            const auto from = like(*p);
-            const Slots own = *p < implied_.positions.size() ? implied_.positions[*p] : Slots{};
-            result_[*p] = slots_from_json(rest, from ? result_[*from] : own, place(*p));
-            state_[*p] = State::done;
+            const auto from = like(*l);
+            const Slots own = *l < implied_.layers.size() ? implied_.layers[*l] : Slots{};
+            result_[*l] = slots_from_json(rest, from ? result_[*from] : own, name(*l));
+            state_[*l] = State::done;
         }
     }
 
-    const json& positions_;
+    const json& layers_;
     const Topology& implied_;
     std::vector<State> state_;
     std::vector<Slots> result_;
@@ -275,20 +277,20 @@ private:
 
 std::string topology_to_json(const Topology& topology, const Topology& implied) {
     json out = {{"version", kVersion}};
-    json& positions = out["positions"] = json::array();
-    for (size_t p = 0; p < topology.positions.size(); ++p) {
-        const Slots own = p < implied.positions.size() ? implied.positions[p] : Slots{};
-        json object = slots_to_json(topology.positions[p], own);
-        // A looped position repeats an earlier one whole: write that, not nine references.
-        for (size_t like = 0; like < p && !object.empty(); ++like) {
-            if (topology.positions[like] == topology.positions[p]) {
+    json& layers = out["layers"] = json::array();
+    for (size_t l = 0; l < topology.layers.size(); ++l) {
+        const Slots own = l < implied.layers.size() ? implied.layers[l] : Slots{};
+        json object = slots_to_json(topology.layers[l], own);
+        // A layer that repeats an earlier one is written as one reference instead of nine.
+        for (size_t like = 0; like < l && !object.empty(); ++like) {
+            if (topology.layers[like] == topology.layers[l]) {
                 object = {{"like", like}};
                 break;
             }
         }
-        if (const AttentionSource& source = topology.source(p); !source.own())
+        if (const AttentionSource& source = topology.source(l); !source.own())
             object["attention"] = to_json(source);
-        positions.push_back(std::move(object));
+        layers.push_back(std::move(object));
     }
     if (json globals = slots_to_json(topology.globals, implied.globals); !globals.empty())
         out["model"] = std::move(globals);
@@ -300,33 +302,34 @@ Topology topology_from_json(const std::string& text, const Topology& implied) {
     const json root = json::parse(text, nullptr, false);
     if (root.is_discarded()) fail(ErrorCode::input, "topology", "not valid JSON");
     if (!root.is_object() || !root.contains("version")) fail(ErrorCode::input, "topology", "no \"version\"");
-    if (root["version"] != kVersion) {
+    if (root["version"] != kVersion && root["version"] != kVersionWithPositions) {
         fail(ErrorCode::unsupported, "topology",
-             "version {} is unknown: this refold reads version {} - use a newer refold",
-             root["version"].dump(), kVersion);
+             "version {} is unknown: this refold reads versions {} and {} - use a newer refold",
+             root["version"].dump(), kVersionWithPositions, kVersion);
     }
+    const std::string list = root["version"] == kVersion ? "layers" : "positions";
     for (const auto& [key, value] : root.items()) {
-        if (key != "version" && key != "positions" && key != "model" && key != "loops")
+        if (key != "version" && key != list && key != "model" && key != "loops")
             fail(ErrorCode::input, "topology", "unknown field \"{}\"", key);
     }
-    if (!root.contains("positions") || !root["positions"].is_array() || root["positions"].empty()) {
-        fail(ErrorCode::input, "topology", "\"positions\" must be a list that is not empty");
-    }
+    if (!root.contains(list) || !root[list].is_array() || root[list].empty())
+        fail(ErrorCode::input, "topology", "\"{}\" must be a list that is not empty", list);
+    const json& layers = root[list];
     Topology topology;
-    topology.positions = LikeResolver(root["positions"], implied).run();
-    for (size_t p = 0; p < topology.positions.size(); ++p) {
-        const json& object = root["positions"][p];
+    topology.layers = LikeResolver(layers, implied).run();
+    for (size_t l = 0; l < topology.layers.size(); ++l) {
+        const json& object = layers[l];
         if (const auto source = object.find("attention"); source != object.end())
-            topology.sources[p] = source_from_json(*source, fmt::format("position {}", p));
+            topology.sources[l] = source_from_json(*source, fmt::format("layer {}", l));
     }
     const json globals = root.value("model", json::object());
     if (!globals.is_object()) fail(ErrorCode::input, "topology", "\"model\" must be an object");
     topology.globals = slots_from_json(globals, implied.globals, "model");
     if (const auto loops = root.find("loops"); loops != root.end()) {
-        const size_t positions = topology.positions.size();
-        if (!loops->is_number_unsigned() || *loops == 0 || *loops > positions ||
-            positions % loops->get<size_t>() != 0)
-            fail(ErrorCode::input, "topology", "\"loops\" must divide the {} positions, got {}", positions,
+        const size_t count = topology.layers.size();
+        if (!loops->is_number_unsigned() || *loops == 0 || *loops > count ||
+            count % loops->get<size_t>() != 0)
+            fail(ErrorCode::input, "topology", "\"loops\" must divide the {} layers, got {}", count,
                  loops->dump());
         topology.loops = *loops;
     }

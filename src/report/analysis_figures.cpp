@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// More than any model has: what a file claims must not fill the memory.
+// More than any model has; protects against files whose sizes would exhaust memory.
 constexpr size_t kMostHeads = 16384, kMostLayers = 1024, kMostHeadsOfLayer = 512, kMostSlots = 32;
 
 std::string cosine_text(double value) {
@@ -29,7 +29,7 @@ std::vector<std::string> counted(size_t n) {
     return names;
 }
 
-// Square, without the diagonal, which says nothing. Empty when it is no such matrix.
+// A square matrix of cosines without its diagonal; empty when `rows` is not one.
 std::vector<std::vector<double>> cosines(const json& rows) {
     std::vector<std::vector<double>> out;
     if (!rows.is_array() || rows.size() > kMostHeads) return {};
@@ -67,7 +67,7 @@ public:
     }
 
 private:
-    // "smollm2, text.txt, 16384 tokens": what activations were looked at.
+    // The source of the activations: "smollm2, text.txt, 16384 tokens".
     std::string text_note() const {
         const json& text = member(analysis_, "text");
         const std::string name = text_of(member(text, "name"));
@@ -79,12 +79,12 @@ private:
     void layers(const json& part, const char* key, const std::string& title, const std::string& caption,
                 Scale scale) {
         auto values = cosines(member(part, key));
-        auto names = counted(values.size());
-        every_pair({title, caption, {}}, "layer", std::move(names), std::move(values), scale);
+        const auto names = counted(values.size());
+        every_pair({title, caption, {}}, "layer", names, std::move(values), scale);
     }
 
-    // Cosines of everything with everything; nothing where none is a number.
-    void every_pair(Figure figure, const std::string& axis, std::vector<std::string> names,
+    // A heatmap of all pairs; none when no cosine is a number.
+    void every_pair(Figure figure, const std::string& axis, const std::vector<std::string>& names,
                     std::vector<std::vector<double>> values, Scale scale) {
         if (!any_finite(values)) return;
         figure.chart = Heatmap{.label = "",
@@ -116,10 +116,10 @@ private:
         for (size_t i = 0; given.is_array() && i < std::min(given.size(), names.size()); ++i)
             names[i] = text_of(given[i]);
         every_pair({"Heads by " + by, "Cosine of every pair of heads (layer.head).", {}}, "head (layer.head)",
-                   std::move(names), std::move(values), scale);
+                   names, std::move(values), scale);
     }
 
-    // Layers and heads of each, coloured by how much an earlier head resembles them.
+    // A heatmap of layers and heads, colored by the cosine with the most similar earlier head.
     void best_matches(const json& matches, const std::string& by) {
         Heatmap map{.label = "",
                     .x_axis = "head",
@@ -183,7 +183,7 @@ private:
              std::move(plot)});
     }
 
-    // Curves per slot, one of every stored matrix, coloured by layer; and ranks that hold 90 % of the energy.
+    // Per slot one curve for each stored matrix, colored by layer; and the ranks with 90 % of the energy.
     void spectra(const json& part) {
         const json& matrices = member(part, "matrices");
         if (!matrices.is_array()) return;
@@ -191,12 +191,11 @@ private:
         std::map<std::string, std::vector<Line>> lines;
         std::map<std::string, std::string> shapes;
         std::map<std::string, std::map<size_t, double>> ranks;
-        size_t layers = 0;
+        size_t n_layer = 0;
         for (const json& matrix : matrices) {
             const std::string slot = text_of(member(matrix, "slot"));
-            const json &values = member(matrix, "singular_values"), &positions = member(matrix, "layers");
-            if (slot.empty() || !values.is_array() || values.empty() || !positions.is_array() ||
-                positions.empty())
+            const json &values = member(matrix, "singular_values"), &layers = member(matrix, "layers");
+            if (slot.empty() || !values.is_array() || values.empty() || !layers.is_array() || layers.empty())
                 continue;
             if (!lines.contains(slot)) {
                 if (order.size() == kMostSlots) return;
@@ -205,24 +204,24 @@ private:
             const auto rows = count_of(member(matrix, "rows")), columns = count_of(member(matrix, "columns"));
             if (rows && columns) shapes[slot] = fmt::format("{} x {}", *rows, *columns);
             const double largest = number_or_nan(values[0]), full = static_cast<double>(values.size());
-            Line line{fmt::format("{}", count_of(positions[0]).value_or(0)), {}, {}};
+            Line line{fmt::format("{}", count_of(layers[0]).value_or(0)), {}, {}};
             const size_t step = std::max<size_t>(1, values.size() / 96);
             for (size_t i = 0; i < values.size(); i += step) {
                 line.x.push_back(static_cast<double>(i + 1));
-                // What is a rounding error of the largest would stretch the axis over nothing.
+                // Values at the rounding error of the largest would stretch the axis.
                 const double relative = number_or_nan(values[i]) / largest;
                 line.y.push_back(relative > 1e-6 ? relative : std::nan(""));
             }
             lines[slot].push_back(std::move(line));
             const auto rank = number_of(member(matrix, "rank_for_90_percent"));
-            for (const json& position : positions) {
-                const auto at = count_of(position);
+            for (const json& layer : layers) {
+                const auto at = count_of(layer);
                 if (!rank || !at || *at >= kMostLayers) continue;
                 ranks[slot][*at] = *rank / full;
-                layers = std::max(layers, *at + 1);
+                n_layer = std::max(n_layer, *at + 1);
             }
         }
-        rank_map(order, ranks, layers);
+        rank_map(order, ranks, n_layer);
         for (const auto& slot : order) {
             out_.push_back({"Singular values of " + slot,
                             fmt::format("Relative to the largest one; a curve per stored matrix{}.",
@@ -254,7 +253,7 @@ private:
         out_.push_back(
             {"Rank that holds 90 % of the energy",
              "Smallest rank with 90 % of the sum of squared singular values: low where a matrix can "
-             "be factorised.",
+             "be factorized.",
              std::move(map)});
     }
 

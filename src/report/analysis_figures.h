@@ -1,4 +1,4 @@
-// What `refold analyze` found, as figures.
+// Figures of the results of `refold analyze`.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,9 +8,9 @@
 
 namespace refold {
 
-// Of the JSON that `refold analyze --json` prints: similarity of heads and modules by weights, singular
-// values, similarity of softmax (UniAttn), of heads' attention maps (Figure 1 of DirectShare) and of modules'
-// inputs and outputs. Parts that are absent or not of the expected form are left out.
+// Draws the JSON of `refold analyze --json`: similarity of heads and modules by weights, singular values,
+// similarity of softmax (UniAttn), of heads' attention maps (Figure 1 of DirectShare), and of modules' inputs
+// and outputs. Skips parts that are missing or malformed.
 std::vector<Figure> analysis_figures(const nlohmann::json& analysis);
 
 }  // namespace refold

@@ -8,7 +8,7 @@
 namespace refold {
 namespace {
 
-// Only powers of ten, then only every other one, until there is room.
+// Keeps only powers of ten, then every other tick, until at most 7 are left.
 void thin_out(std::vector<double>& ticks) {
     while (ticks.size() > 7) {
         std::vector<double> fewer;
@@ -26,14 +26,14 @@ void thin_out(std::vector<double>& ticks) {
 
 }  // namespace
 
-double Axis::place(double value) const {
+double Axis::fraction(double value) const {
     if (!(value > low)) return 0;
     if (logarithmic) return std::log(value / low) / std::log(high / low);
     return (value - low) / (high - low);
 }
 
 Axis linear_axis(double low, double high) {
-    // So large or so close to each other that steps between them would not be numbers.
+    // Avoids ranges so large or so small that the ticks would not be finite.
     for (double* end : {&low, &high}) *end = std::abs(*end) < 1e-300 ? 0 : std::clamp(*end, -1e300, 1e300);
     const double least = std::max({std::abs(low), std::abs(high), 1e-300}) * 1e-9;
     if (!(high - low > least)) high = low + (low == 0 ? 1.0 : std::abs(low));

@@ -1,4 +1,4 @@
-// Axes of charts: a range of round numbers around the data.
+// Chart axes: a range around the data with round ticks.
 #pragma once
 
 #include <optional>
@@ -14,16 +14,16 @@ struct Axis {
     bool logarithmic = false;
     std::vector<double> ticks;
 
-    // 0 at the beginning and before it, 1 at the end.
-    double place(double value) const;
+    // The fraction of the axis at which `value` lies: 0 at the low end and below it, 1 at the high end.
+    double fraction(double value) const;
 };
 
-// Both take any numbers and give a range that is not empty.
+// Both accept any numbers and give a range that is not empty.
 Axis linear_axis(double low, double high);
-// Of positive numbers.
+// For positive numbers.
 Axis logarithmic_axis(double smallest, double largest);
 
-// Smallest and largest of the finite values (`positive`: of those above 0); nothing when there are none.
+// Smallest and largest finite value (with `positive` only above 0); nothing when there is none.
 std::optional<std::pair<double, double>> range_of(std::span<const double> values, bool positive = false);
 
 // True when values differ so much that the small ones would vanish on a linear axis.

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "report/canvas.h"
-#include "report/colour.h"
+#include "report/color.h"
 #include "report/markup.h"
 
 namespace refold {
@@ -53,16 +53,16 @@ private:
     static constexpr double kLeft = 8, kRoomForValue = 88;
 
     double x_of(double value) const {
-        return kLeft + std::clamp(axis_.place(value), 0.0, 1.0) * (Canvas::kWidth - kLeft - kRoomForValue);
+        return kLeft + std::clamp(axis_.fraction(value), 0.0, 1.0) * (Canvas::kWidth - kLeft - kRoomForValue);
     }
 
     void legend() {
         std::vector<LegendEntry> entries;
         bool errors = false;
         for (size_t s = 0; s < chart_.series.size(); ++s) {
-            const std::string colour = series_colour(s);
+            const std::string color = series_color(s);
             entries.push_back(
-                {axis_.logarithmic ? disc_mark(colour) : square_mark(colour), chart_.series[s].name});
+                {axis_.logarithmic ? disc_mark(color) : square_mark(color), chart_.series[s].name});
             for (size_t c = 0; c < chart_.categories.size(); ++c)
                 errors = errors || error_of(chart_.series[s], c) > 0;
         }
@@ -98,11 +98,11 @@ private:
         if (axis_.logarithmic) {
             canvas_.add(
                 fmt::format(R"svg(<circle cx="{:.1f}" cy="{:.1f}" r="5" style="fill:{}">{}</circle>)svg", x,
-                            middle, series_colour(s), title));
+                            middle, series_color(s), title));
         } else {
             canvas_.add(fmt::format(
                 R"svg(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="2" style="fill:{}">{}</rect>)svg",
-                kLeft, y_, std::max(x - kLeft, 1.0), bar_height_, series_colour(s), title));
+                kLeft, y_, std::max(x - kLeft, 1.0), bar_height_, series_color(s), title));
         }
         double end = axis_.logarithmic ? x + 5 : x;
         if (const double error = error_of(series, c); error > 0 && std::isfinite(value)) {
@@ -115,7 +115,7 @@ private:
         canvas_.text(end + 6, middle + 4, "start", Ink::number, words);
     }
 
-    // Grid lines behind the bars, numbers and the axis' name below them.
+    // Draws grid lines behind the bars, and tick labels and the axis name below them.
     void scale(double top) {
         for (const double tick : axis_.ticks) canvas_.line(x_of(tick), top, x_of(tick), y_);
         y_ += 14;

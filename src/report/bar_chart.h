@@ -10,21 +10,21 @@ namespace refold {
 
 struct BarSeries {
     std::string name;
-    std::vector<std::optional<double>> values;  // per category; missing ones are drawn as "not measured"
-    std::vector<double> errors = {};            // plus and minus, per category; empty: none
+    std::vector<std::optional<double>> values;  // per category; nothing is drawn as "not measured"
+    std::vector<double> errors = {};            // plus or minus, per category; empty: none
 };
 
 struct BarChart {
     std::string label;  // accessible name
-    std::string axis;   // what is shown, with its unit
+    std::string axis;   // quantity with its unit
     std::vector<std::string> categories;
     std::vector<BarSeries> series;
     std::function<std::string(double)> format;  // value at the end of a bar
-    // Points on a logarithmic axis in place of bars from zero: a bar has no meaning there.
+    // Draws points on a logarithmic axis, where bars from zero have no meaning.
     bool logarithmic = false;
 };
 
-// One SVG element that takes its colours from the page's CSS variables (colour.h).
+// An SVG element that takes its colors from the page's CSS variables (color.h).
 std::string bar_chart_svg(const BarChart& chart);
 
 }  // namespace refold

@@ -38,9 +38,9 @@ void Canvas::vertical_text(double x, double y, Ink ink, std::string_view words) 
         x, y, style_of(ink), escape(words));
 }
 
-void Canvas::line(double x1, double y1, double x2, double y2, const char* colour) {
+void Canvas::line(double x1, double y1, double x2, double y2, const char* color) {
     body_ += fmt::format(R"svg(<path d="M{:.1f} {:.1f}L{:.1f} {:.1f}" style="stroke:{};fill:none"/>)svg", x1,
-                         y1, x2, y2, colour);
+                         y1, x2, y2, color);
 }
 
 double Canvas::legend(const std::vector<LegendEntry>& entries, double y) {
@@ -67,38 +67,38 @@ std::string Canvas::str(std::string_view label, double height) const {
            body_ + "</svg>";
 }
 
-std::string square_mark(const std::string& colour) {
-    return fmt::format(R"svg(<rect y="-10" width="11" height="11" rx="2" style="fill:{}"/>)svg", colour);
+std::string square_mark(const std::string& color) {
+    return fmt::format(R"svg(<rect y="-10" width="11" height="11" rx="2" style="fill:{}"/>)svg", color);
 }
 
-std::string disc_mark(const std::string& colour) {
-    return fmt::format(R"svg(<circle cx="5.5" cy="-4" r="5" style="fill:{}"/>)svg", colour);
+std::string disc_mark(const std::string& color) {
+    return fmt::format(R"svg(<circle cx="5.5" cy="-4" r="5" style="fill:{}"/>)svg", color);
 }
 
-std::string strip(double x, double y, double width, const std::vector<std::string>& colours) {
+std::string strip(double x, double y, double width, const std::vector<std::string>& colors) {
     std::string out;
-    const double step = width / static_cast<double>(std::max<size_t>(colours.size(), 1));
-    for (size_t i = 0; i < colours.size(); ++i)
+    const double step = width / static_cast<double>(std::max<size_t>(colors.size(), 1));
+    for (size_t i = 0; i < colors.size(); ++i)
         out +=
             fmt::format(R"svg(<rect x="{:.2f}" y="{:.1f}" width="{:.2f}" height="10" style="fill:{}"/>)svg",
-                        x + step * static_cast<double>(i), y, step + 0.3, colours[i]);
+                        x + step * static_cast<double>(i), y, step + 0.3, colors[i]);
     return out;
 }
 
 Frame::Frame(Axis x, Axis y, double top, double height) : x_(std::move(x)), y_(std::move(y)), top_(top) {
     double numbers = 0;
     for (const double tick : y_.ticks) numbers = std::max(numbers, text_width(tick_text(tick)));
-    left_ = 1.15 * numbers + 22;  // digits are wider than letters are on average
+    left_ = 1.15 * numbers + 22;  // digits are wider than the average letter
     right_ = Canvas::kWidth - 14;
     bottom_ = top + height - 36;
 }
 
 double Frame::x(double value) const {
-    return left_ + std::clamp(x_.place(value), 0.0, 1.0) * (right_ - left_);
+    return left_ + std::clamp(x_.fraction(value), 0.0, 1.0) * (right_ - left_);
 }
 
 double Frame::y(double value) const {
-    return bottom_ - std::clamp(y_.place(value), 0.0, 1.0) * (bottom_ - top_);
+    return bottom_ - std::clamp(y_.fraction(value), 0.0, 1.0) * (bottom_ - top_);
 }
 
 double Frame::draw(Canvas& canvas, const std::string& x_name, const std::string& y_name) const {

@@ -1,5 +1,5 @@
-// What charts are drawn on: one look for text, legends and axes. SVG units are CSS pixels at the width of a
-// phone; pages stretch charts to the width of their column.
+// The drawing surface of charts, with a common style for text, legends and axes. SVG units are CSS pixels at
+// the width of a phone; pages stretch charts to the width of their column.
 #pragma once
 
 #include <string>
@@ -24,33 +24,33 @@ public:
 
     // `anchor`: start, middle or end.
     void text(double x, double y, const char* anchor, Ink ink, std::string_view words);
-    // Turned to be read from below; `x`, `y` is its middle.
+    // Text that reads upwards, with its middle at (x, y).
     void vertical_text(double x, double y, Ink ink, std::string_view words);
-    // Markup as it is.
+    // Adds markup unchanged.
     void add(std::string_view markup) { body_ += markup; }
-    void line(double x1, double y1, double x2, double y2, const char* colour = "var(--grid,#dedbd4)");
-    // In rows as wide as the chart, from `y` (the first baseline) on. Returns the last row's baseline.
+    void line(double x1, double y1, double x2, double y2, const char* color = "var(--grid,#dedbd4)");
+    // Draws rows as wide as the chart from baseline `y` on. Returns the baseline of the last row.
     double legend(const std::vector<LegendEntry>& entries, double y);
 
-    // The whole chart as an <svg> element, `label` being its accessible name.
+    // The chart as an <svg> element with the accessible name `label`.
     std::string str(std::string_view label, double height) const;
-    // What was drawn so far, taken off the canvas.
+    // Removes and returns everything drawn so far.
     std::string take() { return std::exchange(body_, {}); }
 
 private:
     std::string body_;
 };
 
-// Marks of legends and series.
-std::string square_mark(const std::string& colour);
-std::string disc_mark(const std::string& colour);
-// A strip of colours.
-std::string strip(double x, double y, double width, const std::vector<std::string>& colours);
+// Markers for legends and series.
+std::string square_mark(const std::string& color);
+std::string disc_mark(const std::string& color);
+// A strip of colors.
+std::string strip(double x, double y, double width, const std::vector<std::string>& colors);
 
-// The ground of charts with two axes: grid, numbers and names of the axes.
+// The frame of charts with two axes: grid, tick labels and names of the axes.
 class Frame {
 public:
-    // Room for the axes is taken from the box of `top` and `height`, as wide as the chart.
+    // The frame and its axes fill the box from `top` with `height`, as wide as the chart.
     Frame(Axis x, Axis y, double top, double height);
 
     double x(double value) const;
@@ -59,7 +59,7 @@ public:
     double right() const { return right_; }
     double top() const { return top_; }
     double bottom() const { return bottom_; }
-    // Grid lines, numbers and names. Returns the lowest point.
+    // Draws grid lines, tick labels and names. Returns the lowest y.
     double draw(Canvas& canvas, const std::string& x_name, const std::string& y_name) const;
 
 private:
@@ -67,7 +67,7 @@ private:
     double left_, right_, top_, bottom_;
 };
 
-// Width of a text in the charts' font, estimated: there are no font metrics here.
+// Estimated width of a text in the charts' font.
 double text_width(std::string_view text, double size = 12);
 
 }  // namespace refold

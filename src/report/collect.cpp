@@ -12,6 +12,7 @@
 #include "core/files.h"
 #include "core/text.h"
 #include "model/accounting.h"
+#include "model/load.h"
 #include "report/json_access.h"
 #include "report/provenance.h"
 #include "report/training.h"
@@ -40,7 +41,7 @@ bool same_path(const std::string& a, const std::string& b) {
     return !a.empty() && !b.empty() && (a == b || fs::equivalent(a, b, none));
 }
 
-// Of a training run, or of the steps of a recipe that train.
+// The metrics.jsonl files of a training run, or of the training steps of a recipe.
 std::set<fs::path> metrics_in(const fs::path& folder) {
     std::set<fs::path> out;
     const auto add = [&](const fs::path& path) {
@@ -57,7 +58,7 @@ void add_directory(const fs::path& folder, Runs& runs) {
     std::set<fs::path> entries = metrics_in(folder);
     for (const auto& entry : fs::directory_iterator(folder)) {
         entries.insert(entry.path());
-        // What `analyze -o` has written.
+        // The output of `analyze -o`.
         if (entry.is_directory() && fs::exists(entry.path() / "analysis.json"))
             entries.insert(entry.path() / "analysis.json");
         if (entry.is_directory()) entries.merge(metrics_in(entry.path()));
@@ -103,7 +104,7 @@ void take(std::optional<T>& to, const std::optional<T>& from) {
     if (!to) to = from;
 }
 
-// NaN, which JSON has no number for, equals itself here.
+// Treats all values that are not finite as equal, because JSON stores them as null.
 bool same_numbers(const std::vector<double>& a, const std::vector<double>& b) {
     return std::ranges::equal(
         a, b, [](double x, double y) { return x == y || (!std::isfinite(x) && !std::isfinite(y)); });
@@ -116,7 +117,7 @@ bool same(const TrainingRun& a, const TrainingRun& b) {
 }
 bool same(const auto& a, const auto& b) { return a == b; }
 
-// What is there already is not added: reports that are put together tell of the same model.
+// Adds only new items, because combined reports may describe the same model.
 void append(auto& to, const auto& from) {
     for (const auto& item : from) {
         if (std::ranges::none_of(to, [&](const auto& known) { return same(known, item); }))
@@ -168,11 +169,11 @@ private:
         Variant variant;
         std::optional<Model> model;
         std::string command;
-        std::string label;  // of the result that first told of it
+        std::string label;  // of the first result about it
     };
 
     void add_model(const NamedModel& named) {
-        // Two names of one file are one model.
+        // Paths to the same file are one model.
         for (const Entry& entry : entries_) {
             if (same_path(entry.variant.path, named.path)) return;
         }
@@ -192,7 +193,7 @@ private:
             Entry* same = first([&](const Entry& e) { return same_files(e.variant.hashes, v.hashes); });
             if (same != nullptr) return same;
         }
-        // The name of a file that has other content now says nothing.
+        // If both have hashes, which differ, the file has changed and its name proves nothing.
         const auto may_be = [&](const Entry& e) { return v.hashes.empty() || e.variant.hashes.empty(); };
         if (Entry* same =
                 first([&](const Entry& e) { return may_be(e) && same_path(e.variant.path, v.path); }))
@@ -203,7 +204,7 @@ private:
         });
     }
 
-    // By the name of the result's file: small.ppl.json is about small.gguf.
+    // Matches the name of the result's file: small.ppl.json belongs to small.gguf.
     Entry* find_by_label(const std::string& label) {
         const std::string name = fs::path(label).filename().string();
         Entry* best = nullptr;
@@ -261,7 +262,7 @@ private:
     void sort_originals_first() {
         std::vector<Entry> originals, others;
         for (Entry& entry : entries_) (is_original(entry) ? originals : others).push_back(entry);
-        // What came from another original comes after it.
+        // An original that was made from another one comes after it.
         std::stable_sort(originals.begin(), originals.end(), [](const Entry& a, const Entry& b) {
             return a.variant.origins.size() < b.variant.origins.size();
         });
@@ -269,7 +270,7 @@ private:
         for (Entry& entry : others) entries_.push_back(std::move(entry));
     }
 
-    // The oldest of the models that this one came from, or the one that was asked for.
+    // The original model that was asked for, or the oldest model that this one was made from.
     const Entry* original_of(const Entry& entry) const {
         const Entry* found = nullptr;
         for (const Entry& other : entries_) {

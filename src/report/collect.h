@@ -1,4 +1,4 @@
-// Models and results of runs, put together as one comparison.
+// Collects models and results of runs into one comparison.
 #pragma once
 
 #include <string>
@@ -11,34 +11,35 @@ namespace refold {
 
 struct NamedModel {
     std::string path;  // a file, or a Hugging Face directory
-    std::string name;  // empty: made of the path
+    std::string name;  // empty: derived from the path
 };
 
 struct Runs {
     std::vector<NamedModel> models;
     std::vector<RunResult> results;
-    std::vector<std::string> skipped;  // JSON files of directories that are no results
-    std::string output{};              // file that will be written: not read as a part of a directory
+    std::vector<std::string> skipped;  // JSON files in directories that are not results
+    std::string output{};              // file to be written, which is skipped in directories
 };
 
-// Adds what is at `path`: a model, a JSON result, a report as JSON, the metrics.jsonl of a training run, or a
-// directory of those; in a directory, what is none of these is passed over. `name` is for a model. Throws
-// Error(io), Error(input) for a file that is neither, and for a directory without any.
+// Adds the model, JSON result, JSON report, metrics.jsonl of a training run, or directory of these at `path`.
+// Other files in a directory are skipped. `name` names a model. Throws Error(io), Error(input) for any other
+// file and for a directory without any of these.
 void add_runs(const std::string& path, const std::string& name, Runs& runs);
 
-// What file, topology and metadata of a model tell, without running it. Reads the whole file for its hash.
+// Describes a model by its file, topology and metadata, without running it. Reads the whole file for its
+// hash.
 Variant describe_model(const Model& model, const NamedModel& named);
 
 struct CollectOptions {
-    std::string title{};     // empty: made of the names
+    std::string title{};     // empty: derived from the names
     std::string version{};   // of refold
-    std::string original{};  // path of the model that others are compared with; empty: the one they came from
+    std::string original{};  // path of the original model; empty: the model that each variant was made from
     bool reconstruction = true;  // compare weights with those of the original
 };
 
-// One variant per model and per model that only results tell about. A result belongs to the model whose files
-// have the hash that it names; where it names none, to the one with its path, or with its file's name.
-// Originals come first. Throws what load_model() does.
+// One variant per model, and per model that occurs only in results. A result belongs to the model with the
+// hashes that it names; without hashes, to the model with its path or file name. Originals come first. Throws
+// as load_model().
 Comparison collect(const Runs& runs, const CollectOptions& options);
 
 }  // namespace refold

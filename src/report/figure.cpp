@@ -3,7 +3,7 @@
 namespace refold {
 namespace {
 
-struct Drawn {
+struct ChartDrawer {
     std::string label;
     std::string operator()(BarChart chart) const {
         chart.label = label + ", bar chart";
@@ -26,7 +26,7 @@ struct Drawn {
 }  // namespace
 
 std::string figure_svg(const Figure& figure, const std::string& about) {
-    return std::visit(Drawn{figure.title + (about.empty() ? "" : ", " + about)}, figure.chart);
+    return std::visit(ChartDrawer{figure.title + (about.empty() ? "" : ", " + about)}, figure.chart);
 }
 
 }  // namespace refold

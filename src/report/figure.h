@@ -1,4 +1,4 @@
-// A chart with its heading: what pages are made of.
+// A chart with its title and caption.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ struct Figure {
     Chart chart;
 };
 
-// As an SVG element, its accessible name made of the title and `about`, what it is a figure of.
+// The figure as an SVG element. Its accessible name is the title and `about`, the figure's subject.
 std::string figure_svg(const Figure& figure, const std::string& about = "");
 
 }  // namespace refold

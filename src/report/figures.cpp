@@ -53,7 +53,7 @@ void add_bars(std::vector<Figure>& out, const Comparison& c, const std::string& 
     out.push_back({title, caption, std::move(chart)});
 }
 
-// The baseline's name where all have the same.
+// The baseline's name if all variants have the same, else "baseline".
 std::string baseline_name(const Comparison& c, std::optional<SpeedFigure> Variant::*speed) {
     std::string name;
     for (const auto& v : c.variants) {
@@ -74,7 +74,7 @@ void add_speed(std::vector<Figure>& out, const Comparison& c, const std::string&
         if (!(v.*speed)) return std::nullopt;
         return (v.*speed)->baseline_tokens_per_s;
     });
-    add_bars(out, c, title, "Higher is better; a variant and its baseline ran in turns.",
+    add_bars(out, c, title, "Higher is better; a variant and its baseline ran alternately.",
              {.label = "",
               .axis = "tokens per second",
               .categories = {},
@@ -82,7 +82,7 @@ void add_speed(std::vector<Figure>& out, const Comparison& c, const std::string&
               .format = [](double v) { return fmt::format("{:.1f} t/s", v); }});
 }
 
-// Of a perplexity; a task's name stays as it is.
+// Capitalizes the name of a perplexity; keeps the name of a task.
 std::string titled(const Quality& q) {
     std::string title = q.name;
     if (title.find(',') == std::string::npos)
@@ -112,7 +112,7 @@ void add_quality(std::vector<Figure>& out, const Comparison& c, const Quality& q
 
 bool is_fraction(const Quality& q) { return q.format(0.5).ends_with('%'); }
 
-// Accuracies of all tasks, a bar per variant.
+// Accuracies of all tasks, with a bar per variant.
 void add_tasks(std::vector<Figure>& out, const Comparison& c) {
     BarChart chart{.label = "", .axis = "per cent", .categories = {}, .series = {}, .format = per_cent};
     std::vector<Quality> fractions;
@@ -141,7 +141,7 @@ void add_tasks(std::vector<Figure>& out, const Comparison& c) {
     out.push_back({"Tasks", "Higher is better." + protocols, std::move(chart)});
 }
 
-// What is on the x axis of plots of quality: what most say.
+// The x axis of quality plots: file size or parameters, whichever more variants have.
 struct SizeAxis {
     std::string name;
     std::function<std::optional<double>(const Variant&)> value;
@@ -190,7 +190,7 @@ void add_scatter(std::vector<Figure>& out, const Comparison& c, const SizeAxis& 
     out.push_back({title, better(q) + " Further left is smaller.", std::move(plot)});
 }
 
-// The mean over the accuracies that all variants with any have.
+// The mean of the accuracies that all variants with tasks have in common.
 std::optional<Quality> mean_accuracy(const Comparison& c) {
     std::vector<Quality> common;
     std::vector<std::string> names;
@@ -221,9 +221,9 @@ std::optional<Quality> mean_accuracy(const Comparison& c) {
 }
 
 bool is_attention(Slot slot) { return consists_of_heads(slot); }
-bool is_ffn(Slot slot) { return slot == Slot::ffn_gate || slot == Slot::ffn_up || slot == Slot::ffn_down; }
+bool is_ffn(Slot slot) { return is_matrix(slot) && belongs_to_ffn(slot); }
 
-// Per cent of the cells that are borrowed; NaN for a position without such a module.
+// Percentage of borrowed cells per layer; NaN for a layer without such a module.
 std::vector<double> borrowed_per_layer(const TopologyMap& map, bool (*wanted)(Slot)) {
     std::vector<double> out;
     for (size_t p = 0; p < map.rows.size(); ++p) {
@@ -248,7 +248,7 @@ std::vector<double> counting(size_t n) {
 void add_shares(std::vector<Figure>& out, const Comparison& c, const char* title, const char* caption,
                 bool (*wanted)(Slot)) {
     LinePlot plot{.label = "",
-                  .x_axis = "layer (position)",
+                  .x_axis = "layer",
                   .y_axis = "borrowed (per cent)",
                   .lines = {},
                   .format = per_cent,
@@ -311,7 +311,7 @@ std::vector<Figure> share_figures(const Comparison& c) {
 
 std::vector<Figure> reconstruction_figures(const Comparison& c) {
     std::vector<Figure> out;
-    // One scale for all variants.
+    // All variants share one color scale.
     double largest = 0;
     for (const auto& v : c.variants) {
         for (const auto& row :
@@ -338,8 +338,8 @@ std::vector<Figure> reconstruction_figures(const Comparison& c) {
         if (!v.svd_errors.empty())
             map.details.assign(r.errors.size(), std::vector<std::string>(r.slots.size()));
         for (const SvdError& svd : v.svd_errors) {
-            if (const auto column = r.column(svd.position, svd.slot))
-                map.details[svd.position][*column] =
+            if (const auto column = r.column(svd.layer, svd.slot))
+                map.details[svd.layer][*column] =
                     fmt::format("SVD with as many numbers (rank {}): {:.3g}", svd.rank, svd.error);
         }
         out.push_back(

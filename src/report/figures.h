@@ -8,19 +8,19 @@
 
 namespace refold {
 
-// Size, memory, quality and speed as bars, one per variant; tasks as bars, one per task and variant.
+// Bars of size, memory, quality and speed per variant, and of tasks per task and variant.
 std::vector<Figure> bar_figures(const Comparison& comparison);
 
-// Quality against size, for every perplexity that at least two variants have and for the mean of the tasks'
-// accuracies that they have in common.
+// Quality against size, for every perplexity that at least two variants have, and for the mean of the
+// accuracies that all variants with tasks have in common.
 std::vector<Figure> quality_figures(const Comparison& comparison);
 
-// Per layer, how much of the attention's heads and of the FFN's matrices is borrowed from other layers
-// (Figure 7 of DirectShare).
+// The percentage of attention heads and of FFN matrices that each layer borrows from other layers (Figure 7
+// of DirectShare).
 std::vector<Figure> share_figures(const Comparison& comparison);
 
-// Reconstruction error of every weight matrix, for each variant that has some; hovering also tells the error
-// of an SVD that holds as many numbers, where it is known.
+// Reconstruction error of every weight matrix, for each variant that has them. Hovering also shows the error
+// of an SVD with as many parameters, if known.
 std::vector<Figure> reconstruction_figures(const Comparison& comparison);
 
 }  // namespace refold

@@ -19,7 +19,7 @@ struct Range {
     double low, high;
 };
 
-Range range_of_colours(const Heatmap& map) {
+Range range_of_colors(const Heatmap& map) {
     std::vector<double> all;
     for (const auto& row : map.values) all.insert(all.end(), row.begin(), row.end());
     const auto found = range_of(all);
@@ -34,7 +34,7 @@ Range range_of_colours(const Heatmap& map) {
     return range;
 }
 
-// Mean of what there is in every block of `step` x `step` cells.
+// Averages blocks of `step` x `step` cells, ignoring NaN.
 Heatmap averaged(const Heatmap& map, size_t step) {
     Heatmap out = map;
     out.values.clear();
@@ -55,7 +55,7 @@ Heatmap averaged(const Heatmap& map, size_t step) {
                 counts[c / step] += 1;
             }
         }
-        for (size_t c = 0; c < sums.size(); ++c) sums[c] /= counts[c];  // 0 / 0: none
+        for (size_t c = 0; c < sums.size(); ++c) sums[c] /= counts[c];  // 0 / 0 gives NaN: no cell
         out.values.push_back(std::move(sums));
     }
     return out;
@@ -64,7 +64,7 @@ Heatmap averaged(const Heatmap& map, size_t step) {
 class HeatmapDrawing {
 public:
     explicit HeatmapDrawing(const Heatmap& map)
-        : map_(map), range_(range_of_colours(map)), columns_(map.columns.size()), rows_(map.rows.size()) {
+        : map_(map), range_(range_of_colors(map)), columns_(map.columns.size()), rows_(map.rows.size()) {
         double names = 0;
         for (const auto& name : map.rows) names = std::max(names, text_width(name, kNameSize));
         left_ = std::min(names, 110.0) + 24;
@@ -75,7 +75,7 @@ public:
                       : std::clamp(420.0 / static_cast<double>(std::max<size_t>(rows_, 1)), 4.0, 14.0);
         double longest = 0;
         for (const auto& name : map.columns) longest = std::max(longest, text_width(name, kNameSize));
-        // Few columns are all named, across where they fit and upwards where they do not; of many, some.
+        // Names all columns if there are few, vertically if they do not fit, and only some columns otherwise.
         vertical_ = columns_ <= 16 && longest > width_ - 2;
         top_ = vertical_ ? std::min(longest, 90.0) + 26 : 36;
     }
@@ -106,7 +106,7 @@ private:
             x, y, anchor, kNameSize, escape(shorten(words, 18))));
     }
 
-    // As many names as there is room for.
+    // Draws as many names as fit.
     void names() {
         const auto row_step = static_cast<size_t>(std::ceil(13.0 / height_));
         for (size_t r = 0; r < rows_; r += nice(row_step))
@@ -152,7 +152,7 @@ private:
                     while (end < columns_ && std::isfinite(value(r, end)) &&
                            scale_level(value(r, end), range_.low, range_.high) == level)
                         ++end;
-                    // In units of cells, which makes a large picture a third of the size.
+                    // Coordinates in cells make a large picture a third of the size.
                     levels[level] += fmt::format("M{} {}h{}v1h-{}z", c, r, end - c, end - c);
                 }
                 c = end;
@@ -164,14 +164,14 @@ private:
             height_ * static_cast<double>(rows_) + 1, width_ * static_cast<double>(columns_) + 1));
         for (size_t level = 0; level < kScaleLevels; ++level) {
             if (levels[level].empty()) continue;
-            const std::string style = "fill:" + level_colour(map_.scale, level);
+            const std::string style = "fill:" + level_color(map_.scale, level);
             canvas_.add(
                 hover
                     ? fmt::format(R"svg(<g style="{}">{}</g>)svg", style, levels[level])
                     : fmt::format(
                           R"svg(<path transform="translate({:.2f} {:.2f}) scale({:.4f} {:.4f})" d="{}" style="{};stroke:{};stroke-width:.1"/>)svg",
                           left_, top_, width_, height_, levels[level], style,
-                          level_colour(map_.scale, level)));
+                          level_color(map_.scale, level)));
         }
     }
 
@@ -191,11 +191,11 @@ private:
     }
 
     double legend(double y) {
-        std::vector<std::string> colours;
+        std::vector<std::string> colors;
         for (size_t level = 0; level < kScaleLevels; ++level)
-            colours.push_back(level_colour(map_.scale, level));
+            colors.push_back(level_color(map_.scale, level));
         const double width = Canvas::kWidth - left_ - 24;
-        canvas_.add(strip(left_, y, width, colours));
+        canvas_.add(strip(left_, y, width, colors));
         y += 23;
         canvas_.text(left_, y, "start", Ink::muted_number, map_.format(range_.low));
         canvas_.text(left_ + width / 2, y, "middle", Ink::muted_number,

@@ -1,4 +1,4 @@
-// The comparison as one HTML page. Void elements are closed, so that the page is well-formed XML too.
+// Writes the comparison as one HTML page. Void elements are closed, so that the page is also well-formed XML.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 #include "core/text.h"
 #include "report/analysis_figures.h"
-#include "report/colour.h"
+#include "report/color.h"
 #include "report/figures.h"
 #include "report/markup.h"
 #include "report/measures.h"
@@ -68,7 +68,7 @@ figure{padding:10px 8px}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:8px}
 
 std::string style() {
     return fmt::format(":root{{{}}}@media (prefers-color-scheme:dark){{:root{{{}}}}}{}",
-                       colour_variables(false), colour_variables(true), kStyle);
+                       color_variables(false), color_variables(true), kStyle);
 }
 
 std::string table(const Comparison& c) {
@@ -114,7 +114,7 @@ std::string gallery(const std::string& heading, const std::string& introduction,
     return out + "</div></section>\n";
 }
 
-// What hovering shows, for readers without a pointer.
+// The details that hovering shows, as a list for readers without a pointer.
 std::string borrowed_list(const TopologyMap& map) {
     std::string items;
     size_t count = 0;
@@ -124,8 +124,8 @@ std::string borrowed_list(const TopologyMap& map) {
             for (size_t c = 0; c < map.rows[p][s].size(); ++c) {
                 if (!map.borrowed(p, s, c)) continue;
                 const TopologyCell& from = map.rows[p][s][c];
-                parts.push_back(from.head < 0 ? fmt::format("{} from layer {}", c, from.position)
-                                              : fmt::format("{} from {}.{}", c, from.position, from.head));
+                parts.push_back(from.head < 0 ? fmt::format("{} from layer {}", c, from.layer)
+                                              : fmt::format("{} from {}.{}", c, from.layer, from.head));
             }
             if (parts.empty()) continue;
             count += parts.size();
@@ -226,7 +226,7 @@ std::string analyses(const Comparison& c) {
     for (const auto& variant : c.variants) {
         for (const auto& analysis : variant.analyses) {
             out += gallery("What is alike in " + variant.name,
-                           "As refold analyze found it: what resembles each other can be shared.",
+                           "Results of refold analyze: weights that are similar can be shared.",
                            analysis_figures(nlohmann::json::parse(analysis)));
         }
     }
@@ -235,16 +235,16 @@ std::string analyses(const Comparison& c) {
 
 std::string error_text(double error) { return std::isfinite(error) ? fmt::format("{:.4f}", error) : "–"; }
 
-// What hovering over the errors shows.
+// The SVD errors that hovering shows, as a table.
 std::string svd_table(const Variant& v) {
     if (v.svd_errors.empty() || !v.reconstruction) return "";
     const Reconstruction& r = *v.reconstruction;
     std::string rows;
     for (const SvdError& svd : v.svd_errors) {
-        const auto column = r.column(svd.position, svd.slot);
+        const auto column = r.column(svd.layer, svd.slot);
         if (!column) continue;
         rows += fmt::format("<tr><th scope=\"row\">layer {}, {}</th><td>{}</td><td>{}</td><td>{}</td></tr>",
-                            svd.position, slot_name(svd.slot), error_text(r.errors[svd.position][*column]),
+                            svd.layer, slot_name(svd.slot), error_text(r.errors[svd.layer][*column]),
                             error_text(svd.error), svd.rank);
     }
     if (rows.empty()) return "";
@@ -273,7 +273,7 @@ std::string to_html(const Comparison& c) {
     std::string out =
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>"
         "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/>"
-        // Even if something slipped through the escaping, nothing would be loaded or run.
+        // Even if escaping missed something, the page could not load or run it.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
         "'unsafe-inline'\"/>";
     out += fmt::format("<title>{}</title><style>{}</style></head>\n<body><main>", escape(c.title), style());

@@ -1,4 +1,4 @@
-// Reading JSON that others wrote: what is absent or of another type is nothing.
+// Tolerant access to foreign JSON: missing values and values of another type give nothing.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@
 
 namespace refold {
 
-// The member, or null when `value` is no object or has none.
+// The member, or null when `value` is not an object or lacks it.
 inline const nlohmann::json& member(const nlohmann::json& value, const char* key) {
     static const nlohmann::json none;
     if (!value.is_object()) return none;
@@ -24,11 +24,11 @@ inline const nlohmann::json& member(const nlohmann::json& value, const char* key
 inline std::optional<double> number_of(const nlohmann::json& value) {
     return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
 }
-// NaN when it is no number.
+// NaN when it is not a number.
 inline double number_or_nan(const nlohmann::json& value) {
     return number_of(value).value_or(std::numeric_limits<double>::quiet_NaN());
 }
-// A count: not negative, and small enough to be one.
+// A count: not negative, and below 9e18.
 inline std::optional<uint64_t> count_of(const nlohmann::json& value) {
     const auto number = number_of(value);
     if (!number || !(*number >= 0 && *number < 9e18)) return std::nullopt;

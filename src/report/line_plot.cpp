@@ -7,17 +7,17 @@
 #include <cmath>
 
 #include "report/canvas.h"
-#include "report/colour.h"
+#include "report/color.h"
 #include "report/markup.h"
 
 namespace refold {
 namespace {
 
-constexpr size_t kMarkedPoints = 48;  // of a line; more would run into each other
-constexpr size_t kMostPoints = 96;    // of a line
+constexpr size_t kMarkedPoints = 48;  // per line; more markers would overlap
+constexpr size_t kMostPoints = 96;    // per line
 constexpr double kHeight = 236;
 
-// Dashes tell lines apart where colours do not.
+// Dashes distinguish lines whose colors do not.
 constexpr std::array<const char*, 4> kDashes = {"", "5 3", "1.5 3", "8 3 2 3"};
 
 class LineDrawing {
@@ -36,25 +36,25 @@ public:
     }
 
 private:
-    std::string colour(size_t line) const {
-        return plot_.order.empty() ? series_colour(line) : ramp_colour(line, plot_.lines.size());
+    std::string color(size_t line) const {
+        return plot_.order.empty() ? series_color(line) : ramp_color(line, plot_.lines.size());
     }
     std::string stroke(size_t line) const {
         const char* dash = plot_.order.empty() ? kDashes[line % kDashes.size()] : "";
-        return fmt::format("stroke:{};stroke-width:{};fill:none;stroke-linejoin:round{}{}", colour(line),
+        return fmt::format("stroke:{};stroke-width:{};fill:none;stroke-linejoin:round{}{}", color(line),
                            plot_.order.empty() ? "1.8" : "1.1", *dash == 0 ? "" : ";stroke-dasharray:", dash);
     }
     bool drawable(double y) const { return std::isfinite(y) && (!plot_.logarithmic || y > 0); }
 
     double legend() {
         if (!plot_.order.empty()) {
-            std::vector<std::string> colours;
-            for (size_t i = 0; i < plot_.lines.size(); ++i) colours.push_back(colour(i));
+            std::vector<std::string> colors;
+            for (size_t i = 0; i < plot_.lines.size(); ++i) colors.push_back(color(i));
             const std::string first = plot_.lines.empty() ? "" : plot_.order + " " + plot_.lines.front().name,
                               last = plot_.lines.empty() ? "" : plot_.lines.back().name;
             const double x = text_width(first) + 12;
             canvas_.text(4, 12, "start", Ink::muted, first);
-            canvas_.add(strip(x, 3, 120, colours));
+            canvas_.add(strip(x, 3, 120, colors));
             canvas_.text(x + 127, 12, "start", Ink::muted, last);
             return 12;
         }
@@ -64,7 +64,7 @@ private:
             deviations = deviations || !plot_.lines[i].deviation.empty();
             entries.push_back(
                 {fmt::format(R"svg(<path d="M-1 -4h14" style="{}"/>)svg", stroke(i)) +
-                     fmt::format(R"svg(<circle cx="6" cy="-4" r="2.6" style="fill:{}"/>)svg", colour(i)),
+                     fmt::format(R"svg(<circle cx="6" cy="-4" r="2.6" style="fill:{}"/>)svg", color(i)),
                  plot_.lines[i].name});
         }
         if (deviations)
@@ -79,7 +79,7 @@ private:
         for (const Line& line : plot_.lines) all.insert(all.end(), line.x.begin(), line.x.end());
         const auto range = range_of(all);
         Axis axis = linear_axis(range ? range->first : 0, range ? range->second : 1);
-        // Positions and ranks end where they end.
+        // The x axis ends at the data, which are layers, ranks or steps.
         if (range && range->second > range->first) {
             axis.low = range->first;
             axis.high = range->second;
@@ -136,11 +136,11 @@ private:
                 canvas_.add(
                     fmt::format(R"svg(<path d="M{0:.1f} {1:.1f}V{2:.1f}" style="stroke:{3};opacity:.6"/>)svg",
                                 x, frame.y(line.y[p] - line.deviation[p]),
-                                frame.y(line.y[p] + line.deviation[p]), colour(i)));
+                                frame.y(line.y[p] + line.deviation[p]), color(i)));
             }
             canvas_.add(fmt::format(
                 R"svg(<circle cx="{:.1f}" cy="{:.1f}" r="2.6" style="fill:{}"><title>{}</title></circle>)svg",
-                x, frame.y(line.y[p]), colour(i),
+                x, frame.y(line.y[p]), color(i),
                 escape(fmt::format("{}, {} {:g}: {}{}", line.name, plot_.x_axis, line.x[p],
                                    plot_.format(line.y[p]), more))));
         }

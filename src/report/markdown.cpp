@@ -1,4 +1,4 @@
-// The comparison in Markdown, for model cards, issues and pull requests.
+// Writes the comparison as Markdown, for model cards, issues and pull requests.
 #include <fmt/format.h>
 
 #include <algorithm>

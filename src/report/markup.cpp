@@ -10,7 +10,7 @@ namespace {
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }
 
-// `text` with every valid character as `append` writes it.
+// Passes every valid character of `text` through `append`.
 template <typename Append>
 std::string rewritten(std::string_view text, Append&& append) {
     std::string out;
@@ -65,7 +65,7 @@ std::string escape_markdown(std::string_view text) {
 
 namespace {
 
-// As it is, but for bytes that are no text.
+// `text` with only invalid characters replaced.
 std::string code_text(std::string_view text) {
     return rewritten(text, [](std::string& out, char c) {
         if (c == '\r') return;
@@ -99,7 +99,7 @@ std::string shorten(std::string_view text, size_t columns) {
     size_t seen = 0;
     for (size_t i = 0; i < text.size(); ++i) {
         if ((static_cast<unsigned char>(text[i]) & 0xC0) == 0x80) continue;
-        // The ellipsis takes the last column, when more than one character would be lost.
+        // When more than `columns` characters remain, the ellipsis takes the last column.
         if (++seen < columns) continue;
         size_t rest = 0;
         for (size_t j = i; j < text.size(); ++j)

@@ -44,7 +44,7 @@ const TaskFigure* find(const Variant& v, const TaskFigure& wanted) {
     return found == v.tasks.end() ? nullptr : &*found;
 }
 
-// Of all variants those that differ, in order of appearance.
+// The distinct items of all variants, in order of appearance.
 template <typename Item>
 std::vector<Item> distinct(const Comparison& c, std::vector<Item> Variant::*list) {
     std::vector<Item> out;
@@ -104,7 +104,7 @@ Measure bytes_row(const char* name, const char* hint, std::optional<uint64_t> Va
             {},   bytes};
 }
 
-// The last value of the last run that has such a curve.
+// The last value of this curve in the last run that has it.
 std::optional<double> last_of(const Variant& v, const char* name) {
     std::optional<double> out;
     for (const auto& run : v.training) {

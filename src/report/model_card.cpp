@@ -17,7 +17,7 @@
 namespace refold {
 namespace {
 
-// "org/name", or nothing when `text` is no such id or address of one.
+// "org/name" from an id or its URL, else "".
 std::string hub_id(std::string text) {
     for (const char* host : {"https://huggingface.co/", "https://hf.co/"}) {
         if (text.starts_with(host)) text = text.substr(std::string(host).size());
@@ -27,22 +27,22 @@ std::string hub_id(std::string text) {
 }
 
 std::string base_model(const Model& model) {
-    // A directory of the hub's cache: models--org--name/snapshots/...
+    // A directory in the hub's cache: models--org--name/snapshots/...
     for (const auto& part : std::filesystem::path(model.label)) {
         std::string name = part.string();
         if (!name.starts_with("models--")) continue;
         name = name.substr(8);
         if (const size_t at = name.find("--"); at != std::string::npos) name.replace(at, 2, "/");
-        if (const std::string id = hub_id(name); !id.empty()) return id;
+        if (std::string id = hub_id(name); !id.empty()) return id;
     }
     for (const char* key : {"general.source.huggingface.repository", "general.source.repo_url",
                             "general.repo_url", "general.base_model.0.repo_url"}) {
-        if (const std::string id = hub_id(model.metadata.string(key, "")); !id.empty()) return id;
+        if (std::string id = hub_id(model.metadata.string(key, "")); !id.empty()) return id;
     }
     return "";
 }
 
-// Of the YAML between the lines "---" at the beginning.
+// The license in the YAML front matter, between lines of "---".
 std::string license_of(const std::string& readme) {
     if (!readme.starts_with("---\n")) return "";
     const size_t end = readme.find("\n---", 3);
@@ -96,7 +96,7 @@ std::string sizes(const Model& model) {
         format_bytes);
     if (model.has_sharing())
         out +=
-            "\ntransformers knows no shared weights: here they are written out for every layer. "
+            "\ntransformers does not support shared weights, so this directory repeats them for every layer. "
             "In refold's own format they are stored and kept in memory once.\n";
     return out + "\n";
 }

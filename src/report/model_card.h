@@ -1,4 +1,4 @@
-// The README.md of a Hugging Face directory that refold writes.
+// Writes the README.md of an exported Hugging Face directory.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@ namespace refold {
 struct ModelCardOptions {
     std::string name{};                      // heading
     std::string version{};                   // of refold
-    std::string source_readme{};             // of the directory that the model came from; empty: none
-    const Comparison* comparison = nullptr;  // figures to show; null: none
+    std::string source_readme{};             // README of the original directory; empty: none
+    const Comparison* comparison = nullptr;  // figures to include; null: none
 };
 
-// Front matter (base_model, license and tags as far as they are known), what was done to the model, what it
-// costs, figures, and how to load it. `source_readme` is read for its licence only; nothing in it is trusted.
+// Front matter (base_model, license and tags, as far as known), the compression steps, the model's size,
+// figures, and how to load it. Only the license is taken from `source_readme`, which is untrusted.
 std::string model_card(const Model& model, const ModelCardOptions& options);
 
 }  // namespace refold

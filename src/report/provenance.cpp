@@ -28,7 +28,7 @@ std::vector<FileHashes> origins_of(const json& provenance) {
 
 std::string recipes_of(const json& provenance) {
     std::string out;
-    // However often: a file may claim anything.
+    // A loop, because a file may nest this arbitrarily deep.
     for (const json* at = &provenance; at->is_object(); at = &member(member(*at, "source"), "provenance")) {
         const std::string own = text_of(member(*at, "recipe"));
         if (own.empty()) continue;

@@ -1,4 +1,4 @@
-// What `refold compress` leaves in a model about where it comes from: metadata "refold.provenance".
+// Reads the provenance that `refold compress` stores in a model as metadata "refold.provenance".
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,13 +9,13 @@
 
 namespace refold {
 
-// Null when the model has none, or one that is no JSON object.
+// Null when the model has none or it is not a JSON object.
 nlohmann::json provenance_of(const Model& model);
 
-// The files that the model was made of, nearest first.
+// The models that the model was made from, nearest first.
 std::vector<FileHashes> origins_of(const nlohmann::json& provenance);
 
-// All recipes that led to the model, in the order in which they were applied; empty when there are none.
+// All recipes that led to the model, in the order of application; empty when there are none.
 std::string recipes_of(const nlohmann::json& provenance);
 
 }  // namespace refold

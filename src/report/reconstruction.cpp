@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/progress.h"
+#include "model/materialize.h"
 
 namespace refold {
 namespace {
@@ -16,7 +17,7 @@ struct Squares {
     double difference = 0, original = 0;
 };
 
-// Gives pages of the mapped files back; what is needed again is read again.
+// Releases the mapped pages of a weight; a shared one is read again later.
 void release(const Model& model, const Expression& expression) {
     if (!model.source) return;
     for (const auto& name : tensors_of(expression)) model.source->release(model.tensor(name).mapped);
@@ -34,8 +35,8 @@ Squares squares_of(const std::vector<float>& w, const std::vector<float>& other)
 
 std::vector<Slot> matrices_of(const Model& model) {
     std::vector<Slot> slots;
-    for (const auto& position : model.topology.positions) {
-        for (const auto& [slot, expression] : position) {
+    for (const auto& layer : model.topology.layers) {
+        for (const auto& [slot, expression] : layer) {
             if (is_matrix(slot)) slots.push_back(slot);
         }
     }
@@ -50,27 +51,27 @@ double relative(const Squares& squares) {
 
 }  // namespace
 
-std::optional<size_t> Reconstruction::column(size_t position, Slot slot) const {
+std::optional<size_t> Reconstruction::column(size_t layer, Slot slot) const {
     const auto found = std::find(slots.begin(), slots.end(), slot);
-    if (position >= errors.size() || found == slots.end()) return std::nullopt;
+    if (layer >= errors.size() || found == slots.end()) return std::nullopt;
     return static_cast<size_t>(found - slots.begin());
 }
 
 Reconstruction compare_weights(const Model& original, const Model& other) {
-    const size_t positions = original.topology.positions.size();
+    const size_t layers = original.topology.layers.size();
     for (const Model* model : {&original, &other}) {
         if (model->shapes_only)
             fail(ErrorCode::input, "report", "{}: there are only shapes, no weights to compare",
                  model->label);
     }
-    if (other.topology.positions.size() != positions)
-        fail(ErrorCode::input, "report", "{}: got {} positions, expected the {} of {}", other.label,
-             other.topology.positions.size(), positions, original.label);
+    if (other.topology.layers.size() != layers)
+        fail(ErrorCode::input, "report", "{}: got {} layers, expected the {} of {}", other.label,
+             other.topology.layers.size(), layers, original.label);
     Reconstruction out;
     out.slots = matrices_of(original);
     Squares all;
-    Progress progress("comparing weights", positions * out.slots.size(), "weights");
-    for (size_t p = 0; p < positions; ++p) {
+    Progress progress("comparing weights", layers * out.slots.size(), "weights");
+    for (size_t p = 0; p < layers; ++p) {
         std::vector<double>& row = out.errors.emplace_back(out.slots.size(), kNone);
         for (size_t s = 0; s < out.slots.size(); ++s) {
             const Slot slot = out.slots[s];
@@ -84,7 +85,7 @@ Reconstruction compare_weights(const Model& original, const Model& other) {
             }
             const Expression &from = original.topology.at(p, slot), &to = other.topology.at(p, slot);
             const Squares squares =
-                squares_of(materialise(original, from, slot, p), materialise(other, to, slot, p));
+                squares_of(materialize(original, from, slot, p), materialize(other, to, slot, p));
             release(original, from);
             release(other, to);
             row[s] = relative(squares);

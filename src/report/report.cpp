@@ -73,7 +73,7 @@ json topology_json(const std::optional<TopologyMap>& map) {
             counts.push_back(map->rows[p][s].size());
             if (!map->factors.empty() && !map->factors[p][s].text.empty()) {
                 const SlotFactors& f = map->factors[p][s];
-                factors.push_back({{"position", p},
+                factors.push_back({{"layer", p},
                                    {"slot", slot_name(map->slots[s])},
                                    {"instead", f.instead},
                                    {"text", f.text}});
@@ -81,10 +81,10 @@ json topology_json(const std::optional<TopologyMap>& map) {
             for (size_t c = 0; c < map->rows[p][s].size(); ++c) {
                 if (!map->borrowed(p, s, c)) continue;
                 const TopologyCell& from = map->rows[p][s][c];
-                borrowed.push_back({{"position", p},
+                borrowed.push_back({{"layer", p},
                                     {"slot", slot_name(map->slots[s])},
                                     {"head", c},
-                                    {"from_position", from.position},
+                                    {"from_layer", from.layer},
                                     {"from_head", from.head < 0 ? json(nullptr) : json(from.head)}});
             }
         }
@@ -92,11 +92,11 @@ json topology_json(const std::optional<TopologyMap>& map) {
     for (size_t p = 0; p < map->sources.size(); ++p) {
         const AttentionSource& source = map->sources[p];
         if (source.own()) continue;
-        sources.push_back({{"position", p},
+        sources.push_back({{"layer", p},
                            {"probabilities", source.probabilities ? json(*source.probabilities) : json()},
                            {"keys_and_values", source.kv ? json(*source.kv) : json()}});
     }
-    return {{"positions", map->rows.size()},
+    return {{"layers", map->rows.size()},
             {"summary", topology_summary(*map)},
             {"loops", map->loops},
             {"slots", slots},
@@ -134,7 +134,7 @@ json training_json(const std::vector<TrainingRun>& runs) {
     return out;
 }
 
-// One hash, or by name where there are several files, or one within the folder `file`.
+// One hash, or hashes by name for several files or for a file within the folder `file`.
 json hashes_json(const FileHashes& hashes, const std::string& file) {
     if (hashes.empty()) return "";
     const bool alone = hashes.size() == 1 && (hashes.begin()->first == file || hashes.begin()->first.empty());
@@ -147,7 +147,7 @@ json variant_json(const Variant& v) {
     for (const auto& task : v.tasks) tasks.push_back(task_json(task));
     json svd_errors = json::array();
     for (const SvdError& svd : v.svd_errors)
-        svd_errors.push_back({{"position", svd.position},
+        svd_errors.push_back({{"layer", svd.layer},
                               {"slot", slot_name(svd.slot)},
                               {"rank", svd.rank},
                               {"relative_error", number(svd.error)}});
@@ -196,7 +196,7 @@ std::string to_json(const Comparison& comparison) {
         {"notes", comparison.notes},
         {"variants", json::array()}};
     for (const auto& variant : comparison.variants) out["variants"].push_back(variant_json(variant));
-    // A generated text may end within a character.
+    // A generated text may end in the middle of a UTF-8 character.
     return out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 

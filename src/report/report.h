@@ -1,5 +1,5 @@
-// Comparison of several variants of one model (dense, 10 % shared, 30 % shared, ...): as a table for
-// terminals, as Markdown, as JSON and as a self-contained HTML page.
+// Comparison of several variants of one model (dense, 10 % shared, 30 % shared, ...) as a terminal table,
+// Markdown, JSON, and a self-contained HTML page.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,20 @@ struct PerplexityFigure {
     double value = 0;
     std::optional<double> standard_error{};
     int64_t tokens_scored = 0;
-    std::string protocol;               // text, windows, context: only equal ones may be compared
+    std::string protocol;               // text, windows, context; only equal protocols are comparable
     std::string metric = "perplexity";  // or "word perplexity", "bits per byte", ...
     bool operator==(const PerplexityFigure&) const = default;
 };
 
-// A metric of a task.
+// One metric of one task.
 struct TaskFigure {
     std::string task, metric;  // "hellaswag", "acc_norm"
     double value = 0;
     std::optional<double> standard_error{};
-    std::string protocol{};  // "5 shots, 100 items": only equal ones may be compared
+    std::string protocol{};  // "5 shots, 100 items"; only equal protocols are comparable
     bool higher_is_better = true;
     bool operator==(const TaskFigure&) const = default;
-    bool fraction() const;  // an accuracy or the like, shown in per cent
+    bool fraction() const;  // an accuracy or similar, printed in percent
 };
 
 struct SpeedFigure {
@@ -43,7 +43,7 @@ struct SpeedFigure {
 // Files of a model and their SHA-256.
 using FileHashes = std::map<std::string, std::string>;
 
-// What a training run told about itself, by name ("loss"); NaN where a value was none.
+// One metric of a training run ("loss") over its steps; NaN for missing values.
 struct TrainingCurve {
     std::string name;
     std::vector<double> steps, values;
@@ -53,21 +53,21 @@ struct TrainingRun {
     std::vector<TrainingCurve> curves;
 };
 
-// A weight matrix approximated by an SVD that holds as many numbers as the factors in its place: what the
-// step that made the factors says of it.
+// The error of a truncated SVD of a weight matrix with as many parameters as the factors that replace the
+// matrix, as recorded by the step that made the factors.
 struct SvdError {
-    size_t position = 0;
+    size_t layer = 0;
     Slot slot{};
     int64_t rank = 0;
     double error = 0;  // relative Frobenius norm
 };
 
-// What was not measured stays empty and is shown so.
+// One variant. Fields that were not measured are empty.
 struct Variant {
     std::string name;
-    std::string recipe;  // YAML; empty for the model as it came
-    std::string path;    // of its file or directory; for finding it again, not shown
-    std::string file;    // its name without folder
+    std::string recipe;  // YAML; empty for the original model
+    std::string path;    // of its file or directory, to identify the model; not printed
+    std::string file;    // file name without folder
     FileHashes hashes;
 
     std::optional<uint64_t> parameters;  // stored
@@ -81,13 +81,13 @@ struct Variant {
     std::optional<SpeedFigure> prefill, decode;
 
     std::string prompt, generated;
-    std::vector<std::string> steps;  // what each step of the recipe did, for people
+    std::vector<std::string> steps;  // summary of each step of the recipe
     std::optional<TopologyMap> topology;
-    std::optional<Reconstruction> reconstruction;  // against the model that it was made of
+    std::optional<Reconstruction> reconstruction;  // against the model it was made from
     std::vector<SvdError> svd_errors;
     std::vector<std::string> analyses;  // JSON of refold analyze, for analysis_figures()
     std::vector<TrainingRun> training;
-    std::vector<FileHashes> origins;  // what it was made of, nearest first
+    std::vector<FileHashes> origins;  // models it was made from, nearest first
 };
 
 struct Machine {
@@ -99,37 +99,38 @@ struct Machine {
 struct Comparison {
     std::string title;
     std::string model;    // name
-    std::string source;   // file it came from
-    FileHashes hashes;    // of that file
+    std::string source;   // its file
+    FileHashes hashes;    // of the source
     std::string version;  // of refold
     std::string date;
     Machine machine;
-    std::vector<std::string> commands;  // that make these figures again
-    std::vector<std::string> notes;     // what a reader must know about the figures
-    std::vector<Variant> variants;      // the first is what the others are compared with
+    std::vector<std::string> commands;  // commands that reproduce the figures
+    std::vector<std::string> notes;     // remarks that a reader of the figures needs
+    std::vector<Variant> variants;      // the first is the reference for the others
 };
 
-// Variants as columns, measures as rows; the change against the first variant in brackets. Notes below.
+// Variants as columns, measures as rows, and the change from the first variant in parentheses, followed by
+// the notes.
 std::string to_table(const Comparison& comparison);
 
-// The same in Markdown, with what is needed to reproduce it.
+// The same in Markdown, with the commands and files to reproduce it.
 std::string to_markdown(const Comparison& comparison);
-// Of that the table alone.
+// Only the table of to_markdown().
 std::string markdown_table(const Comparison& comparison);
 
-// Long snake_case keys; null where something was not measured or is not finite. parse_run() reads it again
-// (saved_report.h).
+// JSON with snake_case keys; null for values that were not measured or are not finite. parse_run() reads it
+// back (see saved_report.h).
 std::string to_json(const Comparison& comparison);
 
-// One page that needs nothing else: no network, no scripts, light and dark as the reader's system asks, from
-// phone to desktop width. Every text is escaped: model names, recipes and generated texts are not trusted.
+// A self-contained page without network access or scripts, light or dark by the reader's system setting, for
+// phones to desktops. All text is escaped: model names, recipes and generated texts are untrusted.
 std::string to_html(const Comparison& comparison);
 
-// Whether one set of files holds the other, whatever their names; never when one of them is empty. (Some
-// count a directory's config.json, some do not.)
+// Whether one set of hashes contains the other, ignoring file names (some tools include a directory's
+// config.json, some do not). False when one is empty.
 bool same_files(const FileHashes& a, const FileHashes& b);
 
-// Of a report's `date`: "2025-01-02 13:45 UTC"
+// Format of Comparison::date: "2025-01-02 13:45 UTC".
 inline constexpr const char* kDateFormat = "%Y-%m-%d %H:%M UTC";
 
 }  // namespace refold

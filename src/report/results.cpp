@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 std::string file_name(const std::string& path) {
     fs::path p(path);
-    if (!p.has_filename()) p = p.parent_path();  // a directory with a slash at its end
+    if (!p.has_filename()) p = p.parent_path();  // a directory with a trailing slash
     return p.filename().string();
 }
 
@@ -30,7 +30,7 @@ std::string stem(const std::string& path) {
     return name.extension() == ".gguf" || name.extension() == ".json" ? name.stem().string() : name.string();
 }
 
-// One hash; or those of several files, as an object by name or as a list of {"file", "sha256"}.
+// One hash, or hashes of several files as an object by name or a list of {"file", "sha256"}.
 FileHashes hashes_of(const json& value, const std::string& file) {
     FileHashes out;
     if (value.is_string() && !text_of(value).empty()) out[file] = text_of(value);
@@ -53,11 +53,11 @@ void name_model(Variant& v, const std::string& path) {
     v.name = stem(path);
 }
 
-// "provenance": which model, on which machine, by which command. Everything may be absent.
+// "provenance": model, machine and command of the result. Every field is optional.
 void read_provenance(const json& root, RunResult& out) {
     const json &provenance = member(root, "provenance"), &model = member(provenance, "model");
     name_model(out.variant, text_of(model.is_string() ? model : member(model, "path")));
-    // As the user called it, unless that was a path.
+    // The name that the user gave, unless it was a path.
     const std::string name = text_of(member(model, "name"));
     if (out.variant.path.empty()) {
         name_model(out.variant, name);
@@ -122,7 +122,7 @@ std::string perplexity_protocol(const json& root) {
     return (protocol.empty() ? "" : "protocol " + protocol + (parts.empty() ? "" : ": ")) + join(parts, ", ");
 }
 
-// JSON has no infinity: null stands for it.
+// null stands for infinity, which JSON lacks.
 double value_or_infinity(const json& value) {
     return number_of(value).value_or(std::numeric_limits<double>::infinity());
 }
@@ -146,7 +146,7 @@ void read_perplexity(const json& root, RunResult& out) {
     }
 }
 
-// What lm-evaluation-harness does not print as better when higher.
+// Whether lm-evaluation-harness marks the metric as better when lower.
 bool is_better_low(const json& root, const std::string& task, const std::string& metric) {
     const json& given = member(member(member(root, "higher_is_better"), task.c_str()), metric.c_str());
     if (given.is_boolean()) return !given.get<bool>();
@@ -168,8 +168,8 @@ std::string task_protocol(const json& root, const std::string& task) {
     return join(parts, ", ");
 }
 
-// {"results": {task: {"acc,none": 0.5, "acc_stderr,none": 0.01, "alias": ...}}}; the filter after the comma
-// is told only when it is not "none".
+// {"results": {task: {"acc,none": 0.5, "acc_stderr,none": 0.01, "alias": ...}}}. The filter after the comma
+// is kept only when it is not "none".
 void read_tasks(const json& root, RunResult& out) {
     for (const auto& [task, metrics] : member(root, "results").items()) {
         if (!metrics.is_object()) continue;
@@ -194,7 +194,7 @@ void read_tasks(const json& root, RunResult& out) {
         if (text.starts_with("pretrained=")) text = text.substr(11, text.find(',') - 11);
         if (!text.empty()) name_model(out.variant, text);
     }
-    // Of a directory it is a hash of several files, which is none of theirs.
+    // For a directory this is a combined hash, which matches no single file.
     if (out.variant.hashes.empty() && out.variant.file.ends_with(".gguf"))
         out.variant.hashes = hashes_of(member(config, "model_sha256"), out.variant.file);
     if (out.machine.threads == 0)
@@ -227,7 +227,7 @@ void read_cost(const json& cost, Variant& v) {
     v.kv_bytes_per_token = count_of(member(cost, "kv_bytes_per_token"));
 }
 
-// What steps that decompose have recorded of SVDs that hold as many numbers; LASER's are such SVDs.
+// The SVD errors that decomposing steps have recorded; LASER's results are such SVDs themselves.
 void read_svd_errors(const json& step, Variant& v) {
     const auto add = [&](const json& entry, const json& rank_of_it) {
         const auto slot = matrix_of(member(entry, "slot"));
@@ -258,7 +258,7 @@ void read_compression(const json& root, RunResult& out) {
     read_cost(member(root, "before"), before);
     out.before.push_back(std::move(before));
     name_model(out.variant, text_of(member(root, "output")));
-    if (out.variant.name.empty()) out.variant.name = stem(out.label);  // of a dry run
+    if (out.variant.name.empty()) out.variant.name = stem(out.label);  // a dry run
     out.variant.recipe = text_of(member(root, "recipe"));
     out.variant.file_bytes = count_of(member(root, "file_bytes"));
     read_cost(member(root, "after"), out.variant);

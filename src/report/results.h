@@ -1,4 +1,4 @@
-// Results that refold's verbs print with --json, read back.
+// Reads back the results that refold's verbs print with --json.
 #pragma once
 
 #include <optional>
@@ -9,22 +9,21 @@
 
 namespace refold {
 
-// What one result says. Which model it is about stands in `variant`: name, path, file, hashes, as far as it
-// tells; and everything that was measured.
+// One result. `variant` has its model (name, path, file, hashes, as far as known) and the measurements.
 struct RunResult {
-    std::string label;  // file it was read from
+    std::string label;  // file of the result
     Variant variant;
-    // Further models, which stand in front: of compress the model as it came, of a report all but the last.
+    // Preceding models: the original of `compress`, all but the last model of a report.
     std::vector<Variant> before;
     Machine machine;
     std::string version;
     std::vector<std::string> commands;
-    std::vector<std::string> notes;  // of a report
+    std::vector<std::string> notes;  // from a report
 };
 
-// The JSON of `compress`, `eval ppl`, `eval tasks` (and of lm-evaluation-harness), `bench`, `analyze` or
-// `report`, told apart by what it holds. Throws Error(input), naming `label`, for text that is not JSON or no
-// such result, and for a report with values that none has.
+// Parses the JSON of `compress`, `eval ppl`, `eval tasks` (or lm-evaluation-harness), `bench`, `analyze` or
+// `report`, which it recognizes by content. Throws Error(input) naming `label` for invalid JSON, for any
+// other content, and for a report with impossible values.
 RunResult parse_run(const std::string& text, const std::string& label);
 
 // The same from a file. Throws Error(io) as well.

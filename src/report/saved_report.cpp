@@ -14,20 +14,20 @@ namespace {
 
 using nlohmann::json;
 
-// More than any model has: what a file claims must not fill the memory.
+// More than any model has; protects against files whose sizes would exhaust memory.
 constexpr uint64_t kMostHeads = 512, kMostCells = uint64_t{1} << 18, kMostThreads = 1 << 20;
 
-// A value of the report and where it stands, for messages.
+// A value of the report with its path for error messages.
 class Value {
 public:
-    Value(const json& value, const std::string& label, std::string place)
-        : json_(value), label_(label), place_(std::move(place)) {}
+    Value(const json& value, const std::string& label, std::string path)
+        : json_(value), label_(label), path_(std::move(path)) {}
 
     void expect(bool right, const std::string& expected) const {
         if (right) return;
         const auto replace = json::error_handler_t::replace;
         fail(ErrorCode::input, "report", "{}: {}: got {}, expected {} - this report was damaged or changed",
-             label_, place_.empty() ? "the document" : place_,
+             label_, path_.empty() ? "the document" : path_,
              json_.is_null() ? "nothing" : shorten(json_.dump(-1, ' ', false, replace), 40), expected);
     }
 
@@ -36,14 +36,14 @@ public:
 
     Value operator[](const char* key) const {
         expect(json_.is_object(), "an object");
-        return {member(json_, key), label_, place_.empty() ? key : fmt::format("{}.{}", place_, key)};
+        return {member(json_, key), label_, path_.empty() ? key : fmt::format("{}.{}", path_, key)};
     }
-    // Nothing is an empty list.
+    // null is an empty list.
     std::vector<Value> list() const {
         std::vector<Value> out;
         expect(none() || json_.is_array(), "a list");
         for (size_t i = 0; i < json_.size(); ++i)
-            out.emplace_back(json_[i], label_, fmt::format("{}[{}]", place_, i));
+            out.emplace_back(json_[i], label_, fmt::format("{}[{}]", path_, i));
         return out;
     }
     std::vector<std::pair<std::string, Value>> members() const {
@@ -51,11 +51,11 @@ public:
         expect(none() || json_.is_object(), "an object");
         if (json_.is_object()) {
             for (const auto& [key, value] : json_.items())
-                out.emplace_back(key, Value(value, label_, fmt::format("{}.{}", place_, key)));
+                out.emplace_back(key, Value(value, label_, fmt::format("{}.{}", path_, key)));
         }
         return out;
     }
-    // Nothing is an empty text.
+    // null is an empty text.
     std::string text() const {
         expect(none() || json_.is_string(), "a text");
         return text_of(json_);
@@ -68,7 +68,7 @@ public:
         expect(none() || json_.is_number(), "a number or null");
         return number_of(json_);
     }
-    // Null is what JSON has for numbers that are not finite.
+    // null is NaN, because JSON cannot store numbers that are not finite.
     double number() const { return number_or_none().value_or(std::nan("")); }
     double real() const {
         expect(json_.is_number(), "a number");
@@ -89,7 +89,7 @@ public:
         expect(out && *out <= most, fmt::format("a number from 0 to {}", most));
         return static_cast<size_t>(*out);
     }
-    // Of one of `n` things.
+    // An index below `n`.
     size_t index_below(size_t n) const {
         expect(n > 0, "null, as there is none that it could be");
         return count_up_to(n - 1);
@@ -103,7 +103,7 @@ public:
 private:
     const json& json_;
     const std::string& label_;
-    std::string place_;
+    std::string path_;
 };
 
 FileHashes named_hashes(const Value& at) {
@@ -164,11 +164,11 @@ public:
         count_borrowers(map_);
         map_.factors.assign(map_.rows.size(), std::vector<SlotFactors>(map_.slots.size()));
         for (const Value& entry : at_["factors"].list())
-            map_.factors[position(entry["position"])][column(entry["slot"])] = {entry["instead"].boolean(),
-                                                                                entry["text"].text()};
+            map_.factors[layer(entry["layer"])][column(entry["slot"])] = {entry["instead"].boolean(),
+                                                                          entry["text"].text()};
         map_.sources.resize(map_.rows.size());
         for (const Value& entry : at_["attention_sources"].list()) {
-            AttentionSource& source = map_.sources[position(entry["position"])];
+            AttentionSource& source = map_.sources[layer(entry["layer"])];
             source.probabilities = earlier(entry, "probabilities");
             source.kv = earlier(entry, "keys_and_values");
         }
@@ -176,7 +176,7 @@ public:
     }
 
 private:
-    size_t position(const Value& at) const { return at.index_below(map_.rows.size()); }
+    size_t layer(const Value& at) const { return at.index_below(map_.rows.size()); }
     size_t column(const Value& at) const {
         const auto found = std::find(map_.slots.begin(), map_.slots.end(), slot(at));
         at.expect(found != map_.slots.end(), "one of 'slots'");
@@ -184,10 +184,10 @@ private:
     }
     std::optional<size_t> earlier(const Value& entry, const char* key) const {
         if (entry[key].none()) return std::nullopt;
-        return entry[key].index_below(position(entry["position"]));
+        return entry[key].index_below(layer(entry["layer"]));
     }
 
-    // Everything as its own.
+    // Reads all cells as unshared.
     void cells() {
         uint64_t all = 0;
         for (const Value& row : at_["cells"].list()) {
@@ -206,9 +206,9 @@ private:
     }
 
     void borrow(const Value& entry) {
-        auto& cells = map_.rows[position(entry["position"])][column(entry["slot"])];
+        auto& cells = map_.rows[layer(entry["layer"])][column(entry["slot"])];
         TopologyCell& cell = cells[entry["head"].index_below(cells.size())];
-        cell.position = position(entry["from_position"]);
+        cell.layer = layer(entry["from_layer"]);
         const Value head = entry["from_head"];
         cell.head = head.none() ? -1 : static_cast<int64_t>(head.index_below(kMostHeads));
     }
@@ -271,7 +271,7 @@ Variant variant(const Value& at) {
     if (const Value map = at["topology"]; !map.none()) v.topology = TopologyReader(map).read();
     if (const Value errors = at["reconstruction"]; !errors.none()) v.reconstruction = reconstruction(errors);
     for (const Value& svd : at["svd_errors"].list())
-        v.svd_errors.push_back({svd["position"].count(), slot(svd["slot"]),
+        v.svd_errors.push_back({svd["layer"].count(), slot(svd["slot"]),
                                 static_cast<int64_t>(svd["rank"].count()), svd["relative_error"].real()});
     for (const Value& analysis : at["analyses"].list()) {
         analysis.expect(analysis.raw().is_object(), "an object");

@@ -1,4 +1,4 @@
-// What to_json() of a comparison writes, read back: reports can be put together without their models.
+// Reads back the JSON that to_json() writes, so that reports can be combined without their models.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,14 +8,14 @@
 
 namespace refold {
 
-// The key that tells a report from other JSON, and the number of its layout.
+// The key that identifies a report, and the version of its layout.
 constexpr const char* kReportLayout = "report_layout";
-constexpr int kLayout = 1;
+constexpr int kLayout = 2;  // 1 said "position" for a layer
 
 bool is_saved_report(const nlohmann::json& root);
 
-// What is absent or null was not measured. Throws Error(input), naming `label` and the place of the value,
-// for another layout, values of the wrong type and values that contradict each other.
+// Missing and null values were not measured. Throws Error(input), naming `label` and the path of the value,
+// for another layout, values of the wrong type and contradictory values.
 RunResult parse_report(const nlohmann::json& root, const std::string& label);
 
 }  // namespace refold

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "report/canvas.h"
-#include "report/colour.h"
+#include "report/color.h"
 #include "report/markup.h"
 
 namespace refold {
@@ -55,7 +55,7 @@ private:
         const bool errors =
             std::any_of(drawn_.begin(), drawn_.end(), [&](size_t i) { return plot_.points[i].error > 0; });
         std::vector<LegendEntry> out = {
-            {disc_mark(series_colour(0)), "a model"},
+            {disc_mark(series_color(0)), "a model"},
             {fmt::format(R"svg(<path d="M-1 -4h14" style="{}"/>)svg", kFrontStyle),
              plot_.small_is_good ? "best so far: none smaller with a lower value"
                                  : "best so far: none smaller with a higher value"}};
@@ -66,7 +66,7 @@ private:
         return out;
     }
 
-    // Room for labels at both ends.
+    // Leaves room for labels at both ends.
     static Axis widened(double low, double high) {
         const double room = std::max((high - low) * 0.08, std::abs(high) * 0.005);
         return linear_axis(low >= 0 ? std::max(low - room, 0.0) : low - room, high + room);
@@ -89,7 +89,7 @@ private:
         return widened(range->first, range->second);
     }
 
-    // A staircase: up to the next point, the last one is the best.
+    // A staircase: a point is the best up to the x of the next one.
     void line(const Frame& frame) {
         if (front_.size() < 2) return;
         std::string d;
@@ -120,7 +120,7 @@ private:
         }
         canvas_.add(fmt::format(
             R"svg(<circle cx="{:.1f}" cy="{:.1f}" r="4.5" style="fill:{}"><title>{}</title></circle>)svg", x,
-            y, series_colour(0), escape(describe(i))));
+            y, series_color(0), escape(describe(i))));
     }
 
     std::string describe(size_t i) const {
@@ -128,7 +128,7 @@ private:
         return fmt::format("{}: {}, {}", p.name, plot_.format_x(p.x), plot_.format_y(p.y));
     }
 
-    // Returns the points whose labels found no room.
+    // Returns the points whose labels have no room.
     std::vector<size_t> labels(const Frame& frame) {
         std::vector<size_t> left_over;
         for (const size_t i : drawn_) {
@@ -151,7 +151,7 @@ private:
         return place ? place : free_place(frame, x, y, width, false);
     }
 
-    // Beside the point, above, below, and then further away; lines may be crossed when nothing else is left.
+    // Tries beside the point, above, below, and then further away; crosses lines only as a last resort.
     std::optional<Box> free_place(const Frame& frame, double x, double y, double width,
                                   bool off_lines) const {
         constexpr double h = kFont + 2;

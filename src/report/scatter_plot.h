@@ -1,4 +1,4 @@
-// Points with names as SVG, and which of them are the best for their x.
+// Scatter plots of named points as SVG, with their Pareto front.
 #pragma once
 
 #include <functional>
@@ -10,22 +10,23 @@ namespace refold {
 struct ScatterPoint {
     std::string name;
     double x = 0, y = 0;
-    double error = 0;  // of y, plus and minus
+    double error = 0;  // of y, plus or minus
 };
 
 struct ScatterPlot {
     std::string label;           // accessible name
-    std::string x_axis, y_axis;  // what is shown, with its unit
+    std::string x_axis, y_axis;  // quantities with their units
     std::vector<ScatterPoint> points;
     std::function<std::string(double)> format_x, format_y;
-    bool small_is_good = true;  // y; x is always better small
-    bool logarithmic = false;   // y
+    bool small_is_good = true;  // for y; small x is always good
+    bool logarithmic = false;   // y axis
 };
 
-// Indices of the points that no other one beats in both x and y, by x. Points that are not finite are none.
+// Indices of the points that no other point beats in both x and y, ordered by x. Ignores points that are not
+// finite.
 std::vector<size_t> pareto_front(const ScatterPlot& plot);
 
-// Labels stand where they cover neither points nor each other; those that find no room are in the legend.
+// Labels are placed so that they cover neither points nor each other; labels without room go into the legend.
 std::string scatter_plot_svg(const ScatterPlot& plot);
 
 }  // namespace refold

@@ -7,39 +7,17 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <utility>
 
-#include "report/colour.h"
+#include "model/ownership.h"
+#include "report/color.h"
 #include "report/markup.h"
 
 namespace refold {
 namespace {
 
-constexpr std::array kMatrixSlots = {
-    Slot::attn_q,      Slot::attn_k,      Slot::attn_v,   Slot::attn_o, Slot::attn_comp, Slot::attn_comp_ffn,
-    Slot::attn_comp_o, Slot::attn_comp_v, Slot::ffn_gate, Slot::ffn_up, Slot::ffn_down};
-
-int64_t heads_of(Slot slot, const ModelConfig& config, size_t position) {
-    switch (slot) {
-        case Slot::attn_q:
-        case Slot::attn_o: return config.n_head_of(position);
-        case Slot::attn_k:
-        case Slot::attn_v: return config.n_head_kv_of(position);
-        default: return 0;
-    }
-}
-
-// The stored weights behind every cell; head -1 is a whole tensor. Factors make whole matrices, so each cell
-// stands for as much of them.
-std::vector<HeadRef> stored_parts(const Expression& expression, Slot slot, const ModelConfig& config,
-                                  size_t position) {
-    const Expression base = base_of(expression);
-    if (const auto* heads = std::get_if<Heads>(&base)) return expand(*heads);
-    const std::string tensor = tensors_of(base).front();
-    const int64_t heads = heads_of(slot, config, position);
-    if (heads == 0) return {{tensor, -1}};
-    return expand(Heads{{{tensor, 0, heads}}});
-}
+constexpr auto kMatrixSlots = slots_where([](const SlotProperties& s) {
+    return s.kind == SlotKind::matrix && s.scope == SlotScope::layer && s.module != SlotModule::exit;
+});
 
 SlotFactors factors_of(const Model& model, const Expression& expression) {
     if (const auto* e = std::get_if<LowRank>(&expression))
@@ -55,85 +33,51 @@ SlotFactors factors_of(const Model& model, const Expression& expression) {
     return {base.instead, base.text.empty() ? lora : base.text + " + " + lora};
 }
 
-using Key = std::pair<std::string, int64_t>;
-using Parts = std::vector<std::vector<std::vector<HeadRef>>>;  // [position][slot][cell]
-
-// The position after which the tensor is named.
-std::map<std::string, size_t> named_owners(const Model& model) {
-    std::map<std::string, size_t> owners;
-    if (model.family == nullptr) return owners;
-    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
-        for (const auto& [slot, expression] : model.topology.positions[p]) {
-            // W_c and exit maps have no names of the family's.
-            if (is_matrix(slot) && !is_compensation(slot) && slot != Slot::exit_map)
-                owners[tensor_name(*model.family, slot, p)] = p;
-        }
-    }
-    return owners;
-}
-
-// For every stored part the place that owns it.
-std::map<Key, TopologyCell> owners_of(const Model& model, const Parts& parts) {
-    const auto named = named_owners(model);
-    std::map<Key, TopologyCell> owners;
-    for (size_t p = 0; p < parts.size(); ++p) {
-        for (const auto& cells : parts[p]) {
-            for (size_t c = 0; c < cells.size(); ++c) {
-                const HeadRef& ref = cells[c];
-                const int64_t head = ref.head < 0 ? -1 : static_cast<int64_t>(c);
-                const Key key{ref.tensor, ref.head};
-                const auto owner = named.find(ref.tensor);
-                const size_t position = owner == named.end() ? p : owner->second;
-                // A position that uses its own tensor says which of its heads this is.
-                const auto [found, added] =
-                    owners.try_emplace(key, TopologyCell{position, position == p ? head : -1, 0});
-                if (!added && position == p && found->second.head < 0) found->second.head = head;
-            }
-        }
-    }
-    return owners;
+// A cell for each head, or for the whole slot: whose weights it uses.
+TopologyCells cells_of(const Model& model, const Ownership& owners, Slot slot, const Expression& expression,
+                       size_t layer) {
+    const std::vector<HeadRef> heads = stored_heads_of(model.config, slot, expression, layer);
+    if (heads.empty()) return {{owners.layer_of(tensors_of(base_of(expression)).front()), -1, 0}};
+    TopologyCells cells;
+    for (const HeadRef& ref : heads)
+        cells.push_back({owners.layer_of(ref.tensor), owners.head_of(ref.tensor, ref.head).value_or(-1), 0});
+    return cells;
 }
 
 }  // namespace
 
-bool TopologyMap::borrowed(size_t position, size_t slot, size_t cell) const {
-    const TopologyCells& cells = rows[position][slot];
+bool TopologyMap::borrowed(size_t layer, size_t slot, size_t cell) const {
+    const TopologyCells& cells = rows[layer][slot];
     const TopologyCell& c = cells[cell];
     const bool has_heads = cells.size() > 1 || c.head >= 0;
-    if (c.position != position) return true;
+    if (c.layer != layer) return true;
     return has_heads && c.head != static_cast<int64_t>(cell);
 }
 
-bool TopologyMap::replaced(size_t position, size_t slot) const {
+bool TopologyMap::replaced(size_t layer, size_t slot) const {
     Topology topology;
-    if (position < sources.size()) topology.sources[position] = sources[position];
-    return topology.is_replaced(position, slots[slot]);
+    if (layer < sources.size()) topology.sources[layer] = sources[layer];
+    return topology.is_replaced(layer, slots[slot]);
 }
 
 TopologyMap topology_map(const Model& model) {
-    const auto& positions = model.topology.positions;
+    const auto& layers = model.topology.layers;
     TopologyMap map;
     for (const Slot slot : kMatrixSlots) {
         const auto has = [&](const Slots& slots) { return slots.contains(slot); };
-        if (std::any_of(positions.begin(), positions.end(), has)) map.slots.push_back(slot);
+        if (std::any_of(layers.begin(), layers.end(), has)) map.slots.push_back(slot);
     }
     map.loops = model.topology.loops;
-    for (size_t p = 0; p < positions.size(); ++p) map.sources.push_back(model.topology.source(p));
-    map.factors.assign(positions.size(), std::vector<SlotFactors>(map.slots.size()));
-    Parts parts(positions.size(), std::vector<std::vector<HeadRef>>(map.slots.size()));
-    for (size_t p = 0; p < positions.size(); ++p) {
+    for (size_t p = 0; p < layers.size(); ++p) map.sources.push_back(model.topology.source(p));
+    map.factors.assign(layers.size(), std::vector<SlotFactors>(map.slots.size()));
+    map.rows.assign(layers.size(), std::vector<TopologyCells>(map.slots.size()));
+    const Ownership owners(model);
+    for (size_t l = 0; l < layers.size(); ++l) {
         for (size_t s = 0; s < map.slots.size(); ++s) {
-            const auto found = positions[p].find(map.slots[s]);
-            if (found == positions[p].end()) continue;
-            parts[p][s] = stored_parts(found->second, map.slots[s], model.config, p);
-            map.factors[p][s] = factors_of(model, found->second);
-        }
-    }
-    const auto owners = owners_of(model, parts);
-    map.rows.assign(positions.size(), std::vector<TopologyCells>(map.slots.size()));
-    for (size_t p = 0; p < positions.size(); ++p) {
-        for (size_t s = 0; s < map.slots.size(); ++s) {
-            for (const auto& ref : parts[p][s]) map.rows[p][s].push_back(owners.at({ref.tensor, ref.head}));
+            const auto found = layers[l].find(map.slots[s]);
+            if (found == layers[l].end()) continue;
+            map.rows[l][s] = cells_of(model, owners, map.slots[s], found->second, l);
+            map.factors[l][s] = factors_of(model, found->second);
         }
     }
     count_borrowers(map);
@@ -146,7 +90,7 @@ void count_borrowers(TopologyMap& map) {
             for (size_t c = 0; c < map.rows[p][s].size(); ++c) {
                 if (!map.borrowed(p, s, c)) continue;
                 const TopologyCell& cell = map.rows[p][s][c];
-                TopologyCells& owner = map.rows[cell.position][s];
+                TopologyCells& owner = map.rows[cell.layer][s];
                 const size_t at = cell.head < 0 ? 0 : static_cast<size_t>(cell.head);
                 const bool used_there = cell.head >= 0 || owner.size() == 1;
                 if (used_there && at < owner.size()) ++owner[at].borrowers;
@@ -156,7 +100,7 @@ void count_borrowers(TopologyMap& map) {
 }
 
 std::string topology_summary(const TopologyMap& map) {
-    // Slots with the same figures are told together.
+    // Groups slots with the same figures.
     std::map<std::string, std::vector<std::string>> slots_by_figures;
     std::vector<std::string> order;
     const auto tell = [&](Slot slot, const std::string& figures) {
@@ -185,7 +129,7 @@ std::string topology_summary(const TopologyMap& map) {
         if (instead > 0) tell(map.slots[s], fmt::format("{} of {} in factors", instead, all));
         if (beside > 0) tell(map.slots[s], fmt::format("{} of {} with LoRA", beside, all));
     }
-    std::string out = fmt::format("{} positions", map.rows.size());
+    std::string out = fmt::format("{} layers", map.rows.size());
     if (map.loops > 1) out += fmt::format(" in {} loops", map.loops);
     const auto count = [&](auto field) {
         return std::count_if(map.sources.begin(), map.sources.end(),
@@ -216,16 +160,13 @@ struct Group {
 };
 
 const char* heading(Slot slot) {
-    switch (slot) {
-        case Slot::attn_q: return "Q";
-        case Slot::attn_k: return "K";
-        case Slot::attn_v: return "V";
-        case Slot::attn_o: return "O";
-        default: return is_compensation(slot) ? "Wc" : "FFN";
-    }
+    constexpr std::array kProjections = {"Q", "K", "V", "O"};
+    if (const auto projection = properties(slot).projection)
+        return kProjections[static_cast<size_t>(*projection)];
+    return is_compensation(slot) ? "Wc" : "FFN";
 }
 
-// Columns of every slot.
+// Number of columns per slot.
 std::vector<size_t> widths_of(const TopologyMap& map) {
     std::vector<size_t> widths(map.slots.size());
     for (size_t s = 0; s < map.slots.size(); ++s) {
@@ -234,7 +175,7 @@ std::vector<size_t> widths_of(const TopologyMap& map) {
     return widths;
 }
 
-// Slots with one heading stand together.
+// Groups slots under a common heading.
 std::vector<Group> groups_of(const TopologyMap& map, const std::vector<size_t>& widths) {
     std::vector<Group> groups;
     for (size_t s = 0; s < map.slots.size(); ++s) {
@@ -255,7 +196,7 @@ public:
         size_t cells = 0;
         for (const auto& group : groups_) cells += group.cells;
         const double gaps = kGap * static_cast<double>(groups_.empty() ? 0 : groups_.size() - 1);
-        // As wide as a phone where that leaves cells that can be pointed at.
+        // As wide as a phone, unless the cells became too small to point at.
         pitch_ =
             std::clamp((kWidth - kLeft - gaps) / static_cast<double>(std::max<size_t>(cells, 1)), 6.0, 18.0);
         double x = kLeft;
@@ -272,7 +213,7 @@ public:
         const double bottom = kTop + pitch_ * static_cast<double>(map_.rows.size());
         text(width_ / 2, bottom + 16, "middle", "weight matrices, one cell per head (FFN: gate, up, down)");
         body_ += fmt::format(
-            R"svg(<text transform="translate(10 {:.1f}) rotate(-90)" text-anchor="middle">position (layer)</text>)svg",
+            R"svg(<text transform="translate(10 {:.1f}) rotate(-90)" text-anchor="middle">layer</text>)svg",
             (kTop + bottom) / 2);
         const double height = legend(bottom + 38);
         return fmt::format(
@@ -298,7 +239,7 @@ private:
 
     void row(size_t p) {
         const double y = kTop + pitch_ * static_cast<double>(p);
-        // Numbers at a distance that keeps them apart, the last one always unless it would touch.
+        // Numbers with enough distance, and the last one if it does not touch its neighbor.
         const auto step = static_cast<size_t>(std::ceil(12.0 / pitch_));
         const size_t every = step <= 1 ? 1 : (step <= 2 ? 2 : 5);
         if (p % every == 0) text(kLeft - 5, y + pitch_ / 2 + 3.5, "end", std::to_string(p));
@@ -308,7 +249,7 @@ private:
         }
     }
 
-    // Cells that nobody shares are one path, so that a large model stays a small picture.
+    // Draws unshared cells as one path, so that the picture of a large model stays small.
     void slot(size_t p, size_t s, double x0, double y) {
         const TopologyCells& cells = map_.rows[p][s];
         const SlotFactors factors = map_.factors.empty() ? SlotFactors{} : map_.factors[p][s];
@@ -317,7 +258,7 @@ private:
             const AttentionSource& source = map_.sources[p];
             const size_t from = source.from(p);
             path(box(x0, y + size * 0.4, pitch_ * static_cast<double>(widths_[s]) - 1.5, size * 0.2),
-                 "fill:" + ramp_colour(from, map_.rows.size()),
+                 "fill:" + ramp_color(from, map_.rows.size()),
                  fmt::format("layer {}, {}: none, {} of layer {} instead", p, slot_name(map_.slots[s]),
                              source.kv ? "keys and values" : "attention probabilities", from));
         }
@@ -331,18 +272,18 @@ private:
                 continue;
             }
             if (factors.instead) {
-                const std::string colour = ramp_colour(cells[c].position, map_.rows.size());
-                path(bars(x, y, size),
-                     borrowed ? "fill:" + colour
-                              : fmt::format("{};stroke:{};stroke-width:1", kOwnStyle, colour),
-                     describe(p, s, c));
+                const std::string color = ramp_color(cells[c].layer, map_.rows.size());
+                path(
+                    bars(x, y, size),
+                    borrowed ? "fill:" + color : fmt::format("{};stroke:{};stroke-width:1", kOwnStyle, color),
+                    describe(p, s, c));
                 continue;
             }
-            const std::string colour = ramp_colour(cells[c].position, map_.rows.size());
-            // The outline of a lender lies inside its cell.
+            const std::string color = ramp_color(cells[c].layer, map_.rows.size());
+            // The outline of a lending cell lies inside it.
             const double inset = borrowed ? 0 : 1;
             const std::string style =
-                borrowed ? "fill:" + colour : fmt::format("{};stroke:{};stroke-width:2", kOwnStyle, colour);
+                borrowed ? "fill:" + color : fmt::format("{};stroke:{};stroke-width:2", kOwnStyle, color);
             body_ += fmt::format(
                 R"svg(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" style="{}"><title>{}</title></rect>)svg",
                 x + inset, y + inset, size - 2 * inset, size - 2 * inset, style, escape(describe(p, s, c)));
@@ -362,7 +303,7 @@ private:
     static std::string box(double x, double y, double width, double height) {
         return fmt::format("M{:.1f} {:.1f}h{:.1f}v{:.1f}h-{:.1f}z", x, y, width, height, width);
     }
-    // Two thin matrices in place of a full one.
+    // Two thin bars, for factors instead of a full matrix.
     static std::string bars(double x, double y, double size) {
         return box(x, y, size * 0.3, size) + box(x + size * 0.45, y, size * 0.55, size * 0.3);
     }
@@ -383,8 +324,8 @@ private:
         if (!map_.borrowed(p, s, c))
             return fmt::format("{}: own weights, also used in {} later place{}{}", place, cell.borrowers,
                                cell.borrowers == 1 ? "" : "s", more);
-        if (cell.head < 0) return fmt::format("{}: weights of layer {}{}", place, cell.position, more);
-        return fmt::format("{}: weights of layer {}, head {}{}", place, cell.position, cell.head, more);
+        if (cell.head < 0) return fmt::format("{}: weights of layer {}{}", place, cell.layer, more);
+        return fmt::format("{}: weights of layer {}, head {}{}", place, cell.layer, cell.head, more);
     }
 
     bool has_factors() const {
@@ -411,7 +352,7 @@ private:
         const size_t n = map_.rows.size();
         swatch(kLeft, kOwnStyle, 0);
         text(kLeft + 15, y, "start", "own weights");
-        swatch(kLeft + 100, fmt::format("{};stroke:{};stroke-width:2", kOwnStyle, ramp_colour(n / 3, n)), 1);
+        swatch(kLeft + 100, fmt::format("{};stroke:{};stroke-width:2", kOwnStyle, ramp_color(n / 3, n)), 1);
         text(kLeft + 115, y, "start", "own, also used by later layers");
         y += 20;
         if (has_factors()) {
@@ -423,7 +364,7 @@ private:
             y += 20;
         }
         if (has_sources()) {
-            path(box(kLeft, y - 5, 10, 2), "fill:" + ramp_colour(n / 3, n), "attention of another layer");
+            path(box(kLeft, y - 5, 10, 2), "fill:" + ramp_color(n / 3, n), "attention of another layer");
             text(kLeft + 15, y, "start", "none: attention of another layer");
             y += 20;
         }
@@ -433,14 +374,14 @@ private:
         for (size_t p = 0; p < n; ++p) {
             body_ += fmt::format(
                 R"svg(<rect x="{:.2f}" y="{:.1f}" width="{:.2f}" height="10" style="fill:{}"/>)svg",
-                x0 + step * static_cast<double>(p), y - 9, step + 0.3, ramp_colour(p, n));
+                x0 + step * static_cast<double>(p), y - 9, step + 0.3, ramp_color(p, n));
         }
         text(x0 + room + 7, y, "start", std::to_string(n == 0 ? 0 : n - 1));
         return y + 8;
     }
 
     const TopologyMap& map_;
-    std::vector<size_t> widths_;  // by slot
+    std::vector<size_t> widths_;  // per slot
     std::vector<Group> groups_;
     std::string body_;
     double pitch_ = 0, width_ = 0;

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// More are drawn as their means.
+// Longer curves are averaged.
 constexpr size_t kMostPoints = 96;
 
 TrainingCurve& curve_of(TrainingRun& run, const std::string& name) {
@@ -42,15 +42,15 @@ void add_line(const nlohmann::ordered_json& line, const std::string& path, size_
     }
 }
 
-// What one figure shows.
-struct Chosen {
+// A figure and the curves it draws.
+struct FigureSpec {
     std::string title, axis, caption;
-    std::vector<std::pair<std::string, std::string>> curves;  // their names in the file and in the legend
+    std::vector<std::pair<std::string, std::string>> curves;  // names in the file and in the legend
     bool from_zero = false;
 };
 
-std::vector<Chosen> choose(const Comparison& c) {
-    std::vector<Chosen> out = {
+std::vector<FigureSpec> figure_specs(const Comparison& c) {
+    std::vector<FigureSpec> out = {
         {"Loss",
          "loss (nats per token)",
          "Lower is better.",
@@ -63,8 +63,8 @@ std::vector<Chosen> choose(const Comparison& c) {
          {{"tokens_per_s", "tokens per second"}},
          true}};
     const auto is_chosen = [&](const std::string& name) {
-        return std::ranges::any_of(out, [&](const Chosen& chosen) {
-            return std::ranges::any_of(chosen.curves, [&](const auto& curve) { return curve.first == name; });
+        return std::ranges::any_of(out, [&](const FigureSpec& figure) {
+            return std::ranges::any_of(figure.curves, [&](const auto& curve) { return curve.first == name; });
         });
     };
     for (const auto& variant : c.variants) {
@@ -84,23 +84,23 @@ std::vector<Chosen> choose(const Comparison& c) {
     return out;
 }
 
-// Means of `group` neighbours; what is no number is left out.
+// Averages groups of `group` neighboring steps, ignoring NaN.
 Line line_of(const std::string& name, const TrainingCurve& curve, size_t group) {
     Line line{name, {}, {}};
     for (size_t begin = 0; begin < curve.steps.size(); begin += group) {
         double steps = 0, sum = 0;
-        size_t known = 0;
+        size_t finite = 0;
         const size_t end = std::min(begin + group, curve.steps.size());
         const auto count = static_cast<double>(end - begin);
         for (size_t i = begin; i < end; ++i) {
             steps += curve.steps[i] / count;
             if (!std::isfinite(curve.values[i])) continue;
             sum += curve.values[i];
-            ++known;
+            ++finite;
         }
         line.x.push_back(steps);
-        line.y.push_back(known == 0 ? std::numeric_limits<double>::quiet_NaN()
-                                    : sum / static_cast<double>(known));
+        line.y.push_back(finite == 0 ? std::numeric_limits<double>::quiet_NaN()
+                                     : sum / static_cast<double>(finite));
     }
     return line;
 }
@@ -143,22 +143,22 @@ RunResult read_training(const std::string& path) { return parse_training(read_te
 std::vector<Figure> training_figures(const Comparison& c) {
     std::vector<Figure> out;
     const bool one = count_runs(c) == 1;
-    for (const Chosen& chosen : choose(c)) {
+    for (const FigureSpec& figure : figure_specs(c)) {
         LinePlot plot{.label = "",
                       .x_axis = "step",
-                      .y_axis = chosen.axis,
+                      .y_axis = figure.axis,
                       .lines = {},
                       .format = four_digits,
-                      .from_zero = chosen.from_zero};
+                      .from_zero = figure.from_zero};
         size_t most = 1;
         for (const auto& variant : c.variants) {
             for (const auto& run : variant.training) {
-                for (const auto& [name, words] : chosen.curves) {
+                for (const auto& [name, words] : figure.curves) {
                     const auto found = std::ranges::find(run.curves, name, &TrainingCurve::name);
                     if (found == run.curves.end()) continue;
                     const size_t group = (found->steps.size() + kMostPoints - 1) / kMostPoints;
                     const std::string of = variant.name + (run.name.empty() ? "" : ", " + run.name);
-                    const bool alone = chosen.curves.size() == 1;
+                    const bool alone = figure.curves.size() == 1;
                     plot.lines.push_back(line_of(one     ? words
                                                  : alone ? of
                                                          : of + ": " + words,
@@ -169,8 +169,8 @@ std::vector<Figure> training_figures(const Comparison& c) {
         }
         if (plot.lines.empty()) continue;
         const std::string means = most > 1 ? fmt::format("Points are means of up to {} steps.", most) : "";
-        out.push_back({chosen.title,
-                       chosen.caption + (chosen.caption.empty() || means.empty() ? "" : " ") + means,
+        out.push_back({figure.title,
+                       figure.caption + (figure.caption.empty() || means.empty() ? "" : " ") + means,
                        std::move(plot)});
     }
     return out;

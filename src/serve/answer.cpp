@@ -1,7 +1,6 @@
 #include "serve/answer.h"
 
 #include <algorithm>
-#include <iterator>
 #include <random>
 
 #include "core/error.h"
@@ -14,7 +13,7 @@ using Json = nlohmann::ordered_json;
 
 Json finish_json(const GenerationEvent& event) { return event.finished ? Json(finish_name(event)) : Json(); }
 
-// What a choice of `prompt` asks the scheduler for.
+// The scheduler's request for a choice of `prompt`.
 GenerationRequest generation(const ApiRequest& request, std::vector<int32_t> prompt, int64_t max_tokens,
                              const PromptLimits& limits) {
     const auto length = static_cast<int64_t>(prompt.size());
@@ -26,19 +25,14 @@ GenerationRequest generation(const ApiRequest& request, std::vector<int32_t> pro
                        "", "context_length_exceeded");
     }
     GenerationRequest out;
+    static_cast<GenerationOptions&>(out) = request.options;
     out.prompt = std::move(prompt);
     out.max_tokens = std::min(max_tokens, limits.context - length);
-    out.sampling.temperature = static_cast<float>(request.temperature);
-    out.sampling.top_p = static_cast<float>(request.top_p);
-    out.sampling.top_k = request.top_k;
     out.sampling.seed = request.seed ? *request.seed : std::random_device{}();
-    out.stop = request.stop;
-    out.ignore_eos = request.ignore_eos;
-    out.logprobs = request.logprobs;
     return out;
 }
 
-// `n` times the same, with seeds of their own.
+// Adds the request `n` times, with different seeds.
 void add_choices(std::vector<GenerationRequest>& all, GenerationRequest request, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
         all.push_back(request);
@@ -49,7 +43,7 @@ void add_choices(std::vector<GenerationRequest>& all, GenerationRequest request,
 class CompletionAnswer : public Answer {
 public:
     CompletionAnswer(const CompletionRequest& request, const Tokenizer& tokenizer, const PromptLimits& limits)
-        : tokenizer_(tokenizer), echo_(request.echo), logprobs_(request.logprobs >= 0) {
+        : echo_(request.echo), logprobs_(request.options.logprobs >= 0) {
         for (const ApiPrompt& given : request.prompts) {
             Prompt prompt;
             std::vector<int32_t> tokens;
@@ -74,12 +68,11 @@ public:
                 generation(request, std::move(tokens), request.max_tokens.value_or(16), limits);
             wanted.prompt_logprobs = echo_ && logprobs_;
             if (wanted.prompt_logprobs) prompt.tokens = wanted.prompt;
-            // Who scores a prompt in this way takes the last entry for the generated token's, whichever it
-            // is.
+            // Clients that score a prompt in this way expect one generated token after it, whatever it is.
             if (wanted.prompt_logprobs && wanted.max_tokens == 1) wanted.ignore_eos = true;
             add_choices(requests, std::move(wanted), request.n);
             for (int64_t i = 0; i < request.n; ++i)
-                choices_.push_back({prompts_.size(), false, {tokenizer, request.logprobs > 0}});
+                choices_.push_back({prompts_.size(), false, {tokenizer, request.options.logprobs > 0}});
             prompts_.push_back(std::move(prompt));
         }
     }
@@ -99,16 +92,15 @@ public:
 
 private:
     struct Prompt {
-        std::string text;             // as echoed
-        std::vector<int32_t> tokens;  // where their log probabilities are asked for
-        size_t added = 0;             // first ones that the text does not have
+        std::string text;             // as it is echoed
+        std::vector<int32_t> tokens;  // kept when their log probabilities are wanted
+        size_t added = 0;             // leading tokens that the text does not show
     };
     struct Choice {
         size_t prompt;
         bool begun;
         LegacyLogprobs logprobs;
     };
-    const Tokenizer& tokenizer_;
     bool echo_, logprobs_;
     std::vector<Prompt> prompts_;
     std::vector<Choice> choices_;
@@ -118,7 +110,7 @@ class ChatAnswer : public Answer {
 public:
     ChatAnswer(const ChatRequest& request, const Tokenizer& tokenizer, std::vector<int32_t> tokens,
                const PromptLimits& limits)
-        : tokenizer_(tokenizer), logprobs_(request.logprobs >= 0) {
+        : tokenizer_(tokenizer), logprobs_(request.options.logprobs >= 0) {
         usage.prompt_tokens = static_cast<int64_t>(tokens.size());
         add_choices(
             requests,
@@ -178,19 +170,6 @@ std::unique_ptr<Answer> make_answer(const ChatRequest& request, const Tokenizer&
     }
     return completed(std::make_unique<ChatAnswer>(request, tokenizer, std::move(tokens), limits), request,
                      true, model);
-}
-
-void append(GenerationEvent& all, GenerationEvent&& more) {
-    const auto move_behind = [](auto& to, auto& from) {
-        std::move(from.begin(), from.end(), std::back_inserter(to));
-    };
-    all.text += more.text;
-    move_behind(all.tokens, more.tokens);
-    move_behind(all.logprobs, more.logprobs);
-    move_behind(all.exits, more.exits);
-    move_behind(all.prompt, more.prompt);
-    if (more.finished) all.finished = more.finished;
-    if (!more.error.empty()) all.error = std::move(more.error);
 }
 
 }  // namespace refold

@@ -1,4 +1,4 @@
-// From a client's request to requests for the scheduler, and from the scheduler's events to the choices of
+// Turns a client's request into requests for the scheduler, and the scheduler's events into the choices of
 // the answer.
 #pragma once
 
@@ -14,17 +14,17 @@
 
 namespace refold {
 
-// What bounds prompts.
+// Bounds of prompts.
 struct PromptLimits {
-    int64_t context = 0;  // tokens of a sequence
+    int64_t context = 0;  // most tokens of a sequence
     int64_t n_vocab = 0;
 };
 
 class Answer {
 public:
     virtual ~Answer() = default;
-    // The choice as it goes on with `event`, for a stream, or as it is as a whole, where `event` is all of
-    // its events in one. Throws ApiError for a choice that could not be finished.
+    // A choice as JSON: the next part of it, for a stream, or all of it, where `event` is all of its events
+    // in one. Throws ApiError for a choice that could not be finished.
     virtual nlohmann::ordered_json choice(size_t index, const GenerationEvent& event) = 0;
 
     std::vector<GenerationRequest> requests;  // one per choice
@@ -39,8 +39,5 @@ std::unique_ptr<Answer> make_answer(const CompletionRequest& request, const Toke
 std::unique_ptr<Answer> make_answer(const ChatRequest& request, const Tokenizer& tokenizer,
                                     const ChatPrompt& prompt, const PromptLimits& limits,
                                     const std::string& model);
-
-// Puts `more` behind `all`.
-void append(GenerationEvent& all, GenerationEvent&& more);
 
 }  // namespace refold

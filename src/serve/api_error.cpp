@@ -3,10 +3,11 @@
 #include <nlohmann/json.hpp>
 
 namespace refold {
+namespace {
 
 using Json = nlohmann::ordered_json;
 
-static const char* type_of(int status) {
+const char* type_of(int status) {
     switch (status) {
         case 401: return "authentication_error";
         case 403: return "permission_error";
@@ -14,6 +15,8 @@ static const char* type_of(int status) {
         default: return status >= 500 ? "server_error" : "invalid_request_error";
     }
 }
+
+}  // namespace
 
 std::string error_body(const ApiError& error) {
     const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };

@@ -11,9 +11,9 @@ namespace refold {
 struct ApiError : std::exception {
     int status = 500;
     std::string message;
-    std::string param;    // the request's field, where it is one
+    std::string param;    // the field of the request that is wrong; may be empty
     std::string code;     // "model_not_found"; may be empty
-    int retry_after = 0;  // seconds; 0: not said
+    int retry_after = 0;  // seconds; 0: not sent
 
     ApiError(int http_status, std::string text, std::string field = "", std::string error_code = "")
         : status(http_status),

@@ -1,4 +1,4 @@
-// Keys that clients show as "Authorization: Bearer KEY".
+// API keys, which clients send as "Authorization: Bearer KEY".
 #pragma once
 
 #include <string>
@@ -9,17 +9,18 @@ namespace refold {
 
 class ApiKeys {
 public:
-    // Without keys everybody is let in. Throws Error(usage) for one that no header can hold.
+    // Without keys, every request is allowed. Throws Error(usage) for a key that no header can hold.
     explicit ApiKeys(const std::vector<std::string>& keys);
     bool required() const { return !digests_.empty(); }
-    // In a time that does not depend on how much of a key is right.
+    // Takes a time that does not depend on how much of a key is right.
     bool allows(std::string_view authorization) const;
 
 private:
     std::vector<std::string> digests_;  // SHA-256
 };
 
-// One key per line; empty lines and those that begin with # are none. Throws Error(input) without any.
+// Reads one key per line, skipping empty lines and lines that begin with #. Throws Error(input) when the file
+// has no key.
 std::vector<std::string> read_api_keys(const std::string& path);
 
 }  // namespace refold

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -20,30 +21,25 @@ template <typename... Args>
                    field);
 }
 
-// A value for a message: short, on one line.
+// A value in a message: short, on one line.
 std::string shown(const Json& value) {
     std::string text = value.is_structured() ? (value.is_array() ? "an array" : "an object")
                                              : value.dump(-1, ' ', true, Json::error_handler_t::replace);
     return text.size() <= 60 ? text : text.substr(0, 60) + "...";
 }
 
-// Fields that say nothing about the result.
+// Fields that cannot change the result.
 constexpr auto kHarmless =
     std::to_array<const char*>({"user", "metadata", "store", "service_tier", "safety_identifier",
                                 "prompt_cache_key", "prompt_cache_retention", "parallel_tool_calls"});
 
-// Fields that are not supported, taken when they say what is done anyway.
+// Fields that are not supported, accepted with the values that ask for nothing.
 struct Neutral {
     const char* field;
-    std::vector<Json> values;  // beside null
+    std::vector<Json> values;  // besides null
 };
 const std::vector<Neutral>& neutral_fields() {
-    static const std::vector<Neutral> fields = {{"frequency_penalty", {0}},
-                                                {"presence_penalty", {0}},
-                                                {"repetition_penalty", {1}},
-                                                {"min_p", {0}},
-                                                {"typical_p", {1}},
-                                                {"logit_bias", {Json::object()}},
+    static const std::vector<Neutral> fields = {{"typical_p", {1}},
                                                 {"suffix", {""}},
                                                 {"tools", {Json::array()}},
                                                 {"tool_choice", {"none", "auto"}},
@@ -70,7 +66,7 @@ public:
             throw ApiError(400, "the request's body: got " + shown(object_) + ", expected a JSON object");
     }
 
-    // Null counts as not given.
+    // Null when the field is missing or null.
     const Json* find(const char* field) {
         known_.insert(field);
         const auto found = object_.find(field);
@@ -91,7 +87,7 @@ public:
     std::optional<int64_t> integer(const char* field, int64_t least, int64_t most) {
         const Json* value = find(field);
         if (value == nullptr) return std::nullopt;
-        // An unsigned one above the signed range would wrap.
+        // An unsigned number above the signed range would wrap.
         if (!value->is_number_integer() ||
             (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) ||
             value->get<int64_t>() < least || value->get<int64_t>() > most)
@@ -141,43 +137,12 @@ std::vector<std::string> stop_texts(Fields& fields) {
     if (!value->is_array()) {
         add(*value);
     } else {
-        // lm-evaluation-harness and others send more than OpenAI's four.
+        // More than OpenAI's four, as lm-evaluation-harness and others send more.
         constexpr size_t kMost = 16;
         if (value->size() > kMost) refuse("stop", "got {} texts, expected at most {}", value->size(), kMost);
         for (const Json& text : *value) add(text);
     }
     return texts;
-}
-
-void read_common(Fields& fields, ApiRequest& out) {
-    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-    out.model = fields.text("model");
-    out.n = fields.integer("n", 1, 128).value_or(1);
-    out.temperature = fields.number("temperature", 1, 0, 2);
-    // Below this the quotient overflows, and nothing but the likeliest token is left long before.
-    if (out.temperature < 1e-4) out.temperature = 0;
-    out.top_p = fields.number("top_p", 1, 0, 1);
-    if (out.top_p == 0) {  // as with OpenAI: the likeliest token alone
-        out.temperature = 0;
-        out.top_p = 1;
-    }
-    out.top_k = static_cast<int>(std::max<int64_t>(0, fields.integer("top_k", -1, INT32_MAX).value_or(0)));
-    if (const auto seed = fields.integer("seed", -kMost, kMost)) out.seed = static_cast<uint32_t>(*seed);
-    out.stop = stop_texts(fields);
-    out.ignore_eos = fields.boolean("ignore_eos", false);
-    out.stream = fields.boolean("stream", false);
-    if (const Json* options = fields.find("stream_options")) {
-        if (!out.stream) refuse("stream_options", "only allowed together with 'stream'");
-        if (!options->is_object()) refuse("stream_options", "got {}, expected an object", shown(*options));
-        for (const auto& [name, value] : options->items()) {
-            // Padding against guessing lengths of encrypted streams; there is no encryption here.
-            if (name != "include_usage" && name != "include_obfuscation")
-                refuse("stream_options", "unknown field '{}'", name.substr(0, 60));
-            if (!value.is_boolean() && !value.is_null())
-                refuse("stream_options", "'{}': got {}, expected true or false", name, shown(value));
-            if (name == "include_usage" && value.is_boolean()) out.include_usage = value.get<bool>();
-        }
-    }
 }
 
 int32_t token_id(const Json& value, const char* field) {
@@ -191,6 +156,84 @@ std::vector<int32_t> token_ids(const Json& array, const char* field) {
     ids.reserve(array.size());
     for (const Json& id : array) ids.push_back(token_id(id, field));
     return ids;
+}
+
+// The value of a field that goes by two names.
+double number_of_two(Fields& fields, const char* field, const char* other, double least, double most,
+                     double otherwise) {
+    if (fields.find(field) != nullptr && fields.find(other) != nullptr)
+        refuse(other, "another name of '{}' - give one of them", field);
+    const char* given = fields.find(other) != nullptr ? other : field;
+    return fields.number(given, otherwise, least, most);
+}
+
+// {"token id": bias}
+std::map<int32_t, double> logit_bias(Fields& fields) {
+    constexpr const char* kField = "logit_bias";
+    const Json* value = fields.find(kField);
+    if (value == nullptr) return {};
+    if (!value->is_object())
+        refuse(kField, "got {}, expected an object of token ids and biases", shown(*value));
+    std::map<int32_t, double> biases;
+    for (const auto& [name, bias] : value->items()) {
+        int32_t token = -1;
+        const char* const end = name.data() + name.size();
+        const auto [next, error] = std::from_chars(name.data(), end, token);
+        if (error != std::errc() || next != end || token < 0)
+            refuse(kField, "got '{}' where a token id is expected", name.substr(0, 60));
+        const double given = bias.is_number() ? bias.get<double>() : NAN;
+        if (!(std::abs(given) <= 100))
+            refuse(kField, "token {}: got {}, expected a number from -100 to 100", token, shown(bias));
+        biases[token] = given;
+    }
+    return biases;
+}
+
+void read_sampling(Fields& fields, SamplingOptions& out) {
+    out.temperature = fields.number("temperature", 1, 0, 2);
+    // Below this the quotient overflows, and only the likeliest token is left long before.
+    if (out.temperature < 1e-4) out.temperature = 0;
+    out.top_p = fields.number("top_p", 1, 0, 1);
+    if (out.top_p == 0) {  // as with OpenAI: the likeliest token alone
+        out.temperature = 0;
+        out.top_p = 1;
+    }
+    out.top_k = static_cast<int>(std::max<int64_t>(0, fields.integer("top_k", -1, INT32_MAX).value_or(0)));
+    out.min_p = fields.number("min_p", 0, 0, 1);
+    constexpr double kTiny = 1e-3, kMost = 1e3;
+    out.repetition_penalty = number_of_two(fields, "repetition_penalty", "repeat_penalty", kTiny, kMost, 1);
+    out.presence_penalty = fields.number("presence_penalty", 0, -2, 2);
+    out.frequency_penalty = fields.number("frequency_penalty", 0, -2, 2);
+    out.penalty_last_n = fields.integer("repeat_last_n", -1, INT32_MAX).value_or(out.penalty_last_n);
+    out.logit_bias = logit_bias(fields);
+}
+
+void read_common(Fields& fields, ApiRequest& out) {
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    out.model = fields.text("model");
+    out.n = fields.integer("n", 1, 128).value_or(1);
+    read_sampling(fields, out.options.sampling);
+    if (const auto seed = fields.integer("seed", -kMost, kMost)) out.seed = static_cast<uint32_t>(*seed);
+    out.options.stop = stop_texts(fields);
+    if (const Json* tokens = fields.find("stop_token_ids")) {
+        if (!tokens->is_array())
+            refuse("stop_token_ids", "got {}, expected an array of token ids", shown(*tokens));
+        out.options.stop_tokens = token_ids(*tokens, "stop_token_ids");
+    }
+    out.options.ignore_eos = fields.boolean("ignore_eos", false);
+    out.stream = fields.boolean("stream", false);
+    if (const Json* options = fields.find("stream_options")) {
+        if (!out.stream) refuse("stream_options", "only allowed together with 'stream'");
+        if (!options->is_object()) refuse("stream_options", "got {}, expected an object", shown(*options));
+        for (const auto& [name, value] : options->items()) {
+            // Padding hides the lengths of encrypted streams; this one is not encrypted.
+            if (name != "include_usage" && name != "include_obfuscation")
+                refuse("stream_options", "unknown field '{}'", name.substr(0, 60));
+            if (!value.is_boolean() && !value.is_null())
+                refuse("stream_options", "'{}': got {}, expected true or false", name, shown(value));
+            if (name == "include_usage" && value.is_boolean()) out.include_usage = value.get<bool>();
+        }
+    }
 }
 
 // A text, texts, token ids or arrays of token ids.
@@ -280,7 +323,7 @@ CompletionRequest parse_completion_request(std::string_view body) {
     out.max_tokens = fields.integer("max_tokens", 0, INT64_MAX);
     if (fields.find("max_completion_tokens") != nullptr)
         refuse("max_completion_tokens", "a field of chat completions - use 'max_tokens'");
-    out.logprobs = static_cast<int>(fields.integer("logprobs", 0, kMostLogprobs).value_or(-1));
+    out.options.logprobs = static_cast<int>(fields.integer("logprobs", 0, kMostLogprobs).value_or(-1));
     if (const auto best = fields.integer("best_of", 1, 128); best && *best != out.n)
         refuse("best_of", "got {}, but only as many as 'n' ({}) are supported", *best, out.n);
     if (static_cast<int64_t>(out.prompts.size()) * out.n > kMostChoices)
@@ -306,7 +349,7 @@ ChatRequest parse_chat_request(std::string_view body) {
     const auto top = fields.integer("top_logprobs", 0, kMostLogprobs);
     const bool logprobs = fields.boolean("logprobs", false);
     if (top && !logprobs) refuse("top_logprobs", "only allowed together with 'logprobs': true");
-    if (logprobs) out.logprobs = static_cast<int>(top.value_or(0));
+    if (logprobs) out.options.logprobs = static_cast<int>(top.value_or(0));
     fields.refuse_the_rest();
     return out;
 }

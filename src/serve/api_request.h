@@ -1,6 +1,6 @@
-// What a client asks for: bodies of /v1/completions and /v1/chat/completions, checked field by field. A field
-// that would change the result and is not supported is an error that names it; one that cannot change it is
-// ignored.
+// Bodies of /v1/completions and /v1/chat/completions, checked field by field. A field that would change the
+// result and is not supported is an error that names it; a field that cannot change it is ignored. Fields
+// that OpenAI does not have are named as in vLLM and llama.cpp.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,21 @@
 #include <variant>
 #include <vector>
 
+#include "refold/generation.h"
+
 namespace refold {
 
-// Choices of one request, prompts times n.
+// Most choices of one request: prompts times n.
 constexpr int64_t kMostChoices = 2048;
 constexpr int64_t kMostLogprobs = 20;
 
 struct ApiRequest {
     std::string model;  // empty: not given
     int64_t n = 1;      // choices of each prompt
+    // max_tokens and the seed are separate: their defaults depend on the request.
+    GenerationOptions options;
     std::optional<int64_t> max_tokens;
-    double temperature = 1, top_p = 1;
-    int top_k = 0;  // 0: all
     std::optional<uint32_t> seed;
-    std::vector<std::string> stop;
-    bool ignore_eos = false;
-    int logprobs = -1;  // of the tokens, with so many likeliest ones; -1: none
     bool stream = false, include_usage = false;
 };
 
@@ -38,11 +37,12 @@ struct CompletionRequest : ApiRequest {
 };
 
 struct ChatRequest : ApiRequest {
-    // [{"role", "content": text, ...}] as chat templates take them; content parts joined by line ends.
+    // [{"role", "content": text, ...}] as chat templates take them, the parts of a content joined by line
+    // ends.
     nlohmann::ordered_json messages;
 };
 
-// Throw ApiError (400) that says what is wrong where.
+// Throw ApiError (400) that names the field and what is wrong.
 CompletionRequest parse_completion_request(std::string_view body);
 ChatRequest parse_chat_request(std::string_view body);
 

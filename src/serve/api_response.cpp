@@ -51,7 +51,7 @@ void LegacyLogprobs::add_token(int32_t token, const TokenLogprob* logprob, bool 
         out_["top_logprobs"].push_back(nullptr);
         return;
     }
-    // Different tokens may have the same text: the likeliest one counts. The chosen one is among them.
+    // Of tokens with the same text the likeliest counts. The chosen token is always included.
     Json top = Json::object();
     const auto put = [&](int32_t id, double value) {
         const auto [place, fresh] = top.emplace(token_text(tokenizer_, id), finite(value));
@@ -64,7 +64,7 @@ void LegacyLogprobs::add_token(int32_t token, const TokenLogprob* logprob, bool 
 
 void LegacyLogprobs::add_prompt(std::span<const int32_t> tokens, size_t added, const std::string& text,
                                 std::span<const TokenLogprob> logprobs) {
-    // SentencePiece has a space before the first word that the text has not.
+    // SentencePiece puts a space before the first word.
     int64_t pieces = 0;
     for (size_t i = added; i < tokens.size(); ++i) pieces += characters(tokenizer_.piece(tokens[i], true));
     characters_ = characters(text) - pieces;

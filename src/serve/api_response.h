@@ -1,4 +1,4 @@
-// Bodies of answers: objects and stream chunks of OpenAI's completions and chat completions.
+// Bodies of responses: objects and stream chunks of OpenAI's completions and chat completions.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@
 
 namespace refold {
 
-// A token as text. Part of a UTF-8 character is written as OpenAI does: "bytes:\xe2\x80".
+// A token as text. A token that is part of a UTF-8 character is written as OpenAI does: "bytes:\xe2\x80".
 std::string token_text(const Tokenizer& tokenizer, int32_t token);
 
-// "logprobs" of legacy completions: four arrays over the tokens. `text_offset` counts characters of the
-// choice's text.
+// "logprobs" of legacy completions: four arrays over the tokens. `text_offset` counts the characters of the
+// choice's text before a token.
 class LegacyLogprobs {
 public:
     LegacyLogprobs(const Tokenizer& tokenizer, bool top) : tokenizer_(tokenizer), top_(top) {}
-    // The prompt of a choice that echoes it, whose first token has no log probability: `logprobs` are those
-    // of tokens[1..]. `text` is the prompt as echoed, `added` how many first tokens are not in it (BOS).
+    // Adds the prompt of a choice that echoes it. The first token has no log probability: `logprobs` are
+    // those of tokens[1..]. `text` is the prompt as echoed; the first `added` tokens (BOS) are not in it.
     void add_prompt(std::span<const int32_t> tokens, size_t added, const std::string& text,
                     std::span<const TokenLogprob> logprobs);
     void add(std::span<const TokenLogprob> tokens);
-    // What was added since the last call.
+    // Returns what was added since the last call.
     nlohmann::ordered_json take();
 
 private:
@@ -46,10 +46,10 @@ struct Usage {
     nlohmann::ordered_json json() const;
 };
 
-// "stop" or "length". Throws ApiError for generations that were ended otherwise.
+// "stop" or "length". Throws ApiError for generations that ended otherwise.
 const char* finish_name(const GenerationEvent& last);
 
-// What all answers of one request have in common.
+// The fields that all responses to one request have in common.
 struct ResponseHead {
     bool chat = false;
     std::string id, model;
@@ -59,7 +59,7 @@ struct ResponseHead {
 };
 ResponseHead new_response(bool chat, const std::string& model);
 
-// "chatcmpl-..." and the like, never the same twice.
+// A new id, as "chatcmpl-...".
 std::string new_id(const char* prefix);
 
 }  // namespace refold

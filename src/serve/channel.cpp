@@ -1,15 +1,9 @@
 #include "serve/channel.h"
 
-#include <iterator>
 #include <utility>
 
 namespace refold {
 namespace {
-
-template <typename T>
-void append(std::vector<T>& to, std::vector<T> from) {
-    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
-}
 
 class ChannelGeneration : public Generation {
 public:
@@ -25,16 +19,6 @@ private:
 };
 
 }  // namespace
-
-void append(GenerationEvent& to, GenerationEvent from) {
-    to.text += from.text;
-    append(to.tokens, std::move(from.tokens));
-    append(to.logprobs, std::move(from.logprobs));
-    append(to.exits, std::move(from.exits));
-    append(to.prompt, std::move(from.prompt));
-    to.finished = from.finished;
-    to.error = std::move(from.error);
-}
 
 void Channel::push(GenerationEvent event) {
     {

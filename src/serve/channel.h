@@ -1,4 +1,4 @@
-// What passes between the scheduler's thread and the client of one request.
+// Passes events from the scheduler's thread to the client of one request.
 #pragma once
 
 #include <atomic>
@@ -6,7 +6,7 @@
 #include <memory>
 #include <mutex>
 
-#include "serve/scheduler.h"
+#include "serve/generation.h"
 
 namespace refold {
 
@@ -14,7 +14,7 @@ class Channel {
 public:
     // Events that the client has not fetched yet become one, so a slow client costs no more than its text.
     void push(GenerationEvent event);
-    // As Generation::next(); nothing at once when the last event has been fetched.
+    // As Generation::next().
     std::optional<GenerationEvent> next(std::chrono::milliseconds timeout);
     void cancel() { cancelled_ = true; }
     bool cancelled() const { return cancelled_; }
@@ -26,9 +26,6 @@ private:
     bool over_ = false;  // the last event has been fetched
     std::atomic<bool> cancelled_ = false;
 };
-
-// `from` happened after `to`.
-void append(GenerationEvent& to, GenerationEvent from);
 
 std::unique_ptr<Generation> make_generation(std::shared_ptr<Channel> channel);
 

@@ -33,7 +33,7 @@ std::vector<int32_t> ChatPrompt::tokens(const Json& messages) const {
         const std::lock_guard lock(mutex_);
         text = template_->render(variables);
     }
-    // BOS is written by the template where it belongs.
+    // The template writes BOS.
     return tokenizer_.encode(text, false, true);
 }
 

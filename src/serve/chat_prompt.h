@@ -1,4 +1,4 @@
-// A conversation as the model's own chat template writes it, rendered as transformers does.
+// Writes conversations by the model's own chat template, rendered as transformers renders it.
 #pragma once
 
 #include <mutex>
@@ -16,10 +16,10 @@ class ChatPrompt {
 public:
     explicit ChatPrompt(const Tokenizer& tokenizer);
 
-    // Empty when it can be used, else why not.
+    // Why the template cannot be used; empty when it can.
     const std::string& problem() const { return problem_; }
-    // Up to where the assistant's answer begins. Throws Error(input) for what the template refuses,
-    // Error(unsupported) when there is none that can be used. Any thread.
+    // The conversation up to where the assistant's answer begins. Any thread. Throws Error(input) for
+    // messages that the template refuses, Error(unsupported) when problem() is not empty.
     std::vector<int32_t> tokens(const nlohmann::ordered_json& messages) const;
 
 private:

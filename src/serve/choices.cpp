@@ -54,7 +54,7 @@ std::optional<Choices::Event> Choices::poll() {
 }
 
 std::optional<Choices::Event> Choices::next(milliseconds timeout) {
-    // Several generations are asked in turns.
+    // Several generations are polled in turn.
     constexpr milliseconds kTurn(2);
     const auto end = Clock::now() + timeout;
     for (;;) {

@@ -39,7 +39,7 @@ std::optional<HttpHead> scan_head(std::string_view received, size_t most_body) {
         const std::string_view line = lines.substr(begin, stop - begin);
         begin = stop + 2;
         const size_t colon = line.find(':');
-        // A folded line, or a space before the colon, is read differently by different programs.
+        // Programs disagree about folded lines and spaces before the colon.
         if (colon == std::string_view::npos || colon == 0 || line[0] == ' ' || line[0] == '\t' ||
             line[colon - 1] == ' ' || line.find_first_of(std::string_view("\0\r\n", 3)) != line.npos)
             return refuse(400, "a malformed header line");

@@ -20,8 +20,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How long a client that was refused may go on sending before its connection is closed, so that it reads the
-// answer instead of a reset.
+// How long a refused client may go on sending before its connection is closed, so that it reads the answer
+// instead of a reset.
 constexpr milliseconds kLinger(2000);
 
 thread_local Exchange t_exchange;
@@ -43,7 +43,7 @@ bool gone(int socket) {
     return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-// A request that is in memory, and the socket for the response.
+// A request in memory, with the socket for its response.
 class ExchangeStream : public httplib::Stream {
 public:
     ExchangeStream(int socket, std::string_view request, milliseconds write_timeout)
@@ -56,13 +56,13 @@ public:
         request_.remove_prefix(count);
         return static_cast<ssize_t>(count);
     }
-    // All of it, or -1.
+    // Writes everything, or returns -1.
     ssize_t write(const char* from, size_t size) override {
         for (size_t done = 0; done < size;) {
             const ssize_t count = failed_ ? -1 : ::send(socket_, from + done, size - done, MSG_NOSIGNAL);
             if (count > 0) {
                 done += static_cast<size_t>(count);
-                // Beyond what the system has room for, a slow line may take its time, as long as it moves.
+                // The system's buffer is full: a slow line may take its time as long as it moves.
                 if (patience_ < most_) patience_ = std::min(most_, patience_ + milliseconds(count >> 4));
             } else if (failed_ || (errno != EINTR && (errno != EAGAIN || !wait()))) {
                 failed_ = true;
@@ -79,7 +79,7 @@ public:
         ip = "";
         port = 0;
     }
-    // Only compared with what select() can take, which is not used here.
+    // httplib compares it with select()'s limit only; select() is not used here.
     socket_t socket() const override { return 0; }
     bool failed() const { return failed_; }
 
@@ -95,7 +95,7 @@ private:
 
     int socket_;
     std::string_view request_;
-    milliseconds most_, patience_;  // that the client may let us wait in all; left of it
+    milliseconds most_, patience_;  // longest wait for the client in all; the rest of it
     bool failed_ = false;
 };
 
@@ -110,7 +110,7 @@ const char* reason(int status) {
     }
 }
 
-// As many open files as the system allows.
+// Raises the limit of open files as far as the system allows.
 size_t raise_file_limit(size_t wanted) {
     rlimit limit{};
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
@@ -129,8 +129,8 @@ struct HttpServer::Connection {
     std::string client;
     std::string received;
     Clock::time_point since;  // of the request's first byte, or of the last request's end
-    bool continued = false;   // "100 Continue" has been said
-    bool refused = false;     // is only read empty until the client has closed
+    bool continued = false;   // "100 Continue" has been sent
+    bool refused = false;     // input is discarded until the client has closed
 
     ~Connection() {
         if (socket >= 0) close(socket);
@@ -168,39 +168,37 @@ bool HttpServer::client_gone() {
 
 void HttpServer::bind() {
     options_.connections = raise_file_limit(options_.connections);
+    constexpr int kFlags = AI_PASSIVE | AI_NUMERICSERV;
     addrinfo hints{};
     hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+    hints.ai_flags = kFlags;
     addrinfo* found = nullptr;
     const std::string port = std::to_string(options_.port);
     if (const int code = getaddrinfo(options_.host.c_str(), port.c_str(), &hints, &found); code != 0)
         fail(ErrorCode::io, "serve", "cannot find the address of '{}': {} - give an address by --host",
              options_.host, gai_strerror(code));
-    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
-    int problem = 0;
-    for (const addrinfo* a = found; a != nullptr && listener_ < 0; a = a->ai_next) {
-        const int socket =
-            ::socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol);
-        if (socket < 0) continue;
+    freeaddrinfo(found);
+    // cpp-httplib ends streamed responses unless it has bound a socket itself. It tries the addresses in turn
+    // and closes the sockets that it could not bind.
+    set_socket_options([this](int socket) {
         const int yes = 1;
         setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-        if (::bind(socket, a->ai_addr, a->ai_addrlen) == 0 && ::listen(socket, 1024) == 0) {
-            listener_ = socket;
-        } else {
-            problem = errno;
-            close(socket);
-        }
-    }
-    if (listener_ < 0)
+        fcntl(socket, F_SETFL, O_NONBLOCK);
+        listener_ = socket;
+    });
+    errno = 0;
+    if (!bind_to_port(options_.host, options_.port, kFlags) || ::listen(listener_, 1024) != 0) {
+        listener_ = -1;
         fail(ErrorCode::io, "serve", "cannot listen on {} port {}: {} - choose another --host or --port",
-             options_.host, options_.port, strerror(problem));
+             options_.host, options_.port, strerror(errno));
+    }
     sockaddr_storage address{};
     socklen_t size = sizeof address;
     getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
     port_ = ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
                                                : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
     wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    svr_sock_ = listener_;  // cpp-httplib's sign that streams go on
+    svr_sock_ = listener_;  // cpp-httplib ends streams when this is unset
 }
 
 void HttpServer::start() {
@@ -249,7 +247,7 @@ void HttpServer::accept_all() {
         const int socket =
             accept4(listener_, reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (socket < 0) {
-            // No descriptor is free: there will be when a connection ends.
+            // No descriptor is free until a connection ends.
             if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(milliseconds(5));
             if (errno == ECONNABORTED || errno == EINTR) continue;
             return;
@@ -290,7 +288,7 @@ void HttpServer::refuse(Connection& connection, int status, const std::string& p
 
 bool HttpServer::receive(Connection& connection) {
     char buffer[64 << 10];
-    for (int i = 0; i < 16; ++i) {  // then the others have their turn
+    for (int i = 0; i < 16; ++i) {  // then other connections are served
         const ssize_t count = recv(connection.socket, buffer, sizeof buffer, 0);
         if (count == 0) return false;
         if (count < 0) return errno == EAGAIN || errno == EINTR;
@@ -307,11 +305,11 @@ bool HttpServer::receive(Connection& connection) {
     return true;
 }
 
-// True when the connection stays here; else it has moved to the workers.
+// Returns whether the connection stays here; else it has moved to the workers.
 bool HttpServer::examine(ConnectionPtr& connection) {
     Connection& c = *connection;
     if (c.refused || c.received.empty()) return true;
-    // The search for the head's end ends with its limit: nothing is read again and again.
+    // The head's limit bounds this search, however often it starts over.
     const std::string_view front = std::string_view(c.received).substr(0, options_.most_head);
     const auto head = scan_head(front, options_.most_body);
     if (!head) {
@@ -400,7 +398,7 @@ void HttpServer::collect() {
             if ((all && idle && !connection->refused) || expired(*connection)) ended.push_back(socket);
         }
         for (const int socket : ended) drop(socket);
-        if (draining_ && listener_ >= 0) {  // the system then refuses connections by itself
+        if (draining_ && listener_ >= 0) {  // from here on the system refuses connections
             close(listener_);
             listener_ = -1;
         }
@@ -448,8 +446,8 @@ bool HttpServer::answer(Connection& connection) {
     ExchangeStream stream(connection.socket, received.substr(0, size), options_.write_timeout);
     bool closed = false;
     const bool written = process_request(stream, draining_, closed, [](httplib::Request& request) {
-        request.headers.erase("Expect");           // answered
-        request.headers.erase("Accept-Encoding");  // compressing would cost more than sending
+        request.headers.erase("Expect");           // answered by examine()
+        request.headers.erase("Accept-Encoding");  // compressing costs more than sending
         request.ranges.clear();
     });
     if (stream.failed()) t_exchange.client_gone = true;

@@ -1,6 +1,6 @@
 // An HTTP server for many, slow and hostile clients: cpp-httplib's requests, routes and responses over
-// connections of our own. One thread accepts and collects requests without ever waiting for a client; a
-// bounded number of workers answers those that are complete. A client that sends slowly, or nothing, costs a
+// refold's own connections. One thread accepts connections and collects requests, never waiting for a client;
+// a bounded number of workers answers complete requests. A client that sends slowly, or nothing, costs a
 // descriptor and no thread.
 #pragma once
 
@@ -24,25 +24,25 @@ namespace refold {
 
 struct HttpOptions {
     std::string host = "127.0.0.1";
-    int port = 0;  // 0: any that is free
+    int port = 0;  // 0: any free port
     size_t workers = 16;
-    size_t connections = 4096;  // more are refused with 503; fewer where the system allows fewer files
+    size_t connections = 4096;  // more are refused with 503; lowered to the limit of open files
     size_t most_head = 32 << 10, most_body = 8 << 20;  // bytes
-    size_t most_buffered = 256 << 20;                  // of all requests that are still coming
-    std::chrono::milliseconds idle_timeout{60000};     // without a request: closed
-    std::chrono::milliseconds read_timeout{30000};     // from a request's first byte to its last: 408
-    std::chrono::milliseconds write_timeout{30000};    // that a client lets one response wait in all
+    size_t most_buffered = 256 << 20;                  // bytes, of all incomplete requests together
+    std::chrono::milliseconds idle_timeout{60000};     // until a connection without a request is closed
+    std::chrono::milliseconds read_timeout{30000};     // from a request's first byte to its last, else 408
+    std::chrono::milliseconds write_timeout{30000};    // that one response may wait for its client in all
 };
 
-// One request and its response, on the worker's thread.
+// One request and its response. Every worker has its own.
 struct Exchange {
     int socket = -1;
-    std::string client;  // address and port
+    std::string client;  // "address:port"
     std::string method, path;
-    const char* endpoint = "other";  // the route
+    const char* endpoint = "other";  // route, for metrics
     int status = 0;
-    bool client_gone = false;  // left before all was said
-    bool close = false;        // the connection is not to be used again
+    bool client_gone = false;  // left before the response was complete
+    bool close = false;        // the connection is not reused
     int64_t prompt_tokens = 0, completion_tokens = 0;
     std::chrono::steady_clock::time_point start;
 };
@@ -52,24 +52,24 @@ public:
     explicit HttpServer(HttpOptions options);
     ~HttpServer() override;  // as stop()
 
-    // Called behind every response, by any worker.
+    // Called after every response, by any worker.
     std::function<void(const Exchange&)> on_exchange;
-    // Makes the body of a response with this status that has none.
+    // Makes the body of a response that has none.
     std::function<std::string(int status, const std::string& problem)> error_text;
 
-    // Listens. Throws Error(io) when the address cannot be had.
+    // Listens. Throws Error(io) when the address is not available.
     void bind();
     int port() const { return port_; }
     void start();
-    // Takes no connection and no request any more; waits until those that have come are answered.
+    // Accepts no more connections and requests; waits until the accepted ones are answered.
     void drain(std::chrono::milliseconds most);
-    // Ends every connection and thread.
+    // Closes all connections and ends all threads.
     void stop();
 
     int64_t open_connections() const { return open_; }
-    // That of the calling thread, in handlers.
+    // The exchange that the calling handler answers.
     static Exchange& exchange();
-    // The client of the exchange has closed its end.
+    // The client of that exchange has closed its end.
     static bool client_gone();
 
 private:
@@ -77,25 +77,26 @@ private:
     struct Connection;
     using ConnectionPtr = std::unique_ptr<Connection>;
 
-    // The thread that waits for clients.
+    // On the collecting thread.
     void collect();
     void accept_all();
-    // False when the connection is finished with.
+    // Returns whether the connection stays open.
     bool receive(Connection& connection);
+    // Hands a complete request to the workers and then returns false.
     bool examine(ConnectionPtr& connection);
     void refuse(Connection& connection, int status, const std::string& problem);
     bool expired(Connection& connection);
     void wake() const;
 
-    // The workers.
+    // On the workers.
     void work();
-    // True when the connection may be used again.
+    // Returns whether the connection can be reused.
     bool answer(Connection& connection);
 
     HttpOptions options_;
     int listener_ = -1, wake_ = -1, port_ = 0;
-    std::unordered_map<int, ConnectionPtr> waiting_;  // of the collecting thread alone
-    size_t buffered_ = 0;                             // likewise
+    std::unordered_map<int, ConnectionPtr> waiting_;  // collecting thread only
+    size_t buffered_ = 0;                             // collecting thread only
     std::atomic<int64_t> open_{0};
     std::atomic<bool> draining_{false}, stopping_{false};
 

@@ -7,7 +7,7 @@
 namespace refold {
 namespace {
 
-// Names and label values as the format wants them.
+// Escapes a label value as the format requires.
 std::string escaped(const std::string& text) {
     std::string out;
     for (const char c : text) {

@@ -1,4 +1,4 @@
-// What the server counts, as Prometheus reads it (text format 0.0.4).
+// The server's counters in Prometheus' text format (0.0.4).
 #pragma once
 
 #include <chrono>
@@ -8,18 +8,18 @@
 #include <string>
 #include <utility>
 
-#include "serve/scheduler.h"
+#include "serve/status.h"
 
 namespace refold {
 
 class HttpCounts {
 public:
-    // `endpoint` is one of the routes, never a client's text.
+    // `endpoint` must be a route, not text from a client.
     void add(const char* endpoint, int status, double seconds);
 
     struct Snapshot {
         std::map<std::pair<std::string, int>, uint64_t> requests;  // by endpoint and status
-        double seconds = 0;                                        // of all of them together
+        double seconds = 0;                                        // of all requests together
     };
     Snapshot snapshot() const;
 

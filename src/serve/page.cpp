@@ -6,7 +6,7 @@
 
 namespace refold {
 
-// The hash of what stands between <tag> and </tag>, as the policy names it.
+// The policy's hash of the text between <tag> and </tag>.
 static std::string hash_of(const char* tag) {
     const std::string open = fmt::format("<{}>", tag), close = fmt::format("</{}>", tag);
     const size_t begin = kPage.find(open) + open.size();

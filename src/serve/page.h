@@ -7,7 +7,7 @@
 namespace refold {
 
 extern const std::string_view kPage;
-// What the page may do: its own script and style, and requests to where it came from.
+// The page's Content-Security-Policy: its own script and style, and requests to its own origin.
 std::string page_security_policy();
 
 }  // namespace refold

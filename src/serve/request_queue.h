@@ -1,4 +1,4 @@
-// Requests that wait for a slot, first come first served, and whether more are taken.
+// Requests that wait for a slot, in the order of their arrival.
 #pragma once
 
 #include <chrono>
@@ -8,8 +8,8 @@
 #include <mutex>
 #include <optional>
 
+#include "generation/request.h"
 #include "serve/channel.h"
-#include "serve/scheduler.h"
 
 namespace refold {
 
@@ -21,23 +21,24 @@ struct Submitted {
     Clock::time_point at, deadline;
 };
 
-// Why a request that waits or runs must end now.
+// Why a request that waits or runs must end now; nothing when it may go on.
 std::optional<FinishReason> must_end(const Submitted& submitted, Clock::time_point now);
 
 class RequestQueue {
 public:
-    // `free_slots`: at the beginning. Requests for which there is a slot do not count as waiting.
+    // `free_slots`: at first. Requests for which there is a free slot do not count against the capacity.
     RequestQueue(int64_t capacity, int64_t free_slots) : capacity_(capacity), free_slots_(free_slots) {}
 
     // False when full or closed. Any thread.
     bool push(Submitted submitted);
-    // No more is taken; what runs or waits at `end` is ended. A later call can only bring the end forward.
+    // Takes no more requests; those that run or wait at `end` are ended. A later call can only bring the end
+    // forward.
     void close(Clock::time_point end);
     int64_t waiting() const;
 
-    // What follows is for the scheduler's thread.
+    // The rest is for the scheduler's thread.
 
-    // Waits for a request or the end of close(); false when closed and empty.
+    // Waits for a request; false when closed and empty.
     bool wait();
     // Waits until `count` requests wait, at most until `until`.
     void wait_for(int64_t count, Clock::time_point until);
@@ -45,7 +46,7 @@ public:
     // The first request, which must stay first until pop(). Null when empty.
     const Submitted* front() const;
     Submitted pop();  // into a slot
-    // Takes out all that must_end(), or all there are.
+    // Takes out the requests that must_end(), or all.
     std::deque<Submitted> pop_ended(Clock::time_point now);
     std::deque<Submitted> pop_all();
     void set_free_slots(int64_t free_slots);

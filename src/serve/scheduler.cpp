@@ -6,12 +6,15 @@
 #include <thread>
 
 #include "core/error.h"
+#include "generation/options.h"
+#include "generation/sequence.h"
+#include "model/token_ids.h"
 #include "serve/worker.h"
 
 namespace refold {
 namespace {
 
-void check(const SchedulerOptions& o, const BatchEngine& engine) {
+void check(const SchedulerOptions& o, const Engine& engine) {
     const auto at_least = [](const char* what, int64_t value, int64_t least) {
         if (value < least)
             fail(ErrorCode::usage, "scheduler", "{} must be at least {}, got {}", what, least, value);
@@ -21,25 +24,25 @@ void check(const SchedulerOptions& o, const BatchEngine& engine) {
     at_least("rows of prompts in a step", o.prefill_rows, 1);
     at_least("timeout in ms", o.timeout.count(), 1);
     at_least("drafted tokens", o.draft, 0);
-    if (o.slots > engine.max_rows()) {
+    if (o.slots > engine.capabilities().max_rows) {
         fail(ErrorCode::usage, "scheduler",
              "got {} slots, but a step has at most {} rows - take a larger batch", o.slots,
-             engine.max_rows());
+             engine.capabilities().max_rows);
     }
-    check_exit_policy(o.exit, engine.stages());
+    check_exit_policy(o.exit, engine.capabilities().loops);
     if (o.draft == 0) return;
-    if (o.draft_loop < 1 || o.draft_loop >= engine.stages()) {
+    if (o.draft_loop < 1 || o.draft_loop >= engine.capabilities().loops) {
         fail(ErrorCode::usage, "scheduler",
              "drafts come from a loop before the last one: got loop {} of {} - exact mode needs a looped "
              "model",
-             o.draft_loop, engine.stages());
+             o.draft_loop, engine.capabilities().loops);
     }
     if (o.exit.active()) fail(ErrorCode::usage, "scheduler", "exact mode and early exit exclude each other");
     if (o.batching == BatchingPolicy::fixed)
         fail(ErrorCode::usage, "scheduler", "exact mode needs continuous batching");
 }
 
-// Far enough, and far from overflow.
+// Bounded, so that the sum does not overflow.
 Clock::time_point later(Clock::time_point now, std::chrono::milliseconds wait) {
     return now + std::min<std::chrono::milliseconds>(wait, std::chrono::years(10));
 }
@@ -47,11 +50,11 @@ Clock::time_point later(Clock::time_point now, std::chrono::milliseconds wait) {
 }  // namespace
 
 struct Scheduler::Impl {
-    Impl(BatchEngine& engine, const Tokenizer& tokenizer, const SchedulerOptions& given)
+    Impl(Engine& engine, const Tokenizer& tokenizer, const SchedulerOptions& given)
         : options(given),
           room(sequence_room(engine)),
-          n_vocab(engine.n_vocab()),
-          stages(engine.stages()),
+          n_vocab(engine.capabilities().n_vocab),
+          loops(engine.capabilities().loops),
           queue(options.queue, options.slots),
           worker(engine, tokenizer, options, queue),
           thread([this] { worker.run(); }) {}
@@ -61,7 +64,7 @@ struct Scheduler::Impl {
 
     const SchedulerOptions options;
     const int64_t room, n_vocab;
-    const int32_t stages;
+    const int32_t loops;
     RequestQueue queue;
     Worker worker;
     std::atomic<uint64_t> refused = 0;
@@ -77,33 +80,23 @@ void Scheduler::Impl::check_prompt(const GenerationRequest& request) const {
              "the prompt has {} tokens, expected at most {} - shorten it or raise the context", tokens,
              room - std::min<int64_t>(request.max_tokens, 1));
     }
-    for (const int32_t token : request.prompt) {
-        if (token < 0 || token >= n_vocab) {
-            fail(ErrorCode::input, "scheduler", "token id {} is not in the vocabulary of {}", token, n_vocab);
-        }
-    }
+    check_token_ids(request.prompt, n_vocab, "scheduler");
 }
 
 void Scheduler::Impl::check_options(const GenerationRequest& request) const {
-    if (request.max_tokens < 0)
-        fail(ErrorCode::usage, "scheduler", "max_tokens must be 0 or more, got {}", request.max_tokens);
-    if (request.logprobs < -1 || request.logprobs > n_vocab) {
-        fail(ErrorCode::usage, "scheduler", "logprobs must be at most the vocabulary of {}, got {}", n_vocab,
-             request.logprobs);
-    }
+    check_generation(request, n_vocab);
     if (request.timeout.count() < 0)
         fail(ErrorCode::usage, "scheduler", "the timeout must be 0 or more, got {} ms",
              request.timeout.count());
     if (!request.exits.empty() && options.draft > 0)
         fail(ErrorCode::usage, "scheduler", "exits cannot be replayed in exact mode");
     for (const int32_t loop : request.exits) {
-        if (loop < 1 || loop > stages)
-            fail(ErrorCode::usage, "scheduler", "an exit after loop {}, expected 1 to {}", loop, stages);
+        if (loop < 1 || loop > loops)
+            fail(ErrorCode::usage, "scheduler", "an exit after loop {}, expected 1 to {}", loop, loops);
     }
-    const Sampler sampler(request.sampling);  // checks its options
 }
 
-Scheduler::Scheduler(BatchEngine& engine, const Tokenizer& tokenizer, const SchedulerOptions& options) {
+Scheduler::Scheduler(Engine& engine, const Tokenizer& tokenizer, const SchedulerOptions& options) {
     check(options, engine);
     impl_ = std::make_unique<Impl>(engine, tokenizer, options);
 }

@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kJson = "application/json";
 constexpr int kClientGone = 499;
-constexpr std::string_view kOneModel = "/v1/models/";  // and a name, which may have slashes
+constexpr std::string_view kOneModel = "/v1/models/";  // followed by a name, which may contain slashes
 
 std::string dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
@@ -37,7 +37,7 @@ void send(Response& response, const ApiError& error) {
     response.set_content(error_body(error), kJson);
 }
 
-// The same for what came without one of ours: cpp-httplib's own errors, and those before it has a request.
+// The same for errors of cpp-httplib, and for those before there is a request.
 ApiError plain_error(int status, const std::string& problem) {
     const auto text = [&](const char* otherwise) { return problem.empty() ? otherwise : problem; };
     ApiError error(status, text("the request failed"));
@@ -48,14 +48,14 @@ ApiError plain_error(int status, const std::string& problem) {
     return error;
 }
 
-// A client's text on one line of a log.
+// Makes a client's text fit on one line of the log.
 std::string printable(const std::string& text) {
     std::string out;
     for (const char c : text.substr(0, 120)) out += c > ' ' && c < 127 ? c : '?';
     return out;
 }
 
-// What a stream needs until its last chunk.
+// State of a stream.
 struct Streaming {
     std::unique_ptr<Answer> answer;
     Choices choices;
@@ -67,7 +67,7 @@ struct Server::Impl {
     using Handler = void (Impl::*)(const Request&, Response&);
     struct Route {
         const char *method, *path;
-        bool open;  // without a key
+        bool open;  // needs no key
         Handler handler;
     };
 
@@ -83,7 +83,7 @@ struct Server::Impl {
           http(http_options(given)) {
         if (given.port < 0 || given.port > 65535)
             fail(ErrorCode::usage, "serve", "--port: got {}, expected a number from 0 to 65535", given.port);
-        // Part of header lines.
+        // These become part of header lines.
         if (!std::ranges::all_of(given.cors_origin, [](char c) { return c > ' ' && c < 127; }))
             fail(ErrorCode::usage, "serve", "--cors-origin: expected an origin as in https://example.org");
         http.error_text = [](int code, const std::string& problem) {
@@ -108,7 +108,7 @@ struct Server::Impl {
         HttpOptions out;
         out.host = options.host;
         out.port = options.port;
-        // All that the scheduler takes at a time can be waited for, and some are left to say that it is full.
+        // One worker for every request that the scheduler takes, and a few to answer that it is full.
         out.workers = static_cast<size_t>(std::clamp<int64_t>(options.slots + options.queue + 16, 17, 1024));
         out.idle_timeout = options.idle_timeout;
         out.read_timeout = options.read_timeout;
@@ -127,7 +127,7 @@ struct Server::Impl {
         }
     }
 
-    // Everything that is refused before the body is looked at. False: the response has been made.
+    // Checks everything but the body. Returns false when the request is refused and the response made.
     bool admitted(const Request& request, Response& response) {
         Exchange& exchange = HttpServer::exchange();
         exchange.method = request.method;
@@ -177,7 +177,7 @@ struct Server::Impl {
         return false;
     }
 
-    // JSON only: other pages' forms cannot send that without being asked (CORS).
+    // JSON only: forms of other origins' pages cannot send it without a CORS preflight.
     static void check_content(const Request& request) {
         std::string type = request.get_header_value("Content-Type");
         type = type.substr(0, type.find(';'));
@@ -282,7 +282,7 @@ struct Server::Impl {
         send(response, {{"prompt", tokenizer.decode(asked.tokens, true)}});
     }
 
-    // As lm-evaluation-harness asks for it when it has no tokenizer of its own.
+    // lm-evaluation-harness asks for it when it has no tokenizer of its own.
     void tokenizer_info(const Request&, Response& response) {
         const auto text = [&](std::optional<int32_t> token) {
             return token ? Json(tokenizer.piece(*token, true)) : Json();
@@ -309,7 +309,7 @@ struct Server::Impl {
 
     void run(std::unique_ptr<Answer> answer, const Request& request, Response& response) {
         HttpServer::exchange().prompt_tokens = answer->usage.prompt_tokens;
-        // Enough to keep the slots busy; the rest of the queue is for others.
+        // Enough to keep the slots busy, without filling the queue.
         const auto at_once = static_cast<size_t>(2 * options.slots);
         Choices choices(scheduler, answer->requests, at_once, stopping);
         if (answer->stream) {
@@ -319,7 +319,7 @@ struct Server::Impl {
         }
     }
 
-    // Counts `event`; false when the client has left.
+    // Counts `event`. Returns false when the client has left.
     static bool counted(const std::optional<Choices::Event>& event, Usage& usage) {
         if (event) {
             usage.completion_tokens += static_cast<int64_t>(event->event.tokens.size());
@@ -337,7 +337,7 @@ struct Server::Impl {
                 return;
             }
             if (!event) continue;
-            if (event->event.finished) finish_name(event->event);  // what failed is not waited for
+            if (event->event.finished) finish_name(event->event);  // fails at once
             append(all[event->choice], std::move(event->event));
         }
         Json list = Json::array();
@@ -350,7 +350,7 @@ struct Server::Impl {
     void stream(Streaming streaming, const Request& request, Response& response) {
         const auto shared = std::make_shared<Streaming>(std::move(streaming));
         response.set_header("Cache-Control", "no-store");
-        response.set_header("X-Accel-Buffering", "no");  // proxies pass events on as they come
+        response.set_header("X-Accel-Buffering", "no");  // proxies must not hold events back
         const auto provide = [this, shared](size_t, httplib::DataSink& sink) {
             return send_stream(*shared, sink);
         };
@@ -362,11 +362,11 @@ struct Server::Impl {
         }
     }
 
-    // The whole stream. False when it is broken off.
+    // Sends the whole stream. Returns false when it is broken off.
     bool send_stream(Streaming& streaming, httplib::DataSink& sink) {
-        constexpr milliseconds kSign(15000);  // proxies take a silent connection for a dead one
+        constexpr milliseconds kSign(15000);  // proxies close silent connections
         Answer& answer = *streaming.answer;
-        std::map<size_t, GenerationEvent> held;  // a long prompt's log probabilities come in parts
+        std::map<size_t, GenerationEvent> held;  // log probabilities of a long prompt come in several events
         auto said = Clock::now();
         const auto say = [&](const std::string& text) {
             said = Clock::now();

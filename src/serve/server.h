@@ -13,27 +13,27 @@
 namespace refold {
 
 struct ServedModel {
-    std::string name;                    // that clients ask for
+    std::string name;                    // by which clients ask for the model
     int64_t context = 0;                 // tokens of one sequence
-    int64_t n_vocab = 0;                 // smallest token id that the model has not
+    int64_t n_vocab = 0;                 // token ids are below it
     std::string version;                 // of refold
     int64_t created = 0;                 // seconds since 1970
-    nlohmann::ordered_json description;  // for /status: what the page shows
+    nlohmann::ordered_json description;  // for /status and the page
 };
 
 struct ServerOptions {
     std::string host = "127.0.0.1";
-    int port = 8080;                    // 0: any that is free
-    std::vector<std::string> api_keys;  // none: everybody is let in
-    std::string cors_origin;            // that pages of may ask; empty: none, "*": any
-    int64_t slots = 8, queue = 64;      // of the scheduler: as many requests are waited for at a time
-    // How long clients may take; see HttpOptions.
+    int port = 8080;                    // 0: any free port
+    std::vector<std::string> api_keys;  // empty: every request is allowed
+    std::string cors_origin;            // whose pages may send requests; empty: none, "*": any
+    int64_t slots = 8, queue = 64;      // of the scheduler; bound the requests that are answered at a time
+    // See HttpOptions.
     std::chrono::milliseconds idle_timeout{60000}, read_timeout{30000}, write_timeout{30000};
 };
 
 // A line of the log.
 struct ServedRequest {
-    std::string client, method, path;  // path: printable
+    std::string client, method, path;  // path has printable characters only
     int status = 0;                    // 499: the client left
     double seconds = 0;
     int64_t prompt_tokens = 0, completion_tokens = 0;
@@ -41,8 +41,8 @@ struct ServedRequest {
 
 class Server {
 public:
-    // Listens and answers from here on, by threads of its own. All three must outlive it. `log` is called by
-    // any of them. Throws Error(io) when the address cannot be had, Error(usage) for options out of range.
+    // Listens and answers by threads of its own, which call `log`. `scheduler` and `tokenizer` outlive it.
+    // Throws Error(io) when the address is not available, Error(usage) for options out of range.
     Server(Scheduler& scheduler, const Tokenizer& tokenizer, ServedModel model, const ServerOptions& options,
            std::function<void(const ServedRequest&)> log = {});
     ~Server();  // as shutdown(0)
@@ -51,7 +51,7 @@ public:
 
     int port() const;
     std::string url() const;
-    // Refuses new connections and requests, ends what runs after `grace` and answers it all, and stops.
+    // Refuses new connections and requests, ends those that still run after `grace`, answers all, and stops.
     void shutdown(std::chrono::milliseconds grace);
 
 private:

@@ -13,13 +13,17 @@ constexpr std::chrono::milliseconds kFillTime{50};
 
 }  // namespace
 
-Worker::Worker(BatchEngine& engine, const Tokenizer& tokenizer, const SchedulerOptions& options,
+Worker::Worker(Engine& engine, const Tokenizer& tokenizer, const SchedulerOptions& options,
                RequestQueue& queue)
-    : engine_(engine), tokenizer_(tokenizer), options_(options), queue_(queue) {
+    : engine_(engine),
+      tokenizer_(tokenizer),
+      options_(options),
+      decoding_{.exit = options.exit, .draft = options.draft, .draft_loop = options.draft_loop},
+      queue_(queue),
+      counts_(engine.capabilities().loops) {
     status_.slots = options.slots;
-    status_.kv_tokens = engine.kv_tokens();
-    status_.last_rows_at.resize(static_cast<size_t>(engine.stages()));
-    status_.exits.resize(static_cast<size_t>(engine.stages()));
+    status_.kv_tokens = engine.capabilities().kv_tokens;
+    status_.last_rows_at.resize(static_cast<size_t>(engine.capabilities().loops));
     status_.first_token = make_histogram({0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60});
     status_.between_tokens =
         make_histogram({0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5});
@@ -32,8 +36,11 @@ SchedulerStatus Worker::status() const {
 }
 
 void Worker::publish() {
-    status_.running = std::count_if(running_.begin(), running_.end(),
-                                    [](const Sequence& s) { return !s.output().finished(); });
+    status_.running =
+        std::count_if(running_.begin(), running_.end(), [](const auto& r) { return !r.finished(); });
+    status_.exits = counts_.exits;
+    status_.drafted = counts_.drafted;
+    status_.accepted = counts_.accepted;
     status_.kv_tokens_used = engine_.kv_tokens_used();
     queue_.set_free_slots(options_.slots - status_.running);
     const std::lock_guard lock(mutex_);
@@ -51,24 +58,22 @@ void Worker::run() {
     }
 }
 
-void Worker::end(Submitted submitted, FinishReason reason, std::string error) {
-    ended_.emplace_back(tokenizer_, status_, std::move(submitted)).finish(reason, std::move(error));
+void Worker::end(const Submitted& submitted, FinishReason reason, std::string error) {
+    Ended& ended = ended_.emplace_back(Ended{submitted.channel, {}});
+    ended.event.finished = reason;
+    ended.event.error = std::move(error);
+    ++status_.finished[reason];
 }
 
 void Worker::end_overdue() {
     const auto now = Clock::now();
-    for (Submitted& ended : queue_.pop_ended(now)) {
-        const FinishReason reason = *must_end(ended, now);
-        end(std::move(ended), reason);
-    }
-    for (Sequence& sequence : running_) {
-        if (const auto reason = must_end(sequence.output().submitted(), now))
-            sequence.output().finish(*reason);
-    }
+    for (const Submitted& ended : queue_.pop_ended(now)) end(ended, *must_end(ended, now));
+    for (RunningRequest& request : running_)
+        if (const auto reason = must_end(request.submitted(), now)) request.finish(*reason);
     const auto last = queue_.end();
     if (last && now >= *last) {
-        for (Submitted& waiting : queue_.pop_all()) end(std::move(waiting), FinishReason::shutdown);
-        for (Sequence& sequence : running_) sequence.output().finish(FinishReason::shutdown);
+        for (const Submitted& waiting : queue_.pop_all()) end(waiting, FinishReason::shutdown);
+        for (RunningRequest& request : running_) request.finish(FinishReason::shutdown);
     }
 }
 
@@ -94,30 +99,36 @@ void Worker::admit() {
             end(queue_.pop(), FinishReason::error, "the KV cache has no room although nothing runs");
             continue;
         }
-        if (!id) return;  // when others have ended
+        if (!id) return;  // until others have ended
         start(queue_.pop(), *id);
     }
 }
 
 void Worker::start(Submitted submitted, int32_t id) {
     status_.prompt_tokens += submitted.request.prompt.size();
-    running_.emplace_back(engine_, options_, status_, id, Output(tokenizer_, status_, std::move(submitted)));
-    if (running_.back().empty()) running_.back().output().finish(FinishReason::length);
+    Continuation continuation(tokenizer_, std::move(submitted.request));
+    Sequence sequence(engine_, decoding_, counts_, {.id = id, .room = sequence_room(engine_)},
+                      std::move(continuation));
+    RunningRequest& request = running_.emplace_back(std::move(submitted), std::move(sequence));
+    if (request.sequence().empty()) request.finish(FinishReason::length);
 }
 
 // BatchingPolicy::fixed: all prompts first, then all sequences token by token.
 bool Worker::holds_back(const Sequence& sequence) const {
-    const auto any = [this](auto what) { return std::any_of(running_.begin(), running_.end(), what); };
+    const auto any = [this](auto what) {
+        return std::any_of(running_.begin(), running_.end(),
+                           [&](const auto& r) { return what(r.sequence()); });
+    };
     if (any([](const Sequence& s) { return s.prefilling(); })) return !sequence.prefilling();
     return !sequence.within_token() && any([](const Sequence& s) { return s.within_token(); });
 }
 
 void Worker::plan() {
-    plan_.rows.clear();
-    plan_.parts.clear();
-    int64_t room = engine_.max_rows();
+    plan_.clear();
+    int64_t room = engine_.capabilities().max_rows;
     const auto add = [&](bool prefill, int64_t most) {
-        for (Sequence& sequence : running_) {
+        for (RunningRequest& request : running_) {
+            Sequence& sequence = request.sequence();
             if (sequence.prefilling() != prefill || (fixed() && holds_back(sequence))) continue;
             const int64_t added = sequence.plan(plan_, most);
             most -= added;
@@ -134,9 +145,9 @@ void Worker::step() {
     const bool free_slot = static_cast<int64_t>(running_.size()) < options_.slots;
     if (free_slot && queue_.waiting() > 0) ++status_.starved;
     try {
-        const std::span<const float> logits = engine_.step(plan_.rows);
+        const std::span<const float> logits = engine_.step({.rows = plan_.rows}).logits;
         count_rows();
-        take_results(logits);
+        plan_.take_logits(logits, engine_.capabilities().n_vocab);
     } catch (const std::exception& error) {
         fail_step(error.what());
     }
@@ -147,46 +158,31 @@ void Worker::count_rows() {
     status_.rows += plan_.rows.size();
     status_.last_rows = static_cast<int64_t>(plan_.rows.size());
     std::fill(status_.last_rows_at.begin(), status_.last_rows_at.end(), 0);
-    for (const StepPart& part : plan_.parts)
-        status_.last_rows_at[static_cast<size_t>(part.stage)] += part.end - part.begin;
+    for (const RowRange& range : plan_.ranges)
+        status_.last_rows_at[static_cast<size_t>(range.loop)] += range.end - range.begin;
 }
 
-void Worker::take_results(std::span<const float> logits) {
-    for (const StepPart& part : plan_.parts) part.sequence->ran(part);
-    const auto n_vocab = static_cast<size_t>(engine_.n_vocab());
-    auto row = plan_.rows.begin();
-    for (const StepPart& part : plan_.parts) {
-        for (int64_t position = part.begin; position < part.end; ++position, ++row) {
-            if (!row->logits) continue;
-            try {
-                part.sequence->take(position, part.stage, logits.first(n_vocab));
-            } catch (const Error& error) {
-                part.sequence->output().finish(FinishReason::error, error.what());
-            }
-            logits = logits.subspan(n_vocab);
-        }
-    }
-}
-
-// What the engine has of these sequences is unknown.
+// The engine's state of these sequences is unknown.
 void Worker::fail_step(const std::string& error) {
-    for (const StepPart& part : plan_.parts) part.sequence->output().finish(FinishReason::error, error);
+    for (const RowRange& range : plan_.ranges)
+        range.sequence->continuation().finish(FinishReason::error, error);
 }
 
 // A client that hears of its end finds the room free and everything counted.
 void Worker::settle() {
-    for (Sequence& sequence : running_) {
-        if (!sequence.output().finished()) continue;
+    for (RunningRequest& request : running_) {
+        request.count(status_);
+        if (!request.finished()) continue;
         try {
-            engine_.close(sequence.id());
-        } catch (const std::exception&) {  // after a failed step; the client will be told of that
+            engine_.close(request.sequence().id());
+        } catch (const std::exception&) {  // after a failed step, which the client is told of
         }
     }
     publish();
-    for (Output& output : ended_) output.flush();
+    for (Ended& ended : ended_) ended.channel->push(std::move(ended.event));
     ended_.clear();
-    for (Sequence& sequence : running_) sequence.output().flush();
-    running_.remove_if([](const Sequence& sequence) { return sequence.output().finished(); });
+    for (RunningRequest& request : running_) request.send();
+    running_.remove_if([](const RunningRequest& request) { return request.finished(); });
 }
 
 }  // namespace refold

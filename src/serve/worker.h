@@ -4,43 +4,52 @@
 #include <list>
 #include <mutex>
 
+#include "engine/engine.h"
 #include "serve/request_queue.h"
-#include "serve/sequence.h"
+#include "serve/running_request.h"
+#include "serve/scheduler_options.h"
 
 namespace refold {
 
 class Worker {
 public:
-    Worker(BatchEngine& engine, const Tokenizer& tokenizer, const SchedulerOptions& options,
-           RequestQueue& queue);
+    // All four outlive it.
+    Worker(Engine& engine, const Tokenizer& tokenizer, const SchedulerOptions& options, RequestQueue& queue);
 
-    // Until the queue is closed and nothing runs or waits.
+    // Returns when the queue is closed and nothing runs or waits.
     void run();
     // As of the end of the latest step. Any thread.
     SchedulerStatus status() const;
 
 private:
+    // A request that ended without a slot.
+    struct Ended {
+        std::shared_ptr<Channel> channel;
+        GenerationEvent event;
+    };
+
     bool fixed() const { return options_.batching == BatchingPolicy::fixed; }
     void end_overdue();
     void admit();
     void start(Submitted submitted, int32_t id);
-    void end(Submitted submitted, FinishReason reason, std::string error = {});
+    void end(const Submitted& submitted, FinishReason reason, std::string error = {});
     void plan();
     bool holds_back(const Sequence& sequence) const;
     void step();
-    void take_results(std::span<const float> logits);
     void count_rows();
     void fail_step(const std::string& error);
     void settle();
     void publish();
 
-    BatchEngine& engine_;
+    Engine& engine_;
     const Tokenizer& tokenizer_;
     const SchedulerOptions& options_;
+    const DecodingOptions decoding_;
     RequestQueue& queue_;
-    std::list<Sequence> running_;  // in the order of their coming
-    std::vector<Output> ended_;    // before they had a slot; to be told
+    std::list<RunningRequest> running_;  // in the order of their arrival
+    std::vector<Ended> ended_;           // to be sent
     StepPlan plan_;
+    DecodingCounts counts_;
     SchedulerStatus status_;
 
     mutable std::mutex mutex_;

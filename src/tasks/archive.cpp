@@ -39,7 +39,7 @@ bool is_compressed(const std::string& path) {
          reason == nullptr ? "unknown" : reason);
 }
 
-// Stands at the beginning of the wanted member; null when there is none.
+// An open archive at the beginning of the member; null when there is none.
 Archive open_archive(const std::string& path) {
     const std::string file = file_of(path), member = member_of(path);
     Archive opened(archive_read_new());

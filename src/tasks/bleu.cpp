@@ -14,7 +14,7 @@ constexpr size_t kOrders = 4;
 using NGrams = std::map<std::vector<std::string>, int>;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-// ASCII punctuation without quotes of words, hyphens, full stops and commas.
+// ASCII punctuation without apostrophes, hyphens, full stops and commas.
 bool stands_alone(char c) {
     return std::string_view("{|}~[\\]^_` !\"#$%&()*+:;<=>?@/").find(c) != std::string_view::npos;
 }
@@ -24,7 +24,8 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
         text.replace(at, from.size(), to);
 }
 
-// One regular expression over pairs of bytes: where `matches`, `separated` is written and both are passed.
+// Replaces pairs of bytes like a regular expression: where `matches`, writes `separated` and skips both
+// bytes.
 template <typename Matches, typename Separated>
 std::string rewrite_pairs(const std::string& text, Matches matches, Separated separated) {
     std::string out;

@@ -10,8 +10,8 @@
 
 namespace refold {
 
-// Length of the translation, of the closest reference, matches and n-grams of orders 1 to 4: what a corpus
-// sums up.
+// Length of the translation, length of the closest reference, matches and n-grams of orders 1 to 4: the
+// counts that a corpus sums up.
 using BleuCounts = std::array<double, 10>;
 
 // mteval-v13a's tokens.
@@ -19,7 +19,7 @@ std::vector<std::string> tokenize_13a(std::string_view text);
 
 BleuCounts bleu_counts(std::string_view translation, std::span<const std::string> references);
 
-// 0 to 100, of counts of one or more sentences.
+// BLEU, 0 to 100, of the summed counts of one or more sentences.
 double bleu(std::span<const double> counts);
 
 }  // namespace refold

@@ -16,8 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// Where a file of the hub may lie below a data directory: as in a clone of the repository, or alone.
-std::vector<std::string> places(const DataSource& source, const std::string& split) {
+// Candidate paths below a data directory. A file of the hub may be in a clone of its repository, or alone.
+std::vector<std::string> candidates(const DataSource& source, const std::string& split) {
     if (const auto files = source.files.find(split); files != source.files.end()) return files->second;
     std::vector<std::string> names;
     const std::string name = source.hub.substr(source.hub.find('/') + 1);
@@ -30,18 +30,18 @@ std::vector<std::string> places(const DataSource& source, const std::string& spl
     return names;
 }
 
-struct Found {
+struct DataPath {
     const DataSource* source = nullptr;
     std::string path, directory;
 };
 
-Found find_in_directory(const TaskFile& task, const std::string& split, const std::string& data) {
+DataPath find_in_directory(const TaskFile& task, const std::string& split, const std::string& data) {
     std::vector<std::string> looked, get;
     for (const DataSource& source : task.data) {
-        for (const std::string& place : places(source, split)) {
-            const std::string path = fs::path(data) / place;
+        for (const std::string& candidate : candidates(source, split)) {
+            const std::string path = fs::path(data) / candidate;
             if (has_data_file(path)) return {&source, path, data};
-            looked.push_back("'" + place + "'");
+            looked.push_back("'" + candidate + "'");
         }
         if (!source.get.empty() && std::ranges::find(get, source.get) == get.end()) get.push_back(source.get);
         if (!source.hub.empty() && (source.hub_files.contains(split) || source.hub_splits.contains(split)))
@@ -54,20 +54,20 @@ Found find_in_directory(const TaskFile& task, const std::string& split, const st
          data, split, join(looked, ", "), get.empty() ? "" : " - get it from " + join(get, " or "));
 }
 
-// "archive.zip!member" of a repository is fetched as the archive.
+// Downloads a file of a repository; for "archive.zip!member" the archive.
 std::string hub_file(const std::string& repo, const std::string& path) {
     const std::string file = file_of(path);
     return hub_dataset_file(repo, file) + path.substr(file.size());
 }
 
-Found find_on_hub(const TaskFile& task, const std::string& split) {
+DataPath find_on_hub(const TaskFile& task, const std::string& split) {
     std::vector<std::string> get;
     for (const DataSource& source : task.data) {
         if (const auto file = source.hub_files.find(split); file != source.hub_files.end())
             return {&source, hub_file(source.hub, file->second), ""};
         if (const auto rows = source.hub_splits.find(split); rows != source.hub_splits.end())
             return {&source, hub_dataset_rows(source.hub, source.config, rows->second), ""};
-        for (const std::string& place : places(source, split)) get.push_back("'" + place + "'");
+        for (const std::string& candidate : candidates(source, split)) get.push_back("'" + candidate + "'");
         if (!source.get.empty()) get.push_back("from " + source.get);
     }
     fail(ErrorCode::usage, "task",
@@ -75,16 +75,17 @@ Found find_on_hub(const TaskFile& task, const std::string& split) {
          split, get.empty() ? "the task knows of none" : join(get, " "));
 }
 
-// A file that belongs to the data.
-std::string beside(const TaskFile& task, const Found& found, const std::string& name) {
-    const std::string path = fs::path(found.directory) / name, &get = found.source->get;
+// The path of a file that belongs to the data.
+std::string beside(const TaskFile& task, const DataPath& found, const std::string& name) {
+    const std::string& get = found.source->get;
+    std::string path = fs::path(found.directory) / name;
     if (!has_data_file(path))
         fail(ErrorCode::io, "task", "{}: '{}' lacks '{}', which belongs to '{}'{}", task.spec.name,
              found.directory, name, found.path, get.empty() ? "" : " - get it from " + get);
     return path;
 }
 
-// Field "label" of item i is line i of a file beside the data.
+// Adds field "label" to item i: line i of a file beside the data.
 void add_labels(std::vector<Record>& items, const std::string& path) {
     const std::string text = read_data_file(path);
     size_t at = 0, i = 0;
@@ -102,7 +103,7 @@ void add_labels(std::vector<Record>& items, const std::string& path) {
              items.size());
 }
 
-// The items whose `key` is a key of the JSON file, in its order.
+// Keeps the items whose field `key` is a key of the JSON file, in the file's order.
 void keep_only(std::vector<Record>& items, const std::string& key, const std::string& path) {
     std::unordered_map<std::string, size_t> by_key;
     for (size_t i = 0; i < items.size(); ++i) {
@@ -157,11 +158,11 @@ Dataset load_dataset(const TaskFile& task, const std::string& split, const std::
     std::error_code missing;
     if (!data.empty() && !fs::is_directory(data, missing))
         fail(ErrorCode::io, "task", "--data: '{}' is no folder", data);
-    const Found found = data.empty() ? find_on_hub(task, split) : find_in_directory(task, split, data);
+    const DataPath found = data.empty() ? find_on_hub(task, split) : find_in_directory(task, split, data);
     const DataSource& source = *found.source;
     Dataset dataset{.items = {}, .file = file_of(found.path), .label = found.path};
     RecordOptions form = source.form;
-    // What the hub's server gives is always JSON lines.
+    // Rows of the hub's server are always JSON lines.
     const bool own_file = !data.empty() && source.files.contains(split);
     if (!own_file && !source.hub_files.contains(split)) form.form = RecordForm::jsonl;
     dataset.items = parse_records(read_data_file(found.path), form, found.path);

@@ -1,4 +1,4 @@
-// The items of a task's split, from a data directory or the hub.
+// Loads the items of a task's split from a data directory or the hub.
 #pragma once
 
 #include <string>
@@ -10,16 +10,16 @@ namespace refold {
 
 struct Dataset {
     std::vector<Record> items;  // with the source's fields added
-    std::string file;           // that they came from
-    std::string label;          // of the file, for messages
+    std::string file;           // path of their file
+    std::string label;          // names the file in messages
 };
 
-// `data`: the directory that the files are below; empty: the hub. Throws Error(usage) when a directory is
-// needed and not given, Error(io) when it lacks the file (with what was looked for and where to get it),
-// Error(input) with file and line for what the file should not hold, and what the hub throws.
+// `data`: the directory with the files; empty: the hub. Throws Error(usage) when a directory is needed and
+// not given, Error(io) when it lacks the file (with the names looked for and where to get it), Error(input)
+// with file and line for malformed content, and the hub's errors.
 Dataset load_dataset(const TaskFile& task, const std::string& split, const std::string& data);
 
-// The items of `text` as `source` describes them, without a file: what load_dataset() does once it has one.
+// Makes the items of `text`, the content of a file, as `source` describes them.
 std::vector<Record> make_items(const DataSource& source, const std::string& text, const std::string& label);
 
 }  // namespace refold

@@ -3,34 +3,34 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/argmax.h"
 #include "core/error.h"
 #include "exit/exit_run.h"
-#include "tasks/prompt_reader.h"
-#include "tasks/python_text.h"
+#include "generation/prompt_queue.h"
 
 namespace refold {
 namespace {
 
 using Tokens = std::span<const int32_t>;
 
-int32_t opened(BatchEngine& engine) {
-    const auto sequence = engine.open(engine.context());
+int32_t opened(Engine& engine) {
+    const auto sequence = engine.open(engine.capabilities().context);
     if (!sequence)
-        fail(ErrorCode::internal, "tasks", "no room for {} tokens in the batch engine", engine.context());
+        fail(ErrorCode::internal, "tasks", "no room for {} tokens in the engine",
+             engine.capabilities().context);
     return *sequence;
 }
 
 }  // namespace
 
-ExitAnswers::ExitAnswers(BatchEngine& engine, const ExitPolicy& policy)
-    : engine_(engine), policy_(policy), counts_(engine.stages()) {
-    check_exit_policy(policy, engine.stages());
-    sequence_ = opened(engine);
+ExitAnswers::ExitAnswers(Engine& engine, const ExitPolicy& policy)
+    : engine_(engine), policy_(policy), counts_(engine.capabilities().loops) {
+    check_exit_policy(policy, engine.capabilities().loops);
     if (sequences(policy) == 2) full_ = opened(engine);
 }
 
 ExitAnswers::~ExitAnswers() {
-    engine_.close(sequence_);
+    if (sequence_ >= 0) engine_.close(sequence_);
     if (full_ >= 0) engine_.close(full_);
 }
 
@@ -53,7 +53,7 @@ void ExitAnswers::begin(Tokens tokens) {
 }
 
 std::vector<LoopOutcome> ExitAnswers::append(Tokens tokens, Tokens targets) {
-    const int32_t loops = engine_.stages();
+    const int32_t loops = engine_.capabilities().loops;
     const auto stride = static_cast<size_t>(loops);
     const auto run = [&](int32_t sequence, ExitedKv kv, ExitTrace& trace, auto&& exits) {
         trace = {loops, std::vector<LoopOutcome>(tokens.size() * stride)};
@@ -80,9 +80,10 @@ std::vector<LoopOutcome> ExitAnswers::append(Tokens tokens, Tokens targets) {
 }
 
 void ExitAnswers::log_likelihoods(Requests requests, const Answered& answered) {
+    if (sequence_ < 0) sequence_ = opened(engine_);
     std::vector<Tokens> inputs;
     for (const Request* r : requests) inputs.push_back(Tokens(r->tokens).first(r->tokens.size() - 1));
-    for (const size_t index : PromptReader::order(inputs)) {
+    for (const size_t index : PromptQueue::order(inputs)) {
         const Request& r = *requests[index];
         const auto scored = static_cast<size_t>(r.scored);
         const size_t first = r.tokens.size() - scored - 1;  // whose logits are wanted
@@ -98,24 +99,46 @@ void ExitAnswers::log_likelihoods(Requests requests, const Answered& answered) {
     }
 }
 
+int64_t ExitAnswers::agreed(int32_t sequence, Tokens prompt, Tokens chosen) {
+    const auto known = static_cast<int64_t>(prompt.size()) - 1;
+    const int32_t full = full_ >= 0 ? full_ : sequence;
+    engine_.truncate(full, full_ >= 0 ? 0 : known);
+    if (full_ >= 0 && known > 0) engine_.copy(sequence, full_, known);
+    int64_t agreed = 0;
+    for (size_t t = 0; t < chosen.size(); ++t) {
+        const int32_t input = t == 0 ? prompt.back() : chosen[t - 1];
+        run_with_exits(engine_, ExitedKv::catch_up,
+                       {.sequence = full, .position = known + static_cast<int64_t>(t), .tokens = {&input, 1}},
+                       [&](size_t, int32_t loop, std::span<const float> logits) {
+                           if (loop == loops() && static_cast<int32_t>(argmax(logits)) == chosen[t]) ++agreed;
+                           return false;
+                       });
+    }
+    return agreed;
+}
+
 void ExitAnswers::generate_until(const Tokenizer& tokenizer, Requests requests,
                                  const GenerationSettings& settings, const Generated& generated) {
-    std::vector<Tokens> prompts;
-    for (const Request* r : requests) prompts.emplace_back(r->tokens);
-    for (const size_t index : PromptReader::order(prompts)) {
-        begin(prompts[index].first(prompts[index].size() - 1));
-        std::vector<int32_t> tokens;
-        std::string text;
-        int32_t last = prompts[index].back();
-        while (static_cast<int64_t>(tokens.size()) < settings.max_tokens) {
-            last = append({&last, 1}, {&last, 1}).front().best;
-            if (tokenizer.is_end_of_generation(last)) break;
-            tokens.push_back(last);
-            text = valid_utf8(tokenizer.decode(tokens, false));
-            if (before_stops(text, settings.until).size() < text.size()) break;
-        }
-        generated(index, before_stops(std::move(text), settings.until));
-    }
+    GeneratorOptions options;
+    options.sequences = 1;
+    options.decoding.exit = policy_;
+    options.decoding.prompt_may_exit = true;
+    options.decode = task_decoder(tokenizer);
+    Generator generator(engine_, tokenizer, options);
+    const auto prompts = generation_requests(requests, settings);
+    std::vector<uint64_t> before = generator.counts().exits;
+    const auto end = [&](const GeneratorCallbacks::Ended& ended, const GenerationResult& result) {
+        std::vector<int32_t> chosen = result.tokens;
+        if (result.end_token) chosen.push_back(*result.end_token);
+        ExitCounts counts(loops());
+        for (size_t loop = 0; loop < before.size(); ++loop)
+            counts.at_loop[loop] = static_cast<int64_t>(generator.counts().exits[loop] - before[loop]);
+        before = generator.counts().exits;
+        counts.agreed = agreed(ended.sequence, prompts[ended.request].prompt, chosen);
+        counts_.add(counts);
+        generated(ended.request, result.text);
+    };
+    generator.run(prompts, {.on_end = end});
 }
 
 }  // namespace refold

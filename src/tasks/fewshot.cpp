@@ -25,7 +25,7 @@ std::vector<size_t> FewShotSampler::draw(const nlohmann::ordered_json& item) {
     if (!options_.exclude_item) return drawn;
     std::erase_if(drawn, [&](size_t i) { return pool_[i].fields == item; });
     if (drawn.size() < shots) {
-        // The item was drawn more than once: it stands in the pool several times.
+        // The item is in the pool several times and was drawn more than once.
         const std::vector<size_t> others = all_but(item);
         if (others.size() < shots) fail_few(others.size());
         drawn.clear();

@@ -1,4 +1,4 @@
-// Which examples stand before an item, as lm-evaluation-harness chooses them.
+// Chooses the examples before an item, as lm-evaluation-harness does.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ namespace refold {
 struct FewShotOptions {
     int64_t shots = 0;
     uint64_t seed = 1234;
-    bool first_n = false;       // the first of the pool, else drawn anew for every item
-    bool exclude_item = false;  // one example more is drawn, and those that equal the item are dropped
+    bool first_n = false;       // the first of the pool; else drawn for every item
+    bool exclude_item = false;  // draw one more example and drop those that equal the item
 };
 
-// One random generator for all items of a task, asked in their order.
+// Uses one random generator for all items of a task: call draw() in their order.
 class FewShotSampler {
 public:
     // `label` names the pool in messages.

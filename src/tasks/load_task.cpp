@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 
 struct Catalogue {
     std::map<std::string, TaskFile> tasks;
-    std::map<std::string, std::vector<std::string>> others;  // groups and other names: names of tasks
+    std::map<std::string, std::vector<std::string>> others;  // groups and other names -> names of tasks
 };
 
 const Catalogue& catalogue() {
@@ -46,7 +46,7 @@ bool is_path(const std::string& name) {
            name.find('/') != std::string::npos;
 }
 
-// "FILE#task" as its two parts.
+// Splits "FILE#task" into its two parts.
 std::pair<std::string, std::string> split_path(const std::string& name) {
     const size_t mark = name.rfind('#');
     if (mark == std::string::npos || name.find('/', mark) != std::string::npos) return {name, ""};
@@ -55,7 +55,7 @@ std::pair<std::string, std::string> split_path(const std::string& name) {
 
 [[noreturn]] void fail_unknown(const std::string& name) {
     const std::string near = nearest(name, task_names());
-    std::vector<std::string> known;  // without every subject
+    std::vector<std::string> known;  // groups instead of their subjects
     for (const auto& [task, file] : catalogue().tasks) {
         const std::string& shown = file.spec.group.empty() ? task : file.spec.group;
         if (std::ranges::find(known, shown) == known.end()) known.push_back(shown);
@@ -64,7 +64,7 @@ std::pair<std::string, std::string> split_path(const std::string& name) {
          near.empty() ? "" : "; did you mean '" + near + "'?", join(known, ", "));
 }
 
-// The templates of a task, ready to be filled in.
+// The compiled templates of a task.
 class Templates {
 public:
     explicit Templates(const TaskFile& task)
@@ -86,7 +86,7 @@ public:
         }
     }
 
-    // The same as an example: with its right answer.
+    // A record as an example, with its right answer.
     FewShot shot(const Record& record, const std::string& label) const {
         const TaskItem filled = item(record, label);
         const bool generates = task_.spec.output == TaskOutput::generate_until;
@@ -147,7 +147,7 @@ private:
         return out;
     }
 
-    // A number counts the choices from 0, also as text; another text is one of them.
+    // A number, also as text, is the index of a choice from 0; other text is one of the choices.
     std::vector<int64_t> gold(const Json& doc, std::span<const std::string> choices) const {
         const Json value = gold_.evaluate(doc);
         std::vector<int64_t> indices;
@@ -260,7 +260,7 @@ Task load_task(const std::string& name_or_path, const TaskOptions& options) {
 
     task.original = static_cast<int64_t>(data.items.size());
     const int64_t count = options.limit > 0 ? std::min(options.limit, task.original) : task.original;
-    std::map<size_t, FewShot> shots;  // of the pool, as far as they are filled in
+    std::map<size_t, FewShot> shots;  // examples of the pool filled in so far
     for (int64_t i = 0; i < count; ++i) {
         const Record& record = data.items[static_cast<size_t>(i)];
         TaskItem& item = task.items.emplace_back(templates.item(record, data.label));

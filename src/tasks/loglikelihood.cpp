@@ -1,24 +1,23 @@
 #include "tasks/loglikelihood.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 
 #include "core/argmax.h"
 #include "core/interrupt.h"
 #include "core/parallel.h"
-#include "eval/log_softmax.h"
-#include "tasks/prompt_reader.h"
+#include "exit/log_softmax.h"
+#include "generation/prompt_reader.h"
 
 namespace refold {
 namespace {
 
 using Tokens = PromptReader::Tokens;
 
-// The last token is predicted, not read.
+// All tokens except the last, which is only predicted.
 Tokens input_of(const Request* r) { return Tokens(r->tokens).first(r->tokens.size() - 1); }
 
-// A token whose likelihood after row `row` of a prompt a request wants.
+// A request needs the likelihood of `token` after row `row` of a prompt.
 struct Want {
     size_t row, request;
     int32_t token;
@@ -26,10 +25,10 @@ struct Want {
 
 class Scorer {
 public:
-    Scorer(BatchEngine& engine, Requests requests) : engine_(engine), requests_(requests) {
+    Scorer(Engine& engine, Requests requests) : engine_(engine), requests_(requests) {
         std::vector<Tokens> inputs(requests.size());
         std::transform(requests.begin(), requests.end(), inputs.begin(), input_of);
-        order_ = PromptReader::order(inputs);
+        order_ = PromptQueue::order(inputs);
         shared_.resize(order_.size());
         for (size_t k = 1; k < order_.size(); ++k)
             shared_[k] = common_prefix(inputs[order_[k - 1]], inputs[order_[k]]);
@@ -42,25 +41,22 @@ public:
     void run(const Answered& answered) {
         std::vector<Tokens> prompts;
         for (const size_t k : read_) prompts.push_back(input_of(requests_[order_[k]]));
-        PromptReader reader(engine_, std::move(prompts), 0);
-        const PromptReader::Limits limits{logits_of_step(engine_.n_vocab()),
-                                          std::numeric_limits<size_t>::max()};
+        PromptReader reader(engine_, prompts);
+        const size_t most_logits = logits_of_step(engine_.capabilities().n_vocab);
         while (!reader.done()) {
             check_interrupt();
-            std::vector<BatchRow> rows;
+            std::vector<Row> rows;
             std::vector<std::span<const Want>> wants;  // of the rows with logits
-            const auto parts = reader.fill(rows, limits, [&](size_t prompt, size_t token) {
+            const auto ranges = reader.fill(rows, most_logits, [&](size_t prompt, size_t token) {
                 const auto wanted = wants_of(prompt, token);
                 if (!wanted.empty()) wants.push_back(wanted);
                 return !wanted.empty();
             });
-            take(engine_.step(rows), wants, answered);
-            reader.advance(parts);
-            for (const auto& part : parts) {
-                if (!part.ends) continue;
-                reader.end(*part.sequence);
-                wants_.erase(part.prompt);
-            }
+            const StepInput step{.rows = rows, .sequence_length = reader.sequence_length(ranges)};
+            take(engine_.step(step).logits, wants, answered);
+            reader.advance(ranges);
+            for (const auto& range : ranges)
+                if (range.ends) wants_.erase(range.prompt);
         }
     }
 
@@ -74,7 +70,7 @@ private:
         return {begin, end};
     }
 
-    // What this request and those behind it want of the rows that it is the first to compute.
+    // Needs of this and later requests for the rows that this request is the first to compute.
     std::vector<Want> wants_from(size_t k) const {
         std::vector<Want> wants;
         size_t shared = input_of(requests_[order_[k]]).size();
@@ -93,10 +89,10 @@ private:
 
     void take(std::span<const float> logits, std::span<const std::span<const Want>> wants,
               const Answered& answered) {
-        const auto n_vocab = static_cast<size_t>(engine_.n_vocab());
+        const auto n_vocab = static_cast<size_t>(engine_.capabilities().n_vocab);
         std::vector<std::pair<double, int32_t>> rows(wants.size());  // log of the sum, the likeliest
         const auto count = static_cast<int64_t>(rows.size());
-        parallel_for(count, count < 8 ? 1 : engine_.threads(), [&](int64_t i) {
+        parallel_for(count, count < 8 ? 1 : engine_.capabilities().threads, [&](int64_t i) {
             const auto row = logits.subspan(static_cast<size_t>(i) * n_vocab, n_vocab);
             rows[static_cast<size_t>(i)] = {log_sum_exp(row), likeliest(row)};
         });
@@ -112,13 +108,13 @@ private:
         }
     }
 
-    BatchEngine& engine_;
+    Engine& engine_;
     Requests requests_;
     std::vector<size_t> order_;
-    std::vector<size_t> shared_;  // tokens that input order_[k] has in common with order_[k - 1]
-    std::vector<size_t> read_;    // those of order_ that have tokens of their own: the prompts
-    std::map<size_t, std::vector<Want>> wants_;  // by prompt, while it is read; by row
-    std::vector<int64_t> left_;                  // wants of a request
+    std::vector<size_t> shared_;  // length of the common beginning of inputs order_[k] and order_[k - 1]
+    std::vector<size_t> read_;    // indices into order_ of inputs with tokens of their own: the prompts
+    std::map<size_t, std::vector<Want>> wants_;  // by prompt, while it is read; sorted by row
+    std::vector<int64_t> left_;                  // open wants of a request
     std::vector<Likelihood> results_;
 };
 
@@ -131,7 +127,7 @@ Likelihood likelihood_of(std::span<const float> logits, int32_t token) {
 
 int32_t likeliest(std::span<const float> logits) { return static_cast<int32_t>(argmax(logits)); }
 
-void log_likelihoods(BatchEngine& engine, Requests requests, const Answered& answered) {
+void log_likelihoods(Engine& engine, Requests requests, const Answered& answered) {
     Scorer(engine, requests).run(answered);
 }
 

@@ -1,12 +1,14 @@
 #include "tasks/masked.h"
 
 #include "core/error.h"
+#include "engine/single_sequence.h"
 
 namespace refold {
 
 void masked_likelihoods(Engine& engine, int32_t mask_token, Requests requests, const Answered& answered) {
-    const auto n_vocab = static_cast<size_t>(engine.n_vocab());
-    std::vector<int32_t> last;  // the sequence of `encoding`
+    const auto n_vocab = static_cast<size_t>(engine.capabilities().n_vocab);
+    SingleSequence sequence(engine);
+    std::vector<int32_t> last;  // the tokens of `encoding`
     Encoding encoding;
     for (size_t i = 0; i < requests.size(); ++i) {
         const Request& r = *requests[i];
@@ -16,7 +18,7 @@ void masked_likelihoods(Engine& engine, int32_t mask_token, Requests requests, c
             std::vector<int32_t> tokens = r.tokens;
             tokens[at] = mask_token;
             if (tokens != last) {
-                encoding = engine.encode({.tokens = tokens, .token_types = {}, .mask = {}});
+                encoding = sequence.encode({.tokens = tokens, .token_types = {}, .mask = {}});
                 if (encoding.logits.empty()) {
                     fail(ErrorCode::unsupported, "tasks",
                          "the encoder has no language-model head that would fill a mask");

@@ -19,7 +19,7 @@ double mean_of(Sums sums, double items) { return sums[0] / items; }
 double perplexity_of(Sums sums, double items) { return std::exp(-sums[0] / items); }
 double bleu_of(Sums sums, double) { return bleu(sums); }
 
-// Sums of a confusion matrix of two classes: both positive, predicted only, right only, none.
+// Sums of a confusion matrix of two classes: true positive, false positive, false negative, true negative.
 double f1_of(Sums s, double) {
     const double all = 2 * s[0] + s[1] + s[2];
     return all > 0 ? 2 * s[0] / all : 0;
@@ -38,7 +38,7 @@ struct Definition {
     bool higher;
     size_t width;
     double (*aggregate)(Sums, double);
-    int draws;  // of the bootstrap; 0: the standard error of a mean
+    int draws;  // of the bootstrap; 0: standard error of a mean
 };
 
 constexpr int kDraws = 100'000, kBleuDraws = 100;
@@ -112,7 +112,7 @@ double text_value(const std::string& metric, const TaskItem& item, const std::st
                        [](std::string_view a, std::string_view b) { return a == b ? 1.0 : 0.0; });
     if (metric == "em")
         return best_of(item.references, answer, [](std::string_view a, std::string_view b) {
-            return normalise_answer(a) == normalise_answer(b) ? 1.0 : 0.0;
+            return normalize_answer(a) == normalize_answer(b) ? 1.0 : 0.0;
         });
     if (metric == "f1") return best_of(item.references, answer, word_f1);
     // string_match_all
@@ -129,7 +129,7 @@ void check_metric(const TaskSpec& spec, const std::string& metric) {
     std::vector<std::string> known;
     for (const Definition& d : kDefinitions)
         if ((d.outputs & bit_of(spec.output)) != 0) known.emplace_back(d.name);
-    fail(ErrorCode::usage, "tasks", "{}: no metric '{}' for what the task asks; {}", spec.name, metric,
+    fail(ErrorCode::usage, "tasks", "{}: no metric '{}' for this kind of task; {}", spec.name, metric,
          suggestion(metric, known));
 }
 
@@ -196,7 +196,7 @@ MetricResult aggregate(const TaskSpec& spec, const MetricValues& values, int thr
     return result;
 }
 
-std::string normalise_answer(std::string_view text) {
+std::string normalize_answer(std::string_view text) {
     std::string kept;
     for (const char c : lower(text))
         if (std::string_view("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~").find(c) == std::string_view::npos)
@@ -211,9 +211,9 @@ std::string normalise_answer(std::string_view text) {
 }
 
 double word_f1(std::string_view answer, std::string_view reference) {
-    const std::string a = normalise_answer(answer), b = normalise_answer(reference);
+    const std::string a = normalize_answer(answer), b = normalize_answer(reference);
     const auto words = split_words(a), expected = split_words(b);
-    // SQuAD 2: an empty side matches an empty one only.
+    // SQuAD 2: an empty answer matches only an empty reference.
     if (words.empty() || expected.empty()) return words.empty() && expected.empty() ? 1.0 : 0.0;
     std::map<std::string_view, int> left;
     for (const auto word : expected) ++left[word];

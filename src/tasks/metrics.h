@@ -1,4 +1,4 @@
-// What answers are worth: per item and over all items, by lm-evaluation-harness's definitions.
+// Metrics of answers, per item and over all items, by lm-evaluation-harness's definitions.
 #pragma once
 
 #include <optional>
@@ -13,11 +13,11 @@ namespace refold {
 
 // A model's answer to one item.
 struct Answer {
-    std::vector<Likelihood> choices;  // as many as requests
+    std::vector<Likelihood> choices;  // one per request
     std::string text;                 // generate_until
 };
 
-// Figures of one metric over items: [items, width] values whose sums the metric needs.
+// Values of one metric, [items, width]; the metric's figure needs only their sums.
 struct MetricValues {
     std::string metric;
     size_t width = 1;
@@ -28,34 +28,34 @@ struct MetricValues {
 
 struct MetricResult {
     double value = 0;
-    std::optional<double> standard_error;  // none for one item
+    std::optional<double> standard_error;  // none for a single item
 };
 
-// Throws Error(usage) that names near ones when `metric` is unknown, or is not defined for this output.
+// Throws Error(usage) with similar names when `metric` is unknown or not defined for the task's output.
 void check_metric(const TaskSpec& spec, const std::string& metric);
 bool higher_is_better(const std::string& metric);
 
-// What one item counts, of the metric's width:
+// The values of one item, as many as the metric's width:
 // - acc, acc_norm, acc_bytes: 1 when the choice with the largest log likelihood (per code point, per byte of
-//   the choice) is right, the first of equals; loglikelihood: acc is 1 for a greedy match.
-// - exact_match: the right choice is greedy; generated text equals a reference.
-// - em, f1: generated text against the best reference after SQuAD's normalisation (lower case, without
-//   punctuation and articles): equal, F1 of words.
-// - string_match_all (RULER): part of the references that occur in the text, case ignored.
-// - bleu; f1 of the positive class and mcc over choices (two of them).
+//   the choice; of equals the first) is right. For loglikelihood, acc is 1 for a greedy match.
+// - exact_match: 1 when the right choice is greedy, or generated text equals a reference.
+// - em, f1: equality, and F1 of words, of generated text and the best reference after SQuAD's normalization
+//   (lower case, without punctuation and articles).
+// - string_match_all (RULER): part of the references that occur in the text, ignoring case.
+// - bleu; f1 of the positive class and mcc, over two choices.
 // - perplexity: exp(-mean log likelihood) of the target, or of the right label.
 // - label_probability, log_prob (LASER): of the right label.
 std::vector<double> item_values(const TaskSpec& spec, const std::string& metric, const TaskItem& item,
                                 const Answer& answer);
 
-// The figure of items whose values have these sums.
+// The figure, from the sums of the items' values.
 double figure(const TaskSpec& spec, const std::string& metric, std::span<const double> sums, double items);
-// The figure of all items. Standard errors: sample standard deviation / sqrt(n) of means, else bootstrap
-// (100,000 draws; BLEU: 100). At least one item.
+// The figure of all items, at least one. Standard error: for means, sample standard deviation / sqrt(n); else
+// bootstrap (100,000 draws; BLEU: 100).
 MetricResult aggregate(const TaskSpec& spec, const MetricValues& values, int threads);
 
-// SQuAD's normalisation and the F1 of words after it.
-std::string normalise_answer(std::string_view text);
+// SQuAD's normalization and the F1 of words after it.
+std::string normalize_answer(std::string_view text);
 double word_f1(std::string_view answer, std::string_view reference);
 
 }  // namespace refold

@@ -25,7 +25,7 @@ constexpr std::array kNouns = {"anchor",  "basket",  "candle", "desert", "engine
                                "hammer",  "lantern", "mirror", "river"};
 
 int64_t estimate(const std::string& text) {
-    // Four tokens for three words is usual for English.
+    // English has about four tokens per three words.
     int64_t words = 0;
     for (size_t i = 0; i < text.size(); ++i) {
         const bool space = std::isspace(static_cast<unsigned char>(text[i])) != 0;
@@ -54,7 +54,7 @@ public:
     }
 
 private:
-    // Copies of the haystack that fit.
+    // Number of copies of the haystack that fit.
     int64_t grow() {
         int64_t copies = step_, tokens = 0;
         while (tokens + kAnswerTokens < options_.length) {
@@ -97,8 +97,7 @@ private:
         const size_t place = random_.below(static_cast<size_t>(copies));
         needle.input =
             "A special magic number is hidden within the following text. Make sure to memorize it. I will "
-            "quiz you "
-            "about the number afterwards.\n";
+            "quiz you about the number afterwards.\n";
         for (size_t i = 0; i < static_cast<size_t>(copies); ++i) {
             if (i == place)
                 needle.input += fmt::format("One of the special magic numbers for {} is: {}.\n", needle.key,

@@ -1,5 +1,5 @@
-// RULER's single needle in a haystack (Hsieh et al. 2024, NIAH-single-1): a sentence with a number among many
-// copies of a text about nothing, and the question for it.
+// RULER's single needle in a haystack (Hsieh et al. 2024, NIAH-single-1): one sentence with a number among
+// many copies of a filler text, and a question about the number.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,8 @@ struct NeedleOptions {
 };
 
 // Fields: input, outputs (a list), gen_prefix, length (tokens), max_length. The haystack, its growth and the
-// sentences are RULER's as lm-evaluation-harness has them; the words that needles are named by are from a
-// list of our own, so the items are not the very same. Throws Error(usage) for a length in which no item has
-// room.
+// sentences are RULER's, as in lm-evaluation-harness. The keywords of needles come from a list of our own, so
+// the items are not identical. Throws Error(usage) for a length that is too short for any item.
 std::vector<Record> make_needles(const NeedleOptions& options);
 
 }  // namespace refold

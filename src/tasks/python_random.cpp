@@ -7,7 +7,7 @@
 
 namespace refold {
 
-// init_by_array() of the Mersenne Twister's reference with the seed's words as key, as CPython seeds it.
+// init_by_array() of the reference implementation, with the seed's words as key, as in CPython.
 PythonRandom::PythonRandom(uint64_t seed) {
     std::vector<uint32_t> key = {static_cast<uint32_t>(seed)};
     if (seed >> 32U != 0) key.push_back(static_cast<uint32_t>(seed >> 32U));
@@ -70,7 +70,7 @@ size_t PythonRandom::below(size_t limit) {
 }
 
 std::vector<size_t> PythonRandom::sample(size_t population, size_t count) {
-    // CPython draws from a pool where that is smaller than a set of what was drawn.
+    // Like CPython, draws from a pool if that is smaller than a set of the indices drawn.
     size_t set_size = 21;
     for (size_t power = 1; count > 5; power *= 4)
         if (power > count * 3) {

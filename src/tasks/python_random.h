@@ -1,4 +1,4 @@
-// Python's random.Random of an integer seed, bit for bit: few-shot draws and bootstraps are those of
+// Python's random.Random with an integer seed, bit for bit, for the few-shot draws and bootstraps of
 // lm-evaluation-harness.
 #pragma once
 

@@ -9,7 +9,7 @@ namespace {
 
 bool continues(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80; }
 
-// Bytes of the white space that `text` begins with; 0: none.
+// Bytes of the white space character at the start of `text`; 0: none.
 size_t space_at(std::string_view text) {
     const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
     const unsigned first = byte(0);

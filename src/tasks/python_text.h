@@ -1,4 +1,4 @@
-// Text as Python counts it: code points, and what str.isspace() calls white space.
+// Text as in Python: code points, and white space by str.isspace().
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,10 @@ std::string_view rstrip(std::string_view text);
 std::string_view strip(std::string_view text);
 std::vector<std::string_view> split_words(std::string_view text);
 
-// bytes.decode(errors="replace"): U+FFFD for what is not UTF-8.
+// bytes.decode(errors="replace"): U+FFFD for bytes that are not UTF-8.
 std::string valid_utf8(const std::string& bytes);
 
-// Of ASCII letters only.
+// Lower case of ASCII letters; other characters are unchanged.
 std::string lower(std::string_view text);
 
 }  // namespace refold

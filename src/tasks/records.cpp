@@ -59,7 +59,7 @@ private:
     }
 
     Json parse_json(std::string_view text) const {
-        // What handles it later is recursive, to its destructor.
+        // Later code is recursive, down to the destructor.
         const auto watch = [&](int depth, Json::parse_event_t, Json&) {
             if (depth > 64) fail_here("JSON nested deeper than 64 levels");
             return true;
@@ -100,7 +100,7 @@ private:
             ++number;
             Json fields = entry;
             if (!fields.is_object()) {
-                // An object of plain values: {"123": "yes"}.
+                // The entries may be plain values: {"123": "yes"}.
                 if (document.is_array() || options_.key.empty())
                     fail(ErrorCode::input, "data", "{} item {}: expected an object, got {}", label_, number,
                          fields.type_name());
@@ -191,9 +191,9 @@ private:
         }
     }
 
-    // The text form joins ctx_a and ctx_b. ctx_b is the beginning of a sentence, or nothing: what follows the
-    // last end of a sentence. Of the published items that reconstructs ctx_b's first letter, which is what is
-    // used of the division.
+    // The text form joins ctx_a and ctx_b. ctx_b, which may be empty, is taken to be the text after the last
+    // end of a sentence. For the published items this gives the right first letter of ctx_b, and only that
+    // letter is used.
     static void split_context(std::string_view context, Json& fields) {
         const size_t last = context.find_last_not_of(' ');
         size_t from = std::string_view::npos;

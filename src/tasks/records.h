@@ -1,4 +1,4 @@
-// What data sets are published as, read into JSON objects with the place that each came from.
+// Reads the published formats of data sets into JSON objects, each with its line.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,7 +10,7 @@ namespace refold {
 
 struct Record {
     nlohmann::ordered_json fields;  // an object
-    size_t line = 0;                // in the file, from 1; in a JSON document: the number of the entry
+    size_t line = 0;                // in the file, from 1; in a JSON document: index of the entry, from 1
 };
 
 enum class RecordForm {
@@ -24,19 +24,19 @@ enum class RecordForm {
 struct RecordOptions {
     RecordForm form = RecordForm::jsonl;
     std::vector<std::string>
-        columns;        // names for a table without a header line; empty: the first line names them
-    std::string items;  // json: the member that holds the list, "a.b"; empty: the document itself
-    std::string key;    // json: field that takes the name of an entry of an object of objects
+        columns;        // names for a table without a header line; empty: the first line has them
+    std::string items;  // json: the member that holds the items, "a.b"; empty: the document itself
+    std::string key;    // json: field for the member name, in an object of objects
     std::vector<std::string>
-        unfold;  // lists of one length: a record per index, with their entry in the list's place
+        unfold;  // fields that are lists of equal length: one record per entry, with the entry as value
 };
 
-// `label` names the file in messages. Throws Error(input) with file and line for what is not of that form,
-// for text that is not UTF-8, and for no records at all.
+// `label` names the file in messages. Throws Error(input) with file and line for malformed records, for text
+// that is not UTF-8, and when there are no records.
 std::vector<Record> parse_records(std::string_view text, const RecordOptions& options,
                                   const std::string& label);
 
-// "jsonl" etc.; throws Error(usage) with what is known for another word.
+// "jsonl" etc.; throws Error(usage) with the known forms for any other word.
 RecordForm parse_record_form(const std::string& word, const std::string& where);
 
 }  // namespace refold

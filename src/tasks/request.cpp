@@ -9,14 +9,14 @@
 namespace refold {
 namespace {
 
-using Tokens = std::vector<int32_t>;
+using TokenIds = std::vector<int32_t>;
 
 bool scores_choices(TaskOutput output) {
     return output == TaskOutput::multiple_choice || output == TaskOutput::masked_lm ||
            output == TaskOutput::label_probability;
 }
 
-// Contexts of one task's items.
+// Makes the contexts of one task's items.
 class Prompter {
 public:
     Prompter(const TaskSpec& spec, const Tokenizer& tokenizer, const PromptOptions& options)
@@ -58,7 +58,7 @@ private:
         return text;
     }
 
-    // A template that refuses the system's message gets the others.
+    // If the template refuses a system message, renders the other messages.
     std::string render(Json messages) {
         variables_["messages"] = messages;
         try {
@@ -77,7 +77,7 @@ private:
     Json variables_;
 };
 
-// Token ids of one task's requests.
+// Makes the token ids of one task's requests.
 class Encoder {
 public:
     Encoder(const Task& task, const Tokenizer& tokenizer, const PromptOptions& options)
@@ -88,7 +88,7 @@ public:
     }
 
     void encode_pair(Request& r) const {
-        Tokens context, continuation;
+        TokenIds context, continuation;
         if (r.context.empty()) {
             if (!prefix_)
                 bad(r,
@@ -101,7 +101,7 @@ public:
         } else {
             const std::string_view kept = rstrip(r.context);
             context = encode(std::string(kept));
-            const Tokens whole = encode(r.context + r.continuation);
+            const TokenIds whole = encode(r.context + r.continuation);
             continuation.assign(
                 whole.begin() + static_cast<ptrdiff_t>(std::min(context.size(), whole.size())), whole.end());
         }
@@ -115,7 +115,7 @@ public:
         }
         r.tokens = std::move(context);
         r.tokens.insert(r.tokens.end(), continuation.begin(), continuation.end());
-        // The last token is not read, only predicted.
+        // The last token is only predicted.
         cut_left(r, options_.max_length + 1);
     }
 
@@ -132,7 +132,7 @@ public:
         cut_left(r, room);
     }
 
-    // Masked tokens stand where the marker is; what is around them is tokenised without knowing the choice.
+    // Masked tokens replace the marker; the text around them is tokenized independently of the choice.
     void encode_masked(Request& r) const {
         if (!mask_) {
             fail(ErrorCode::unsupported, "tasks", "{}: the vocabulary has no mask token", task_.spec.name);
@@ -142,14 +142,15 @@ public:
             bad(r, "must have {} exactly once in its prompt", kMaskMarker);
         const std::string before = r.context.substr(0, marker);
         const std::string after = r.context.substr(marker + std::string_view(kMaskMarker).size());
-        const Tokens masked = tokenizer_.encode(before + tokenizer_.piece(*mask_, true) + after, true, true);
+        const TokenIds masked =
+            tokenizer_.encode(before + tokenizer_.piece(*mask_, true) + after, true, true);
         const auto at = std::find(masked.begin(), masked.end(), *mask_);
         if (at == masked.end()) bad(r, "lost its mask in the tokenizer");
         const auto head = at - masked.begin(), tail = masked.end() - at - 1;
 
-        const Tokens filled = tokenizer_.encode(before + r.continuation + after, true, true);
+        const TokenIds filled = tokenizer_.encode(before + r.continuation + after, true, true);
         const auto size = static_cast<ptrdiff_t>(filled.size());
-        Tokens choice;
+        TokenIds choice;
         if (size > head + tail && std::equal(masked.begin(), at, filled.begin()) &&
             std::equal(at + 1, masked.end(), filled.end() - tail)) {
             choice.assign(filled.begin() + head, filled.end() - tail);
@@ -175,9 +176,9 @@ public:
     }
 
 private:
-    // As the model's own tokenizer does it, unless the text begins with the BOS token, as a chat template may
-    // write it.
-    Tokens encode(const std::string& text) const {
+    // Adds special tokens as the model's tokenizer does, unless the text already begins with BOS, which a
+    // chat template may write.
+    TokenIds encode(const std::string& text) const {
         const bool begun = prefix_ && !prefix_text_.empty() && text.starts_with(prefix_text_);
         return tokenizer_.encode(text, !begun, true);
     }
@@ -255,7 +256,7 @@ std::vector<Request> make_requests(const Task& task, const Tokenizer& tokenizer,
             if (spec.output == TaskOutput::generate_until) {
                 encoder.encode_prompt(r);
             } else if (options.encoder) {
-                // A prompt made for decoders: the label comes last.
+                // The prompt is made for decoders: the label comes last.
                 if (r.context.find(kMaskMarker) == std::string::npos) r.context += delimiter + kMaskMarker;
                 r.continuation = item.choices[item.choices.size() == 1 ? 0 : c];
                 encoder.encode_masked(r);

@@ -21,7 +21,7 @@ const char* output_name(TaskOutput output) {
     return "";
 }
 
-// "1" and "1.0" are numbers in YAML.
+// Versions: "1" and "1.0" are numbers in YAML.
 Json version_of(const std::string& text) {
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -67,8 +67,8 @@ Json task_result(const TaskRun& run) {
     return result;
 }
 
-// Figures of a metric in the tasks of a group.
-struct Pool {
+// Accumulates one metric over the tasks of a group.
+struct GroupFigure {
     double sum = 0, squares = 0, items = 0, tasks = 0;
     bool has_errors = true;
 
@@ -88,21 +88,21 @@ struct Pool {
 
 Json group_result(const std::string& group, const std::vector<const TaskRun*>& members) {
     std::vector<std::string> metrics;
-    std::map<std::string, Pool> pools;
+    std::map<std::string, GroupFigure> figures;
     size_t items = 0;
     for (const TaskRun* run : members) {
         items += run->task.items.size();
         for (size_t m = 0; m < run->results.size(); ++m) {
             const std::string& metric = run->values[m].metric;
-            if (!pools.contains(metric)) metrics.push_back(metric);
-            pools[metric].add(run->results[m], static_cast<double>(run->task.items.size()));
+            if (!figures.contains(metric)) metrics.push_back(metric);
+            figures[metric].add(run->results[m], static_cast<double>(run->task.items.size()));
         }
     }
     Json result = {{"name", group}, {"alias", group}, {"sample_len", items}};
     for (const std::string& metric : metrics) {
-        const Pool& pool = pools[metric];
-        result[key(metric)] = pool.sum / pool.items;
-        result[key(metric, "_stderr")] = error_or_none(pool.error());
+        const GroupFigure& figure = figures[metric];
+        result[key(metric)] = figure.sum / figure.items;
+        result[key(metric, "_stderr")] = error_or_none(figure.error());
     }
     return result;
 }
@@ -112,7 +112,7 @@ Json group_result(const std::string& group, const std::vector<const TaskRun*>& m
 Json results_json(std::span<const TaskRun> runs) {
     Json out = {{"results", Json::object()}};
     std::map<std::string, std::vector<const TaskRun*>> groups;
-    std::map<std::string, std::vector<std::string>> parts;  // of groups: subgroups and tasks
+    std::map<std::string, std::vector<std::string>> parts;  // group -> subgroups and tasks
     for (const TaskRun& run : runs) {
         const TaskSpec& spec = run.task.spec;
         for (const std::string& group : {spec.group, spec.subgroup})

@@ -21,7 +21,7 @@ void update(Sha256& hash, const std::string& text) {
     hash.update(std::as_bytes(std::span("\0", 1)));
 }
 
-// Takes answers as they come and counts items that are complete.
+// Collects answers in any order and counts complete items.
 class Collector {
 public:
     explicit Collector(TaskRun& run)
@@ -51,7 +51,7 @@ public:
         complete_one(item);
     }
 
-    // The first metric so far.
+    // The first metric of the answers so far.
     std::string note() const {
         if (done_ == 0) return "";
         const TaskSpec& spec = run_.task.spec;
@@ -78,14 +78,14 @@ private:
     }
 
     TaskRun& run_;
-    std::vector<size_t> missing_;  // answers by item
-    std::vector<size_t> place_;    // of a request among its item's
+    std::vector<size_t> missing_;  // number of missing answers by item
+    std::vector<size_t> place_;    // index of a request among its item's requests
     std::vector<bool> taken_;
     std::vector<double> sums_;
     size_t done_ = 0;
 };
 
-// Every process has answered the requests of its items: all get those of all.
+// Every process has answered the requests of its own items. Afterwards every process has all answers.
 void share(const std::vector<std::pair<size_t, Likelihood>>& likelihoods,
            const std::vector<std::pair<size_t, std::string>>& texts, Collector& collector) {
     using nlohmann::json;
@@ -119,11 +119,11 @@ ExitCounts of_all_processes(ExitCounts counts) {
     return counts;
 }
 
-// Answers the open requests: those of tokens and those of texts.
+// Answers the open requests: likelihoods, then generated texts.
 using Answering =
     std::function<void(Requests requests, const Answered& answered, const Generated& generated)>;
 
-// `exiting` answers, or null.
+// `exiting` answers; null without early exit.
 void answer(TaskRun& run, const Answering& answering, int threads, WorkFile* work, size_t index,
             ExitAnswers* exiting = nullptr) {
     const auto start = std::chrono::steady_clock::now();
@@ -148,8 +148,8 @@ void answer(TaskRun& run, const Answering& answering, int threads, WorkFile* wor
     std::vector<size_t> of_open;
     for (size_t r = 0; r < run.requests.size(); ++r) {
         if (!processes.owns(run.requests[r].item)) continue;
-        const WorkFile::Place place{index, r};
-        const ExitCounts* exits = work != nullptr && exiting != nullptr ? work->exits(place) : nullptr;
+        const WorkFile::RequestId request{index, r};
+        const ExitCounts* exits = work != nullptr && exiting != nullptr ? work->exits(request) : nullptr;
         const bool there =
             work != nullptr &&
             (exiting == nullptr || (exits != nullptr && exits->at_loop.size() == run.exits.at_loop.size()));
@@ -159,7 +159,7 @@ void answer(TaskRun& run, const Answering& answering, int threads, WorkFile* wor
             if (exits != nullptr) run.exits.add(*exits);
             return true;
         };
-        if (there && (found(work->likelihood(place)) || found(work->text(place)))) continue;
+        if (there && (found(work->likelihood(request)) || found(work->text(request)))) continue;
         open.push_back(&run.requests[r]);
         of_open.push_back(r);
     }
@@ -227,20 +227,20 @@ std::string run_key(const std::string& model_hash, const std::string& settings,
     return hash.hex();
 }
 
-void run_task(TaskRun& run, TaskEngine& engine, const Tokenizer& tokenizer, WorkFile* work, size_t index) {
+void run_task(TaskRun& run, Engine& engine, const Tokenizer& tokenizer, WorkFile* work, size_t index) {
     const auto answering = [&](Requests requests, const Answered& answered, const Generated& generated) {
-        if (engine.encodes()) {
-            masked_likelihoods(engine.encoder(), tokenizer.mask().value(), requests, answered);
+        if (!engine.capabilities().causal) {
+            masked_likelihoods(engine, tokenizer.mask().value(), requests, answered);
         } else if (run.task.spec.output == TaskOutput::generate_until) {
-            generate_until(engine.decoder(), tokenizer, requests, run.task.spec.generation, generated);
+            generate_until(engine, tokenizer, requests, run.task.spec.generation, generated);
         } else {
-            log_likelihoods(engine.decoder(), requests, answered);
+            log_likelihoods(engine, requests, answered);
         }
     };
-    answer(run, answering, engine.threads(), work, index);
+    answer(run, answering, engine.capabilities().threads, work, index);
 }
 
-void run_task(TaskRun& run, BatchEngine& engine, const ExitPolicy& policy, const Tokenizer& tokenizer,
+void run_task(TaskRun& run, Engine& engine, const ExitPolicy& policy, const Tokenizer& tokenizer,
               WorkFile* work, size_t index) {
     ExitAnswers answers(engine, policy);
     run.exits = ExitCounts(answers.loops());
@@ -251,7 +251,7 @@ void run_task(TaskRun& run, BatchEngine& engine, const ExitPolicy& policy, const
             answers.log_likelihoods(requests, answered);
         }
     };
-    answer(run, answering, engine.threads(), work, index, &answers);
+    answer(run, answering, engine.capabilities().threads, work, index, &answers);
     run.exits = of_all_processes(run.exits);
 }
 

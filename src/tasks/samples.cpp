@@ -11,7 +11,7 @@ using Json = nlohmann::ordered_json;
 
 std::string hash_of(const std::string& text) { return sha256_hex(std::as_bytes(std::span(text))); }
 
-// One value as it is, several as a list.
+// A single value itself, several values as a list.
 template <typename T>
 Json one_or_list(const std::vector<T>& values) {
     return values.size() == 1 ? Json(values.front()) : Json(values);

@@ -1,4 +1,4 @@
-// Answers item by item, as lm-evaluation-harness's samples files have them.
+// Answers per item, in the form of lm-evaluation-harness's samples files.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 namespace refold {
 
 // JSON lines in the order of tasks and items: doc_id, doc, target, arguments, resps, filtered_resps, metrics
-// and their values, hashes; and "task", which lm-eval has in the file's name.
+// and their values, hashes; and "task", which lm-eval puts into the file's name.
 std::string samples_jsonl(std::span<const TaskRun> runs);
 
 }  // namespace refold

@@ -24,7 +24,7 @@ std::string padded(const std::string& text, size_t width, bool right) {
     return right ? spaces + text : text + spaces;
 }
 
-std::string centred(const std::string& text, size_t width) {
+std::string centered(const std::string& text, size_t width) {
     const size_t spaces = width - code_points(text);
     return std::string(spaces / 2, ' ') + text + std::string(spaces - spaces / 2, ' ');
 }
@@ -33,7 +33,7 @@ std::string number(const Json& value) {
     return value.is_number() ? fmt::format("{:.4f}", value.get<double>()) : value.get<std::string>();
 }
 
-// Names and how deep they stand in groups.
+// Names, with their depth in groups.
 using Lines = std::vector<std::pair<std::string, size_t>>;
 using Groups = std::map<std::string, std::set<std::string>>;
 
@@ -46,7 +46,7 @@ void add_with_members(const std::string& name, size_t depth, const Groups& group
         add_with_members(member, depth + 1, groups, shown, lines);
 }
 
-// Groups in order of their names, with what belongs to them; then tasks that stand alone.
+// Groups by name, each followed by its members; then tasks without a group.
 Lines in_order(const Json& results, const Json& subtasks, const Json& shown) {
     Groups groups;
     std::set<std::string> names, inner;
@@ -94,7 +94,7 @@ std::string table_of(const Json& all, const Json& shown, const char* title) {
     }
     std::string out = "|", rule = "|";
     for (size_t c = 0; c < kColumns; ++c) {
-        out += centred(header[c], widths[c]) + "|";
+        out += centered(header[c], widths[c]) + "|";
         rule += std::string(widths[c] - (kRight[c] ? 1 : 0), '-') + (kRight[c] ? ":|" : "|");
     }
     out += "\n" + rule + "\n";

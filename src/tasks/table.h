@@ -1,4 +1,4 @@
-// Figures of tasks as lm-evaluation-harness's markdown table.
+// Results of tasks as lm-evaluation-harness's markdown table.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,7 +6,7 @@
 
 namespace refold {
 
-// Of results_json(): all tasks with their groups, then the groups by themselves.
+// From results_json(): all tasks with their groups, then the groups alone.
 std::string results_table(const nlohmann::ordered_json& results);
 
 }  // namespace refold

@@ -31,7 +31,7 @@ public:
             {"aliases", texts(task_.aliases)},
             {"group", text(task_.spec.group)},
             {"subgroups", [&](const YAML::Node& node) { read_subgroups(node, root); }},
-            {"subjects", [](const YAML::Node&) {}},  // read before, as there is a task for each
+            {"subjects", [](const YAML::Node&) {}},  // read earlier: each makes a task
             {"version", text(task_.spec.version)},
             {"about", text(task_.about)},
             {"source", text(task_.source)},
@@ -58,7 +58,7 @@ public:
         return std::move(task_);
     }
 
-    // yaml-cpp keeps both of two equal keys without a word.
+    // yaml-cpp silently keeps both of two equal keys.
     void read_map(const YAML::Node& map, const Handlers& handlers) const {
         if (!map.IsMap()) fail(ErrorCode::input, "task", "{}: expected a mapping", at(map));
         std::set<std::string> seen;
@@ -103,7 +103,7 @@ private:
     Handler texts(std::vector<std::string>& to) const {
         return [this, &to](const YAML::Node& node) { to = list(node); };
     }
-    // Per split a value.
+    // A mapping from splits to values.
     Handler by_split(std::map<std::string, std::string>& to) const {
         return [this, &to](const YAML::Node& node) {
             for (const auto& [split, values] : lists(node)) to[split] = values.front();
@@ -231,7 +231,7 @@ private:
                 need(!task_.gold.empty(), "gold");
                 if (!task_.prompt_list.empty()) need(!task_.target.empty(), "target");
         }
-        // A prompt may be empty: then the choices stand alone.
+        // A prompt may be empty: the choices then have no context.
         need(root["prompt"].IsDefined() || !task_.prompt_list.empty(), "prompt");
         if (!task_.generator.empty()) {
             if (task_.generator != "needle")
@@ -271,7 +271,7 @@ std::vector<TaskFile> parse_task_file(const std::string& text, const std::string
     if (!subjects.IsDefined()) return {Reader(label, "", "").read(root)};
     const Reader reader(label, "", "");
     if (!subjects.IsMap() || subjects.size() == 0)
-        fail(ErrorCode::input, "task", "{}: 'subjects' must map names to what they are called",
+        fail(ErrorCode::input, "task", "{}: 'subjects' must map subjects to their names",
              reader.at(subjects));
     std::vector<TaskFile> tasks;
     for (const auto& subject : subjects)

@@ -1,4 +1,4 @@
-// Task files: what a task asks and where its data is. docs/tasks.md describes the YAML.
+// Task files: the definition of a task and the sources of its data. docs/tasks.md describes the YAML.
 #pragma once
 
 #include <map>
@@ -14,41 +14,42 @@ namespace refold {
 
 // One way in which a data set is published. Splits are named as in TaskFile.
 struct DataSource {
-    // Below the data directory, per split: the first that is there. "archive.zip!member" looks into an
-    // archive.
+    // Paths below the data directory, per split; the first existing one is used. "archive.zip!member" reads
+    // from an archive.
     std::map<std::string, std::vector<std::string>> files;
-    std::string get;  // where to get the files, for messages
-    // On the hub: files of the repository in this form, or rows of its (Parquet) splits.
+    std::string get;  // where users get the files, for messages
+    // On the hub: files of the repository in `form`, or rows of its (Parquet) splits.
     std::string hub, config = "default";
     std::map<std::string, std::string> hub_files, hub_splits;
 
     RecordOptions form;
     std::map<std::string, std::string> labels;  // per split: a file whose line i is field "label" of item i
-    std::map<std::string, std::string> only;  // per split: a JSON file; its keys name the items, in its order
-    std::vector<std::pair<std::string, std::string>> fields;  // templates, added to what was read
-    std::string where;  // template; an item for which it gives no True is left out
+    std::map<std::string, std::string>
+        only;  // per split: a JSON file whose keys select the items, in its order
+    std::vector<std::pair<std::string, std::string>> fields;  // templates of additional fields
+    std::string where;  // template; only items for which it is True are kept
 };
 
 struct TaskFile {
     TaskSpec spec;
-    std::string label;  // of the file, for messages
+    std::string label;  // names the file in messages
     std::string licence, source, about;
     std::vector<std::string> aliases;
 
     std::vector<DataSource> data;
-    std::string split;          // that is evaluated
-    std::string fewshot_split;  // that examples come from; empty: `split`
-    bool first_n = false;       // the first examples instead of drawn ones
+    std::string split;          // the evaluated split
+    std::string fewshot_split;  // the split of the examples; empty: `split`
+    bool first_n = false;       // takes the first examples instead of drawing
     bool exclude_item = false;  // the item itself is no example
     std::string generator;      // "needle": the items are generated, there is no data
 
     // Templates.
     std::string prompt;
-    std::vector<std::string> choices;  // fixed number of them,
-    std::string choice_list;           // or one template that gives a list
+    std::vector<std::string> choices;  // a fixed number of choices,
+    std::string choice_list;           // or one template that yields a list
     std::string prompt_list;           // contexts that differ by choice; `target` is then the continuation
     std::string gold;
-    std::string target;      // loglikelihood: the continuation; generate_until: what a shot shows
+    std::string target;      // loglikelihood: the continuation; generate_until: the answer in examples
     std::string references;  // generate_until: accepted answers; empty: `target`
 };
 

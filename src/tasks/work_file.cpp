@@ -68,40 +68,40 @@ void WorkFile::read(const std::string& key) {
         json v = json::parse(line, nullptr, false);
         if (!v.is_array() || v.size() < 3 || !v[0].is_number_unsigned() || !v[1].is_number_unsigned())
             continue;
-        const Place place{v[0].get<size_t>(), v[1].get<size_t>()};
+        const RequestId request{v[0].get<size_t>(), v[1].get<size_t>()};
         if (auto exits = exits_from(v.back())) {
-            exits_[place] = std::move(*exits);
+            exits_[request] = std::move(*exits);
             v.erase(v.size() - 1);
         }
         if (v.size() == 3 && v[2].is_string()) {
-            texts_[place] = v[2].get<std::string>();
+            texts_[request] = v[2].get<std::string>();
         } else if (v.size() == 4 && v[2].is_number() && v[3].is_boolean()) {
-            likelihoods_[place] = {v[2].get<double>(), v[3].get<bool>()};
+            likelihoods_[request] = {v[2].get<double>(), v[3].get<bool>()};
         }
     }
 }
 
-const Likelihood* WorkFile::likelihood(Place place) const {
-    const auto found = likelihoods_.find(place);
+const Likelihood* WorkFile::likelihood(RequestId request) const {
+    const auto found = likelihoods_.find(request);
     return found == likelihoods_.end() ? nullptr : &found->second;
 }
 
-const std::string* WorkFile::text(Place place) const {
-    const auto found = texts_.find(place);
+const std::string* WorkFile::text(RequestId request) const {
+    const auto found = texts_.find(request);
     return found == texts_.end() ? nullptr : &found->second;
 }
 
-const ExitCounts* WorkFile::exits(Place place) const {
-    const auto found = exits_.find(place);
+const ExitCounts* WorkFile::exits(RequestId request) const {
+    const auto found = exits_.find(request);
     return found == exits_.end() ? nullptr : &found->second;
 }
 
-void WorkFile::add(Place place, const Likelihood& likelihood, const ExitCounts* exits) {
-    append({place.first, place.second, likelihood.log_likelihood, likelihood.greedy}, exits);
+void WorkFile::add(RequestId request, const Likelihood& likelihood, const ExitCounts* exits) {
+    append({request.first, request.second, likelihood.log_likelihood, likelihood.greedy}, exits);
 }
 
-void WorkFile::add(Place place, const std::string& text, const ExitCounts* exits) {
-    append({place.first, place.second, text}, exits);
+void WorkFile::add(RequestId request, const std::string& text, const ExitCounts* exits) {
+    append({request.first, request.second, text}, exits);
 }
 
 void WorkFile::append(json answer, const ExitCounts* exits) {

@@ -20,7 +20,7 @@ using jinja::func_args;
 using jinja::mk_val;
 using jinja::value;
 
-// Deeper nesting is no template or data that anyone has written; the engine's recursion must end.
+// Bounds the engine's recursion; real templates and data are nested less deeply.
 constexpr int kDeepest = 64;
 
 value to_value(const Json& json, int depth = 0) {
@@ -147,7 +147,8 @@ value capitalize(const func_args& args) {
     return mk_val<jinja::value_string>(out);
 }
 
-// Python's literals: what repr() prints for lists and mappings of texts, numbers, True, False and None.
+// Parses Python literals: the output of repr() for lists and mappings of texts, numbers, True, False and
+// None.
 class LiteralParser {
 public:
     explicit LiteralParser(const std::string& text) : text_(text) {}
@@ -265,7 +266,7 @@ value literal(const func_args& args) {
     return LiteralParser(text).parse();
 }
 
-// What Python's str.isspace() accepts.
+// As Python's str.isspace().
 bool is_space(utf8proc_int32_t point) {
     return (point >= 0x09 && point <= 0x0d) || (point >= 0x1c && point <= 0x20) || point == 0x85 ||
            point == 0xa0 || point == 0x1680 || (point >= 0x2000 && point <= 0x200a) || point == 0x2028 ||
@@ -292,8 +293,7 @@ value strip(const func_args& args) {
     return mk_val<jinja::value_string>(begin < end ? text.substr(begin, end - begin) : "");
 }
 
-// Whether the engine would trim white space around a statement, which Python's Jinja does not without being
-// told.
+// True if the engine would trim white space around a statement; Python's Jinja does so only on request.
 bool is_trimmed(const std::string& source) {
     for (const char* end : {"%}\n", "#}\n"}) {
         if (source.find(end) != std::string::npos) return true;
@@ -318,7 +318,7 @@ void check_depth(const std::string& source) {
     }
 }
 
-// Turns what the engine throws, from the lexer to the functions above, into an Error.
+// Turns exceptions of the engine, from the lexer to the functions above, into an Error.
 template <typename Action>
 auto checked(const std::string& source, Action&& action) {
     constexpr size_t kShown = 60;
@@ -354,14 +354,13 @@ struct JinjaTemplate::Program {
 
 JinjaTemplate::JinjaTemplate(const std::string& source, const JinjaOptions& options) : source_(source) {
     std::string text = source;
-    // The engine has no option for it: it drops a last newline, which an empty expression behind it prevents,
-    // and trims around statements.
+    // The engine has no option for this. It drops a last newline, which an empty expression after it
+    // prevents, and it trims around statements.
     if (options.keep_whitespace && text.ends_with('\n')) text += "{{ '' }}";
     if (options.keep_whitespace && is_trimmed(text)) {
         fail(ErrorCode::unsupported, "template",
-             "'{}': white space before and a line's end behind a statement are not supported here - write "
-             "them as an "
-             "expression",
+             "'{}': white space before and a line's end after a statement are not supported here - write "
+             "them as an expression",
              source);
     }
     program_ = checked(source_, [&] {

@@ -1,10 +1,12 @@
 // Jinja templates, for prompts of tasks and for chat templates, by llama.cpp's engine.
 //
-// Beside Jinja's own filters and methods: index(list or text, item), the position of an item, an error when
-// it is not there; between(text, begin, end), what stands between the first `begin` and the last `end` behind
-// it; remove_between(text, begin, end), the text without what stands on one line between two marks, marks
-// included; capitalize(text) and strip(text) as Python does them (the engine's own know ASCII only);
-// literal(text), the value that a text of Python's spells, lists and mappings of texts and numbers.
+// Functions besides Jinja's own filters and methods:
+// - index(list or text, item): the index of an item; an error if it is missing
+// - between(text, begin, end): the text between the first `begin` and the last `end` after it
+// - remove_between(text, begin, end): the text without the parts between two marks on one line, marks
+// included
+// - capitalize(text), strip(text): as in Python (the engine's own versions handle ASCII only)
+// - literal(text): the value of a Python literal made of lists, mappings, texts and numbers
 #pragma once
 
 #include <memory>
@@ -14,24 +16,24 @@
 namespace refold {
 
 struct JinjaOptions {
-    // As Python's defaults, which lm-evaluation-harness has: nothing is trimmed, the last newline stays.
-    // Otherwise as transformers renders chat templates: trim_blocks and lstrip_blocks.
+    // true: Python's defaults, as in lm-evaluation-harness: trims nothing, keeps the last newline.
+    // false: as transformers renders chat templates, with trim_blocks and lstrip_blocks.
     bool keep_whitespace = true;
 };
 
 class JinjaTemplate {
 public:
-    // Throws Error(input) with the place when `source` is no template.
+    // Throws Error(input) with the location when `source` is no valid template.
     explicit JinjaTemplate(const std::string& source, const JinjaOptions& options = {});
     ~JinjaTemplate();
     JinjaTemplate(JinjaTemplate&&) noexcept;
     JinjaTemplate& operator=(JinjaTemplate&&) noexcept;
 
     const std::string& source() const { return source_; }
-    // `variables`: an object. Throws Error(input) for a variable that is not there and for what the template
-    // itself refuses.
+    // `variables`: an object. Throws Error(input) for an undefined variable and when the template itself
+    // raises an error.
     std::string render(const nlohmann::ordered_json& variables) const;
-    // The value of a template that is one expression, "{{ [a, b] }}", with its type; else the rendered text.
+    // The value, with its type, of a template that is one expression, "{{ [a, b] }}"; else the rendered text.
     nlohmann::ordered_json evaluate(const nlohmann::ordered_json& variables) const;
 
 private:

@@ -13,13 +13,13 @@ void init_llama() {
     static std::once_flag once;
     std::call_once(once, [] {
         capture_ggml_log();
-        // libllama has a log of its own: send it to where ggml's goes.
+        // libllama has a log of its own: redirect it to ggml's.
         ggml_log_callback callback = nullptr;
         void* user = nullptr;
         ggml_log_get(&callback, &user);
         llama_log_set(callback, user);
         llama_backend_init();
-        // A ggml that was built with loadable backends has none before this.
+        // A ggml built with loadable backends has no backend before this.
         if (ggml_backend_reg_count() == 0) ggml_backend_load_all();
     });
 }

@@ -30,7 +30,7 @@ LlamaModel load(const std::string& path, const std::string& label) {
     return model;
 }
 
-// libllama ends the process when two tokens are the same.
+// libllama aborts the process when two tokens are equal.
 void check_tokens(const GgufMetadata& metadata, const std::string& label) {
     if (metadata.has(kTokenizerReasonKey)) {
         fail(ErrorCode::unsupported, "tokenizer", "'{}' has no tokenizer that can be run: {}", label,
@@ -76,14 +76,14 @@ void set_value(gguf_context* file, const std::string& key, const GgufValue& valu
         case GgufType::Array:
             set_array(file, key, *std::get<std::shared_ptr<const GgufArray>>(value.value));
             break;
-        // libllama takes all of its tokenizer's integers as 32 bits.
+        // libllama reads all integers of a tokenizer as 32 bits.
         case GgufType::U8:
         case GgufType::U16:
         case GgufType::U32:
         case GgufType::U64:
             gguf_set_val_u32(file, name, static_cast<uint32_t>(std::get<uint64_t>(value.value)));
             break;
-        default: break;  // no key of a tokenizer
+        default: break;  // tokenizers have no keys of this type
     }
 }
 
@@ -98,7 +98,7 @@ std::vector<char> vocabulary_file(const GgufMetadata& metadata) {
     return bytes;
 }
 
-// A file without a name, or with one that is removed at the end where the system has none without.
+// A file without a name or, where the system has no such files, a temporary file removed at the end.
 class TemporaryFile {
 public:
     explicit TemporaryFile(std::span<const char> bytes)

@@ -15,10 +15,10 @@ struct LlamaModelDeleter {
 };
 using LlamaModel = std::unique_ptr<llama_model, LlamaModelDeleter>;
 
-// The vocabulary of a GGUF file. Throws Error(io) when it cannot be read, Error(unsupported) when it has no
-// vocabulary that libllama runs.
+// Loads the vocabulary of a GGUF file. Throws Error(io) when the file cannot be read, Error(unsupported) when
+// libllama cannot run its vocabulary.
 LlamaModel load_llama_vocabulary(const std::string& path);
-// The vocabulary that the keys "tokenizer.*" describe; `label` names it in errors.
+// Loads the vocabulary described by the keys "tokenizer.*"; `label` names it in errors.
 LlamaModel load_llama_vocabulary(const GgufMetadata& metadata, const std::string& label);
 
 }  // namespace refold

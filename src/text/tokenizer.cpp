@@ -8,7 +8,9 @@
 
 #include "core/error.h"
 #include "io/gguf.h"
+#include "model/load.h"
 #include "model/model.h"
+#include "model/token_ids.h"
 #include "text/llama_vocabulary.h"
 #include "vocab/gguf_arrays.h"
 #include "vocab/hf_vocab.h"
@@ -31,7 +33,7 @@ std::optional<int32_t> optional_token(llama_token token) {
     return token;
 }
 
-// libllama would find these in every text; where they count is for the pipeline to say.
+// libllama would find these in every text; the pipeline decides where they count.
 GgufMetadata without_user_tokens(GgufMetadata metadata) {
     std::vector<int32_t> types = ints_of(metadata, "tokenizer.ggml.token_type");
     std::replace(types.begin(), types.end(), int32_t{kUserDefinedToken}, int32_t{kNormalToken});
@@ -60,7 +62,7 @@ struct Tokenizer::Impl {
             HfPipeline::is_described(metadata) ? without_user_tokens(metadata) : metadata, label);
     }
 
-    // libllama alone, without special tokens around the text.
+    // By libllama alone, without special tokens around the text.
     void append_plain(const std::string& text, std::vector<int32_t>& ids) const {
         const std::vector<int32_t> more = tokenize(text, false, false);
         ids.insert(ids.end(), more.begin(), more.end());
@@ -74,7 +76,7 @@ struct Tokenizer::Impl {
 
     std::vector<int32_t> tokenize(const std::string& text, bool add_special, bool parse_special) const {
         const int32_t length = checked_size(text.size(), "bytes");
-        // Enough for every vocabulary whose tokens hold at least a byte; others say how much they need.
+        // Enough if every token has at least one byte; else libllama returns the size needed.
         std::vector<int32_t> tokens(text.size() + 8);
         const auto run = [&] {
             return llama_tokenize(vocab, text.data(), length, tokens.data(),
@@ -91,11 +93,7 @@ struct Tokenizer::Impl {
         return tokens;
     }
 
-    void check(int32_t token) const {
-        if (token < 0 || token >= size) {
-            fail(ErrorCode::input, "tokenizer", "token id {} is not in the vocabulary of {}", token, size);
-        }
-    }
+    void check(int32_t token) const { check_token_id(token, size, "tokenizer"); }
 
     void append_piece(int32_t token, bool special, std::string& out) const {
         const size_t before = out.size();
@@ -116,7 +114,7 @@ struct Tokenizer::Impl {
     bool has_bos = true, has_eos = true;
 };
 
-// Only what came from Hugging Face files needs more than libllama, or has an architecture that libllama
+// Only vocabularies from Hugging Face files need more than libllama, or have an architecture that libllama
 // lacks.
 Tokenizer::Tokenizer(const std::string& path) {
     if (std::filesystem::is_directory(path)) {
@@ -143,8 +141,7 @@ PairEncoding Tokenizer::encode_pair(const std::string& first, const std::string&
     if (!impl_->pipeline) {
         fail(ErrorCode::unsupported, "tokenizer",
              "the vocabulary does not say how a pair of texts is joined - convert the model from its Hugging "
-             "Face "
-             "checkpoint");
+             "Face checkpoint");
     }
     checked_size(first.size() + second.size(), "bytes");
     return impl_->pipeline->post_processor().apply(impl_->encode_plain(first, true),
@@ -163,8 +160,8 @@ std::string Tokenizer::decode(std::span<const int32_t> tokens, bool special) con
         for (const int32_t token : tokens) impl_->append_piece(token, special, text);
         return text;
     }
-    // The space that SentencePiece puts in front of a text is removed from the first token only: a hidden BOS
-    // must not take its place.
+    // SentencePiece's space in front of a text is removed from the first token only, which must not be a
+    // hidden BOS.
     while (!special && !tokens.empty() && llama_vocab_is_control(impl_->vocab, tokens.front())) {
         tokens = tokens.subspan(1);
     }
@@ -192,7 +189,7 @@ std::string Tokenizer::piece(int32_t token, bool special) const {
 
 int32_t Tokenizer::size() const { return impl_->size; }
 bool Tokenizer::adds_bos() const { return llama_vocab_get_add_bos(impl_->vocab); }
-// Where the metadata names none libllama assumes one.
+// libllama assumes a chat template if the metadata names none.
 std::optional<int32_t> Tokenizer::bos() const {
     return optional_token(impl_->has_bos ? llama_vocab_bos(impl_->vocab) : LLAMA_TOKEN_NULL);
 }

@@ -24,8 +24,8 @@ namespace {
 
 constexpr const char* kComponent = "training data";
 
-// Held while the token file is looked for and written. Where a file system knows no locks every process
-// writes its own, and the last one stays.
+// Held while searching for and writing the token file. On a file system without locks every process writes
+// the file, and the last one remains.
 class FolderLock {
 public:
     explicit FolderLock(const std::string& folder)
@@ -44,7 +44,7 @@ private:
 
 std::string hash_of(const std::string& text) { return sha256_hex(std::as_bytes(std::span(text))); }
 
-// Of everything that tokens depend on; where the files lie and what they are called does not matter.
+// Hash of everything that determines the tokens; names and paths of the files do not.
 std::string identity_of(const TrainDataOptions& options, const TrainTokenizer& tokenizer) {
     std::string text = fmt::format("tokens 1\n{}\n{}\n", tokenizer.identity,
                                    options.responses_only ? "responses" : "everything");
@@ -63,9 +63,10 @@ void write_tokens(const std::string& path, const std::string& identity, const Tr
         const MappedFile file(name);
         const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
         size_t read = 0, released = 0;
-        for_records(text, name, [&](const TrainRecord& record, const RecordPlace& place, size_t size) {
+        for_records(text, name, [&](const TrainRecord& record, const RecordLocation& location, size_t size) {
             const auto* part = std::get_if<TextRecord>(&record);
-            for (const TrainDocument& document : tokenise(record, tokenizer, options.responses_only, place))
+            for (const TrainDocument& document :
+                 tokenize(record, tokenizer, options.responses_only, location))
                 writer.add(document, part == nullptr || part->ends);
             read = std::min(read + size, text.size());
             if (constexpr size_t kOften = 64 << 20; read - released > kOften)
@@ -134,7 +135,7 @@ void TrainData::divide(const TrainDataOptions& options) {
             : std::clamp<size_t>(
                   static_cast<size_t>(std::lround(options.held_out * static_cast<double>(count))), 1,
                   count - 1);
-    // The middle ones of `held_out` equal parts.
+    // Holds out the middle sequence of each of `held_out` equal parts.
     for (size_t i = 0; i < count; ++i) {
         const size_t next = held_out_.size();
         const bool here = next < held_out && i == (2 * next + 1) * count / (2 * held_out);

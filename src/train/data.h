@@ -1,5 +1,5 @@
-// Text to train on: tokenised once into a memory-mapped file, packed into sequences of one length, in an
-// order that a seed decides.
+// Training data: text tokenized once into a memory-mapped file, packed into sequences of one length, and
+// visited in an order that a seed determines.
 #pragma once
 
 #include <cstdint>
@@ -15,26 +15,26 @@ namespace refold {
 class TokenFile;
 
 struct TrainDataOptions {
-    // Plain text (one document a file), or .json and .jsonl: {"text"}, Alpaca {"instruction", "input",
+    // Plain text (one document per file), or .json and .jsonl: {"text"}, Alpaca {"instruction", "input",
     // "output"}, ShareGPT {"conversations": [{"from", "value"}]}, OpenAI {"messages": [{"role", "content"}]}.
     std::vector<std::string> files;
     int64_t context = 512;
-    bool responses_only = true;  // of dialogues and instructions
-    double held_out = 0.02;      // part of the sequences, spread over the text, at least one; 0: none
-    std::string folder;          // where the token file lies; made if it is not there
+    bool responses_only = true;  // score only the responses of dialogues and instructions
+    double held_out = 0.02;      // fraction of the sequences, spread over the text, at least one; 0: none
+    std::string folder;          // of the token file; created if needed
 };
 
 class TrainData {
 public:
-    // Packs all documents one behind the other and cuts them into sequences, each beginning with the last
-    // token of the one before it; those without a scored token are left out. Reads an earlier token file of
-    // the same text and tokenizer; of several processes on one machine one writes it and the others wait.
+    // Concatenates all documents and cuts them into sequences. Each sequence begins with the last token of
+    // the previous one; sequences without a scored token are dropped. Reuses an earlier token file of the
+    // same text and tokenizer. Of several processes on one machine one writes the file and the others wait.
     // Throws Error(usage) for options out of range, Error(io) for a missing file, Error(input) naming file
-    // and line for records that are malformed, and for text that gives fewer than two sequences; and as
-    // tokenise().
+    // and line for malformed records and for text of fewer than two sequences, and as tokenize().
     static TrainData open(const TrainDataOptions& options, const TrainTokenizer& tokenizer);
 
-    // context + 1 tokens: every one but the first is predicted from those before it. `scored` is as long.
+    // context + 1 tokens; every token but the first is predicted from the tokens before it. `scored` has the
+    // same length.
     struct Sequence {
         std::span<const int32_t> tokens;
         std::span<const uint8_t> scored;
@@ -44,11 +44,11 @@ public:
     Sequence operator[](int64_t index) const { return sequence(fit_.at(static_cast<size_t>(index))); }
     int64_t held_out_size() const { return static_cast<int64_t>(held_out_.size()); }
     Sequence held_out(int64_t index) const { return sequence(held_out_.at(static_cast<size_t>(index))); }
-    // In the whole text, sequences that are left out included.
+    // Of the whole text, including dropped sequences.
     int64_t tokens() const;
     int64_t scored_tokens() const { return scored_; }
     int64_t documents() const;
-    // SHA-256 of text, tokenizer and options: what a checkpoint belongs to.
+    // SHA-256 of text, tokenizer and options. A checkpoint belongs to one identity.
     const std::string& identity() const { return identity_; }
 
 private:
@@ -61,12 +61,12 @@ private:
     std::string identity_;
 };
 
-// The order of sequences: a permutation of each epoch. What one number of a run's n-th sequence is depends on
-// the seed and n alone, so a position is all that a checkpoint must keep.
+// The order of sequences: one permutation per epoch. The n-th sequence of a run depends only on the seed and
+// n, so a checkpoint needs only n.
 class SequenceOrder {
 public:
     SequenceOrder(int64_t size, uint64_t seed) : size_(size), seed_(seed) {}
-    // n = 0, 1, ...; n / size is the epoch.
+    // The n-th sequence, n = 0, 1, ...; n / size is the epoch.
     int64_t operator()(int64_t n);
 
 private:

@@ -19,7 +19,8 @@ constexpr std::array<uint32_t, 256> crc_table() {
     return table;
 }
 
-// A checksum of data that holds checksums would be weak, so that they are stored rotated and moved.
+// TFRecord stores checksums masked (rotated, plus a constant), because a CRC of data that contains CRCs is
+// weak.
 uint32_t masked(uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8u; }
 
 template <typename T>
@@ -35,7 +36,7 @@ std::string varint(uint64_t value) {
     return out + static_cast<char>(value);
 }
 
-// Fields of protocol buffers: number and wire type, then the value.
+// Protocol buffer fields: number and wire type, then the value.
 enum WireType : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 std::string key(uint32_t field, WireType type) { return varint(field << 3 | type); }
@@ -55,7 +56,7 @@ class Fields {
 public:
     explicit Fields(std::string_view bytes) : rest_(bytes) {}
 
-    // Of the first field of that number, as a varint.
+    // The value of the first field with this number, as a varint.
     std::optional<uint64_t> find(uint64_t wanted) {
         while (!rest_.empty()) {
             const auto tag = number();

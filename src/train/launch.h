@@ -1,4 +1,4 @@
-// Which of several processes this one is, where no libtorch is needed to know.
+// The rank of this process among several, found without libtorch.
 #pragma once
 
 #include <cstdlib>
@@ -8,8 +8,8 @@
 
 namespace refold {
 
-// More than one, by WORLD_SIZE, which torchrun and others set. What is wrong with their variables is said
-// when the processes meet (train/torch/processes.h).
+// Whether WORLD_SIZE, which torchrun and others set, says that there are several. Malformed variables are
+// reported later, when the processes connect (train/torch/processes.h).
 inline bool several_processes() {
     const char* size = std::getenv("WORLD_SIZE");
     return size != nullptr && *size != '\0' && std::string_view(size) != "1";
@@ -21,10 +21,10 @@ inline bool first_process() {
     return !several_processes() || rank == nullptr || std::string_view(rank) == "0";
 }
 
-// Where there are several processes, meets them, and sets group(). Throws what Processes throws, and
-// Error(unsupported) in a build without libtorch.
+// Connects to the other processes, if any, and sets group(). Throws as Processes does, and Error(unsupported)
+// in a build without libtorch.
 void join_group();
-// What is exchanged with the torch engine's library.
+// The symbol of the group in the torch engine's library.
 inline constexpr const char* kGroupSymbol = "refold_torch_group";
 using GroupFunction = Group*();
 

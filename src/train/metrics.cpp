@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kMetrics = "metrics";
 
-// A file that grows; what is written is with the operating system when append() returns.
+// An append-only file. The operating system has the data when append() returns.
 class GrowingFile {
 public:
     explicit GrowingFile(std::string path)
@@ -53,7 +53,7 @@ std::string contents(const std::string& path) {
     return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-// A file that nothing is taken out of is left alone: TensorBoard may be reading it.
+// Leaves an unchanged file alone, because TensorBoard may be reading it.
 void replace(const std::string& path, const std::string& before, const std::string& now) {
     if (now != before) write_file(path, now);
 }
@@ -62,7 +62,7 @@ std::string kept_lines(const std::string& text, const std::string& path, int64_t
     std::string out;
     for (size_t begin = 0, number = 1, end = 0; begin < text.size(); begin = end + 1, ++number) {
         end = text.find('\n', begin);
-        if (end == std::string::npos) break;  // of a run that was ended while it wrote
+        if (end == std::string::npos) break;  // the run was killed while writing
         const std::string_view line = std::string_view(text).substr(begin, end + 1 - begin);
         const Json object = parse_json_line(line, kMetrics, path, number);
         const auto step = object.find("step");

@@ -1,4 +1,4 @@
-// What a run tells about itself, as JSON lines and TensorBoard event files.
+// Writes the metrics of a training run as JSON lines and as TensorBoard event files.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,21 @@
 namespace refold {
 
 struct StepMetrics {
-    int64_t step = 0;  // after so many steps of the optimiser
-    // "loss", "learning_rate", "gradient_norm", "tokens_per_s", "held_out_loss", an objective's own parts,
-    // ...
+    int64_t step = 0;  // optimizer steps done
+    // "loss", "learning_rate", "gradient_norm", "tokens_per_s", "held_out_loss", parts of an objective, ...
     std::map<std::string, double> values;
 };
 
 class MetricsFiles {
 public:
-    // FOLDER/metrics.jsonl, {"step": 1, "loss": 2.5, ...} with null for what is no number, and
-    // FOLDER/events.out.tfevents.refold; the folder is made if it is not there. A resumed run goes on behind
-    // `first_step`, what an interrupted one wrote after it is taken out; with 0 both begin anew. Throws
-    // Error(io), Error(input) for a metrics.jsonl that holds something else.
+    // Opens FOLDER/metrics.jsonl, with lines {"step": 1, "loss": 2.5, ...} and null for NaN and infinity, and
+    // FOLDER/events.out.tfevents.refold, creating the folder if needed. A resumed run continues after
+    // `first_step` and removes later entries of the interrupted run; 0 starts both files anew. Throws
+    // Error(io), Error(input) for a metrics.jsonl with other content.
     MetricsFiles(const std::string& folder, int64_t first_step);
     ~MetricsFiles();
-    // Both files are complete up to this step when it returns; a step may have several. Throws Error(io) when
-    // the disk is full.
+    // Both files hold the metrics when it returns. A step may have several entries. Throws Error(io) when the
+    // disk is full.
     void write(const StepMetrics& metrics);
 
 private:

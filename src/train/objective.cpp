@@ -1,4 +1,4 @@
-// The table of objectives. A new one adds an entry here and one in torch/objectives.cpp.
+// The table of objectives. A new objective adds an entry here and one in torch/objectives.cpp.
 #include "train/objective.h"
 
 #include "core/error.h"
@@ -11,12 +11,12 @@ static constexpr ObjectiveInfo kObjectives[] = {
      "Relaxed Recursive Transformers, section 3.1 and appendix H; UniAttn, section 3.2"},
     {"distill", "cross entropy and a divergence from the original model's distribution",
      "Relaxed Recursive Transformers, section 3.1 and appendix; Ko et al. 2024, section 2", true},
-    {"early_exit", "cross entropy of the final output and of outputs after earlier positions",
+    {"early_exit", "cross entropy of the final output and of outputs after earlier layers",
      "Relaxed Recursive Transformers, section 3.5 and appendix M"},
     {"postshare", "cross entropy and the distance between heads that are to be shared",
      "Head-wise Shareable Attention for Large Language Models, section 4.3, equations 4 and 5"},
-    {"layerwise", "the original's residual stream behind every position, position by position",
-     "refold; see compress/layerwise.h"},
+    {"layerwise", "the original's residual stream after every layer, layer by layer",
+     "refold; see compress/training/layerwise.h"},
 };
 
 std::span<const ObjectiveInfo> objectives() { return kObjectives; }

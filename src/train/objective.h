@@ -1,4 +1,4 @@
-// What training minimises. An objective is one file in train/torch/objectives; this is the table of them.
+// The table of training objectives. Each is one file in train/torch/objectives.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace refold {
 
-// Options of objectives by name, as the recipe step gives them; numbers are written as a user would.
+// Options of an objective by name, from the recipe step; numbers are text as the user wrote them.
 using ObjectiveOptions = std::map<std::string, std::string>;
 
 struct ObjectiveInfo {
@@ -29,7 +29,7 @@ struct WeightRows {
     std::string tensor;
     int64_t first = 0, count = 0;
 };
-// Two heads (KV groups) that `postshare` makes alike: rows of their query, key and value weights.
+// Two heads (KV groups) that `postshare` pulls together: the rows of their query, key and value weights.
 struct HeadPair {
     struct Weights {
         std::vector<WeightRows> later, former;

@@ -16,11 +16,12 @@ using Message = TrainTokenizer::Message;
 constexpr const char* kRecords = "training data";
 
 template <typename... Args>
-[[noreturn]] void bad(const RecordPlace& place, fmt::format_string<Args...> format, Args&&... args) {
-    fail(ErrorCode::input, kRecords, "{}: {}", place.str(), fmt::format(format, std::forward<Args>(args)...));
+[[noreturn]] void bad(const RecordLocation& location, fmt::format_string<Args...> format, Args&&... args) {
+    fail(ErrorCode::input, kRecords, "{}: {}", location.str(),
+         fmt::format(format, std::forward<Args>(args)...));
 }
 
-// The prompts of Stanford Alpaca, which UniAttn and LLM-Pruner train with; the last one is UniAttn's for
+// The prompts of Stanford Alpaca, which UniAttn and LLM-Pruner train with. The last one is UniAttn's, for
 // records without an instruction.
 constexpr const char* kWithInput =
     "Below is an instruction that describes a task, paired with an input that provides further context. "
@@ -32,67 +33,67 @@ constexpr const char* kWithoutInput =
     "### Instruction:\n{}\n\n### Response:";
 constexpr const char* kInputOnly = "### Input:\n{}\n\n### Response:";
 
-std::string text_of(const Json& object, const char* key, const RecordPlace& place) {
+std::string text_of(const Json& object, const char* key, const RecordLocation& location) {
     const auto found = object.find(key);
-    if (found == object.end()) bad(place, "'{}' is missing", key);
-    if (!found->is_string()) bad(place, "'{}' is {}, expected a string", key, found->type_name());
+    if (found == object.end()) bad(location, "'{}' is missing", key);
+    if (!found->is_string()) bad(location, "'{}' is {}, expected a string", key, found->type_name());
     return found->get<std::string>();
 }
 
-std::string optional_text(const Json& object, const char* key, const RecordPlace& place) {
+std::string optional_text(const Json& object, const char* key, const RecordLocation& location) {
     const auto found = object.find(key);
-    return found == object.end() || found->is_null() ? std::string() : text_of(object, key, place);
+    return found == object.end() || found->is_null() ? std::string() : text_of(object, key, location);
 }
 
-// ShareGPT's names of those who speak.
-std::string role_of(const std::string& from, const RecordPlace& place) {
+// Maps ShareGPT's names of the speakers to roles.
+std::string role_of(const std::string& from, const RecordLocation& location) {
     if (from == "human" || from == "user") return "user";
     if (from == "gpt" || from == "assistant") return "assistant";
     if (from == "system") return "system";
-    bad(place, "'from' is '{}', expected human, gpt or system", from);
+    bad(location, "'from' is '{}', expected human, gpt or system", from);
 }
 
-DialogueRecord dialogue_of(const Json& messages, const char* key, const RecordPlace& place) {
-    if (!messages.is_array() || messages.empty()) bad(place, "'{}' is no list of messages", key);
+DialogueRecord dialogue_of(const Json& messages, const char* key, const RecordLocation& location) {
+    if (!messages.is_array() || messages.empty()) bad(location, "'{}' is no list of messages", key);
     DialogueRecord out;
     for (const Json& message : messages) {
         if (!message.is_object())
-            bad(place, "a message in '{}' is {}, expected an object", key, message.type_name());
+            bad(location, "a message in '{}' is {}, expected an object", key, message.type_name());
         if (message.contains("from")) {
             out.push_back(
-                {role_of(text_of(message, "from", place), place), text_of(message, "value", place)});
+                {role_of(text_of(message, "from", location), location), text_of(message, "value", location)});
         } else {
-            out.push_back({text_of(message, "role", place), text_of(message, "content", place)});
+            out.push_back({text_of(message, "role", location), text_of(message, "content", location)});
         }
     }
     return out;
 }
 
-TrainRecord record_of(const Json& object, const RecordPlace& place) {
+TrainRecord record_of(const Json& object, const RecordLocation& location) {
     for (const char* key : {"messages", "conversations"}) {
-        if (object.contains(key)) return dialogue_of(object[key], key, place);
+        if (object.contains(key)) return dialogue_of(object[key], key, location);
     }
     if (object.contains("output") && (object.contains("instruction") || object.contains("input"))) {
-        const std::string instruction = optional_text(object, "instruction", place),
-                          input = optional_text(object, "input", place),
-                          answer = text_of(object, "output", place);
+        const std::string instruction = optional_text(object, "instruction", location),
+                          input = optional_text(object, "input", location),
+                          answer = text_of(object, "output", location);
         if (instruction.empty()) return InstructionRecord{fmt::format(kInputOnly, input), answer};
         if (input.empty()) return InstructionRecord{fmt::format(kWithoutInput, instruction), answer};
         return InstructionRecord{fmt::format(kWithInput, instruction, input), answer};
     }
-    if (object.contains("text")) return TextRecord{text_of(object, "text", place)};
+    if (object.contains("text")) return TextRecord{text_of(object, "text", location)};
     std::vector<std::string> keys;
     for (const auto& [key, value] : object.items()) keys.push_back(key);
-    bad(place,
+    bad(location,
         "a record of unknown kind, with {}: expected 'text'; 'instruction', 'input', 'output'; "
         "'conversations' of 'from', 'value'; or 'messages' of 'role', 'content'",
         keys.empty() ? "no members" : join(keys, ", "));
 }
 
-TrainRecord parse(std::string_view text, const RecordPlace& place) {
+TrainRecord parse(std::string_view text, const RecordLocation& location) {
     if (const size_t at = find_invalid_utf8(text); at != std::string_view::npos)
-        bad(place, "no valid UTF-8 at its byte {}", at + 1);
-    return record_of(parse_json_line(text, kRecords, place.file, place.line), place);
+        bad(location, "no valid UTF-8 at its byte {}", at + 1);
+    return record_of(parse_json_line(text, kRecords, location.file, location.line), location);
 }
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
@@ -100,12 +101,12 @@ bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; 
 void for_json_lines(std::string_view text, const std::string& path, const UseRecord& use) {
     for_lines(text, [&](std::string_view line, size_t number) {
         if (std::ranges::all_of(line, is_space)) return;
-        const RecordPlace place{path, number};
-        use(parse(line, place), place, line.size() + 1);
+        const RecordLocation location{path, number};
+        use(parse(line, location), location, line.size() + 1);
     });
 }
 
-// End of the JSON value that begins at `at`; what is between is for the parser to check.
+// Finds the end of the JSON value that begins at `at`. The parser checks the value itself.
 size_t end_of_value(std::string_view text, size_t at) {
     int depth = 0;
     for (bool quoted = false; at < text.size(); ++at) {
@@ -126,33 +127,33 @@ size_t end_of_value(std::string_view text, size_t at) {
     return text.size();
 }
 
-// One array, an element at a time: the whole of it as JSON takes many times the memory.
+// Parses an array one element at a time, because the parsed array would take many times the memory.
 void for_elements(std::string_view text, size_t at, const std::string& path, const UseRecord& use) {
     size_t line = 1, counted = 0;
-    const auto line_at = [&](size_t place) {
+    const auto line_at = [&](size_t offset) {
         line += static_cast<size_t>(std::count(text.begin() + static_cast<ptrdiff_t>(counted),
-                                               text.begin() + static_cast<ptrdiff_t>(place), '\n'));
-        counted = place;
-        return RecordPlace{path, line};
+                                               text.begin() + static_cast<ptrdiff_t>(offset), '\n'));
+        counted = offset;
+        return RecordLocation{path, line};
     };
     const auto skip_space = [&] {
         while (at < text.size() && is_space(text[at])) ++at;
     };
     skip_space();
     for (size_t read = 0; at < text.size() && text[at] != ']'; skip_space()) {
-        const RecordPlace place = line_at(at);
+        const RecordLocation location = line_at(at);
         const size_t end = end_of_value(text, at);
-        use(parse(text.substr(at, end - at), place), place, end - read);
+        use(parse(text.substr(at, end - at), location), location, end - read);
         read = at = end;
         if (at < text.size() && text[at] == ',') ++at;
     }
     if (at >= text.size()) bad(line_at(text.size()), "the list of records has no end");
     ++at;
     skip_space();
-    if (at < text.size()) bad(line_at(at), "there is more behind the list of records");
+    if (at < text.size()) bad(line_at(at), "there is more after the list of records");
 }
 
-// Where a part of plain text ends: whole lines, if there are any.
+// The end of the first part of a plain text, after a whole line if possible.
 size_t part_end(std::string_view text, size_t part) {
     if (text.size() <= part) return text.size();
     for (const std::string_view mark : {"\n\n", "\n", " "}) {
@@ -165,14 +166,14 @@ size_t part_end(std::string_view text, size_t part) {
 }
 
 void for_parts(std::string_view text, const std::string& path, const UseRecord& use, size_t part) {
-    const RecordPlace place{path, 0};
+    const RecordLocation location{path, 0};
     for (size_t at = 0; at < text.size();) {
         const std::string_view rest = text.substr(at);
         const size_t size = part_end(rest, part);
         if (const size_t invalid = find_invalid_utf8(rest.substr(0, size)); invalid != std::string_view::npos)
-            bad(place, "no valid UTF-8 at byte {}: convert it first (iconv -f ENCODING -t UTF-8)",
+            bad(location, "no valid UTF-8 at byte {}: convert it first (iconv -f ENCODING -t UTF-8)",
                 at + invalid + 1);
-        use(TextRecord{std::string(rest.substr(0, size)), at == 0, size == rest.size()}, place, size);
+        use(TextRecord{std::string(rest.substr(0, size)), at == 0, size == rest.size()}, location, size);
         at += size;
     }
 }
@@ -182,28 +183,28 @@ size_t common_prefix(const Sequence& a, const Sequence& b) {
     return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
-// `tokens` with BOS before and EOS behind, scored from `answer` on.
+// `tokens` between BOS and EOS, scored from `answer` on.
 TrainDocument document_of(const std::vector<int32_t>& before, const std::vector<int32_t>& tokens,
-                          const std::vector<int32_t>& behind, size_t answer) {
+                          const std::vector<int32_t>& after, size_t answer) {
     TrainDocument out;
     out.tokens = before;
     out.tokens.insert(out.tokens.end(), tokens.begin(), tokens.end());
-    out.tokens.insert(out.tokens.end(), behind.begin(), behind.end());
+    out.tokens.insert(out.tokens.end(), after.begin(), after.end());
     out.scored.assign(out.tokens.size(), 1);
     std::fill_n(out.scored.begin(), before.size() + answer, uint8_t{0});
     return out;
 }
 
-class DialogueTokeniser {
+class DialogueTokenizer {
 public:
-    DialogueTokeniser(const DialogueRecord& dialogue, const TrainTokenizer& tokenizer,
-                      const RecordPlace& place)
-        : dialogue_(dialogue), tokenizer_(tokenizer), place_(place) {
+    DialogueTokenizer(const DialogueRecord& dialogue, const TrainTokenizer& tokenizer,
+                      const RecordLocation& location)
+        : dialogue_(dialogue), tokenizer_(tokenizer), location_(location) {
         if (!tokenizer.dialogue)
             fail(ErrorCode::unsupported, kRecords,
                  "{}: a dialogue, but the model has no chat template - train with text or instructions, or "
                  "take a model that was tuned for chat",
-                 place.str());
+                 location.str());
     }
 
     std::vector<TrainDocument> everything() const {
@@ -221,7 +222,7 @@ public:
             extends = extends && whole.starts_with(std::string_view(last.text).substr(0, last.end));
         }
         if (answers.empty())
-            bad(place_, "a dialogue without a message of the assistant: nothing to learn from");
+            bad(location_, "a dialogue without a message of the assistant: nothing to learn from");
         if (extends) return {document(whole, answers, false)};
         std::vector<TrainDocument> out;
         for (const Answer& answer : answers) out.push_back(document(answer.text, {&answer, 1}, false));
@@ -230,7 +231,7 @@ public:
 
 private:
     struct Answer {
-        size_t begin, end;  // bytes of `text`, the dialogue up to this answer
+        size_t begin, end;  // byte range in `text`, the dialogue up to this answer
         std::string text;
     };
 
@@ -239,23 +240,24 @@ private:
             return tokenizer_.dialogue(std::span(dialogue_).first(messages), answer_follows);
         } catch (const Error& error) {
             if (error.code() != ErrorCode::input) throw;
-            bad(place_, "the chat template refuses {}: {}",
+            bad(location_, "the chat template refuses {}: {}",
                 messages == dialogue_.size() ? "the dialogue"
                                              : fmt::format("the first {} messages of the dialogue", messages),
                 error.what());
         }
     }
 
-    // What a model writes begins where its prompt ends, and ends with the mark of the turn's end, without the
-    // white space that templates have behind it.
+    // The model's answer begins where its prompt ends. It ends with the end-of-turn mark, without the white
+    // space that templates put after it.
     Answer find_answer(size_t message, std::string text) const {
         const std::string prompt = render(message, true);
         size_t begin = common_prefix(prompt, text);
         while (begin > 0 && begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xc0) == 0x80)
             --begin;
-        // Prompts may end with more than the answer's turn begins with, but nothing before may differ.
+        // A prompt may end with more text than the turn of the answer begins with, but must not differ
+        // earlier.
         if (begin < prompt.size() && message > 0 && begin < without_space(render(message, false)))
-            bad(place_,
+            bad(location_,
                 "the chat template writes the messages before message {} in another way once it is there, so "
                 "its tokens cannot be told apart - train on everything, or with another template",
                 message + 1);
@@ -289,12 +291,12 @@ private:
 
     const DialogueRecord& dialogue_;
     const TrainTokenizer& tokenizer_;
-    const RecordPlace& place_;
+    const RecordLocation& location_;
 };
 
 }  // namespace
 
-std::string RecordPlace::str() const {
+std::string RecordLocation::str() const {
     return line == 0 ? fmt::format("'{}'", file) : fmt::format("'{}', line {}", file, line);
 }
 
@@ -312,21 +314,21 @@ void for_records(std::string_view text, const std::string& path, const UseRecord
     for_json_lines(text, path, use);
 }
 
-std::vector<TrainDocument> tokenise(const TrainRecord& record, const TrainTokenizer& tokenizer,
-                                    bool responses_only, const RecordPlace& place) {
+std::vector<TrainDocument> tokenize(const TrainRecord& record, const TrainTokenizer& tokenizer,
+                                    bool responses_only, const RecordLocation& location) {
     if (const auto* text = std::get_if<TextRecord>(&record)) {
         const std::vector<int32_t> none, tokens = tokenizer.tokens(text->text);
         return {document_of(text->begins ? tokenizer.before : none, tokens,
-                            text->ends ? tokenizer.behind : none, 0)};
+                            text->ends ? tokenizer.after : none, 0)};
     }
     if (const auto* instruction = std::get_if<InstructionRecord>(&record)) {
         const auto tokens = tokenizer.tokens(instruction->prompt + instruction->answer);
-        // A token that holds the prompt's end and the answer's beginning is the answer's.
+        // A token across the end of the prompt belongs to the answer.
         const size_t answer =
             responses_only ? common_prefix(tokenizer.tokens(instruction->prompt), tokens) : 0;
-        return {document_of(tokenizer.before, tokens, tokenizer.behind, answer)};
+        return {document_of(tokenizer.before, tokens, tokenizer.after, answer)};
     }
-    const DialogueTokeniser dialogue(std::get<DialogueRecord>(record), tokenizer, place);
+    const DialogueTokenizer dialogue(std::get<DialogueRecord>(record), tokenizer, location);
     return responses_only ? dialogue.answers_only() : dialogue.everything();
 }
 

@@ -1,4 +1,4 @@
-// Learning rate over a run.
+// Learning rate schedules.
 #pragma once
 
 #include <algorithm>
@@ -9,14 +9,16 @@
 
 namespace refold {
 
-// Of step 0, 1, ... as transformers' get_cosine_schedule_with_warmup and get_constant_schedule_with_warmup give
-// it, but that cosine ends at final_rate (Loshchilov & Hutter 2017, equation 5).
+// The learning rate of step 0, 1, ..., as in transformers' get_cosine_schedule_with_warmup and
+// get_constant_schedule_with_warmup, except that cosine ends at final_rate (Loshchilov & Hutter 2017,
+// equation 5).
 inline double learning_rate_at(const TrainOptions& o, int64_t step) {
     const auto at = static_cast<double>(step), warm = static_cast<double>(o.warmup);
     if (step < o.warmup) return o.learning_rate * at / warm;
     if (o.schedule == ScheduleKind::constant) return o.learning_rate;
     const double part = std::min(1.0, (at - warm) / std::max(1.0, static_cast<double>(o.steps) - warm));
-    return o.learning_rate * (o.final_rate + (1 - o.final_rate) * (1 + std::cos(std::numbers::pi * part)) / 2);
+    return o.learning_rate *
+           (o.final_rate + (1 - o.final_rate) * (1 + std::cos(std::numbers::pi * part)) / 2);
 }
 
 }  // namespace refold

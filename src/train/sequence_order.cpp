@@ -8,8 +8,8 @@
 namespace refold {
 namespace {
 
-// Less than `bound`, each equally likely: numbers of an incomplete last round are drawn again. The standard
-// library's own distributions differ from one implementation to another.
+// A uniform number below `bound`, by rejection sampling. The standard library's distributions differ between
+// implementations.
 uint64_t draw(std::mt19937_64& random, uint64_t bound) {
     const uint64_t incomplete = (UINT64_MAX % bound + 1) % bound;
     for (;;) {
@@ -18,9 +18,9 @@ uint64_t draw(std::mt19937_64& random, uint64_t bound) {
     }
 }
 
-// Fisher and Yates, from the back.
+// Fisher-Yates shuffle, from the back.
 std::vector<int64_t> permutation(int64_t size, uint64_t seed, int64_t epoch) {
-    // A seed of both; the words are told apart by place, so (1, 2) is not (2, 1).
+    // Combines seed and epoch; seed_seq depends on the order of its words, so (1, 2) differs from (2, 1).
     std::seed_seq words{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32),
                         static_cast<uint32_t>(epoch),
                         static_cast<uint32_t>(static_cast<uint64_t>(epoch) >> 32)};

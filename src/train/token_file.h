@@ -1,9 +1,9 @@
-// Tokens of a training text on disk, memory-mapped.
+// Memory-mapped file of the tokens of a training text.
 //
 // Little-endian: "REFOLDTK", uint32 version, uint32 0, the identity as 64 hexadecimal digits, zeros up to
 // byte 128; n int32 tokens; n bytes, 1 where the token is scored; zeros up to a multiple of 8; uint64 n,
-// uint64 documents, "REFOLDTE". The counts come last because the text is read once, and a file without them
-// is not complete.
+// uint64 documents, "REFOLDTE". The counts come last because the text is read only once; a file without them
+// is incomplete.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace refold {
 
 class TokenFile {
 public:
-    // Nothing when there is no such file, or one of another version or identity. Throws Error(io),
-    // Error(input) for a file that is none or is damaged.
+    // Nothing when the file is missing or has another version or identity. Throws Error(io), Error(input) for
+    // a damaged file or one that is not a token file.
     static std::optional<TokenFile> open(const std::string& path, const std::string& identity);
 
     std::span<const int32_t> tokens() const { return tokens_; }
@@ -35,12 +35,12 @@ private:
     uint64_t documents_ = 0;
 };
 
-// Writes one, document by document, replacing an old one; it appears complete or not at all.
+// Writes a token file document by document, replacing an old one. The file appears complete or not at all.
 class TokenFileWriter {
 public:
     // `identity`: 64 hexadecimal digits.
     TokenFileWriter(const std::string& path, const std::string& identity);
-    // Documents are cut anywhere into as many parts as the caller likes.
+    // Adds a document, or a part of one; `ends` marks the last part.
     void add(const TrainDocument& part, bool ends = true);
     uint64_t tokens() const { return tokens_; }
     void commit();
@@ -48,8 +48,7 @@ public:
 private:
     AtomicFile file_;
     uint64_t tokens_ = 0, documents_ = 0;
-    std::vector<uint64_t>
-        changes_;  // tokens from which on scoring is the other way; it begins with none scored
+    std::vector<uint64_t> changes_;  // tokens at which `scored` flips; it begins as not scored
 };
 
 }  // namespace refold

@@ -1,5 +1,4 @@
-// Training a model: everything that needs gradients. The work is done by the torch engine's library, see
-// engine/torch/plugin.h.
+// Training a model. The torch engine's library does the work, see engine/torch/plugin.h.
 #pragma once
 
 #include <functional>
@@ -16,50 +15,49 @@
 
 namespace refold {
 
-// Logits [tokens, n_vocab] of a sequence of its own.
+// Logits [tokens, n_vocab] of one sequence.
 using SequenceLogits = std::function<std::vector<float>(std::span<const int32_t> tokens)>;
 
 struct TrainRequest {
     const Model& model;
-    const Model* teacher = nullptr;  // of distillation
+    const Model* teacher = nullptr;  // for distillation
     TrainOptions options;
     ObjectiveOptions objective;
     const TrainData& data;
-    std::string folder;  // the checkpoint; a run that was interrupted goes on from what lies there
-    // Of model, recipe and data, a line "what: value" for each: a checkpoint of another one is refused,
-    // naming the lines that differ.
+    std::string folder;  // of the checkpoint, from which an interrupted run resumes
+    // Identifies model, recipe and data by lines "what: value". A checkpoint with another identity is
+    // refused, naming the lines that differ.
     std::string identity;
     int threads = 0;
-    // Called by the process of rank 0. The library has its own copies of refold's lower layers, so progress
-    // and signals come from here.
+    // Called by the process of rank 0. Callbacks report progress and signals, because the library has its own
+    // copies of refold's lower folders.
     std::function<void(const StepMetrics&)> report = {};
     std::function<bool()> stop = {};  // true: save, then throw Error(interrupted)
-    // Long work before the first step (a teacher's logits): `done` of `total` sequences.
+    // Reports long work before the first step (a teacher's logits): `done` of `total` sequences.
     std::function<void(const std::string& what, int64_t done, int64_t total)> prepare = {};
-    std::string metrics = {};          // folder of metrics files; empty: none
-    std::vector<HeadPair> pairs = {};  // of the objective `postshare`
+    std::string metrics = {};          // folder for metrics files; empty: none
+    std::vector<HeadPair> pairs = {};  // for the objective `postshare`
     // Computes the teacher's logits in place of the torch engine.
     SequenceLogits teacher_logits = {};
 };
 
-// Trained tensors as float32, by name; the others are as they were.
+// The trained tensors as float32, by name. All others are unchanged.
 struct TrainResult {
     std::map<std::string, std::vector<float>> tensors;
-    int64_t steps = 0;           // that these weights have had: of the best ones, when `patience` is given
+    int64_t steps = 0;           // steps that produced these weights (the best ones, when `patience` is set)
     bool stopped_early = false;  // by `patience`
-    std::string device;          // that computed, by torch's name
-    double loss = 0;             // of the last step; not a number without one
-    double held_out_before = 0,
-           held_out_after = 0;  // mean loss per token; not a number without held-out text
+    std::string device;          // torch's name of the device
+    double loss = 0;             // of the last step; NaN when there was none
+    double held_out_before = 0, held_out_after = 0;  // mean loss per token; NaN without held-out text
 };
 
-// One of RANK / WORLD_SIZE processes, or the only one. All processes get the result.
+// Trains as one of WORLD_SIZE data-parallel processes, or as the only one. All processes get the result.
 // Throws Error(usage) for options that do not fit the model, Error(input) for a checkpoint of another run or
-// a loss that is no number (the last good state stays in the folder), Error(io) when the disk is full, a
+// a loss that is not finite (the last good state stays in the folder), Error(io) when the disk is full or a
 // process is lost or does not arrive, Error(interrupted), Error(unsupported) in a build without libtorch.
 TrainResult train(const TrainRequest& request);
 
-// What `train` is in the library.
+// The symbol of train() in the library.
 inline constexpr const char* kTrainSymbol = "refold_torch_train";
 using TrainFunction = void(const TrainRequest& request, TrainResult& result);
 

@@ -13,21 +13,11 @@ namespace {
 
 using Names = std::set<std::string>;
 
-bool is_norm(Slot slot) {
-    const std::string name = slot_name(slot);
-    return name.find("norm") != std::string::npos;
-}
-
-bool is_head(Slot slot) {
-    return slot == Slot::output || slot == Slot::output_bias || slot == Slot::head_dense ||
-           slot == Slot::head_dense_bias || slot == Slot::head_norm || slot == Slot::head_norm_bias;
-}
-
 // Tensors by group.
 class Groups {
 public:
     explicit Groups(const Model& model) {
-        for (const Slots& slots : model.topology.positions) add(slots);
+        for (const Slots& slots : model.topology.layers) add(slots);
         add(model.topology.globals);
     }
     const Names* find(const std::string& group) const {
@@ -39,7 +29,8 @@ public:
 private:
     void add(const Slots& slots) {
         for (const auto& [slot, expression] : slots) {
-            if (slot == Slot::rope_freqs) continue;
+            const SlotKind kind = properties(slot).kind;
+            if (kind == SlotKind::rope_factors) continue;
             const std::vector<std::string> tensors = tensors_of(expression);
             const auto put = [&](const char* group, const std::vector<std::string>& names) {
                 names_[group].insert(names.begin(), names.end());
@@ -47,10 +38,10 @@ private:
             put("all", tensors);
             if (const auto* plus = std::get_if<Plus>(&expression)) put("lora", tensors_of(plus->term));
             if (is_compensation(slot)) put("comp", tensors);
-            if (slot == Slot::exit_map) put("exit", tensors);
-            if (is_norm(slot)) put("norms", tensors);
+            if (properties(slot).module == SlotModule::exit) put("exit", tensors);
+            if (kind == SlotKind::norm_gain || kind == SlotKind::norm_bias) put("norms", tensors);
             if (is_prefix(slot)) put("prefix", tensors);
-            if (is_head(slot)) put("head", tensors);
+            if (properties(slot).module == SlotModule::head) put("head", tensors);
         }
     }
 
@@ -64,19 +55,19 @@ Names matching(const Names& all, const std::string& pattern) {
         if (fnmatch(pattern.c_str(), name.c_str(), 0) == 0) found.insert(name);
     if (!found.empty()) return found;
     const std::vector<std::string> names(all.begin(), all.end());
-    std::string plain;  // a name near it, as far as it is one
+    std::string plain;  // the pattern without wildcards
     for (const char c : pattern)
         if (c != '*' && c != '?') plain += c;
     const std::string near = nearest(plain, names);
-    std::vector<std::string> shown;
+    std::vector<std::string> examples;
     if (!near.empty()) {
-        shown = {near};
+        examples = {near};
     } else {
-        for (size_t i = 0; i < names.size() && i < 4; ++i) shown.push_back(names[i]);
+        for (size_t i = 0; i < names.size() && i < 4; ++i) examples.push_back(names[i]);
     }
     fail(ErrorCode::usage, "train",
          "train: '{}' matches no tensor; names are like {} (refold inspect lists them)", pattern,
-         join(shown, ", "));
+         join(examples, ", "));
 }
 
 Names named(const Model& model, const Groups& groups, const std::string& word) {

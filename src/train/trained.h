@@ -1,4 +1,4 @@
-// Which tensors of a model are trained.
+// Selects the tensors of a model to train.
 #pragma once
 
 #include <set>
@@ -8,18 +8,18 @@
 
 namespace refold {
 
-// `selection`: a comma-separated list of groups and patterns of stored tensors' names, in order; '-' before
-// one takes out what it names. A list that begins with '-' begins with `all`.
-//   all     every tensor, but for the frequencies of the rotation
-//   lora    low-rank terms beside other weights
+// `selection`: a comma-separated list of groups and of patterns of stored tensors' names, applied in order.
+// '-' before an entry removes its tensors; a list that begins with '-' starts from `all`.
+//   all     every tensor except the rotary frequencies
+//   lora    low-rank terms added to other weights
 //   comp    W_c
 //   exit    exit maps
 //   norms   norms' weights and biases
 //   prefix  prefix keys and values
-//   head    the output layer; the embeddings too, where they are the same tensor
-// A pattern is a glob over the names in the file: "blk.*.attn_q.weight".
-// Throws Error(usage) for a group that this model has nothing of, a pattern that matches no tensor (with near
-// names), and when nothing is left.
+//   head    the output layer, which may be the same tensor as the embeddings
+// A pattern is a glob over the names in the file: "blk.*.attn_q.weight". Throws Error(usage) for a group
+// without tensors in this model, for a pattern that matches no tensor (suggesting names), and when no tensor
+// is left.
 std::set<std::string> trained_tensors(const Model& model, const std::string& selection);
 
 }  // namespace refold

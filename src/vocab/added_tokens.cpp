@@ -74,7 +74,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer& norma
         const AddedToken& token = tokens_[i];
         by_id_[token.id] = i;
         if (token.normalized) {
-            add(normalised_, normalizer(token.content), i);
+            add(normalized_, normalizer(token.content), i);
         } else {
             add(raw_, token.content, i);
         }
@@ -96,8 +96,7 @@ const AddedToken* AddedTokens::find(int32_t id) const {
 const std::pair<const std::string, size_t>* AddedTokens::longest_at(const Patterns& patterns,
                                                                     std::string_view text) const {
     if (!patterns.first_bytes[static_cast<unsigned char>(text.front())]) return nullptr;
-    // Descending order: from the greatest content that is not greater than the text, its prefixes follow in
-    // order of decreasing length.
+    // In descending order, the prefixes of the text follow its lower bound, the longest first.
     std::string probe(text.substr(0, patterns.longest));
     while (!probe.empty()) {
         const auto it = patterns.index.lower_bound(probe);
@@ -153,7 +152,7 @@ std::vector<TextPart> AddedTokens::split(const std::string& text, const Normaliz
             continue;
         }
         part.text = normalizer(std::move(part.text));
-        split(normalised_, part, parse_special, out);
+        split(normalized_, part, parse_special, out);
     }
     return out;
 }

@@ -1,5 +1,5 @@
-// Added tokens: texts that are one token wherever they stand ("<|im_start|>"), and the cutting of a text at
-// them by the rules of Hugging Face's tokenizers.
+// Added tokens: texts that are always one token ("<|im_start|>"). They split a text by the rules of Hugging
+// Face's tokenizers.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,21 @@ struct AddedToken {
     int32_t id = 0;
     std::string content;
     bool single_word = false;  // not inside a word
-    bool lstrip = false;       // takes the white space before it
-    bool rstrip = false;       // takes the white space behind it
-    bool normalized = true;    // is looked for in the normalised text
-    bool special = false;      // no text: a control token
+    bool lstrip = false;       // swallows the white space before it
+    bool rstrip = false;       // swallows the white space after it
+    bool normalized = true;    // is searched for in the normalized text
+    bool special = false;      // a control token, not text
 };
 
 // `json` is one element of "added_tokens" or of "added_tokens_decoder".
 AddedToken read_added_token(const JsonView& json, int32_t id);
 Json to_json(const AddedToken& token);
 
-// A part of a text: a token, or text to encode (token < 0).
+// A part of a text: an added token, or text to encode (token < 0).
 struct TextPart {
     int32_t token = -1;
     std::string text;
-    bool at_start = false;  // starts where the whole text starts
+    bool at_start = false;  // the first part of the text
 };
 
 class AddedTokens {
@@ -39,18 +39,18 @@ public:
     AddedTokens() = default;
     AddedTokens(std::vector<AddedToken> tokens, const Normalizer& normalizer);
 
-    // Cuts `text` at the tokens and normalises what is between them. Special tokens stay text unless
+    // Splits `text` at the tokens and normalizes the text between them. Special tokens are text unless
     // `parse_special`.
     std::vector<TextPart> split(const std::string& text, const Normalizer& normalizer,
                                 bool parse_special) const;
-    // nullptr when `id` is no added token.
+    // nullptr when `id` is not an added token.
     const AddedToken* find(int32_t id) const;
     const std::vector<AddedToken>& all() const { return tokens_; }
 
 private:
-    // Texts to look for, longest first among those that start alike.
+    // Texts to search for; of two that start alike the longer comes first.
     struct Patterns {
-        std::map<std::string, size_t, std::greater<>> index;  // content -> number of the token
+        std::map<std::string, size_t, std::greater<>> index;  // content -> index in tokens_
         std::vector<bool> first_bytes = std::vector<bool>(256);
         size_t longest = 0;
     };
@@ -62,7 +62,7 @@ private:
 
     std::vector<AddedToken> tokens_;
     std::map<int32_t, size_t> by_id_;
-    Patterns raw_, normalised_;
+    Patterns raw_, normalized_;
 };
 
 }  // namespace refold

@@ -1,4 +1,4 @@
-// What transformers does to a tokenizer after it has read its file.
+// Changes a tokenizer as transformers does after reading its file.
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -87,7 +87,7 @@ void add_specials(const TokenizerSettings& settings, const Vocabulary& vocabular
         kind == "RobertaTokenizer" || kind == "BartTokenizer" || kind == "LongformerTokenizer";
     const JsonView map(settings.special_map,
                        "'" + (settings.folder / "special_tokens_map.json").string() + "':");
-    // The map says more (flags) and is older; the configuration is the fallback.
+    // The map comes first because it has the tokens' flags; the configuration is the fallback.
     for (const JsonView& file : {map, config_of(settings)}) {
         for (const std::string name : kSpecialNames) {
             const auto token = file.find(name + "_token");
@@ -130,7 +130,7 @@ std::vector<SpecialToken> token_list(const TokenizerSettings& settings, const Vo
     return {{*id, token}};
 }
 
-// These classes make their post-processor from two flags, whatever the file says.
+// These classes build their post-processor from two flags and ignore the one in the file.
 void apply_flags(const TokenizerSettings& settings, Vocabulary& vocabulary) {
     const std::string kind = settings.tokenizer_class();
     const bool gemma = kind == "GemmaTokenizer";
@@ -145,7 +145,7 @@ void apply_flags(const TokenizerSettings& settings, Vocabulary& vocabulary) {
                                       gemma ? "<eos>" : "</s>"));
 }
 
-void apply_normaliser_options(const TokenizerSettings& settings, Vocabulary& vocabulary) {
+void apply_normalizer_options(const TokenizerSettings& settings, Vocabulary& vocabulary) {
     const JsonView config = config_of(settings);
     Json& normalizer = vocabulary.skeleton["normalizer"];
     if (settings.tokenizer_class() == "BertTokenizer" && normalizer.is_object() &&
@@ -174,7 +174,7 @@ void apply_settings(const TokenizerSettings& settings, int64_t vocab_size, Vocab
     add_class_specials(settings, vocabulary, tokens);
     tokens.write();
     apply_flags(settings, vocabulary);
-    apply_normaliser_options(settings, vocabulary);
+    apply_normalizer_options(settings, vocabulary);
 }
 
 }  // namespace refold

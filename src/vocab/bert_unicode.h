@@ -1,11 +1,11 @@
-// BERT's character classes as Hugging Face's tokenizers have them: the categories of Unicode 8, whatever
-// version the Unicode library has. A character of a later version is no punctuation, no mark and no control
-// character there.
+// BERT's character classes in Hugging Face's tokenizers: the categories of Unicode 8, independent of the
+// version of the Unicode library. Characters of later versions are neither punctuation nor marks nor control
+// characters.
 #pragma once
 
 namespace refold {
 
-// Whether the library's answer about `c` (category P?; Mn; Cc, Cf, Co) has to be turned round.
+// Whether the library's answer about `c` (category P?; Mn; Cc, Cf, Co) must be inverted.
 bool differs_in_punctuation(char32_t c);
 bool differs_in_nonspacing_mark(char32_t c);
 bool differs_in_control(char32_t c);

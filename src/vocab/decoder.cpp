@@ -26,7 +26,7 @@ std::string concatenate(const std::vector<std::string>& tokens) {
     return out;
 }
 
-// A run of byte tokens is their text when that is UTF-8, else one U+FFFD for every byte.
+// Replaces every run of byte tokens by its text, or by one U+FFFD per byte when it is not UTF-8.
 std::vector<std::string> fall_back_to_bytes(const std::vector<std::string>& tokens) {
     std::vector<std::string> out;
     std::string run;

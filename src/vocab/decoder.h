@@ -1,4 +1,4 @@
-// The "decoder" of a tokenizer.json: from the texts of tokens back to a text.
+// The "decoder" of a tokenizer.json, which turns tokens back into a text.
 #pragma once
 
 #include <functional>
@@ -10,21 +10,21 @@
 
 namespace refold {
 
-// The bytes behind a token of byte-level BPE. A token with a character outside the byte alphabet (an added
-// token) stands for itself.
+// The bytes that a token of byte-level BPE encodes. A token with a character outside the byte alphabet (an
+// added token) is returned as it is.
 std::string byte_level_bytes(std::string_view token);
-// The character that stands for a byte there.
+// The character that encodes a byte in byte-level BPE.
 char32_t byte_level_character(unsigned char byte);
 // The byte of "<0x0A>", or -1.
 int byte_of_token(std::string_view token);
-// transformers' clean_up_tokenization: no space before punctuation and English contractions.
+// transformers' clean_up_tokenization: removes spaces before punctuation and English contractions.
 std::string clean_up_spaces(std::string text);
 
 class Decoder {
 public:
-    // Joins with spaces.
+    // Joins tokens with spaces.
     Decoder() = default;
-    // Throws Error(unsupported), quoting it, for a step that is not known.
+    // Throws Error(unsupported) quoting an unknown step.
     explicit Decoder(const JsonView& json);
 
     std::string operator()(std::vector<std::string> tokens) const;

@@ -12,7 +12,7 @@ GgufValue string_array(std::vector<std::string> strings);
 GgufValue float_array(const std::vector<float>& numbers);
 GgufValue int_array(const std::vector<int32_t>& numbers);
 
-// Empty when the key is missing. Throws Error(input) naming the key when it is of another type.
+// Empty when the key is missing. Throws Error(input) naming the key when it has another type.
 const std::vector<std::string>& strings_of(const GgufMetadata& metadata, const std::string& key);
 std::vector<float> floats_of(const GgufMetadata& metadata, const std::string& key);
 std::vector<int32_t> ints_of(const GgufMetadata& metadata, const std::string& key);

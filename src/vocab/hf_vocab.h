@@ -1,8 +1,8 @@
-// Hugging Face tokenizers as GGUF vocabularies and back. The keys are those of llama.cpp's converter, so that
-// libllama runs the vocabulary; what it does differently is kept beside them, for Tokenizer
-// (text/tokenizer.h) and for the way back:
+// Converts Hugging Face tokenizers to GGUF vocabularies and back. The keys are those of llama.cpp's
+// converter, so libllama can run the vocabulary. Two more keys keep the details that libllama handles
+// differently, for Tokenizer (text/tokenizer.h) and for converting back:
 //   refold.tokenizer.json    tokenizer.json without vocabulary and merges
-//   refold.tokenizer.config  the part of tokenizer_config.json that changes ids or texts
+//   refold.tokenizer.config  the fields of tokenizer_config.json that change ids or texts
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,23 @@ namespace refold {
 
 inline constexpr const char* kTokenizerJsonKey = "refold.tokenizer.json";
 inline constexpr const char* kTokenizerConfigKey = "refold.tokenizer.config";
-// Why a model that has tokenizer files is without a tokenizer.
+// Why a model has no tokenizer although it came with tokenizer files.
 inline constexpr const char* kTokenizerReasonKey = "refold.tokenizer.unsupported";
 
-// Reads the tokenizer of a checkpoint folder - tokenizer.json, else tokenizer.model, else vocab.json with
-// merges.txt, else vocab.txt, and what tokenizer_config.json and its companions say - and sets the keys
+// Reads the tokenizer of a checkpoint folder (tokenizer.json, else tokenizer.model, else vocab.json with
+// merges.txt, else vocab.txt), applies tokenizer_config.json and its companions, and sets the keys
 // tokenizer.* and refold.tokenizer.*. `vocab_size` is the number of rows of the embedding; ids without a
-// token become "[PAD<id>]". Returns false, with `metadata` as it was, when the folder has no tokenizer.
-// Throws Error(io) when a file cannot be read, Error(input), naming file and field, when it is malformed,
-// contradicts another or has ids beyond `vocab_size`, and Error(unsupported), quoting it, for a kind of
-// tokenizer that cannot be run exactly.
+// token become "[PAD<id>]". Returns false and leaves `metadata` unchanged when the folder has no tokenizer.
+// Throws Error(io) when a file cannot be read, Error(input) naming file and field when a file is malformed,
+// contradicts another or has ids beyond `vocab_size`, and Error(unsupported) quoting a kind of tokenizer that
+// cannot be run exactly.
 bool read_hf_vocabulary(const std::filesystem::path& folder, int64_t vocab_size, GgufMetadata& metadata);
 
 // Writes tokenizer.json, tokenizer_config.json, special_tokens_map.json and, for BERT, vocab.txt, from which
 // transformers loads a fast tokenizer with the same ids. Vocabularies that did not come from Hugging Face
-// files work too: what GGUF does not say is then what llama.cpp assumes. Throws Error(input) for
-// contradictory keys, Error(unsupported) for a tokenizer.ggml.model other than gpt2, llama and bert or a
-// pre-tokenizer without a known pattern, Error(io) when a file cannot be written.
+// files work too; llama.cpp's defaults then fill in for missing keys. Throws Error(input) for contradictory
+// keys, Error(unsupported) for a tokenizer.ggml.model other than gpt2, llama and bert or a pre-tokenizer
+// without a known pattern, Error(io) when a file cannot be written.
 void write_hf_vocabulary(const GgufMetadata& metadata, const std::filesystem::path& folder);
 
 }  // namespace refold

@@ -6,7 +6,7 @@
 namespace refold {
 namespace {
 
-// Of real files; the limit bounds the recursion of everything that walks a value.
+// Real files stay far below this limit, which bounds the recursion of code that walks a value.
 constexpr int kDeepest = 64;
 
 }  // namespace

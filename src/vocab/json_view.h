@@ -1,4 +1,4 @@
-// JSON of foreign files: every access names the file and the field when it is not what it should be.
+// Checked access to JSON of foreign files: every error names the file and the field.
 #pragma once
 
 #include <filesystem>
@@ -10,11 +10,12 @@ namespace refold {
 
 using Json = nlohmann::json;
 
-// Throws Error(io) when the file cannot be read, Error(input) when it is no JSON or nested absurdly deep.
+// Throws Error(io) when the file cannot be read, Error(input) when it is not JSON or is nested more than 64
+// levels deep.
 Json read_json_file(const std::filesystem::path& path);
 Json parse_json(const std::string& text, const std::string& label);
 
-// A value and where it stands. The typed accessors throw Error(input) for another type.
+// A value and its path in the file. The typed accessors throw Error(input) for another type.
 class JsonView {
 public:
     JsonView(const Json& value, std::string where) : value_(&value), where_(std::move(where)) {}
@@ -28,7 +29,7 @@ public:
     bool boolean() const;
     int64_t integer(int64_t low, int64_t high) const;
 
-    // A member of an object; absent and null are the same.
+    // A member of an object, or nothing when it is absent or null.
     std::optional<JsonView> find(const std::string& key) const;
     JsonView at(const std::string& key) const;
     // An element of an array.

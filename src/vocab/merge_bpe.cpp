@@ -56,7 +56,7 @@ MergeBpe MergeBpe::by_rank(TokenIds ids, std::span<const std::string> merges, co
 MergeBpe MergeBpe::by_score(TokenIds ids, std::vector<float> scores, const Options& options) {
     MergeBpe bpe(std::move(ids), options);
     bpe.scores_ = std::move(scores);
-    // Bytes are pieces of their own, never found in a text.
+    // Byte tokens come only from byte fallback, never from a text that spells them.
     for (const int32_t byte : bpe.byte_ids_) {
         if (byte != kNone) std::erase_if(bpe.ids_, [&](const auto& entry) { return entry.second == byte; });
     }
@@ -78,7 +78,7 @@ std::vector<MergeBpe::Symbol> MergeBpe::characters(std::string_view text) const 
         } else if (options_.byte_fallback &&
                    std::all_of(text.begin() + at, text.begin() + at + size,
                                [&](char c) { return byte_ids_[static_cast<unsigned char>(c)] != kNone; })) {
-            // As Hugging Face's: a waiting unknown stays behind these bytes.
+            // Like Hugging Face's, this emits a pending unknown token after these bytes.
             for (size_t i = at; i < at + size; ++i)
                 push(i, 1, byte_ids_[static_cast<unsigned char>(text[i])]);
         } else if (options_.unknown) {

@@ -1,5 +1,5 @@
-// Byte-pair merging of characters as SentencePiece vocabularies need it: by the ranks of a merge list (what
-// Hugging Face's tokenizers do) or by the scores of the pieces (what SentencePiece does).
+// Byte-pair encoding over characters for SentencePiece vocabularies. Merges are ordered by their rank in a
+// list, as in Hugging Face's tokenizers, or by the scores of the pieces, as in SentencePiece.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace refold {
 
-// Lets maps with std::string keys be asked for a std::string_view.
+// Allows lookups by std::string_view in maps with std::string keys.
 struct StringHash {
     using is_transparent = void;
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
@@ -23,14 +23,14 @@ using TokenIds = std::unordered_map<std::string, int32_t, StringHash, std::equal
 class MergeBpe {
 public:
     struct Options {
-        std::optional<int32_t> unknown;  // for characters that are no token; without it they vanish
-        bool byte_fallback = false;      // first: their bytes as the tokens "<0x00>" to "<0xFF>"
+        std::optional<int32_t> unknown;  // id for characters that are no token; without it they are dropped
+        bool byte_fallback = false;      // encode such characters as "<0x00>" to "<0xFF>" where possible
         bool fuse_unknown = false;       // a run of unknown characters is one token
-        bool ignore_merges = false;      // a text that is a token is that token
+        bool ignore_merges = false;      // a text that is a token is not merged from characters
     };
-    // `merges`: "left right", best first. Throws Error(input) for one that names no tokens.
+    // `merges`: "left right", best first. Throws Error(input) for a merge whose parts are not tokens.
     static MergeBpe by_rank(TokenIds ids, std::span<const std::string> merges, const Options& options);
-    // `scores` by id: the highest is merged first. Only the tokens in `ids` are made.
+    // `scores` by id; the pair with the highest score is merged first. Produces only tokens in `ids`.
     static MergeBpe by_score(TokenIds ids, std::vector<float> scores, const Options& options);
 
     void encode(std::string_view text, std::vector<int32_t>& out) const;
@@ -39,7 +39,7 @@ private:
     static constexpr int32_t kNone = -1;
     struct Symbol {
         int prev, next;
-        size_t begin, size;  // bytes of the text; size 0: merged into its left neighbour
+        size_t begin, size;  // byte range of the text; size 0: merged into its left neighbor
         int32_t id;
     };
     struct Candidate {
@@ -63,8 +63,8 @@ private:
     Options options_;
     TokenIds ids_;
     std::vector<int32_t> byte_ids_;
-    std::unordered_map<uint64_t, Rule> ranks_;  // by both ids
-    std::vector<float> scores_;                 // empty: by rank
+    std::unordered_map<uint64_t, Rule> ranks_;  // by the two ids
+    std::vector<float> scores_;                 // empty when merging by rank
 };
 
 }  // namespace refold

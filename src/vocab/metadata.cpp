@@ -1,4 +1,4 @@
-// From a vocabulary to the keys that libllama and refold read.
+// Turns a vocabulary into the keys that libllama and refold read.
 #include <algorithm>
 #include <map>
 #include <unordered_map>
@@ -27,7 +27,8 @@ constexpr SpecialKey kSpecialKeys[] = {
     {"mask", "tokenizer.ggml.mask_token_id"},
 };
 
-// Control tokens that some models do not call special; llama.cpp's converter tells them by their looks.
+// Recognizes control tokens that a model does not mark as special, by their spelling, as llama.cpp's
+// converter does.
 bool looks_special(const std::string& token) {
     const auto between = [&](const char* begin, const char* end) {
         return token.starts_with(begin) && token.ends_with(end);
@@ -62,11 +63,11 @@ std::vector<std::string> token_texts(const Vocabulary& vocabulary, const std::ve
         const bool known = id < vocabulary.tokens.size() && vocabulary.tokens[id];
         const std::string token = known ? *vocabulary.tokens[id] : fmt::format("[PAD{}]", id);
         texts[id] = llama_spelling(vocabulary.model, token, static_cast<TokenType>(types[id]));
-        // libllama reads up to a zero byte, calls an empty token so, and ends the process when two are the
-        // same.
-        std::string shown = texts[id].c_str();
-        if (shown.empty()) shown = fmt::format("[EMPTY_{}]", id);
-        if (!seen.insert(shown).second) {
+        // libllama cuts a token at a zero byte, renames an empty token, and aborts the process when two are
+        // equal.
+        std::string llama_text = texts[id].c_str();
+        if (llama_text.empty()) llama_text = fmt::format("[EMPTY_{}]", id);
+        if (!seen.insert(llama_text).second) {
             fail(ErrorCode::unsupported, "tokenizer",
                  "'{}': token {} ('{}') is there twice in GGUF's spelling", vocabulary.source, id, token);
         }
@@ -74,7 +75,7 @@ std::vector<std::string> token_texts(const Vocabulary& vocabulary, const std::ve
     return texts;
 }
 
-// SentencePiece's own scores; else such that libllama, which merges by score, merges in the order of the
+// SentencePiece's own scores, else scores that make libllama, which merges by score, follow the order of the
 // merges.
 std::vector<float> token_scores(const Vocabulary& vocabulary, size_t size) {
     std::vector<float> scores = vocabulary.scores;
@@ -156,7 +157,7 @@ void set_special(const Vocabulary& vocabulary, const TokenizerSettings& settings
     metadata.set("tokenizer.ggml.add_bos_token", GgufValue::boolean(before));
     metadata.set("tokenizer.ggml.add_eos_token", GgufValue::boolean(after));
     if (before && after) metadata.set("tokenizer.ggml.add_sep_token", GgufValue::boolean(true));
-    // A second end of generation that libllama would not find by name (chat models).
+    // Chat models have a second end-of-generation token that libllama would not recognize by name.
     const auto ends = settings.generation.find("eos_token_id");
     if (ends != settings.generation.end() && ends->is_array() && ends->size() == 2 && ids.contains("eos")) {
         for (const Json& end : *ends) {
@@ -209,7 +210,7 @@ void set_chat_template(const TokenizerSettings& settings, GgufMetadata& metadata
     }
 }
 
-// What transformers needs besides tokenizer.json, in one form whatever the files were.
+// The fields that transformers needs besides tokenizer.json, in one form for all sources.
 Json kept_config(const Vocabulary& vocabulary, const TokenizerSettings& settings) {
     static const std::map<std::string, std::string> by_model{
         {"gpt2", "PreTrainedTokenizer"}, {"llama", "LlamaTokenizer"}, {"bert", "BertTokenizer"}};
@@ -242,7 +243,7 @@ void set_metadata(const Vocabulary& vocabulary, const TokenizerSettings& setting
     std::string pre = "default";
     if (vocabulary.model == "gpt2") {
         const Json& json = vocabulary.skeleton["pre_tokenizer"];
-        pre = recognise_pre_tokenizer(JsonView(json, "'" + vocabulary.source + "': pre_tokenizer"),
+        pre = recognize_pre_tokenizer(JsonView(json, "'" + vocabulary.source + "': pre_tokenizer"),
                                       vocabulary.skeleton["model"]["ignore_merges"])
                   .name;
         const Json& post = vocabulary.skeleton["post_processor"];

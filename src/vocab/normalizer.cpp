@@ -66,7 +66,7 @@ void Normalizer::add(const JsonView& json, int depth) {
                                                          {"NFKD", NormalForm::nfkd}};
     const std::string type = json.at("type").string();
     if (const auto form = forms.find(type); form != forms.end()) {
-        steps_.emplace_back([form = form->second](const std::string& t) { return normalise(t, form); });
+        steps_.emplace_back([form = form->second](const std::string& t) { return normalize(t, form); });
     } else if (type == "Sequence" && depth < 8) {
         const JsonView parts = json.at("normalizers");
         for (size_t i = 0; i < parts.array().size(); ++i) add(parts.at(i), depth + 1);
@@ -108,7 +108,7 @@ void Normalizer::add_bert(const JsonView& json) {
     if (json.boolean("handle_chinese_chars", true)) steps_.emplace_back(space_ideographs);
     if (json.boolean("strip_accents", lower)) {
         steps_.emplace_back(
-            [](const std::string& t) { return remove(normalise(t, NormalForm::nfd), is_bert_accent); });
+            [](const std::string& t) { return remove(normalize(t, NormalForm::nfd), is_bert_accent); });
     }
     if (lower) steps_.emplace_back(lower_case);
 }

@@ -1,4 +1,4 @@
-// The "normalizer" of a tokenizer.json: what happens to a text before it is cut into words.
+// The "normalizer" of a tokenizer.json, which rewrites a text before it is split into words.
 #pragma once
 
 #include <functional>
@@ -12,11 +12,11 @@ namespace refold {
 class Normalizer {
 public:
     Normalizer() = default;
-    // Throws Error(unsupported), quoting it, for a step that is not known.
+    // Throws Error(unsupported) quoting an unknown step.
     explicit Normalizer(const JsonView& json);
 
     std::string operator()(std::string text) const;
-    // Whether no space is left in what it returns.
+    // Whether its results contain no spaces.
     bool replaces_spaces() const { return replaces_spaces_; }
     bool prepends() const { return prepends_; }
 

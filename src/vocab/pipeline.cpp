@@ -36,8 +36,7 @@ HfPipeline::HfPipeline(const GgufMetadata& metadata, const std::string& label)
     const Json skeleton = parse_json(metadata.string(kTokenizerJsonKey), label);
     const JsonView json(skeleton, label + ":");
     if (const auto normalizer = json.find("normalizer")) normalizer_ = Normalizer(*normalizer);
-    // SentencePiece looks for its symbols as they are spelled, Hugging Face for what normalising makes of
-    // them.
+    // SentencePiece searches for its symbols as spelled, Hugging Face for their normalized form.
     const bool by_score = model_ == "llama" && !metadata.has("tokenizer.ggml.merges");
     added_ = AddedTokens(read_added(json), by_score ? Normalizer() : normalizer_);
     if (const auto processor = json.find("post_processor")) post_processor_ = PostProcessor(*processor);
@@ -90,10 +89,10 @@ std::optional<int32_t> HfPipeline::unknown_id(const JsonView& model, const Token
 void HfPipeline::read_byte_level(const GgufMetadata& metadata, const JsonView& json) {
     const JsonView model = json.at("model");
     add_prefix_space_ =
-        recognise_pre_tokenizer(json.at("pre_tokenizer"), model.boolean("ignore_merges", false))
+        recognize_pre_tokenizer(json.at("pre_tokenizer"), model.boolean("ignore_merges", false))
             .add_prefix_space;
     const TokenIds ids = model_ids();
-    // libllama does the merging; this is the check that they name tokens.
+    // Only checks that the merges name tokens; libllama does the merging.
     MergeBpe::by_rank(ids, strings_of(metadata, "tokenizer.ggml.merges"), {});
     for (unsigned byte = 0; byte < 256; ++byte) {
         std::string character;
@@ -108,7 +107,7 @@ void HfPipeline::read_metaspace(const JsonView& json) {
     const auto pre = json.find("pre_tokenizer");
     const std::string type = pre ? pre->at("type").string() : "";
     if (type == "Metaspace") {
-        // Old files have add_prefix_space only.
+        // Old files have only add_prefix_space.
         const bool prefix = pre->boolean("add_prefix_space", true);
         metaspace_ = Metaspace{pre->string("replacement", kMark),
                                prefix ? pre->string("prepend_scheme", "always") : "never",
@@ -119,7 +118,7 @@ void HfPipeline::read_metaspace(const JsonView& json) {
         }
         return;
     }
-    // Gemma's split at spaces finds none: its normaliser has replaced them.
+    // Gemma's split at spaces does nothing, because its normalizer has replaced them.
     const bool no_op = !pre || (type == "Split" && pre->at("pattern").string("String", "") == " ");
     if (no_op && normalizer_.replaces_spaces()) return;
     fail(ErrorCode::unsupported, "tokenizer",

@@ -1,5 +1,5 @@
-// Everything that a Hugging Face tokenizer does, from the metadata that read_hf_vocabulary() sets. What
-// libllama does alike (the words and merges of byte-level BPE) is left to it.
+// A complete Hugging Face tokenizer, built from the metadata that read_hf_vocabulary() sets. It leaves to
+// libllama the one part that libllama does identically: the word splitting and merges of byte-level BPE.
 #pragma once
 
 #include <functional>
@@ -21,12 +21,12 @@ namespace refold {
 
 class HfPipeline {
 public:
-    // Appends the ids of a text without special tokens, by byte-level BPE.
+    // Encodes a text without special tokens by byte-level BPE and appends the ids.
     using ByteLevelBpe = std::function<void(const std::string& text, std::vector<int32_t>& ids)>;
 
     // Whether the vocabulary came from Hugging Face files.
     static bool is_described(const GgufMetadata& metadata);
-    // Throws Error(input) when keys contradict each other, Error(unsupported) for steps that are not known.
+    // Throws Error(input) when keys contradict each other, Error(unsupported) for unknown steps.
     HfPipeline(const GgufMetadata& metadata, const std::string& label);
 
     std::vector<int32_t> encode(const std::string& text, bool parse_special, const ByteLevelBpe& bpe) const;
@@ -40,7 +40,7 @@ public:
     int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
 
 private:
-    // How SentencePiece vocabularies mark words, when the normaliser does not.
+    // How a SentencePiece vocabulary marks words when its normalizer does not.
     struct Metaspace {
         std::string mark;
         std::string scheme;  // "always", "first", "never"

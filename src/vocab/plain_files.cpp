@@ -1,5 +1,5 @@
-// Vocabularies without a tokenizer.json: vocab.json with merges.txt, and vocab.txt. What their files do not
-// say is what the tokenizer class of transformers does.
+// Reads vocabularies without a tokenizer.json: vocab.json with merges.txt, and vocab.txt. The defaults of
+// transformers' tokenizer class fill in for missing settings.
 #include <sstream>
 
 #include "core/error.h"
@@ -10,7 +10,7 @@
 namespace refold {
 namespace {
 
-// Lines without their ends; only line feeds end a line.
+// Lines without their ends. Only a line feed ends a line.
 std::vector<std::string> read_lines(const std::filesystem::path& file) {
     std::istringstream in(read_text_file(file.string()));
     std::vector<std::string> lines;

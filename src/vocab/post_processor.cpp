@@ -57,7 +57,7 @@ void PostProcessor::read(const JsonView& json, int depth) {
         read_template(json);
     } else if (type == "BertProcessing" || type == "RobertaProcessing") {
         read_bert(json, type == "RobertaProcessing");
-    } else if (type != "ByteLevel") {  // that one only moves offsets
+    } else if (type != "ByteLevel") {  // "ByteLevel" only moves offsets
         fail(ErrorCode::unsupported, "tokenizer", "{}: the post-processor {} is not known", json.where(),
              json.json().dump());
     }

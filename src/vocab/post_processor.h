@@ -1,4 +1,4 @@
-// The "post_processor" of a tokenizer.json: which special tokens go around one text or a pair of texts.
+// The "post_processor" of a tokenizer.json, which puts special tokens around one text or a pair of texts.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace refold {
 
 class PostProcessor {
 public:
-    static constexpr int32_t kFirst = -1, kSecond = -2;  // in place of an id: the first, the second text
+    static constexpr int32_t kFirst = -1, kSecond = -2;  // stand for the first and the second text
     struct Item {
         int32_t id, type;
     };
 
-    // Adds nothing.
+    // Adds no special tokens.
     PostProcessor() = default;
-    // Throws Error(unsupported), quoting it, for a kind that is not known.
+    // Throws Error(unsupported) quoting an unknown kind.
     explicit PostProcessor(const JsonView& json);
 
     std::vector<int32_t> apply(std::span<const int32_t> text) const;

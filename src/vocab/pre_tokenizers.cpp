@@ -16,21 +16,21 @@ constexpr const char* kQwen2 =
 constexpr const char* kDeepSeek3 =
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
     " ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
-constexpr const char* kDigits = "digits";  // no pattern: the pre-tokenizer Digits, one by one
-// The patterns above match every character, so that keeping the matches is the same as cutting at them.
+constexpr const char* kDigits = "digits";  // not a pattern: the pre-tokenizer Digits, digit by digit
+// These patterns match every character, so keeping the matches is the same as splitting at them.
 bool is_complete(const std::string& pattern) {
     return pattern == kGpt2 || pattern == kLlama3 || pattern == kQwen2;
 }
 
-struct Known {
+struct LlamaPreTokenizer {
     const char* name;
     std::vector<std::string> steps;
     bool ignore_merges = false;
 };
 
-// The first of equal ones is the name that is written.
-const std::vector<Known>& known() {
-    static const std::vector<Known> table{
+// Of entries that split alike, the first gives the name that is written.
+const std::vector<LlamaPreTokenizer>& llama_pre_tokenizers() {
+    static const std::vector<LlamaPreTokenizer> table{
         {"gpt-2", {kGpt2}},
         {"roberta-bpe", {kGpt2}},
         {"olmo", {kGpt2}},
@@ -58,7 +58,7 @@ struct Steps {
     std::vector<std::string> patterns;
     bool byte_level = false;
     bool add_prefix_space = false;
-    bool known = true;
+    bool supported = true;
 };
 
 void add_split(const JsonView& json, Steps& steps) {
@@ -68,29 +68,29 @@ void add_split(const JsonView& json, Steps& steps) {
     const bool invert = json.boolean("invert", false);
     const bool isolated = behavior == "Isolated" && !invert;
     const bool matches = behavior == "Removed" && invert && is_complete(pattern);
-    steps.known = steps.known && regex && (isolated || matches);
+    steps.supported = steps.supported && regex && (isolated || matches);
     steps.patterns.push_back(pattern);
 }
 
 void add_steps(const JsonView& json, Steps& steps, int depth = 0) {
     const std::string type = json.at("type").string();
-    steps.known = steps.known && !steps.byte_level;  // nothing comes behind it
+    steps.supported = steps.supported && !steps.byte_level;  // ByteLevel must be the last step
     if (type == "Sequence" && depth < 8) {
         const JsonView parts = json.at("pretokenizers");
         for (size_t i = 0; i < parts.array().size(); ++i) add_steps(parts.at(i), steps, depth + 1);
     } else if (type == "Split") {
         add_split(json, steps);
     } else if (type == "Digits") {
-        steps.known = steps.known && json.boolean("individual_digits", false);
+        steps.supported = steps.supported && json.boolean("individual_digits", false);
         steps.patterns.emplace_back(kDigits);
     } else if (type == "ByteLevel") {
         steps.byte_level = true;
         steps.add_prefix_space = json.boolean("add_prefix_space", true);
-        // A prefix space before every piece of an earlier split is not what a prefix space before a text is.
-        steps.known = steps.known && !(steps.add_prefix_space && !steps.patterns.empty());
+        // After an earlier split, each of its parts would get a prefix space, not only the whole text.
+        steps.supported = steps.supported && !(steps.add_prefix_space && !steps.patterns.empty());
         if (json.boolean("use_regex", true)) steps.patterns.emplace_back(kGpt2);
     } else {
-        steps.known = false;
+        steps.supported = false;
     }
 }
 
@@ -104,13 +104,14 @@ bool is_byte_level(const Json& json) {
            std::any_of(parts->begin(), parts->end(), is_byte_level);
 }
 
-PreTokenizer recognise_pre_tokenizer(const JsonView& json, bool ignore_merges) {
+PreTokenizer recognize_pre_tokenizer(const JsonView& json, bool ignore_merges) {
     Steps steps;
     add_steps(json, steps);
-    const auto match = std::find_if(known().begin(), known().end(), [&](const Known& k) {
-        return k.steps == steps.patterns && k.ignore_merges == ignore_merges;
+    const auto& table = llama_pre_tokenizers();
+    const auto match = std::find_if(table.begin(), table.end(), [&](const LlamaPreTokenizer& entry) {
+        return entry.steps == steps.patterns && entry.ignore_merges == ignore_merges;
     });
-    if (!steps.known || !steps.byte_level || match == known().end()) {
+    if (!steps.supported || !steps.byte_level || match == table.end()) {
         fail(ErrorCode::unsupported, "tokenizer",
              "{}: libllama has no pre-tokenizer that splits as {} with ignore_merges {} does", json.where(),
              json.json().dump(), ignore_merges);
@@ -119,9 +120,10 @@ PreTokenizer recognise_pre_tokenizer(const JsonView& json, bool ignore_merges) {
 }
 
 NamedPreTokenizer pre_tokenizer_named(const std::string& name) {
-    const auto match =
-        std::find_if(known().begin(), known().end(), [&](const Known& k) { return k.name == name; });
-    if (match == known().end()) {
+    const auto& table = llama_pre_tokenizers();
+    const auto match = std::find_if(table.begin(), table.end(),
+                                    [&](const LlamaPreTokenizer& entry) { return entry.name == name; });
+    if (match == table.end()) {
         fail(ErrorCode::unsupported, "tokenizer",
              "the pre-tokenizer '{}' of this GGUF vocabulary cannot be written as tokenizer.json", name);
     }

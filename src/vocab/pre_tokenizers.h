@@ -1,4 +1,4 @@
-// The "pre_tokenizer" of byte-level BPE: libllama knows a fixed set of them by name and takes no patterns.
+// The "pre_tokenizer" of byte-level BPE. libllama has a fixed set of named ones and accepts no patterns.
 #pragma once
 
 #include <string>
@@ -12,13 +12,12 @@ bool is_byte_level(const Json& json);
 
 struct PreTokenizer {
     std::string name;               // tokenizer.ggml.pre
-    bool add_prefix_space = false;  // a space goes before every text that starts with none
+    bool add_prefix_space = false;  // put a space before every text that does not start with one
 };
-// libllama's name for exactly this splitting. Throws Error(unsupported), quoting it, when it has none.
-PreTokenizer recognise_pre_tokenizer(const JsonView& json, bool ignore_merges);
+// libllama's name for exactly this splitting. Throws Error(unsupported) quoting `json` when it has none.
+PreTokenizer recognize_pre_tokenizer(const JsonView& json, bool ignore_merges);
 
-// The reverse, for a vocabulary that came with a name only. Throws Error(unsupported) for a name that is not
-// known.
+// The reverse, for a vocabulary that comes with a name only. Throws Error(unsupported) for an unknown name.
 struct NamedPreTokenizer {
     Json pre_tokenizer, normalizer;
     bool ignore_merges = false;

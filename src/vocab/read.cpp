@@ -30,7 +30,7 @@ bool read_hf_vocabulary(const std::filesystem::path& folder, int64_t vocab_size,
     apply_settings(settings, vocab_size, *vocabulary);
     GgufMetadata result = metadata;
     set_metadata(*vocabulary, settings, vocab_size, result);
-    const HfPipeline check(result, vocabulary->source);  // everything can be run
+    const HfPipeline check(result, vocabulary->source);  // throws for steps that cannot be run
     metadata = std::move(result);
     return true;
 }

@@ -1,5 +1,5 @@
-// tokenizer.model: a SentencePiece ModelProto. Only the few fields that decide about ids are read, from the
-// wire format of protocol buffers.
+// Reads tokenizer.model, a SentencePiece ModelProto in the wire format of protocol buffers: only the few
+// fields that determine ids.
 #include <cstring>
 #include <span>
 
@@ -11,7 +11,7 @@
 namespace refold {
 namespace {
 
-// Fields of one message, in file order.
+// Reads the fields of one message in file order.
 class ProtoReader {
 public:
     ProtoReader(std::string_view bytes, const std::string& source) : rest_(bytes), source_(source) {}
@@ -51,7 +51,7 @@ private:
         if (wire_ != wire) damaged("a field is of another type than expected");
     }
     std::string_view take(uint64_t size) {
-        if (size > rest_.size()) damaged("a field ends behind the end");
+        if (size > rest_.size()) damaged("a field extends past the end");
         const std::string_view out = rest_.substr(0, size);
         rest_.remove_prefix(size);
         return out;
@@ -73,14 +73,14 @@ private:
     std::string_view bytes_;
 };
 
-struct Piece {
+struct SentencePiece {
     std::string text;
     float score = 0;
     uint64_t type = kNormalToken;
 };
 
 struct SentencePieceModel {
-    std::vector<Piece> pieces;
+    std::vector<SentencePiece> pieces;
     uint64_t type = 1;  // unigram
     bool byte_fallback = false;
     bool space_prefix = true, removes_spaces = true, escapes_spaces = true, suffix = false;
@@ -88,8 +88,8 @@ struct SentencePieceModel {
     std::string unknown = "<unk>";
 };
 
-Piece read_piece(std::string_view bytes, const std::string& source) {
-    Piece piece;
+SentencePiece read_piece(std::string_view bytes, const std::string& source) {
+    SentencePiece piece;
     for (ProtoReader in(bytes, source); in.next();) {
         if (in.field() == 1) piece.text = in.bytes();
         if (in.field() == 2) piece.score = in.real();
@@ -136,11 +136,11 @@ void check(const SentencePieceModel& model, const std::string& source) {
     if (model.pieces.empty())
         fail(ErrorCode::input, "tokenizer", "'{}' has no pieces - fetch the file again", source);
     if (model.type != 2) refuse("that is not BPE (model_type)");
-    if (model.charsmap) refuse("with character normalisation (precompiled_charsmap)");
+    if (model.charsmap) refuse("with character normalization (precompiled_charsmap)");
     if (model.removes_spaces) refuse("with remove_extra_whitespaces");
     if (!model.escapes_spaces) refuse("without escape_whitespaces");
     if (model.suffix) refuse("with treat_whitespace_as_suffix");
-    for (const Piece& piece : model.pieces) {
+    for (const SentencePiece& piece : model.pieces) {
         if (piece.type == kUnusedToken) refuse("with unused pieces");
     }
 }
@@ -157,13 +157,13 @@ Vocabulary read_sentencepiece(const std::filesystem::path& file, int64_t vocab_s
     check(model, out.source);
     out.skeleton = sentencepiece_skeleton(model.space_prefix, model.byte_fallback, model.unknown);
     int64_t id = 0;
-    for (const Piece& piece : model.pieces) {
+    for (const SentencePiece& piece : model.pieces) {
         if (piece.type == kUnknownToken) out.skeleton["model"]["unk_token"] = piece.text;
         const bool special = piece.type == kControlToken || piece.type == kUnknownToken;
         if (special || piece.type == kUserDefinedToken) {
             AddedToken token{static_cast<int32_t>(id), piece.text};
             token.special = special;
-            token.normalized = !special;  // SentencePiece looks for the user's symbols in the normalised text
+            token.normalized = !special;  // SentencePiece searches for user symbols in the normalized text
             out.skeleton["added_tokens"].push_back(to_json(token));
         }
         out.scores.push_back(piece.score);

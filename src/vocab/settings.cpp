@@ -1,4 +1,4 @@
-// The companions of a tokenizer file: tokenizer_config.json and others.
+// Reads the companions of a tokenizer file: tokenizer_config.json and others.
 #include <map>
 
 #include "core/error.h"

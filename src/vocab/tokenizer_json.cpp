@@ -1,4 +1,4 @@
-// tokenizer.json, the file of Hugging Face's tokenizers library.
+// Reads tokenizer.json, the file of Hugging Face's tokenizers library.
 #include "core/error.h"
 #include "vocab/pre_tokenizers.h"
 #include "vocab/vocabulary.h"
@@ -6,7 +6,7 @@
 namespace refold {
 namespace {
 
-// Old files do not name the kind of their model.
+// Old files do not name their model type.
 std::string model_type(const JsonView& model) {
     if (const auto type = model.find("type")) return type->string();
     if (model.find("merges")) return "BPE";
@@ -52,7 +52,7 @@ void read_merges(const JsonView& model, Vocabulary& out) {
         }
         const JsonView view = merges.at(i);
         const std::string left = merge_part(view, 0), right = merge_part(view, 1);
-        // No text that reaches the merges has a space in it, and GGUF cannot write these.
+        // GGUF cannot hold merges with spaces, and no text that reaches the merges contains a space.
         if (left.find(' ') == std::string::npos && right.find(' ') == std::string::npos) {
             out.merges.push_back(left + " " + right);
         }

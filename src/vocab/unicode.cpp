@@ -15,17 +15,17 @@ constexpr char32_t kReplacement = 0xFFFD;
 
 struct Decoded {
     char32_t code_point;
-    size_t size;  // bytes taken
+    size_t size;  // bytes consumed
 };
 
-// Of the sequence at `text[at]`; an invalid one takes its longest valid prefix.
+// Decodes the sequence at text[at]. An invalid sequence consumes its longest valid prefix.
 Decoded decode_one(std::string_view text, size_t at) {
     const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
     const unsigned char first = byte(at);
     if (first < 0x80) return {first, 1};
     if (first < 0xC2 || first > 0xF4) return {kReplacement, 1};
     const size_t length = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-    // The second byte has tighter bounds after some first bytes: no overlong forms, surrogates or > U+10FFFF.
+    // Tighter bounds on the second byte exclude overlong forms, surrogates and code points above U+10FFFF.
     unsigned char low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
     unsigned char high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
     char32_t code_point = first & (0xFF >> (length + 1));
@@ -84,7 +84,7 @@ std::string replace_invalid_utf8(std::string_view bytes) {
     return out;
 }
 
-std::string normalise(std::string_view utf8, NormalForm form) {
+std::string normalize(std::string_view utf8, NormalForm form) {
     const std::string valid = replace_invalid_utf8(utf8);
     int options = UTF8PROC_STABLE;
     options |= form == NormalForm::nfc || form == NormalForm::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
@@ -94,7 +94,7 @@ std::string normalise(std::string_view utf8, NormalForm form) {
                                                static_cast<utf8proc_ssize_t>(valid.size()), &result,
                                                static_cast<utf8proc_option_t>(options));
     const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
-    if (size < 0) throw std::bad_alloc();  // the input is valid: nothing else is left
+    if (size < 0) throw std::bad_alloc();  // the only possible error, as the input is valid
     return {reinterpret_cast<const char*>(result), static_cast<size_t>(size)};
 }
 

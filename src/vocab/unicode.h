@@ -1,5 +1,5 @@
-// The Unicode operations that Hugging Face's normalisers and pre-tokenizers are made of, on UTF-8 text.
-// Bytes that are no UTF-8 count as U+FFFD.
+// The Unicode operations that Hugging Face's normalizers and pre-tokenizers use, on UTF-8 text. Invalid bytes
+// count as U+FFFD.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@ namespace refold {
 
 std::u32string to_code_points(std::string_view utf8);
 void append_utf8(std::string& text, char32_t code_point);
-// Replaces what is no UTF-8 as Rust and the WHATWG do: one U+FFFD for every maximal invalid part.
+// Replaces invalid UTF-8 as Rust and the WHATWG do: one U+FFFD for every maximal invalid subsequence.
 std::string replace_invalid_utf8(std::string_view bytes);
 
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
-std::string normalise(std::string_view utf8, NormalForm form);
+std::string normalize(std::string_view utf8, NormalForm form);
 
-// Full lower case of every character by itself (no final-sigma rule, no locale).
+// Full lower case, character by character (no final-sigma rule, no locale).
 std::string lower_case(std::string_view utf8);
 bool is_white_space(char32_t c);
 bool is_mark(char32_t c);
-// BERT's rules: an accent is a mark without width; tab, line feed and carriage return are white space and no
+// BERT's rules: an accent is a nonspacing mark; tab, line feed and carriage return are white space, not
 // control characters; ASCII symbols are punctuation.
 bool is_bert_accent(char32_t c);
 bool is_bert_control(char32_t c);

@@ -1,4 +1,4 @@
-// A vocabulary between the files it is read from and the metadata it becomes.
+// A vocabulary that has been read from files and is about to become metadata.
 #pragma once
 
 #include <cstdint>
@@ -31,17 +31,17 @@ struct Vocabulary {
     std::vector<float> scores;                       // by id, of a SentencePiece model; else empty
     Json skeleton;                                   // kTokenizerJsonKey
 
-    // Throws Error(input) when the id is not below `vocab_size` or has another token.
+    // Throws Error(input) when the id is not below `vocab_size` or already has another token.
     void set(int64_t id, const std::string& token, int64_t vocab_size);
     std::optional<int32_t> find(const std::string& token) const;
 };
 
-// The tokens of a GGUF vocabulary as Hugging Face spells them.
+// The tokens of a GGUF vocabulary in Hugging Face's spelling.
 std::vector<std::string> hf_tokens(const GgufMetadata& metadata);
-// The spelling that libllama wants: BERT's pieces have a mark before whole words instead of "##" inside them.
+// libllama's spelling: BERT's tokens have a mark before whole words instead of "##" inside them.
 std::string llama_spelling(const std::string& model, const std::string& token, TokenType type);
 
-// What the companions of a tokenizer file say.
+// The files that accompany a tokenizer file.
 struct TokenizerSettings {
     std::filesystem::path folder;
     Json config = Json::object();  // tokenizer_config.json
@@ -51,8 +51,7 @@ struct TokenizerSettings {
     Json model = Json::object();       // config.json
     std::optional<std::string> chat_template;
 
-    // "BertTokenizer" for "BertTokenizerFast"; from config.json's model_type when nothing names it; may be
-    // "".
+    // The class without "Fast" ("BertTokenizer"), else derived from config.json's model_type, else "".
     std::string tokenizer_class() const;
     // The text of "bos", "eos", "unk", "sep", "pad", "cls" or "mask".
     std::optional<std::string> special(const std::string& name) const;
@@ -64,23 +63,23 @@ Vocabulary read_sentencepiece(const std::filesystem::path& file, int64_t vocab_s
 Vocabulary read_bpe_files(const TokenizerSettings& settings, int64_t vocab_size);
 Vocabulary read_word_list(const TokenizerSettings& settings, int64_t vocab_size);
 
-// What transformers changes in a tokenizer file by its companions: more added tokens, other flags.
+// Applies the changes that transformers makes because of the companion files: more added tokens, other flags.
 void apply_settings(const TokenizerSettings& settings, int64_t vocab_size, Vocabulary& vocabulary);
 
-// Sets the keys; everything must be in range by now.
+// Sets the keys. All ids must be in range.
 void set_metadata(const Vocabulary& vocabulary, const TokenizerSettings& settings, int64_t vocab_size,
                   GgufMetadata& metadata);
 
-// Skeletons by kind; `added_tokens` are left to the caller.
+// tokenizer.json without vocabulary, by kind of tokenizer. The caller adds `added_tokens`.
 Json byte_level_skeleton(const Json& pre_tokenizer, const Json& normalizer, bool ignore_merges);
 Json sentencepiece_skeleton(bool space_prefix, bool byte_fallback, const std::string& unknown);
 Json word_piece_skeleton(bool lower_case, const Json& strip_accents, bool chinese,
                          const std::string& unknown);
-// "post_processor" for special tokens around a text; a name is a token of the vocabulary.
 struct SpecialToken {
     int32_t id;
     std::string content;
 };
+// The "post_processor" that puts special tokens around a text.
 Json template_processor(const std::vector<SpecialToken>& before, const std::vector<SpecialToken>& after);
 Json bert_processor(const char* type, const SpecialToken& cls, const SpecialToken& sep);
 

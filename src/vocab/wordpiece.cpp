@@ -29,7 +29,7 @@ void WordPiece::encode_word(std::u32string_view word, std::vector<int32_t>& out)
         return;
     }
     std::string text;
-    std::vector<size_t> ends;  // byte offset behind every character
+    std::vector<size_t> ends;  // byte offset after every character
     for (const char32_t c : word) {
         append_utf8(text, c);
         ends.push_back(text.size());

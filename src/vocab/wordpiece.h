@@ -1,4 +1,5 @@
-// BERT's splitting of a normalised text into words, and of words into the longest pieces.
+// WordPiece, BERT's tokenization: splits a normalized text into words, and words greedily into the longest
+// tokens.
 #pragma once
 
 #include <string_view>
@@ -12,8 +13,8 @@ class WordPiece {
 public:
     struct Options {
         int32_t unknown = 0;
-        std::string prefix = "##";  // of pieces inside a word
-        size_t longest_word = 100;  // characters; longer ones are unknown
+        std::string prefix = "##";  // of tokens inside a word
+        size_t longest_word = 100;  // in characters; a longer word is unknown
     };
     WordPiece(TokenIds ids, Options options);
     void encode(std::string_view text, std::vector<int32_t>& out) const;

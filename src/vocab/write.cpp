@@ -26,8 +26,8 @@ constexpr std::pair<const char*, const char*> kSpecialKeys[] = {
     {"mask_token", "tokenizer.ggml.mask_token_id"},
 };
 
-// What a GGUF vocabulary says, checked.
-struct Source {
+// A checked GGUF vocabulary.
+struct GgufVocabulary {
     const GgufMetadata& metadata;
     std::string model;
     std::vector<std::string> tokens;
@@ -48,12 +48,12 @@ struct Source {
     }
 };
 
-Source read_source(const GgufMetadata& metadata) {
-    Source out{metadata,
-               metadata.string("tokenizer.ggml.model"),
-               {},
-               {},
-               floats_of(metadata, "tokenizer.ggml.scores")};
+GgufVocabulary read_vocabulary(const GgufMetadata& metadata) {
+    GgufVocabulary out{metadata,
+                       metadata.string("tokenizer.ggml.model"),
+                       {},
+                       {},
+                       floats_of(metadata, "tokenizer.ggml.scores")};
     if (out.model != "gpt2" && out.model != "llama" && out.model != "bert") {
         fail(ErrorCode::unsupported, "tokenizer",
              "tokenizer.ggml.model is '{}', only gpt2, llama and bert can be written for transformers",
@@ -63,7 +63,7 @@ Source read_source(const GgufMetadata& metadata) {
     out.types = ints_of(metadata, "tokenizer.ggml.token_type");
     if (out.types.empty()) out.types.assign(out.tokens.size(), kNormalToken);
     for (size_t id = 0; id < out.tokens.size(); ++id) {
-        // BERT's padding carries the mark of a piece.
+        // BERT's spelling puts "##" before padding.
         if (out.types[id] == kUnusedToken && out.tokens[id] == fmt::format("##[PAD{}]", id))
             out.tokens[id].erase(0, 2);
         if (find_invalid_utf8(out.tokens[id]) == std::string::npos) continue;
@@ -72,8 +72,9 @@ Source read_source(const GgufMetadata& metadata) {
     return out;
 }
 
-// As transformers does from a SentencePiece model: every way to make a piece of two, best score first.
-std::vector<std::string> merges_from_scores(const Source& source) {
+// Derives merges from scores as transformers does for a SentencePiece model: every split of a piece into two
+// pieces, best score first.
+std::vector<std::string> merges_from_scores(const GgufVocabulary& source) {
     if (source.scores.size() != source.tokens.size()) {
         fail(ErrorCode::input, "tokenizer", "got {} tokens and {} scores, expected as many",
              source.tokens.size(), source.scores.size());
@@ -105,7 +106,7 @@ std::vector<std::string> merges_from_scores(const Source& source) {
     return out;
 }
 
-Json added_from_types(const Source& source) {
+Json added_from_types(const GgufVocabulary& source) {
     const bool roberta = source.metadata.string("tokenizer.ggml.pre", "") == "roberta-bpe";
     const auto mask = roberta ? source.special("tokenizer.ggml.mask_token_id") : std::nullopt;
     Json list = Json::array();
@@ -122,8 +123,8 @@ Json added_from_types(const Source& source) {
     return list;
 }
 
-// For a vocabulary that another program made: what libllama does with it.
-Json default_skeleton(const Source& source) {
+// For a vocabulary that another program wrote: reproduces what libllama does with it.
+Json default_skeleton(const GgufVocabulary& source) {
     const GgufMetadata& metadata = source.metadata;
     const auto unknown = source.special("tokenizer.ggml.unknown_token_id");
     Json out;
@@ -132,7 +133,7 @@ Json default_skeleton(const Source& source) {
         const std::string pre = metadata.string("tokenizer.ggml.pre", "");
         const NamedPreTokenizer named = pre_tokenizer_named(pre);
         out = byte_level_skeleton(named.pre_tokenizer, named.normalizer, named.ignore_merges);
-        bos = named.ignore_merges;  // what libllama assumes for Llama 3
+        bos = named.ignore_merges;  // libllama assumes this for Llama 3
     } else if (source.model == "llama") {
         const bool bytes =
             std::any_of(source.types.begin(), source.types.end(), [](int32_t t) { return t == kByteToken; });
@@ -164,11 +165,11 @@ Json default_skeleton(const Source& source) {
     return out;
 }
 
-OrderedJson vocabulary_of(const Source& source, const Json& added) {
-    // Added tokens behind the model's own are listed with those only, as transformers writes them.
+OrderedJson vocabulary_of(const GgufVocabulary& source, const Json& added) {
+    // Like transformers, lists added tokens whose ids follow the model's own only in "added_tokens".
     OrderedJson vocab = OrderedJson::object();
     auto& entries = vocab.get_ref<OrderedJson::object_t&>();
-    std::unordered_set<std::string> seen;  // an ordered object finds names one by one
+    std::unordered_set<std::string> seen;  // lookup in an ordered object is linear
     for (size_t id = 0; id < source.tokens.size(); ++id) {
         if (!source.is_padding(id) && seen.insert(source.tokens[id]).second)
             entries.emplace_back(source.tokens[id], id);
@@ -180,7 +181,7 @@ OrderedJson vocabulary_of(const Source& source, const Json& added) {
     return vocab;
 }
 
-OrderedJson tokenizer_json(const Source& source, const Json& skeleton) {
+OrderedJson tokenizer_json(const GgufVocabulary& source, const Json& skeleton) {
     OrderedJson out{{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
     for (const char* field :
          {"added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"}) {
@@ -199,7 +200,7 @@ OrderedJson tokenizer_json(const Source& source, const Json& skeleton) {
     return out;
 }
 
-OrderedJson special_tokens(const Source& source, const Json& added) {
+OrderedJson special_tokens(const GgufVocabulary& source, const Json& added) {
     OrderedJson out = OrderedJson::object();
     for (const auto& [name, key] : kSpecialKeys) {
         const auto token = source.special(key);
@@ -214,7 +215,7 @@ OrderedJson special_tokens(const Source& source, const Json& added) {
     return out;
 }
 
-// What transformers assumes by the class must not change what tokenizer.json says.
+// Keeps transformers' class defaults from overriding tokenizer.json.
 Json default_config(const std::string& model, const Json& skeleton) {
     static const std::map<std::string, const char*> classes{
         {"gpt2", "PreTrainedTokenizerFast"}, {"llama", "LlamaTokenizerFast"}, {"bert", "BertTokenizerFast"}};
@@ -238,7 +239,7 @@ OrderedJson chat_templates(const GgufMetadata& metadata) {
     return list;
 }
 
-OrderedJson config_json(const Source& source, const Json& skeleton, const OrderedJson& special) {
+OrderedJson config_json(const GgufVocabulary& source, const Json& skeleton, const OrderedJson& special) {
     const GgufMetadata& metadata = source.metadata;
     OrderedJson out = metadata.has(kTokenizerConfigKey)
                           ? parse_json(metadata.string(kTokenizerConfigKey), kTokenizerConfigKey)
@@ -251,7 +252,7 @@ OrderedJson config_json(const Source& source, const Json& skeleton, const Ordere
         description.erase("id");
         out["added_tokens_decoder"][std::to_string(token["id"].get<int64_t>())] = std::move(description);
     }
-    // These classes make their special tokens from the flags, not from tokenizer.json.
+    // These classes add special tokens by the flags, not by tokenizer.json.
     if (source.model == "llama") {
         out["add_bos_token"] = metadata.boolean("tokenizer.ggml.add_bos_token", true);
         out["add_eos_token"] = metadata.boolean("tokenizer.ggml.add_eos_token", false);
@@ -261,7 +262,7 @@ OrderedJson config_json(const Source& source, const Json& skeleton, const Ordere
     return out;
 }
 
-void write_word_list(const Source& source, const std::filesystem::path& file) {
+void write_word_list(const GgufVocabulary& source, const std::filesystem::path& file) {
     size_t size = source.tokens.size();
     while (size > 0 && source.is_padding(size - 1)) --size;
     std::string text;
@@ -272,7 +273,7 @@ void write_word_list(const Source& source, const std::filesystem::path& file) {
 }  // namespace
 
 void write_hf_vocabulary(const GgufMetadata& metadata, const std::filesystem::path& folder) {
-    const Source source = read_source(metadata);
+    const GgufVocabulary source = read_vocabulary(metadata);
     Json skeleton = metadata.has(kTokenizerJsonKey)
                         ? parse_json(metadata.string(kTokenizerJsonKey), kTokenizerJsonKey)
                         : default_skeleton(source);

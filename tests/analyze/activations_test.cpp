@@ -1,4 +1,4 @@
-// Statistics of activations against the definitions, with activations of the float64 reference.
+// Compares statistics of activations with their definitions, applied to the float64 reference's activations.
 #include "analyze/activations.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace refold {
 namespace {
 
-// Activations of single precision.
+// Activations are float32.
 constexpr double kTolerance = 2e-4;
 
 using Numbers = std::vector<double>;
@@ -42,9 +42,9 @@ struct Case {
     std::vector<std::vector<int32_t>> sequences;
     std::vector<reference::Output> outputs;  // by sequence
 
-    // The map of a position as rows of heads; nothing where there is none.
-    std::optional<reference::Matrix> map(size_t sequence, size_t position) const {
-        const size_t owner = model.topology.source(position).probabilities.value_or(position);
+    // The map of a layer, one row per head; nothing when it has no map.
+    std::optional<reference::Matrix> map(size_t sequence, size_t layer) const {
+        const size_t owner = model.topology.source(layer).probabilities.value_or(layer);
         const auto found = outputs[sequence].taps.find({owner, Tap::probabilities});
         if (found == outputs[sequence].taps.end() || found->second.empty()) return std::nullopt;
         const auto heads = static_cast<size_t>(model.config.n_head_of(owner));
@@ -77,9 +77,9 @@ std::vector<Case> cases() {
     return out;
 }
 
-PassOptions options(int64_t piece) { return {.threads = 1, .f32 = true, .piece = piece}; }
+PassOptions options(int64_t step_tokens) { return {.threads = 1, .f32 = true, .step_tokens = step_tokens}; }
 
-// The mean over sequences of `value`, undefined where it is for the first.
+// The mean of `value` over sequences; undefined when it is for the first.
 double mean_over(const Case& entry, const std::function<double(size_t)>& value) {
     RunningMean mean;
     for (size_t s = 0; s < entry.sequences.size(); ++s) mean.add(value(s));
@@ -95,9 +95,9 @@ Numbers mean_map(const reference::Matrix& heads) {
 }
 
 void expect_layers(const Case& entry, const MapSimilarity& got) {
-    const size_t positions = entry.model.topology.positions.size();
-    for (size_t p = 0; p < positions; ++p) {
-        for (size_t q = 0; q < positions; ++q) {
+    const size_t layers = entry.model.topology.layers.size();
+    for (size_t p = 0; p < layers; ++p) {
+        for (size_t q = 0; q < layers; ++q) {
             const std::string place = fmt::format("{}, layers {} and {}", entry.name, p, q);
             const auto a = entry.map(0, p), b = entry.map(0, q);
             const bool attends =
@@ -121,17 +121,17 @@ void expect_layers(const Case& entry, const MapSimilarity& got) {
 TEST(Activations, MapsOfLayersAndHeadsAreTheDefinition) {
     size_t without = 0, borrowed = 0;
     for (const Case& entry : cases()) {
-        for (const int64_t piece : {3, 64}) {
-            SCOPED_TRACE(fmt::format("{}, pieces of {}", entry.name, piece));
+        for (const int64_t step_tokens : {3, 64}) {
+            SCOPED_TRACE(fmt::format("{}, steps of {}", entry.name, step_tokens));
             AttentionMaps maps(entry.model, {}, {});
-            run_text(entry.model, entry.sequences, options(piece), &maps, nullptr);
+            run_text(entry.model, entry.sequences, options(step_tokens), &maps, nullptr);
             const MapSimilarity got = maps.similarity();
             EXPECT_EQ(got.sequences, 3);
             expect_layers(entry, got);
             for (size_t i = 0; i < got.heads.size(); ++i) {
                 for (size_t j = 0; j <= i; ++j) {
                     const auto map = [&](size_t s, const Unit& head) {
-                        return (*entry.map(s, head.position))[static_cast<size_t>(head.index)];
+                        return (*entry.map(s, head.layer))[static_cast<size_t>(head.index)];
                     };
                     const double expected = mean_over(entry, [&](size_t s) {
                         return cosine_of(map(s, got.heads[i]), map(s, got.heads[j]));
@@ -140,7 +140,7 @@ TEST(Activations, MapsOfLayersAndHeadsAreTheDefinition) {
                 }
             }
             size_t heads = 0;
-            for (size_t p = 0; p < entry.model.topology.positions.size(); ++p) {
+            for (size_t p = 0; p < entry.model.topology.layers.size(); ++p) {
                 const bool attends = entry.model.topology.has(p, Slot::attn_o);
                 const auto map = entry.map(0, p);
                 heads += attends && map ? map->size() : 0;
@@ -177,7 +177,7 @@ TEST(Activations, SamplesOfGroups) {
         ASSERT_EQ(got.size(), 2U);
         const auto group = static_cast<size_t>(entry.model.config.q_per_kv());
         const auto map = [&](size_t s, const Unit& unit) {
-            const auto heads = *entry.map(s, unit.position);
+            const auto heads = *entry.map(s, unit.layer);
             const auto first =
                 heads.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(unit.index) * group);
             return flat({first, first + static_cast<ptrdiff_t>(group)});
@@ -195,7 +195,7 @@ TEST(Activations, SamplesOfGroups) {
     }
 }
 
-// Mean over all tokens of all sequences of the cosine of rows.
+// Mean cosine of rows over all tokens of all sequences.
 double rows_cosine(const Case& entry,
                    const std::function<std::pair<reference::Matrix, reference::Matrix>(size_t)>& of) {
     RunningMean mean;
@@ -211,11 +211,11 @@ TEST(Activations, ModulesAreTheDefinition) {
     for (const Case& entry : cases()) {
         SCOPED_TRACE(entry.name);
         const Topology& topology = entry.model.topology;
-        const size_t positions = topology.positions.size();
+        const size_t layers = topology.layers.size();
         const bool split = entry.model.config.parallel_residual;
         ModuleSimilarities modules(entry.model);
         run_text(entry.model, entry.sequences, options(4), nullptr, &modules);
-        for (size_t p = 0; p < positions; ++p) {
+        for (size_t p = 0; p < layers; ++p) {
             const auto tap = [&](size_t s, Tap what) { return entry.outputs[s].taps.at({p, what}); };
             const auto input = [&](size_t s) { return tap(s, Tap::layer_input); };
             const auto with = [&](const reference::Matrix& x, const reference::Matrix& f) {
@@ -237,10 +237,10 @@ TEST(Activations, ModulesAreTheDefinition) {
             }
             const double layer = rows_cosine(entry, [&](size_t s) {
                 const auto& output = entry.outputs[s];
-                return std::pair(input(s), p + 1 < positions ? output.taps.at({p + 1, Tap::layer_input})
-                                                             : output.residual);
+                return std::pair(
+                    input(s), p + 1 < layers ? output.taps.at({p + 1, Tap::layer_input}) : output.residual);
             });
-            const ModuleSimilarity& got = modules.positions()[p];
+            const ModuleSimilarity& got = modules.layers()[p];
             expect_number(got.attention.mean(), attention, kTolerance, fmt::format("attention {}", p));
             expect_number(got.ffn.mean(), ffn, kTolerance, fmt::format("FFN {}", p));
             expect_number(got.layer.mean(), layer, kTolerance, fmt::format("layer {}", p));
@@ -253,7 +253,7 @@ TEST(Activations, ModulesAreTheDefinition) {
 }
 
 TEST(Activations, IdenticalLayersWithoutEffectHaveSimilarityOne) {
-    // Nothing is added to the residual stream, so all layers see the same.
+    // No module adds to the residual stream, so all layers see the same.
     const Model model = small_model({}, [](size_t, Slot slot, int64_t row, int64_t column) {
         if (slot == Slot::attn_o || slot == Slot::ffn_down) return 0.0F;
         return is_vector(slot) ? 1.0F : scattered(0, slot, row, column);
@@ -264,9 +264,9 @@ TEST(Activations, IdenticalLayersWithoutEffectHaveSimilarityOne) {
     const MapSimilarity got = maps.similarity();
     for (size_t p = 0; p < 3; ++p) {
         for (size_t q = 0; q < 3; ++q) EXPECT_NEAR(got.layers(p, q), 1, 1e-9);
-        EXPECT_NEAR(modules.positions()[p].attention.mean(), 1, 1e-12);
-        EXPECT_NEAR(modules.positions()[p].ffn.mean(), 1, 1e-12);
-        EXPECT_NEAR(modules.positions()[p].layer.mean(), 1, 1e-12);
+        EXPECT_NEAR(modules.layers()[p].attention.mean(), 1, 1e-12);
+        EXPECT_NEAR(modules.layers()[p].ffn.mean(), 1, 1e-12);
+        EXPECT_NEAR(modules.layers()[p].layer.mean(), 1, 1e-12);
     }
     EXPECT_TRUE(std::isnan(got.layer_deviations(1, 0)));  // one text
     EXPECT_LT(got.head_cosines(1, 0), 1 - 1e-6);
@@ -280,7 +280,7 @@ TEST(Activations, WhatCannotBeLookedAtIsRefused) {
     expect_error(ErrorCode::unsupported, {"encoder", "--calib"}, [&] {
         run_text(encoder, {{1, 2}}, options(4), &maps, nullptr);
     });
-    for (Slots& slots : model.topology.positions)
+    for (Slots& slots : model.topology.layers)
         std::erase_if(slots, [](const auto& entry) { return belongs_to_attention(entry.first); });
     AttentionMaps none(model, {}, {});
     expect_error(ErrorCode::input, {"small model", "attention"}, [&] {

@@ -1,4 +1,4 @@
-// Parts of an analysis as JSON, text and CSV, and the cache.
+// The parts of an analysis as JSON, text and CSV, and the cache.
 #include "analyze/analysis.h"
 
 #include <gmock/gmock.h>
@@ -11,6 +11,8 @@
 #include "analyze/stored_analysis.h"
 #include "core/temp_folder.h"
 #include "engine/expression_models.h"
+#include "model/load.h"
+#include "model/save.h"
 #include "model/small_model.h"
 
 namespace refold {
@@ -35,7 +37,7 @@ TEST(Analysis, OfIdenticalLayers) {
         if (slot == Slot::attn_o || slot == Slot::ffn_down) return 0.0F;
         return is_vector(slot) ? 1.0F : scattered(0, slot, row, column);
     });
-    Analysis got = analyse(model, kSequences, all_options());
+    Analysis got = analyze(model, kSequences, all_options());
     ASSERT_EQ(got.size(), 5U);
     const Json& softmax = got[AnalysisPart::softmax];
     for (const char* key : {"average", "maximum", "minimum", "top_half_average"})
@@ -44,7 +46,7 @@ TEST(Analysis, OfIdenticalLayers) {
     EXPECT_TRUE(softmax["bottom_half_average"].is_null());  // one layer
     EXPECT_EQ(softmax["sequences"], 3);
     EXPECT_EQ(softmax["layer_cosine"].size(), 3U);
-    // Every later head has its copy in layer 0, and both sides say so.
+    // Every later head has its copy in layer 0, by weights and by maps.
     const Json& heads = got[AnalysisPart::heads];
     const Json& weights = got[AnalysisPart::weights];
     for (const Json& match : {heads["best_matches"][4], weights["best_matches"][4]}) {
@@ -66,10 +68,10 @@ TEST(Analysis, OfIdenticalLayers) {
 TEST(Analysis, SaysNullForWhatDoesNotExist) {
     for (const auto& [name, model, input] : expression_models()) {
         SCOPED_TRACE(name);
-        Analysis got = analyse(model, {input.tokens, input.tokens}, all_options());
-        const size_t positions = model.topology.positions.size();
-        EXPECT_EQ(got[AnalysisPart::softmax]["layer_cosine"].size(), positions);
-        for (size_t p = 0; p < positions; ++p) {
+        Analysis got = analyze(model, {input.tokens, input.tokens}, all_options());
+        const size_t layers = model.topology.layers.size();
+        EXPECT_EQ(got[AnalysisPart::softmax]["layer_cosine"].size(), layers);
+        for (size_t p = 0; p < layers; ++p) {
             const Json& layer = got[AnalysisPart::modules]["layers"][p];
             const bool ffn = model.topology.has(p, Slot::ffn_down);
             EXPECT_EQ(layer["ffn"].is_null(), !ffn);
@@ -127,7 +129,7 @@ protected:
     Analysis run(const AnalysisOptions& options, const std::string& cache) const {
         return stored_analysis(load_model(path_), path_, &calibration_, options, cache);
     }
-    // Every stored part replaced by a mark.
+    // Replaces every stored part by a mark.
     void mark() const {
         for (const auto& entry : std::filesystem::directory_iterator(cache_))
             write_all(entry.path(), R"({"marked": true})");

@@ -1,4 +1,4 @@
-// Checks that the tests of the analysis have in common.
+// Checks shared by the tests of the analysis.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ inline void expect_error(ErrorCode code, const std::vector<std::string>& parts,
     }
 }
 
-// Undefined where that is expected.
+// Expects an undefined number when `expected` is undefined.
 inline void expect_number(double got, double expected, double tolerance, const std::string& place) {
     if (std::isnan(expected)) {
         EXPECT_TRUE(std::isnan(got)) << place << ": " << got;

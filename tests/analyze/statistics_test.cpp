@@ -1,4 +1,4 @@
-// Streaming statistics, matrices of similarities and Degree: small cases by hand.
+// Streaming statistics, similarity matrices and Degree, on small cases worked out by hand.
 #include "analyze/statistics.h"
 
 #include <gtest/gtest.h>
@@ -60,9 +60,9 @@ TEST(Statistics, StreamedDotProductsAreTheDirectOnes) {
     DotProducts streamed(kVectors);
     for (size_t first = 0; first < kLength;) {
         const size_t count = std::min<size_t>(first + 1, kLength - first);
-        std::vector<float> piece;
-        for (const auto& vector : vectors) piece.insert(piece.end(), &vector[first], &vector[first] + count);
-        streamed.add(piece);
+        std::vector<float> chunk;
+        for (const auto& vector : vectors) chunk.insert(chunk.end(), &vector[first], &vector[first] + count);
+        streamed.add(chunk);
         first += count;
     }
     for (size_t i = 0; i < kVectors; ++i) {
@@ -80,10 +80,10 @@ TEST(Statistics, StreamedDotProductsAreTheDirectOnes) {
     EXPECT_EQ(streamed(2, 2), 0);
 }
 
-TEST(Statistics, BestMatchIsOfAnEarlierPosition) {
+TEST(Statistics, BestMatchIsOfAnEarlierLayer) {
     SquareMatrix cosines(5);
     const auto set = [&](size_t i, size_t j, double value) { cosines(i, j) = cosines(j, i) = value; };
-    set(1, 0, 0.9);  // of the same position
+    set(1, 0, 0.9);  // same layer
     set(2, 0, 0.3);
     set(2, 1, 0.3);
     set(3, 1, -0.5);
@@ -93,7 +93,7 @@ TEST(Statistics, BestMatchIsOfAnEarlierPosition) {
     EXPECT_FALSE(best[0]);
     EXPECT_FALSE(best[1]);
     ASSERT_TRUE(best[2] && best[3] && best[4]);
-    EXPECT_EQ(best[2]->index, 0U);  // of equal ones the first
+    EXPECT_EQ(best[2]->index, 0U);  // the first one on ties
     EXPECT_EQ(best[3]->index, 1U);
     EXPECT_EQ(best[3]->cosine, -0.5);
     EXPECT_EQ(best[4]->index, 2U);
@@ -107,7 +107,7 @@ TEST(Statistics, LayersInAFewNumbers) {
         for (size_t j = 0; j < i; ++j, value += 0.1) layers(i, j) = layers(j, i) = value;
     }
     layers(3, 0) = layers(0, 3) = kUndefined;
-    const LayerSummary summary = summarise(layers);
+    const LayerSummary summary = summarize(layers);
     EXPECT_NEAR(summary.average, 1.7 / 5, 1e-12);
     EXPECT_NEAR(summary.maximum, 0.6, 1e-12);
     EXPECT_NEAR(summary.minimum, 0.1, 1e-12);
@@ -115,12 +115,12 @@ TEST(Statistics, LayersInAFewNumbers) {
     EXPECT_NEAR(summary.bottom_half, 0.1, 1e-12);
     EXPECT_NEAR(summary.difference(), 0.5, 1e-12);
     EXPECT_NEAR(summary.deviation, std::sqrt((0.75 - 1.7 * 1.7 / 5) / 4), 1e-12);
-    EXPECT_TRUE(std::isnan(summarise(SquareMatrix(1, 1.0)).average));
+    EXPECT_TRUE(std::isnan(summarize(SquareMatrix(1, 1.0)).average));
 }
 
 // ---- Degree ----
 
-// Four positions of one head.
+// Four layers of one head.
 HeadCandidates four_heads(const SquareMatrix& cosines) {
     HeadCandidates out;
     for (size_t p = 0; p < 4; ++p) out.units.push_back({p, 0});
@@ -156,14 +156,14 @@ TEST(Degree, IdenticalRankingsGiveOne) {
     }
     EXPECT_EQ(degree_of(same, {same}, 0.5).k, 2U);
     EXPECT_EQ(degree_of(same, {same}, 0.0).k, 1U);
-    EXPECT_EQ(degree_of(same, {same}, 1.0).k, 3U);  // the first position's head has nothing to match
+    EXPECT_EQ(degree_of(same, {same}, 1.0).k, 3U);  // the first layer's head has nothing to match
 }
 
 TEST(Degree, CountsWhatBothSelect) {
     const SquareMatrix weights = ranking(0.3, 0.2, 0.1);
     SquareMatrix other = ranking(0.3, 0.2, 0.1);
     other(2, 1) = other(1, 2) = 0.25;  // head 2 matches 1 now
-    // Of weights 1-0 and 2-0. By maps 2-0 and 3-2; 1-0 and 2-1; the same.
+    // Selected by weights: 1-0 and 2-0. By maps: 2-0 and 3-2; 1-0 and 2-1; the same as by weights.
     const Degree found = degree_of(weights, {ranking(0.1, 0.2, 0.3), other, weights}, 0.5);
     EXPECT_EQ(found.pairs, (std::vector<double>{0.5, 0.5, 1}));
     EXPECT_EQ(found.heads, (std::vector<double>{0.5, 1, 1}));

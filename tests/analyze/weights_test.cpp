@@ -1,4 +1,4 @@
-// Similarities and spectra of weights, whatever expressions they are.
+// Similarities and spectra of weights, for every kind of expression.
 #include "analyze/weights.h"
 
 #include <gtest/gtest.h>
@@ -8,39 +8,40 @@
 #include "analyze/checks.h"
 #include "analyze/statistics.h"
 #include "engine/expression_models.h"
+#include "model/materialize.h"
 #include "model/small_model.h"
 
 namespace refold {
 namespace {
 
-std::vector<float> concatenated(const Model& model, size_t position, const std::vector<Slot>& slots) {
+std::vector<float> concatenated(const Model& model, size_t layer, const std::vector<Slot>& slots) {
     std::vector<float> out;
     for (const Slot slot : slots) {
-        if (!model.topology.has(position, slot)) continue;
-        const auto part = materialise(model, model.topology.at(position, slot), slot, position);
+        if (!model.topology.has(layer, slot)) continue;
+        const auto part = materialize(model, model.topology.at(layer, slot), slot, layer);
         out.insert(out.end(), part.begin(), part.end());
     }
     return out;
 }
 
-// Rows of the unit's queries, then of its keys.
+// The rows of the unit's queries, then of its keys.
 std::vector<float> unit_of(const Model& model, Unit unit) {
     std::vector<float> out;
     for (const Slot slot : {Slot::attn_q, Slot::attn_k}) {
-        const auto rows = materialise(model, model.topology.at(unit.position, slot), slot, unit.position);
-        const auto size = static_cast<ptrdiff_t>(rows.size()) / model.config.n_head_kv_of(unit.position);
+        const auto rows = materialize(model, model.topology.at(unit.layer, slot), slot, unit.layer);
+        const auto size = static_cast<ptrdiff_t>(rows.size()) / model.config.n_head_kv_of(unit.layer);
         out.insert(out.end(), rows.begin() + unit.index * size, rows.begin() + (unit.index + 1) * size);
     }
     return out;
 }
 
-// Which of the slots the position has, and how large.
-std::vector<std::pair<Slot, int64_t>> sizes_of(const Model& model, size_t position,
+// The slots that the layer has, and their sizes.
+std::vector<std::pair<Slot, int64_t>> sizes_of(const Model& model, size_t layer,
                                                const std::vector<Slot>& slots) {
     std::vector<std::pair<Slot, int64_t>> sizes;
     for (const Slot slot : slots) {
-        const SlotShape shape = slot_shape(slot, model.config, position);
-        if (model.topology.has(position, slot)) sizes.emplace_back(slot, shape.in * shape.out);
+        const SlotShape shape = slot_shape(slot, model.config, layer);
+        if (model.topology.has(layer, slot)) sizes.emplace_back(slot, shape.in * shape.out);
     }
     return sizes;
 }
@@ -49,7 +50,7 @@ TEST(Weights, EveryExpressionIsComparedByItsValue) {
     for (const auto& [name, model, input] : expression_models()) {
         const HeadSimilarity heads = head_similarity(model);
         size_t units = 0;
-        for (size_t p = 0; p < model.topology.positions.size(); ++p) {
+        for (size_t p = 0; p < model.topology.layers.size(); ++p) {
             if (model.topology.has(p, Slot::attn_q) && model.topology.has(p, Slot::attn_k))
                 units += static_cast<size_t>(model.config.n_head_kv_of(p));
         }
@@ -95,14 +96,14 @@ TEST(Weights, OfOneHeadAndOfIdenticalLayers) {
         EXPECT_NEAR((*modules)(0, 1), -1, 1e-12);
         EXPECT_NEAR((*modules)(1, 1), 1, 1e-12);
     }
-    // What DirectShare would choose among are all of them: none is shared.
+    // No head is shared, so all are candidates of DirectShare.
     EXPECT_EQ(head_candidates(model).units, heads.units);
 }
 
 TEST(Weights, SharedHeadsAreOneCandidate) {
     Model model = small_model({}, scattered);
     for (const Slot slot : {Slot::attn_q, Slot::attn_k})
-        model.topology.positions[2][slot] = model.topology.at(0, slot);
+        model.topology.layers[2][slot] = model.topology.at(0, slot);
     EXPECT_EQ(head_candidates(model).units, (std::vector<Unit>{{0, 0}, {0, 1}, {1, 0}, {1, 1}}));
     const HeadSimilarity heads = head_similarity(model);
     ASSERT_EQ(heads.units.size(), 6U);
@@ -120,7 +121,7 @@ TEST(Weights, SpectrumOfADiagonalMatrix) {
     const auto all = spectra(model);
     EXPECT_EQ(all.size(), 3U * 7);
     const auto found = std::find_if(all.begin(), all.end(), [](const Spectrum& s) {
-        return s.slot == Slot::attn_q && s.positions == std::vector<size_t>{1};
+        return s.slot == Slot::attn_q && s.layers == std::vector<size_t>{1};
     });
     ASSERT_NE(found, all.end());
     ASSERT_EQ(found->values.size(), 4U);
@@ -139,19 +140,19 @@ TEST(Weights, ASharedMatrixHasOneSpectrum) {
         size_t uses = 0, matrices = 0;
         const auto all = spectra(model);
         for (const Spectrum& s : all) {
-            uses += s.positions.size();
-            for (const size_t p : s.positions) {
-                EXPECT_EQ(model.topology.at(p, s.slot), model.topology.at(s.positions[0], s.slot)) << name;
+            uses += s.layers.size();
+            for (const size_t p : s.layers) {
+                EXPECT_EQ(model.topology.at(p, s.slot), model.topology.at(s.layers[0], s.slot)) << name;
             }
             double squares = 0;
             for (const float w :
-                 materialise(model, model.topology.at(s.positions[0], s.slot), s.slot, s.positions[0]))
+                 materialize(model, model.topology.at(s.layers[0], s.slot), s.slot, s.layers[0]))
                 squares += static_cast<double>(w) * w;
             double sum = 0;
             for (const double value : s.values) sum += value * value;
             EXPECT_NEAR(sum, squares, 1e-5 * squares) << name;
         }
-        for (const Slots& slots : model.topology.positions) {
+        for (const Slots& slots : model.topology.layers) {
             for (const auto& [slot, expression] : slots) matrices += is_matrix(slot);
         }
         EXPECT_EQ(uses, matrices) << name;

@@ -1,4 +1,4 @@
-// Calibration text in sequences, and the residual stream of a model position by position.
+// Sequences of calibration text, and the residual stream of a model layer by layer.
 #include "calibrate/calibration.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST(Calibration, EveryEighthSequenceIsHeldOut) {
     EXPECT_EQ(out.held_out[1].front(), 150);
     EXPECT_EQ(out.fit_tokens(), 140);
     EXPECT_EQ(out.name(), "text.txt");
-    // All tokens once, in whole sequences.
+    // Every token occurs once, in whole sequences.
     std::vector<bool> seen(160);
     for (const auto* sequences : {&out.fit, &out.held_out}) {
         for (const auto& sequence : *sequences) {
@@ -57,7 +57,7 @@ TEST(Calibration, OneSequenceIsHeldOutAtLeast) {
     EXPECT_EQ(make_calibration("t", "t", counting(64), {.tokens = 64, .length = 4}).held_out.size(), 2U);
 }
 
-// Sequences of several texts are taken in turn, and of each some are held out.
+// Takes sequences of several texts in turn and holds out some of each.
 TEST(Calibration, OfSeveralTexts) {
     std::vector<std::vector<int32_t>> tokens = {counting(64), counting(8), counting(64)};
     for (int32_t& t : tokens[1]) t += 1000;
@@ -71,7 +71,7 @@ TEST(Calibration, OfSeveralTexts) {
     };
     const Calibration some = make_calibration(texts, {.tokens = 24, .length = 4});
     EXPECT_EQ(firsts(some.fit), (std::vector<int32_t>{0, 1000, 2000, 4, 1004}));
-    EXPECT_EQ(firsts(some.held_out), (std::vector<int32_t>{2004}));  // the last of all
+    EXPECT_EQ(firsts(some.held_out), (std::vector<int32_t>{2004}));  // the very last sequence
     const Calibration all = make_calibration(texts, {.tokens = 1000, .length = 4});
     EXPECT_EQ(all.fit.size() + all.held_out.size(), 34U);
     EXPECT_EQ(firsts(all.held_out), (std::vector<int32_t>{2020, 28, 2052, 60}));
@@ -115,12 +115,11 @@ using Sequences = std::vector<std::vector<int32_t>>;
 const Sequences kSequences = {{3, 16, 0, 7, 7, 12, 1, 39}, {5, 5, 21, 30, 2, 9, 11, 0}, {1, 2, 3}};
 constexpr int64_t kLength = 8;
 
-// Residual stream before a position, or behind the last one, by the reference.
-std::vector<float> expected_before(const Model& model, size_t position, const std::vector<int32_t>& tokens) {
+// The reference's residual stream before a layer, or after the last one.
+std::vector<float> expected_before(const Model& model, size_t layer, const std::vector<int32_t>& tokens) {
     const auto out = reference::run(model, {tokens, {}, {}});
-    return reference::flat(position == model.topology.positions.size()
-                               ? out.residual
-                               : out.taps.at({position, Tap::layer_input}));
+    return reference::flat(layer == model.topology.layers.size() ? out.residual
+                                                                 : out.taps.at({layer, Tap::layer_input}));
 }
 
 double scaled_difference(std::span<const float> got, std::span<const float> expected) {
@@ -137,39 +136,39 @@ std::vector<ExpressionModel> models() {
     return models;
 }
 
-// A pass from wherever the stream stands ends with the residual behind its last position.
+// A pass returns the residual after its last layer, wherever the stream is.
 TEST(ResidualStream, IsTheReferences) {
     for (const auto& [name, model, input] : models()) {
         ResidualStream stream(model, kSequences, kLength, 1);
         ASSERT_EQ(stream.sequences(), kSequences.size());
-        for (size_t last = 0; last < model.topology.positions.size(); ++last) {
+        for (size_t last = 0; last < model.topology.layers.size(); ++last) {
             ResidualStream::Pass pass(stream, model, last, {});
             for (const size_t s : {size_t{1}, size_t{2}, size_t{0}}) {
                 EXPECT_LE(scaled_difference(pass.run(s), expected_before(model, last + 1, kSequences[s])),
                           kTolerance)
-                    << name << ", position " << last << ", sequence " << s;
+                    << name << ", layer " << last << ", sequence " << s;
             }
             stream.advance(model, last);
         }
-        EXPECT_EQ(stream.position(), model.topology.positions.size()) << name;
+        EXPECT_EQ(stream.layer(), model.topology.layers.size()) << name;
     }
 }
 
-TEST(ResidualStream, StaysBeforeAPositionThatOthersNeed) {
+TEST(ResidualStream, StaysBeforeALayerThatOthersNeed) {
     ExpressionBuilder b("llama");
     b.share_probabilities(2, 1);
     b.share_kv(3, 1);
     const Model model = b.finish();
     ResidualStream stream(model, kSequences, kLength, 1);
-    for (const auto& [last, position] : {std::pair<size_t, size_t>{0, 1}, {1, 1}, {2, 1}, {3, 4}}) {
+    for (const auto& [last, layer] : {std::pair<size_t, size_t>{0, 1}, {1, 1}, {2, 1}, {3, 4}}) {
         stream.advance(model, last);
-        EXPECT_EQ(stream.position(), position) << last;
+        EXPECT_EQ(stream.layer(), layer) << last;
     }
     error_of([&] { stream.advance(model, 1); }, ErrorCode::internal);
 }
 
-// Positions that change while the stream waits are run in their last form.
-TEST(ResidualStream, PositionsTakeTheirFinalForm) {
+// Layers that change while the stream waits run in their final form.
+TEST(ResidualStream, LayersTakeTheirFinalForm) {
     ExpressionBuilder b("llama", 3);
     b.share_probabilities(2, 1);
     Model model = b.finish();
@@ -179,16 +178,16 @@ TEST(ResidualStream, PositionsTakeTheirFinalForm) {
     const Model changed = b.finish();
     stream.advance(changed, 1);
     stream.advance(changed, 2);
-    ASSERT_EQ(stream.position(), 3U);
+    ASSERT_EQ(stream.layer(), 3U);
     ResidualStream::Pass pass(stream, changed, 3, {Tap::layer_input});
-    const auto behind = pass.run(0);
-    EXPECT_LE(scaled_difference(behind, expected_before(changed, 4, kSequences[0])), kTolerance);
+    const auto after = pass.run(0);
+    EXPECT_LE(scaled_difference(after, expected_before(changed, 4, kSequences[0])), kTolerance);
     EXPECT_LE(scaled_difference(pass.tapped(Tap::layer_input), expected_before(changed, 3, kSequences[0])),
               kTolerance);
-    EXPECT_GT(scaled_difference(behind, expected_before(model, 4, kSequences[0])), 1e-2);
+    EXPECT_GT(scaled_difference(after, expected_before(model, 4, kSequences[0])), 1e-2);
 }
 
-TEST(ResidualStream, PassesShowTheirLastPosition) {
+TEST(ResidualStream, PassesShowTheirLastLayer) {
     ExpressionBuilder b("llama", 4);
     b.share_probabilities(2, 0);
     b.prune_ffn(3, 0);

@@ -1,4 +1,4 @@
-// refold analyze as a user meets it.
+// refold analyze.
 #include <filesystem>
 
 #include "cli/refold.h"
@@ -15,7 +15,7 @@ const std::string kText = std::string(REFOLD_FIXTURES) + "/README.md";
 class Analyze : public testing::Test {
 protected:
     std::vector<std::string> variables() const { return {"REFOLD_CACHE=" + (folder / "cache")}; }
-    // With a text in short sequences.
+    // With a text cut into short sequences.
     std::vector<std::string> words(std::vector<std::string> more, const std::string& model = kModel) const {
         std::vector<std::string> out = {"analyze",           model, "--calib",        kText,
                                         "--sequence-length", "16",  "--calib-tokens", "96",
@@ -38,7 +38,7 @@ TEST_F(Analyze, WithAndWithoutText) {
         EXPECT_TRUE(all.contains(key)) << key;
     EXPECT_EQ(all["text"]["sequences"], 6);
     EXPECT_EQ(all["text"]["tokens"], 96);
-    const size_t layers = inspected["hyper_parameters"]["n_positions"];
+    const size_t layers = inspected["hyper_parameters"]["n_layer"];
     EXPECT_EQ(all["softmax"]["layer_cosine"].size(), layers);
     EXPECT_EQ(all["modules"]["layers"].size(), layers);
     const size_t heads = inspected["hyper_parameters"]["n_head"];

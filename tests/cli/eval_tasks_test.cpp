@@ -43,7 +43,7 @@ protected:
     std::string model;
 };
 
-// tests/fixtures/tasks/lm_eval: what lm-evaluation-harness makes of the same model and items.
+// tests/fixtures/tasks/lm_eval: lm-evaluation-harness's results for the same model and items.
 TEST_F(EvalTasks, SamplesAreThoseOfLmEval) {
     const std::string samples = folder / "samples.jsonl", results = folder / "results.json";
     const Outcome outcome = refold(words("piqa", {"--limit", "20", "--samples", samples, "-o", results}));
@@ -69,7 +69,7 @@ TEST_F(EvalTasks, SamplesAreThoseOfLmEval) {
                 testing::HasSubstr("|Tasks|Version|Filter|n-shot| Metric |   |Value |   |Stderr|"));
     EXPECT_FALSE(fs::exists(results + ".work"));
 
-    // The results name their samples, which are what a comparison pairs.
+    // The results name their samples, which a comparison pairs.
     EXPECT_THAT(refold({"compare", results, results}).out, testing::HasSubstr("McNemar"));
     json other = written;
     other["data"]["piqa"]["sha256"] = "00ff";
@@ -87,7 +87,7 @@ TEST_F(EvalTasks, LimitsAndShots) {
     EXPECT_EQ(out["config"]["limit"], 0.25);
 }
 
-// Answers that are in the work file are not asked for again.
+// Answers in the work file are not evaluated again.
 TEST_F(EvalTasks, GoesOnWhereItStopped) {
     const std::string results = folder / "results.json", work = results + ".work";
     const Outcome blocked =

@@ -1,5 +1,6 @@
-// refold eval ppl and refold compare as a user meets them.
+// refold eval ppl and refold compare.
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "cli/refold.h"
@@ -13,7 +14,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 const std::string kModel = std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf";
-const std::string kQuantised = std::string(REFOLD_FIXTURES) + "/quantised/q8_0.gguf";
+const std::string kQuantized = std::string(REFOLD_FIXTURES) + "/quantized/q8_0.gguf";
 
 class Eval : public testing::Test {
 protected:
@@ -40,6 +41,21 @@ protected:
     }
     TempFolder folder;
 };
+
+TEST(EvalPpl, ReportsTheProtocol) {
+    const std::string text = std::string(REFOLD_FIXTURES) + "/README.md";
+    const json j = refold_json({"eval", "ppl", kModel, "--text", text, "--context", "64", "--stride", "32",
+                                "--max-windows", "3", "--f32"});
+    expect_keys(j, {"perplexity", "standard_error", "mean_nll", "tokens_scored", "windows", "tokens_per_s"});
+    EXPECT_EQ(j["context"], 64);
+    EXPECT_EQ(j["stride"], 32);
+    EXPECT_EQ(j["windows"], 3);
+    EXPECT_EQ(j["tokens_scored"], 63 + 32 + 32);
+    EXPECT_EQ(j["protocol"], "windows");
+    EXPECT_NEAR(j["perplexity"].get<double>(), std::exp(j["mean_nll"].get<double>()), 1e-9);
+    EXPECT_THAT(refold({"eval", "ppl", kModel, "--text", text, "--context", "64", "--max-windows", "1"}).out,
+                HasSubstr("perplexity "));
+}
 
 TEST_F(Eval, ProtocolsAreNamedWithTheirParameters) {
     for (const std::string name : {"windows", "gptq", "llama.cpp", "lm-eval"}) {
@@ -95,7 +111,7 @@ TEST_F(Eval, WarnsOfItsCalibrationText) {
 
 TEST_F(Eval, ResultsAreCompared) {
     const std::string a = kept("a.json", {"--samples", folder / "a.jsonl"});
-    const std::string b = kept("b.json", {"--samples", folder / "b.jsonl"}, kQuantised);
+    const std::string b = kept("b.json", {"--samples", folder / "b.jsonl"}, kQuantized);
     const json j = refold_json({"compare", a, b, "--resamples", "500"});
     ASSERT_EQ(j["differences"].size(), 1u);
     const json& row = j["differences"][0];
@@ -111,7 +127,7 @@ TEST_F(Eval, ResultsAreCompared) {
     const std::string c = kept("c.json", {"--protocol", "gptq"}), d = kept("d.json", {});
     expect_error(refold({"compare", a, c}), 1, {"different protocol", "windows", "gptq"});
     EXPECT_THAT(refold({"compare", a, d}).out, HasSubstr("unpaired"));
-    // Windows of other tokens.
+    // Windows with different tokens.
     result({"--context", "32", "--samples", folder / "e.jsonl"});
     expect_error(refold({"compare", folder / "a.jsonl", folder / "e.jsonl"}), 1, {"not the same in both"});
     write_all(folder / "b.jsonl", "{\"doc_id\": 0, \"acc\"");
@@ -120,7 +136,7 @@ TEST_F(Eval, ResultsAreCompared) {
 }
 
 TEST_F(Eval, ModelsAreCompared) {
-    const std::vector<std::string> words = {"compare",   kModel,  kQuantised,    "--text", folder / "text",
+    const std::vector<std::string> words = {"compare",   kModel,  kQuantized,    "--text", folder / "text",
                                             "--context", "64",    "-t",          "1",      "--max-windows",
                                             "3",         "--f32", "--resamples", "500"};
     const json j = refold_json(words, "", variables());
@@ -128,11 +144,11 @@ TEST_F(Eval, ModelsAreCompared) {
     EXPECT_EQ(j["differences"].size(), 1u);
     EXPECT_GT(j["logits"]["kl_divergence"], 0);
     EXPECT_GT(j["logits"]["top1_agreement"], 0.5);
-    EXPECT_EQ(j["b"]["provenance"]["model"]["path"], kQuantised);
+    EXPECT_EQ(j["b"]["provenance"]["model"]["path"], kQuantized);
     const Outcome text = refold(words);
     EXPECT_THAT(text.out, HasSubstr("KL divergence of B from A"));
     EXPECT_THAT(text.out, HasSubstr("protocol windows"));
-    expect_error(refold({"compare", kModel, kQuantised}), 2, {"--text"});
+    expect_error(refold({"compare", kModel, kQuantized}), 2, {"--text"});
     expect_error(refold({"compare", kModel, "x.json"}), 2, {"two models or two results"});
     expect_error(refold({"compare", "x.json", "y.json", "--text", "z"}), 2, {"--text is for two models"});
     expect_error(refold({"compare", "x.json", "y.json"}), 1, {"x.json"});

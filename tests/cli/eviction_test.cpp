@@ -1,4 +1,4 @@
-// KV eviction from the command line: budgets that are allocated, accounted and reported alike.
+// KV eviction on the command line: allocation, accounting and reports of a budget agree.
 #include "cli/refold.h"
 #include "core/temp_folder.h"
 

@@ -1,4 +1,4 @@
-// Early exit as a user of `eval` meets it.
+// Early exit in `eval`.
 #include <filesystem>
 #include <sstream>
 
@@ -72,7 +72,7 @@ TEST_F(Exits, ByThresholdOfEveryRuleAndPolicy) {
     EXPECT_THAT(text.out, HasSubstr("\nall tokens after loop 2: perplexity "));
 }
 
-// Compressed, quantised and evaluated: a file with maps is a model like others.
+// A file with exit maps can be compressed, quantized and evaluated like any model.
 TEST_F(Exits, ThroughMaps) {
     const json without = exit_of({"--exit", "fixed", "--exit-loop", "1"});
     const std::string mapped = folder / "mapped.gguf", small = folder / "small.gguf";
@@ -84,8 +84,8 @@ TEST_F(Exits, ThroughMaps) {
                                  "--calib", folder / "calib", "--calib-tokens", "2048", "-q"});
     ASSERT_EQ(made.code, 0) << made.err;
     EXPECT_THAT(made.out, HasSubstr("exit after loop 1: "));
-    const Outcome quantised = refold({"quantize", mapped, "--type", "q8_0", "-o", small, "-q"});
-    ASSERT_EQ(quantised.code, 0) << quantised.err;
+    const Outcome quantized = refold({"quantize", mapped, "--type", "q8_0", "-o", small, "-q"});
+    ASSERT_EQ(quantized.code, 0) << quantized.err;
     const json dense = without["at_loop"][1];
     for (const std::string& path : {mapped, small}) {
         model = path;
@@ -159,7 +159,7 @@ TEST_F(Exits, WhatDoesNotFitIsRefused) {
             "for probability, margin and entropy");
     refused({"--exit", "margin", "--exit-threshold", "0.1", "--exit-agreement", "0.9", "--calib",
              folder / "text"},
-            "two ways");
+            "both set the thresholds");
     refused({"--exit", "oracle", "--kv-policy", "h2o", "--kv-budget", "0.5"}, "leave out --kv-policy");
     refused({"--exit", "oracle", "--engine", "torch"}, "leave out --engine");
     expect_error(refold({"eval", "ppl", kFlat, "--text", folder / "text", "--exit", "oracle"}), 2,

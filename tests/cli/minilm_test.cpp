@@ -1,5 +1,5 @@
-// Sentence embeddings of all-MiniLM-L6-v2 against those that transformers computes
-// (scripts/check-transformers wrote them), when the model has been fetched.
+// Compares sentence embeddings of all-MiniLM-L6-v2 with those of transformers (written by
+// scripts/check-transformers), if the model has been fetched.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ protected:
         return json::parse(outcome.out, nullptr, false);
     }
 
-    // The tokens' mean, of length 1, with `padding` masked tokens behind.
+    // The mean over tokens, normalized to length 1, with `padding` masked tokens appended.
     std::vector<double> embedding(std::vector<int32_t> ids, size_t padding) const {
         const size_t count = ids.size();
         std::vector<int32_t> mask(count, 1);

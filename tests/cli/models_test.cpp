@@ -1,4 +1,4 @@
-// Hugging Face directories through the program: in, out, quantised, compressed; decoders and encoders.
+// Hugging Face directories on the command line: read, written, quantized, compressed; decoders and encoders.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -42,7 +42,7 @@ std::string listed(const std::string& path, const std::string& tensor) {
 
 class Models : public testing::Test {
 protected:
-    // Logits of row 2 of the golden by the program.
+    // The program's logits for row 2 of the golden file.
     std::vector<float> logits(const std::string& model, const std::string& golden,
                               std::vector<std::string> more = {}) {
         std::vector<std::string> words = {
@@ -114,7 +114,7 @@ TEST_F(Models, QuantisingKeepsSharing) {
     const auto exact = logits(shared, fixture("llama_gqa")), rounded = logits(small, fixture("llama_gqa"));
     EXPECT_GT(largest_difference(exact, rounded), 1e-5);
     EXPECT_LT(largest_difference(exact, rounded), 0.3);
-    // Rows of 64 elements are no K-quant blocks: a type that fits is taken, and said.
+    // Rows of 64 elements are no K-quant blocks: another type is used and reported.
     EXPECT_FALSE(
         refold_json({"quantize", shared, "--type", "q4_k", "-o", small, "--overwrite"})["fallbacks"].empty());
     expect_error(refold({"quantize", shared, "--type", "q9", "-o", small}), 2, {"unknown type 'q9'"});
@@ -153,7 +153,7 @@ TEST_F(Models, InspectShowsLoopsAndFactors) {
     EXPECT_EQ(report["loops"], 2);
     EXPECT_TRUE(report["factors"].empty());
     EXPECT_TRUE(report["sizes"].is_null());
-    const size_t block = report["topology"]["positions"].size() / 2;
+    const size_t block = report["topology"]["layers"].size() / 2;
     EXPECT_THAT(refold({"inspect", looped}).out,
                 testing::HasSubstr(fmt::format("2 loops of {} layers\n", block)));
     succeeds({"compress", fixture("llama_gqa"), "-o", factored, "--method", "laser", "--set", "rank=8",
@@ -177,7 +177,7 @@ TEST_F(Models, ErrorsOfDirectoriesAreOneLine) {
     write_all(folder / "empty/config.json", R"({"model_type": "t5"})");
     fs::copy_file(fixture("mistral") + "/model.safetensors", folder / "empty/model.safetensors");
     expect_error(refold({"inspect", folder / "empty"}), 1,
-                 {"model_type 't5' is not supported; known: llama, mistral"});
+                 {"model_type 't5' is not supported; known: baichuan, bert, gemma"});
     expect_error(refold({"export", fixture("gptj"), "--to", "gguf", "-o", folder / "x.gguf"}), 1,
                  {"stock llama.cpp cannot express"});
     EXPECT_FALSE(fs::exists(folder / "x.gguf"));

@@ -1,4 +1,4 @@
-// Runs a program to its end and keeps what it said.
+// Runs a program to its end and keeps its output.
 #pragma once
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@ struct Outcome {
 
 class Process {
 public:
-    // `input` is the whole standard input; `variables` ("NAME=value") come first in the environment.
+    // `input` is the whole standard input; `variables` ("NAME=value") override the environment.
     explicit Process(std::vector<std::string> words, const std::string& input = "",
                      std::vector<std::string> variables = {}) {
         write_all(folder_ / "in", input);
@@ -53,7 +53,7 @@ public:
     Process& operator=(const Process&) = delete;
 
     void send(int number) const { kill(id_, number); }
-    // What has come on standard output so far.
+    // Standard output so far.
     std::string output() const { return read_all(folder_ / "out"); }
 
     Outcome wait() {

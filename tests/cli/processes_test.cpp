@@ -1,4 +1,4 @@
-// Verbs that several processes share, as torchrun starts them.
+// Verbs run by several processes, as torchrun starts them.
 #ifdef REFOLD_HAVE_TORCH
 #include <fmt/format.h>
 
@@ -22,7 +22,7 @@ const std::string kModel = kFixtures + "/llama_gqa/model.gguf";
 
 class ManyProcesses : public testing::Test {
 protected:
-    // The same command as `count` processes.
+    // Runs the same command as `count` processes.
     std::vector<Outcome> outcomes(int count, std::vector<std::string> words) const {
         words.insert(words.begin(), REFOLD_BINARY);
         const uint16_t port = free_port();
@@ -38,7 +38,7 @@ protected:
         for (const auto& process : processes) all.push_back(process->wait());
         return all;
     }
-    // What the first process prints; the others say nothing.
+    // Output of the first process; the others print nothing.
     json result(int count, std::vector<std::string> words) const {
         words.emplace_back("--json");
         const auto all = outcomes(count, std::move(words));
@@ -123,7 +123,7 @@ TEST_F(ManyProcesses, Analysis) {
     const json one = measured(1);
     EXPECT_EQ(one["text"]["sequences"], 7);
     EXPECT_EQ(measured(3), one);
-    // From the first one's cache, whatever the others have.
+    // From the first process's cache, whatever the others have.
     fs::remove_all(folder / "cache/1");
     EXPECT_EQ(measured(3), one);
 }
@@ -156,13 +156,13 @@ TEST_F(ManyProcesses, WhatIsWrongIsSaid) {
                  {"MASTER_PORT is not set"});
     expect_error(refold(ppl, "", {"WORLD_SIZE=2", "RANK=2", "MASTER_ADDR=a", "MASTER_PORT=1"}), 2,
                  {"RANK", "'2'"});
-    // A process that is slower may only see that the other one has ended.
+    // A slower process may only notice that the other one has ended.
     const auto both = outcomes(2, ppl);
     for (const Outcome& outcome : both) expect_error(outcome, 1, {});
     EXPECT_THAT(both[0].err + both[1].err, HasSubstr("nothing"));
 }
 
-// Two processes take turns at the sequences of a batch.
+// Two processes share the sequences of a batch.
 TEST_F(ManyProcesses, Training) {
     write_all(folder / "text", excerpt(12));
     const auto trained = [&](int count) {

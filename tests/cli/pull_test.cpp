@@ -1,9 +1,9 @@
-// `refold pull` from a hub, and what becomes of it when it is stopped.
+// refold pull: the catalogue, and interrupted downloads from a hub.
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
 
-#include "cli/process.h"
+#include "cli/refold.h"
 #include "hub/hub_server.h"
 
 namespace refold {
@@ -13,6 +13,12 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::HasSubstr;
 using testing::IsEmpty;
+
+TEST(Pull, ListsTheCatalogue) {
+    EXPECT_THAT(refold({"pull"}).out, HasSubstr("smollm2-135m-instruct"));
+    expect_keys(refold_json({"pull"})["models"][0],
+                {"name", "description", "bytes", "download_bytes", "sha256"});
+}
 
 class PullFromHub : public testing::Test {
 protected:

@@ -25,7 +25,11 @@ inline nlohmann::json refold_json(std::vector<std::string> words, const std::str
     return parsed;
 }
 
-// Exit code `code`, one message, and in it every one of `parts`.
+inline void expect_keys(const nlohmann::json& value, const std::vector<std::string>& keys) {
+    for (const auto& key : keys) EXPECT_TRUE(value.contains(key)) << key;
+}
+
+// Expects the exit code and one error message that contains all of `parts`.
 inline void expect_error(const Outcome& outcome, int code, const std::vector<std::string>& parts) {
     EXPECT_EQ(outcome.code, code) << outcome.out << outcome.err;
     EXPECT_THAT(outcome.err, testing::HasSubstr("refold: error: "));

@@ -21,7 +21,7 @@ protected:
         keep("small.compress.json",
              {"compress", dense, "-o", small, "--method", "direct_share", "--set", "ratio=0.3"});
     }
-    // A verb's result as a file.
+    // Writes a verb's result into a file.
     json keep(const std::string& name, std::vector<std::string> words) {
         json result = refold_json(std::move(words), "", {"REFOLD_CACHE=" + (folder / "cache")});
         write_all(folder / name, result.dump());
@@ -65,7 +65,7 @@ TEST_F(Report, FromModelsAndResultsToAPage) {
 TEST_F(Report, Formats) {
     const json result = json::parse(ok({"report", small, dense, "--json"}));
     ASSERT_EQ(result["variants"].size(), 2U);
-    EXPECT_EQ(result["variants"][0]["name"], "dense");  // what the other was made of
+    EXPECT_EQ(result["variants"][0]["name"], "dense");  // the model that the other was made of
     EXPECT_GT(result["variants"][1]["reconstruction"]["total"], 0);
     EXPECT_EQ(result["variants"][1]["file_bytes"], fs::file_size(small));
     EXPECT_THAT(ok({"report", small, dense, "--format", "md"}), HasSubstr("| parameters stored |"));
@@ -126,7 +126,7 @@ TEST_F(Report, ExportedDirectoriesHaveAModelCard) {
                              "| parameters stored |", "## Figures", "perplexity", "AutoModelForCausalLM"})
         EXPECT_THAT(card, HasSubstr(part));
     EXPECT_FALSE(fs::exists(folder / "hf/README.source.md"));
-    // The source's own is kept, and its licence taken over.
+    // The source's card is kept, and its license is taken over.
     write_all(folder / "hf/README.md", "---\nlicense: apache-2.0\n---\n# The source's\n");
     const Outcome again = refold({"export", folder / "hf", "--to", "hf", "-o", folder / "hf2"});
     EXPECT_THAT(again.err, HasSubstr("README.source.md"));

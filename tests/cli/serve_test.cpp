@@ -63,7 +63,8 @@ TEST(Serve, AnswersAsRunContinues) {
 TEST(Serve, LoopedModelsByDepth) {
     TempFolder folder;
     const std::string looped = folder / "looped.gguf";
-    ASSERT_EQ(refold({"compress", kModel, "-o", looped, "--method", "recursive", "--set", "loops=2"}).code, 0);
+    ASSERT_EQ(refold({"compress", kModel, "-o", looped, "--method", "recursive", "--set", "loops=2"}).code,
+              0);
     const json run = refold_json({"run", looped, "-p", "Once upon", "-n", "12", "--threads", "1"});
     const json body = {{"prompt", "Once upon"}, {"max_tokens", 12}, {"temperature", 0}};
     const auto text = [&](const std::vector<std::string>& options, json& status) {

@@ -1,4 +1,4 @@
-// Training as a user meets it.
+// refold train.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -90,7 +90,7 @@ TEST_F(Train, AfterSigtermTheSameCommandGoesOn) {
     EXPECT_EQ(read_all(parts), read_all(whole));
 }
 
-// Layers that are done are found again, with the same bits.
+// A resumed run reuses finished layers and gives the same bits.
 TEST_F(Train, LayerByLayerGoesOnAfterSigterm) {
     const std::string recipe = folder_ / "recipe.yaml";
     write_all(recipe, "calibration: {text: " + text_ + ", tokens: 512, length: 32}" + R"(
@@ -189,7 +189,7 @@ steps:
     const auto details = result["steps"][1]["details"];
     EXPECT_LT(details["held_out_after"], details["held_out_before"].get<double>());
     EXPECT_EQ(result["steps"][0]["after"], result["steps"][1]["after"]);
-    // The same by the other engine.
+    // The same with the other engine.
     write_all(recipe, read_all(recipe) + "    teacher_engine: ggml\n");
     const std::string other = folder_ / "other.gguf";
     const auto by_ggml =

@@ -1,4 +1,4 @@
-// Methods that look at activations, on small models and random text.
+// Calibrated methods, on small models and random text.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,7 +16,7 @@ inline Calibration random_text(const Model& model, int64_t count, int64_t length
     return make_calibration("text.txt", "random", tokens, {.tokens = count * length, .length = length});
 }
 
-// "uniattn superblocks=1-2": a step each.
+// Each string is a step: "uniattn superblocks=1-2".
 inline Recipe recipe_of(const std::vector<std::string>& steps) {
     Recipe recipe;
     for (const std::string& step : steps) {
@@ -44,8 +44,8 @@ inline nlohmann::json details_of(const Compression& compression) {
     return nlohmann::json::parse(compression.steps.back().report.details);
 }
 
-// Layers that attend differently enough for their order to matter: weights near those of a trained model in
-// size.
+// Weights about as large as those of a trained model, so that layers attend differently and their order
+// matters.
 inline float scattered_small(size_t layer, Slot slot, int64_t row, int64_t column) {
     return is_vector(slot) ? 1 + 0.1F * scattered(layer, slot, row, column)
                            : 0.4F * scattered(layer, slot, row, column);
@@ -61,8 +61,8 @@ inline std::vector<std::string> fixture_decoders() {
     return names;
 }
 
-// The same weights in `slots` of two layers, and a first one that leaves the residual stream alone, so that
-// the second one's attention has the same input.
+// Gives two layers the same weights in `slots`, and makes the first add nothing to the residual stream, so
+// that the second one's attention has the same input.
 inline Model equal_attention(const SmallShape& shape, size_t first, const std::vector<Slot>& slots) {
     const auto is_shared = [slots](Slot slot) {
         return slot == Slot::attn_norm || std::find(slots.begin(), slots.end(), slot) != slots.end();

@@ -6,6 +6,8 @@
 #include "compress/small_model.h"
 #include "core/files.h"
 #include "core/sha256.h"
+#include "model/load.h"
+#include "model/save.h"
 
 namespace refold {
 namespace {
@@ -98,7 +100,7 @@ TEST_F(CompressFile, SavedModelIsTheCompressedOneAndSaysWhereItComesFrom) {
     EXPECT_EQ(provenance["source"]["file"], "dense.gguf");
     EXPECT_EQ(provenance["source"]["sha256"], sha256_hex(MappedFile(path("dense.gguf")).bytes()));
 
-    // A second step on the written file: shared heads read from a file work like those in memory.
+    // A second step on the written file: shared heads work the same when read from a file.
     const Compression twice = compress(read, recipe({"ratio=0.125"}), "1.2.4", work);
     EXPECT_EQ(twice.model.topology, plan(once.model, recipe({"ratio=0.125"})).model.topology);
     const json chain = json::parse(twice.model.metadata.string("refold.provenance"));
@@ -120,7 +122,7 @@ TEST_F(CompressFile, RatioZeroWritesTheSameTensors) {
 TEST_F(CompressFile, TheSourceMayBeGoneWhenTheResultIsSaved) {
     save_model(small_model({.layers = 4}, scattered), path("dense.gguf"), false);
     Compression result = [&] { return plan(load_model(path("dense.gguf")), recipe({"ratio=0.5"})); }();
-    result.model.source.reset();  // producers hold the file themselves; tensors left alone do not
+    result.model.source.reset();  // only producers of new tensors hold the file themselves
     for (const auto& [name, tensor] : result.model.tensors) {
         if (!tensor.produce) continue;
         EXPECT_EQ(bytes_of(result.model, name).size(), tensor.bytes());

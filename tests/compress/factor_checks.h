@@ -1,4 +1,4 @@
-// What the tests of factoring methods have in common: models, goldens and distances.
+// Shared by the tests of factoring methods: models, golden values and distances.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +13,10 @@
 #include "core/temp_folder.h"
 #include "engine/compare.h"
 #include "io/safetensors.h"
+#include "model/load.h"
+#include "model/materialize.h"
+#include "model/save.h"
+#include "model/without_sharing.h"
 
 namespace refold {
 
@@ -44,7 +48,7 @@ inline std::vector<std::string> fixture_families() {
     return names;
 }
 
-// A model of the size that a Hugging Face config.json states, without weights.
+// A model without weights, of the size in a Hugging Face config.json.
 inline Model shapes_of(const nlohmann::json& config) {
     const TempFolder folder;
     std::ofstream(folder / "config.json") << config.dump();
@@ -61,8 +65,8 @@ inline nlohmann::json llama_config(int64_t layers, int64_t embd, int64_t heads, 
             {"torch_dtype", "float16"}};
 }
 
-inline std::vector<float> weights(const Model& model, size_t position, Slot slot) {
-    return materialise(model, model.topology.at(position, slot), slot, position);
+inline std::vector<float> weights(const Model& model, size_t layer, Slot slot) {
+    return materialize(model, model.topology.at(layer, slot), slot, layer);
 }
 
 inline double square(const std::vector<float>& x) {
@@ -77,13 +81,13 @@ inline std::vector<float> difference(std::vector<float> a, const std::vector<flo
     return a;
 }
 
-// Frobenius norm of what `slots` of a position lost, over that of what they were.
-inline double relative_loss(const Model& changed, const Model& original, size_t position,
+// Relative error of `slots` of a layer: Frobenius norm of the difference over that of the original.
+inline double relative_loss(const Model& changed, const Model& original, size_t layer,
                             const std::vector<Slot>& slots) {
     double left = 0, all = 0;
     for (const Slot slot : slots) {
-        const std::vector<float> before = weights(original, position, slot);
-        left += square(difference(weights(changed, position, slot), before));
+        const std::vector<float> before = weights(original, layer, slot);
+        left += square(difference(weights(changed, layer, slot), before));
         all += square(before);
     }
     return std::sqrt(left / all);
@@ -102,11 +106,11 @@ inline std::vector<float> outputs(const Model& model, std::span<const int32_t> t
     const EngineOptions options{.threads = 1, .context = 64, .f32 = true};
     const Model dense = without_sharing(model);
     if (model.config.causal) return all_logits(dense, tokens, options);
-    const Encoding encoding = Engine(dense, options).encode({tokens, {}, {}});
+    const Encoding encoding = SingleSequence(dense, options).encode({tokens, {}, {}});
     return encoding.logits.empty() ? encoding.last_hidden_state : encoding.logits;
 }
 
-// Written and read again: the same topology, numbers and bytes as accounted.
+// Writes and reads the model: topology and values are the same, bytes are as accounted.
 inline void expect_round_trip(const Compression& result) {
     const TempFolder folder;
     save_model(result.model, folder / "model.gguf", false);
@@ -118,8 +122,8 @@ inline void expect_round_trip(const Compression& result) {
         EXPECT_EQ(bytes_of(loaded, name), bytes_of(result.model, name)) << name;
 }
 
-// A second run in the same work folder finds `count` results and gives the same tensors; `other` settings
-// find nothing there.
+// A second run in the same work folder reuses `count` results and gives the same tensors; `other` settings
+// reuse nothing.
 struct Resumption {
     const char* method;
     Settings settings, other;
@@ -140,7 +144,7 @@ inline void expect_resumable(const Model& model, const Resumption& r) {
     EXPECT_EQ(third.reused(), 0U);
 }
 
-// The plan has the result's tensors, without values.
+// A dry run gives the result's tensors without values.
 inline void expect_planned(const Model& model, const char* method, const Settings& settings) {
     const Compression plan = planned(model, method, settings), done = compressed(model, method, settings);
     EXPECT_EQ(plan.after().parameters, done.after().parameters);
@@ -167,7 +171,7 @@ inline Model factor_model(const std::map<Slot, DType>& types = {}) {
 // Layers 0 and 2 have the same weights.
 inline Model tied_model() {
     Model model = factor_model();
-    model.topology.positions[2] = model.topology.positions[0];
+    model.topology.layers[2] = model.topology.layers[0];
     model.drop_unreferenced();
     return model;
 }

@@ -1,5 +1,5 @@
-// Methods on every architecture: the smaller model computes what its materialised form does, and survives a
-// file.
+// Methods on every architecture: the smaller model computes the same as its materialized form, and so does
+// its file.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +8,9 @@
 #include "compress/compress.h"
 #include "core/temp_folder.h"
 #include "engine/compare.h"
+#include "model/load.h"
+#include "model/save.h"
+#include "model/without_sharing.h"
 
 namespace refold {
 namespace {
@@ -24,7 +27,7 @@ std::vector<std::string> all_models() {
 std::vector<float> outputs(const Model& model, std::span<const int32_t> tokens) {
     const EngineOptions options{.threads = 1, .context = 64, .f32 = true};
     if (model.config.causal) return all_logits(model, tokens, options);
-    const Encoding encoding = Engine(model, options).encode({tokens, {}, {}});
+    const Encoding encoding = SingleSequence(model, options).encode({tokens, {}, {}});
     return encoding.logits.empty() ? encoding.last_hidden_state : encoding.logits;
 }
 

@@ -1,4 +1,4 @@
-// What the tests of recursive and relax have in common.
+// Shared by the tests of recursive and relax.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,9 @@
 #include "compress/small_model.h"
 #include "core/temp_folder.h"
 #include "engine/compare.h"
+#include "model/load.h"
+#include "model/materialize.h"
+#include "model/save.h"
 
 namespace refold {
 
@@ -31,13 +34,13 @@ inline std::vector<float> outputs_of(const Model& model) {
     const auto tokens = random_tokens(40, model.config.n_vocab, 3);
     const EngineOptions options{.threads = 1, .context = 64, .f32 = true};
     if (model.config.causal) return all_logits(model, tokens, options);
-    const Encoding encoding = Engine(model, options).encode({tokens, {}, {}});
+    const Encoding encoding = SingleSequence(model, options).encode({tokens, {}, {}});
     return encoding.logits.empty() ? encoding.last_hidden_state : encoding.logits;
 }
 
-// Rounds of the shortest block of more than one layer, else of one layer.
+// Number of loops with the shortest block of more than one layer, else of one layer.
 inline std::string loops_of(const Model& model) {
-    const size_t layers = model.topology.positions.size();
+    const size_t layers = model.topology.layers.size();
     for (size_t loops = 2; loops < layers; ++loops) {
         if (layers % loops == 0) return fmt::format("loops={}", loops);
     }
@@ -54,15 +57,15 @@ inline Compression plan_method(const Model& model, const std::string& method,
     return plan(model, recipe_from_method(method, settings));
 }
 
-inline std::vector<float> weight(const Model& model, size_t position, Slot slot) {
-    return materialise(model, model.topology.at(position, slot), slot, position);
+inline std::vector<float> weight(const Model& model, size_t layer, Slot slot) {
+    return materialize(model, model.topology.at(layer, slot), slot, layer);
 }
 
-inline const std::string& tensor_of(const Model& model, size_t position, Slot slot) {
-    return std::get<Dense>(model.topology.at(position, slot)).tensor;
+inline const std::string& tensor_of(const Model& model, size_t layer, Slot slot) {
+    return std::get<Dense>(model.topology.at(layer, slot)).tensor;
 }
 
-// The model as a file gives it back.
+// Writes the model to a file and reads it.
 inline Model saved_and_loaded(const Model& model) {
     const TempFolder folder;
     save_model(model, folder / "model.gguf", false);

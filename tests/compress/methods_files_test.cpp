@@ -1,11 +1,15 @@
-// Every method of heads and FFNs on every architecture: what the accounting says is what is written, the
-// written model is the same, and without sharing it has the same weights.
+// Every method of heads and FFNs on every architecture: the file has the accounted bytes, reads back as the
+// same model, and has the same weights without sharing.
 #include <filesystem>
 #include <numeric>
 
 #include "compress/compress.h"
 #include "compress/small_model.h"
 #include "core/temp_folder.h"
+#include "model/load.h"
+#include "model/materialize.h"
+#include "model/save.h"
+#include "model/without_sharing.h"
 
 namespace refold {
 namespace {
@@ -44,21 +48,21 @@ bool fits(const Model& model, const std::string& method, const std::vector<std::
     const bool drops_heads = settings.back() == "match=none" || method == "prune_magnitude";
     if (drops_heads && method != "ffn_share" && model.config.max_alibi_bias > 0) return false;
     if (method == "gqa") return model.config.n_head_kv % 2 == 0;
-    return method != "seq" || model.topology.positions.size() % 2 == 0;
+    return method != "seq" || model.topology.layers.size() % 2 == 0;
 }
 
-// What a slot of a position is, in the full size: zeros where something was left out.
+// The weight of a layer's slot in full size, with zeros for parts that were left out.
 void expect_same_weights(const Model& dense, const Model& model) {
-    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
-        for (const auto& [slot, expression] : model.topology.positions[p]) {
-            const auto own = materialise(model, expression, slot, p);
-            const auto full = materialise(dense, dense.topology.at(p, slot), slot);
+    for (size_t p = 0; p < model.topology.layers.size(); ++p) {
+        for (const auto& [slot, expression] : model.topology.layers[p]) {
+            const auto own = materialize(model, expression, slot, p);
+            const auto full = materialize(dense, dense.topology.at(p, slot), slot);
             const auto in = static_cast<size_t>(slot_shape(slot, model.config, p).in),
                        wide = static_cast<size_t>(slot_shape(slot, dense.config).in);
             for (size_t i = 0; i < full.size(); ++i) {
                 const size_t row = i / wide, column = i % wide, at = row * in + column;
                 ASSERT_EQ(full[i], column < in && at < own.size() ? own[at] : 0.0F)
-                    << "position " << p << " " << slot_name(slot) << " " << i;
+                    << "layer " << p << " " << slot_name(slot) << " " << i;
             }
         }
     }
@@ -101,7 +105,7 @@ TEST_P(MethodFiles, EveryMethod) {
     EXPECT_GT(tried, 8U);
 }
 
-// Steps in an order that makes sense, the second one on what the first has left, also from a file.
+// Pairs of steps in a sensible order: the second works on the first one's result, also from a file.
 TEST_P(MethodFiles, StepsStack) {
     const Model dense = fixture(GetParam());
     const std::vector<std::pair<size_t, size_t>> pairs = {{0, 5},  {5, 0},  {8, 0},  {0, 9},  {9, 0}, {13, 0},

@@ -1,4 +1,4 @@
-// The papers' tables of sizes, from config.json alone: plans of the methods on models without weights.
+// The papers' tables of sizes, from config.json alone: dry runs of the methods on models without weights.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/temp_folder.h"
 #include "model/accounting.h"
+#include "model/load.h"
 #include "model/paper_configs.h"
 
 namespace refold {
@@ -40,7 +41,7 @@ TEST(PaperSizes, HeadSharingOfLlama2) {
     EXPECT_NEAR(part(large_heads, large), 90.32, 0.1);
     // 307 of 1024 heads of 4 x 128 x 4096.
     EXPECT_EQ(parameters_of(small_heads), 6'738'415'616U - 307U * 4 * 128 * 4096);
-    // 30 % of 32 FFNs are 9.6: the paper's figure is that of 10.
+    // 30 % of 32 FFNs are 9.6: the paper's figure is for 10.
     EXPECT_NEAR(part(planned(small_heads, "ffn_share", {"ratio=0.3125"}), small), 70.33, 0.1);
     EXPECT_NEAR(part(planned(large_heads, "ffn_share", {"ratio=0.3"}), large), 70.74, 0.1);
 }
@@ -61,7 +62,7 @@ double non_embedding(const Model& model) {
     return static_cast<double>(parameters) / 1e9;
 }
 
-// The paper gives two digits behind the point, mostly cut off, sometimes rounded.
+// The paper prints two decimals, mostly truncated, sometimes rounded.
 constexpr double kPrinted = 0.0075;
 
 // "Relaxed Recursive Transformers", Tables 2, 3 and 5.
@@ -86,7 +87,7 @@ struct RelaxedSize {
     std::vector<std::pair<int, double>> sizes;  // by rank
 };
 
-// Ranks beyond a matrix's are cut: K and V of Gemma and TinyLlama have 256 rows.
+// Ranks are limited by the matrix: K and V of Gemma and TinyLlama have 256 rows.
 TEST(PaperSizes, RelaxedModels) {
     for (const auto& [config, loops, sizes] :
          {RelaxedSize{paper::kGemma2B, 2, {{64, 1.07}, {128, 1.15}, {256, 1.30}, {512, 1.60}}},
@@ -129,12 +130,12 @@ const std::vector<Attention> kTableII = {
     {paper::kGptJ6B, "128,86,2", 74.68},     {paper::kLlama2_7B, "2850,40,2", 3.54},
     {paper::kLlama2_7B, "1100,50,4", 5.81}};
 
-// Elements of a layer's attention matrices over those stored for them.
-double compression(const Model& model, const Model& original, size_t position) {
+// Elements of a layer's attention matrices divided by the elements stored for them.
+double compression(const Model& model, const Model& original, size_t layer) {
     std::set<std::string> before, after;
     for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o}) {
-        for (const auto& name : tensors_of(original.topology.at(position, slot))) before.insert(name);
-        for (const auto& name : tensors_of(model.topology.at(position, slot))) after.insert(name);
+        for (const auto& name : tensors_of(original.topology.at(layer, slot))) before.insert(name);
+        for (const auto& name : tensors_of(model.topology.at(layer, slot))) after.insert(name);
     }
     const auto elements = [](const Model& m, const std::set<std::string>& names) {
         int64_t sum = 0;
@@ -144,8 +145,8 @@ double compression(const Model& model, const Model& original, size_t position) {
     return elements(original, before) / elements(model, after);
 }
 
-// "TensorLLM", Table II: compression of a layer's attention. The paper does not give its ranks; these are
-// ranks with its ratios.
+// "TensorLLM", Table II: compression of a layer's attention. The paper does not print its ranks; these ranks
+// have its ratios.
 TEST(PaperSizes, TuckerOfAttention) {
     for (const Attention& row : kTableII) {
         const Model model = shapes(row.config);

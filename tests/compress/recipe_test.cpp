@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "compress/registry.h"
 #include "compress/small_model.h"
 
 namespace refold {
@@ -23,7 +24,9 @@ const Method kProbe = {
          .kind = OptionSpec::Kind::choice,
          .fallback = "mean",
          .help = "",
-         .choices = {"mean", "median"}},
+         .choices = {"mean", "median"},
+         .former_names = {"sort", "art"},
+         .former_choices = {{"average", "mean"}}},
     },
     nullptr,
 };
@@ -78,7 +81,38 @@ TEST(Options, UnknownAndRepeated) {
     });
 }
 
+TEST(Options, FormerNamesMeanThePresentOnes) {
+    for (const char* name : {"kind", "sort", "art"})
+        EXPECT_EQ(options({{name, "median", ""}}).text("kind"), "median");
+    const Options former = options({{"sort", "average", ""}});
+    EXPECT_EQ(former.text("kind"), "mean");
+    EXPECT_EQ(former.entries()[5], (std::pair<std::string, std::string>{"kind", "mean"}));
+    expect_error(ErrorCode::usage, {"'kind'", "given twice", "also as 'sort'", "here"}, [] {
+        options({{"kind", "mean", ""}, {"sort", "mean", "here"}});
+    });
+    // Present names alone are offered.
+    expect_error(ErrorCode::usage, {"mean | median"}, [] { options({{"kind", "averagee", ""}}); });
+}
+
+// What recipes, and the copies of recipes beside models, said in 2025.
+TEST(Options, OldRecipesAreRead) {
+    const Recipe recipe = parse_recipe(
+        "steps:\n  - {method: train, data: a.txt, optimiser: adam}\n  - {method: laser, rho: 0.1, svd: "
+        "randomised}\n",
+        "old.yaml");
+    EXPECT_EQ(recipe.steps[0].options.text("optimizer"), "adam");
+    EXPECT_EQ(recipe.steps[1].options.text("svd"), "randomized");
+    const std::string now = to_yaml(recipe);
+    EXPECT_NE(now.find("optimizer: adam"), std::string::npos);
+    EXPECT_NE(now.find("svd: randomized"), std::string::npos);
+    EXPECT_EQ(to_yaml(parse_recipe(now, "new.yaml")), now);
+    const std::vector<std::string> settings = {"data=a.txt", "optimiser=adamw"};
+    EXPECT_EQ(recipe_from_method("train", settings).steps[0].options.text("optimizer"), "adamw");
+}
+
 TEST(Methods, EveryMethodIsComplete) {
+    EXPECT_GE(methods().size(), 22U);
+    EXPECT_STREQ(methods().front()->name, "direct_share");
     for (const Method* method : methods()) {
         EXPECT_EQ(&find_method(method->name), method);
         EXPECT_STRNE(method->summary, "");

@@ -9,12 +9,15 @@
 #include <utility>
 #include <vector>
 
-#include "compress/heads.h"
-#include "compress/methods/direct_share.h"
+#include "compress/head_sharing/head_matches.h"
 #include "compress/recipe.h"
+#include "compress/registry.h"
+#include "compress/rewrite/heads.h"
 #include "core/error.h"
 #include "model/accounting.h"
+#include "model/materialize.h"
 #include "model/small_model.h"
+#include "model/validate.h"
 
 namespace refold {
 
@@ -23,18 +26,35 @@ inline std::vector<std::byte> bytes_of(const Model& model, const std::string& na
     return {bytes.bytes().begin(), bytes.bytes().end()};
 }
 
-// One step, its result checked.
-inline Model run_method(const std::string& method, const Model& model,
-                        const std::vector<std::string>& settings, StepReport* report = nullptr) {
+// One step with settings "option=value", its result checked.
+inline Model run_method(const Method& method, const Model& model, const std::vector<std::string>& settings,
+                        StepReport* report = nullptr) {
+    std::vector<GivenOption> given;
+    for (const std::string& setting : settings) {
+        const size_t equals = setting.find('=');
+        given.push_back({setting.substr(0, equals), setting.substr(equals + 1), "test"});
+    }
+    const Options options(method, given);
     StepReport own;
-    const Recipe recipe = recipe_from_method(method, settings);
-    Step step{recipe.steps[0].options, report != nullptr ? *report : own, nullptr, model};
-    Model out = recipe.steps[0].method->apply(model, step);
+    Step step{options, report != nullptr ? *report : own, nullptr, model};
+    Model out = method.apply(model, step);
     validate(out);
     return out;
 }
+inline Model run_method(const std::string& method, const Model& model,
+                        const std::vector<std::string>& settings, StepReport* report = nullptr) {
+    return run_method(find_method(method), model, settings, report);
+}
 
 inline uint64_t parameters(const Model& model) { return account(model).model.parameters; }
+
+// Its tensors have shapes and types, and cannot be read.
+inline Model unreadable(Model model) {
+    model.shapes_only = true;
+    for (auto& [name, tensor] : model.tensors)
+        tensor.produce = []() -> std::vector<std::byte> { fail(ErrorCode::input, "test", "no weights"); };
+    return model;
+}
 
 // Everything as it was, bit for bit.
 inline void expect_identical(const Model& same, const Model& model) {
@@ -49,11 +69,10 @@ inline void expect_identical(const Model& same, const Model& model) {
 
 // The weights of one unit in a slot, as floats.
 inline std::vector<float> unit_weights(const Model& model, Unit unit, Slot slot) {
-    const SlotShape shape = slot_shape(slot, model.config, unit.position);
+    const SlotShape shape = slot_shape(slot, model.config, unit.layer);
     const bool queries = slot == Slot::attn_q || slot == Slot::attn_o;
     const int64_t width = model.config.head_dim * (queries ? model.config.q_per_kv() : 1);
-    const std::vector<float> all =
-        materialise(model, model.topology.at(unit.position, slot), slot, unit.position);
+    const std::vector<float> all = materialize(model, model.topology.at(unit.layer, slot), slot, unit.layer);
     std::vector<float> out;
     for (int64_t r = 0; r < shape.out; ++r) {
         for (int64_t c = 0; c < shape.in; ++c) {
@@ -64,24 +83,24 @@ inline std::vector<float> unit_weights(const Model& model, Unit unit, Slot slot)
     return out;
 }
 
-// Every unit of `shared` has in `slots` the weights that `source` (or itself) has in `original`, and all
-// other weights, those of `unchecked` aside, are the original's.
+// In `slots`, every unit of `shared` has the weights that its source in `source` (or itself) has in
+// `original`. All other weights, except those of `unchecked`, are the original's.
 inline void expect_units(const Model& shared, const Model& original, const std::map<Unit, Unit>& source,
                          const std::vector<Slot>& slots, const std::vector<Slot>& unchecked = {}) {
-    for (size_t p = 0; p < original.topology.positions.size(); ++p) {
-        for (const auto& [slot, expression] : original.topology.positions[p]) {
+    for (size_t p = 0; p < original.topology.layers.size(); ++p) {
+        for (const auto& [slot, expression] : original.topology.layers[p]) {
             if (std::find(unchecked.begin(), unchecked.end(), slot) != unchecked.end()) continue;
             if (std::find(slots.begin(), slots.end(), slot) == slots.end()) {
-                EXPECT_EQ(materialise(shared, shared.topology.at(p, slot), slot),
-                          materialise(original, expression, slot))
-                    << "position " << p << " " << slot_name(slot);
+                EXPECT_EQ(materialize(shared, shared.topology.at(p, slot), slot),
+                          materialize(original, expression, slot))
+                    << "layer " << p << " " << slot_name(slot);
                 continue;
             }
             for (int64_t u = 0; u < original.config.n_head_kv; ++u) {
                 const Unit unit{p, u};
                 const Unit from = source.contains(unit) ? source.at(unit) : unit;
                 EXPECT_EQ(unit_weights(shared, unit, slot), unit_weights(original, from, slot))
-                    << "position " << p << " unit " << u << " " << slot_name(slot);
+                    << "layer " << p << " unit " << u << " " << slot_name(slot);
             }
         }
     }

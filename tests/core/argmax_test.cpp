@@ -16,7 +16,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity(),
 TEST(Argmax, IsTheFirstOfTheLargestValues) {
     std::mt19937 random(3);
     for (const size_t size : {1, 31, 32, 33, 100, 4095, 4096, 4097, 10000}) {
-        // Few different values: many are equal.
+        // Few distinct values make ties.
         for (const int most : {1, 5, 1000000}) {
             std::uniform_int_distribution<int> value(-most, most);
             std::vector<float> values(size);

@@ -1,4 +1,4 @@
-// What an action that must fail fails with.
+// The error code of an action that must fail.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 namespace refold {
 
-// The code of the Error that `action` throws, in whose message `expected_text` must stand.
+// Returns the code of the Error that `action` throws; its message must contain `expected_text`.
 template <typename Action>
 ErrorCode code_of(Action&& action, const std::string& expected_text = "") {
     try {

@@ -25,7 +25,7 @@
 namespace refold {
 namespace {
 
-// Expects Error of this kind with `part` in its text.
+// Expects an Error of this code with `part` in its text.
 template <typename Body>
 void expect_error(Body&& body, ErrorCode code, const std::string& part) {
     try {
@@ -192,7 +192,7 @@ TEST(CacheDirectory, FollowsTheEnvironment) {
     setenv("HOME", home.c_str(), 1);
 }
 
-// ---- interrupts (each in a process of its own: a signal cannot be taken back) ----
+// ---- interrupts (each in its own process, because a signal cannot be taken back) ----
 
 TEST(InterruptDeathTest, FirstSignalIsAnError) {
     EXPECT_FALSE(interrupted());
@@ -422,7 +422,7 @@ TEST(Progress, AnyTotalAndStyle) {
     set_progress_style(ProgressStyle::automatic);
 }
 
-// On a terminal the line is redrawn: its code differs from that for pipes.
+// A terminal's line is redrawn, by other code than a pipe's lines.
 TEST(Progress, OnATerminal) {
     const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
     if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0)
@@ -470,13 +470,13 @@ TEST(FileHash, IsRememberedUntilTheFileChanges) {
         return found;
     };
     ASSERT_EQ(entries().size(), 1u);
-    // It is read from there ...
+    // The hash comes from the cache ...
     write_all(entries()[0], std::string(64, 'a'));
     EXPECT_EQ(remembered_sha256(path), std::string(64, 'a'));
-    // ... unless that is no digest,
+    // ... unless the cache holds no digest
     write_all(entries()[0], "nonsense");
     EXPECT_EQ(remembered_sha256(path), first);
-    // or the file is another one.
+    // or the file has changed.
     bytes[5] = 'y';
     write_all(path, bytes);
     EXPECT_EQ(remembered_sha256(path), sha256_hex(std::as_bytes(std::span(bytes))));

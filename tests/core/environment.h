@@ -1,4 +1,4 @@
-// Environment variables of one scope.
+// Environment variables that are set for one scope.
 #pragma once
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// What a body throws.
+// The message of an error that must be thrown.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace refold {
 
-// The message of the Error that `body` throws, which must have this code.
+// Returns the message of the Error that `body` throws; it must have this code.
 inline std::string error_of(const std::function<void()>& body, ErrorCode code = ErrorCode::input) {
     try {
         body();

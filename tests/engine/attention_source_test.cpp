@@ -1,4 +1,4 @@
-// Attention that comes from other positions, ranges of positions and observers: both engines against the
+// Attention that comes from other layers, ranges of layers and observers: both engines against the
 // definition in reference.h.
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ std::span<const float> row_of(const std::vector<float>& values, size_t token, in
 
 bool has_source_or_compensation(const Model& model) {
     bool found = !model.topology.sources.empty();
-    for (const Slots& slots : model.topology.positions)
+    for (const Slots& slots : model.topology.layers)
         for (const auto& [slot, expression] : slots) found |= is_compensation(slot);
     return found;
 }
@@ -47,11 +47,11 @@ bool has_source_or_compensation(const Model& model) {
 void compensate(Model& model, size_t p, Slot slot, uint32_t seed) {
     const std::string name = "p" + std::to_string(p) + "." + slot_name(slot);
     model.tensors[name] = RandomWeights(seed).tensor(slot_shape(slot, model.config, p), 0.0F, 0.3F);
-    model.topology.positions[p][slot] = Dense{name};
+    model.topology.layers[p][slot] = Dense{name};
 }
 
 // What no family of expression_models() has: ALiBi, windows, soft caps, norms of heads and outputs, other
-// rotations. All have three positions.
+// rotations. All have three layers.
 std::vector<ExpressionModel> synthetic_source_models() {
     using Change = std::function<void(Model&)>;
     const std::vector<std::pair<const char*, Change>> changes = {
@@ -61,18 +61,18 @@ std::vector<ExpressionModel> synthetic_source_models() {
              take_attention(m, 2, {0, std::nullopt});
              compensate(m, 1, Slot::attn_comp, 1);
          }},
-        {"probabilities of the neighbour",
+        {"probabilities of the neighbor",
          [](Model& m) {
              take_attention(m, 2, {1, std::nullopt});
              for (const Slot slot : expressions::kCompensation)
                  compensate(m, 2, slot, static_cast<uint32_t>(slot));
          }},
-        {"keys and values of one position",
+        {"keys and values of one layer",
          [](Model& m) {
              take_attention(m, 1, {std::nullopt, 0});
              take_attention(m, 2, {std::nullopt, 0});
          }},
-        {"keys and values of the neighbour",
+        {"keys and values of the neighbor",
          [](Model& m) {
              take_attention(m, 2, {std::nullopt, 1});
              compensate(m, 2, Slot::attn_comp_o, 1);
@@ -117,9 +117,9 @@ TEST(AttentionSource, ModelsCoverWhatThereIs) {
         for (const auto& [p, source] : model.topology.sources) {
             probabilities += source.probabilities.has_value();
             kv += source.kv.has_value();
-            last += source.probabilities && p + 1 == model.topology.positions.size();
+            last += source.probabilities && p + 1 == model.topology.layers.size();
         }
-        for (const Slots& slots : model.topology.positions)
+        for (const Slots& slots : model.topology.layers)
             for (const auto& [slot, expression] : slots) compensation[slot] += is_compensation(slot);
     }
     for (const size_t count : {probabilities, kv, last}) EXPECT_GT(count, 20U);
@@ -143,7 +143,7 @@ TEST(AttentionSource, EnginesAreTheReference) {
     }
 }
 
-// Only the last token's results leave the last position, which may be one that borrows.
+// Only the last token's results leave the last layer, which may be one that borrows.
 TEST(AttentionSource, LastTokenThenTokenByToken) {
     for (const auto& [name, model, input] : source_models()) {
         // Another rotation for every length of the sequence: earlier tokens keep theirs.
@@ -154,17 +154,18 @@ TEST(AttentionSource, LastTokenThenTokenByToken) {
             for (const int64_t chunk : {2, 9}) {
                 EngineOptions options = options_of(chunk, kind);
                 options.context = static_cast<int64_t>(tokens.size());
-                Engine engine(model, options);
+                SingleSequence sequence(model, options);
                 const auto check = [&](std::span<const float> logits, size_t token) {
-                    EXPECT_LE(scaled_difference(logits, row_of(expected, token, engine.n_vocab())),
-                              kTolerance)
+                    EXPECT_LE(
+                        scaled_difference(logits, row_of(expected, token, sequence.capabilities().n_vocab)),
+                        kTolerance)
                         << name << ", engine " << static_cast<int>(kind) << ", chunk " << chunk << ", token "
                         << token;
                 };
-                check(engine.evaluate(tokens.first(6)), 5);
-                for (size_t t = 6; t < tokens.size(); ++t) check(engine.evaluate(tokens.subspan(t, 1)), t);
-                engine.truncate(4);
-                check(engine.evaluate(tokens.subspan(4)), tokens.size() - 1);
+                check(sequence.evaluate(tokens.first(6)), 5);
+                for (size_t t = 6; t < tokens.size(); ++t) check(sequence.evaluate(tokens.subspan(t, 1)), t);
+                sequence.truncate(4);
+                check(sequence.evaluate(tokens.subspan(4)), tokens.size() - 1);
             }
         }
     }
@@ -189,10 +190,12 @@ TEST(AttentionSource, LongContexts) {
                 EXPECT_LE(scaled_difference(all_logits(model, tokens, options), expected), kTolerance)
                     << family << " " << chunk;
                 options.context = static_cast<int64_t>(count);
-                Engine engine(model, options);
-                engine.evaluate(std::span(tokens).first(count - 1));
-                const auto last = engine.evaluate(std::span(tokens).last(1));
-                EXPECT_LE(scaled_difference(last, row_of(expected, count - 1, engine.n_vocab())), kTolerance);
+                SingleSequence sequence(model, options);
+                sequence.evaluate(std::span(tokens).first(count - 1));
+                const auto last = sequence.evaluate(std::span(tokens).last(1));
+                EXPECT_LE(
+                    scaled_difference(last, row_of(expected, count - 1, sequence.capabilities().n_vocab)),
+                    kTolerance);
             }
         }
     }
@@ -224,16 +227,16 @@ TEST(AttentionSource, CacheIsTheAccountings) {
         if (model.family == nullptr || model.config.n_learned_positions > 0) continue;
         for (const auto& [kv, bytes] : {std::pair(KvType::f16, 2U), std::pair(KvType::f32, 4U)}) {
             const EngineOptions options{.threads = 1, .context = kContext, .kv = kv};
-            EXPECT_EQ(Engine(model, options).memory().kv_bytes,
+            EXPECT_EQ(SingleSequence(model, options).memory().kv_bytes,
                       kContext * account(model, bytes).model.kv_bytes_per_token)
                 << name;
         }
         for (const EngineKind kind : engines()) {
             EngineOptions options = options_of(64, kind);
             options.context = kContext;
-            Engine engine(model, options);
-            engine.evaluate(input.tokens);
-            EXPECT_EQ(engine.memory().kv_bytes, kContext * account(model, 4).model.kv_bytes_per_token)
+            SingleSequence sequence(model, options);
+            sequence.evaluate(input.tokens);
+            EXPECT_EQ(sequence.memory().kv_bytes, kContext * account(model, 4).model.kv_bytes_per_token)
                 << name << ", engine " << static_cast<int>(kind);
         }
     }
@@ -243,24 +246,26 @@ TEST(AttentionSource, CacheByHand) {
     const auto bytes = [](const std::function<void(ExpressionBuilder&)>& change) {
         ExpressionBuilder b("llama");
         change(b);
-        return Engine(b.finish(), {.threads = 1, .context = 256, .kv = KvType::f32}).memory().kv_bytes;
+        return SingleSequence(b.finish(), {.threads = 1, .context = 256, .kv = KvType::f32})
+            .memory()
+            .kv_bytes;
     };
-    // Four positions of two heads of 16 keys and 16 values.
-    const uint64_t position = uint64_t{256} * 2 * 2 * 16 * sizeof(float);
-    EXPECT_EQ(bytes([](ExpressionBuilder&) {}), 4 * position);
-    EXPECT_EQ(bytes(expressions::superblock), position + 3 * position / 2);
+    // Four layers of two heads of 16 keys and 16 values.
+    const uint64_t layer = uint64_t{256} * 2 * 2 * 16 * sizeof(float);
+    EXPECT_EQ(bytes([](ExpressionBuilder&) {}), 4 * layer);
+    EXPECT_EQ(bytes(expressions::superblock), layer + 3 * layer / 2);
     EXPECT_EQ(bytes([](ExpressionBuilder& b) {
                   b.share_kv(1, 0);
                   b.share_kv(3, 2);
               }),
-              2 * position);
+              2 * layer);
     EXPECT_EQ(bytes([](ExpressionBuilder& b) {
                   b.prune_heads(0, 1);
                   b.prune_heads(1, 1);
                   b.share_probabilities(1, 0);
                   b.share_kv(3, 2);
               }),
-              position / 2 + position / 4 + position);
+              layer / 2 + layer / 4 + layer);
 }
 
 // ---- what sharing must not change ----
@@ -268,10 +273,10 @@ TEST(AttentionSource, CacheByHand) {
 void fill(Model& model, const std::string& name, float value) {
     Tensor& tensor = model.tensors.at(name);
     const std::vector<float> values(static_cast<size_t>(tensor.elements()), value);
-    tensor.produce = [bytes = quantise(DType::F32, values, tensor.row_elements())] { return bytes; };
+    tensor.produce = [bytes = quantize(DType::F32, values, tensor.row_elements())] { return bytes; };
 }
 
-// Position 0 adds nothing to the residual stream, so position 1 has its input; `slots` are position 0's.
+// Layer 0 adds nothing to the residual stream, so layer 1 has its input; `slots` are layer 0's.
 Model with_equal_inputs(const std::string& family, const std::vector<Slot>& slots) {
     ExpressionBuilder b(family, 7);
     for (const Slot slot : {Slot::attn_o, Slot::attn_o_bias, Slot::ffn_down, Slot::ffn_down_bias}) {
@@ -299,7 +304,7 @@ TEST(AttentionSource, UnifyingEqualScoresChangesNothing) {
                     << family << " " << chunk;
             }
         }
-        // Position 2 has another input: there it changes much.
+        // Layer 2 has another input: there it changes much.
         Model other = own;
         take_attention(other, 2, {0, std::nullopt});
         EXPECT_GT(scaled_difference(reference_logits(other, tokens), reference_logits(own, tokens)), 1e-2);
@@ -352,10 +357,10 @@ std::vector<ExpressionModel> all_decoders() {
     return models;
 }
 
-// Where the positions can be cut: no source is on the other side.
+// Where the layers can be cut: no source is on the other side.
 std::vector<size_t> cuts_of(const Model& model) {
     std::vector<size_t> cuts;
-    for (size_t cut = 0; cut <= model.topology.positions.size(); ++cut) {
+    for (size_t cut = 0; cut <= model.topology.layers.size(); ++cut) {
         const auto& sources = model.topology.sources;
         if (std::none_of(sources.begin(), sources.end(), [&](const auto& entry) {
                 const auto& [p, source] = entry;
@@ -370,7 +375,7 @@ std::vector<size_t> cuts_of(const Model& model) {
 class Collected {
 public:
     explicit Collected(int64_t width) : width_(static_cast<size_t>(width)) {}
-    Engine::LogitsSink sink() {
+    SingleSequence::RowsSink sink() {
         return [this](size_t first, std::span<const float> rows) {
             EXPECT_EQ(first * width_, values.size());
             values.insert(values.end(), rows.begin(), rows.end());
@@ -382,13 +387,13 @@ private:
     size_t width_;
 };
 
-std::vector<float> run_range(const Model& model, PositionRange range, int64_t chunk, const auto& input) {
+std::vector<float> run_range(const Model& model, LayerRange range, int64_t chunk, const auto& input) {
     EngineOptions options = options_of(chunk);
     options.range = range;
     options.context = 16;
-    Engine engine(model, options);
+    SingleSequence sequence(model, options);
     Collected out(model.config.n_embd);
-    engine.evaluate_range(input, out.sink());
+    sequence.evaluate_range(input, out.sink());
     return out.values;
 }
 
@@ -405,15 +410,15 @@ TEST(Ranges, InAChainAreTheWhole) {
                 kTolerance);
             const auto cuts = cuts_of(model);
             for (size_t c = 1; c < cuts.size(); ++c) {
-                const PositionRange range{cuts[c - 1], cuts[c]};
+                const LayerRange range{cuts[c - 1], cuts[c]};
                 residual = run_range(model, range, chunk, std::span<const float>(residual));
-                const reference::Matrix& behind = range.last == model.topology.positions.size()
+                const reference::Matrix& behind = range.last == model.topology.layers.size()
                                                       ? expected.residual
                                                       : expected.taps.at({range.last, Tap::layer_input});
                 EXPECT_LE(scaled_difference(residual, reference::flat(behind)), kTolerance)
                     << range.first << " to " << range.last;
             }
-            const PositionRange whole{0, model.topology.positions.size()};
+            const LayerRange whole{0, model.topology.layers.size()};
             EXPECT_LE(
                 scaled_difference(run_range(model, whole, chunk, tokens), reference::flat(expected.residual)),
                 kTolerance);
@@ -425,16 +430,16 @@ TEST(Ranges, LoadOnlyWhatTheyRun) {
     ExpressionBuilder b("llama");
     b.share_kv(2, 1);
     const Model model = b.finish();
-    const auto memory = [&](PositionRange range) {
+    const auto memory = [&](LayerRange range) {
         EngineOptions options = options_of(16);
         options.range = range;
         options.context = 256;
-        return Engine(model, options).memory();
+        return SingleSequence(model, options).memory();
     };
-    uint64_t position = 0;
-    for (const auto& [slot, expression] : model.topology.positions[3])
-        position += model.tensor(std::get<Dense>(expression).tensor).bytes();
-    EXPECT_EQ(memory({3, 4}).weight_bytes, position);
+    uint64_t layer = 0;
+    for (const auto& [slot, expression] : model.topology.layers[3])
+        layer += model.tensor(std::get<Dense>(expression).tensor).bytes();
+    EXPECT_EQ(memory({3, 4}).weight_bytes, layer);
     const uint64_t kv = uint64_t{256} * 2 * 2 * 16 * sizeof(float);
     EXPECT_EQ(memory({3, 4}).kv_bytes, kv);
     EXPECT_EQ(memory({1, 3}).kv_bytes, kv);
@@ -451,18 +456,18 @@ TEST(Ranges, MisuseIsRefused) {
     const std::vector<float> rows(3 * 64), short_rows(65);
     EngineOptions options = options_of(4);
     options.context = 8;
-    Engine whole(model, options);
+    SingleSequence whole(model, options);
     EXPECT_EQ(code_of([&] { whole.evaluate_range(std::span(rows), ignore); }), ErrorCode::internal);
-    options.range = PositionRange{3, 4};
-    Engine part(model, options);
+    options.range = LayerRange{3, 4};
+    SingleSequence part(model, options);
     EXPECT_EQ(code_of([&] { part.evaluate_range(std::span(tokens), ignore); }), ErrorCode::internal);
     EXPECT_EQ(code_of([&] { part.evaluate_range(std::span(short_rows), ignore); }), ErrorCode::internal);
     EXPECT_EQ(code_of([&] { part.evaluate(tokens); }), ErrorCode::internal);
     EXPECT_EQ(code_of([&] { part.evaluate_all(tokens, ignore); }), ErrorCode::internal);
     const std::vector<float> too_many(9 * 64);
     EXPECT_EQ(code_of([&] { part.evaluate_range(std::span(too_many), ignore); }), ErrorCode::input);
-    options.range = PositionRange{1, 3};
-    EXPECT_EQ(code_of([&] { Engine engine(model, options); }), ErrorCode::internal);
+    options.range = LayerRange{1, 3};
+    EXPECT_EQ(code_of([&] { SingleSequence sequence(model, options); }), ErrorCode::internal);
 }
 
 // ---- observers ----
@@ -491,9 +496,9 @@ public:
           n_tokens_(input.tokens.size()),
           expected_(reference::run(model, input).taps) {
         auto all = std::make_shared<Observer>();
-        for (size_t p = 0; p < model.topology.positions.size(); ++p)
+        for (size_t p = 0; p < model.topology.layers.size(); ++p)
             for (const Tap tap : kTaps) all->taps.insert({p, tap});
-        all->taps.insert({kModelPosition, Tap::logits});
+        all->taps.insert({kWholeModel, Tap::logits});
         all->see = [this](const Tapped& seen) { see(seen); };
         observer = std::move(all);
     }
@@ -512,8 +517,8 @@ public:
 
 private:
     void see(const Tapped& seen) {
-        SCOPED_TRACE(fmt::format("position {} {}", seen.position, tap_name(seen.tap)));
-        const auto found = expected_.find({seen.position, seen.tap});
+        SCOPED_TRACE(fmt::format("layer {} {}", seen.layer, tap_name(seen.tap)));
+        const auto found = expected_.find({seen.layer, seen.tap});
         ASSERT_NE(found, expected_.end());
         const reference::Matrix& rows = found->second;
         const bool matrices = seen.tap == Tap::probabilities;
@@ -530,18 +535,18 @@ private:
                 expected.insert(expected.end(), row.begin(), row.begin() + seen.features);
             }
         EXPECT_LE(scaled_difference(seen.values, expected), kTolerance);
-        tokens[{seen.position, seen.tap}] = {seen.first_token, seen.tokens};
+        tokens[{seen.layer, seen.tap}] = {seen.first_token, seen.tokens};
         // In the order of the forward pass: the logits last.
-        if (seen.tap == Tap::layer_input && seen.position == 0) last_position_ = 0;
-        EXPECT_GE(seen.position, last_position_);
-        last_position_ = seen.position;
+        if (seen.tap == Tap::layer_input && seen.layer == 0) last_layer_ = 0;
+        EXPECT_GE(seen.layer, last_layer_);
+        last_layer_ = seen.layer;
     }
 
     bool causal_;
     int64_t prefix_;
     size_t n_tokens_;
     reference::Taps expected_;
-    size_t last_position_ = 0;
+    size_t last_layer_ = 0;
 };
 
 TEST(Observers, SeeWhatTheReferenceComputes) {
@@ -569,15 +574,15 @@ TEST(Observers, SeeEncoders) {
         EngineOptions options = options_of(64);
         options.context = 16;
         options.observer = watch.observer;
-        Engine(model, options).encode({input.tokens, input.token_types, input.mask});
+        SingleSequence(model, options).encode({input.tokens, input.token_types, input.mask});
         watch.expect_all_seen();
         ++encoders;
     }
     EXPECT_GT(encoders, 0U);
 }
 
-// Before attention leaves the last position all tokens are shown, behind it those whose results are wanted.
-TEST(Observers, TokensOfTheLastPosition) {
+// Before attention leaves the last layer all tokens are shown, behind it those whose results are wanted.
+TEST(Observers, TokensOfTheLastLayer) {
     ExpressionBuilder b("llama");
     b.share_probabilities(3, 1);
     const Model model = b.finish();
@@ -586,7 +591,7 @@ TEST(Observers, TokensOfTheLastPosition) {
     EngineOptions options = options_of(9);
     options.context = 16;
     options.observer = watch.observer;
-    Engine(model, options).evaluate(input.tokens);
+    SingleSequence(model, options).evaluate(input.tokens);
     watch.expect_all_seen();
     const std::pair<int64_t, int64_t> all{0, 9}, last{8, 1};
     for (const Tap tap : {Tap::layer_input, Tap::attn_input, Tap::v}) {
@@ -597,7 +602,7 @@ TEST(Observers, TokensOfTheLastPosition) {
         const std::pair place(size_t{3}, tap);
         EXPECT_EQ(watch.tokens.at(place), last) << tap_name(tap);
     }
-    const std::pair logits(kModelPosition, Tap::logits), lent(size_t{1}, Tap::probabilities);
+    const std::pair logits(kWholeModel, Tap::logits), lent(size_t{1}, Tap::probabilities);
     EXPECT_EQ(watch.tokens.at(logits), last);
     EXPECT_EQ(watch.tokens.at(lent), all);
 }
@@ -610,7 +615,7 @@ TEST(Observers, SeeOnlyWhatIsAskedFor) {
     int seen = 0;
     observer->see = [&](const Tapped& tapped) {
         ++seen;
-        EXPECT_EQ(tapped.position, 2U);
+        EXPECT_EQ(tapped.layer, 2U);
         EXPECT_EQ(tapped.tap, Tap::attn_input);
     };
     EngineOptions options = options_of(4);
@@ -618,9 +623,9 @@ TEST(Observers, SeeOnlyWhatIsAskedFor) {
     all_logits(model, expression_input().tokens, options);
     EXPECT_EQ(seen, 3);
     // In a range, too.
-    options.range = PositionRange{1, 3};
+    options.range = LayerRange{1, 3};
     options.context = 8;
-    Engine(model, options)
+    SingleSequence(model, options)
         .evaluate_range(std::span<const float>(std::vector<float>(6 * 64, 0.5F)),
                         [](size_t, std::span<const float>) {});
     EXPECT_EQ(seen, 5);
@@ -631,10 +636,10 @@ TEST(Observers, AndRangesNeedTheGgmlEngine) {
     const Model model = ExpressionBuilder("llama").finish();
     EngineOptions options = options_of(4, EngineKind::torch);
     options.observer = std::make_shared<Observer>();
-    EXPECT_EQ(code_of([&] { Engine engine(model, options); }), ErrorCode::unsupported);
+    EXPECT_EQ(code_of([&] { SingleSequence sequence(model, options); }), ErrorCode::unsupported);
     options.observer = nullptr;
-    options.range = PositionRange{0, 1};
-    EXPECT_EQ(code_of([&] { Engine engine(model, options); }), ErrorCode::unsupported);
+    options.range = LayerRange{0, 1};
+    EXPECT_EQ(code_of([&] { SingleSequence sequence(model, options); }), ErrorCode::unsupported);
 }
 
 }  // namespace

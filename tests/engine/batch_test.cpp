@@ -1,6 +1,4 @@
 // Many sequences at once give the logits of each by itself, however steps are put together.
-#include "engine/batch.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,34 +7,37 @@
 #include "core/code_of.h"
 #include "core/error.h"
 #include "engine/compare.h"
+#include "engine/engine.h"
 #include "engine/expression_models.h"
 #include "engine/synthetic_models.h"
+#include "model/load.h"
 
 namespace refold {
 namespace {
 
 constexpr int64_t kContext = 48;
 
-BatchOptions options_of(int64_t kv_tokens = 0) {
-    return {.engine = {.threads = 1, .context = kContext, .chunk = 64, .f32 = true}, .kv_tokens = kv_tokens};
+EngineOptions options_of(int64_t kv_tokens = 0) {
+    return {
+        .threads = 1, .context = kContext, .chunk = 64, .f32 = true, .sequences = 0, .kv_tokens = kv_tokens};
 }
 
 // Texts, what an engine by itself says of every token, and an engine that runs pieces of several at a time.
 class Play {
 public:
-    Play(const Model& model, BatchOptions options, uint32_t seed)
+    Play(const Model& model, EngineOptions options, uint32_t seed)
         : random_(seed), n_vocab_(static_cast<size_t>(model.config.n_vocab)) {
         if (model.config.n_learned_positions > 0)
-            options.engine.context = std::min(options.engine.context, model.config.n_learned_positions);
-        engine_ = make_batch_engine(model, options);
+            options.context = std::min(options.context, model.config.n_learned_positions);
+        engine_ = make_engine(model, options);
         for (uint32_t i = 0; i < 3; ++i) {
-            const size_t length = 1 + random_() % static_cast<size_t>(engine_->context());
+            const size_t length = 1 + random_() % static_cast<size_t>(engine_->capabilities().context);
             texts_.push_back(random_tokens(length, model.config.n_vocab, seed + i));
-            expected_.push_back(all_logits(model, texts_.back(), options.engine));
+            expected_.push_back(all_logits(model, texts_.back(), options));
         }
     }
 
-    BatchEngine& engine() { return *engine_; }
+    Engine& engine() { return *engine_; }
 
     // A new sequence of a text, with its first `done` tokens from another sequence of the same.
     int32_t begin(size_t text, std::optional<int32_t> from = {}, size_t done = 0) {
@@ -52,7 +53,7 @@ public:
 
     // Runs so many tokens of each.
     void run(const std::vector<std::pair<int32_t, size_t>>& parts) {
-        std::vector<BatchRow> rows;
+        std::vector<Row> rows;
         std::vector<std::span<const float>> expected;
         for (const auto& [id, count] : parts) {
             auto& [text, done] = open_.at(id);
@@ -65,7 +66,7 @@ public:
                 if (asked) expected.push_back(std::span(expected_[text]).subspan(done * n_vocab_, n_vocab_));
             }
         }
-        const auto logits = engine_->step(rows);
+        const auto logits = engine_->step({.rows = rows}).logits;
         ASSERT_EQ(logits.size(), expected.size() * n_vocab_);
         for (size_t i = 0; i < expected.size(); ++i)
             largest_ =
@@ -80,7 +81,7 @@ public:
                 if (!begin_randomly()) break;
             std::vector<std::pair<int32_t, size_t>> parts;
             std::vector<int32_t> ended;
-            size_t room = static_cast<size_t>(engine_->max_rows());
+            size_t room = static_cast<size_t>(engine_->capabilities().max_rows);
             for (auto& [id, now] : open_) {
                 const size_t left = texts_[now.text].size() - now.done;
                 if (left == 0) {
@@ -119,7 +120,8 @@ private:
 
     bool begin_randomly() {
         const size_t text = random_() % texts_.size();
-        if (engine_->kv_tokens() - engine_->kv_tokens_used() < engine_->context()) return false;
+        if (engine_->capabilities().kv_tokens - engine_->kv_tokens_used() < engine_->capabilities().context)
+            return false;
         for (const auto& [id, now] : open_) {
             if (now.text == text && random_() % 2 == 0) {
                 begin(text, id, random_() % (now.done + 1));
@@ -134,13 +136,13 @@ private:
     size_t n_vocab_;
     std::vector<std::vector<int32_t>> texts_;
     std::vector<std::vector<float>> expected_;  // [tokens, n_vocab]
-    std::unique_ptr<BatchEngine> engine_;
+    std::unique_ptr<Engine> engine_;
     std::map<int32_t, Now> open_;
     double largest_ = 0;
     size_t compared_ = 0;
 };
 
-void expect_equal(const std::string& name, const Model& model, const BatchOptions& options, double tolerance,
+void expect_equal(const std::string& name, const Model& model, const EngineOptions& options, double tolerance,
                   uint32_t seed = 1) {
     Play play(model, options, seed);
     play.run_randomly(12);
@@ -157,15 +159,15 @@ TEST(Batch, EveryArchitecture) {
     }
 }
 
-// Factors, shared heads, pruned positions, prefixes, loops.
+// Factors, shared heads, pruned layers, prefixes, loops.
 TEST(Batch, EveryExpression) {
     for (const auto& [name, model, input] : expression_models()) {
         expect_equal(name, model, options_of(), 1e-4);
     }
 }
 
-// Probabilities or keys and values of earlier positions, W_c.
-TEST(Batch, AttentionOfOtherPositions) {
+// Probabilities or keys and values of earlier layers, W_c.
+TEST(Batch, AttentionOfOtherLayers) {
     int lending = 0;
     for (uint32_t seed = 1; seed <= 16; ++seed) {
         const Model model = random_expression_model(seed, {.sizes = true, .sources = true});
@@ -181,21 +183,21 @@ TEST(Batch, AttentionOfOtherPositions) {
     }
 }
 
-class QuantisedBatch : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Types, QuantisedBatch, testing::Values("f16", "q8_0", "q4_0", "q4_1"));
+class QuantizedBatch : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Types, QuantizedBatch, testing::Values("f16", "q8_0", "q4_0", "q4_1"));
 
 // Steps of other sizes add up in another order.
-TEST_P(QuantisedBatch, IsAsExactAsSteps) {
-    const Model model = load_model(std::string(REFOLD_FIXTURES) + "/quantised/" + GetParam() + ".gguf");
-    BatchOptions options = options_of();
-    options.engine.f32 = false;
+TEST_P(QuantizedBatch, IsAsExactAsSteps) {
+    const Model model = load_model(std::string(REFOLD_FIXTURES) + "/quantized/" + GetParam() + ".gguf");
+    EngineOptions options = options_of();
+    options.f32 = false;
     expect_equal(GetParam(), model, options, 2e-2);
 }
 
 TEST(Batch, RoomIsMovedTogether) {
     const Model model = synthetic_model(synthetic::decoder());
     Play play(model, options_of(120), 3);
-    BatchEngine& engine = play.engine();
+    Engine& engine = play.engine();
     const int32_t first = engine.open(20).value();
     const size_t longest = play.longest();
     ASSERT_GT(play.length(longest), 10U);
@@ -220,15 +222,15 @@ TEST(Batch, RoomIsMovedTogether) {
 
 TEST(Batch, MemoryIsThatOfTheLargestShape) {
     const Model model = ExpressionBuilder("llama", 1, {.layers = 1, .vocab = 48000}).finish();
-    const auto engine = make_batch_engine(model, options_of());
+    const auto engine = make_engine(model, options_of());
     const int32_t id = engine->open(kContext).value();
     uint64_t first = 0;
     for (int round = 0; round < 2; ++round) {
         for (int64_t tokens = kContext; tokens > 30; --tokens) {
-            std::vector<BatchRow> rows;
+            std::vector<Row> rows;
             for (int64_t t = 0; t < tokens; ++t)
                 rows.push_back({.sequence = id, .position = t, .token = 1, .logits = true});
-            engine->step(rows);
+            engine->step({.rows = rows});
             engine->truncate(id, 0);
             if (first == 0) first = engine->memory().compute_bytes;
         }
@@ -239,70 +241,70 @@ TEST(Batch, MemoryIsThatOfTheLargestShape) {
 }
 
 TEST(Batch, WhatIsRefused) {
-    const auto refuses = [](const Model& model, const BatchOptions& options, const std::string& text) {
-        EXPECT_EQ(code_of([&] { make_batch_engine(model, options); }, text), ErrorCode::unsupported);
+    const auto refuses = [](const Model& model, const EngineOptions& options, const std::string& text) {
+        EXPECT_EQ(code_of([&] { make_engine(model, options); }, text), ErrorCode::unsupported);
     };
     const Model model = synthetic_model(synthetic::decoder());
     refuses(synthetic_model(synthetic::encoder()), options_of(), "encoder");
-    BatchOptions options = options_of();
-    options.engine.kind = EngineKind::torch;
+    EngineOptions options = options_of();
+    options.kind = EngineKind::torch;
     refuses(model, options, "--engine ggml");
     options = options_of();
-    options.engine.eviction = {.policy = KvPolicy::recent, .budget = 0.5};
+    options.eviction = {.policy = KvPolicy::recent, .budget = 0.5};
     refuses(model, options, "--kv-policy");
     options = options_of();
-    options.engine.range = PositionRange{0, 1};
+    options.range = LayerRange{0, 1};
     refuses(model, options, "ranges");
     Model stretched = synthetic_model(synthetic::dynamic_rotation());
     options = options_of();
-    options.engine.context = stretched.config.rope.original_context + 1;
+    options.context = stretched.config.rope.original_context + 1;
     refuses(stretched, options, "--context of at most");
-    --options.engine.context;
-    EXPECT_NO_THROW(make_batch_engine(stretched, options));
-    EXPECT_EQ(code_of([&] { make_batch_engine(model, options_of(-1)); }, "KV tokens"), ErrorCode::usage);
+    --options.context;
+    EXPECT_NO_THROW(make_engine(stretched, options));
+    EXPECT_EQ(code_of([&] { make_engine(model, options_of(-1)); }, "KV tokens"), ErrorCode::usage);
     options = options_of();
-    options.engine.chunk = 0;
-    EXPECT_EQ(code_of([&] { make_batch_engine(model, options); }, "chunk"), ErrorCode::usage);
+    options.chunk = 0;
+    EXPECT_EQ(code_of([&] { make_engine(model, options); }, "chunk"), ErrorCode::usage);
 }
 
 TEST(Batch, BadCalls) {
     const Model model = synthetic_model(synthetic::decoder());
-    BatchOptions options = options_of(60);
-    options.engine.chunk = 4;
-    const auto engine = make_batch_engine(model, options);
-    EXPECT_EQ(engine->stages(), 1);
-    EXPECT_EQ(engine->max_rows(), 4);
-    EXPECT_EQ(engine->context(), kContext);
-    EXPECT_EQ(engine->kv_tokens(), 60);
+    EngineOptions options = options_of(60);
+    options.chunk = 4;
+    const auto engine = make_engine(model, options);
+    EXPECT_EQ(engine->capabilities().loops, 1);
+    EXPECT_EQ(engine->capabilities().max_rows, 4);
+    EXPECT_EQ(engine->capabilities().context, kContext);
+    EXPECT_EQ(engine->capabilities().kv_tokens, 60);
     EXPECT_EQ(code_of([&] { engine->open(kContext + 1); }, "1 to 48"), ErrorCode::usage);
     EXPECT_EQ(code_of([&] { engine->open(0); }, "1 to 48"), ErrorCode::usage);
     const int32_t id = engine->open(3).value();
     EXPECT_EQ(engine->kv_tokens_used(), 3);
     EXPECT_FALSE(engine->open(kContext).has_value() && engine->open(kContext).has_value());
-    const auto fails = [&](std::vector<BatchRow> rows, const std::string& text,
+    const auto fails = [&](std::vector<Row> rows, const std::string& text,
                            ErrorCode code = ErrorCode::internal) {
-        EXPECT_EQ(code_of([&] { engine->step(rows); }, text), code);
+        EXPECT_EQ(code_of([&] { engine->step({.rows = rows}); }, text), code);
     };
     fails({{.sequence = id, .token = 17}}, "vocabulary of 17", ErrorCode::input);
     fails({{.sequence = id, .token = -1}}, "vocabulary of 17", ErrorCode::input);
     fails({{.sequence = 7, .token = 1}}, "sequence 7 is not open");
     fails({{.sequence = id, .position = 1, .token = 1}}, "token 1 of sequence");
-    fails({{.sequence = id, .stage = 1, .token = 1}}, "stage 1");
-    fails({{.sequence = id, .token = 1, .work = BatchRow::Work::keys_only}}, "cannot run");
-    fails(std::vector<BatchRow>(5, {.sequence = id, .token = 1}), "at most 4 rows");
-    EXPECT_TRUE(engine->step({}).empty());
-    std::vector<BatchRow> rows;
+    fails({{.sequence = id, .loop = 1, .token = 1}}, "loop 1");
+    fails({{.sequence = id, .token = 1, .work = Row::Work::keys_only}}, "cannot run");
+    fails(std::vector<Row>(5, {.sequence = id, .token = 1}), "at most 4 rows");
+    EXPECT_TRUE(engine->step({}).logits.empty());
+    std::vector<Row> rows;
     for (int64_t t = 0; t < 4; ++t) rows.push_back({.sequence = id, .position = t, .token = 1});
     fails(rows, "which has 0 of 3");
     rows.pop_back();
-    EXPECT_TRUE(engine->step(rows).empty());
+    EXPECT_TRUE(engine->step({.rows = rows}).logits.empty());
     EXPECT_EQ(code_of([&] { engine->truncate(id, 4); }, "has 3 tokens, not 4"), ErrorCode::internal);
     const int32_t other = engine->open(2).value();
     EXPECT_EQ(code_of([&] { engine->copy(id, other, 4); }, "has 3 tokens, not 4"), ErrorCode::internal);
     EXPECT_EQ(code_of([&] { engine->copy(id, other, 3); }, "no room for 3"), ErrorCode::internal);
     engine->copy(id, other, 2);
     EXPECT_EQ(code_of([&] { engine->copy(id, other, 1); }, "no room for 1"), ErrorCode::internal);
-    EXPECT_EQ(code_of([&] { engine->share(id, 0, 1); }, "one stage"), ErrorCode::internal);
+    EXPECT_EQ(code_of([&] { engine->share(id, 0, 1); }, "one loop"), ErrorCode::internal);
     engine->close(id);
     EXPECT_EQ(code_of([&] { engine->close(id); }, "not open"), ErrorCode::internal);
 }

@@ -7,19 +7,28 @@
 #include <vector>
 
 #include "core/argmax.h"
-#include "engine/engine.h"
+#include "engine/single_sequence.h"
 
 namespace refold {
 
-// [tokens, n_vocab]
+// The same options for an engine of one sequence.
+inline EngineOptions of_one_sequence(EngineOptions options) {
+    options.sequences = 1;
+    options.kv_tokens = 0;
+    options.by_loop = false;
+    return options;
+}
+
+// [tokens, n_vocab], by an engine of one sequence.
 inline std::vector<float> all_logits(const Model& model, std::span<const int32_t> tokens,
                                      EngineOptions options) {
     options.context = std::max<int64_t>(options.context, static_cast<int64_t>(tokens.size()));
-    Engine engine(model, options);
-    std::vector<float> out(tokens.size() * static_cast<size_t>(engine.n_vocab()));
-    engine.evaluate_all(tokens, [&](size_t first, std::span<const float> logits) {
+    SingleSequence sequence(model, of_one_sequence(options));
+    std::vector<float> out(tokens.size() * static_cast<size_t>(sequence.capabilities().n_vocab));
+    sequence.evaluate_all(tokens, [&](size_t first, std::span<const float> logits) {
         std::copy(logits.begin(), logits.end(),
-                  out.begin() + static_cast<ptrdiff_t>(first * static_cast<size_t>(engine.n_vocab())));
+                  out.begin() +
+                      static_cast<ptrdiff_t>(first * static_cast<size_t>(sequence.capabilities().n_vocab)));
     });
     return out;
 }

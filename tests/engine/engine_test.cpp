@@ -1,6 +1,4 @@
 // The engine against logits that Hugging Face transformers computed, and against itself in other step sizes.
-#include "engine/engine.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,8 +8,10 @@
 
 #include "core/error.h"
 #include "engine/compare.h"
+#include "engine/single_sequence.h"
 #include "eval/stock.h"
 #include "io/safetensors.h"
+#include "model/load.h"
 
 namespace refold {
 namespace {
@@ -45,7 +45,7 @@ struct Golden {
 class GoldenTest : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Llama, GoldenTest, testing::Values("llama", "llama_gqa", "llama_bf16_sharded"));
 
-TEST_P(GoldenTest, LogitsOfEveryPosition) {
+TEST_P(GoldenTest, LogitsOfEveryToken) {
     const Golden golden(GetParam());
     for (int i = 0; i < 5; ++i) {
         EXPECT_LE(largest_difference(all_logits(golden.model, golden.row(i), {.threads = 2, .f32 = true}),
@@ -72,14 +72,14 @@ TEST_P(GoldenTest, GreedyContinuation) {
     std::ifstream json(golden.folder + "/golden.json");
     const auto greedy = nlohmann::json::parse(json)["greedy"];
     const auto expected = values<float>(golden.file, "greedy.logits");
-    Engine engine(golden.model, {.threads = 1, .context = 64, .f32 = true});
-    const auto n_vocab = static_cast<size_t>(engine.n_vocab());
-    auto logits = engine.evaluate(golden.row(2));
+    SingleSequence sequence(golden.model, {.threads = 1, .context = 64, .f32 = true});
+    const auto n_vocab = static_cast<size_t>(sequence.capabilities().n_vocab);
+    auto logits = sequence.evaluate(golden.row(2));
     for (size_t step = 0; step < 16; ++step) {
         EXPECT_LE(largest_difference(logits, std::span(expected).subspan(step * n_vocab, n_vocab)), 1e-4)
             << "step " << step;
         const auto token = static_cast<int32_t>(argmax(logits));
-        logits = engine.evaluate({&token, 1});
+        logits = sequence.evaluate({&token, 1});
     }
 }
 
@@ -89,12 +89,12 @@ TEST_P(GoldenTest, F16CacheIsClose) {
               0.3);
 }
 
-// Quantised files run by the same kernels as stock llama.cpp.
-class QuantisedTest : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Types, QuantisedTest, testing::Values("f16", "q8_0", "q4_0", "q4_1"));
+// Quantized files run by the same kernels as stock llama.cpp.
+class QuantizedTest : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Types, QuantizedTest, testing::Values("f16", "q8_0", "q4_0", "q4_1"));
 
-TEST_P(QuantisedTest, AgreesWithStockLlama) {
-    const std::string path = fmt::format("{}/quantised/{}.gguf", kFixtures, GetParam());
+TEST_P(QuantizedTest, AgreesWithStockLlama) {
+    const std::string path = fmt::format("{}/quantized/{}.gguf", kFixtures, GetParam());
     const Model model = load_model(path);
     const auto tokens = random_tokens(64, model.config.n_vocab, 1);
     const auto ours = all_logits(model, tokens, {.threads = 1});
@@ -109,7 +109,7 @@ TEST_P(QuantisedTest, AgreesWithStockLlama) {
                      : 0;
     }
     EXPECT_GE(equal, 64u * 99 / 100);
-    // Attention is another operation than theirs, and quantised activations round its last digits to steps.
+    // Attention is another operation than theirs, and quantized activations round its last digits to steps.
     double squares = 0, difference = 0;
     for (size_t i = 0; i < ours.size(); ++i) {
         squares += std::pow(static_cast<double>(theirs[i]), 2);
@@ -126,10 +126,11 @@ TEST(Engine, LogitsFromARowOn) {
     const auto expected = all_logits(golden.model, row, {.threads = 1, .f32 = true});
     for (const int64_t chunk : {7, 512}) {
         for (const size_t from : {size_t{0}, size_t{6}, size_t{7}, row.size() - 1, row.size() + 3}) {
-            Engine engine(golden.model, {.threads = 1, .context = 128, .chunk = chunk, .f32 = true});
+            SingleSequence sequence(golden.model,
+                                    {.threads = 1, .context = 128, .chunk = chunk, .f32 = true});
             size_t next = from;
             std::vector<float> logits;
-            engine.evaluate_all(
+            sequence.evaluate_all(
                 row,
                 [&](size_t first, std::span<const float> rows) {
                     EXPECT_EQ(first, next);
@@ -137,7 +138,7 @@ TEST(Engine, LogitsFromARowOn) {
                     logits.insert(logits.end(), rows.begin(), rows.end());
                 },
                 from);
-            EXPECT_EQ(engine.length(), static_cast<int64_t>(row.size()));
+            EXPECT_EQ(sequence.length(), static_cast<int64_t>(row.size()));
             const size_t begin = std::min(from, row.size()) * static_cast<size_t>(n_vocab);
             ASSERT_EQ(logits.size(), expected.size() - begin) << chunk << " " << from;
             EXPECT_LE(largest_difference(logits, std::span(expected).subspan(begin)), 1e-5)
@@ -149,14 +150,14 @@ TEST(Engine, LogitsFromARowOn) {
 TEST(Engine, TruncateForgets) {
     const Golden golden("llama_gqa");
     const auto row = golden.row(0);
-    Engine engine(golden.model, {.threads = 1, .context = 128, .f32 = true});
-    engine.evaluate(std::span(row).first(40));
-    engine.truncate(20);
-    engine.evaluate(std::span(row).subspan(20, 30));
-    EXPECT_EQ(engine.length(), 50);
-    const auto n_vocab = static_cast<size_t>(engine.n_vocab());
+    SingleSequence sequence(golden.model, {.threads = 1, .context = 128, .f32 = true});
+    sequence.evaluate(std::span(row).first(40));
+    sequence.truncate(20);
+    sequence.evaluate(std::span(row).subspan(20, 30));
+    EXPECT_EQ(sequence.length(), 50);
+    const auto n_vocab = static_cast<size_t>(sequence.capabilities().n_vocab);
     const auto expected = golden.logits(0);
-    const auto last = engine.evaluate(std::span(row).subspan(50, 1));
+    const auto last = sequence.evaluate(std::span(row).subspan(50, 1));
     EXPECT_LE(largest_difference(last, std::span(expected).subspan(50 * n_vocab, n_vocab)), 1e-4);
 }
 
@@ -164,29 +165,29 @@ TEST(Engine, ContextsBeyondOneCacheStep) {
     const Golden golden("llama_gqa");
     const auto tokens = random_tokens(600, golden.model.config.n_vocab, 2);
     const auto whole = all_logits(golden.model, tokens, {.threads = 1, .f32 = true});
-    Engine engine(golden.model, {.threads = 1, .context = 600, .f32 = true});
-    const auto n_vocab = static_cast<size_t>(engine.n_vocab());
+    SingleSequence sequence(golden.model, {.threads = 1, .context = 600, .f32 = true});
+    const auto n_vocab = static_cast<size_t>(sequence.capabilities().n_vocab);
     for (size_t t = 0; t < tokens.size(); ++t) {
-        const auto row = engine.evaluate({&tokens[t], 1});
+        const auto row = sequence.evaluate({&tokens[t], 1});
         ASSERT_LE(largest_difference(row, std::span(whole).subspan(t * n_vocab, n_vocab)), 1e-4) << t;
     }
 }
 
 TEST(Engine, ResidentBytesAreTheAccountedOnes) {
-    for (const char* name : {"llama/model", "llama_gqa/model", "quantised/q4_0", "quantised/q8_0"}) {
+    for (const char* name : {"llama/model", "llama_gqa/model", "quantized/q4_0", "quantized/q8_0"}) {
         const Model model = load_model(kFixtures + "/" + name + ".gguf");
         uint64_t bytes = 0;
         for (const auto& [tensor_name, tensor] : model.tensors) bytes += tensor.bytes();
-        EXPECT_EQ(Engine(model, {.threads = 1, .context = 256}).memory().weight_bytes, bytes) << name;
+        EXPECT_EQ(SingleSequence(model, {.threads = 1, .context = 256}).memory().weight_bytes, bytes) << name;
     }
 }
 
 TEST(Engine, BadInputIsRefused) {
     const Golden golden("llama");
-    Engine engine(golden.model, {.threads = 1, .context = 16});
+    SingleSequence sequence(golden.model, {.threads = 1, .context = 16});
     const auto code_of = [&](std::vector<int32_t> tokens) {
         try {
-            engine.evaluate(tokens);
+            sequence.evaluate(tokens);
         } catch (const Error& error) {
             return error.code();
         }
@@ -196,10 +197,10 @@ TEST(Engine, BadInputIsRefused) {
     EXPECT_EQ(code_of({544}), ErrorCode::input);
     EXPECT_EQ(code_of({}), ErrorCode::usage);
     EXPECT_EQ(code_of(std::vector<int32_t>(17, 1)), ErrorCode::input);
-    EXPECT_EQ(engine.length(), 0);
-    EXPECT_THROW(Engine(golden.model, {.threads = -1}), Error);
-    EXPECT_THROW(Engine(golden.model, {.chunk = 0}), Error);
-    EXPECT_THROW(engine.truncate(1), Error);
+    EXPECT_EQ(sequence.length(), 0);
+    EXPECT_THROW(SingleSequence(golden.model, {.threads = -1}), Error);
+    EXPECT_THROW(SingleSequence(golden.model, {.chunk = 0}), Error);
+    EXPECT_THROW(sequence.truncate(1), Error);
 }
 
 }  // namespace

@@ -15,7 +15,9 @@
 #include "core/error.h"
 #include "engine/synthetic_models.h"
 #include "model/family.h"
+#include "model/materialize.h"
 #include "model/model.h"
+#include "model/validate.h"
 
 namespace refold {
 
@@ -31,10 +33,10 @@ inline const std::vector<std::string> kExpressionFamilies = {"llama", "qwen2", "
 // GPT-2's and GPT-NeoX's key/value heads are as many as the query heads.
 inline bool has_groups(const std::string& family) { return family == "llama" || family == "qwen2"; }
 
-// The position's attention comes from another one: it has none of the slots that this replaces.
+// The layer's attention comes from another one: it has none of the slots that this replaces.
 inline void take_attention(Model& model, size_t p, const AttentionSource& source) {
     model.topology.sources[p] = source;
-    std::erase_if(model.topology.positions[p],
+    std::erase_if(model.topology.layers[p],
                   [&](const auto& entry) { return model.topology.is_replaced(p, entry.first); });
 }
 
@@ -54,15 +56,15 @@ public:
             implied_topology(*model.family, static_cast<size_t>(shape.layers), [&](const std::string& name) {
                 return name != "rope_freqs.weight" && (family != "llama" || !name.ends_with(".bias"));
             });
-        for (size_t p = 0; p < n_positions(); ++p) fill(p, [](Slot) { return true; });
+        for (size_t p = 0; p < n_layer(); ++p) fill(p, [](Slot) { return true; });
         for (const auto& [slot, expression] : model.topology.globals)
-            store(std::get<Dense>(expression).tensor, slot, kModelPosition);
+            store(std::get<Dense>(expression).tensor, slot, kWholeModel);
     }
 
     Model model;
 
-    size_t n_positions() const { return model.topology.positions.size(); }
-    Expression& at(size_t p, Slot slot) { return model.topology.positions[p].at(slot); }
+    size_t n_layer() const { return model.topology.layers.size(); }
+    Expression& at(size_t p, Slot slot) { return model.topology.layers[p].at(slot); }
     // The tensor of a slot's own that the model started with, or got by compensate().
     std::string own_tensor(size_t p, Slot slot) const {
         return is_compensation(slot) ? fmt::format("blk.{}.{}", p, slot_name(slot))
@@ -95,13 +97,13 @@ public:
         return e;
     }
 
-    // Heads of this slot's stored tensors of any positions.
+    // Heads of this slot's stored tensors of any layers.
     Heads heads(size_t p, Slot slot) {
         const int64_t head_dim = model.config.head_dim;
         const SlotShape shape = shape_of(p, slot);
         std::vector<HeadRef> refs;
         for (int64_t h = 0; h < (heads_are_columns(slot) ? shape.in : shape.out) / head_dim;) {
-            const size_t from = random(2) == 0 ? p : static_cast<size_t>(random(n_positions()));
+            const size_t from = random(2) == 0 ? p : static_cast<size_t>(random(n_layer()));
             const auto found = model.tensors.find(tensor_name(*model.family, slot, from));
             if (found == model.tensors.end()) continue;
             const Tensor& tensor = found->second;
@@ -129,7 +131,7 @@ public:
 
     // ---- expressions for several slots ----
 
-    // TensorLLM: one core for q, k, v and o; k and v of a GQA model are means of neighbouring heads.
+    // TensorLLM: one core for q, k, v and o; k and v of a GQA model are means of neighboring heads.
     void attention_tucker(size_t p, const TuckerRanks& ranks = {}, bool halves = false) {
         const ModelConfig& c = model.config;
         Tucker e = factors(new_name(p, Slot::attn_q), c.n_head_of(p), c.head_dim, c.n_embd, kAttention.size(),
@@ -158,25 +160,25 @@ public:
             slots);
     }
 
-    // The slot of all positions from one U and V, each with a row of scales (CP of stacked matrices).
+    // The slot of all layers from one U and V, each with a row of scales (CP of stacked matrices).
     void common_low_rank(Slot slot, int64_t rank, bool transposed = false) {
         LowRank e = low_rank(0, slot, rank, false, transposed);
         e.scale = new_name(0, slot) + ".scale";
-        add(e.scale, {rank, static_cast<int64_t>(n_positions())}, 0.6F, 0.8F);
-        for (size_t p = 0; p < n_positions(); ++p) {
+        add(e.scale, {rank, static_cast<int64_t>(n_layer())}, 0.6F, 0.8F);
+        for (size_t p = 0; p < n_layer(); ++p) {
             e.row = static_cast<int64_t>(p);
             at(p, slot) = e;
         }
     }
 
-    // The same expression in this slot of position `to` as in `from`.
+    // The same expression in this slot of layer `to` as in `from`.
     void tie(size_t to, size_t from, Slot slot) { at(to, slot) = at(from, slot); }
 
-    // Rounds of the first positions.
+    // Rounds of the first layers.
     void loop(int64_t loops) {
-        const size_t block = n_positions() / static_cast<size_t>(loops);
-        for (size_t p = block; p < n_positions(); ++p)
-            model.topology.positions[p] = model.topology.positions[p % block];
+        const size_t block = n_layer() / static_cast<size_t>(loops);
+        for (size_t p = block; p < n_layer(); ++p)
+            model.topology.layers[p] = model.topology.layers[p % block];
         model.topology.loops = loops;
     }
 
@@ -185,32 +187,32 @@ public:
     // `groups` key/value heads and their query heads; 0: no attention.
     void prune_heads(size_t p, int64_t groups) {
         auto& sizes = model.config.heads_kv;
-        sizes.resize(n_positions(), model.config.n_head_kv);
+        sizes.resize(n_layer(), model.config.n_head_kv);
         sizes[p] = groups;
         refill(p, groups == 0, belongs_to_attention);
     }
     // `channels` of the FFN; 0: no FFN.
     void prune_ffn(size_t p, int64_t channels) {
         auto& sizes = model.config.ffs;
-        sizes.resize(n_positions(), model.config.n_ff);
+        sizes.resize(n_layer(), model.config.n_ff);
         sizes[p] = channels;
         refill(p, channels == 0, belongs_to_ffn);
     }
-    // Trained keys and values before the first token at every position that attends.
+    // Trained keys and values before the first token at every layer that attends.
     void prefix(int64_t rows) {
         model.config.n_prefix = rows;
-        for (size_t p = 0; p < n_positions(); ++p) {
+        for (size_t p = 0; p < n_layer(); ++p) {
             if (model.config.n_head_kv_of(p) == 0) continue;
             for (const Slot slot : {Slot::attn_prefix_k, Slot::attn_prefix_v}) {
                 const std::string name = new_name(p, slot);
                 const SlotShape shape = shape_of(p, slot);
                 add(name, {shape.in, shape.out}, 1.2F);
-                model.topology.positions[p][slot] = Dense{name};
+                model.topology.layers[p][slot] = Dense{name};
             }
         }
     }
 
-    // ---- attention of other positions, after sizes and loops and before expressions ----
+    // ---- attention of other layers, after sizes and loops and before expressions ----
 
     void share_probabilities(size_t p, size_t from) { take_attention(model, p, {from, std::nullopt}); }
     void share_kv(size_t p, size_t from) { take_attention(model, p, {std::nullopt, from}); }
@@ -218,7 +220,7 @@ public:
     void compensate(size_t p, Slot slot) {
         const std::string name = own_tensor(p, slot);
         store(name, slot, p);
-        model.topology.positions[p][slot] = Dense{name};
+        model.topology.layers[p][slot] = Dense{name};
     }
 
     // 0 to limit - 1.
@@ -252,7 +254,7 @@ private:
     }
 
     std::string new_name(size_t p, Slot slot) {
-        const std::string place = p == kModelPosition ? "" : fmt::format("blk.{}.", p);
+        const std::string place = p == kWholeModel ? "" : fmt::format("blk.{}.", p);
         return fmt::format("{}{}.{}", place, slot_name(slot), ++names_);
     }
 
@@ -273,16 +275,16 @@ private:
 
     template <typename Which>
     void fill(size_t p, Which&& which) {
-        for (const auto& [slot, expression] : model.topology.positions[p])
+        for (const auto& [slot, expression] : model.topology.layers[p])
             if (which(slot)) store(std::get<Dense>(expression).tensor, slot, p);
     }
 
     template <typename Which>
     void refill(size_t p, bool removed, Which&& which) {
-        for (const auto& [slot, expression] : model.topology.positions[p])
+        for (const auto& [slot, expression] : model.topology.layers[p])
             if (removed && which(slot)) model.tensors.erase(std::get<Dense>(expression).tensor);
         if (removed) {
-            std::erase_if(model.topology.positions[p], [&](const auto& entry) { return which(entry.first); });
+            std::erase_if(model.topology.layers[p], [&](const auto& entry) { return which(entry.first); });
         } else {
             fill(p, which);
         }
@@ -319,7 +321,7 @@ private:
 // Calls `visit` with slot and expression of every place.
 template <typename Visit>
 void for_each_expression(const Model& model, Visit&& visit) {
-    for (const Slots& slots : model.topology.positions)
+    for (const Slots& slots : model.topology.layers)
         for (const auto& [slot, expression] : slots) visit(slot, expression);
     for (const auto& [slot, expression] : model.topology.globals) visit(slot, expression);
 }
@@ -341,7 +343,7 @@ inline Model with_type(Model model, DType type) {
     for (const auto& name : converted) {
         if (kept.contains(name)) continue;
         Tensor& tensor = model.tensors.at(name);
-        const auto bytes = quantise(type, floats_of(source, name), tensor.row_elements());
+        const auto bytes = quantize(type, floats_of(source, name), tensor.row_elements());
         tensor = Tensor{type, tensor.shape, {}, [bytes] { return bytes; }};
     }
     return model;
@@ -361,20 +363,20 @@ using Build = std::function<void(ExpressionBuilder&)>;
 
 inline std::vector<Slot> matrices(const ExpressionBuilder& b, size_t p) {
     std::vector<Slot> slots;
-    for (const auto& [slot, expression] : b.model.topology.positions[p])
+    for (const auto& [slot, expression] : b.model.topology.layers[p])
         if (is_matrix(slot)) slots.push_back(slot);
     return slots;
 }
 
 inline void low_rank_everywhere(ExpressionBuilder& b, bool scaled, bool transposed) {
-    for (size_t p = 1; p < b.n_positions(); ++p)
+    for (size_t p = 1; p < b.n_layer(); ++p)
         for (const Slot slot : matrices(b, p))
             b.at(p, slot) = b.low_rank(p, slot, 3 + static_cast<int64_t>(p), scaled, transposed);
 }
 
 // LoRA over dense, low-rank and, where there are heads, shared weights.
 inline void lora(ExpressionBuilder& b) {
-    for (size_t p = 0; p < b.n_positions(); ++p) {
+    for (size_t p = 0; p < b.n_layer(); ++p) {
         for (const Slot slot : matrices(b, p)) {
             Base base = Dense{b.own_tensor(p, slot)};
             if (p == 1) base = b.low_rank(p, slot, 9, true);
@@ -394,9 +396,9 @@ inline void pruned(ExpressionBuilder& b) {
 inline constexpr std::array kCompensation = {Slot::attn_comp, Slot::attn_comp_ffn, Slot::attn_comp_o,
                                              Slot::attn_comp_v};
 
-// All later positions use the probabilities of the first one.
+// All later layers use the probabilities of the first one.
 inline void superblock(ExpressionBuilder& b) {
-    for (size_t p = 1; p < b.n_positions(); ++p) b.share_probabilities(p, 0);
+    for (size_t p = 1; p < b.n_layer(); ++p) b.share_probabilities(p, 0);
 }
 
 inline const std::vector<std::pair<std::string, Build>>& cases() {
@@ -407,12 +409,12 @@ inline const std::vector<std::pair<std::string, Build>>& cases() {
              for (const Slot slot :
                   {Slot::attn_q, Slot::attn_o, Slot::ffn_up, Slot::ffn_down, Slot::attn_norm})
                  b.tie(2, 0, slot);
-             b.model.topology.positions[3] = b.model.topology.positions[1];
+             b.model.topology.layers[3] = b.model.topology.layers[1];
              b.model.topology.globals[Slot::output] = b.model.topology.globals.at(Slot::token_embd);
          }},
         {"heads",
          [](ExpressionBuilder& b) {
-             for (size_t p = 1; p < b.n_positions(); ++p)
+             for (size_t p = 1; p < b.n_layer(); ++p)
                  for (const Slot slot : ExpressionBuilder::kAttention) b.at(p, slot) = b.heads(p, slot);
          }},
         {"low rank", [](ExpressionBuilder& b) { low_rank_everywhere(b, false, false); }},
@@ -420,9 +422,9 @@ inline const std::vector<std::pair<std::string, Build>>& cases() {
         {"low rank, transposed", [](ExpressionBuilder& b) { low_rank_everywhere(b, true, true); }},
         {"low rank output",
          [](ExpressionBuilder& b) {
-             b.model.topology.globals[Slot::output] = b.low_rank(kModelPosition, Slot::output, 6, true);
+             b.model.topology.globals[Slot::output] = b.low_rank(kWholeModel, Slot::output, 6, true);
          }},
-        {"low rank of all positions",
+        {"low rank of all layers",
          [](ExpressionBuilder& b) {
              b.common_low_rank(Slot::attn_v, 5);
              b.common_low_rank(Slot::ffn_down, 7, true);
@@ -457,7 +459,7 @@ inline const std::vector<std::pair<std::string, Build>>& cases() {
         {"loops with lora",
          [](ExpressionBuilder& b) {
              b.loop(2);
-             for (size_t p = 0; p < b.n_positions(); ++p)
+             for (size_t p = 0; p < b.n_layer(); ++p)
                  for (const Slot slot : matrices(b, p))
                      b.at(p, slot) = b.plus(p, slot, std::get<Dense>(b.at(p, slot)), 4);
          }},
@@ -493,11 +495,11 @@ inline const std::vector<std::pair<std::string, Build>>& cases() {
              b.share_kv(1, 0);
              b.share_kv(3, 2);
          }},
-        {"keys and values of one position",
+        {"keys and values of one layer",
          [](ExpressionBuilder& b) {
-             for (size_t p = 1; p < b.n_positions(); ++p) b.share_kv(p, 0);
+             for (size_t p = 1; p < b.n_layer(); ++p) b.share_kv(p, 0);
          }},
-        {"shared probabilities, keys and values of one position",
+        {"shared probabilities, keys and values of one layer",
          [](ExpressionBuilder& b) {
              b.share_probabilities(1, 0);
              b.share_kv(2, 0);
@@ -549,7 +551,7 @@ inline const std::vector<std::pair<std::string, Build>>& cases() {
          [](ExpressionBuilder& b) {
              superblock(b);
              b.at(0, Slot::attn_q) = b.heads(0, Slot::attn_q);
-             for (size_t p = 1; p < b.n_positions(); ++p)
+             for (size_t p = 1; p < b.n_layer(); ++p)
                  for (const Slot slot : {Slot::attn_v, Slot::attn_o}) b.at(p, slot) = b.heads(p, slot);
          }},
         {"borrowed keys in factors",
@@ -567,10 +569,10 @@ inline const std::vector<std::pair<std::string, Build>>& cases() {
              b.compensate(1, Slot::attn_comp);
              lora(b);
          }},
-        {"superblock of a pruned position",
+        {"superblock of a pruned layer",
          [](ExpressionBuilder& b) {
              b.prune_heads(0, 0);
-             for (size_t p = 1; p < b.n_positions(); ++p) b.prune_heads(p, 1);
+             for (size_t p = 1; p < b.n_layer(); ++p) b.prune_heads(p, 1);
              b.prune_ffn(2, 0);
              b.share_probabilities(2, 1);
              b.share_kv(3, 1);
@@ -583,7 +585,7 @@ inline const std::vector<std::pair<std::string, Build>>& cases() {
              b.share_probabilities(1, 0);
              b.share_probabilities(3, 2);
              b.compensate(1, Slot::attn_comp);
-             b.model.topology.positions[3] = b.model.topology.positions[1];
+             b.model.topology.layers[3] = b.model.topology.layers[1];
          }},
         {"loops of borrowed keys",
          [](ExpressionBuilder& b) {
@@ -633,7 +635,7 @@ inline Base random_base(ExpressionBuilder& b, size_t p, Slot slot) {
     return b.low_rank(p, slot, 1 + b.random(8), b.chance(), b.chance());
 }
 
-inline void randomise_slots(ExpressionBuilder& b, size_t p) {
+inline void randomize_slots(ExpressionBuilder& b, size_t p) {
     const bool attends = b.model.config.n_head_kv_of(p) > 0, feeds = b.model.config.n_ff_of(p) > 0;
     if (attends && b.random(3) == 0) {
         if (b.chance())
@@ -670,14 +672,14 @@ inline void randomise_slots(ExpressionBuilder& b, size_t p) {
 }  // namespace expressions
 
 struct RandomModelOptions {
-    bool sizes = true;     // pruned positions
+    bool sizes = true;     // pruned layers
     bool prefix = false;   // without_sharing() refuses it
-    bool sources = false;  // attention of other positions and W_c: refused there, too, and beside a prefix
+    bool sources = false;  // attention of other layers and W_c: refused there, too, and beside a prefix
 };
 
 namespace expressions {
 
-// Any positions from the nearest earlier one with as many heads and attention of its own; W_c anywhere.
+// Any layers from the nearest earlier one with as many heads and attention of its own; W_c anywhere.
 inline void random_sources(ExpressionBuilder& b) {
     const auto& topology = b.model.topology;
     const auto lender = [&](size_t p) -> std::optional<size_t> {
@@ -688,7 +690,7 @@ inline void random_sources(ExpressionBuilder& b) {
         }
         return std::nullopt;
     };
-    for (size_t p = 0; p < b.n_positions(); ++p) {
+    for (size_t p = 0; p < b.n_layer(); ++p) {
         const bool attends = b.model.config.n_head_kv_of(p) > 0;
         if (const auto from = lender(p); from && attends && b.random(3) > 0) {
             if (b.chance())
@@ -712,14 +714,14 @@ inline Model random_expression_model(uint32_t seed, const RandomModelOptions& op
                                      const ExpressionShape& shape = {}) {
     ExpressionBuilder b(kExpressionFamilies[seed % kExpressionFamilies.size()], seed, shape);
     if (options.sizes && b.random(3) == 0) {
-        for (size_t p = 0; p < b.n_positions(); ++p) {
+        for (size_t p = 0; p < b.n_layer(); ++p) {
             if (b.chance()) b.prune_heads(p, b.random(b.model.config.n_head_kv + 1));
             if (b.chance()) b.prune_ffn(p, 32 * b.random(shape.ff / 32 + 1));
         }
     }
     if (options.prefix && b.chance()) b.prefix(1 + b.random(4));
     if (options.sources && b.model.config.n_prefix == 0) expressions::random_sources(b);
-    for (size_t p = 0; p < b.n_positions(); ++p) expressions::randomise_slots(b, p);
+    for (size_t p = 0; p < b.n_layer(); ++p) expressions::randomize_slots(b, p);
     const bool alike =
         b.model.config.heads_kv.empty() && b.model.config.ffs.empty() && b.model.topology.sources.empty();
     if (alike && b.random(3) == 0) {
@@ -730,7 +732,7 @@ inline Model random_expression_model(uint32_t seed, const RandomModelOptions& op
         }
     }
     if (b.random(4) == 0)
-        b.model.topology.globals[Slot::output] = b.low_rank(kModelPosition, Slot::output, 5, b.chance());
+        b.model.topology.globals[Slot::output] = b.low_rank(kWholeModel, Slot::output, 5, b.chance());
     return b.finish();
 }
 

@@ -1,5 +1,5 @@
-// Weights made of factors, sizes by position and prefixes: every way of multiplying them gives the logits of
-// the scalar reference and of the materialised model.
+// Weights made of factors, sizes by layer and prefixes: every way of multiplying them gives the logits of
+// the scalar reference and of the materialized model.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -11,6 +11,9 @@
 #include "model/accounting.h"
 #include "model/execution.h"
 #include "model/filled_ranks.h"
+#include "model/materialize.h"
+#include "model/validate.h"
+#include "model/without_sharing.h"
 
 namespace refold {
 namespace {
@@ -122,7 +125,7 @@ Model typed_model(DType type, int64_t rank) {
     return with_type(b.finish(), type);
 }
 
-// Stored numbers are the same, activations are rounded by quantised kernels: by ours as by ggml's.
+// Stored numbers are the same, activations are rounded by quantized kernels: by ours as by ggml's.
 TEST(Factored, StoredTypes) {
     const std::vector<std::pair<DType, double>> types = {
         {DType::F32, 1e-4},  {DType::F16, 5e-3},  {DType::BF16, 6e-2}, {DType::Q8_0, 8e-2},
@@ -199,7 +202,7 @@ uint64_t unique_bytes(const Model& given, bool f32) {
             }
         }
     };
-    for (const Slots& slots : model.topology.positions) add(slots);
+    for (const Slots& slots : model.topology.layers) add(slots);
     add(model.topology.globals);
     return bytes;
 }
@@ -207,15 +210,17 @@ uint64_t unique_bytes(const Model& given, bool f32) {
 TEST(Factored, EveryTensorIsResidentOnce) {
     for (const auto& [name, model, input] : expression_models()) {
         const EngineOptions options{.threads = 1, .context = 16, .factored = FactoredExecution::factored};
-        const EngineMemory memory = Engine(model, options).memory();
+        const EngineMemory memory = SingleSequence(model, options).memory();
         EXPECT_EQ(memory.weight_bytes, unique_bytes(model, false)) << name;
     }
     for (const DType type : {DType::F16, DType::Q8_0, DType::Q4_0}) {
         const Model model = typed_model(type, 32);
         EngineOptions options{.threads = 1, .context = 16, .factored = FactoredExecution::factored};
-        EXPECT_EQ(Engine(model, options).memory().weight_bytes, unique_bytes(model, false)) << name(type);
+        EXPECT_EQ(SingleSequence(model, options).memory().weight_bytes, unique_bytes(model, false))
+            << name(type);
         options.f32 = true;
-        EXPECT_EQ(Engine(model, options).memory().weight_bytes, unique_bytes(model, true)) << name(type);
+        EXPECT_EQ(SingleSequence(model, options).memory().weight_bytes, unique_bytes(model, true))
+            << name(type);
     }
 }
 
@@ -236,8 +241,8 @@ TEST(Factored, RanksAreFilledWithZeros) {
         EXPECT_EQ(aligned->tensor(wide.v).rows(), 32);
         EXPECT_EQ(aligned->tensor(wide.scale).shape[0], 32);
         // BLAS may add the products in another order.
-        EXPECT_LE(largest_difference(materialise(*aligned, tied, Slot::ffn_up, 1),
-                                     materialise(model, model.topology.at(1, Slot::ffn_up), Slot::ffn_up, 1)),
+        EXPECT_LE(largest_difference(materialize(*aligned, tied, Slot::ffn_up, 1),
+                                     materialize(model, model.topology.at(1, Slot::ffn_up), Slot::ffn_up, 1)),
                   1e-6);
         const auto& plus = std::get<Plus>(aligned->topology.at(3, Slot::attn_q));
         EXPECT_EQ(plus.base, std::get<Plus>(model.topology.at(3, Slot::attn_q)).base);
@@ -250,7 +255,7 @@ TEST(Factored, AutomaticNeverTakesMoreMemory) {
     for (uint32_t seed = 1; seed <= 12; ++seed) {
         const Model model = random_expression_model(seed);
         const EngineOptions options{.threads = 1, .context = 16};
-        EXPECT_LE(Engine(model, options).memory().weight_bytes, unique_bytes(model, false)) << seed;
+        EXPECT_LE(SingleSequence(model, options).memory().weight_bytes, unique_bytes(model, false)) << seed;
     }
 }
 
@@ -259,28 +264,28 @@ TEST(Factored, LoopsAreResidentOnce) {
     b.loop(2);
     const Model looped = b.finish();
     const EngineOptions options{.threads = 1, .context = 16, .kv = KvType::f32};
-    const Engine engine(looped, options);
-    EXPECT_EQ(engine.memory().weight_bytes, unique_bytes(looped, false));
-    // A slot of the cache per position, not per stored layer.
-    const Engine plain(without_sharing(looped), options);
-    EXPECT_EQ(engine.memory().kv_bytes, plain.memory().kv_bytes);
+    const SingleSequence sequence(looped, options);
+    EXPECT_EQ(sequence.memory().weight_bytes, unique_bytes(looped, false));
+    // A slot of the cache per layer, not per stored layer.
+    const SingleSequence plain(without_sharing(looped), options);
+    EXPECT_EQ(sequence.memory().kv_bytes, plain.memory().kv_bytes);
     const auto tokens = random_tokens(9, looped.config.n_vocab, 3);
     EXPECT_EQ(all_logits(looped, tokens, options), all_logits(without_sharing(looped), tokens, options));
 }
 
-TEST(Factored, CacheHasEachPositionsHeads) {
+TEST(Factored, CacheHasEachLayersHeads) {
     ExpressionBuilder b("llama", 2);
     const EngineOptions options{.threads = 1, .context = 256, .kv = KvType::f32};
-    const uint64_t full = Engine(b.model, options).memory().kv_bytes;
+    const uint64_t full = SingleSequence(b.model, options).memory().kv_bytes;
     b.prune_heads(0, 1);  // of 2
     b.prune_heads(1, 0);
     const Model pruned = b.finish();
-    EXPECT_EQ(Engine(pruned, options).memory().kv_bytes * 8, full * 5);
-    for (size_t p = 0; p < b.n_positions(); ++p) b.prune_heads(p, 0);
+    EXPECT_EQ(SingleSequence(pruned, options).memory().kv_bytes * 8, full * 5);
+    for (size_t p = 0; p < b.n_layer(); ++p) b.prune_heads(p, 0);
     const Model blind = b.finish();
-    EXPECT_EQ(Engine(blind, options).memory().kv_bytes, 0U);
+    EXPECT_EQ(SingleSequence(blind, options).memory().kv_bytes, 0U);
     expect_reference(blind, "no attention");
-    for (size_t p = 0; p < b.n_positions(); ++p) b.prune_ffn(p, 0);
+    for (size_t p = 0; p < b.n_layer(); ++p) b.prune_ffn(p, 0);
     expect_reference(b.finish(), "no layers");
 }
 
@@ -290,14 +295,14 @@ TEST(Factored, PrefixSurvivesTruncation) {
     const Model model = b.finish();
     const auto tokens = random_tokens(9, model.config.n_vocab, 3);
     const auto expected = reference_logits(model, tokens);
-    Engine engine(model, f32_options(4, FactoredExecution::automatic));
+    SingleSequence sequence(model, f32_options(4, FactoredExecution::automatic));
     for (int round = 0; round < 2; ++round) {
-        engine.truncate(0);
-        const auto logits = engine.evaluate(tokens);
+        sequence.truncate(0);
+        const auto logits = sequence.evaluate(tokens);
         EXPECT_LE(relative_difference(logits, std::span(expected).last(logits.size())), kTolerance);
     }
-    engine.truncate(4);
-    const auto again = engine.evaluate(std::span(tokens).subspan(4));
+    sequence.truncate(4);
+    const auto again = sequence.evaluate(std::span(tokens).subspan(4));
     EXPECT_LE(relative_difference(again, std::span(expected).last(again.size())), kTolerance);
     // Without it the logits are others.
     Model plain = model;
@@ -321,8 +326,8 @@ TEST(Factored, LongContextsWithPrefix) {
 
 // ---- the choice ----
 
-ExecutionChoice choose(const Model& model, size_t position, std::vector<Slot> slots, int64_t tokens) {
-    return choose_execution(model, position, slots, tokens);
+ExecutionChoice choose(const Model& model, size_t layer, std::vector<Slot> slots, int64_t tokens) {
+    return choose_execution(model, layer, slots, tokens);
 }
 
 TEST(ChooseExecution, SmallRanksStayFactored) {
@@ -363,20 +368,20 @@ TEST(ChooseExecution, SharedFactorsDecideTogether) {
     EXPECT_EQ(choose(model, 2, {Slot::attn_q}, 148).execution, Execution::reconstructed);
 }
 
-TEST(ChooseExecution, RepeatedPositionsCountOnce) {
+TEST(ChooseExecution, RepeatedLayersCountOnce) {
     ExpressionBuilder b("llama", 1);
     for (const Slot slot : expressions::matrices(b, 0)) b.at(0, slot) = b.low_rank(0, slot, 50);
     b.loop(2);
     const Model model = b.finish();
     EXPECT_TRUE(choose(model, 2, {Slot::attn_q}, 1).when_loading);
     const EngineOptions options{.threads = 1, .context = 16};
-    EXPECT_LT(Engine(model, options).memory().weight_bytes, unique_bytes(model, false));
+    EXPECT_LT(SingleSequence(model, options).memory().weight_bytes, unique_bytes(model, false));
 }
 
 TEST(ChooseExecution, LoraOfALoopStaysFactored) {
     ExpressionBuilder b("llama", 1);
     b.loop(2);
-    for (size_t p = 0; p < b.n_positions(); ++p)
+    for (size_t p = 0; p < b.n_layer(); ++p)
         b.at(p, Slot::ffn_up) = b.plus(p, Slot::ffn_up, std::get<Dense>(b.at(p, Slot::ffn_up)), 8);
     const Model model = b.finish();
     const ExecutionChoice choice = choose(model, 0, {Slot::ffn_gate, Slot::ffn_up}, 512);
@@ -395,10 +400,10 @@ TEST(ChooseExecution, ManyTokensAreReconstructedInScratch) {
     b.attention_tucker(1, {60, 16, 2}, true);
     const Model model = b.finish();
     const std::vector<Slot> qkv = {Slot::attn_q, Slot::attn_k, Slot::attn_v};
-    for (const auto& [position, slots] : std::vector<std::pair<size_t, std::vector<Slot>>>{
+    for (const auto& [layer, slots] : std::vector<std::pair<size_t, std::vector<Slot>>>{
              {0, qkv}, {0, {Slot::ffn_down}}, {1, qkv}, {1, {Slot::attn_o}}}) {
-        ASSERT_GT(choose(model, position, slots, 1).from_tokens, 0);
-        ASSERT_LE(choose(model, position, slots, 1).from_tokens, 400);
+        ASSERT_GT(choose(model, layer, slots, 1).from_tokens, 0);
+        ASSERT_LE(choose(model, layer, slots, 1).from_tokens, 400);
     }
     const auto tokens = random_tokens(400, model.config.n_vocab, 3);
     EngineOptions options{.threads = 1, .context = 400, .chunk = 400, .f32 = true};

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "engine/compare.h"
 #include "io/safetensors.h"
+#include "model/load.h"
 
 namespace refold {
 namespace {
@@ -83,7 +84,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Decoders,
                          testing::Combine(testing::ValuesIn(models(true)), testing::ValuesIn(engines())),
                          test_name);
 
-TEST_P(Decoders, LogitsOfEveryPosition) {
+TEST_P(Decoders, LogitsOfEveryToken) {
     for (const int row : golden.rows) {
         EXPECT_LE(largest_difference(all_logits(golden.model, golden.ids(row), options()),
                                      golden.floats("logits", row)),
@@ -107,15 +108,15 @@ TEST_P(Decoders, GreedyContinuation) {
     const auto expected = golden.values<float>("greedy.logits");
     EngineOptions with_room = options();
     with_room.context = 64;
-    Engine engine(golden.model, with_room);
-    const auto n_vocab = static_cast<size_t>(engine.n_vocab());
-    auto logits = engine.evaluate(golden.ids(2));
+    SingleSequence sequence(golden.model, with_room);
+    const auto n_vocab = static_cast<size_t>(sequence.capabilities().n_vocab);
+    auto logits = sequence.evaluate(golden.ids(2));
     for (size_t step = 0; step < 16; ++step) {
         const auto wanted = std::span(expected).subspan(step * n_vocab, n_vocab);
         ASSERT_EQ(argmax(logits), argmax(wanted)) << "step " << step;
         EXPECT_LE(largest_difference(logits, wanted), kTolerance) << "step " << step;
         const auto token = static_cast<int32_t>(argmax(logits));
-        logits = engine.evaluate({&token, 1});
+        logits = sequence.evaluate({&token, 1});
     }
 }
 
@@ -127,11 +128,11 @@ INSTANTIATE_TEST_SUITE_P(Families, Encoders,
 TEST_P(Encoders, HiddenStatesLogitsAndPooledOutput) {
     EngineOptions with_room = options();
     with_room.context = 128;
-    Engine engine(golden.model, with_room);
+    SingleSequence sequence(golden.model, with_room);
     for (const int row : golden.rows) {
         const auto ids = golden.ids(row), types = golden.integers("token_type_ids", row),
                    mask = golden.integers("attention_mask", row);
-        const Encoding encoding = engine.encode({ids, types, mask});
+        const Encoding encoding = sequence.encode({ids, types, mask});
         const auto compare = [&](std::span<const float> got, const char* kind) {
             const auto expected = golden.floats(kind, row);
             if (!expected.empty()) {
@@ -150,22 +151,22 @@ TEST_P(Encoders, HiddenStatesLogitsAndPooledOutput) {
 TEST_P(Encoders, PaddingIsNotSeen) {
     EngineOptions with_room = options();
     with_room.context = 128;
-    Engine engine(golden.model, with_room);
+    SingleSequence sequence(golden.model, with_room);
     auto ids = golden.ids(2);
     const size_t length = ids.size();
-    const Encoding plain = engine.encode({ids, {}, {}});
+    const Encoding plain = sequence.encode({ids, {}, {}});
     std::vector<int32_t> mask(length, 1);
     const int32_t padding = golden.model.config.padding_token.value_or(0);
     for (int i = 0; i < 9; ++i) {
         ids.push_back(padding);
         mask.push_back(0);
     }
-    const Encoding padded = engine.encode({ids, {}, mask});
+    const Encoding padded = sequence.encode({ids, {}, mask});
     EXPECT_LE(largest_difference(plain.last_hidden_state,
                                  std::span(padded.last_hidden_state).first(plain.last_hidden_state.size())),
               1e-5);
     mask.assign(ids.size(), 1);
-    const Encoding seen = engine.encode({ids, {}, mask});
+    const Encoding seen = sequence.encode({ids, {}, mask});
     EXPECT_GT(largest_difference(plain.last_hidden_state,
                                  std::span(seen.last_hidden_state).first(plain.last_hidden_state.size())),
               1e-3);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/materialize.h"
 #include "model/model.h"
 #include "model/tap.h"
 
@@ -23,15 +24,15 @@ struct Input {
     std::vector<int32_t> tokens;
     std::vector<int32_t> token_types;  // empty: all 0
     std::vector<int32_t> mask;         // 0 hides the token from all tokens; empty: none hidden
-    // Whether an evicted key is hidden from a query head at a position; null: none.
-    std::function<bool(size_t position, int64_t head, size_t query, size_t key)> evicted = nullptr;
+    // Whether an evicted key is hidden from a query head at a layer; null: none.
+    std::function<bool(size_t layer, int64_t head, size_t query, size_t key)> evicted = nullptr;
 };
 
-// By position and place; rows are tokens, and of probabilities those of one head after the other.
+// By layer and place; rows are tokens, and of probabilities those of one head after the other.
 using Taps = std::map<std::pair<size_t, Tap>, Matrix>;
 
 struct Output {
-    Matrix residual;  // after the last position
+    Matrix residual;  // after the last layer
     Matrix hidden;    // after the final norm
     Matrix logits;    // empty without an output matrix
     Vector pooled;    // empty without a pooler
@@ -66,8 +67,8 @@ inline Matrix sum(Matrix a, const Matrix& b) {
     return a;
 }
 
-// RMS or layer normalisation of x, times the weight, plus the bias (empty: none).
-inline Vector normalise(const Vector& x, NormKind kind, double eps, const Vector& weight,
+// RMS or layer normalization of x, times the weight, plus the bias (empty: none).
+inline Vector normalize(const Vector& x, NormKind kind, double eps, const Vector& weight,
                         const Vector& bias) {
     const auto n = static_cast<double>(x.size());
     double mean = 0, squares = 0;
@@ -154,18 +155,17 @@ public:
 
     Output run() {
         Matrix x = embeddings();
-        for (size_t p = 0; p < model_.topology.positions.size(); ++p) x = layer(p, x);
+        for (size_t p = 0; p < model_.topology.layers.size(); ++p) x = layer(p, x);
         const Matrix residual = x;
-        x = norm(kModelPosition, Slot::output_norm, x);
+        x = norm(kWholeModel, Slot::output_norm, x);
         const Slots& globals = model_.topology.globals;
         Output out{residual, x, {}, {}, {}};
         if (globals.contains(Slot::output)) {
             out.logits = logits(x);
-            note(kModelPosition, Tap::logits, out.logits);
+            note(kWholeModel, Tap::logits, out.logits);
         }
         if (globals.contains(Slot::pooler))
-            out.pooled =
-                activated(Activation::tanh, linear(kModelPosition, Slot::pooler, {x.front()})).front();
+            out.pooled = activated(Activation::tanh, linear(kWholeModel, Slot::pooler, {x.front()})).front();
         out.taps = std::move(taps_);
         out.probabilities = std::move(probabilities_);
         return out;
@@ -173,14 +173,14 @@ public:
 
 private:
     const Slots& slots(size_t p) const {
-        return p == kModelPosition ? model_.topology.globals : model_.topology.positions[p];
+        return p == kWholeModel ? model_.topology.globals : model_.topology.layers[p];
     }
 
     bool has(size_t p, Slot slot) const { return slots(p).contains(slot); }
 
     Matrix weight(size_t p, Slot slot) const {
         const SlotShape shape = slot_shape(slot, config_, p);
-        const auto values = materialise(model_, slots(p).at(slot), slot, p);
+        const auto values = materialize(model_, slots(p).at(slot), slot, p);
         Matrix rows;
         for (int64_t r = 0; r < shape.out; ++r)
             rows.emplace_back(values.begin() + r * shape.in, values.begin() + (r + 1) * shape.in);
@@ -204,7 +204,7 @@ private:
         return out;
     }
 
-    // Each group of as many features as the weight has is normalised by itself. Nothing without the slot.
+    // Each group of as many features as the weight has is normalized by itself. Nothing without the slot.
     Matrix norm(size_t p, Slot slot, Matrix x) const {
         if (!has(p, slot)) return x;
         const Vector weight = vector(p, slot), bias = vector(p, bias_of(slot));
@@ -212,7 +212,7 @@ private:
         for (Vector& token : x) {
             for (auto group = token.begin(); group != token.end(); group += width) {
                 const Vector normed =
-                    normalise({group, group + width}, config_.norm, config_.norm_eps, weight, bias);
+                    normalize({group, group + width}, config_.norm, config_.norm_eps, weight, bias);
                 std::copy(normed.begin(), normed.end(), group);
             }
         }
@@ -228,14 +228,14 @@ private:
 
     Matrix embeddings() const {
         Matrix x;
-        const Matrix table = weight(kModelPosition, Slot::token_embd);
+        const Matrix table = weight(kWholeModel, Slot::token_embd);
         for (const int32_t token : input_.tokens) {
             x.push_back(table[static_cast<size_t>(token)]);
             for (double& value : x.back()) value *= config_.embedding_scale;
         }
         const auto add = [&](Slot slot, const std::vector<int32_t>& rows) {
-            if (!has(kModelPosition, slot)) return;
-            const Matrix added = weight(kModelPosition, slot);
+            if (!has(kWholeModel, slot)) return;
+            const Matrix added = weight(kWholeModel, slot);
             for (size_t t = 0; t < x.size(); ++t) {
                 const size_t row = rows.empty() ? 0 : static_cast<size_t>(rows[t]);
                 for (size_t i = 0; i < x[t].size(); ++i) x[t][i] += added[row][i];
@@ -243,17 +243,17 @@ private:
         };
         add(Slot::token_types, input_.token_types);
         add(Slot::position_embd, positions_);
-        return norm(kModelPosition, Slot::embd_norm, x);
+        return norm(kWholeModel, Slot::embd_norm, x);
     }
 
     const Matrix& note(size_t p, Tap tap, const Matrix& x) { return taps_[{p, tap}] = x; }
 
-    // W_c of one place times x, added where the position has it.
+    // W_c of one place times x, added where the layer has it.
     Matrix compensated(size_t p, Slot slot, Matrix to, const Matrix& x) const {
         return has(p, slot) ? sum(std::move(to), linear(p, slot, x)) : to;
     }
 
-    // A module that the position lacks adds nothing.
+    // A module that the layer lacks adds nothing.
     Matrix layer(size_t p, const Matrix& x) {
         const bool attends = config_.n_head_kv_of(p) > 0, feeds = config_.n_ff_of(p) > 0;
         note(p, Tap::layer_input, x);
@@ -295,7 +295,7 @@ private:
     void rotate_heads(size_t p, Matrix& x) const {
         const bool local = config_.local_rope && config_.window(p) > 0;
         const Rope& rope = local ? *config_.local_rope : config_.rope;
-        const Vector factors = local ? Vector() : vector(kModelPosition, Slot::rope_freqs);
+        const Vector factors = local ? Vector() : vector(kWholeModel, Slot::rope_freqs);
         for (size_t t = 0; t < x.size() && rope.dims > 0; ++t) {
             for (size_t at = 0; at < x[t].size(); at += static_cast<size_t>(config_.head_dim))
                 rotate(&x[t][at], rope, positions_[t], static_cast<int64_t>(x.size()), factors);
@@ -417,12 +417,12 @@ private:
     }
 
     Matrix logits(Matrix x) const {
-        if (has(kModelPosition, Slot::head_dense)) {
-            x = activated(config_.activation, linear(kModelPosition, Slot::head_dense, x));
-            x = norm(kModelPosition, Slot::head_norm, x);
+        if (has(kWholeModel, Slot::head_dense)) {
+            x = activated(config_.activation, linear(kWholeModel, Slot::head_dense, x));
+            x = norm(kWholeModel, Slot::head_norm, x);
         }
-        Matrix out = linear(kModelPosition, Slot::output, x);
-        const Matrix rows = weight(kModelPosition, Slot::output);
+        Matrix out = linear(kWholeModel, Slot::output, x);
+        const Matrix rows = weight(kWholeModel, Slot::output);
         for (Vector& token : out) {
             for (size_t r = 0; r < token.size(); ++r) {
                 if (config_.norm_head) token[r] /= std::sqrt(dot(rows[r], rows[r]));
@@ -437,7 +437,7 @@ private:
     const Input& input_;
     std::vector<int32_t> positions_;
     Taps taps_;
-    // By position, the prefix included: what other positions may use.
+    // By layer, the prefix included: what other layers may use.
     std::map<size_t, PerHead> probabilities_;
     std::map<size_t, Matrix> keys_, values_;
 };

@@ -1,10 +1,12 @@
-// Shared execution equals the execution of the materialised model, whatever is shared.
+// Shared execution equals the execution of the materialized model, whatever is shared.
 #include <gtest/gtest.h>
 
 #include "core/error.h"
 #include "engine/compare.h"
 #include "model/accounting.h"
 #include "model/small_model.h"
+#include "model/validate.h"
+#include "model/without_sharing.h"
 
 namespace refold {
 namespace {
@@ -26,11 +28,11 @@ Model random_model(DType type, uint32_t seed, const SmallShape& shape = kShape) 
     return small_model(shape, weight, types);
 }
 
-// Every position after the first takes each of its heads from itself or, as likely, from a random earlier
+// Every layer after the first takes each of its heads from itself or, as likely, from a random earlier
 // head.
 Model share_randomly(Model model, uint32_t seed) {
     std::mt19937 random(seed);
-    for (size_t p = 1; p < model.topology.positions.size(); ++p) {
+    for (size_t p = 1; p < model.topology.layers.size(); ++p) {
         for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o}) {
             const bool kv = slot == Slot::attn_k || slot == Slot::attn_v;
             const int64_t heads = kv ? kShape.kv_heads : kShape.heads;
@@ -40,7 +42,7 @@ Model share_randomly(Model model, uint32_t seed) {
                 refs.push_back({tensor_name(*model.family, slot, from),
                                 from == p ? h : static_cast<int64_t>(random()) % heads});
             }
-            model.topology.positions[p][slot] = collapse(refs);
+            model.topology.layers[p][slot] = collapse(refs);
         }
     }
     validate(model);
@@ -54,8 +56,8 @@ struct Case {
 void PrintTo(const Case& c, std::ostream* out) { *out << name(c.type); }
 
 class SharingTest : public testing::TestWithParam<Case> {};
-// Equal bits of weights; only the order of float32 sums differs, and where activations are quantised whole
-// rows equal quantised parts.
+// Equal bits of weights; only the order of float32 sums differs, and where activations are quantized whole
+// rows equal quantized parts.
 INSTANTIATE_TEST_SUITE_P(Types, SharingTest,
                          testing::Values(Case{DType::F32, 2e-5}, Case{DType::F16, 5e-3},
                                          Case{DType::BF16, 2e-2}, Case{DType::Q8_0, 5e-2},
@@ -89,25 +91,25 @@ TEST_P(SharingTest, ComposedOperationsAgree) {
     }
 }
 
-TEST_P(SharingTest, TiedPositionsAreEqualCopies) {
+TEST_P(SharingTest, TiedLayersAreEqualCopies) {
     Model tied = random_model(GetParam().type, 3);
-    tied.topology.positions[2] = tied.topology.positions[1];
-    tied.topology.positions.push_back(tied.topology.positions[0]);
+    tied.topology.layers[2] = tied.topology.layers[1];
+    tied.topology.layers.push_back(tied.topology.layers[0]);
     tied.drop_unreferenced();
     const auto tokens = random_tokens(20, kShape.vocab, 3);
     const EngineOptions options{.threads = 2};
     EXPECT_EQ(all_logits(tied, tokens, options), all_logits(without_sharing(tied), tokens, options));
-    EXPECT_EQ(Engine(tied, options).memory().weight_bytes, account(tied).model.bytes);
+    EXPECT_EQ(SingleSequence(tied, options).memory().weight_bytes, account(tied).model.bytes);
     EXPECT_LT(account(tied).model.bytes, account(tied).dense.bytes);
 }
 
 TEST_P(SharingTest, HeadsInPlaceAreTheDenseModel) {
     const Model dense = random_model(GetParam().type, 4);
     Model same = dense;
-    for (size_t p = 0; p < same.topology.positions.size(); ++p) {
+    for (size_t p = 0; p < same.topology.layers.size(); ++p) {
         for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o}) {
             const bool kv = slot == Slot::attn_k || slot == Slot::attn_v;
-            same.topology.positions[p][slot] =
+            same.topology.layers[p][slot] =
                 Heads{{{tensor_name(*same.family, slot, p), 0, kv ? kShape.kv_heads : kShape.heads}}};
         }
     }
@@ -115,17 +117,17 @@ TEST_P(SharingTest, HeadsInPlaceAreTheDenseModel) {
     EXPECT_EQ(all_logits(same, tokens, {.threads = 1}), all_logits(dense, tokens, {.threads = 2}));
 }
 
-// K-quants come in blocks of 256, so only rows can be shared without requantising.
+// K-quants come in blocks of 256, so only rows can be shared without requantizing.
 TEST(Sharing, RowsOfKQuants) {
     constexpr SmallShape shape{
         .layers = 3, .heads = 4, .kv_heads = 2, .head_dim = 64, .embd = 256, .ff = 256, .vocab = 96};
     for (const DType type : {DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q5_K, DType::Q6_K}) {
         Model model = random_model(type, 7, shape);
-        model.topology.positions[2][Slot::attn_q] =
+        model.topology.layers[2][Slot::attn_q] =
             Heads{{{"blk.2.attn_q.weight", 0, 2}, {"blk.0.attn_q.weight", 2, 2}}};
-        model.topology.positions[2][Slot::attn_k] =
+        model.topology.layers[2][Slot::attn_k] =
             Heads{{{"blk.2.attn_k.weight", 0, 1}, {"blk.0.attn_k.weight", 1, 1}}};
-        model.topology.positions[2][Slot::attn_v] =
+        model.topology.layers[2][Slot::attn_v] =
             Heads{{{"blk.1.attn_v.weight", 1, 1}, {"blk.0.attn_v.weight", 0, 1}}};
         const auto tokens = random_tokens(24, shape.vocab, 7);
         for (const int64_t chunk : {1, 24}) {
@@ -144,13 +146,13 @@ TEST(Sharing, MixedTypesAreComposed) {
     for (const char* slot_tensor : {"blk.0.attn_v.weight", "blk.0.attn_output.weight"})
         model.tensors[slot_tensor] = other.tensor(slot_tensor);
     model = share_randomly(model, 55);
-    model.topology.positions[3][Slot::attn_v] =
+    model.topology.layers[3][Slot::attn_v] =
         Heads{{{"blk.0.attn_v.weight", 1, 1}, {"blk.3.attn_v.weight", 1, 1}}};
-    model.topology.positions[3][Slot::attn_o] =
+    model.topology.layers[3][Slot::attn_o] =
         Heads{{{"blk.0.attn_output.weight", 2, 1}, {"blk.3.attn_output.weight", 0, 3}}};
     const auto tokens = random_tokens(24, kShape.vocab, 5);
-    // In float32 the engine and the materialised weights hold the same numbers only before requantisation, so
-    // compare with the float32 engine: mixed types are dequantised there.
+    // In float32 the engine and the materialized weights hold the same numbers only before requantization, so
+    // compare with the float32 engine: mixed types are dequantized there.
     const auto expected = all_logits(model, tokens, {.threads = 1, .f32 = true});
     for (const int64_t chunk : {1, 24}) {
         EXPECT_LE(largest_difference(

@@ -17,11 +17,11 @@ struct SyntheticModel {
     reference::Input input;
 };
 
-// A model with these slots, each its own tensor of random values: "p<position>.<slot>" or "<slot>".
+// A model with these slots, each its own tensor of random values: "p<layer>.<slot>" or "<slot>".
 struct SyntheticShape {
     ModelConfig config;
-    std::vector<Slot> position_slots, model_slots;
-    size_t positions = 3;
+    std::vector<Slot> layer_slots, model_slots;
+    size_t layers = 3;
 };
 
 // Different everywhere, the same in every run and with every standard library.
@@ -35,7 +35,7 @@ public:
             value = mean + spread * (static_cast<float>(random_() % 20001) / 10000.0F - 1.0F);
         Tensor tensor{DType::F32, {shape.in}, {}, {}};
         if (shape.out > 1) tensor.shape.push_back(shape.out);
-        tensor.produce = [bytes = quantise(DType::F32, values, shape.in)] { return bytes; };
+        tensor.produce = [bytes = quantize(DType::F32, values, shape.in)] { return bytes; };
         return tensor;
     }
 
@@ -59,28 +59,28 @@ inline Model synthetic_model(const SyntheticShape& shape, uint32_t seed = 1) {
         model.tensors[name] = random.tensor(slot_shape(slot, shape.config), mean, mean == 1.0F ? 0.4F : 0.7F);
         slots[slot] = Dense{name};
     };
-    for (size_t p = 0; p < shape.positions; ++p) {
-        Slots& slots = model.topology.positions.emplace_back();
-        for (const Slot slot : shape.position_slots) add(slots, slot, "p" + std::to_string(p) + ".");
+    for (size_t p = 0; p < shape.layers; ++p) {
+        Slots& slots = model.topology.layers.emplace_back();
+        for (const Slot slot : shape.layer_slots) add(slots, slot, "p" + std::to_string(p) + ".");
     }
     for (const Slot slot : shape.model_slots) add(model.topology.globals, slot, "");
     return model;
 }
 
-// Query, key, value and output matrices made of heads of several positions; the last two positions tied but
+// Query, key, value and output matrices made of heads of several layers; the last two layers tied but
 // for them; the output tied to the embeddings.
 inline Model share(Model model) {
-    auto& positions = model.topology.positions;
+    auto& layers = model.topology.layers;
     const auto tensor = [](size_t p, Slot slot) { return "p" + std::to_string(p) + "." + slot_name(slot); };
     const int64_t heads = model.config.n_head, kv = model.config.n_head_kv;
-    Slots last = positions[1];
+    Slots last = layers[1];
     for (const Slot slot : {Slot::attn_q, Slot::attn_o}) {
         last[slot] = Heads{{{tensor(0, slot), heads - 1, 1}, {tensor(2, slot), 0, heads - 1}}};
-        positions[1][slot] = Heads{{{tensor(1, slot), 1, heads - 1}, {tensor(1, slot), 0, 1}}};
+        layers[1][slot] = Heads{{{tensor(1, slot), 1, heads - 1}, {tensor(1, slot), 0, 1}}};
     }
     for (const Slot slot : {Slot::attn_k, Slot::attn_v})
         last[slot] = Heads{{{tensor(2, slot), 0, kv - 1}, {tensor(0, slot), 0, 1}}};
-    positions[2] = last;
+    layers[2] = last;
     model.topology.globals[Slot::output] = model.topology.globals.at(Slot::token_embd);
     model.drop_unreferenced();
     return model;
@@ -164,7 +164,7 @@ inline SyntheticShape parallel(bool two_norms) {  // GPT-NeoX, GPT-J
     SyntheticShape s{config(), with_biases(join(kAttention, {Slot::ffn_up, Slot::ffn_down})),
                      with_biases(kModel)};
     if (two_norms)
-        s.position_slots = with_biases(join(kAttention, {Slot::ffn_norm, Slot::ffn_up, Slot::ffn_down}));
+        s.layer_slots = with_biases(join(kAttention, {Slot::ffn_norm, Slot::ffn_up, Slot::ffn_down}));
     s.config.norm = NormKind::layer;
     s.config.activation = two_norms ? Activation::gelu : Activation::gelu_tanh;
     s.config.parallel_residual = true;
@@ -184,8 +184,8 @@ inline SyntheticShape alibi() {  // BLOOM, with a number of heads that is no pow
 
 inline SyntheticShape capped_windows() {  // Gemma 2 and 3
     SyntheticShape s = decoder();
-    s.position_slots = join(
-        s.position_slots, {Slot::attn_q_norm, Slot::attn_k_norm, Slot::attn_post_norm, Slot::ffn_post_norm});
+    s.layer_slots = join(s.layer_slots,
+                         {Slot::attn_q_norm, Slot::attn_k_norm, Slot::attn_post_norm, Slot::ffn_post_norm});
     s.config.activation = Activation::gelu_tanh;
     s.config.embedding_scale = 3.5F;
     s.config.attention_softcap = 1.5F;

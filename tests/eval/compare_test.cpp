@@ -9,8 +9,9 @@
 #include "core/temp_folder.h"
 #include "engine/compare.h"
 #include "eval/excerpt.h"
-#include "eval/log_softmax.h"
 #include "eval/protocols.h"
+#include "exit/log_softmax.h"
+#include "model/load.h"
 
 namespace refold {
 namespace {
@@ -144,13 +145,13 @@ TEST(Samples, ThoseOfTheHarnessItself) {
     EXPECT_GT(*first.metrics.at("word_perplexity").weight, 100);
     EXPECT_EQ(first.hash.size(), 64u);
 
-    // refold's own on the same pages and model pair with them, and do not differ.
+    // refold's samples on the same pages and model pair with them and do not differ.
     const std::string path = std::string(REFOLD_FIXTURES) + "/llama/model.gguf";
     const Model model = load_model(path);
-    Engine engine(model, {.threads = 1, .context = 64, .f32 = true});
+    SingleSequence sequence(model, {.threads = 1, .context = 64, .f32 = true});
     const PerplexityPlan plan = plan_perplexity({.protocol = PerplexityProtocol::lm_eval, .context = 64},
                                                 Tokenizer(path), excerpt(36), kExcerpt);
-    const Samples own = samples(perplexity_samples(plan, measure_perplexity(engine, plan)));
+    const Samples own = samples(perplexity_samples(plan, measure_perplexity(sequence, plan)));
     const auto found = compare_samples(harness, own, kFew);
     ASSERT_EQ(found.rows.size(), 3u);
     for (const auto& row : found.rows) EXPECT_NEAR(row.difference(), 0, 1e-4 * row.a) << row.metric;
@@ -250,9 +251,9 @@ TEST_F(Results, WhatIsNoResultIsNamed) {
 TEST(Models, AreRunSideBySide) {
     const Model model = load_model(kModel);
     const Tokenizer tokenizer(kModel);
-    Engine a(model, {.threads = 1, .context = 64, .f32 = true});
-    Engine b(load_model(std::string(REFOLD_FIXTURES) + "/quantised/q8_0.gguf"),
-             {.threads = 1, .context = 64});
+    SingleSequence a(model, {.threads = 1, .context = 64, .f32 = true});
+    SingleSequence b(load_model(std::string(REFOLD_FIXTURES) + "/quantized/q8_0.gguf"),
+                     {.threads = 1, .context = 64});
     const PerplexityOptions o{.protocol = PerplexityProtocol::llama_cpp, .context = 64, .max_windows = 3};
     const PerplexityPlan plan = plan_perplexity(o, tokenizer, excerpt(12), "x");
     const PerplexityPlan same = plan_perplexity(o, tokenizer, excerpt(12), "x");
@@ -263,17 +264,17 @@ TEST(Models, AreRunSideBySide) {
     EXPECT_NEAR(found.differences.rows[0].b, found.b.perplexity, 1e-9 * found.b.perplexity);
     ASSERT_TRUE(found.logits);
 
-    // By the definition, from all logits of each window.
+    // The definition, from all logits of each window.
     double divergence = 0, agreed = 0;
-    const auto n_vocab = static_cast<size_t>(a.n_vocab());
+    const auto n_vocab = static_cast<size_t>(a.capabilities().n_vocab);
     for (const auto& w : plan.windows) {
         std::vector<int32_t> tokens{w.first};
         tokens.insert(tokens.end(), w.rest.begin(), w.rest.end());
         std::vector<float> rows[2];
-        Engine* engines[2] = {&a, &b};
+        SingleSequence* sequences[2] = {&a, &b};
         for (int e = 0; e < 2; ++e) {
-            engines[e]->truncate(0);
-            engines[e]->evaluate_all(tokens, [&](size_t, std::span<const float> x) {
+            sequences[e]->truncate(0);
+            sequences[e]->evaluate_all(tokens, [&](size_t, std::span<const float> x) {
                 rows[e].insert(rows[e].end(), x.begin(), x.end());
             });
         }
@@ -290,19 +291,19 @@ TEST(Models, AreRunSideBySide) {
     EXPECT_GT(found.logits->kl_divergence, 0);
     EXPECT_LT(found.logits->kl_interval->low, found.logits->kl_divergence);
 
-    Engine twin(model, {.threads = 1, .context = 64, .f32 = true});
+    SingleSequence twin(model, {.threads = 1, .context = 64, .f32 = true});
     const ModelComparison itself = compare_models(a, plan, twin, same, kFew);
     EXPECT_EQ(itself.logits->kl_divergence, 0);
 }
 
 TEST(Models, OfOtherVocabulariesNeedDocuments) {
     const std::string other = std::string(REFOLD_FIXTURES) + "/llama/model.gguf";
-    Engine a(load_model(kModel), {.threads = 1, .context = 64, .f32 = true});
-    Engine b(load_model(other), {.threads = 1, .context = 64, .f32 = true});
+    SingleSequence a(load_model(kModel), {.threads = 1, .context = 64, .f32 = true});
+    SingleSequence b(load_model(other), {.threads = 1, .context = 64, .f32 = true});
     const auto compare = [&](PerplexityProtocol protocol, int64_t most) {
         const PerplexityOptions o{.protocol = protocol, .context = 64, .max_windows = most};
         const std::string whole = excerpt(36),
-                          text = whole.substr(whole.find('\n', 4800));  // ends of two pages
+                          text = whole.substr(whole.find('\n', 4800));  // the ends of two pages
         return compare_models(a, plan_perplexity(o, Tokenizer(kModel), text, "x"), b,
                               plan_perplexity(o, Tokenizer(other), text, "x"), kFew);
     };

@@ -15,22 +15,22 @@ TEST(Words, AreRunsOfWhiteSpacePlusOne) {
     EXPECT_EQ(count_words(""), 1);
     EXPECT_EQ(count_words("one"), 1);
     EXPECT_EQ(count_words("one  two\n\tthree"), 3);
-    EXPECT_EQ(count_words(" one "), 3);  // empty pieces at both ends, as re.split has them
+    EXPECT_EQ(count_words(" one "), 3);  // empty pieces at both ends, as in re.split
     EXPECT_EQ(count_words("a\u00A0b\u3000c\u2009d\u0085e\x1C"
                           "f"),
               6);
     EXPECT_EQ(count_words("a\u200Bb\u2060c"), 1);  // no white space to Python
 }
 
-TEST(Detokeniser, RunningText) {
-    EXPECT_EQ(wikitext_detokenised(" guest @-@ starring , 1 @,@ 000 @.@ 5 ; so : yes ! no ? end . x"),
+TEST(Detokenizer, RunningText) {
+    EXPECT_EQ(wikitext_detokenized(" guest @-@ starring , 1 @,@ 000 @.@ 5 ; so : yes ! no ? end . x"),
               " guest-starring, 1,000.5; so: yes! no? end. x");
-    EXPECT_EQ(wikitext_detokenised("( a b ) [  c ] { d } \" e \" ' f '"), "(a b) [c] {d} \"e\" 'f'");
-    EXPECT_EQ(wikitext_detokenised("( no end"), "( no end");
-    EXPECT_EQ(wikitext_detokenised("boys ' toys , Jim 's"), "boys'toys, Jim's");
-    EXPECT_EQ(wikitext_detokenised("= = = = a = = = b = = c"), "==== a === b == c");
-    EXPECT_EQ(wikitext_detokenised("5 \u00B0 C \n N N x"), "5\u00B0C\nN 1 x");
-    EXPECT_EQ(wikitext_detokenised("/' 7/ /' x/"), "/'[0-9]/ /' x/");
+    EXPECT_EQ(wikitext_detokenized("( a b ) [  c ] { d } \" e \" ' f '"), "(a b) [c] {d} \"e\" 'f'");
+    EXPECT_EQ(wikitext_detokenized("( no end"), "( no end");
+    EXPECT_EQ(wikitext_detokenized("boys ' toys , Jim 's"), "boys'toys, Jim's");
+    EXPECT_EQ(wikitext_detokenized("= = = = a = = = b = = c"), "==== a === b == c");
+    EXPECT_EQ(wikitext_detokenized("5 \u00B0 C \n N N x"), "5\u00B0C\nN 1 x");
+    EXPECT_EQ(wikitext_detokenized("/' 7/ /' x/"), "/'[0-9]/ /' x/");
 }
 
 TEST(Documents, PagesOfWikiText) {

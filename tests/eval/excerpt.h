@@ -1,4 +1,4 @@
-// The beginning of WikiText-2's test split that the repository has.
+// The bundled beginning of WikiText-2's test split.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace refold {
 inline const std::string kExcerpt =
     std::string(REFOLD_FIXTURES) + "/../../bench/data/wikitext-2-test-excerpt.txt";
 
-// As `head -n` gives it.
+// The first lines, as `head -n` prints them.
 inline std::string excerpt(int lines) {
     const std::string text = read_text_file(kExcerpt);
     size_t end = 0;

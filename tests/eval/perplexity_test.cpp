@@ -6,15 +6,16 @@
 
 #include "core/error.h"
 #include "engine/compare.h"
-#include "eval/log_softmax.h"
 #include "eval/speed.h"
+#include "exit/log_softmax.h"
+#include "model/load.h"
 
 namespace refold {
 namespace {
 
 const std::string kModel = std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf";
 
-// The definition, in double, one window at a time.
+// The definition of perplexity, in double, one window at a time.
 double reference(const Model& model, std::span<const int32_t> tokens, int64_t context, int64_t stride,
                  int64_t& scored) {
     double nll = 0;
@@ -40,46 +41,47 @@ double reference(const Model& model, std::span<const int32_t> tokens, int64_t co
 TEST(Perplexity, FollowsTheDefinition) {
     const Model model = load_model(kModel);
     const auto tokens = random_tokens(230, model.config.n_vocab, 3);
-    Engine engine(model, {.threads = 1, .context = 64, .f32 = true});
+    SingleSequence sequence(model, {.threads = 1, .context = 64, .f32 = true});
     for (const auto& [context, stride] :
          {std::pair<int64_t, int64_t>{64, 0}, {64, 64}, {64, 32}, {50, 7}, {2, 1}}) {
         int64_t scored = 0;
         const double expected = reference(model, tokens, context, stride == 0 ? context : stride, scored);
-        const auto result = perplexity(engine, tokens, {.context = context, .stride = stride});
+        const auto result = perplexity(sequence, tokens, {.context = context, .stride = stride});
         EXPECT_NEAR(result.perplexity / expected, 1.0, 1e-5) << context << " " << stride;
         EXPECT_EQ(result.tokens_scored, scored) << context << " " << stride;
     }
-    EXPECT_EQ(perplexity(engine, tokens, {.context = 64, .max_windows = 2}).windows, 2);
-    EXPECT_EQ(perplexity(engine, tokens, {.context = 64, .max_windows = 2}).tokens_scored, 126);
+    EXPECT_EQ(perplexity(sequence, tokens, {.context = 64, .max_windows = 2}).windows, 2);
+    EXPECT_EQ(perplexity(sequence, tokens, {.context = 64, .max_windows = 2}).tokens_scored, 126);
 }
 
 TEST(Perplexity, ShortTextIsOneWindow) {
     const Model model = load_model(kModel);
-    Engine engine(model, {.threads = 1, .context = 64, .f32 = true});
-    EXPECT_EQ(perplexity(engine, random_tokens(10, model.config.n_vocab, 1), {.context = 64}).tokens_scored,
+    SingleSequence sequence(model, {.threads = 1, .context = 64, .f32 = true});
+    EXPECT_EQ(perplexity(sequence, random_tokens(10, model.config.n_vocab, 1), {.context = 64}).tokens_scored,
               9);
-    EXPECT_THROW(perplexity(engine, random_tokens(1, model.config.n_vocab, 1), {.context = 64}), Error);
+    EXPECT_THROW(perplexity(sequence, random_tokens(1, model.config.n_vocab, 1), {.context = 64}), Error);
 }
 
 TEST(Perplexity, OptionsOutOfRange) {
     const Model model = load_model(kModel);
-    Engine engine(model, {.threads = 1, .context = 64});
+    SingleSequence sequence(model, {.threads = 1, .context = 64});
     const auto tokens = random_tokens(100, model.config.n_vocab, 1);
     for (const PerplexityOptions& o :
          {PerplexityOptions{.context = 66}, PerplexityOptions{.context = 1},
           PerplexityOptions{.context = 64, .stride = 65}, PerplexityOptions{.context = 64, .stride = -1},
           PerplexityOptions{.context = 64, .max_windows = -1}}) {
-        EXPECT_THROW(perplexity(engine, tokens, o), Error);
+        EXPECT_THROW(perplexity(sequence, tokens, o), Error);
     }
 }
 
 TEST(Perplexity, StandardErrorOfEqualLossesIsZero) {
-    // Log likelihoods that do not vary have no standard error; those of random tokens do.
+    // Constant log likelihoods have no standard error; those of random tokens have one.
     const Model model = load_model(kModel);
-    Engine engine(model, {.threads = 1, .context = 64, .f32 = true});
-    EXPECT_GT(perplexity(engine, random_tokens(64, model.config.n_vocab, 1), {.context = 64}).standard_error,
-              0.0);
-    EXPECT_EQ(perplexity(engine, random_tokens(2, model.config.n_vocab, 1), {.context = 2}).standard_error,
+    SingleSequence sequence(model, {.threads = 1, .context = 64, .f32 = true});
+    EXPECT_GT(
+        perplexity(sequence, random_tokens(64, model.config.n_vocab, 1), {.context = 64}).standard_error,
+        0.0);
+    EXPECT_EQ(perplexity(sequence, random_tokens(2, model.config.n_vocab, 1), {.context = 2}).standard_error,
               0.0);
 }
 

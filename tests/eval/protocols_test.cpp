@@ -12,6 +12,7 @@
 #include "engine/compare.h"
 #include "eval/documents.h"
 #include "eval/excerpt.h"
+#include "model/load.h"
 
 namespace refold {
 namespace {
@@ -25,7 +26,7 @@ const std::string kFixtures = REFOLD_FIXTURES;
 const std::string kLlama = kFixtures + "/llama/model.gguf";  // adds BOS
 const std::string kBpe = kFixtures + "/llama_gqa/model.gguf";
 
-// Input and scored tokens of a window, as lm-evaluation-harness's documentation shows them.
+// Input and scored tokens of a window, in the form of lm-evaluation-harness's documentation.
 std::pair<std::vector<int32_t>, std::vector<int32_t>> shown(const PerplexityWindow& w) {
     std::vector<int32_t> all{w.first};
     all.insert(all.end(), w.rest.begin(), w.rest.end());
@@ -45,7 +46,7 @@ TEST(LmEval, RollingWindows) {
               std::pair(std::vector<int32_t>{5, 6, 7, 8}, std::vector<int32_t>{8, 9}));
     EXPECT_EQ(plan.tokens_scored(), 10);
     EXPECT_EQ(plan.context_needed(), 4);
-    add_rolling_windows(plan, {}, 99, {});  // nothing to score, but a document
+    add_rolling_windows(plan, {}, 99, {});  // an empty document: nothing to score
     add_rolling_windows(plan, {7}, 99, {});
     EXPECT_EQ(plan.items.size(), 3u);
     EXPECT_EQ(plan.windows.back().item, 2u);
@@ -123,7 +124,7 @@ TEST(Protocols, WithoutBos) {
                 HasSubstr("'e.jsonl' has no document with a token"));
 }
 
-// The windows of a text, scored from the logits of each whole window.
+// Scores the windows of a text from the logits of each whole window.
 double reference(const Model& model, const PerplexityPlan& plan) {
     double nll = 0;
     for (const auto& w : plan.windows) {
@@ -143,11 +144,11 @@ double reference(const Model& model, const PerplexityPlan& plan) {
 TEST(Protocols, ScoreWhatTheirWindowsSay) {
     const Model model = load_model(kBpe);
     const Tokenizer tokenizer(kBpe);
-    Engine engine(model, {.threads = 1, .context = 64, .f32 = true});
+    SingleSequence sequence(model, {.threads = 1, .context = 64, .f32 = true});
     for (const auto protocol : {windows, gptq, llama_cpp, lm_eval}) {
         const PerplexityPlan plan = plan_perplexity({.protocol = protocol, .context = 48, .max_windows = 2},
                                                     tokenizer, excerpt(12), "x");
-        const PerplexityResult r = measure_perplexity(engine, plan);
+        const PerplexityResult r = measure_perplexity(sequence, plan);
         EXPECT_NEAR(r.perplexity / reference(model, plan), 1, 1e-5) << protocol_name(protocol);
         EXPECT_EQ(r.tokens_scored, plan.tokens_scored());
         EXPECT_NEAR(r.running().back(), r.perplexity, 1e-9 * r.perplexity);
@@ -155,27 +156,27 @@ TEST(Protocols, ScoreWhatTheirWindowsSay) {
     }
 }
 
-// What llama-perplexity printed; the file has the commands.
+// The output of llama-perplexity; the file has the commands.
 TEST(LlamaCpp, AgreesWithLlamaPerplexity) {
     const json golden = json::parse(read_all(kFixtures + "/eval/llama_perplexity.json"));
     for (const auto& run : golden["runs"]) {
         const std::string path = kFixtures + "/" + run["model"].get<std::string>();
         const Model model = load_model(path);
-        Engine engine(model, {.threads = 1, .context = run["context"], .f32 = true});
+        SingleSequence sequence(model, {.threads = 1, .context = run["context"], .f32 = true});
         const PerplexityPlan plan = plan_perplexity({.protocol = llama_cpp, .context = run["context"]},
                                                     Tokenizer(path), excerpt(golden["lines"]), kExcerpt);
-        const PerplexityResult r = measure_perplexity(engine, plan);
+        const PerplexityResult r = measure_perplexity(sequence, plan);
         const auto running = r.running();
         const std::vector<double> printed = run["running"];
         ASSERT_EQ(running.size(), printed.size()) << path;
-        // It prints four decimals.
+        // llama-perplexity prints four decimals.
         for (size_t i = 0; i < printed.size(); ++i)
             EXPECT_NEAR(running[i], printed[i], 1e-4 + 2e-6 * printed[i]) << path << " " << i;
         EXPECT_NEAR(r.standard_error, run["error"].get<double>(), 2e-5 + 1e-5 * r.standard_error) << path;
     }
 }
 
-// lm-evaluation-harness's own figures; tests/tools/make_lm_eval_ppl_golden.py.
+// The figures of lm-evaluation-harness, by tests/tools/make_lm_eval_ppl_golden.py.
 TEST(LmEval, AgreesWithTheHarness) {
     const json golden = json::parse(read_all(kFixtures + "/eval/lm_eval_ppl.json"));
     const std::string text = excerpt(36);
@@ -192,10 +193,10 @@ TEST(LmEval, AgreesWithTheHarness) {
     }
     const Model model = load_model(kLlama);
     const int64_t context = golden["max_length"];
-    Engine engine(model, {.threads = 1, .context = context, .f32 = true});
+    SingleSequence sequence(model, {.threads = 1, .context = context, .f32 = true});
     const PerplexityPlan plan =
         plan_perplexity({.protocol = lm_eval, .context = context}, Tokenizer(kLlama), text, kExcerpt);
-    const PerplexityResult r = measure_perplexity(engine, plan);
+    const PerplexityResult r = measure_perplexity(sequence, plan);
     for (size_t i = 0; i < plan.items.size(); ++i) {
         const double expected = golden["documents"][i]["log_likelihood"];
         EXPECT_NEAR(-r.item_nll[i], expected, 1e-5 * std::abs(expected)) << i;

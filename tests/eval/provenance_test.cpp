@@ -5,6 +5,7 @@
 
 #include "core/environment.h"
 #include "core/temp_folder.h"
+#include "model/load.h"
 
 namespace refold {
 namespace {
@@ -55,12 +56,12 @@ TEST(Provenance, KnowsTheCalibrationText) {
         "\"calibration\": {\"texts\": [{\"text\": \"b.txt\"}, {\"text\": \"c.txt\", \"sha256\": \"abc\"}]}";
     EXPECT_EQ(calibrated_on(with_provenance("{" + calibration + "}"), "abc"), "c.txt");
     EXPECT_EQ(calibrated_on(with_provenance("{" + calibration + "}"), "abd"), std::nullopt);
-    // A model made from one that was calibrated.
+    // A model made from a calibrated model.
     EXPECT_EQ(calibrated_on(with_provenance("{\"source\": {\"provenance\": {" + calibration + "}}}"), "abc"),
               "c.txt");
     EXPECT_THAT(*calibration_warning(with_provenance("{" + calibration + "}"), {"t.txt", "abc", 3}),
                 HasSubstr("calibrated on this very text ('c.txt')"));
-    // Whatever a file says there.
+    // A file may have anything there.
     for (const std::string& json :
          {std::string("x"), std::string("[]"), std::string("{\"calibration\": 3}"),
           std::string("{\"source\": [], \"calibration\": {\"texts\": [3, {\"sha256\": {}}]}}"),

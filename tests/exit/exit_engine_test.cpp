@@ -1,4 +1,4 @@
-// Exits in the ggml engine, on looped models with LoRA that differs from loop to loop.
+// Exits in the ggml engine, on looped models with a different LoRA per loop.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -13,7 +13,7 @@ namespace {
 constexpr ExitedKv kEveryKv[] = {ExitedKv::propagate, ExitedKv::catch_up, ExitedKv::share};
 constexpr size_t kTokens = 40;
 
-using Runner = void (*)(BatchEngine&, ExitedKv, const ExitRows&, const LoopSink&);
+using Runner = void (*)(Engine&, ExitedKv, const ExitRows&, const LoopSink&);
 using Seen = std::map<std::pair<int32_t, size_t>, std::vector<float>>;  // logits by loop and token
 
 Model looped(int32_t loops) {
@@ -25,24 +25,23 @@ Model looped(int32_t loops) {
 
 Model cut_behind(const Model& model, int32_t loops) {
     Model cut = model;
-    auto& positions = cut.topology.positions;
-    positions.resize(positions.size() / static_cast<size_t>(model.topology.loops) *
-                     static_cast<size_t>(loops));
+    auto& layers = cut.topology.layers;
+    layers.resize(layers.size() / static_cast<size_t>(model.topology.loops) * static_cast<size_t>(loops));
     cut.topology.loops = loops;
     cut.drop_unreferenced();
     return cut;
 }
 
-// Loops that tokens exit after, whatever they say.
+// The loop after which a token exits, whatever its logits.
 int32_t exit_of(size_t token, int32_t loops) {
     return 1 + static_cast<int32_t>(token * token * 7 + token / 3) % loops;
 }
 
 Seen run(const Model& model, Runner runner, ExitedKv kv, bool exits, int64_t chunk) {
-    const EngineOptions options{.threads = 1, .context = 64, .chunk = chunk, .f32 = true};
-    const auto engine = make_batch_engine(model, {.engine = options, .kv_tokens = 64, .by_depth = true});
-    const auto tokens = random_tokens(kTokens, engine->n_vocab(), 4);
-    const int32_t loops = engine->stages();
+    const EngineOptions options{.threads = 1, .context = 64, .chunk = chunk, .f32 = true, .by_loop = true};
+    const auto engine = make_engine(model, options);
+    const auto tokens = random_tokens(kTokens, engine->capabilities().n_vocab, 4);
+    const int32_t loops = engine->capabilities().loops;
     EXPECT_EQ(loops, model.topology.loops);
     Seen seen;
     runner(*engine, kv, {.sequence = engine->open(kTokens).value(), .tokens = tokens},

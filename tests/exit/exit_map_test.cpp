@@ -1,11 +1,13 @@
-// Exit maps solved in closed form, and the metric that they are solved in.
+// Exit maps solved in closed form, and the metric of their least squares problem.
 #include <cmath>
 
 #include "compress/calibrated.h"
-#include "compress/next_token_metric.h"
-#include "eval/log_softmax.h"
+#include "compress/compensation/next_token_metric.h"
 #include "exit/exit_run.h"
+#include "exit/log_softmax.h"
 #include "model/export/nanbeige.h"
+#include "model/materialize.h"
+#include "model/without_sharing.h"
 
 namespace refold {
 namespace {
@@ -20,7 +22,7 @@ Model looped(const std::string& fixture = "llama_gqa", int loops = 2) {
 
 // ---- the metric ----
 
-// Of a residual stream, by the definition of final norm and head.
+// The prediction from a residual stream, by the definition of final norm and head.
 Floats prediction(const Model& model, std::span<const float> x) {
     const ModelConfig& c = model.config;
     const auto n = static_cast<double>(x.size());
@@ -30,7 +32,7 @@ Floats prediction(const Model& model, std::span<const float> x) {
     for (const float v : x) squares += std::pow(static_cast<double>(v) - mean, 2) / n;
     const auto global = [&](Slot slot) {
         const auto found = model.topology.globals.find(slot);
-        return found == model.topology.globals.end() ? Floats() : materialise(model, found->second, slot);
+        return found == model.topology.globals.end() ? Floats() : materialize(model, found->second, slot);
     };
     const Floats gain = global(Slot::output_norm), bias = global(Slot::output_norm_bias),
                  head = global(Slot::output);
@@ -59,8 +61,8 @@ Floats noise(size_t count, uint32_t seed, float size) {
     return out;
 }
 
-// For one token: half of the square is the divergence of predictions, where the difference leaves what the
-// norm divides by as it is.
+// For one token, half of the squared length is the divergence of predictions, if the difference does not
+// change the scale that the norm divides by.
 TEST(NextTokenMetric, IsTheDivergenceOfSmallDifferences) {
     for (const char* fixture : {"llama_gqa", "gpt2_hub"}) {
         const Model model = fixture_model(fixture);
@@ -103,11 +105,9 @@ TEST(NextTokenMetric, UnmeasuredIsTheInverse) {
 
 // ---- the maps ----
 
-// Logits behind every loop, of a text.
+// The logits of a text after every loop.
 std::vector<std::vector<Floats>> predictions(const Model& model, const std::vector<int32_t>& tokens) {
-    const auto engine = make_batch_engine(
-        model,
-        {.engine = {.threads = 1, .context = kLength, .f32 = true}, .kv_tokens = kLength, .by_depth = true});
+    const auto engine = make_engine(model, {.threads = 1, .context = kLength, .f32 = true, .by_loop = true});
     std::vector<std::vector<Floats>> out(static_cast<size_t>(model.topology.loops),
                                          std::vector<Floats>(tokens.size()));
     run_with_exits(*engine, ExitedKv::catch_up, {.sequence = engine->open(kLength).value(), .tokens = tokens},
@@ -125,7 +125,7 @@ double mean_divergence(const std::vector<std::vector<Floats>>& loops, size_t loo
 }
 
 TEST(ExitMap, BringsExitsNearTheLastLoopAndLeavesThatAlone) {
-    // Gentle layers: behind the first loop most of the last one's prediction is there to be read.
+    // Layers that change little: the state after the first loop already gives most of the final prediction.
     const Model dense =
         small_model({.layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 4, .embd = 16, .vocab = 24},
                     [](size_t layer, Slot slot, int64_t row, int64_t column) {
@@ -144,10 +144,10 @@ TEST(ExitMap, BringsExitsNearTheLastLoopAndLeavesThatAlone) {
     EXPECT_EQ(made.model.tensor("blk.1.exit.map.u").shape, (std::vector<int64_t>{4, 16}));
 }
 
-// A map of all directions is nowhere worse than one of few, on what it was solved with.
+// On its calibration text a map of full rank is never worse than one of low rank.
 TEST(ExitMap, EveryLoopButTheLastAndMoreRankIsBetter) {
     const Model model =
-        looped("llama_gqa", static_cast<int>(fixture_model("llama_gqa").topology.positions.size()));
+        looped("llama_gqa", static_cast<int>(fixture_model("llama_gqa").topology.layers.size()));
     const auto loops = static_cast<size_t>(model.topology.loops);
     ASSERT_GT(loops, 1U);
     const Calibration text = random_text(model, 40, kLength);
@@ -173,7 +173,7 @@ TEST(ExitMap, WhatIsPlannedIsMadeAndWritten) {
     EXPECT_EQ(account(made.model).model.flops_per_token, account(model).model.flops_per_token);
     const Model loaded = saved_and_loaded(made.model);
     EXPECT_EQ(outputs_of(loaded), outputs_of(model));
-    // Solved again, not on top of one another.
+    // Solving again replaces the maps instead of stacking them.
     const Compression again = calibrated(made.model, {"exit_map rank=5"}, text);
     EXPECT_EQ(account(again.model).model.parameters, account(model).model.parameters + 2 * 5 * 64);
 }

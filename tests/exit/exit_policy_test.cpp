@@ -39,8 +39,8 @@ TEST(ExitPolicy, OneTokenIsCertain) {
     EXPECT_EQ(exit_confidence(ExitRule::entropy, one), 0);
 }
 
-// In float64, in three passes.
-LogitMeasures plainly(const std::vector<float>& logits) {
+// The reference, in float64 and three passes.
+LogitMeasures reference_measures(const std::vector<float>& logits) {
     LogitMeasures m;
     m.best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
     m.largest = logits[static_cast<size_t>(m.best)];
@@ -64,7 +64,7 @@ TEST(ExitPolicy, MeasuresOfEveryLength) {
         for (const float spread : {0.01F, 3.0F, 40.0F}) {
             std::vector<float> logits(size);
             for (float& x : logits) x = spread * (static_cast<float>(random() % 20001) / 10000 - 1) - 20;
-            const LogitMeasures m = measure_logits(logits), expected = plainly(logits);
+            const LogitMeasures m = measure_logits(logits), expected = reference_measures(logits);
             EXPECT_EQ(m.best, expected.best);
             EXPECT_EQ(m.largest, expected.largest);
             EXPECT_EQ(m.second, expected.second);
@@ -83,7 +83,7 @@ TEST(ExitPolicy, TokensThatCannotBe) {
     const LogitMeasures m = measure_logits(logits);
     EXPECT_EQ(m.best, 8000);
     EXPECT_NEAR(m.probability(), 1 / (1 + std::exp(-1.0)), 1e-6);
-    EXPECT_NEAR(m.entropy, plainly(logits).entropy, 1e-5);
+    EXPECT_NEAR(m.entropy, reference_measures(logits).entropy, 1e-5);
 }
 
 TEST(ExitPolicy, TheFirstOfEqualsIsTheBest) {

@@ -13,21 +13,21 @@ namespace {
 
 constexpr ExitedKv kEveryKv[] = {ExitedKv::propagate, ExitedKv::catch_up, ExitedKv::share};
 
-using Runner = void (*)(BatchEngine&, ExitedKv, const ExitRows&, const LoopSink&);
+using Runner = void (*)(Engine&, ExitedKv, const ExitRows&, const LoopSink&);
 using Seen = std::map<std::pair<size_t, int32_t>, std::vector<float>>;  // logits by token and loop
 
 FakeEngineOptions fake(int32_t loops, int64_t max_rows = 7) {
     FakeEngineOptions options;
-    options.stages = loops;
+    options.loops = loops;
     options.n_vocab = 32;
     options.context = options.kv_tokens = 64;
     options.max_rows = max_rows;
     return options;
 }
 
-// Two pieces of a text, of which the first has `first_exit` tokens that may not exit.
+// Runs a text in two parts; the first `first_exit` tokens of the first part may not exit.
 Seen run(FakeEngine engine, Runner runner, ExitedKv kv, const ExitPolicy& policy, size_t first_exit = 3) {
-    const auto tokens = random_tokens(30, engine.n_vocab(), 1);
+    const auto tokens = random_tokens(30, engine.capabilities().n_vocab, 1);
     const int32_t sequence = engine.open(40).value();
     Seen seen;
     std::mutex mutex;
@@ -40,13 +40,13 @@ Seen run(FakeEngine engine, Runner runner, ExitedKv kv, const ExitPolicy& policy
         runner(engine, kv, rows, [&](size_t token, int32_t loop, std::span<const float> logits) {
             const std::lock_guard lock(mutex);
             EXPECT_TRUE(seen.try_emplace({at + token, loop}, logits.begin(), logits.end()).second);
-            return loop < engine.stages() && policy.exits(loop, logits);
+            return loop < engine.capabilities().loops && policy.exits(loop, logits);
         });
     }
     return seen;
 }
 
-// Half of the tokens or so.
+// About half of the tokens exit.
 const ExitPolicy kPolicy{.rule = ExitRule::probability, .thresholds = {0.3}};
 
 TEST(ExitRun, IsWhatStepByStepGives) {
@@ -56,7 +56,7 @@ TEST(ExitRun, IsWhatStepByStepGives) {
             EXPECT_EQ(seen, run(FakeEngine(fake(loops)), run_step_by_step, kv, kPolicy))
                 << exited_kv_name(kv);
             EXPECT_EQ(seen, run(FakeEngine(fake(loops, 64)), run_with_exits, kv, kPolicy));
-            // Some exit, some do not, and those before the first one give no logits.
+            // Some tokens exit, some do not, and tokens before first_exit give no logits.
             EXPECT_LT(seen.size(), 27u * static_cast<size_t>(loops));
             EXPECT_GT(seen.size(), 27u);
             EXPECT_EQ(seen.begin()->first.first, 3u);
@@ -77,7 +77,7 @@ TEST(ExitRun, WithoutExitsAllLoopsGiveLogits) {
     for (const ExitedKv kv : kEveryKv) EXPECT_EQ(run(FakeEngine(fake(3)), run_with_exits, kv, {}, 0), full);
 }
 
-// A model that is cut off behind loop l gives the logits of loop l.
+// A model truncated after loop l gives the logits of loop l.
 TEST(ExitRun, CatchingUpKeepsEveryLoopExact) {
     const Seen exits = run(FakeEngine(fake(3)), run_with_exits, ExitedKv::catch_up, kPolicy, 0);
     for (const int32_t loops : {1, 2, 3}) {

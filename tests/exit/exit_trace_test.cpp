@@ -19,7 +19,7 @@ struct Loop {
     bool agrees;
 };
 
-// Of two loops, the first one's results by token.
+// A trace of two loops with these outcomes of the first loop per token.
 ExitTrace two_loops(const std::vector<Loop>& first) {
     ExitTrace trace{.loops = 2};
     for (const Loop& loop : first) {
@@ -61,7 +61,7 @@ TEST(ExitTrace, TheOracleExitsAsSoonAsItAgrees) {
     ExitTrace trace{.loops = 3};
     for (const int32_t best : {7, 8, 7, /**/ 7, 7, 7, /**/ 6, 7, 7, /**/ 5, 6, 7})
         trace.outcomes.push_back({best, 0, 0});
-    // What comes in between does not matter to the paper's oracle.
+    // The paper's oracle ignores the loops between the exit and the last loop.
     EXPECT_THAT(oracle_exits(trace), ElementsAre(1, 1, 2, 3));
     EXPECT_EQ(count_exits(trace, oracle_exits(trace)).agreement(), 1);
 }
@@ -73,7 +73,7 @@ TEST(ExitTrace, ThresholdsByHand) {
     EXPECT_THAT(of(0.8), ElementsAre(0.6));  // 0.9, 0.8, 0.7 and 0.6 exit, and 0.7 is wrong
     EXPECT_THAT(of(0.6), ElementsAre(0.5));
     EXPECT_THAT(of(0.01), ElementsAre(0.5));
-    // The most uncertain come first, and the first of them disagrees.
+    // The tokens with the lowest entropy come first, and the first one disagrees.
     EXPECT_THAT(thresholds_for(kFive, ExitRule::entropy, 1), ElementsAre(0));
     EXPECT_THAT(thresholds_for(kFive, ExitRule::entropy, 0.8), ElementsAre(0.6));
     EXPECT_TRUE(thresholds_for(kFive, ExitRule::fixed, 0.8).empty());
@@ -85,7 +85,7 @@ TEST(ExitTrace, EquallyConfidentTokensExitTogether) {
     EXPECT_THAT(thresholds_for(trace, ExitRule::probability, 0.75), ElementsAre(0.5));
 }
 
-// Confidence says something of agreement, but not all.
+// Confidence correlates with agreement, but imperfectly.
 ExitTrace random_trace(int32_t loops, ExitRule rule, uint32_t seed) {
     std::mt19937 random(seed);
     const auto part = [&] { return static_cast<double>(random() % 1000) / 1000; };

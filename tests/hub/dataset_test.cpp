@@ -1,4 +1,4 @@
-// Data sets of the hub: files of a repository, and rows of the data set server.
+// Data sets of the hub: files of a repository, and rows from the data set server.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,9 +21,9 @@ protected:
         return hub_dataset_rows("org/name", "default", split, {.retry_delay = 0.001});
     }
 
-    int count_ = 250;    // rows that the server has
-    int failures_ = 0;   // answers that are errors first
-    std::string extra_;  // in each row's entry
+    int count_ = 250;    // rows on the server
+    int failures_ = 0;   // number of initial error replies
+    std::string extra_;  // added to each row's entry
     int status_ = 503;
     Environment rows_at_{"HF_DATASETS_SERVER", server_.url() + "/"};
     Environment own_cache_{"REFOLD_CACHE", folder_ / "own"};

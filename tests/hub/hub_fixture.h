@@ -1,4 +1,4 @@
-// A hub, an empty cache and an environment that knows of nothing else.
+// A hub, an empty cache, and an environment that names no others.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ protected:
         if (options.retry_delay == HubOptions{}.retry_delay) options.retry_delay = 0.001;
         return hub_pull(*parse_hub_spec(name), options);
     }
-    // The code of what `action` throws; its text is then in text_.
+    // Returns the code of the Error that `action` throws and puts its message into text_.
     ErrorCode error(const std::function<void()>& action) {
         try {
             action();
@@ -48,7 +48,7 @@ protected:
     std::string snapshot(const std::string& path = "") const {
         return cached(std::string("snapshots/") + HubServer::kCommit + (path.empty() ? "" : "/" + path));
     }
-    // As if an earlier try had ended there.
+    // Leaves `content` as if an earlier attempt had ended there.
     void leave_incomplete(const std::string& path, const std::string& content) const {
         std::filesystem::create_directories(cached("blobs"));
         write_all(blob(path) + ".incomplete", content);
@@ -59,7 +59,7 @@ protected:
         }
         return false;
     }
-    // Answers the first `times` requests for paths that end with `end` with `reply`.
+    // Sends `reply` to the first `times` requests for paths that end with `end`.
     void misbehave(const std::string& end, int times, const HubServer::Reply& reply) {
         server_.hook = [end, times, reply](const HubServer::Request& request) mutable {
             const bool now = request.path.ends_with(end) && times-- > 0;

@@ -1,4 +1,4 @@
-// A hub on the loopback device: the two endpoints that downloads use, and whatever a test wants to go wrong.
+// A hub on the loopback device: the two endpoints that downloads use, with any failure that a test asks for.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -52,12 +52,12 @@ public:
         int status = 200;
         std::vector<std::pair<std::string, std::string>> headers{};
         std::string body{};
-        size_t sent = std::string::npos;  // of the body; the connection ends after them,
-        bool stall = false;               // or stays open and silent
+        size_t sent = std::string::npos;  // bytes of the body to send before the connection ends
+        bool stall = false;               // keep the connection open and silent instead
     };
     struct File {
         std::string content;
-        bool large;  // kept by its SHA-256, and served from `large_files_at` if that is set
+        bool large;  // stored by its SHA-256, and served from `large_files_at` if set
         std::string etag() const { return large ? hex_digest(EVP_sha256(), content) : git_sha1(content); }
     };
     static constexpr const char* kRepo = "org/name";
@@ -88,20 +88,20 @@ public:
     HubServer& operator=(const HubServer&) = delete;
 
     std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
-    // To be set before the first request.
+    // Set these before the first request.
     std::map<std::string, File> files;
     std::map<std::string, std::string> revisions = {{"main", kCommit}};
-    bool ranges = true;          // else a part that is asked for is answered with the whole
-    bool describes = true;       // sizes and hashes are in the listing
+    bool ranges = true;          // else a range request gets the whole file
+    bool describes = true;       // the listing has sizes and hashes
     std::string large_files_at;  // URL of another server
-    // Answers instead of the server when it returns something. Called by one thread at a time.
+    // Replaces the server's reply when it returns one. Called by one thread at a time.
     std::function<std::optional<Reply>(const Request&)> hook;
 
     std::vector<Request> requests() const {
         const std::lock_guard guard(mutex_);
         return requests_;
     }
-    // Those whose path ends with `end`.
+    // Requests whose path ends with `end`.
     std::vector<Request> requests(const std::string& end) const {
         std::vector<Request> found = requests();
         std::erase_if(found, [&](const Request& r) { return !r.path.ends_with(end); });
@@ -121,7 +121,7 @@ public:
         }
         return {{"id", kRepo}, {"sha", kCommit}, {"siblings", siblings}};
     }
-    // What a file's URL is answered with.
+    // The reply to a request for a file.
     Reply file_reply(const Request& request, const File& file) const {
         Reply reply{.headers = {{"ETag", '"' + file.etag() + '"'}}};
         size_t begin = 0;
@@ -184,7 +184,7 @@ private:
         }
     }
 
-    // False when the connection ends.
+    // Returns false when the connection ends.
     bool serve_one(int connection) {
         std::string head;
         for (char c = 0; !head.ends_with("\r\n\r\n");) {
@@ -210,7 +210,7 @@ private:
             at += static_cast<size_t>(sent);
         }
         char ignored = 0;
-        if (reply.stall) recv(connection, &ignored, 1, 0);  // until the other side, or the server, has gone
+        if (reply.stall) recv(connection, &ignored, 1, 0);  // until the client or the server closes
         return !reply.stall && reply.sent == std::string::npos;
     }
 
@@ -219,7 +219,7 @@ private:
         const size_t space = head.find(' ');
         request.method = head.substr(0, space);
         std::string target = head.substr(space + 1, head.find(' ', space + 1) - space - 1);
-        // As a proxy is asked.
+        // The absolute URL of a request to a proxy.
         if (target.starts_with("http://")) target.erase(0, target.find('/', 7));
         const size_t query = std::min(target.size(), target.find('?'));
         if (query < target.size()) request.query = target.substr(query + 1);
@@ -248,7 +248,7 @@ private:
     std::thread thread_;
 };
 
-// A repository of safetensors in two shards, with files that no model needs.
+// A repository of safetensors in two shards, with files that the model does not need.
 inline std::map<std::string, HubServer::File> sharded_repo() {
     const nlohmann::json index = {
         {"weight_map",
@@ -270,7 +270,7 @@ inline std::map<std::string, HubServer::File> sharded_repo() {
     };
 }
 
-// A repository of GGUF files: two types, a model in two parts, and what is no model.
+// A repository of GGUF files: two types, a model in two shards, and files that are no model.
 inline std::map<std::string, HubServer::File> gguf_repo() {
     return {
         {"config.json", {"{}", false}},

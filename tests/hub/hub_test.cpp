@@ -1,4 +1,4 @@
-// Which files come, and where they are kept.
+// Which files are downloaded, and where they are stored.
 #include "hub/hub.h"
 
 #include "hub/hub_fixture.h"
@@ -84,7 +84,7 @@ TEST_F(Hub, LayoutIsThatOfThePythonLibrary) {
         tree.push_back(line);
     }
     std::ranges::sort(tree);
-    // The names of the blobs as `git hash-object` and `sha256sum` give them.
+    // Blob names are the output of `git hash-object` and `sha256sum`.
     const std::string hello = "ce013625030ba8dba906f756967f9e9ca394464a";
     const std::string weights = hex_digest(EVP_sha256(), "weights");
     const std::string m = "models--org--name/", s = m + "snapshots/0123456789abcdef0123456789abcdef01234567/";
@@ -271,7 +271,7 @@ TEST_F(Hub, FullDiskIsSaid) {
     EXPECT_EQ(pull_error(), ErrorCode::io);
     EXPECT_THAT(text_, HasSubstr("are needed"));
     EXPECT_FALSE(fs::exists(blob(kShard) + ".incomplete"));
-    // A disk that is full only when the bytes come.
+    // A disk that is full only when bytes are written.
     fs::create_symlink("/dev/full", blob(kShard) + ".incomplete");
     EXPECT_EQ(pull_error(), ErrorCode::io);
     EXPECT_THAT(text_, HasSubstr("the disk is full"));

@@ -1,4 +1,4 @@
-// Tokens, redirects, and everything that goes wrong on the way.
+// Tokens, redirects and network failures.
 #include <sys/file.h>
 
 #include <chrono>
@@ -108,7 +108,7 @@ TEST_F(Hub, ServerWithoutRangesMeansToStartOver) {
     pull();
     EXPECT_EQ(read_all(snapshot(kShard)), server_.files[kShard].content);
 
-    // A part that is not the one that was asked for.
+    // The server sends another range than requested.
     fs::remove(blob(kShard));
     leave_incomplete(kShard, "zzz");
     misbehave(kShard, 1, {.status = 206, .headers = {{"Content-Range", "bytes 7-9/300000"}}, .body = "yyy"});
@@ -121,7 +121,7 @@ TEST_F(Hub, WhatIsAllThereIsOnlyChecked) {
     leave_incomplete(kShard, server_.files[kShard].content);
     pull();
     EXPECT_THAT(server_.requests(kShard), IsEmpty());
-    // Longer than it can be: begun anew.
+    // A file that is too long is downloaded again.
     fs::remove(blob(kShard));
     leave_incomplete(kShard, server_.files[kShard].content + "x");
     pull();
@@ -132,7 +132,7 @@ TEST_F(Hub, WhatIsAllThereIsOnlyChecked) {
 TEST_F(Hub, RefusedRangeIsChecked) {
     server_.files = {{"config.json", {"{}", false}}, {"model.safetensors", {"weights", true}}};
     server_.describes = false;
-    // Nobody says how large it is: only the range that the server refuses does.
+    // Only the refused range tells the size.
     const auto no_size = [&](const HubServer::Request& request) -> std::optional<HubServer::Reply> {
         if (request.method != "HEAD" || !request.path.ends_with("model.safetensors")) return {};
         return HubServer::Reply{.status = 302,
@@ -286,7 +286,7 @@ TEST_F(Hub, WaitsForWhoFetchesTheSameBlob) {
         constexpr auto kMoment = std::chrono::milliseconds(300);
         while (server_.requests("/tokenizer_config.json").empty()) std::this_thread::yield();
         std::this_thread::sleep_for(kMoment);
-        // Some tools remove the lock file, and somebody else then has another one.
+        // Some tools remove the lock file, and the next process then creates another one.
         fs::remove(name);
         const int second = locked();
         close(first);

@@ -27,7 +27,7 @@ protected:
     Catalogue() { set_progress_style(ProgressStyle::none); }
     ~Catalogue() override { set_progress_style(ProgressStyle::automatic); }
 
-    // A python3 that stands in front of the real one.
+    // Puts a python3 in front of the real one.
     void fake_python(const std::string& script) {
         std::filesystem::create_directory(folder_ / "bin");
         const std::string path = folder_ / "bin/python3";
@@ -58,7 +58,7 @@ protected:
     std::string text_;
 };
 
-// Not counting what has ended and only waits for its parent to look.
+// A zombie does not count as running.
 bool is_running(pid_t process) {
     if (kill(process, 0) != 0) return false;
     std::ifstream status("/proc/" + std::to_string(process) + "/stat");
@@ -67,8 +67,8 @@ bool is_running(pid_t process) {
     return state != "Z";
 }
 
-// `pip download` leaves a wheel of every package that was asked for, and does `then`; whatever unpacks them
-// is another call.
+// A python3 whose `pip download` leaves a wheel of every requested package and then runs `then`. Unpacking
+// the wheels is another call.
 std::string pip(const std::string& then = "") {
     return "if [ \"$2\" = pip ]; then\n"
            "  while [ \"$1\" != --dest ]; do shift; done\n"
@@ -82,8 +82,8 @@ std::string pip(const std::string& then = "") {
            "for out; do :; done\n";
 }
 
-// `pip download` makes wheels with members "x/1" and "x/2" that hold the name of their package; all else is
-// the real Python's work.
+// A python3 whose `pip download` makes wheels with members "x/1" and "x/2" that hold the name of their
+// package; the real Python does everything else.
 constexpr const char* kRealWheels =
     "if [ \"$2\" != pip ]; then exec /usr/bin/python3 \"$@\"; fi\n"
     "while [ \"$1\" != --dest ]; do shift; done\n"
@@ -239,11 +239,11 @@ TEST_F(Catalogue, WrongSizeOrContentIsAnError) {
     EXPECT_TRUE(cache_is_empty());
 }
 
-// In a process of its own: an interrupt cannot be taken back.
+// Runs in its own process, because an interrupt cannot be taken back.
 using CatalogueDeathTest = Catalogue;
 TEST_F(CatalogueDeathTest, InterruptEndsPipAndLeavesNothing) {
     const std::string pid_file = folder_ / "pid";
-    // A wrapper whose child is the one that works.
+    // A wrapper whose child does the work.
     fake_python("trap '' INT\nsleep 60 &\necho $! > " + pid_file + ".new; mv " + pid_file + ".new " +
                 pid_file + "\nwait\n");
     const auto interrupted_pull = [&] {
@@ -281,7 +281,7 @@ TEST_F(Catalogue, WhatIsInTheCacheIsNotFetchedAgain) {
     }
 }
 
-// A folder with a file that is damaged: what was there stays when the pull fails.
+// A failed pull leaves a folder with a damaged file as it was.
 TEST_F(Catalogue, FailedPullKeepsWhatWasThere) {
     fake_python("exit 1\n");
     const std::string folder = folder_ / "cache/models/minilm-l6";

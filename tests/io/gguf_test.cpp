@@ -15,7 +15,7 @@
 namespace refold {
 namespace {
 
-// ---- files made by hand, so that every field can lie ----
+// ---- files made by hand, so that any field can be wrong ----
 
 template <typename T>
 std::string raw(T value) {
@@ -71,7 +71,7 @@ struct RawFile {
     }
 };
 
-// Parsed from a heap copy of exactly this size: AddressSanitizer sees reads behind the end.
+// Parses a heap copy of exactly this size, so that AddressSanitizer sees reads past the end.
 void parse(const std::string& bytes) {
     const auto* first = reinterpret_cast<const std::byte*>(bytes.data());
     const std::vector<std::byte> copy(first, first + bytes.size());
@@ -134,12 +134,12 @@ TEST(GgufRead, Counts) {
         file.n_pairs = count;
         expect_input_error(file, {"number of metadata pairs", std::to_string(count), "offset 16"});
     }
-    // Fits the whole file, but not what is left behind the metadata.
+    // Fits into the whole file, but not into the rest after the metadata.
     RawFile late;
     late.pairs = {pair("a.key", GgufType::String, raw_text(std::string(5000, 'x')))};
     late.n_tensors = 100;
     expect_input_error(late, {"number of tensors", "got 100", "at most"});
-    // More than there are: the data is not a tensor entry.
+    // More than the file has: its data is not a tensor entry.
     RawFile more;
     more.n_tensors = 2;
     expect_error(more.bytes(), ErrorCode::input, {"tensor"});
@@ -429,7 +429,7 @@ TEST(GgufRoundTrip, SecondGenerationIsIdentical) {
         for (const auto& t : file->tensors())
             tensors.push_back({t.name, t.type, t.shape, [&t](const auto& sink) { sink(t.data); }});
         write_gguf(folder / "second.gguf", false, file->metadata(), tensors);
-        // Over its own source: the map keeps the old file alive until the new one is complete.
+        // Overwrites its own source: the map keeps the old file alive until the new one is complete.
         write_gguf(folder / "first.gguf", true, file->metadata(), tensors);
     }
     EXPECT_EQ(read_all(folder / "first.gguf"), read_all(folder / "second.gguf"));

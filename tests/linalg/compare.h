@@ -39,8 +39,8 @@ inline double relative_difference(std::span<const float> got, std::span<const fl
     return got.size() == expected.size() ? std::sqrt(sum) / norm(expected) : 1e9;
 }
 
-// Largest deviation of the inner products of `count` vectors, element i of vector k at k * stride + i * step,
-// from those of orthonormal ones.
+// Largest deviation of the inner products of `count` vectors from those of orthonormal vectors. Element i of
+// vector k is at k * stride + i * step.
 inline double not_orthonormal(const std::vector<float>& x, int64_t count, int64_t stride, int64_t step) {
     const auto size = static_cast<int64_t>(x.size()) / count;
     double worst = 0;

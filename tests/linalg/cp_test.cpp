@@ -57,7 +57,7 @@ TEST(Cp, FindsTheTerms) {
     expect_sound(result, tensor, dims);
 }
 
-// The terms of a CP model need not be orthogonal: more than a dimension has can be needed, and help.
+// CP terms need not be orthogonal, so more terms than a dimension has can help.
 TEST(Cp, RankBeyondADimension) {
     const Dims dims = {12, 10, 3};
     const std::vector<float> tensor = random_values(360, 2);
@@ -72,7 +72,7 @@ TEST(Cp, RankBeyondADimension) {
     EXPECT_LT(decompose(tensor, dims, 40, 100, 0).relative_error, 1e-3);
 }
 
-// More terms than the tensor has: the normal equations are singular.
+// With more terms than the tensor has, the normal equations are singular.
 TEST(Cp, TooManyTerms) {
     const Dims dims = {9, 8, 7};
     const std::vector<float> tensor = random_terms(dims, 2, 5);

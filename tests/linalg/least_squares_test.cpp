@@ -76,7 +76,7 @@ TEST(LeastSquares, OneNumberByHand) {
     EXPECT_DOUBLE_EQ(squares.error(zero), 29.0 / 3);
 }
 
-// The gradient of the documented sum is zero at the solution, and the sum is larger next to it.
+// At the solution the gradient of the documented sum is zero, and the sum is larger nearby.
 TEST(LeastSquares, MinimisesWhatItSays) {
     constexpr int64_t kInputs = 5, kOutputs = 3, kRows = 40;
     const auto x = random_values(kInputs * kRows, 1), y = random_values(kOutputs * kRows, 2),
@@ -105,7 +105,7 @@ TEST(LeastSquares, MinimisesWhatItSays) {
 }
 
 TEST(LeastSquares, AddingInPartsIsAddingAll) {
-    constexpr int64_t kInputs = 9, kOutputs = 4, kRows = 700;  // more than are added up in float32
+    constexpr int64_t kInputs = 9, kOutputs = 4, kRows = 700;  // more rows than one float32 sum takes
     const auto x = random_values(kInputs * kRows, 1), y = random_values(kOutputs * kRows, 2),
                prior = random_values(kInputs * kOutputs, 3);
     const LeastSquares whole = rows_of(kInputs, kOutputs, x, y);
@@ -122,7 +122,7 @@ TEST(LeastSquares, AddingInPartsIsAddingAll) {
     }
 }
 
-// More inputs than rows: only a ridge makes it one solution, and that stays near the prior.
+// With more inputs than rows only a ridge makes the solution unique, and it stays near the prior.
 TEST(LeastSquares, TooFewRowsNeedARidge) {
     constexpr int64_t kInputs = 20, kOutputs = 3, kRows = 8;
     const auto x = random_values(kInputs * kRows, 1), prior = random_values(kInputs * kOutputs, 2),
@@ -149,14 +149,14 @@ TEST(LeastSquares, NotFiniteIsRefused) {
             expect_error(ErrorCode::input, "activations", [&] { rows_of(2, 2, x, y); });
         }
     }
-    // Products beyond float32.
+    // Products that overflow float32.
     expect_error(ErrorCode::input, "not finite", [] { rows_of(1, 1, {1e25F}, {1}); });
     expect_error(ErrorCode::input, "not finite", [] { rows_of(1, 1, {1e15F}, {1e30F}); });
 }
 
 // ---- low rank ----
 
-// By alternating exact minimisation over U and V from many starts.
+// Alternates exact minimization over U and V from many starts.
 double best_error_of_rank(const LeastSquares& squares, const std::vector<float>& x,
                           const std::vector<float>& y, int64_t rank) {
     const int64_t inputs = squares.inputs(), outputs = squares.outputs(),
@@ -166,7 +166,7 @@ double best_error_of_rank(const LeastSquares& squares, const std::vector<float>&
         auto v = random_values(rank * inputs, start);
         std::vector<float> w(static_cast<size_t>(inputs * outputs));
         for (int round = 0; round < 200; ++round) {
-            // U from z = V x, then W = U V; the next V spans U^T (the free solution).
+            // U from z = V x, then W = U V; the next V is U^T times the unconstrained solution.
             const auto z = applied(v, x, inputs);
             LeastSquares inner(rank, outputs);
             inner.add(rows, z.data(), y.data());
@@ -227,7 +227,7 @@ TEST(LeastSquares, ReduceIsTheBestMapOfItsRank) {
         EXPECT_GT(got, squares.error(w)) << rank;
     }
     EXPECT_LE(relative_difference(product(squares.reduce(w, kOutputs), kOutputs, kInputs), w), 1e-5);
-    // No more than there are outputs.
+    // The rank is clipped to the number of outputs.
     EXPECT_EQ(squares.reduce(w, 50).u.size(), static_cast<size_t>(kOutputs * kOutputs));
 }
 
@@ -240,7 +240,7 @@ TEST(SolveWithHeldOut, TakesTheRidgeThatIsBestThere) {
         const auto x = random_values(kInputs * count, seed);
         return rows_of(kInputs, kOutputs, x, with_noise(applied(truth, x, kInputs), 3.0F, seed + 100));
     };
-    // Few rows and much noise: the free solution is worse than a ridge.
+    // With few rows and much noise a ridge beats the unconstrained solution.
     const LeastSquares fit = rows(40, 3), held_out = rows(400, 4);
     const Ridged got = solve_with_held_out(fit, held_out, prior);
     EXPECT_GT(got.ridge, 0);
@@ -251,11 +251,11 @@ TEST(SolveWithHeldOut, TakesTheRidgeThatIsBestThere) {
     EXPECT_DOUBLE_EQ(got.error_after, held_out.error(fit.solve(got.ridge, prior)));
     for (const double factor : {0.1, 10.0})
         EXPECT_GE(held_out.error(fit.solve(got.ridge * factor, prior)), got.error_after) << factor;
-    // The map itself is solved with the rows of both.
+    // The map itself is solved with the rows of both sets.
     LeastSquares all = fit;
     all.add(held_out);
     EXPECT_EQ(got.weights, all.solve(got.ridge, prior));
-    // From wherever the search starts.
+    // The result does not depend on where the search starts.
     for (const double start : {1e-3, 1.0})
         EXPECT_NEAR(std::log10(solve_with_held_out(fit, held_out, prior, start).ridge), std::log10(got.ridge),
                     0.5 + 1e-9)
@@ -275,7 +275,7 @@ TEST(SolveWithHeldOut, CleanRowsNeedLittleRidge) {
     EXPECT_LE(relative_difference(got.weights, truth), 1e-3);
 }
 
-// Inputs that depend on each other have no solution at small ridges; the search stays where there is one.
+// Dependent inputs have no solution at small ridges; the search stays where one exists.
 TEST(SolveWithHeldOut, DependentInputs) {
     constexpr int64_t kInputs = 24, kOutputs = 2;
     const auto truth = random_values(kInputs * kOutputs, 1);
@@ -304,7 +304,7 @@ TEST(SolveWithHeldOut, DependentInputs) {
 TEST(SolveWithHeldOut, ThePriorStaysWhereNothingHelps) {
     constexpr int64_t kInputs = 12, kOutputs = 3;
     const auto prior = random_values(kInputs * kOutputs, 1);
-    // Held-out rows follow the prior; those to fit are noise.
+    // Held-out rows follow the prior, the rows to fit are noise.
     const auto x = random_values(kInputs * 50, 2), other = random_values(kInputs * 50, 3);
     const LeastSquares fit = rows_of(kInputs, kOutputs, x, random_values(kOutputs * 50, 4)),
                        held_out = rows_of(kInputs, kOutputs, other, applied(prior, other, kInputs));
@@ -312,7 +312,7 @@ TEST(SolveWithHeldOut, ThePriorStaysWhereNothingHelps) {
     EXPECT_EQ(got.ridge, std::numeric_limits<double>::infinity());
     EXPECT_EQ(got.weights, prior);
     EXPECT_EQ(got.error_before, got.error_after);
-    // Nor where there is nothing to learn from.
+    // Nor when all inputs are zero.
     const LeastSquares nothing = rows_of(1, 1, {0, 0}, {1, 2});
     EXPECT_EQ(solve_with_held_out(nothing, nothing, std::vector<float>{3}).weights, std::vector<float>{3});
 }

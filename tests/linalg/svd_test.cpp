@@ -61,17 +61,17 @@ TEST(Svd, RandomisedIsAsGoodAsSvdLowrank) {
         const double exact = number.at("rel_error"), lowrank = number.at("svd_lowrank_niter2_rel_error");
         double mean = 0;
         for (uint64_t seed = 0; seed < 10; ++seed) {
-            const Svd svd = randomised_svd(matrix, 160, 64, rank, 2, seed);
+            const Svd svd = randomized_svd(matrix, 160, 64, rank, 2, seed);
             EXPECT_GE(svd.relative_error, exact - 1e-6);
             EXPECT_NEAR(svd.relative_error, relative_difference(product(svd, 160, 64), matrix), 1e-5);
             expect_orthonormal(svd, 64);
             mean += svd.relative_error / 10;
         }
         EXPECT_LT(mean, 1.03 * lowrank) << "rank " << rank;
-        EXPECT_NEAR(randomised_svd(matrix, 160, 64, rank, 40, 1).relative_error, exact, 2e-3);
+        EXPECT_NEAR(randomized_svd(matrix, 160, 64, rank, 40, 1).relative_error, exact, 2e-3);
     }
-    EXPECT_EQ(randomised_svd(matrix, 160, 64, 8, 2, 5).u, randomised_svd(matrix, 160, 64, 8, 2, 5).u);
-    EXPECT_NE(randomised_svd(matrix, 160, 64, 8, 2, 5).u, randomised_svd(matrix, 160, 64, 8, 2, 6).u);
+    EXPECT_EQ(randomized_svd(matrix, 160, 64, 8, 2, 5).u, randomized_svd(matrix, 160, 64, 8, 2, 5).u);
+    EXPECT_NE(randomized_svd(matrix, 160, 64, 8, 2, 5).u, randomized_svd(matrix, 160, 64, 8, 2, 6).u);
 }
 
 TEST(Svd, HandWorked) {
@@ -104,7 +104,7 @@ TEST(Svd, AnyShapeAndRank) {
     }
 }
 
-// Beyond one panel, and far from square either way.
+// More than one panel, and far from square either way.
 TEST(Svd, TallAndWide) {
     const std::vector<float> matrix = random_values(70000 * 40, 3);
     const Svd tall = truncated_svd(matrix, 70000, 40, 40);
@@ -136,7 +136,7 @@ TEST(Svd, RankDeficientStaysOrthonormal) {
     EXPECT_EQ(svd.s, std::vector<double>(3, 0));
     EXPECT_EQ(svd.relative_error, 0);
     expect_orthonormal(svd, 3);
-    EXPECT_EQ(randomised_svd(zero, 4, 3, 2, 2, 0).relative_error, 0);
+    EXPECT_EQ(randomized_svd(zero, 4, 3, 2, 2, 0).relative_error, 0);
 }
 
 TEST(Svd, RepeatedSingularValues) {
@@ -182,8 +182,8 @@ TEST(Svd, EnergyRanks) {
 TEST(Svd, RejectsWhatIsNoMatrix) {
     std::vector<float> matrix = random_values(12, 7);
     expect_error(ErrorCode::usage, "rank", [&] { truncated_svd(matrix, 3, 4, 0); });
-    expect_error(ErrorCode::usage, "rank", [&] { randomised_svd(matrix, 3, 4, -1, 2, 0); });
-    expect_error(ErrorCode::usage, "iterations", [&] { randomised_svd(matrix, 3, 4, 1, -1, 0); });
+    expect_error(ErrorCode::usage, "rank", [&] { randomized_svd(matrix, 3, 4, -1, 2, 0); });
+    expect_error(ErrorCode::usage, "iterations", [&] { randomized_svd(matrix, 3, 4, 1, -1, 0); });
     expect_error(ErrorCode::input, "got 12 elements, expected 15", [&] { truncated_svd(matrix, 3, 5, 1); });
     expect_error(ErrorCode::input, "dimension", [&] { singular_values(matrix, 0, 4); });
     expect_error(ErrorCode::input, "too large", [&] { singular_values(matrix, 1LL << 40, 1LL << 40); });
@@ -191,7 +191,7 @@ TEST(Svd, RejectsWhatIsNoMatrix) {
         matrix[5] = bad;
         expect_error(ErrorCode::input, "element 5", [&] { truncated_svd(matrix, 3, 4, 1); });
         expect_error(ErrorCode::input, "not finite", [&] { singular_values(matrix, 3, 4); });
-        expect_error(ErrorCode::input, "not finite", [&] { randomised_svd(matrix, 3, 4, 1, 2, 0); });
+        expect_error(ErrorCode::input, "not finite", [&] { randomized_svd(matrix, 3, 4, 1, 2, 0); });
     }
 }
 

@@ -11,7 +11,7 @@ using Dims = std::array<int64_t, 4>;
 
 int64_t elements(const Dims& dims) { return dims[0] * dims[1] * dims[2] * dims[3]; }
 
-// From row major.
+// Converts from row major.
 std::vector<float> first_index_contiguous(const std::vector<float>& x, const Dims& dims) {
     std::vector<float> out(x.size());
     size_t from = 0;
@@ -27,7 +27,7 @@ std::vector<float> first_index_contiguous(const std::vector<float>& x, const Dim
     return out;
 }
 
-// A few strong directions over noise in every mode, as weights have.
+// A few strong directions over noise in every mode, like weights.
 std::vector<float> structured(const Dims& dims, unsigned seed, double noise) {
     const Dims core = {std::max<int64_t>(1, dims[0] / 8), std::max<int64_t>(1, dims[1] / 4), dims[2],
                        dims[3]};
@@ -99,7 +99,7 @@ TEST(Tucker, MatchesTensorly) {
     EXPECT_NEAR(all.relative_error, numbers.at("tol0_rel_error").get<double>(), 1e-4);
 }
 
-// Scaled by 2^60, float32 squares would overflow: everything is done in float64, with all eigenvectors.
+// At a scale of 2^60 float32 squares would overflow, so the reference runs in float64 with all eigenvectors.
 TEST(Tucker, RefinementKeepsToTheExactIteration) {
     struct Case {
         Dims dims;
@@ -129,7 +129,7 @@ TEST(Tucker, RefinementKeepsToTheExactIteration) {
     }
 }
 
-// Float32 Gram matrices would lose the weak directions in the rounding of the strong ones.
+// In a float32 Gram matrix, rounding errors of the strong directions would hide the weak ones.
 TEST(Tucker, WeakDirectionsSurviveStrongOnes) {
     const Dims dims = {400, 16, 4, 8};
     std::vector<float> tensor = structured(dims, 5, 0.05);
@@ -169,7 +169,7 @@ TEST(Tucker, TheFitNeverFalls) {
         };
         const TuckerResult result = partial_tucker(tensor, dims, options);
         EXPECT_LE(result.relative_error, result.hosvd_error + 1e-6);
-        // Without it the start of the first mode is left out, which nothing else depends on.
+        // Without it the first mode has no start, which nothing else depends on.
         options.hosvd_error = false;
         options.on_sweep = {};
         EXPECT_NEAR(partial_tucker(tensor, dims, options).relative_error, result.relative_error, 1e-6);
@@ -193,7 +193,7 @@ TEST(Tucker, FullRanksAreBitForBit) {
     }
 }
 
-// Only one mode is cut: its factor holds the singular vectors, and no sweep can better that.
+// When only one mode is reduced, its factor holds the singular vectors and sweeps cannot improve it.
 TEST(Tucker, OneModeIsAnSvd) {
     const Dims dims = {12, 10, 4, 5};
     const std::vector<float> tensor = random_values(elements(dims), 4);

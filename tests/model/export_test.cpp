@@ -1,5 +1,5 @@
-// Exports of looped and low-rank models: what is in the files. What llama.cpp computes from them:
-// eval/stock_families_test.cpp.
+// Exports of looped and low-rank models: contents of the files. eval/stock_families_test.cpp tests what
+// llama.cpp computes from them.
 #include "model/hf/export.h"
 
 #include <gtest/gtest.h>
@@ -14,8 +14,12 @@
 #include "model/accounting.h"
 #include "model/export/lora.h"
 #include "model/export/nanbeige.h"
+#include "model/load.h"
 #include "model/low_rank_model.h"
+#include "model/materialize.h"
+#include "model/save.h"
 #include "model/small_model.h"
+#include "model/validate.h"
 
 namespace refold {
 namespace {
@@ -30,7 +34,7 @@ std::vector<float> floats(const SafetensorsView& view) {
     std::vector<float> values;
     for (const int64_t n : view.shape)
         values.resize(std::max<size_t>(values.size(), 1) * static_cast<size_t>(n));
-    dequantise(view.dtype == "F32" ? DType::F32 : DType::F16, view.data, values);
+    dequantize(view.dtype == "F32" ? DType::F32 : DType::F16, view.data, values);
     return values;
 }
 
@@ -68,9 +72,9 @@ TEST(LoopedExport, HoldsTheBlockOnceAndItsRounds) {
 
 TEST(LoopedExport, SharingWithinTheBlockIsWrittenOut) {
     Model model = small_model({.layers = 4}, scattered);
-    model.topology.positions[1][Slot::attn_q] =
+    model.topology.layers[1][Slot::attn_q] =
         Heads{{{"blk.0.attn_q.weight", 1, 1}, {"blk.1.attn_q.weight", 0, 1}}};
-    const auto expected = materialise(model, model.topology.at(1, Slot::attn_q), Slot::attn_q);
+    const auto expected = materialize(model, model.topology.at(1, Slot::attn_q), Slot::attn_q);
     model = looped(model, 2);
     const LoopedStock out = looped_stock(model);
     ASSERT_TRUE(out.stock) << out.reason;
@@ -88,7 +92,7 @@ TEST(LoopedExport, WhatIsNotABlockInRoundsIsNot) {
 
     Model own_norms = looped(dense, 2);
     own_norms.tensors["blk.3.ffn_norm.weight"] = dense.tensor("blk.3.ffn_norm.weight");
-    own_norms.topology.positions[3][Slot::ffn_norm] = Dense{"blk.3.ffn_norm.weight"};
+    own_norms.topology.layers[3][Slot::ffn_norm] = Dense{"blk.3.ffn_norm.weight"};
     EXPECT_NE(refused(own_norms).find("not alike"), std::string::npos);
 
     Model relaxed = looped(dense, 2);
@@ -96,7 +100,7 @@ TEST(LoopedExport, WhatIsNotABlockInRoundsIsNot) {
     EXPECT_NE(refused(relaxed).find("LoRA"), std::string::npos);
 
     Model backwards = looped(dense, 2);
-    std::swap(backwards.topology.positions[2], backwards.topology.positions[3]);
+    std::swap(backwards.topology.layers[2], backwards.topology.layers[3]);
     EXPECT_NE(refused(backwards).find("order"), std::string::npos);
 
     EXPECT_NE(refused(looped(fixture_model("gemma2"), 2)).find("family 'gemma2'"), std::string::npos);
@@ -104,7 +108,7 @@ TEST(LoopedExport, WhatIsNotABlockInRoundsIsNot) {
     for (size_t p = 0; p < 4; ++p) {
         const std::string name = fmt::format("blk.{}.attn_q.bias", p);
         biased.tensors[name] = float_tensor({4}, {1, 2, 3, 4});
-        biased.topology.positions[p][Slot::attn_q_bias] = Dense{name};
+        biased.topology.layers[p][Slot::attn_q_bias] = Dense{name};
     }
     EXPECT_NE(refused(looped(biased, 2)).find("attn.q.bias"), std::string::npos);
 }
@@ -122,7 +126,7 @@ TEST(LoraExport, TheBaseIsTheModelWithoutTerms) {
     EXPECT_EQ(base.tensors.size(), 2u * 9 + 2);
 }
 
-// base + B A of the folders that transformers and PEFT read is the merged folder, row by row.
+// In the folders for transformers and PEFT, base + B A equals the merged folder, row by row.
 void expect_peft_merges(Model model) {
     const TempFolder folder;
     const AdapterExport done = save_peft(model, folder / "peft", false);
@@ -161,7 +165,7 @@ void expect_peft_merges(Model model) {
 TEST(LoraExport, PeftAddsWhatMergingAdds) {
     for (const char* name : {"llama_gqa", "qwen2", "gemma2"}) {
         Model model = fixture_model(name);
-        for (size_t p = 0; p < model.topology.positions.size(); ++p) {
+        for (size_t p = 0; p < model.topology.layers.size(); ++p) {
             for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_o, Slot::ffn_down})
                 add_lora(model, p, slot, 3);
         }
@@ -183,7 +187,7 @@ TEST(LoraExport, PeftConfiguration) {
     EXPECT_EQ(c["lora_alpha"], 2);
     EXPECT_EQ(c["target_modules"], json({"q_proj"}));
     EXPECT_TRUE(c["rank_pattern"].empty());
-    add_lora(model, 1, Slot::ffn_up, 4);  // another rank, at one position only
+    add_lora(model, 1, Slot::ffn_up, 4);  // another rank, at one layer only
     c = config("two");
     EXPECT_EQ(c["r"], 4);
     EXPECT_EQ(c["rank_pattern"], json({{"layers.0.self_attn.q_proj", 2}, {"layers.1.self_attn.q_proj", 2}}));
@@ -195,10 +199,10 @@ TEST(LoraExport, PeftConfiguration) {
 TEST(LoraExport, ScalesAndTransposedTermsAreWrittenOut) {
     Model model = fixture_model("llama_gqa");
     add_lora(model, 0, Slot::attn_k, 2);
-    auto& plus = std::get<Plus>(model.topology.positions[0].at(Slot::attn_k));
+    auto& plus = std::get<Plus>(model.topology.layers[0].at(Slot::attn_k));
     std::swap(plus.term.u, plus.term.v);
     plus.term.transposed = true;
-    // U is {rank, in} and V {out, rank} then: the numbers laid out the other way.
+    // U is then {rank, in} and V {out, rank}: the numbers are transposed.
     for (const auto& name : {plus.term.u, plus.term.v}) {
         Tensor& tensor = model.tensors.at(name);
         const auto values = floats_of(model, name);
@@ -245,7 +249,7 @@ TEST(LoraExport, WhatNoAdapterFitsIsRefused) {
     Model joined = fixture_model("gpt_neox");
     add_lora(joined, 1, Slot::attn_k, 2);
     EXPECT_NE(message([&] { save_peft(joined, folder / "x", false); }, ErrorCode::unsupported)
-                  .find("position 1 attn.k: the checkpoints of family 'gptneox' have this matrix joined"),
+                  .find("layer 1 attn.k: the checkpoints of family 'gptneox' have this matrix joined"),
               std::string::npos);
     EXPECT_NE(message([&] { save_lora_gguf(joined, folder / "x", false); }, ErrorCode::unsupported)
                   .find("Q, K and V in one tensor"),

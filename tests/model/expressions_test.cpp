@@ -1,5 +1,4 @@
-// Weight expressions of whole models: what they mean, what they cost, what is refused, and what the file and
-// the exports make of them.
+// Weight expressions of whole models: meaning, costs, refusals, files and exports.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +9,13 @@
 #include "engine/expression_models.h"
 #include "model/accounting.h"
 #include "model/hf/export.h"
+#include "model/load.h"
+#include "model/materialize.h"
+#include "model/save.h"
+#include "model/sizes.h"
+#include "model/stock.h"
+#include "model/validate.h"
+#include "model/without_sharing.h"
 
 namespace refold {
 namespace {
@@ -18,7 +24,7 @@ using testing::HasSubstr;
 
 constexpr uint32_t kSeeds = 60;
 
-// Every case of every family, then random ones; or those alone that have a dense form.
+// Every case of every family, then random ones; or only those that have a dense form.
 std::vector<ExpressionModel> all_models(bool with_dense = false) {
     std::vector<ExpressionModel> models = expression_models();
     for (uint32_t seed = 1; seed <= kSeeds; ++seed)
@@ -30,19 +36,19 @@ std::vector<ExpressionModel> all_models(bool with_dense = false) {
     std::erase_if(models, [](const auto& entry) {
         const Topology& topology = entry.model.topology;
         bool compensated = false;
-        for (const Slots& slots : topology.positions)
+        for (const Slots& slots : topology.layers)
             for (const auto& [slot, expression] : slots) compensated |= is_compensation(slot);
         return entry.model.config.n_prefix > 0 || !topology.sources.empty() || compensated;
     });
     return models;
 }
 
-// Calls `visit` with place, slot and expression of every slot.
+// Calls `visit` with layer, slot and expression of every slot.
 template <typename Visit>
 void for_each_slot(const Model& model, Visit&& visit) {
-    for (size_t p = 0; p < model.topology.positions.size(); ++p)
-        for (const auto& [slot, expression] : model.topology.positions[p]) visit(p, slot, expression);
-    for (const auto& [slot, expression] : model.topology.globals) visit(kModelPosition, slot, expression);
+    for (size_t p = 0; p < model.topology.layers.size(); ++p)
+        for (const auto& [slot, expression] : model.topology.layers[p]) visit(p, slot, expression);
+    for (const auto& [slot, expression] : model.topology.globals) visit(kWholeModel, slot, expression);
 }
 
 ErrorCode refusal(const std::function<void()>& body, std::string& message) {
@@ -58,7 +64,7 @@ ErrorCode refusal(const std::function<void()>& body, std::string& message) {
 
 // ---- meaning ----
 
-// Elements by the formulas of model/topology.h, one by one.
+// The elements one by one, by the formulas of model/topology.h.
 class Formula {
 public:
     Formula(const Model& model, SlotShape shape) : model_(model), shape_(shape) {}
@@ -123,7 +129,7 @@ TEST(Expressions, AreTheirFormulas) {
         for_each_slot(model, [&](size_t p, Slot slot, const Expression& expression) {
             const SlotShape shape = slot_shape(slot, model.config, p);
             const Formula formula(model, shape);
-            const auto values = materialise(model, expression, slot, p);
+            const auto values = materialize(model, expression, slot, p);
             ASSERT_EQ(static_cast<int64_t>(values.size()), shape.in * shape.out);
             const auto* tucker = std::get_if<Tucker>(&expression);
             const auto* factors = std::get_if<LowRank>(&expression);
@@ -140,7 +146,7 @@ TEST(Expressions, AreTheirFormulas) {
                                 tucker != nullptr ? formula.tucker(*tucker, row, column)
                                                   : formula.low_rank(*factors, row, column),
                                 1e-5)
-                        << "seed " << seed << " position " << p << " " << slot_name(slot);
+                        << "seed " << seed << " layer " << p << " " << slot_name(slot);
         });
     }
     for (const int seen : {low_rank, grouped, halves, transposed}) EXPECT_GT(seen, 2);
@@ -152,15 +158,15 @@ TEST(Expressions, PlusIsASum) {
     const Plus plus = builder.plus(1, Slot::attn_o, base, 3, true);
     builder.at(1, Slot::attn_o) = plus;
     const Model model = builder.finish();
-    const auto sum = materialise(model, plus, Slot::attn_o, 1),
-               first = materialise(model, base, Slot::attn_o),
-               second = materialise(model, plus.term, Slot::attn_o);
+    const auto sum = materialize(model, plus, Slot::attn_o, 1),
+               first = materialize(model, base, Slot::attn_o),
+               second = materialize(model, plus.term, Slot::attn_o);
     for (size_t i = 0; i < sum.size(); ++i) ASSERT_FLOAT_EQ(sum[i], first[i] + second[i]);
 }
 
 // ---- files ----
 
-// Accounting = bytes written = bytes mapped, and what is read is what was written.
+// Accounting = bytes written = bytes mapped, and a file reads back as it was written.
 TEST(Expressions, SaveAndLoadIsTheIdentity) {
     const TempFolder folder;
     for (const auto& [name, model, input] : all_models()) {
@@ -192,19 +198,19 @@ TEST(Expressions, SaveAndLoadIsTheIdentity) {
     }
 }
 
-// More or fewer positions than stored blocks.
-TEST(Expressions, PositionsNeedNotBeAsManyAsBlocks) {
+// More or fewer layers than stored layers.
+TEST(Expressions, LayersNeedNotBeAsManyAsBlocks) {
     const TempFolder folder;
     for (const bool more : {true, false}) {
         ExpressionBuilder builder("llama");
-        auto& positions = builder.model.topology.positions;
+        auto& layers = builder.model.topology.layers;
         if (more) {
-            positions.push_back(positions[1]);
-            // Named as a block's that the file does not count.
+            layers.push_back(layers[1]);
+            // Named like a tensor of a layer beyond the file's block count.
             builder.model.tensors["blk.4.ffn_norm.weight"] = builder.model.tensor("blk.0.ffn_norm.weight");
-            positions[4][Slot::ffn_norm] = Dense{"blk.4.ffn_norm.weight"};
+            layers[4][Slot::ffn_norm] = Dense{"blk.4.ffn_norm.weight"};
         } else {
-            positions.pop_back();
+            layers.pop_back();
         }
         const Model model = builder.finish();
         const std::string path = folder / (more ? "more.gguf" : "fewer.gguf");
@@ -220,21 +226,21 @@ TEST(Expressions, WithoutSharingHasTheSameWeights) {
         SCOPED_TRACE(name);
         const Model dense = without_sharing(model);
         EXPECT_FALSE(dense.has_sharing());
-        EXPECT_EQ(dense.topology.positions.size(), model.topology.positions.size());
+        EXPECT_EQ(dense.topology.layers.size(), model.topology.layers.size());
         for_each_slot(dense, [&](size_t p, Slot slot, const Expression& expression) {
-            const Slots& given = p == kModelPosition ? model.topology.globals : model.topology.positions[p];
+            const Slots& given = p == kWholeModel ? model.topology.globals : model.topology.layers[p];
             const SlotShape own = slot_shape(slot, model.config, p), full = slot_shape(slot, dense.config, p);
-            const auto values = materialise(dense, expression, slot, p);
+            const auto values = materialize(dense, expression, slot, p);
             std::vector<float> expected(values.size(), is_norm(slot) ? 1.0F : 0.0F);
             if (const auto found = given.find(slot); found != given.end()) {
                 std::fill(expected.begin(), expected.end(), 0.0F);
-                const auto weights = materialise(model, found->second, slot, p);
+                const auto weights = materialize(model, found->second, slot, p);
                 for (int64_t r = 0; r < own.out; ++r)
                     for (int64_t c = 0; c < own.in; ++c)
                         expected[static_cast<size_t>(r * full.in + c)] =
                             weights[static_cast<size_t>(r * own.in + c)];
             }
-            EXPECT_EQ(values, expected) << "position " << p << " " << slot_name(slot);
+            EXPECT_EQ(values, expected) << "layer " << p << " " << slot_name(slot);
         });
     }
 }
@@ -248,7 +254,7 @@ TEST(Expressions, WithoutSharingIsTheSameFunction) {
     }
 }
 
-// Stored types: copies stay as they are, products take the widest type of their large factors.
+// Stored types: copies keep their type, products take the widest type of their large factors.
 TEST(Expressions, WithoutSharingKeepsTypes) {
     constexpr ExpressionShape kBlocks{
         .layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 32, .embd = 64, .ff = 96, .vocab = 40};
@@ -263,20 +269,20 @@ TEST(Expressions, WithoutSharingKeepsTypes) {
     EXPECT_EQ(type("blk.1.attn_q.weight"), DType::Q8_0);
     EXPECT_EQ(type("blk.1.ffn_up.weight"), DType::Q8_0);
     EXPECT_EQ(type("blk.2.attn_output.weight"), DType::Q8_0);
-    EXPECT_EQ(type("blk.3.ffn_down.weight"), DType::F32);  // U of rank 4 is no block
+    EXPECT_EQ(type("blk.3.ffn_down.weight"), DType::F32);  // U of rank 4 is no whole block
     EXPECT_EQ(type("blk.3.attn_norm.weight"), DType::F32);
 }
 
 // ---- exports ----
 
 void expect_same_weights(const Model& loaded, const Model& dense) {
-    ASSERT_EQ(loaded.topology.positions.size(), dense.topology.positions.size());
+    ASSERT_EQ(loaded.topology.layers.size(), dense.topology.layers.size());
     EXPECT_FALSE(loaded.has_sharing());
     for_each_slot(dense, [&](size_t p, Slot slot, const Expression& expression) {
-        const Slots& slots = p == kModelPosition ? loaded.topology.globals : loaded.topology.positions[p];
+        const Slots& slots = p == kWholeModel ? loaded.topology.globals : loaded.topology.layers[p];
         ASSERT_TRUE(slots.contains(slot)) << p << " " << slot_name(slot);
-        EXPECT_EQ(materialise(loaded, slots.at(slot), slot, p), materialise(dense, expression, slot, p))
-            << "position " << p << " " << slot_name(slot);
+        EXPECT_EQ(materialize(loaded, slots.at(slot), slot, p), materialize(dense, expression, slot, p))
+            << "layer " << p << " " << slot_name(slot);
     });
 }
 
@@ -325,7 +331,7 @@ TEST(Expressions, OperationsByHand) {
         plus.plus(1, Slot::ffn_up, std::get<Dense>(plus.at(1, Slot::ffn_up)), 5, false, true);
     EXPECT_EQ(flops_of(plus.finish()), dense + 2 * 5 * (64 + 96));
 
-    // Ranks 7, 5, 3. q, k and v have t = U1^T x and its products with the core in common.
+    // Ranks 7, 5, 3. q, k and v share t = U1^T x and its products with the core.
     ExpressionBuilder tucker = builder;
     tucker.attention_tucker(1);
     const uint64_t t = 64 * 7, z = 4 * 7 * 5 * 3, roles = 4 * 5 * 3;
@@ -338,7 +344,7 @@ TEST(Expressions, OperationsByHand) {
     const uint64_t common = 64 * 6 + 6 * 9 * 2, own = 9 * 2 + 96 * 9;
     EXPECT_EQ(flops_of(ffn.finish()), dense - 2 * 3 * 64 * 96 + 2 * (2 * common + 3 * own));
 
-    // Transposed, U2 comes first, so that two roles of one input have nothing in common. Ranks 7, 5, 3.
+    // Transposed, U2 comes first, so two roles of one input share nothing. Ranks 7, 5, 3.
     ExpressionBuilder turned = builder;
     Tucker role = turned.one_head_tucker(1, Slot::ffn_gate, true);
     turned.at(1, Slot::ffn_gate) = role;
@@ -371,7 +377,7 @@ struct Misfit {
     ErrorCode code = ErrorCode::input;
 };
 
-// Another shape for a tensor.
+// Gives a tensor another shape.
 void reshape(ExpressionBuilder& b, const std::string& name, std::vector<int64_t> shape,
              DType type = DType::F32) {
     Tensor& tensor = b.model.tensors.at(name);
@@ -393,80 +399,80 @@ const std::vector<Misfit>& misfits() {
     static const std::vector<Misfit> all = {
         {"missing tensor",
          [](ExpressionBuilder& b) { put_low_rank(b, Slot::attn_q).u = "nowhere"; },
-         {"position 1 attn.q", "nowhere"}},
+         {"layer 1 attn.q", "nowhere"}},
         {"ranks of u and v",
          [](ExpressionBuilder& b) {
              reshape(b, put_low_rank(b, Slot::attn_q).v, {64, 3});
          },
-         {"position 1 attn.q", "[64, 3]", "[64, 4]"}},
+         {"layer 1 attn.q", "[64, 3]", "[64, 4]"}},
         {"rows of u",
          [](ExpressionBuilder& b) {
              reshape(b, put_low_rank(b, Slot::attn_k).u, {4, 64});
          },
-         {"position 1 attn.k", "[4, 64]", "[4, 32]"}},
+         {"layer 1 attn.k", "[4, 64]", "[4, 32]"}},
         {"transposed as not transposed",
          [](ExpressionBuilder& b) { put_low_rank(b, Slot::ffn_up, false, true).transposed = false; },
-         {"position 1 ffn.up", "expected [4, 96]"}},
+         {"layer 1 ffn.up", "expected [4, 96]"}},
         {"scale's length",
          [](ExpressionBuilder& b) {
              reshape(b, put_low_rank(b, Slot::attn_q, true).scale, {5, 3});
          },
-         {"position 1 attn.q", "[5, 3]"}},
+         {"layer 1 attn.q", "[5, 3]"}},
         {"scale's row",
          [](ExpressionBuilder& b) { put_low_rank(b, Slot::attn_q, true).row = 3; },
-         {"position 1 attn.q", "row 3"}},
+         {"layer 1 attn.q", "row 3"}},
         {"scale's negative row",
          [](ExpressionBuilder& b) { put_low_rank(b, Slot::attn_q, true).row = -1; },
-         {"position 1 attn.q", "row -1"}},
+         {"layer 1 attn.q", "row -1"}},
         {"scale's type",
          [](ExpressionBuilder& b) {
              const LowRank& e = put_low_rank(b, Slot::attn_q, true);
              reshape(b, e.scale, {4, 3}, DType::F16);
          },
-         {"position 1 attn.q", "F16", "F32"},
+         {"layer 1 attn.q", "F16", "F32"},
          ErrorCode::unsupported},
         {"low rank norm",
          [](ExpressionBuilder& b) {
-             b.model.topology.positions[1][Slot::attn_norm] = b.low_rank(1, Slot::attn_norm, 2);
+             b.model.topology.layers[1][Slot::attn_norm] = b.low_rank(1, Slot::attn_norm, 2);
          },
-         {"position 1 attn.norm", "only matrices"}},
+         {"layer 1 attn.norm", "only matrices"}},
         {"low rank embeddings",
          [](ExpressionBuilder& b) {
-             b.model.topology.globals[Slot::token_embd] = b.low_rank(kModelPosition, Slot::token_embd, 2);
+             b.model.topology.globals[Slot::token_embd] = b.low_rank(kWholeModel, Slot::token_embd, 2);
          },
          {"token_embd", "only matrices"}},
         {"LoRA of a norm",
          [](ExpressionBuilder& b) {
              b.at(1, Slot::ffn_norm) = b.plus(1, Slot::ffn_norm, std::get<Dense>(b.at(1, Slot::ffn_norm)), 2);
          },
-         {"position 1 ffn.norm", "only matrices"}},
+         {"layer 1 ffn.norm", "only matrices"}},
         {"LoRA's rank",
          [](ExpressionBuilder& b) {
              Plus e = b.plus(1, Slot::ffn_up, std::get<Dense>(b.at(1, Slot::ffn_up)), 2);
              reshape(b, e.term.u, {3, 96});
              b.at(1, Slot::ffn_up) = e;
          },
-         {"position 1 ffn.up", "[64, 3]"}},
+         {"layer 1 ffn.up", "[64, 3]"}},
         {"heads of the FFN",
          [](ExpressionBuilder& b) {
              b.at(1, Slot::ffn_up) = Heads{{{"blk.1.ffn_up.weight", 0, 6}}};
          },
-         {"position 1 ffn.up", "heads"}},
+         {"layer 1 ffn.up", "heads"}},
         {"too few heads",
          [](ExpressionBuilder& b) {
              b.at(1, Slot::attn_q) = Heads{{{"blk.1.attn_q.weight", 0, 3}}};
          },
-         {"position 1 attn.q", "3 heads", "4 needed"}},
+         {"layer 1 attn.q", "3 heads", "4 needed"}},
         {"core's dimensions",
          [](ExpressionBuilder& b) {
              reshape(b, put_tucker(b, Slot::attn_q).core, {7, 60});
          },
-         {"position 1 attn.q", "[7, 60]"}},
+         {"layer 1 attn.q", "[7, 60]"}},
         {"core's heads",
          [](ExpressionBuilder& b) {
              reshape(b, put_tucker(b, Slot::attn_q).core, {7, 5, 3, 3});
          },
-         {"position 1 attn.q", "3 heads"}},
+         {"layer 1 attn.q", "3 heads"}},
         {"core's heads of a transposed slot",
          [](ExpressionBuilder& b) {
              Tucker& e = put_tucker(b, Slot::attn_o);
@@ -474,80 +480,80 @@ const std::vector<Misfit>& misfits() {
              e.core = "wide";
              reshape(b, "wide", {7, 5, 3, 8});
          },
-         {"position 1 attn.o", "8 heads"}},
+         {"layer 1 attn.o", "8 heads"}},
         {"core with heads in the FFN",
          [](ExpressionBuilder& b) {
              Tucker e = put_tucker(b, Slot::attn_q);
              b.at(1, Slot::ffn_up) = e;
          },
-         {"position 1 ffn.up", "heads"}},
+         {"layer 1 ffn.up", "heads"}},
         {"U1",
          [](ExpressionBuilder& b) {
              reshape(b, put_tucker(b, Slot::attn_q).model, {64, 6});
          },
-         {"position 1 attn.q", "[64, 6]", "[64, 7]"}},
+         {"layer 1 attn.q", "[64, 6]", "[64, 7]"}},
         {"U2",
          [](ExpressionBuilder& b) {
              reshape(b, put_tucker(b, Slot::attn_q).head, {15, 5});
          },
-         {"position 1 attn.q", "[15, 5]", "[16, 5]"}},
+         {"layer 1 attn.q", "[15, 5]", "[16, 5]"}},
         {"U2's type",
          [](ExpressionBuilder& b) {
              reshape(b, put_tucker(b, Slot::attn_q).head, {16, 5}, DType::F16);
          },
-         {"position 1 attn.q", "F16"},
+         {"layer 1 attn.q", "F16"},
          ErrorCode::unsupported},
         {"U3",
          [](ExpressionBuilder& b) {
              reshape(b, put_tucker(b, Slot::attn_q).roles, {4, 2});
          },
-         {"position 1 attn.q", "[4, 2]", "[4, 3]"}},
+         {"layer 1 attn.q", "[4, 2]", "[4, 3]"}},
         {"U3's type",
          [](ExpressionBuilder& b) {
              reshape(b, put_tucker(b, Slot::attn_q).roles, {4, 3}, DType::BF16);
          },
-         {"position 1 attn.q", "BF16"},
+         {"layer 1 attn.q", "BF16"},
          ErrorCode::unsupported},
         {"role",
          [](ExpressionBuilder& b) { put_tucker(b, Slot::attn_v).role = 4; },
-         {"position 1 attn.v", "role 4"}},
+         {"layer 1 attn.v", "role 4"}},
         {"negative role",
          [](ExpressionBuilder& b) { put_tucker(b, Slot::attn_v).role = -1; },
-         {"position 1 attn.v", "role -1"}},
+         {"layer 1 attn.v", "role -1"}},
         {"tucker norm",
          [](ExpressionBuilder& b) { b.at(1, Slot::attn_norm) = put_tucker(b, Slot::attn_q); },
-         {"position 1 attn.norm", "only matrices"}},
+         {"layer 1 attn.norm", "only matrices"}},
         {"prefix without rows",
          [](ExpressionBuilder& b) {
              b.prefix(2);
              b.model.config.n_prefix = 0;
          },
-         {"position 0 attn.prefix_k"}},
-        {"prefix that a position lacks",
+         {"layer 0 attn.prefix_k"}},
+        {"prefix that a layer lacks",
          [](ExpressionBuilder& b) {
              b.prefix(2);
-             b.model.topology.positions[2].erase(Slot::attn_prefix_v);
+             b.model.topology.layers[2].erase(Slot::attn_prefix_v);
          },
-         {"position 2 attn.prefix_v", "missing"}},
+         {"layer 2 attn.prefix_v", "missing"}},
         {"prefix of other length",
          [](ExpressionBuilder& b) {
              b.prefix(2);
              b.model.config.n_prefix = 3;
          },
-         {"position 0 attn.prefix_k", "[32, 2]", "[32, 3]"}},
+         {"layer 0 attn.prefix_k", "[32, 2]", "[32, 3]"}},
         {"prefix's type",
          [](ExpressionBuilder& b) {
              b.prefix(2);
              reshape(b, std::get<Dense>(b.at(1, Slot::attn_prefix_k)).tensor, {32, 2}, DType::F16);
          },
-         {"position 1 attn.prefix_k", "F16"},
+         {"layer 1 attn.prefix_k", "F16"},
          ErrorCode::unsupported},
         {"factors of a prefix",
          [](ExpressionBuilder& b) {
              b.prefix(2);
              b.at(1, Slot::attn_prefix_k) = b.low_rank(1, Slot::attn_prefix_k, 1);
          },
-         {"position 1 attn.prefix_k", "only matrices"}},
+         {"layer 1 attn.prefix_k", "only matrices"}},
         {"prefix with windows",
          [](ExpressionBuilder& b) {
              b.prefix(2);
@@ -555,7 +561,7 @@ const std::vector<Misfit>& misfits() {
          },
          {"prefix"},
          ErrorCode::unsupported},
-        {"sizes of other positions",
+        {"sizes of other layers",
          [](ExpressionBuilder& b) {
              b.model.config.heads_kv = {2, 2, 2};
          },
@@ -564,31 +570,31 @@ const std::vector<Misfit>& misfits() {
          [](ExpressionBuilder& b) {
              b.model.config.heads_kv = {2, 2, 3, 2};
          },
-         {"position 2", "3 key/value heads"}},
+         {"layer 2", "3 key/value heads"}},
         {"negative channels",
          [](ExpressionBuilder& b) {
              b.model.config.ffs = {96, -32, 96, 96};
          },
-         {"position 1", "-32 FFN channels"}},
-        {"weights of a smaller position",
+         {"layer 1", "-32 FFN channels"}},
+        {"weights of a smaller layer",
          [](ExpressionBuilder& b) {
              b.model.config.heads_kv = {2, 1, 2, 2};
          },
-         {"position 1 attn.q", "[64, 64]", "[64, 32]"}},
+         {"layer 1 attn.q", "[64, 64]", "[64, 32]"}},
         {"attention that the size denies",
          [](ExpressionBuilder& b) {
              b.model.config.heads_kv = {2, 0, 2, 2};
          },
-         {"position 1 attn.q", "no such module"}},
+         {"layer 1 attn.q", "no such module"}},
         {"FFN that the size denies",
          [](ExpressionBuilder& b) {
              b.model.config.ffs = {96, 96, 96, 0};
          },
-         {"position 3 ffn.gate", "no such module"}},
+         {"layer 3 ffn.gate", "no such module"}},
         {"attention that is missing",
-         [](ExpressionBuilder& b) { b.model.topology.positions[2].erase(Slot::attn_o); },
-         {"position 2 attn.o", "missing"}},
-        {"loops", [](ExpressionBuilder& b) { b.model.topology.loops = 3; }, {"3 loops", "4 positions"}},
+         [](ExpressionBuilder& b) { b.model.topology.layers[2].erase(Slot::attn_o); },
+         {"layer 2 attn.o", "missing"}},
+        {"loops", [](ExpressionBuilder& b) { b.model.topology.loops = 3; }, {"3 loops", "4 layers"}},
         {"no loops", [](ExpressionBuilder& b) { b.model.topology.loops = 0; }, {"0 loops"}},
     };
     return all;
@@ -633,8 +639,8 @@ TEST(Expressions, MalformedSizesAreRefused) {
              {"[]", "not a JSON object"},
              {R"({"heads":[1,1,1]})", "heads"},
              {R"({"kv_heads":3})", "kv_heads"},
-             {R"({"kv_heads":[1,1]})", "3 positions"},
-             {R"({"kv_heads":[1,1,1,1]})", "3 positions"},
+             {R"({"kv_heads":[1,1]})", "3 layers"},
+             {R"({"kv_heads":[1,1,1,1]})", "3 layers"},
              {R"({"kv_heads":[1,-1,1]})", "-1"},
              {R"({"kv_heads":[1,5,1]})", "0 to 4"},
              {R"({"kv_heads":[1,1.5,1]})", "1.5"},

@@ -1,4 +1,4 @@
-// Hugging Face directories in and out, without running them.
+// Reading and writing Hugging Face directories, without running the models.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +13,8 @@
 #include "io/safetensors.h"
 #include "model/hf/checkpoint.h"
 #include "model/hf/export.h"
+#include "model/load.h"
+#include "model/save.h"
 
 namespace refold {
 namespace {
@@ -42,7 +44,7 @@ std::map<std::string, std::pair<std::string, std::vector<std::byte>>> tensors_of
     return out;
 }
 
-// What a model does not read: buffers and heads of other tasks.
+// Tensors that a model does not read: buffers and heads of other tasks.
 bool ignored(const std::string& name) {
     return name.ends_with(".attn.bias") || name.find("seq_relationship") != std::string::npos;
 }
@@ -68,7 +70,7 @@ TEST_P(RoundTrips, RoundTripIsBitIdentical) {
 }
 
 TEST_P(RoundTrips, ReadsBackFromItsOwnConfiguration) {
-    // As a model that did not come from a directory: config.json is written from the model alone.
+    // Like a model that did not come from a directory: config.json is made from the model alone.
     Model model = load_model(source);
     const GgufMetadata all = model.metadata;
     for (const auto& [key, value] : all.entries()) {
@@ -108,7 +110,7 @@ TEST_P(RoundTrips, ShardsHoldTheSame) {
     EXPECT_EQ(load_model(folder / "out").topology, model.topology);
 }
 
-// ---- what can be wrong ----
+// ---- malformed directories ----
 
 class Directory : public testing::Test {
 protected:

@@ -7,7 +7,12 @@
 #include "core/error.h"
 #include "core/temp_folder.h"
 #include "model/accounting.h"
+#include "model/load.h"
+#include "model/materialize.h"
+#include "model/save.h"
 #include "model/small_model.h"
+#include "model/validate.h"
+#include "model/without_sharing.h"
 
 namespace refold {
 namespace {
@@ -38,7 +43,7 @@ Model shared_model() {
                                      {Slot::attn_k, "attn_k"},
                                      {Slot::attn_v, "attn_v"},
                                      {Slot::attn_o, "attn_output"}}) {
-        model.topology.positions[2][slot] = Heads{
+        model.topology.layers[2][slot] = Heads{
             {{fmt::format("blk.2.{}.weight", name), 0, 1}, {fmt::format("blk.0.{}.weight", name), 0, 1}}};
     }
     return model;
@@ -47,7 +52,7 @@ Model shared_model() {
 TEST(Model, FixturesLoad) {
     for (const char* name : {"llama", "llama_gqa", "llama_bf16_sharded"}) {
         const Model model = load_model(kFixtures + "/" + name + "/model.gguf");
-        EXPECT_EQ(model.topology.positions.size(), 4u);
+        EXPECT_EQ(model.topology.layers.size(), 4u);
         EXPECT_FALSE(model.has_sharing());
         EXPECT_EQ(model.topology, model.implied());
     }
@@ -76,20 +81,20 @@ TEST(Model, SharedTopologyRoundTrips) {
     EXPECT_TRUE(loaded.has_sharing());
 }
 
-TEST(Model, ErrorsNamePositionAndSlot) {
+TEST(Model, ErrorsNameLayerAndSlot) {
     Model model = small_model({}, numbered);
-    model.topology.positions[1][Slot::attn_q] = Dense{"nothing"};
-    EXPECT_NE(error_of(model).find("position 1 attn.q: refers to tensor 'nothing'"), std::string::npos);
+    model.topology.layers[1][Slot::attn_q] = Dense{"nothing"};
+    EXPECT_NE(error_of(model).find("layer 1 attn.q: refers to tensor 'nothing'"), std::string::npos);
 
     model = small_model({}, numbered);
-    model.topology.positions[1][Slot::ffn_down] = Dense{"blk.1.ffn_up.weight"};
+    model.topology.layers[1][Slot::ffn_down] = Dense{"blk.1.ffn_up.weight"};
     const std::string shape = error_of(model);
-    EXPECT_NE(shape.find("position 1 ffn.down"), std::string::npos) << shape;
+    EXPECT_NE(shape.find("layer 1 ffn.down"), std::string::npos) << shape;
     EXPECT_NE(shape.find("[4, 32], expected [32, 4]"), std::string::npos) << shape;
 
     model = small_model({}, numbered);
-    model.topology.positions[0].erase(Slot::ffn_norm);
-    EXPECT_NE(error_of(model).find("position 0 ffn.norm is missing"), std::string::npos);
+    model.topology.layers[0].erase(Slot::ffn_norm);
+    EXPECT_NE(error_of(model).find("layer 0 ffn.norm is missing"), std::string::npos);
 
     for (const Heads& heads : {Heads{{{"blk.0.attn_q.weight", 1, 2}}},
                                Heads{{{"blk.0.attn_q.weight", 2, 1}, {"blk.0.attn_q.weight", 0, 1}}},
@@ -97,28 +102,28 @@ TEST(Model, ErrorsNamePositionAndSlot) {
                                Heads{{{"blk.0.attn_q.weight", 0, 2}, {"blk.0.attn_q.weight", 0, 1}}},
                                Heads{{{"blk.0.ffn_down.weight", 0, 2}}}}) {
         model = small_model({}, numbered);
-        model.topology.positions[2][Slot::attn_q] = heads;
-        EXPECT_NE(error_of(model).find("position 2 attn.q"), std::string::npos);
+        model.topology.layers[2][Slot::attn_q] = heads;
+        EXPECT_NE(error_of(model).find("layer 2 attn.q"), std::string::npos);
     }
     model = small_model({}, numbered);
-    model.topology.positions[2][Slot::ffn_up] = Heads{{{"blk.0.ffn_up.weight", 0, 2}}};
+    model.topology.layers[2][Slot::ffn_up] = Heads{{{"blk.0.ffn_up.weight", 0, 2}}};
     EXPECT_NE(error_of(model).find("consist of heads"), std::string::npos);
 }
 
 TEST(Model, SharedColumnsMustBeWholeBlocks) {
     const SmallShape shape{.layers = 2, .heads = 2, .kv_heads = 2, .head_dim = 16, .embd = 32, .ff = 32};
     Model model = small_model(shape, numbered, {{Slot::attn_o, DType::Q8_0}});
-    model.topology.positions[1][Slot::attn_o] =
+    model.topology.layers[1][Slot::attn_o] =
         Heads{{{"blk.0.attn_output.weight", 0, 1}, {"blk.1.attn_output.weight", 1, 1}}};
     EXPECT_NE(error_of(model).find("not whole Q8_0 blocks of 32"), std::string::npos);
-    model.topology.positions[1][Slot::attn_o] = Heads{{{"blk.0.attn_output.weight", 0, 2}}};
+    model.topology.layers[1][Slot::attn_o] = Heads{{{"blk.0.attn_output.weight", 0, 2}}};
     validate(model);
 }
 
 TEST(Model, MaterialiseTakesRowsAndColumns) {
     const Model model = shared_model();
-    const auto q = materialise(model, model.topology.at(2, Slot::attn_q), Slot::attn_q);
-    const auto o = materialise(model, model.topology.at(2, Slot::attn_o), Slot::attn_o);
+    const auto q = materialize(model, model.topology.at(2, Slot::attn_q), Slot::attn_q);
+    const auto o = materialize(model, model.topology.at(2, Slot::attn_o), Slot::attn_o);
     for (int64_t r = 0; r < 4; ++r) {
         for (int64_t c = 0; c < 4; ++c) {
             const auto at = static_cast<size_t>(r * 4 + c);
@@ -130,20 +135,20 @@ TEST(Model, MaterialiseTakesRowsAndColumns) {
     }
     const Model dense = without_sharing(model);
     EXPECT_FALSE(dense.has_sharing());
-    EXPECT_EQ(materialise(dense, dense.topology.at(2, Slot::attn_o), Slot::attn_o), o);
+    EXPECT_EQ(materialize(dense, dense.topology.at(2, Slot::attn_o), Slot::attn_o), o);
 }
 
 TEST(Model, AccountingIsWhatTheFileHolds) {
     const TempFolder folder;
     Model model = shared_model();
-    // Layer 2 stores only its head 0; layer 1 is layer 0 again.
+    // Layer 2 stores only its head 0; layer 1 equals layer 0.
     for (const char* name : {"attn_q", "attn_k", "attn_v", "attn_output"}) {
         const std::string tensor = fmt::format("blk.2.{}.weight", name);
         const bool columns = std::string(name) == "attn_output";
         model.tensors[tensor] = float_tensor(
             columns ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{4, 2}, std::vector<float>(8, 1.0F));
     }
-    model.topology.positions[1] = model.topology.positions[0];
+    model.topology.layers[1] = model.topology.layers[0];
     model.drop_unreferenced();
     save_model(model, folder / "m.gguf", false);
     const auto file = GgufFile::open(folder / "m.gguf");

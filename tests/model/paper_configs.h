@@ -1,4 +1,4 @@
-// config.json of the papers' models: public hyper-parameters, as far as shapes depend on them.
+// config.json of the papers' models: the public hyper-parameters that shapes depend on.
 #pragma once
 
 namespace refold::paper {

@@ -11,8 +11,11 @@
 #include "core/temp_folder.h"
 #include "core/text.h"
 #include "model/accounting.h"
+#include "model/load.h"
+#include "model/materialize.h"
 #include "model/paper_configs.h"
-#include "model/quantised.h"
+#include "model/quantized.h"
+#include "model/save.h"
 
 namespace refold {
 namespace {
@@ -113,11 +116,11 @@ TEST_F(Shapes, OptionalTensorsFollowTheFields) {
                  }).topology.has(0, Slot::attn_q_bias));
 }
 
-// The real checkpoint of a config.json has the same tensors.
+// The real checkpoint has the same tensors as a model made from its config.json.
 TEST_F(Shapes, AreThoseOfTheCheckpoint) {
     for (const auto& entry : fs::directory_iterator(fs::path(REFOLD_FIXTURES) / "hf")) {
         Model whole = load_model(entry.path());
-        // Checkpoints of masked language models may hold a pooler that their config.json does not tell.
+        // Checkpoints of masked language models may have a pooler that config.json does not mention.
         if (whole.topology.globals.contains(Slot::head_dense)) {
             whole.topology.globals.erase(Slot::pooler);
             whole.topology.globals.erase(Slot::pooler_bias);
@@ -142,11 +145,11 @@ TEST_F(Shapes, WeightsAreMissedWhereTheyAreNeeded) {
     EXPECT_THAT(error_of([&] { floats_of(model, "output_norm.weight"); }), missing);
     EXPECT_THAT(error_of([&] { floats_of(model, "output_norm.weight"); }), HasSubstr(folder / "config.json"));
     EXPECT_THAT(error_of([&] { save_model(model, folder / "out.gguf", false); }), missing);
-    EXPECT_THAT(error_of([&] { save_model(quantise_model(model, {}).model, folder / "out.gguf", false); }),
+    EXPECT_THAT(error_of([&] { save_model(quantize_model(model, {}).model, folder / "out.gguf", false); }),
                 missing);
     EXPECT_FALSE(fs::exists(folder / "out.gguf"));
-    // What it would cost quantised is known all the same.
-    EXPECT_EQ(account(quantise_model(model, {DType::Q8_0, {}, 1}).model).model.bytes,
+    // Its cost when quantized is known anyway.
+    EXPECT_EQ(account(quantize_model(model, {DType::Q8_0, {}, 1}).model).model.bytes,
               (1'100'048'384U - 45 * 2048U) / 32 * 34 + 45 * 2048U * 4);
 }
 

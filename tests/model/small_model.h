@@ -1,4 +1,4 @@
-// Models of a few heads whose weights a test can state by hand.
+// Models with a few heads, whose weights a test can state by hand.
 #pragma once
 
 #include <functional>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/model.h"
+#include "model/validate.h"
 
 namespace refold {
 
@@ -27,7 +28,7 @@ inline Tensor owned_tensor(DType type, std::vector<int64_t> shape, std::vector<s
 inline Tensor float_tensor(std::vector<int64_t> shape, const std::vector<float>& values,
                            DType type = DType::F32) {
     const int64_t row = shape[0];
-    return owned_tensor(type, std::move(shape), quantise(type, values, row));
+    return owned_tensor(type, std::move(shape), quantize(type, values, row));
 }
 
 // A llama model; `types` are the attention matrices' types (F32 when not given).
@@ -65,7 +66,7 @@ inline Model small_model(const SmallShape& s, const WeightOf& weight,
             float_tensor(std::move(dims), values, type == types.end() ? DType::F32 : type->second);
     };
     for (size_t p = 0; p < layers; ++p) {
-        for (const auto& description : model.family->position_slots) {
+        for (const auto& description : model.family->layer_slots) {
             if (description.required) add(tensor_name(description, p), description.slot, p);
         }
     }
@@ -79,7 +80,7 @@ inline Model small_model(const SmallShape& s, const WeightOf& weight,
     return model;
 }
 
-// Different everywhere, without pattern; the same in every run.
+// Different values without a pattern; the same in every run.
 inline float scattered(size_t layer, Slot slot, int64_t row, int64_t column) {
     uint64_t x =
         (layer + 1) * 0x9E3779B97F4A7C15ULL ^ (static_cast<uint64_t>(slot) + 1) * 0xBF58476D1CE4E5B9ULL ^

@@ -1,4 +1,4 @@
-// Attention of other positions and W_c: files, what is refused, what it costs, and that no export has it.
+// Attention sources and W_c: files, refusals, costs, and exports, which refuse them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,22 +9,27 @@
 #include "engine/expression_models.h"
 #include "model/accounting.h"
 #include "model/hf/export.h"
+#include "model/load.h"
+#include "model/save.h"
+#include "model/stock.h"
+#include "model/validate.h"
+#include "model/without_sharing.h"
 
 namespace refold {
 namespace {
 
 using testing::HasSubstr;
 
-Topology four_positions() { return ExpressionBuilder("llama").finish().topology; }
+Topology four_layers() { return ExpressionBuilder("llama").finish().topology; }
 
-Topology parsed(const std::string& positions) {
-    return topology_from_json(R"({"version":1,"positions":)" + positions + "}", four_positions());
+Topology parsed(const std::string& layers) {
+    return topology_from_json(R"({"version":2,"layers":)" + layers + "}", four_layers());
 }
 
 // ---- the topology ----
 
-TEST(Sources, OfPositions) {
-    Topology t = four_positions();
+TEST(Sources, OfLayers) {
+    Topology t = four_layers();
     EXPECT_TRUE(t.source(1).own());
     t.sources[1] = {0, std::nullopt};
     t.sources[3] = {std::nullopt, 2};
@@ -55,21 +60,21 @@ TEST(Sources, OfPositions) {
 }
 
 TEST(Sources, RoundTrip) {
-    Topology t = four_positions();
-    t.positions[2] = t.positions[0];
-    t.positions[3] = t.positions[0];
+    Topology t = four_layers();
+    t.layers[2] = t.layers[0];
+    t.layers[3] = t.layers[0];
     t.sources[2] = {1, std::nullopt};
     t.sources[3] = {std::nullopt, 1};
-    const std::string json = topology_to_json(t, four_positions());
-    // The same slots, and another source.
+    const std::string json = topology_to_json(t, four_layers());
+    // The same slots with another source.
     EXPECT_THAT(json, HasSubstr(R"({"attention":{"probabilities":1},"like":0})"));
     EXPECT_THAT(json, HasSubstr(R"({"attention":{"kv":1},"like":0})"));
-    EXPECT_EQ(topology_from_json(json, four_positions()), t);
-    // A source is nothing that "like" takes over.
+    EXPECT_EQ(topology_from_json(json, four_layers()), t);
+    // "like" does not copy the source.
     const Topology like = parsed(R"([{},{"attention":{"probabilities":0}},{"like":1},{}])");
     EXPECT_EQ(like.sources.size(), 1U);
     EXPECT_EQ(like.sources.at(1), (AttentionSource{0, std::nullopt}));
-    EXPECT_EQ(like.positions[2], like.positions[1]);
+    EXPECT_EQ(like.layers[2], like.layers[1]);
 }
 
 TEST(Sources, TheDocumentedForm) {
@@ -77,10 +82,10 @@ TEST(Sources, TheDocumentedForm) {
     b.share_probabilities(1, 0);
     b.compensate(1, Slot::attn_comp);
     b.share_kv(3, 2);
-    EXPECT_EQ(topology_to_json(b.finish().topology, four_positions()),
-              R"({"positions":[{},{"attention":{"probabilities":0},"attn.comp":"blk.1.attn.comp",)"
+    EXPECT_EQ(topology_to_json(b.finish().topology, four_layers()),
+              R"({"layers":[{},{"attention":{"probabilities":0},"attn.comp":"blk.1.attn.comp",)"
               R"("attn.k":null,"attn.q":null},{},{"attention":{"kv":2},"attn.k":null,"attn.v":null}],)"
-              R"("version":1})");
+              R"("version":2})");
 }
 
 TEST(Sources, MalformedOnesAreRefused) {
@@ -101,13 +106,13 @@ TEST(Sources, MalformedOnesAreRefused) {
              {R"({"kv":1099511627777})", "\"kv\" must be an index"},
              {R"({"kv":[0]})", "\"kv\" must be an index"}}) {
         const std::string text = error_of([&] { parsed(R"([{},{"attention":)" + json + "}]"); });
-        EXPECT_THAT(text, HasSubstr("position 1")) << json;
+        EXPECT_THAT(text, HasSubstr("layer 1")) << json;
         EXPECT_THAT(text, HasSubstr(part)) << json;
     }
     EXPECT_THAT(error_of([] { parsed(R"([{},{"attentoin":{"kv":0}}])"); }), HasSubstr("unknown slot"));
     EXPECT_THAT(error_of([] {
-                    topology_from_json(R"({"version":1,"positions":[{}],"model":{"attention":{"kv":0}}})",
-                                       four_positions());
+                    topology_from_json(R"({"version":2,"layers":[{}],"model":{"attention":{"kv":0}}})",
+                                       four_layers());
                 }),
                 HasSubstr("unknown slot 'attention'"));
 }
@@ -127,124 +132,124 @@ const std::vector<Misfit>& misfits() {
          [](ExpressionBuilder& b) {
              b.model.topology.sources[4] = {0, std::nullopt};
          },
-         {"position 4", "no such position"}},
+         {"layer 4", "no such layer"}},
         {"itself",
          [](ExpressionBuilder& b) { b.share_probabilities(1, 1); },
-         {"position 1", "position 1 is not an earlier one"}},
+         {"layer 1", "layer 1 is not an earlier one"}},
         {"a later one",
          [](ExpressionBuilder& b) { b.share_kv(1, 2); },
-         {"position 1", "position 2 is not an earlier one"}},
+         {"layer 1", "layer 2 is not an earlier one"}},
         {"far outside",
          [](ExpressionBuilder& b) { b.share_kv(1, size_t{1} << 40); },
-         {"position 1", "is not an earlier one"}},
+         {"layer 1", "is not an earlier one"}},
         {"both",
          [](ExpressionBuilder& b) {
              b.share_kv(1, 0);
              b.model.topology.sources[1].probabilities = 0;
          },
-         {"position 1", "either"}},
+         {"layer 1", "either"}},
         {"a chain of probabilities",
          [](ExpressionBuilder& b) {
              b.share_probabilities(1, 0);
              b.share_probabilities(2, 1);
          },
-         {"position 2", "position 1 has none of its own"}},
+         {"layer 2", "layer 1 has none of its own"}},
         {"probabilities of one that borrows keys",
          [](ExpressionBuilder& b) {
              b.share_kv(1, 0);
              b.share_probabilities(2, 1);
          },
-         {"position 2", "position 1 has none of its own"}},
+         {"layer 2", "layer 1 has none of its own"}},
         {"another number of heads",
          [](ExpressionBuilder& b) {
              b.prune_heads(1, 1);
              b.share_probabilities(1, 0);
          },
-         {"position 1", "1 key/value heads, position 0 has 2"}},
-        {"of a position without attention",
+         {"layer 1", "1 key/value heads, layer 0 has 2"}},
+        {"of a layer without attention",
          [](ExpressionBuilder& b) {
              b.prune_heads(0, 0);
              b.share_kv(1, 0);
          },
-         {"position 1", "position 0 has 0"}},
-        {"for a position without attention",
+         {"layer 1", "layer 0 has 0"}},
+        {"for a layer without attention",
          [](ExpressionBuilder& b) {
              b.prune_heads(0, 0);
              b.prune_heads(1, 0);
              b.share_kv(1, 0);
          },
-         {"position 1", "0 key/value heads"}},
+         {"layer 1", "0 key/value heads"}},
         {"beside a prefix",
          [](ExpressionBuilder& b) {
              b.prefix(2);
              b.share_kv(1, 0);
          },
-         {"position 1", "without prefixes"},
+         {"layer 1", "without prefixes"},
          ErrorCode::unsupported},
         {"queries that nobody needs",
          [](ExpressionBuilder& b) {
              b.model.topology.sources[1] = {0, std::nullopt};
          },
-         {"position 1 attn.q", "takes its attention from another"}},
+         {"layer 1 attn.q", "takes its attention from another"}},
         {"keys that nobody needs",
          [](ExpressionBuilder& b) {
              const Expression key = b.at(1, Slot::attn_k);
              b.share_kv(1, 0);
-             b.model.topology.positions[1][Slot::attn_k] = key;
+             b.model.topology.layers[1][Slot::attn_k] = key;
          },
-         {"position 1 attn.k", "takes its attention from another"}},
+         {"layer 1 attn.k", "takes its attention from another"}},
         {"a bias that nobody needs",
          [](ExpressionBuilder& b) {
              b.share_kv(1, 0);
              b.model.tensors["bias"] = b.model.tensor("blk.1.attn_norm.weight");
              b.model.tensors["bias"].shape = {32};
-             b.model.topology.positions[1][Slot::attn_v_bias] = Dense{"bias"};
+             b.model.topology.layers[1][Slot::attn_v_bias] = Dense{"bias"};
          },
-         {"position 1 attn.v.bias", "takes its attention from another"}},
+         {"layer 1 attn.v.bias", "takes its attention from another"}},
         {"values that are missing",
          [](ExpressionBuilder& b) {
              b.share_probabilities(1, 0);
-             b.model.topology.positions[1].erase(Slot::attn_v);
+             b.model.topology.layers[1].erase(Slot::attn_v);
          },
-         {"position 1 attn.v is missing"}},
+         {"layer 1 attn.v is missing"}},
         {"queries that are missing",
          [](ExpressionBuilder& b) {
              b.share_kv(1, 0);
-             b.model.topology.positions[1].erase(Slot::attn_q);
+             b.model.topology.layers[1].erase(Slot::attn_q);
          },
-         {"position 1 attn.q is missing"}},
+         {"layer 1 attn.q is missing"}},
         {"W_c of another shape",
          [](ExpressionBuilder& b) {
              b.compensate(1, Slot::attn_comp);
-             b.model.topology.positions[1][Slot::attn_comp] = Dense{"blk.1.ffn_up.weight"};
+             b.model.topology.layers[1][Slot::attn_comp] = Dense{"blk.1.ffn_up.weight"};
          },
-         {"position 1 attn.comp", "[64, 96]", "[64, 64]"}},
+         {"layer 1 attn.comp", "[64, 96]", "[64, 64]"}},
         {"W_c of the values of another shape",
          [](ExpressionBuilder& b) {
              b.share_probabilities(1, 0);
-             b.model.topology.positions[1][Slot::attn_comp_v] = Dense{"blk.1.attn_output.weight"};
+             b.model.topology.layers[1][Slot::attn_comp_v] = Dense{"blk.1.attn_output.weight"};
          },
-         {"position 1 attn.comp_v", "[64, 64]", "[32, 64]"}},
+         {"layer 1 attn.comp_v", "[64, 64]", "[32, 64]"}},
         {"W_c of heads",
          [](ExpressionBuilder& b) {
-             b.model.topology.positions[1][Slot::attn_comp] = Heads{{{"blk.1.attn_q.weight", 0, 4}}};
+             b.model.topology.layers[1][Slot::attn_comp] = Heads{{{"blk.1.attn_q.weight", 0, 4}}};
          },
-         {"position 1 attn.comp", "consist of heads"}},
+         {"layer 1 attn.comp", "consist of heads"}},
         {"W_c of values with own attention",
          [](ExpressionBuilder& b) { b.compensate(1, Slot::attn_comp_v); },
-         {"position 1 attn.comp_v", "no use"}},
+         {"layer 1 attn.comp_v", "no use"}},
         {"W_c of values with borrowed keys",
          [](ExpressionBuilder& b) {
              b.share_kv(1, 0);
              b.compensate(1, Slot::attn_comp_v);
          },
-         {"position 1 attn.comp_v", "no use"}},
+         {"layer 1 attn.comp_v", "no use"}},
         {"W_c into attn.o that is not there",
          [](ExpressionBuilder& b) {
              b.prune_heads(1, 0);
-             b.model.topology.positions[1][Slot::attn_comp_o] = Dense{"blk.1.ffn_up.weight"};
+             b.model.topology.layers[1][Slot::attn_comp_o] = Dense{"blk.1.ffn_up.weight"};
          },
-         {"position 1 attn.comp_o", "no use", "no attention"}},
+         {"layer 1 attn.comp_o", "no use", "no attention"}},
         {"W_c of the whole model",
          [](ExpressionBuilder& b) {
              b.model.topology.globals[Slot::attn_comp] = Dense{"blk.1.attn_q.weight"};
@@ -252,33 +257,33 @@ const std::vector<Misfit>& misfits() {
          {"attn.comp: not a slot of this place"}},
         {"an exit map of a model without loops",
          [](ExpressionBuilder& b) {
-             b.model.topology.positions[3][Slot::exit_map] = b.low_rank(3, Slot::exit_map, 2);
+             b.model.topology.layers[3][Slot::exit_map] = b.low_rank(3, Slot::exit_map, 2);
          },
-         {"position 3 exit.map", "tokens do not exit here"}},
+         {"layer 3 exit.map", "tokens do not exit here"}},
         {"an exit map within a loop",
          [](ExpressionBuilder& b) {
              b.loop(2);
-             b.model.topology.positions[0][Slot::exit_map] = b.low_rank(0, Slot::exit_map, 2);
+             b.model.topology.layers[0][Slot::exit_map] = b.low_rank(0, Slot::exit_map, 2);
          },
-         {"position 0 exit.map", "tokens do not exit here"}},
+         {"layer 0 exit.map", "tokens do not exit here"}},
         {"an exit map in one piece",
          [](ExpressionBuilder& b) {
              b.loop(2);
-             b.model.topology.positions[1][Slot::exit_map] = Dense{"blk.1.attn_output.weight"};
+             b.model.topology.layers[1][Slot::exit_map] = Dense{"blk.1.attn_output.weight"};
          },
-         {"position 1 exit.map", "two factors"}},
+         {"layer 1 exit.map", "two factors"}},
         {"a transposed exit map",
          [](ExpressionBuilder& b) {
              b.loop(2);
-             b.model.topology.positions[1][Slot::exit_map] = b.low_rank(1, Slot::exit_map, 2, false, true);
+             b.model.topology.layers[1][Slot::exit_map] = b.low_rank(1, Slot::exit_map, 2, false, true);
          },
-         {"position 1 exit.map", "two factors"}},
+         {"layer 1 exit.map", "two factors"}},
         {"an exit map of another shape",
          [](ExpressionBuilder& b) {
              b.loop(2);
-             b.model.topology.positions[1][Slot::exit_map] = b.low_rank(1, Slot::ffn_up, 2);
+             b.model.topology.layers[1][Slot::exit_map] = b.low_rank(1, Slot::ffn_up, 2);
          },
-         {"position 1 exit.map", "96"}},
+         {"layer 1 exit.map", "96"}},
     };
     return all;
 }
@@ -298,7 +303,7 @@ TEST(Sources, EncodersHaveNone) {
     EXPECT_THAT(error_of([&] { validate(model); }, ErrorCode::unsupported), HasSubstr("decoders"));
 }
 
-// ---- what it costs ----
+// ---- costs ----
 
 // A 64-wide model with 4 heads of 16, 2 of keys and values.
 TEST(Sources, CostByHand) {
@@ -335,20 +340,20 @@ TEST(Sources, CostByHand) {
     EXPECT_EQ(with.model.kv_bytes_per_token, uniattn.model.kv_bytes_per_token);
 }
 
-// "Dense" is the model that it was made from.
+// Accounting::dense is the model that it was made from.
 TEST(Sources, DenseIsTheOriginal) {
     for (const auto& family : kExpressionFamilies) {
         for (const bool biases : {false, true}) {
             if (biases && family != "llama") continue;
             ExpressionBuilder b(family);
-            if (biases) {  // those a Llama may have
-                for (size_t p = 0; p < b.n_positions(); ++p) {
+            if (biases) {  // the biases that a Llama may have
+                for (size_t p = 0; p < b.n_layer(); ++p) {
                     for (const auto& [slot, width] : {std::pair(Slot::attn_q_bias, 64),
                                                       {Slot::attn_k_bias, 32},
                                                       {Slot::attn_v_bias, 32}}) {
                         const std::string name = b.own_tensor(p, slot);
                         b.model.tensors[name] = RandomWeights(1).tensor({width, 1}, 0.0F, 1.0F);
-                        b.model.topology.positions[p][slot] = Dense{name};
+                        b.model.topology.layers[p][slot] = Dense{name};
                     }
                 }
             }
@@ -400,13 +405,13 @@ TEST(Sources, HaveNoExport) {
         }
         EXPECT_FALSE(std::filesystem::exists(folder / "hf"));
     };
-    refused([](ExpressionBuilder& b) { b.share_probabilities(2, 1); },
-            {"llama model 1", "position 2 takes its attention probabilities from position 1",
-             "refold's own format"});
+    refused(
+        [](ExpressionBuilder& b) { b.share_probabilities(2, 1); },
+        {"llama model 1", "layer 2 takes its attention probabilities from layer 1", "refold's own format"});
     refused([](ExpressionBuilder& b) { b.share_kv(3, 1); },
-            {"llama model 1", "position 3 takes its keys and values from position 1", "refold's own format"});
+            {"llama model 1", "layer 3 takes its keys and values from layer 1", "refold's own format"});
     refused([](ExpressionBuilder& b) { b.compensate(1, Slot::attn_comp); },
-            {"llama model 1", "position 1 has attn.comp", "refold's own format"});
+            {"llama model 1", "layer 1 has attn.comp", "refold's own format"});
 }
 
 TEST(Sources, SurviveTheFile) {

@@ -10,8 +10,8 @@ namespace {
 Topology two_layers() {
     Topology t;
     for (const char* layer : {"blk.0.", "blk.1."}) {
-        t.positions.push_back({{Slot::attn_q, Dense{layer + std::string("attn_q.weight")}},
-                               {Slot::attn_o, Dense{layer + std::string("attn_output.weight")}}});
+        t.layers.push_back({{Slot::attn_q, Dense{layer + std::string("attn_q.weight")}},
+                            {Slot::attn_o, Dense{layer + std::string("attn_output.weight")}}});
     }
     t.globals = {{Slot::token_embd, Dense{"token_embd.weight"}}, {Slot::output, Dense{"token_embd.weight"}}};
     return t;
@@ -29,16 +29,16 @@ std::string error_of(const std::string& json, ErrorCode code = ErrorCode::input)
 }
 
 TEST(Topology, ImpliedTopologyIsEmptyJson) {
-    EXPECT_EQ(topology_to_json(two_layers(), two_layers()), R"({"positions":[{},{}],"version":1})");
-    EXPECT_EQ(topology_from_json(R"({"positions":[{},{}],"version":1})", two_layers()), two_layers());
+    EXPECT_EQ(topology_to_json(two_layers(), two_layers()), R"({"layers":[{},{}],"version":2})");
+    EXPECT_EQ(topology_from_json(R"({"layers":[{},{}],"version":2})", two_layers()), two_layers());
 }
 
 TEST(Topology, SharingRoundTrips) {
     Topology t = two_layers();
-    t.positions[1][Slot::attn_q] = Heads{{{"blk.0.attn_q.weight", 2, 1}, {"blk.1.attn_q.weight", 0, 3}}};
-    t.positions[1][Slot::ffn_up] = Dense{"blk.0.ffn_up.weight"};
-    t.positions[0].erase(Slot::attn_o);
-    t.positions.push_back(t.positions[1]);
+    t.layers[1][Slot::attn_q] = Heads{{{"blk.0.attn_q.weight", 2, 1}, {"blk.1.attn_q.weight", 0, 3}}};
+    t.layers[1][Slot::ffn_up] = Dense{"blk.0.ffn_up.weight"};
+    t.layers[0].erase(Slot::attn_o);
+    t.layers.push_back(t.layers[1]);
     t.globals[Slot::output] = Dense{"output.weight"};
     const std::string json = topology_to_json(t, two_layers());
     EXPECT_NE(json.find(R"({"like":1})"), std::string::npos) << json;
@@ -57,21 +57,21 @@ TEST(Topology, HeadsExpandAndCollapse) {
 TEST(Topology, ErrorsNameThePlace) {
     EXPECT_NE(error_of("{").find("not valid JSON"), std::string::npos);
     EXPECT_NE(error_of("{}").find("version"), std::string::npos);
-    EXPECT_NE(error_of(R"({"version":2,"positions":[{}]})", ErrorCode::unsupported).find("version 2"),
+    EXPECT_NE(error_of(R"({"version":3,"layers":[{}]})", ErrorCode::unsupported).find("version 3"),
               std::string::npos);
-    EXPECT_NE(error_of(R"({"version":1,"positions":[{}],"magic":1})").find("magic"), std::string::npos);
-    EXPECT_NE(error_of(R"({"version":1})").find("positions"), std::string::npos);
-    EXPECT_NE(error_of(R"({"version":1,"positions":[]})").find("positions"), std::string::npos);
-    EXPECT_NE(error_of(R"({"version":1,"positions":[{},7]})").find("position 1"), std::string::npos);
-    const std::string slot = error_of(R"({"version":1,"positions":[{"attn.qq":"x"}]})");
+    EXPECT_NE(error_of(R"({"version":2,"layers":[{}],"magic":1})").find("magic"), std::string::npos);
+    EXPECT_NE(error_of(R"({"version":2})").find("layers"), std::string::npos);
+    EXPECT_NE(error_of(R"({"version":2,"layers":[]})").find("layers"), std::string::npos);
+    EXPECT_NE(error_of(R"({"version":2,"layers":[{},7]})").find("layer 1"), std::string::npos);
+    const std::string slot = error_of(R"({"version":2,"layers":[{"attn.qq":"x"}]})");
     EXPECT_NE(slot.find("did you mean 'attn.q'"), std::string::npos) << slot;
     const std::string field =
-        error_of(R"({"version":1,"positions":[{},{"attn.q":{"heads":[["x",0,1]],"axis":0}}]})");
-    EXPECT_NE(field.find("position 1 attn.q"), std::string::npos) << field;
+        error_of(R"({"version":2,"layers":[{},{"attn.q":{"heads":[["x",0,1]],"axis":0}}]})");
+    EXPECT_NE(field.find("layer 1 attn.q"), std::string::npos) << field;
     for (const char* run :
          {"[]", R"([["x",0]])", R"([["x",-1,1]])", R"([["x",0,0]])", R"([[3,0,1]])", R"(["x"])",
           R"([["x",0,1.5]])", R"([["x",1,9223372036854775807]])", R"([["x",18446744073709551615,1]])"}) {
-        error_of(fmt::format(R"({{"version":1,"positions":[{{"attn.q":{{"heads":{}}}}}]}})", run));
+        error_of(fmt::format(R"({{"version":2,"layers":[{{"attn.q":{{"heads":{}}}}}]}})", run));
     }
 }
 
@@ -86,19 +86,19 @@ TEST(Topology, EveryExpressionRoundTrips) {
                                          Expression(Plus{Dense{"x"}, plain}), Expression(Plus{heads, scaled}),
                                          Expression(Plus{scaled, plain}), Expression(Plus{turned, scaled})}) {
         Topology t = two_layers();
-        t.positions[1][Slot::attn_q] = expression;
+        t.layers[1][Slot::attn_q] = expression;
         t.globals[Slot::output] = expression;
         t.loops = 2;
         EXPECT_EQ(topology_from_json(topology_to_json(t, two_layers()), two_layers()), t);
     }
     // The documented form.
     Topology t = two_layers();
-    t.positions[1][Slot::attn_q] = Plus{turned, scaled};
+    t.layers[1][Slot::attn_q] = Plus{turned, scaled};
     EXPECT_EQ(
         topology_to_json(t, two_layers()),
-        R"({"positions":[{},{"attn.q":{"plus":[{"tucker":{"core":"c","halves":true,"head":"h","model":"m",)"
+        R"({"layers":[{},{"attn.q":{"plus":[{"tucker":{"core":"c","halves":true,"head":"h","model":"m",)"
         R"("role":3,"roles":"r","transposed":true}},{"low_rank":{"row":2,"scale":"s","transposed":true,)"
-        R"("u":"u","v":"v"}}]}}],"version":1})");
+        R"("u":"u","v":"v"}}]}}],"version":2})");
 }
 
 TEST(Topology, TensorsOfExpressions) {
@@ -164,18 +164,17 @@ TEST(Topology, MalformedExpressionsAreRefused) {
              {R"({"plus":[{"plus":["x",)" + low_rank + "]}," + low_rank + "]}", "expected a tensor name"},
              {R"({"plus":["x",{"plus":["x",)" + low_rank + "]}]}", "expected a tensor name"},
              {R"({"plus":[null,)" + low_rank + "]}", "expected a tensor name"}}) {
-        const std::string where = error_of(R"({"version":1,"positions":[{},{"attn.q":)" + json + "}]}");
-        EXPECT_NE(where.find("position 1 attn.q"), std::string::npos) << where;
+        const std::string where = error_of(R"({"version":2,"layers":[{},{"attn.q":)" + json + "}]}");
+        EXPECT_NE(where.find("layer 1 attn.q"), std::string::npos) << where;
         EXPECT_NE(where.find(part), std::string::npos) << json << ": " << where;
-        const std::string model =
-            error_of(R"({"version":1,"positions":[{}],"model":{"output":)" + json + "}}");
+        const std::string model = error_of(R"({"version":2,"layers":[{}],"model":{"output":)" + json + "}}");
         EXPECT_NE(model.find("model output"), std::string::npos) << model;
     }
 }
 
-TEST(Topology, LoopsDivideThePositions) {
+TEST(Topology, LoopsDivideTheLayers) {
     const auto with_loops = [](const std::string& loops) {
-        return R"({"version":1,"positions":[{},{},{},{}],"loops":)" + loops + "}";
+        return R"({"version":2,"layers":[{},{},{},{}],"loops":)" + loops + "}";
     };
     for (const char* loops : {"1", "2", "4"})
         EXPECT_EQ(topology_from_json(with_loops(loops), two_layers()).loops, std::stoi(loops));
@@ -183,35 +182,54 @@ TEST(Topology, LoopsDivideThePositions) {
         EXPECT_NE(error_of(with_loops(loops)).find("loops"), std::string::npos) << loops;
 }
 
-// However long the file makes it.
+// The chain may be as long as the file makes it.
 TEST(Topology, LongChainsOfLike) {
-    std::string json = R"({"version":1,"positions":[)";
-    constexpr size_t kPositions = 100000;
-    for (size_t p = 1; p < kPositions; ++p) json += fmt::format("{{\"like\":{}}},", p);
+    std::string json = R"({"version":2,"layers":[)";
+    constexpr size_t kLayers = 100000;
+    for (size_t p = 1; p < kLayers; ++p) json += fmt::format("{{\"like\":{}}},", p);
     const Topology t = topology_from_json(json + R"({"attn.q":"x"}]})", two_layers());
-    EXPECT_EQ(t.positions.size(), kPositions);
-    EXPECT_EQ(t.positions[0].at(Slot::attn_q), Expression(Dense{"x"}));
+    EXPECT_EQ(t.layers.size(), kLayers);
+    EXPECT_EQ(t.layers[0].at(Slot::attn_q), Expression(Dense{"x"}));
     EXPECT_NE(error_of(json + R"({"like":5}]})").find("cycle"), std::string::npos);
 }
 
 TEST(Topology, CyclesOfLikeAreRefused) {
-    EXPECT_NE(error_of(R"({"version":1,"positions":[{"like":1},{"like":0}]})").find("cycle"),
-              std::string::npos);
-    EXPECT_NE(error_of(R"({"version":1,"positions":[{"like":0},{}]})").find("cycle"), std::string::npos);
-    EXPECT_NE(error_of(R"({"version":1,"positions":[{"like":2},{}]})").find("below 2"), std::string::npos);
-    EXPECT_NE(error_of(R"({"version":1,"positions":[{"like":"x"},{}]})").find("like"), std::string::npos);
+    EXPECT_NE(error_of(R"({"version":2,"layers":[{"like":1},{"like":0}]})").find("cycle"), std::string::npos);
+    EXPECT_NE(error_of(R"({"version":2,"layers":[{"like":0},{}]})").find("cycle"), std::string::npos);
+    EXPECT_NE(error_of(R"({"version":2,"layers":[{"like":2},{}]})").find("below 2"), std::string::npos);
+    EXPECT_NE(error_of(R"({"version":2,"layers":[{"like":"x"},{}]})").find("like"), std::string::npos);
     // Forward references and overrides are fine.
     const Topology t =
-        topology_from_json(R"({"version":1,"positions":[{"like":1,"attn.o":null},{}]})", two_layers());
-    EXPECT_EQ(t.positions[0].size(), 1u);
-    EXPECT_EQ(t.positions[0].at(Slot::attn_q), two_layers().positions[1].at(Slot::attn_q));
+        topology_from_json(R"({"version":2,"layers":[{"like":1,"attn.o":null},{}]})", two_layers());
+    EXPECT_EQ(t.layers[0].size(), 1u);
+    EXPECT_EQ(t.layers[0].at(Slot::attn_q), two_layers().layers[1].at(Slot::attn_q));
 }
 
-TEST(Topology, SlotNamesAreABijection) {
-    for (int s = 0; s <= static_cast<int>(Slot::rope_freqs); ++s) {
-        const auto slot = static_cast<Slot>(s);
-        EXPECT_EQ(slot_from_name(slot_name(slot)), slot);
-    }
+TEST(Topology, StoredLayersHaveAMatrixOfTheirOwn) {
+    Topology t = two_layers();
+    EXPECT_EQ(t.stored_layers(), 2U);
+    t.layers.insert(t.layers.end(), {t.layers[1], t.layers[0]});  // rounds in opposite orders
+    t.loops = 2;
+    EXPECT_EQ(t.stored_layers(), 2U);
+    // Norms, LoRA, W_c and exit maps do not make another layer of it.
+    t.layers[2][Slot::attn_norm] = Dense{"blk.2.attn_norm.weight"};
+    t.layers[2][Slot::attn_q] = Plus{Dense{"blk.1.attn_q.weight"}, LowRank{"b", "a"}};
+    t.layers[3][Slot::attn_comp] = Dense{"blk.3.attn.comp"};
+    t.layers[1][Slot::exit_map] = LowRank{"u", "v"};
+    EXPECT_EQ(t.stored_layers(), 2U);
+    // The matrices of two other layers are no new one, heads of two are.
+    t.layers.push_back(
+        {{Slot::attn_q, t.layers[0][Slot::attn_q]}, {Slot::attn_o, t.layers[1][Slot::attn_o]}});
+    EXPECT_EQ(t.stored_layers(), 2U);
+    t.layers[4][Slot::attn_q] = Heads{{{"blk.0.attn_q.weight", 0, 1}, {"blk.1.attn_q.weight", 0, 1}}};
+    EXPECT_EQ(t.stored_layers(), 3U);
+    // A pruned layer stores nothing.
+    t.layers.emplace_back();
+    EXPECT_EQ(t.stored_layers(), 3U);
+    // A matrix of a decomposition that several layers have in common is its layer's own.
+    t.layers[2][Slot::attn_q] = Tucker{"c", "m", "h", "r", 0};
+    t.layers[3][Slot::attn_q] = Tucker{"c", "m", "h", "r", 1};
+    EXPECT_EQ(t.stored_layers(), 5U);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Figures: well-formed for any numbers and names, and what they show is there.
+// Figures must be well-formed for any numbers and names, and must show their data.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,7 +7,7 @@
 
 #include "report/analysis_figures.h"
 #include "report/axis.h"
-#include "report/colour.h"
+#include "report/color.h"
 #include "report/figure.h"
 #include "report/markup_check.h"
 
@@ -21,7 +21,7 @@ constexpr const char* kHostile = "<script>\"x\" & 'y'</script>\xFF";
 
 std::string words(double value) { return std::isnan(value) ? "none" : std::to_string(value); }
 
-// No chart says what is no number; names are escaped.
+// No chart prints NaN or infinity, and names are escaped.
 void expect_sound(const std::string& svg) {
     EXPECT_EQ(markup_error(svg), "") << svg;
     for (const char* bad : {"nan", "inf", "<script"}) EXPECT_EQ(svg.find(bad), std::string::npos) << bad;
@@ -47,7 +47,7 @@ TEST(Axis, HoldsAnyRange) {
 TEST(Axis, RoundNumbers) {
     const Axis axis = linear_axis(0, 134.5);
     EXPECT_EQ(axis.ticks, (std::vector<double>{0, 50, 100, 150}));
-    EXPECT_DOUBLE_EQ(axis.place(75), 0.5);
+    EXPECT_DOUBLE_EQ(axis.fraction(75), 0.5);
     const Axis decades = logarithmic_axis(3, 4000);
     EXPECT_EQ(decades.low, 2);
     EXPECT_EQ(decades.high, 5000);
@@ -59,17 +59,17 @@ TEST(Axis, LogarithmicOnlyWhereNeeded) {
     EXPECT_FALSE(spans_decades(std::vector<double>{}));
 }
 
-TEST(Colour, ScalesRiseFromTheGroundInBothThemes) {
+TEST(Color, ScalesRiseFromTheGroundInBothThemes) {
     for (const bool dark : {false, true}) {
-        const std::string css = colour_variables(dark);
+        const std::string css = color_variables(dark);
         for (const char* name : {"--series-1:", "--series-8:", "--q0:", "--q16:", "--d0:", "--d16:"})
             EXPECT_TRUE(has(css, name)) << name;
     }
-    EXPECT_NE(colour_variables(false), colour_variables(true));
+    EXPECT_NE(color_variables(false), color_variables(true));
     EXPECT_EQ(scale_level(-5, 0, 1), 0U);
     EXPECT_EQ(scale_level(5, 0, 1), kScaleLevels - 1);
     EXPECT_EQ(scale_level(0, -1, 1), kScaleLevels / 2);
-    EXPECT_EQ(series_colour(0), series_colour(kSeriesColours));
+    EXPECT_EQ(series_color(0), series_color(kSeriesColors));
 }
 
 TEST(BarChart, SurvivesStrangeValues) {
@@ -125,8 +125,8 @@ TEST(Heatmap, TellsValuesAndAxes) {
         EXPECT_TRUE(has(svg, part)) << part;
     EXPECT_FALSE(has(svg, "row 1, column 1"));
     // The ends of the scale.
-    EXPECT_TRUE(has(svg, level_colour(Scale::sequential, 0)) &&
-                has(svg, level_colour(Scale::sequential, kScaleLevels - 1)));
+    EXPECT_TRUE(has(svg, level_color(Scale::sequential, 0)) &&
+                has(svg, level_color(Scale::sequential, kScaleLevels - 1)));
 }
 
 TEST(Heatmap, DivergingScalesAreSymmetric) {
@@ -134,7 +134,7 @@ TEST(Heatmap, DivergingScalesAreSymmetric) {
     map.scale = Scale::diverging;
     const std::string svg = heatmap_svg(map);
     EXPECT_TRUE(has(svg, "0.500000"));
-    EXPECT_TRUE(has(svg, "fill:" + level_colour(Scale::diverging, kScaleLevels / 2)));
+    EXPECT_TRUE(has(svg, "fill:" + level_color(Scale::diverging, kScaleLevels / 2)));
 }
 
 TEST(Heatmap, LargeOnesStaySmallFiles) {
@@ -197,7 +197,7 @@ TEST(LinePlot, TellsPointsAndLegends) {
     plot.order = "layer";
     svg = line_plot_svg(plot);
     expect_sound(svg);
-    EXPECT_TRUE(has(svg, "layer attention") && has(svg, ramp_colour(1, 2)));
+    EXPECT_TRUE(has(svg, "layer attention") && has(svg, ramp_color(1, 2)));
     plot.logarithmic = true;
     EXPECT_TRUE(has(line_plot_svg(plot), "cosine (no unit), logarithmic"));
 }
@@ -240,7 +240,7 @@ TEST(ScatterPlot, FrontHoldsWhatNothingBeats) {
 
 TEST(ScatterPlot, NamesEveryPointOnce) {
     std::vector<ScatterPoint> points;
-    // So close that not all labels find room beside them.
+    // Too close for all labels to have room.
     for (int i = 0; i < 40; ++i)
         points.push_back({"model number " + std::to_string(100 + i), 100.0 + i * 0.01, 20});
     const std::string svg = scatter_plot_svg(scatter(points));
@@ -265,7 +265,7 @@ TEST(ScatterPlot, SurvivesStrangeValues) {
     expect_sound(scatter_plot_svg(scatter({})));
 }
 
-// What `refold analyze` prints for two layers of two heads.
+// The output of `refold analyze` for two layers of two heads.
 nlohmann::json analysis() {
     return nlohmann::json::parse(R"({
       "model": "m", "layers": 2, "text": {"name": "t.txt", "tokens": 96},
@@ -301,11 +301,11 @@ TEST(AnalysisFigures, ShowEveryPart) {
           "layer 0, layer 1: -0.010", "Singular values of attn.q", "part of the largest, logarithmic",
           "Rank that holds 90 %", "layer 0, weight matrix attn.q: 0.750", "4 x 8"})
         EXPECT_TRUE(has(all, part)) << part;
-    // Nothing is known of the FFNs.
+    // The analysis has no FFN similarity.
     EXPECT_FALSE(has(all, "FFNs by weights"));
 }
 
-// Any value of the analysis may be anything.
+// Replaces every value of the analysis by an unexpected one.
 TEST(AnalysisFigures, LeaveOutWhatIsNotAsExpected) {
     const nlohmann::json whole = analysis().flatten();
     for (const char* other : {"null", "-1", "1e300", "\"x\"", "[]", "{}", "[[]]"}) {

@@ -1,4 +1,4 @@
-// Models and results put together.
+// Collecting models and results into a comparison.
 #include "report/collect.h"
 
 #include <gmock/gmock.h>
@@ -8,6 +8,8 @@
 #include "compress/compress.h"
 #include "core/error_of.h"
 #include "core/temp_folder.h"
+#include "model/load.h"
+#include "model/save.h"
 
 namespace refold {
 namespace {
@@ -84,7 +86,7 @@ TEST_F(Collect, ResultsFindTheirModels) {
     EXPECT_EQ(shared, (std::vector<double>{11, 13}));
 }
 
-// A model that was made anew has not been measured.
+// Results of an earlier file do not belong to a model that was made again.
 TEST_F(Collect, ResultsOfAnotherFileStayApart) {
     const std::string old =
         result("old.json", fmt::format(R"({{"path": "{}", "sha256": "00ff"}})", folder / "shared.gguf"), 11);
@@ -119,10 +121,10 @@ TEST_F(Collect, OriginalThatWasAskedFor) {
     EXPECT_TRUE(c.variants[1].reconstruction);
 }
 
-// What cannot be compared is said, not fatal.
+// Models that cannot be compared give a note, not an error.
 TEST_F(Collect, ModelsOfOtherDepth) {
     const std::string other = std::string(REFOLD_FIXTURES) + "/hf/qwen2";
-    ASSERT_NE(load_model(other).topology.positions.size(), load_model(kDense).topology.positions.size());
+    ASSERT_NE(load_model(other).topology.layers.size(), load_model(kDense).topology.layers.size());
     const Comparison c = of({folder / "dense.gguf", other}, {.original = folder / "dense.gguf"});
     ASSERT_EQ(c.variants.size(), 2U);
     EXPECT_FALSE(c.variants[1].reconstruction);
@@ -130,7 +132,7 @@ TEST_F(Collect, ModelsOfOtherDepth) {
     EXPECT_THAT(c.notes[0], HasSubstr("cannot be compared"));
 }
 
-// Reports tell as much of the models as the models themselves.
+// A saved report has the same information as its models.
 TEST_F(Collect, ReportsAreReadAgain) {
     result("dense.ppl.json", "{}", 14);
     make(kDense, folder / "factored.gguf", "tensorllm", {"ranks=8,8,4"});
@@ -163,7 +165,7 @@ TEST_F(Collect, ReportsArePutTogether) {
     write_all(folder / "c.json", to_json(of({folder / "shared.gguf", folder / "dense.gguf"})));
     const Comparison c = of({folder / "a.json", folder / "b.json", folder / "c.json"});
     ASSERT_EQ(c.variants.size(), 3U);
-    EXPECT_EQ(c.variants[0].name, "dense");  // a.json says that its model was made of it
+    EXPECT_EQ(c.variants[0].name, "dense");  // a.json names it as its model's origin
     EXPECT_EQ(c.variants[0].perplexities.size(), 1U);
     EXPECT_EQ(c.variants[1].name, "shared");
     EXPECT_EQ(c.variants[2].name, "c/shared");
@@ -171,7 +173,7 @@ TEST_F(Collect, ReportsArePutTogether) {
     EXPECT_TRUE(c.notes.empty());
 }
 
-// What is written over does not go into itself.
+// The output file, which is about to be overwritten, is not an input.
 TEST_F(Collect, TheOutputIsNoPartOfItsDirectory) {
     write_all(folder / "all.json", to_json(of({std::string(REFOLD_FIXTURES) + "/hf/llama_gqa"})));
     EXPECT_EQ(of({folder / ""}).variants.size(), 3U);

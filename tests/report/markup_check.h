@@ -1,4 +1,4 @@
-// What tests of pages and figures look for.
+// Checks for tests of pages and figures.
 #pragma once
 
 #include <string>
@@ -6,7 +6,8 @@
 
 namespace refold {
 
-// Tags must nest, attributes must be quoted, entities complete: enough to find broken markup.
+// Checks that tags nest, attributes are quoted and entities are complete, which is enough to find broken
+// markup.
 inline std::string markup_error(const std::string& html) {
     std::vector<std::string> open;
     for (size_t i = 0; i < html.size(); ++i) {

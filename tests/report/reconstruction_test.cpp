@@ -7,6 +7,7 @@
 
 #include "core/error_of.h"
 #include "engine/expression_models.h"
+#include "model/materialize.h"
 
 namespace refold {
 namespace {
@@ -30,7 +31,7 @@ TEST(Reconstruction, OfTheSameModelIsExact) {
     EXPECT_EQ(r.total, 0);
     EXPECT_EQ(r.different, 0U);
     EXPECT_EQ(r.missing, 0U);
-    EXPECT_EQ(r.compared, model.topology.positions.size() * r.slots.size());
+    EXPECT_EQ(r.compared, model.topology.layers.size() * r.slots.size());
     EXPECT_EQ(r.slots.size(), 7U);
 }
 
@@ -44,11 +45,11 @@ TEST(Reconstruction, TellsEveryWeight) {
     EXPECT_EQ(r.different, 2U);
     EXPECT_EQ(r.errors[0][column(r, Slot::ffn_up)], 0);
     for (const auto& [p, slot] : {std::pair{1, Slot::ffn_down}, std::pair{2, Slot::ffn_up}}) {
-        const auto position = static_cast<size_t>(p);
+        const auto layer = static_cast<size_t>(p);
         const double expected =
-            relative(materialise(original, original.topology.at(position, slot), slot, position),
-                     materialise(other, other.topology.at(position, slot), slot, position));
-        EXPECT_NEAR(r.errors[position][column(r, slot)], expected, 1e-12);
+            relative(materialize(original, original.topology.at(layer, slot), slot, layer),
+                     materialize(other, other.topology.at(layer, slot), slot, layer));
+        EXPECT_NEAR(r.errors[layer][column(r, slot)], expected, 1e-12);
         EXPECT_GT(expected, 0.5);
     }
     EXPECT_GT(r.total, 0);
@@ -74,12 +75,12 @@ TEST(Reconstruction, RefusesWhatCannotBeCompared) {
     Model shapes = original;
     shapes.shapes_only = true;
     Model shorter = original;
-    shorter.topology.positions.pop_back();
+    shorter.topology.layers.pop_back();
     const auto message = [&](const Model& other) {
         return error_of([&] { compare_weights(original, other); }, ErrorCode::input);
     };
     EXPECT_NE(message(shapes).find("only shapes"), std::string::npos);
-    EXPECT_NE(message(shorter).find("got 3 positions, expected the 4"), std::string::npos);
+    EXPECT_NE(message(shorter).find("got 3 layers, expected the 4"), std::string::npos);
 }
 
 }  // namespace

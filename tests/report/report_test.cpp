@@ -213,7 +213,7 @@ TEST(ReportMarkdown, HoldsTheTableAndTrustsNoText) {
     EXPECT_FALSE(to_markdown(Comparison{}).empty());
 }
 
-// The same files by their content; who counts config.json as well means the same model.
+// Files are the same by content, whether or not config.json is included.
 TEST(Report, SameFiles) {
     EXPECT_TRUE(same_files({{"a", "1"}, {"b", "2"}}, {{"x", "2"}, {"y", "1"}}));
     EXPECT_TRUE(same_files({{"a", "1"}}, {{"config.json", "9"}, {"a", "1"}}));

@@ -1,4 +1,4 @@
-// Results of the verbs and of lm-evaluation-harness, read back.
+// Reading back results of the verbs and of lm-evaluation-harness.
 #include "report/results.h"
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ TEST(Results, Perplexity) {
     EXPECT_EQ(r.commands, std::vector<std::string>{"refold eval ppl small.gguf"});
 }
 
-// As it was before results had a provenance; and null is what JSON has for infinity.
+// The format before results had a provenance. null stands for infinity.
 TEST(Results, PerplexityAlone) {
     const RunResult r = parse(R"({"perplexity": null, "standard_error": null, "tokens_scored": 10})");
     EXPECT_TRUE(std::isinf(r.variant.perplexities.at(0).value));
@@ -124,7 +124,7 @@ TEST(Results, Compression) {
     EXPECT_EQ(parse(R"({"model": "m", "output": null, "before": {}, "after": {}})").variant.name, "run");
 }
 
-// A comparison with a value at `place` (JSON pointer) that is not what to_json() writes.
+// A comparison whose value at `place` (JSON pointer) is one that to_json() would not write.
 std::string changed_report(const std::string& place, const char* value) {
     Comparison c;
     Variant v;
@@ -144,7 +144,7 @@ std::string changed_report(const std::string& place, const char* value) {
 
 TEST(Results, RefuseReportsThatLie) {
     constexpr std::array kLies = {
-        std::array{"/report_layout", "2", "layout 2"},
+        std::array{"/report_layout", "1", "layout 1"},
         std::array{"/variants", "[]", "variants"},
         std::array{"/variants", "{}", "variants"},
         std::array{"/variants/0", "3", "variants[0]"},
@@ -162,14 +162,14 @@ TEST(Results, RefuseReportsThatLie) {
         std::array{"/variants/0/topology/cells/0", "[4]", "topology.cells[0]"},
         std::array{"/variants/0/topology/cells/0/0", "100000", "topology.cells[0][0]"},
         std::array{"/variants/0/topology/borrowed/0/head", "4", "topology.borrowed[0].head"},
-        std::array{"/variants/0/topology/borrowed/0/from_position", "3", "borrowed[0].from_position"},
-        std::array{"/variants/0/topology/attention_sources", R"([{"position": 1, "probabilities": 1}])",
+        std::array{"/variants/0/topology/borrowed/0/from_layer", "3", "borrowed[0].from_layer"},
+        std::array{"/variants/0/topology/attention_sources", R"([{"layer": 1, "probabilities": 1}])",
                    "attention_sources[0].probabilities"},
-        std::array{"/variants/0/topology/factors", R"([{"position": 0, "slot": "output", "instead": true}])",
+        std::array{"/variants/0/topology/factors", R"([{"layer": 0, "slot": "output", "instead": true}])",
                    "factors[0].slot"},
         std::array{"/variants/0/reconstruction/relative_errors/1", "[0.5, 0.5]", "relative_errors[1]"},
         std::array{"/variants/0/reconstruction/different", "4", "reconstruction.different"},
-        std::array{"/variants/0/svd_errors", R"([{"position": 0, "slot": "attn.q", "rank": 3}])",
+        std::array{"/variants/0/svd_errors", R"([{"layer": 0, "slot": "attn.q", "rank": 3}])",
                    "svd_errors[0].relative_error"},
         std::array{"/variants/0/analyses", "[\"<q>\"]", "analyses[0]"}};
     for (const auto& [place, value, named] : kLies) {
@@ -177,7 +177,7 @@ TEST(Results, RefuseReportsThatLie) {
         EXPECT_NE(message.find("folder/run.json"), std::string::npos) << message;
         EXPECT_NE(message.find(named), std::string::npos) << place << ": " << message;
     }
-    // As long as the file, and as much memory: 262,144 heads are more than any model has.
+    // 262,144 heads are more than any model has, and would need far more memory than the file.
     std::string rows = "[512,512,512,512,1,1,1]";
     for (int i = 0; i < 128; ++i) rows += ",[512,512,512,512,1,1,1]";
     EXPECT_NE(
@@ -194,12 +194,12 @@ TEST(Results, SvdsThatStepsHaveRecorded) {
             {"layers": [1], "slot": "attn.z", "relative_error": 0.5}, 7]}, {"svd": [{}]}, {}]}},
         {"method": "laser", "options": {"svd": "exact"}, "details": {"matrices": [
             {"layers": [2], "slot": "ffn.down", "rank": 5, "relative_error": 0.125}]}},
-        {"method": "laser", "options": {"svd": "randomised"}, "details": {"matrices": [
+        {"method": "laser", "options": {"svd": "randomized"}, "details": {"matrices": [
             {"layers": [3], "slot": "ffn.down", "rank": 5, "relative_error": 0.125}]}},
         {"method": "llm_pruner", "details": {"stacks": 3, "matrices": {}}}]})");
     std::vector<std::string> told;
     for (const SvdError& svd : r.variant.svd_errors)
-        told.push_back(fmt::format("{} {} {} {}", svd.position, slot_name(svd.slot), svd.rank, svd.error));
+        told.push_back(fmt::format("{} {} {} {}", svd.layer, slot_name(svd.slot), svd.rank, svd.error));
     EXPECT_EQ(told, (std::vector<std::string>{"1 attn.q 3 0.25", "4 attn.q 3 0.25", "2 ffn.down 5 0.125"}));
 }
 
@@ -216,14 +216,14 @@ TEST(Results, RefusesWhatIsNone) {
     }
 }
 
-// Deeper than the stack if it were copied.
+// Copying JSON this deep would overflow the stack.
 TEST(Results, RefuseDeepNesting) {
     const std::string deep =
         R"({"perplexity": 3, "provenance": )" + std::string(2000000, '[') + std::string(2000000, ']') + "}";
     EXPECT_NE(error_of([&] { parse(deep.c_str()); }, ErrorCode::input).find("not JSON"), std::string::npos);
 }
 
-// Numbers that no model has do no harm.
+// Numbers that no model has must do no harm.
 TEST(Results, SurviveStrangeNumbers) {
     const RunResult r = parse(R"({"model": "m", "threads": 1e300, "prefill": {"tokens_per_s": -1e308},
         "decode": {"tokens_per_s": "fast"}, "rss_bytes": -5, "weight_bytes_resident": 1e300})");

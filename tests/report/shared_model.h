@@ -1,11 +1,11 @@
-// A model that shares heads, as data alone.
+// A model that shares heads, without weights.
 #pragma once
 
 #include "model/model.h"
 
 namespace refold {
 
-// Three layers of two KV groups with two query heads each; the second group of layer 2 uses the first one's
+// Three layers of two KV groups with two query heads each. The second group of layer 2 uses the first group
 // of layer 0.
 inline Model shared_model() {
     Model model;
@@ -17,7 +17,7 @@ inline Model shared_model() {
     model.config.head_dim = 2;
     model.topology = implied_topology(
         *model.family, 3, [](const std::string& name) { return name.find("bias") == std::string::npos; });
-    auto& slots = model.topology.positions[2];
+    auto& slots = model.topology.layers[2];
     slots[Slot::attn_q] = Heads{{{"blk.2.attn_q.weight", 0, 2}, {"blk.0.attn_q.weight", 0, 2}}};
     slots[Slot::attn_k] = Heads{{{"blk.2.attn_k.weight", 0, 1}, {"blk.0.attn_k.weight", 0, 1}}};
     return model;

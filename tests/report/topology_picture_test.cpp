@@ -23,7 +23,7 @@ TEST(TopologyMap, FindsWhereHeadsComeFrom) {
     ASSERT_EQ(map.rows[2][q].size(), 4U);
     EXPECT_FALSE(map.borrowed(2, q, 1));
     EXPECT_TRUE(map.borrowed(2, q, 2));
-    EXPECT_EQ(map.rows[2][q][3].position, 0U);
+    EXPECT_EQ(map.rows[2][q][3].layer, 0U);
     EXPECT_EQ(map.rows[2][q][3].head, 1);
     EXPECT_EQ(map.rows[0][q][1].borrowers, 1);
     EXPECT_EQ(map.rows[0][q][2].borrowers, 0);
@@ -31,39 +31,39 @@ TEST(TopologyMap, FindsWhereHeadsComeFrom) {
     ASSERT_EQ(map.rows[1][down].size(), 1U);
     EXPECT_FALSE(map.borrowed(1, down, 0));
     EXPECT_EQ(topology_summary(map),
-              "3 positions; attn.q: 2 of 12 heads borrowed (16.7 %); attn.k: 1 of 6 heads borrowed (16.7 %)");
+              "3 layers; attn.q: 2 of 12 heads borrowed (16.7 %); attn.k: 1 of 6 heads borrowed (16.7 %)");
 }
 
-// A tensor that lost heads is renumbered; what it holds at 1 may be its position's head 2.
+// The heads of a pruned tensor are renumbered: its head 1 may be head 2 of its layer.
 TEST(TopologyMap, NamesHeadsAsTheirOwnerCountsThem) {
     Model model = shared_model();
-    model.topology.positions[1][Slot::attn_v] =
+    model.topology.layers[1][Slot::attn_v] =
         Heads{{{"blk.0.attn_v.weight", 1, 1}, {"blk.1.attn_v.weight", 0, 1}}};
-    model.topology.positions[2][Slot::attn_v] =
+    model.topology.layers[2][Slot::attn_v] =
         Heads{{{"blk.1.attn_v.weight", 0, 1}, {"blk.2.attn_v.weight", 0, 1}}};
     const TopologyMap map = topology_map(model);
     const size_t v = slot_index(map, Slot::attn_v);
     EXPECT_FALSE(map.borrowed(1, v, 1));
-    EXPECT_EQ(map.rows[2][v][0].position, 1U);
+    EXPECT_EQ(map.rows[2][v][0].layer, 1U);
     EXPECT_EQ(map.rows[2][v][0].head, 1);
 }
 
-// Weights that only others use still belong to the position whose name they have.
+// Weights that only other layers use still belong to the layer they are named after.
 TEST(TopologyMap, KnowsTheOwnerThatDoesNotUseItsWeights) {
     Model model = shared_model();
-    model.topology.positions[1][Slot::attn_v] = Heads{{{"blk.0.attn_v.weight", 0, 2}}};
-    model.topology.positions[2][Slot::attn_v] = Dense{"blk.1.attn_v.weight"};
+    model.topology.layers[1][Slot::attn_v] = Heads{{{"blk.0.attn_v.weight", 0, 2}}};
+    model.topology.layers[2][Slot::attn_v] = Dense{"blk.1.attn_v.weight"};
     const TopologyMap map = topology_map(model);
     const size_t v = slot_index(map, Slot::attn_v);
     EXPECT_TRUE(map.borrowed(2, v, 0));
-    EXPECT_EQ(map.rows[2][v][0].position, 1U);
+    EXPECT_EQ(map.rows[2][v][0].layer, 1U);
     EXPECT_EQ(map.rows[2][v][0].head, -1);
     EXPECT_TRUE(map.borrowed(1, v, 0));
 }
 
 TEST(TopologyMap, TiedMatricesAreBorrowedWhole) {
     Model model = shared_model();
-    model.topology.positions[1][Slot::ffn_up] = Dense{"blk.0.ffn_up.weight"};
+    model.topology.layers[1][Slot::ffn_up] = Dense{"blk.0.ffn_up.weight"};
     const TopologyMap map = topology_map(model);
     const size_t up = slot_index(map, Slot::ffn_up);
     EXPECT_TRUE(map.borrowed(1, up, 0));
@@ -107,7 +107,7 @@ TEST(TopologyPicture, TellsFactorsFromStoredMatrices) {
                  up = slot_index(map, Slot::ffn_up), down = slot_index(map, Slot::ffn_down);
     EXPECT_TRUE(map.factors[2][q].instead);
     EXPECT_EQ(map.factors[2][q].text, "Tucker 7 x 5 x 3");
-    EXPECT_EQ(map.rows[2][k].size(), 2U);  // as many cells as the slot has heads, not the core
+    EXPECT_EQ(map.rows[2][k].size(), 2U);  // one cell per head of the slot, not of the core
     EXPECT_FALSE(map.borrowed(2, k, 1));
     EXPECT_FALSE(map.factors[3][up].instead);
     EXPECT_EQ(map.factors[3][up].text, "LoRA 6");
@@ -129,7 +129,7 @@ TEST(TopologyPicture, TellsFactorsFromStoredMatrices) {
     }
 }
 
-TEST(TopologyPicture, PrunedPositionsHaveFewerCells) {
+TEST(TopologyPicture, PrunedLayersHaveFewerCells) {
     ExpressionBuilder b("llama");
     b.prune_heads(1, 1);
     b.prune_heads(2, 0);
@@ -140,7 +140,7 @@ TEST(TopologyPicture, PrunedPositionsHaveFewerCells) {
     EXPECT_EQ(map.rows[1][q].size(), 2U);
     EXPECT_EQ(map.rows[2][q].size(), 0U);
     EXPECT_EQ(map.rows[3][down].size(), 0U);
-    EXPECT_EQ(topology_summary(map), "4 positions, no sharing");
+    EXPECT_EQ(topology_summary(map), "4 layers, no sharing");
 }
 
 TEST(TopologyPicture, ShowsWhereAttentionComesFrom) {
@@ -152,7 +152,7 @@ TEST(TopologyPicture, ShowsWhereAttentionComesFrom) {
     b.at(3, Slot::attn_comp) = b.low_rank(3, Slot::attn_comp, 5);
     const TopologyMap map = topology_map(b.finish());
     EXPECT_EQ(topology_summary(map),
-              "4 positions; 1 with attention probabilities of another; 1 with keys and values of another; "
+              "4 layers; 1 with attention probabilities of another; 1 with keys and values of another; "
               "attn.comp: 1 of 2 in factors");
     const size_t q = slot_index(map, Slot::attn_q), v = slot_index(map, Slot::attn_v),
                  comp = slot_index(map, Slot::attn_comp);
@@ -176,20 +176,20 @@ TEST(TopologyPicture, ShowsWhereAttentionComesFrom) {
     }
     EXPECT_EQ(svg.find("layer 1, attn.v: none"), std::string::npos);
     EXPECT_EQ(svg.find("layer 3, attn.q: none"), std::string::npos);
-    // Nothing of it in a model without.
+    // A model without it shows nothing.
     EXPECT_EQ(topology_svg(ExpressionBuilder("llama").finish()).find("attention of another layer"),
               std::string::npos);
     ExpressionBuilder alone("llama");
     alone.share_probabilities(1, 0);
     EXPECT_EQ(topology_summary(topology_map(alone.finish())),
-              "4 positions; 1 with attention probabilities of another");
+              "4 layers; 1 with attention probabilities of another");
 }
 
 TEST(TopologyPicture, LoopsAreCounted) {
     ExpressionBuilder b("llama");
     b.loop(2);
     const std::string summary = topology_summary(topology_map(b.finish()));
-    EXPECT_NE(summary.find("4 positions in 2 loops; attn.q, attn.o: each 8 of 16 heads borrowed (50.0 %)"),
+    EXPECT_NE(summary.find("4 layers in 2 loops; attn.q, attn.o: each 8 of 16 heads borrowed (50.0 %)"),
               std::string::npos)
         << summary;
 }

@@ -121,7 +121,7 @@ TEST_F(Training, MalformedMetricsAreNamed) {
                 HasSubstr("line 1: 'loss' is string, expected a number"));
     EXPECT_THAT(problem("[1]\n"), HasSubstr("line 1: got array"));
     EXPECT_THAT(problem(""), HasSubstr("no steps of training"));
-    // Named or in a directory: a run that cannot be read is not passed over.
+    // A run that cannot be read is an error, whether named or in a directory.
     write("run/metrics.jsonl", "{}\n");
     EXPECT_THAT(error_of([&] { of({folder / "run"}); }), HasSubstr("line 1: no 'step'"));
 }

@@ -23,13 +23,13 @@ TEST(ApiRequest, CompletionWithEverything) {
     EXPECT_EQ(std::get<std::string>(r.prompts[0]), "a");
     EXPECT_THAT(std::get<std::vector<int32_t>>(r.prompts[1]), ElementsAre(1, 2));
     EXPECT_EQ(r.max_tokens, 0);
-    EXPECT_EQ(r.temperature, 0.5);
-    EXPECT_EQ(r.top_p, 0.9);
-    EXPECT_EQ(r.top_k, 5);
+    EXPECT_EQ(r.options.sampling.temperature, 0.5);
+    EXPECT_EQ(r.options.sampling.top_p, 0.9);
+    EXPECT_EQ(r.options.sampling.top_k, 5);
     EXPECT_EQ(r.n, 2);
-    EXPECT_TRUE(r.stream && r.include_usage && r.echo && r.ignore_eos);
-    EXPECT_EQ(r.logprobs, 3);
-    EXPECT_THAT(r.stop, ElementsAre("x", "y"));
+    EXPECT_TRUE(r.stream && r.include_usage && r.echo && r.options.ignore_eos);
+    EXPECT_EQ(r.options.logprobs, 3);
+    EXPECT_THAT(r.options.stop, ElementsAre("x", "y"));
     EXPECT_EQ(r.seed, 0xFFFFFFFFU);
 }
 
@@ -38,13 +38,13 @@ TEST(ApiRequest, CompletionDefaultsAreOpenAis) {
     EXPECT_EQ(r.model, "");
     EXPECT_EQ(r.n, 1);
     EXPECT_EQ(r.max_tokens, std::nullopt);
-    EXPECT_EQ(r.temperature, 1);
-    EXPECT_EQ(r.top_p, 1);
-    EXPECT_EQ(r.top_k, 0);
+    EXPECT_EQ(r.options.sampling.temperature, 1);
+    EXPECT_EQ(r.options.sampling.top_p, 1);
+    EXPECT_EQ(r.options.sampling.top_k, 0);
     EXPECT_EQ(r.seed, std::nullopt);
-    EXPECT_EQ(r.logprobs, -1);
-    EXPECT_THAT(r.stop, IsEmpty());
-    EXPECT_FALSE(r.stream || r.include_usage || r.echo || r.ignore_eos);
+    EXPECT_EQ(r.options.logprobs, -1);
+    EXPECT_THAT(r.options.stop, IsEmpty());
+    EXPECT_FALSE(r.stream || r.include_usage || r.echo || r.options.ignore_eos);
 }
 
 TEST(ApiRequest, PromptsOfEveryKind) {
@@ -62,12 +62,31 @@ TEST(ApiRequest, ExtremesOfSampling) {
     const auto with = [](const std::string& field) {
         return parse_completion_request("{\"prompt\": \"a\", " + field + "}");
     };
-    EXPECT_EQ(with("\"temperature\": 1e-30").temperature, 0);
-    EXPECT_EQ(with("\"temperature\": 2").temperature, 2);
-    EXPECT_EQ(with("\"top_p\": 0").temperature, 0);
-    EXPECT_EQ(with("\"top_p\": 0").top_p, 1);
-    EXPECT_EQ(with("\"top_k\": -1").top_k, 0);
+    EXPECT_EQ(with("\"temperature\": 1e-30").options.sampling.temperature, 0);
+    EXPECT_EQ(with("\"temperature\": 2").options.sampling.temperature, 2);
+    EXPECT_EQ(with("\"top_p\": 0").options.sampling.temperature, 0);
+    EXPECT_EQ(with("\"top_p\": 0").options.sampling.top_p, 1);
+    EXPECT_EQ(with("\"top_k\": -1").options.sampling.top_k, 0);
     EXPECT_EQ(with("\"seed\": 9223372036854775807").seed, 0xFFFFFFFFU);
+}
+
+TEST(ApiRequest, AllOfSampling) {
+    const auto r = parse_completion_request(R"({"prompt": "a", "min_p": 0.05, "repetition_penalty": 1.1,
+        "presence_penalty": -0.5, "frequency_penalty": 0.25, "repeat_last_n": -1,
+        "logit_bias": {"5": 1.5, "7": -100}, "stop_token_ids": [3, 4]})");
+    const SamplingOptions& s = r.options.sampling;
+    EXPECT_EQ(s.min_p, 0.05);
+    EXPECT_EQ(s.repetition_penalty, 1.1);
+    EXPECT_EQ(s.presence_penalty, -0.5);
+    EXPECT_EQ(s.frequency_penalty, 0.25);
+    EXPECT_EQ(s.penalty_last_n, -1);
+    EXPECT_EQ(s.logit_bias, (std::map<int32_t, double>{{5, 1.5}, {7, -100}}));
+    EXPECT_THAT(r.options.stop_tokens, ElementsAre(3, 4));
+    const auto defaults = parse_completion_request(R"({"prompt": "a"})").options.sampling;
+    EXPECT_EQ(defaults.penalty_last_n, 64);
+    EXPECT_EQ(defaults.repetition_penalty, 1);
+    const auto other = parse_completion_request(R"({"prompt": "a", "repeat_penalty": 1.2})");
+    EXPECT_EQ(other.options.sampling.repetition_penalty, 1.2);
 }
 
 TEST(ApiRequest, ChatMessagesAsTemplatesTakeThem) {
@@ -81,10 +100,10 @@ TEST(ApiRequest, ChatMessagesAsTemplatesTakeThem) {
     EXPECT_EQ(r.messages, nlohmann::ordered_json::parse(R"([{"role": "system", "content": "D"},
         {"role": "user", "content": "a\nb", "name": "N"}, {"role": "assistant", "content": ""}])"));
     EXPECT_EQ(r.max_tokens, 7);
-    EXPECT_EQ(r.logprobs, 2);
-    EXPECT_EQ(
-        parse_chat_request(R"({"messages": [{"role": "user", "content": ""}], "logprobs": true})").logprobs,
-        0);
+    EXPECT_EQ(r.options.logprobs, 2);
+    EXPECT_EQ(parse_chat_request(R"({"messages": [{"role": "user", "content": ""}], "logprobs": true})")
+                  .options.logprobs,
+              0);
 }
 
 struct Refused {
@@ -152,10 +171,23 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"prompt": "a", "stream": true, "stream_options": {"x": true}})", "stream_options", "'x'"},
         Refused{R"({"prompt": "a", "stream": true, "stream_options": 1})", "stream_options", "an object"},
         Refused{R"({"prompt": "a", "suffix": "b"})", "suffix", "not support"},
-        Refused{R"({"prompt": "a", "logit_bias": {"5": 1}})", "logit_bias", "not support"},
-        Refused{R"({"prompt": "a", "presence_penalty": 0.1})", "presence_penalty", "not support"},
-        Refused{R"({"prompt": "a", "frequency_penalty": 1})", "frequency_penalty", "not support"},
-        Refused{R"({"prompt": "a", "min_p": 0.1})", "min_p", "not support"},
+        Refused{R"({"prompt": "a", "logit_bias": {"x": 1}})", "logit_bias", "got 'x'"},
+        Refused{R"({"prompt": "a", "logit_bias": {"-5": 1}})", "logit_bias", "got '-5'"},
+        Refused{R"({"prompt": "a", "logit_bias": {"99999999999": 1}})", "logit_bias", "99999999999"},
+        Refused{R"({"prompt": "a", "logit_bias": {"5": 101}})", "logit_bias", "from -100 to 100"},
+        Refused{R"({"prompt": "a", "logit_bias": {"5": true}})", "logit_bias", "got true"},
+        Refused{R"({"prompt": "a", "logit_bias": [[5, 1]]})", "logit_bias", "expected an object"},
+        Refused{R"({"prompt": "a", "presence_penalty": 2.1})", "presence_penalty", "from -2 to 2"},
+        Refused{R"({"prompt": "a", "frequency_penalty": -2.1})", "frequency_penalty", "from -2 to 2"},
+        Refused{R"({"prompt": "a", "repetition_penalty": 0})", "repetition_penalty", "got 0"},
+        Refused{R"({"prompt": "a", "repeat_penalty": "x"})", "repeat_penalty", "got \"x\""},
+        Refused{R"({"prompt": "a", "repeat_penalty": 1.1, "repetition_penalty": 1.1})", "repeat_penalty",
+                "one of them"},
+        Refused{R"({"prompt": "a", "repeat_last_n": -2})", "repeat_last_n", "got -2"},
+        Refused{R"({"prompt": "a", "min_p": 1.1})", "min_p", "from 0 to 1"},
+        Refused{R"({"prompt": "a", "typical_p": 0.5})", "typical_p", "not support"},
+        Refused{R"({"prompt": "a", "stop_token_ids": 5})", "stop_token_ids", "an array"},
+        Refused{R"({"prompt": "a", "stop_token_ids": [-1]})", "stop_token_ids", "got -1"},
         Refused{R"({"prompt": "a", "promt": 1})", "promt", "unknown field"}));
 
 class RefusedChat : public testing::TestWithParam<Refused> {};

@@ -1,6 +1,6 @@
-// A batch engine without a model, for tests of what schedules. Its logits are hashes of the tokens so far and
+// An engine without a model, for tests of what schedules. Its logits are hashes of the tokens so far and
 // of the keys and values that a row attends to, so that a row at the wrong place, a missing key or a mixed-up
-// sequence shows in the results. It checks the contract of engine/batch.h strictly.
+// sequence shows in the results. It checks the contract of engine/engine.h strictly.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,27 +17,28 @@
 #include <vector>
 
 #include "core/error.h"
-#include "engine/batch.h"
+#include "engine/engine.h"
 
 namespace refold {
 
 struct FakeEngineOptions {
-    int32_t stages = 1;
+    int32_t loops = 1;
     int64_t n_vocab = 64;
     int64_t context = 256;
     int64_t kv_tokens = 2048;
     int64_t max_rows = 64;
-    // Logits are uniform in +-common for what all stages see alike, plus +-own for what the loop adds.
+    // Logits are uniform in +-common for what all loops see alike, plus +-own for what the loop adds.
     float common = 6, own = 2;
     std::chrono::microseconds step_time{0};
     // Before every step; may throw what an engine could.
-    std::function<void(std::span<const BatchRow>)> on_step = {};
+    std::function<void(std::span<const Row>)> on_step = {};
 };
 
 // A breach of the contract throws Error(internal) and fails the test, unless expect_breach() was called.
-class FakeEngine : public BatchEngine {
+class FakeEngine : public Engine {
 public:
-    explicit FakeEngine(FakeEngineOptions options) : options_(std::move(options)) {}
+    explicit FakeEngine(FakeEngineOptions options)
+        : Engine(capabilities_of(options)), options_(std::move(options)) {}
     ~FakeEngine() override {
         if (breach_expected_) return;
         for (const std::string& breach : breaches_) ADD_FAILURE() << "engine contract: " << breach;
@@ -45,6 +46,7 @@ public:
     void expect_breach() { breach_expected_ = true; }
     // Sequences that are open; any thread.
     int64_t open_sequences() const { return open_; }
+    int64_t steps() const { return steps_; }
 
     std::optional<int32_t> open(int64_t tokens) override {
         check_thread();
@@ -95,15 +97,16 @@ public:
         }
     }
 
-    void share(int32_t sequence, int64_t position, int32_t stage) override {
+    void share(int32_t sequence, int64_t position, int32_t loop) override {
         check_thread();
         Token& token = at(sequence, position);
-        require(stage > 0 && stage < options_.stages && depth(token) == stage,
-                "share from stage {} of token {}, which has {} stages", stage, position, depth(token));
-        token.kv.resize(static_cast<size_t>(options_.stages), token.kv.back());
+        require(loop > 0 && loop < options_.loops && depth(token) == loop,
+                "share from loop {} of token {}, which has {} loops", loop, position, depth(token));
+        token.kv.resize(static_cast<size_t>(options_.loops), token.kv.back());
     }
 
-    std::span<const float> step(std::span<const BatchRow> rows) override {
+    StepOutput step(const StepInput& input) override {
+        const std::span<const Row> rows = input.rows;
         check_thread();
         if (options_.on_step) options_.on_step(rows);
         if (options_.step_time.count() > 0) std::this_thread::sleep_for(options_.step_time);
@@ -112,27 +115,32 @@ public:
         ++steps_;
         logits_.clear();
         check_order(rows);
-        for (const BatchRow& row : rows) {
+        for (const Row& row : rows) {
             run(row);
             if (row.logits) append_logits(at(row.sequence, row.position));
         }
-        return logits_;
+        return {.logits = logits_, .hidden = {}, .pooled = {}};
     }
 
-    int32_t stages() const override { return options_.stages; }
-    int64_t max_rows() const override { return options_.max_rows; }
-    int64_t context() const override { return options_.context; }
-    int64_t kv_tokens() const override { return options_.kv_tokens; }
     int64_t kv_tokens_used() const override { return used_; }
-    int64_t n_vocab() const override { return options_.n_vocab; }
-    int threads() const override { return 1; }
     EngineMemory memory() const override { return {}; }
 
 private:
+    static Capabilities capabilities_of(const FakeEngineOptions& options) {
+        Capabilities out;
+        out.family = "fake";
+        out.sequences = out.kv_tokens = options.kv_tokens;
+        out.context = options.context;
+        out.max_rows = options.max_rows;
+        out.n_vocab = options.n_vocab;
+        out.loops = options.loops;
+        return out;
+    }
+
     struct Token {
         uint64_t common = 0;       // hash of the tokens up to this one
-        uint64_t residual = 0;     // what it left the last stage with that it ran
-        std::vector<uint64_t> kv;  // of each stage that it has
+        uint64_t residual = 0;     // what it left the last loop with that it ran
+        std::vector<uint64_t> kv;  // of each loop that it has
         bool exited = false;       // has keys only since
         int64_t step = 0;          // latest that it was in
     };
@@ -158,7 +166,7 @@ private:
     static float uniform(uint64_t x) { return static_cast<float>(x >> 40) / static_cast<float>(1 << 23) - 1; }
 
     static int32_t depth(const Token& token) { return static_cast<int32_t>(token.kv.size()); }
-    bool complete(const Token& token) const { return depth(token) == options_.stages; }
+    bool complete(const Token& token) const { return depth(token) == options_.loops; }
 
     // All calls that change something come from one thread.
     void check_thread() {
@@ -178,28 +186,27 @@ private:
         return tokens[static_cast<size_t>(position)];
     }
 
-    void check_order(std::span<const BatchRow> rows) {
+    void check_order(std::span<const Row> rows) {
         std::set<std::pair<int32_t, int32_t>> seen;
         for (size_t i = 0; i < rows.size(); ++i) {
-            const BatchRow& row = rows[i];
+            const Row& row = rows[i];
             const bool goes_on =
-                i > 0 && rows[i - 1].sequence == row.sequence && rows[i - 1].stage == row.stage;
+                i > 0 && rows[i - 1].sequence == row.sequence && rows[i - 1].loop == row.loop;
             if (goes_on) {
                 require(row.position > rows[i - 1].position, "token {} behind token {} in a step",
                         row.position, rows[i - 1].position);
             } else {
-                require(seen.emplace(row.sequence, row.stage).second,
-                        "rows of sequence {} at stage {} are not next to each other", row.sequence,
-                        row.stage);
+                require(seen.emplace(row.sequence, row.loop).second,
+                        "rows of sequence {} at loop {} are not next to each other", row.sequence, row.loop);
             }
         }
     }
 
-    void run(const BatchRow& row) {
-        require(row.stage >= 0 && row.stage < options_.stages, "stage {} of {}", row.stage, options_.stages);
+    void run(const Row& row) {
+        require(row.loop >= 0 && row.loop < options_.loops, "loop {} of {}", row.loop, options_.loops);
         Sequence& sequence = at(row.sequence);
-        const bool keys_only = row.work == BatchRow::Work::keys_only;
-        if (row.stage == 0) {
+        const bool keys_only = row.work == Row::Work::keys_only;
+        if (row.loop == 0) {
             require(row.position == static_cast<int64_t>(sequence.tokens.size()), "token {} behind {} tokens",
                     row.position, sequence.tokens.size());
             require(row.position < sequence.room, "token {} in room for {}", row.position, sequence.room);
@@ -212,16 +219,16 @@ private:
             token.common = hash(before, static_cast<uint64_t>(row.token));
             token.residual = hash(static_cast<uint64_t>(row.token), static_cast<uint64_t>(row.position));
         } else {
-            require(row.token == -1, "a token id behind stage 0");
+            require(row.token == -1, "a token id behind loop 0");
         }
         Token& token = at(row.sequence, row.position);
-        require(depth(token) == row.stage, "token {} at stage {}, it has {}", row.position, row.stage,
+        require(depth(token) == row.loop, "token {} at loop {}, it has {}", row.position, row.loop,
                 depth(token));
         require(token.step < steps_, "token {} twice in a step", row.position);
         require(!token.exited || keys_only, "token {} runs although it has exited", row.position);
         require(!row.logits || !keys_only, "logits of keys only");
         token.step = steps_;
-        token.kv.push_back(hash(token.residual, static_cast<uint64_t>(row.stage)));
+        token.kv.push_back(hash(token.residual, static_cast<uint64_t>(row.loop)));
         if (keys_only) {
             token.exited = true;
             return;
@@ -229,9 +236,9 @@ private:
         uint64_t attended = 0;
         for (int64_t i = 0; i <= row.position; ++i) {
             const Token& other = sequence.tokens[static_cast<size_t>(i)];
-            require(depth(other) > row.stage, "token {} has no keys at stage {} for token {}", i, row.stage,
+            require(depth(other) > row.loop, "token {} has no keys at loop {} for token {}", i, row.loop,
                     row.position);
-            attended = hash(attended, other.kv[static_cast<size_t>(row.stage)]);
+            attended = hash(attended, other.kv[static_cast<size_t>(row.loop)]);
         }
         token.residual = hash(token.residual, attended);
     }

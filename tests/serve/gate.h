@@ -1,4 +1,4 @@
-// Stops a fake engine where a test wants it.
+// Stops a fake engine at a chosen step.
 #pragma once
 
 #include <condition_variable>
@@ -6,15 +6,15 @@
 #include <mutex>
 #include <span>
 
-#include "engine/batch.h"
+#include "engine/engine.h"
 
 namespace refold {
 
-// Holds the engine's steps until it is opened.
+// Blocks the engine's steps until it is opened.
 class Gate {
 public:
-    std::function<void(std::span<const BatchRow>)> hook() {
-        return [this](std::span<const BatchRow>) {
+    std::function<void(std::span<const Row>)> hook() {
+        return [this](std::span<const Row>) {
             std::unique_lock lock(mutex_);
             reached_ = true;
             changed_.notify_all();

@@ -21,7 +21,7 @@ struct HttpReply {
     int status = 0;                              // 0: the connection ended without one
     std::map<std::string, std::string> headers;  // names in lower case
     std::string body;
-    bool complete = false;  // as long as it said, or all chunks and their end
+    bool complete = false;  // the whole Content-Length, or all chunks and their end
     nlohmann::json json() const {
         nlohmann::json parsed = nlohmann::json::parse(body, nullptr, false);
         EXPECT_FALSE(parsed.is_discarded()) << status << ": " << body;
@@ -58,7 +58,7 @@ public:
     void send(std::string_view text) const {
         while (!text.empty()) {
             const ssize_t sent = ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL);
-            if (sent <= 0) return;  // refused while sending: the reply says why
+            if (sent <= 0) return;  // refused while sending: the reply has the reason
             text.remove_prefix(static_cast<size_t>(sent));
         }
     }
@@ -75,13 +75,13 @@ public:
         return receive();
     }
 
-    // Until `text` has come; false when the connection ended or nothing more came in time.
+    // Reads until `text` arrives; false when the connection ends or nothing more arrives in time.
     bool wait_for(std::string_view text) {
         while (received_.find(text) == std::string::npos)
             if (!more()) return false;
         return true;
     }
-    // True when the server has closed and all was read.
+    // True when the server has closed the connection and everything was read.
     bool at_end() {
         while (more()) {
         }
@@ -148,7 +148,7 @@ private:
     std::string received_;
 };
 
-// The events of a stream; "[DONE]" is a text.
+// The events of a stream; "[DONE]" becomes a JSON string.
 inline std::vector<nlohmann::json> events_of(const std::string& body) {
     std::vector<nlohmann::json> events;
     for (size_t at = 0; at < body.size();) {

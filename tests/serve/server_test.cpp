@@ -1,4 +1,4 @@
-// The server over real connections, with an engine that is not one.
+// The server over real connections, with a fake engine.
 #include "serve/server.h"
 
 #include <gmock/gmock.h>
@@ -55,7 +55,7 @@ public:
                                                log_.push_back(request);
                                            });
     }
-    ~Running() { server_.reset(); }  // before what its log needs
+    ~Running() { server_.reset(); }  // before the members that its log needs
 
     HttpClient client(int receive_buffer = 0) const { return HttpClient(server_->port(), receive_buffer); }
     HttpReply get(const std::string& path, const std::string& headers = "") const {
@@ -133,7 +133,7 @@ TEST(Server, Completion) {
     EXPECT_TRUE(body["choices"][0]["logprobs"].is_null());
     EXPECT_FALSE(body["choices"][0]["text"].get<std::string>().empty());
     EXPECT_EQ(body["usage"], json({{"prompt_tokens", 3}, {"completion_tokens", 8}, {"total_tokens", 11}}));
-    // The model's name may be left out; the log and the metrics know of the request.
+    // The model's name may be left out; log and metrics record the request.
     json without = completion();
     without.erase("model");
     EXPECT_EQ(running.post("/v1/completions", without).json()["choices"], body["choices"]);
@@ -149,7 +149,7 @@ TEST(Server, Completion) {
 TEST(Server, ChoicesOfSeveralPromptsAreInOrder) {
     Options setup;
     setup.scheduler.slots = 2;
-    setup.scheduler.queue = 1;  // choices of one request wait for room by themselves
+    setup.scheduler.queue = 1;  // choices of one request wait for room in the queue
     Running running(setup);
     std::vector<std::string> alone;
     json prompts = json::array();
@@ -186,7 +186,7 @@ TEST(Server, SeedsDecideSamples) {
         std::vector<std::string> out;
         const HttpReply reply = running.post("/v1/completions", completion(more));
         EXPECT_EQ(reply.status, 200) << reply.body;
-        const json body = reply.json();  // a range of a temporary's part would dangle
+        const json body = reply.json();  // iterating over part of a temporary would dangle
         for (const json& choice : body["choices"]) out.push_back(choice["text"]);
         return out;
     };
@@ -199,7 +199,7 @@ TEST(Server, SeedsDecideSamples) {
     EXPECT_NE(texts(json::object()), texts(json::object()));
 }
 
-// What lm-evaluation-harness's local-completions asks for and reads.
+// The requests of lm-evaluation-harness's local-completions, and the fields that it reads.
 TEST(Server, EchoedPromptsAreScored) {
     Running running;
     const json body = running
@@ -230,7 +230,7 @@ TEST(Server, EchoedPromptsAreScored) {
             }
         }
     }
-    // Scored alone, the same; without echo, the generated tokens only.
+    // Scored alone, the same result; without echo, only the generated tokens.
     const json none =
         running.post("/v1/completions", completion({{"max_tokens", 0}, {"logprobs", 0}, {"echo", true}}))
             .json();
@@ -274,7 +274,7 @@ TEST(Server, TheEchoedTextIsThePrompt) {
 TEST(Server, LongPromptsLogprobsComeInOnePieceOfAStream) {
     Options setup;
     setup.scheduler.prefill_rows = 5;
-    setup.engine.step_time = 3ms;  // so that they would come in parts
+    setup.engine.step_time = 3ms;  // so that texts would arrive in parts
     Running running(setup);
     std::vector<int32_t> prompt;
     for (int32_t i = 0; i < 40; ++i) prompt.push_back(5 + i);
@@ -306,13 +306,13 @@ TEST(Server, Chat) {
         EXPECT_EQ(token["top_logprobs"][0]["logprob"], token["logprob"]);
         EXPECT_TRUE(token["bytes"].is_array());
     }
-    // Parts of a content are one text, and developer is system's new name.
+    // Parts of a content are joined, and developer is the new name of system.
     const json parts = {{{"role", "developer"}, {"content", "S"}},
                         {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "Hello"}}}}}};
     const json whole = {{{"role", "system"}, {"content", "S"}}, {{"role", "user"}, {"content", "Hello"}}};
     EXPECT_EQ(running.post("/v1/chat/completions", chat({{"messages", parts}})).json()["choices"],
               running.post("/v1/chat/completions", chat({{"messages", whole}})).json()["choices"]);
-    // Without a limit the context is filled.
+    // Without a limit, generation fills the context.
     json endless = chat();
     endless.erase("max_tokens");
     const json filled = running.post("/v1/chat/completions", endless).json();
@@ -370,6 +370,35 @@ TEST(Server, StopTexts) {
     }
 }
 
+TEST(Server, BiasPenaltiesAndStopTokens) {
+    Running running;
+    // A bias that outweighs all logits makes every token the same; a penalty makes the next one another.
+    const json biased = running.post("/v1/completions", completion({{"logit_bias", {{"40", 100}}}})).json();
+    const std::string one = tokenizer().piece(40, false);
+    std::string eight;
+    for (int i = 0; i < 8; ++i) eight += one;
+    EXPECT_EQ(biased["choices"][0]["text"], eight);
+    const json penalized =
+        running
+            .post("/v1/completions", completion({{"logit_bias", {{"40", 12}}}, {"repetition_penalty", 50}}))
+            .json();
+    EXPECT_NE(penalized["choices"][0]["text"], eight);
+    const HttpReply all =
+        running.post("/v1/completions",
+                     completion({{"presence_penalty", 2}, {"frequency_penalty", 2}, {"repeat_last_n", -1}}));
+    EXPECT_EQ(all.status, 200) << all.body;
+    const json stopped =
+        running.post("/v1/completions", completion({{"logit_bias", {{"40", 100}}}, {"stop_token_ids", {40}}}))
+            .json();
+    EXPECT_EQ(stopped["choices"][0]["text"], "");
+    EXPECT_EQ(stopped["choices"][0]["finish_reason"], "stop");
+    EXPECT_EQ(stopped["usage"]["completion_tokens"], 0);
+    expect_error(running.post("/v1/completions", completion({{"logit_bias", {{"99999", 1}}}})), 400, "",
+                 "not in the vocabulary");
+    EXPECT_EQ(running.post("/v1/chat/completions", chat({{"min_p", 0.1}, {"stop_token_ids", {5}}})).status,
+              200);
+}
+
 TEST(Server, WrongRequests) {
     Running running;
     expect_error(running.client().post("/v1/completions", "{"), 400, "invalid_json", "not JSON");
@@ -403,7 +432,7 @@ TEST(Server, WrongRequests) {
     expect_error(form.receive(), 415, "unsupported_media_type", "application/json");
     expect_error(running.client().post("/v1/completions", "{}", "Content-Encoding: gzip\r\n"), 415,
                  "unsupported_media_type", "Content-Encoding");
-    // After all that it still answers, and on the connections that were well-formed.
+    // After all that the server still answers, also on connections with well-formed requests.
     HttpClient client = running.client();
     EXPECT_EQ(client.post("/v1/completions", "{").status, 400);
     EXPECT_EQ(client.post("/v1/completions", completion().dump()).status, 200);
@@ -444,7 +473,7 @@ TEST(Server, HttpAsItIsSpoken) {
     EXPECT_EQ(client.receive().json(), json({{"status", "ok"}}));
     for (size_t i = 30; i < second.size(); i += 50) client.send(second.substr(i, 50));
     EXPECT_EQ(client.receive().status, 200);
-    // A client that asks first.
+    // A client that sends Expect: 100-continue.
     const std::string body = completion().dump();
     client.send(
         "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json; charset=utf-8\r\nExpect: "
@@ -461,7 +490,7 @@ TEST(Server, HttpAsItIsSpoken) {
         EXPECT_TRUE(asking.at_end());
         return reply;
     }();
-    // An old client has no chunks.
+    // An HTTP/1.0 client gets no chunks.
     HttpClient old = running.client();
     const std::string asked = completion({{"stream", true}}).dump();
     old.send("POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: " +
@@ -534,7 +563,7 @@ TEST(Server, Page) {
     const std::string policy = reply.headers.at("content-security-policy");
     EXPECT_THAT(policy, HasSubstr("default-src 'none'"));
     EXPECT_THAT(policy, testing::Not(HasSubstr("unsafe")));
-    // Nothing from elsewhere, and nothing that the policy would not run.
+    // The page loads nothing from elsewhere, and nothing that its policy forbids.
     for (const char* text : {"src=", "@import", "url(", "style=\"", "onclick", "innerHTML", "https://"})
         EXPECT_EQ(reply.body.find(text), std::string::npos) << text;
     EXPECT_EQ(reply.body.find("http://", reply.body.find("http://www.w3.org/2000/svg") + 10),
@@ -543,7 +572,7 @@ TEST(Server, Page) {
 
 TEST(Server, StatusAndMetrics) {
     Options setup;
-    setup.engine.stages = 3;
+    setup.engine.loops = 3;
     setup.scheduler.exit = {.rule = ExitRule::fixed, .loop = 2};
     Running running(setup);
     running.post("/v1/completions", completion());
@@ -565,7 +594,7 @@ TEST(Server, StatusAndMetrics) {
           "refold_time_to_first_token_seconds_count 1", "refold_time_between_tokens_seconds_count 7",
           "refold_time_between_tokens_seconds_bucket{le=\"+Inf\"} 7", "refold_build_info{version=\"0\""})
         EXPECT_THAT(metrics.body, HasSubstr(std::string("\n") + line));
-    // Every line is a comment or "name{labels} value", and every name has been introduced.
+    // Every line is a comment or "name{labels} value", and every name has a TYPE line.
     std::set<std::string> introduced;
     std::istringstream lines(metrics.body);
     for (std::string line; std::getline(lines, line);) {
@@ -603,7 +632,7 @@ TEST(Server, FullQueue) {
     EXPECT_EQ(second.receive().status, 200);
 }
 
-// The slot of a client that leaves is free for the next one.
+// When a client leaves, the next one gets its slot.
 TEST(Server, ClientsThatLeaveAreForgotten) {
     for (const bool stream : {false, true}) {
         Options setup;
@@ -644,7 +673,7 @@ TEST(Server, RequestsThatTakeTooLong) {
 TEST(Server, AnEngineThatFails) {
     Options setup;
     std::atomic<bool> failing = true;
-    setup.engine.on_step = [&](std::span<const BatchRow>) {
+    setup.engine.on_step = [&](std::span<const Row>) {
         if (failing) fail(ErrorCode::internal, "fake", "the machine is on fire");
     };
     Running running(setup);
@@ -674,14 +703,14 @@ TEST(Server, SlowAndSilentClients) {
     EXPECT_TRUE(silent.at_end());
 }
 
-// A client that does not read its answer holds a worker no longer than the time it is given.
+// A client that does not read its answer holds a worker only until its time is up.
 TEST(Server, ClientsThatDoNotRead) {
     Options setup;
     setup.server.write_timeout = 200ms;
     setup.engine.context = setup.engine.kv_tokens = 1 << 20;
     Running running(setup);
     HttpClient lazy = running.client(1024);
-    // Far more than the system's buffers take.
+    // Far more than the system's buffers hold.
     lazy.send(post_text("/v1/completions",
                         completion({{"max_tokens", 200'000}, {"stream", true}, {"logprobs", 20}}).dump()));
     ASSERT_TRUE(running.soon([&] { return !running.log().empty(); }));
@@ -718,7 +747,7 @@ TEST(Server, ManyConnections) {
     }
     EXPECT_EQ(answered + refused, 1000);
     EXPECT_GE(answered, 100);
-    // All of them are still there, and the next request is served at once.
+    // All connections are still open, and the next request is served at once.
     EXPECT_EQ(clients[500].get("/health").status, 200);
     EXPECT_EQ(running.get("/health").status, 200);
 }

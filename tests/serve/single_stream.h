@@ -1,11 +1,12 @@
-// What a request must get, whatever runs beside it: one engine, one sequence, one row at a time.
+// The expected result of a request, whatever else runs: one engine, one sequence, one row at a time.
 #pragma once
 
 #include <numeric>
 
+#include "generation/sampler.h"
+#include "generation/utf8_stream.h"
 #include "serve/fake_engine.h"
 #include "serve/scheduler.h"
-#include "text/utf8_stream.h"
 
 namespace refold {
 
@@ -21,7 +22,7 @@ struct Response {
     std::optional<FinishReason> finished;
 };
 
-// Everything until the last event; minutes pass only when there is none.
+// All events until the last; waits for minutes only if there is none.
 inline Response collect(Generation& generation) {
     Response response;
     const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
@@ -46,17 +47,17 @@ inline double logprob_of(std::span<const float> logits, int32_t token) {
     return logits[static_cast<size_t>(token)] - std::log(sum);
 }
 
-// Runs requests one after the other. `options`: exits count, drafts do not.
+// Runs requests one after another. Of `options`, exits apply and drafts do not.
 class SingleStream {
 public:
-    SingleStream(BatchEngine& engine, const SchedulerOptions& options) : engine_(engine), options_(options) {}
+    SingleStream(Engine& engine, const SchedulerOptions& options) : engine_(engine), options_(options) {}
 
     Response run(const GenerationRequest& request) {
         request_ = &request;
         response_ = {};
         bytes_.clear();
         length_ = 0;
-        const auto room = std::min(engine_.context(), engine_.kv_tokens());
+        const auto room = std::min(engine_.capabilities().context, engine_.capabilities().kv_tokens);
         const auto limit = std::min(request.max_tokens, room - static_cast<int64_t>(request.prompt.size()));
         sequence_ = *engine_.open(room);
         Sampler sampler(request.sampling);
@@ -68,13 +69,15 @@ public:
             }
             logits = run_token(request.prompt[i], true).logits;
         }
-        int32_t loop = engine_.stages();
+        int32_t loop = engine_.capabilities().loops;
         while (!response_.finished) {
             if (static_cast<int64_t>(response_.tokens.size()) == limit) {
                 response_.finished = FinishReason::length;
                 break;
             }
-            const int32_t token = sampler.choose(logits);
+            std::vector<int32_t> history = request.prompt;
+            history.insert(history.end(), response_.tokens.begin(), response_.tokens.end());
+            const int32_t token = sampler.choose(logits, history);
             if (!request.ignore_eos && test_tokenizer().is_end_of_generation(token)) {
                 response_.finished = FinishReason::stop;
                 break;
@@ -116,22 +119,22 @@ private:
         stopped_at_text_ = true;
     }
 
-    // The loops that are left after an exit are seen to at once.
+    // Runs the loops that an exit skipped at once.
     Result run_token(int32_t token, bool prompt) {
         const int64_t position = length_++;
-        for (int32_t stage = 0; stage < engine_.stages(); ++stage) {
-            BatchRow row;
+        for (int32_t loop = 0; loop < engine_.capabilities().loops; ++loop) {
+            Row row;
             row.sequence = sequence_;
             row.position = position;
-            row.stage = stage;
-            if (stage == 0) row.token = token;
+            row.loop = loop;
+            if (loop == 0) row.token = token;
             row.logits = true;
-            const auto logits = engine_.step({&row, 1});
+            const auto logits = engine_.step({.rows = {&row, 1}}).logits;
             logits_.assign(logits.begin(), logits.end());
-            const int32_t loop = stage + 1;
-            if (loop == engine_.stages() || (!prompt && exits(loop))) {
-                leave(position, loop);
-                return {logits_, loop};
+            const int32_t loops_run = loop + 1;
+            if (loops_run == engine_.capabilities().loops || (!prompt && exits(loops_run))) {
+                leave(position, loops_run);
+                return {logits_, loops_run};
             }
         }
         return {};
@@ -143,20 +146,20 @@ private:
         return next < request_->exits.size() && request_->exits[next] == loop;
     }
 
-    void leave(int64_t position, int32_t loop) {
-        if (loop == engine_.stages()) return;
-        if (options_.exit.kv == ExitedKv::share) return engine_.share(sequence_, position, loop);
-        for (int32_t stage = loop; stage < engine_.stages(); ++stage) {
-            BatchRow row;
+    void leave(int64_t position, int32_t loops_run) {
+        if (loops_run == engine_.capabilities().loops) return;
+        if (options_.exit.kv == ExitedKv::share) return engine_.share(sequence_, position, loops_run);
+        for (int32_t loop = loops_run; loop < engine_.capabilities().loops; ++loop) {
+            Row row;
             row.sequence = sequence_;
             row.position = position;
-            row.stage = stage;
-            if (options_.exit.kv == ExitedKv::propagate) row.work = BatchRow::Work::keys_only;
-            engine_.step({&row, 1});
+            row.loop = loop;
+            if (options_.exit.kv == ExitedKv::propagate) row.work = Row::Work::keys_only;
+            engine_.step({.rows = {&row, 1}});
         }
     }
 
-    BatchEngine& engine_;
+    Engine& engine_;
     const SchedulerOptions& options_;
     const GenerationRequest* request_ = nullptr;
     Response response_;

@@ -1,5 +1,5 @@
-// Metrics of hand-made answers; expected values that are not obvious are sacrebleu's (2.6), scikit-learn's,
-// CPython's and lm-evaluation-harness's (0.4.13).
+// Metrics of hand-made answers. Expected values that are not obvious come from sacrebleu 2.6, scikit-learn,
+// CPython and lm-evaluation-harness 0.4.13.
 #include "tasks/metrics.h"
 
 #include <gmock/gmock.h>
@@ -106,7 +106,7 @@ TEST(Metrics, GeneratedText) {
     EXPECT_EQ(text_value("f1", "the", {"an"}), 1);
     EXPECT_EQ(text_value("f1", "the", {"word"}), 0);
     EXPECT_EQ(text_value("string_match_all", "It is 12AB, and 77", {"12ab", "77", "9"}), 2.0 / 3);
-    EXPECT_EQ(normalise_answer(" An  Apple, a day (the) end! "), "apple day end");
+    EXPECT_EQ(normalize_answer(" An  Apple, a day (the) end! "), "apple day end");
 }
 
 MetricResult result_of(TaskOutput output, const std::string& metric, size_t width,
@@ -121,7 +121,7 @@ TEST(Metrics, MeansAndTheirErrors) {
     EXPECT_FALSE(result_of(TaskOutput::multiple_choice, "acc", 1, {1}).standard_error.has_value());
 }
 
-// Bootstraps draw what lm-eval draws.
+// Bootstraps use lm-eval's draws.
 TEST(Metrics, Perplexity) {
     const std::vector<double> likelihoods = {-1.0, -2.5, -0.3, -4.0, -1.7};
     const auto r = result_of(TaskOutput::loglikelihood, "perplexity", 1, likelihoods);

@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 using testing::_;
 
-// `right` of `count` items.
+// A run with `right` of `count` items answered correctly.
 TaskRun run_of(const std::string& name, const std::string& group, int count, int right) {
     TaskRun run;
     run.task.spec.name = name;

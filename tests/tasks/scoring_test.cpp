@@ -1,4 +1,4 @@
-// Requests, and what models answer to them.
+// Requests, and models' answers to them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/temp_folder.h"
 #include "engine/compare.h"
+#include "model/load.h"
 #include "tasks/generate.h"
 #include "tasks/masked.h"
 #include "tasks/python_text.h"
@@ -69,44 +70,44 @@ std::vector<const Request*> pointers(const std::vector<Request>& requests) {
 }
 
 // An engine for many sequences, which counts what it runs.
-class Counting : public BatchEngine {
+class Counting : public Engine {
 public:
     Counting(const Model& model, int64_t context, int64_t chunk = 512, int64_t kv_tokens = 0)
-        : engine_(make_batch_engine(
-              model, {.engine = {.threads = 1, .context = context, .chunk = chunk, .f32 = true},
-                      .kv_tokens = kv_tokens})) {}
+        : Counting(make_engine(model, {.threads = 1,
+                                       .context = context,
+                                       .chunk = chunk,
+                                       .f32 = true,
+                                       .sequences = 0,
+                                       .kv_tokens = kv_tokens})) {}
 
     std::optional<int32_t> open(int64_t tokens) override { return engine_->open(tokens); }
     void close(int32_t sequence) override { engine_->close(sequence); }
     void truncate(int32_t sequence, int64_t length) override { engine_->truncate(sequence, length); }
     void copy(int32_t from, int32_t to, int64_t tokens) override { engine_->copy(from, to, tokens); }
-    void share(int32_t sequence, int64_t position, int32_t stage) override {
-        engine_->share(sequence, position, stage);
+    void share(int32_t sequence, int64_t position, int32_t loop) override {
+        engine_->share(sequence, position, loop);
     }
-    std::span<const float> step(std::span<const BatchRow> step_rows) override {
-        EXPECT_FALSE(step_rows.empty());
+    StepOutput step(const StepInput& input) override {
+        EXPECT_FALSE(input.rows.empty());
         ++steps;
-        rows += step_rows.size();
-        logits += static_cast<size_t>(std::count_if(step_rows.begin(), step_rows.end(),
-                                                    [](const BatchRow& row) { return row.logits; }));
-        return engine_->step(step_rows);
+        rows += input.rows.size();
+        logits += static_cast<size_t>(
+            std::count_if(input.rows.begin(), input.rows.end(), [](const Row& row) { return row.logits; }));
+        return engine_->step(input);
     }
-    int32_t stages() const override { return engine_->stages(); }
-    int64_t max_rows() const override { return engine_->max_rows(); }
-    int64_t context() const override { return engine_->context(); }
-    int64_t kv_tokens() const override { return engine_->kv_tokens(); }
     int64_t kv_tokens_used() const override { return engine_->kv_tokens_used(); }
-    int64_t n_vocab() const override { return engine_->n_vocab(); }
-    int threads() const override { return engine_->threads(); }
     EngineMemory memory() const override { return engine_->memory(); }
 
     size_t steps = 0, rows = 0, logits = 0;
 
 private:
-    std::unique_ptr<BatchEngine> engine_;
+    explicit Counting(std::unique_ptr<Engine> engine)
+        : Engine(engine->capabilities()), engine_(std::move(engine)) {}
+
+    std::unique_ptr<Engine> engine_;
 };
 
-std::vector<Likelihood> answers_of(BatchEngine& engine, const std::vector<Request>& requests) {
+std::vector<Likelihood> answers_of(Engine& engine, const std::vector<Request>& requests) {
     std::vector<Likelihood> answers(requests.size());
     std::vector<int> times(requests.size());
     log_likelihoods(engine, pointers(requests), [&](size_t i, const Likelihood& l) {
@@ -117,7 +118,7 @@ std::vector<Likelihood> answers_of(BatchEngine& engine, const std::vector<Reques
     return answers;
 }
 
-// The definition, of one request by itself.
+// The definition of the log likelihood, for one request alone.
 Likelihood reference(const Model& model, const Request& r) {
     const auto n_vocab = static_cast<size_t>(model.config.n_vocab);
     const auto logits = all_logits(model, r.tokens, {.threads = 1, .f32 = true});
@@ -141,7 +142,7 @@ TEST(Requests, ContextAndContinuationAreSplitAsInLmEval) {
     ASSERT_EQ(requests.size(), 2U);
     EXPECT_EQ(requests[0].context, "Licences. Q A\n\nIt is  ");
     EXPECT_EQ(requests[0].continuation, " free");
-    // White space at the end of the context belongs to the continuation's tokens.
+    // White space at the end of the context moves to the continuation.
     const auto context = tokenizer.encode("Licences. Q A\n\nIt is", true, true);
     EXPECT_EQ(context.front(), tokenizer.bos());
     const auto whole = tokenizer.encode("Licences. Q A\n\nIt is   free", true, true);
@@ -173,7 +174,7 @@ TEST(Requests, TooLongOnesLoseTheirBeginning) {
     const Task task = task_of({item("one two three four five six seven eight", {"nine ten", "x"})});
     const auto whole = make_requests(task, tokenizer, {.max_length = 200});
     const auto length = static_cast<int64_t>(whole[0].tokens.size());
-    // The last token is predicted, not read.
+    // The last token is only predicted.
     EXPECT_EQ(make_requests(task, tokenizer, {.max_length = length - 1})[0].cut, 0);
     const auto cut = make_requests(task, tokenizer, {.max_length = length - 4});
     EXPECT_EQ(cut[0].cut, 3);
@@ -277,7 +278,7 @@ TEST_P(SharedPrefixes, ChangeNothing) {
     const auto requests = make_requests(questions(), tokenizer, {.max_length = 200});
     std::vector<Likelihood> alone;
     for (const Request& r : requests) alone.push_back(reference(model, r));
-    // All at once; steps of a few rows; room for hardly more than one.
+    // All at once; steps of a few rows; room for little more than one sequence.
     for (const auto& [chunk, kv_tokens] :
          std::vector<std::pair<int64_t, int64_t>>{{512, 0}, {7, 0}, {64, 201}, {512, 400}}) {
         Counting engine(model, 200, chunk, kv_tokens);
@@ -290,16 +291,17 @@ TEST_P(SharedPrefixes, ChangeNothing) {
     }
 }
 
-// Without a batch engine.
+// In an engine of one sequence.
 TEST_P(SharedPrefixes, ChangeNothingForOneSequenceAtATime) {
     Model model = load_model(GetParam());
     const Tokenizer tokenizer(GetParam());
     const auto requests = make_requests(questions(), tokenizer, {.max_length = 200});
     model.config.rope.dynamic_factor = 1.0F;
     model.config.rope.original_context = 199;
-    TaskEngine engine(model, {.threads = 1, .context = 200, .f32 = true});
-    EXPECT_EQ(engine.decoder().kv_tokens(), 200);
-    const auto shared = answers_of(engine.decoder(), requests);
+    const auto engine = make_task_engine(model, {.threads = 1, .context = 200, .f32 = true});
+    EXPECT_EQ(engine->capabilities().kv_tokens, 200);
+    EXPECT_EQ(engine->capabilities().sequences, 1);
+    const auto shared = answers_of(*engine, requests);
     for (size_t i = 0; i < requests.size(); ++i) {
         const Likelihood alone = reference(model, requests[i]);
         EXPECT_NEAR(shared[i].log_likelihood, alone.log_likelihood, 1e-4) << i;
@@ -310,7 +312,7 @@ TEST_P(SharedPrefixes, ChangeNothingForOneSequenceAtATime) {
 TEST(LogLikelihoods, WhatIsSharedIsEvaluatedOnce) {
     const Model model = load_model(kBpe);
     const Tokenizer tokenizer(kBpe);
-    // Labels of one token after the same context: only the context is read, and its last token has logits.
+    // Labels of one token after the same context: only the context runs, with logits for its last token.
     const Task labels = task_of({item("Which letter of these four is it?\nAnswer:", {"A", "B", "C", "D"})},
                                 TaskOutput::label_probability);
     auto requests = make_requests(labels, tokenizer, {.max_length = 200});
@@ -320,7 +322,7 @@ TEST(LogLikelihoods, WhatIsSharedIsEvaluatedOnce) {
     EXPECT_EQ(engine.rows, requests[0].tokens.size() - 1);
     EXPECT_EQ(engine.logits, 1U);
 
-    // Many questions with choices: as many rows as there are different beginnings, in a few steps.
+    // Many questions with choices: one row per distinct prefix, in a few steps.
     requests = make_requests(questions(), tokenizer, {.max_length = 200});
     std::set<std::vector<int32_t>> beginnings;
     for (const Request& r : requests)
@@ -332,7 +334,7 @@ TEST(LogLikelihoods, WhatIsSharedIsEvaluatedOnce) {
     EXPECT_LT(all.steps, 10U);
 }
 
-// A prompt that is longer than a step, and logits that do not fit in one.
+// A prompt that is longer than a step, and logits that do not fit into one step.
 TEST(LogLikelihoods, LongContinuations) {
     const Model model = load_model(kBpe);
     const size_t of_step = logits_of_step(model.config.n_vocab);
@@ -355,7 +357,7 @@ TEST(LogLikelihoods, LongContinuations) {
 TEST(LogLikelihoods, GreedyContinuationsAreFound) {
     const Model model = load_model(kBpe);
     const Tokenizer tokenizer(kBpe);
-    Engine alone(model, {.threads = 1, .context = 200, .f32 = true});
+    SingleSequence alone(model, {.threads = 1, .context = 200, .f32 = true});
     Counting engine(model, 200);
     Request r;
     r.tokens = tokenizer.encode("The licence of this program", true, true);
@@ -365,7 +367,7 @@ TEST(LogLikelihoods, GreedyContinuationsAreFound) {
     }
     r.scored = 3;
     EXPECT_TRUE(answers_of(engine, {r})[0].greedy);
-    r.tokens.back() = (r.tokens.back() + 1) % static_cast<int32_t>(engine.n_vocab());
+    r.tokens.back() = (r.tokens.back() + 1) % static_cast<int32_t>(engine.capabilities().n_vocab);
     EXPECT_FALSE(answers_of(engine, {r})[0].greedy);
 }
 
@@ -373,7 +375,7 @@ TEST(LogLikelihoods, CachesThatEvictAreRefused) {
     const Model model = load_model(kBpe);
     const EngineOptions options{
         .threads = 1, .context = 64, .eviction = {.policy = KvPolicy::recent, .budget = 0.5}};
-    EXPECT_EQ(code_of([&] { TaskEngine(model, options); }, "--kv-policy"), ErrorCode::usage);
+    EXPECT_EQ(code_of([&] { make_task_engine(model, options); }, "--kv-policy"), ErrorCode::usage);
 }
 
 TEST(Generate, TextEndsAtTheFirstStop) {
@@ -392,7 +394,7 @@ TEST(Generate, EqualsGreedyDecodingOfEveryPromptAlone) {
     const auto requests = make_requests(task, tokenizer, {.max_length = 200});
     std::vector<std::string> expected;
     for (const Request& r : requests) {
-        Engine alone(model, {.threads = 1, .context = 200, .f32 = true});
+        SingleSequence alone(model, {.threads = 1, .context = 200, .f32 = true});
         std::vector<int32_t> tokens = r.tokens, out;
         while (out.size() < 12) {
             const auto next = static_cast<int32_t>(argmax(alone.evaluate(tokens)));
@@ -404,7 +406,7 @@ TEST(Generate, EqualsGreedyDecodingOfEveryPromptAlone) {
     }
     std::vector<std::string> texts(requests.size());
     const auto keep = [&](size_t i, const std::string& text) { texts[i] = text; };
-    // As many as there are; prompts in pieces; one after the other.
+    // All at once; prompts in pieces; one after another.
     for (const auto& [chunk, kv_tokens] :
          std::vector<std::pair<int64_t, int64_t>>{{512, 0}, {3, 0}, {512, 201}}) {
         Counting engine(model, 200, chunk, kv_tokens);
@@ -418,7 +420,7 @@ TEST(Generate, EqualsGreedyDecodingOfEveryPromptAlone) {
     }
     Counting engine(model, 200);
 
-    // A stop string ends the text where it begins, however it is tokenised.
+    // The text ends where a stop string begins, however it is tokenized.
     const std::string stop = expected[0].substr(expected[0].size() / 2, 2);
     task.spec.generation.until = {stop};
     generate_until(engine, tokenizer, pointers(requests), task.spec.generation, keep);
@@ -430,7 +432,7 @@ protected:
     RunTasks()
         : model(load_model(kBpe)),
           tokenizer(kBpe),
-          engine(model, {.threads = 1, .context = 250, .f32 = true}) {}
+          engine(make_task_engine(model, {.threads = 1, .context = 250, .f32 = true})) {}
 
     TaskRun prepared() { return prepare_task(questions(), tokenizer, {.max_length = 200}); }
     std::vector<double> likelihoods(const TaskRun& run) {
@@ -442,14 +444,14 @@ protected:
 
     Model model;
     Tokenizer tokenizer;
-    TaskEngine engine;
+    std::unique_ptr<Engine> engine;
     TempFolder folder;
 };
 
 TEST_F(RunTasks, AnswersAndFiguresOfAllItems) {
     TaskRun run = prepared();
     run.task.spec.metrics = {"acc", "acc_norm"};
-    run_task(run, engine, tokenizer, nullptr, 0);
+    run_task(run, *engine, tokenizer, nullptr, 0);
     ASSERT_EQ(run.answers.size(), 7U);
     EXPECT_EQ(run.answers[0].choices.size(), 4U);
     EXPECT_EQ(run.answers[6].choices.size(), 2U);
@@ -470,25 +472,25 @@ TEST_F(RunTasks, AnswersAndFiguresOfAllItems) {
 
 TEST_F(RunTasks, AnInterruptedRunGoesOn) {
     TaskRun whole = prepared();
-    run_task(whole, engine, tokenizer, nullptr, 0);
+    run_task(whole, *engine, tokenizer, nullptr, 0);
     const std::string path = folder / "work";
     {
         WorkFile work(path, "key");
         work.add({0, 0}, Likelihood{-1000, true});
         work.add({0, 5}, whole.answers[1].choices[1]);
-        work.add({1, 0}, Likelihood{-1, true});  // another task's
+        work.add({1, 0}, Likelihood{-1, true});  // an answer of another task
     }
-    // The line that was being written is lost, the one behind it is not.
+    // The line that was being written is lost, later ones are not.
     std::string text = read_all(path);
     write_all(path, text + "[0,6,-12.");
     {
         WorkFile work(path, "key");
         EXPECT_EQ(work.found(), 3U);
         TaskRun run = prepared();
-        run_task(run, engine, tokenizer, &work, 0);
+        run_task(run, *engine, tokenizer, &work, 0);
         EXPECT_EQ(work.added(), run.requests.size() - 2);
         auto expected = likelihoods(whole);
-        expected[0] = -1000;  // is not asked again
+        expected[0] = -1000;  // is not evaluated again
         const auto got = likelihoods(run);
         for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-4) << i;
     }
@@ -496,7 +498,7 @@ TEST_F(RunTasks, AnInterruptedRunGoesOn) {
         WorkFile work(path, "key");
         EXPECT_EQ(work.found(), whole.requests.size() + 1);
         TaskRun run = prepared();
-        run_task(run, engine, tokenizer, &work, 0);
+        run_task(run, *engine, tokenizer, &work, 0);
         EXPECT_EQ(work.added(), 0U);
         work.finish();
     }
@@ -528,7 +530,7 @@ TEST_F(RunTasks, TextsAreResumedToo) {
     task.spec.generation.max_tokens = 4;
     WorkFile work(folder / "work", "key");
     TaskRun run = prepare_task(task, tokenizer, {.max_length = 200});
-    run_task(run, engine, tokenizer, &work, 0);
+    run_task(run, *engine, tokenizer, &work, 0);
     WorkFile again(folder / "work", "key");
     EXPECT_EQ(again.found(), 2U);
     ASSERT_NE(again.text({0, 1}), nullptr);
@@ -537,13 +539,13 @@ TEST_F(RunTasks, TextsAreResumedToo) {
 
 TEST_F(RunTasks, ExitsOfAnInterruptedRunAreCounted) {
     Model looped = load_model(kBpe);
-    auto& positions = looped.topology.positions;
-    std::copy_n(positions.begin(), positions.size() / 2,
-                positions.begin() + static_cast<ptrdiff_t>(positions.size() / 2));
+    auto& layers = looped.topology.layers;
+    std::copy_n(layers.begin(), layers.size() / 2,
+                layers.begin() + static_cast<ptrdiff_t>(layers.size() / 2));
     looped.topology.loops = 2;
     looped.drop_unreferenced();
-    const auto by_depth = make_batch_engine(
-        looped, {.engine = {.threads = 1, .context = 250, .f32 = true}, .kv_tokens = 500, .by_depth = true});
+    const auto by_loop =
+        make_engine(looped, {.threads = 1, .context = 250, .f32 = true, .sequences = 2, .by_loop = true});
     // What some of the tokens meet.
     const ExitPolicy policy{.rule = ExitRule::entropy, .thresholds = {5.2}, .kv = ExitedKv::propagate};
     Task texts = task_of({item("The licence", {}), item("A text", {})}, TaskOutput::generate_until);
@@ -558,11 +560,11 @@ TEST_F(RunTasks, ExitsOfAnInterruptedRunAreCounted) {
         TaskRun whole = task();
         {
             WorkFile work(path, "key");
-            run_task(whole, *by_depth, policy, tokenizer, &work, 0);
+            run_task(whole, *by_loop, policy, tokenizer, &work, 0);
         }
         EXPECT_GT(whole.exits.at_loop[0], 0);
         EXPECT_GT(whole.exits.at_loop[1], 0);
-        // An answer that says nothing of exits, and one of another number of loops, are asked for again.
+        // An answer without exits, and one with another number of loops, are evaluated again.
         std::istringstream lines(read_all(path));
         std::string header, first, second, rest;
         for (std::string* line : {&header, &first, &second}) std::getline(lines, *line);
@@ -573,7 +575,7 @@ TEST_F(RunTasks, ExitsOfAnInterruptedRunAreCounted) {
         write_all(path, header + "\n" + without.dump() + "\n" + other.dump() + "\n" + rest);
         WorkFile work(path, "key");
         TaskRun run = task();
-        run_task(run, *by_depth, policy, tokenizer, &work, 0);
+        run_task(run, *by_loop, policy, tokenizer, &work, 0);
         EXPECT_EQ(work.added(), 2U);
         EXPECT_EQ(run.exits.at_loop, whole.exits.at_loop);
         EXPECT_EQ(run.exits.agreed, whole.exits.agreed);
@@ -592,7 +594,7 @@ TEST_F(RunTasks, BadTasks) {
               ErrorCode::usage);
 }
 
-// What lm-evaluation-harness says of the same model (bench/lm_eval --golden): hellaswag's items are longer
+// lm-evaluation-harness's results for the same model (bench/lm_eval --golden). hellaswag's items are longer
 // than the model's context.
 class LmEval : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Tasks, LmEval, testing::Values("hellaswag", "piqa"),
@@ -622,8 +624,8 @@ TEST_P(LmEval, SameLikelihoodsAndMetricsOfEveryItem) {
     const int64_t length = GetParam() == "piqa" ? model.config.context_length : 96;
     TaskRun run = prepare_task(task, tokenizer, {.max_length = length});
     EXPECT_EQ(run.cut_requests() > 5, GetParam() == "hellaswag");
-    TaskEngine engine(model, {.threads = 1, .context = length, .f32 = true});
-    run_task(run, engine, tokenizer, nullptr, 0);
+    const auto engine = make_task_engine(model, {.threads = 1, .context = length, .f32 = true});
+    run_task(run, *engine, tokenizer, nullptr, 0);
     for (size_t i = 0; i < golden.size(); ++i) {
         const auto& responses = golden[i]["filtered_resps"];
         ASSERT_EQ(run.answers[i].choices.size(), responses.size());
@@ -654,11 +656,12 @@ TEST_F(Masked, PseudoLogLikelihoods) {
     ASSERT_TRUE(tokenizer.mask());
     Task task = task_of({item("this [MASK] is free", {"licence", "program"}, 1)}, TaskOutput::masked_lm);
     const auto requests = make_requests(task, tokenizer, {.max_length = 60, .encoder = true});
-    Engine engine(model, {.threads = 1, .context = 64, .f32 = true});
-    const auto n_vocab = static_cast<size_t>(engine.n_vocab());
+    const auto engine = make_task_engine(model, {.threads = 1, .context = 64, .f32 = true});
+    const auto n_vocab = static_cast<size_t>(engine->capabilities().n_vocab);
     std::vector<Likelihood> answers(2);
-    masked_likelihoods(engine, *tokenizer.mask(), pointers(requests),
+    masked_likelihoods(*engine, *tokenizer.mask(), pointers(requests),
                        [&](size_t i, const Likelihood& l) { answers[i] = l; });
+    SingleSequence sequence(*engine);
     for (size_t i = 0; i < 2; ++i) {
         const Request& r = requests[i];
         EXPECT_EQ(r.tokens, tokenizer.encode("this " + task.items[0].choices[i] + " is free", true, true));
@@ -667,7 +670,7 @@ TEST_F(Masked, PseudoLogLikelihoods) {
             const auto at = static_cast<size_t>(t);
             std::vector<int32_t> tokens = r.tokens;
             tokens[at] = *tokenizer.mask();
-            const auto logits = engine.encode({.tokens = tokens, .token_types = {}, .mask = {}}).logits;
+            const auto logits = sequence.encode({.tokens = tokens, .token_types = {}, .mask = {}}).logits;
             double sum = 0;
             for (size_t v = 0; v < n_vocab; ++v)
                 sum += std::exp(static_cast<double>(logits[at * n_vocab + v]));

@@ -25,7 +25,7 @@ std::string model_path(const std::string& name) { return REFOLD_FIXTURES "/" + n
 
 struct Golden {
     std::string name;
-    std::set<std::string> not_round_trip;  // texts that decode(encode(text)) changes
+    std::set<std::string> not_round_trip;  // texts changed by decode(encode(text))
 };
 void PrintTo(const Golden& golden, std::ostream* out) { *out << golden.name; }
 
@@ -120,7 +120,7 @@ TEST_P(TokenizerGolden, IdsOutOfRangeThrow) {
     }
 }
 
-// The metadata is enough: a compressed model's tensors need not be those that libllama expects.
+// The metadata is enough: libllama need not accept the tensors of a compressed model.
 TEST_P(TokenizerGolden, LoadsFromAFileWithoutTensors) {
     const TempFolder folder;
     const std::string path = folder / "meta.gguf";
@@ -139,8 +139,8 @@ TEST_P(TokenizerGolden, LoadsFromAFileWithoutTensors) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, TokenizerGolden,
                          testing::Values(
-                             // SentencePiece: a special token takes the space behind it for a prefix of its
-                             // own text, and "▁" is the space's own symbol.
+                             // SentencePiece: a special token swallows the space after it, and "▁" stands for
+                             // a space.
                              Golden{"llama", {"<s> </s> <unk> <pad> <mask>", "▁ ▁▁ literal▁metaspace"}},
                              Golden{"llama_gqa", {}}),
                          [](const auto& param) { return param.param.name; });

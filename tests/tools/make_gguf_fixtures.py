@@ -16,7 +16,7 @@ SOURCE holds the checkpoints (random weights, see tests/fixtures/README.md):
 The same SOURCE gives the same bytes: nothing here is random or dated.  What is written, relative to the output folder:
 
     <name>/model.gguf, <name>/golden.json, <name>/golden.safetensors, <name>/tokenizer_golden.json
-    quantised/{f16,q8_0,q4_0,q4_1}.gguf     llama_gqa with its matrices in that type
+    quantized/{f16,q8_0,q4_0,q4_1}.gguf     llama_gqa with its matrices in that type
     directshare/directshare.{json,safetensors}
     README.md                               only the table between the two "files" markers is rewritten
 
@@ -41,7 +41,7 @@ from sentencepiece import SentencePieceProcessor
 ARCH = "llama"
 CHATML = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' "
           "+ '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
-QUANTISED = {
+QUANTIZED = {
     "f16": (gguf.GGMLQuantizationType.F16, gguf.LlamaFileType.MOSTLY_F16),
     "q8_0": (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
     "q4_0": (gguf.GGMLQuantizationType.Q4_0, gguf.LlamaFileType.MOSTLY_Q4_0),
@@ -139,7 +139,7 @@ def add_tensor(writer, name, w, qtype):
         writer.add_tensor(name, np.ascontiguousarray(bf16_to_f32(w) if stored_bf16 else w))
     elif stored_bf16:
         if qtype is not None:
-            raise SystemExit("quantising from bfloat16 is not done here")
+            raise SystemExit("quantizing from bfloat16 is not done here")
         writer.add_tensor(name, np.ascontiguousarray(w).view(np.uint8), raw_dtype=BF16)
     elif qtype is None:
         writer.add_tensor(name, np.ascontiguousarray(w))
@@ -269,16 +269,16 @@ def describe(name):
                 "golden.json": "token rows and greedy continuation, of transformers in float32",
                 "golden.safetensors": "`input_ids.i` [T], `logits.i` [T,V] of every row, `greedy.logits` [16,V]",
                 "tokenizer_golden.json": "texts with their token ids, of transformers (and sentencepiece)"}.get(file)
-    if top == "quantised" and file.partition(".")[0] in QUANTISED:
+    if top == "quantized" and file.partition(".")[0] in QUANTIZED:
         return f"llama_gqa/model.gguf with all matrices in {file.split('.')[0].upper()}, vectors F32"
     return {"directshare/directshare.json": "DirectShare: matches and pairs of heads of `llama`",
-            "directshare/directshare.safetensors": "DirectShare: logits of the last 4 positions",
+            "directshare/directshare.safetensors": "DirectShare: logits of the last 4 layers",
             "directshare/README": "what the two hold"}.get(name)
 
 
 def seed_of(source, name):
     top = name.partition("/")[0]
-    folder = {"quantised": "llama_gqa", "directshare": "llama"}.get(top, top)
+    folder = {"quantized": "llama_gqa", "directshare": "llama"}.get(top, top)
     if name.endswith(("tokenizer_golden.json", "README")):
         return "-"
     return str(json.loads((source / folder / "golden.json").read_text())["seed"])
@@ -316,8 +316,8 @@ def main():
         write_model(a.out / name / "model.gguf", name, cfg, weights, tokenizer, None, file_type)
         reduce_golden(a.source / name, a.out / name)
         if name == "llama_gqa":
-            for kind, (qtype, file_type) in QUANTISED.items():
-                write_model(a.out / "quantised" / f"{kind}.gguf", f"{name} {kind}", cfg, weights, tokenizer, qtype, file_type)
+            for kind, (qtype, file_type) in QUANTIZED.items():
+                write_model(a.out / "quantized" / f"{kind}.gguf", f"{name} {kind}", cfg, weights, tokenizer, qtype, file_type)
 
     for tokenizer, name in (("spm_llama", "llama"), ("bpe_llama3", "llama_gqa")):
         shutil.copyfile(a.source / "tokenizers" / tokenizer / "golden.json", a.out / name / "tokenizer_golden.json")

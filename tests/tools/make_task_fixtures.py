@@ -187,7 +187,7 @@ def written():
             "A": "Paint", "B": "Drops", "C": "Salt", "D": "Noise"}, "meta_info": "step1", "answer_idx": "B"}])
     yield "bigbench/qa_wikidata.task.json", json.dumps({"name": "qa_wikidata", "examples": [
         {"input": "The capital of Norway is ", "target": "Oslo"},
-        {"input": "The colours of the flag are", "target": ["red", "white"]},
+        {"input": "The colors of the flag are", "target": ["red", "white"]},
         {"input": "The language of the song is", "target": "Latin"}]}, indent=1)
     yield "bigbench/fact_checker_fever.task.json", json.dumps({"name": "fever", "examples": [
         {"id": 1, "input": "On June 2017, the following claim was made: The moon is a star.\nQ: Was this claim true or false?",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What lm-evaluation-harness asks a model on the samples in tests/fixtures/tasks, for tests/tasks/golden_test.cpp.
+"""What lm-evaluation-harness asks a model on the samples in tests/fixtures/tasks, for tests/tasks/data/golden_test.cpp.
 
 usage: make_task_goldens.py FIXTURES > FIXTURES/golden.json
 Needs lm-eval 0.4.13 without a model: pip install lm-eval==0.4.13 (torch is not needed). The samples are brought into

@@ -58,7 +58,7 @@ def main():
     weights = {gguf_name(name): weight for name, weight in model.named_parameters()}
     matrices = [w for w in weights.values() if w.dim() > 1]
     vectors = [w for w in weights.values() if w.dim() == 1]
-    optimiser = torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": OPTIONS["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}],
         lr=OPTIONS["learning_rate"],
         betas=(OPTIONS["beta1"], OPTIONS["beta2"]),
@@ -81,14 +81,14 @@ def main():
         )
         logits = model(tokens[:, :-1]).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         entry = {"loss": loss.item()}
         if step in (0, STEPS - 1):
             entry["gradient_norms"] = {name: w.grad.norm().item() for name, w in weights.items()}
             entry["gradients"] = {name: some(weights[name].grad) for name in VALUES}
         entry["gradient_norm"] = torch.nn.utils.clip_grad_norm_(model.parameters(), OPTIONS["clip"]).item()
-        optimiser.step()
+        optimizer.step()
         golden["steps"].append(entry)
     golden["weights"] = {name: some(weights[name]) for name in VALUES}
     folder = FIXTURES / "training"

@@ -102,7 +102,7 @@ TEST_F(Data, TokensAreReadAgainAsLongAsTheyAreOfTheSameText) {
     const std::string first = TrainData::open(o, tokenizer).identity();
     EXPECT_EQ(TrainData::open(o, tokenizer).identity(), first);
     EXPECT_EQ(calls, 1);
-    o.context = 3;  // of the same tokens
+    o.context = 3;  // the same token file
     EXPECT_NE(TrainData::open(o, tokenizer).identity(), first);
     EXPECT_EQ(calls, 1);
     o = options("abcdefghik", 2);
@@ -199,7 +199,7 @@ TEST_F(Tokens, FilesThatLieAreRefused) {
     EXPECT_THAT(problem(bytes.substr(0, 100)), AllOf(HasSubstr("100 bytes"), HasSubstr("remove it")));
     EXPECT_THAT(problem(bytes.substr(0, bytes.size() - 1)), HasSubstr("its end is missing"));
     EXPECT_THAT(problem("X" + bytes.substr(1)), HasSubstr("begins in another way"));
-    for (const size_t at : {size_t{0}, size_t{7}}) {  // of the number of tokens
+    for (const size_t at : {size_t{0}, size_t{7}}) {  // bytes of the number of tokens
         std::string lying = bytes;
         lying[bytes.size() - 24 + at] = '\x70';
         EXPECT_THAT(problem(lying), HasSubstr("got 32 bytes for"));
@@ -215,7 +215,7 @@ TEST(Order, IsAPermutationOfEachEpoch) {
     EXPECT_NE(epochs[1], epochs[2]);
 }
 
-// On every machine: other numbers would make a resumed run another one.
+// The order must be the same on every machine, or a resumed run would differ.
 TEST(Order, IsTheSameEverywhere) {
     SequenceOrder order(8, 1);
     std::vector<int64_t> first;

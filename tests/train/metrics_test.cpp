@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 constexpr const char* kEvents = "events.out.tfevents.refold";
 
-// A reader of event files that shares nothing with the writer: bit by bit where that uses tables.
+// A reader of event files that shares no code with the writer: it computes the CRC bit by bit, not by tables.
 struct Event {
     double time = 0;
     int64_t step = 0;
@@ -148,7 +148,7 @@ TEST_F(Metrics, AreJsonLinesAndEvents) {
     {
         MetricsFiles files(folder_ / "", 0);
         files.write({1, {{"loss", 2.5}, {"learning_rate", 0.001}}});
-        // Complete before the files are closed.
+        // The files are complete before they are closed.
         EXPECT_EQ(read_all(folder_ / "metrics.jsonl"), "{\"step\":1,\"learning_rate\":0.001,\"loss\":2.5}\n");
         EXPECT_EQ(events_of(read_all(folder_ / kEvents)).size(), 2U);
         files.write({200, {{"loss", std::nan("")}}});

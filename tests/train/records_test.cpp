@@ -19,8 +19,8 @@ std::vector<std::string> documents(const std::string& text, const std::string& n
     std::vector<std::string> out;
     for_records(
         text, name,
-        [&](const TrainRecord& record, const RecordPlace& place, size_t) {
-            for (const auto& document : tokenise(record, tokenizer, responses_only, place))
+        [&](const TrainRecord& record, const RecordLocation& location, size_t) {
+            for (const auto& document : tokenize(record, tokenizer, responses_only, location))
                 out.push_back(as_text(document.tokens) + "\n" + scored_text(document));
         },
         part);
@@ -30,14 +30,14 @@ std::vector<std::string> documents(const std::string& text, const std::string& n
 std::vector<std::string> scored(const std::string& text,
                                 const TrainTokenizer& tokenizer = readable_tokenizer()) {
     std::vector<std::string> out;
-    for_records(text, "x.jsonl", [&](const TrainRecord& record, const RecordPlace& place, size_t) {
-        for (const auto& document : tokenise(record, tokenizer, true, place))
+    for_records(text, "x.jsonl", [&](const TrainRecord& record, const RecordLocation& location, size_t) {
+        for (const auto& document : tokenize(record, tokenizer, true, location))
             out.push_back(scored_text(document));
     });
     return out;
 }
 
-// What is not scored of it.
+// `text` as scored_text() shows it when it is not scored.
 std::string dots(const std::string& text) { return std::string(text.size(), '.'); }
 
 std::string problem(const std::string& text, ErrorCode code = ErrorCode::input,
@@ -55,7 +55,7 @@ TEST(Records, LongPlainTextComesInPartsOfWholeLines) {
     EXPECT_THAT(
         documents("aa\nbb\n\ncc dd eeeeeeeeeeeee", "a.txt", true, readable_tokenizer(), 8),
         ElementsAre("^aa\nbb\n\n\n.aa\nbb\n\n", "cc dd\ncc dd", " eeeeeee\n eeeeeee", "eeeeee$\neeeeee$"));
-    // No character is cut.
+    // Characters are not cut.
     EXPECT_THAT(documents("\xc3\xa4\xc3\xa4\xc3\xa4", "a.txt", true, readable_tokenizer(), 3),
                 ElementsAre("^\xc3\xa4\n.\xc3\xa4", "\xc3\xa4\n\xc3\xa4", "\xc3\xa4$\n\xc3\xa4$"));
 }
@@ -73,12 +73,12 @@ TEST(Records, JsonFilesMayBeOneList) {
     EXPECT_THAT(problem("[{\"text\": \"a\"},\n\n{\"text\": 1}]"),
                 HasSubstr("'x.jsonl', line 3: 'text' is number"));
     EXPECT_THAT(problem("[{\"text\": \"a\"}"), HasSubstr("the list of records has no end"));
-    EXPECT_THAT(problem("[{\"text\": \"a\"}]\n[]"), HasSubstr("line 2: there is more behind the list"));
+    EXPECT_THAT(problem("[{\"text\": \"a\"}]\n[]"), HasSubstr("line 2: there is more after the list"));
     EXPECT_THAT(problem("[{\"text\": \"a\"} {\"text\": \"b\"}]"), HasSubstr("line 1: no valid JSON"));
     EXPECT_THAT(problem("[{\"text\": \"a\"},,{\"text\": \"b\"}]"), HasSubstr("line 1: no valid JSON"));
 }
 
-// The prompts as Stanford's program and UniAttn's have them.
+// The prompts of Stanford's and UniAttn's programs.
 TEST(Records, InstructionsAreAlpacasPromptAndTheAnswerIsScored) {
     const std::string with_input =
         "Below is an instruction that describes a task, paired with an input that provides further context. "
@@ -154,7 +154,7 @@ TEST(Records, ATemplateThatWritesBosGetsNoSecondOne) {
         ElementsAre("user: U|\nassistant: A|\n\n.ser: U|\nassistant: A|\n"));
 }
 
-// As templates of reasoning models: only the last answer keeps what stands before "/think".
+// Like templates of reasoning models, keeps the text before "/think" only in the last answer.
 TEST(Records, ATemplateThatRewritesFormerTurnsGivesADocumentPerAnswer) {
     TrainTokenizer tokenizer = readable_tokenizer();
     tokenizer.dialogue = [](std::span<const TrainTokenizer::Message> dialogue, bool answer_follows) {
@@ -185,7 +185,7 @@ TEST(Records, ATemplateThatChangesItsBeginningIsRefused) {
         HasSubstr("line 1: the chat template writes the messages before message 2 in another way"));
 }
 
-// Prompts that end with more than the answer begins with (a mark for thinking).
+// Prompts may end with more text than the answer begins with (a mark for thinking).
 TEST(Records, WhatOnlyThePromptHasIsNotNeeded) {
     TrainTokenizer tokenizer = readable_tokenizer();
     tokenizer.dialogue = [](std::span<const TrainTokenizer::Message> dialogue, bool answer_follows) {

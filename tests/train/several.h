@@ -1,4 +1,4 @@
-// Runs of several processes, as threads of a test.
+// Runs with several processes, which are threads of the test.
 #pragma once
 
 #include <chrono>
@@ -12,17 +12,17 @@
 
 namespace refold {
 
-inline std::vector<ProcessPlace> places(int size) {
-    std::vector<ProcessPlace> all;
+inline std::vector<Rendezvous> rendezvous_of_all(int size) {
+    std::vector<Rendezvous> all;
     const uint16_t port = free_port();
     for (int rank = 0; rank < size; ++rank)
         all.push_back({rank, size, rank, "127.0.0.1", port, std::chrono::seconds(30)});
     return all;
 }
 
-// Every place in its thread; what each of them throws.
-inline std::vector<std::exception_ptr> errors_in(const std::vector<ProcessPlace>& all,
-                                                 const std::function<void(const ProcessPlace&)>& body) {
+// Runs every process in its thread and returns the exception of each.
+inline std::vector<std::exception_ptr> errors_in(const std::vector<Rendezvous>& all,
+                                                 const std::function<void(const Rendezvous&)>& body) {
     std::vector<std::exception_ptr> errors(all.size());
     {
         std::vector<std::jthread> threads;
@@ -40,8 +40,8 @@ inline std::vector<std::exception_ptr> errors_in(const std::vector<ProcessPlace>
 }
 
 inline void in_processes(int size, const std::function<void(Processes&)>& body) {
-    const auto errors = errors_in(places(size), [&](const ProcessPlace& place) {
-        Processes processes(place);
+    const auto errors = errors_in(rendezvous_of_all(size), [&](const Rendezvous& rendezvous) {
+        Processes processes(rendezvous);
         body(processes);
     });
     for (const std::exception_ptr& error : errors)

@@ -1,4 +1,4 @@
-// A model of a few numbers and a text of a few words to train it on.
+// A tiny model, and a tiny text to train it on.
 #pragma once
 
 #include <fstream>
@@ -24,7 +24,7 @@ inline TrainTokenizer byte_tokenizer() {
     return out;
 }
 
-// "abcd" over and over, each letter now and then another one: something to learn, and never all of it.
+// "abcd" repeated, with random other letters now and then: learnable, but never perfectly.
 inline std::string tiny_text(size_t length = 3000) {
     std::string text;
     uint64_t x = 1;
@@ -44,7 +44,7 @@ inline Model tiny_model(float scale = 0.3F, int64_t layers = 3) {
     return model;
 }
 
-// A run in a folder of its own.
+// A training run in its own folder.
 struct TinyRun {
     TempFolder folder;
     Model model = tiny_model();
@@ -58,8 +58,8 @@ struct TinyRun {
     SequenceLogits teacher_logits;
     std::string identity = "model: tiny\ntext: letters\n";
     std::vector<StepMetrics> metrics;
-    int64_t prepared = 0;  // sequences before the first step
-    // Stops after so many steps of one call.
+    int64_t prepared = 0;  // calls of TrainRequest::prepare
+    // Stop each call of run() after this many steps; -1: never.
     int64_t stop_after = -1;
 
     TinyRun() {
@@ -92,7 +92,7 @@ struct TinyRun {
         return how(request);
     }
 
-    // A figure of every step that has it.
+    // The values of one metric, in the order of steps.
     std::vector<double> figures(const std::string& name) const {
         std::vector<double> out;
         for (const auto& m : metrics)

@@ -1,4 +1,4 @@
-// Tokenizers whose tokens can be read: one token per byte.
+// Tokenizers with readable tokens: one token per byte.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ inline std::vector<int32_t> bytes_as_tokens(std::string_view text) {
     return out;
 }
 
-// "<end>" is one token where a template has written it.
+// In a rendered dialogue "<end>" is one token.
 inline std::vector<int32_t> template_tokens(std::string_view text) {
     std::vector<int32_t> out;
     for (size_t at = 0; at < text.size();) {
@@ -39,7 +39,7 @@ inline TrainTokenizer readable_tokenizer() {
     out.identity = "bytes";
     out.tokens = bytes_as_tokens;
     out.before = {kBos};
-    out.behind = {kEos};
+    out.after = {kEos};
     out.dialogue = plain_dialogue;
     out.template_tokens = template_tokens;
     return out;
@@ -60,7 +60,7 @@ inline std::string as_text(std::span<const int32_t> tokens) {
     return out;
 }
 
-// What is scored stands, the rest is dots.
+// The document's text with dots for tokens that are not scored.
 inline std::string scored_text(const TrainDocument& document) {
     std::string out = as_text(document.tokens);
     for (size_t i = 0; i < out.size(); ++i) {

@@ -1,4 +1,4 @@
-// Which tensors are trained.
+// Selection of the tensors to train.
 #include "train/trained.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ TEST(Trained, GroupsAndPatternsInOrder) {
     EXPECT_EQ(trained_tensors(model, "-norms").size(), model.tensors.size() - 3);
 }
 
-// Without an output layer of its own a model's head is its table of embeddings.
+// The head of a model with tied embeddings is the embedding table.
 TEST(Trained, TheHeadMayBeTheEmbeddings) {
     const Model model = tiny_model(0.3F, 1);
     ASSERT_FALSE(model.tensors.contains("output.weight"));
@@ -43,7 +43,7 @@ TEST(Trained, LoraAndCompensation) {
     model.tensors["u"] = float_tensor({1, 4}, {1, 2, 3, 4});
     model.tensors["v"] = float_tensor({4, 1}, {1, 2, 3, 4});
     model.tensors["c"] = float_tensor({4, 4}, std::vector<float>(16, 0));
-    auto& slots = model.topology.positions[0];
+    auto& slots = model.topology.layers[0];
     slots[Slot::attn_q] = Plus{Dense{"blk.0.attn_q.weight"}, LowRank{"u", "v"}};
     slots[Slot::attn_comp] = Dense{"c"};
     EXPECT_THAT(trained_tensors(model, "lora"), ElementsAre("u", "v"));
@@ -55,7 +55,7 @@ TEST(Trained, ExitMaps) {
     EXPECT_THAT(refusal(model, "exit"), HasSubstr("exit_map"));
     model.tensors["u"] = float_tensor({1, 4}, {1, 2, 3, 4});
     model.tensors["v"] = float_tensor({4, 1}, {1, 2, 3, 4});
-    model.topology.positions[0][Slot::exit_map] = LowRank{"u", "v"};
+    model.topology.layers[0][Slot::exit_map] = LowRank{"u", "v"};
     EXPECT_THAT(trained_tensors(model, "exit"), ElementsAre("u", "v"));
 }
 

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using Ids = std::vector<int32_t>;
 
-// A folder of tests/fixtures/tokenizers with some of its files only, as some checkpoints have them.
+// A folder of tests/fixtures/tokenizers, without some of its files.
 struct Variant {
     std::string fixture;
     std::string without;
@@ -42,7 +42,7 @@ protected:
         EXPECT_TRUE(read_hf_vocabulary(fs::path(folder / ""), size, metadata));
     }
 
-    // Reads what write_hf_vocabulary() makes of `from`.
+    // Reads back the files that write_hf_vocabulary() makes from `from`.
     GgufMetadata written_and_read(const GgufMetadata& from) const {
         const TempFolder out;
         write_hf_vocabulary(from, fs::path(out / ""));
@@ -95,7 +95,7 @@ TEST_P(Vocabulary, SurvivesGguf) {
 TEST_P(Vocabulary, SurvivesHuggingFaceFiles) {
     const GgufMetadata again = written_and_read(metadata);
     expect_golden(Tokenizer(again, "written"));
-    if (is_sentencepiece(GetParam())) return;  // has scores, and merges afterwards
+    if (is_sentencepiece(GetParam())) return;  // has scores, and merges only after the round trip
     std::set<std::string> keys, keys_again;
     for (const auto& [key, value] : again.entries()) keys_again.insert(key);
     for (const auto& [key, value] : metadata.entries()) {
@@ -107,7 +107,7 @@ TEST_P(Vocabulary, SurvivesHuggingFaceFiles) {
     EXPECT_EQ(keys, keys_again);
 }
 
-// What another program would do with the vocabulary: nothing of ours is there.
+// Reads the vocabulary like a program that does not know our keys.
 TEST_P(Vocabulary, IsCloseToTheGoldenIdsInLibllamaAlone) {
     GgufMetadata plain;
     for (const auto& [key, value] : metadata.entries()) {
@@ -118,11 +118,11 @@ TEST_P(Vocabulary, IsCloseToTheGoldenIdsInLibllamaAlone) {
     for (const auto& e : golden["encodings"]) {
         same += tokenizer.encode(e["text"], true, true) == e["ids_with_special"].get<Ids>();
     }
-    const bool cased = GetParam().fixture == "wordpiece_bert_cased";  // libllama knows lower case only
+    const bool cased = GetParam().fixture == "wordpiece_bert_cased";  // libllama always lower-cases
     EXPECT_GE(same, golden["encodings"].size() * (cased ? 3 : 9) / 10);
 }
 
-// The same vocabulary, written by another program.
+// Removes our keys, as if another program had written the vocabulary.
 TEST_P(Vocabulary, SurvivesWithoutOurKeys) {
     GgufMetadata plain;
     for (const auto& [key, value] : metadata.entries()) {

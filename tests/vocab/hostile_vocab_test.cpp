@@ -43,7 +43,7 @@ protected:
         EXPECT_TRUE(out.entries().empty());
     }
 
-    // tokenizer.json of a fixture with one change.
+    // Writes a fixture's tokenizer.json with one change.
     void change(const std::string& name, const std::function<void(Json&)>& edit) {
         Json json = Json::parse(fixture(name + "/tokenizer.json"));
         edit(json);

@@ -44,7 +44,7 @@ namespace refold {
 
 HWY_EXPORT(GeluTanh);
 
-// Threads take ranges of columns of all tokens: decoding has one token.
+// Threads split the columns, not the tokens: decoding has one token.
 static void compute(ggml_tensor* dst, int thread, int threads, void* /*unused*/) {
     const ggml_tensor *x = dst->src[0], *up = dst->src[1];
     const int64_t n = dst->ne[0], first = n * thread / threads, last = n * (thread + 1) / threads;

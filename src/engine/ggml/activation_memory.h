@@ -1,4 +1,4 @@
-// Memory of the activations of graphs that are computed one after the other.
+// Memory of activations that graphs share, because they run one after the other.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,14 @@
 
 namespace refold {
 
-// As much as the largest of the graphs needs: all of them lie at its beginning, where the processor's caches
-// still hold it.
+// As large as the largest graph needs. All graphs use it from its start, so it stays warm in the caches.
 class ActivationMemory {
 public:
     ActivationMemory() : allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {}
 
-    // Gives the tensors of a graph, of which `input` is one, their places. Returns false when there is not
-    // enough memory.
+    // Allocates the tensors of a graph; `input` is one of them. Returns false when memory is exhausted.
     bool place(ggml_cgraph* graph, const ggml_tensor* input);
-    // Changes when the memory grows: graphs placed before it did have lost theirs.
+    // Number of times the memory has moved. Graphs placed before the last move must be placed again.
     uint64_t moves() const { return moves_; }
     uint64_t bytes() const { return ggml_gallocr_get_buffer_size(allocator_.get(), 0); }
 

@@ -1,4 +1,4 @@
-// What the kernels of attention share; included once per target of Highway.
+// Vector functions that the attention kernels share; included once per Highway target.
 #if defined(REFOLD_ATTENTION_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef REFOLD_ATTENTION_KERNELS_INL_H_
 #undef REFOLD_ATTENTION_KERNELS_INL_H_
@@ -40,7 +40,7 @@ constexpr auto kLanes = static_cast<int64_t>(hn::MaxLanes(D()));
 }
 [[maybe_unused]] static HWY_INLINE void StoreFloats(D d, hn::Vec<D> x, hwy::float16_t* to) {
 #if HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SCALAR
-    // Without an instruction for it, Highway does not round but cuts off.
+    // Without a conversion instruction Highway truncates instead of rounding.
     float all[kLanes];
     hn::StoreU(x, d, all);
     for (int64_t i = 0; i < kLanes; ++i) StoreScalar(all[i], to + i);
@@ -61,11 +61,11 @@ static HWY_INLINE const T* Row(const CachedRows& rows, int64_t i) {
                                       static_cast<size_t>(i) * rows.stride);
 }
 
-// 2^x for x <= 0, within 2e-7 of it; 0 from -127 down. A polynomial for the fraction in [-1/2, 1/2] (least
-// largest relative error among those that are 1 at 0), the whole part goes into the exponent.
+// 2^x for x <= 0, to within 2e-7 of it; 0 for x <= -127. The integer part goes into the exponent, the
+// fraction in [-1/2, 1/2] into a polynomial (minimax relative error among those that are 1 at 0).
 static HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
     const hn::RebindToSigned<D> bits;
-    const auto round = hn::Set(d, 12582912.0F);  // 1.5 * 2^23: what is added to it loses its fraction
+    const auto round = hn::Set(d, 12582912.0F);  // 1.5 * 2^23: adding it rounds to an integer
     x = hn::Max(hn::Set(d, -127.0F), x);
     const auto whole = hn::Add(x, round);
     const auto fraction = hn::Sub(x, hn::Sub(whole, round));
@@ -78,7 +78,9 @@ static HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
     return hn::BitCast(d, hn::Add(hn::BitCast(bits, power), hn::ShiftLeft<23>(hn::BitCast(bits, whole))));
 }
 
-// x[i] = cap * tanh(x[i]), for as many as fill whole vectors.
+// The loops over whole vectors below also process the padding after `count`.
+
+// x[i] = cap * tanh(x[i])
 static HWY_INLINE void CapScores(float* x, int64_t count, float cap) {
     const D d;
     const auto factor = hn::Set(d, cap);
@@ -86,7 +88,7 @@ static HWY_INLINE void CapScores(float* x, int64_t count, float cap) {
         hn::StoreU(hn::Mul(factor, hn::Tanh(d, hn::LoadU(d, x + i))), d, x + i);
 }
 
-// x[i] -= slope * (distance - i), for as many as fill whole vectors.
+// ALiBi: x[i] -= slope * (distance - i)
 static HWY_INLINE void SubtractDistances(float* x, int64_t count, float slope, float distance) {
     const D d;
     const auto step = hn::Set(d, slope);
@@ -96,7 +98,7 @@ static HWY_INLINE void SubtractDistances(float* x, int64_t count, float slope, f
     }
 }
 
-// x[i] = 2^(x[i] - maximum), for as many as fill whole vectors; returns their sum.
+// x[i] = 2^(x[i] - maximum); returns the sum.
 static HWY_INLINE float Exponentials(float* x, int64_t count, float maximum) {
     const D d;
     const auto shift = hn::Set(d, maximum);
@@ -109,7 +111,7 @@ static HWY_INLINE float Exponentials(float* x, int64_t count, float maximum) {
     return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// The largest of x, for as many as fill whole vectors.
+// The largest x[i].
 static HWY_INLINE float Largest(const float* x, int64_t count) {
     const D d;
     auto largest = hn::LoadU(d, x);
@@ -117,7 +119,7 @@ static HWY_INLINE float Largest(const float* x, int64_t count) {
     return hn::GetLane(hn::MaxOfLanes(d, largest));
 }
 
-// to[i] = factor * from[i]; in place too.
+// to[i] = factor * from[i], exactly `count` of them. May be in place.
 template <typename From, typename To>
 static HWY_INLINE void Scale(const From* from, int64_t count, float factor, To* to) {
     const D d;

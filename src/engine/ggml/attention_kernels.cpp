@@ -1,3 +1,14 @@
+// Attention kernels for few query rows (decode).
+//
+// In: up to three query heads F32 [heads][head_dim]; keys or values of their KV head, F16 or F32
+// [row][head_dim]. Out: weights F32 [heads][row]; weighted values F32 [heads][head_dim].
+// One thread; the caller splits tokens, KV heads and chunks of rows.
+//
+// Scores are a GEMV per head. Rows are the outer loop: a vector of a key is loaded (and widened from F16)
+// once for all heads, whose accumulators stay in registers, and keys stream from memory once, row after row.
+// For weighted values blocks of columns are the outer loop, four vectors wide: heads x 4 accumulators stay in
+// registers over all rows, so the output is written once. Every value is loaded once; the weights are read
+// again for each block of columns, from cache.
 #include "engine/ggml/attention_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -13,9 +24,9 @@ HWY_BEFORE_NAMESPACE();
 namespace refold::HWY_NAMESPACE {
 
 using attention::FewQueries;
-using attention::Numbers;
+using attention::FloatArray;
 
-// scores[h][i] = factor * <query h, key i> for N query heads that share the keys.
+// scores[h][i] = factor * <query h, key i> for N query heads.
 template <int N, typename T>
 static void Products(const CachedRows& keys, const float* queries, float factor, float* scores,
                      int64_t stride) {
@@ -64,8 +75,7 @@ static void ScoreOfType(const CachedRows& keys, const FewQueries& queries, const
     }
 }
 
-// out[h] = sum over i of weights[h][i] * value i, for V vectors of columns from `first` on: the sums stay in
-// registers.
+// out[h] = sum over i of weights[h][i] * value i, for the V vectors of columns from column `first` on.
 template <int N, int V, typename T>
 static void WeightedColumns(const CachedRows& values, int64_t first, const float* weights, int64_t stride,
                             float* out, int64_t out_stride) {
@@ -129,12 +139,12 @@ static void WeightFew(const CachedRows& values, int64_t heads, const float* weig
 }
 
 template <typename From>
-static void ScaleFrom(const From* from, int64_t count, float factor, Numbers to) {
+static void ScaleFrom(const From* from, int64_t count, float factor, FloatArray to) {
     if (to.half) return Scale(from, count, factor, static_cast<hwy::float16_t*>(to.data));
     Scale(from, count, factor, static_cast<float*>(to.data));
 }
 
-static void ScaleNumbers(Numbers from, int64_t count, float factor, Numbers to) {
+static void ScaleNumbers(FloatArray from, int64_t count, float factor, FloatArray to) {
     if (from.half) return ScaleFrom(static_cast<const hwy::float16_t*>(from.data), count, factor, to);
     ScaleFrom(static_cast<const float*>(from.data), count, factor, to);
 }
@@ -148,7 +158,7 @@ static void AddOfType(const T* x, int64_t count, float* sums) {
     for (; i < count; ++i) sums[i] += Scalar(x + i);
 }
 
-static void AddNumbers(Numbers x, int64_t count, float* sums) {
+static void AddNumbers(FloatArray x, int64_t count, float* sums) {
     if (x.half) return AddOfType(static_cast<const hwy::float16_t*>(x.data), count, sums);
     AddOfType(static_cast<const float*>(x.data), count, sums);
 }
@@ -176,11 +186,11 @@ void weight_few(const CachedRows& values, int64_t heads, const float* weights, i
     HWY_DYNAMIC_DISPATCH(WeightFew)(values, heads, weights, stride, out, out_stride);
 }
 
-void scale(Numbers from, int64_t count, float factor, Numbers to) {
+void scale(FloatArray from, int64_t count, float factor, FloatArray to) {
     HWY_DYNAMIC_DISPATCH(ScaleNumbers)(from, count, factor, to);
 }
 
-void add(Numbers x, int64_t count, float* sums) { HWY_DYNAMIC_DISPATCH(AddNumbers)(x, count, sums); }
+void add(FloatArray x, int64_t count, float* sums) { HWY_DYNAMIC_DISPATCH(AddNumbers)(x, count, sums); }
 
 }  // namespace attention
 }  // namespace refold

@@ -1,5 +1,5 @@
-// Inner loops of attention for few query rows, in the CPU's widest vectors. Scores count in powers of two:
-// the logarithms of the weights times log2(e).
+// Attention kernels for few query rows, and types shared with the kernels for tiles. Scores are in base 2
+// (times log2(e)), so that a weight is 2^(score - maximum).
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct RowRange {
     int64_t count() const { return end - begin; }
 };
 
-// Rows [0, count) of keys or values of one head, `stride` bytes apart, head_dim numbers each.
+// Keys or values of one KV head: `count` rows of head_dim numbers, `stride` bytes apart.
 struct CachedRows {
     const void* data;
     size_t stride;
@@ -23,45 +23,46 @@ struct CachedRows {
     bool half;  // F16, else F32
 };
 
-// How the product of a query and a key becomes a score: factor * product, then with a cap
-// cap * tanh(factor * product).
+// Score of a query-key product: factor * product, or with a soft cap cap * tanh(factor * product).
 struct ScoreRules {
     float factor, cap;
     ScoreRules(float scale, float softcap)
         : factor(softcap > 0 ? scale / softcap : scale * kLog2E), cap(softcap * kLog2E) {}
 };
 
-// Floats that hold `count` of them and fill the vectors of any CPU.
+// A number of floats, rounded up to the widest vector of any CPU.
 constexpr int64_t whole_vectors(int64_t count) { return (count + 15) / 16 * 16; }
 
-// As many query heads share the keys and values that they read.
-constexpr int64_t kTogether = 3;
+// Query heads of a KV head that one pass over its rows serves: their accumulators fit into the registers.
+constexpr int64_t kHeadsPerPass = 3;
 
-// Up to kTogether query heads over one key head.
+// Up to kHeadsPerPass query heads of one KV head.
 struct FewQueries {
     const float* queries;  // [heads][head_dim]
     int64_t heads;
-    const float* slopes;  // ALiBi's, times log2(e), one per head; null without
-    int64_t distance;     // of the query to the first cached row
+    const float* slopes;  // ALiBi [heads], times log2(e); null: off
+    int64_t distance;     // from the first cached row to the query, in tokens
 };
 
-// weights[h][i] = 2^(score of head h and key i - their largest), `stride` (whole vectors of keys.count)
-// floats apart; maxima[h] that largest, sums[h] the sum of the weights.
+// Softmax before normalization: weights [heads][stride] = 2^(score of head h and key i - maxima[h]), where
+// maxima[h] is the largest score and sums[h] the sum of the weights. stride = whole_vectors(keys.count);
+// weights of the padding are 0.
 void score_few(const CachedRows& keys, const FewQueries& queries, const ScoreRules& rules, float* weights,
                int64_t stride, float* maxima, float* sums);
 
-// out[h] = sum over i of weights[h][i] * value i, for up to kTogether heads.
+// out[h] = sum over i of weights[h][i] * value i for up to kHeadsPerPass heads: weights [heads][stride], out
+// [heads][out_stride].
 void weight_few(const CachedRows& values, int64_t heads, const float* weights, int64_t stride, float* out,
                 int64_t out_stride);
 
-// to[i] = factor * from[i], each F16 or F32; in place too.
-struct Numbers {
+struct FloatArray {
     void* data;
-    bool half;
+    bool half;  // F16, else F32
 };
-void scale(Numbers from, int64_t count, float factor, Numbers to);
+// to[i] = factor * from[i]. May be in place.
+void scale(FloatArray from, int64_t count, float factor, FloatArray to);
 
 // sums[i] += x[i]
-void add(Numbers x, int64_t count, float* sums);
+void add(FloatArray x, int64_t count, float* sums);
 
 }  // namespace refold::attention

@@ -1,3 +1,11 @@
+// Packs cached rows of one KV head for the tile kernels (attention_kernels_tiles.h).
+//
+// In: F16 or F32 [row][head_dim]. Out, F32: keys in panels [panel][head_dim][kPanel], zeros after the last
+// row; values [row][width], zeros after head_dim.
+// One thread; every cached row is read once, in order.
+//
+// Keys are transposed in squares of as many rows as a vector has lanes, within registers, so that memory is
+// read and written in whole vectors only.
 #include "engine/ggml/attention_kernels_tiles.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -15,7 +23,8 @@ using attention::kPanel;
 #if HWY_TARGET == HWY_SCALAR
 static HWY_INLINE void Transpose(hn::Vec<D>*) {}
 #else
-// Moves the lowest bit of the lane's number to the top of the vector's, and of the vector's to the lane's.
+// One of log2(kLanes) rounds: the lowest bit of an element's lane index becomes the top bit of its vector
+// index, the lowest bit of its vector index the top bit of its lane index.
 static HWY_INLINE void TransposeRound(hn::Vec<D>* square) {
     const D d;
     hn::Vec<D> moved[kLanes];
@@ -26,7 +35,7 @@ static HWY_INLINE void TransposeRound(hn::Vec<D>* square) {
     for (int64_t i = 0; i < kLanes; ++i) square[i] = moved[i];
 }
 
-// As many vectors as they have lanes. Written out: in a loop they would not stay in registers.
+// Transposes kLanes vectors of kLanes lanes. Unrolled: in a loop they would not stay in registers.
 static HWY_INLINE void Transpose(hn::Vec<D>* square) {
     static_assert(kLanes <= 16);
     if constexpr (kLanes >= 2) TransposeRound(square);
@@ -36,7 +45,7 @@ static HWY_INLINE void Transpose(hn::Vec<D>* square) {
 }
 #endif
 
-// Lanes [0, count), the others zero.
+// Lanes [0, count), zeros after them.
 template <typename T>
 static HWY_INLINE hn::Vec<D> LoadSome(D d, const T* from, int64_t count) {
     if (count >= kLanes) return LoadFloats(d, from);
@@ -61,7 +70,7 @@ static void PackKeysOfType(const CachedRows& rows, float* panels) {
             for (int64_t i = 0; i < columns; ++i) hn::StoreU(square[i], d, to + (c + i) * kPanel);
         }
     }
-    // The rest of the last panel.
+    // Zeros in the rest of the last panel.
     for (int64_t first = (rows.count + kLanes - 1) / kLanes * kLanes; first % kPanel != 0; first += kLanes) {
         float* to = panels + first / kPanel * kPanel * rows.head_dim + first % kPanel;
         for (int64_t c = 0; c < rows.head_dim; ++c) hn::StoreU(hn::Zero(d), d, to + c * kPanel);

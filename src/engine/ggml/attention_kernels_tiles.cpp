@@ -1,3 +1,15 @@
+// Attention kernels for many query rows (prefill): two GEMMs per tile with online softmax between them.
+//
+// In: queries F32 [block][head_dim][kTileRows], keys F32 [panel][head_dim][kPanel], values F32
+// [kTileKeys][width], all packed. Out: maximum [row], sum [row] and weighted values [row][width], updated.
+// One thread, which owns the query rows.
+//
+// A tile of 128 keys and values stays in the L2 cache while all blocks of six query rows pass over it; each
+// block takes scores, softmax and weighted values in turn, so its scores (3 KiB) stay in the L1 cache.
+// Both micro-kernels keep 6 rows x kVectors vectors of accumulators in registers: scores loop over head_dim,
+// a vector of keys meets six broadcast queries; weighted values loop over the keys, a vector of values meets
+// six broadcast weights, and `out` is read and written once per tile. Keys that no row of a block sees are
+// skipped (Block::lo, hi).
 #include "engine/ggml/attention_kernels_tiles.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -19,8 +31,8 @@ using attention::QueryRows;
 using attention::RowRange;
 using attention::Tile;
 
-constexpr float kNothing = -std::numeric_limits<float>::infinity();
-// Vectors of columns whose sums for kTileRows rows fit in the registers: 16 of them, or 32.
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
+// Vectors of accumulators per row: kTileRows x kVectors of them fit into 16 or 32 registers.
 #if HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2
 constexpr int64_t kVectors = 2;
 #else
@@ -28,10 +40,10 @@ constexpr int64_t kVectors = 4;
 #endif
 static_assert(kPanel % (kVectors * kLanes) == 0);
 
-// A block of kTileRows query rows within a tile.
+// A block of kTileRows query rows against one tile.
 struct Block {
-    int64_t first_row;  // of the unit
-    int64_t lo, hi;     // keys of the tile that any of the rows sees
+    int64_t first_row;  // in QueryRows
+    int64_t lo, hi;     // keys [lo, hi) of the tile: those that some row sees
 
     Block(const QueryRows& rows, const Tile& tile, int64_t first) : first_row(first), lo(tile.count), hi(0) {
         for (int64_t row = first; row < first + kTileRows; ++row) {
@@ -43,14 +55,14 @@ struct Block {
     }
     bool empty() const { return lo >= hi; }
 
-    // What a row sees of the tile; begin >= end: nothing.
+    // The keys of the tile that a row sees; begin >= end: none.
     static RowRange of_row(const QueryRows& rows, const Tile& tile, int64_t row) {
         return {std::max<int64_t>(rows.visible[row].begin - tile.first, 0),
                 std::min(rows.visible[row].end - tile.first, tile.count)};
     }
 };
 
-// scores[row][key] for the keys of kVectors vectors of a panel.
+// Micro-kernel: scores[row][key] for kTileRows rows and kVectors vectors of keys of a panel.
 static HWY_INLINE void ScoresOfColumns(const float* panel, const float* queries, int64_t head_dim,
                                        float* scores) {
     const D d;
@@ -72,7 +84,7 @@ static HWY_INLINE void ScoresOfColumns(const float* panel, const float* queries,
     }
 }
 
-static void Scores(const QueryRows& rows, const Tile& tile, const Block& block, float* scores) {
+static void ScoreBlock(const QueryRows& rows, const Tile& tile, const Block& block, float* scores) {
     const float* queries = rows.queries + block.first_row * rows.head_dim;
     for (int64_t key = block.lo / kPanel * kPanel; key < block.hi; key += kPanel) {
         for (int64_t i = 0; i < kPanel; i += kVectors * kLanes)
@@ -80,10 +92,10 @@ static void Scores(const QueryRows& rows, const Tile& tile, const Block& block, 
     }
 }
 
-// Scores to weights, in place; 0 where the row does not see the key. factors[row] takes what was computed
-// relative to the old maximum to the new one.
-static HWY_INLINE void Weights(const QueryRows& rows, const Tile& tile, const Block& block, float* scores,
-                               float* factors) {
+// Scores to weights, in place; 0 where the row does not see the key. factors[row] rescales what earlier tiles
+// gave from the old maximum to the new one.
+static HWY_INLINE void SoftmaxBlock(const QueryRows& rows, const Tile& tile, const Block& block,
+                                    float* scores, float* factors) {
     const int64_t lo = block.lo / kLanes * kLanes, hi = (block.hi + kLanes - 1) / kLanes * kLanes;
     for (int64_t i = 0; i < kTileRows; ++i) {
         const int64_t row = block.first_row + i;
@@ -99,8 +111,8 @@ static HWY_INLINE void Weights(const QueryRows& rows, const Tile& tile, const Bl
             const int64_t own = rows.visible[row].end - 1;
             SubtractDistances(s + lo, hi - lo, rows.slopes[row], static_cast<float>(own - tile.first - lo));
         }
-        std::fill(s + lo, s + seen.begin, kNothing);
-        std::fill(s + seen.end, s + hi, kNothing);
+        std::fill(s + lo, s + seen.begin, kMasked);
+        std::fill(s + seen.end, s + hi, kMasked);
         const float largest = Largest(s + lo, hi - lo);
         if (largest > rows.maximum[row]) {
             factors[i] = std::exp2(rows.maximum[row] - largest);
@@ -110,8 +122,8 @@ static HWY_INLINE void Weights(const QueryRows& rows, const Tile& tile, const Bl
     }
 }
 
-// out[row] = factor[row] * out[row] + the sum over keys of weights[row][key] * value, for V vectors of
-// columns.
+// Micro-kernel: out[row] = factors[row] * out[row] + sum over keys of weights[row][key] * value, for V
+// vectors of columns.
 template <int64_t V>
 static HWY_INLINE void WeightedColumns(const float* values, int64_t width, const float* weights, int64_t lo,
                                        int64_t hi, const float* factors, float* out) {
@@ -136,8 +148,8 @@ static HWY_INLINE void WeightedColumns(const float* values, int64_t width, const
     }
 }
 
-static void Weighted(const QueryRows& rows, const Tile& tile, const Block& block, const float* weights,
-                     const float* factors) {
+static void WeightBlock(const QueryRows& rows, const Tile& tile, const Block& block, const float* weights,
+                        const float* factors) {
     float* out = rows.out + block.first_row * rows.width;
     int64_t c = 0;
     for (; c + kVectors * kLanes <= rows.width; c += kVectors * kLanes)
@@ -152,13 +164,14 @@ static void AttendTile(const QueryRows& rows, const Tile& tile) {
     for (int64_t first = 0; first < rows.count; first += kTileRows) {
         const Block block(rows, tile, first);
         if (block.empty()) continue;
-        Scores(rows, tile, block, weights);
-        Weights(rows, tile, block, weights, factors);
-        Weighted(rows, tile, block, weights, factors);
+        ScoreBlock(rows, tile, block, weights);
+        SoftmaxBlock(rows, tile, block, weights, factors);
+        WeightBlock(rows, tile, block, weights, factors);
     }
 }
 
-// Asks for a tile's part of the probabilities of the next block: the CPU does not foresee rows so far apart.
+// Prefetches the probabilities of a tile for a block of rows: they are too far apart for the hardware
+// prefetcher.
 template <bool write, typename T>
 static HWY_INLINE void FetchProbabilities(const QueryRows& rows, const Tile& tile, int64_t first_row,
                                           T* const* probabilities) {
@@ -179,8 +192,8 @@ static void ScoreTileOfType(const QueryRows& rows, const Tile& tile, T* const* p
         const Block block(rows, tile, first);
         if (block.empty()) continue;
         FetchProbabilities<true>(rows, tile, first, probabilities);
-        Scores(rows, tile, block, weights);
-        Weights(rows, tile, block, weights, factors);
+        ScoreBlock(rows, tile, block, weights);
+        SoftmaxBlock(rows, tile, block, weights, factors);
         for (int64_t i = 0; i < kTileRows; ++i) {
             const int64_t row = first + i;
             tile_maximum[row] = rows.maximum[row];
@@ -210,7 +223,7 @@ static void ApplyTileOfType(const QueryRows& rows, const Tile& tile, const T* co
             Scale(probabilities[row] + tile.first + seen.begin, seen.end - seen.begin, 1.0F, w + seen.begin);
             std::fill(w + seen.end, w + block.hi, 0.0F);
         }
-        Weighted(rows, tile, block, weights, kKeep);
+        WeightBlock(rows, tile, block, weights, kKeep);
     }
 }
 

@@ -1,4 +1,4 @@
-// What the operations of attention know of a step.
+// The tokens of one step, as the attention operations see them.
 #pragma once
 
 #include <ggml.h>
@@ -10,27 +10,28 @@
 
 namespace refold {
 
-// Rows of a sequence are counted from its first one, wherever in the cache that lies.
+// Rows of a sequence are counted from its first one, wherever in the cache it begins.
 struct AttentionStep {
     int64_t tokens, heads, kv_heads, window;
-    const int32_t* seen;      // [tokens][2]: the first cached row of the token's sequence, and its own
-    const float* slopes;      // ALiBi's by head, times log2(e); null without
-    const int32_t* selected;  // [tokens]: which tokens of given probabilities they are; null: all, in order
+    const int32_t* seen;      // [tokens][2]: the cached row where the sequence begins, and the token's own
+    const float* slopes;      // ALiBi [heads], times log2(e); null: off
+    const int32_t* selected;  // [tokens]: their tokens of the given probabilities; null: the same
 
     int64_t group() const { return heads / kv_heads; }
     int64_t first_row(int64_t token) const { return seen[2 * token]; }
+    // The rows of its sequence that a token sees.
     attention::RowRange visible(int64_t token) const {
         const int64_t end = seen[2 * token + 1] - seen[2 * token] + 1;
         return {window > 0 ? std::max<int64_t>(0, end - window) : 0, end};
     }
-    // The token comes behind the one before it in the same sequence.
+    // Whether the token follows the one before it in the same sequence.
     bool continues(int64_t token) const {
         return seen[2 * token] == seen[2 * token - 2] && seen[2 * token + 1] > seen[2 * token - 1];
     }
-    int64_t given(int64_t token) const { return selected == nullptr ? token : selected[token]; }
+    int64_t source_token(int64_t token) const { return selected == nullptr ? token : selected[token]; }
 };
 
-// Keys or values of one head of the sequence whose rows begin at `first`.
+// Keys or values of one KV head: rows of the sequence that begins at row `first` of the cache.
 inline attention::CachedRows cached_rows(const ggml_tensor* cache, int64_t head, int64_t first,
                                          attention::RowRange rows) {
     const auto offset =
@@ -39,14 +40,15 @@ inline attention::CachedRows cached_rows(const ggml_tensor* cache, int64_t head,
             cache->type == GGML_TYPE_F16};
 }
 
-// The features of a token, from `head` on.
+// The features of a token, from those of `head` on.
 inline float* head_of(const ggml_tensor* x, int64_t token, int64_t head, int64_t head_dim) {
     return reinterpret_cast<float*>(static_cast<char*>(x->data) + static_cast<size_t>(token) * x->nb[1]) +
            head * head_dim;
 }
 
-// The probabilities of a token and head, from `row` of the sequence on.
-inline attention::Numbers probabilities_of(const ggml_tensor* x, int64_t token, int64_t head, int64_t row) {
+// The probabilities of a token and head, from row `row` of the sequence on.
+inline attention::FloatArray probabilities_of(const ggml_tensor* x, int64_t token, int64_t head,
+                                              int64_t row) {
     const auto offset = static_cast<size_t>(token) * x->nb[1] + static_cast<size_t>(head) * x->nb[2] +
                         static_cast<size_t>(row) * x->nb[0];
     return {static_cast<char*>(x->data) + offset, x->type == GGML_TYPE_F16};

@@ -55,8 +55,9 @@ ggml_tensor* Composer::role_weights(const Combination& c) {
 
 ggml_tensor* Composer::source(const Term& term) const {
     if (term.source == FactoredPlan::kInput) return x_;
-    const auto& pieces = term.source == FactoredPlan::kFirst ? first_ : core_;
-    return std::find_if(pieces.begin(), pieces.end(), [&](const Piece& p) { return p.first == term.offset; })
+    const auto& results = term.source == FactoredPlan::kFirst ? first_ : core_;
+    return std::find_if(results.begin(), results.end(),
+                        [&](const SegmentResult& p) { return p.first == term.offset; })
         ->rows;
 }
 
@@ -91,9 +92,10 @@ ggml_tensor* Composer::multiply(ggml_tensor* matrix, ggml_tensor* x) {
 
 ggml_tensor* Composer::apply(const Term& term, const Term& key) {
     ggml_tensor* x = source(term);
-    // ggml's products with interleaved rows take several tokens for one piece of memory.
+    // ggml's products with interleaved rows require contiguous tokens.
     if (!ggml_is_contiguous(x)) x = ggml_cont(context_, x);
-    if (const auto heads = plan_.heads.find(&key); own_ != nullptr && heads != plan_.heads.end()) {
+    if (const auto heads = plan_.head_products.find(&key);
+        own_ != nullptr && heads != plan_.head_products.end()) {
         return ggml_custom_4d(context_, GGML_TYPE_F32, heads->second.out, x->ne[1], 1, 1, &x, 1,
                               factors::multiply, GGML_N_TASKS_MAX,
                               const_cast<factors::Product*>(&heads->second));
@@ -106,9 +108,9 @@ ggml_tensor* Composer::apply(const Term& term, const Term& key) {
     }
 }
 
-// Neighbouring rows of one storage are multiplied together.
-std::vector<Composer::Piece> Composer::pieces_of(const Product& product) {
-    std::vector<Piece> pieces;
+// Neighboring rows of one storage become one product.
+std::vector<Composer::SegmentResult> Composer::results_of(const Product& product) {
+    std::vector<SegmentResult> results;
     const auto& segments = product.segments;
     for (size_t s = 0, count = 1; s < segments.size(); s += count) {
         Term term = segments[s].terms.front();
@@ -128,21 +130,21 @@ std::vector<Composer::Piece> Composer::pieces_of(const Product& product) {
                                  static_cast<size_t>(segment.first - segments[s].first) * sizeof(float));
             }
             if (segment.scale.storage != nullptr) y = ggml_mul(context_, y, rows(segment.scale));
-            pieces.push_back({segment.first, y});
+            results.push_back({segment.first, y});
         }
     }
-    return pieces;
+    return results;
 }
 
 ggml_tensor* Composer::product(size_t slot) {
     if (!computed_) {
-        first_ = pieces_of(plan_.first);
-        core_ = pieces_of(plan_.core);
+        first_ = results_of(plan_.first);
+        core_ = results_of(plan_.core);
         computed_ = true;
     }
     ggml_tensor* sum = nullptr;
     for (const Term& term : plan_.last.segments[slot].terms) {
-        if (term.source == FactoredPlan::kInput || term.kind == Term::Kind::given) continue;
+        if (term.source == FactoredPlan::kInput || term.kind == Term::Kind::identity) continue;
         ggml_tensor* y = apply(term, term);
         sum = sum == nullptr ? y : ggml_add(context_, sum, y);
     }
@@ -160,7 +162,7 @@ ggml_tensor* Composer::low_rank_weight(const Term& out) {
     const Segment& segment = segment_at(plan_.first, out.offset);
     const Term& into = segment.terms.front();
     const bool turned = out.kind == Term::Kind::transposed;
-    // Both with the rank along their rows.
+    // Both with the rank as their innermost dimension.
     ggml_tensor* left = turned ? transposed(float_rows(out.run)) : float_rows(out.run);
     ggml_tensor* right = turned ? rows(into.run) : transposed(rows(into.run));
     if (segment.scale.storage != nullptr) left = ggml_mul(context_, left, rows(segment.scale));
@@ -174,7 +176,7 @@ ggml_tensor* Composer::tucker_weight(const Term& out) {
     const Combination& c = turned ? into.combination : out.combination;
     const Run &core = middle.run, &model = turned ? out.run : into.run;
     const int64_t r1 = core.storage->in(), features = model.storage->in(), parts = c.r3() * c.group;
-    // The role's slices of the core: [R1, R2 * heads].
+    // Contracts the core with the role: [R1, R2 * heads].
     ggml_tensor* w = ggml_reshape_3d(context_, float_rows(core), r1 * c.r2(), parts, c.heads);
     w = ggml_cont(context_, ggml_permute(context_, w, 1, 0, 2, 3));
     w = ggml_reshape_2d(context_, w, parts, r1 * c.r2() * c.heads);

@@ -1,5 +1,5 @@
-// The terms of a FactoredPlan as products of ggml's own: for many tokens, and as the reference of the own
-// operation in factors.h.
+// A FactoredPlan as ggml products: for many tokens, and as the reference for the custom operation of
+// factors.h.
 #pragma once
 
 #include <vector>
@@ -11,24 +11,24 @@ namespace refold {
 
 class Composer {
 public:
-    // With `own`, heads are combined and spread, and Q8_0 multiplied, by our operations instead of ggml's.
+    // Unless `own` is null, our operations combine and spread heads and multiply Q8_0 instead of ggml's.
     Composer(ggml_context* context, const FactoredPlan& plan, ggml_tensor* x, Q8Product* own);
 
-    // Slot `slot` of the plan times x [out, tokens], without what it takes from stored weights and the bias;
-    // null when that is all there is.
+    // The factored part of slot `slot` times x: [out, tokens], without stored weights and bias; null: the
+    // slot has no factors.
     ggml_tensor* product(size_t slot);
-    // The slot's dense weight [in, out] in float32; of slots without stored weights.
+    // The dense weight of a slot without stored weights: F32 [in, out].
     ggml_tensor* weight(size_t slot);
 
 private:
-    // Results of a product's segments, by their first row.
-    struct Piece {
+    // The result of a segment, by the segment's first row.
+    struct SegmentResult {
         int64_t first;
         ggml_tensor* rows;
     };
-    std::vector<Piece> pieces_of(const factors::Product& product);
+    std::vector<SegmentResult> results_of(const factors::Product& product);
     ggml_tensor* source(const factors::Term& term) const;
-    // `key`: the term in the plan, where `term` is a copy.
+    // `term` may be a changed copy of `key`, which is the term in the plan.
     ggml_tensor* apply(const factors::Term& term, const factors::Term& key);
     ggml_tensor* combine(const factors::Combination& c, ggml_tensor* x);
     ggml_tensor* spread(const factors::Combination& c, ggml_tensor* x);
@@ -38,18 +38,18 @@ private:
     ggml_tensor* multiply(ggml_tensor* matrix, ggml_tensor* x);
     ggml_tensor* rows(const Run& run);
     ggml_tensor* float_rows(const Run& run);
-    // A copy with columns as rows; quantised rows become float32.
+    // A transposed copy; quantized rows become F32.
     ggml_tensor* transposed(ggml_tensor* matrix);
-    // U2 [head width, R2] in the order of the rotation.
+    // U2 [head width, R2] in the order of the rotary pairs.
     ggml_tensor* head_rows(const factors::Combination& c);
-    // U3's column for every head of a group, divided by the group [R3 * group].
+    // The role's column of U3, repeated for each head of a group and divided by their number: [R3 * group].
     ggml_tensor* role_weights(const factors::Combination& c);
 
     ggml_context* context_;
     const FactoredPlan& plan_;
     ggml_tensor* x_;
     Q8Product* own_;  // may be null
-    std::vector<Piece> first_, core_;
+    std::vector<SegmentResult> first_, core_;
     bool computed_ = false;
 };
 

@@ -1,3 +1,18 @@
+// Kernels over rows of factors for few tokens.
+//
+// In: weights [row][column] in F32, F16, BF16 or Q8_0 blocks; x F32 [token][column] (add_products) or
+// [token][row] (add_weighted_rows). Out: F32 y [token][row] or [token][column], added to.
+// One thread; the caller splits rows (add_products) or columns (add_weighted_rows).
+//
+// Rows are the outer loop and tokens the inner one, so that weights stream from memory once and a row is in
+// the L1 cache for the second token.
+//
+// add_products: as many short rows as a vector has lanes are multiplied together, one accumulator each, and
+// summed across lanes together; a horizontal sum per row would cost more than its product. Long rows go one
+// at a time with four accumulators, which hide the latency of the multiply-adds.
+//
+// add_weighted_rows: y is the accumulator, in the L1 cache; four short rows together read and write it once.
+// Long rows go one at a time, and the one four rows ahead is prefetched.
 #include "engine/ggml/factor_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -38,7 +53,7 @@ constexpr size_t kShortRows = 1;
 static HWY_INLINE hn::Vec<D> SumsOf(D, hn::Vec<D>* sums) { return sums[0]; }
 #else
 constexpr size_t kShortRows = hn::MaxLanes(D());
-// Lane i of the result is the sum of the lanes of sums[i]: neighbours are added until one vector is left.
+// Lane i of the result is the sum of the lanes of sums[i]: adds neighbors until one vector is left.
 static HWY_INLINE hn::Vec<D> SumsOf(D d, hn::Vec<D>* sums) {
     for (size_t n = kShortRows / 2; n > 0; n /= 2) {
         for (size_t i = 0; i < n; ++i) {
@@ -50,7 +65,7 @@ static HWY_INLINE hn::Vec<D> SumsOf(D d, hn::Vec<D>* sums) {
 }
 #endif
 
-// The first `count` of a vector's lanes, the others zero.
+// Lanes [0, count), zeros after them.
 template <typename T>
 static HWY_INLINE hn::Vec<D> LoadSome(D d, const T* from, int64_t count) {
     T some[hn::MaxLanes(D())] = {};
@@ -58,7 +73,7 @@ static HWY_INLINE hn::Vec<D> LoadSome(D d, const T* from, int64_t count) {
     return LoadFloats(d, some);
 }
 
-// As many short rows as a vector has lanes, from `first` on, with one x: they are summed up together.
+// kShortRows rows from `first` on, for one token.
 template <typename T>
 static HWY_INLINE void AddShortProducts(const Rows& rows, int64_t first, const float* x, float* y) {
     const D d;
@@ -76,7 +91,7 @@ static HWY_INLINE void AddShortProducts(const Rows& rows, int64_t first, const f
     hn::StoreU(hn::Add(hn::LoadU(d, y + first), SumsOf(d, sums)), d, y + first);
 }
 
-// As ggml lays out 32 numbers.
+// ggml's block of 32 numbers in Q8_0.
 struct BlockQ8 {
     uint16_t scale;
     int8_t quants[32];
@@ -88,7 +103,7 @@ static HWY_INLINE hn::Vec<D> LoadQuants(D d, const int8_t* from) {
                          hn::PromoteTo(hn::Rebind<int32_t, D>(), hn::LoadU(hn::Rebind<int8_t, D>(), from)));
 }
 
-// Lane sums of a row of blocks times x.
+// The product of a row of blocks and x, not yet summed across lanes.
 static HWY_INLINE hn::Vec<D> BlockSums(const BlockQ8* row, const float* x, int64_t blocks) {
     const D d;
     const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -124,7 +139,7 @@ static void AddBlockProducts(const Rows& rows, const float* x, int64_t x_stride,
     }
 }
 
-// Four rows at a time, so that the sums are read and written less often.
+// Four rows at a time, so that y is read and written once for all four.
 static void AddWeightedBlocks(const Rows& rows, const float* x, int64_t x_stride, float* y, int64_t y_stride,
                               int64_t tokens) {
     constexpr int64_t kRows = 4;
@@ -151,7 +166,7 @@ static void AddWeightedBlocks(const Rows& rows, const float* x, int64_t x_stride
     }
 }
 
-// One long row: read from memory without a break, which four rows in turn are not.
+// One long row at a time: memory is then read sequentially, which four interleaved rows would not be.
 template <typename T>
 static HWY_INLINE float LongProduct(const T* row, const float* x, int64_t columns) {
     constexpr int kSums = 4;
@@ -188,7 +203,7 @@ static void AddProductsOfType(const Rows& rows, const float* x, int64_t x_stride
     }
 }
 
-// N rows from `first` on, for all tokens.
+// y[t] += sum of N weighted rows from `first` on, for all tokens.
 template <int N, typename T>
 static HWY_INLINE void AddWeighted(const Rows& rows, int64_t first, const float* x, int64_t x_stride,
                                    float* y, int64_t y_stride, int64_t tokens) {
@@ -218,7 +233,8 @@ static HWY_INLINE void AddWeighted(const Rows& rows, int64_t first, const float*
 template <typename T>
 static void AddWeightedOfType(const Rows& rows, const float* x, int64_t x_stride, float* y, int64_t y_stride,
                               int64_t tokens) {
-    // Long rows one after the other, as memory is read; parts of rows are not foreseen by the CPU.
+    // Long rows one after the other, which is sequential in memory. Only a column range of each is read, so
+    // the hardware prefetcher does not foresee the next row.
     constexpr int64_t kShort = 64, kAhead = 4, kLine = 64 / sizeof(T);
     int64_t i = 0;
     for (; rows.columns <= kShort && i + 4 <= rows.count; i += 4)

@@ -18,7 +18,7 @@ int64_t FactoredPlan::append_once(factors::Product& product, const Term& term, i
     return segment.first;
 }
 
-// Splits the runs of a plan of several slots at the slots' borders.
+// Adds the runs of a plan to the segments of its slots. Row runs are split where a slot ends.
 static void add_rows(const LinearPlan& plan, size_t first_slot, std::vector<Segment>& segments) {
     int64_t row = 0, column = 0;
     for (const Run& run : plan.runs) {
@@ -47,7 +47,7 @@ static void add_rows(const LinearPlan& plan, size_t first_slot, std::vector<Segm
     }
 }
 
-void FactoredPlan::mark_use() {
+void FactoredPlan::mark_storage_use() {
     constexpr int64_t kInterleaved = 8;
     for (const factors::Product* product : {&first, &core, &last}) {
         for (const Segment& segment : product->segments) {
@@ -58,28 +58,28 @@ void FactoredPlan::mark_use() {
                     term.combination.roles.storage->needs_plain = true;
                     continue;
                 }
-                term.run.storage->used_in_parts = true;
+                term.run.storage->used_in_runs = true;
                 const bool groups = term.run.first % kInterleaved == 0 && term.run.count % kInterleaved == 0;
                 term.run.storage->needs_plain |= term.kind == Term::Kind::transposed || !groups;
             }
         }
     }
-    // Slots end where rows do not lie together.
-    for (const Stored& part : stored) {
-        for (const int64_t rows : part.plan.slot_rows) {
-            for (const Run& run : part.plan.runs) run.storage->needs_plain |= rows % kInterleaved != 0;
+    // A slot that ends inside a group of eight rows needs the plain layout.
+    for (const Stored& weights : stored) {
+        for (const int64_t rows : weights.plan.slot_rows) {
+            for (const Run& run : weights.plan.runs) run.storage->needs_plain |= rows % kInterleaved != 0;
         }
     }
 }
 
-void FactoredPlan::add_heads(const Term& term, int64_t rows) {
+void FactoredPlan::add_head_product(const Term& term, int64_t rows) {
     Term alone = term;
     alone.source = 0;
     alone.offset = 0;
     factors::Product product;
     product.append(rows).terms.push_back(alone);
-    product.divide();
-    heads[&term] = std::move(product);
+    product.split_work();
+    head_products[&term] = std::move(product);
 }
 
 void FactoredPlan::finish() {
@@ -89,14 +89,14 @@ void FactoredPlan::finish() {
             add_rows(plan, stored[i].slot, last.segments);
             continue;
         }
-        // Whole tensors are multiplied in the first node, beside the factors; in a node of
-        // their own where they lie in other layouts than our kernels' for rows.
+        // Whole storages are multiplied in the first node, beside the factors, or in a node of their own
+        // where our row kernels do not read their layout.
         int source = kFirst;
         int64_t row = first.out;
         if (plan.layout() == Layout::opaque || plan.layout() == Layout::q8_0x16) {
-            source = kGiven + static_cast<int>(given.size());
+            source = kSeparate + static_cast<int>(separate.size());
             row = 0;
-            given.push_back(i);
+            separate.push_back(i);
         } else {
             Term term{Term::Kind::rows, kInput};
             term.run = plan.runs.front();
@@ -105,16 +105,16 @@ void FactoredPlan::finish() {
             first.append(term.run.count).terms.push_back(term);
         }
         for (size_t s = 0; s < plan.slot_rows.size(); ++s) {
-            last.segments[stored[i].slot + s].terms.push_back({Term::Kind::given, source, row});
+            last.segments[stored[i].slot + s].terms.push_back({Term::Kind::identity, source, row});
             row += plan.slot_rows[s];
         }
     }
-    for (factors::Product* product : {&first, &core, &last}) product->divide();
+    for (factors::Product* product : {&first, &core, &last}) product->split_work();
     for (const factors::Product* product : {&first, &last}) {
         for (const Segment& segment : product->segments) {
             for (const Term& term : segment.terms) {
                 if (term.kind == Term::Kind::combine || term.kind == Term::Kind::spread)
-                    add_heads(term, segment.rows);
+                    add_head_product(term, segment.rows);
             }
         }
     }

@@ -1,4 +1,4 @@
-// How a group of slots of one input is multiplied when some of them are made of factors.
+// The plan for a group of slots with one input, some of which are factored.
 #pragma once
 
 #include <map>
@@ -8,43 +8,44 @@
 
 namespace refold {
 
-// For few tokens three nodes at most, one without Tucker factors of two: each takes its sources from the
-// ones before. For many tokens the same terms are read as products of ggml's own (composed.h).
+// For few tokens it is up to three nodes (two without Tucker factors), each of which takes its sources from
+// the ones before. For many tokens the same terms become ggml products (composed.h).
 struct FactoredPlan {
     // Sources of terms.
-    static constexpr int kInput = 0, kFirst = 1, kCore = 2, kGiven = 3;
+    static constexpr int kInput = 0, kFirst = 1, kCore = 2, kSeparate = 3;
 
-    // V x, A x, U1^T x: of the input, common to all slots that name the same factor; and whole stored weights
+    // Of the input: V x, A x, U1^T x, once for all slots that name the same factor, and whole stored weights.
     factors::Product first;
-    factors::Product core;  // the Tucker cores' products
+    factors::Product core;  // Tucker cores times `first`
     factors::Product last;  // one segment per slot; terms of source kInput are those of stored weights
 
-    // Slots of which stored weights are a part: all of it, or the base of a LoRA.
+    // Slots with stored weights: without factors, or the base of a LoRA.
     struct Stored {
-        size_t slot;  // the first one
+        size_t slot;  // the first slot of the plan
         LinearPlan plan;
     };
     std::vector<Stored> stored;
-    std::vector<size_t> given;  // those in layouts that only ggml knows: sources kGiven and following
+    // Indices of `stored` in layouts that our row kernels cannot read. They are nodes of their own, sources
+    // kSeparate and following of `last`.
+    std::vector<size_t> separate;
 
-    // Terms that combine or spread heads, each as a product of its own: cheap for any number of tokens.
-    std::map<const factors::Term*, factors::Product> heads;
+    // Every combine or spread term as a product of its own: these are cheap for any number of tokens.
+    std::map<const factors::Term*, factors::Product> head_products;
 
     int64_t in = 0;
-    ggml_tensor* bias = nullptr;   // of all slots
-    int64_t reconstruct_from = 0;  // tokens of a step from which the dense weights are made first; 0: never
+    ggml_tensor* bias = nullptr;   // [out] of all slots; null: none
+    int64_t reconstruct_from = 0;  // tokens per step from which dense weights are made first; 0: never
 
-    // Where the same term exists already its rows, else new ones; returns the first.
+    // Appends `rows` rows for a term unless the product has the same term already. Returns their first row.
     static int64_t append_once(factors::Product& product, const factors::Term& term, int64_t rows,
                                const Run& scale = {});
-    // Tells the storages how their rows are read.
-    void mark_use();
-    // After layouts were chosen: adds the stored weights' terms to the last product. The plan stays where it
-    // is from then on.
+    // Marks in the storages how they are read, before layouts are chosen.
+    void mark_storage_use();
+    // Adds the terms of stored weights, after layouts were chosen. The plan must not move afterwards.
     void finish();
 
 private:
-    void add_heads(const factors::Term& term, int64_t rows);
+    void add_head_product(const factors::Term& term, int64_t rows);
 };
 
 }  // namespace refold

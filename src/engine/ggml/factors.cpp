@@ -1,10 +1,21 @@
+// Products with factored weights.
+//
+// In: sources F32 [token][element]; factors as rows of any ggml type, plain or in groups of eight (q4_0x8).
+// Out: F32 [token][row], the segments one after the other.
+//
+// Threads split the work items, about 64 rows of a segment each, evenly; items do not depend on each other,
+// so a node has no barrier. Each thread quantizes the inputs that its items need, once per node.
+//
+// Items are the outer loop, then terms, then a few rows, then tokens: weights stream from memory once and
+// meet all tokens while they are in the L1 cache; the rows of y stay there as well while terms are added.
 #include "engine/ggml/factors.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "engine/ggml/factor_kernels.h"
-#include "engine/ggml/parts.h"
+#include "engine/ggml/head_runs.h"
+#include "engine/ggml/thread_share.h"
 #include "model/topology.h"
 
 namespace refold::factors {
@@ -12,14 +23,15 @@ namespace {
 
 using kernels::Element;
 
-constexpr int64_t kPieceRows = 64;
+constexpr int64_t kRowsPerItem = 64;
 
 bool is_float(ggml_type type) {
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
 }
 
-// ggml's product of two rows is mostly call where they are short, and takes the end of a row number by
-// number; of float32 rows ours is as fast.
+// Whether our kernels multiply rows of `columns` columns faster than ggml's dot product, which is dominated
+// by the call where rows are short and processes the end of a row element by element. For F32 ours is as
+// fast.
 bool is_ours(ggml_type type, Layout layout, int64_t columns) {
     constexpr int64_t kShort = 128, kStep = 64;
     if (type == GGML_TYPE_F32) return true;
@@ -27,7 +39,7 @@ bool is_ours(ggml_type type, Layout layout, int64_t columns) {
     return type == GGML_TYPE_Q8_0 && layout == Layout::plain && columns <= kShort;
 }
 
-// Kernels of ours read these types as they are.
+// The element type for our kernels, which read these types without conversion.
 Element element_of(ggml_type type) {
     switch (type) {
         case GGML_TYPE_F32: return Element::f32;
@@ -42,7 +54,7 @@ const std::byte* row_of(const Run& run, int64_t row) {
     return static_cast<const std::byte*>(tensor->data) + static_cast<size_t>(run.first + row) * tensor->nb[1];
 }
 
-// A node's input or result: floats of several tokens.
+// An input or result of a node, from element `offset` of each token on.
 struct Tokens {
     float* data;
     int64_t stride, count;
@@ -54,9 +66,8 @@ struct Tokens {
     float* of(int64_t token) const { return data + token * stride; }
 };
 
-// Parts of the sources in the types that kernels of quantised weights want; each is made once per node and
-// thread.
-class QuantisedInputs {
+// Slices of the sources, quantized for the kernels of a weight type; each slice once per node and thread.
+class QuantizedInputs {
 public:
     struct Key {
         int source;
@@ -70,19 +81,19 @@ public:
         used_ = 0;
     }
 
-    // Rows of the input, ggml_row_size(type, columns) bytes apart; valid until the next call.
+    // One row per token, ggml_row_size(type, columns) bytes apart; valid until the next call.
     const std::byte* get(const Key& key, const Tokens& x) {
-        for (const auto& [known, place] : entries_) {
-            if (known == key) return buffer_.data() + place;
+        for (const auto& [entry_key, offset] : entries_) {
+            if (entry_key == key) return buffer_.data() + offset;
         }
-        const size_t row = ggml_row_size(key.type, key.columns), place = used_;
+        const size_t row = ggml_row_size(key.type, key.columns), begin = used_;
         used_ += row * static_cast<size_t>(x.count);
         if (buffer_.size() < used_) buffer_.resize(used_);
-        entries_.emplace_back(key, place);
+        entries_.emplace_back(key, begin);
         const ggml_from_float_t from_float = ggml_get_type_traits_cpu(key.type)->from_float;
         for (int64_t t = 0; t < x.count; ++t)
-            from_float(x.of(t), buffer_.data() + place + row * static_cast<size_t>(t), key.columns);
-        return buffer_.data() + place;
+            from_float(x.of(t), buffer_.data() + begin + row * static_cast<size_t>(t), key.columns);
+        return buffer_.data() + begin;
     }
 
 private:
@@ -91,16 +102,16 @@ private:
     size_t used_ = 0;
 };
 
-// Buffers that a thread keeps between nodes.
+// Buffers of a thread, kept from node to node.
 struct Workspace {
-    QuantisedInputs inputs;
+    QuantizedInputs inputs;
     std::vector<float> floats, head;
 };
 
-// One thread's rows [from, to) of a segment.
-class Adder {
+// Computes rows [from, to) of a segment.
+class SegmentProduct {
 public:
-    Adder(const ggml_tensor* dst, const Segment& segment, int64_t from, int64_t to, Workspace& work)
+    SegmentProduct(const ggml_tensor* dst, const Segment& segment, int64_t from, int64_t to, Workspace& work)
         : dst_(dst), segment_(segment), from_(from), to_(to), work_(work) {}
 
     void run() {
@@ -115,14 +126,15 @@ public:
     }
 
 private:
-    // Rows of a term that this thread has.
+    // The part of a term's rows that lies in [from, to).
     struct Range {
         int64_t first, last;
     };
     Range range(const Term& term, int64_t rows) const {
-        return {std::max(from_, term.to) - term.to, std::min(to_, term.to + rows) - term.to};
+        return {std::max(from_, term.segment_row) - term.segment_row,
+                std::min(to_, term.segment_row + rows) - term.segment_row};
     }
-    Tokens result(const Term& term) const { return {dst_, segment_.first + term.to}; }
+    Tokens result(const Term& term) const { return {dst_, segment_.first + term.segment_row}; }
     Tokens input(const Term& term) const { return {dst_->src[term.source], term.offset}; }
 
     void add(const Term& term) {
@@ -131,7 +143,7 @@ private:
             case Term::Kind::transposed: return add_transposed(term);
             case Term::Kind::combine: return combine(term);
             case Term::Kind::spread: return spread(term);
-            case Term::Kind::given: return add_given(term);
+            case Term::Kind::identity: return add_identity(term);
         }
     }
 
@@ -146,21 +158,21 @@ private:
                                      storage.tensor->nb[1], last - first, term.columns, element_of(type)};
             return kernels::add_products(rows, x.data, x.stride, y.data + first, y.stride, y.count);
         }
-        const int64_t height = parts::rows_per_group(storage.layout);
-        const size_t stride = parts::group_bytes(type, storage.layout, storage.in());
-        const ggml_type x_type = parts::input_type(type, storage.layout);
-        const std::byte* quantised = work_.inputs.get({term.source, term.offset, term.columns, x_type}, x);
+        const int64_t height = head_runs::rows_per_group(storage.layout);
+        const size_t stride = head_runs::group_bytes(type, storage.layout, storage.in());
+        const ggml_type x_type = head_runs::input_type(type, storage.layout);
+        const std::byte* quantized = work_.inputs.get({term.source, term.offset, term.columns, x_type}, x);
         const std::byte* weights = static_cast<const std::byte*>(storage.tensor->data) +
                                    static_cast<size_t>((term.run.first + first) / height) * stride +
-                                   parts::group_bytes(type, storage.layout, term.column);
-        const parts::RowProduct product{type, storage.layout, term.columns};
-        // A few rows for all tokens before the next ones are read.
+                                   head_runs::group_bytes(type, storage.layout, term.column);
+        const head_runs::RowProduct product{type, storage.layout, term.columns};
+        // A few row groups meet all tokens before the next ones are read.
         constexpr int64_t kGroups = 8;
         const int64_t groups = (last - first) / height;
         for (int64_t g = 0; g < groups; g += kGroups) {
             for (int64_t t = 0; t < y.count; ++t) {
                 product(weights + static_cast<size_t>(g) * stride, stride,
-                        quantised + static_cast<size_t>(t) * ggml_row_size(x_type, term.columns),
+                        quantized + static_cast<size_t>(t) * ggml_row_size(x_type, term.columns),
                         std::min(kGroups, groups - g), y.of(t) + first + g * height, true);
             }
         }
@@ -196,7 +208,7 @@ private:
         return reinterpret_cast<const float*>(row_of(c.roles, row))[c.role];
     }
 
-    // y_h = U2 sum over c of U3[c] x[:, c, h], the mean of a group's heads.
+    // y_h = mean over the heads g of its group of U2^T sum over c of U3[c, role] x[:, c, g]
     void combine(const Term& term) {
         const Combination& c = term.combination;
         const int64_t width = c.width(), r2 = c.r2(), r3 = c.r3();
@@ -218,7 +230,7 @@ private:
         }
     }
 
-    // y[begin..end) += U2[:, begin..end) weights, in the order of the rotation.
+    // y[begin, end) += rows [begin, end) of U2^T weights, in the order of the rotary pairs.
     void add_head(const Combination& c, const float* weights, int64_t begin, int64_t end, float* y) {
         const size_t stride = c.head.storage->tensor->nb[1];
         const auto* rows = reinterpret_cast<const float*>(row_of(c.head, 0));
@@ -233,7 +245,7 @@ private:
         for (int64_t i = begin; i < end; ++i) y[i] += work_.head[static_cast<size_t>(rotary_row(i, width))];
     }
 
-    // y[j, c, h] += U3[c] <U2 row j, x_h>
+    // y[j, c, h] += U3[c, role] <U2 row j, x_h>
     void spread(const Term& term) {
         const Combination& c = term.combination;
         const int64_t width = c.width(), r2 = c.r2(), rows = r2 * c.r3();
@@ -246,7 +258,7 @@ private:
                 std::vector<float>& products = work_.floats;
                 products.assign(static_cast<size_t>(r2), 0.0F);
                 const int64_t from = end - begin < r2 ? begin % r2 : 0, count = std::min(end - begin, r2);
-                // Rows of U2 from `from` on, around its end.
+                // `count` rows of U2 from row `from` on, cyclically.
                 for (int64_t j = from, left = count; left > 0; j = 0) {
                     const int64_t rows_here = std::min(left, r2 - j);
                     kernels::add_products(
@@ -268,7 +280,7 @@ private:
         return work_.head.data();
     }
 
-    void add_given(const Term& term) {
+    void add_identity(const Term& term) {
         const Tokens x = input(term), y(dst_, segment_.first);
         for (int64_t t = 0; t < y.count; ++t) {
             for (int64_t i = from_; i < to_; ++i) y.of(t)[i] += x.of(t)[i];
@@ -281,10 +293,11 @@ private:
     Workspace& work_;
 };
 
-int64_t unit_of(const Term& term) {
+// Rows of a segment that must stay in one work item: a row group, a block, a head.
+int64_t rows_together(const Term& term) {
     const Combination& c = term.combination;
     switch (term.kind) {
-        case Term::Kind::rows: return parts::rows_per_group(term.run.storage->layout);
+        case Term::Kind::rows: return head_runs::rows_per_group(term.run.storage->layout);
         case Term::Kind::transposed: return ggml_blck_size(term.run.storage->tensor->type);
         case Term::Kind::combine: return c.heads > 1 || c.halves ? c.width() : 1;
         case Term::Kind::spread: return c.heads > 1 ? c.r2() * c.r3() : 1;
@@ -294,14 +307,14 @@ int64_t unit_of(const Term& term) {
 
 }  // namespace
 
-void Product::divide() {
-    pieces.clear();
+void Product::split_work() {
+    work_items.clear();
     for (size_t s = 0; s < segments.size(); ++s) {
-        int64_t unit = 1;
-        for (const Term& term : segments[s].terms) unit = std::lcm(unit, unit_of(term));
-        const int64_t rows = (kPieceRows + unit - 1) / unit * unit;
+        int64_t together = 1;
+        for (const Term& term : segments[s].terms) together = std::lcm(together, rows_together(term));
+        const int64_t rows = (kRowsPerItem + together - 1) / together * together;
         for (int64_t from = 0; from < segments[s].rows; from += rows)
-            pieces.push_back({s, from, std::min(from + rows, segments[s].rows)});
+            work_items.push_back({s, from, std::min(from + rows, segments[s].rows)});
     }
 }
 
@@ -322,10 +335,10 @@ void multiply(ggml_tensor* dst, int thread, int threads, void* user) {
     thread_local Workspace work;
     work.inputs.clear();
     const auto& product = *static_cast<const Product*>(user);
-    const auto [first, last] = parts::share_of(static_cast<int64_t>(product.pieces.size()), thread, threads);
+    const auto [first, last] = thread_share(static_cast<int64_t>(product.work_items.size()), thread, threads);
     for (int64_t i = first; i < last; ++i) {
-        const Product::Piece& piece = product.pieces[static_cast<size_t>(i)];
-        Adder(dst, product.segments[piece.segment], piece.from, piece.to, work).run();
+        const Product::WorkItem& item = product.work_items[static_cast<size_t>(i)];
+        SegmentProduct(dst, product.segments[item.segment], item.from, item.to, work).run();
     }
 }
 

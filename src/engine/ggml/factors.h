@@ -1,21 +1,21 @@
-// Products with weights made of factors, for few tokens: one node of a graph adds up everything that a group
-// of slots takes from one step of the computation, whatever each of them is made of.
+// Products with factored weights, for few tokens. One ggml node computes one step (U^T x, core, U) for a
+// group of slots, whatever each of them is made of: its result consists of segments, each a sum of terms.
 #pragma once
 
 #include <vector>
 
-#include "engine/ggml/plan.h"
+#include "engine/ggml/linear_plan.h"
 
 namespace refold::factors {
 
-// What the combination of a Tucker core's products needs to know: see Tucker in model/topology.h.
+// The head and role factors of a slot's Tucker decomposition (Tucker in model/topology.h).
 struct Combination {
-    Run head;   // U2: R2 rows of a head's width, float32
-    Run roles;  // U3: R3 rows of one number per role, float32
-    int64_t role = 0;
-    int64_t heads = 0;  // of the slot
-    int64_t group = 1;  // heads of the core that make one of the slot's
-    bool halves = false;
+    Run head;             // U2, F32 [R2][head width]
+    Run roles;            // U3, F32 [R3][roles]
+    int64_t role = 0;     // the slot's column of U3
+    int64_t heads = 0;    // of the slot
+    int64_t group = 1;    // heads of the core per head of the slot, which is their mean
+    bool halves = false;  // U2 is in the order (first half, second half): see rotary_row()
 
     int64_t r2() const { return head.count; }
     int64_t r3() const { return roles.count; }
@@ -24,57 +24,58 @@ struct Combination {
     bool operator==(const Combination&) const = default;
 };
 
-// Something that is added to the rows of a segment.
+// A product that is added to the rows of a segment.
 struct Term {
     enum class Kind {
         rows,        // y[i] += <row i, x>
         transposed,  // y += sum over i of x[i] * row i
-        combine,     // products x with a Tucker core [R2, R3, heads * group] -> heads of y
-        spread,      // heads of x -> factors of the rows of a Tucker core [R2, R3, heads]
-        given,       // y[i] += x[i]
+        combine,     // x: core times input [R2, R3, group, heads] -> y [width, heads], by U2 and U3
+        spread,      // transposed slots: x [width, heads] -> y [R2, R3, heads], by U2 and U3
+        identity,    // y[i] += x[i]
     };
     Kind kind = Kind::rows;
-    int source = 0;                   // of the node: its src[source]
-    int64_t offset = 0;               // where x begins in a token of the source
-    int64_t to = 0;                   // row of the segment where y begins
-    Run run{};                        // rows and transposed: rows of a storage
-    int64_t column = 0, columns = 0;  // the part of these rows that counts
-    Combination combination{};
+    int source = 0;                   // x is in src[source] of the node
+    int64_t offset = 0;               // first element of x in each token of the source
+    int64_t segment_row = 0;          // first row of y in the segment
+    Run run{};                        // rows, transposed: the rows of a storage
+    int64_t column = 0, columns = 0;  // columns [column, column + columns) of these rows
+    Combination combination{};        // combine, spread
     bool operator==(const Term&) const = default;
 };
 
-// Rows of a node's result that are split between threads by themselves.
+// Consecutive rows of a node's result, and the terms that add up to them.
 struct Segment {
     int64_t first = 0, rows = 0;
     std::vector<Term> terms;
-    Run scale{};  // one row of factors for the result; storage is null without
+    Run scale{};  // F32 [rows]: multiplies the sum; storage null: none
 };
 
+// All segments of one node.
 struct Product {
-    int64_t out = 0;
+    int64_t out = 0;  // rows of all segments
     std::vector<Segment> segments;
-    // Rows [from, to) of a segment; threads take equal numbers of pieces.
-    struct Piece {
+    // Rows [from, to) of a segment. Threads take equal numbers of work items.
+    struct WorkItem {
         size_t segment;
         int64_t from, to;
     };
-    std::vector<Piece> pieces;
+    std::vector<WorkItem> work_items;
 
-    // Appends rows and returns the segment.
+    // Appends a segment of `rows` rows.
     Segment& append(int64_t rows) {
         segments.push_back({out, rows, {}, {}});
         out += rows;
         return segments.back();
     }
     bool empty() const { return segments.empty(); }
-    // Divides the work, when all terms and layouts are known.
-    void divide();
-    // The storage that makes up all of the product, with a source of `columns` rows; null where it takes more
-    // or less than that. ggml's own product is the faster one then.
+    // Fills work_items. All terms and layouts must be known.
+    void split_work();
+    // The storage if the product is one whole storage times a source of `columns` rows, where ggml's product
+    // is faster; else null.
     const Storage* whole(int64_t columns) const;
 };
 
-// Custom operation of a graph: dst [out, tokens] from the tokens of its sources; `product` is a const
+// Custom ggml operation: dst F32 [out, tokens] from its sources F32 [.., tokens]. `product` is a const
 // Product*.
 void multiply(ggml_tensor* dst, int thread, int threads, void* product);
 

@@ -6,14 +6,16 @@
 #include "core/error.h"
 #include "engine/ggml/activation.h"
 #include "engine/ggml/composed.h"
-#include "engine/ggml/parts.h"
+#include "engine/ggml/head_runs.h"
+#include "engine/ggml/thread_share.h"
+#include "model/forward.h"
 
 namespace refold {
 
 // The operations of the forward pass (model/forward.h) as ggml nodes.
 class GraphOps {
 public:
-    // A result, possibly some rows of a larger one that was computed together with its neighbours.
+    // A result. Neighbors that were computed together are rows of one larger tensor, `whole`.
     struct Value {
         ggml_tensor* tensor = nullptr;  // [features, tokens]
         ggml_tensor* whole = nullptr;
@@ -32,10 +34,10 @@ public:
           cache_(cache),
           shape_(shape),
           attention_(step.workspace_.attention),
-          staged_(shape.kind == StepKind::network ? nullptr : step.workspace_.staged.get()),
+          loops_(shape.kind == StepKind::network ? nullptr : step.workspace_.loops.get()),
           context_(step.context_.get()) {}
 
-    bool has(size_t position, Slot slot) const { return weights_.has(position, slot); }
+    bool has(size_t layer, Slot slot) const { return weights_.has(layer, slot); }
 
     Value embed(Slot table) {
         ggml_tensor*& rows = step_.tables_[table];
@@ -43,43 +45,43 @@ public:
         return {rows};
     }
 
-    Value norm(size_t position, Slot slot, Value x) {
-        ggml_tensor* weight = weights_.vector(position, slot);
+    Value norm(size_t layer, Slot slot, Value x) {
+        ggml_tensor* weight = weights_.vector(layer, slot);
         ggml_tensor* groups = x.tensor;
         if (weight->ne[0] != groups->ne[0]) groups = heads_view(groups);
         ggml_tensor* y = config_.norm == NormKind::rms ? ggml_rms_norm(context_, groups, config_.norm_eps)
                                                        : ggml_norm(context_, groups, config_.norm_eps);
-        const auto differs = [&](Slot s) { return staged_ != nullptr && staged_->differs(position, s); };
-        y = differs(slot) ? staged_->scale(context_, position, slot, y, step_.stages_)
+        const auto differs = [&](Slot s) { return loops_ != nullptr && loops_->differs(layer, s); };
+        y = differs(slot) ? loops_->scale(context_, layer, slot, y, step_.loops_)
                           : ggml_mul(context_, y, weight);
-        if (const auto bias = bias_of(slot); bias && has(position, *bias)) {
-            y = differs(*bias) ? staged_->add(context_, position, *bias, y, step_.stages_)
-                               : ggml_add(context_, y, weights_.vector(position, *bias));
+        if (const auto bias = bias_of(slot); bias && has(layer, *bias)) {
+            y = differs(*bias) ? loops_->add(context_, layer, *bias, y, step_.loops_)
+                               : ggml_add(context_, y, weights_.vector(layer, *bias));
         }
         return {groups == x.tensor ? y : ggml_reshape_2d(context_, y, x.tensor->ne[0], x.tensor->ne[1])};
     }
 
-    void linear(size_t position, std::span<const Slot> slots, Value x, std::span<Value> out) {
+    void linear(size_t layer, std::span<const Slot> slots, Value x, std::span<Value> out) {
         if (slots[0] == Slot::attn_k)
-            keys_and_values(position, x, out);
+            keys_and_values(layer, x, out);
         else
-            multiply(position, slots, x, out);
-        if (staged_ != nullptr) add_terms_of_loops(position, slots, x, out);
+            multiply(layer, slots, x, out);
+        if (loops_ != nullptr) add_terms_of_loops(layer, slots, x, out);
     }
 
-    void rope(size_t position, Value& q, Value& k) {
+    void rope(size_t layer, Value& q, Value& k) {
         if (q.followed_by(k)) {
-            // Neighbours in memory: one rotation over the heads of both.
-            expand(rotate_heads(position, rows_of(q.whole, q.row, q.tensor->ne[0] + k.tensor->ne[0])));
+            // Neighbors in memory take one rotation over the heads of both.
+            expand(rotate_heads(layer, rows_of(q.whole, q.row, q.tensor->ne[0] + k.tensor->ne[0])));
         } else {
-            expand(rotate_heads(position, q.tensor));
-            expand(rotate_heads(position, k.tensor));
+            expand(rotate_heads(layer, q.tensor));
+            expand(rotate_heads(layer, k.tensor));
         }
     }
 
-    void rope(size_t position, Value& q) { expand(rotate_heads(position, q.tensor)); }
+    void rope(size_t layer, Value& q) { expand(rotate_heads(layer, q.tensor)); }
 
-    const AttentionSource& source(size_t position) const { return network_.topology.source(position); }
+    const AttentionSource& source(size_t layer) const { return network_.topology.source(layer); }
 
     std::optional<Value> given_input() {
         if (!shape_.residual) return std::nullopt;
@@ -88,23 +90,23 @@ public:
         return Value{step_.residual_};
     }
 
-    void tap(size_t position, Tap tap, Value x) {
-        if (network_.observes(position, tap)) keep(position, tap, x.tensor);
+    void tap(size_t layer, Tap tap, Value x) {
+        if (network_.observes(layer, tap)) keep(layer, tap, x.tensor);
     }
 
-    Value attention(size_t position, Value q, Value k, Value v) {
-        store(position, k, v);
-        const bool lends = network_.topology.lends_probabilities(position) ||
-                           network_.observes(position, Tap::probabilities);
-        if (!lends || !config_.causal) return attend(position, q);
-        return attend_by_probabilities(position, q);
+    Value attention(size_t layer, Value q, Value k, Value v) {
+        store(layer, k, v);
+        const bool lends =
+            network_.topology.lends_probabilities(layer) || network_.observes(layer, Tap::probabilities);
+        if (!lends || !config_.causal) return attend(layer, q);
+        return attend_by_probabilities(layer, q);
     }
 
-    Value attention_over_source(size_t position, Value q) { return attend(position, q); }
+    Value attention_over_source(size_t layer, Value q) { return attend(layer, q); }
 
-    Value attention_as_source(size_t position, Value v, bool selected) {
-        store(position, v);
-        return weighted(position, *source(position).probabilities, selected);
+    Value attention_as_source(size_t layer, Value v, bool selected) {
+        store(layer, v);
+        return weighted(layer, *source(layer).probabilities, selected);
     }
 
     Value activate(Activation activation, Value x) {
@@ -149,30 +151,30 @@ public:
     Value add(Value a, Value b) { return {ggml_add(context_, a.tensor, b.tensor)}; }
 
     Value select_outputs(Value x) {
-        // Those of loops may be asked for in another order.
+        // Steps by loop may want them in another order.
         if (shape_.outputs == shape_.tokens && shape_.kind == StepKind::network) return x;
         return {ggml_get_rows(context_, x.tensor, step_.outputs_)};
     }
 
-    Value with_exit_map(size_t position, Value x) {
+    Value with_exit_map(size_t layer, Value x) {
         constexpr std::array kExitMap = {Slot::exit_map};
-        ggml_tensor* stages = ggml_get_rows(
-            context_, ggml_reshape_2d(context_, step_.stages_, 1, shape_.tokens), step_.outputs_);
-        return {staged_->add_terms(context_, {position, kExitMap, 0}, x.tensor, x.tensor, stages)};
+        ggml_tensor* loops = ggml_get_rows(
+            context_, ggml_reshape_2d(context_, step_.loops_, 1, shape_.tokens), step_.outputs_);
+        return {loops_->add_terms(context_, {layer, kExitMap, 0}, x.tensor, x.tensor, loops)};
     }
 
     Value resume(Value x) {
         step_.residual_ =
             step_.input(ggml_new_tensor_2d(context_, GGML_TYPE_F32, config_.n_embd, shape_.tokens));
-        ggml_tensor* sources[] = {step_.residual_, step_.stages_};
+        ggml_tensor* sources[] = {step_.residual_, step_.loops_};
         return {ggml_custom_inplace(context_, x.tensor, sources, 2, resume_rows, GGML_N_TASKS_MAX, nullptr)};
     }
 
-    // Appends this step's keys and values to the cache.
-    void store(size_t position, Value k, Value v) {
-        ggml_tensor* cache = cache_.positions[position];
-        ggml_tensor* written = rows(position).written;
-        const int64_t heads = config_.n_head_kv_of(position);
+    // Writes this step's keys and values to the cache.
+    void store(size_t layer, Value k, Value v) {
+        ggml_tensor* cache = cache_.layers[layer];
+        ggml_tensor* written = rows(layer).written;
+        const int64_t heads = config_.n_head_kv_of(layer);
         if (k.followed_by(v)) {
             expand(ggml_set_rows(context_, cache, split_heads(rows_of(k.whole, k.row, 2 * k.tensor->ne[0])),
                                  written));
@@ -182,21 +184,20 @@ public:
         expand(ggml_set_rows(context_, heads_of(cache, heads, heads), split_heads(v.tensor), written));
     }
 
-    void store(size_t position, Value v) {
-        expand(ggml_set_rows(context_, cache_.positions[position], split_heads(v.tensor),
-                             rows(position).written));
+    void store(size_t layer, Value v) {
+        expand(ggml_set_rows(context_, cache_.layers[layer], split_heads(v.tensor), rows(layer).written));
     }
 
 private:
-    // Products with the weights, but for what loops have of their own.
-    void multiply(size_t position, std::span<const Slot> slots, Value x, std::span<Value> out) {
-        if (const FactoredPlan* plan = weights_.factored(position, slots)) {
-            return step_.own_operations_ && x.tensor->ne[1] <= parts::kInPlaceTokens
+    // Products with the weights that all loops share.
+    void multiply(size_t layer, std::span<const Slot> slots, Value x, std::span<Value> out) {
+        if (const FactoredPlan* plan = weights_.factored(layer, slots)) {
+            return step_.own_operations_ && x.tensor->ne[1] <= head_runs::kInPlaceTokens
                        ? multiply_in_place(*plan, x.tensor, out)
                        : multiply_composed(*plan, x.tensor, out);
         }
         size_t next = 0;
-        for (const LinearPlan& plan : weights_.linear(position, slots)) {
+        for (const LinearPlan& plan : weights_.linear(layer, slots)) {
             ggml_tensor* y = multiply(plan, x.tensor);
             if (plan.bias != nullptr) y = ggml_add(context_, y, plan.bias);
             int64_t row = 0;
@@ -207,17 +208,17 @@ private:
         }
     }
 
-    // Without the queries where they can be left out of the product.
-    void keys_and_values(size_t position, Value x, std::span<Value> out) {
-        constexpr std::array kQkv = {Slot::attn_q, Slot::attn_k, Slot::attn_v};
-        std::array<Value, 3> all{};
-        const bool factored = weights_.factored(position, kQkv) != nullptr;
-        const LinearPlan* plan = factored ? nullptr : &weights_.linear(position, kQkv).front();
+    // Skips the rows of the queries where the layout of the product allows it.
+    void keys_and_values(size_t layer, Value x, std::span<Value> out) {
+        constexpr auto kQkv = product_group(Slot::attn_k);
+        std::array<Value, kQkv.size()> all{};
+        const bool factored = weights_.factored(layer, kQkv) != nullptr;
+        const LinearPlan* plan = factored ? nullptr : &weights_.linear(layer, kQkv).front();
         constexpr int64_t kRowsTogether = 16;  // of all layouts
         if (factored || plan->slot_rows.size() != kQkv.size() || plan->kind != LinearPlan::Kind::whole ||
             plan->layout() == Layout::opaque || plan->slot_rows[0] % kRowsTogether != 0 ||
             plan->slot_rows[1] % kRowsTogether != 0) {
-            multiply(position, kQkv, x, all);
+            multiply(layer, kQkv, x, all);
             std::copy(all.begin() + 1, all.end(), out.begin());
             return;
         }
@@ -235,14 +236,14 @@ private:
         out[1] = {rows_of(y, rows, rows), y, rows};
     }
 
-    // Of neighbours in one product together.
-    void add_terms_of_loops(size_t position, std::span<const Slot> slots, Value x, std::span<Value> out) {
+    // Adds each row's own LoRA and biases, to neighbors of one product together.
+    void add_terms_of_loops(size_t layer, std::span<const Slot> slots, Value x, std::span<Value> out) {
         for (size_t s = 0, count = 1; s < slots.size(); s += count) {
             count = 1;
             while (s + count < slots.size() && out[s + count - 1].followed_by(out[s + count])) ++count;
             ggml_tensor* y = out[s].whole != nullptr ? out[s].whole : out[s].tensor;
-            ggml_tensor* sum = staged_->add_terms(context_, {position, slots.subspan(s, count), out[s].row},
-                                                  y, x.tensor, step_.stages_);
+            ggml_tensor* sum = loops_->add_terms(context_, {layer, slots.subspan(s, count), out[s].row}, y,
+                                                 x.tensor, step_.loops_);
             if (sum == y) continue;
             for (Value& value : out.subspan(s, count)) {
                 value = {count == 1 ? sum : rows_of(sum, value.row, value.tensor->ne[0]), sum, value.row};
@@ -250,28 +251,29 @@ private:
         }
     }
 
+    // Rows after the first loop take their residual stream, src[1], in place of the embeddings.
     static void resume_rows(ggml_tensor* dst, int thread, int threads, void* /*user*/) {
-        const ggml_tensor *residual = dst->src[1], *stages = dst->src[2];
-        const auto [first, last] = parts::share_of(dst->ne[1], thread, threads);
+        const ggml_tensor *residual = dst->src[1], *loops = dst->src[2];
+        const auto [first, last] = thread_share(dst->ne[1], thread, threads);
         for (int64_t t = first; t < last; ++t) {
-            if (static_cast<const int32_t*>(stages->data)[t] > 0)
+            if (static_cast<const int32_t*>(loops->data)[t] > 0)
                 std::copy_n(static_cast<const float*>(residual->data) + t * dst->ne[0], dst->ne[0],
                             static_cast<float*>(dst->data) + t * dst->ne[0]);
         }
     }
 
-    const StepGraph::Rows& rows(size_t position) const {
-        return network_.eviction.at(position) ? step_.kept_ : step_.all_;
+    const StepGraph::Rows& rows(size_t layer) const {
+        return network_.eviction.at(layer) ? step_.kept_ : step_.all_;
     }
 
-    // Heads [first, first + count) of the rows of a cache that this step reads: [head_dim, cached, count].
-    ggml_tensor* cached(size_t position, int64_t first, int64_t count) {
-        ggml_tensor* cache = cache_.positions[position];
-        return ggml_view_3d(context_, cache, config_.head_dim, rows(position).cached, count, cache->nb[1],
+    // Heads [first, first + count) of a cache, as far as this step reads its rows: [head_dim, cached, count].
+    ggml_tensor* cached(size_t layer, int64_t first, int64_t count) {
+        ggml_tensor* cache = cache_.layers[layer];
+        return ggml_view_3d(context_, cache, config_.head_dim, rows(layer).cached, count, cache->nb[1],
                             cache->nb[2], static_cast<size_t>(first) * cache->nb[2]);
     }
 
-    // The last `tokens` rows of the mask of a window.
+    // The rows of the window's mask for the last `tokens` tokens.
     ggml_tensor* mask(int64_t window, int64_t tokens) {
         ggml_tensor*& masks = step_.masks_[window];
         if (masks == nullptr)
@@ -280,79 +282,77 @@ private:
                             static_cast<size_t>(shape_.tokens - tokens) * masks->nb[1]);
     }
 
-    ggml_tensor* keys_of(size_t position) { return cached(position, 0, config_.n_head_kv_of(position)); }
-    // The last heads of the cache: it may hold values alone.
-    ggml_tensor* values_of(size_t position) {
-        const int64_t heads = config_.n_head_kv_of(position);
-        return cached(position, cache_.positions[position]->ne[2] - heads, heads);
+    ggml_tensor* keys_of(size_t layer) { return cached(layer, 0, config_.n_head_kv_of(layer)); }
+    // The cache's last heads: it may hold values only.
+    ggml_tensor* values_of(size_t layer) {
+        const int64_t heads = config_.n_head_kv_of(layer);
+        return cached(layer, cache_.layers[layer]->ne[2] - heads, heads);
     }
 
-    // What the tokens see: all of the step, or the selected ones.
-    ggml_tensor* seen_by(size_t position, int64_t tokens) {
-        return tokens == shape_.tokens ? rows(position).seen : rows(position).seen_by_outputs;
+    // The rows that the step's tokens see, or its outputs.
+    ggml_tensor* seen_by(size_t layer, int64_t tokens) {
+        return tokens == shape_.tokens ? rows(layer).seen : rows(layer).seen_by_outputs;
     }
 
-    Value attend(size_t position, Value q) {
-        if (network_.eviction.scores(position)) return attend_by_probabilities(position, q);
-        const int64_t tokens = q.tensor->ne[1], window = config_.window(position);
-        const float scale = config_.attention_scale_of(position);
-        ggml_tensor *keys = keys_of(position), *values = values_of(position);
+    Value attend(size_t layer, Value q) {
+        if (network_.eviction.scores(layer)) return attend_by_probabilities(layer, q);
+        const int64_t tokens = q.tensor->ne[1], window = config_.window(layer);
+        const float scale = config_.attention_scale_of(layer);
+        ggml_tensor *keys = keys_of(layer), *values = values_of(layer);
         if (config_.causal)
-            return {
-                attention_.node(context_, q.tensor, keys, values, seen_by(position, tokens), scale, window)};
+            return {attention_.node(context_, q.tensor, keys, values, seen_by(layer, tokens), scale, window)};
         ggml_tensor* attended =
             ggml_flash_attn_ext(context_, split_heads(q.tensor), keys, values, mask(window, tokens), scale,
                                 config_.max_alibi_bias, config_.attention_softcap);
         ggml_prec_set_acc(attended, GGML_PREC_F32);
-        return {ggml_reshape_2d(context_, attended, config_.n_head_of(position) * config_.head_dim, tokens)};
+        return {ggml_reshape_2d(context_, attended, config_.n_head_of(layer) * config_.head_dim, tokens)};
     }
 
-    Value attend_by_probabilities(size_t position, Value q) {
-        // The attention of all tokens counts, not that of the selected ones alone.
-        const bool scores = network_.eviction.scores(position);
+    Value attend_by_probabilities(size_t layer, Value q) {
+        // Eviction counts the attention of all tokens, not just of the outputs.
+        const bool scores = network_.eviction.scores(layer);
         ggml_tensor* queries = scores ? before_selection(q.tensor) : q.tensor;
-        ggml_tensor* p = lent_[position] = probabilities(position, queries);
+        ggml_tensor* p = lent_[layer] = probabilities(layer, queries);
         if (scores) {
-            ggml_tensor* sums =
-                attention_.column_sums(context_, p, seen_by(position, queries->ne[1]),
-                                       config_.window(position), config_.n_head_kv_of(position));
+            ggml_tensor* sums = attention_.column_sums(context_, p, seen_by(layer, queries->ne[1]),
+                                                       config_.window(layer), config_.n_head_kv_of(layer));
             ggml_set_output(sums);
             expand(sums);
-            step_.scores_.push_back({position, sums});
+            step_.scores_.push_back({layer, sums});
         }
-        return weighted(position, position, queries != q.tensor);
+        return weighted(layer, layer, queries != q.tensor);
     }
 
     ggml_tensor* before_selection(ggml_tensor* x) const { return x->ne[1] == shape_.tokens ? x : x->src[0]; }
 
-    // [longest, tokens, heads]; they live as long as later positions of the step need them.
-    ggml_tensor* probabilities(size_t position, ggml_tensor* queries) {
-        const bool observed = network_.observes(position, Tap::probabilities);
-        const bool precise = observed || cache_.positions[position]->type == GGML_TYPE_F32;
+    // [longest, tokens, heads]; kept as long as later layers of the step need them.
+    ggml_tensor* probabilities(size_t layer, ggml_tensor* queries) {
+        const bool observed = network_.observes(layer, Tap::probabilities);
+        const bool precise = observed || cache_.layers[layer]->type == GGML_TYPE_F32;
         ggml_tensor* p =
-            attention_.probabilities(context_, queries, keys_of(position), seen_by(position, queries->ne[1]),
-                                     config_.attention_scale_of(position), config_.window(position),
-                                     rows(position).longest, precise ? GGML_TYPE_F32 : GGML_TYPE_F16);
-        if (observed) keep(position, Tap::probabilities, p);
+            attention_.probabilities(context_, queries, keys_of(layer), seen_by(layer, queries->ne[1]),
+                                     config_.attention_scale_of(layer), config_.window(layer),
+                                     rows(layer).longest, precise ? GGML_TYPE_F32 : GGML_TYPE_F16);
+        if (observed) keep(layer, Tap::probabilities, p);
         return p;
     }
 
-    // The position's values weighted with the probabilities of `source`: of their tokens, or of the selected
-    // ones among all of the step.
-    Value weighted(size_t position, size_t source, bool selected) {
+    // The layer's values weighted with the probabilities of `source`, for its tokens or, with `selected`, for
+    // the outputs among them.
+    Value weighted(size_t layer, size_t source, bool selected) {
         ggml_tensor* p = lent_.at(source);
         selected = selected && shape_.outputs < shape_.tokens;
-        return {attention_.apply(context_, p, values_of(position),
-                                 seen_by(position, selected ? shape_.outputs : p->ne[1]),
-                                 config_.window(source), selected ? step_.outputs_ : nullptr)};
+        return {attention_.apply(context_, p, values_of(layer),
+                                 seen_by(layer, selected ? shape_.outputs : p->ne[1]), config_.window(source),
+                                 selected ? step_.outputs_ : nullptr)};
     }
 
-    // A copy that outlives the step's computation.
-    void keep(size_t position, Tap tap, ggml_tensor* x) {
+    // Copies an activation for the observer, whose memory is reused otherwise.
+    void keep(size_t layer, Tap tap, ggml_tensor* x) {
         ggml_tensor* copy = ggml_cont(context_, x);
         ggml_set_output(copy);
         expand(copy);
-        step_.observed_.push_back({position, tap, copy});
+        step_.observed_.push_back({layer, tap, copy});
     }
 
     void expand(ggml_tensor* tensor) { ggml_build_forward_expand(step_.graph_, tensor); }
@@ -380,11 +380,10 @@ private:
                             x->nb[1], 0);
     }
 
-    ggml_tensor* rotate_heads(size_t position, ggml_tensor* x) {
-        const Rope& r = config_.rope_of(position);
-        // Llama 3's factors belong to the rotation of layers without a window.
-        ggml_tensor* factors =
-            &r == &config_.rope ? weights_.vector(kModelPosition, Slot::rope_freqs) : nullptr;
+    ggml_tensor* rotate_heads(size_t layer, ggml_tensor* x) {
+        const Rope& r = config_.rope_of(layer);
+        // Llama 3's frequency factors apply to layers without a window.
+        ggml_tensor* factors = &r == &config_.rope ? weights_.vector(kWholeModel, Slot::rope_freqs) : nullptr;
         const float base = shape_.stretched > 0 ? r.base_for(shape_.stretched) : r.base;
         const int mode = r.kind == RopeKind::halves ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
         return ggml_rope_ext_inplace(context_, heads_view(x), step_.positions_, factors, r.dims, mode,
@@ -399,17 +398,17 @@ private:
         }
         if (plan.kind == LinearPlan::Kind::composed) return composed(plan, x);
         auto* user = const_cast<LinearPlan*>(&plan);
-        if (x->ne[1] <= parts::kInPlaceTokens) {
+        if (x->ne[1] <= head_runs::kInPlaceTokens) {
             return ggml_custom_4d(context_, GGML_TYPE_F32, plan.out, x->ne[1], 1, 1, &x, 1,
-                                  parts::multiply_in_place, GGML_N_TASKS_MAX, user);
+                                  head_runs::multiply_in_place, GGML_N_TASKS_MAX, user);
         }
-        // x among the sources keeps the gathering behind the last product that read the scratch.
+        // x as a source orders the gathering after the last product that read the scratch.
         ggml_tensor* gathered =
-            ggml_custom_inplace(context_, plan.scratch, &x, 1, parts::gather, GGML_N_TASKS_MAX, user);
+            ggml_custom_inplace(context_, plan.scratch, &x, 1, head_runs::gather, GGML_N_TASKS_MAX, user);
         return product(gathered, plan.layout(), x);
     }
 
-    // Of a whole matrix.
+    // Multiplies by a whole matrix.
     ggml_tensor* product(ggml_tensor* weight, Layout layout, ggml_tensor* x) {
         Q8Product& ours = step_.workspace_.q8_product;
         if (layout == Layout::q8_0x16) return ours.of_panels(context_, weight, x);
@@ -417,7 +416,7 @@ private:
         return rows ? ours.of_rows(context_, weight, x) : ggml_mul_mat(context_, weight, x);
     }
 
-    // `source` is the one of the terms that counts, where there is only one.
+    // `source` is the input of the map's only term if it has just one.
     ggml_tensor* node(const factors::Product& map, size_t source, std::vector<ggml_tensor*> sources) {
         if (const Storage* storage = map.whole(sources[source]->ne[0]))
             return product(storage->tensor, storage->layout, sources[source]);
@@ -426,12 +425,12 @@ private:
                               const_cast<factors::Product*>(&map));
     }
 
-    // Up to three nodes and ggml's for the stored weights; what a group does not need stands in for itself.
+    // Up to three nodes, and ggml's for the stored weights. A group without a core has `first` in its place.
     void multiply_in_place(const FactoredPlan& plan, ggml_tensor* x, std::span<Value> out) {
         ggml_tensor* first = node(plan.first, FactoredPlan::kInput, {x});
         ggml_tensor* core = plan.core.empty() ? first : node(plan.core, FactoredPlan::kFirst, {x, first});
         std::vector<ggml_tensor*> sources = {x, first, core};
-        for (const size_t stored : plan.given) sources.push_back(multiply(plan.stored[stored].plan, x));
+        for (const size_t stored : plan.separate) sources.push_back(multiply(plan.stored[stored].plan, x));
         ggml_tensor* y = node(plan.last, FactoredPlan::kFirst, sources);
         if (plan.bias != nullptr) y = ggml_add(context_, y, plan.bias);
         for (size_t s = 0; s < out.size(); ++s) {
@@ -499,9 +498,9 @@ private:
     const KvCache& cache_;
     StepShape shape_;
     Attention& attention_;
-    StagedWeights* staged_;  // null where there are no loops
+    LoopWeights* loops_;  // null unless the step is by loop
     ggml_context* context_;
-    std::map<size_t, ggml_tensor*> lent_;  // probabilities by position
+    std::map<size_t, ggml_tensor*> lent_;  // probabilities, by layer
 };
 
 static_assert(LoopOps<GraphOps>);
@@ -525,13 +524,13 @@ void StepGraph::prepare(const Weights& weights, const KvCache& cache, const Step
     ActivationMemory& activations = workspace_.activations;
     if (context_ && shape == shape_ && moves_ == activations.moves()) return;
     shape_ = shape;
-    constexpr size_t kNodesPerPosition = 80, kNodesOfFactors = 320, kNodesAround = 128;
-    const size_t n_positions = network_.topology.positions.size(),
-                 nodes = n_positions * (kNodesPerPosition + (weights.has_factors() ? kNodesOfFactors : 0)) +
+    constexpr size_t kNodesPerLayer = 80, kNodesOfFactors = 320, kNodesAround = 128;
+    const size_t n_layer = network_.topology.layers.size(),
+                 nodes = n_layer * (kNodesPerLayer + (weights.has_factors() ? kNodesOfFactors : 0)) +
                          kNodesAround;
     const size_t bytes = 2 * nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(nodes, false);
     context_.reset();
-    // Asked for once: to give megabytes back and ask for them again for every shape leaves holes in the heap.
+    // Allocated once: freeing and allocating megabytes for every shape fragments the heap.
     if (!description_) description_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
     context_.reset(ggml_init({bytes, description_.get(), true}));
     ggml_context* c = context_.get();
@@ -546,18 +545,18 @@ void StepGraph::prepare(const Weights& weights, const KvCache& cache, const Step
     all_ = new_rows(shape.cached, shape.longest);
     kept_ = shape.kept > 0 ? new_rows(shape.kept, shape.kept) : Rows{};
     outputs_ = shape.outputs > 0 ? input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.outputs)) : nullptr;
-    stages_ =
+    loops_ =
         shape.kind == StepKind::network ? nullptr : input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.tokens));
     GraphOps ops(*this, weights, cache, shape);
-    // No position of a loop is the one that only wanted tokens leave.
-    Forward<GraphOps> loop(ops, network_.config, kModelPosition);
+    // No layer of a loop drops the tokens that are not outputs.
+    Forward<GraphOps> loop(ops, network_.config, kWholeModel);
     std::optional<ForwardResult<GraphOps::Value>> result;
     if (shape.kind == StepKind::loop_keys)
-        loop.keys_only(n_positions, *ops.given_input());
+        loop.keys_only(n_layer, *ops.given_input());
     else if (shape.kind == StepKind::loop)
-        result = loop.run_loop(n_positions, shape.outputs > 0);
+        result = loop.run_loop(n_layer, shape.outputs > 0);
     else
-        result = forward(ops, network_.config, n_positions, network_.range);
+        result = forward(ops, network_.config, n_layer, network_.range);
     result_ = {};
     if (result && (network_.observer == nullptr || !network_.observer->only_taps))
         result_ = {result->hidden.tensor, result->logits ? result->logits->tensor : nullptr,
@@ -575,7 +574,7 @@ void StepGraph::prepare(const Weights& weights, const KvCache& cache, const Step
     moves_ = activations.moves();
 }
 
-void StepGraph::fill_tables(const StepInput& in, const Weights& weights) {
+void StepGraph::fill_tables(const ForwardInput& in, const Weights& weights) {
     for (const auto& [slot, rows] : tables_) {
         const std::span<const int32_t> ids = slot == Slot::token_embd      ? in.tokens
                                              : slot == Slot::position_embd ? in.positions
@@ -587,8 +586,8 @@ void StepGraph::fill_tables(const StepInput& in, const Weights& weights) {
     }
 }
 
-// 0 where a token sees a row of the cache, -infinity where not; with ALiBi minus their distance.
-void StepGraph::fill_masks(const StepInput& in) {
+// 0 where a token sees a row of the cache (with ALiBi, minus their distance), else -infinity.
+void StepGraph::fill_masks(const ForwardInput& in) {
     const ModelConfig& config = network_.config;
     const ggml_fp16_t hidden = ggml_fp32_to_fp16(-INFINITY), visible = ggml_fp32_to_fp16(0.0F);
     for (const auto& [window, mask] : masks_) {
@@ -623,7 +622,7 @@ void StepGraph::fill_rows(const Rows& rows, std::span<const CacheRow> by_token,
     for (size_t i = 0; i < outputs.size(); ++i) selected[i] = by_token[static_cast<size_t>(outputs[i])];
 }
 
-void StepGraph::compute(const StepInput& in, const StepRows& rows, const Weights& weights,
+void StepGraph::compute(const ForwardInput& in, const StepRows& rows, const Weights& weights,
                         ggml_threadpool* pool) {
     fill_tables(in, weights);
     fill_masks(in);
@@ -634,8 +633,8 @@ void StepGraph::compute(const StepInput& in, const StepRows& rows, const Weights
     if (shape_.kept > 0) fill_rows(kept_, rows.kept, rows.outputs);
     if (outputs_ != nullptr)
         std::copy(rows.outputs.begin(), rows.outputs.end(), static_cast<int32_t*>(outputs_->data));
-    if (stages_ != nullptr)
-        std::copy(rows.stages.begin(), rows.stages.end(), static_cast<int32_t*>(stages_->data));
+    if (loops_ != nullptr)
+        std::copy(rows.loops.begin(), rows.loops.end(), static_cast<int32_t*>(loops_->data));
     ggml_cplan plan = ggml_graph_plan(graph_, workspace_.threads, pool);
     if (workspace_.buffer.size() < plan.work_size) workspace_.buffer.resize(plan.work_size);
     plan.work_data = workspace_.buffer.data();
@@ -644,17 +643,17 @@ void StepGraph::compute(const StepInput& in, const StepRows& rows, const Weights
     show(in);
 }
 
-void StepGraph::show(const StepInput& in) {
-    for (const auto& [position, tap, copy] : observed_) {
+void StepGraph::show(const ForwardInput& in) {
+    for (const auto& [layer, tap, copy] : observed_) {
         const bool matrices = tap == Tap::probabilities;
-        // Padding of the cache is not shown.
+        // Without the padding of the cache.
         const int64_t keys = network_.config.n_prefix + in.past + shape_.tokens;
         const int64_t features = matrices ? keys : copy->ne[0], rows = ggml_nrows(copy);
         std::span<const float> values = floats(copy);
         const int64_t skipped = shape_.tokens - copy->ne[1];
         if (matrices) {
-            // What a token does not see has not been written.
-            const int64_t window = network_.config.window(position);
+            // Attention writes no probabilities of rows that a token does not see.
+            const int64_t window = network_.config.window(layer);
             shown_.assign(static_cast<size_t>(features * rows), 0.0F);
             for (int64_t r = 0; r < rows; ++r) {
                 const int64_t end = keys - copy->ne[1] + r % copy->ne[1] + 1,
@@ -664,7 +663,7 @@ void StepGraph::show(const StepInput& in) {
             }
             values = shown_;
         }
-        network_.observer->see({position, tap, in.past + skipped, copy->ne[1], features, values});
+        network_.observer->see({layer, tap, in.past + skipped, copy->ne[1], features, values});
     }
 }
 

@@ -4,65 +4,67 @@
 #include <map>
 #include <vector>
 
-#include "engine/backend.h"
+#include "engine/forward_input.h"
 #include "engine/ggml/activation_memory.h"
 #include "engine/ggml/attention.h"
-#include "engine/ggml/eviction.h"
 #include "engine/ggml/handles.h"
+#include "engine/ggml/kept_rows.h"
 #include "engine/ggml/kv_cache.h"
+#include "engine/ggml/loop_weights.h"
 #include "engine/ggml/q8_product.h"
-#include "engine/ggml/staged_weights.h"
 #include "engine/ggml/weights.h"
 
 namespace refold {
 
-// What all steps have in common.
+// The model that all steps run.
 struct Network {
     ModelConfig config;
     Topology topology;
-    std::optional<PositionRange> range;
+    std::optional<LayerRange> range;
     std::shared_ptr<const Observer> observer;
     EvictionPlan eviction;
 
-    bool runs(size_t position) const { return !range || range->contains(position); }
-    bool observes(size_t position, Tap tap) const {
-        return observer != nullptr && observer->taps.contains({position, tap});
+    bool runs(size_t layer) const { return !range || range->contains(layer); }
+    bool observes(size_t layer, Tap tap) const {
+        return observer != nullptr && observer->taps.contains({layer, tap});
     }
 };
 
-// What a step runs: the network, or where it is one loop of a model (stages.h), for tokens of any loops that
-// loop or its keys and values alone.
-enum class StepKind { network, loop, loop_keys };
+enum class StepKind {
+    network,    // all layers, or the range
+    loop,       // one loop (the network is its block: looped_block.h) for tokens at any loops
+    loop_keys,  // only the keys and values of a loop
+};
 
-// What a graph is built for.
+// The sizes that a graph is built for.
 struct StepShape {
-    int64_t tokens = 0;     // of this step
+    int64_t tokens = 0;     // of the step
     int64_t cached = 0;     // rows of the cache that attention reads: prefix, earlier and new tokens, padded
-    int64_t longest = 0;    // most rows that a token sees, padded
-    int64_t kept = 0;       // both of caches that evict; 0: none does
-    int64_t outputs = 0;    // tokens whose results are wanted; loops have others as well: hidden()
-    int64_t stretched = 0;  // length of a sequence that the rotation is stretched for; 0: not stretched
-    bool residual = false;  // begins with a residual stream in place of tokens
+    int64_t longest = 0;    // most rows that one token sees, padded
+    int64_t kept = 0;       // `cached` and `longest` of caches that evict; 0: none does
+    int64_t outputs = 0;    // tokens whose results are wanted; loops give hidden() of all tokens
+    int64_t stretched = 0;  // length of the sequence that the rotation is stretched for; 0: not stretched
+    bool residual = false;  // the input is a residual stream, not tokens
     StepKind kind = StepKind::network;
     bool operator==(const StepShape&) const = default;
 };
 
-// Where a token's keys and values go, and that of its sequence's first row.
+// Rows of the cache: the first one of a token's sequence, and the token's own.
 struct CacheRow {
     int32_t first, own;
 };
 
-// What changes from step to step besides the tokens.
+// Data of a step besides its tokens.
 struct StepRows {
     std::vector<CacheRow> all;     // by token
-    std::vector<CacheRow> kept;    // the same of caches that evict
-    std::vector<int32_t> outputs;  // tokens whose results are wanted, ascending but for loops
-    std::vector<int32_t> stages;   // by token: its loop
+    std::vector<CacheRow> kept;    // by token, of caches that evict
+    std::vector<int32_t> outputs;  // tokens whose results are wanted; ascending for StepKind::network
+    std::vector<int32_t> loops;    // by token
 };
 
-// What the graphs of an engine have in common: they are computed one after the other.
+// Memory and kernels shared by the graphs of an engine, which are computed one at a time.
 struct StepWorkspace {
-    // `longest`: most rows of the cache that a token sees.
+    // `longest`: most rows of the cache that one token sees.
     StepWorkspace(const ModelConfig& config, int64_t longest, int n_threads)
         : threads(n_threads),
           attention(config.n_head, config.head_dim, {config.attention_softcap, config.max_alibi_bias},
@@ -75,23 +77,24 @@ struct StepWorkspace {
     ActivationMemory activations;
     Attention attention;
     Q8Product q8_product;
-    std::unique_ptr<StagedWeights> staged;  // of loops
-    std::vector<uint8_t> buffer;            // of ggml's operations
+    std::unique_ptr<LoopWeights> loops;  // null unless steps run by loop
+    std::vector<uint8_t> buffer;         // of ggml's operations
 };
 
 class StepGraph {
 public:
     StepGraph(const Network& network, StepWorkspace& workspace) : network_(network), workspace_(workspace) {}
 
-    // Rebuilds when the shape differs from the last one, or another graph has moved the activations. Other
-    // graphs' results are no longer valid.
+    // Rebuilds the graph when the shape has changed or another graph has moved the activations. Invalidates
+    // the results of other graphs.
     void prepare(const Weights& weights, const KvCache& cache, const StepShape& shape);
     const StepShape& shape() const { return shape_; }
-    // Shows what is observed before it returns.
-    void compute(const StepInput& input, const StepRows& rows, const Weights& weights, ggml_threadpool* pool);
-    // Attention that compute() added to the rows of caches that evict by it: F32 [cached, kv heads].
+    // Calls the observer before it returns.
+    void compute(const ForwardInput& input, const StepRows& rows, const Weights& weights,
+                 ggml_threadpool* pool);
+    // The step's attention to each row of the caches that evict by attention: F32 [cached, kv heads].
     struct Scores {
-        size_t position;
+        size_t layer;
         ggml_tensor* sums;
     };
     std::span<const Scores> scores() const { return scores_; }
@@ -99,8 +102,8 @@ public:
         if (tensor == nullptr) return {};
         return {static_cast<const float*>(tensor->data), static_cast<size_t>(ggml_nelements(tensor))};
     }
-    // Results of compute(); empty where the model has none.
-    // [outputs, n_embd]; [tokens, n_embd] of a range or loop
+    // Results of compute(); empty where the model has none. hidden(): [outputs, n_embd], or [tokens, n_embd]
+    // after a range or a loop.
     std::span<const float> hidden() const { return floats(result_.hidden); }
     std::span<const float> logits() const { return floats(result_.logits); }  // [outputs, n_vocab]
     std::span<const float> pooled() const { return floats(result_.pooled); }  // [n_embd]
@@ -110,8 +113,8 @@ private:
     struct Result {
         ggml_tensor *hidden = nullptr, *logits = nullptr, *pooled = nullptr;
     };
-    // Rows of the caches of one length: those that tokens are written to, and what tokens and outputs see
-    // (Attention).
+    // Inputs of the graph for caches of one length: the row that each token is written to, and the rows that
+    // each token and each output sees (as Attention takes them).
     struct Rows {
         int64_t cached = 0, longest = 0;
         ggml_tensor *written = nullptr, *seen = nullptr, *seen_by_outputs = nullptr;
@@ -120,33 +123,33 @@ private:
     Rows new_rows(int64_t cached, int64_t longest);
     static void fill_rows(const Rows& rows, std::span<const CacheRow> by_token,
                           std::span<const int32_t> outputs);
-    void fill_tables(const StepInput& input, const Weights& weights);
-    void fill_masks(const StepInput& input);
-    void show(const StepInput& input);
+    void fill_tables(const ForwardInput& input, const Weights& weights);
+    void fill_masks(const ForwardInput& input);
+    void show(const ForwardInput& input);
 
     const Network& network_;
     StepWorkspace& workspace_;
     StepShape shape_;
-    std::unique_ptr<std::byte[]> description_;  // of the tensors, in the context; its size is the network's
+    std::unique_ptr<std::byte[]> description_;  // memory of context_, as large as the network needs
     ggml_context_ptr context_;
     ggml_cgraph* graph_ = nullptr;
-    uint64_t moves_ = 0;                     // of the activations, when this was placed in them
+    uint64_t moves_ = 0;                     // ActivationMemory::moves() when this graph was placed
     std::map<Slot, ggml_tensor*> tables_;    // rows of the embedding tables [n_embd, tokens]
     std::map<int64_t, ggml_tensor*> masks_;  // by window
     ggml_tensor* residual_ = nullptr;
     std::vector<Scores> scores_;
     struct Observed {
-        size_t position;
+        size_t layer;
         Tap tap;
         ggml_tensor* copy;
     };
     std::vector<Observed> observed_;
     ggml_tensor *positions_ = nullptr, *outputs_ = nullptr;  // by token
-    ggml_tensor* stages_ = nullptr;
-    Rows all_, kept_;             // of caches of the whole context, and of others
-    bool own_operations_ = true;  // for factors and few tokens
+    ggml_tensor* loops_ = nullptr;                           // by token
+    Rows all_, kept_;             // of caches of the whole context, and of those that evict
+    bool own_operations_ = true;  // multiply few tokens by factored weights with our own operations
     Result result_;
-    std::vector<float> shown_;
+    std::vector<float> shown_;  // probabilities for the observer
 };
 
 }  // namespace refold

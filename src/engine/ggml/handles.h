@@ -18,13 +18,13 @@ using ThreadpoolPtr = std::unique_ptr<ggml_threadpool, ThreadpoolDeleter>;
 // Throws Error(io) when the threads cannot be started.
 ThreadpoolPtr make_threadpool(int threads);
 
-// A context for tensor descriptions only: data lives in backend buffers.
+// A context for tensor descriptions only; their data lies in backend buffers.
 inline ggml_context_ptr make_context(size_t tensors, size_t graph_bytes = 0) {
     return ggml_context_ptr(ggml_init({tensors * ggml_tensor_overhead() + graph_bytes, nullptr, true}));
 }
 
-// Asks for large pages behind a buffer that has not been written yet: weights and activations are read from
-// end to end for every token.
+// Asks the kernel for huge pages for a buffer, before it is first written: weights and activations are read
+// from end to end for every token.
 void advise_large_pages(ggml_backend_buffer_t buffer);
 
 }  // namespace refold

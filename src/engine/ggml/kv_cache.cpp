@@ -3,23 +3,24 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "model/materialize.h"
 
 namespace refold {
 
 KvCache::KvCache(const Model& model, std::span<const int64_t> lengths, ggml_type type)
-    : context(make_context(model.topology.positions.size())) {
+    : context(make_context(model.topology.layers.size())) {
     const ModelConfig& config = model.config;
-    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
+    for (size_t p = 0; p < model.topology.layers.size(); ++p) {
         const AttentionSource& source = model.topology.source(p);
         const bool attends = model.topology.has(p, Slot::attn_o);
         if (!attends || source.kv) {
-            positions.push_back(attends ? positions[*source.kv] : nullptr);
+            layers.push_back(attends ? layers[*source.kv] : nullptr);
             continue;
         }
         const int64_t heads = config.n_head_kv_of(p) * (source.probabilities ? 1 : 2);
-        positions.push_back(ggml_new_tensor_3d(context.get(), type, config.head_dim, lengths[p], heads));
+        layers.push_back(ggml_new_tensor_3d(context.get(), type, config.head_dim, lengths[p], heads));
     }
-    const bool attends = std::any_of(positions.begin(), positions.end(), [](const auto* t) { return t; });
+    const bool attends = std::any_of(layers.begin(), layers.end(), [](const auto* t) { return t; });
     if (!attends) return;
     buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(context.get(), ggml_backend_cpu_buffer_type()));
     if (!buffer) {
@@ -28,17 +29,17 @@ KvCache::KvCache(const Model& model, std::span<const int64_t> lengths, ggml_type
              *std::max_element(lengths.begin(), lengths.end()));
     }
     advise_large_pages(buffer.get());
-    // Our attention reads no row that a token does not see. ggml's, of encoders, masks padding out, but 0 x
-    // NaN would not be.
+    // Our attention reads no row that a token does not see. ggml's attention (encoders) multiplies padding by
+    // 0, and 0 * NaN is NaN.
     if (!config.causal) ggml_backend_buffer_clear(buffer.get(), 0);
     if (config.n_prefix > 0) write_prefixes(model);
 }
 
-// Rows that no step overwrites: the tokens' rows come behind them.
+// Steps write the tokens' rows after these.
 void KvCache::write_prefixes(const Model& model) const {
-    const auto write = [&](size_t position, Slot slot, int64_t first_head) {
-        ggml_tensor* cache = positions[position];
-        const auto rows = materialise(model, model.topology.at(position, slot), slot, position);
+    const auto write = [&](size_t layer, Slot slot, int64_t first_head) {
+        ggml_tensor* cache = layers[layer];
+        const auto rows = materialize(model, model.topology.at(layer, slot), slot, layer);
         const int64_t heads = cache->ne[2] / 2, width = cache->ne[0];
         for (int64_t row = 0; row < model.config.n_prefix; ++row) {
             for (int64_t h = 0; h < heads; ++h) {
@@ -53,10 +54,10 @@ void KvCache::write_prefixes(const Model& model) const {
             }
         }
     };
-    for (size_t p = 0; p < positions.size(); ++p) {
-        if (positions[p] == nullptr) continue;
+    for (size_t p = 0; p < layers.size(); ++p) {
+        if (layers[p] == nullptr) continue;
         write(p, Slot::attn_prefix_k, 0);
-        write(p, Slot::attn_prefix_v, positions[p]->ne[2] / 2);
+        write(p, Slot::attn_prefix_v, layers[p]->ne[2] / 2);
     }
 }
 

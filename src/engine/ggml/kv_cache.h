@@ -1,4 +1,4 @@
-// Keys and values of earlier tokens.
+// The KV cache: keys and values of earlier tokens.
 #pragma once
 
 #include <span>
@@ -9,16 +9,16 @@
 
 namespace refold {
 
-// Keys and values of all positions: per position one tensor [head_dim, length, 2 * n_head_kv],
-// the key heads followed by the value heads, so that one operation stores both and a head's rows are read
-// without gaps; with the probabilities of another position the value heads alone. A position that reads
-// another one's keys and values has that one's tensor. The prefix comes first.
+// One tensor per layer, [head_dim, length, 2 * n_head_kv]: the key heads, then the value heads, so that one
+// operation stores both and a head's rows are contiguous. A layer that uses another layer's probabilities has
+// the value heads only; a layer that uses another layer's keys and values has that layer's tensor. The first
+// rows are the model's prefix.
 struct KvCache {
     ggml_context_ptr context;
     ggml_backend_buffer_ptr buffer;
-    std::vector<ggml_tensor*> positions;  // null without attention
+    std::vector<ggml_tensor*> layers;  // null for a layer without attention
 
-    // `lengths` by position: rows for the prefix and the tokens.
+    // `lengths` by layer: rows of prefix and tokens. Throws Error(io) if there is not enough memory.
     KvCache(const Model& model, std::span<const int64_t> lengths, ggml_type type);
     uint64_t bytes() const;
 

@@ -7,23 +7,22 @@
 
 namespace refold {
 
-KvPool::KvPool(const Model& model, int64_t rows, ggml_type type, int32_t stages)
+KvPool::KvPool(const Model& model, int64_t rows, ggml_type type, int32_t loops)
     : prefix_(model.config.n_prefix),
       rows_(rows),
-      stages_(stages),
-      cache_(model, std::vector<int64_t>(model.topology.positions.size(), all_cached()), type) {
-    for (ggml_tensor* tensor : cache_.positions) {
+      loops_(loops),
+      cache_(model, std::vector<int64_t>(model.topology.layers.size(), all_cached()), type) {
+    for (ggml_tensor* tensor : cache_.layers) {
         if (tensor != nullptr && std::find(tensors_.begin(), tensors_.end(), tensor) == tensors_.end())
             tensors_.push_back(tensor);
     }
-    for (int64_t stage = 1; stage < stages_; ++stage) move_cached(0, stage * cached(), prefix_);
+    for (int64_t loop = 1; loop < loops_; ++loop) move_cached(0, loop * cached(), prefix_);
 }
 
-// First row of the first hole that is large enough, which lies before order_[place]; -1: none.
-int64_t KvPool::hole(int64_t rows, size_t& place) const {
+int64_t KvPool::gap(int64_t rows, size_t& index) const {
     int64_t first = prefix_;
-    for (place = 0; place < order_.size(); ++place) {
-        const Sequence& next = sequences_[static_cast<size_t>(order_[place])];
+    for (index = 0; index < order_.size(); ++index) {
+        const Sequence& next = sequences_[static_cast<size_t>(order_[index])];
         if (next.first - first >= rows) return first;
         first = next.first + next.rows;
     }
@@ -33,18 +32,18 @@ int64_t KvPool::hole(int64_t rows, size_t& place) const {
 std::optional<int32_t> KvPool::open(int64_t tokens) {
     const int64_t rows = prefix_ + tokens;
     if (rows > rows_ - used_) return std::nullopt;
-    size_t place = 0;
-    int64_t first = hole(rows, place);
+    size_t index = 0;
+    int64_t first = gap(rows, index);
     if (first < 0) {
-        move_together();
-        first = hole(rows, place);
+        defragment();
+        first = gap(rows, index);
     }
     const auto closed = std::find_if(sequences_.begin(), sequences_.end(),
                                      [](const Sequence& sequence) { return sequence.rows == 0; });
     const auto id = static_cast<int32_t>(closed - sequences_.begin());
     if (closed == sequences_.end()) sequences_.emplace_back();
     sequences_[static_cast<size_t>(id)] = {first, rows, 0};
-    order_.insert(order_.begin() + static_cast<ptrdiff_t>(place), id);
+    order_.insert(order_.begin() + static_cast<ptrdiff_t>(index), id);
     used_ += rows;
     move_rows(0, first, prefix_);
     return id;
@@ -59,7 +58,7 @@ void KvPool::close(int32_t sequence) {
 KvPool::Sequence& KvPool::at(int32_t sequence) {
     const auto index = static_cast<size_t>(sequence);
     if (sequence < 0 || index >= sequences_.size() || sequences_[index].rows == 0)
-        fail(ErrorCode::internal, "batch", "sequence {} is not open", sequence);
+        fail(ErrorCode::internal, "engine", "sequence {} is not open", sequence);
     return sequences_[index];
 }
 
@@ -68,13 +67,13 @@ void KvPool::copy(int32_t from, int32_t to, int64_t tokens) {
     at(to).length = tokens;
 }
 
-void KvPool::share(int32_t sequence, int64_t position, int32_t stage) {
+void KvPool::share(int32_t sequence, int64_t position, int32_t loop) {
     const int64_t row = at(sequence).first + prefix_ + position;
-    for (int64_t later = stage + 1; later < stages_; ++later)
-        move_cached(stage * cached() + row, later * cached() + row, 1);
+    for (int64_t later = loop + 1; later < loops_; ++later)
+        move_cached(loop * cached() + row, later * cached() + row, 1);
 }
 
-void KvPool::move_together() {
+void KvPool::defragment() {
     int64_t first = prefix_;
     for (const int32_t id : order_) {
         Sequence& sequence = sequences_[static_cast<size_t>(id)];
@@ -85,8 +84,8 @@ void KvPool::move_together() {
 }
 
 void KvPool::move_rows(int64_t from, int64_t to, int64_t count) {
-    for (int64_t stage = 0; stage < stages_; ++stage)
-        move_cached(stage * cached() + from, stage * cached() + to, count);
+    for (int64_t loop = 0; loop < loops_; ++loop)
+        move_cached(loop * cached() + from, loop * cached() + to, count);
 }
 
 void KvPool::move_cached(int64_t from, int64_t to, int64_t count) {

@@ -1,4 +1,4 @@
-// Many sequences in one KV cache: each has a piece of its rows, those of the prefix first.
+// A KV cache that several sequences share. Each has a contiguous run of its rows, those of the prefix first.
 #pragma once
 
 #include <cstdint>
@@ -14,45 +14,46 @@ public:
     struct Sequence {
         int64_t first = 0;   // row of the cache
         int64_t rows = 0;    // reserved; 0: closed
-        int64_t length = 0;  // tokens whose keys and values are there
+        int64_t length = 0;  // tokens with keys and values
     };
 
-    // `rows` for all sequences and their prefixes. A looped model's loop with as many stages has all of it
-    // for each stage, one after the other.
-    KvPool(const Model& model, int64_t rows, ggml_type type, int32_t stages = 1);
+    // `rows` for all sequences and their prefixes. With steps by loop, `model` is the block and the cache
+    // holds these rows for each loop, one loop after the other.
+    KvPool(const Model& model, int64_t rows, ggml_type type, int32_t loops = 1);
 
-    // Takes the first piece of the cache that is large enough, and moves the others together when there is
-    // only room in pieces. Nothing when there is no room.
+    // Takes the first gap of the cache that is large enough; defragments the cache if there is room only in
+    // several gaps. Returns nothing if there is no room.
     std::optional<int32_t> open(int64_t tokens);
     void close(int32_t sequence);
-    // Throws Error(internal) for one that is not open.
+    // Throws Error(internal) for a sequence that is not open.
     Sequence& at(int32_t sequence);
-    // The first `tokens` rows of `from` become those of `to`, which has none.
+    // Copies the first `tokens` rows of `from` to `to`, which is empty.
     void copy(int32_t from, int32_t to, int64_t tokens);
-    // The token's row of `stage` becomes that of all later stages.
-    void share(int32_t sequence, int64_t position, int32_t stage);
+    // Copies the token's row of `loop` to all later loops.
+    void share(int32_t sequence, int64_t position, int32_t loop);
 
     int64_t rows() const { return rows_; }
     int64_t used() const { return used_; }  // reserved
     const KvCache& cache() const { return cache_; }
-    // Rows of a stage: there are more than rows().
+    // Rows of the tensors per loop: more than rows(), which the prefix at the beginning does not count to.
     int64_t cached() const { return prefix_ + rows_; }
-    // Of all stages.
-    int64_t all_cached() const { return stages_ * cached(); }
+    int64_t all_cached() const { return loops_ * cached(); }
 
 private:
-    int64_t hole(int64_t rows, size_t& place) const;
-    void move_together();
-    // Of every stage; may overlap.
+    // First row of the first gap of at least `rows`, which lies before order_[index]; -1: none.
+    int64_t gap(int64_t rows, size_t& index) const;
+    // Moves the sequences to the front of the cache, so that the free rows form one gap.
+    void defragment();
+    // In every loop; the ranges may overlap.
     void move_rows(int64_t from, int64_t to, int64_t count);
     // Rows of the tensors.
     void move_cached(int64_t from, int64_t to, int64_t count);
 
-    int64_t prefix_, rows_, stages_, used_ = 0;
+    int64_t prefix_, rows_, loops_, used_ = 0;
     KvCache cache_;                      // the prefix, which nothing overwrites, then the sequences
     std::vector<ggml_tensor*> tensors_;  // of the cache, each once
     std::vector<Sequence> sequences_;    // by number
-    std::vector<int32_t> order_;         // the open ones as they lie
+    std::vector<int32_t> order_;         // the open sequences, by first row
 };
 
 }  // namespace refold

@@ -1,3 +1,12 @@
+// GEMM with panels of F32, F16 or BF16 weights, in float32.
+//
+// In: panels [panel][column][16 rows], BF16 [panel][column / 2][16 rows][2 columns]; x F32 [token][column].
+// Out: F32 [token][row], written or added to.
+// One thread; the caller splits panels.
+//
+// The micro-kernel keeps the sums of T tokens x P panels in registers over all columns: a vector of weights
+// is loaded once and meets T broadcast inputs. Tiles of tokens are the outer loop, panels the inner one: the
+// matrices are small, and from the second tile on a thread's panels come from its cache.
 #include "engine/ggml/panel_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -17,11 +26,11 @@ using D = hn::CappedTag<float, Panels::kRows>;
 using kernels::PanelProduct;
 
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
-constexpr int kVectors = Panels::kRows / kLanes;  // of a panel
-// Tokens whose sums fit the registers.
+constexpr int kVectors = Panels::kRows / kLanes;  // per column of a panel
+// Most tokens of a tile: their sums must fit into the registers.
 constexpr int kTokens = kVectors == 1 ? 8 : kVectors == 2 ? 6 : kVectors <= 4 ? 3 : 1;
 
-// How a vector of weights is read and how many inputs meet it.
+// Per element type: how a vector of weights is read, and how many columns it holds (kInputs).
 struct F32 {
     static constexpr int kInputs = 1;
     static constexpr size_t kVectorBytes = kLanes * sizeof(float);
@@ -48,7 +57,7 @@ struct Bf16 {
     }
 };
 
-// T tokens and P panels.
+// Micro-kernel: T tokens from `token` on times P panels from `panel` on.
 template <class Type, int T, int P>
 static HWY_INLINE void MultiplyTile(const PanelProduct& m, int64_t panel, int64_t token) {
     const D d;
@@ -96,12 +105,12 @@ static HWY_INLINE void MultiplyTile(const PanelProduct& m, int64_t panel, int64_
 
 template <class Type, int T>
 static void MultiplyTokens(const PanelProduct& m, int64_t& token) {
-    // Few tokens need several panels for as many sums as hide the latency of the sums.
-    constexpr int kTogether = kVectors == 1 ? (T == 8 ? 2 : 4) : kVectors == 2 && T <= 2 ? 2 : 1;
+    // Few tokens take several panels, so that there are enough independent sums to hide their latency.
+    constexpr int kPanelsPerTile = kVectors == 1 ? (T == 8 ? 2 : 4) : kVectors == 2 && T <= 2 ? 2 : 1;
     for (; token + T <= m.x.tokens; token += T) {
         int64_t panel = m.range.first;
-        for (; panel + kTogether <= m.range.last; panel += kTogether)
-            MultiplyTile<Type, T, kTogether>(m, panel, token);
+        for (; panel + kPanelsPerTile <= m.range.last; panel += kPanelsPerTile)
+            MultiplyTile<Type, T, kPanelsPerTile>(m, panel, token);
         for (; panel < m.range.last; ++panel) MultiplyTile<Type, T, 1>(m, panel, token);
     }
 }

@@ -1,4 +1,4 @@
-// Inner loops of Panels (panels.h) in the CPU's widest vectors.
+// Kernels of Panels (panels.h).
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace refold::kernels {
 
-// As Panels::multiply(). `columns` counts numbers, also where they are pairs of bfloat16.
+// Arguments of Panels::multiply(). `columns` counts single numbers, also where they are pairs of BF16.
 struct PanelProduct {
     const std::byte* weights;
     size_t panel_bytes;
@@ -22,9 +22,9 @@ struct PanelProduct {
 
 void multiply_panels(PanelType type, const PanelProduct& product);
 
-// Whether this CPU multiplies pairs of bfloat16.
+// Whether this CPU has products of BF16 pairs (AVX512_BF16).
 bool has_bf16_pairs();
-// `columns` floats as pairs; the last one is filled up with zero.
+// Rounds `columns` floats to pairs [(columns + 1) / 2]; an odd end is filled up with zero.
 void to_bf16_pairs(const float* x, int64_t columns, uint32_t* pairs);
 void multiply_bf16_pairs(const PanelProduct& product);
 

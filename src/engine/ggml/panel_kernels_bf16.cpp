@@ -1,4 +1,8 @@
-// Products of pairs of bfloat16, an instruction that the vector library does not know.
+// GEMM with panels of BF16 weights by intrinsics of AVX512_BF16.
+//
+// In: panels [panel][column / 2][16 rows][2 columns] BF16; x as pairs of BF16 [token][column / 2]. Out: F32
+// [token][row], written or added to. Threads and loop order are those of panel_kernels.cpp: T tokens x P
+// panels of sums stay in registers, one 64-byte load of weights meets T broadcast pairs.
 #include "engine/ggml/panel_kernels.h"
 
 #if defined(__x86_64__)
@@ -14,7 +18,7 @@ namespace {
 
 REFOLD_BF16_TARGET inline __m512bh as_pairs(__m512i bits) { return reinterpret_cast<__m512bh&>(bits); }
 
-// T tokens and P panels.
+// Micro-kernel: T tokens from `token` on times P panels from `panel` on.
 template <int T, int P>
 REFOLD_BF16_TARGET inline void multiply_tile(const PanelProduct& m, int64_t panel, int64_t token) {
     __m512 sums[T][P];
@@ -46,11 +50,11 @@ REFOLD_BF16_TARGET inline void multiply_tile(const PanelProduct& m, int64_t pane
 
 template <int T>
 REFOLD_BF16_TARGET void multiply_tokens(const PanelProduct& m, int64_t& token) {
-    constexpr int kTogether = T == 8 ? 2 : 4;
+    constexpr int kPanelsPerTile = T == 8 ? 2 : 4;
     for (; token + T <= m.x.tokens; token += T) {
         int64_t panel = m.range.first;
-        for (; panel + kTogether <= m.range.last; panel += kTogether)
-            multiply_tile<T, kTogether>(m, panel, token);
+        for (; panel + kPanelsPerTile <= m.range.last; panel += kPanelsPerTile)
+            multiply_tile<T, kPanelsPerTile>(m, panel, token);
         for (; panel < m.range.last; ++panel) multiply_tile<T, 1>(m, panel, token);
     }
 }

@@ -1,3 +1,8 @@
+// Packing of panels, preparation of inputs, and the choice of kernel (panel_kernels.h, q8_kernels.h).
+//
+// In: matrix F32 [row][column]. Out: panels [panel][column][16 rows], for BF16 [panel][column / 2][16 rows][2
+// columns], for q8 those of q8_kernels.h. Packing happens once, when loading, on one thread per matrix.
+// Products run on the calling thread; the caller splits panels.
 #include "engine/ggml/panels.h"
 
 #include <ggml.h>
@@ -37,15 +42,15 @@ Panels::Panels(PanelType type, std::span<const float> matrix, int64_t rows, int6
         std::byte* panel = data + static_cast<size_t>(r / kRows) * panel_bytes();
         for (int64_t c = 0; c < columns; ++c) {
             const float value = matrix[static_cast<size_t>(r * columns + c)];
-            const auto place = static_cast<size_t>((c / pair * kRows + r % kRows) * pair + c % pair);
+            const auto index = static_cast<size_t>((c / pair * kRows + r % kRows) * pair + c % pair);
             if (type == PanelType::f32) {
-                memcpy(panel + place * sizeof(float), &value, sizeof(float));
+                memcpy(panel + index * sizeof(float), &value, sizeof(float));
             } else if (type == PanelType::f16) {
                 const ggml_fp16_t half = ggml_fp32_to_fp16(value);
-                memcpy(panel + place * sizeof(half), &half, sizeof(half));
+                memcpy(panel + index * sizeof(half), &half, sizeof(half));
             } else {
                 const ggml_bf16_t half = ggml_fp32_to_bf16(value);
-                memcpy(panel + place * sizeof(half), &half, sizeof(half));
+                memcpy(panel + index * sizeof(half), &half, sizeof(half));
             }
         }
     }
@@ -53,9 +58,9 @@ Panels::Panels(PanelType type, std::span<const float> matrix, int64_t rows, int6
 
 Panels::Input Panels::input(const float* x, int64_t stride, int64_t tokens, Scratch& scratch) const {
     if (type_ == PanelType::q8) {
-        scratch.quantised.fit(tokens, columns_ / q8::kBlock);
-        scratch.quantised.quantise(x, stride, 0, tokens);
-        return {x, nullptr, stride, tokens, scratch.quantised.tokens()};
+        scratch.quantized.fit(tokens, columns_ / q8::kBlock);
+        scratch.quantized.quantize(x, stride, 0, tokens);
+        return {x, nullptr, stride, tokens, scratch.quantized.tokens()};
     }
     if (type_ != PanelType::bf16 || !kernels::has_bf16_pairs()) return {x, nullptr, stride, tokens};
     const int64_t pairs = (columns_ + 1) / 2;
@@ -71,7 +76,7 @@ void Panels::multiply(const Input& x, Range range, float* y, int64_t stride, boo
         for (int64_t panel = range.first; panel < range.last; ++panel) {
             const int64_t row = panel * kRows;
             q8::multiply_panel(
-                data_.get() + static_cast<size_t>(panel) * panel_bytes(), x.quantised, 0, x.tokens,
+                data_.get() + static_cast<size_t>(panel) * panel_bytes(), x.quantized, 0, x.tokens,
                 {y + row, static_cast<size_t>(stride), add ? std::min(kRows, rows_ - row) : kRows, add});
         }
         return;

@@ -1,5 +1,6 @@
-// Products with small matrices that lie in panels: sixteen rows side by side, column by column, so that a
-// vector of weights meets a broadcast input and nothing is summed across lanes.
+// Small matrices packed into panels of sixteen rows, and their products. Within a panel the rows are
+// interleaved, column by column, so that a vector of weights meets a broadcast input and nothing is summed
+// across lanes.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +15,17 @@ namespace refold {
 
 enum class PanelType {
     f32,
-    f16,   // weights only: inputs stay float32
-    bf16,  // inputs too where the CPU multiplies pairs of bfloat16, as ggml does
-    q8,    // weights and inputs in Q8_0's blocks, as ggml does; where q8::available()
+    f16,   // inputs stay F32
+    bf16,  // inputs become BF16 as well, as in ggml, where the CPU multiplies pairs of BF16
+    q8,    // weights and inputs in Q8_0 blocks, as in ggml; requires q8::available()
 };
 
 class Panels {
 public:
-    static constexpr int64_t kRows = 16;  // of a panel; the matrix is filled up with zero rows
+    static constexpr int64_t kRows = 16;  // of a panel; the last one is filled up with zero rows
 
     Panels() = default;
-    // `matrix` [rows][columns]; for q8 whole blocks of columns.
+    // Packs `matrix` [rows][columns]. For q8 `columns` is a multiple of the block.
     Panels(PanelType type, std::span<const float> matrix, int64_t rows, int64_t columns);
 
     PanelType type() const { return type_; }
@@ -32,25 +33,26 @@ public:
     int64_t columns() const { return columns_; }
     int64_t panels() const { return (rows_ + kRows - 1) / kRows; }
     size_t bytes() const { return static_cast<size_t>(panels()) * panel_bytes(); }
-    // Inputs of `tokens` tokens that begin `stride` floats apart, as products of this type want them.
+    // Inputs of `tokens` tokens, `stride` elements apart, in the form that products of this type need.
     struct Input {
         const float* floats;
-        const uint32_t* pairs;  // of bfloat16; null where others are wanted
+        const uint32_t* pairs;  // of BF16; null: not needed
         int64_t stride, tokens;
-        q8::Tokens quantised = {};  // for q8
+        q8::Tokens quantized = {};  // q8 only
     };
     struct Scratch {
         std::vector<uint32_t> pairs;
-        q8::QuantisedTokens quantised;
+        q8::QuantizedTokens quantized;
     };
-    // Valid as long as x and `scratch`.
+    // x: `tokens` tokens, `stride` floats apart. The result refers to x and `scratch`.
     Input input(const float* x, int64_t stride, int64_t tokens, Scratch& scratch) const;
 
-    // y = W x, or y += W x, of tokens that begin `stride` floats apart in y; of the rows of panels
-    // [first, last). Rows that fill up the last panel are written too unless they are to be added.
+    // Panels [first, last).
     struct Range {
         int64_t first, last;
     };
+    // y = W x, or y += W x if `add`, for the rows of `range`; tokens are `stride` floats apart in y. Without
+    // `add` the rows that fill up the last panel are written as well.
     void multiply(const Input& x, Range range, float* y, int64_t stride, bool add) const;
     Range all() const { return {0, panels()}; }
 

@@ -1,3 +1,15 @@
+// Attention of one work item by tiles.
+//
+// In: queries F32 [token][head][head_dim]; cached rows F16 or F32 [row][head_dim] of one KV head. Out: F32
+// [token][head][head_dim], or probabilities [head][token][row].
+//
+// Threads: an item (some tokens of one run, all query heads of one KV head) belongs to one thread; nothing is
+// shared but the inputs.
+//
+// The query rows (token, head of the group), tokens outermost, are packed once per item. Tiles are the outer
+// loop: each is read from the cache, widened and packed once, then meets all query rows of the item, whose
+// maximum, sum and output are carried from tile to tile. Packing thus costs one pass over the cached rows per
+// item, not per query.
 #include "engine/ggml/prefill_attention.h"
 
 #include <cmath>
@@ -13,25 +25,25 @@ using attention::Tile;
 
 namespace {
 
-// From the first row that any token sees to the last.
-RowRange seen_by(const AttentionStep& step, const AttentionUnit& unit) {
-    return {step.visible(unit.first).begin, step.visible(unit.last - 1).end};
+// The rows that any token of the item sees.
+RowRange seen_by(const AttentionStep& step, const AttentionWorkItem& item) {
+    return {step.visible(item.first).begin, step.visible(item.last - 1).end};
 }
 
-// Calls tile(number, rows) for the tiles of a range.
+// Calls tile(index, rows) for the tiles of a range.
 template <class Do>
 void for_tiles(RowRange seen, Do tile) {
-    int64_t number = 0;
+    int64_t index = 0;
     for (int64_t first = seen.begin; first < seen.end; first += kTileKeys)
-        tile(number++, RowRange{first, std::min(first + kTileKeys, seen.end)});
+        tile(index++, RowRange{first, std::min(first + kTileKeys, seen.end)});
 }
 
 }  // namespace
 
-// Rows in the order of tokens, so that those of a block see about the same.
-QueryRows PrefillAttention::rows_of(const AttentionStep& step, const AttentionUnit& unit, int64_t head_dim,
-                                    Workspace& workspace) {
-    const int64_t group = step.group(), used = (unit.last - unit.first) * group;
+// Tokens are the outer order of rows, so that the rows of a block see nearly the same keys.
+QueryRows PrefillAttention::rows_of(const AttentionStep& step, const AttentionWorkItem& item,
+                                    int64_t head_dim, Workspace& workspace) {
+    const int64_t group = step.group(), used = (item.last - item.first) * group;
     QueryRows rows;
     rows.count = (used + kTileRows - 1) / kTileRows * kTileRows;
     rows.head_dim = head_dim;
@@ -45,8 +57,8 @@ QueryRows PrefillAttention::rows_of(const AttentionStep& step, const AttentionUn
     workspace.visible.assign(static_cast<size_t>(rows.count), RowRange{});
     float* slopes = step.slopes == nullptr ? nullptr : workspace.slopes.resize(rows.count);
     for (int64_t row = 0; row < used; ++row) {
-        workspace.visible[static_cast<size_t>(row)] = step.visible(unit.first + row / group);
-        if (slopes != nullptr) slopes[row] = step.slopes[unit.kv_head * group + row % group];
+        workspace.visible[static_cast<size_t>(row)] = step.visible(item.first + row / group);
+        if (slopes != nullptr) slopes[row] = step.slopes[item.kv_head * group + row % group];
     }
     rows.visible = workspace.visible.data();
     rows.slopes = slopes;
@@ -55,20 +67,20 @@ QueryRows PrefillAttention::rows_of(const AttentionStep& step, const AttentionUn
 
 namespace {
 
-// Calls row(number, token, query head).
+// Calls row(index, token, query head) for the query rows of an item.
 template <class Do>
-void for_rows(const AttentionStep& step, const AttentionUnit& unit, Do row) {
-    int64_t number = 0;
-    for (int64_t token = unit.first; token < unit.last; ++token) {
-        for (int64_t h = 0; h < step.group(); ++h) row(number++, token, unit.kv_head * step.group() + h);
+void for_rows(const AttentionStep& step, const AttentionWorkItem& item, Do row) {
+    int64_t index = 0;
+    for (int64_t token = item.first; token < item.last; ++token) {
+        for (int64_t h = 0; h < step.group(); ++h) row(index++, token, item.kv_head * step.group() + h);
     }
 }
 
-// [block][head_dim][kTileRows], times rules.factor.
-void pack_queries(const AttentionStep& step, const AttentionUnit& unit, const ggml_tensor* queries,
+// Packs queries as [block][head_dim][kTileRows], times rules.factor.
+void pack_queries(const AttentionStep& step, const AttentionWorkItem& item, const ggml_tensor* queries,
                   const attention::ScoreRules& rules, QueryRows& rows, float* packed) {
     std::fill_n(packed + (rows.count - kTileRows) * rows.head_dim, kTileRows * rows.head_dim, 0.0F);
-    for_rows(step, unit, [&](int64_t row, int64_t token, int64_t head) {
+    for_rows(step, item, [&](int64_t row, int64_t token, int64_t head) {
         const float* from = head_of(queries, token, head, rows.head_dim);
         float* to = packed + row / kTileRows * kTileRows * rows.head_dim + row % kTileRows;
         for (int64_t c = 0; c < rows.head_dim; ++c) to[c * kTileRows] = from[c] * rules.factor;
@@ -77,10 +89,10 @@ void pack_queries(const AttentionStep& step, const AttentionUnit& unit, const gg
     rows.cap = rules.cap;
 }
 
-// Rows of a node's result.
-void write(const AttentionStep& step, const AttentionUnit& unit, const QueryRows& rows, const float* sums,
+// Writes rows.out to `dst`, divided by `sums` [rows.count] unless null.
+void write(const AttentionStep& step, const AttentionWorkItem& item, const QueryRows& rows, const float* sums,
            ggml_tensor* dst) {
-    for_rows(step, unit, [&](int64_t row, int64_t token, int64_t head) {
+    for_rows(step, item, [&](int64_t row, int64_t token, int64_t head) {
         const float* from = rows.out + row * rows.width;
         float* to = head_of(dst, token, head, rows.head_dim);
         const float factor = sums == nullptr ? 1.0F : 1.0F / sums[row];
@@ -91,77 +103,79 @@ void write(const AttentionStep& step, const AttentionUnit& unit, const QueryRows
 }  // namespace
 
 void PrefillAttention::attend(ggml_tensor* dst, const AttentionStep& step, const attention::ScoreRules& rules,
-                              const AttentionUnit& unit, int thread) {
+                              const AttentionWorkItem& item, int thread) {
     const ggml_tensor *queries = dst->src[0], *keys = dst->src[1], *values = dst->src[2];
     Workspace& workspace = workspaces_[static_cast<size_t>(thread)];
-    const int64_t first = step.first_row(unit.first);
-    QueryRows rows = rows_of(step, unit, keys->ne[0], workspace);
-    pack_queries(step, unit, queries, rules, rows, workspace.queries.resize(rows.count * rows.head_dim));
+    const int64_t first = step.first_row(item.first);
+    QueryRows rows = rows_of(step, item, keys->ne[0], workspace);
+    pack_queries(step, item, queries, rules, rows, workspace.queries.resize(rows.count * rows.head_dim));
     float* k = workspace.keys.resize(kTileKeys * rows.head_dim);
     float* v = workspace.values.resize(kTileKeys * rows.width);
-    for_tiles(seen_by(step, unit), [&](int64_t, RowRange tile) {
-        attention::pack_keys(cached_rows(keys, unit.kv_head, first, tile), k);
-        attention::pack_values(cached_rows(values, unit.kv_head, first, tile), rows.width, v);
+    for_tiles(seen_by(step, item), [&](int64_t, RowRange tile) {
+        attention::pack_keys(cached_rows(keys, item.kv_head, first, tile), k);
+        attention::pack_values(cached_rows(values, item.kv_head, first, tile), rows.width, v);
         attention::attend_tile(rows, Tile{tile.begin, tile.end - tile.begin, k, v});
     });
-    write(step, unit, rows, rows.sum, dst);
+    write(step, item, rows, rows.sum, dst);
 }
 
-// Weights are stored relative to the largest score so far and brought to the largest of all at the end.
+// Weights are written relative to the largest score so far. When all tiles are done, they are rescaled to the
+// largest score of their row and normalized.
 void PrefillAttention::probabilities(ggml_tensor* dst, const AttentionStep& step,
-                                     const attention::ScoreRules& rules, const AttentionUnit& unit,
+                                     const attention::ScoreRules& rules, const AttentionWorkItem& item,
                                      int thread) {
     const ggml_tensor *queries = dst->src[0], *keys = dst->src[1];
     const bool half = dst->type == GGML_TYPE_F16;
     Workspace& workspace = workspaces_[static_cast<size_t>(thread)];
-    const int64_t first = step.first_row(unit.first);
-    QueryRows rows = rows_of(step, unit, keys->ne[0], workspace);
-    pack_queries(step, unit, queries, rules, rows, workspace.queries.resize(rows.count * rows.head_dim));
+    const int64_t first = step.first_row(item.first);
+    QueryRows rows = rows_of(step, item, keys->ne[0], workspace);
+    pack_queries(step, item, queries, rules, rows, workspace.queries.resize(rows.count * rows.head_dim));
     auto& to = workspace.probabilities;
     to.assign(static_cast<size_t>(rows.count), nullptr);
-    for_rows(step, unit, [&](int64_t row, int64_t token, int64_t head) {
+    for_rows(step, item, [&](int64_t row, int64_t token, int64_t head) {
         to[static_cast<size_t>(row)] = probabilities_of(dst, token, head, 0).data;
     });
-    const RowRange seen = seen_by(step, unit);
+    const RowRange seen = seen_by(step, item);
     const int64_t tiles = (seen.end - seen.begin + kTileKeys - 1) / kTileKeys;
     float* maxima = workspace.tile_maximum.resize(tiles * rows.count);
     float* k = workspace.keys.resize(kTileKeys * rows.head_dim);
-    for_tiles(seen, [&](int64_t number, RowRange tile) {
-        attention::pack_keys(cached_rows(keys, unit.kv_head, first, tile), k);
+    for_tiles(seen, [&](int64_t index, RowRange tile) {
+        attention::pack_keys(cached_rows(keys, item.kv_head, first, tile), k);
         attention::score_tile(rows, Tile{tile.begin, tile.end - tile.begin, k, nullptr}, to.data(), half,
-                              maxima + number * rows.count);
+                              maxima + index * rows.count);
     });
-    for_rows(step, unit, [&](int64_t row, int64_t token, int64_t head) {
+    for_rows(step, item, [&](int64_t row, int64_t token, int64_t head) {
         const RowRange own = rows.visible[row];
-        for_tiles(seen, [&](int64_t number, RowRange tile) {
+        for_tiles(seen, [&](int64_t index, RowRange tile) {
             const int64_t begin = std::max(tile.begin, own.begin), end = std::min(tile.end, own.end);
             if (begin >= end) return;
             const float factor =
-                std::exp2(maxima[number * rows.count + row] - rows.maximum[row]) / rows.sum[row];
-            const attention::Numbers numbers = probabilities_of(dst, token, head, begin);
+                std::exp2(maxima[index * rows.count + row] - rows.maximum[row]) / rows.sum[row];
+            const attention::FloatArray numbers = probabilities_of(dst, token, head, begin);
             attention::scale(numbers, end - begin, factor, numbers);
         });
     });
 }
 
-void PrefillAttention::apply(ggml_tensor* dst, const AttentionStep& step, const AttentionUnit& unit,
+void PrefillAttention::apply(ggml_tensor* dst, const AttentionStep& step, const AttentionWorkItem& item,
                              int thread) {
     const ggml_tensor *probabilities = dst->src[0], *values = dst->src[1];
     Workspace& workspace = workspaces_[static_cast<size_t>(thread)];
-    const QueryRows rows = rows_of(step, unit, values->ne[0], workspace);
+    const QueryRows rows = rows_of(step, item, values->ne[0], workspace);
     auto& from = workspace.probabilities;
     from.assign(static_cast<size_t>(rows.count), nullptr);
-    for_rows(step, unit, [&](int64_t row, int64_t token, int64_t head) {
-        from[static_cast<size_t>(row)] = probabilities_of(probabilities, step.given(token), head, 0).data;
+    for_rows(step, item, [&](int64_t row, int64_t token, int64_t head) {
+        from[static_cast<size_t>(row)] =
+            probabilities_of(probabilities, step.source_token(token), head, 0).data;
     });
     float* v = workspace.values.resize(kTileKeys * rows.width);
-    for_tiles(seen_by(step, unit), [&](int64_t, RowRange tile) {
-        attention::pack_values(cached_rows(values, unit.kv_head, step.first_row(unit.first), tile),
+    for_tiles(seen_by(step, item), [&](int64_t, RowRange tile) {
+        attention::pack_values(cached_rows(values, item.kv_head, step.first_row(item.first), tile),
                                rows.width, v);
         attention::apply_tile(rows, Tile{tile.begin, tile.end - tile.begin, nullptr, v}, from.data(),
                               probabilities->type == GGML_TYPE_F16);
     });
-    write(step, unit, rows, nullptr, dst);
+    write(step, item, rows, nullptr, dst);
 }
 
 }  // namespace refold

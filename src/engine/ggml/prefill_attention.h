@@ -1,5 +1,5 @@
-// Attention of many tokens: query rows by the hundred against tiles of the cache that are packed once for all
-// of them. Used by Attention (attention.h, which has the meaning of the operations and their tensors).
+// Attention of many tokens: tiles of the cache are packed once for hundreds of query rows. Part of Attention;
+// attention.h defines the operations and their tensors.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 #include "engine/ggml/attention_kernels_tiles.h"
 #include "engine/ggml/attention_step.h"
-#include "engine/ggml/attention_units.h"
+#include "engine/ggml/attention_work.h"
 
 namespace refold {
 
@@ -16,16 +16,16 @@ class PrefillAttention {
 public:
     explicit PrefillAttention(int threads) : workspaces_(static_cast<size_t>(threads)) {}
 
-    // A unit's part of `dst`.
+    // Each computes the part of `dst` that belongs to `item`.
     void attend(ggml_tensor* dst, const AttentionStep& step, const attention::ScoreRules& rules,
-                const AttentionUnit& unit, int thread);
+                const AttentionWorkItem& item, int thread);
     void probabilities(ggml_tensor* dst, const AttentionStep& step, const attention::ScoreRules& rules,
-                       const AttentionUnit& unit, int thread);
-    void apply(ggml_tensor* dst, const AttentionStep& step, const AttentionUnit& unit, int thread);
+                       const AttentionWorkItem& item, int thread);
+    void apply(ggml_tensor* dst, const AttentionStep& step, const AttentionWorkItem& item, int thread);
 
 private:
-    // Floats that grow as needed and begin on a cache line, as vectors should.
-    class Floats {
+    // A buffer that grows as needed and begins on a cache line.
+    class AlignedFloats {
     public:
         float* resize(int64_t count) {
             if (count > count_) data_.reset(new (kLine) float[static_cast<size_t>(count_ = count)]);
@@ -41,14 +41,14 @@ private:
         int64_t count_ = 0;
     };
 
-    // One thread's.
+    // Buffers of one thread.
     struct Workspace {
-        Floats keys, values, queries, out, maximum, sum, slopes, tile_maximum;
+        AlignedFloats keys, values, queries, out, maximum, sum, slopes, tile_maximum;
         std::vector<attention::RowRange> visible;
         std::vector<void*> probabilities;
     };
 
-    static attention::QueryRows rows_of(const AttentionStep& step, const AttentionUnit& unit,
+    static attention::QueryRows rows_of(const AttentionStep& step, const AttentionWorkItem& item,
                                         int64_t head_dim, Workspace& workspace);
 
     std::vector<Workspace> workspaces_;

@@ -1,3 +1,15 @@
+// Products of Q8_0 weights in panels of sixteen rows, by AVX-512 VNNI.
+//
+// In: a panel [block][16] F16 scales, then [block][column / 4][16 rows][4 columns] bytes (quant + 128);
+// tokens as int8 quants [token][column], float scales [token][block], offsets [token][block]. Out: F32
+// [token][row]. One thread per panel; the caller splits panels.
+//
+// vpdpbusd multiplies unsigned by signed bytes: weights are stored as quant + 128, and the offsets, -128
+// times the sum of a token's quants in the block, subtract the 128 again. One 64-byte load holds four columns
+// of all sixteen rows and meets four broadcast bytes of each of up to eight tokens, so nothing is summed
+// across lanes. Integer accumulators live for one block, float accumulators (one vector per token) for the
+// whole panel: outputs are written once. A panel streams from memory for the first group of tokens, while the
+// next panel is prefetched; further groups find it in cache.
 #include "engine/ggml/q8_kernels.h"
 
 #include <ggml-cpu.h>
@@ -14,7 +26,7 @@
 
 namespace refold::q8 {
 
-void QuantisedTokens::fit(int64_t tokens, int64_t blocks) {
+void QuantizedTokens::fit(int64_t tokens, int64_t blocks) {
     blocks_ = blocks;
     const auto all = static_cast<size_t>(tokens * blocks);
     if (scales_.size() >= all) return;
@@ -23,7 +35,7 @@ void QuantisedTokens::fit(int64_t tokens, int64_t blocks) {
     offsets_.resize(all);
 }
 
-void QuantisedTokens::quantise(const float* x, int64_t stride, int64_t first, int64_t last) {
+void QuantizedTokens::quantize(const float* x, int64_t stride, int64_t first, int64_t last) {
     thread_local std::vector<std::byte> row;
     row.resize(ggml_row_size(GGML_TYPE_Q8_0, blocks_ * kBlock));
     const ggml_from_float_t from_float = ggml_get_type_traits_cpu(GGML_TYPE_Q8_0)->from_float;
@@ -74,7 +86,7 @@ namespace {
 
 constexpr size_t kBlockBytes = sizeof(uint16_t) + kBlock;  // of Q8_0
 
-// Dwords of eight rows to eight dwords by row, `apart` bytes from one result to the next.
+// Transposes 8 x 8 dwords; results are written `apart` bytes from each other.
 REFOLD_VNNI inline void transpose(const __m256i (&r)[8], std::byte* to, size_t apart) {
     const __m256i a0 = _mm256_unpacklo_epi32(r[0], r[1]), a1 = _mm256_unpackhi_epi32(r[0], r[1]),
                   a2 = _mm256_unpacklo_epi32(r[2], r[3]), a3 = _mm256_unpackhi_epi32(r[2], r[3]),
@@ -116,9 +128,9 @@ REFOLD_VNNI void pack(const std::byte* rows, size_t stride, int64_t count, int64
     }
 }
 
-constexpr int kMostTokens = 8;  // at a time
+constexpr int kMostTokens = 8;  // per call of multiply()
 
-// Groups of columns whose products are summed apart, so that few tokens need not wait for each other's sums.
+// Independent accumulators per token: with few tokens one chain of sums would be bound by its latency.
 template <int T>
 constexpr int kChains = T >= 6 ? 1 : (kMostTokens + T - 1) / T;
 
@@ -187,9 +199,9 @@ void pack_panel(const std::byte* rows, size_t stride, int64_t count, int64_t blo
 
 void multiply_panel(const std::byte* panel, const Tokens& tokens, int64_t first, int64_t count,
                     const PanelOutput& out) {
-    // As many at a time everywhere: a few that are left would take as long as all of them together.
+    // Tokens are split evenly: a remainder of one token would take nearly as long as a full group.
     const int64_t parts = (count + kMostTokens - 1) / kMostTokens;
-    // While the first tokens are multiplied the next panel comes from memory.
+    // The first group prefetches the next panel.
     size_t ahead = panel_bytes(tokens.blocks);
     for (int64_t i = 0; i < parts; ++i, ahead = 0) {
         const int64_t begin = count * i / parts, end = count * (i + 1) / parts;

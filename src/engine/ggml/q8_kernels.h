@@ -1,5 +1,4 @@
-// Inner loops of products of Q8_0 weights with many tokens, by AVX-512 VNNI: sixteen rows of the weight at a
-// time, in bytes as vpdpbusd takes them.
+// Products of Q8_0 weights by AVX-512 VNNI: sixteen rows of the weight, a panel, at a time.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +10,10 @@ namespace refold::q8 {
 constexpr int64_t kPanelRows = 16;
 constexpr int64_t kBlock = 32;  // numbers of a Q8_0 block
 
-// This build and this CPU have them.
+// Whether this build has the kernels and this CPU their instructions.
 bool available();
 
-// Rows of activations, quantised as ggml does for Q8_0.
+// Activations, quantized as ggml does for Q8_0.
 struct Tokens {
     const int8_t* quants;    // [token][blocks * kBlock]
     const float* scales;     // [token][blocks]
@@ -22,46 +21,47 @@ struct Tokens {
     int64_t blocks;
 };
 
-// What Tokens refers to; as ggml quantises.
-class QuantisedTokens {
+// Owns the data of Tokens.
+class QuantizedTokens {
 public:
-    // Makes room for `tokens` tokens of `blocks` blocks.
+    // Allocates for `tokens` tokens of `blocks` blocks.
     void fit(int64_t tokens, int64_t blocks);
-    // Of `x`, whose tokens begin `stride` floats apart, tokens [first, last). Threads may take parts each.
-    void quantise(const float* x, int64_t stride, int64_t first, int64_t last);
+    // Quantizes tokens [first, last) of x, which are `stride` floats apart. Threads may share the tokens.
+    void quantize(const float* x, int64_t stride, int64_t first, int64_t last);
     Tokens tokens() const { return {quants_.data(), scales_.data(), offsets_.data(), blocks_}; }
     uint64_t bytes() const {
         return quants_.size() + scales_.size() * sizeof(float) + offsets_.size() * sizeof(int32_t);
     }
 
 private:
-    int64_t blocks_ = 0;  // of a token
+    int64_t blocks_ = 0;  // per token
     std::vector<int8_t> quants_;
     std::vector<float> scales_;
     std::vector<int32_t> offsets_;
 };
 
-// Of sixteen rows, in as many bytes as they have as Q8_0: the scales of all blocks, sixteen half floats each,
-// then their quants plus 128 in groups of four columns, row by row.
+// A panel takes as many bytes as its sixteen rows in Q8_0: scales F16 [block][row], then quants + 128 as
+// [block][column / 4][row][column % 4].
 constexpr size_t panel_bytes(int64_t blocks) {
     return static_cast<size_t>(blocks * kPanelRows) * (sizeof(uint16_t) + static_cast<size_t>(kBlock));
 }
-// `count` rows of Q8_0 blocks, `stride` bytes apart; the others of the panel are zeros.
+// Packs `count` <= kPanelRows rows of Q8_0 blocks, `stride` bytes apart; the other rows of the panel are
+// zero.
 void pack_panel(const std::byte* rows, size_t stride, int64_t count, int64_t blocks, std::byte* panel);
 
-// Panels of `count` rows, one behind the other.
+// Packs `count` rows into consecutive panels.
 void pack_panels(const std::byte* rows, size_t stride, int64_t count, int64_t blocks, std::byte* panels);
-// Row `row` of a panel as floats, `blocks` * kBlock of them.
+// Dequantizes row `row` of a panel to out [blocks * kBlock].
 void unpack_row(const std::byte* panel, int64_t row, int64_t blocks, float* out);
 
-// out[token * stride + row] becomes the product, or more by it, for `count` tokens from `first` on and `rows`
-// rows of the panel.
+// data[token * stride + row] is set to the product, or increased by it.
 struct PanelOutput {
     float* data;
     size_t stride;
-    int64_t rows;
+    int64_t rows;  // of the panel, from its first; the others are not written
     bool add = false;
 };
+// For `count` tokens from `first` on.
 void multiply_panel(const std::byte* panel, const Tokens& tokens, int64_t first, int64_t count,
                     const PanelOutput& out);
 

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "model/execution.h"
+#include "model/materialize.h"
 
 namespace refold {
 namespace {
@@ -15,60 +16,60 @@ public:
 
     std::optional<Model> run() {
         Model model = *source_;
-        for (size_t p = 0; p < model.topology.positions.size(); ++p)
-            replace(model, model.topology.positions[p], p);
-        replace(model, model.topology.globals, kModelPosition);
-        if (made_.empty()) return std::nullopt;
+        for (size_t p = 0; p < model.topology.layers.size(); ++p) replace(model, model.topology.layers[p], p);
+        replace(model, model.topology.globals, kWholeModel);
+        if (dense_.empty()) return std::nullopt;
         return model;
     }
 
 private:
-    struct Made {
+    struct DenseTensor {
         Expression expression;
         SlotShape shape;
         std::string tensor;
     };
 
-    bool wanted(size_t position, Slot slot, const Expression& expression) const {
+    bool wanted(size_t layer, Slot slot, const Expression& expression) const {
         if (!has_factors(expression) || options_.factored == FactoredExecution::factored) return false;
         return options_.factored == FactoredExecution::reconstructed ||
-               chooser_.choose(position, std::span(&slot, 1), 1).when_loading;
+               chooser_.choose(layer, std::span(&slot, 1), 1).when_loading;
     }
 
-    void replace(Model& model, Slots& slots, size_t position) {
+    void replace(Model& model, Slots& slots, size_t layer) {
         for (auto& [slot, expression] : slots) {
-            if (!wanted(position, slot, source_expression(position, slot))) continue;
-            expression = Dense{tensor_of(model, slot, expression, position)};
+            if (!wanted(layer, slot, source_expression(layer, slot))) continue;
+            expression = Dense{tensor_of(model, slot, expression, layer)};
         }
     }
 
-    const Expression& source_expression(size_t position, Slot slot) const {
+    const Expression& source_expression(size_t layer, Slot slot) const {
         const Topology& t = source_->topology;
-        return position == kModelPosition ? t.globals.at(slot) : t.positions[position].at(slot);
+        return layer == kWholeModel ? t.globals.at(slot) : t.layers[layer].at(slot);
     }
 
-    std::string tensor_of(Model& model, Slot slot, const Expression& expression, size_t position) {
-        const SlotShape shape = slot_shape(slot, source_->config, position);
-        const auto same = [&](const Made& made) {
-            return made.shape.in == shape.in && made.shape.out == shape.out && made.expression == expression;
+    std::string tensor_of(Model& model, Slot slot, const Expression& expression, size_t layer) {
+        const SlotShape shape = slot_shape(slot, source_->config, layer);
+        const auto same = [&](const DenseTensor& dense) {
+            return dense.shape.in == shape.in && dense.shape.out == shape.out &&
+                   dense.expression == expression;
         };
-        if (const auto found = std::find_if(made_.begin(), made_.end(), same); found != made_.end())
+        if (const auto found = std::find_if(dense_.begin(), dense_.end(), same); found != dense_.end())
             return found->tensor;
-        const std::string name = fmt::format("reconstructed.{}", made_.size());
+        std::string name = fmt::format("reconstructed.{}", dense_.size());
         const DType type = options_.f32 ? DType::F32 : reconstructed_type(*source_, expression);
         Tensor tensor{type, {shape.in, shape.out}, {}, {}};
         tensor.produce = [=, source = source_] {
-            return quantise(type, materialise(*source, expression, slot, position), shape.in);
+            return quantize(type, materialize(*source, expression, slot, layer), shape.in);
         };
         model.tensors[name] = std::move(tensor);
-        made_.push_back({expression, shape, name});
+        dense_.push_back({expression, shape, name});
         return name;
     }
 
     std::shared_ptr<const Model> source_;
     ExecutionChooser chooser_;
     const EngineOptions& options_;
-    std::vector<Made> made_;
+    std::vector<DenseTensor> dense_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Weights whose factors are multiplied out once, when loading.
+// Factored weights that are multiplied out once, when loading.
 #pragma once
 
 #include <optional>
@@ -8,9 +8,9 @@
 
 namespace refold {
 
-// The model with dense tensors, computed when read, in place of the factors that EngineOptions::factored
-// wants multiplied out (automatic: where choose_execution() says so); slots of equal expressions share one.
-// Nothing when there are none.
+// The model with dense tensors in place of the factors that EngineOptions::factored wants multiplied out
+// (automatic: those that ExecutionChooser marks when_loading). A dense tensor is computed when it is read;
+// slots with equal expressions share one. Nothing when no factors are multiplied out.
 std::optional<Model> with_reconstructed(const Model& model, const EngineOptions& options);
 
 }  // namespace refold

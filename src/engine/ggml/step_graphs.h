@@ -1,4 +1,4 @@
-// Graphs of steps whose shapes change from one to the next.
+// Graphs of steps whose shapes vary from step to step.
 #pragma once
 
 #include <list>
@@ -7,15 +7,15 @@
 
 namespace refold {
 
-// Building a graph takes some tenths of a millisecond: those of few tokens, whose numbers repeat, are kept,
-// and those used longest ago make room. Of larger ones, whose steps take hundreds of milliseconds, there
-// is one.
+// Building a graph takes some tenths of a millisecond. Graphs of few tokens, whose shapes recur, are kept,
+// and the least recently used one is replaced. Of graphs of more tokens, whose steps take hundreds of
+// milliseconds, only the last one is kept.
 class StepGraphs {
 public:
     StepGraphs(const Network& network, const Weights& weights, const KvCache& cache, StepWorkspace& workspace)
         : network_(network), weights_(weights), cache_(cache), workspace_(workspace) {}
 
-    // Prepared for the shape; the others' results are no longer valid.
+    // A graph prepared for the shape. Invalidates the results of the others.
     StepGraph& of(const StepShape& shape);
 
 private:
@@ -23,7 +23,7 @@ private:
     const Weights& weights_;
     const KvCache& cache_;
     StepWorkspace& workspace_;
-    std::list<StepGraph> small_, large_;  // the one used last comes first
+    std::list<StepGraph> small_, large_;  // most recently used first
 };
 
 }  // namespace refold

@@ -16,11 +16,11 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kBlock = 128;  // queries whose scores exist at a time
 
-// Queries [first, first + count) with the keys that any of them may see.
+// Queries [first, first + count), and the keys [first_key, first_key + keys) that some of them may see.
 struct Block {
     int64_t first, count;
     int64_t first_key, keys;
-    int64_t token;  // of the first query, counting keys behind the prefix
+    int64_t token;  // position of the first query, without the prefix
 };
 
 Block block_at(const AttentionRule& rule, int64_t first, int64_t count, int64_t queries, int64_t keys) {
@@ -32,8 +32,7 @@ Block block_at(const AttentionRule& rule, int64_t first, int64_t count, int64_t 
     return block;
 }
 
-// [sequences * tokens, heads * head_dim] -> [sequences * groups, tokens * heads per group, head_dim], and
-// back.
+// [sequences * tokens, heads * head_dim] to [sequences * groups, tokens * per_group, head_dim], and back.
 at::Tensor to_groups(const AttentionRule& rule, const at::Tensor& x, int64_t per_group) {
     return x.reshape({rule.sequences, -1, rule.groups, per_group, rule.head_dim})
         .transpose(1, 2)
@@ -46,7 +45,7 @@ at::Tensor from_groups(const AttentionRule& rule, const at::Tensor& x) {
         .reshape({-1, rule.groups * rule.per_group * rule.head_dim});
 }
 
-// Query minus key token [queries, 1, keys].
+// Position of the query minus that of the key: [queries, 1, keys].
 at::Tensor distances(const AttentionRule& rule, const Block& block, const at::Tensor& like) {
     const auto options = like.options().dtype(at::kLong);
     const int64_t first_key = block.first_key - rule.prefix;
@@ -54,7 +53,8 @@ at::Tensor distances(const AttentionRule& rule, const Block& block, const at::Te
            at::arange(first_key, first_key + block.keys, options);
 }
 
-// In place, of scores [sequences * groups, queries * per_group, keys] behind the soft cap.
+// Softmax of scores [sequences * groups, queries * per_group, keys], after the soft cap. Overwrites the
+// scores.
 at::Tensor softmax_of_seen(const AttentionRule& rule, const Block& block, const at::Tensor& scores) {
     const at::Tensor view =
         scores.view({rule.sequences, rule.groups, block.count, rule.per_group, block.keys});
@@ -62,11 +62,11 @@ at::Tensor softmax_of_seen(const AttentionRule& rule, const Block& block, const 
         const at::Tensor bias = distances(rule, block, scores).abs().to(scores.scalar_type());
         view.sub_(rule.slopes.to(scores.scalar_type()).view({rule.groups, 1, rule.per_group, 1}) * bias);
     }
-    // Not -infinity: a query that sees no key would become NaN. It attends to nothing.
+    // Not -infinity, which would give NaN for a query that sees no key.
     constexpr float kHidden = std::numeric_limits<float>::lowest();
     if (rule.window == 0 && !rule.padding.defined()) {
         if (rule.causal && block.count > 1) {
-            // Only the keys of the block's own tokens may come later.
+            // Only keys of the block's own tokens can be later than a query.
             Block own = block;
             own.first_key += block.keys - block.count;
             own.keys = block.count;

@@ -8,11 +8,11 @@ namespace refold {
 
 static constexpr int64_t kFirstTokens = 256;
 
-TorchCache::TorchCache(const ModelConfig& config, size_t n_positions, int64_t context, at::Device device)
-    : positions_(n_positions), context_(context) {
-    for (size_t p = 0; p < n_positions; ++p) {
+TorchCache::TorchCache(const ModelConfig& config, size_t n_layer, int64_t context, at::Device device)
+    : layers_(n_layer), context_(context) {
+    for (size_t p = 0; p < n_layer; ++p) {
         const int64_t width = config.n_head_kv_of(p) * config.head_dim;
-        positions_[p] = {at::empty({0, width}, device), at::empty({0, width}, device)};
+        layers_[p] = {at::empty({0, width}, device), at::empty({0, width}, device)};
     }
 }
 
@@ -28,20 +28,20 @@ at::Tensor TorchCache::append(at::Tensor& stored, int64_t past, const at::Tensor
     return stored.narrow(0, 0, length);
 }
 
-std::pair<at::Tensor, at::Tensor> TorchCache::append(size_t position, int64_t past, const at::Tensor& k,
+std::pair<at::Tensor, at::Tensor> TorchCache::append(size_t layer, int64_t past, const at::Tensor& k,
                                                      const at::Tensor& v) {
-    auto& [keys, values] = positions_[position];
+    auto& [keys, values] = layers_[layer];
     at::Tensor all_keys = append(keys, past, k);
     return {std::move(all_keys), append(values, past, v)};
 }
 
-at::Tensor TorchCache::append(size_t position, int64_t past, const at::Tensor& v) {
-    return append(positions_[position].values, past, v);
+at::Tensor TorchCache::append(size_t layer, int64_t past, const at::Tensor& v) {
+    return append(layers_[layer].values, past, v);
 }
 
 uint64_t TorchCache::bytes() const {
     uint64_t bytes = 0;
-    for (const auto& [keys, values] : positions_) bytes += keys.nbytes() + values.nbytes();
+    for (const auto& [keys, values] : layers_) bytes += keys.nbytes() + values.nbytes();
     return bytes;
 }
 

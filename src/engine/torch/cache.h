@@ -1,4 +1,4 @@
-// Keys and values of the tokens before a step, for every position of the forward pass.
+// The KV cache of the torch engine.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,15 +12,15 @@ namespace refold {
 
 class TorchCache {
 public:
-    // Holds up to `context` tokens; grows as they come.
-    TorchCache(const ModelConfig& config, size_t n_positions, int64_t context, at::Device device);
+    // Holds up to `context` tokens and grows as they are appended.
+    TorchCache(const ModelConfig& config, size_t n_layer, int64_t context, at::Device device);
 
-    // Puts k and v [tokens, key/value heads of the position * head_dim] behind the first `past` tokens and
-    // returns the keys and the values of all of them [past + tokens, ...].
-    std::pair<at::Tensor, at::Tensor> append(size_t position, int64_t past, const at::Tensor& k,
+    // Appends k and v [tokens, KV heads of the layer * head_dim] after the first `past` tokens. Returns the
+    // keys and values of all tokens [past + tokens, ...].
+    std::pair<at::Tensor, at::Tensor> append(size_t layer, int64_t past, const at::Tensor& k,
                                              const at::Tensor& v);
-    // The same of values alone, for positions that cache no keys.
-    at::Tensor append(size_t position, int64_t past, const at::Tensor& v);
+    // The same for values alone, in layers that cache no keys.
+    at::Tensor append(size_t layer, int64_t past, const at::Tensor& v);
     uint64_t bytes() const;
 
 private:
@@ -29,7 +29,7 @@ private:
     struct KeysAndValues {
         at::Tensor keys, values;
     };
-    std::vector<KeysAndValues> positions_;
+    std::vector<KeysAndValues> layers_;
     int64_t context_;
 };
 

@@ -1,4 +1,4 @@
-// Where the torch engine's tensors are.
+// The device of the torch engine's tensors.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -7,10 +7,10 @@
 
 namespace refold {
 
-// "auto": a CUDA device where libtorch was built with CUDA and finds one, else the CPU; "cpu"; "cuda"; other
-// names as torch writes them. Of several processes of one machine each takes the device of its own number,
-// `local_rank`. Throws Error(unsupported) for "cuda" without a device, Error(usage) for more processes than
-// devices and for unknown names.
+// `name` is "auto" (CUDA if libtorch has it and finds a device, else the CPU), "cpu", "cuda", or a name in
+// torch's notation. Of several processes on one machine, each takes the device with the number `local_rank`.
+// Throws Error(unsupported) for "cuda" without a device, Error(usage) for more processes than devices and for
+// unknown names.
 at::Device device_of(const std::string& name, int local_rank = 0);
 
 }  // namespace refold

@@ -1,5 +1,5 @@
-// Products with weights made of factors, and the weights themselves: model/materialise.cpp in differentiable
-// torch operations. All tensors are in torch's order of dimensions, the reverse of ggml's.
+// Factored weights and products with them in differentiable torch operations; see model/materialize.cpp for
+// the reference. Shapes are in torch's order of dimensions, the reverse of ggml's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,14 +16,14 @@ struct LowRankFactors {
     bool transposed = false;
 
     at::Tensor matrix() const;
-    // x [tokens, in] -> [tokens, out] by way of the rank.
+    // x [tokens, in] times the factors, one after the other: [tokens, out].
     at::Tensor product(const at::Tensor& x) const;
-    // Multiply-adds of the product, by factors or by the matrix, which has to be made first.
+    // Multiply-adds of the product by factors, and by the matrix including its computation.
     int64_t factored_cost(int64_t tokens) const;
     int64_t reconstructed_cost(int64_t tokens) const;
 };
 
-// W_h = U2^T S_h U1 of all heads, below each other, or transposed beside each other.
+// W = the rows of W_h = U2^T S_h U1 of all heads h; transposed: the columns of W_h^T.
 struct TuckerFactors {
     at::Tensor slices;  // S [heads, R2, R1]: the core of one role, see tucker_slices()
     at::Tensor model;   // U1 [R1, features]
@@ -31,19 +31,19 @@ struct TuckerFactors {
     bool transposed = false;
 
     at::Tensor matrix() const;
-    // Where the factors are applied first: of x [tokens, features], what slots of one input have in common
-    // [tokens, R1]. Not for transposed ones.
+    // x [tokens, features] times U1^T: [tokens, R1], which slots with the same x and U1 share. Not if
+    // transposed.
     at::Tensor projection(const at::Tensor& x) const;
-    // The rest of the product, from the projection, or from x [tokens, heads * width] when transposed.
+    // The rest of the product. x is the projection, or [tokens, heads * width] if transposed.
     at::Tensor product(const at::Tensor& x) const;
     int64_t factored_cost(int64_t tokens) const;
     int64_t reconstructed_cost(int64_t tokens) const;
 };
 
-// The sum over c of roles[c, role] core[:, c], for `heads` heads: the mean of neighbours where the core
-// [core heads, R3, R2, R1] has more.
+// Slices [heads, R2, R1] of one role: the sum over c of roles[c, role] core[:, c]. Where the core [core
+// heads, R3, R2, R1] has more heads, each slice is the mean of neighboring heads.
 at::Tensor tucker_slices(const at::Tensor& core, const at::Tensor& roles, int64_t role, int64_t heads);
-// U2 of heads in halves with its rows in pairs: see rotary_row().
+// Reorders U2 [R2, width] from (first half, second half) to rotary pairs: see rotary_row().
 at::Tensor paired(const at::Tensor& head);
 
 }  // namespace refold

@@ -48,8 +48,8 @@ struct SiluGated : torch::autograd::Function<SiluGated> {
     }
 };
 
-// Gradients of the leaves are results like those of the inputs, so that autograd adds them up over all uses
-// before it hands them on, as without this.
+// The leaves are inputs of the function, so that autograd sums their gradients over all uses before it passes
+// them on, as it does without recomputation.
 struct Recomputed : torch::autograd::Function<Recomputed> {
     struct Call {
         TensorBody body;
@@ -103,7 +103,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
 
 at::Tensor silu_gated(const at::Tensor& gate, const at::Tensor& up) { return SiluGated::apply(gate, up); }
 
-at::Tensor turn_neighbours(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines) {
+at::Tensor turn_neighbors(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines) {
     const at::Tensor pairs =
         at::view_as_complex(x.reshape({x.size(0), x.size(1), x.size(2), x.size(3) / 2, 2}));
     return at::view_as_real(pairs * at::complex(cosines, sines)).flatten(3);

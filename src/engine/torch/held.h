@@ -1,4 +1,4 @@
-// Values that an autograd function keeps for its backward pass and that are no tensors.
+// Values other than tensors that an autograd function saves for its backward pass.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -19,7 +19,7 @@ c10::IValue hold(T value) {
     return c10::IValue::make_capsule(c10::make_intrusive<Held<T>>(std::move(value)));
 }
 
-// Of what hold() made; valid as long as that.
+// The value in a capsule of hold(); valid as long as the capsule.
 template <class T>
 const T& held(const c10::IValue& value) {
     return static_cast<const Held<T>&>(*value.toCapsule()).value;

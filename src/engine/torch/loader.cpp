@@ -4,6 +4,8 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "engine/checked_options.h"
+#include "engine/engines.h"
 #include "engine/torch/plugin.h"
 
 namespace refold {
@@ -11,16 +13,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Beside the program (build tree), among the libraries of its prefix (installation), or where the system
-// looks.
+// Next to the program (build tree), in the library folder of its prefix (installation), or on the system's
+// search path.
 void* open_library() {
     std::error_code none;
     const fs::path folder = fs::read_symlink("/proc/self/exe", none).parent_path();
     const fs::path installed = (folder / ".." / REFOLD_LIBDIR).lexically_normal();
     fs::path path = torch_plugin::kLibrary;
-    for (const fs::path& place : {folder, installed}) {
-        if (fs::exists(place / torch_plugin::kLibrary, none)) {
-            path = place / torch_plugin::kLibrary;
+    for (const fs::path& candidate : {folder, installed}) {
+        if (fs::exists(candidate / torch_plugin::kLibrary, none)) {
+            path = candidate / torch_plugin::kLibrary;
             break;
         }
     }
@@ -34,13 +36,13 @@ void* open_library() {
 }
 
 void* symbol(void* library, const char* name) {
-    void* found = dlsym(library, name);
-    if (found == nullptr)
+    void* address = dlsym(library, name);
+    if (address == nullptr)
         fail(ErrorCode::unsupported, "torch engine", "{} has no '{}'", torch_plugin::kLibrary, name);
-    return found;
+    return address;
 }
 
-// Loaded once and never unloaded: libtorch keeps threads.
+// Loads the library once and never unloads it, because libtorch's threads keep running.
 void* load() {
     void* library = open_library();
     const char* version =
@@ -61,10 +63,10 @@ void* torch_plugin::find(const char* name) {
 
 bool has_torch_engine() { return true; }
 
-std::unique_ptr<Backend> make_torch_backend(const Model& model, const EngineOptions& options) {
+std::unique_ptr<Engine> make_torch_engine(const Model& model, const EngineOptions& options) {
     static auto* const make =
         reinterpret_cast<torch_plugin::Make*>(torch_plugin::find(torch_plugin::kMakeSymbol));
-    return std::unique_ptr<Backend>(make(model, options));
+    return std::unique_ptr<Engine>(make(model, options, capabilities_of(model, options)));
 }
 
 }  // namespace refold

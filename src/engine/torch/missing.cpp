@@ -1,5 +1,6 @@
-// In builds without libtorch.
+// The plugin functions of builds without libtorch.
 #include "core/error.h"
+#include "engine/engines.h"
 #include "engine/torch/plugin.h"
 
 namespace refold {
@@ -12,7 +13,7 @@ void* torch_plugin::find(const char*) {
          "-DREFOLD_TRAIN=ON");
 }
 
-std::unique_ptr<Backend> make_torch_backend(const Model&, const EngineOptions&) {
+std::unique_ptr<Engine> make_torch_engine(const Model&, const EngineOptions&) {
     torch_plugin::find(torch_plugin::kMakeSymbol);
     return nullptr;
 }

@@ -23,18 +23,18 @@ void check(std::span<const int32_t> values, int64_t limit, size_t count, const c
     }
 }
 
-// Positions that attention comes from must be run together with those that use it.
-PositionRange checked(const Topology& topology, const std::optional<PositionRange>& given) {
-    const PositionRange range = given.value_or(PositionRange{0, topology.positions.size()});
-    if (range.first > range.last || range.last > topology.positions.size()) {
-        fail(ErrorCode::usage, "torch engine", "positions {} to {} of a model that has {}", range.first,
-             range.last, topology.positions.size());
+// A layer and the layer that it takes attention from must be in the same range.
+LayerRange checked(const Topology& topology, const std::optional<LayerRange>& given) {
+    const LayerRange range = given.value_or(LayerRange{0, topology.layers.size()});
+    if (range.first > range.last || range.last > topology.layers.size()) {
+        fail(ErrorCode::usage, "torch engine", "layers {} to {} of a model that has {}", range.first,
+             range.last, topology.layers.size());
     }
     for (size_t p = range.first; p < range.last; ++p) {
         if (const size_t from = topology.source(p).from(p); !range.contains(from)) {
             fail(ErrorCode::usage, "torch engine",
-                 "position {} takes its attention from position {}, which is not among positions {} to {}", p,
-                 from, range.first, range.last);
+                 "layer {} takes its attention from layer {}, which is not among layers {} to {}", p, from,
+                 range.first, range.last);
         }
     }
     return range;
@@ -42,21 +42,20 @@ PositionRange checked(const Topology& topology, const std::optional<PositionRang
 
 }  // namespace
 
-// One forward pass; positions that are computed again keep it.
+// One forward pass. Layers that are computed again in the backward pass hold a reference to it.
 struct TorchModel::Pass {
     Pass(const TorchModel& of, TorchStep over)
         : model(of),
           step(std::move(over)),
           ops(of.config_, of.weights_, step),
-          // No position is the one that only wanted tokens leave.
-          parts(ops, of.config_, kModelPosition) {}
+          // No layer drops tokens: results are wanted for all.
+          parts(ops, of.config_, kWholeModel) {}
 
-    // What positions lend to later ones, with checkpointing.
+    // With checkpointing: values that layers lend to later ones, by layer.
     using Loans = std::map<size_t, std::vector<at::Tensor>>;
 
-    // Residual stream behind a position.
-    static at::Tensor position(const std::shared_ptr<Pass>& pass, size_t p, const at::Tensor& x,
-                               Loans& lent) {
+    // The residual stream after layer p.
+    static at::Tensor layer(const std::shared_ptr<Pass>& pass, size_t p, const at::Tensor& x, Loans& lent) {
         if (!pass->model.execution_.checkpointing || !at::GradMode::is_enabled())
             return pass->parts.layer(p, x);
         std::vector<at::Tensor> inputs = {x};
@@ -65,7 +64,7 @@ struct TorchModel::Pass {
             const auto& loans = lent.at(source);
             inputs.insert(inputs.end(), loans.begin(), loans.end());
         }
-        // Results are the residual stream and what the position lends.
+        // Returns the residual stream, then the values that the layer lends.
         const auto body = [pass, p, source](const std::vector<at::Tensor>& in) {
             if (source != p) pass->ops.give_loans(source, {in.begin() + 1, in.end()});
             std::vector<at::Tensor> out = {pass->parts.layer(p, in[0])};
@@ -85,7 +84,7 @@ struct TorchModel::Pass {
 };
 
 TorchModel::TorchModel(const Model& model, bool trainable, at::TensorOptions options,
-                       FactoredExecution factored, std::optional<PositionRange> range)
+                       FactoredExecution factored, std::optional<LayerRange> range)
     : config_(model.config),
       range_(checked(model.topology, range)),
       weights_(model, options, trainable, factored, range) {}
@@ -113,9 +112,9 @@ TorchOutput TorchModel::forward(std::span<const int32_t> tokens, std::span<const
 
 TorchModel::Hidden TorchModel::hidden(const at::Tensor& tokens, std::span<const size_t> exits) const {
     for (const size_t exit : exits) {
-        if (exit == 0 || exit > weights_.n_positions()) {
-            fail(ErrorCode::usage, "torch engine", "an exit must be behind 1 to {} positions, got {}",
-                 weights_.n_positions(), exit);
+        if (exit == 0 || exit > weights_.n_layer()) {
+            fail(ErrorCode::usage, "torch engine", "an exit must be after 1 to {} layers, got {}",
+                 weights_.n_layer(), exit);
         }
     }
     const auto pass = std::make_shared<Pass>(*this, torch_step(config_, tokens));
@@ -123,8 +122,8 @@ TorchModel::Hidden TorchModel::hidden(const at::Tensor& tokens, std::span<const 
     hidden.exits.resize(exits.size());
     Pass::Loans lent;
     at::Tensor x = pass->parts.embeddings();
-    for (size_t p = 0; p < weights_.n_positions(); ++p) {
-        x = Pass::position(pass, p, x, lent);
+    for (size_t p = 0; p < weights_.n_layer(); ++p) {
+        x = Pass::layer(pass, p, x, lent);
         for (size_t e = 0; e < exits.size(); ++e) {
             if (exits[e] == p + 1) hidden.exits[e] = pass->parts.exit_norm(p, x);
         }
@@ -134,11 +133,11 @@ TorchModel::Hidden TorchModel::hidden(const at::Tensor& tokens, std::span<const 
 }
 
 at::Tensor TorchModel::logits(const at::Tensor& hidden) const {
-    if (!weights_.has(kModelPosition, Slot::output))
+    if (!weights_.has(kWholeModel, Slot::output))
         fail(ErrorCode::unsupported, "torch engine", "'{}' has no output layer", config_.family);
     const TorchStep none;
     TorchOps ops(config_, weights_, none);
-    return Forward<TorchOps>(ops, config_, kModelPosition).logits(hidden).to(weights_.type());
+    return Forward<TorchOps>(ops, config_, kWholeModel).logits(hidden).to(weights_.type());
 }
 
 at::Tensor TorchModel::range(const at::Tensor& residual) const {
@@ -151,7 +150,7 @@ at::Tensor TorchModel::range(const at::Tensor& residual) const {
     const auto pass = std::make_shared<Pass>(*this, std::move(step));
     Pass::Loans lent;
     at::Tensor x = residual.reshape({-1, config_.n_embd});
-    for (size_t p = range_.first; p < range_.last; ++p) x = Pass::position(pass, p, x, lent);
+    for (size_t p = range_.first; p < range_.last; ++p) x = Pass::layer(pass, p, x, lent);
     return x.reshape(residual.sizes());
 }
 

@@ -1,4 +1,4 @@
-// A model for training: the forward pass with gradients, over batches of sequences of one length.
+// A model for training: the forward pass with gradients, over batches of sequences of equal length.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,68 +15,68 @@
 
 namespace refold {
 
-// Of a sequence of T tokens; undefined where the model has no such part.
+// Results for a sequence of T tokens; undefined where the model has no such output.
 struct TorchOutput {
     at::Tensor hidden;  // [T, n_embd], after the final norm
     at::Tensor logits;  // [T, n_vocab]
     at::Tensor pooled;  // [1, n_embd]
 };
 
-// Must outlive the backward passes of its results. What is given must be on its device, results are.
+// Must outlive the backward passes of its results. Arguments must be on its device, as results are.
 // Activations are [sequences * tokens, features].
 class TorchModel {
 public:
-    // `options` are the device and the type: at::kFloat, or at::kDouble for checks of gradients. With `range`
-    // only the tensors of its positions are loaded, for range(); none of the model's own (embeddings, output,
-    // final norm). Throws Error(usage) for a range that the model does not have or that reads attention from
-    // outside.
+    // `options`: device and type, at::kFloat, or at::kDouble for checks of gradients. With `range` only the
+    // tensors of its layers are loaded, without embeddings, final norm and output, and only range() may be
+    // called. Throws Error(usage) for a range outside the model, or one that takes attention from a layer
+    // outside the range.
     TorchModel(const Model& model, bool trainable, at::TensorOptions options = at::kFloat,
                FactoredExecution factored = FactoredExecution::automatic,
-               std::optional<PositionRange> range = std::nullopt);
+               std::optional<LayerRange> range = std::nullopt);
 
-    // Every stored tensor once, by its name in the model, as a leaf in torch's order of dimensions.
+    // Every stored tensor once, by its name in the model: a leaf, with dimensions in torch's order.
     const std::map<std::string, at::Tensor>& parameters() const { return weights_.leaves(); }
     at::Device device() const { return weights_.device(); }
     const ModelConfig& config() const { return config_; }
     const Topology& topology() const { return weights_.topology(); }
 
     struct Execution {
-        // Products in bfloat16; activations between them, norms, softmax and losses stay float32.
+        // Products in BF16; activations between them, norms, softmax and losses stay F32.
         bool bf16 = false;
-        // Activations within a position are computed again in the backward pass: between the passes only
-        // those that positions hand on are kept.
+        // Only activations that pass between layers are kept; those within a layer are computed again in the
+        // backward pass.
         bool checkpointing = false;
     };
     void set_execution(const Execution& execution);
 
-    // A whole sequence at once. Token types and mask as in EncoderInput. Throws Error(input) for ids, types
-    // or lengths that do not fit.
+    // A whole sequence. Token types and mask as in EncoderInput. Throws Error(input) for ids, types or
+    // lengths that do not fit.
     TorchOutput forward(std::span<const int32_t> tokens, std::span<const int32_t> token_types = {},
                         std::span<const int32_t> mask = {}) const;
 
-    // Hidden states [B * T, n_embd], all after the final norm.
+    // Hidden states [B * T, n_embd] after the final norm.
     struct Hidden {
         at::Tensor final;
         std::vector<at::Tensor> exits;
     };
-    // Of `tokens` [B, T] (int64). An exit e is behind the first e positions, through their exit map where
-    // there is one. Throws Error(input) for ids or lengths that do not fit, Error(usage) for an exit that is no
-    // position's.
+    // Hidden states of `tokens` [B, T] (int64). Exit e is after the first e layers, and after their exit map
+    // if there is one. Throws Error(input) for ids or lengths that do not fit, Error(usage) for an exit
+    // outside the model.
     Hidden hidden(const at::Tensor& tokens, std::span<const size_t> exits = {}) const;
 
-    // Of hidden states [n, n_embd]: [n, n_vocab], soft cap and norm_head included. Throws Error(unsupported)
-    // for a model without output.
+    // Logits [n, n_vocab] of hidden states [n, n_embd], with soft cap and norm_head. Throws
+    // Error(unsupported) for a model without output.
     at::Tensor logits(const at::Tensor& hidden) const;
 
-    // The residual stream [B, T, n_embd] behind the constructor's range of positions (all, when none was
-    // given), of that before it.
+    // The residual stream [B, T, n_embd] after the constructor's range of layers (default: all), from the one
+    // before it.
     at::Tensor range(const at::Tensor& residual) const;
 
 private:
     struct Pass;
 
     ModelConfig config_;
-    PositionRange range_;
+    LayerRange range_;
     TorchWeights weights_;
     Execution execution_;
 };

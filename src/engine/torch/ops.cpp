@@ -22,7 +22,7 @@ at::Tensor copied(std::span<const T> values, at::ScalarType type, at::Device dev
         .to(device, type, /*non_blocking=*/false, /*copy=*/true);
 }
 
-// ALiBi (Press et al., 2022), slopes of heads whose number may be no power of two as in ggml.
+// ALiBi slopes (Press et al., 2022), for numbers of heads that are no power of two as in ggml.
 std::vector<double> alibi_slopes(int64_t n_head, double max_bias) {
     const auto power = static_cast<int64_t>(std::exp2(std::floor(std::log2(n_head))));
     const auto per_power = static_cast<double>(power);
@@ -36,12 +36,12 @@ std::vector<double> alibi_slopes(int64_t n_head, double max_bias) {
     return slopes;
 }
 
-// A position lends its probabilities, or keys and values, or all three.
+// A layer can lend probabilities, or keys and values, or all three.
 constexpr size_t kLentKeys = 0, kLentValues = 1;
 
 }  // namespace
 
-TorchStep torch_step(const StepInput& input, at::Device device) {
+TorchStep torch_step(const ForwardInput& input, at::Device device) {
     TorchStep step;
     step.length = static_cast<int64_t>(input.tokens.size());
     step.past = input.past;
@@ -97,11 +97,11 @@ TorchOps::Value TorchOps::embed(Slot slot) const {
     Value rows = slot == Slot::position_embd ? step_.learned_positions : step_.tokens;
     if (slot == Slot::token_types)
         rows = step_.token_types.defined() ? step_.token_types : at::zeros_like(step_.tokens);
-    return at::embedding(weights_.matrix(kModelPosition, slot), rows);
+    return at::embedding(weights_.matrix(kWholeModel, slot), rows);
 }
 
-TorchOps::Value TorchOps::norm(size_t position, Slot slot, const Value& given) const {
-    const Value weight = weights_.vector(position, slot), bias = weights_.bias(position, slot);
+TorchOps::Value TorchOps::norm(size_t layer, Slot slot, const Value& given) const {
+    const Value weight = weights_.vector(layer, slot), bias = weights_.bias(layer, slot);
     const Value x = given.to(weights_.type());
     const int64_t width = weight.size(0);
     const Value groups = x.size(1) == width ? x : x.reshape({x.size(0), -1, width});
@@ -115,18 +115,16 @@ TorchOps::Value TorchOps::norm(size_t position, Slot slot, const Value& given) c
     return normed.reshape(x.sizes());
 }
 
-void TorchOps::linear(size_t position, std::span<const Slot> slots, const Value& x,
-                      std::span<Value> out) const {
+void TorchOps::linear(size_t layer, std::span<const Slot> slots, const Value& x, std::span<Value> out) const {
     TorchWeights::Projections projections;
     const Value input = weights_.to_products(x);
-    for (size_t i = 0; i < slots.size(); ++i)
-        out[i] = weights_.linear(position, slots[i], input, projections);
+    for (size_t i = 0; i < slots.size(); ++i) out[i] = weights_.linear(layer, slots[i], input, projections);
 }
 
 const TorchOps::Rotation& TorchOps::rotation(const Rope& rope) {
     Rotation& rotation = rotations_[&rope];
     if (rotation.cosines.defined()) return rotation;
-    // Frequency factors belong to the model's main rotation.
+    // Frequency factors apply to the model's main RoPE only.
     std::span<const float> frequencies;
     if (&rope == &config_.rope) frequencies = weights_.rope_frequencies();
     std::vector<int32_t> positions(static_cast<size_t>(step_.length));
@@ -145,7 +143,7 @@ TorchOps::Value TorchOps::rotate(const Rope& rope, const Value& x) {
     const Value rotated = heads.narrow(3, 0, rope.dims);
     Value turned;
     if (rope.kind == RopeKind::interleaved) {
-        turned = turn_neighbours(rotated, cosines, sines);
+        turned = turn_neighbors(rotated, cosines, sines);
     } else {
         const Value a = rotated.narrow(3, 0, pairs), b = rotated.narrow(3, pairs, pairs);
         turned = at::cat({a * cosines - b * sines, a * sines + b * cosines}, 3);
@@ -155,75 +153,75 @@ TorchOps::Value TorchOps::rotate(const Rope& rope, const Value& x) {
     return turned.reshape(x.sizes());
 }
 
-void TorchOps::rope(size_t position, Value& q, Value& k) {
-    const Rope& rope = config_.rope_of(position);
+void TorchOps::rope(size_t layer, Value& q, Value& k) {
+    const Rope& rope = config_.rope_of(layer);
     q = rotate(rope, q);
     k = rotate(rope, k);
 }
 
-void TorchOps::rope(size_t position, Value& q) { q = rotate(config_.rope_of(position), q); }
+void TorchOps::rope(size_t layer, Value& q) { q = rotate(config_.rope_of(layer), q); }
 
-AttentionRule TorchOps::rule(size_t position) const {
+AttentionRule TorchOps::rule(size_t layer) const {
     return {.sequences = step_.sequences,
-            .groups = config_.n_head_kv_of(position),
+            .groups = config_.n_head_kv_of(layer),
             .per_group = config_.q_per_kv(),
             .head_dim = config_.head_dim,
             .causal = config_.causal,
-            .window = config_.window(position),
+            .window = config_.window(layer),
             .prefix = config_.n_prefix,
             .softcap = config_.attention_softcap,
             .slopes = slopes_,
             .padding = step_.padding};
 }
 
-TorchOps::Value TorchOps::scaled(size_t position, const Value& q) const {
-    return weights_.to_products(q * config_.attention_scale_of(position));
+TorchOps::Value TorchOps::scaled(size_t layer, const Value& q) const {
+    return weights_.to_products(q * config_.attention_scale_of(layer));
 }
 
-TorchOps::Value TorchOps::behind_prefix(size_t position, Slot slot, const Value& x) const {
+TorchOps::Value TorchOps::behind_prefix(size_t layer, Slot slot, const Value& x) const {
     if (config_.n_prefix == 0) return weights_.to_products(x);
-    const Value rows = weights_.matrix(position, slot);
+    const Value rows = weights_.matrix(layer, slot);
     const Value own = x.to(rows.scalar_type()).reshape({step_.sequences, -1, x.size(1)});
     const Value prefix = rows.unsqueeze(0).expand({step_.sequences, -1, -1});
     return weights_.to_products(at::cat({prefix, own}, 1).reshape({-1, x.size(1)}));
 }
 
-TorchOps::Value TorchOps::attention(size_t position, const Value& q, Value k, Value v) {
-    if (cache_ != nullptr) std::tie(k, v) = cache_->append(position, step_.past, k, v);
-    k = behind_prefix(position, Slot::attn_prefix_k, k);
-    v = behind_prefix(position, Slot::attn_prefix_v, v);
-    if (weights_.topology().lends_kv(position)) loans_[position] = {k, v};
-    if (!weights_.topology().lends_probabilities(position))
-        return refold::attention(rule(position), scaled(position, q), k, v);
-    const Value p = probabilities(rule(position), scaled(position, q), k);
-    loans_[position].push_back(p);
-    return weighted(rule(position), p, v);
+TorchOps::Value TorchOps::attention(size_t layer, const Value& q, Value k, Value v) {
+    if (cache_ != nullptr) std::tie(k, v) = cache_->append(layer, step_.past, k, v);
+    k = behind_prefix(layer, Slot::attn_prefix_k, k);
+    v = behind_prefix(layer, Slot::attn_prefix_v, v);
+    if (weights_.topology().lends_kv(layer)) loans_[layer] = {k, v};
+    if (!weights_.topology().lends_probabilities(layer))
+        return refold::attention(rule(layer), scaled(layer, q), k, v);
+    const Value p = probabilities(rule(layer), scaled(layer, q), k);
+    loans_[layer].push_back(p);
+    return weighted(rule(layer), p, v);
 }
 
-TorchOps::Value TorchOps::attention_over_source(size_t position, const Value& q) {
-    const auto& loans = loans_.at(*source(position).kv);
-    return refold::attention(rule(position), scaled(position, q), loans.at(kLentKeys), loans.at(kLentValues));
+TorchOps::Value TorchOps::attention_over_source(size_t layer, const Value& q) {
+    const auto& loans = loans_.at(*source(layer).kv);
+    return refold::attention(rule(layer), scaled(layer, q), loans.at(kLentKeys), loans.at(kLentValues));
 }
 
-TorchOps::Value TorchOps::attention_as_source(size_t position, Value v, bool selected) {
-    if (cache_ != nullptr) v = cache_->append(position, step_.past, v);
-    Value p = loans_.at(*source(position).probabilities).back();
+TorchOps::Value TorchOps::attention_as_source(size_t layer, Value v, bool selected) {
+    if (cache_ != nullptr) v = cache_->append(layer, step_.past, v);
+    Value p = loans_.at(*source(layer).probabilities).back();
     if (selected) {
         const int64_t rows = step_.outputs * config_.q_per_kv();
         p = p.narrow(1, p.size(1) - rows, rows);
     }
-    return weighted(rule(position), p, weights_.to_products(v));
+    return weighted(rule(layer), p, weights_.to_products(v));
 }
 
-std::vector<TorchOps::Value> TorchOps::take_loans(size_t position) {
-    const auto found = loans_.find(position);
+std::vector<TorchOps::Value> TorchOps::take_loans(size_t layer) {
+    const auto found = loans_.find(layer);
     if (found == loans_.end()) return {};
     std::vector<Value> loans = std::move(found->second);
     loans_.erase(found);
     return loans;
 }
 
-void TorchOps::give_loans(size_t position, const std::vector<Value>& loans) { loans_[position] = loans; }
+void TorchOps::give_loans(size_t layer, const std::vector<Value>& loans) { loans_[layer] = loans; }
 
 TorchOps::Value TorchOps::activate(Activation activation, const Value& x) const {
     switch (activation) {
@@ -246,7 +244,7 @@ TorchOps::Value TorchOps::scale(const Value& x, float factor) const { return x *
 TorchOps::Value TorchOps::softcap(const Value& x, float cap) const { return at::tanh(x / cap) * cap; }
 
 TorchOps::Value TorchOps::divide_by_row_norms(Slot slot, const Value& x) const {
-    return x / weights_.matrix(kModelPosition, slot).norm(2, {1});
+    return x / weights_.matrix(kWholeModel, slot).norm(2, {1});
 }
 
 TorchOps::Value TorchOps::select_outputs(const Value& x) const {
@@ -258,7 +256,7 @@ TorchOps::Value TorchOps::select_first(const Value& x) const { return x.narrow(0
 ForwardResult<at::Tensor> torch_forward(const ModelConfig& config, const TorchWeights& weights,
                                         const TorchStep& step, TorchCache* cache) {
     TorchOps ops(config, weights, step, cache);
-    return forward(ops, config, weights.n_positions());
+    return forward(ops, config, weights.n_layer());
 }
 
 }  // namespace refold

@@ -1,25 +1,25 @@
-// The torch engine is a library of its own, which the rest of refold loads when it is first asked for:
-// starting libtorch takes longer than most of what refold does without it.
+// The torch engine is a separate library that is loaded on first use: starting libtorch takes longer than
+// most of what refold does without it.
 #pragma once
 
-#include "engine/backend.h"
+#include "engine/engine.h"
 
 namespace refold::torch_plugin {
 
 inline constexpr const char* kLibrary = "librefold_torch.so";
 
-// Its symbols; further ones belong to what is linked into it. Both sides are of one version, so they exchange
+// Its symbols; code linked into it adds its own. Both sides must be of the same version, since they exchange
 // C++ objects.
 inline constexpr const char* kVersionSymbol = "refold_torch_version";
 using Version = const char*();
-inline constexpr const char* kMakeSymbol = "refold_torch_make_backend";
-using Make = Backend*(const Model& model, const EngineOptions& options);
+inline constexpr const char* kMakeSymbol = "refold_torch_make_engine";
+using Make = Engine*(const Model& model, const EngineOptions& options, const Capabilities& capabilities);
 
-// A function of the library, which is loaded first. Throws Error(unsupported) when this build has none, or it
-// cannot be loaded.
+// The address of a function of the library, which is loaded first if necessary. Throws Error(unsupported) if
+// this build has no torch engine or the library cannot be loaded.
 void* find(const char* symbol);
 
-// What a function of the library, void(const Request&, Result&), gives for a request.
+// Calls a function of the library, void(const Request&, Result&), and returns the result.
 template <typename Result, typename Request>
 Result ask(const char* symbol, const Request& request) {
     Result result;

@@ -7,9 +7,9 @@
 namespace refold {
 namespace {
 
-// YaRN (Peng et al., 2023): pairs that turn more than beta_fast times within the original context keep their
-// frequency, those that turn less than beta_slow times are interpolated, in between both are mixed. The ends
-// are whole pairs, as in ggml.
+// YaRN (Peng et al., 2023): pairs with more than beta_fast rotations over the original context keep their
+// frequency, pairs with fewer than beta_slow are interpolated, and pairs in between mix both. The bounds are
+// rounded to whole pairs, as in ggml.
 class YarnMix {
 public:
     YarnMix(const Rope& rope, double base) {
@@ -20,7 +20,7 @@ public:
         first_ = std::max(0.0, std::floor(pair_with_turns(rope.beta_fast)));
         last_ = std::min(rope.dims - 1.0, std::ceil(pair_with_turns(rope.beta_slow)));
     }
-    // Share of the unscaled frequency.
+    // Weight of the unscaled frequency, 0 to 1.
     double kept(int pair) const {
         return 1.0 - std::clamp((pair - first_) / std::max(0.001, last_ - first_), 0.0, 1.0);
     }
@@ -29,7 +29,7 @@ private:
     double first_ = 0, last_ = 0;
 };
 
-// Angle per token of each pair.
+// Angle per position of each pair.
 std::vector<double> pair_frequencies(const Rope& rope, int64_t length, std::span<const float> frequencies) {
     const double base = rope.base_for(length);
     std::vector<double> out(static_cast<size_t>(rope.dims / 2));

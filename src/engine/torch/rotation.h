@@ -1,4 +1,4 @@
-// Angles of the rotary embedding.
+// Angles of the rotary position embedding (RoPE).
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ struct Angles {
     std::vector<double> cosines, sines;  // [positions, dims / 2], times the magnitude of the rotation
 };
 
-// Of tokens at `positions` in a sequence of `length` tokens. `frequencies` divide the angles of their pair;
-// empty: 1.
+// Angles of tokens at `positions` in a sequence of `length` tokens. `frequencies` [dims / 2] divide the
+// angles of each pair; empty: all 1.
 Angles rotation_angles(const Rope& rope, std::span<const int32_t> positions, int64_t length,
                        std::span<const float> frequencies);
 

@@ -1,4 +1,4 @@
-// libtorch's errors in refold's words.
+// Turns libtorch's exceptions into refold::Error.
 #pragma once
 
 #include <c10/util/Exception.h>

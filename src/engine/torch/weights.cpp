@@ -11,15 +11,15 @@
 namespace refold {
 namespace {
 
-void dequantise_into(const Tensor& tensor, float* out) {
+void dequantize_into(const Tensor& tensor, float* out) {
     const TensorBytes source(tensor);
-    dequantise(tensor.type, source.bytes(), {out, static_cast<size_t>(tensor.elements())});
+    dequantize(tensor.type, source.bytes(), {out, static_cast<size_t>(tensor.elements())});
 }
 
 }  // namespace
 
 TorchWeights::TorchWeights(const Model& model, at::TensorOptions options, bool trainable,
-                           FactoredExecution factored, std::optional<PositionRange> range)
+                           FactoredExecution factored, std::optional<LayerRange> range)
     : config_(model.config),
       topology_(model.topology),
       type_(c10::typeMetaToScalarType(options.dtype())),
@@ -32,14 +32,14 @@ TorchWeights::TorchWeights(const Model& model, at::TensorOptions options, bool t
             for (const auto& name : tensors_of(expression)) add_leaf(model, name, trainable);
         }
     };
-    for (size_t p = 0; p < n_positions(); ++p) {
-        if (!range || range->contains(p)) add(topology_.positions[p]);
+    for (size_t p = 0; p < n_layer(); ++p) {
+        if (!range || range->contains(p)) add(topology_.layers[p]);
     }
     if (!range) add(topology_.globals);
-    if (has(kModelPosition, Slot::rope_freqs)) {
-        const Tensor& tensor = model.tensor(std::get<Dense>(at(kModelPosition, Slot::rope_freqs)).tensor);
+    if (has(kWholeModel, Slot::rope_freqs)) {
+        const Tensor& tensor = model.tensor(std::get<Dense>(at(kWholeModel, Slot::rope_freqs)).tensor);
         rope_frequencies_.resize(static_cast<size_t>(tensor.elements()));
-        dequantise_into(tensor, rope_frequencies_.data());
+        dequantize_into(tensor, rope_frequencies_.data());
     }
 }
 
@@ -48,26 +48,26 @@ void TorchWeights::add_leaf(const Model& model, const std::string& name, bool tr
     const Tensor& tensor = model.tensor(name);
     const std::vector<int64_t> shape(tensor.shape.rbegin(), tensor.shape.rend());
     const at::Tensor values = at::empty(shape, at::kFloat);
-    dequantise_into(tensor, values.data_ptr<float>());
+    dequantize_into(tensor, values.data_ptr<float>());
     leaves_[name] = values.to(device_, type_).set_requires_grad(trainable);
 }
 
-const Slots& TorchWeights::slots(size_t position) const {
-    return position == kModelPosition ? topology_.globals : topology_.positions.at(position);
+const Slots& TorchWeights::slots(size_t layer) const {
+    return layer == kWholeModel ? topology_.globals : topology_.layers.at(layer);
 }
 
-bool TorchWeights::has(size_t position, Slot slot) const { return slots(position).contains(slot); }
+bool TorchWeights::has(size_t layer, Slot slot) const { return slots(layer).contains(slot); }
 
-const Expression& TorchWeights::at(size_t position, Slot slot) const {
-    const auto found = slots(position).find(slot);
-    if (found == slots(position).end())
+const Expression& TorchWeights::at(size_t layer, Slot slot) const {
+    const auto found = slots(layer).find(slot);
+    if (found == slots(layer).end())
         fail(ErrorCode::internal, "torch engine", "the topology has no {}", slot_name(slot));
     return found->second;
 }
 
-std::vector<at::Tensor> TorchWeights::leaves_of(size_t position) const {
+std::vector<at::Tensor> TorchWeights::leaves_of(size_t layer) const {
     std::set<std::string> names;
-    for (const auto& [slot, expression] : slots(position)) {
+    for (const auto& [slot, expression] : slots(layer)) {
         if (slot == Slot::rope_freqs) continue;
         for (auto& name : tensors_of(expression)) names.insert(std::move(name));
     }
@@ -111,8 +111,8 @@ at::Tensor TorchWeights::matrix_of(const Expression& expression, Slot slot, Slot
     return parts.size() == 1 ? parts.front() : at::cat(parts, dimension);
 }
 
-at::Tensor TorchWeights::matrix(size_t position, Slot slot) const {
-    return matrix_of(at(position, slot), slot, slot_shape(slot, config_, position), type_);
+at::Tensor TorchWeights::matrix(size_t layer, Slot slot) const {
+    return matrix_of(at(layer, slot), slot, slot_shape(slot, config_, layer), type_);
 }
 
 template <typename Factors>
@@ -143,11 +143,11 @@ at::Tensor TorchWeights::product(const Expression& expression, Slot slot, SlotSh
     return at::linear(x, matrix_of(expression, slot, shape, products_));
 }
 
-at::Tensor TorchWeights::linear(size_t position, Slot slot, const at::Tensor& x,
+at::Tensor TorchWeights::linear(size_t layer, Slot slot, const at::Tensor& x,
                                 Projections& projections) const {
-    const Expression& expression = at(position, slot);
-    const SlotShape shape = slot_shape(slot, config_, position);
-    at::Tensor added = bias(position, slot);
+    const Expression& expression = at(layer, slot);
+    const SlotShape shape = slot_shape(slot, config_, layer);
+    at::Tensor added = bias(layer, slot);
     if (added.defined()) added = to_products(added);
     if (std::holds_alternative<Dense>(expression) || std::holds_alternative<Heads>(expression))
         return at::linear(x, matrix_of(expression, slot, shape, products_), added);
@@ -155,13 +155,13 @@ at::Tensor TorchWeights::linear(size_t position, Slot slot, const at::Tensor& x,
     return added.defined() ? y + added : y;
 }
 
-at::Tensor TorchWeights::vector(size_t position, Slot slot) const {
-    return leaves_.at(std::get<Dense>(at(position, slot)).tensor).reshape({-1});
+at::Tensor TorchWeights::vector(size_t layer, Slot slot) const {
+    return leaves_.at(std::get<Dense>(at(layer, slot)).tensor).reshape({-1});
 }
 
-at::Tensor TorchWeights::bias(size_t position, Slot slot) const {
+at::Tensor TorchWeights::bias(size_t layer, Slot slot) const {
     const auto bias = bias_of(slot);
-    return bias && has(position, *bias) ? vector(position, *bias) : at::Tensor();
+    return bias && has(layer, *bias) ? vector(layer, *bias) : at::Tensor();
 }
 
 uint64_t TorchWeights::bytes() const {

@@ -10,6 +10,8 @@
 #include "io/safetensors.h"
 #include "model/fused_qkv.h"
 #include "model/hf/layout.h"
+#include "model/materialize.h"
+#include "model/stock.h"
 
 namespace refold {
 namespace {
@@ -17,9 +19,9 @@ namespace {
 using nlohmann::json;
 using Floats = std::vector<float>;
 
-// One position's W += B A.
+// One layer's W += B A.
 struct Term {
-    size_t position;
+    size_t layer;
     Slot slot;
     LowRank expression;
     int64_t in, out, rank;
@@ -30,13 +32,13 @@ struct Term {
 
 std::vector<Term> terms_of(const Model& model) {
     std::vector<Term> terms;
-    for (size_t p = 0; p < model.topology.positions.size(); ++p) {
-        for (const auto& [slot, expression] : model.topology.positions[p]) {
+    for (size_t l = 0; l < model.topology.layers.size(); ++l) {
+        for (const auto& [slot, expression] : model.topology.layers[l]) {
             const auto* plus = std::get_if<Plus>(&expression);
             if (plus == nullptr) continue;
-            const SlotShape shape = slot_shape(slot, model.config, p);
+            const SlotShape shape = slot_shape(slot, model.config, l);
             const Tensor& u = model.tensor(plus->term.u);
-            terms.push_back({p, slot, plus->term, shape.in, shape.out, u.row_elements(),
+            terms.push_back({l, slot, plus->term, shape.in, shape.out, u.row_elements(),
                              is_float(u.type) ? u.type : DType::F32});
         }
     }
@@ -80,39 +82,39 @@ bool one_rank(const std::vector<Term>& terms) {
 // Where stock llama.cpp has the matrix.
 std::string stock_name(const Model& model, const StockModel& stock,
                        const std::map<std::string, Tensor>& tensors, const Term& term) {
-    const auto& slots = stock.model.topology.positions[term.position];
+    const auto& slots = stock.model.topology.layers[term.layer];
     const auto found = slots.find(term.slot);
     const auto* dense = found == slots.end() ? nullptr : std::get_if<Dense>(&found->second);
     const bool rescaled = stock.model.config.attention_scale != model.config.attention_scale;
     if (dense == nullptr || !tensors.contains(dense->tensor) || (rescaled && term.slot == Slot::attn_q))
         fail(ErrorCode::unsupported, "export",
-             "position {} {}: stock llama.cpp has this matrix of family '{}' in another form ({}), which no "
+             "layer {} {}: stock llama.cpp has this matrix of family '{}' in another form ({}), which no "
              "adapter fits; export the merged model",
-             term.position, slot_name(term.slot), model.family->name,
+             term.layer, slot_name(term.slot), model.family->name,
              rescaled ? "scaled" : "Q, K and V in one tensor");
     return dense->tensor;
 }
 
 // The module's name in transformers.
 std::string module_name(const Model& model, const Term& term) {
-    const auto& slots = model.family->position_slots;
+    const auto& slots = model.family->layer_slots;
     const SlotDescription& slot =
         *std::find_if(slots.begin(), slots.end(), [&](const auto& d) { return d.slot == term.slot; });
     if ((slot.layout & (hf_transposed | hf_qkv_blocks | hf_qkv_per_head)) != 0)
         fail(ErrorCode::unsupported, "export",
-             "position {} {}: the checkpoints of family '{}' have this matrix {}, which no PEFT adapter here "
+             "layer {} {}: the checkpoints of family '{}' have this matrix {}, which no PEFT adapter here "
              "fits; "
              "export the merged model, or --to lora-gguf",
-             term.position, slot_name(term.slot), model.family->name,
+             term.layer, slot_name(term.slot), model.family->name,
              (slot.layout & hf_transposed) != 0 ? "transposed" : "joined with others");
-    std::string name = hf_names(slot.hf, model.family->hf_prefix, term.position).front();
+    std::string name = hf_names(slot.hf, model.family->hf_prefix, term.layer).front();
     if (name.ends_with(".weight")) name.resize(name.size() - strlen(".weight"));
     return name;
 }
 
 // B with its rows where the checkpoint has them.
 Floats hf_factor_b(const Model& model, const Term& term) {
-    const auto& slots = model.family->position_slots;
+    const auto& slots = model.family->layer_slots;
     const SlotDescription& slot =
         *std::find_if(slots.begin(), slots.end(), [&](const auto& d) { return d.slot == term.slot; });
     const Floats b = factor_b(model, term);
@@ -126,7 +128,7 @@ Floats hf_factor_b(const Model& model, const Term& term) {
 
 std::string last_part(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
-// Names that select the modules: their last parts where all positions have these, else each one in full.
+// Names that select the modules: their last parts where all layers have these, else each one in full.
 json target_modules(const Model& model, const std::vector<Term>& terms) {
     std::map<std::string, size_t> parts;
     json full = json::array();
@@ -137,7 +139,7 @@ json target_modules(const Model& model, const std::vector<Term>& terms) {
     }
     json names = json::array();
     for (const auto& [part, count] : parts) {
-        if (count != model.topology.positions.size()) return full;
+        if (count != model.topology.layers.size()) return full;
         names.push_back(part);
     }
     return names;
@@ -148,7 +150,7 @@ json peft_config(const Model& model, const std::vector<Term>& terms) {
     for (const Term& term : terms) rank = std::max(rank, term.rank);
     json patterns = json::object();
     for (const Term& term : terms) {
-        // Older versions of PEFT match a pattern behind a dot: without the name's first part.
+        // Older versions of PEFT match a pattern after a dot: without the name's first part.
         const std::string name = module_name(model, term);
         if (term.rank != rank) patterns[name.substr(name.find('.') + 1)] = term.rank;
     }
@@ -171,7 +173,7 @@ json peft_config(const Model& model, const std::vector<Term>& terms) {
 }  // namespace
 
 bool has_lora(const Model& model) {
-    for (const auto& slots : model.topology.positions) {
+    for (const auto& slots : model.topology.layers) {
         for (const auto& [slot, expression] : slots) {
             if (std::holds_alternative<Plus>(expression)) return true;
         }
@@ -181,7 +183,7 @@ bool has_lora(const Model& model) {
 
 Model without_lora(const Model& model) {
     Model base = model;
-    for (auto& slots : base.topology.positions) {
+    for (auto& slots : base.topology.layers) {
         for (auto& [slot, expression] : slots) expression = base_of(expression);
     }
     base.drop_unreferenced();
@@ -205,11 +207,11 @@ AdapterExport save_lora_gguf(const Model& model, const std::string& path, bool o
         const std::string name = stock_name(model, stock, base_tensors, term);
         tensors.push_back(
             {name + ".lora_a", term.type, {term.in, term.rank}, [&model, term](const auto& sink) {
-                 sink(quantise(term.type, factor_a(model, term), term.in));
+                 sink(quantize(term.type, factor_a(model, term), term.in));
              }});
         tensors.push_back(
             {name + ".lora_b", term.type, {term.rank, term.out}, [&model, term](const auto& sink) {
-                 sink(quantise(term.type, factor_b(model, term), term.rank));
+                 sink(quantize(term.type, factor_b(model, term), term.rank));
              }});
     }
     write_gguf(path, overwrite, metadata, tensors);
@@ -224,11 +226,11 @@ AdapterExport save_peft(const Model& model, const std::string& folder, bool over
         const std::string module = "base_model.model." + module_name(model, term), dtype = name(term.type);
         tensors.push_back(
             {module + ".lora_A.weight", dtype, {term.rank, term.in}, [&model, term](const auto& sink) {
-                 sink(quantise(term.type, factor_a(model, term), term.in));
+                 sink(quantize(term.type, factor_a(model, term), term.in));
              }});
         tensors.push_back(
             {module + ".lora_B.weight", dtype, {term.out, term.rank}, [&model, term](const auto& sink) {
-                 sink(quantise(term.type, hf_factor_b(model, term), term.rank));
+                 sink(quantize(term.type, hf_factor_b(model, term), term.rank));
              }});
     }
     AtomicFolder out(folder, overwrite);

@@ -1,4 +1,4 @@
-// The low-rank terms of a model's positions (expression Plus) as an adapter for the model without them.
+// The low-rank terms of a model's layers (expression Plus) as an adapter for the model without them.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace refold {
 
 bool has_lora(const Model& model);
-// The model without its terms: what the adapters are for.
+// The model without its LoRA, which the adapters are made for.
 Model without_lora(const Model& model);
 
 struct AdapterExport {

@@ -1,8 +1,10 @@
 // GPT-2: LayerNorm before each module, learned positions, biases everywhere, tanh GELU; the checkpoint stores
 // its matrices as [in, out] and Q, K, V as one.
 #include "core/error.h"
-#include "model/families/common.h"
-#include "model/families/families.h"
+#include "model/families/common/gguf_keys.h"
+#include "model/families/common/hf_config.h"
+#include "model/families/common/stock.h"
+#include "model/stock.h"
 
 namespace refold {
 namespace {
@@ -37,9 +39,10 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-const Family kGpt2Family = {
+extern const Family gpt2_family;
+const Family gpt2_family = {
     .name = kName,
-    .position_slots =
+    .layer_slots =
         {
             {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "@h.{}.ln_1.weight"},
             {Slot::attn_norm_bias, "blk.{}.attn_norm.bias", true, "@h.{}.ln_1.bias"},

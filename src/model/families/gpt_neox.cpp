@@ -1,8 +1,8 @@
 // GPT-NeoX and Pythia: LayerNorm, biases everywhere, partial rotation by halves, attention and FFN in
 // parallel (or one after the other); the checkpoint interleaves Q, K and V per head.
 #include "core/error.h"
-#include "model/families/common.h"
-#include "model/families/families.h"
+#include "model/families/common/gguf_keys.h"
+#include "model/families/common/hf_config.h"
 
 namespace refold {
 namespace {
@@ -47,9 +47,10 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-const Family kGptNeoxFamily = {
+extern const Family gpt_neox_family;
+const Family gpt_neox_family = {
     .name = kName,
-    .position_slots =
+    .layer_slots =
         {
             {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "@layers.{}.input_layernorm.weight"},
             {Slot::attn_norm_bias, "blk.{}.attn_norm.bias", true, "@layers.{}.input_layernorm.bias"},
@@ -84,6 +85,7 @@ const Family kGptNeoxFamily = {
     .read_config = read_config,
     .hf_model_types = {"gpt_neox"},
     .hf_prefix = "gpt_neox.",
+    .hf_attention_bias = true,
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .fused_qkv = true,

@@ -1,8 +1,10 @@
-// GPT-J: one LayerNorm per layer feeds attention and FFN, which run in parallel; rotation of neighbouring
+// GPT-J: one LayerNorm per layer feeds attention and FFN, which run in parallel; rotation of neighboring
 // pairs on the first dimensions; a bias on the output.
 #include "core/error.h"
-#include "model/families/common.h"
-#include "model/families/families.h"
+#include "model/families/common/gguf_keys.h"
+#include "model/families/common/hf_config.h"
+#include "model/families/common/stock.h"
+#include "model/stock.h"
 
 namespace refold {
 namespace {
@@ -33,9 +35,10 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-const Family kGptjFamily = {
+extern const Family gptj_family;
+const Family gptj_family = {
     .name = kName,
-    .position_slots =
+    .layer_slots =
         {
             {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "@h.{}.ln_1.weight"},
             {Slot::attn_norm_bias, "blk.{}.attn_norm.bias", true, "@h.{}.ln_1.bias"},

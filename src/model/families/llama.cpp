@@ -1,8 +1,10 @@
 // Llama 1-3, TinyLlama, SmolLM, Mistral and others that are stored as general.architecture "llama": RMSNorm
 // before each module, rotary positions, grouped-query attention, SwiGLU; Mistral's sliding window.
 #include "core/error.h"
-#include "model/families/common.h"
-#include "model/families/families.h"
+#include "model/families/common/gguf_keys.h"
+#include "model/families/common/hf_config.h"
+#include "model/families/common/stock.h"
+#include "model/stock.h"
 
 namespace refold {
 namespace {
@@ -45,9 +47,10 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-const Family kLlamaFamily = {
+extern const Family llama_family;
+const Family llama_family = {
     .name = kName,
-    .position_slots =
+    .layer_slots =
         {
             {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "@layers.{}.input_layernorm.weight"},
             {Slot::attn_q, "blk.{}.attn_q.weight", true, "@layers.{}.self_attn.q_proj.weight", hf_rotary},

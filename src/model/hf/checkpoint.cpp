@@ -8,9 +8,10 @@
 
 #include "core/error.h"
 #include "core/text.h"
-#include "model/families/common.h"
+#include "model/families/common/hf_config.h"
 #include "model/hf/description.h"
 #include "model/hf/layout.h"
+#include "model/validate.h"
 #include "vocab/hf_vocab.h"
 
 namespace refold {
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr const char* kRecordKey = "refold.checkpoint";
 
 json parse_object(const std::string& text, const fs::path& path) {
-    const json object = json::parse(text, nullptr, false);
+    json object = json::parse(text, nullptr, false);
     if (!object.is_object()) fail(ErrorCode::input, "checkpoint", "'{}' is not a JSON object", path.string());
     return object;
 }
@@ -40,7 +41,7 @@ bool aligned(std::span<const std::byte> bytes, DType type) {
 
 std::vector<float> as_floats(DType type, std::span<const std::byte> bytes) {
     std::vector<float> values(bytes.size() / block_bytes(type));
-    dequantise(type, bytes, values);
+    dequantize(type, bytes, values);
     return values;
 }
 
@@ -108,11 +109,11 @@ void HfCheckpoint::add_shard(const std::string& path, const json* weight_map, co
     }
 }
 
-std::optional<HfCheckpoint::Found> HfCheckpoint::find(const char* names, const char* prefix,
-                                                      size_t position) const {
-    for (const std::string& name : hf_names(names, prefix, position)) {
+std::optional<HfCheckpoint::NamedView> HfCheckpoint::find(const char* names, const char* prefix,
+                                                          size_t layer) const {
+    for (const std::string& name : hf_names(names, prefix, layer)) {
         if (const auto found = tensors_.find(name); found != tensors_.end())
-            return Found{name, found->second};
+            return NamedView{name, found->second};
     }
     return std::nullopt;
 }
@@ -141,8 +142,8 @@ public:
 private:
     void read_tensors() {
         const size_t layers = description_.layers;
-        for (size_t p = 0; p < layers; ++p) {
-            for (const auto& slot : model_.family->position_slots) read_slot(slot, p);
+        for (size_t l = 0; l < layers; ++l) {
+            for (const auto& slot : model_.family->layer_slots) read_slot(slot, l);
         }
         const bool tied = description_.tied;
         for (const auto& slot : model_.family->model_slots) {
@@ -163,16 +164,16 @@ private:
         check_biases(HfConfig(description_.fields));
     }
 
-    [[noreturn]] void fail_missing(const SlotDescription& slot, size_t position) const {
+    [[noreturn]] void fail_missing(const SlotDescription& slot, size_t layer) const {
         fail(ErrorCode::input, "checkpoint", "tensor '{}' is missing ({} of family '{}')",
-             hf_names(slot.hf, model_.family->hf_prefix, position).front(), slot_name(slot.slot),
+             hf_names(slot.hf, model_.family->hf_prefix, layer).front(), slot_name(slot.slot),
              model_.family->name);
     }
 
-    void read_slot(const SlotDescription& slot, size_t position) {
-        const auto found = checkpoint_.find(slot.hf, model_.family->hf_prefix, position);
+    void read_slot(const SlotDescription& slot, size_t layer) {
+        const auto found = checkpoint_.find(slot.hf, model_.family->hf_prefix, layer);
         if (!found) {
-            if (slot.required && slot.fallback == nullptr) fail_missing(slot, position);
+            if (slot.required && slot.fallback == nullptr) fail_missing(slot, layer);
             return;
         }
         const auto type = float_type(found->view->dtype);
@@ -184,7 +185,7 @@ private:
                  found->name, fmt::join(found->view->shape, ", "), fmt::join(expected, ", "));
         }
         types_[found->name] = found->view->dtype;
-        const std::string name = tensor_name(slot, position);
+        const std::string name = tensor_name(slot, layer);
         model_.tensors[name] = is_vector(slot.slot) ? vector(slot, *found->view, *type, name)
                                                     : matrix(slot, *found->view, *type);
     }
@@ -240,7 +241,7 @@ private:
     void keep_if_lossy(std::vector<float> values, const SafetensorsView& view, DType type,
                        const std::string& name) {
         for (float& value : values) value -= 1.0F;
-        const auto back = quantise(type, values, static_cast<int64_t>(values.size()));
+        const auto back = quantize(type, values, static_cast<int64_t>(values.size()));
         if (std::equal(back.begin(), back.end(), view.data.begin(), view.data.end())) return;
         auto array = std::make_shared<GgufArray>();
         array->element = GgufType::U8;
@@ -249,7 +250,7 @@ private:
         model_.metadata.set(raw_vector_key(name), {GgufType::Array, std::move(array)});
     }
 
-    // What config.json says about biases must agree with the tensors.
+    // config.json and the tensors must agree about biases.
     void check_biases(const HfConfig& config) const {
         for (const auto& [field, slot] :
              {std::pair{"attention_bias", Slot::attn_q_bias}, {"mlp_bias", Slot::ffn_up_bias}}) {

@@ -17,13 +17,12 @@ public:
     // fit the other.
     explicit HfCheckpoint(const std::string& folder);
 
-    struct Found {
+    struct NamedView {
         std::string name;
         const SafetensorsView* view = nullptr;
     };
-    // A tensor by the name of a slot's description ("|" separates alternatives) at a position: as given,
-    // without `prefix`, or with the old names gamma and beta. Nothing when there is none.
-    std::optional<Found> find(const char* names, const char* prefix, size_t position) const;
+    // The tensor of a layer by any of the names that hf_names() makes of a slot's description.
+    std::optional<NamedView> find(const char* names, const char* prefix, size_t layer) const;
 
     std::shared_ptr<const SourceFiles> files() const { return files_; }
 
@@ -35,12 +34,12 @@ private:
 };
 
 // A directory as a model, as if it had been converted to GGUF: tensors are views of the mapped shards where
-// the layouts agree, and are rearranged when read where they do not. What is needed to write the directory
-// again (config.json, tensor names and types) is kept under "refold.checkpoint".
-// Throws Error(io), Error(input), Error(unsupported) naming file, field or tensor.
+// the layouts agree, and are rearranged on reading where they do not. The key "refold.checkpoint" keeps
+// config.json and the tensors' names and types, to write the same directory again. Throws Error(io),
+// Error(input), Error(unsupported) naming file, field or tensor.
 Model load_hf_model(const std::string& folder);
 
-// What load_hf_model kept; empty for models that did not come from a directory.
+// Kept by load_hf_model(); empty for models that did not come from a directory.
 struct CheckpointRecord {
     std::string config;                        // text of config.json
     std::map<std::string, std::string> types;  // tensor name -> element type

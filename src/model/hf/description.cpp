@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "core/text.h"
-#include "model/families/common.h"
+#include "model/families/common/hf_config.h"
 
 namespace refold {
 namespace {

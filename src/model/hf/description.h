@@ -1,5 +1,4 @@
-// config.json as the start of a model: what reading a checkpoint and reading a bare config.json have in
-// common.
+// config.json as the start of a model, with or without a checkpoint beside it.
 #pragma once
 
 #include <nlohmann/json.hpp>

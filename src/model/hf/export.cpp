@@ -11,6 +11,7 @@
 #include "io/safetensors.h"
 #include "model/hf/checkpoint.h"
 #include "model/hf/layout.h"
+#include "model/without_sharing.h"
 #include "vocab/hf_vocab.h"
 
 namespace refold {
@@ -46,15 +47,15 @@ const char* torch_name(DType type) {
     return type == DType::F16 ? "float16" : type == DType::BF16 ? "bfloat16" : "float32";
 }
 
-// One slot's weight inside a checkpoint tensor.
-struct Part {
+// A slot's weight that goes into a checkpoint tensor.
+struct SlotSource {
     SlotDescription slot;
     std::string tensor;  // GGUF name
 };
 
 struct HfTensor {
     std::string name;
-    std::vector<Part> parts;  // Q, K and V where the checkpoint has them as one
+    std::vector<SlotSource> sources;  // Q, K and V where the checkpoint has them as one tensor
     DType type = DType::F32;
     std::vector<int64_t> shape;
     uint64_t bytes() const {
@@ -72,8 +73,8 @@ public:
           record_(checkpoint_record(model.metadata)) {
         const Tensor& embedding = model_->tensor(dense_name(model_->topology.globals, Slot::token_embd));
         main_type_ = options.type ? *options.type : is_float(embedding.type) ? embedding.type : DType::F32;
-        for (size_t p = 0; p < model_->topology.positions.size(); ++p)
-            add(model_->family->position_slots, model_->topology.positions[p], p);
+        for (size_t l = 0; l < model_->topology.layers.size(); ++l)
+            add(model_->family->layer_slots, model_->topology.layers[l], l);
         add(model_->family->model_slots, model_->topology.globals, 0);
     }
 
@@ -93,32 +94,32 @@ private:
         return std::get<Dense>(slots.at(slot)).tensor;
     }
 
-    void add(const std::vector<SlotDescription>& descriptions, const Slots& slots, size_t position) {
+    void add(const std::vector<SlotDescription>& descriptions, const Slots& slots, size_t layer) {
         for (const auto& slot : descriptions) {
             if (!slots.contains(slot.slot) || slot.hf == nullptr) continue;
             const std::string source = dense_name(slots, slot.slot);
             // Tied embeddings are stored once.
             if (slot.slot == Slot::output && source == dense_name(slots, Slot::token_embd)) continue;
-            const std::string name = checkpoint_name(slot, position);
+            const std::string name = checkpoint_name(slot, layer);
             if (tensors_.empty() || tensors_.back().name != name) {
                 const bool fused = (slot.layout & (hf_qkv_blocks | hf_qkv_per_head)) != 0;
                 auto known = std::find_if(tensors_.begin(), tensors_.end(), [&](const HfTensor& tensor) {
                     return fused && tensor.name == name;
                 });
                 if (known != tensors_.end()) {
-                    known->parts.push_back({slot, source});
+                    known->sources.push_back({slot, source});
                     continue;
                 }
                 tensors_.push_back(
                     {name, {}, output_type(slot, name, source), hf_shape(slot, model_->config)});
             }
-            tensors_.back().parts.push_back({slot, source});
+            tensors_.back().sources.push_back({slot, source});
         }
     }
 
     // The name that the source used, else the usual one.
-    std::string checkpoint_name(const SlotDescription& slot, size_t position) const {
-        const auto names = hf_names(slot.hf, model_->family->hf_prefix, position);
+    std::string checkpoint_name(const SlotDescription& slot, size_t layer) const {
+        const auto names = hf_names(slot.hf, model_->family->hf_prefix, layer);
         for (const auto& name : names) {
             if (record_.types.contains(name)) return name;
         }
@@ -138,18 +139,18 @@ private:
     using Sink = std::function<void(std::span<const std::byte>)>;
 
     static void write(const Model& model, const HfTensor& tensor, const Sink& sink) {
-        if (tensor.parts.size() == 1 && is_in_order(tensor.parts.front(), model.config)) {
-            converted(model, tensor.parts.front(), tensor.type, sink);
+        if (tensor.sources.size() == 1 && is_in_order(tensor.sources.front(), model.config)) {
+            converted(model, tensor.sources.front(), tensor.type, sink);
         } else {
             sink(rearranged(model, tensor));
         }
     }
 
-    static bool is_in_order(const Part& part, const ModelConfig& config) {
-        if ((part.slot.layout & hf_transposed) != 0) return false;
-        const int64_t rows = slot_rows(part.slot.slot, config).rows;
+    static bool is_in_order(const SlotSource& source, const ModelConfig& config) {
+        if ((source.slot.layout & hf_transposed) != 0) return false;
+        const int64_t rows = slot_rows(source.slot.slot, config).rows;
         for (int64_t row = 0; row < rows; ++row) {
-            if (hf_row(part.slot, config, row) != row) return false;
+            if (hf_row(source.slot, config, row) != row) return false;
         }
         return true;
     }
@@ -157,14 +158,15 @@ private:
     static std::vector<std::byte> rearranged(const Model& model, const HfTensor& tensor) {
         std::vector<std::byte> out(tensor.bytes());
         const size_t element = block_bytes(tensor.type);
-        for (const Part& part : tensor.parts) {
-            const bool transposed = (part.slot.layout & hf_transposed) != 0;
-            const size_t width = static_cast<size_t>(slot_rows(part.slot.slot, model.config).width) * element;
+        for (const SlotSource& source : tensor.sources) {
+            const bool transposed = (source.slot.layout & hf_transposed) != 0;
+            const size_t width =
+                static_cast<size_t>(slot_rows(source.slot.slot, model.config).width) * element;
             const auto columns = static_cast<size_t>(tensor.shape.back());
             int64_t row = 0;
-            converted(model, part, tensor.type, [&](std::span<const std::byte> rows) {
+            converted(model, source, tensor.type, [&](std::span<const std::byte> rows) {
                 for (const std::byte* from = rows.data(); from < rows.data() + rows.size(); from += width) {
-                    const auto to = static_cast<size_t>(hf_row(part.slot, model.config, row++));
+                    const auto to = static_cast<size_t>(hf_row(source.slot, model.config, row++));
                     if (!transposed) {
                         memcpy(out.data() + to * width, from, width);
                         continue;
@@ -178,37 +180,37 @@ private:
     }
 
     // A slot's weight in the type wanted, in pieces of whole rows.
-    static void converted(const Model& model, const Part& part, DType type, const Sink& sink) {
-        const Tensor& tensor = model.tensor(part.tensor);
+    static void converted(const Model& model, const SlotSource& source, DType type, const Sink& sink) {
+        const Tensor& tensor = model.tensor(source.tensor);
         const TensorBytes bytes(tensor);
-        if ((part.slot.layout & hf_plus_one) != 0) {
-            sink(without_one(model, part, type, bytes.bytes()));
+        if ((source.slot.layout & hf_plus_one) != 0) {
+            sink(without_one(model, source, type, bytes.bytes()));
         } else if (tensor.type == type) {
             sink(bytes.bytes());
         } else {
-            const SlotRows size = slot_rows(part.slot.slot, model.config);
+            const SlotRows size = slot_rows(source.slot.slot, model.config);
             const int64_t step = std::max<int64_t>(1, kPieceElements / size.width);
             const size_t row_bytes = bytes.bytes().size() / static_cast<size_t>(size.rows);
             for (int64_t row = 0; row < size.rows; row += step) {
                 const auto count = static_cast<size_t>(std::min(step, size.rows - row));
                 std::vector<float> values(count * static_cast<size_t>(size.width));
-                dequantise(tensor.type,
+                dequantize(tensor.type,
                            bytes.bytes().subspan(static_cast<size_t>(row) * row_bytes, count * row_bytes),
                            values);
-                sink(quantise(type, values, static_cast<int64_t>(values.size())));
+                sink(quantize(type, values, static_cast<int64_t>(values.size())));
             }
         }
         if (model.source) model.source->release(tensor.mapped);
     }
 
-    static std::vector<std::byte> without_one(const Model& model, const Part& part, DType type,
+    static std::vector<std::byte> without_one(const Model& model, const SlotSource& source, DType type,
                                               std::span<const std::byte> stored) {
-        const Tensor& tensor = model.tensor(part.tensor);
+        const Tensor& tensor = model.tensor(source.tensor);
         std::vector<float> values(static_cast<size_t>(tensor.elements()));
-        dequantise(tensor.type, stored, values);
-        if (auto raw = raw_vector(model, part.tensor, values, type)) return *raw;
+        dequantize(tensor.type, stored, values);
+        if (auto raw = raw_vector(model, source.tensor, values, type)) return *raw;
         for (float& value : values) value -= 1.0F;
-        return quantise(type, values, static_cast<int64_t>(values.size()));
+        return quantize(type, values, static_cast<int64_t>(values.size()));
     }
 
     // The bytes the checkpoint had, if the weight is still what they give.
@@ -219,7 +221,7 @@ private:
         const auto& packed = std::get<std::shared_ptr<const GgufArray>>(value->value)->packed;
         if (packed.size() != values.size() * block_bytes(type)) return std::nullopt;
         std::vector<float> stored(values.size());
-        dequantise(type, packed, stored);
+        dequantize(type, packed, stored);
         for (size_t i = 0; i < values.size(); ++i) {
             if (stored[i] + 1.0F != values[i]) return std::nullopt;
         }
@@ -229,12 +231,18 @@ private:
     json make_config() const {
         json config = record_.config.empty() ? json() : json::parse(record_.config, nullptr, false);
         if (config.is_object()) {
-            // Methods may have changed the depth.
+            // Methods may have changed the number of layers.
             for (const char* field : {"num_hidden_layers", "n_layer"}) {
-                if (config.contains(field)) config[field] = model_->topology.positions.size();
+                if (config.contains(field)) config[field] = model_->topology.layers.size();
+            }
+            const ModelConfig& c = model_->config;
+            if (const auto types = config.find("layer_types");
+                types != config.end() && types->size() != model_->topology.layers.size()) {
+                *types = json::array();
+                for (size_t p = 0; p < model_->topology.layers.size(); ++p)
+                    types->push_back(c.window(p) > 0 ? "sliding_attention" : "full_attention");
             }
             // ... or the number of key/value heads.
-            const ModelConfig& c = model_->config;
             if (config.contains("num_key_value_heads")) {
                 config["num_key_value_heads"] = c.n_head_kv;
             } else if (c.n_head_kv != c.n_head) {

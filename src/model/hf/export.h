@@ -12,7 +12,7 @@ namespace refold {
 struct HfExportOptions {
     bool overwrite = false;
     // Element type of all tensors: F32, F16 or BF16. Not given: as stored (norms as the checkpoint had them);
-    // float32 for what is quantised, which float32 holds exactly.
+    // float32 for what is quantized, which float32 holds exactly.
     std::optional<DType> type;
     uint64_t shard_bytes = 5'000'000'000;           // transformers' default
     std::map<std::string, std::string> texts = {};  // further files by name, e.g. README.md
@@ -24,7 +24,7 @@ struct HfExport {
 };
 
 // Writes config.json, model.safetensors (or shards with an index) and the tokenizer's files: those of the
-// directory that the model came from, else rebuilt from its vocabulary. Sharing is materialised; a model that
+// directory that the model came from, else rebuilt from its vocabulary. Sharing is materialized; a model that
 // came from a directory unchanged goes out with the same tensors, bit for bit. Atomic.
 // Throws Error(unsupported) naming what the family's configuration cannot express.
 HfExport save_hf_model(const Model& model, const std::string& folder, const HfExportOptions& options);

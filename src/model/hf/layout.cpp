@@ -12,29 +12,24 @@ SlotRows slot_rows(Slot slot, const ModelConfig& config) {
     return is_vector(slot) ? SlotRows{shape.in, 1} : SlotRows{shape.out, shape.in};
 }
 
-// 0, 1, 2 for Q, K, V.
-static int64_t part_of(Slot slot) {
-    switch (slot) {
-        case Slot::attn_q:
-        case Slot::attn_q_bias: return 0;
-        case Slot::attn_k:
-        case Slot::attn_k_bias: return 1;
-        case Slot::attn_v:
-        case Slot::attn_v_bias: return 2;
-        default: fail(ErrorCode::internal, "model", "{} is no part of QKV", slot_name(slot));
-    }
+// 0, 1, 2 for Q, K, V: their order in a tensor that holds all three.
+static int64_t place_in_qkv(Slot slot) {
+    const auto projection = properties(slot).projection;
+    if (!projection || *projection == Projection::output)
+        fail(ErrorCode::internal, "model", "{} is not part of a QKV tensor", slot_name(slot));
+    return static_cast<int64_t>(*projection);
 }
 
 int64_t hf_row(const SlotDescription& slot, const ModelConfig& config, int64_t row) {
     const int64_t head_dim = config.head_dim;
     if ((slot.layout & hf_rotary) != 0) row = rotary_row(row, head_dim);
     if ((slot.layout & hf_qkv_blocks) != 0) {
-        const int64_t part = part_of(slot.slot);
-        if (part > 0) row += config.n_head * head_dim;
-        if (part > 1) row += config.n_head_kv * head_dim;
+        const int64_t place = place_in_qkv(slot.slot);
+        if (place > 0) row += config.n_head * head_dim;
+        if (place > 1) row += config.n_head_kv * head_dim;
     }
     if ((slot.layout & hf_qkv_per_head) != 0)
-        row = (row / head_dim * 3 + part_of(slot.slot)) * head_dim + row % head_dim;
+        row = (row / head_dim * 3 + place_in_qkv(slot.slot)) * head_dim + row % head_dim;
     return row;
 }
 
@@ -47,12 +42,12 @@ std::vector<int64_t> hf_shape(const SlotDescription& slot, const ModelConfig& co
     return {rows.rows, rows.width};
 }
 
-std::vector<std::string> hf_names(const char* names, const char* prefix, size_t position) {
+std::vector<std::string> hf_names(const char* names, const char* prefix, size_t layer) {
     std::vector<std::string> out;
     std::string_view rest = names;
     while (!rest.empty()) {
         const size_t end = std::min(rest.find('|'), rest.size());
-        const std::string name = numbered(std::string(rest.substr(0, end)).c_str(), position);
+        const std::string name = numbered(std::string(rest.substr(0, end)).c_str(), layer);
         rest.remove_prefix(std::min(end + 1, rest.size()));
         if (name.starts_with('@')) {
             out.push_back(prefix + name.substr(1));

@@ -4,8 +4,9 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "model/families/common.h"
+#include "model/families/common/hf_config.h"
 #include "model/hf/description.h"
+#include "model/validate.h"
 
 namespace refold {
 namespace {
@@ -20,11 +21,11 @@ DType stored_type(const HfConfig& config) {
 }
 
 // Encoders come with a pooler, a masked-language-model head, or both.
-struct EncoderParts {
+struct EncoderHeads {
     bool head = false, pooler = true;
 };
 
-EncoderParts encoder_parts(const HfConfig& config) {
+EncoderHeads encoder_heads(const HfConfig& config) {
     const nlohmann::json* names = config.find("architectures");
     if (names == nullptr || !names->is_array() || names->empty() || !names->front().is_string()) return {};
     const std::string name = names->front();
@@ -36,30 +37,17 @@ EncoderParts encoder_parts(const HfConfig& config) {
 // Whether the checkpoint holds the tensor of a slot. Defaults of fields as in transformers.
 bool is_stored(const SlotDescription& slot, const HfDescription& description) {
     const HfConfig config(description.fields);
-    const EncoderParts encoder = encoder_parts(config);
+    const EncoderHeads encoder = encoder_heads(config);
     const bool causal = description.model.config.causal;
-    switch (slot.slot) {
-        case Slot::rope_freqs: return false;  // made from config.json
-        case Slot::output: return !description.tied && (causal || encoder.head);
-        case Slot::output_bias: return causal || encoder.head;
-        case Slot::head_dense:
-        case Slot::head_dense_bias:
-        case Slot::head_norm:
-        case Slot::head_norm_bias: return encoder.head;
-        case Slot::pooler:
-        case Slot::pooler_bias: return encoder.pooler;
-        case Slot::attn_q_bias:
-        case Slot::attn_k_bias:
-        case Slot::attn_v_bias:
-        case Slot::attn_o_bias: {
-            const bool usual = std::string(description.model.family->name) == "gptneox";
-            return slot.required || config.boolean("attention_bias", usual);
-        }
-        case Slot::ffn_gate_bias:
-        case Slot::ffn_up_bias:
-        case Slot::ffn_down_bias: return slot.required || config.boolean("mlp_bias", false);
-        default: return true;
-    }
+    const SlotProperties& slot_is = properties(slot.slot);
+    if (slot_is.kind == SlotKind::rope_factors) return false;  // made from config.json
+    if (slot.slot == Slot::output) return !description.tied && (causal || encoder.head);
+    if (slot.slot == Slot::output_bias) return causal || encoder.head;
+    if (slot_is.module == SlotModule::head) return encoder.head;
+    if (slot_is.module == SlotModule::pooler) return encoder.pooler;
+    if (slot_is.kind != SlotKind::bias || slot.required) return true;
+    if (slot_is.module == SlotModule::ffn) return config.boolean("mlp_bias", false);
+    return config.boolean("attention_bias", description.model.family->hf_attention_bias);
 }
 
 Tensor shape_of(Slot slot, const ModelConfig& config, DType type, const std::string& path) {
@@ -99,12 +87,12 @@ Model load_hf_shapes(const std::string& path) {
         model.label = path;
         model.shapes_only = true;
         const DType type = stored_type(HfConfig(description.fields));
-        const auto add = [&](const SlotDescription& slot, size_t position) {
+        const auto add = [&](const SlotDescription& slot, size_t layer) {
             if (is_stored(slot, description))
-                model.tensors[tensor_name(slot, position)] = shape_of(slot.slot, model.config, type, file);
+                model.tensors[tensor_name(slot, layer)] = shape_of(slot.slot, model.config, type, file);
         };
-        for (size_t p = 0; p < description.layers; ++p) {
-            for (const auto& slot : model.family->position_slots) add(slot, p);
+        for (size_t l = 0; l < description.layers; ++l) {
+            for (const auto& slot : model.family->layer_slots) add(slot, l);
         }
         for (const auto& slot : model.family->model_slots) {
             add(slot, 0);

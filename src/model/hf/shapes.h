@@ -1,5 +1,5 @@
-// Models from config.json alone: every tensor's name, shape and type, and no weights. What a method would
-// store can be planned and counted without the checkpoint.
+// Models from config.json alone: every tensor's name, shape and type, and no weights. So the
+// result of a method can be planned and counted without the checkpoint.
 #pragma once
 
 #include <string>

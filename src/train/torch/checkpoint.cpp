@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 constexpr const char* kWeights = "weights.";
 constexpr const char* kBest = "best.";
 
-// Types that a state has, and their names in safetensors.
+// Element types of a state, and their names in safetensors.
 const std::vector<std::pair<at::ScalarType, const char*>> kTypes = {
     {at::kFloat, "F32"},     {at::kDouble, "F64"}, {at::kLong, "I64"},
     {at::kBFloat16, "BF16"}, {at::kInt, "I32"},    {at::kByte, "U8"}};
@@ -50,7 +50,7 @@ at::Tensor loaded(const SafetensorsView& view, const std::string& path) {
     return out;
 }
 
-// In one order and format, for all processes.
+// Packs the state in a fixed order, for broadcasting.
 std::vector<double> to_numbers(const TrainState& s) {
     return {static_cast<double>(s.step),
             static_cast<double>(s.evaluated),
@@ -80,7 +80,7 @@ std::vector<std::string> lines_of(const std::string& text) {
     return lines;
 }
 
-// "what: there, here" of every line that only one of both has.
+// Describes every line that only one identity has or whose value differs.
 std::string difference(const std::string& there, const std::string& here) {
     const auto split = [](const std::string& text) {
         std::map<std::string, std::string> out;
@@ -97,7 +97,7 @@ std::string difference(const std::string& there, const std::string& here) {
         if (found == before.end())
             out.push_back(fmt::format("{} (only now)", what));
         else if (found->second != value)
-            // Hashes say nothing to a person.
+            // Long values are hashes, which mean nothing to a reader.
             out.push_back(value.size() > 40 || found->second.size() > 40
                               ? fmt::format("another {}", what)
                               : fmt::format("{} (then {}, now {})", what, found->second, value));
@@ -107,7 +107,7 @@ std::string difference(const std::string& there, const std::string& here) {
     return fmt::format("{}", fmt::join(out, ", "));
 }
 
-std::string optimiser_name(int rank, const std::string& key) {
+std::string optimizer_name(int rank, const std::string& key) {
     return fmt::format("optimiser.{}.{}", rank, key);
 }
 
@@ -125,23 +125,23 @@ void Checkpoint::share(std::vector<double>& numbers) {
 }
 
 void Checkpoint::save(const TrainState& state, const Leaves& weights, const Leaves& best,
-                      const Optimiser& optimiser) {
+                      const Optimizer& optimizer) {
     std::vector<SafetensorsOutput> tensors;
     for (const auto& [name, leaf] : weights) tensors.push_back(output(kWeights + name, leaf));
     for (const auto& [name, leaf] : best) tensors.push_back(output(kBest + name, leaf));
-    // A finished run has no use for it.
+    // A finished run does not need the optimizer state.
     if (!state.finished) {
-        const Leaves own = optimiser.state();
+        const Leaves own = optimizer.state();
         for (int rank = 0; rank < processes_.size(); ++rank) {
             for (const auto& [key, tensor] : own) {
-                // Parts of different ranks may differ in size.
+                // The shares of ranks may differ in size.
                 at::Tensor size = at::tensor({tensor.numel()}, at::kLong);
                 processes_.broadcast(size, rank);
                 const int64_t elements = size.data_ptr<int64_t>()[0];
                 at::Tensor part = rank == processes_.rank() ? tensor.detach().contiguous().reshape({-1})
                                                             : at::empty({elements}, tensor.options());
                 processes_.broadcast(part, rank);
-                tensors.push_back(output(optimiser_name(rank, key), part));
+                tensors.push_back(output(optimizer_name(rank, key), part));
             }
         }
     }
@@ -182,9 +182,9 @@ void Checkpoint::check(const std::map<std::string, std::string>& metadata) const
     }
 }
 
-bool Checkpoint::restore(TrainState& state, Leaves& weights, Leaves& best, Optimiser& optimiser) {
+bool Checkpoint::restore(TrainState& state, Leaves& weights, Leaves& best, Optimizer& optimizer) {
     std::optional<SafetensorsFile> file;
-    std::vector<double> found = {0, 0};  // there is one; it has best weights
+    std::vector<double> found = {0, 0};  // a checkpoint exists; it has best weights
     if (processes_.first() && fs::exists(path_)) {
         file.emplace(read_safetensors(path_));
         check(file->metadata);
@@ -201,7 +201,7 @@ bool Checkpoint::restore(TrainState& state, Leaves& weights, Leaves& best, Optim
                  path_, name);
         return loaded(view->second, path_);
     };
-    // Rank 0's tensor in `out` on all processes.
+    // Broadcasts rank 0's tensor into `out`.
     const auto fill = [&](const std::string& name, at::Tensor out) {
         if (file) {
             const at::Tensor value = tensor(name);
@@ -229,10 +229,10 @@ bool Checkpoint::restore(TrainState& state, Leaves& weights, Leaves& best, Optim
         }
     }
     if (state.finished) return true;
-    Leaves own = optimiser.state();
+    Leaves own = optimizer.state();
     for (int rank = 0; rank < processes_.size(); ++rank) {
         for (auto& [key, value] : own) {
-            const std::string name = optimiser_name(rank, key);
+            const std::string name = optimizer_name(rank, key);
             at::Tensor size = at::tensor({file ? tensor(name).numel() : int64_t{0}}, at::kLong);
             processes_.broadcast(size, 0);
             at::Tensor part = at::empty({size.data_ptr<int64_t>()[0]}, value.options());
@@ -240,7 +240,7 @@ bool Checkpoint::restore(TrainState& state, Leaves& weights, Leaves& best, Optim
             if (rank == processes_.rank()) value = part.reshape(value.sizes());
         }
     }
-    optimiser.restore(own);
+    optimizer.restore(own);
     return true;
 }
 

@@ -1,4 +1,4 @@
-// What the torch engine's library offers for training: train/train.h, importance.h, range_fit.h.
+// The training functions that the torch engine's library exports: train/train.h, importance.h, range_fit.h.
 #include <malloc.h>
 
 #include <climits>
@@ -10,8 +10,8 @@
 
 namespace {
 
-// Every step wants buffers of the same hundreds of megabytes (logits). Memory that goes back to the system
-// between them comes again page by page, in up to half of a step's time.
+// Every step allocates the same buffers of hundreds of megabytes (logits). If malloc returned them to the
+// system in between, page faults would take up to half of a step's time.
 void keep_freed_memory() {
 #ifdef __GLIBC__
     mallopt(M_MMAP_THRESHOLD, INT_MAX);

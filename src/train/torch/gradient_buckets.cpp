@@ -12,11 +12,11 @@
 
 namespace refold {
 
-// All processes issue the same sums in the same order: buckets by number, whenever they are ready, and the
-// last one in finish(). Which leaves got gradients, and when, may differ between processes. A bucket is ready
-// when its leaves have got as many pieces of their gradients as in the pass before (a leaf gets several where
-// blocks are recomputed). If more come, the bucket was sent too early: behind the numbers of the last bucket
-// goes a flag for each, and those that were early anywhere are summed again.
+// All processes issue the same sums in the same order: buckets by number, each when it is ready, and the last
+// one in finish(). Which leaves get gradients, and when, may differ between processes. A bucket is ready when
+// its leaves have got as many contributions to their gradients as in the previous pass (with recomputed
+// blocks a leaf gets several). If more arrive, the bucket was sent too early: the last bucket also carries an
+// `early` flag per bucket, and a bucket that was early in any process is summed again.
 struct GradientBuckets::State {
     struct Bucket {
         std::vector<size_t> leaves;
@@ -31,7 +31,7 @@ struct GradientBuckets::State {
         : leaves(std::move(all)),
           processes(p),
           bucket_bytes(bytes),
-          pieces(leaves.size()),
+          contributions(leaves.size()),
           expected(leaves.size()) {
         if (processes.size() == 1) return;
         for (size_t i = 0; i < leaves.size(); ++i) hooks.emplace_back(leaves[i], [this, i] { arrived(i); });
@@ -40,12 +40,12 @@ struct GradientBuckets::State {
     void arrived(size_t leaf) {
         const std::lock_guard lock(mutex);
         if (!active) return;
-        if (pieces[leaf]++ == 0) order.push_back(static_cast<int64_t>(leaf));
+        if (contributions[leaf]++ == 0) order.push_back(static_cast<int64_t>(leaf));
         if (buckets.empty()) return;
         const size_t number = bucket_of[leaf];
         if (number < begun) {
             buckets[number].early = true;
-        } else if (pieces[leaf] == expected[leaf]) {
+        } else if (contributions[leaf] == expected[leaf]) {
             --buckets[number].missing;
             while (begun + 1 < buckets.size() && buckets[begun].missing == 0) begin_sum(begun++, {});
         }
@@ -70,7 +70,7 @@ struct GradientBuckets::State {
         bucket.sum = processes.begin_sum(bucket.flat);
     }
 
-    // In the order in which the first process's gradients came, the others behind them.
+    // Orders leaves by the arrival of the first process's gradients, followed by leaves without a gradient.
     void make_buckets() {
         at::Tensor ranks = at::empty({static_cast<int64_t>(leaves.size())}, at::kLong);
         std::vector<bool> used(leaves.size());
@@ -128,11 +128,11 @@ struct GradientBuckets::State {
             }
             take(buckets[b]);
         }
-        expected = pieces;
+        expected = contributions;
     }
 
     void begin() {
-        std::fill(pieces.begin(), pieces.end(), 0);
+        std::fill(contributions.begin(), contributions.end(), 0);
         order.clear();
         begun = 0;
         for (Bucket& bucket : buckets) {
@@ -148,13 +148,13 @@ struct GradientBuckets::State {
     int64_t bucket_bytes;
     std::vector<GradientHook> hooks;
 
-    std::mutex mutex;  // gradients of other devices come in other threads
+    std::mutex mutex;  // gradients on other devices arrive in other threads
     bool active = false;
-    std::vector<int64_t> pieces, expected;  // of each leaf's gradient: in this pass, in the last one
-    std::vector<int64_t> order;             // of leaves by their first piece
+    std::vector<int64_t> contributions, expected;  // per leaf: in this pass, in the previous one
+    std::vector<int64_t> order;                    // leaves by their first contribution
     std::vector<Bucket> buckets;
     std::vector<size_t> bucket_of;
-    size_t begun = 0;  // buckets whose sums have begun
+    size_t begun = 0;  // number of buckets whose sums have begun
 };
 
 GradientBuckets::GradientBuckets(std::vector<at::Tensor> leaves, Processes& processes, int64_t bucket_bytes)

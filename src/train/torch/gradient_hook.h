@@ -1,4 +1,4 @@
-// Called when a leaf gets a gradient.
+// A callback for gradients of a leaf.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,8 +8,8 @@
 
 namespace refold {
 
-// Calls `body` after something has been added to the leaf's gradient in a backward pass, in that pass's
-// thread, until it is destroyed. A pass adds a leaf's gradient at once, summed over its uses.
+// While it lives, calls `body` whenever a backward pass has added to the leaf's gradient, in the thread of
+// that pass. A pass adds the gradient once, summed over the leaf's uses.
 class GradientHook {
 public:
     GradientHook(const at::Tensor& leaf, std::function<void()> body);

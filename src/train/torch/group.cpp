@@ -1,4 +1,4 @@
-// The processes of the environment for the rest of refold: train/launch.h.
+// The group of processes for the rest of refold, see train/launch.h.
 #include "core/group.h"
 
 #include <ATen/TensorOperators.h>
@@ -23,7 +23,7 @@ public:
         at::Tensor sizes = at::zeros({size()}, at::kLong);
         sizes[rank()] = static_cast<int64_t>(own.size());
         processes_.sum(sizes);
-        // gloo needs rows of one length, which is never 0.
+        // gloo needs rows of one length, which must not be 0.
         at::Tensor rows = at::empty({size(), sizes.max().item<int64_t>() + 1}, at::kByte);
         std::memcpy(rows[rank()].data_ptr<uint8_t>(), own.data(), own.size());
         processes_.gather(rows);

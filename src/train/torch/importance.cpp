@@ -19,7 +19,8 @@ namespace {
 
 at::Tensor as_matrix(const at::Tensor& leaf) { return leaf.detach().reshape({-1, leaf.size(-1)}); }
 
-// Of gradient and mean squared gradient; what a kind does not need is undefined.
+// The importance from gradient g and mean squared gradient h; the one that `kind` does not need may be
+// undefined.
 at::Tensor salience(Taylor kind, const at::Tensor& w, const at::Tensor& g, const at::Tensor& h) {
     switch (kind) {
         case Taylor::element2: return w * h * w;
@@ -34,7 +35,7 @@ public:
         : request_(request),
           model_(request.model, true,
                  at::TensorOptions(at::kFloat)
-                     .device(device_of(request.device, ProcessPlace::from_environment().local_rank))) {
+                     .device(device_of(request.device, Rendezvous::from_environment().local_rank))) {
         TorchModel::Execution execution;
         execution.checkpointing = true;
         model_.set_execution(execution);
@@ -42,8 +43,7 @@ public:
             leaf.set_requires_grad(request.tensors.contains(name));
     }
 
-    // First order: one backward pass over all sequences, in which a tensor's gradient is let go as soon as it
-    // is complete.
+    // First order: one backward pass over all sequences, which frees each gradient once it is complete.
     Importance first_order() {
         const at::Tensor tokens = all_tokens();
         std::vector<GradientHook> hooks;
@@ -61,7 +61,7 @@ public:
         return std::move(out_);
     }
 
-    // Squared gradients are those of single sequences.
+    // Second order: squared gradients need a backward pass per sequence.
     Importance second_order() {
         const at::Tensor tokens = all_tokens();
         const auto count = tokens.size(0);
@@ -95,7 +95,7 @@ private:
         return at::stack(rows).to(model_.device());
     }
 
-    // Of the mean loss of sequences of one length.
+    // Backward pass of the mean loss of sequences of one length.
     void backward(const at::Tensor& tokens) {
         const int64_t length = tokens.size(1) - 1;
         const auto hidden = model_.hidden(tokens.narrow(1, 0, length));

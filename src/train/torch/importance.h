@@ -4,7 +4,7 @@
 
 namespace refold {
 
-// taylor_importance(), in the library.
+// Implements taylor_importance() in the library.
 Importance importance_by_gradients(const ImportanceRequest& request);
 
 }  // namespace refold

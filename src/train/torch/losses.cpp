@@ -21,12 +21,12 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Minus the log-probabilities of targets, summed. Its gradient is made in place of the log-probabilities.
+// Sum of the negative log-probabilities of targets. The gradient overwrites the log-probabilities.
 struct NegativeLogLikelihood : torch::autograd::Function<NegativeLogLikelihood> {
     static at::Tensor forward(AutogradContext* context, const at::Tensor& logits, const at::Tensor& targets) {
-        const at::Tensor log_p = at::log_softmax(logits, -1), places = targets.unsqueeze(1);
-        context->save_for_backward({log_p, places});
-        return -log_p.gather(1, places).sum();
+        const at::Tensor log_p = at::log_softmax(logits, -1), indices = targets.unsqueeze(1);
+        context->save_for_backward({log_p, indices});
+        return -log_p.gather(1, indices).sum();
     }
     static variable_list backward(AutogradContext* context, variable_list gradients) {
         const auto saved = context->get_saved_variables();
@@ -36,7 +36,7 @@ struct NegativeLogLikelihood : torch::autograd::Function<NegativeLogLikelihood> 
     }
 };
 
-// A number with given gradients, which are handed on without a copy.
+// A scalar with precomputed gradients, which backward() passes on without a copy.
 struct WithGradients : torch::autograd::Function<WithGradients> {
     struct Gradients : torch::CustomClassHolder {
         std::vector<at::Tensor> of_inputs;
@@ -58,7 +58,7 @@ struct WithGradients : torch::autograd::Function<WithGradients> {
     }
 };
 
-// The leaves that a result was computed from and that have gradients.
+// The leaves that `result` depends on and that require gradients.
 std::vector<at::Tensor> leaves_of(const at::Tensor& result) {
     std::vector<at::Tensor> leaves;
     std::vector<Node*> open = {result.grad_fn().get()};
@@ -74,11 +74,11 @@ std::vector<at::Tensor> leaves_of(const at::Tensor& result) {
     return leaves;
 }
 
-// Loss of some rows of the batch, given by their numbers [n] from `first` on, with their logits [n, n_vocab].
+// The loss of rows first + rows[i] of the batch, given their logits [n, n_vocab].
 using RowsLoss = std::function<at::Tensor(const at::Tensor& logits, int64_t first, const at::Tensor& rows)>;
 
-// Loss and gradients of one chunk after the other, so that logits are made once and no more than a chunk of
-// them exists.
+// Computes loss and gradients chunk by chunk, so that logits are computed once and only one chunk of them
+// exists.
 VocabularyLoss in_chunks(const LogitsOf& logits, const at::Tensor& hidden, const at::Tensor& scored,
                          int64_t chunk, const RowsLoss& loss) {
     if (hidden.dim() != 2 || scored.numel() != hidden.size(0) || chunk < 1) {
@@ -88,7 +88,7 @@ VocabularyLoss in_chunks(const LogitsOf& logits, const at::Tensor& hidden, const
     const bool differentiable = at::GradMode::is_enabled();
     const at::Tensor total = at::zeros({}, hidden.options().requires_grad(false));
     VocabularyLoss result{total, 0};
-    // The hidden states, then the leaves.
+    // The hidden states first, then the leaves.
     std::vector<at::Tensor> inputs = {hidden}, gradients(1);
     if (differentiable && hidden.requires_grad()) gradients[0] = at::zeros_like(hidden.detach());
     for (int64_t first = 0; first < hidden.size(0); first += chunk) {
@@ -129,7 +129,7 @@ VocabularyLoss in_chunks(const LogitsOf& logits, const at::Tensor& hidden, const
     return result;
 }
 
-// Sum over the vocabulary and all rows, of log-probabilities.
+// The divergence between log-probabilities, summed over the vocabulary and all rows.
 at::Tensor distance(Divergence kind, const at::Tensor& teacher, const at::Tensor& student) {
     switch (kind) {
         case Divergence::forward_kl: return (teacher.exp() * (teacher - student)).sum();

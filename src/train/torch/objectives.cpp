@@ -1,4 +1,5 @@
-// The table of objectives. A new one adds its header and one entry, and one in train/objective.cpp.
+// The table of objectives. A new objective adds its header and an entry here, and an entry in
+// train/objective.cpp.
 #include "core/error.h"
 #include "train/torch/objectives/distill.h"
 #include "train/torch/objectives/early_exit.h"

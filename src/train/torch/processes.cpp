@@ -19,8 +19,8 @@
 #include "core/error.h"
 #include "engine/torch/device.h"
 
-// Both need headers that libtorch's own include: Debian's has gloo's (libgloo-dev), the Python package
-// NCCL's.
+// gloo and NCCL need their own headers: Debian's libtorch comes with gloo's (libgloo-dev), the Python package
+// with NCCL's.
 #if defined(USE_C10D_GLOO) && defined(REFOLD_GLOO_HEADERS)
 #define REFOLD_HAVE_GLOO 1
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -71,24 +71,25 @@ const char* required(const char* name, const char* world) {
 
 }  // namespace
 
-ProcessPlace ProcessPlace::from_environment() {
-    ProcessPlace place;
+Rendezvous Rendezvous::from_environment() {
+    Rendezvous rendezvous;
     const char* world = variable("WORLD_SIZE");
-    if (world == nullptr) return place;
-    place.size = number("WORLD_SIZE", world, 1, 1 << 20);
-    if (place.size == 1) return place;
-    place.rank = number("RANK", required("RANK", world), 0, place.size - 1);
-    place.address = required("MASTER_ADDR", world);
+    if (world == nullptr) return rendezvous;
+    rendezvous.size = number("WORLD_SIZE", world, 1, 1 << 20);
+    if (rendezvous.size == 1) return rendezvous;
+    rendezvous.rank = number("RANK", required("RANK", world), 0, rendezvous.size - 1);
+    rendezvous.address = required("MASTER_ADDR", world);
     int port = number("MASTER_PORT", required("MASTER_PORT", world), 1, 65534);
     const char* agent = variable("TORCHELASTIC_USE_AGENT_STORE");
     if (agent != nullptr && std::string_view(agent) == "True") ++port;
-    place.port = static_cast<uint16_t>(port);
+    rendezvous.port = static_cast<uint16_t>(port);
     const char* limit = variable("REFOLD_PROCESS_TIMEOUT");
     if (limit != nullptr)
-        place.timeout = std::chrono::seconds(number("REFOLD_PROCESS_TIMEOUT", limit, 1, 1 << 20));
+        rendezvous.timeout = std::chrono::seconds(number("REFOLD_PROCESS_TIMEOUT", limit, 1, 1 << 20));
     const char* local = variable("LOCAL_RANK");
-    place.local_rank = local == nullptr ? place.rank : number("LOCAL_RANK", local, 0, place.size - 1);
-    return place;
+    rendezvous.local_rank =
+        local == nullptr ? rendezvous.rank : number("LOCAL_RANK", local, 0, rendezvous.size - 1);
+    return rendezvous;
 }
 
 // ---- processes ----
@@ -102,13 +103,13 @@ std::string seconds(milliseconds time) {
 }
 
 #ifdef REFOLD_HAVE_GLOO
-// The address by which this machine reaches the process of rank 0: what others can reach it by as well. A
-// host's own name often stands for its loopback device.
-std::string own_address(const ProcessPlace& place) {
+// This machine's address on the route to the process of rank 0, at which others can reach it too. The host
+// name often resolves to the loopback device.
+std::string own_address(const Rendezvous& rendezvous) {
     addrinfo hints = {};
     hints.ai_socktype = SOCK_DGRAM;
     addrinfo* found = nullptr;
-    if (getaddrinfo(place.address.c_str(), "9", &hints, &found) != 0) return "localhost";
+    if (getaddrinfo(rendezvous.address.c_str(), "9", &hints, &found) != 0) return "localhost";
     std::string result = "localhost";
     for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
         const int socket = ::socket(a->ai_family, a->ai_socktype, 0);
@@ -116,13 +117,13 @@ std::string own_address(const ProcessPlace& place) {
         sockaddr_storage own = {};
         socklen_t length = sizeof own;
         char text[NI_MAXHOST];
-        // Sends nothing.
-        const bool known = connect(socket, a->ai_addr, a->ai_addrlen) == 0 &&
-                           getsockname(socket, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
-                           getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof text, nullptr,
-                                       0, NI_NUMERICHOST) == 0;
+        // connect() of a datagram socket sends nothing.
+        const bool resolved = connect(socket, a->ai_addr, a->ai_addrlen) == 0 &&
+                              getsockname(socket, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+                              getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof text,
+                                          nullptr, 0, NI_NUMERICHOST) == 0;
         close(socket);
-        if (known) {
+        if (resolved) {
             result = text;
             break;
         }
@@ -132,51 +133,51 @@ std::string own_address(const ProcessPlace& place) {
 }
 #endif
 
-// Where the processes find each other. The first process serves it as long as it runs, so that several
-// Processes in turn need not meet at the same port again.
-c10::intrusive_ptr<c10d::Store> store_of(const ProcessPlace& place, milliseconds timeout) {
-    struct Known {
+// The store through which the processes find each other. The first process serves it as long as it runs, so
+// that successive Processes objects need not bind the port again.
+c10::intrusive_ptr<c10d::Store> store_of(const Rendezvous& rendezvous, milliseconds timeout) {
+    struct OpenStore {
         c10::intrusive_ptr<c10d::TCPStore> store;
         int uses = 0;
     };
     static std::mutex mutex;
-    static auto* const known = new std::map<std::tuple<std::string, uint16_t, int, int>, Known>();
-    const auto key = std::tuple(place.address, place.port, place.rank, place.size);
+    static auto* const open_stores = new std::map<std::tuple<std::string, uint16_t, int, int>, OpenStore>();
+    const auto key = std::tuple(rendezvous.address, rendezvous.port, rendezvous.rank, rendezvous.size);
     int use = 0;
     c10::intrusive_ptr<c10d::TCPStore> store;
     {
         const std::lock_guard lock(mutex);
-        store = (*known)[key].store;
-        use = (*known)[key].uses++;
+        store = (*open_stores)[key].store;
+        use = (*open_stores)[key].uses++;
     }
     if (!store) {
         c10d::TCPStoreOptions options;
-        options.port = place.port;
-        options.isServer = place.rank == 0;
+        options.port = rendezvous.port;
+        options.isServer = rendezvous.rank == 0;
         options.waitWorkers = false;
-        options.timeout = std::chrono::ceil<std::chrono::seconds>(timeout);  // it counts whole seconds
+        options.timeout = std::chrono::ceil<std::chrono::seconds>(timeout);  // in whole seconds
         const auto end = Clock::now() + timeout;
         while (!store) try {
-                store = c10::make_intrusive<c10d::TCPStore>(place.address, options);
+                store = c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options);
             } catch (const std::exception& error) {
-                // It gives up at once when little time is left to try again in.
-                if (place.rank != 0 && Clock::now() < end) {
+                // TCPStore gives up early when little time is left, so try again until the end.
+                if (rendezvous.rank != 0 && Clock::now() < end) {
                     std::this_thread::sleep_for(milliseconds(20));
                     continue;
                 }
-                if (place.rank == 0) {
+                if (rendezvous.rank == 0) {
                     fail(ErrorCode::io, kComponent,
                          "cannot listen on port {} ({}) - is another run using it? Set another MASTER_PORT "
                          "for all processes",
-                         place.port, error.what());
+                         rendezvous.port, error.what());
                 }
                 fail(ErrorCode::io, kComponent,
                      "process {} of {} cannot reach that of rank 0 at {}:{} within {} - is it running, and "
                      "are MASTER_ADDR and MASTER_PORT those of its machine?",
-                     place.rank, place.size, place.address, place.port, seconds(timeout));
+                     rendezvous.rank, rendezvous.size, rendezvous.address, rendezvous.port, seconds(timeout));
             }
         const std::lock_guard lock(mutex);
-        (*known)[key].store = store;
+        (*open_stores)[key].store = store;
     }
     store->setTimeout(timeout);
     return c10::make_intrusive<c10d::PrefixStore>(fmt::format("refold/{}", use), store);
@@ -184,40 +185,40 @@ c10::intrusive_ptr<c10d::Store> store_of(const ProcessPlace& place, milliseconds
 
 std::string rank_key(int rank) { return fmt::format("rank/{}", rank); }
 
-// Waits for all processes, and says who is missing.
-void meet(c10d::Store& store, const ProcessPlace& place, milliseconds timeout) {
+// Waits for all processes. The error names the missing ranks.
+void meet(c10d::Store& store, const Rendezvous& rendezvous, milliseconds timeout) {
     const auto end = Clock::now() + timeout;
     int64_t arrived = 0;
     try {
-        if (store.add(rank_key(place.rank), 1) != 1) {
+        if (store.add(rank_key(rendezvous.rank), 1) != 1) {
             fail(ErrorCode::usage, kComponent,
-                 "RANK {} is given to two processes - every one of the {} needs its own", place.rank,
-                 place.size);
+                 "RANK {} is given to two processes - every one of the {} needs its own", rendezvous.rank,
+                 rendezvous.size);
         }
         arrived = store.add("arrived", 1);
-        for (milliseconds pause(1); arrived < place.size && Clock::now() < end;
+        for (milliseconds pause(1); arrived < rendezvous.size && Clock::now() < end;
              pause = std::min(2 * pause, milliseconds(100))) {
             std::this_thread::sleep_for(pause);
             arrived = store.add("arrived", 0);
         }
-        if (arrived >= place.size) return;
+        if (arrived >= rendezvous.size) return;
         std::string missing;
-        for (int rank = 0, shown = 0; rank < place.size && shown < 8; ++rank) {
+        for (int rank = 0, named = 0; rank < rendezvous.size && named < 8; ++rank) {
             if (store.check({rank_key(rank)})) continue;
             missing += fmt::format("{}{}", missing.empty() ? "" : ", ", rank);
-            ++shown;
+            ++named;
         }
         fail(
             ErrorCode::io, kComponent,
             "{} of {} processes arrived at {}:{} within {}, missing: RANK {} - start them too, with the same "
             "WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
-            arrived, place.size, place.address, place.port, seconds(timeout), missing);
+            arrived, rendezvous.size, rendezvous.address, rendezvous.port, seconds(timeout), missing);
     } catch (const Error&) {
         throw;
     } catch (const std::exception&) {
         fail(ErrorCode::io, kComponent,
              "the process of rank 0 ended when {} of {} processes had arrived at {}:{} - see what it says",
-             arrived, place.size, place.address, place.port);
+             arrived, rendezvous.size, rendezvous.address, rendezvous.port);
     }
 }
 
@@ -230,7 +231,7 @@ using CollectiveBackend = c10d::ProcessGroup;
 #endif
 
 struct Processes::Group {
-    // Everything that libtorch and gloo throw here is a lost connection or a time that is over.
+    // All exceptions of libtorch and gloo here mean a lost connection or a timeout.
     template <typename Body>
     auto guarded(const char* what, Body&& body) const {
         try {
@@ -247,33 +248,35 @@ struct Processes::Group {
     [[noreturn]] void lost(const char* what, const char* reason) const {
         fail(ErrorCode::io, kComponent,
              "process {} of {}: another process was lost, or was not there within {} ({}: {}) - see what the "
-             "others "
-             "say, then start all of them again",
-             place.rank, place.size, seconds(timeout), what, reason);
+             "others say, then start all of them again",
+             rendezvous.rank, rendezvous.size, seconds(timeout), what, reason);
     }
 
-    explicit Group(const ProcessPlace& where) : place(where), timeout(where.timeout) {
-        store = store_of(place, timeout);
-        meet(*store, place, timeout);
+    explicit Group(const Rendezvous& where) : rendezvous(where), timeout(where.timeout) {
+        store = store_of(rendezvous, timeout);
+        meet(*store, rendezvous, timeout);
 #ifdef REFOLD_HAVE_GLOO
         guarded("connecting", [&] {
             auto options = c10d::ProcessGroupGloo::Options::create(timeout);
             const char* interface = variable("GLOO_SOCKET_IFNAME");
             options->devices.push_back(
-                interface != nullptr ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
-                                     : c10d::ProcessGroupGloo::createDeviceForHostname(own_address(place)));
+                interface != nullptr
+                    ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
+                    : c10d::ProcessGroupGloo::createDeviceForHostname(own_address(rendezvous)));
             gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
-                c10::make_intrusive<c10d::PrefixStore>("gloo", store), place.rank, place.size, options);
+                c10::make_intrusive<c10d::PrefixStore>("gloo", store), rendezvous.rank, rendezvous.size,
+                options);
         });
 #endif
     }
 
-    // Where numbers of the CPU go over NCCL: x, contiguous, where the processes can exchange it.
+    // x, contiguous, on a device that the processes can exchange from: without gloo, CPU tensors go over
+    // NCCL.
     at::Tensor reachable(const at::Tensor& x) const {
 #ifdef REFOLD_HAVE_GLOO
         return x.contiguous();
 #else
-        return x.to(x.is_cpu() ? device_of("cuda", place.local_rank) : x.device()).contiguous();
+        return x.to(x.is_cpu() ? device_of("cuda", rendezvous.local_rank) : x.device()).contiguous();
 #endif
     }
 
@@ -291,7 +294,8 @@ struct Processes::Group {
             auto options = c10d::ProcessGroupNCCL::Options::create();
             options->timeout = timeout;
             nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(
-                c10::make_intrusive<c10d::PrefixStore>("nccl", store), place.rank, place.size, options);
+                c10::make_intrusive<c10d::PrefixStore>("nccl", store), rendezvous.rank, rendezvous.size,
+                options);
         }
         return *nccl;
 #else
@@ -302,7 +306,7 @@ struct Processes::Group {
 #endif
     }
 
-    ProcessPlace place;
+    Rendezvous rendezvous;
     milliseconds timeout;
     c10::intrusive_ptr<c10d::Store> store;
 #ifdef REFOLD_HAVE_GLOO
@@ -318,8 +322,8 @@ public:
     c10::intrusive_ptr<c10d::Work> work;
 };
 
-Processes::Processes(const ProcessPlace& place) : place_(place) {
-    if (place.size > 1) group_ = std::make_unique<Group>(place);
+Processes::Processes(const Rendezvous& rendezvous) : rendezvous_(rendezvous) {
+    if (rendezvous.size > 1) group_ = std::make_unique<Group>(rendezvous);
 }
 
 std::shared_ptr<Processes::Pending> Processes::begin_sum(at::Tensor x) {
@@ -377,13 +381,13 @@ void Processes::barrier() {
 struct Processes::Group {};
 class Processes::Pending {};
 
-Processes::Processes(const ProcessPlace& place) : place_(place) {
-    if (place.size > 1) {
+Processes::Processes(const Rendezvous& rendezvous) : rendezvous_(rendezvous) {
+    if (rendezvous.size > 1) {
         fail(
             ErrorCode::unsupported, kComponent,
             "WORLD_SIZE is {}, but this build runs one process only - it needs a libtorch with gloo or NCCL, "
             "and their headers (Debian: libgloo-dev)",
-            place.size);
+            rendezvous.size);
     }
 }
 

@@ -14,12 +14,12 @@
 #include "engine/torch/model.h"
 #include "train/data.h"
 #include "train/schedule.h"
-#include "train/torch/optimiser.h"
+#include "train/torch/optimizer.h"
 
 namespace refold {
 namespace {
 
-// |out - target|^2 / |target|^2 by token.
+// |out - target|^2 / |target|^2 per token.
 at::Tensor relative_errors(const at::Tensor& out, const at::Tensor& target) {
     const at::Tensor energy = target.square().sum(-1).clamp_min(1e-30);
     return (out - target).square().sum(-1) / energy;
@@ -30,28 +30,28 @@ public:
     explicit RangeFit(const RangeFitRequest& request)
         : request_(request),
           options_(request.options),
-          device_(device_of(options_.device, ProcessPlace::from_environment().local_rank)),
+          device_(device_of(options_.device, Rendezvous::from_environment().local_rank)),
           order_(static_cast<int64_t>(request.held_out), request.options.seed) {
         const size_t sequences = request.places.front().inputs.size();
         if (request.held_out == 0 || request.held_out >= sequences)
             fail(ErrorCode::internal, "layerwise", "{} of {} sequences are to be trained with",
                  request.held_out, sequences);
         for (const FitPlace& place : request.places) add(place);
-        optimiser_ = std::make_unique<Optimiser>(leaves_, options_, processes_);
+        optimizer_ = std::make_unique<Optimizer>(leaves_, options_, processes_);
     }
 
     RangeFitResult run() {
         RangeFitResult result;
         result.held_out_before = result.held_out_after = held_out_error();
         if (!std::isfinite(result.held_out_before))
-            fail(ErrorCode::input, "layerwise", "{}: activations behind layer {} are not finite",
+            fail(ErrorCode::input, "layerwise", "{}: activations after layer {} are not finite",
                  request_.model.label, request_.places.front().range.last - 1);
         const int64_t every =
             options_.evaluate_every > 0 ? options_.evaluate_every : std::max<int64_t>(1, options_.steps / 10);
         int64_t worse = 0;
         for (int64_t step = 0; step < options_.steps; ++step) {
             if (request_.stop && request_.stop()) fail(ErrorCode::interrupted, "layerwise", "interrupted");
-            // What has diverged is not better than what there was.
+            // A diverged step cannot be better than the best weights so far.
             result.stopped_early = !take_step(step);
             if (result.stopped_early) break;
             result.steps = step + 1;
@@ -71,7 +71,7 @@ public:
     }
 
 private:
-    // A tensor that several models use is one leaf, whose numbers they all have.
+    // A tensor that several models use is one leaf; the other models get copies of its values.
     void add(const FitPlace& place) {
         models_.push_back(std::make_unique<TorchModel>(request_.model, true,
                                                        at::TensorOptions(at::kFloat).device(device_),
@@ -92,7 +92,7 @@ private:
         }
     }
 
-    // Places' errors of sequences [sequences * tokens].
+    // Errors of a place for these sequences [sequences * tokens].
     at::Tensor errors(size_t place, const std::vector<size_t>& sequences) const {
         const FitPlace& at = request_.places[place];
         return relative_errors(models_[place]->range(stacked(at.inputs, sequences)),
@@ -102,7 +102,7 @@ private:
     at::Tensor stacked(const Streams& streams, const std::vector<size_t>& sequences) const {
         std::vector<at::Tensor> out;
         for (const size_t s : sequences) {
-            // Only read.
+            // The tensor is only read.
             auto* values = const_cast<float*>(streams[s].data());
             const auto tokens = static_cast<int64_t>(streams[s].size()) / request_.model.config.n_embd;
             out.push_back(at::from_blob(values, {tokens, request_.model.config.n_embd}, at::kFloat));
@@ -124,7 +124,7 @@ private:
         return sum / static_cast<double>(tokens);
     }
 
-    // False when the gradient is no number.
+    // Returns false when the gradient is not finite.
     bool take_step(int64_t step) {
         const auto count = static_cast<double>(request_.places.size()) * static_cast<double>(options_.batch);
         for (int64_t done = 0; done < options_.batch; done += options_.micro_batch) {
@@ -139,11 +139,11 @@ private:
         }
         const at::NoGradGuard guard;
         gather_gradients();
-        const double norm = optimiser_->gradient_norm();
+        const double norm = optimizer_->gradient_norm();
         if (!std::isfinite(norm)) return false;
         const double scale = options_.clip > 0 && norm > options_.clip ? options_.clip / norm : 1;
-        optimiser_->step(learning_rate_at(options_, step), scale);
-        optimiser_->zero_gradients();
+        optimizer_->step(learning_rate_at(options_, step), scale);
+        optimizer_->zero_gradients();
         return true;
     }
 
@@ -173,11 +173,11 @@ private:
     TrainOptions options_;
     at::Device device_;
     SequenceOrder order_;
-    std::vector<std::unique_ptr<TorchModel>> models_;  // by place
+    std::vector<std::unique_ptr<TorchModel>> models_;  // per place
     std::map<std::string, at::Tensor> leaves_;
-    std::vector<std::pair<at::Tensor, at::Tensor>> others_;  // a leaf, and one that is to be the same
-    Processes processes_{ProcessPlace{}};                    // several do the same, each by itself
-    std::unique_ptr<Optimiser> optimiser_;
+    std::vector<std::pair<at::Tensor, at::Tensor>> others_;  // a leaf, and its copy in another model
+    Processes processes_{Rendezvous{}};                      // each process does the same work on its own
+    std::unique_ptr<Optimizer> optimizer_;
 };
 
 }  // namespace

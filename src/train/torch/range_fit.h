@@ -4,7 +4,7 @@
 
 namespace refold {
 
-// fit_ranges(), in the library.
+// Implements fit_ranges() in the library.
 RangeFitResult fit_by_gradients(const RangeFitRequest& request);
 
 }  // namespace refold

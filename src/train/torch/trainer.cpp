@@ -41,7 +41,7 @@ void check_options(const TrainOptions& o, const TrainData& data, int processes) 
              "batch: got {}, expected at least one sequence for each of {} processes", o.batch, processes);
 }
 
-// Leaves that are trained need gradients, the others none.
+// Marks the trained leaves as requiring gradients and returns them.
 Leaves select_leaves(const TorchModel& torch, const Model& model, const std::string& selection) {
     const auto names = trained_tensors(model, selection);
     Leaves out;
@@ -69,7 +69,7 @@ public:
           torch_(request.model, true, at::TensorOptions(at::kFloat).device(device_)),
           trained_(select_leaves(torch_, request.model, options_.train)),
           objective_(make_objective(request)),
-          optimiser_(trained_, options_, processes),
+          optimizer_(trained_, options_, processes),
           buckets_(values_of(trained_), processes),
           order_(request.data.size(), options_.seed),
           checkpoint_(request.folder, request.identity, processes) {
@@ -77,7 +77,7 @@ public:
     }
 
     TrainResult run() {
-        checkpoint_.restore(state_, trained_, best_, optimiser_);
+        checkpoint_.restore(state_, trained_, best_, optimizer_);
         if (!state_.finished) {
             if (processes_.first() && !request_.metrics.empty())
                 metrics_.emplace(request_.metrics, state_.step);
@@ -93,7 +93,7 @@ public:
 private:
     struct Sums {
         double loss = 0, tokens = 0, penalty = 0;
-        bool stop = false, save = false;  // what any process asks for
+        bool stop = false, save = false;  // requested by any process
         std::map<std::string, double> parts;
     };
 
@@ -117,15 +117,15 @@ private:
             out.push_back(batch_at(step, n));
         return out;
     }
-    // Of the whole run, also when a part of it is done.
+    // The sequences of the whole run, even when it is resumed.
     std::vector<int64_t> own_sequences() {
         std::vector<int64_t> out;
         for (int64_t s = 0; s < options_.steps; ++s)
             for (const int64_t sequence : sequences_of_step(s)) out.push_back(sequence);
         return out;
     }
-    // A process that has none evaluates the first one, which then does not count: sums have the same parts
-    // everywhere.
+    // A process without a held-out sequence evaluates the first one, with weight 0, so that sums have the
+    // same parts in every process.
     std::vector<int64_t> own_held_out() const {
         std::vector<int64_t> out;
         const int64_t size = request_.data.held_out_size();
@@ -179,13 +179,13 @@ private:
         combine(sums);
 
         const double loss = sums.loss / tokens + sums.penalty;
-        const double norm = optimiser_.gradient_norm();
+        const double norm = optimizer_.gradient_norm();
         if (!std::isfinite(loss) || !std::isfinite(norm))
             diverged(fmt::format("the loss is {}, the gradient's norm {}", loss, norm));
         const double rate = learning_rate_at(options_, state_.step);
         const double scale = options_.clip > 0 && norm > options_.clip ? options_.clip / (norm + 1e-6) : 1.0;
-        optimiser_.step(rate, scale);
-        optimiser_.zero_gradients();
+        optimizer_.step(rate, scale);
+        optimizer_.zero_gradients();
         ++state_.step;
         state_.loss = loss;
 
@@ -206,7 +206,7 @@ private:
         for (const auto& [name, sum] : loss.parts) sums.parts[name] += weight * sum;
     }
 
-    // Over all processes.
+    // Sums over all processes.
     void combine(Sums& sums) {
         if (processes_.size() == 1) return;
         std::vector<double> numbers = {sums.loss, sums.tokens, sums.penalty, sums.stop ? 1.0 : 0.0,
@@ -275,18 +275,18 @@ private:
     }
 
     void save() {
-        checkpoint_.save(state_, trained_, best_, optimiser_);
+        checkpoint_.save(state_, trained_, best_, optimizer_);
         saved_ = Clock::now();
     }
 
     [[noreturn]] void interrupt() {
-        optimiser_.zero_gradients();
+        optimizer_.zero_gradients();
         save();
         fail(ErrorCode::interrupted, "train", "interrupted after {} of {} steps; run the same again to go on",
              state_.step, options_.steps);
     }
 
-    // A step may be long. Several processes stop together, at its end.
+    // A single process need not finish a long step. Several processes stop together at its end.
     void stop_at_once() {
         if (processes_.size() == 1 && request_.stop && request_.stop()) interrupt();
     }
@@ -301,7 +301,7 @@ private:
                  : "nothing was saved before");
     }
 
-    // Evaluations and the step before them are one entry.
+    // Reports metrics of the current step, which may have several entries.
     void tell(const std::map<std::string, double>& values) {
         if (!processes_.first()) return;
         const StepMetrics metrics{state_.step, values};
@@ -332,7 +332,7 @@ private:
     TorchModel torch_;
     Leaves trained_, best_;
     std::unique_ptr<Objective> objective_;
-    Optimiser optimiser_;
+    Optimizer optimizer_;
     GradientBuckets buckets_;
     SequenceOrder order_;
     Checkpoint checkpoint_;

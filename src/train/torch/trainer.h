@@ -6,14 +6,14 @@
 
 namespace refold {
 
-// What train() does, but for objectives with a loop of their own.
+// Implements train() for objectives without their own loop.
 TrainResult train_by_steps(const TrainRequest& request, Processes& processes);
 
 // Sequences of `data` as a batch on `device`.
 TrainBatch make_batch(const TrainData& data, std::span<const int64_t> sequences, bool held_out,
                       at::Device device);
 
-// A held-out loss that is this much above the one before training, in nats per token, ends a run as diverged.
+// A run has diverged when its held-out loss exceeds the one before training by this much (nats per token).
 inline constexpr double kDivergence = 3;
 
 }  // namespace refold

@@ -56,7 +56,7 @@ public:
     BatchLoss loss(const TorchModel& model, const TrainBatch& batch) override {
         const LogitsOf logits = logits_of(model);
         const at::Tensor hidden = model.hidden(batch.tokens).final;
-        // With alpha = 1 it is a figure only.
+        // With alpha = 1 the cross entropy is only reported.
         const at::Tensor apart = alpha_ < 1 ? hidden : hidden.detach();
         const auto entropy = cross_entropy(logits, apart, batch.targets, batch.scored);
         const auto distance =

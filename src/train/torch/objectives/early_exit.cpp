@@ -12,17 +12,16 @@
 namespace refold {
 
 std::vector<size_t> exits_of(const Topology& topology, const std::string& text) {
-    const size_t positions = topology.positions.size();
+    const size_t layers = topology.layers.size();
     std::vector<size_t> exits;
     if (text == "loops") {
         const auto loops = static_cast<size_t>(topology.loops);
         if (loops < 2)
-            fail(ErrorCode::usage, "train",
-                 "exits=loops: the model has no loops - name the exits, such as exits={}: outputs behind so "
-                 "many "
-                 "positions",
-                 positions / 2);
-        for (size_t loop = 1; loop < loops; ++loop) exits.push_back(positions / loops * loop);
+            fail(
+                ErrorCode::usage, "train",
+                "exits=loops: the model has no loops - name the exits by numbers of layers, such as exits={}",
+                layers / 2);
+        for (size_t loop = 1; loop < loops; ++loop) exits.push_back(layers / loops * loop);
         return exits;
     }
     const char* at = text.data();
@@ -31,10 +30,10 @@ std::vector<size_t> exits_of(const Topology& topology, const std::string& text) 
         size_t exit = 0;
         const auto [next, error] = std::from_chars(at, end, exit);
         const bool rising = exits.empty() || exit > exits.back();
-        if (error != std::errc() || exit < 1 || exit >= positions || !rising || (next != end && *next != ','))
+        if (error != std::errc() || exit < 1 || exit >= layers || !rising || (next != end && *next != ','))
             fail(ErrorCode::usage, "train",
                  "exits: got '{}', expected 'loops' or rising numbers from 1 to {} with commas between", text,
-                 positions - 1);
+                 layers - 1);
         exits.push_back(exit);
         if (next == end) return exits;
         at = next + 1;
@@ -50,7 +49,8 @@ public:
           entropy_(text_option(request.objective, "exit_target") != "kd"),
           distance_(text_option(request.objective, "exit_target") != "ce"),
           temperature_(number_option(request.objective, "temperature")) {
-        // alpha_i = i / sum of i over all outputs, the final one included; or c for the earlier ones and 1.
+        // weighted: alpha_i = i / sum of i over all outputs, including the final one; else c, and 1 for the
+        // final one.
         const bool weighted = text_option(request.objective, "coefficients") == "weighted";
         const double c = number_option(request.objective, "coefficient");
         const auto outputs = static_cast<double>(exits_.size() + 1);
@@ -90,7 +90,7 @@ private:
     std::vector<size_t> exits_;
     bool entropy_, distance_;
     double temperature_;
-    std::vector<double> weights_;  // of the exits
+    std::vector<double> weights_;  // per exit
     double final_weight_ = 1;
 };
 

@@ -1,17 +1,18 @@
-// Training outputs behind earlier positions along (Relaxed Recursive Transformers, section 3.5 and appendix
-// M).
+// Also trains the outputs after earlier layers, for early exit (Relaxed Recursive Transformers, section 3.5
+// and appendix M).
 #pragma once
 
 #include "train/torch/objective.h"
 
 namespace refold {
 
-// Options: exits ("loops" or numbers of positions), coefficients (aggressive, weighted), coefficient,
+// Options: exits ("loops" or numbers of layers), coefficients (aggressive, weighted), coefficient,
 // exit_target (ce, kd, ce+kd), temperature.
 std::unique_ptr<Objective> make_early_exit(const TrainRequest& request);
 
-// Numbers of positions after which a model may exit, the last one not among them. "loops": the ends of its
-// loops but the last. Throws Error(usage) for a model without loops, and for numbers that are no exits.
+// The numbers of layers after which a model may exit, without the last layer. "loops": the ends of all loops
+// but the last. Throws Error(usage) for "loops" of a model without loops and for numbers that are not valid
+// exits.
 std::vector<size_t> exits_of(const Topology& topology, const std::string& text);
 
 }  // namespace refold

@@ -1,4 +1,4 @@
-// Options of objectives as values. Their names, kinds and ranges have been checked by the recipe step.
+// Values of objectives' options. The recipe step has checked their names, types and ranges.
 #pragma once
 
 #include <cstdlib>

@@ -24,7 +24,7 @@ public:
         if (pairs_.empty())
             fail(ErrorCode::usage, "train",
                  "postshare: got no pairs of heads to make alike, expected a larger ratio");
-        // The authors' program takes the mean of both terms.
+        // The authors' code takes the mean of both terms.
         const bool authors = text_option(request.objective, "weighting") == "authors";
         scale_ = authors ? 0.5 : 1;
         gamma_ = authors ? 0.5 : number_option(request.objective, "gamma");

@@ -21,7 +21,7 @@ namespace refold {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr int64_t kRows = 512;  // tokens whose logits exist at a time
+constexpr int64_t kRows = 512;  // number of tokens whose logits exist at a time
 
 }  // namespace
 
@@ -50,7 +50,7 @@ TeacherCache::TeacherCache(const TrainRequest& request, int64_t top, const std::
         std::string found(wanted.size(), '\0');
         file.read(found.data(), static_cast<std::streamsize>(found.size()));
         if (file && found == wanted) {
-            // An interrupted run may have written a part of a record.
+            // Rounding down drops a record that an interrupted run wrote in part.
             done_ = static_cast<int64_t>((fs::file_size(path_) - wanted.size()) / record_bytes());
             done_ = std::min(done_, static_cast<int64_t>(sequences_.size()));
         }
@@ -58,7 +58,7 @@ TeacherCache::TeacherCache(const TrainRequest& request, int64_t top, const std::
     if (complete()) map();
 }
 
-// Two files whose records are the same begin with the same line.
+// The first line of the file, equal for files with equal records.
 std::string TeacherCache::header() const {
     Sha256 hash;
     const auto add = [&](std::string_view text) {
@@ -117,7 +117,7 @@ TeacherLogits TeacherCache::logits(const TrainBatch& batch) const {
             std::memcpy(static_cast<std::byte*>(to.data_ptr()) + bytes_of(row), from, bytes_of(rows));
         };
         for (int64_t row = 0; row < count;) {
-            // Within a record, tokens lie in blocks: their ids, then their log probabilities.
+            // A record consists of blocks of tokens: their ids, then their log probabilities.
             const int64_t token = (first + row) % context_, block = token / kRows * kRows,
                           within = token - block;
             const int64_t size = std::min(kRows, context_ - block),

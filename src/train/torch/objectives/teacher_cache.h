@@ -1,4 +1,4 @@
-// The teacher's most probable tokens of every sequence of a run, computed once and kept in a mapped file.
+// Caches the teacher's most probable tokens for every sequence of a run in a memory-mapped file.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,22 @@
 
 namespace refold {
 
-// The teacher's logits of a batch of sequences, `tokens` [B, T] (int64).
+// The teacher's logits for a batch of sequences, `tokens` [B, T] (int64).
 using Teacher = std::function<TeacherLogits(const at::Tensor& tokens)>;
 
-// Per token `top` pairs of id (int32) and log probability (float32). What is left of the probability counts
-// as spread evenly over the other tokens.
+// Keeps `top` pairs of id (int32) and log probability (float32) per token. The remaining probability is
+// spread evenly over the other tokens.
 class TeacherCache {
 public:
-    // In the request's folder, one file per process. What an interrupted run has computed is found again; the
-    // file of another run, teacher or `top` is begun anew.
+    // Opens the file of this process in the request's folder and keeps the records of an interrupted run.
+    // Starts anew when the file belongs to another run, teacher or `top`.
     TeacherCache(const TrainRequest& request, int64_t top, const std::vector<int64_t>& fit,
                  const std::vector<int64_t>& held_out);
 
     bool complete() const { return done_ == static_cast<int64_t>(sequences_.size()); }
     // Throws Error(io) when the disk is full, Error(interrupted).
     void fill(const Teacher& teacher, at::Device device);
-    // Of a batch of these sequences: logits [n, n_vocab], which are log probabilities.
+    // The log probabilities [n, n_vocab] of a batch of these sequences, as logits.
     TeacherLogits logits(const TrainBatch& batch) const;
 
 private:

@@ -1,0 +1,111 @@
+#include "calibrate/aligned_streams.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/group.h"
+
+namespace refold {
+namespace {
+
+bool is_same_tensor(const Tensor& a, const Tensor& b) {
+    if (a.type != b.type || a.shape != b.shape || a.produce != b.produce) return false;
+    // The original may be another file.
+    return a.mapped.data() == b.mapped.data() || std::ranges::equal(a.mapped, b.mapped);
+}
+
+}  // namespace
+
+bool is_unchanged(const Model& original, const Model& model, size_t p) {
+    const Topology &before = original.topology, &after = model.topology;
+    if (before.layers[p] != after.layers[p] || !(before.source(p) == after.source(p)) ||
+        original.config.n_head_kv_of(p) != model.config.n_head_kv_of(p) ||
+        original.config.n_ff_of(p) != model.config.n_ff_of(p))
+        return false;
+    for (const auto& [slot, expression] : after.layers[p]) {
+        for (const auto& name : tensors_of(expression)) {
+            if (!is_same_tensor(original.tensor(name), model.tensor(name))) return false;
+        }
+    }
+    return true;
+}
+
+AlignedStreams::AlignedStreams(const Model& original, const Model& model, const Calibration& calibration,
+                               int threads)
+    : original_model_(original),
+      calibration_(calibration),
+      own_(own_sequences(calibration)),
+      original_(original, own_.tokens, calibration.options.length, threads) {
+    const size_t before = original.topology.layers.size(), after = model.topology.layers.size();
+    if (before != after)
+        fail(ErrorCode::unsupported, "calibration",
+             "the model has {} layers, the original {}: they cannot be compared layer by layer", after,
+             before);
+    if (original.config.n_prefix != model.config.n_prefix || !model.config.causal)
+        fail(ErrorCode::unsupported, "calibration", "only decoders without new prefixes can be calibrated");
+    for (const auto& [slot, expression] : model.topology.globals) {
+        if (properties(slot).module != SlotModule::embedding) continue;
+        const auto& stored = std::get<Dense>(expression).tensor;
+        if (!is_same_tensor(original.tensor(stored), model.tensor(stored)))
+            modified_.emplace(model, own_.tokens, calibration.options.length, threads);
+    }
+}
+
+std::span<const float> AlignedStreams::Activations::tapped(Tap tap) const {
+    const auto found = taps.find(tap);
+    return found == taps.end() ? std::span<const float>() : found->second;
+}
+
+std::vector<float> AlignedStreams::Activations::between() const {
+    if (const auto residual = tapped(Tap::residual); !residual.empty())
+        return {residual.begin(), residual.end()};
+    std::vector<float> between = out;
+    const auto ffn = tapped(Tap::ffn_output);
+    for (size_t i = 0; i < ffn.size(); ++i) between[i] -= ffn[i];
+    return between;
+}
+
+static AlignedStreams::Activations run(ResidualStream::Pass& pass, size_t sequence,
+                                       const std::vector<Tap>& taps) {
+    const auto out = pass.run(sequence);
+    AlignedStreams::Activations activations{{out.begin(), out.end()}, {}};
+    for (const Tap tap : taps) {
+        if (const auto values = pass.tapped(tap); !values.empty())
+            activations.taps[tap].assign(values.begin(), values.end());
+    }
+    return activations;
+}
+
+void AlignedStreams::visit(const Model& model, size_t layer, const std::vector<Tap>& original_taps,
+                           const std::vector<Tap>& taps, const std::function<void(const Rows&)>& see,
+                           bool only_taps) {
+    if (activations_.empty() || visited_ != layer) {
+        activations_.clear();
+        ResidualStream::Pass pass(original_, original_model_, layer, original_taps);
+        for (size_t s = 0; s < own_.tokens.size(); ++s) activations_.push_back(run(pass, s, original_taps));
+        visited_ = layer;
+    }
+    ResidualStream::Pass pass(modified_ ? *modified_ : original_, model, layer, taps, only_taps);
+    for (size_t s = 0; s < own_.tokens.size(); ++s) {
+        const Activations modified = run(pass, s, taps);
+        see({s >= own_.fit, static_cast<int64_t>(own_.tokens[s].size()), activations_[s], modified});
+    }
+}
+
+void AlignedStreams::advance(const Model& model, size_t layer) {
+    // A stream has to wait before a layer whose attention later layers use.
+    const bool lends = model.topology.lends_probabilities(layer) || model.topology.lends_kv(layer);
+    if (!modified_ && (lends || !is_unchanged(original_model_, model, layer))) modified_ = original_;
+    if (modified_) modified_->advance(model, layer);
+    // The visit has computed the original's stream after the layer, unless that stream has to wait as well.
+    if (!activations_.empty() && visited_ == layer && original_model_.topology.sources.empty()) {
+        std::vector<std::vector<float>> residual;
+        for (Activations& at : activations_) residual.push_back(std::move(at.out));
+        original_.advance(layer, std::move(residual));
+    } else {
+        original_.advance(original_model_, layer);
+    }
+    activations_.clear();
+}
+
+}  // namespace refold

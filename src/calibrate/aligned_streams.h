@@ -1,0 +1,68 @@
+// The residual streams of the original model and of the one that is made from it, side by side over the
+// calibration text. Closed-form corrections (compensation, refit) are solved from them.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "calibrate/calibration.h"
+#include "calibrate/residual_stream.h"
+#include "model/model.h"
+
+namespace refold {
+
+// The processes of group() share the sequences: each has its own, and sums over sequences must be summed over
+// processes.
+class AlignedStreams {
+public:
+    // Both streams start before layer 0. Throws Error(unsupported) when the models differ in the number of
+    // layers. `calibration` and `original` must outlive this object.
+    AlignedStreams(const Model& original, const Model& model, const Calibration& calibration, int threads);
+
+    // Activations of one model in a layer for one sequence.
+    struct Activations {
+        std::vector<float> out;  // residual stream after the layer [tokens, n_embd]; see visit()
+        std::map<Tap, std::vector<float>> taps;
+
+        // [tokens, features]; empty when the layer does not have it.
+        std::span<const float> tapped(Tap tap) const;
+        // The residual stream between attention and FFN: Tap::residual, or `out` minus Tap::ffn_output.
+        std::vector<float> between() const;
+    };
+    // One sequence; valid during the visit.
+    struct Rows {
+        bool held_out;
+        int64_t tokens;
+        const Activations &original, &modified;
+    };
+    // Runs `layer` of the original and of the present model over the sequences of this process, with these
+    // taps. The activations of the original are kept for all tokens until advance(): ask for few taps of it,
+    // and for the same ones in all visits of a layer. `only_taps`: the model computes only what its taps
+    // need, and not `out`. Throws on an interrupt.
+    void visit(const Model& model, size_t layer, const std::vector<Tap>& original_taps,
+               const std::vector<Tap>& taps, const std::function<void(const Rows&)>& see,
+               bool only_taps = false);
+    // `layer` has its final form: both streams advance past it.
+    void advance(const Model& model, size_t layer);
+
+    size_t sequences() const { return calibration_.fit.size() + calibration_.held_out.size(); }
+    int64_t length() const { return calibration_.options.length; }
+
+private:
+    const Model& original_model_;
+    const Calibration& calibration_;
+    OwnSequences own_;
+    ResidualStream original_;
+    std::optional<ResidualStream> modified_;  // none as long as all layers are the original's
+    // Of the original at visited_, by sequence; empty: not visited.
+    std::vector<Activations> activations_;
+    size_t visited_ = 0;
+};
+
+// True when a layer is what it is in the original. If all layers before are, too, its activations are the
+// same.
+bool is_unchanged(const Model& original, const Model& model, size_t layer);
+
+}  // namespace refold

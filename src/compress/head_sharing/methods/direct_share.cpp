@@ -1,0 +1,275 @@
+// DirectShare: attention heads that resemble a head of an earlier layer take over its weights.
+// "Head-wise Shareable Attention for Large Language Models", section 4 and appendix A (Algorithms 1 and 2).
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "compress/head_sharing/head_matches.h"
+#include "compress/method/method.h"
+#include "compress/method/selection.h"
+#include "compress/rewrite/heads.h"
+#include "core/error.h"
+#include "core/text.h"
+
+namespace refold {
+namespace direct_share {
+namespace {
+
+using nlohmann::json;
+
+// One selection: heads are compared by `on`, and those selected share `shared`.
+struct Selection {
+    std::string name;  // empty when it is the only one
+    std::vector<Slot> on, shared;
+};
+
+std::vector<Slot> slots_of(const std::string& letters) {
+    std::vector<Slot> slots;
+    for (const char letter : letters) slots.push_back(kQkvo[std::string("qkvo").find(letter)]);
+    return slots;
+}
+
+std::vector<Selection> selections_of(const std::string& match, const std::string& share) {
+    if (match == "separate") {
+        const bool output = share == "qkvo";
+        return {{"q", {Slot::attn_q}, {Slot::attn_q}},
+                {"k", {Slot::attn_k}, {Slot::attn_k}},
+                {"v", {Slot::attn_v}, slots_of(output ? "vo" : "v")}};
+    }
+    const bool control = match == "random" || match == "none";
+    return {{"", slots_of(control ? "qk" : match), slots_of(share)}};
+}
+
+void check_combination(const Options& options, size_t layers) {
+    const bool latter = options.text("keep") == "latter", root = options.text("chain") == "root";
+    if (options.text("match") == "none" && (latter || !root || options.text("share") != "qkvo"))
+        fail(ErrorCode::usage, "direct_share",
+             "match=none leaves whole heads out and copies nothing: keep, chain and share have no meaning "
+             "with it - leave them at former, root and qkvo");
+    if (latter && !root)
+        fail(ErrorCode::usage, "direct_share",
+             "keep=latter makes one tensor of all heads that are connected, so there are no chains to treat: "
+             "it goes with chain=root only");
+    if (latter && parse_layers(options.text("layers"), layers).size() != layers)
+        fail(ErrorCode::usage, "direct_share",
+             "keep=latter replaces heads of earlier layers, whichever these are: it goes with layers=all "
+             "only");
+}
+
+Chain chain_of(const std::string& name) {
+    return name == "root" ? Chain::root : name == "one-hop" ? Chain::one_hop : Chain::repo;
+}
+
+// The model whose heads are compared.
+const Model& compared(const Model& model, const Step& step) {
+    if (step.options.text("matching") == "model") return model;
+    const ModelConfig &now = model.config, &then = step.original.config;
+    if (model.topology.layers.size() != step.original.topology.layers.size() ||
+        now.n_head_kv != then.n_head_kv || now.heads_kv != then.heads_kv)
+        fail(
+            ErrorCode::usage, "direct_share",
+            "matching=original: an earlier step has changed the number of layers or heads, so the original's "
+            "matches do not fit - use matching=model");
+    return step.original;
+}
+
+// Selects the matches, and reports how they were found.
+std::vector<Match> choose(const Model& model, const Selection& selection, size_t count, Step& step,
+                          json& details) {
+    const Options& options = step.options;
+    StepReport& report = step.report;
+    const auto layers = parse_layers(options.text("layers"), model.topology.layers.size());
+    const std::vector<Slot> slots = union_of(selection.on, selection.shared);
+    need_stored(model, slots, layers, "direct_share");
+    const HeadUnits units(model, slots, selection.shared);
+    const std::set<size_t> wanted(layers.begin(), layers.end());
+    std::vector<bool> replaceable;
+    for (const Unit& unit : units.stored()) replaceable.push_back(units.lies_in(unit, wanted));
+
+    std::vector<Match> selected;
+    if (model.shapes_only) {
+        selected = placeholders(units.stored(), replaceable, count);
+        report_placeholders(report, details);
+    } else {
+        const auto matches = best_head_matches(model, units, selection.on, replaceable);
+        details["candidates"] = matches.size();
+        selected = largest(matches, count);
+        report_similarities(matches, selected, "heads", report, details);
+    }
+    if (selected.size() < count) {
+        report.lines.push_back(
+            fmt::format("{} heads asked for, {} can be replaced (layer 0, what is already shared and layers "
+                        "that were not named cannot)",
+                        count, selected.size()));
+    }
+    if (options.text("match") != "random") return selected;
+    report.lines.emplace_back(
+        "control: each takes a random earlier head; cosines are those of its best match");
+    return with_random_formers(selected, units.stored(), static_cast<uint64_t>(options.integer("seed")));
+}
+
+void report_dropped(const std::set<Unit>& units, StepReport& report, json& details) {
+    json& list = details["dropped"] = json::array();
+    std::vector<std::string> names;
+    for (const Unit& unit : units) {
+        list.push_back({unit.layer, unit.index});
+        names.push_back(fmt::format("{}.{}", unit.layer, unit.index));
+    }
+    report.lines.push_back(
+        fmt::format("control: {} heads left out (layer.head): {}", units.size(), fmt::join(names, ", ")));
+}
+
+// Applies one selection to `out`; heads of `model` are compared.
+void apply_selection(const Model& model, const Selection& selection, size_t count, Step& step, Model& out,
+                     json& details) {
+    const Options& options = step.options;
+    const std::vector<Match> selected = choose(compared(model, step), selection, count, step, details);
+    std::vector<Requantized> requantized;
+    if (options.text("match") == "none") {
+        std::set<Unit> units;
+        for (const auto& match : selected) units.insert(match.later);
+        out = drop_heads(out, units, requantized);
+        report_dropped(units, step.report, details);
+    } else {
+        const auto replacements = options.text("keep") == "latter"
+                                      ? resolve_latter(selected)
+                                      : resolve(selected, chain_of(options.text("chain")));
+        out = share_heads(out, replacements, selection.shared, requantized);
+        report_pairs(selected, replacements, step.report, details);
+    }
+    report_requantized(requantized, "share=qkv leaves the output projection as it is", step.report, details);
+}
+
+Model apply(const Model& model, Step& step) {
+    const Options& options = step.options;
+    StepReport& report = step.report;
+    check_combination(options, model.topology.layers.size());
+    const size_t units = count_head_units(model), count = part_of(options.number("ratio"), units);
+    const int64_t group = model.config.q_per_kv();
+    json details = {{"unit", group > 1 ? "kv_group" : "head"}, {"units", units}};
+    if (group > 1) {
+        report.lines.push_back(
+            fmt::format("grouped-query attention: what is shared is a key/value head with its {} query "
+                        "heads; \"head\" below means such a group ({} per layer)",
+                        group, model.config.n_head_kv));
+    }
+    Model out = model;
+    for (const Selection& selection : selections_of(options.text("match"), options.text("share"))) {
+        if (selection.name.empty()) {
+            apply_selection(model, selection, count, step, out, details);
+        } else {
+            report.lines.push_back(fmt::format("W{} by itself:", selection.name));
+            apply_selection(model, selection, count, step, out, details["parts"][selection.name]);
+        }
+    }
+    report.lines.emplace_back(
+        "Heads of different layers are nearly orthogonal in plain cosine (at most about 0.06 in Llama-2-7B): "
+        "the method takes the largest, however small; a threshold such as 0.9 would select nothing.");
+    report.details = details.dump();
+    return out;
+}
+
+constexpr const char* kDocumentation = R"(
+Heads of later layers take over the weights of the most similar head of an earlier layer; no training.
+
+**Algorithm 1, matching.** Each head of layers 1 to L-1 (from 0) is compared with all heads of all earlier layers, by the
+cosine of its query and key weights, flattened into one vector. Its best match is the one with the largest cosine; of equal
+ones the first in order. Heads of the same layer are never compared, and layer 0 is never replaced. Cosines are computed in
+float64 from the stored weights. No calibration text is needed: the paper's appendix mentions 10 samples, but the cosine of
+weights does not depend on them and the authors' program reads none.
+
+**Match functions** (`match`, Table 12): `qk` (the paper's choice), `q`, `k`, `v`, `qkv`. `separate` matches and shares Wq,
+Wk and Wv each by itself: three selections of `ratio` x heads. Wo follows the selection by Wv, whose outputs it reads.
+
+**Controls.** `match=random`: the heads that `qk` selects, each with a random earlier head (`seed`). `match=none`: the same
+heads left out: smaller tensors, a smaller KV cache, and no sharing. The worth of sharing shows only beside these two.
+
+**Algorithm 2, sharing.** The `ratio` x (all heads of all layers) heads with the largest cosines take over the weights of
+their match: Wq, Wk, Wv and, with `share=qkvo`, the head's columns of Wo. `ratio` counts layer 0's heads too, as in the
+authors' program; in a looped model, heads of the stored layers count once. A shared head exists once in the file and once
+in memory.
+
+**Which one is kept** (`keep`, Table 13): `former`, the earlier head. With `latter`, all heads that are connected by selected
+pairs take the weights of the one in the latest layer (of two there, the first). The paper does not say what happens when
+several later heads match one former head; this reading saves as many heads as `former`.
+
+**Grouped-query attention.** The paper has one key and one value head per query head. Where several query heads share a key
+head, the unit of sharing is the whole KV group: its query heads in their order, its key head, its value head, and their
+columns of Wo. "Head" then means such a group, also in `ratio`.
+
+**Wo.** The paper's text speaks of Wq, Wk and Wv only (`share=qkv`), but its parameter counts (Table 3: 6.74 B to 6.09 B at
+30 %) and the authors' program include Wo (`share=qkvo`, the default).
+
+**Chains** (`chain`): when the head to be copied is itself replaced,
+- `root`: the copy takes the weights of the head that is really stored. Algorithm 2 in ascending order does the same, and
+  only then does the ratio hold exactly.
+- `one-hop`: the copy gets the matched head's original weights, which stay stored for it; less is saved.
+- `repo`: as in the authors' published program, a replaced head that another one copies gets its own weights back, so that
+  fewer heads change than were selected.
+
+**Layers.** Only heads of `layers` are replaced; their match may lie in any earlier layer. A stored head that several layers
+use, in a loop for instance, is replaced in all of them or not at all.
+
+**After training.** `matching=original` compares the weights that the model had before the first step: the last step of
+PostShare uses the pairs that `train` with `objective=postshare` has made alike, as the authors' program reads its match file
+again.
+
+**What similarity to expect.** Heads of different layers are nearly orthogonal: cosines stay below about 0.06 in Llama-2-7B.
+The method takes the largest, however small, so expect a real loss, which grows quickly with the ratio. Measure it with
+`refold eval ppl` before and after.
+
+**Quantized models.** Rows are copied without requantizing. Columns of Wo can be cut only between quantization blocks;
+tensors where that is impossible are requantized (Q8_0, or F16), and the report names them.
+
+**Stacking.** A head that an earlier step already shares counts as the head whose weights it uses: it is not replaced again,
+and follows when that one is replaced. Layers whose attention an earlier step made into factors have no heads to share: leave
+them out with `layers`.
+
+Biases of a replaced head are copied from its source (they are too small to share). For a bare config.json only sizes are
+known, and the pairs are placeholders.
+)";
+
+}  // namespace
+
+}  // namespace direct_share
+
+extern const Method direct_share_method;
+const Method direct_share_method = {
+    "direct_share",
+    "share whole attention heads across layers, by similarity of their weights",
+    "Head-wise Shareable Attention for Large Language Models, section 4, Algorithms 1 and 2",
+    direct_share::kDocumentation + 1,
+    {
+        {"ratio", OptionSpec::Kind::number, "0.3", "part of all heads (KV groups under GQA) to be replaced",
+         0.0, 1.0},
+        {.name = "match",
+         .kind = OptionSpec::Kind::choice,
+         .fallback = "qk",
+         .help = "weights whose cosine decides; or a control: random former heads, or none (heads left out)",
+         .choices = {"qk", "q", "k", "v", "qkv", "separate", "random", "none"}},
+        {.name = "share",
+         .kind = OptionSpec::Kind::choice,
+         .fallback = "qkvo",
+         .help = "weights that are shared; qkv leaves the output projection alone",
+         .choices = {"qkvo", "qkv"}},
+        {.name = "keep",
+         .kind = OptionSpec::Kind::choice,
+         .fallback = "former",
+         .help = "whose weights both heads of a pair have in the end",
+         .choices = {"former", "latter"}},
+        {.name = "chain",
+         .kind = OptionSpec::Kind::choice,
+         .fallback = "root",
+         .help = "what is copied from a head that is itself replaced",
+         .choices = {"root", "one-hop", "repo"}},
+        layers_option(),
+        {.name = "matching",
+         .kind = OptionSpec::Kind::choice,
+         .fallback = "model",
+         .help = "whose weights are compared: the model's, or those before the first step",
+         .choices = {"model", "original"}},
+        {"seed", OptionSpec::Kind::integer, "0", "of match=random", 0},
+    },
+    direct_share::apply,
+};
+
+}  // namespace refold

@@ -1,0 +1,149 @@
+#include "compress/method/work.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/group.h"
+#include "core/sha256.h"
+#include "io/safetensors.h"
+
+namespace refold {
+
+namespace fs = std::filesystem;
+
+Work::Work(std::string folder) : folder_(std::move(folder)), temporary_(folder_.empty()) {}
+
+Work::~Work() {
+    std::error_code none;
+    // Mapped files live on until the last tensor is gone.
+    if (temporary_ && !folder_.empty()) fs::remove_all(folder_, none);
+}
+
+std::string Work::path() {
+    const std::lock_guard lock(mutex_);
+    if (folder_.empty()) {
+        std::string pattern = (fs::temp_directory_path() / "refold-work-XXXXXX").string();
+        if (mkdtemp(pattern.data()) == nullptr)
+            fail(ErrorCode::io, "work", "cannot make a temporary folder '{}'", pattern);
+        folder_ = pattern;
+    }
+    std::error_code error;
+    fs::create_directories(folder_, error);
+    if (error) fail(ErrorCode::io, "work", "cannot make folder '{}': {}", folder_, error.message());
+    return folder_;
+}
+
+static std::string name_of(const Computation& computation) {
+    return fmt::format("{} v{}", computation.name, computation.version);
+}
+
+std::string ResultKey::text() const {
+    return nlohmann::json{{"computation", name_of(computation)}, {"inputs", inputs}}.dump();
+}
+
+// The mapped file stays alive as long as a tensor of it.
+static std::map<std::string, Tensor> tensors_in(const std::string& path) {
+    const auto file = std::make_shared<const SafetensorsFile>(read_safetensors(path));
+    std::map<std::string, Tensor> out;
+    for (const auto& [name, view] : file->tensors) {
+        if (view.dtype != "F32") fail(ErrorCode::input, "work", "'{}': tensor '{}' is not F32", path, name);
+        Tensor tensor{DType::F32, {view.shape.rbegin(), view.shape.rend()}, {}, {}};
+        tensor.produce = [file, data = view.data] {
+            return std::vector<std::byte>(data.begin(), data.end());
+        };
+        out[name] = std::move(tensor);
+    }
+    return out;
+}
+
+// Nothing where there is none, or a damaged one.
+static std::optional<std::map<std::string, Tensor>> stored(const std::string& file) {
+    if (!fs::exists(file)) return std::nullopt;
+    try {
+        return tensors_in(file);
+    } catch (const Error&) {
+        return std::nullopt;
+    }
+}
+
+std::string Work::file_of(const ResultKey& key, std::span<const float> input) {
+    {
+        const std::lock_guard lock(mutex_);
+        computations_.insert(name_of(key.computation));
+    }
+    const std::string text = key.text();
+    Sha256 hash;
+    hash.update(std::as_bytes(std::span(text)));
+    hash.update(std::as_bytes(input));
+    return path() + "/" + hash.hex() + ".safetensors";
+}
+
+void Work::begin() {
+    const std::lock_guard lock(mutex_);
+    computations_.clear();
+}
+
+std::string Work::computations() const {
+    const std::lock_guard lock(mutex_);
+    return fmt::format("{}", fmt::join(computations_, ", "));
+}
+
+std::map<std::string, Tensor> Work::results(const ResultKey& key, std::span<const float> input,
+                                            const std::function<Arrays()>& compute) {
+    const std::string file = file_of(key, input);
+    if (auto found = stored(file)) {
+        const std::lock_guard lock(mutex_);
+        ++reused_;
+        return *found;
+    }
+    const Arrays arrays = compute();
+    std::vector<SafetensorsTensor> tensors;
+    for (const auto& [name, array] : arrays)
+        tensors.push_back({name, {array.shape.rbegin(), array.shape.rend()}, array.values});
+    write_safetensors(file, true, tensors, {{"key", key.text()}});
+    return tensors_in(file);
+}
+
+std::map<std::string, Tensor> Work::results_of_all(const ResultKey& key,
+                                                   const std::function<Arrays()>& compute) {
+    Group& processes = group();
+    if (processes.size() > 1) {
+        const std::string file = file_of(key, {});
+        std::string found;
+        if (processes.first() && stored(file)) {
+            std::ifstream in(file, std::ios::binary);
+            found.assign(std::istreambuf_iterator<char>(in), {});
+        }
+        found = processes.gather(found)[0];
+        if (found.empty()) {
+            std::error_code none;
+            fs::remove(file, none);
+        } else if (!processes.first()) {
+            write_file(file, found);
+        }
+    }
+    return results(key, {}, compute);
+}
+
+void Work::finish() {
+    std::error_code none;
+    if (!folder_.empty()) fs::remove_all(folder_, none);
+}
+
+Tensor as_type(const Tensor& tensor, DType type) {
+    if (tensor.type == type) return tensor;
+    Tensor out{type, tensor.shape, {}, {}};
+    out.produce = [tensor, type] {
+        const TensorBytes bytes(tensor);
+        std::vector<float> values(static_cast<size_t>(tensor.elements()));
+        dequantize(tensor.type, bytes.bytes(), values);
+        return quantize(type, values, tensor.row_elements());
+    };
+    return out;
+}
+
+}  // namespace refold

@@ -1,0 +1,279 @@
+#include "compress/pruning/prune.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "compress/method/selection.h"
+#include "compress/rewrite/heads.h"
+#include "compress/rewrite/modules.h"
+#include "core/error.h"
+#include "core/parallel.h"
+#include "core/progress.h"
+
+namespace refold {
+namespace {
+
+using nlohmann::json;
+
+// A KV group, or a channel of a layer's FFN.
+struct Scored {
+    Unit unit;
+    double importance = 0;
+};
+
+using Scores = std::map<size_t, std::vector<double>>;  // layer -> importance of each index
+
+struct Request {
+    const char* method;
+    const ImportanceOf& importance;
+};
+
+void score(const Model& model, Scores& scores, const std::vector<Slot>& slots, const Request& request) {
+    if (!request.importance) {
+        for (auto& [p, values] : scores) {
+            for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i);
+        }
+        return;
+    }
+    std::vector<std::pair<const size_t, std::vector<double>>*> entries;
+    for (auto& entry : scores) entries.push_back(&entry);
+    Progress progress("weighing layers", entries.size(), "layers");
+    parallel_for(static_cast<int64_t>(entries.size()), default_threads(), [&](int64_t i) {
+        auto& [p, values] = *entries[static_cast<size_t>(i)];
+        values = request.importance(model, p, slots);
+        for (const double value : values) {
+            if (!std::isfinite(value))
+                fail(ErrorCode::input, request.method, "{}: weights of layer {} are not finite", model.label,
+                     p);
+        }
+        progress.advance(1);
+    });
+    progress.finish();
+}
+
+// The units with the smallest importance: `ratio` of `total`, or of each layer's units. Of equal ones the
+// first.
+std::set<Unit> least_important(std::vector<Scored> candidates, const Options& options, size_t total,
+                               const std::map<size_t, size_t>& units_of_layer) {
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Scored& a, const Scored& b) { return a.importance < b.importance; });
+    const bool global = options.text("rank") == "global";
+    const double ratio = options.number("ratio");
+    std::map<size_t, size_t> taken;
+    std::set<Unit> out;
+    for (const Scored& candidate : candidates) {
+        const size_t layer = candidate.unit.layer;
+        size_t& count = taken[global ? 0 : layer];
+        if (count == part_of(ratio, global ? total : units_of_layer.at(layer))) continue;
+        out.insert(candidate.unit);
+        ++count;
+    }
+    return out;
+}
+
+// ---- heads
+
+Model prune_heads(const Model& model, Step& step, const Request& request,
+                  std::vector<Requantized>& requantized, json& details) {
+    const auto layers = parse_layers(step.options.text("layers"), model.topology.layers.size());
+    need_stored(model, kQkvo, layers, request.method);
+    const HeadUnits units(model, kQkvo, kQkvo);
+    const std::set<size_t> wanted(layers.begin(), layers.end());
+    Scores scores;
+    std::map<size_t, size_t> units_of_layer;
+    for (const Unit& unit : units.stored()) {
+        if (!units.lies_in(unit, wanted)) continue;
+        units_of_layer[unit.layer] = static_cast<size_t>(model.config.n_head_kv_of(unit.layer));
+        scores[unit.layer].resize(units_of_layer[unit.layer]);
+    }
+    score(model, scores, kQkvo, request);
+    std::vector<Scored> candidates;
+    for (const Unit& unit : units.stored()) {
+        if (units.lies_in(unit, wanted))
+            candidates.push_back({unit, scores[unit.layer][static_cast<size_t>(unit.index)]});
+    }
+    const size_t total = count_head_units(model);
+    const std::set<Unit> pruned = least_important(candidates, step.options, total, units_of_layer);
+    Model out = drop_heads(model, pruned, requantized);
+
+    std::map<size_t, std::vector<int64_t>> by_layer;
+    details["heads"] = json::array();
+    for (const Unit& unit : pruned) {
+        by_layer[unit.layer].push_back(unit.index);
+        details["heads"].push_back({unit.layer, unit.index});
+    }
+    step.report.lines.push_back(fmt::format(
+        "{} of {} {} left out", pruned.size(), total,
+        model.config.q_per_kv() > 1 ? "KV groups (a key/value head with its query heads)" : "heads"));
+    for (const auto& [p, indices] : by_layer) {
+        step.report.lines.push_back(
+            fmt::format("  layer {}: {}{}", p, fmt::join(indices, ", "),
+                        out.config.n_head_kv_of(p) == 0 ? " (no attention left)" : ""));
+    }
+    return out;
+}
+
+// ---- FFN channels
+
+// Layers with the same FFN, which are pruned together.
+using TiedLayers = std::vector<size_t>;
+
+std::vector<TiedLayers> ffns_of(const Model& model, const std::vector<Slot>& slots,
+                                const std::vector<size_t>& layers, const char* method) {
+    for (const size_t p : layers) {
+        for (const Slot slot : slots) {
+            if (model.topology.has(p, slot) && !std::holds_alternative<Dense>(model.topology.at(p, slot)))
+                fail(ErrorCode::unsupported, method,
+                     "layer {}: {} is made of factors, which have no channels - leave the layer out with "
+                     "'layers', or do this step first",
+                     p, slot_name(slot));
+        }
+    }
+    const std::vector<TiedLayers> all = tied_layers(model, layers, slots);
+    std::set<std::string> seen;
+    for (const TiedLayers& tied : all) {
+        for (const Slot slot : slots) {
+            const std::string& name = std::get<Dense>(model.topology.at(tied.front(), slot)).tensor;
+            if (!seen.insert(name).second)
+                fail(ErrorCode::unsupported, method,
+                     "layer {}: {} is shared with a layer whose other FFN weights are not, so the channels "
+                     "of one cannot go without the other's - do this step first",
+                     tied.front(), slot_name(slot));
+        }
+    }
+    return all;
+}
+
+// The channels that stay: a multiple of `multiple`, filled up with the most important of those to be pruned.
+std::vector<int64_t> kept_channels(const std::set<Unit>& pruned, size_t layer,
+                                   const std::vector<double>& scores, int64_t multiple) {
+    std::vector<int64_t> kept, going;
+    for (int64_t c = 0; c < static_cast<int64_t>(scores.size()); ++c)
+        (pruned.contains({layer, c}) ? going : kept).push_back(c);
+    std::stable_sort(going.begin(), going.end(), [&](int64_t a, int64_t b) {
+        return scores[static_cast<size_t>(a)] > scores[static_cast<size_t>(b)];
+    });
+    for (size_t i = 0; i < going.size() && static_cast<int64_t>(kept.size()) % multiple != 0; ++i)
+        kept.push_back(going[i]);
+    std::sort(kept.begin(), kept.end());
+    return kept;
+}
+
+void cut_tensor(Model& model, const std::string& name, bool columns, const std::vector<int64_t>& kept,
+                std::vector<Requantized>& requantized) {
+    const Tensor tensor = model.tensor(name);
+    const Cut cut{columns, 1, kept};
+    const DType type =
+        fits_blocks(cut, tensor.type) ? tensor.type : requantized_type(static_cast<int64_t>(kept.size()));
+    Tensor rest = keep_parts(model, tensor, cut, type);
+    if (type != tensor.type) {
+        const auto before = static_cast<size_t>(tensor.row_elements());
+        requantized.push_back({name, tensor.type, type, tensor.bytes() / before * kept.size(), rest.bytes()});
+    }
+    model.tensors[name] = std::move(rest);
+}
+
+constexpr auto kChannelSlots =
+    slots_where([](const SlotProperties& s) { return s.units && unit_extent(s.slot) == Extent::n_ff; });
+
+void cut_ffn(Model& model, const TiedLayers& tied, const std::vector<int64_t>& kept,
+             std::vector<Requantized>& requantized) {
+    std::set<std::pair<std::string, bool>> tensors;  // name, and whether channels are its columns
+    for (const size_t p : tied) {
+        if (kept.empty()) {
+            remove_ffn(model, p);
+            continue;
+        }
+        set_ff(model, p, static_cast<int64_t>(kept.size()));
+        for (const Slot slot : kChannelSlots) {
+            if (!model.topology.has(p, slot)) continue;
+            tensors.emplace(std::get<Dense>(model.topology.at(p, slot)).tensor,
+                            properties(slot).units == UnitAxis::columns);
+        }
+    }
+    for (const auto& [name, columns] : tensors) cut_tensor(model, name, columns, kept, requantized);
+}
+
+Model prune_channels(const Model& model, Step& step, const Request& request,
+                     std::vector<Requantized>& requantized, json& details) {
+    const auto layers = parse_layers(step.options.text("layers"), model.topology.layers.size());
+    const auto slots = parse_slots("ffn", *model.family);
+    const std::vector<TiedLayers> ffns = ffns_of(model, slots, layers, request.method);
+    Scores scores;
+    std::map<size_t, size_t> channels_of_layer;
+    for (const TiedLayers& tied : ffns) {
+        const auto channels = static_cast<size_t>(model.config.n_ff_of(tied.front()));
+        scores[tied.front()].resize(channels_of_layer[tied.front()] = channels);
+    }
+    score(model, scores, slots, request);
+    std::vector<Scored> candidates;
+    for (const auto& [p, values] : scores) {
+        for (size_t c = 0; c < values.size(); ++c)
+            candidates.push_back({{p, static_cast<int64_t>(c)}, values[c]});
+    }
+    const auto everywhere = parse_layers("all", model.topology.layers.size());
+    size_t total = 0;
+    for (const TiedLayers& tied : tied_layers(model, everywhere, slots))
+        total += static_cast<size_t>(model.config.n_ff_of(tied.front()));
+    const auto pruned = least_important(candidates, step.options, total, channels_of_layer);
+
+    Model out = model;
+    size_t gone = 0;
+    json& list = details["ffn"] = json::object();
+    for (const TiedLayers& tied : ffns) {
+        const size_t p = tied.front();
+        const auto kept = kept_channels(pruned, p, scores[p], step.options.integer("multiple"));
+        if (kept.size() == scores[p].size()) continue;
+        gone += scores[p].size() - kept.size();
+        list[std::to_string(p)] = kept.size();
+        cut_ffn(out, tied, kept, requantized);
+        step.report.lines.push_back(fmt::format("  FFN of layers {}: {} of {} channels stay",
+                                                layers_text(tied), kept.size(), scores[p].size()));
+    }
+    out.drop_unreferenced();
+    details["channels"] = gone;
+    step.report.lines.push_back(fmt::format("{} of {} FFN channels left out", gone, total));
+    return out;
+}
+
+}  // namespace
+
+Model prune(const Model& model, Step& step, const char* method, const ImportanceOf& importance) {
+    const Request request{method, importance};
+    const std::string& what = step.options.text("what");
+    json details = json::object();
+    std::vector<Requantized> requantized;
+    Model out = model;
+    if (what != "ffn") out = prune_heads(out, step, request, requantized, details);
+    if (what != "heads") out = prune_channels(out, step, request, requantized, details);
+    if (!importance) {
+        details["placeholders"] = true;
+        step.report.lines.emplace_back(
+            "Importance is known when the model is made: the choice is a placeholder, evenly spread.");
+    }
+    report_requantized(requantized, "", step.report, details);
+    step.report.details = details.dump();
+    return out;
+}
+
+std::vector<OptionSpec> pruning_options(const char* ratio, const char* what, const char* rank) {
+    using Kind = OptionSpec::Kind;
+    return {
+        {"ratio", Kind::number, ratio, "part of all KV groups, or channels, to leave out", 0.0, 1.0},
+        {.name = "what",
+         .kind = Kind::choice,
+         .fallback = what,
+         .help = "what is left out: KV groups, FFN channels, or both",
+         .choices = {"heads", "ffn", "both"}},
+        {.name = "rank",
+         .kind = Kind::choice,
+         .fallback = rank,
+         .help = "over the whole model, or layer by layer",
+         .choices = {"global", "layer"}},
+        layers_option(),
+        {"multiple", Kind::integer, "32", "a layer keeps a multiple of so many FFN channels", 1},
+    };
+}
+
+}  // namespace refold

@@ -1,0 +1,48 @@
+#include "compress/rewrite/modules.h"
+
+#include <algorithm>
+
+namespace refold {
+namespace {
+
+// Sets one entry of the sizes by layer; the list is empty when every layer has `usual`.
+void set_size(std::vector<int64_t>& sizes, size_t layers, int64_t usual, size_t layer, int64_t size) {
+    if (sizes.empty()) sizes.assign(layers, usual);
+    sizes[layer] = size;
+    if (std::all_of(sizes.begin(), sizes.end(), [&](int64_t s) { return s == usual; })) sizes.clear();
+}
+
+}  // namespace
+
+void set_heads_kv(Model& model, size_t layer, int64_t heads) {
+    ModelConfig& c = model.config;
+    set_size(c.heads_kv, model.topology.layers.size(), c.n_head_kv, layer, heads);
+}
+
+void set_ff(Model& model, size_t layer, int64_t channels) {
+    ModelConfig& c = model.config;
+    set_size(c.ffs, model.topology.layers.size(), c.n_ff, layer, channels);
+}
+
+void remove_attention(Model& model, size_t layer) {
+    Slots& slots = model.topology.layers[layer];
+    // GPT-J's FFN reads the attention's norm.
+    const bool norm_is_shared =
+        model.config.parallel_residual && !slots.contains(Slot::ffn_norm) && slots.contains(Slot::ffn_down);
+    std::erase_if(slots, [&](const auto& entry) {
+        const bool norm = entry.first == Slot::attn_norm || entry.first == Slot::attn_norm_bias;
+        return belongs_to_attention(entry.first) && !(norm && norm_is_shared);
+    });
+    model.topology.sources.erase(layer);
+    set_heads_kv(model, layer, 0);
+}
+
+void remove_ffn(Model& model, size_t layer) {
+    Slots& slots = model.topology.layers[layer];
+    std::erase_if(slots, [](const auto& entry) { return belongs_to_ffn(entry.first); });
+    if (!slots.contains(Slot::attn_o))  // nothing reads the norm any more
+        std::erase_if(slots, [](const auto& entry) { return belongs_to_attention(entry.first); });
+    set_ff(model, layer, 0);
+}
+
+}  // namespace refold

@@ -1,0 +1,250 @@
+#include <algorithm>
+#include <map>
+
+#include "core/error.h"
+#include "engine/checked_options.h"
+#include "engine/engines.h"
+#include "engine/ggml/kv_pool.h"
+#include "engine/ggml/loop_progress.h"
+#include "engine/ggml/step_graphs.h"
+#include "model/token_ids.h"
+
+namespace refold {
+namespace {
+
+// Probabilities that other layers use have room for a multiple of this many rows, so a graph lasts for as
+// many tokens.
+constexpr int64_t kProbabilityRows = 256;
+
+class GgmlBatchedEngine : public Engine {
+public:
+    // With `loops`, steps run one loop at a time and `model` is its block.
+    GgmlBatchedEngine(const Model& model, const LoopedBlock* loops, const EngineOptions& options,
+                      const Capabilities& capabilities)
+        : Engine(capabilities),
+          loops_(capabilities.loops),
+          network_{model.config, model.topology, {}, {}, {}},
+          lends_(lends_probabilities(model.topology)),
+          pool_(make_threadpool(options.threads)),
+          weights_(model, options),
+          kv_(model, options.kv_tokens,
+              options.f32 || options.kv == KvType::f32 ? GGML_TYPE_F32 : GGML_TYPE_F16, loops_),
+          workspace_(model.config, model.config.n_prefix + options.context, options.threads),
+          graphs_(network_, weights_, kv_.cache(), workspace_) {
+        if (loops != nullptr)
+            workspace_.loops = std::make_unique<LoopWeights>(*loops, options.f32, options.threads);
+    }
+
+    std::optional<int32_t> open(int64_t tokens) override {
+        const int64_t most = std::min(capabilities().context, kv_.rows() - prefix());
+        if (tokens < 1 || tokens > most)
+            fail(ErrorCode::usage, "engine", "a sequence has 1 to {} tokens, got {}", most, tokens);
+        if (static_cast<int64_t>(progress_.size()) == capabilities().sequences) return std::nullopt;
+        const auto sequence = kv_.open(tokens);
+        if (sequence) progress_.insert_or_assign(*sequence, LoopProgress(loops_));
+        return sequence;
+    }
+
+    void close(int32_t sequence) override {
+        kv_.close(sequence);
+        progress_.erase(sequence);
+    }
+
+    void truncate(int32_t sequence, int64_t length) override {
+        check_length(sequence, length, kv_.at(sequence).length);
+        progress_.at(sequence).truncate(length);
+        kv_.at(sequence).length = length;
+    }
+
+    void copy(int32_t from, int32_t to, int64_t tokens) override {
+        kv_.at(from);
+        check_length(from, tokens, progress_.at(from).complete());
+        if (kv_.at(to).length > 0 || tokens > kv_.at(to).rows - prefix()) {
+            fail(ErrorCode::internal, "engine", "no room for {} tokens in sequence {}, which has {} of {}",
+                 tokens, to, kv_.at(to).length, kv_.at(to).rows - prefix());
+        }
+        kv_.copy(from, to, tokens);
+        progress_.at(to).assign(tokens);
+    }
+
+    void share(int32_t sequence, int64_t position, int32_t loop) override {
+        kv_.at(sequence);
+        if (loops_ == 1) fail(ErrorCode::internal, "engine", "there is one loop, nothing to share with");
+        progress_.at(sequence).share(position, loop);
+        kv_.share(sequence, position, loop - 1);
+    }
+
+    StepOutput step(const StepInput& input) override {
+        const std::span<const Row> rows = input.rows;
+        if (rows.empty()) return {};
+        check(input);
+        // These rows need nothing from the step, but other rows attend to their keys and values.
+        if (gather(rows, Row::Work::keys_only)) compute(StepKind::loop_keys);
+        StepOutput result;
+        if (gather(rows, Row::Work::run)) {
+            const bool wanted = !rows_.outputs.empty();
+            // A graph has at least one output.
+            if (!wanted && loops_ == 1) rows_.outputs.push_back(static_cast<int32_t>(tokens_.size() - 1));
+            const StepGraph& graph = compute(loops_ == 1 ? StepKind::network : StepKind::loop);
+            if (loops_ > 1) keep_residuals(rows, graph.hidden());
+            if (wanted) result.logits = graph.logits();
+        }
+        for (const Row& row : rows) {
+            LoopProgress& progress = progress_.at(row.sequence);
+            progress.commit();
+            kv_.at(row.sequence).length = progress.length(0);
+        }
+        return result;
+    }
+
+    int64_t kv_tokens_used() const override { return kv_.used(); }
+    EngineMemory memory() const override {
+        const uint64_t loops = workspace_.loops ? workspace_.loops->bytes() : 0;
+        return {weights_.bytes() + loops, kv_.cache().bytes(), workspace_.bytes() + weights_.scratch_bytes()};
+    }
+    void pause() override { ggml_threadpool_pause(pool_.get()); }
+
+private:
+    static bool lends_probabilities(const Topology& topology) {
+        for (size_t p = 0; p < topology.layers.size(); ++p)
+            if (topology.lends_probabilities(p)) return true;
+        return false;
+    }
+
+    int64_t prefix() const { return network_.config.n_prefix; }
+
+    static void check_length(int32_t sequence, int64_t length, int64_t most) {
+        if (length < 0 || length > most)
+            fail(ErrorCode::internal, "engine", "sequence {} has {} tokens, not {}", sequence, most, length);
+    }
+
+    void check(const StepInput& input) {
+        const int64_t max_rows = capabilities().max_rows, n_vocab = capabilities().n_vocab;
+        if (static_cast<int64_t>(input.rows.size()) > max_rows) {
+            fail(ErrorCode::internal, "engine", "a step has at most {} rows, got {}", max_rows,
+                 input.rows.size());
+        }
+        if (!input.residual.empty() || !input.token_types.empty() || !input.mask.empty())
+            fail(ErrorCode::internal, "engine", "steps of several sequences take token ids only");
+        for (const Row& row : input.rows) {
+            kv_.at(row.sequence);
+            progress_.at(row.sequence).begin();
+        }
+        for (const Row& row : input.rows) {
+            if (row.loop == 0) check_token_id(row.token, n_vocab, "engine");
+            if (row.logits && !capabilities().logits)
+                fail(ErrorCode::internal, "engine", "'{}' has no output layer", capabilities().family);
+            if (row.position >= kv_.at(row.sequence).rows - prefix()) {
+                fail(ErrorCode::internal, "engine", "no room for token {} of sequence {}, which has {} of {}",
+                     row.position, row.sequence, kv_.at(row.sequence).length,
+                     kv_.at(row.sequence).rows - prefix());
+            }
+            progress_.at(row.sequence).check(row);
+        }
+    }
+
+    // Collects the rows with this work, ordered by loop. Returns whether there are any.
+    bool gather(std::span<const Row> rows, Row::Work work) {
+        order_.clear();
+        for (size_t i = 0; i < rows.size(); ++i)
+            if (rows[i].work == work) order_.push_back(i);
+        std::stable_sort(order_.begin(), order_.end(),
+                         [&](size_t a, size_t b) { return rows[a].loop < rows[b].loop; });
+        const auto width = static_cast<size_t>(network_.config.n_embd);
+        tokens_.clear();
+        positions_.clear();
+        rows_.all.clear();
+        rows_.loops.clear();
+        rows_.outputs.clear();
+        if (loops_ > 1) residual_.resize(order_.size() * width);
+        index_.resize(rows.size());
+        for (const size_t i : order_) {
+            const Row& row = rows[i];
+            if (row.loop > 0) {
+                const auto residual = progress_.at(row.sequence).residual(row.position);
+                std::copy(residual.begin(), residual.end(),
+                          residual_.begin() + static_cast<ptrdiff_t>(tokens_.size() * width));
+            }
+            index_[i] = static_cast<int32_t>(tokens_.size());
+            tokens_.push_back(row.loop == 0 ? row.token : 0);
+            positions_.push_back(static_cast<int32_t>(row.position));
+            const int64_t first = row.loop * kv_.cached() + kv_.at(row.sequence).first;
+            rows_.all.push_back(
+                {static_cast<int32_t>(first), static_cast<int32_t>(first + prefix() + row.position)});
+            rows_.loops.push_back(row.loop);
+        }
+        for (size_t i = 0; i < rows.size(); ++i)
+            if (rows[i].logits && rows[i].work == work) rows_.outputs.push_back(index_[i]);
+        return !order_.empty();
+    }
+
+    const StepGraph& compute(StepKind kind) {
+        StepGraph& graph = graphs_.of({.tokens = static_cast<int64_t>(tokens_.size()),
+                                       .cached = kv_.all_cached(),
+                                       .longest = longest_of_step(),
+                                       .outputs = static_cast<int64_t>(rows_.outputs.size()),
+                                       .residual = kind == StepKind::loop_keys,
+                                       .kind = kind});
+        ForwardInput input{.tokens = tokens_, .positions = positions_, .token_types = {}, .mask = {}};
+        if (kind != StepKind::network) input.residual = residual_;
+        graph.compute(input, rows_, weights_, pool_.get());
+        return graph;
+    }
+
+    // For rows that have a loop left to run.
+    void keep_residuals(std::span<const Row> rows, std::span<const float> hidden) {
+        const auto width = static_cast<size_t>(network_.config.n_embd);
+        for (size_t i = 0; i < order_.size(); ++i) {
+            const Row& row = rows[order_[i]];
+            if (row.loop + 1 < loops_)
+                progress_.at(row.sequence).set_residual(row.position, hidden.subspan(i * width, width));
+        }
+    }
+
+    // Needed by probabilities only.
+    int64_t longest_of_step() const {
+        if (!lends_) return 0;
+        int32_t longest = 0;
+        for (const CacheRow& row : rows_.all) longest = std::max(longest, row.own - row.first + 1);
+        return (longest + kProbabilityRows - 1) / kProbabilityRows * kProbabilityRows;
+    }
+
+    int32_t loops_;
+    Network network_;
+    bool lends_;
+    ThreadpoolPtr pool_;
+    Weights weights_;
+    KvPool kv_;
+    StepWorkspace workspace_;
+    StepGraphs graphs_;
+    std::map<int32_t, LoopProgress> progress_;  // by sequence
+    // Of a step. All but index_, which is by row of the step, are in the order in which the rows are
+    // computed.
+    std::vector<size_t> order_;
+    std::vector<int32_t> tokens_, positions_, index_;
+    std::vector<float> residual_;
+    StepRows rows_;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> make_ggml_batched_engine(const Model& model, const EngineOptions& options) {
+    const Capabilities capabilities = capabilities_of(model, options);
+    if (!options.by_loop) return std::make_unique<GgmlBatchedEngine>(model, nullptr, options, capabilities);
+    const LoopedBlock loops = looped_block(model);
+    return std::make_unique<GgmlBatchedEngine>(loops.block, &loops, options, capabilities);
+}
+
+bool faster_by_loop(const Model& model) {
+    if (model.topology.loops == 1) return false;
+    try {
+        const auto terms = looped_block(model).terms;
+        return std::any_of(terms.begin(), terms.end(),
+                           [](const auto& term) { return term.first.second != Slot::exit_map; });
+    } catch (const Error& e) {
+        if (e.code() != ErrorCode::unsupported) throw;
+        return false;
+    }
+}
+
+}  // namespace refold

@@ -1,0 +1,62 @@
+// How linear maps read resident weights.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/ggml/handles.h"
+
+namespace refold {
+
+// Memory layout of a storage.
+enum class Layout {
+    plain,    // rows of blocks, as in GGUF
+    q4_0x8,   // groups of eight interleaved Q4_0 rows (ggml's repacked layout), each contiguous
+    q8_0x16,  // panels of sixteen Q8_0 rows for Q8Product (q8_kernels.h), each contiguous
+    opaque,   // another layout of ggml's extra buffer types: only ggml can multiply it, and only as a whole
+};
+
+// One resident matrix: a stored tensor, or the rows of several that are always multiplied together (Q, K and
+// V; gate and up).
+struct Storage {
+    ggml_tensor* tensor = nullptr;  // [in, rows]
+    Layout layout = Layout::plain;
+    std::vector<std::string> tensors;  // names of the stored tensors, in order of rows
+    // Some map reads it in runs or by our row kernels: its layout must be plain or q4_0x8.
+    bool used_in_runs = false;
+    // Some map reads column ranges or single rows: its layout must be plain.
+    bool needs_plain = false;
+
+    int64_t in() const { return tensor->ne[0]; }
+    int64_t rows() const { return tensor->ne[1]; }
+};
+
+// Rows [first, first + count) of a storage; in plans with `columns` these are columns.
+struct Run {
+    Storage* storage = nullptr;
+    int64_t first = 0;
+    int64_t count = 0;
+    bool operator==(const Run&) const = default;
+};
+
+// y = W x for one slot, or for several slots with the same input, whose rows follow each other in W.
+struct LinearPlan {
+    enum class Kind {
+        whole,     // one storage, one product
+        runs,      // runs of one type and layout: multiplied in place for few tokens, gathered for many
+        composed,  // other runs: ggml products of views, concatenated (rows) or added (columns)
+    };
+    Kind kind = Kind::whole;
+    bool columns = false;  // runs are column blocks of W (attn.o), else row blocks
+    int64_t in = 0, out = 0;
+    std::vector<Run> runs;
+    std::vector<int64_t> slot_rows;  // rows of each slot in W
+    ggml_tensor* scratch = nullptr;  // [in, out] in the runs' layout, shared by all plans of that shape
+    ggml_tensor* bias = nullptr;     // [out]
+
+    ggml_type type() const { return runs.front().storage->tensor->type; }
+    Layout layout() const { return runs.front().storage->layout; }
+};
+
+}  // namespace refold

@@ -1,0 +1,170 @@
+#include "engine/single_sequence_engine.h"
+
+#include <numeric>
+
+#include "core/error.h"
+#include "engine/checked_options.h"
+#include "engine/engines.h"
+#include "engine/ggml/graph.h"
+
+namespace refold {
+namespace {
+
+// Attention reads the cache in multiples of this many rows, so a graph lasts for as many tokens.
+constexpr int64_t kCacheStep = 256;
+
+int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+
+// The model without the layers outside the range, and without the embeddings where it does not begin with
+// them.
+Model restricted(const Model& model, const std::optional<LayerRange>& range) {
+    if (!range) return model;
+    Model out = model;
+    Topology& topology = out.topology;
+    for (size_t p = 0; p < topology.layers.size(); ++p) {
+        if (range->contains(p)) continue;
+        topology.layers[p].clear();
+        topology.sources.erase(p);
+    }
+    std::erase_if(topology.globals, [&](const auto& entry) {
+        const bool embedding =
+            is_table(entry.first) || entry.first == Slot::embd_norm || entry.first == Slot::embd_norm_bias;
+        return entry.first != Slot::rope_freqs && !(embedding && range->first == 0);
+    });
+    out.config.norm_head = false;
+    return out;
+}
+
+class GgmlSingleSequenceEngine : public SingleSequenceEngine {
+public:
+    // `model` has the layers of the range only.
+    GgmlSingleSequenceEngine(const Model& model, const EngineOptions& options,
+                             const Capabilities& capabilities)
+        : SingleSequenceEngine(model.config, capabilities),
+          network_{model.config, model.topology, options.range, options.observer,
+                   EvictionPlan(model, options.eviction, options.context)},
+          pool_(make_threadpool(options.threads)),
+          weights_(model, options),
+          kept_(network_.eviction, model),
+          cache_(model, cache_lengths(options.context),
+                 options.f32 || options.kv == KvType::f32 ? GGML_TYPE_F32 : GGML_TYPE_F16),
+          workspace_(model.config, cache_length(options.context), options.threads),
+          decode_(network_, workspace_),
+          prefill_(network_, workspace_) {}
+
+    StepOutput step(const StepInput& input) override {
+        if (input.rows.empty()) return {};
+        const ForwardInput forward = begin(input);
+        choose_outputs(forward);
+        const StepGraph& graph = run(forward);
+        commit(forward);
+        StepOutput result;
+        if (!asking().empty()) result.logits = asked(graph.logits());
+        if (all_outputs()) result.hidden = graph.hidden();
+        result.pooled = graph.pooled();
+        return result;
+    }
+
+    EngineMemory memory() const override {
+        return {weights_.bytes(), cache_.bytes(),
+                workspace_.bytes() + weights_.scratch_bytes() + kept_.bytes()};
+    }
+
+    void pause() override { ggml_threadpool_pause(pool_.get()); }
+
+private:
+    // Rows of the cache for so many tokens.
+    int64_t cache_length(int64_t tokens) const {
+        return round_up(network_.config.n_prefix + tokens, kCacheStep);
+    }
+
+    // By layer. Caches with eviction have exactly the budget's rows.
+    std::vector<int64_t> cache_lengths(int64_t context) const {
+        std::vector<int64_t> lengths(network_.topology.layers.size(), cache_length(context));
+        for (size_t p = 0; p < lengths.size(); ++p)
+            if (network_.eviction.at(p)) lengths[p] = network_.eviction.rows;
+        return lengths;
+    }
+
+    // Rows of a cache with eviction that attention reads.
+    int64_t kept_length(int64_t rows) const {
+        return std::min(round_up(rows, kCacheStep), network_.eviction.rows);
+    }
+
+    // Ranges and encoders give a result for every token.
+    bool all_outputs() const { return network_.range || !network_.config.causal; }
+
+    // A graph has at least one output. Observers are shown a contiguous run of tokens.
+    void choose_outputs(const ForwardInput& input) {
+        const auto count = static_cast<int32_t>(input.count());
+        if (!asking().empty() && !all_outputs() && network_.observer == nullptr) {
+            rows_.outputs.assign(asking().begin(), asking().end());
+            return;
+        }
+        const int32_t outputs = all_outputs() ? count : static_cast<int32_t>(input.outputs);
+        rows_.outputs.resize(static_cast<size_t>(outputs));
+        std::iota(rows_.outputs.begin(), rows_.outputs.end(), count - outputs);
+    }
+
+    // Of the outputs' logits those that were asked for.
+    std::span<const float> asked(std::span<const float> logits) {
+        if (asking().size() == rows_.outputs.size()) return logits;
+        const auto width = static_cast<size_t>(network_.config.n_vocab);
+        logits_.clear();
+        for (const int32_t row : asking()) {
+            const auto output = static_cast<size_t>(row - rows_.outputs.front());
+            const auto values = logits.subspan(output * width, width);
+            logits_.insert(logits_.end(), values.begin(), values.end());
+        }
+        return logits_;
+    }
+
+    const StepGraph& run(const ForwardInput& input) {
+        const int64_t count = input.count();
+        StepGraph& graph = count == 1 ? decode_ : prefill_;
+        const Rope& rope = network_.config.rope;
+        const bool stretched = rope.base_for(input.sequence_length) != rope.base;
+        if (input.past == 0) kept_.clear();
+        kept_.make_room(count, cache_.layers);
+        const int64_t cached = cache_length(input.past + count);
+        graph.prepare(weights_, cache_,
+                      {count, cached, cached, kept_length(kept_.used() + count),
+                       static_cast<int64_t>(rows_.outputs.size()), stretched ? input.sequence_length : 0,
+                       !input.residual.empty()});
+        fill_cache_rows(input);
+        graph.compute(input, rows_, weights_, pool_.get());
+        for (const auto& [layer, sums] : graph.scores())
+            kept_.add(layer, StepGraph::floats(sums), sums->ne[0], count);
+        kept_.append(count);
+        return graph;
+    }
+
+    // The sequence's rows of the cache lie in the order of its tokens.
+    void fill_cache_rows(const ForwardInput& input) {
+        const auto fill = [&](std::vector<CacheRow>& rows, int64_t first) {
+            rows.resize(static_cast<size_t>(input.count()));
+            for (CacheRow& row : rows) row = {0, static_cast<int32_t>(first++)};
+        };
+        fill(rows_.all, network_.config.n_prefix + input.past);
+        if (network_.eviction.rows > 0) fill(rows_.kept, kept_.used());
+    }
+
+    Network network_;
+    ThreadpoolPtr pool_;
+    Weights weights_;
+    KeptRows kept_;
+    KvCache cache_;
+    StepWorkspace workspace_;
+    StepRows rows_;
+    StepGraph decode_, prefill_;
+    std::vector<float> logits_;  // picked from the outputs' where these are more
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> make_ggml_single_sequence_engine(const Model& model, const EngineOptions& options) {
+    return std::make_unique<GgmlSingleSequenceEngine>(restricted(model, options.range), options,
+                                                      capabilities_of(model, options));
+}
+
+}  // namespace refold

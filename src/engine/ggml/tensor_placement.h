@@ -1,0 +1,38 @@
+// The storages that hold a model's stored tensors, decided before any of them has memory.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/ggml/linear_plan.h"
+#include "model/model.h"
+
+namespace refold {
+
+class TensorPlacement {
+public:
+    // Describes storages in `context`. `f32`: they hold F32 whatever the tensors' own types are. Keeps
+    // references to the model and the context.
+    TensorPlacement(const Model& model, ggml_context* context, bool f32)
+        : model_(model), context_(context), f32_(f32) {}
+
+    // Gives a storage to each tensor that has none yet. With `fuse`, neighbors among these that agree in type
+    // and input size become one storage, in this order.
+    void place(const std::vector<std::string>& tensors, bool fuse);
+    // The rows of a tensor in its storage. Throws std::out_of_range when the tensor has none.
+    Run rows_of(const std::string& tensor) const { return rows_.at(tensor); }
+    // Hands over the storages, which stay where they are.
+    std::vector<std::unique_ptr<Storage>> take_storages() { return std::move(storages_); }
+
+private:
+    const Model& model_;
+    ggml_context* context_;
+    bool f32_;
+    std::vector<std::unique_ptr<Storage>> storages_;
+    std::map<std::string, Run> rows_;
+};
+
+}  // namespace refold

@@ -1,0 +1,214 @@
+#include "engine/ggml/weight_loader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <tuple>
+
+#include "core/error.h"
+#include "core/parallel.h"
+#include "engine/ggml/head_runs.h"
+#include "engine/ggml/q8_kernels.h"
+
+namespace refold {
+namespace {
+
+// Buffer types with special kernels (repacked quants, AMX), in the order in which llama.cpp tries them.
+std::vector<ggml_backend_buffer_type_t> extra_buffer_types() {
+    std::vector<ggml_backend_buffer_type_t> types;
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    auto* get = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(ggml_backend_reg_get_proc_address(
+        ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts"));
+    if (get == nullptr) return types;
+    for (ggml_backend_buffer_type_t* type = get(cpu); type != nullptr && *type != nullptr; ++type)
+        types.push_back(*type);
+    return types;
+}
+
+// Whether the CPU device runs W x with W [in, out] of this type in a buffer of `buffer_type`.
+bool supports_product(ggml_backend_buffer_type_t buffer_type, ggml_type type, int64_t in, int64_t out) {
+    const ggml_context_ptr context = make_context(3);
+    ggml_tensor* weight = ggml_new_tensor_2d(context.get(), type, in, out);
+    ggml_tensor* product =
+        ggml_mul_mat(context.get(), weight, ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, in, 512));
+    const ggml_backend_buffer_ptr buffer(ggml_backend_buft_alloc_buffer(buffer_type, 0));
+    weight->buffer = buffer.get();
+    return ggml_backend_dev_supports_op(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), product);
+}
+
+bool is_repack(ggml_backend_buffer_type_t type) {
+    return strcmp(ggml_backend_buft_name(type), "CPU_REPACK") == 0;
+}
+
+// Fills a storage that is not plain from its rows in GGUF's layout.
+void fill_storage(Storage& storage, std::span<const std::byte> rows) {
+    if (storage.layout != Layout::q8_0x16) {
+        ggml_backend_tensor_set(storage.tensor, rows.data(), 0, rows.size());
+        return;
+    }
+    q8::pack_panels(rows.data(), storage.tensor->nb[1], storage.rows(), storage.in() / q8::kBlock,
+                    static_cast<std::byte*>(storage.tensor->data));
+}
+
+class WeightLoader {
+public:
+    WeightLoader(const Model& model, PlannedWeights& planned, const EngineOptions& options)
+        : model_(model),
+          planned_(planned),
+          plans_(planned.plans),
+          own_operations_(options.shared == SharedExecution::automatic),
+          f32_(options.f32) {}
+
+    WeightMemory load(int threads) {
+        choose_layouts();
+        plan_scratch();
+        allocate();
+        load_vectors();
+        parallel_for(static_cast<int64_t>(plans_.storages.size()), threads,
+                     [&](int64_t i) { load_storage(*plans_.storages[static_cast<size_t>(i)]); });
+        return std::move(memory_);
+    }
+
+private:
+    void choose_layouts();
+    void plan_scratch();
+    void allocate();
+    void load_vectors();
+    void load_storage(Storage& storage) const;
+
+    const Model& model_;
+    PlannedWeights& planned_;
+    WeightPlans& plans_;  // of planned_
+    bool own_operations_, f32_;
+    std::map<ggml_backend_buffer_type_t, std::vector<ggml_tensor*>> tensors_;  // by the type of their buffer
+    WeightMemory memory_;
+};
+
+void WeightLoader::choose_layouts() {
+    const auto extra = extra_buffer_types();
+    const auto is_read_by_rows = [&](const Storage* storage) {
+        return std::any_of(plans_.tables.begin(), plans_.tables.end(),
+                           [&](const auto& table) { return table.second == storage; });
+    };
+    for (auto& storage : plans_.storages) {
+        ggml_backend_buffer_type_t chosen = ggml_backend_cpu_buffer_type();
+        const ggml_tensor* t = storage->tensor;
+        const bool eight_rows = t->type == GGML_TYPE_Q4_0 && t->ne[1] % 8 == 0 && head_runs::has_q4_0x8() &&
+                                (!storage->used_in_runs || model_.config.head_dim % 8 == 0);
+        for (ggml_backend_buffer_type_t type : extra) {
+            if (storage->needs_plain) break;
+            const bool known_layout = is_repack(type) && eight_rows;
+            // Our code reads runs and rows of tables, so their layout must be a known one.
+            if ((storage->used_in_runs || is_read_by_rows(storage.get())) && !known_layout) continue;
+            if (!supports_product(type, t->type, t->ne[0], t->ne[1])) continue;
+            chosen = type;
+            storage->layout = known_layout ? Layout::q4_0x8 : Layout::opaque;
+            break;
+        }
+        // table_row() reads panels too.
+        const bool in_panels = t->type == GGML_TYPE_Q8_0 && t->ne[1] % q8::kPanelRows == 0 &&
+                               q8::available() && own_operations_ && !storage->used_in_runs &&
+                               !storage->needs_plain;
+        if (in_panels && storage->layout == Layout::plain) storage->layout = Layout::q8_0x16;
+        tensors_[chosen].push_back(storage->tensor);
+        memory_.bytes += ggml_nbytes(storage->tensor);
+    }
+    for (auto& [name, vector] : planned_.vectors) {
+        tensors_[ggml_backend_cpu_buffer_type()].push_back(vector.tensor);
+        memory_.bytes += ggml_nbytes(vector.tensor);
+    }
+}
+
+// Scratch lies in the buffers of the weights, so that it is in huge pages as well.
+void WeightLoader::plan_scratch() {
+    std::map<std::tuple<ggml_type, Layout, int64_t, int64_t>, ggml_tensor*> scratch;
+    plans_.for_each_linear([&](LinearPlan& plan) {
+        if (plan.kind != LinearPlan::Kind::runs) return;
+        // The plan was made before layouts were chosen; runs of several layouts are composed.
+        const auto differs = [&](const Run& run) { return run.storage->layout != plan.layout(); };
+        if (std::any_of(plan.runs.begin(), plan.runs.end(), differs)) {
+            plan.kind = LinearPlan::Kind::composed;
+            return;
+        }
+        ggml_tensor*& tensor = scratch[{plan.type(), plan.layout(), plan.in, plan.out}];
+        if (tensor == nullptr) {
+            tensor = ggml_new_tensor_2d(plans_.context.get(), plan.type(), plan.in, plan.out);
+            const auto holds = [&](const auto& entry) {
+                const auto& tensors = entry.second;
+                return std::find(tensors.begin(), tensors.end(), plan.runs.front().storage->tensor) !=
+                       tensors.end();
+            };
+            std::find_if(tensors_.begin(), tensors_.end(), holds)->second.push_back(tensor);
+            memory_.scratch_bytes += ggml_nbytes(tensor);
+        }
+        plan.scratch = tensor;
+    });
+}
+
+void WeightLoader::allocate() {
+    for (const auto& [type, tensors] : tensors_) {
+        const size_t alignment = std::max<size_t>(64, ggml_backend_buft_get_alignment(type));
+        size_t total = 0;
+        for (const ggml_tensor* tensor : tensors)
+            total += GGML_PAD(ggml_backend_buft_get_alloc_size(type, tensor), alignment);
+        ggml_backend_buffer_ptr buffer(ggml_backend_buft_alloc_buffer(type, total));
+        if (!buffer)
+            fail(ErrorCode::io, "engine", "cannot allocate {} bytes for weights: not enough memory", total);
+        ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        advise_large_pages(buffer.get());
+        auto* address = static_cast<char*>(ggml_backend_buffer_get_base(buffer.get()));
+        for (ggml_tensor* tensor : tensors) {
+            ggml_backend_tensor_alloc(buffer.get(), tensor, address);
+            address += GGML_PAD(ggml_backend_buft_get_alloc_size(type, tensor), alignment);
+        }
+        memory_.buffers.push_back(std::move(buffer));
+    }
+}
+
+void WeightLoader::load_vectors() {
+    for (auto& [name, vector] : planned_.vectors)
+        ggml_backend_tensor_set(vector.tensor, vector.values.data(), 0, ggml_nbytes(vector.tensor));
+    planned_.vectors.clear();
+}
+
+void WeightLoader::load_storage(Storage& storage) const {
+    const size_t total = ggml_nbytes(storage.tensor);
+    const bool direct = storage.layout == Layout::plain;
+    // Other layouts are packed from all rows of the storage.
+    std::vector<std::byte> rows;
+    std::byte* to = static_cast<std::byte*>(storage.tensor->data);
+    const SourceFiles* source = model_.source.get();
+    if (!direct && storage.tensors.size() == 1 && !f32_) {
+        const Tensor& tensor = model_.tensor(storage.tensors[0]);
+        const TensorBytes bytes(tensor);
+        fill_storage(storage, bytes.bytes());
+        if (source != nullptr) source->release(tensor.mapped);
+        return;
+    }
+    if (!direct) {
+        rows.resize(total);
+        to = rows.data();
+    }
+    for (const auto& name : storage.tensors) {
+        const Tensor& tensor = model_.tensor(name);
+        const TensorBytes bytes(tensor);
+        if (f32_) {
+            const auto count = static_cast<size_t>(tensor.elements());
+            dequantize(tensor.type, bytes.bytes(), {reinterpret_cast<float*>(to), count});
+            to += count * sizeof(float);
+        } else {
+            memcpy(to, bytes.bytes().data(), bytes.bytes().size());
+            to += bytes.bytes().size();
+        }
+        if (source != nullptr) source->release(tensor.mapped);
+    }
+    if (!direct) fill_storage(storage, rows);
+}
+
+}  // namespace
+
+WeightMemory load_weights(const Model& model, PlannedWeights& planned, const EngineOptions& options) {
+    return WeightLoader(model, planned, options).load(options.threads);
+}
+
+}  // namespace refold

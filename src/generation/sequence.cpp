@@ -1,0 +1,208 @@
+#include "generation/sequence.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace refold {
+
+int64_t sequence_room(const Engine& engine) {
+    return std::min(engine.capabilities().context, engine.capabilities().kv_tokens);
+}
+
+void StepPlan::clear() {
+    rows.clear();
+    ranges.clear();
+}
+
+void StepPlan::take_logits(std::span<const float> logits, int64_t n_vocab) const {
+    for (const RowRange& range : ranges) range.sequence->ran(range);
+    const auto width = static_cast<size_t>(n_vocab);
+    auto row = rows.begin();
+    for (const RowRange& range : ranges) {
+        for (int64_t position = range.begin; position < range.end; ++position, ++row) {
+            if (!row->logits) continue;
+            try {
+                range.sequence->take(position, range.loop, logits.first(width));
+            } catch (const Error& error) {
+                range.sequence->continuation().finish(FinishReason::error, error.what());
+            }
+            logits = logits.subspan(width);
+        }
+    }
+}
+
+Sequence::Sequence(Engine& engine, const DecodingOptions& options, DecodingCounts& counts, const Start& start,
+                   Continuation continuation)
+    : engine_(engine),
+      options_(options),
+      counts_(counts),
+      id_(start.id),
+      loops_(engine.capabilities().loops),
+      continuation_(std::move(continuation)),
+      sampler_(continuation_.request().sampler ? continuation_.request().sampler
+                                               : std::make_shared<Sampler>(continuation_.request().sampling)),
+      drafting_(continuation_.request().sampling.seed),
+      draft_wish_(options.draft),
+      prompt_(static_cast<int64_t>(continuation_.request().prompt.size())),
+      prefill_(options.prompt_may_exit ? prompt_ - 1 : prompt_),
+      limit_(std::min(continuation_.request().max_tokens, start.room - prompt_)),
+      tokens_(continuation_.request().prompt),
+      depth_(tokens_.size(), loops_),
+      done_(static_cast<size_t>(loops_), start.known) {}
+
+int64_t Sequence::total() const { return static_cast<int64_t>(tokens_.size() + drafts_.size()); }
+
+int64_t Sequence::wanted() const {
+    if (limit_ == 0) return continuation_.request().prompt_logprobs ? prompt_ - 1 : 0;
+    return prefilling() ? prefill_ : total();
+}
+
+int64_t Sequence::generated() const { return static_cast<int64_t>(tokens_.size()) - prompt_; }
+
+int64_t Sequence::draft_room() const { return std::min(draft_wish_, limit_ - generated() - 1); }
+
+int64_t Sequence::exact() const {
+    const bool always = !options_.exit.active() || options_.exit.kv == ExitedKv::catch_up;
+    return always && continuation_.request().exits.empty() ? complete() : std::min(complete(), prefill_);
+}
+
+int32_t Sequence::first_open_loop() const {
+    const auto open =
+        std::find_if(done_.begin(), done_.end(), [this](int64_t done) { return done < wanted(); });
+    return static_cast<int32_t>(open - done_.begin());
+}
+
+bool Sequence::within_token() const { return !prefilling() && first_open_loop() > 0; }
+
+int32_t Sequence::goal() const {
+    const int32_t open = first_open_loop();
+    const bool verifying = options_.draft > 0 && open >= options_.draft_loop;
+    return prefilling() || verifying ? loops_ : open + 1;
+}
+
+int32_t Sequence::replayed_exit(int64_t position) const {
+    const auto& exits = continuation_.request().exits;
+    const auto token = static_cast<size_t>(position - prompt_ + 1);  // the generated one that the row chooses
+    return token < exits.size() ? exits[token] : loops_;
+}
+
+bool Sequence::asks_logits(int64_t position, int32_t loop) const {
+    const bool last = loop == loops_ - 1;
+    if (position < prompt_ - 1) return last && continuation_.request().prompt_logprobs;
+    if (last) return position == total() - 1 || !drafts_.empty();
+    if (position < prefill_ || position != total() - 1) return false;
+    const int32_t loops_run = loop + 1;
+    if (options_.draft > 0)
+        return loops_run == options_.draft_loop && static_cast<int64_t>(drafts_.size()) < draft_room();
+    if (!continuation_.request().exits.empty()) return loops_run == replayed_exit(position);
+    if (options_.exit.rule == ExitRule::fixed) return loops_run == options_.exit.loop;
+    return options_.exit.active();
+}
+
+bool Sequence::exits(int64_t position, int32_t loops_run, std::span<const float> logits) const {
+    if (loops_run == loops_) return true;
+    return continuation_.request().exits.empty() ? options_.exit.exits(loops_run, logits)
+                                                 : loops_run == replayed_exit(position);
+}
+
+Row Sequence::row(int64_t position, int32_t loop) const {
+    Row row;
+    row.sequence = id_;
+    row.position = position;
+    row.loop = loop;
+    const auto index = static_cast<size_t>(position);
+    if (loop == 0)
+        row.token = index < tokens_.size() ? tokens_[index] : drafts_[index - tokens_.size()].token;
+    const bool exited = index < depth_.size() && loop >= depth_[index];
+    if (exited && options_.exit.kv == ExitedKv::propagate) row.work = Row::Work::keys_only;
+    row.logits = asks_logits(position, loop);
+    return row;
+}
+
+int64_t Sequence::plan(StepPlan& plan, int64_t room) {
+    int64_t added = 0;
+    for (int32_t loop = goal() - 1; loop >= 0; --loop) {
+        const auto s = static_cast<size_t>(loop);
+        const int64_t ready = loop == 0 ? wanted() : done_[s - 1];
+        const RowRange range{this, loop, done_[s], std::min(ready, done_[s] + room - added)};
+        if (range.begin >= range.end) continue;
+        plan.ranges.push_back(range);
+        for (int64_t position = range.begin; position < range.end; ++position)
+            plan.rows.push_back(row(position, loop));
+        added += range.end - range.begin;
+    }
+    return added;
+}
+
+void Sequence::ran(const RowRange& range) { done_[static_cast<size_t>(range.loop)] = range.end; }
+
+void Sequence::take(int64_t position, int32_t loop, std::span<const float> logits) {
+    if (continuation_.finished()) return;
+    if (position < prompt_ - 1) {
+        continuation_.add_prompt(logits, tokens_[static_cast<size_t>(position) + 1]);
+        if (position + 1 == wanted() && limit_ == 0) continuation_.finish(FinishReason::length);
+        return;
+    }
+    if (position >= done_[static_cast<size_t>(loop)]) return;  // follows a draft refused in this step
+    const int32_t loops_run = loop + 1;
+    if (options_.draft > 0 && loops_run < loops_) {
+        draft(logits);
+    } else if (!drafts_.empty()) {
+        verify(logits);
+    } else if (exits(position, loops_run, logits)) {
+        draft_wish_ = std::min(options_.draft, draft_wish_ + 1);
+        accepted_ = 0;
+        const int32_t token = sampler_->choose(logits, tokens_);
+        leave(position, loops_run);
+        emit(logits, token, loops_run);
+    }
+}
+
+void Sequence::draft(std::span<const float> logits) {
+    ++counts_.drafted;
+    if (drafts_.empty() || !sampler_->uses_history()) {
+        drafts_.push_back(drafting_.draft(*sampler_, logits, tokens_));
+        return;
+    }
+    std::vector<int32_t> history = tokens_;
+    for (const Draft& draft : drafts_) history.push_back(draft.token);
+    drafts_.push_back(drafting_.draft(*sampler_, logits, history));
+}
+
+void Sequence::verify(std::span<const float> logits) {
+    const Draft draft = std::move(drafts_.front());
+    drafts_.pop_front();
+    const int32_t token = drafting_.verify(*sampler_, draft, logits, tokens_);
+    if (token == draft.token) {
+        ++counts_.accepted;
+        ++accepted_;
+    } else {
+        draft_wish_ = std::exchange(accepted_, 0);
+        drafts_.clear();
+        const auto length = static_cast<int64_t>(tokens_.size());
+        engine_.truncate(id_, length);
+        for (int64_t& done : done_) done = std::min(done, length);
+    }
+    emit(logits, token, loops_);
+}
+
+// The token at `position` runs no more than `loops_run` loops.
+void Sequence::leave(int64_t position, int32_t loops_run) {
+    if (loops_run == loops_) return;
+    depth_[static_cast<size_t>(position)] = loops_run;
+    if (options_.exit.kv != ExitedKv::share) return;
+    engine_.share(id_, position, loops_run);
+    std::fill(done_.begin() + loops_run, done_.end(), position + 1);
+}
+
+void Sequence::emit(std::span<const float> logits, int32_t token, int32_t loops_run) {
+    ++counts_.exits[static_cast<size_t>(loops_run - 1)];
+    if (!continuation_.add(logits, token, loops_run)) return;
+    tokens_.push_back(token);
+    depth_.push_back(loops_);
+    if (generated() == limit_) continuation_.finish(FinishReason::length);
+}
+
+}  // namespace refold

@@ -1,0 +1,88 @@
+#include "generation/shared_sequences.h"
+
+#include <algorithm>
+
+namespace refold {
+namespace {
+
+// Rooms are multiples of it, so that a room that is given back suits the next sequence.
+constexpr size_t kRoomUnit = 64;
+
+}  // namespace
+
+size_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b) {
+    const size_t n = std::min(a.size(), b.size());
+    return static_cast<size_t>(
+        std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(n), b.begin()).first - a.begin());
+}
+
+SharedSequences::~SharedSequences() { clear(); }
+
+void SharedSequences::clear() {
+    for (const Sequence& sequence : sequences_) engine_.close(sequence.id);
+    sequences_.clear();
+}
+
+size_t SharedSequences::known_of(const Sequence& sequence, std::span<const int32_t> tokens,
+                                 size_t most) const {
+    const size_t known = std::min({common_prefix(sequence.tokens, tokens), sequence.done, most});
+    return known == sequence.done || !engine_.capabilities().evicts ? known : 0;
+}
+
+size_t SharedSequences::known(std::span<const int32_t> tokens, size_t most) const {
+    size_t known = 0;
+    for (const Sequence& sequence : sequences_) known = std::max(known, known_of(sequence, tokens, most));
+    return known;
+}
+
+SharedSequences::Sequence* SharedSequences::begin(std::span<const int32_t> tokens, size_t room, size_t most) {
+    Sequence* source = nullptr;
+    size_t done = 0;
+    for (Sequence& sequence : sequences_) {
+        const size_t known = known_of(sequence, tokens, most);
+        // One that has ended can be taken over.
+        if (known > done || (known == done && known > 0 && source->running && !sequence.running)) {
+            source = &sequence;
+            done = known;
+        }
+    }
+    if (source != nullptr) source->used = ++uses_;
+    if (source != nullptr && !source->running && source->room >= room) {
+        engine_.truncate(source->id, static_cast<int64_t>(done));
+        *source = {source->id, {tokens.begin(), tokens.end()}, done, source->room, true, ++uses_};
+        return source;
+    }
+    // An engine with room for one sequence gives it all.
+    const Capabilities& can = engine_.capabilities();
+    const auto most_room = static_cast<size_t>(std::min(can.context, can.kv_tokens));
+    const size_t wanted = can.kv_tokens < 2 * can.context
+                              ? most_room
+                              : std::min((room + kRoomUnit - 1) / kRoomUnit * kRoomUnit, most_room);
+    std::optional<int32_t> id = engine_.open(static_cast<int64_t>(wanted));
+    while (!id && close_one_ended(source)) id = engine_.open(static_cast<int64_t>(wanted));
+    if (!id && source != nullptr && !source->running) {
+        close_one_ended(nullptr);
+        source = nullptr;
+        done = 0;
+        id = engine_.open(static_cast<int64_t>(wanted));
+    }
+    if (!id) return nullptr;
+    if (done > 0) engine_.copy(source->id, *id, static_cast<int64_t>(done));
+    sequences_.push_back({*id, {tokens.begin(), tokens.end()}, done, wanted, true, ++uses_});
+    return &sequences_.back();
+}
+
+// The one that was used longest ago.
+bool SharedSequences::close_one_ended(const Sequence* except) {
+    auto oldest = sequences_.end();
+    for (auto it = sequences_.begin(); it != sequences_.end(); ++it) {
+        if (!it->running && &*it != except && (oldest == sequences_.end() || it->used < oldest->used))
+            oldest = it;
+    }
+    if (oldest == sequences_.end()) return false;
+    engine_.close(oldest->id);
+    sequences_.erase(oldest);
+    return true;
+}
+
+}  // namespace refold

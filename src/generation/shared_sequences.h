@@ -1,0 +1,53 @@
+// Sequences of an engine that begin with what other sequences have computed already.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <span>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace refold {
+
+// How many tokens both begin with.
+size_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b);
+
+class SharedSequences {
+public:
+    struct Sequence {
+        int32_t id = 0;
+        std::vector<int32_t> tokens = {};  // that it begins with
+        size_t done = 0;                   // of them, those that the engine has and others may begin with
+        size_t room = 0;                   // tokens
+        bool running = true;
+        uint64_t used = 0;  // higher is later
+    };
+
+    // `engine` has no sequences yet and outlives this. In an engine that evicts, a sequence can only be
+    // continued from its end or from nothing.
+    explicit SharedSequences(Engine& engine) : engine_(engine) {}
+    ~SharedSequences();
+    SharedSequences(const SharedSequences&) = delete;
+    SharedSequences& operator=(const SharedSequences&) = delete;
+
+    // How many tokens begin() would find in the engine, at most `most`.
+    size_t known(std::span<const int32_t> tokens, size_t most) const;
+    // A sequence with room for `room` tokens that begins with `tokens`. Of these, at most `most` are in the
+    // engine already: Sequence::done. Null while there is no room.
+    Sequence* begin(std::span<const int32_t> tokens, size_t room, size_t most);
+    // Others may begin with its tokens until its room is needed.
+    void end(Sequence& sequence) { sequence.running = false; }
+    // Closes all sequences.
+    void clear();
+
+private:
+    size_t known_of(const Sequence& sequence, std::span<const int32_t> tokens, size_t most) const;
+    bool close_one_ended(const Sequence* except);
+
+    Engine& engine_;
+    std::list<Sequence> sequences_;
+    uint64_t uses_ = 0;
+};
+
+}  // namespace refold

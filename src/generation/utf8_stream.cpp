@@ -1,0 +1,43 @@
+#include "generation/utf8_stream.h"
+
+#include "core/text.h"
+
+namespace refold {
+namespace {
+
+// `bytes` may be the beginning of one UTF-8 character.
+bool is_unfinished(std::string_view bytes) {
+    const auto lead = static_cast<unsigned char>(bytes[0]);
+    const size_t length = lead >= 0xF0 && lead < 0xF5   ? 4
+                          : lead >= 0xE0 && lead < 0xF0 ? 3
+                          : lead >= 0xC2 && lead < 0xE0 ? 2
+                                                        : 1;
+    if (bytes.size() >= length) return false;
+    for (const char c : bytes.substr(1)) {
+        if ((static_cast<unsigned char>(c) & 0xC0) != 0x80) return false;
+    }
+    return true;
+}
+
+}  // namespace
+
+std::string Utf8Stream::push(std::string_view bytes) {
+    pending_ += bytes;
+    return drain(false);
+}
+
+std::string Utf8Stream::finish() { return drain(true); }
+
+std::string Utf8Stream::drain(bool last) {
+    std::string out;
+    for (;;) {
+        const size_t invalid = find_invalid_utf8(pending_);
+        out += pending_.substr(0, invalid);
+        pending_.erase(0, invalid);
+        if (pending_.empty() || (!last && is_unfinished(pending_))) return out;
+        out += "\xEF\xBF\xBD";
+        pending_.erase(0, 1);
+    }
+}
+
+}  // namespace refold

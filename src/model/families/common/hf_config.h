@@ -1,0 +1,95 @@
+// config.json -> GGUF metadata and back: the fields that most families have.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "io/gguf.h"
+#include "model/config.h"
+#include "model/model.h"
+
+namespace refold {
+
+// config.json in the older form that the families read: "rope_parameters" of newer files, for all layers or
+// by kind of layer, become rope_theta, rope_scaling, partial_rotary_factor and rope_local_base_freq.
+nlohmann::json with_older_fields(nlohmann::json config);
+
+// config.json with typed access. All throw Error(input) naming the field; null counts as absent.
+class HfConfig {
+public:
+    explicit HfConfig(const nlohmann::json& json) : json_(json) {}
+
+    const nlohmann::json* find(const char* field) const;
+    bool has(const char* field) const { return find(field) != nullptr; }
+    int64_t integer(const char* field) const;
+    int64_t integer(const char* field, int64_t fallback) const;
+    double real(const char* field) const;
+    double real(const char* field, double fallback) const;
+    bool boolean(const char* field, bool fallback) const;
+    std::string string(const char* field, const std::string& fallback) const;
+
+private:
+    const nlohmann::json& json_;
+};
+
+// Names of the fields of one model_type.
+struct HfFields {
+    const char* hidden = "hidden_size";
+    const char* layers = "num_hidden_layers";
+    const char* heads = "num_attention_heads";
+    const char* heads_kv = "num_key_value_heads";
+    const char* inner = "intermediate_size";
+    const char* context = "max_position_embeddings";
+    const char* epsilon = "rms_norm_eps";
+    const char* activation = "hidden_act";
+};
+
+// Those of GPT-2 and GPT-J.
+inline constexpr HfFields kGptFields = {"n_embd",
+                                        "n_layer",
+                                        "n_head",
+                                        "n_head_kv",
+                                        "n_inner",
+                                        "n_positions",
+                                        "layer_norm_epsilon",
+                                        "activation_function"};
+
+// Writes the keys of one architecture.
+class FamilyWriter {
+public:
+    FamilyWriter(GgufMetadata& metadata, const char* family) : metadata_(metadata), family_(family) {}
+    void integer(const std::string& key, int64_t value);
+    void real(const std::string& key, double value);
+    void boolean(const std::string& key, bool value);
+    void string(const std::string& key, const std::string& value);
+    void flags(const std::string& key, const std::vector<bool>& values);
+    // Of a checkpoint that differs from its family's usual one.
+    void activation(const std::string& name);
+
+private:
+    GgufMetadata& metadata_;
+    const char* family_;
+};
+
+// Sizes, context, epsilon and activation. Throws Error(input) for sizes that contradict each other.
+void write_common(const HfConfig& config, const HfFields& fields, NormKind norm, Activation activation,
+                  double default_epsilon, FamilyWriter& out);
+// rope_theta and rope_scaling; the factors of Llama 3's scaling are a tensor: see llama3_factors().
+void write_rope(const HfConfig& config, double default_theta, FamilyWriter& out);
+// The factors of each frequency for rope_scaling of type "llama3"; empty for other types.
+std::vector<float> llama3_factors(const nlohmann::json& config, int64_t dims);
+// Which layers have a window: "layer_types" of newer files says it, else `usual`.
+std::vector<bool> layers_with_window(const HfConfig& config, const std::function<bool(size_t layer)>& usual);
+// Windows by layer: as a period where the layers repeat one, else one flag each.
+void write_windows(int64_t window, const std::vector<bool>& windowed, FamilyWriter& out);
+
+// ---- back: ModelConfig -> config.json ----
+
+nlohmann::json hf_common(const Model& model, const HfFields& fields, const char* architecture,
+                         const char* model_type);
+// Fields rope_theta and rope_scaling.
+void hf_rope(const Model& model, nlohmann::json& config);
+
+}  // namespace refold

@@ -1,0 +1,69 @@
+// Gemma 3 (text): Gemma 2 without soft caps; queries and keys are normalized, and windowed layers rotate by a
+// base of their own.
+#include "core/error.h"
+#include "model/families/common/gemma.h"
+
+namespace refold {
+namespace {
+
+constexpr const char* kName = "gemma3";
+
+ModelConfig read_config(const GgufMetadata& metadata) {
+    const FamilyKeys keys(metadata, kName);
+    ModelConfig c = read_gemma_config(keys);
+    c.logit_softcap = keys.at_least_zero("final_logit_softcapping", 0.0);
+    c.windows = read_windows(keys, 6);
+    c.local_rope = Rope{.kind = c.rope.kind,
+                        .dims = c.rope.dims,
+                        .base = keys.positive("rope.freq_base_swa", 10000.0),
+                        .original_context = c.rope.original_context};
+    return c;
+}
+
+void read_hf_config(const nlohmann::json& json, GgufMetadata& metadata) {
+    const HfConfig config(json);
+    if (config.has("attn_logit_softcapping"))
+        fail(ErrorCode::unsupported, "config.json",
+             "field 'attn_logit_softcapping' is not supported for Gemma 3");
+    FamilyWriter out(metadata, kName);
+    write_gemma_keys(config, out);
+    if (!config.has("rope_theta")) out.real("rope.freq_base", 1e6);
+    write_gemma_scale(config, kName, metadata, out);
+    if (config.has("final_logit_softcapping"))
+        out.real("final_logit_softcapping", config.real("final_logit_softcapping"));
+    const auto period = static_cast<size_t>(config.integer("sliding_window_pattern", 6));
+    if (period == 0) fail(ErrorCode::input, "config.json", "field 'sliding_window_pattern' must not be 0");
+    write_windows(config.integer("sliding_window", 4096),
+                  layers_with_window(config, [&](size_t l) { return l % period != period - 1; }), out);
+    out.real("rope.freq_base_swa", config.real("rope_local_base_freq", 10000.0));
+}
+
+nlohmann::json write_hf_config(const Model& model) {
+    nlohmann::json out = gemma_to_hf(model, "Gemma3ForCausalLM", "gemma3_text");
+    if (model.config.logit_softcap > 0) out["final_logit_softcapping"] = model.config.logit_softcap;
+    out["rope_local_base_freq"] = model.config.local_rope->base;
+    gemma_windows_to_hf(model, out);
+    // Read by transformers before layer_types existed.
+    const auto& windows = model.config.windows;
+    if (const auto full = std::find(windows.begin(), windows.end(), 0); full != windows.end())
+        out["sliding_window_pattern"] = full - windows.begin() + 1;
+    return out;
+}
+
+}  // namespace
+
+extern const Family gemma3_family;
+const Family gemma3_family = {
+    .name = kName,
+    .layer_slots = gemma_layer_slots(true, true),
+    .model_slots = gemma_model_slots(),
+    .read_config = read_config,
+    .hf_model_types = {"gemma3_text"},
+    .hf_prefix = "model.",
+    .hf_tied = true,
+    .read_hf_config = read_hf_config,
+    .write_hf_config = write_hf_config,
+    .to_stock = gemma_to_stock,
+};
+
+}  // namespace refold

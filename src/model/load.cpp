@@ -1,0 +1,71 @@
+#include "model/load.h"
+
+#include <filesystem>
+
+#include "core/error.h"
+#include "model/fused_qkv.h"
+#include "model/hf/checkpoint.h"
+#include "model/hf/shapes.h"
+#include "model/metadata_keys.h"
+#include "model/sizes.h"
+#include "model/validate.h"
+
+namespace refold {
+
+Model load_model(const std::string& path) {
+    if (is_bare_config(path)) return load_hf_shapes(path);
+    return std::filesystem::is_directory(path) ? load_hf_model(path) : load_gguf_model(path);
+}
+
+// A tensor that nothing reads belongs to a variant of the family that would be computed wrongly.
+static void check_all_are_used(const Model& model) {
+    Model used = model;
+    used.drop_unreferenced();
+    for (const auto& [name, tensor] : model.tensors) {
+        if (!used.tensors.contains(name) && !name.ends_with(".attn_rot_embd")) {
+            fail(ErrorCode::unsupported, "model", "tensor '{}' is not one that family '{}' has here", name,
+                 model.family->name);
+        }
+    }
+}
+
+// Every stored layer is a layer unless the topology says otherwise.
+Model load_gguf_model(const std::string& path) {
+    Model model;
+    const std::shared_ptr<const GgufFile> file = GgufFile::open(path);
+    model.source = std::make_shared<const SourceFiles>(
+        std::vector{std::shared_ptr<const MappedFile>(file, file->file())});
+    model.label = path;
+    model.metadata = file->metadata();
+    try {
+        model.family = &find_family(model.metadata.string("general.architecture"));
+        model.config = model.family->read_config(model.metadata);
+        for (const auto& tensor : file->tensors()) {
+            model.tensors[tensor.name] = Tensor{tensor.type, tensor.shape, tensor.data, {}};
+        }
+        const auto has_tensor = [&](const std::string& name) { return model.tensors.contains(name); };
+        const uint64_t layers = model.metadata.integer(std::string(model.family->name) + ".block_count");
+        if (layers == 0 || layers > 4096)
+            fail(ErrorCode::input, "model", "key '{}.block_count' is out of range: {}", model.family->name,
+                 layers);
+        split_fused_qkv(model, layers);
+        const Topology implied = implied_topology(*model.family, layers, has_tensor);
+        model.topology = model.metadata.has(kTopologyKey)
+                             ? topology_from_json(model.metadata.string(kTopologyKey), implied)
+                             : implied;
+        if (model.metadata.has(kSizesKey))
+            sizes_from_json(model.metadata.string(kSizesKey), model.topology.layers.size(), model.config);
+        const std::string embedding = tensor_name(*model.family, Slot::token_embd, 0);
+        if (const auto found = model.tensors.find(embedding);
+            found != model.tensors.end() && found->second.shape.size() == 2) {
+            model.config.n_vocab = found->second.shape[1];
+        }
+        validate(model);
+        check_all_are_used(model);
+    } catch (const Error& error) {
+        throw Error(error.code(), fmt::format("{} (in '{}')", error.what(), path));
+    }
+    return model;
+}
+
+}  // namespace refold

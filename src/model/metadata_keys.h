@@ -1,0 +1,9 @@
+// Keys of refold's own in GGUF metadata that reading and writing have in common: see docs/format.md.
+#pragma once
+
+namespace refold {
+
+inline constexpr const char* kTopologyKey = "refold.topology";
+inline constexpr const char* kSizesKey = "refold.sizes";
+
+}  // namespace refold

@@ -1,0 +1,130 @@
+#include "model/quantized.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include "core/error.h"
+#include "core/parallel.h"
+#include "core/text.h"
+#include "model/filled_ranks.h"
+
+namespace refold {
+namespace {
+
+// From small to large: a tensor gets the first type from the wanted one on that fits.
+constexpr std::array kTypes = {DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q4_0, DType::Q4_1,
+                               DType::Q5_K, DType::Q5_0, DType::Q5_1, DType::Q6_K, DType::Q8_0,
+                               DType::F16,  DType::BF16, DType::F32};
+
+bool is_small(DType type) { return !is_float(type) && type != DType::Q8_0 && type != DType::Q6_K; }
+
+// How the slots use a stored tensor.
+struct TensorUse {
+    bool matrix = false, embedding = false;
+    int64_t unit = 0;  // rows are read in runs of multiples of this many elements
+};
+
+std::map<std::string, TensorUse> uses_of(const Model& model) {
+    std::map<std::string, TensorUse> uses;
+    const auto add = [&](Slot slot, const Expression& expression) {
+        for (const auto& name : tensors_of(expression)) {
+            if (is_small_factor(expression, name)) continue;
+            TensorUse& use = uses[name];
+            use.matrix |= properties(slot).quantized != QuantizedAs::unchanged;
+            use.embedding |= properties(slot).quantized == QuantizedAs::embedding;
+            use.unit = std::gcd(use.unit, model.tensor(name).row_elements());
+        }
+        const Expression base = base_of(expression);
+        const auto* heads = std::get_if<Heads>(&base);
+        if (heads == nullptr || !heads_are_columns(slot)) return;
+        for (const auto& run : heads->runs) {
+            TensorUse& use = uses[run.tensor];
+            use.unit = std::gcd(use.unit, std::gcd(run.first, run.count) * model.config.head_dim);
+        }
+    };
+    for (const auto& slots : model.topology.layers) {
+        for (const auto& [slot, expression] : slots) add(slot, expression);
+    }
+    for (const auto& [slot, expression] : model.topology.globals) add(slot, expression);
+    return uses;
+}
+
+DType fitting(DType wanted, int64_t unit) {
+    auto type = std::find(kTypes.begin(), kTypes.end(), wanted);
+    while (unit % block_elements(*type) != 0) ++type;
+    return *type;
+}
+
+// Works on some rows at a time, so that the floats of a large table are never all in memory.
+std::vector<std::byte> requantize(const Tensor& source, DType type, int threads) {
+    constexpr int64_t kPieceElements = int64_t{1} << 20;
+    const int64_t width = source.row_elements(), rows = source.rows(),
+                  piece = std::max<int64_t>(1, kPieceElements / width);
+    const size_t from = row_bytes(source.type, width), to = row_bytes(type, width);
+    const TensorBytes bytes(source);
+    std::vector<std::byte> out(to * static_cast<size_t>(rows));
+    parallel_for((rows + piece - 1) / piece, threads, [&](int64_t i) {
+        const int64_t first = i * piece, count = std::min(piece, rows - first);
+        std::vector<float> values(static_cast<size_t>(count * width));
+        dequantize(
+            source.type,
+            bytes.bytes().subspan(static_cast<size_t>(first) * from, static_cast<size_t>(count) * from),
+            values);
+        const auto packed = quantize(type, values, width);
+        memcpy(out.data() + static_cast<size_t>(first) * to, packed.data(), packed.size());
+    });
+    return out;
+}
+
+}  // namespace
+
+DType quantization_type(const std::string& given) {
+    std::string upper = given;
+    std::transform(upper.begin(), upper.end(), upper.begin(),
+                   [](unsigned char c) { return std::toupper(c); });
+    std::vector<std::string> known;
+    for (const DType type : kTypes) {
+        if (upper == name(type)) return type;
+        known.push_back(name(type));
+    }
+    fail(ErrorCode::usage, "quantize", "unknown type '{}'; {}", given, suggestion(upper, known));
+}
+
+Quantized quantize_model(const Model& model, const QuantizeOptions& options) {
+    const DType embedding_type =
+        options.embedding_type.value_or(is_small(options.type) ? DType::Q6_K : options.type);
+    const int threads = options.threads > 0 ? options.threads : default_threads();
+    // A rank that is not whole blocks would leave U in a larger type: zeros are often cheaper.
+    const auto is_smaller = [&](const LowRank& e) {
+        const int64_t rank = model.tensor(e.u).row_elements(), block = block_elements(options.type),
+                      filled = (rank + block - 1) / block * block;
+        const size_t row_of_v = row_bytes(fitting(options.type, model.tensor(e.v).row_elements()),
+                                          model.tensor(e.v).row_elements());
+        const auto bytes = [&](int64_t r) {
+            return row_bytes(fitting(options.type, r), r) * static_cast<size_t>(model.tensor(e.u).rows()) +
+                   row_of_v * static_cast<size_t>(r);
+        };
+        return bytes(filled) < bytes(rank);
+    };
+    Quantized out{with_filled_ranks(model, block_elements(options.type), is_smaller).value_or(model), {}};
+    out.model.drop_unreferenced();
+    const Model whole = out.model;
+    for (const auto& [tensor_name, use] : uses_of(whole)) {
+        if (!use.matrix) continue;
+        const Tensor& source = whole.tensor(tensor_name);
+        const DType wanted = use.embedding ? embedding_type : options.type, type = fitting(wanted, use.unit);
+        if (type != wanted) out.fallbacks.push_back(fmt::format("{}: {}", tensor_name, name(type)));
+        if (type == source.type) continue;
+        Tensor& tensor = out.model.tensors.at(tensor_name);
+        tensor = {type, source.shape, {}, [source, type, threads, files = model.source] {
+                      auto bytes = requantize(source, type, threads);
+                      if (files) files->release(source.mapped);
+                      return bytes;
+                  }};
+    }
+    return out;
+}
+
+}  // namespace refold

@@ -1,0 +1,64 @@
+#include "model/save.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <tuple>
+
+#include "core/error.h"
+#include "core/progress.h"
+#include "model/fused_qkv.h"
+#include "model/metadata_keys.h"
+#include "model/sizes.h"
+#include "model/validate.h"
+
+namespace refold {
+
+// token_embd first, then blocks in numeric order, as converters write them.
+static std::vector<std::string> natural_order(const std::map<std::string, Tensor>& tensors) {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : tensors) names.push_back(name);
+    const auto key = [](const std::string& name) {
+        const bool block = name.starts_with("blk.");
+        return std::tuple(block                            ? 1
+                          : name.starts_with("token_embd") ? 0
+                                                           : 2,
+                          block ? std::atoi(name.c_str() + 4) : 0, name);
+    };
+    std::sort(names.begin(), names.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
+    return names;
+}
+
+void save_model(const Model& model, const std::string& path, bool overwrite) {
+    validate(model);
+    GgufMetadata metadata = model.metadata;
+    // As a reader implies it, who has only the number of stored blocks.
+    const uint64_t blocks =
+        metadata.integer(std::string(model.family->name) + ".block_count", model.topology.layers.size());
+    const Topology implied = implied_topology(
+        *model.family, blocks, [&](const std::string& name) { return model.tensors.contains(name); });
+    if (model.topology == implied) {
+        metadata.erase(kTopologyKey);
+    } else {
+        metadata.set(kTopologyKey, GgufValue::string(topology_to_json(model.topology, implied)));
+    }
+    if (const std::string sizes = sizes_to_json(model.config); sizes.empty()) {
+        metadata.erase(kSizesKey);
+    } else {
+        metadata.set(kSizesKey, GgufValue::string(sizes));
+    }
+    uint64_t total = 0;
+    std::vector<GgufOutputTensor> outputs;
+    const std::map<std::string, Tensor> tensors = with_fused_qkv(model);
+    for (const auto& name : natural_order(tensors)) {
+        const Tensor& tensor = tensors.at(name);
+        total += tensor.bytes();
+        outputs.push_back({name, tensor.type, tensor.shape,
+                           [&tensor](const auto& sink) { sink(TensorBytes(tensor).bytes()); }});
+    }
+    Progress progress("writing " + path, total, "bytes");
+    write_gguf(path, overwrite, metadata, outputs,
+               [&](uint64_t bytes, const std::string& tensor) { progress.advance(bytes, tensor); });
+    progress.finish();
+}
+
+}  // namespace refold

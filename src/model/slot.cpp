@@ -1,0 +1,47 @@
+#include "model/slot.h"
+
+#include <vector>
+
+#include "core/error.h"
+#include "core/text.h"
+#include "model/config.h"
+
+namespace refold {
+
+static int64_t size_of(Extent extent, const ModelConfig& c, size_t layer) {
+    switch (extent) {
+        case Extent::one: return 1;
+        case Extent::n_embd: return c.n_embd;
+        case Extent::q: return c.n_head_of(layer) * c.head_dim;
+        case Extent::kv: return c.n_head_kv_of(layer) * c.head_dim;
+        case Extent::head_dim: return c.head_dim;
+        case Extent::n_ff: return c.n_ff_of(layer);
+        case Extent::n_vocab: return c.n_vocab;
+        case Extent::positions: return c.n_learned_positions;
+        case Extent::token_types: return c.n_token_types;
+        case Extent::prefix: return c.n_prefix;
+        case Extent::rotations: return c.rope.dims / 2;
+    }
+    return 0;
+}
+
+Slot slot_from_name(const std::string& name) {
+    std::vector<std::string> known;
+    for (const SlotProperties& slot : kSlots) {
+        if (name == slot.name) return slot.slot;
+        known.emplace_back(slot.name);
+    }
+    fail(ErrorCode::input, "topology", "unknown slot '{}'; {}", name, suggestion(name, known));
+}
+
+SlotShape slot_shape(Slot slot, const ModelConfig& config, size_t layer) {
+    const SlotProperties& s = properties(slot);
+    return {size_of(s.in, config, layer), size_of(s.out, config, layer)};
+}
+
+int64_t slot_heads(Slot slot, const ModelConfig& config, size_t layer) {
+    if (!consists_of_heads(slot)) return 0;
+    return has_query_heads(slot) ? config.n_head_of(layer) : config.n_head_kv_of(layer);
+}
+
+}  // namespace refold

@@ -1,0 +1,34 @@
+// Options of the scheduler.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "exit/exit_policy.h"
+
+namespace refold {
+
+enum class BatchingPolicy {
+    continuous,  // the next request takes the slot of a sequence that ends at once
+    // "Vanilla": a batch is closed when it is full or 50 ms old. All its prompts run, then all its sequences
+    // token by token, those that exit early waiting for the others. The next batch follows when all have
+    // ended.
+    fixed,
+};
+
+struct SchedulerOptions {
+    int64_t slots = 8;   // sequences at a time
+    int64_t queue = 64;  // requests that wait, beside those that have a slot; more are refused
+    // Prompt tokens of one step beside the rows that generate: bounds the time between two tokens.
+    int64_t prefill_rows = 256;
+    std::chrono::milliseconds timeout{600000};  // of a request, waiting included
+    ExitPolicy exit = {};
+    // Early loops draft up to this many tokens and all loops verify them (speculative sampling, Leviathan et
+    // al. 2023): the output is the full model's, token for token (greedy) or in distribution (sampled). 0:
+    // off.
+    int64_t draft = 0;
+    int32_t draft_loop = 1;  // the loop after which drafts are taken
+    BatchingPolicy batching = BatchingPolicy::continuous;
+};
+
+}  // namespace refold
