@@ -1,0 +1,51 @@
+// Qwen3 (dense): Qwen2 without biases, with RMS norms over each head's queries and keys and a head size of
+// its own.
+#include "core/error.h"
+#include "model/families/common/qwen.h"
+
+namespace refold {
+namespace {
+
+constexpr const char* kName = "qwen3";
+constexpr int64_t kUsualHeadDim = 128;  // where config.json does not say it
+
+ModelConfig read_config(const GgufMetadata& metadata) {
+    return read_qwen_config(FamilyKeys(metadata, kName));
+}
+
+void read_hf_config(const nlohmann::json& json, GgufMetadata& metadata) {
+    const HfConfig config(json);
+    if (config.boolean("attention_bias", false))
+        fail(ErrorCode::unsupported, "config.json", "field 'attention_bias' is not supported for Qwen3");
+    FamilyWriter out(metadata, kName);
+    nlohmann::json complete = json;
+    if (!config.has("head_dim")) complete["head_dim"] = kUsualHeadDim;
+    qwen_from_hf(HfConfig(complete), out);
+}
+
+nlohmann::json write_hf_config(const Model& model) {
+    nlohmann::json out = qwen_to_hf(model, "Qwen3ForCausalLM", "qwen3");
+    out["head_dim"] = model.config.head_dim;
+    out["num_key_value_heads"] = model.config.n_head_kv;  // Qwen3Config's usual number is not n_head
+    return out;
+}
+
+}  // namespace
+
+extern const Family qwen3_family;
+const Family qwen3_family = {
+    .name = kName,
+    .layer_slots = qwen_layer_slots({
+        {Slot::attn_q_norm, "blk.{}.attn_q_norm.weight", true, "@layers.{}.self_attn.q_norm.weight"},
+        {Slot::attn_k_norm, "blk.{}.attn_k_norm.weight", true, "@layers.{}.self_attn.k_norm.weight"},
+    }),
+    .model_slots = qwen_model_slots(),
+    .read_config = read_config,
+    .hf_model_types = {"qwen3"},
+    .hf_prefix = "model.",
+    .read_hf_config = read_hf_config,
+    .write_hf_config = write_hf_config,
+    .to_stock = qwen_to_stock,
+};
+
+}  // namespace refold
