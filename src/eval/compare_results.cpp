@@ -142,7 +142,7 @@ Differences compare_unpaired(const ResultFile& a, const ResultFile& b) {
              "'{}' and '{}' have no figure with a standard error in common, and not both have samples - run "
              "them with --samples",
              a.path, b.path);
-    out.notes.push_back(
+    out.notes.emplace_back(
         "unpaired: not both results have samples; with --samples, pairs of items reveal far smaller "
         "differences");
     return out;

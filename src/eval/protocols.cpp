@@ -78,7 +78,7 @@ PerplexityPlan plan_lm_eval(const PerplexityOptions& given, const Tokenizer& tok
     plan.bos = "document";
     plan.form = document_form_name(split.form);
     for (const Document& document : split.documents) {
-        const bool special = !(prefix_text.size() > 0 && document.text.starts_with(prefix_text));
+        const bool special = !(!prefix_text.empty() && document.text.starts_with(prefix_text));
         add_rolling_windows(plan, tokenizer.encode(document.text, special && tokenizer.adds_bos(), true),
                             *prefix, {document.hash, document.words, document.bytes});
     }

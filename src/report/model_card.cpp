@@ -46,7 +46,7 @@ std::string base_model(const Model& model) {
 std::string license_of(const std::string& readme) {
     if (!readme.starts_with("---\n")) return "";
     const size_t end = readme.find("\n---", 3);
-    if (end == std::string::npos || end > 65536) return "";
+    if (end > 65536) return "";
     try {
         const YAML::Node root = YAML::Load(readme.substr(4, end - 3));
         if (!root.IsMap() || !root["license"] || !root["license"].IsScalar()) return "";

@@ -3,8 +3,11 @@
 #include "core/error.h"
 
 namespace refold {
+namespace {
 
 using Json = nlohmann::ordered_json;
+
+}  // namespace
 
 ChatPrompt::ChatPrompt(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
     if (!tokenizer.has_chat_template()) {

@@ -343,8 +343,8 @@ inline Model with_type(Model model, DType type) {
     for (const auto& name : converted) {
         if (kept.contains(name)) continue;
         Tensor& tensor = model.tensors.at(name);
-        const auto bytes = quantize(type, floats_of(source, name), tensor.row_elements());
-        tensor = Tensor{type, tensor.shape, {}, [bytes] { return bytes; }};
+        auto bytes = quantize(type, floats_of(source, name), tensor.row_elements());
+        tensor = Tensor{type, tensor.shape, {}, [bytes = std::move(bytes)]() { return bytes; }};
     }
     return model;
 }
@@ -657,7 +657,7 @@ inline void randomize_slots(ExpressionBuilder& b, size_t p) {
                 now);
             b.at(p, slot) = b.plus(p, slot, std::move(base), 1 + b.random(5), b.chance(), b.chance());
         } else if (kind == 2) {
-            std::visit([&](auto&& e) { b.at(p, slot) = std::move(e); }, random_base(b, p, slot));
+            std::visit([&](const auto& e) { b.at(p, slot) = e; }, random_base(b, p, slot));
         } else if (kind == 3) {
             b.at(p, slot) = b.plus(p, slot, random_base(b, p, slot), 1 + b.random(5), b.chance(), b.chance());
         } else {

@@ -1,4 +1,6 @@
 // Exit maps solved in closed form, and the metric of their least squares problem.
+#include <gmock/gmock.h>
+
 #include <cmath>
 
 #include "compress/calibrated.h"

@@ -106,11 +106,11 @@ TEST(Sampler, TopKAndTopPKeepTheLikeliest) {
     const std::vector<float> logits{std::log(0.1F), std::log(0.4F), std::log(0.2F), std::log(0.3F)};
     const auto two = counts({.temperature = 1, .top_k = 2, .top_p = 1, .seed = 1}, logits, 2000);
     EXPECT_EQ(two[0] + two[2], 0);
-    EXPECT_NEAR(two[1], 2000 * 4 / 7, 150);
+    EXPECT_NEAR(two[1], 2000 * 4 / 7.0, 150);
     // The smallest set that holds 0.65 is {0.4, 0.3}.
     const auto nucleus = counts({.temperature = 1, .top_k = 0, .top_p = 0.65F, .seed = 1}, logits, 2000);
     EXPECT_EQ(nucleus[0] + nucleus[2], 0);
-    EXPECT_NEAR(nucleus[1], 2000 * 4 / 7, 150);
+    EXPECT_NEAR(nucleus[1], 2000 * 4 / 7.0, 150);
 }
 
 TEST(Sampler, MinPKeepsWhatIsLikelyEnough) {
@@ -119,7 +119,7 @@ TEST(Sampler, MinPKeepsWhatIsLikelyEnough) {
     const auto seen =
         counts({.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0.6, .seed = 1}, logits, 2000);
     EXPECT_EQ(seen[0] + seen[2], 0);
-    EXPECT_NEAR(seen[1], 2000 * 4 / 7, 150);
+    EXPECT_NEAR(seen[1], 2000 * 4 / 7.0, 150);
 }
 
 // exp(logit) as probabilities() weighs it, relative to token 0, which no penalty and no bias touches.

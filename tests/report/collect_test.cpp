@@ -31,7 +31,7 @@ protected:
         std::filesystem::copy_file(kDense, folder / "dense.gguf");
         make(kDense, folder / "shared.gguf", "direct_share", {"ratio=0.3"});
     }
-    Comparison of(const std::vector<std::string>& paths, CollectOptions options = {}) {
+    Comparison of(const std::vector<std::string>& paths, const CollectOptions& options = {}) {
         Runs runs;
         for (const auto& path : paths) add_runs(path, "", runs);
         return collect(runs, options);

@@ -109,6 +109,7 @@ TEST(ApiRequest, ChatMessagesAsTemplatesTakeThem) {
 struct Refused {
     const char *body, *param, *message;
 };
+// NOLINTNEXTLINE(readability-identifier-naming): the name that GoogleTest looks for
 void PrintTo(const Refused& refused, std::ostream* out) { *out << refused.body; }
 
 void expect_refused(const Refused& refused, void (*parse)(std::string_view)) {

@@ -88,7 +88,7 @@ private:
     std::unique_ptr<Server> server_;
 };
 
-json completion(json more = json::object()) {
+json completion(const json& more = json::object()) {
     json body = {{"model", "org/fake"},
                  {"prompt", {5, 6, 7}},
                  {"max_tokens", 8},
@@ -98,7 +98,7 @@ json completion(json more = json::object()) {
     return body;
 }
 
-json chat(json more = json::object()) {
+json chat(const json& more = json::object()) {
     json body = {{"model", "org/fake"},
                  {"messages", {{{"role", "user"}, {"content", "Hello"}}}},
                  {"max_tokens", 8},

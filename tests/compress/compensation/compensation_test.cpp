@@ -307,7 +307,7 @@ TEST(Compensation, AnInterruptedRunGoesOn) {
     const Recipe recipe = recipe_of({"uniattn superblocks=1-3,4-5 compensation=lsq"});
     const auto run = [&](size_t reused) {
         Work work(folder / "work");
-        const auto outputs = outputs_of(compress(model, recipe, "test", work, {&text, 1}).model);
+        auto outputs = outputs_of(compress(model, recipe, "test", work, {&text, 1}).model);
         EXPECT_EQ(work.reused(), reused);
         return outputs;
     };

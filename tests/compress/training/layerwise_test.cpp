@@ -91,7 +91,7 @@ struct Trained {
 };
 
 // Trains `model`, which was made of `original`, layer by layer.
-Trained trained(const Model& original, const Model& model, TrainOptions options,
+Trained trained(const Model& original, const Model& model, const TrainOptions& options,
                 const std::string& folder = "") {
     static std::vector<std::unique_ptr<Work>> kept;  // results are mapped from it
     kept.push_back(std::make_unique<Work>(folder));

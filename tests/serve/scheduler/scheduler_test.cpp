@@ -369,7 +369,9 @@ TEST(Scheduler, Counts) {
     EXPECT_EQ(status.kv_tokens, 2048);
     EXPECT_EQ(status.kv_tokens_used, 0);
     EXPECT_EQ(status.finished.at(FinishReason::length), 1U);
-    const auto sum = [](const Histogram& h) { return std::accumulate(h.counts.begin(), h.counts.end(), 0U); };
+    const auto sum = [](const Histogram& h) {
+        return std::accumulate(h.counts.begin(), h.counts.end(), size_t{0});
+    };
     EXPECT_EQ(sum(status.first_token), 1U);
     EXPECT_EQ(sum(status.between_tokens), 9U);
     EXPECT_EQ(status.first_token.counts.size(), status.first_token.bounds.size() + 1);
