@@ -140,6 +140,10 @@ Compression apply(const Model& model, const Recipe& recipe, Work* work, const St
 
 }  // namespace
 
+std::string identity_of(const Model& model, const Calibration& calibration) {
+    return identity_of(model, {}, 0, {.calibration = &calibration}, "");
+}
+
 Compression plan(const Model& model, const Recipe& recipe, const StepInputs& inputs) {
     return apply(model, recipe, nullptr, {.original = inputs.original});
 }

@@ -37,6 +37,9 @@ struct StepInputs {
     const Model* original = nullptr;
 };
 
+// A hash of the model's files and the calibration text, without reading weights.
+std::string identity_of(const Model& model, const Calibration& calibration);
+
 // A dry run: the steps' reports and the exact cost of the result. Reads the weights that
 // methods decide by (matching heads, for instance). Tensors of the result that take long to compute have
 // shapes but no values. Of the inputs only `original` is used.

@@ -45,18 +45,25 @@ void dequantize(DType type, std::span<const std::byte> data, std::span<float> ou
     }
 }
 
-std::vector<std::byte> quantize(DType type, std::span<const float> values, int64_t row_elements) {
+bool needs_importance(DType type) { return ggml_quantize_requires_imatrix(ggml(type)); }
+
+std::vector<std::byte> quantize(DType type, std::span<const float> values, int64_t row_elements,
+                                std::span<const float> importance) {
     const auto count = static_cast<int64_t>(values.size());
     if (row_elements % block_elements(type) != 0 || count % row_elements != 0) {
         fail(ErrorCode::input, "dtype", "rows of {} elements are not whole blocks of {}", row_elements,
              name(type));
     }
-    if (ggml_quantize_requires_imatrix(ggml(type))) {
+    if (!importance.empty() && static_cast<int64_t>(importance.size()) != row_elements) {
+        fail(ErrorCode::internal, "dtype", "an importance of {} columns for rows of {}", importance.size(),
+             row_elements);
+    }
+    if (importance.empty() && needs_importance(type)) {
         fail(ErrorCode::unsupported, "dtype", "{} can only be written with an importance matrix", name(type));
     }
     std::vector<std::byte> out(row_bytes(type, count));
     ggml_quantize_chunk(ggml(type), values.data(), out.data(), 0, count / row_elements, row_elements,
-                        nullptr);
+                        importance.empty() ? nullptr : importance.data());
     return out;
 }
 

@@ -23,7 +23,17 @@ enum class DType : uint32_t {
     Q4_K = 12,
     Q5_K = 13,
     Q6_K = 14,
+    IQ2_XXS = 16,
+    IQ2_XS = 17,
+    IQ3_XXS = 18,
+    IQ1_S = 19,
+    IQ4_NL = 20,
+    IQ3_S = 21,
+    IQ2_S = 22,
+    IQ4_XS = 23,
+    IQ1_M = 29,
     BF16 = 30,
+    MXFP4 = 39,
 };
 
 // True when ggml can convert type id `id` to floats (all its quantized types, no integer types).
@@ -39,7 +49,12 @@ size_t row_bytes(DType type, int64_t elements);
 
 // Unpacks out.size() elements of `data`. Throws Error(input) when the sizes do not fit.
 void dequantize(DType type, std::span<const std::byte> data, std::span<float> out);
-// Packs rows of `row_elements` elements (round to nearest, no importance matrix).
-std::vector<std::byte> quantize(DType type, std::span<const float> values, int64_t row_elements);
+// The type cannot be written without an importance matrix (IQ1 and IQ2).
+bool needs_importance(DType type);
+// Packs rows of `row_elements` elements, rounded to nearest. `importance` [row_elements], the weight of the
+// squared error of each column (llama.cpp's importance matrix), guides the search for scales; empty: all the
+// same. Throws Error(unsupported) when the type needs it and there is none.
+std::vector<std::byte> quantize(DType type, std::span<const float> values, int64_t row_elements,
+                                std::span<const float> importance = {});
 
 }  // namespace refold

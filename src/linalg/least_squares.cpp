@@ -27,7 +27,8 @@ void LeastSquares::add(int64_t rows, const float* x, const float* y) {
         const int64_t count = std::min(kRows, rows - first);
         const float *xs = x + first * inputs_, *ys = y + first * outputs_;
         blas::multiply(Op::plain, Op::transposed, {inputs_, inputs_, count}, xs, xs, gram.data());
-        blas::multiply(Op::plain, Op::transposed, {inputs_, outputs_, count}, xs, ys, cross.data());
+        if (outputs_ > 0)
+            blas::multiply(Op::plain, Op::transposed, {inputs_, outputs_, count}, xs, ys, cross.data());
         for (size_t i = 0; i < gram.size(); ++i) gram_[i] += static_cast<double>(gram[i]);
         for (size_t i = 0; i < cross.size(); ++i) cross_[i] += static_cast<double>(cross[i]);
     }

@@ -12,6 +12,7 @@ struct Ridged;
 // Collects rows (x, y) and solves for a linear map W [outputs x inputs] from x to y.
 class LeastSquares {
 public:
+    // Without outputs, only the Gram matrix is collected; add() ignores y.
     LeastSquares(int64_t inputs, int64_t outputs);
 
     // Adds rows x [rows x inputs] and y [rows x outputs], both row major. Throws Error(input) when a sum is

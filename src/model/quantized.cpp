@@ -17,21 +17,21 @@ namespace {
 constexpr std::array kTypes = {DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q4_0, DType::Q4_1,
                                DType::Q5_K, DType::Q5_0, DType::Q5_1, DType::Q6_K, DType::Q8_0,
                                DType::F16,  DType::BF16, DType::F32};
+// Types with levels or patterns from a table. No other type falls back to them.
+constexpr std::array kTableTypes = {DType::IQ1_S,  DType::IQ1_M, DType::IQ2_XXS, DType::IQ2_XS,
+                                    DType::IQ2_S,  DType::IQ3_S, DType::IQ3_XXS, DType::IQ4_XS,
+                                    DType::IQ4_NL, DType::MXFP4};
 
 bool is_small(DType type) { return !is_float(type) && type != DType::Q8_0 && type != DType::Q6_K; }
 
-// How the slots use a stored tensor.
-struct TensorUse {
-    bool matrix = false, embedding = false;
-    int64_t unit = 0;  // rows are read in runs of multiples of this many elements
-};
+}  // namespace
 
-std::map<std::string, TensorUse> uses_of(const Model& model) {
-    std::map<std::string, TensorUse> uses;
+std::map<std::string, QuantizedUse> quantized_uses(const Model& model) {
+    std::map<std::string, QuantizedUse> uses;
     const auto add = [&](Slot slot, const Expression& expression) {
         for (const auto& name : tensors_of(expression)) {
             if (is_small_factor(expression, name)) continue;
-            TensorUse& use = uses[name];
+            QuantizedUse& use = uses[name];
             use.matrix |= properties(slot).quantized != QuantizedAs::unchanged;
             use.embedding |= properties(slot).quantized == QuantizedAs::embedding;
             use.unit = std::gcd(use.unit, model.tensor(name).row_elements());
@@ -40,7 +40,7 @@ std::map<std::string, TensorUse> uses_of(const Model& model) {
         const auto* heads = std::get_if<Heads>(&base);
         if (heads == nullptr || !heads_are_columns(slot)) return;
         for (const auto& run : heads->runs) {
-            TensorUse& use = uses[run.tensor];
+            QuantizedUse& use = uses[run.tensor];
             use.unit = std::gcd(use.unit, std::gcd(run.first, run.count) * model.config.head_dim);
         }
     };
@@ -51,11 +51,36 @@ std::map<std::string, TensorUse> uses_of(const Model& model) {
     return uses;
 }
 
-DType fitting(DType wanted, int64_t unit) {
+DType fitting_type(DType wanted, int64_t unit) {
+    if (std::find(kTableTypes.begin(), kTableTypes.end(), wanted) != kTableTypes.end()) {
+        if (unit % block_elements(wanted) == 0) return wanted;
+        return unit % block_elements(DType::IQ4_NL) == 0 ? DType::IQ4_NL : DType::F16;
+    }
     auto type = std::find(kTypes.begin(), kTypes.end(), wanted);
     while (unit % block_elements(*type) != 0) ++type;
     return *type;
 }
+
+DType default_embedding_type(DType type) { return is_small(type) ? DType::Q6_K : type; }
+
+Model with_whole_ranks(const Model& model, DType type) {
+    // A rank that is not whole blocks would leave U in a larger type: zeros are often cheaper.
+    const auto is_smaller = [&](const LowRank& e) {
+        const int64_t rank = model.tensor(e.u).row_elements(), block = block_elements(type),
+                      filled = (rank + block - 1) / block * block, width = model.tensor(e.v).row_elements();
+        const size_t row_of_v = row_bytes(fitting_type(type, width), width);
+        const auto bytes = [&](int64_t r) {
+            return row_bytes(fitting_type(type, r), r) * static_cast<size_t>(model.tensor(e.u).rows()) +
+                   row_of_v * static_cast<size_t>(r);
+        };
+        return bytes(filled) < bytes(rank);
+    };
+    Model out = with_filled_ranks(model, block_elements(type), is_smaller).value_or(model);
+    out.drop_unreferenced();
+    return out;
+}
+
+namespace {
 
 // Works on some rows at a time, so that the floats of a large table are never all in memory.
 std::vector<std::byte> requantize(const Tensor& source, DType type, int threads) {
@@ -85,44 +110,40 @@ DType quantization_type(const std::string& given) {
     std::transform(upper.begin(), upper.end(), upper.begin(),
                    [](unsigned char c) { return std::toupper(c); });
     std::vector<std::string> known;
-    for (const DType type : kTypes) {
-        if (upper == name(type)) return type;
+    const auto is_named = [&](DType type) {
         known.push_back(name(type));
-    }
+        return upper == known.back();
+    };
+    if (const auto found = std::find_if(kTypes.begin(), kTypes.end(), is_named); found != kTypes.end())
+        return *found;
+    if (const auto found = std::find_if(kTableTypes.begin(), kTableTypes.end(), is_named);
+        found != kTableTypes.end())
+        return *found;
     fail(ErrorCode::usage, "quantize", "unknown type '{}'; {}", given, suggestion(upper, known));
 }
 
+Tensor nearest_tensor(const Model& model, const std::string& tensor, DType type, int given_threads) {
+    const Tensor& source = model.tensor(tensor);
+    const int threads = given_threads > 0 ? given_threads : default_threads();
+    return {type, source.shape, {}, [source, type, threads, files = model.source] {
+                auto bytes = requantize(source, type, threads);
+                if (files) files->release(source.mapped);
+                return bytes;
+            }};
+}
+
 Quantized quantize_model(const Model& model, const QuantizeOptions& options) {
-    const DType embedding_type =
-        options.embedding_type.value_or(is_small(options.type) ? DType::Q6_K : options.type);
-    const int threads = options.threads > 0 ? options.threads : default_threads();
-    // A rank that is not whole blocks would leave U in a larger type: zeros are often cheaper.
-    const auto is_smaller = [&](const LowRank& e) {
-        const int64_t rank = model.tensor(e.u).row_elements(), block = block_elements(options.type),
-                      filled = (rank + block - 1) / block * block;
-        const size_t row_of_v = row_bytes(fitting(options.type, model.tensor(e.v).row_elements()),
-                                          model.tensor(e.v).row_elements());
-        const auto bytes = [&](int64_t r) {
-            return row_bytes(fitting(options.type, r), r) * static_cast<size_t>(model.tensor(e.u).rows()) +
-                   row_of_v * static_cast<size_t>(r);
-        };
-        return bytes(filled) < bytes(rank);
-    };
-    Quantized out{with_filled_ranks(model, block_elements(options.type), is_smaller).value_or(model), {}};
-    out.model.drop_unreferenced();
-    const Model whole = out.model;
-    for (const auto& [tensor_name, use] : uses_of(whole)) {
+    const DType embedding_type = options.embedding_type.value_or(default_embedding_type(options.type));
+    const Model whole = with_whole_ranks(model, options.type);
+    Quantized out{whole, {}};
+    for (const auto& [tensor_name, use] : quantized_uses(whole)) {
         if (!use.matrix) continue;
         const Tensor& source = whole.tensor(tensor_name);
-        const DType wanted = use.embedding ? embedding_type : options.type, type = fitting(wanted, use.unit);
+        const DType wanted = use.embedding ? embedding_type : options.type,
+                    type = fitting_type(wanted, use.unit);
         if (type != wanted) out.fallbacks.push_back(fmt::format("{}: {}", tensor_name, name(type)));
         if (type == source.type) continue;
-        Tensor& tensor = out.model.tensors.at(tensor_name);
-        tensor = {type, source.shape, {}, [source, type, threads, files = model.source] {
-                      auto bytes = requantize(source, type, threads);
-                      if (files) files->release(source.mapped);
-                      return bytes;
-                  }};
+        out.model.tensors.at(tensor_name) = nearest_tensor(whole, tensor_name, type, options.threads);
     }
     return out;
 }

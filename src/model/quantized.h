@@ -1,6 +1,7 @@
 // A model with its weights in another element type.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,23 @@ struct Quantized {
 // larger type that fits; the rank of a LowRank is padded to whole blocks where that is smaller. Rounds to
 // nearest, without an importance matrix.
 Quantized quantize_model(const Model& model, const QuantizeOptions& options);
+
+// How the slots use a stored tensor.
+struct QuantizedUse {
+    bool matrix = false, embedding = false;  // of some slot; neither: it keeps its type
+    int64_t unit = 0;                        // rows are read in runs of multiples of this many elements
+};
+std::map<std::string, QuantizedUse> quantized_uses(const Model& model);
+
+// `wanted`, or the next larger type whose blocks divide `unit`. For IQ types that is IQ4_NL, as in llama.cpp.
+DType fitting_type(DType wanted, int64_t unit);
+// The type of embedding and output where only `type` is given: see QuantizeOptions.
+DType default_embedding_type(DType type);
+// The model with ranks of LowRank factors padded to whole blocks of `type` where that is smaller.
+Model with_whole_ranks(const Model& model, DType type);
+
+// A stored tensor of the model in another type, rounded to nearest when it is read.
+Tensor nearest_tensor(const Model& model, const std::string& tensor, DType type, int threads = 0);
 
 // Type by its name in any case: "q4_k", "Q8_0". Throws Error(usage) listing the types.
 DType quantization_type(const std::string& name);

@@ -22,14 +22,9 @@ std::vector<float> vector_of(const Model& model, Slot slot) {
 }  // namespace
 
 NextTokenMetric::NextTokenMetric(const Model& model)
-    : norm_(model.config.norm),
-      eps_(model.config.norm_eps),
-      softcap_(model.config.logit_softcap),
-      gain_(vector_of(model, Slot::output_norm)),
-      norm_bias_(vector_of(model, Slot::output_norm_bias)),
-      output_bias_(vector_of(model, Slot::output_bias)) {
+    : norm_(model), softcap_(model.config.logit_softcap), output_bias_(vector_of(model, Slot::output_bias)) {
     const Slots& globals = model.topology.globals;
-    if (!globals.contains(Slot::output) || globals.contains(Slot::head_dense) || gain_.empty())
+    if (!globals.contains(Slot::output) || globals.contains(Slot::head_dense) || norm_.gain().empty())
         fail(ErrorCode::unsupported, "compress",
              "{}: the next token's distribution is not the output of a final norm", model.label);
     output_ = materialize(model, globals.at(Slot::output), Slot::output);
@@ -46,31 +41,16 @@ NextTokenMetric::NextTokenMetric(const Model& model)
     means_.resize(n * n);
 }
 
-float NextTokenMetric::scale(std::span<const float> residual) const {
-    const auto n = static_cast<double>(residual.size());
-    double mean = 0, squares = 0;
-    if (norm_ == NormKind::layer)
-        for (const float x : residual) mean += static_cast<double>(x) / n;
-    for (const float x : residual) squares += std::pow(static_cast<double>(x) - mean, 2) / n;
-    return static_cast<float>(std::sqrt(squares + static_cast<double>(eps_)));
-}
+float NextTokenMetric::scale(std::span<const float> residual) const { return norm_.scale(residual); }
 
 void NextTokenMetric::add(std::span<const float> residuals) {
     const auto n = static_cast<int64_t>(width()), vocabulary = this->vocabulary();
     const auto rows = static_cast<int64_t>(residuals.size()) / n;
-    std::vector<float> normed, logits, means;
+    std::vector<float> logits, means;
     for (int64_t first = 0; first < rows; first += kRows) {
         const int64_t count = std::min(kRows, rows - first);
-        normed.clear();
-        for (int64_t t = first; t < first + count; ++t) {
-            const auto x = residuals.subspan(static_cast<size_t>(t * n), width());
-            float mean = 0;
-            if (norm_ == NormKind::layer)
-                for (const float value : x) mean += value / static_cast<float>(n);
-            const float scale = this->scale(x);
-            for (size_t i = 0; i < width(); ++i)
-                normed.push_back((x[i] - mean) / scale * gain_[i] + (norm_bias_.empty() ? 0 : norm_bias_[i]));
-        }
+        const auto normed =
+            norm_(residuals.subspan(static_cast<size_t>(first * n), static_cast<size_t>(count * n)));
         // Row major here, column major there: logits^T = W h^T.
         logits.resize(static_cast<size_t>(count * vocabulary));
         blas::multiply(blas::Op::transposed, blas::Op::plain, {vocabulary, count, n}, output_.data(),
@@ -117,7 +97,8 @@ void NextTokenMetric::finish(double floor) {
     std::vector<double> g(means_.size());
     double trace = 0;
     for (size_t i = 0; i < g.size(); ++i) {
-        const auto gains = static_cast<double>(gain_[i / width()]) * static_cast<double>(gain_[i % width()]);
+        const auto gains =
+            static_cast<double>(norm_.gain()[i / width()]) * static_cast<double>(norm_.gain()[i % width()]);
         g[i] = (static_cast<double>(squares[i]) - means_[i] / tokens_) * gains;
         if (i % (width() + 1) == 0) trace += g[i];
     }

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "calibrate/final_norm.h"
 #include "model/model.h"
 
 namespace refold {
@@ -33,11 +34,11 @@ public:
 
 private:
     int64_t vocabulary() const { return static_cast<int64_t>(output_.size() / width()); }
-    size_t width() const { return gain_.size(); }
+    size_t width() const { return norm_.gain().size(); }
 
-    NormKind norm_;
-    float eps_, softcap_;
-    std::vector<float> gain_, norm_bias_, output_bias_;
+    FinalNorm norm_;
+    float softcap_;
+    std::vector<float> output_bias_;
     std::vector<float> output_;        // [n_vocab, n_embd]
     std::vector<double> probability_;  // sums by vocabulary entry
     std::vector<double> means_;        // sum of m m^T, with m = W^T p of a token [n_embd, n_embd]

@@ -50,8 +50,12 @@ static std::map<std::string, Tensor> tensors_in(const std::string& path) {
     const auto file = std::make_shared<const SafetensorsFile>(read_safetensors(path));
     std::map<std::string, Tensor> out;
     for (const auto& [name, view] : file->tensors) {
-        if (view.dtype != "F32") fail(ErrorCode::input, "work", "'{}': tensor '{}' is not F32", path, name);
         Tensor tensor{DType::F32, {view.shape.rbegin(), view.shape.rend()}, {}, {}};
+        if (view.dtype == "U8") {
+            const auto packed = nlohmann::json::parse(file->metadata.at(name));
+            tensor.type = packed.at("type").get<DType>();
+            tensor.shape = packed.at("shape").get<std::vector<int64_t>>();
+        }
         tensor.produce = [file, data = view.data] {
             return std::vector<std::byte>(data.begin(), data.end());
         };
@@ -65,9 +69,28 @@ static std::optional<std::map<std::string, Tensor>> stored(const std::string& fi
     if (!fs::exists(file)) return std::nullopt;
     try {
         return tensors_in(file);
-    } catch (const Error&) {
+    } catch (const std::exception&) {
         return std::nullopt;
     }
+}
+
+// Packed tensors are bytes, whose type and shape are in the metadata under the tensor's name.
+static void write_results(const std::string& file, const ResultKey& key, const Arrays& arrays) {
+    std::vector<SafetensorsOutput> tensors;
+    std::map<std::string, std::string> metadata = {{"key", key.text()}};
+    for (const auto& [name, array] : arrays) {
+        const bool packed = array.type != DType::F32;
+        std::vector<int64_t> shape(array.shape.rbegin(), array.shape.rend());
+        if (packed) {
+            metadata[name] = nlohmann::json{{"type", array.type}, {"shape", array.shape}}.dump();
+            shape = {static_cast<int64_t>(array.packed.size())};
+        }
+        tensors.push_back({name, packed ? "U8" : "F32", std::move(shape), [&array, packed](const auto& sink) {
+                               sink(packed ? std::span<const std::byte>(array.packed)
+                                           : std::as_bytes(std::span(array.values)));
+                           }});
+    }
+    write_safetensors(file, true, tensors, metadata, {});
 }
 
 std::string Work::file_of(const ResultKey& key, std::span<const float> input) {
@@ -100,11 +123,7 @@ std::map<std::string, Tensor> Work::results(const ResultKey& key, std::span<cons
         ++reused_;
         return *found;
     }
-    const Arrays arrays = compute();
-    std::vector<SafetensorsTensor> tensors;
-    for (const auto& [name, array] : arrays)
-        tensors.push_back({name, {array.shape.rbegin(), array.shape.rend()}, array.values});
-    write_safetensors(file, true, tensors, {{"key", key.text()}});
+    write_results(file, key, compute());
     return tensors_in(file);
 }
 

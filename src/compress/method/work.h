@@ -15,10 +15,12 @@
 
 namespace refold {
 
-// A float32 tensor in ggml's order of dimensions (shape[0] contiguous).
+// A tensor in ggml's order of dimensions (shape[0] contiguous): float32, or packed in another type.
 struct Array {
     std::vector<int64_t> shape;
     std::vector<float> values;
+    DType type = DType::F32;
+    std::vector<std::byte> packed = {};  // of other types
 };
 using Arrays = std::map<std::string, Array>;
 
@@ -47,7 +49,7 @@ public:
     Work(const Work&) = delete;
     Work& operator=(const Work&) = delete;
 
-    // The result of compute(), as mapped float32 tensors. It is kept under the key and the hash of `input`;
+    // The result of compute(), as mapped tensors. It is kept under the key and the hash of `input`;
     // a result that an earlier run left in the folder is used again. Thread-safe; results of different inputs
     // are computed side by side. Throws what compute() throws, Error(io) when the disk is full.
     std::map<std::string, Tensor> results(const ResultKey& key, std::span<const float> input,

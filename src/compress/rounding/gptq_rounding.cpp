@@ -1,7 +1,9 @@
-#include "compress/refit/gptq_rounding.h"
+#include "compress/rounding/gptq_rounding.h"
 
 #include <algorithm>
 
+#include "core/parallel.h"
+#include "io/block_grid.h"
 #include "linalg/blas.h"
 
 namespace refold {
@@ -9,8 +11,9 @@ namespace {
 
 using Floats = std::vector<float>;
 
-// Columns are kept as rows in reversed order: column c of the map is row inputs - 1 - c. With gram = L L^T,
-// the squared error of the outputs is |E L|^2, whose row r depends only on the rows of E from r on.
+// Columns are kept in reversed order: column c of the map has index inputs - 1 - c. With gram = L L^T, the
+// squared error of the outputs is |E L|^2, whose element at index i depends only on the errors at indices
+// from i on: those of column c and of the columns before.
 class GptqRounding {
 public:
     GptqRounding(std::span<const float> weights, const RoundingInputs& in, DType type)
@@ -18,23 +21,33 @@ public:
           n_(static_cast<size_t>(in.inputs)),
           outputs_(weights.size() / n_),
           type_(type),
+          grid_(block_grid(type)),
           factor_(in.gram.rbegin(), in.gram.rend()),
           weights_(weights.begin(), weights.end()),
-          errors_(weights.size()) {}
+          errors_(weights.size()),
+          packed_(row_bytes(type, in.rounded) * outputs_) {}
 
-    Floats run() {
-        if (!factorize()) return weights_;
+    Rounded run() {
+        if (!factorize()) return nearest_rounded(weights_, {{}, in_.inputs, in_.rounded}, type_);
         const auto rounded = static_cast<size_t>(in_.rounded),
                    block = static_cast<size_t>(block_elements(type_));
-        for (size_t first = 0; first < rounded; first += block) {
-            correct(first, block);
-            round(first, block);
-        }
-        if (rounded < n_) correct(rounded, n_ - rounded);
-        return std::move(weights_);
+        for (size_t first = 0; first < rounded; first += block) round(corrected(first, block));
+        if (rounded < n_) store(corrected(rounded, n_ - rounded));
+        return {std::move(weights_), std::move(packed_)};
     }
 
 private:
+    // Columns [first, first + count) of the map, at indices [end - count, end).
+    struct Block {
+        size_t first, count, end;
+        // [outputs x count]: what the errors of earlier blocks add to E L, and the best values where the
+        // whole block can still correct them.
+        std::vector<double> carried;
+        Floats targets;
+        // Row j: the elements of L that tell how the errors of the block's columns 0 ... j change column j.
+        std::vector<double> factors;
+    };
+
     bool factorize() {
         double mean = 0;
         for (size_t i = 0; i < n_; ++i) mean += factor_[i * (n_ + 1)] / static_cast<double>(n_);
@@ -46,63 +59,137 @@ private:
     // L[row][column]
     double factor(size_t row, size_t column) const { return factor_[column * n_ + row]; }
 
-    // W_B += (E_done L_done,B) L_BB^-1 for the columns B from `first` on.
-    void correct(size_t first, size_t count) {
-        if (first == 0) return;
-        const size_t begin = n_ - first - count, end = n_ - first;
-        std::vector<double> panel, step(outputs_ * count);
-        for (size_t c = begin; c < end; ++c)
-            panel.insert(panel.end(), &factor_[c * n_ + end], factor_.data() + (c + 1) * n_);
-        blas::multiply(
-            blas::Op::plain, blas::Op::plain,
-            {static_cast<int64_t>(outputs_), static_cast<int64_t>(count), static_cast<int64_t>(first)},
-            errors_.data() + end * outputs_, panel.data(), step.data());
-        for (size_t c = count; c-- > 0;) {
-            double* own = step.data() + c * outputs_;
-            for (size_t k = c + 1; k < count; ++k) {
-                const double weight = factor(begin + k, begin + c);
-                const double* other = step.data() + k * outputs_;
-                for (size_t o = 0; o < outputs_; ++o) own[o] -= other[o] * weight;
-            }
-            for (size_t o = 0; o < outputs_; ++o) own[o] /= factor(begin + c, begin + c);
-            const size_t column = n_ - 1 - (begin + c);
-            for (size_t o = 0; o < outputs_; ++o) weights_[o * n_ + column] += static_cast<float>(own[o]);
+    Block corrected(size_t first, size_t count) const {
+        Block out{first, count, n_ - first, std::vector<double>(outputs_ * count), Floats(outputs_ * count),
+                  {}};
+        carry(out);
+        for (size_t j = 0; j < count; ++j) {
+            for (size_t k = 0; k < count; ++k)
+                out.factors.push_back(k <= j ? factor(out.end - 1 - k, out.end - 1 - j) : 0);
         }
-        // The error is measured against the given weights, and the correction is part of it.
-        for (size_t c = 0; c < count; ++c) {
-            for (size_t o = 0; o < outputs_; ++o)
-                errors_[(begin + c) * outputs_ + o] = -step[c * outputs_ + o];
+        for_rows([&](size_t o) {
+            std::vector<double> errors(count);
+            for (size_t j = 0; j < count; ++j) {
+                const double correction = correction_of(out, o, j, errors);
+                errors[j] = -correction;
+                out.targets[o * count + j] = static_cast<float>(given(o, first + j) + correction);
+            }
+        });
+        return out;
+    }
+
+    void carry(Block& block) const {
+        if (block.first == 0) return;
+        const size_t begin = block.end - block.count;
+        std::vector<double> panel, sums(outputs_ * block.count);
+        for (size_t c = begin; c < block.end; ++c)
+            panel.insert(panel.end(), &factor_[c * n_ + block.end], factor_.data() + (c + 1) * n_);
+        blas::multiply(blas::Op::plain, blas::Op::plain,
+                       {static_cast<int64_t>(outputs_), static_cast<int64_t>(block.count),
+                        static_cast<int64_t>(block.first)},
+                       errors_.data() + block.end * outputs_, panel.data(), sums.data());
+        for (size_t o = 0; o < outputs_; ++o) {
+            for (size_t j = 0; j < block.count; ++j)
+                block.carried[o * block.count + j] = sums[(block.count - 1 - j) * outputs_ + o];
         }
     }
 
-    void round(size_t first, size_t count) {
-        Floats values;
+    // What makes up in column j of the block for the errors of the columns before.
+    static double correction_of(const Block& block, size_t o, size_t j, const std::vector<double>& errors) {
+        const double* factors = block.factors.data() + j * block.count;
+        double sum = block.carried[o * block.count + j];
+        for (size_t k = 0; k < j; ++k) sum += errors[k] * factors[k];
+        return sum / factors[j];
+    }
+
+    void round(Block block) {
+        Floats importance;
+        for (size_t j = 0; j < block.count; ++j) {
+            const double own = block.factors[j * (block.count + 1)];
+            importance.push_back(static_cast<float>(own * own));
+        }
+        auto blocks = quantize(type_, block.targets, static_cast<int64_t>(block.count), importance);
+        if (grid_ != nullptr) choose_codes(block, blocks);
+        const size_t bytes = block_bytes(type_), per_row = packed_.size() / outputs_;
         for (size_t o = 0; o < outputs_; ++o)
-            values.insert(values.end(), &weights_[o * n_ + first], &weights_[o * n_ + first] + count);
-        Floats rounded(values.size());
-        dequantize(type_, quantize(type_, values, static_cast<int64_t>(count)), rounded);
+            std::copy_n(&blocks[o * bytes], bytes, &packed_[o * per_row + block.first / block.count * bytes]);
+        dequantize(type_, blocks, block.targets);
+        store(block);
+    }
+
+    void choose_codes(const Block& block, std::vector<std::byte>& blocks) const {
+        const size_t bytes = block_bytes(type_), count = block.count;
+        for_rows([&](size_t o) {
+            Floats scale(count), offset(count);
+            std::vector<uint8_t> codes(count);
+            std::vector<double> errors(count);
+            std::byte* own = &blocks[o * bytes];
+            grid_->read_scales(own, scale.data(), offset.data());
+            for (size_t j = 0; j < count; ++j) {
+                const double before = given(o, block.first + j),
+                             wanted = before + correction_of(block, o, j, errors);
+                codes[j] = grid_->nearest(static_cast<float>(wanted), scale[j], offset[j]);
+                errors[j] = before - static_cast<double>(grid_->value(codes[j], scale[j], offset[j]));
+            }
+            grid_->write_codes(own, codes.data());
+        });
+    }
+
+    // The block's targets are final.
+    void store(const Block& block) {
         for (size_t o = 0; o < outputs_; ++o) {
-            for (size_t c = 0; c < count; ++c) {
-                const float value = rounded[o * count + c];
-                errors_[(n_ - 1 - first - c) * outputs_ + o] +=
-                    static_cast<double>(values[o * count + c] - value);
-                weights_[o * n_ + first + c] = value;
+            for (size_t j = 0; j < block.count; ++j) {
+                float& weight = weights_[o * n_ + block.first + j];
+                const float value = block.targets[o * block.count + j];
+                errors_[(block.end - 1 - j) * outputs_ + o] =
+                    static_cast<double>(weight) - static_cast<double>(value);
+                weight = value;
             }
         }
+    }
+
+    double given(size_t output, size_t column) const {
+        return static_cast<double>(weights_[output * n_ + column]);
+    }
+
+    template <typename Body>
+    void for_rows(Body&& body) const {
+        constexpr size_t kRows = 64;
+        parallel_for(static_cast<int64_t>((outputs_ + kRows - 1) / kRows), default_threads(),
+                     [&](int64_t part) {
+                         const size_t first = static_cast<size_t>(part) * kRows;
+                         for (size_t o = first; o < std::min(outputs_, first + kRows); ++o) body(o);
+                     });
     }
 
     const RoundingInputs& in_;
     size_t n_, outputs_;
     DType type_;
+    const BlockGrid* grid_;
     std::vector<double> factor_;  // column major, lower
-    Floats weights_;
-    std::vector<double> errors_;  // [n][outputs], reversed: given - rounded
+    Floats weights_;              // given where not yet rounded
+    std::vector<double> errors_;  // [n][outputs], by index: given - rounded
+    std::vector<std::byte> packed_;
 };
 
 }  // namespace
 
-Floats gptq_rounded(std::span<const float> weights, const RoundingInputs& inputs, DType type) {
+Rounded gptq_rounded(std::span<const float> weights, const RoundingInputs& inputs, DType type) {
     return GptqRounding(weights, inputs, type).run();
+}
+
+Rounded nearest_rounded(std::span<const float> weights, const RoundingInputs& inputs, DType type) {
+    const auto n = static_cast<size_t>(inputs.inputs), rounded = static_cast<size_t>(inputs.rounded);
+    const size_t outputs = weights.size() / n;
+    Floats columns, importance;
+    for (size_t o = 0; o < outputs; ++o)
+        columns.insert(columns.end(), &weights[o * n], weights.data() + o * n + rounded);
+    for (size_t i = 0; i < rounded && !inputs.gram.empty(); ++i)
+        importance.push_back(static_cast<float>(inputs.gram[i * (n + 1)]));
+    Rounded out{{weights.begin(), weights.end()}, quantize(type, columns, inputs.rounded, importance)};
+    dequantize(type, out.packed, columns);
+    for (size_t o = 0; o < outputs; ++o) std::copy_n(&columns[o * rounded], rounded, &out.values[o * n]);
+    return out;
 }
 
 }  // namespace refold

@@ -1,6 +1,7 @@
 // Rounding a matrix to a quantized type with little error for given inputs (GPTQ).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -16,11 +17,22 @@ struct RoundingInputs {
     int64_t rounded = 0;  // so many first inputs, whole blocks of the type; others (a bias) stay exact
 };
 
-// W [outputs x inputs], row major, with its first `rounded` columns rounded to values of `type`. Blocks of
-// columns are rounded one after the other; later blocks correct the error that a block makes in the outputs,
-// as far as their inputs are correlated (GPTQ, Frantar et al. 2023, equation 3, by blocks of the type; here
-// as successive rounding with a Cholesky factor of the Gram matrix). Quantizing the result to `type` gives
-// the same values when a block's scale follows from its extremes (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0).
-std::vector<float> gptq_rounded(std::span<const float> weights, const RoundingInputs& inputs, DType type);
+struct Rounded {
+    std::vector<float> values;      // [outputs x inputs], row major
+    std::vector<std::byte> packed;  // the rounded columns in the type: rows of whole blocks
+};
+
+// W [outputs x inputs], row major, with its first `rounded` columns rounded to values of `type`, which is not
+// a float type. Columns are rounded one after the other, and each one corrects the error that the columns
+// before make in the outputs, as far as their inputs are correlated (GPTQ, Frantar et al. 2023, equations 2
+// and 3, here as successive rounding with a Cholesky factor of the Gram matrix). The scales of a block are
+// chosen when its first column is reached, by llama.cpp's weighted search; a column's weight is the part of
+// the error that later columns cannot correct. Types without a BlockGrid are rounded block by block: errors
+// are corrected between blocks only.
+Rounded gptq_rounded(std::span<const float> weights, const RoundingInputs& inputs, DType type);
+
+// W rounded to nearest with ggml's search for scales, weighted by the mean squares of the inputs (llama.cpp's
+// importance matrix) unless these are empty.
+Rounded nearest_rounded(std::span<const float> weights, const RoundingInputs& inputs, DType type);
 
 }  // namespace refold

@@ -118,9 +118,8 @@ TEST(Refit, OfTheSameFunctionChangesNothing) {
     Model same = model;
     for (auto& [name, tensor] : same.tensors) {
         if (name.find("blk.1.") == 0) {
-            const auto bytes = bytes_of(model, name);
             tensor.mapped = {};
-            tensor.produce = [bytes] { return bytes; };
+            tensor.produce = [bytes = bytes_of(model, name)] { return bytes; };
         }
     }
     const Model out = refitted(model, same, {"type=f32"});

@@ -11,9 +11,10 @@
 #include "compress/method/selection.h"
 #include "compress/method/work.h"
 #include "compress/refit/free_map.h"
-#include "compress/refit/gptq_rounding.h"
 #include "compress/refit/norm_gain.h"
+#include "compress/refit/output_solver.h"
 #include "compress/refit/refit_rows.h"
+#include "compress/rounding/gptq_rounding.h"
 #include "core/error.h"
 #include "core/progress.h"
 #include "linalg/least_squares.h"
@@ -25,18 +26,14 @@ namespace {
 using Floats = std::vector<float>;
 using nlohmann::json;
 
-bool describes(const Family& family, Slot slot) {
-    return std::any_of(family.layer_slots.begin(), family.layer_slots.end(),
-                       [&](const SlotDescription& d) { return d.slot == slot; });
-}
-
 class Refit {
 public:
     Refit(const Model& model, Step& step)
         : model_(model),
           step_(step),
           slots_(parse_slots(step.options.text("slots"), *model.family)),
-          layers_(parse_layers(step.options.text("layers"), model.topology.layers.size())) {
+          layers_(parse_layers(step.options.text("layers"), model.topology.layers.size())),
+          solver_(step, parse_ridge(step.options.text("ridge"), "refit")) {
         for (const Slot slot : slots_) {
             if (slot != Slot::attn_o && slot != Slot::ffn_down)
                 fail(ErrorCode::usage, "refit", "slots are attn.o and ffn.down, got {}", slot_name(slot));
@@ -49,7 +46,7 @@ public:
         const size_t layers = model_.topology.layers.size();
         size_t first = 0;
         while (first < layers && is_unchanged(step_.original, model_, first)) ++first;
-        if (first == layers) step_.report.lines.push_back("nothing has changed: nothing to refit");
+        if (first == layers) step_.report.lines.emplace_back("nothing has changed: nothing to refit");
         Progress progress("refit", layers, "layers");
         for (size_t p = 0; p < layers && first < layers; ++p) {
             if (p >= first && std::binary_search(layers_.begin(), layers_.end(), p)) {
@@ -58,7 +55,7 @@ public:
                     solve_gain(p, module);
                 }
             }
-            pending_ = p + 1;
+            solver_.done(p);
             progress.advance(1);
         }
         progress.finish();
@@ -72,7 +69,7 @@ private:
     bool with_bias(size_t p, const OutputMap& module) const {
         const std::string& option = step_.options.text("bias");
         if (option == "no") return false;
-        return model_.topology.has(p, module.bias) || describes(*model_.family, module.bias);
+        return has_bias(model_, p, module);
     }
 
     void solve(size_t p, const OutputMap& module) {
@@ -92,8 +89,8 @@ private:
         const auto solved = step_.work->results_of_all(key_of(kMap, p, module.matrix),
                                                        [&] { return compute(p, module, *map, bias, type); });
         const auto figures = lazy::floats(solved.at("figures"), nullptr);
-        // Neighboring layers have similar best ridges: the next search starts with this one.
-        if (std::isfinite(figures[0])) ridges_[module.matrix] = static_cast<double>(figures[0]);
+        // Neighboring layers have similar best ridges.
+        solver_.set_ridge(module.matrix, static_cast<double>(figures[0]));
         details_.push_back({{"layer", p},
                             {"slot", slot_name(module.matrix)},
                             {"free", map->what},
@@ -115,59 +112,35 @@ private:
         return computed_type(option, model_, map.tensors);
     }
 
-    AlignedStreams& streams() {
-        if (!streams_) streams_.emplace(step_.original, model_, *step_.calibration, step_.threads);
-        for (; advanced_ < pending_; ++advanced_) streams_->advance(model_, advanced_);
-        return *streams_;
-    }
-
     ResultKey key_of(const Computation& computation, size_t p, Slot slot) const {
         return {computation, {{"step", step_.identity}, {"layer", p}, {"slot", slot_name(slot)}}};
     }
 
-    static constexpr Computation kMap{"refit", 4};
+    static constexpr Computation kMap{"refit", 5};
 
     Arrays compute(size_t p, const OutputMap& module, const FreeMap& map, bool bias, DType type) {
-        const MapRows rows(model_, p, module, map, bias);
-        LeastSquares fit(rows.inputs(), map.outputs), held_out(rows.inputs(), map.outputs);
-        visit(p, module, {module.inner},
-              [&](const AlignedStreams::Rows& seen) { rows.add(seen, seen.held_out ? held_out : fit); });
-        fit.sum_over_processes();
-        held_out.sum_over_processes();
-        const Floats prior = rows.prior();
-        Ridged solved = solved_with(fit, held_out, prior, ridges_[module.matrix]);
+        OutputSolver::Solution solved = solver_.solve(model_, p, module, map, bias);
+        Arrays out;
         if (!is_float(type)) {
-            solved.weights = gptq_rounded(solved.weights, {fit.gram(), fit.inputs(), map.inputs}, type);
-            solved.error_after = held_out.error(solved.weights);
+            Rounded rounded =
+                gptq_rounded(solved.map.weights, {solved.all.gram(), solved.all.inputs(), map.inputs}, type);
+            solved.map.weights = std::move(rounded.values);
+            solved.map.error_after = solved.held_out.error(solved.map.weights);
+            out["weights"] = {{map.inputs, map.outputs}, {}, type, std::move(rounded.packed)};
         }
-        const auto in = static_cast<size_t>(map.inputs), stride = static_cast<size_t>(rows.inputs());
+        const auto in = static_cast<size_t>(map.inputs), stride = static_cast<size_t>(solved.all.inputs());
         Array weights{{map.inputs, map.outputs}, {}}, offsets{{map.outputs}, {}};
-        for (size_t at = 0; at < solved.weights.size(); at += stride) {
-            const float* row = solved.weights.data() + at;
+        for (size_t at = 0; at < solved.map.weights.size(); at += stride) {
+            const float* row = solved.map.weights.data() + at;
             weights.values.insert(weights.values.end(), row, row + in);
             if (bias) offsets.values.push_back(row[in]);
         }
-        Arrays out = {{"weights", std::move(weights)},
-                      {"figures",
-                       {{3},
-                        {static_cast<float>(solved.ridge), static_cast<float>(solved.error_before),
-                         static_cast<float>(solved.error_after)}}}};
+        out["figures"] = {{3},
+                          {static_cast<float>(solved.map.ridge), static_cast<float>(solved.map.error_before),
+                           static_cast<float>(solved.map.error_after)}};
+        if (is_float(type)) out["weights"] = std::move(weights);
         if (bias) out["bias"] = std::move(offsets);
         return out;
-    }
-
-    // Runs both models at the layer over the text, with the taps that rows of the map and of the gain need.
-    void visit(size_t p, const OutputMap& module, std::vector<Tap> taps,
-               const std::function<void(const AlignedStreams::Rows&)>& see) {
-        // The same taps for both modules of the layer, as AlignedStreams wants.
-        std::vector<Tap> of_original = {Tap::ffn_output};
-        for (const OutputMap& m : kOutputMaps)
-            if (model_.topology.has(p, m.post_norm)) of_original.push_back(m.projected);
-        // Where the FFN follows the attention, the attention's equations do not need it.
-        const bool half = module.matrix == Slot::attn_o && !model_.config.parallel_residual;
-        for (const Tap tap : {module.projected, module.output, half ? Tap::residual : Tap::ffn_output})
-            taps.push_back(tap);
-        streams().visit(model_, p, of_original, taps, see, half);
     }
 
     // The norm after a map decides how much the module adds, whatever the map. Its gain is solved with the
@@ -177,7 +150,7 @@ private:
         if (!wanted(module.matrix) || !model_.topology.has(p, slot) || step_.options.text("gain") == "no")
             return;
         if (step_.dry_run()) {
-            install_vector(p, slot, lazy::constant(DType::F32, {model_.config.n_embd}, 1));
+            install_vector(model_, p, slot, lazy::constant(DType::F32, {model_.config.n_embd}, 1));
             return;
         }
         const auto solved =
@@ -188,54 +161,24 @@ private:
                           {"ridge", figures[0]},
                           {"error_before", figures[1]},
                           {"error_after", figures[2]}});
-        install_vector(p, slot, solved.at("gain"));
+        install_vector(model_, p, slot, solved.at("gain"));
     }
 
     static constexpr Computation kGain{"refit gain", 1};
 
     Arrays compute_gain(size_t p, const OutputMap& module) {
-        const int64_t width = model_.config.n_embd;
-        const Floats prior =
-            materialize(model_, model_.topology.at(p, module.post_norm), module.post_norm, p);
-        GainSquares fit(width), held_out(width);
-        visit(p, module, {}, [&](const AlignedStreams::Rows& seen) {
-            add_gain_rows(module, model_.config.norm_eps, seen, seen.held_out ? held_out : fit);
-        });
-        fit.sum_over_processes();
-        held_out.sum_over_processes();
-        RidgedGain solved = refold::solve_gain(fit, held_out, prior);
-        return {{"gain", {{width}, std::move(solved.gain)}},
+        RidgedGain solved = solver_.solve_gain(model_, p, module);
+        return {{"gain", {{model_.config.n_embd}, std::move(solved.gain)}},
                 {"figures",
                  {{3},
                   {static_cast<float>(solved.ridge), static_cast<float>(solved.error_before),
                    static_cast<float>(solved.error_after)}}}};
     }
 
-    Ridged solved_with(const LeastSquares& fit, const LeastSquares& held_out, const Floats& prior,
-                       double start) const {
-        const std::string& option = step_.options.text("ridge");
-        if (option == "auto") return solve_with_held_out(fit, held_out, prior, start);
-        Ridged out{std::stod(option), held_out.error(prior), 0, {}};
-        out.error_after = held_out.error(fit.solve(out.ridge, prior));
-        LeastSquares all = fit;
-        all.add(held_out);
-        out.weights = all.solve(out.ridge, prior);
-        return out;
-    }
-
     void install(size_t p, const OutputMap& module, const FreeMap& map, const Tensor& weights,
                  const std::optional<Tensor>& bias) {
         model_ = map.install(model_, weights, requantized_);
-        if (bias) install_vector(p, module.bias, *bias);
-    }
-
-    void install_vector(size_t p, Slot slot, const Tensor& vector) {
-        const std::string name = fmt::format("blk.{}.{}.refit", p, slot_name(slot));
-        const auto& described = describes(*model_.family, slot) ? tensor_name(*model_.family, slot, p) : name;
-        // Another layer may use the vector, too.
-        const bool taken = model_.tensors.contains(described) && is_read_elsewhere(model_, described, p);
-        model_.tensors[taken ? name : described] = vector;
-        model_.topology.layers[p][slot] = Dense{taken ? name : described};
+        if (bias) install_vector(model_, p, module.bias, *bias);
     }
 
     Model finish() {
@@ -263,25 +206,13 @@ private:
     Step& step_;
     std::vector<Slot> slots_;
     std::vector<size_t> layers_;
-    std::optional<AlignedStreams> streams_;
-    size_t pending_ = 0;   // layers in their final form
-    size_t advanced_ = 0;  // layers that the streams have passed
-    std::map<Slot, double> ridges_ = {{Slot::attn_o, 1e-2}, {Slot::ffn_down, 1e-2}};
+    OutputSolver solver_;
     std::vector<Requantized> requantized_;
     std::vector<json> details_, gains_;
     std::vector<std::string> left_;
 };
 
-Model apply(const Model& model, Step& step) {
-    const std::string& ridge = step.options.text("ridge");
-    if (ridge != "auto") {
-        char* end = nullptr;
-        const double value = std::strtod(ridge.c_str(), &end);
-        if (ridge.empty() || *end != '\0' || !std::isfinite(value) || value < 0)
-            fail(ErrorCode::usage, "refit", "ridge must be auto or a number from 0, got '{}'", ridge);
-    }
-    return Refit(model, step).run();
-}
+Model apply(const Model& model, Step& step) { return Refit(model, step).run(); }
 
 constexpr const char* kDocumentation = R"(
 After any step, the output projections of the attention (`attn.o`) and the down projections of the FFN (`ffn.down`) can be
@@ -306,7 +237,7 @@ so its gain is solved next, channel by channel, with the solved map (`gain=auto`
 Needs calibration text (`--calib FILE --calib-tokens N`) with at least a few times as many tokens as the FFN is wide. In
 memory are O(width^2) numbers for one layer, the residual streams of both models, and the weights of one layer of each.
 Solved weights keep their type (`type=same`; 16 bits where rows are not whole blocks of it). In a quantized type they are
-rounded block by block, each block correcting the errors of those before (GPTQ), and later layers are solved with the rounded
+rounded column by column, each one correcting the errors of those before (GPTQ), and later layers are solved with the rounded
 weights. An interrupted run resumes after the layers that it had solved.
 )";
 

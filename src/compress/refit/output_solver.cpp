@@ -1,0 +1,106 @@
+#include "compress/refit/output_solver.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "core/error.h"
+#include "model/materialize.h"
+
+namespace refold {
+namespace {
+
+bool describes(const Family& family, Slot slot) {
+    return std::any_of(family.layer_slots.begin(), family.layer_slots.end(),
+                       [&](const SlotDescription& d) { return d.slot == slot; });
+}
+
+}  // namespace
+
+std::optional<double> parse_ridge(const std::string& text, const char* method) {
+    if (text == "auto") return std::nullopt;
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (text.empty() || *end != '\0' || !std::isfinite(value) || value < 0)
+        fail(ErrorCode::usage, method, "ridge must be auto or a number from 0, got '{}'", text);
+    return value;
+}
+
+AlignedStreams& OutputSolver::streams(const Model& model) {
+    if (!streams_) streams_.emplace(step_.original, model, *step_.calibration, step_.threads);
+    for (; advanced_ < pending_; ++advanced_) streams_->advance(model, advanced_);
+    return *streams_;
+}
+
+void OutputSolver::visit(const Model& model, size_t layer, const std::vector<Tap>& taps,
+                         const std::function<void(const AlignedStreams::Rows&)>& see, bool only_taps) {
+    // The same taps for all visits of the layer, as AlignedStreams wants.
+    std::vector<Tap> of_original = {Tap::ffn_output};
+    for (const OutputMap& m : kOutputMaps)
+        if (model.topology.has(layer, m.post_norm)) of_original.push_back(m.projected);
+    streams(model).visit(model, layer, of_original, taps, see, only_taps);
+}
+
+void OutputSolver::visit_output(const Model& model, size_t layer, const OutputMap& module,
+                                std::vector<Tap> taps,
+                                const std::function<void(const AlignedStreams::Rows&)>& see) {
+    // Where the FFN follows the attention, the attention's equations do not need it.
+    const bool half = module.matrix == Slot::attn_o && !model.config.parallel_residual;
+    for (const Tap tap : {module.projected, module.output, half ? Tap::residual : Tap::ffn_output})
+        taps.push_back(tap);
+    visit(model, layer, taps, see, half);
+}
+
+OutputSolver::Solution OutputSolver::solve(const Model& model, size_t layer, const OutputMap& module,
+                                           const FreeMap& map, bool bias) {
+    const MapRows rows(model, layer, module, map, bias);
+    LeastSquares fit(rows.inputs(), map.outputs), held_out(rows.inputs(), map.outputs);
+    visit_output(model, layer, module, {module.inner},
+                 [&](const AlignedStreams::Rows& seen) { rows.add(seen, seen.held_out ? held_out : fit); });
+    fit.sum_over_processes();
+    held_out.sum_over_processes();
+    const std::vector<float> prior = rows.prior();
+    LeastSquares all = fit;
+    all.add(held_out);
+    const auto start = ridges_.find(module.matrix);
+    if (!ridge_) {
+        Ridged solved =
+            solve_with_held_out(fit, held_out, prior, start == ridges_.end() ? 1e-2 : start->second);
+        return {std::move(solved), std::move(all), std::move(held_out)};
+    }
+    Ridged solved{*ridge_, held_out.error(prior), 0, {}};
+    solved.error_after = held_out.error(fit.solve(solved.ridge, prior));
+    solved.weights = all.solve(solved.ridge, prior);
+    return {std::move(solved), std::move(all), std::move(held_out)};
+}
+
+RidgedGain OutputSolver::solve_gain(const Model& model, size_t layer, const OutputMap& module) {
+    const std::vector<float> prior =
+        materialize(model, model.topology.at(layer, module.post_norm), module.post_norm, layer);
+    GainSquares fit(model.config.n_embd), held_out(model.config.n_embd);
+    visit_output(model, layer, module, {}, [&](const AlignedStreams::Rows& seen) {
+        add_gain_rows(module, model.config.norm_eps, seen, seen.held_out ? held_out : fit);
+    });
+    fit.sum_over_processes();
+    held_out.sum_over_processes();
+    return refold::solve_gain(fit, held_out, prior);
+}
+
+void OutputSolver::set_ridge(Slot slot, double ridge) {
+    if (std::isfinite(ridge)) ridges_[slot] = ridge;
+}
+
+bool has_bias(const Model& model, size_t layer, const OutputMap& module) {
+    return model.topology.has(layer, module.bias) || describes(*model.family, module.bias);
+}
+
+void install_vector(Model& model, size_t layer, Slot slot, const Tensor& vector) {
+    const std::string name = fmt::format("blk.{}.{}.refit", layer, slot_name(slot));
+    const auto& described = describes(*model.family, slot) ? tensor_name(*model.family, slot, layer) : name;
+    // Another layer may use the vector, too.
+    const bool taken = model.tensors.contains(described) && is_read_elsewhere(model, described, layer);
+    model.tensors[taken ? name : described] = vector;
+    model.topology.layers[layer][slot] = Dense{taken ? name : described};
+}
+
+}  // namespace refold

@@ -1,0 +1,69 @@
+// Solves the output maps of a model's layers in forward order, so that the residual stream is the original's
+// again: the core of refit. Methods that change a layer for other reasons use it between their changes.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "calibrate/aligned_streams.h"
+#include "compress/method/method.h"
+#include "compress/refit/free_map.h"
+#include "compress/refit/norm_gain.h"
+#include "compress/refit/refit_rows.h"
+#include "linalg/least_squares.h"
+
+namespace refold {
+
+// The option `ridge`: nothing for "auto". Throws Error(usage) on behalf of `method`.
+std::optional<double> parse_ridge(const std::string& text, const char* method);
+
+class OutputSolver {
+public:
+    // `step` must outlive this object, and its calibration must not be null when something is visited.
+    OutputSolver(const Step& step, std::optional<double> ridge) : step_(step), ridge_(ridge) {}
+
+    // Runs `layer` of the original and of the present model over the calibration text with the taps of the
+    // present model that `see` needs. `only_taps`: as AlignedStreams::visit.
+    void visit(const Model& model, size_t layer, const std::vector<Tap>& taps,
+               const std::function<void(const AlignedStreams::Rows&)>& see, bool only_taps);
+    // The same with the taps that the equations of a module's output map need.
+    void visit_output(const Model& model, size_t layer, const OutputMap& module, std::vector<Tap> taps,
+                      const std::function<void(const AlignedStreams::Rows&)>& see);
+
+    struct Solution {
+        Ridged map;        // [outputs x inputs], a bias as the last input
+        LeastSquares all;  // the rows of all texts
+        LeastSquares held_out;
+    };
+    // The free part of a module's map by least squares. The ridge is the given one, or the best on held-out
+    // rows, searched from the one that the same slot had in the layer before.
+    Solution solve(const Model& model, size_t layer, const OutputMap& module, const FreeMap& map, bool bias);
+    // The gain of the norm after a module's map, with the present map.
+    RidgedGain solve_gain(const Model& model, size_t layer, const OutputMap& module);
+    // The search for the slot's next ridge starts here.
+    void set_ridge(Slot slot, double ridge);
+
+    // Layers up to this one have their final form.
+    void done(size_t layer) { pending_ = layer + 1; }
+
+private:
+    AlignedStreams& streams(const Model& model);
+
+    const Step& step_;
+    std::optional<double> ridge_;
+    std::optional<AlignedStreams> streams_;
+    size_t pending_ = 0;   // layers in their final form
+    size_t advanced_ = 0;  // layers that the streams have passed
+    std::map<Slot, double> ridges_;
+};
+
+// True when a module's bias can be solved together with its map: the layer has one, or the family does.
+bool has_bias(const Model& model, size_t layer, const OutputMap& module);
+// Gives a layer a vector (a bias, a gain) of its own under the family's name for it, or another name where
+// other layers read a tensor of that name.
+void install_vector(Model& model, size_t layer, Slot slot, const Tensor& vector);
+
+}  // namespace refold
