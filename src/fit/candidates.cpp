@@ -1,0 +1,127 @@
+#include "fit/candidates.h"
+
+#include <algorithm>
+
+#include "compress/method/lazy.h"
+#include "compress/rounding/gptq_rounding.h"
+#include "core/progress.h"
+#include "linalg/blas.h"
+#include "model/materialize.h"
+#include "model/quantized.h"
+
+namespace refold {
+namespace {
+
+using Doubles = std::vector<double>;
+using Floats = std::vector<float>;
+
+constexpr std::array kTypes = {DType::Q2_K,   DType::Q3_K, DType::MXFP4, DType::IQ4_XS, DType::Q4_0,
+                               DType::IQ4_NL, DType::Q4_K, DType::Q4_1,  DType::Q5_0,   DType::Q5_K,
+                               DType::Q5_1,   DType::Q6_K, DType::Q8_0};
+constexpr UnquantizedGrams::Place kHead = {kWholeModel, Tap::layer_input};
+
+constexpr Computation kErrors{"errors of rounded matrices", 1};
+
+// Sum over rows e of e^T gram e.
+double weighted_squares(const Floats& errors, const Floats& gram, int64_t columns) {
+    constexpr int64_t kRows = 4096;
+    const auto rows = static_cast<int64_t>(errors.size()) / columns;
+    double sum = 0;
+    Floats product;
+    for (int64_t first = 0; first < rows; first += kRows) {
+        const int64_t count = std::min(kRows, rows - first);
+        const float* some = errors.data() + first * columns;
+        product.resize(static_cast<size_t>(count * columns));
+        blas::multiply(blas::Op::plain, blas::Op::plain, {columns, count, columns}, gram.data(), some,
+                       product.data());
+        for (size_t i = 0; i < product.size(); ++i)
+            sum += static_cast<double>(product[i]) * static_cast<double>(some[i]);
+    }
+    return sum;
+}
+
+}  // namespace
+
+Candidates::Candidates(const Model& model, const Measurement& on) : model_(model), uses_(input_uses(model)) {
+    const auto quantized = quantized_uses(model);
+    std::set<std::string> seen;
+    const auto see = [&](const Slots& slots, size_t layer) {
+        for (const auto& [slot, expression] : slots) {
+            for (const std::string& name : tensors_of(expression)) {
+                const auto use = quantized.find(name);
+                if (use == quantized.end() || !use->second.matrix || !seen.insert(name).second) continue;
+                const bool table = layer == kWholeModel;
+                if (!table && !uses_.contains(name)) continue;
+                FitTensor tensor{name, slot, layer, table, {}};
+                const Tensor& stored = model.tensor(name);
+                for (const DType type : kTypes) {
+                    if (use->second.unit % block_elements(type) == 0)
+                        tensor.candidates.push_back(
+                            {type,
+                             row_bytes(type, stored.row_elements()) * static_cast<size_t>(stored.rows()), 0});
+                }
+                if (!tensor.candidates.empty()) tensors_.push_back(std::move(tensor));
+            }
+        }
+    };
+    for (size_t p = 0; p < model.topology.layers.size(); ++p) see(model.topology.layers[p], p);
+    see(model.topology.globals, kWholeModel);
+
+    std::set<UnquantizedGrams::Place> places = {kHead};
+    for (const auto& [name, parts] : uses_) {
+        for (const UsedRows& part : parts) {
+            for (const InputUse& use : part.uses) places.insert({use.layer, *input_tap(use.slot)});
+        }
+    }
+    grams_.emplace(model, on, places);
+    Progress progress("errors of types", tensors_.size(), "matrices");
+    for (FitTensor& tensor : tensors_) {
+        nlohmann::json types = nlohmann::json::array();
+        for (const Candidate& candidate : tensor.candidates) types.push_back(name(candidate.type));
+        const auto found = on.work.results_of_all(
+            {kErrors, {{"model", on.identity}, {"tensor", tensor.name}, {"types", types}}}, [&] {
+                const int64_t columns = model.tensor(tensor.name).row_elements();
+                const Doubles gram = gram_of(tensor.name);
+                const Floats weights = floats_of(model, tensor.name), as_floats(gram.begin(), gram.end());
+                Array errors{{static_cast<int64_t>(tensor.candidates.size())}, {}};
+                for (const Candidate& candidate : tensor.candidates) {
+                    Floats difference =
+                        nearest_rounded(weights, {gram, columns, columns}, candidate.type).values;
+                    for (size_t i = 0; i < weights.size(); ++i) difference[i] -= weights[i];
+                    errors.values.push_back(
+                        static_cast<float>(weighted_squares(difference, as_floats, columns)));
+                }
+                return Arrays{{"errors", std::move(errors)}};
+            });
+        const Doubles errors = lazy::numbers(found.at("errors"));
+        for (size_t i = 0; i < errors.size(); ++i) tensor.candidates[i].error = errors[i];
+        progress.advance(1);
+    }
+    progress.finish();
+}
+
+// Rows that are used differently count alike here.
+Doubles Candidates::gram_of(const std::string& tensor) const {
+    const auto found = uses_.find(tensor);
+    if (found == uses_.end()) return grams_->at(kHead);
+    const auto n = static_cast<size_t>(model_.tensor(tensor).row_elements());
+    Doubles gram(n * n);
+    for (const UsedRows& part : found->second) {
+        for (const InputUse& use : part.uses)
+            add_gram(use, grams_->at({use.layer, *input_tap(use.slot)}), gram);
+    }
+    return gram;
+}
+
+Model Candidates::with_probe(const FitTensor& tensor) const {
+    Model out = model_;
+    const Tensor& stored = model_.tensor(tensor.name);
+    const int64_t columns = stored.row_elements();
+    const Doubles gram = gram_of(tensor.name);
+    Rounded rounded = nearest_rounded(floats_of(model_, tensor.name), {gram, columns, columns}, kProbe);
+    out.tensors[tensor.name] = {
+        kProbe, stored.shape, {}, [packed = std::move(rounded.packed)] { return packed; }};
+    return out;
+}
+
+}  // namespace refold

@@ -1,0 +1,55 @@
+// What every stored matrix may become, and how far each of these is from the original matrix.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compress/quantization/input_uses.h"
+#include "compress/quantization/unquantized_grams.h"
+#include "model/model.h"
+
+namespace refold {
+
+struct Candidate {
+    DType type;
+    uint64_t bytes = 0;
+    // Of the matrix rounded to nearest with weighted scales: the sum over calibration rows of |E x|^2.
+    double error = 0;
+};
+
+// A stored matrix.
+struct FitTensor {
+    std::string name;
+    Slot slot;  // of its first use
+    size_t layer;
+    bool table = false;                 // embedding or output
+    std::vector<Candidate> candidates;  // from small to large
+};
+
+// The type that a matrix is disturbed with, to measure how much the model's predictions depend on it.
+constexpr DType kProbe = DType::Q4_0;
+
+// The matrices that quantization may change, with everything that is known about them without running them
+// again.
+class Candidates {
+public:
+    Candidates(const Model& model, const Measurement& on);
+
+    // In the order of the layers that use them first; tables last.
+    const std::vector<FitTensor>& tensors() const { return tensors_; }
+    // The model with one matrix rounded to kProbe.
+    Model with_probe(const FitTensor& tensor) const;
+
+private:
+    // Of the inputs of the tensor's columns, over all its uses.
+    std::vector<double> gram_of(const std::string& tensor) const;
+
+    const Model& model_;
+    std::map<std::string, std::vector<UsedRows>> uses_;
+    std::optional<UnquantizedGrams> grams_;
+    std::vector<FitTensor> tensors_;
+};
+
+}  // namespace refold

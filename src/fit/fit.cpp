@@ -1,0 +1,168 @@
+#include "fit/fit.h"
+
+#include <cctype>
+#include <map>
+
+#include "compress/method/lazy.h"
+#include "core/error.h"
+#include "core/text.h"
+#include "fit/sensitivity.h"
+#include "model/quantized.h"
+
+namespace refold {
+namespace {
+
+constexpr Computation kFactors{"fit factors", 1};
+// For the recipe and the provenance, which grow with the number of matrices.
+constexpr uint64_t kBytesPerMatrix = 64, kBytesOfProvenance = 8192;
+
+uint64_t source_bytes(const Model& model) {
+    uint64_t bytes = 0;
+    if (model.source == nullptr) return bytes;
+    for (const auto& file : model.source->files()) bytes += file->bytes().size();
+    return bytes;
+}
+
+// "0-3,7"
+std::string ranges(const std::vector<size_t>& layers) {
+    std::string out;
+    for (size_t i = 0; i < layers.size();) {
+        size_t last = i;
+        while (last + 1 < layers.size() && layers[last + 1] == layers[last] + 1) ++last;
+        out += out.empty() ? "" : ",";
+        out += last == i ? fmt::format("{}", layers[i]) : fmt::format("{}-{}", layers[i], layers[last]);
+        i = last + 1;
+    }
+    return out;
+}
+
+std::string lower(std::string text) {
+    for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return text;
+}
+
+}  // namespace
+
+Fit::Fit(const Model& model, const Calibration& calibration, Work& work, const FitOptions& options)
+    : model_(model),
+      calibration_(calibration),
+      work_(work),
+      options_(options),
+      on_{work, calibration, identity_of(model, calibration), options.threads},
+      candidates_(model, on_),
+      sensitivities_(sensitivities(model, candidates_, on_, options.probe_tokens)) {
+    if (candidates_.tensors().empty())
+        fail(ErrorCode::unsupported, "fit", "{}: there is no matrix whose type could be chosen", model.label);
+    // Vectors and solved biases, the tokenizer and other metadata, and padding.
+    std::vector<size_t> smallest(candidates_.tensors().size(), 0);
+    const FitPlan any = plan_of(smallest);
+    uint64_t matrices = 0;
+    for (const FitTensor& tensor : candidates_.tensors()) matrices += tensor.candidates[0].bytes;
+    const uint64_t weights = refold::plan(model, recipe(any)).after().bytes,
+                   before = account(model).model.bytes, source = source_bytes(model),
+                   metadata = source > before ? source - before : 0;
+    other_bytes_ = weights - matrices + metadata + kBytesOfProvenance + kBytesPerMatrix * smallest.size();
+}
+
+std::vector<AllocationItem> Fit::items() const {
+    std::vector<AllocationItem> out;
+    for (size_t t = 0; t < sensitivities_.size(); ++t) {
+        const FitTensor& tensor = candidates_.tensors()[t];
+        double probe = 0;
+        for (const Candidate& candidate : tensor.candidates)
+            if (candidate.type == kProbe) probe = candidate.error;
+        AllocationItem& item = out.emplace_back();
+        for (const Candidate& candidate : tensor.candidates) {
+            const double ratio = probe > 0 ? candidate.error / probe : 0;
+            item.push_back({candidate.bytes, sensitivities_[t] * ratio *
+                                                 (tensor.table ? factors_.tables : factors_.matrices)});
+        }
+    }
+    return out;
+}
+
+FitPlan Fit::plan_of(const std::vector<size_t>& chosen) const {
+    FitPlan out;
+    out.chosen = chosen;
+    out.bytes = other_bytes_;
+    const auto costs = items();
+    std::map<std::pair<Slot, DType>, std::vector<size_t>> layers;
+    for (size_t t = 0; t < chosen.size(); ++t) {
+        const FitTensor& tensor = candidates_.tensors()[t];
+        out.bytes += tensor.candidates[chosen[t]].bytes;
+        (tensor.table ? out.of_tables : out.of_matrices) += costs[t][chosen[t]].cost;
+        auto& at = layers[{tensor.slot, tensor.candidates[chosen[t]].type}];
+        if (!tensor.table) at.push_back(tensor.layer);
+    }
+    for (const auto& [key, at] : layers) {
+        const auto& [slot, type] = key;
+        out.types += fmt::format("{}{}{}{}={}", out.types.empty() ? "" : " ", slot_name(slot),
+                                 at.empty() ? "" : "@", ranges(at), lower(name(type)));
+    }
+    return out;
+}
+
+FitPlan Fit::plan(uint64_t bytes) const {
+    const auto costs = items();
+    const uint64_t smallest = smallest_allocation(costs) + other_bytes_;
+    const auto found = bytes < other_bytes_ ? std::nullopt : allocate(costs, bytes - other_bytes_);
+    if (!found) {
+        const auto least = allocate(costs, smallest - other_bytes_);
+        fail(ErrorCode::usage, "fit",
+             "{}: no choice of types makes {}; the smallest file has {}, at a predicted divergence of {:.3g} "
+             "nats",
+             model_.label, format_bytes(bytes), format_bytes(smallest), least->cost);
+    }
+    return plan_of(found->chosen);
+}
+
+Recipe Fit::recipe(const FitPlan& plan) const {
+    Recipe out = recipe_from_method("quantize", std::vector<std::string>{"type=keep", "types=" + plan.types});
+    out.calibration_texts = options_.texts;
+    out.calibration = calibration_.options;
+    return out;
+}
+
+Fitted Fit::carried_out(const FitPlan& plan) const {
+    Fitted out{plan,
+               compress(model_, recipe(plan), options_.version, work_,
+                        {.calibration = &calibration_, .threads = options_.threads}),
+               0};
+    out.divergence = divergence(model_, out.compression.model, calibration_.held_out, options_.threads);
+    return out;
+}
+
+FitFactors Fit::corrected(const Fitted& first) const {
+    const auto found = work_.results_of_all({kFactors, {{"model", on_.identity}}}, [&] {
+        Model tables = model_;
+        for (const FitTensor& tensor : candidates_.tensors())
+            if (tensor.table) tables.tensors[tensor.name] = first.compression.model.tensor(tensor.name);
+        const double of_tables = divergence(model_, tables, calibration_.held_out, options_.threads),
+                     of_matrices = std::max(first.divergence - of_tables, 0.1 * first.divergence);
+        const auto factor = [](double now, double measured, double predicted) {
+            return static_cast<float>(predicted > 0 ? now * measured / predicted : now);
+        };
+        return Arrays{{"factors",
+                       {{2},
+                        {factor(factors_.matrices, of_matrices, first.plan.of_matrices),
+                         factor(factors_.tables, of_tables, first.plan.of_tables)}}}};
+    });
+    const auto values = lazy::numbers(found.at("factors"));
+    return {values[0], values[1]};
+}
+
+Fitted Fit::fit(uint64_t bytes) {
+    Fitted first = carried_out(plan(bytes));
+    if (corrected_) return first;
+    factors_ = corrected(first);
+    corrected_ = true;
+    const FitPlan again = plan(bytes), before = plan_of(first.plan.chosen);
+    if (again.chosen == before.chosen || again.divergence() > 0.98 * before.divergence()) {
+        first.plan = before;
+        return first;
+    }
+    Fitted second = carried_out(again);
+    return second.divergence < first.divergence ? std::move(second) : std::move(first);
+}
+
+}  // namespace refold

@@ -1,0 +1,83 @@
+// The best model of a given size: types for all matrices, chosen by what each costs in divergence from the
+// original, and applied by the method `quantize`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "compress/compress.h"
+#include "fit/allocation.h"
+#include "fit/candidates.h"
+
+namespace refold {
+
+struct FitOptions {
+    int64_t probe_tokens = 2048;  // to measure how much the predictions depend on each matrix
+    int threads = 0;
+    std::vector<std::string> texts;  // paths of the calibration text, for the recipe
+    std::string version;             // of refold, for the result's provenance
+};
+
+// What the matrices get, and what is predicted to follow.
+struct FitPlan {
+    std::vector<size_t> chosen;             // by Candidates::tensors(), an index into the candidates
+    std::string types;                      // the same as option `types` of the method quantize
+    uint64_t bytes = 0;                     // of the file
+    double of_matrices = 0, of_tables = 0;  // predicted divergence, in nats per token
+
+    double divergence() const { return of_matrices + of_tables; }
+};
+
+// A plan carried out.
+struct Fitted {
+    FitPlan plan;
+    Compression compression;
+    // On held-out sequences of the calibration text, which chose nothing but ridges.
+    double divergence = 0;
+};
+
+// Divergence that remains for a unit of predicted divergence. Rounding with feedback, and solving maps before
+// they are rounded, make less than what rounding to nearest in one matrix at a time predicts. Tables, which
+// no later map makes up for, have a factor of their own.
+struct FitFactors {
+    double matrices = 0.25, tables = 1;
+};
+
+class Fit {
+public:
+    // Measures the model, or takes what an earlier run left in the work folder. What the arguments refer to
+    // must outlive this object.
+    Fit(const Model& model, const Calibration& calibration, Work& work, const FitOptions& options);
+
+    // The plan for a file of at most `bytes`. Throws Error(usage) with the smallest possible size and its
+    // predicted divergence when that is larger.
+    FitPlan plan(uint64_t bytes) const;
+    // Carries out the plan for `bytes`. The first time for a model, the factors are then corrected by what
+    // was measured, and where that changes the plan, the new one is carried out as well; the better one is
+    // returned.
+    Fitted fit(uint64_t bytes);
+
+    const FitFactors& factors() const { return factors_; }
+    // The recipe that carries out a plan; it gives the same file again, bit for bit.
+    Recipe recipe(const FitPlan& plan) const;
+
+private:
+    std::vector<AllocationItem> items() const;
+    FitPlan plan_of(const std::vector<size_t>& chosen) const;
+    Fitted carried_out(const FitPlan& plan) const;
+    FitFactors corrected(const Fitted& first) const;
+
+    const Model& model_;
+    const Calibration& calibration_;
+    Work& work_;
+    FitOptions options_;
+    Measurement on_;
+    Candidates candidates_;
+    std::vector<double> sensitivities_;
+    uint64_t other_bytes_;  // of the file: everything but the matrices
+    FitFactors factors_;
+    bool corrected_ = false;
+};
+
+}  // namespace refold

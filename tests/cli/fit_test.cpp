@@ -1,0 +1,65 @@
+// refold fit.
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "cli/refold.h"
+#include "cli/tiny_model.h"
+
+namespace refold {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class Fit : public testing::Test {
+protected:
+    void SetUp() override {
+        std::mt19937 random(1);
+        std::ofstream out(text_);
+        for (int i = 0; i < 4000; ++i) out << static_cast<char>('a' + random() % 26) << (i % 6 == 5 ? " " : "");
+    }
+
+    std::vector<std::string> fit(std::vector<std::string> more) const {
+        std::vector<std::string> words = {"fit", kModel, "--calib", text_, "--calib-tokens", "2048", "--probe-tokens", "256"};
+        words.insert(words.end(), more.begin(), more.end());
+        return words;
+    }
+
+    TempFolder folder_;
+    std::string text_ = folder_ / "text.txt";
+};
+
+TEST_F(Fit, WritesTheModelAndARecipeThatGivesItAgain) {
+    const json j = refold_json(fit({"--ratio", "0.9", "-o", folder_ / "a.gguf", "--work", folder_ / "work"}));
+    expect_keys(j, {"predicted_bytes", "predicted_divergence", "predicted_divergence_of_matrices", "predicted_divergence_of_tables",
+                    "types", "output", "recipe_file", "file_bytes", "divergence"});
+    EXPECT_LE(j["file_bytes"].get<double>(), 0.9 * static_cast<double>(std::filesystem::file_size(kModel)));
+    EXPECT_GT(j["divergence"].get<double>(), 0);
+    const Outcome again = refold({"compress", "--recipe", folder_ / "a.recipe.yaml", "-o", folder_ / "b.gguf"});
+    ASSERT_EQ(again.code, 0) << again.err;
+    EXPECT_TRUE(read_all(folder_ / "a.gguf") == read_all(folder_ / "b.gguf"));
+
+    const json plan = refold_json(fit({"--bpw", "9", "--work", folder_ / "work", "--dry-run"}));
+    EXPECT_EQ(plan["dry_run"], true);
+    EXPECT_THAT(plan["types"].get<std::string>(), HasSubstr("ffn.down"));
+}
+
+TEST_F(Fit, SaysWhatIsWrong) {
+    const auto refused = [&](const std::vector<std::string>& words, const char* message) {
+        const Outcome out = refold(words);
+        EXPECT_EQ(out.code, 2) << message << out.err;
+        EXPECT_THAT(out.err, HasSubstr(message));
+    };
+    const std::string out = folder_ / "a.gguf";
+    refused(fit({"-o", out}), "Budget");
+    refused(fit({"--size", "1GB", "--ratio", "0.5", "-o", out}), "Budget");
+    refused(fit({"--size", "70 bananas", "-o", out}), "expected a size such as 70MiB");
+    refused(fit({"--size", "1MiB"}), "give --output");
+    refused(fit({"--size", "1MiB", "--dry-run"}), "give --work");
+    refused(fit({"--size", "10KiB", "-o", out}), "the smallest file has");
+    EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+}  // namespace
+}  // namespace refold

@@ -1,0 +1,107 @@
+// Types for a size: the budget holds, measurements serve again, the recipe gives the same file.
+#include "fit/fit.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "compress/calibrated.h"
+#include "compress/small_model.h"
+#include "core/code_of.h"
+#include "core/temp_folder.h"
+#include "fit/sensitivity.h"
+#include "model/load.h"
+#include "model/save.h"
+
+namespace refold {
+namespace {
+
+const SmallShape kShape{.layers = 3, .heads = 4, .kv_heads = 2, .head_dim = 32, .embd = 128, .ff = 256, .vocab = 64};
+
+std::string bytes_of_file(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+}
+
+class FitTest : public testing::Test {
+protected:
+    void SetUp() override {
+        save_model(small_model(kShape, scattered_small), folder_ / "model.gguf", false);
+        model_ = load_model(folder_ / "model.gguf");
+        text_ = random_text(model_, 16, 32);
+        options_ = {.probe_tokens = 128, .threads = 1, .texts = {"text.txt"}, .version = "test"};
+        whole_ = std::filesystem::file_size(folder_ / "model.gguf");
+    }
+
+    std::string work() { return folder_ / "work"; }
+
+    TempFolder folder_;
+    Model model_;
+    Calibration text_;
+    FitOptions options_;
+    uint64_t whole_ = 0;
+};
+
+TEST_F(FitTest, WritesAtMostTheBudget) {
+    Work work(this->work());
+    Fit fit(model_, text_, work, options_);
+    double before = 1e9;
+    for (const double part : {0.22, 0.25, 0.3}) {
+        const auto budget = static_cast<uint64_t>(part * static_cast<double>(whole_));
+        const Fitted fitted = fit.fit(budget);
+        const std::string path = folder_ / fmt::format("{}.gguf", part);
+        save_model(fitted.compression.model, path, false);
+        EXPECT_LE(std::filesystem::file_size(path), budget);
+        EXPECT_GT(std::filesystem::file_size(path), budget * 8 / 10);
+        EXPECT_LT(fitted.divergence, before) << part;
+        before = fitted.divergence;
+        EXPECT_NEAR(fitted.divergence, divergence(model_, load_model(path), text_.held_out, 1), 1e-6);
+        // The prediction was corrected by the first result.
+        EXPECT_NEAR(fitted.plan.divergence() / fitted.divergence, 1, 0.6) << part;
+    }
+}
+
+// A choice by sensitivity beats one type for all matrices.
+TEST_F(FitTest, IsBetterThanOneType) {
+    Work work(this->work());
+    const Recipe recipe = recipe_of({"quantize type=q4_0 embedding=q4_0"});
+    const Compression one = compress(model_, recipe, "test", work, {&text_, 1});
+    save_model(one.model, folder_ / "one.gguf", false);
+    Fit fit(model_, text_, work, options_);
+    // The choice needs room for its longer recipe.
+    const Fitted fitted = fit.fit(std::filesystem::file_size(folder_ / "one.gguf") + 12000);
+    EXPECT_LT(fitted.divergence, divergence(model_, one.model, text_.held_out, 1));
+}
+
+TEST_F(FitTest, MeasurementsServeAgainAndTheRecipeReproducesTheFile) {
+    const uint64_t budget = whole_ / 4;
+    std::string types;
+    {
+        Work work(this->work());
+        Fit fit(model_, text_, work, options_);
+        const Fitted fitted = fit.fit(budget);
+        types = fitted.plan.types;
+        save_model(fitted.compression.model, folder_ / "a.gguf", false);
+        Work fresh;
+        save_model(compress(model_, parse_recipe(to_yaml(fit.recipe(fitted.plan)), "r"), "test", fresh, {&text_, 1}).model,
+                   folder_ / "b.gguf", false);
+        EXPECT_EQ(bytes_of_file(folder_ / "a.gguf"), bytes_of_file(folder_ / "b.gguf"));
+    }
+    Work work(this->work());
+    Fit fit(model_, text_, work, options_);
+    const Fitted fitted = fit.fit(budget);
+    EXPECT_EQ(fitted.plan.types, types);
+    // Inputs of three layers and of the head, errors and sensitivities of 22 matrices: nothing is measured again.
+    EXPECT_GE(work.reused(), 4U + 2U * 22U);
+}
+
+TEST_F(FitTest, SaysTheSmallestSize) {
+    Work work(this->work());
+    const Fit fit(model_, text_, work, options_);
+    EXPECT_EQ(code_of([&] { fit.plan(1000); }, "the smallest file has"), ErrorCode::usage);
+    EXPECT_EQ(code_of([&] { fit.plan(whole_ / 20); }, "the smallest file has"), ErrorCode::usage);
+}
+
+}  // namespace
+}  // namespace refold
