@@ -41,7 +41,7 @@ public:
             final_.emplace_back(out.begin(), out.end());
             metric_.add(out);
         }
-        metric_.finish(0);
+        metric_.finish(1e-6);  // positive definite, with fewer tokens in the vocabulary than features as well
     }
 
     double divergence(const Model& disturbed, size_t layer) {
