@@ -44,6 +44,11 @@ Calibration make_calibration(std::span<const CalibrationText> texts, const Calib
         tokens += t.tokens.size();
         out.texts.push_back({t.name, sha256(t.text)});
         hashes += out.texts.back().hash;
+        for (const int32_t token : t.tokens) {
+            const auto id = static_cast<size_t>(token);
+            if (id >= out.occurrences.size()) out.occurrences.resize(id + 1);
+            ++out.occurrences[id];
+        }
     }
     out.hash = texts.size() == 1 ? hashes : sha256(hashes);
     if (available < 2)

@@ -29,6 +29,9 @@ struct Calibration {
     std::vector<std::vector<int32_t>> fit;       // sequences to fit with
     std::vector<std::vector<int32_t>> held_out;  // every eighth sequence, at least one: to choose ridges on
 
+    // How often each token occurs in the whole texts, beyond options.tokens too; ids past the end: never.
+    std::vector<int64_t> occurrences;
+
     std::string name() const;  // "a.txt, b.txt"
     int64_t fit_tokens() const { return static_cast<int64_t>(fit.size()) * options.length; }
 };

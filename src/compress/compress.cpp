@@ -9,6 +9,7 @@
 #include "core/sha256.h"
 #include "core/text.h"
 #include "model/validate.h"
+#include "vocab/trim.h"
 
 namespace refold {
 namespace {
@@ -98,14 +99,33 @@ void check_original(const Model& model, const Model& original) {
         fail(ErrorCode::input, "compress", "--original {}: another architecture than {}", original.label,
              model.label);
     fits("the width", a.n_embd, b.n_embd);
+    if (a.n_vocab != b.n_vocab && model.metadata.has(kKeptTokensKey))
+        fail(ErrorCode::input, "compress",
+             "--original {}: its vocabulary has {} tokens, {} was trimmed to {} of them: do this step first, "
+             "and "
+             "trim_vocab last",
+             original.label, a.n_vocab, model.label, b.n_vocab);
     fits("the vocabulary", a.n_vocab, b.n_vocab);
     if (original.shapes_only != model.shapes_only)
         fail(ErrorCode::input, "compress", "--original {}: of one model there are only shapes, no weights",
              original.label);
 }
 
+// A step that changes the ids of tokens comes last: the steps share the calibration text, whose ids are those
+// of the original.
+void check_order(const Recipe& recipe) {
+    for (size_t s = 0; s + 1 < recipe.steps.size(); ++s) {
+        if (const Method& method = *recipe.steps[s].method; method.last)
+            fail(ErrorCode::usage, "compress",
+                 "step {}: {} must be the last step: the original and the texts of steps after it have other "
+                 "token ids",
+                 s + 1, method.name);
+    }
+}
+
 // A dry run when `work` is null.
 Compression apply(const Model& model, const Recipe& recipe, Work* work, const StepInputs& inputs) {
+    check_order(recipe);
     if (inputs.original != nullptr) check_original(model, *inputs.original);
     if (work != nullptr) work->begin();
     Compression result{model, recipe, account(model).model, {}};

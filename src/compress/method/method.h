@@ -86,6 +86,9 @@ struct Method {
     // True when the method looks at activations with these options and so needs calibration text. Null:
     // never.
     bool (*calibrated)(const Options& options) = nullptr;
+    // True when no step may follow: the tokens have other ids afterwards, and texts are read with the
+    // original's.
+    bool last = false;
 };
 
 // An option as the user wrote it; `place` says where, for messages ("--set", "recipe.yaml line 4").

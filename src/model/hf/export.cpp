@@ -13,6 +13,7 @@
 #include "model/hf/layout.h"
 #include "model/without_sharing.h"
 #include "vocab/hf_vocab.h"
+#include "vocab/trim.h"
 
 namespace refold {
 namespace {
@@ -301,7 +302,8 @@ private:
     }
 
     void write_tokenizer(const std::string& folder) const {
-        if (fs::is_directory(model_->label)) {
+        // A trimmed vocabulary is no longer that of the source directory.
+        if (fs::is_directory(model_->label) && !model_->metadata.has(kKeptTokensKey)) {
             for (const char* file : kCarriedFiles) {
                 const fs::path source = fs::path(model_->label) / file;
                 std::error_code error;
