@@ -17,11 +17,13 @@ protected:
     void SetUp() override {
         std::mt19937 random(1);
         std::ofstream out(text_);
-        for (int i = 0; i < 4000; ++i) out << static_cast<char>('a' + random() % 26) << (i % 6 == 5 ? " " : "");
+        for (int i = 0; i < 4000; ++i)
+            out << static_cast<char>('a' + random() % 26) << (i % 6 == 5 ? " " : "");
     }
 
     std::vector<std::string> fit(std::vector<std::string> more) const {
-        std::vector<std::string> words = {"fit", kModel, "--calib", text_, "--calib-tokens", "2048", "--probe-tokens", "256"};
+        std::vector<std::string> words = {"fit",  kModel,           "--calib", text_, "--calib-tokens",
+                                          "2048", "--probe-tokens", "256"};
         words.insert(words.end(), more.begin(), more.end());
         return words;
     }
@@ -32,11 +34,13 @@ protected:
 
 TEST_F(Fit, WritesTheModelAndARecipeThatGivesItAgain) {
     const json j = refold_json(fit({"--ratio", "0.9", "-o", folder_ / "a.gguf", "--work", folder_ / "work"}));
-    expect_keys(j, {"predicted_bytes", "predicted_divergence", "predicted_divergence_of_matrices", "predicted_divergence_of_tables",
-                    "types", "output", "recipe_file", "file_bytes", "divergence"});
+    expect_keys(
+        j, {"predicted_bytes", "predicted_divergence", "predicted_divergence_of_matrices",
+            "predicted_divergence_of_tables", "types", "output", "recipe_file", "file_bytes", "divergence"});
     EXPECT_LE(j["file_bytes"].get<double>(), 0.9 * static_cast<double>(std::filesystem::file_size(kModel)));
     EXPECT_GT(j["divergence"].get<double>(), 0);
-    const Outcome again = refold({"compress", "--recipe", folder_ / "a.recipe.yaml", "-o", folder_ / "b.gguf"});
+    const Outcome again =
+        refold({"compress", "--recipe", folder_ / "a.recipe.yaml", "-o", folder_ / "b.gguf"});
     ASSERT_EQ(again.code, 0) << again.err;
     EXPECT_TRUE(read_all(folder_ / "a.gguf") == read_all(folder_ / "b.gguf"));
 

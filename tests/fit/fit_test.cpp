@@ -17,7 +17,8 @@
 namespace refold {
 namespace {
 
-const SmallShape kShape{.layers = 3, .heads = 4, .kv_heads = 2, .head_dim = 32, .embd = 128, .ff = 256, .vocab = 64};
+const SmallShape kShape{
+    .layers = 3, .heads = 4, .kv_heads = 2, .head_dim = 32, .embd = 128, .ff = 256, .vocab = 64};
 
 // Small logits, as a distribution with one likely token alone tells nothing about errors.
 float weight(size_t layer, Slot slot, int64_t row, int64_t column) {
@@ -90,15 +91,18 @@ TEST_F(FitTest, MeasurementsServeAgainAndTheRecipeReproducesTheFile) {
         types = fitted.plan.types;
         save_model(fitted.compression.model, folder_ / "a.gguf", false);
         Work fresh;
-        save_model(compress(model_, parse_recipe(to_yaml(fit.recipe(fitted.plan)), "r"), "test", fresh, {&text_, 1}).model,
-                   folder_ / "b.gguf", false);
+        save_model(
+            compress(model_, parse_recipe(to_yaml(fit.recipe(fitted.plan)), "r"), "test", fresh, {&text_, 1})
+                .model,
+            folder_ / "b.gguf", false);
         EXPECT_EQ(bytes_of_file(folder_ / "a.gguf"), bytes_of_file(folder_ / "b.gguf"));
     }
     Work work(this->work());
     Fit fit(model_, text_, work, options_);
     const Fitted fitted = fit.fit(budget);
     EXPECT_EQ(fitted.plan.types, types);
-    // Inputs of three layers and of the head, errors and sensitivities of 22 matrices: nothing is measured again.
+    // Inputs of three layers and of the head, errors and sensitivities of 22 matrices: nothing is measured
+    // again.
     EXPECT_GE(work.reused(), 4U + 2U * 22U);
 }
 

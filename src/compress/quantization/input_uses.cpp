@@ -71,8 +71,7 @@ std::vector<UsedRows> cut(const std::vector<RowsUse>& uses) {
 std::optional<Tap> input_tap(Slot slot) {
     if (slot == Slot::attn_o) return Tap::attn_inner;
     if (slot == Slot::ffn_down) return Tap::ffn_inner;
-    if (slot == Slot::attn_comp || slot == Slot::attn_comp_ffn || slot == Slot::attn_comp_o)
-        return Tap::attn_input;
+    if (slot == Slot::attn_comp_v) return Tap::v;
     if (properties(slot).norm == Slot::attn_norm) return Tap::attn_input;
     if (properties(slot).norm == Slot::ffn_norm) return Tap::ffn_input;
     return std::nullopt;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "calibrate/residual_stream.h"
+#include "compress/quantization/input_uses.h"
 #include "core/error.h"
 #include "core/group.h"
 #include "core/interrupt.h"
@@ -13,19 +14,6 @@
 
 namespace refold {
 namespace {
-
-// The activation that a layer's matrix is multiplied with; none for those that read the layer's output.
-std::optional<Tap> input_of(Slot slot) {
-    switch (slot) {
-        case Slot::attn_o: return Tap::attn_inner;
-        case Slot::attn_comp_v: return Tap::v;
-        case Slot::ffn_gate:
-        case Slot::ffn_up: return Tap::ffn_input;
-        case Slot::ffn_down: return Tap::ffn_inner;
-        case Slot::exit_map: return std::nullopt;
-        default: return Tap::attn_input;
-    }
-}
 
 class Importance {
 public:
@@ -163,7 +151,7 @@ ImportanceMatrix measure_importance(const Model& model, const Calibration& calib
         std::vector<Tap> taps;
         const Slots& slots = model.topology.layers[layer];
         for (const auto& [slot, expression] : slots) {
-            if (const auto tap = is_matrix(slot) ? input_of(slot) : std::nullopt)
+            if (const auto tap = is_matrix(slot) ? input_tap(slot) : std::nullopt)
                 if (std::find(taps.begin(), taps.end(), *tap) == taps.end()) taps.push_back(*tap);
         }
         std::vector<std::vector<float>> after;
@@ -174,7 +162,7 @@ ImportanceMatrix measure_importance(const Model& model, const Calibration& calib
                 after.emplace_back(out.begin(), out.end());
                 for (const auto& [slot, expression] : slots) {
                     if (!is_matrix(slot)) continue;
-                    const auto tap = input_of(slot);
+                    const auto tap = input_tap(slot);
                     importance.add(expression, slot, tap ? pass.tapped(*tap) : out,
                                    slot_shape(slot, model.config, layer).in);
                 }
