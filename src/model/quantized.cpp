@@ -83,7 +83,8 @@ Model with_whole_ranks(const Model& model, DType type) {
 namespace {
 
 // Works on some rows at a time, so that the floats of a large table are never all in memory.
-std::vector<std::byte> requantize(const Tensor& source, DType type, int threads) {
+std::vector<std::byte> requantize(const Tensor& source, DType type, const NearestOptions& options) {
+    const int threads = options.threads > 0 ? options.threads : default_threads();
     constexpr int64_t kPieceElements = int64_t{1} << 20;
     const int64_t width = source.row_elements(), rows = source.rows(),
                   piece = std::max<int64_t>(1, kPieceElements / width);
@@ -97,7 +98,7 @@ std::vector<std::byte> requantize(const Tensor& source, DType type, int threads)
             source.type,
             bytes.bytes().subspan(static_cast<size_t>(first) * from, static_cast<size_t>(count) * from),
             values);
-        const auto packed = quantize(type, values, width);
+        const auto packed = quantize(type, values, width, options.importance);
         memcpy(out.data() + static_cast<size_t>(first) * to, packed.data(), packed.size());
     });
     return out;
@@ -122,11 +123,11 @@ DType quantization_type(const std::string& given) {
     fail(ErrorCode::usage, "quantize", "unknown type '{}'; {}", given, suggestion(upper, known));
 }
 
-Tensor nearest_tensor(const Model& model, const std::string& tensor, DType type, int given_threads) {
+Tensor nearest_tensor(const Model& model, const std::string& tensor, DType type,
+                      const NearestOptions& options) {
     const Tensor& source = model.tensor(tensor);
-    const int threads = given_threads > 0 ? given_threads : default_threads();
-    return {type, source.shape, {}, [source, type, threads, files = model.source] {
-                auto bytes = requantize(source, type, threads);
+    return {type, source.shape, {}, [source, type, options, files = model.source] {
+                auto bytes = requantize(source, type, options);
                 if (files) files->release(source.mapped);
                 return bytes;
             }};
@@ -143,7 +144,7 @@ Quantized quantize_model(const Model& model, const QuantizeOptions& options) {
                     type = fitting_type(wanted, use.unit);
         if (type != wanted) out.fallbacks.push_back(fmt::format("{}: {}", tensor_name, name(type)));
         if (type == source.type) continue;
-        out.model.tensors.at(tensor_name) = nearest_tensor(whole, tensor_name, type, options.threads);
+        out.model.tensors.at(tensor_name) = nearest_tensor(whole, tensor_name, type, {options.threads, {}});
     }
     return out;
 }

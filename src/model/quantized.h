@@ -43,8 +43,13 @@ DType default_embedding_type(DType type);
 // The model with ranks of LowRank factors padded to whole blocks of `type` where that is smaller.
 Model with_whole_ranks(const Model& model, DType type);
 
+struct NearestOptions {
+    int threads = 0;                // 0: all cores
+    std::vector<float> importance;  // as quantize() in io/dtype.h
+};
 // A stored tensor of the model in another type, rounded to nearest when it is read.
-Tensor nearest_tensor(const Model& model, const std::string& tensor, DType type, int threads = 0);
+Tensor nearest_tensor(const Model& model, const std::string& tensor, DType type,
+                      const NearestOptions& options = {});
 
 // Type by its name in any case: "q4_k", "Q8_0". Throws Error(usage) listing the types.
 DType quantization_type(const std::string& name);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compress/calibrated.h"
+#include "compress/quantization/measure_importance.h"
 #include "compress/quantization/type_choice.h"
 #include "compress/small_model.h"
 #include "core/code_of.h"
@@ -52,6 +53,47 @@ TEST(Quantize, ForTheInputsIsNearerThanToNearest) {
                  solved = distance(quantized(model, {"quantize type=q4_0 embedding=keep"}).model, model);
     EXPECT_LT(feedback, 0.9 * nearest);
     EXPECT_LT(solved, 0.9 * feedback);
+}
+
+TEST(Quantize, ForAnImportanceMatrix) {
+    const Model model = random_model();
+    const std::string step = "quantize type=q4_0 embedding=keep rounding=";
+    const Compression measured = quantized(model, {step + "imatrix"});
+    EXPECT_LT(distance(measured.model, model), distance(quantized(model, {step + "nearest"}).model, model));
+
+    const TempFolder folder;
+    const Calibration text = random_text(random_model(), 32, 32);
+    save_importance_matrix(measure_importance(model, text, 1), folder / "imatrix.gguf", false);
+    const Compression read = quantized(model, {step + "imatrix imatrix=" + (folder / "imatrix.gguf")});
+    for (const auto& [tensor_name, tensor] : measured.model.tensors) {
+        const TensorBytes a(tensor), b(read.model.tensor(tensor_name));
+        EXPECT_TRUE(std::ranges::equal(a.bytes(), b.bytes())) << tensor_name;
+    }
+    const SmallShape wider{
+        .layers = 3, .heads = 4, .kv_heads = 2, .head_dim = 16, .embd = 96, .ff = 96, .vocab = 48};
+    EXPECT_EQ(code_of(
+                  [&] {
+                      quantized(small_model(wider, scattered_small),
+                                {step + "imatrix imatrix=" + (folder / "imatrix.gguf")});
+                  },
+                  "blk.0"),
+              ErrorCode::input);
+}
+
+TEST(Quantize, SomeTypesNeedToKnowTheInputs) {
+    const SmallShape wide{
+        .layers = 1, .heads = 4, .kv_heads = 2, .head_dim = 64, .embd = 256, .ff = 256, .vocab = 24};
+    const Model model = small_model(wide, scattered_small);
+    const Calibration text = random_text(model, 8, 32);
+    const auto run = [&](const std::string& rounding) {
+        Work work;
+        return compress(model, recipe_of({"quantize type=iq2_xxs embedding=q8_0 rounding=" + rounding}),
+                        "test", work, {&text, 1});
+    };
+    EXPECT_EQ(code_of([&] { run("nearest"); }, "cannot be rounded to nearest without an importance matrix"),
+              ErrorCode::usage);
+    for (const char* rounding : {"gptq", "imatrix"})
+        EXPECT_EQ(run(rounding).model.tensor("blk.0.ffn_down.weight").type, DType::IQ2_XXS);
 }
 
 TEST(Quantize, GivesTensorsTheirTypes) {

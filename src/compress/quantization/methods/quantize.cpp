@@ -8,7 +8,9 @@
 #include "compress/method/lazy.h"
 #include "compress/method/method.h"
 #include "compress/method/work.h"
+#include "compress/quantization/importance_matrix.h"
 #include "compress/quantization/input_uses.h"
+#include "compress/quantization/measure_importance.h"
 #include "compress/quantization/type_choice.h"
 #include "compress/quantization/unquantized_grams.h"
 #include "compress/refit/output_solver.h"
@@ -59,20 +61,21 @@ public:
     Model run() {
         if (step_.dry_run()) {
             plan();
-        } else if (step_.options.text("rounding") == "nearest") {
-            round_rest();
         } else {
-            round_with_feedback();
+            if (rounding() == "imatrix") read_importance();
+            if (rounding() == "gptq") round_with_feedback();
+            round_rest();
         }
         model_.drop_unreferenced();
         return finish();
     }
 
 private:
+    const std::string& rounding() const { return step_.options.text("rounding"); }
+
     // Tensors of the right shapes and types.
     void plan() {
-        for (size_t p = 0; p < model_.topology.layers.size() && step_.options.text("rounding") != "nearest";
-             ++p) {
+        for (size_t p = 0; p < model_.topology.layers.size() && rounding() == "gptq"; ++p) {
             for (const OutputMap& module : kOutputMaps) {
                 const auto map = map_to_solve(p, module.inner);
                 if (!map) continue;
@@ -115,7 +118,6 @@ private:
             progress.advance(1);
         }
         progress.finish();
-        round_rest();
     }
 
     bool is_todo(const std::string& tensor) const {
@@ -353,12 +355,28 @@ private:
         return out;
     }
 
-    // What no inputs are known for: to nearest.
+    // To nearest, what has no inputs that are known, or all of it.
     void round_rest() {
         for (const auto& [tensor, type] : choice_.types) {
-            if (is_todo(tensor) && model_.tensors.contains(tensor))
-                put(tensor, nearest_tensor(model_, tensor, type));
+            if (!is_todo(tensor)) continue;
+            const auto found = importance_.tensors.find(tensor);
+            NearestOptions options{step_.threads, {}};
+            if (found != importance_.tensors.end()) options.importance = found->second.mean_squares;
+            if (needs_importance(type) && options.importance.empty())
+                fail(ErrorCode::usage, "quantize",
+                     "{}: {} cannot be rounded to nearest without an importance matrix - choose another type "
+                     "for it, or another "
+                     "rounding",
+                     tensor, name(type));
+            put(tensor, nearest_tensor(model_, tensor, type, options));
         }
+    }
+
+    void read_importance() {
+        const std::string& file = step_.options.text("imatrix");
+        importance_ = file.empty() ? measure_importance(model_, *step_.calibration, step_.threads)
+                                   : load_importance_matrix(file);
+        check_importance_matrix(importance_, model_);
     }
 
     Model finish() {
@@ -398,6 +416,7 @@ private:
     std::map<std::string, std::vector<UsedRows>> uses_;
     OutputSolver solver_;
     std::optional<UnquantizedGrams> grams_;
+    ImportanceMatrix importance_;
     std::set<std::string> done_;
     std::vector<Requantized> requantized_;
     std::vector<json> details_;
@@ -410,7 +429,8 @@ Writes matrices in quantized types. `type` is that of all matrices, `embedding` 
 exceptions by slot and layer: `types: "ffn.down=q4_k attn.v@0-3,29=q5_0"`. `keep` leaves the types as they are. A row that is not
 whole blocks of a type gets the next larger type that fits; the report lists these.
 
-`rounding` says how. `nearest` needs no text. `gptq` looks at the inputs that the matrices have on the calibration text, and rounds
+`rounding` says how. `nearest` needs no text. `imatrix` searches scales with the mean squares of the inputs, as llama.cpp does: from one
+of its files (`imatrix=FILE`), or measured on the calibration text. `gptq` looks at the inputs that the matrices have on the calibration text, and rounds
 layer after layer in the model that is quantized so far:
 
 - **With feedback.** The columns of a matrix are rounded one after the other, and each makes up for the errors of those before, as far
@@ -443,8 +463,13 @@ const Method quantize_method = {
         {.name = "rounding",
          .kind = OptionSpec::Kind::choice,
          .fallback = "gptq",
-         .help = "to nearest, or with feedback for the inputs on the calibration text",
-         .choices = {"gptq", "nearest"}},
+         .help = "with feedback for the inputs on the calibration text; to nearest, with scales for an "
+                 "importance matrix; to nearest",
+         .choices = {"gptq", "imatrix", "nearest"}},
+        {.name = "imatrix",
+         .fallback = "",
+         .help = "file of llama.cpp's form, for rounding=imatrix (refold imatrix writes them); empty: "
+                 "measured on the calibration text"},
         {.name = "resolve",
          .kind = OptionSpec::Kind::choice,
          .fallback = "auto",
@@ -460,7 +485,10 @@ const Method quantize_method = {
          .choices = {"auto", "no"}},
     },
     apply,
-    [](const Options& options) { return options.text("rounding") == "gptq"; },
+    [](const Options& options) {
+        const std::string& rounding = options.text("rounding");
+        return rounding == "gptq" || (rounding == "imatrix" && options.text("imatrix").empty());
+    },
 };
 
 }  // namespace refold
