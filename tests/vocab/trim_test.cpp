@@ -13,6 +13,7 @@
 #include "text/tokenizer.h"
 #include "vocab/gguf_arrays.h"
 #include "vocab/hf_vocab.h"
+#include "vocab/token_ids_of.h"
 #include "vocab/unicode.h"
 
 namespace refold {
@@ -200,6 +201,25 @@ TEST(TrimmedMetadata, ListsOfIdsAndTheConfigOfACheckpoint) {
     EXPECT_EQ(
         changed,
         (nlohmann::json{{"vocab_size", kept.size()}, {"eos_token_id", {to(399), to(3)}}, {"n_embd", 448}}));
+}
+
+// Templates and pairs of the post-processor, and added tokens, name ids that move.
+TEST(TrimmedMetadata, IdsInTokenizerJson) {
+    const auto json_with = [](int32_t bos, int32_t eos) {
+        return nlohmann::json{
+            {"added_tokens", {{{"id", bos}, {"content", "<s>"}}, {{"id", eos}, {"content", "</s>"}}}},
+            {"post_processor",
+             {{"type", "Sequence"},
+              {"processors",
+               {{{"type", "TemplateProcessing"},
+                 {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {bos}}, {"tokens", {"<s>"}}}}}}},
+                {{"type", "RobertaProcessing"}, {"sep", {"</s>", eos}}, {"cls", {"<s>", bos}}}}}}},
+            {"truncation", {{"max_length", 40}}}};
+    };
+    GgufMetadata metadata;
+    metadata.set(kTokenizerJsonKey, GgufValue::string(json_with(40, 41).dump()));
+    replace_token_ids(metadata, 50, 10, [](int32_t id) { return id - 38; });
+    EXPECT_EQ(nlohmann::json::parse(metadata.string(kTokenizerJsonKey)), json_with(2, 3));
 }
 
 TEST(TrimmedMetadata, SaysWhatItDoesNotKnow) {
