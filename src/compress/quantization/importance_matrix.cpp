@@ -194,10 +194,10 @@ void save_importance_matrix(const ImportanceMatrix& matrix, const std::string& p
     metadata.set(kChunkSize, GgufValue::u32(static_cast<uint32_t>(matrix.chunk_size)));
     std::vector<GgufOutputTensor> tensors;
     const auto add = [&](const std::string& name, std::vector<float> values) {
-        tensors.push_back(
-            {name, DType::F32, {static_cast<int64_t>(values.size()), 1}, [values](const auto& sink) {
-                 sink(std::as_bytes(std::span<const float>(values)));
-             }});
+        const auto columns = static_cast<int64_t>(values.size());
+        tensors.push_back({name, DType::F32, {columns, 1}, [kept = std::move(values)](const auto& sink) {
+                               sink(std::as_bytes(std::span<const float>(kept)));
+                           }});
     };
     for (const auto& [name, entry] : matrix.tensors) {
         std::vector<float> sums = entry.mean_squares;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "compress/rounding/gptq_rounding.h"
 #include "core/error.h"
 #include "model/materialize.h"
 
@@ -72,6 +73,32 @@ OutputSolver::Solution OutputSolver::solve(const Model& model, size_t layer, con
     solved.error_after = held_out.error(fit.solve(solved.ridge, prior));
     solved.weights = all.solve(solved.ridge, prior);
     return {std::move(solved), std::move(all), std::move(held_out)};
+}
+
+Arrays OutputSolver::rounded(Solution solution, const FreeMap& map, DType type, bool bias) {
+    Array weights{{map.inputs, map.outputs}, {}}, offsets{{map.outputs}, {}};
+    std::vector<float>& values = solution.map.weights;
+    if (!is_float(type)) {
+        Rounded rounded =
+            gptq_rounded(values, {solution.all.gram(), solution.all.inputs(), map.inputs}, type);
+        values = std::move(rounded.values);
+        weights.type = type;
+        weights.packed = std::move(rounded.packed);
+        solution.map.error_after = solution.held_out.error(values);
+    }
+    const auto in = static_cast<size_t>(map.inputs), stride = static_cast<size_t>(solution.all.inputs());
+    for (size_t at = 0; at < values.size(); at += stride) {
+        const float* row = values.data() + at;
+        if (is_float(type)) weights.values.insert(weights.values.end(), row, row + in);
+        if (bias) offsets.values.push_back(row[in]);
+    }
+    Arrays out = {{"weights", std::move(weights)},
+                  {"figures",
+                   {{3},
+                    {static_cast<float>(solution.map.ridge), static_cast<float>(solution.map.error_before),
+                     static_cast<float>(solution.map.error_after)}}}};
+    if (bias) out["bias"] = std::move(offsets);
+    return out;
 }
 
 RidgedGain OutputSolver::solve_gain(const Model& model, size_t layer, const OutputMap& module) {

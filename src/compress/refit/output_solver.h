@@ -10,6 +10,7 @@
 
 #include "calibrate/aligned_streams.h"
 #include "compress/method/method.h"
+#include "compress/method/work.h"
 #include "compress/refit/free_map.h"
 #include "compress/refit/norm_gain.h"
 #include "compress/refit/refit_rows.h"
@@ -41,6 +42,10 @@ public:
     // The free part of a module's map by least squares. The ridge is the given one, or the best on held-out
     // rows, searched from the one that the same slot had in the layer before.
     Solution solve(const Model& model, size_t layer, const OutputMap& module, const FreeMap& map, bool bias);
+    // The solution with its weights rounded to `type`, with feedback, to be kept: "weights" (float32 for
+    // float types, else packed), "bias" where one was solved, and "figures": ridge, error on held-out rows
+    // before and after.
+    static Arrays rounded(Solution solution, const FreeMap& map, DType type, bool bias);
     // The gain of the norm after a module's map, with the present map.
     RidgedGain solve_gain(const Model& model, size_t layer, const OutputMap& module);
     // The search for the slot's next ridge starts here.

@@ -14,7 +14,6 @@
 #include "compress/refit/norm_gain.h"
 #include "compress/refit/output_solver.h"
 #include "compress/refit/refit_rows.h"
-#include "compress/rounding/gptq_rounding.h"
 #include "core/error.h"
 #include "core/progress.h"
 #include "linalg/least_squares.h"
@@ -86,8 +85,9 @@ private:
                     bias ? std::optional(lazy::constant(DType::F32, {map->outputs}, 0)) : std::nullopt);
             return;
         }
-        const auto solved = step_.work->results_of_all(key_of(kMap, p, module.matrix),
-                                                       [&] { return compute(p, module, *map, bias, type); });
+        const auto solved = step_.work->results_of_all(key_of(kMap, p, module.matrix), [&] {
+            return OutputSolver::rounded(solver_.solve(model_, p, module, *map, bias), *map, type, bias);
+        });
         const auto figures = lazy::floats(solved.at("figures"), nullptr);
         // Neighboring layers have similar best ridges.
         solver_.set_ridge(module.matrix, static_cast<double>(figures[0]));
@@ -117,31 +117,6 @@ private:
     }
 
     static constexpr Computation kMap{"refit", 5};
-
-    Arrays compute(size_t p, const OutputMap& module, const FreeMap& map, bool bias, DType type) {
-        OutputSolver::Solution solved = solver_.solve(model_, p, module, map, bias);
-        Arrays out;
-        if (!is_float(type)) {
-            Rounded rounded =
-                gptq_rounded(solved.map.weights, {solved.all.gram(), solved.all.inputs(), map.inputs}, type);
-            solved.map.weights = std::move(rounded.values);
-            solved.map.error_after = solved.held_out.error(solved.map.weights);
-            out["weights"] = {{map.inputs, map.outputs}, {}, type, std::move(rounded.packed)};
-        }
-        const auto in = static_cast<size_t>(map.inputs), stride = static_cast<size_t>(solved.all.inputs());
-        Array weights{{map.inputs, map.outputs}, {}}, offsets{{map.outputs}, {}};
-        for (size_t at = 0; at < solved.map.weights.size(); at += stride) {
-            const float* row = solved.map.weights.data() + at;
-            weights.values.insert(weights.values.end(), row, row + in);
-            if (bias) offsets.values.push_back(row[in]);
-        }
-        out["figures"] = {{3},
-                          {static_cast<float>(solved.map.ridge), static_cast<float>(solved.map.error_before),
-                           static_cast<float>(solved.map.error_after)}};
-        if (is_float(type)) out["weights"] = std::move(weights);
-        if (bias) out["bias"] = std::move(offsets);
-        return out;
-    }
 
     // The norm after a map decides how much the module adds, whatever the map. Its gain is solved with the
     // present map.
