@@ -16,10 +16,18 @@ constexpr Computation kFactors{"fit factors", 1};
 // For the recipe and the provenance, which grow with the number of matrices.
 constexpr uint64_t kBytesPerMatrix = 64, kBytesOfProvenance = 8192;
 
-uint64_t source_bytes(const Model& model) {
-    uint64_t bytes = 0;
-    if (model.source == nullptr) return bytes;
-    for (const auto& file : model.source->files()) bytes += file->bytes().size();
+// Of a GGUF file's metadata and descriptions of tensors, a little too many.
+uint64_t metadata_bytes(const Model& model) {
+    constexpr uint64_t kEntry = 32, kTensor = 128;  // with padding of its data
+    uint64_t bytes = kTensor * model.tensors.size();
+    for (const auto& [key, value] : model.metadata.entries()) {
+        bytes += key.size() + kEntry;
+        if (const auto* text = std::get_if<std::string>(&value.value)) bytes += text->size();
+        const auto* array = std::get_if<std::shared_ptr<const GgufArray>>(&value.value);
+        if (array == nullptr) continue;
+        bytes += (*array)->packed.size();
+        for (const std::string& text : (*array)->strings) bytes += text.size() + sizeof(uint64_t);
+    }
     return bytes;
 }
 
@@ -53,15 +61,14 @@ Fit::Fit(const Model& model, const Calibration& calibration, Work& work, const F
       sensitivities_(sensitivities(model, candidates_, on_, options.probe_tokens)) {
     if (candidates_.tensors().empty())
         fail(ErrorCode::unsupported, "fit", "{}: there is no matrix whose type could be chosen", model.label);
-    // Vectors and solved biases, the tokenizer and other metadata, and padding.
-    std::vector<size_t> smallest(candidates_.tensors().size(), 0);
-    const FitPlan any = plan_of(smallest);
-    uint64_t matrices = 0;
-    for (const FitTensor& tensor : candidates_.tensors()) matrices += tensor.candidates[0].bytes;
-    const uint64_t weights = refold::plan(model, recipe(any)).after().bytes,
-                   before = account(model).model.bytes, source = source_bytes(model),
-                   metadata = source > before ? source - before : 0;
-    other_bytes_ = weights - matrices + metadata + kBytesOfProvenance + kBytesPerMatrix * smallest.size();
+    metadata_bytes_ = metadata_bytes(model) + kBytesOfProvenance + kBytesPerMatrix * sensitivities_.size();
+    const FitPlan smallest = plan_of(std::vector<size_t>(sensitivities_.size(), 0));
+    other_bytes_ = exact_bytes(smallest) - smallest.bytes;
+}
+
+// Of the file, with what takes no part in the choice: vectors, solved biases, small factors.
+uint64_t Fit::exact_bytes(const FitPlan& plan) const {
+    return refold::plan(model_, recipe(plan)).after().bytes + metadata_bytes_;
 }
 
 std::vector<AllocationItem> Fit::items() const {
@@ -104,16 +111,22 @@ FitPlan Fit::plan_of(const std::vector<size_t>& chosen) const {
 
 FitPlan Fit::plan(uint64_t bytes) const {
     const auto costs = items();
-    const uint64_t smallest = smallest_allocation(costs) + other_bytes_;
-    const auto found = bytes < other_bytes_ ? std::nullopt : allocate(costs, bytes - other_bytes_);
-    if (!found) {
-        const auto least = allocate(costs, smallest - other_bytes_);
-        fail(ErrorCode::usage, "fit",
-             "{}: no choice of types makes {}; the smallest file has {}, at a predicted divergence of {:.3g} "
-             "nats",
-             model_.label, format_bytes(bytes), format_bytes(smallest), least->cost);
+    uint64_t wanted = bytes;
+    while (wanted >= other_bytes_) {
+        const auto found = allocate(costs, wanted - other_bytes_);
+        if (!found) break;
+        FitPlan out = plan_of(found->chosen);
+        out.bytes = exact_bytes(out);
+        if (out.bytes <= bytes) return out;
+        // Tensors of one slot and layer have one type, whatever was chosen for each.
+        wanted -= out.bytes - bytes;
     }
-    return plan_of(found->chosen);
+    const uint64_t smallest = smallest_allocation(costs) + other_bytes_;
+    fail(
+        ErrorCode::usage, "fit",
+        "{}: no choice of types makes {}; the smallest file has {}, at a predicted divergence of {:.3g} nats",
+        model_.label, format_bytes(bytes), format_bytes(smallest),
+        allocate(costs, smallest - other_bytes_)->cost);
 }
 
 Recipe Fit::recipe(const FitPlan& plan) const {

@@ -64,7 +64,9 @@ public:
 
 private:
     std::vector<AllocationItem> items() const;
+    // Its bytes are those of the matrices and other_bytes_.
     FitPlan plan_of(const std::vector<size_t>& chosen) const;
+    uint64_t exact_bytes(const FitPlan& plan) const;
     Fitted carried_out(const FitPlan& plan) const;
     FitFactors corrected(const Fitted& first) const;
 
@@ -75,7 +77,7 @@ private:
     Measurement on_;
     Candidates candidates_;
     std::vector<double> sensitivities_;
-    uint64_t other_bytes_;  // of the file: everything but the matrices
+    uint64_t metadata_bytes_ = 0, other_bytes_ = 0;  // of the file: metadata; everything but the matrices
     FitFactors factors_;
     bool corrected_ = false;
 };
