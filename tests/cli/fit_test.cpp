@@ -56,8 +56,8 @@ TEST_F(Fit, SaysWhatIsWrong) {
         EXPECT_THAT(out.err, HasSubstr(message));
     };
     const std::string out = folder_ / "a.gguf";
-    refused(fit({"-o", out}), "Budget");
-    refused(fit({"--size", "1GB", "--ratio", "0.5", "-o", out}), "Budget");
+    refused(fit({"-o", out}), "Exactly 1 option from [--size,--ratio,--bpw]");
+    refused(fit({"--size", "1GB", "--ratio", "0.5", "-o", out}), "2 were given");
     refused(fit({"--size", "70 bananas", "-o", out}), "expected a size such as 70MiB");
     refused(fit({"--size", "1MiB"}), "give --output");
     refused(fit({"--size", "1MiB", "--dry-run"}), "give --work");
