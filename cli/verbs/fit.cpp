@@ -1,5 +1,6 @@
 #include "fit/fit.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -15,6 +16,7 @@
 #include "model/accounting.h"
 #include "model/load.h"
 #include "model/save.h"
+#include "model/stock.h"
 
 namespace refold::cli {
 namespace {
@@ -23,10 +25,10 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 struct Arguments {
-    std::string model, size, work;
+    std::string model, size, work, target = "refold";
     double ratio = 0, bits = 0;
     std::vector<std::string> calibration;
-    int64_t tokens = 16384, probe_tokens = 2048;
+    int64_t tokens = 16384, probe_tokens = FitOptions{}.probe_tokens;
     int threads = 0;
     bool dry_run = false;
     OutputOptions output;
@@ -53,6 +55,18 @@ uint64_t wanted_bytes(const Arguments& a, const Model& model, uint64_t file_byte
     const Cost cost = account(model).model;
     return static_cast<uint64_t>(a.bits / 8 * static_cast<double>(cost.parameters)) +
            (file_bytes > cost.bytes ? file_bytes - cost.bytes : 0);
+}
+
+// Whether stock llama.cpp loads the model's file as it is, but for its types.
+void check_stock(const Model& model) {
+    const Model stock = for_stock(model).model;
+    if (!std::ranges::equal(stock.tensors, model.tensors,
+                            [](const auto& a, const auto& b) { return a.first == b.first; }))
+        fail(ErrorCode::unsupported, "fit",
+             "{}: llama.cpp does not load its shared or factored weights; write a plain file first (refold "
+             "export --to "
+             "gguf), or leave out --for",
+             model.label);
 }
 
 std::string recipe_path(const std::string& output) {
@@ -82,13 +96,17 @@ void fit_model(const Arguments& a) {
     if (!a.dry_run) check_output(a.output, path);
     if (!a.size.empty()) parse_size(a.size);
     const Model model = load_model(path);
+    const bool for_llama_cpp = a.target == "llama.cpp";
+    if (for_llama_cpp) check_stock(model);
     uint64_t file_bytes = 0;
     if (model.source) {
         for (const auto& file : model.source->files()) file_bytes += file->bytes().size();
     }
     const Calibration calibration = load_calibration(a.calibration, path, {.tokens = a.tokens});
     Work work(a.work.empty() ? a.output.path + ".fit" : a.work);
-    Fit fit(model, calibration, work, {a.probe_tokens, a.threads, a.calibration, REFOLD_VERSION});
+    Fit fit(model, calibration, work,
+            {a.probe_tokens, for_llama_cpp ? RowLayout::whole_blocks : RowLayout::or_folded, a.threads,
+             a.calibration, REFOLD_VERSION});
     const uint64_t bytes = wanted_bytes(a, model, file_bytes);
     if (a.dry_run) return show_plan(a, fit.plan(bytes));
     const Fitted fitted = fit.fit(bytes);
@@ -128,6 +146,13 @@ Action declare(CLI::App& app) {
         ->check(CLI::Range(1e-6, 1.0));
     budget->add_option("--bpw", a->bits, "Bits per weight")->type_name("BITS")->check(CLI::Range(0.1, 32.0));
     budget->require_option(1);
+    app.add_option(
+           "--for", a->target,
+           "What runs the file. llama.cpp: only types whose blocks divide the rows of a matrix, as stock "
+           "llama.cpp needs them")
+        ->type_name("NAME")
+        ->check(CLI::IsMember({"refold", "llama.cpp"}))
+        ->capture_default_str();
     app.add_option("--calib", a->calibration,
                    "Calibration text (UTF-8); do not evaluate on it. May be repeated: sequences are taken "
                    "from the texts in turn, and "

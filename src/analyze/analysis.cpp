@@ -9,6 +9,7 @@
 #include "analyze/weights.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "model/folded.h"
 
 namespace refold {
 namespace {
@@ -212,8 +213,10 @@ Analysis analyze(const Model& model, const std::vector<std::vector<int32_t>>& se
     // Fail before any long computation.
     if (std::any_of(options.parts.begin(), options.parts.end(), needs_text))
         add_text_parts(model, sequences, options, out);
-    if (options.parts.contains(AnalysisPart::weights)) out[AnalysisPart::weights] = weights_part(model);
-    if (options.parts.contains(AnalysisPart::spectra)) out[AnalysisPart::spectra] = spectra_part(model);
+    const std::optional<Model> unfolded = without_folds(model, DType::F16);
+    const Model& whole = unfolded ? *unfolded : model;
+    if (options.parts.contains(AnalysisPart::weights)) out[AnalysisPart::weights] = weights_part(whole);
+    if (options.parts.contains(AnalysisPart::spectra)) out[AnalysisPart::spectra] = spectra_part(whole);
     return out;
 }
 

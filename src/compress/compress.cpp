@@ -123,6 +123,17 @@ void check_order(const Recipe& recipe) {
     }
 }
 
+// Methods read rows of tensors, or replace tensors by ones of the same type.
+void check_rows(const Model& model) {
+    for (const auto& [name, tensor] : model.tensors) {
+        if (tensor.fold() > 1)
+            fail(ErrorCode::unsupported, "compress",
+                 "{}: several rows of {} lie together in blocks of {}, and no method changes such matrices - "
+                 "make quantize the last step, or compress the model before it was quantized",
+                 model.label, name, refold::name(tensor.type));
+    }
+}
+
 // A dry run when `work` is null.
 Compression apply(const Model& model, const Recipe& recipe, Work* work, const StepInputs& inputs) {
     check_order(recipe);
@@ -145,6 +156,7 @@ Compression apply(const Model& model, const Recipe& recipe, Work* work, const St
                   s + 1,
                   identity_of(model, recipe, s, inputs, computations)};
         try {
+            check_rows(result.model);
             result.model = recipe_step.method->apply(result.model, step);
             validate(result.model);
         } catch (const Error& error) {

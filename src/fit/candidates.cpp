@@ -42,7 +42,8 @@ double weighted_squares(const Floats& errors, const Floats& gram, int64_t column
 
 }  // namespace
 
-Candidates::Candidates(const Model& model, const Measurement& on) : model_(model), uses_(input_uses(model)) {
+Candidates::Candidates(const Model& model, const Measurement& on, RowLayout layout)
+    : model_(model), uses_(input_uses(model)) {
     const auto quantized = quantized_uses(model);
     std::set<std::string> seen;
     const auto see = [&](const Slots& slots, size_t layer) {
@@ -55,10 +56,8 @@ Candidates::Candidates(const Model& model, const Measurement& on) : model_(model
                 FitTensor tensor{name, slot, layer, table, {}};
                 const Tensor& stored = model.tensor(name);
                 for (const DType type : kTypes) {
-                    if (use->second.unit % block_elements(type) == 0)
-                        tensor.candidates.push_back(
-                            {type,
-                             row_bytes(type, stored.row_elements()) * static_cast<size_t>(stored.rows()), 0});
+                    if (fits(type, use->second, layout))
+                        tensor.candidates.push_back({type, row_bytes(type, stored.elements()), 0});
                 }
                 if (!tensor.candidates.empty()) tensors_.push_back(std::move(tensor));
             }

@@ -9,6 +9,7 @@
 #include "compress/quantization/input_uses.h"
 #include "compress/quantization/unquantized_grams.h"
 #include "model/model.h"
+#include "model/quantized.h"
 
 namespace refold {
 
@@ -35,7 +36,8 @@ constexpr DType kProbe = DType::Q4_0;
 // again.
 class Candidates {
 public:
-    Candidates(const Model& model, const Measurement& on);
+    // Of types that the layout allows for each tensor.
+    Candidates(const Model& model, const Measurement& on, RowLayout layout);
 
     // In the order of the layers that use them first; tables last.
     const std::vector<FitTensor>& tensors() const { return tensors_; }

@@ -13,8 +13,8 @@ namespace refold {
 namespace {
 
 constexpr Computation kFactors{"fit factors", 1};
-// For the recipe and the provenance, which grow with the number of matrices.
-constexpr uint64_t kBytesPerMatrix = 64, kBytesOfProvenance = 8192;
+// For the recipe, the provenance and the list of folded matrices, which grow with the number of matrices.
+constexpr uint64_t kBytesPerMatrix = 104, kBytesOfProvenance = 8192;
 
 // Of a GGUF file's metadata and descriptions of tensors, a little too many.
 uint64_t metadata_bytes(const Model& model) {
@@ -57,7 +57,7 @@ Fit::Fit(const Model& model, const Calibration& calibration, Work& work, const F
       work_(work),
       options_(options),
       on_{work, calibration, identity_of(model, calibration), options.threads},
-      candidates_(model, on_),
+      candidates_(model, on_, options.layout),
       sensitivities_(sensitivities(model, candidates_, on_, options.probe_tokens)) {
     if (candidates_.tensors().empty())
         fail(ErrorCode::unsupported, "fit", "{}: there is no matrix whose type could be chosen", model.label);

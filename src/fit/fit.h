@@ -13,7 +13,9 @@
 namespace refold {
 
 struct FitOptions {
-    int64_t probe_tokens = 2048;  // to measure how much the predictions depend on each matrix
+    int64_t probe_tokens = 1024;  // to measure how much the predictions depend on each matrix
+    // The result is plain GGUF that llama.cpp runs: whole_blocks.
+    RowLayout layout = RowLayout::or_folded;
     int threads = 0;
     std::vector<std::string> texts;  // paths of the calibration text, for the recipe
     std::string version;             // of refold, for the result's provenance

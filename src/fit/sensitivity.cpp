@@ -82,7 +82,8 @@ public:
 
 private:
     static SingleSequence::RowsSink append_to(std::vector<float>& out) {
-        return [&out](size_t, std::span<const float> rows) { out.insert(out.end(), rows.begin(), rows.end()); };
+        return
+            [&out](size_t, std::span<const float> rows) { out.insert(out.end(), rows.begin(), rows.end()); };
     }
 
     std::unique_ptr<SingleSequence> loaded(const Model& model, size_t run) {

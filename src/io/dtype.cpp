@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <numeric>
 
 #include "core/error.h"
 
@@ -29,7 +30,14 @@ std::string name(DType type) {
 int64_t block_elements(DType type) { return ggml_blck_size(ggml(type)); }
 size_t block_bytes(DType type) { return ggml_type_size(ggml(type)); }
 size_t row_bytes(DType type, int64_t elements) {
+    if (elements % block_elements(type) != 0)
+        fail(ErrorCode::internal, "dtype", "{} elements are no whole blocks of {}", elements, name(type));
     return static_cast<size_t>(elements / block_elements(type)) * block_bytes(type);
+}
+
+int64_t fold(DType type, int64_t row_elements) {
+    const int64_t block = block_elements(type);
+    return block / std::gcd(block, row_elements);
 }
 
 void dequantize(DType type, std::span<const std::byte> data, std::span<float> out) {
@@ -50,9 +58,10 @@ bool needs_importance(DType type) { return ggml_quantize_requires_imatrix(ggml(t
 std::vector<std::byte> quantize(DType type, std::span<const float> values, int64_t row_elements,
                                 std::span<const float> importance) {
     const auto count = static_cast<int64_t>(values.size());
-    if (row_elements % block_elements(type) != 0 || count % row_elements != 0) {
-        fail(ErrorCode::input, "dtype", "rows of {} elements are not whole blocks of {}", row_elements,
-             name(type));
+    const int64_t folded = fold(type, row_elements), stored = row_elements * folded;
+    if (count % stored != 0) {
+        fail(ErrorCode::input, "dtype", "{} rows of {} elements are not whole blocks of {}",
+             count / row_elements, row_elements, name(type));
     }
     if (!importance.empty() && static_cast<int64_t>(importance.size()) != row_elements) {
         fail(ErrorCode::internal, "dtype", "an importance of {} columns for rows of {}", importance.size(),
@@ -62,8 +71,11 @@ std::vector<std::byte> quantize(DType type, std::span<const float> values, int64
         fail(ErrorCode::unsupported, "dtype", "{} can only be written with an importance matrix", name(type));
     }
     std::vector<std::byte> out(row_bytes(type, count));
-    ggml_quantize_chunk(ggml(type), values.data(), out.data(), 0, count / row_elements, row_elements,
-                        importance.empty() ? nullptr : importance.data());
+    std::vector<float> of_stored;
+    for (int64_t row = 0; row < folded && !importance.empty(); ++row)
+        of_stored.insert(of_stored.end(), importance.begin(), importance.end());
+    ggml_quantize_chunk(ggml(type), values.data(), out.data(), 0, count / stored, stored,
+                        importance.empty() ? nullptr : of_stored.data());
     return out;
 }
 

@@ -46,14 +46,18 @@ size_t block_bytes(DType type);
 inline bool is_float(DType type) { return block_elements(type) == 1; }
 // Bytes of a row; `elements` must be a multiple of block_elements().
 size_t row_bytes(DType type, int64_t elements);
+// Rows that are no whole blocks are folded: so many of them follow each other in whole blocks, some of which
+// hold the end of one row and the beginning of the next. 1 for rows of whole blocks.
+int64_t fold(DType type, int64_t row_elements);
 
 // Unpacks out.size() elements of `data`. Throws Error(input) when the sizes do not fit.
 void dequantize(DType type, std::span<const std::byte> data, std::span<float> out);
 // The type cannot be written without an importance matrix (IQ1 and IQ2).
 bool needs_importance(DType type);
-// Packs rows of `row_elements` elements, rounded to nearest. `importance` [row_elements], the weight of the
-// squared error of each column (llama.cpp's importance matrix), guides the search for scales; empty: all the
-// same. Throws Error(unsupported) when the type needs it and there is none.
+// Packs rows of `row_elements` elements, rounded to nearest; where these are folded, a multiple of fold()
+// rows. `importance` [row_elements], the
+// weight of the squared error of each column (llama.cpp's importance matrix), guides the search for scales;
+// empty: all the same. Throws Error(unsupported) when the type needs it and there is none.
 std::vector<std::byte> quantize(DType type, std::span<const float> values, int64_t row_elements,
                                 std::span<const float> importance = {});
 

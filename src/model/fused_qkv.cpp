@@ -23,8 +23,7 @@ struct FusedTensor {
     }
     int64_t extent_of(const Tensor& tensor) const { return vector ? tensor.elements() : tensor.rows(); }
     size_t bytes_of(const Tensor& tensor, int64_t count) const {
-        return vector ? row_bytes(tensor.type, count)
-                      : row_bytes(tensor.type, tensor.row_elements()) * static_cast<size_t>(count);
+        return row_bytes(tensor.type, vector ? count : tensor.row_elements() * count);
     }
 };
 

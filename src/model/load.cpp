@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "model/folded.h"
 #include "model/fused_qkv.h"
 #include "model/hf/checkpoint.h"
 #include "model/hf/shapes.h"
@@ -43,6 +44,7 @@ Model load_gguf_model(const std::string& path) {
         for (const auto& tensor : file->tensors()) {
             model.tensors[tensor.name] = Tensor{tensor.type, tensor.shape, tensor.data, {}};
         }
+        if (model.metadata.has(kFoldedKey)) unfold_shapes(model.metadata.string(kFoldedKey), model.tensors);
         const auto has_tensor = [&](const std::string& name) { return model.tensors.contains(name); };
         const uint64_t layers = model.metadata.integer(std::string(model.family->name) + ".block_count");
         if (layers == 0 || layers > 4096)

@@ -29,6 +29,10 @@ Floats stored_floats(const Model& model, const Expression& expression, Slot slot
     ReadTensors tensors;
     for (const auto& block : stored_blocks(model, expression, slot)) {
         const auto bytes = tensors.bytes(*block.tensor);
+        if (block.tensor->fold() > 1) {  // always whole: see validate()
+            dequantize(block.tensor->type, bytes, out);
+            continue;
+        }
         const size_t stride = row_bytes(block.tensor->type, block.tensor->row_elements());
         for (int64_t r = 0; r < block.rows; ++r) {
             const auto from = bytes.subspan(
@@ -131,13 +135,18 @@ std::vector<float> materialize(const Model& model, const Expression& expression,
 
 std::vector<float> inverse_row_norms(const Tensor& tensor) {
     const TensorBytes bytes(tensor);
-    const size_t stride = row_bytes(tensor.type, tensor.row_elements());
-    std::vector<float> row(static_cast<size_t>(tensor.row_elements())), inverse;
-    for (size_t r = 0; r < static_cast<size_t>(tensor.rows()); ++r) {
-        dequantize(tensor.type, bytes.bytes().subspan(r * stride, stride), row);
-        double square = 0;
-        for (const float x : row) square += static_cast<double>(x) * x;
-        inverse.push_back(static_cast<float>(1.0 / std::max(std::sqrt(square), 1e-12)));
+    const auto width = static_cast<size_t>(tensor.row_elements()),
+               together = static_cast<size_t>(tensor.fold());
+    const size_t stride = row_bytes(tensor.type, tensor.row_elements() * tensor.fold());
+    std::vector<float> rows(width * together), inverse;
+    for (size_t at = 0; at < bytes.bytes().size(); at += stride) {
+        dequantize(tensor.type, bytes.bytes().subspan(at, stride), rows);
+        for (size_t r = 0; r < together; ++r) {
+            double square = 0;
+            for (const float x : std::span(rows).subspan(r * width, width))
+                square += static_cast<double>(x) * x;
+            inverse.push_back(static_cast<float>(1.0 / std::max(std::sqrt(square), 1e-12)));
+        }
     }
     return inverse;
 }

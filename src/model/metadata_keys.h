@@ -4,6 +4,7 @@
 namespace refold {
 
 inline constexpr const char* kTopologyKey = "refold.topology";
+inline constexpr const char* kFoldedKey = "refold.folded";
 inline constexpr const char* kSizesKey = "refold.sizes";
 
 }  // namespace refold

@@ -35,6 +35,8 @@ std::map<std::string, QuantizedUse> quantized_uses(const Model& model) {
             use.matrix |= properties(slot).quantized != QuantizedAs::unchanged;
             use.embedding |= properties(slot).quantized == QuantizedAs::embedding;
             use.unit = std::gcd(use.unit, model.tensor(name).row_elements());
+            const bool whole = base_of(expression) == Expression(Dense{name});
+            use.whole_rows = std::gcd(use.whole_rows, whole ? model.tensor(name).rows() : 1);
         }
         const Expression base = base_of(expression);
         const auto* heads = std::get_if<Heads>(&base);
@@ -49,6 +51,11 @@ std::map<std::string, QuantizedUse> quantized_uses(const Model& model) {
     }
     for (const auto& [slot, expression] : model.topology.globals) add(slot, expression);
     return uses;
+}
+
+bool fits(DType type, const QuantizedUse& use, RowLayout layout) {
+    return use.unit % block_elements(type) == 0 ||
+           (layout == RowLayout::or_folded && use.whole_rows % fold(type, use.unit) == 0);
 }
 
 DType fitting_type(DType wanted, int64_t unit) {
@@ -87,19 +94,20 @@ std::vector<std::byte> requantize(const Tensor& source, DType type, const Neares
     const int threads = options.threads > 0 ? options.threads : default_threads();
     constexpr int64_t kPieceElements = int64_t{1} << 20;
     const int64_t width = source.row_elements(), rows = source.rows(),
-                  piece = std::max<int64_t>(1, kPieceElements / width);
-    const size_t from = row_bytes(source.type, width), to = row_bytes(type, width);
+                  together = std::lcm(source.fold(), fold(type, width)),
+                  piece = std::max<int64_t>(1, kPieceElements / width / together) * together;
+    const size_t from = row_bytes(source.type, width * together), to = row_bytes(type, width * together);
+    const auto offset = [&](int64_t row, size_t bytes) {
+        return static_cast<size_t>(row / together) * bytes;
+    };
     const TensorBytes bytes(source);
-    std::vector<std::byte> out(to * static_cast<size_t>(rows));
+    std::vector<std::byte> out(offset(rows, to));
     parallel_for((rows + piece - 1) / piece, threads, [&](int64_t i) {
         const int64_t first = i * piece, count = std::min(piece, rows - first);
         std::vector<float> values(static_cast<size_t>(count * width));
-        dequantize(
-            source.type,
-            bytes.bytes().subspan(static_cast<size_t>(first) * from, static_cast<size_t>(count) * from),
-            values);
+        dequantize(source.type, bytes.bytes().subspan(offset(first, from), offset(count, from)), values);
         const auto packed = quantize(type, values, width, options.importance);
-        memcpy(out.data() + static_cast<size_t>(first) * to, packed.data(), packed.size());
+        memcpy(out.data() + offset(first, to), packed.data(), packed.size());
     });
     return out;
 }

@@ -33,8 +33,14 @@ Quantized quantize_model(const Model& model, const QuantizeOptions& options);
 struct QuantizedUse {
     bool matrix = false, embedding = false;  // of some slot; neither: it keeps its type
     int64_t unit = 0;                        // rows are read in runs of multiples of this many elements
+    int64_t whole_rows = 0;                  // all rows where every use reads all of them, else 1
 };
 std::map<std::string, QuantizedUse> quantized_uses(const Model& model);
+
+// Whether a tensor can be stored in a type: rows of whole blocks, or rows that can be folded, which only
+// refold's own format has.
+enum class RowLayout { whole_blocks, or_folded };
+bool fits(DType type, const QuantizedUse& use, RowLayout layout);
 
 // `wanted`, or the next larger type whose blocks divide `unit`. For IQ types that is IQ4_NL, as in llama.cpp.
 DType fitting_type(DType wanted, int64_t unit);

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/progress.h"
+#include "model/folded.h"
 #include "model/fused_qkv.h"
 #include "model/metadata_keys.h"
 #include "model/sizes.h"
@@ -46,13 +47,18 @@ void save_model(const Model& model, const std::string& path, bool overwrite) {
     } else {
         metadata.set(kSizesKey, GgufValue::string(sizes));
     }
+    const std::map<std::string, Tensor> tensors = with_fused_qkv(model);
+    if (const std::string folded = folded_to_json(tensors); folded.empty()) {
+        metadata.erase(kFoldedKey);
+    } else {
+        metadata.set(kFoldedKey, GgufValue::string(folded));
+    }
     uint64_t total = 0;
     std::vector<GgufOutputTensor> outputs;
-    const std::map<std::string, Tensor> tensors = with_fused_qkv(model);
     for (const auto& name : natural_order(tensors)) {
         const Tensor& tensor = tensors.at(name);
         total += tensor.bytes();
-        outputs.push_back({name, tensor.type, tensor.shape,
+        outputs.push_back({name, tensor.type, folded_shape(tensor),
                            [&tensor](const auto& sink) { sink(TensorBytes(tensor).bytes()); }});
     }
     Progress progress("writing " + path, total, "bytes");

@@ -39,7 +39,9 @@ struct Tensor {
     int64_t row_elements() const { return shape[0]; }
     int64_t rows() const;
     int64_t elements() const { return row_elements() * rows(); }
-    size_t bytes() const { return row_bytes(type, shape[0]) * static_cast<size_t>(rows()); }
+    // Rows that lie in whole blocks together: see refold::fold().
+    int64_t fold() const { return refold::fold(type, row_elements()); }
+    size_t bytes() const { return row_bytes(type, elements()); }
 };
 
 // Bytes of a tensor: in place when mapped, else computed once and owned here.

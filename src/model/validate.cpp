@@ -55,12 +55,16 @@ public:
     }
 
     void operator()(const Dense& dense) const {
-        const Tensor& tensor = find(dense.tensor);
+        const Tensor& tensor = find_any(dense.tensor);
         if (tensor.row_elements() != shape_.in || tensor.rows() != shape_.out) {
             fail(ErrorCode::input, "topology", "{}: tensor '{}' has shape {}, expected [{}, {}]", where_,
                  dense.tensor, shape_text(tensor.shape), shape_.in, shape_.out);
         }
-        if (is_vector(slot_) || is_prefix(slot_)) need_f32(dense.tensor);
+        if (is_vector(slot_) || is_prefix(slot_)) return need_f32(dense.tensor);
+        if (tensor.rows() % tensor.fold() != 0)
+            fail(ErrorCode::input, "topology",
+                 "{}: {} rows of {} elements of tensor '{}' are no whole blocks of {}", where_, tensor.rows(),
+                 tensor.row_elements(), dense.tensor, name(tensor.type));
     }
 
     void operator()(const Heads& heads) const {
@@ -145,7 +149,14 @@ public:
     }
 
 private:
-    const Tensor& find(const std::string& name) const {
+    const Tensor& find(const std::string& tensor_name) const {
+        const Tensor& tensor = find_any(tensor_name);
+        if (tensor.fold() > 1)
+            fail(ErrorCode::input, "topology", "{}: rows of tensor '{}' are no whole blocks of {}", where_,
+                 tensor_name, name(tensor.type));
+        return tensor;
+    }
+    const Tensor& find_any(const std::string& name) const {
         const auto found = model_.tensors.find(name);
         if (found == model_.tensors.end())
             fail(ErrorCode::input, "topology", "{}: refers to tensor '{}', which is not in the file", where_,
@@ -170,7 +181,7 @@ private:
                  row, elements, tensor_name, shape_text(tensor.shape));
     }
     void need_f32(const std::string& tensor_name) const {
-        if (const DType type = find(tensor_name).type; type != DType::F32)
+        if (const DType type = find_any(tensor_name).type; type != DType::F32)
             fail(ErrorCode::unsupported, "topology", "{}: tensor '{}' has type {}, expected F32", where_,
                  tensor_name, name(type));
     }

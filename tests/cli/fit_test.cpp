@@ -44,6 +44,11 @@ TEST_F(Fit, WritesTheModelAndARecipeThatGivesItAgain) {
     ASSERT_EQ(again.code, 0) << again.err;
     EXPECT_TRUE(read_all(folder_ / "a.gguf") == read_all(folder_ / "b.gguf"));
 
+    const json stock = refold_json(
+        fit({"--ratio", "0.9", "-o", folder_ / "c.gguf", "--work", folder_ / "work", "--for", "llama.cpp"}));
+    EXPECT_LE(stock["file_bytes"].get<double>(),
+              0.9 * static_cast<double>(std::filesystem::file_size(kModel)));
+
     const json plan = refold_json(fit({"--bpw", "9", "--work", folder_ / "work", "--dry-run"}));
     EXPECT_EQ(plan["dry_run"], true);
     EXPECT_THAT(plan["types"].get<std::string>(), HasSubstr("ffn.down"));
@@ -62,6 +67,7 @@ TEST_F(Fit, SaysWhatIsWrong) {
     refused(fit({"--size", "1MiB"}), "give --output");
     refused(fit({"--size", "1MiB", "--dry-run"}), "give --work");
     refused(fit({"--size", "10KiB", "-o", out}), "the smallest file has");
+    refused(fit({"--size", "1MiB", "-o", out, "--for", "ollama"}), "ollama not in {refold,llama.cpp}");
     EXPECT_FALSE(std::filesystem::exists(out));
 }
 

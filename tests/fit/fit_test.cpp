@@ -10,7 +10,10 @@
 #include "compress/small_model.h"
 #include "core/code_of.h"
 #include "core/temp_folder.h"
+#include "engine/compare.h"
+#include "eval/stock.h"
 #include "fit/sensitivity.h"
+#include "model/accounting.h"
 #include "model/load.h"
 #include "model/save.h"
 
@@ -111,6 +114,23 @@ TEST_F(FitTest, SaysTheSmallestSize) {
     const Fit fit(model_, text_, work, options_);
     EXPECT_EQ(code_of([&] { fit.plan(1000); }, "the smallest file has"), ErrorCode::usage);
     EXPECT_EQ(code_of([&] { fit.plan(whole_ / 20); }, "the smallest file has"), ErrorCode::usage);
+}
+
+// Files for llama.cpp give it the logits that they give here.
+TEST_F(FitTest, ForLlamaCpp) {
+    const Model model = load_model(std::string(REFOLD_FIXTURES) + "/hf/llama_gqa");
+    const Calibration text = random_text(model, 16, 32);
+    options_.layout = RowLayout::whole_blocks;
+    Work work(this->work());
+    Fit fit(model, text, work, options_);
+    const std::string path = folder_ / "stock.gguf";
+    save_model(fit.fit(account(model).model.bytes / 5).compression.model, path, false);
+    const Model again = load_model(path);
+    for (const auto& [name, tensor] : again.tensors) EXPECT_EQ(tensor.fold(), 1) << name;
+    const auto tokens = random_tokens(40, model.config.n_vocab, 5);
+    StockLlama stock(path, {.threads = 1, .context = 64, .kv_f32 = true, .flash_attention = false});
+    // Both multiply quantized weights with quantized activations, in other orders.
+    EXPECT_LT(scaled_difference(stock.evaluate_all(tokens), all_logits(again, tokens, {.threads = 1})), 0.05);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ constexpr std::array kInputs = {Tap::attn_input, Tap::attn_inner, Tap::ffn_input
 constexpr UnquantizedGrams::Place kHead = {kWholeModel, Tap::layer_input};
 
 constexpr Computation kTable{"quantize table", 1}, kInputMatrices{"quantize matrices", 1},
-    kOutput{"quantize output map", 1}, kGain{"quantize gain", 1};
+    kOutput{"quantize output map", 2}, kGain{"quantize gain", 1};
 
 UnquantizedGrams::Place place_of(const InputUse& use) { return {use.layer, *input_tap(use.slot)}; }
 
@@ -236,7 +236,9 @@ std::optional<FreeMap> LayerRounding::map_to_solve(size_t layer, const OutputMap
 }
 
 DType LayerRounding::type_of(const FreeMap& map) const {
-    return fitting_type(choice_.types.at(map.tensors.front()), map.inputs);
+    const std::string& tensor = map.tensors.front();
+    const DType type = choice_.types.at(tensor);  // fits the tensor, but a factor is rounded transposed
+    return map.inputs == model_.tensor(tensor).row_elements() ? type : fitting_type(type, map.inputs);
 }
 
 bool LayerRounding::solves_bias(size_t layer, const OutputMap& module) const {

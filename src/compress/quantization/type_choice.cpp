@@ -73,10 +73,10 @@ TypeChoice choose_types(const Model& model, const WantedTypes& wanted) {
             std::optional<DType> chosen = use->second.embedding ? embedding : type;
             if (at != exceptions.rend()) chosen = at->type;
             if (!chosen) continue;
-            const DType fits = fitting_type(*chosen, use->second.unit);
-            if (fits != *chosen)
-                out.fallbacks.push_back(fmt::format("{}: {} for {}", tensor, name(fits), name(*chosen)));
-            out.types[tensor] = fits;
+            const bool fit = fits(*chosen, use->second, RowLayout::or_folded);
+            const DType got = fit ? *chosen : fitting_type(*chosen, use->second.unit);
+            if (!fit) out.fallbacks.push_back(fmt::format("{}: {} for {}", tensor, name(got), name(*chosen)));
+            out.types[tensor] = got;
         }
     };
     for (size_t p = 0; p < model.topology.layers.size(); ++p) {

@@ -67,24 +67,30 @@ OutputSolver::Solution OutputSolver::solve(const Model& model, size_t layer, con
     if (!ridge_) {
         Ridged solved =
             solve_with_held_out(fit, held_out, prior, start == ridges_.end() ? 1e-2 : start->second);
-        return {std::move(solved), std::move(all), std::move(held_out)};
+        return {std::move(solved), prior, std::move(all), std::move(held_out)};
     }
     Ridged solved{*ridge_, held_out.error(prior), 0, {}};
     solved.error_after = held_out.error(fit.solve(solved.ridge, prior));
     solved.weights = all.solve(solved.ridge, prior);
-    return {std::move(solved), std::move(all), std::move(held_out)};
+    return {std::move(solved), prior, std::move(all), std::move(held_out)};
 }
 
 Arrays OutputSolver::rounded(Solution solution, const FreeMap& map, DType type, bool bias) {
     Array weights{{map.inputs, map.outputs}, {}}, offsets{{map.outputs}, {}};
     std::vector<float>& values = solution.map.weights;
     if (!is_float(type)) {
-        Rounded rounded =
-            gptq_rounded(values, {solution.all.gram(), solution.all.inputs(), map.inputs}, type);
-        values = std::move(rounded.values);
+        const RoundingInputs inputs{solution.all.gram(), solution.all.inputs(), map.inputs};
+        Rounded best = gptq_rounded(values, inputs, type),
+                of_prior = gptq_rounded(solution.prior, inputs, type);
+        double error = solution.held_out.error(best.values);
+        if (const double other = solution.held_out.error(of_prior.values); other < error) {
+            best = std::move(of_prior);
+            error = other;
+        }
+        values = std::move(best.values);
         weights.type = type;
-        weights.packed = std::move(rounded.packed);
-        solution.map.error_after = solution.held_out.error(values);
+        weights.packed = std::move(best.packed);
+        solution.map.error_after = error;
     }
     const auto in = static_cast<size_t>(map.inputs), stride = static_cast<size_t>(solution.all.inputs());
     for (size_t at = 0; at < values.size(); at += stride) {

@@ -35,8 +35,9 @@ public:
                       const std::function<void(const AlignedStreams::Rows&)>& see);
 
     struct Solution {
-        Ridged map;        // [outputs x inputs], a bias as the last input
-        LeastSquares all;  // the rows of all texts
+        Ridged map;                // [outputs x inputs], a bias as the last input
+        std::vector<float> prior;  // the map as it was
+        LeastSquares all;          // the rows of all texts
         LeastSquares held_out;
     };
     // The free part of a module's map by least squares. The ridge is the given one, or the best on held-out
@@ -44,7 +45,8 @@ public:
     Solution solve(const Model& model, size_t layer, const OutputMap& module, const FreeMap& map, bool bias);
     // The solution with its weights rounded to `type`, with feedback, to be kept: "weights" (float32 for
     // float types, else packed), "bias" where one was solved, and "figures": ridge, error on held-out rows
-    // before and after.
+    // before and after. Where the map as it was loses less when it is rounded, as for weights that are on the
+    // type's grid already, it stays.
     static Arrays rounded(Solution solution, const FreeMap& map, DType type, bool bias);
     // The gain of the norm after a module's map, with the present map.
     RidgedGain solve_gain(const Model& model, size_t layer, const OutputMap& module);

@@ -172,10 +172,63 @@ private:
     std::vector<std::byte> packed_;
 };
 
+// Rows that are folded, as one row each: the rounded columns of the first one, of the next one and so on,
+// then the exact columns of all of them. Their inputs do not meet, so the Gram matrix has blocks on its
+// diagonal and no error is corrected in another row; what they share are the scales of blocks.
+class FoldedRows {
+public:
+    FoldedRows(const RoundingInputs& in, int64_t fold)
+        : n_(static_cast<size_t>(in.inputs)),
+          rounded_(static_cast<size_t>(in.rounded)),
+          fold_(static_cast<size_t>(fold)),
+          gram_(n_ * fold_ * n_ * fold_) {
+        for (size_t row = 0; row < fold_; ++row)
+            for (size_t i = 0; i < n_; ++i)
+                for (size_t j = 0; j < n_; ++j)
+                    gram_[at(row, i) * n_ * fold_ + at(row, j)] = in.gram[i * n_ + j];
+    }
+
+    RoundingInputs inputs() const {
+        return {gram_, static_cast<int64_t>(n_ * fold_), static_cast<int64_t>(rounded_ * fold_)};
+    }
+    Floats folded(std::span<const float> rows) const {
+        Floats out(rows.size());
+        each(rows.size(), [&](size_t plain, size_t folded) { out[folded] = rows[plain]; });
+        return out;
+    }
+    Floats unfolded(std::span<const float> rows) const {
+        Floats out(rows.size());
+        each(rows.size(), [&](size_t plain, size_t folded) { out[plain] = rows[folded]; });
+        return out;
+    }
+
+private:
+    size_t at(size_t row, size_t column) const {
+        return column < rounded_ ? row * rounded_ + column
+                                 : fold_ * rounded_ + row * (n_ - rounded_) + column - rounded_;
+    }
+    template <typename Body>
+    void each(size_t values, Body&& body) const {
+        for (size_t i = 0; i < values; ++i) {
+            const size_t row = i / n_;
+            body(i, row / fold_ * fold_ * n_ + at(row % fold_, i % n_));
+        }
+    }
+
+    size_t n_, rounded_, fold_;
+    std::vector<double> gram_;
+};
+
 }  // namespace
 
 Rounded gptq_rounded(std::span<const float> weights, const RoundingInputs& inputs, DType type) {
-    return GptqRounding(weights, inputs, type).run();
+    const int64_t together = fold(type, inputs.rounded);
+    if (together == 1) return GptqRounding(weights, inputs, type).run();
+    const FoldedRows rows(inputs, together);
+    const RoundingInputs of_rows = rows.inputs();
+    Rounded out = GptqRounding(rows.folded(weights), of_rows, type).run();
+    out.values = rows.unfolded(out.values);
+    return out;
 }
 
 Rounded nearest_rounded(std::span<const float> weights, const RoundingInputs& inputs, DType type) {

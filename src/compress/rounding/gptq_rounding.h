@@ -14,12 +14,12 @@ namespace refold {
 struct RoundingInputs {
     std::span<const double> gram;  // [inputs x inputs]: sum of x x^T
     int64_t inputs = 0;            // of the map
-    int64_t rounded = 0;  // so many first inputs, whole blocks of the type; others (a bias) stay exact
+    int64_t rounded = 0;           // so many first inputs; others (a bias) stay exact
 };
 
 struct Rounded {
     std::vector<float> values;      // [outputs x inputs], row major
-    std::vector<std::byte> packed;  // the rounded columns in the type: rows of whole blocks
+    std::vector<std::byte> packed;  // the rounded columns in the type, rows folded where they need to be
 };
 
 // W [outputs x inputs], row major, with its first `rounded` columns rounded to values of `type`, which is not
@@ -28,7 +28,8 @@ struct Rounded {
 // and 3, here as successive rounding with a Cholesky factor of the Gram matrix). The scales of a block are
 // chosen when its first column is reached, by llama.cpp's weighted search; a column's weight is the part of
 // the error that later columns cannot correct. Types without a BlockGrid are rounded block by block: errors
-// are corrected between blocks only.
+// are corrected between blocks only. Rows that are no whole blocks are folded (io/dtype.h): `outputs` must be
+// a multiple of fold().
 Rounded gptq_rounded(std::span<const float> weights, const RoundingInputs& inputs, DType type);
 
 // W rounded to nearest with ggml's search for scales, weighted by the mean squares of the inputs (llama.cpp's

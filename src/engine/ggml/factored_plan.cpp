@@ -85,7 +85,7 @@ void FactoredPlan::add_head_product(const Term& term, int64_t rows) {
 void FactoredPlan::finish() {
     for (size_t i = 0; i < stored.size(); ++i) {
         const LinearPlan& plan = stored[i].plan;
-        if (plan.kind != LinearPlan::Kind::whole) {
+        if (plan.kind != LinearPlan::Kind::whole && plan.layout() != Layout::folded) {
             add_rows(plan, stored[i].slot, last.segments);
             continue;
         }
@@ -93,7 +93,7 @@ void FactoredPlan::finish() {
         // where our row kernels do not read their layout.
         int source = kFirst;
         int64_t row = first.out;
-        if (plan.layout() == Layout::opaque || plan.layout() == Layout::q8_0x16) {
+        if (plan.layout() != Layout::plain && plan.layout() != Layout::q4_0x8) {
             source = kSeparate + static_cast<int>(separate.size());
             row = 0;
             separate.push_back(i);

@@ -216,8 +216,8 @@ private:
         const LinearPlan* plan = factored ? nullptr : &weights_.linear(layer, kQkv).front();
         constexpr int64_t kRowsTogether = 16;  // of all layouts
         if (factored || plan->slot_rows.size() != kQkv.size() || plan->kind != LinearPlan::Kind::whole ||
-            plan->layout() == Layout::opaque || plan->slot_rows[0] % kRowsTogether != 0 ||
-            plan->slot_rows[1] % kRowsTogether != 0) {
+            plan->layout() == Layout::opaque || plan->layout() == Layout::folded ||
+            plan->slot_rows[0] % kRowsTogether != 0 || plan->slot_rows[1] % kRowsTogether != 0) {
             multiply(layer, kQkv, x, all);
             std::copy(all.begin() + 1, all.end(), out.begin());
             return;
@@ -411,6 +411,7 @@ private:
     // Multiplies by a whole matrix.
     ggml_tensor* product(ggml_tensor* weight, Layout layout, ggml_tensor* x) {
         Q8Product& ours = step_.workspace_.q8_product;
+        if (layout == Layout::folded) return step_.workspace_.folded_product.multiply(context_, weight, x);
         if (layout == Layout::q8_0x16) return ours.of_panels(context_, weight, x);
         const bool rows = layout == Layout::plain && Q8Product::pays(weight, x);
         return rows ? ours.of_rows(context_, weight, x) : ggml_mul_mat(context_, weight, x);
@@ -481,10 +482,10 @@ private:
                 result = result == nullptr ? y : ggml_add(context_, result, y);
                 offset += run.count;
             } else {
-                y = ggml_mul_mat(context_,
-                                 ggml_view_2d(context_, w, w->ne[0], run.count, w->nb[1],
-                                              static_cast<size_t>(run.first) * w->nb[1]),
-                                 x);
+                const int64_t fold = run.storage->fold;
+                ggml_tensor* rows = ggml_view_2d(context_, w, w->ne[0], run.count / fold, w->nb[1],
+                                                 static_cast<size_t>(run.first / fold) * w->nb[1]);
+                y = fold > 1 ? product(rows, Layout::folded, x) : ggml_mul_mat(context_, rows, x);
                 result = result == nullptr ? y : ggml_concat(context_, result, y, 0);
             }
         }

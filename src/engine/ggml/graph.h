@@ -7,6 +7,7 @@
 #include "engine/forward_input.h"
 #include "engine/ggml/activation_memory.h"
 #include "engine/ggml/attention.h"
+#include "engine/ggml/folded_product.h"
 #include "engine/ggml/handles.h"
 #include "engine/ggml/kept_rows.h"
 #include "engine/ggml/kv_cache.h"
@@ -69,7 +70,8 @@ struct StepWorkspace {
         : threads(n_threads),
           attention(config.n_head, config.head_dim, {config.attention_softcap, config.max_alibi_bias},
                     longest, n_threads),
-          q8_product(n_threads) {}
+          q8_product(n_threads),
+          folded_product(n_threads) {}
 
     uint64_t bytes() const { return activations.bytes() + buffer.size() + q8_product.bytes(); }
 
@@ -77,6 +79,7 @@ struct StepWorkspace {
     ActivationMemory activations;
     Attention attention;
     Q8Product q8_product;
+    FoldedProduct folded_product;
     std::unique_ptr<LoopWeights> loops;  // null unless steps run by loop
     std::vector<uint8_t> buffer;         // of ggml's operations
 };

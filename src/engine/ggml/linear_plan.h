@@ -14,13 +14,15 @@ enum class Layout {
     plain,    // rows of blocks, as in GGUF
     q4_0x8,   // groups of eight interleaved Q4_0 rows (ggml's repacked layout), each contiguous
     q8_0x16,  // panels of sixteen Q8_0 rows for Q8Product (q8_kernels.h), each contiguous
+    folded,   // plain, with several rows of W in a row of the tensor: for FoldedProduct
     opaque,   // another layout of ggml's extra buffer types: only ggml can multiply it, and only as a whole
 };
 
 // One resident matrix: a stored tensor, or the rows of several that are always multiplied together (Q, K and
 // V; gate and up).
 struct Storage {
-    ggml_tensor* tensor = nullptr;  // [in, rows]
+    ggml_tensor* tensor = nullptr;  // [in * fold, rows / fold]
+    int64_t fold = 1;               // more than one only in Layout::folded
     Layout layout = Layout::plain;
     std::vector<std::string> tensors;  // names of the stored tensors, in order of rows
     // Some map reads it in runs or by our row kernels: its layout must be plain or q4_0x8.
@@ -28,8 +30,8 @@ struct Storage {
     // Some map reads column ranges or single rows: its layout must be plain.
     bool needs_plain = false;
 
-    int64_t in() const { return tensor->ne[0]; }
-    int64_t rows() const { return tensor->ne[1]; }
+    int64_t in() const { return tensor->ne[0] / fold; }
+    int64_t rows() const { return tensor->ne[1] * fold; }
 };
 
 // Rows [first, first + count) of a storage; in plans with `columns` these are columns.

@@ -8,15 +8,22 @@ void TensorPlacement::place(const std::vector<std::string>& tensors, bool fuse) 
         if (rows_.contains(name)) continue;
         const Tensor& tensor = model_.tensor(name);
         const auto type = f32_ ? GGML_TYPE_F32 : static_cast<ggml_type>(tensor.type);
+        const int64_t fold = f32_ ? 1 : tensor.fold();
+        const auto describe = [&](int64_t rows) {
+            return ggml_new_tensor_2d(context_, type, tensor.row_elements() * fold, rows / fold);
+        };
         if (!fuse || open == nullptr || open->tensor->type != type || open->in() != tensor.row_elements()) {
             storages_.push_back(std::make_unique<Storage>());
             open = storages_.back().get();
-            open->tensor = ggml_new_tensor_2d(context_, type, tensor.row_elements(), tensor.rows());
+            open->tensor = describe(tensor.rows());
+            open->fold = fold;
+            if (fold > 1) open->layout = Layout::folded;
             rows_[name] = {open, 0, tensor.rows()};
         } else {
-            rows_[name] = {open, open->rows(), tensor.rows()};
+            const int64_t first = open->rows();
+            rows_[name] = {open, first, tensor.rows()};
             // Not allocated yet: the description can still grow.
-            open->tensor = ggml_new_tensor_2d(context_, type, open->in(), open->rows() + tensor.rows());
+            open->tensor = describe(first + tensor.rows());
         }
         open->tensors.push_back(name);
     }

@@ -96,7 +96,7 @@ void WeightLoader::choose_layouts() {
         const bool eight_rows = t->type == GGML_TYPE_Q4_0 && t->ne[1] % 8 == 0 && head_runs::has_q4_0x8() &&
                                 (!storage->used_in_runs || model_.config.head_dim % 8 == 0);
         for (ggml_backend_buffer_type_t type : extra) {
-            if (storage->needs_plain) break;
+            if (storage->needs_plain || storage->layout == Layout::folded) break;
             const bool known_layout = is_repack(type) && eight_rows;
             // Our code reads runs and rows of tables, so their layout must be a known one.
             if ((storage->used_in_runs || is_read_by_rows(storage.get())) && !known_layout) continue;
@@ -173,7 +173,7 @@ void WeightLoader::load_vectors() {
 
 void WeightLoader::load_storage(Storage& storage) const {
     const size_t total = ggml_nbytes(storage.tensor);
-    const bool direct = storage.layout == Layout::plain;
+    const bool direct = storage.layout == Layout::plain || storage.layout == Layout::folded;
     // Other layouts are packed from all rows of the storage.
     std::vector<std::byte> rows;
     std::byte* to = static_cast<std::byte*>(storage.tensor->data);

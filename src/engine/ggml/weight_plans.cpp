@@ -164,7 +164,7 @@ LinearPlan WeightPlanner::make_plan(size_t layer, std::span<const Slot> slots,
     const int64_t whole = plan.columns ? first.storage->in() : first.storage->rows();
     if (plan.runs.size() == 1 && first.count == whole) {
         plan.kind = LinearPlan::Kind::whole;
-    } else if (options_.shared == SharedExecution::automatic &&
+    } else if (options_.shared == SharedExecution::automatic && first.storage->fold == 1 &&
                std::all_of(plan.runs.begin(), plan.runs.end(), same_type)) {
         plan.kind = LinearPlan::Kind::runs;
     } else {

@@ -42,6 +42,13 @@ void Weights::table_row(Slot slot, int32_t row, std::span<float> out) const {
         return;
     }
     const size_t stride = table->nb[1];
+    if (storage.layout == Layout::folded) {
+        std::vector<float> rows(static_cast<size_t>(table->ne[0]));
+        dequantize(static_cast<DType>(table->type),
+                   {base + static_cast<size_t>(row / storage.fold) * stride, stride}, rows);
+        std::copy_n(rows.begin() + row % storage.fold * storage.in(), storage.in(), out.begin());
+        return;
+    }
     if (storage.layout == Layout::q8_0x16) {
         const int32_t lane = row % q8::kPanelRows;
         q8::unpack_row(base + static_cast<size_t>(row - lane) * stride, lane, table->ne[0] / q8::kBlock,

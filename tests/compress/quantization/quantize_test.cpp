@@ -112,11 +112,17 @@ TEST(Quantize, GivesTensorsTheirTypes) {
     EXPECT_EQ(choice.types.at("blk.2.attn_v.weight"), DType::Q4_0);
     EXPECT_FALSE(choice.types.contains("token_embd.weight"));
     EXPECT_TRUE(choice.fallbacks.empty());
-    // Rows of 64 and 96 elements are no whole blocks of 256.
+    // Rows of 64 and 96 elements are no whole blocks of 256, but four or eight of them are.
     const TypeChoice large = choose_types(model, {"q3_k", "keep", "attn.v=iq3_s"});
-    EXPECT_EQ(large.types.at("blk.0.attn_q.weight"), DType::Q4_0);
-    EXPECT_EQ(large.types.at("blk.0.attn_v.weight"), DType::IQ4_NL);
-    EXPECT_EQ(large.fallbacks.size(), 21U);
+    EXPECT_EQ(large.types.at("blk.0.attn_q.weight"), DType::Q3_K);
+    EXPECT_EQ(large.types.at("blk.0.attn_v.weight"), DType::IQ3_S);
+    EXPECT_TRUE(large.fallbacks.empty());
+    // Four rows of 32.
+    const TypeChoice few =
+        choose_types(small_model({.layers = 1, .embd = 32}, scattered_small), {"q3_k", "keep", ""});
+    EXPECT_EQ(few.types.at("blk.0.attn_k.weight"), DType::Q4_0);
+    EXPECT_EQ(few.types.at("blk.0.ffn_up.weight"), DType::Q3_K);
+    EXPECT_EQ(few.fallbacks.at(0), "blk.0.attn_q.weight: Q4_0 for Q3_K");
 }
 
 TEST(Quantize, RefusesTypesThatItCannotGive) {

@@ -151,5 +151,42 @@ TEST(GptqRounding, OfLargeBlocks) {
     }
 }
 
+// Rows of 96 numbers and a bias, eight of them in three blocks of 256.
+TEST(GptqRounding, FoldsRowsThatAreNoWholeBlocks) {
+    constexpr int64_t kFolded = 16;
+    const auto x = correlated_rows(), weights = random_values(kInputs * kFolded, 4);
+    const LeastSquares sums = sums_of(x, random_values(kInputs * kOutputs, 5));
+    const RoundingInputs inputs{sums.gram(), kInputs, kRounded};
+    const auto error = [&](const Rounded& rounded) {
+        double sum = 0;
+        for (int64_t o = 0; o < kFolded; ++o) {
+            for (int64_t i = 0; i < kInputs; ++i) {
+                for (int64_t j = 0; j < kInputs; ++j) {
+                    const auto of = [&](int64_t at) {
+                        const auto index = static_cast<size_t>(o * kInputs + at);
+                        return static_cast<double>(rounded.values[index]) -
+                               static_cast<double>(weights[index]);
+                    };
+                    sum += of(i) * of(j) * sums.gram()[static_cast<size_t>(i * kInputs + j)];
+                }
+            }
+        }
+        return sum;
+    };
+    for (const DType type : {DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q6_K, DType::IQ4_XS}) {
+        const Rounded rounded = gptq_rounded(weights, inputs, type),
+                      nearest = nearest_rounded(weights, inputs, type);
+        EXPECT_LT(error(rounded), 0.6 * error(nearest)) << name(type);
+        std::vector<float> unpacked(static_cast<size_t>(kFolded * kRounded));
+        dequantize(type, rounded.packed, unpacked);
+        for (int64_t o = 0; o < kFolded; ++o) {
+            for (int64_t i = 0; i < kRounded; ++i)
+                ASSERT_EQ(rounded.values[static_cast<size_t>(o * kInputs + i)],
+                          unpacked[static_cast<size_t>(o * kRounded + i)])
+                    << name(type) << ", row " << o << ", column " << i;
+        }
+    }
+}
+
 }  // namespace
 }  // namespace refold

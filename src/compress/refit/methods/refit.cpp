@@ -116,7 +116,7 @@ private:
         return {computation, {{"step", step_.identity}, {"layer", p}, {"slot", slot_name(slot)}}};
     }
 
-    static constexpr Computation kMap{"refit", 5};
+    static constexpr Computation kMap{"refit", 6};
 
     // The norm after a map decides how much the module adds, whatever the map. Its gain is solved with the
     // present map.
