@@ -26,9 +26,8 @@ void unfold_shapes(const std::string& text, std::map<std::string, Tensor>& tenso
                  name);
         Tensor& tensor = found->second;
         const int64_t row = elements.is_number_integer() ? elements.get<int64_t>() : 0,
-                      stored = tensor.shape[0];
-        if (tensor.shape.size() != 2 || row <= 0 || stored % row != 0 ||
-            stored / row != fold(tensor.type, row))
+                      stored = tensor.shape.size() == 2 ? tensor.shape[0] : 0;
+        if (row <= 0 || stored < row || stored % row != 0 || stored / row != fold(tensor.type, row))
             fail(ErrorCode::input, "model",
                  "key 'refold.folded': rows of {} elements are not what tensor '{}' of shape [{}] and type "
                  "{} folds",
