@@ -1,4 +1,4 @@
-// Writes the comparison as one HTML page. Void elements are closed, so that the page is also well-formed XML.
+// Writes the comparison as one HTML page.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,77 +7,21 @@
 
 #include "core/text.h"
 #include "report/analysis_figures.h"
-#include "report/color.h"
 #include "report/figures.h"
 #include "report/markup.h"
 #include "report/measures.h"
+#include "report/page.h"
 #include "report/report.h"
 #include "report/training.h"
 
 namespace refold {
 namespace {
 
-constexpr const char* kStyle = R"css(
-:root{color-scheme:light dark;--ground:#fbfaf8;--card:#fff;--ink:#1b1b1a;--muted:#55534e;--grid:#dedbd4;--own:#d9d6cf}
-@media (prefers-color-scheme:dark){:root{--ground:#161615;--card:#1f1f1e;--ink:#f1efea;--muted:#b7b4ac;--grid:#3b3a37;
---own:#4a4945}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;
--webkit-text-size-adjust:100%}
-main{max-width:1180px;margin:0 auto;padding:24px 16px 48px}
-h1{font-size:1.6rem;line-height:1.25;margin:0 0 4px;overflow-wrap:anywhere}
-h2{font-size:1.15rem;margin:40px 0 12px}
-p{margin:0 0 12px;max-width:75ch;overflow-wrap:anywhere}
-.muted,figcaption,small{color:var(--muted)}
-small{font-size:.82rem;display:block}
-.card,figure,.scroll{background:var(--card);border:1px solid var(--grid);border-radius:10px}
-.scroll{overflow-x:auto}
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:.92rem}
-caption{text-align:left;padding:12px 12px 4px;color:var(--muted);font-size:.88rem}
-th,td{padding:7px 12px;border-top:1px solid var(--grid);text-align:right;vertical-align:top;white-space:nowrap}
-thead th{border-top:0;white-space:normal;min-width:6.2em;vertical-align:bottom}
-tbody th{text-align:left;font-weight:500;white-space:normal;min-width:8.2em;max-width:19em;position:sticky;left:0;background:var(--card)}
-thead th:first-child{text-align:left;position:sticky;left:0;background:var(--card)}
-tbody th.part{font-weight:400;color:var(--muted);padding-left:24px}
-tr.part th,tr.part td{border-top:0;padding-top:0}
-.grid{display:grid;gap:16px;grid-template-columns:repeat(auto-fill,minmax(min(340px,100%),1fr));align-items:start}
-.pictures{grid-template-columns:repeat(auto-fill,minmax(min(368px,100%),1fr))}
-.notes{margin:12px 0 0}
-figure{margin:0;padding:14px}
-figcaption{font-size:.88rem;margin:0 0 10px;overflow-wrap:anywhere}
-figcaption strong{display:block;color:var(--ink);font-size:1rem}
-figure .scroll{border:0;border-radius:0}
-svg{display:block}
-svg.chart{width:100%;height:auto;max-width:420px}
-svg rect:hover,svg circle:hover{filter:brightness(1.2)}
-article.card{padding:14px}
-h3{font-size:1rem;margin:0 0 8px;overflow-wrap:anywhere}
-blockquote,pre{margin:0;white-space:pre-wrap;overflow-wrap:anywhere}
-blockquote{border-left:3px solid var(--series-1);padding-left:12px}
-pre,code{font:.82rem/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
-pre.card{padding:12px}
-details{margin-top:12px}
-summary{cursor:pointer;color:var(--muted);font-size:.88rem}
-details ul{font-size:.82rem;max-height:18em;overflow:auto;margin:8px 0 0;padding-left:20px}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 16px;margin:0 0 16px}
-dt{color:var(--muted)}
-dd{margin:0;overflow-wrap:anywhere}
-@media (max-width:520px){tbody th small{display:none}tbody th{min-width:6.4em}thead th{min-width:0}main{padding:16px 12px 40px}th,td{padding:6px 8px}table{font-size:.86rem}tbody th.part{padding-left:16px}
-figure{padding:10px 8px}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:8px}}
-)css";
-
-std::string style() {
-    return fmt::format(":root{{{}}}@media (prefers-color-scheme:dark){{:root{{{}}}}}{}",
-                       color_variables(false), color_variables(true), kStyle);
-}
-
 std::string table(const Comparison& c) {
-    std::string out =
-        R"(<div class="scroll" tabindex="0" role="region" aria-label="Before and after, table"><table>)";
-    out += fmt::format("<caption>{}</caption><thead><tr><th scope=\"col\">Measure</th>",
-                       c.variants.size() > 1
-                           ? "Small figures: change against " + escape(c.variants.front().name) + "."
-                           : std::string());
+    std::string out = fmt::format(
+        "<caption>{}</caption><thead><tr><th scope=\"col\">Measure</th>",
+        c.variants.size() > 1 ? "Small figures: change against " + escape(c.variants.front().name) + "."
+                              : std::string());
     for (const auto& variant : c.variants)
         out += fmt::format("<th scope=\"col\">{}</th>", escape(variant.name));
     out += "</tr></thead><tbody>";
@@ -95,23 +39,7 @@ std::string table(const Comparison& c) {
         }
         out += "</tr>";
     }
-    return out + "</tbody></table></div>";
-}
-
-std::string figure_html(const Figure& f, const std::string& about = "") {
-    return fmt::format("<figure><figcaption><strong>{}</strong>{}</figcaption>{}</figure>", escape(f.title),
-                       escape(f.caption), figure_svg(f, about));
-}
-
-// A section of figures side by side; empty when there are none.
-std::string gallery(const std::string& heading, const std::string& introduction,
-                    const std::vector<Figure>& figures) {
-    if (figures.empty()) return "";
-    std::string out = fmt::format("<section><h2>{}</h2>", escape(heading));
-    if (!introduction.empty()) out += fmt::format("<p>{}</p>", escape(introduction));
-    out += "<div class=\"grid\">";
-    for (const auto& figure : figures) out += figure_html(figure, heading);
-    return out + "</div></section>\n";
+    return table_html("Before and after, table", out + "</tbody>");
 }
 
 // The details that hovering shows, as a list for readers without a pointer.
@@ -225,9 +153,9 @@ std::string analyses(const Comparison& c) {
     std::string out;
     for (const auto& variant : c.variants) {
         for (const auto& analysis : variant.analyses) {
-            out += gallery("What is alike in " + variant.name,
-                           "Results of refold analyze: weights that are similar can be shared.",
-                           analysis_figures(nlohmann::json::parse(analysis)));
+            out += gallery_html("What is alike in " + variant.name,
+                                "Results of refold analyze: weights that are similar can be shared.",
+                                analysis_figures(nlohmann::json::parse(analysis)));
         }
     }
     return out;
@@ -250,19 +178,21 @@ std::string svd_table(const Variant& v) {
     if (rows.empty()) return "";
     return fmt::format(
         "<details><summary>Factors of {} beside truncated SVDs that hold as many numbers</summary>"
-        R"(<div class="scroll" tabindex="0" role="region" aria-label="Factors beside SVDs, table"><table>)"
-        "<thead><tr><th scope=\"col\">Weight</th><th scope=\"col\">error</th>"
-        "<th scope=\"col\">error of the SVD</th><th scope=\"col\">its rank</th></tr></thead>"
-        "<tbody>{}</tbody></table></div></details>",
-        escape(v.name), rows);
+        "{}</details>",
+        escape(v.name),
+        table_html("Factors beside SVDs, table",
+                   "<thead><tr><th scope=\"col\">Weight</th><th scope=\"col\">error</th>"
+                   "<th scope=\"col\">error of the SVD</th><th scope=\"col\">its rank</th></tr></thead>"
+                   "<tbody>" +
+                       rows + "</tbody>"));
 }
 
 std::string errors_of_weights(const Comparison& c) {
     std::string out =
-        gallery("Error of the weights",
-                "How far the weights, written out, are from the original's: 0 is equal, 1 is as far as "
-                "zeros would be.",
-                reconstruction_figures(c));
+        gallery_html("Error of the weights",
+                     "How far the weights, written out, are from the original's: 0 is equal, 1 is as far as "
+                     "zeros would be.",
+                     reconstruction_figures(c));
     for (const Variant& variant : c.variants) out += svd_table(variant);
     return out;
 }
@@ -270,27 +200,19 @@ std::string errors_of_weights(const Comparison& c) {
 }  // namespace
 
 std::string to_html(const Comparison& c) {
-    std::string out =
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>"
-        "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/>"
-        // Even if escaping missed something, the page could not load or run it.
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-        "'unsafe-inline'\"/>";
-    out += fmt::format("<title>{}</title><style>{}</style></head>\n<body><main>", escape(c.title), style());
-    out += fmt::format("<header><h1>{}</h1><p class=\"muted\">{}</p></header>\n", escape(c.title),
-                       escape(subtitle(c)));
+    std::string out;
     if (!c.variants.empty()) {
         out += "<section><h2>Before and after</h2>" + table(c);
         for (const auto& note : c.notes)
             out += fmt::format("<p class=\"notes\"><small>{}</small></p>", escape(note));
-        out += "</section>\n" + gallery("Figures", "", bar_figures(c));
-        out += gallery("Training", "", training_figures(c));
-        out += gallery("Quality against size", "", quality_figures(c));
+        out += "</section>\n" + gallery_html("Figures", "", bar_figures(c));
+        out += gallery_html("Training", "", training_figures(c));
+        out += gallery_html("Quality against size", "", quality_figures(c));
         out += "<section>" + topologies(c) + "</section>\n";
-        out += gallery("Sharing by layer", "", share_figures(c));
+        out += gallery_html("Sharing by layer", "", share_figures(c));
         out += errors_of_weights(c) + analyses(c) + "<section>" + samples(c) + "</section>\n";
     }
-    return out + "<section>" + provenance(c) + "</section></main></body></html>\n";
+    return page_html(c.title, subtitle(c), out + "<section>" + provenance(c) + "</section>");
 }
 
 }  // namespace refold

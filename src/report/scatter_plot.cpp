@@ -54,11 +54,12 @@ private:
     std::vector<LegendEntry> entries() const {
         const bool errors =
             std::any_of(drawn_.begin(), drawn_.end(), [&](size_t i) { return plot_.points[i].error > 0; });
-        std::vector<LegendEntry> out = {
-            {disc_mark(series_color(0)), "a model"},
-            {fmt::format(R"svg(<path d="M-1 -4h14" style="{}"/>)svg", kFrontStyle),
-             plot_.small_is_good ? "best so far: none smaller with a lower value"
-                                 : "best so far: none smaller with a higher value"}};
+        std::vector<LegendEntry> out;
+        for (size_t s = 0; s < plot_.series.size(); ++s)
+            out.push_back({disc_mark(series_color(s)), plot_.series[s]});
+        out.push_back({fmt::format(R"svg(<path d="M-1 -4h14" style="{}"/>)svg", kFrontStyle),
+                       plot_.small_is_good ? "best so far: none smaller with a lower value"
+                                           : "best so far: none smaller with a higher value"});
         if (errors)
             out.push_back(
                 {R"svg(<path d="M6 -10v11M3 -10h6M3 1h6" style="stroke:var(--ink,#1b1b1a);fill:none"/>)svg",
@@ -120,7 +121,7 @@ private:
         }
         canvas_.add(fmt::format(
             R"svg(<circle cx="{:.1f}" cy="{:.1f}" r="4.5" style="fill:{}"><title>{}</title></circle>)svg", x,
-            y, series_color(0), escape(describe(i))));
+            y, series_color(p.series), escape(describe(i))));
     }
 
     std::string describe(size_t i) const {

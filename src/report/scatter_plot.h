@@ -10,7 +10,8 @@ namespace refold {
 struct ScatterPoint {
     std::string name;
     double x = 0, y = 0;
-    double error = 0;  // of y, plus or minus
+    double error = 0;   // of y, plus or minus
+    size_t series = 0;  // an index into ScatterPlot::series
 };
 
 struct ScatterPlot {
@@ -18,8 +19,9 @@ struct ScatterPlot {
     std::string x_axis, y_axis;  // quantities with their units
     std::vector<ScatterPoint> points;
     std::function<std::string(double)> format_x, format_y;
-    bool small_is_good = true;  // for y; small x is always good
-    bool logarithmic = false;   // y axis
+    bool small_is_good = true;                      // for y; small x is always good
+    bool logarithmic = false;                       // y axis
+    std::vector<std::string> series = {"a model"};  // names of the kinds of points
 };
 
 // Indices of the points that no other point beats in both x and y, ordered by x. Ignores points that are not
