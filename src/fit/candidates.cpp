@@ -42,9 +42,10 @@ double weighted_squares(const Floats& errors, const Floats& gram, int64_t column
 
 }  // namespace
 
-Candidates::Candidates(const Model& model, const Measurement& on, RowLayout layout)
-    : model_(model), uses_(input_uses(model)) {
+std::vector<FitTensor> fit_tensors(const Model& model, RowLayout layout) {
+    const auto inputs = input_uses(model);
     const auto quantized = quantized_uses(model);
+    std::vector<FitTensor> out;
     std::set<std::string> seen;
     const auto see = [&](const Slots& slots, size_t layer) {
         for (const auto& [slot, expression] : slots) {
@@ -52,20 +53,40 @@ Candidates::Candidates(const Model& model, const Measurement& on, RowLayout layo
                 const auto use = quantized.find(name);
                 if (use == quantized.end() || !use->second.matrix || !seen.insert(name).second) continue;
                 const bool table = layer == kWholeModel;
-                if (!table && !uses_.contains(name)) continue;
+                if (!table && !inputs.contains(name)) continue;
                 FitTensor tensor{name, slot, layer, table, {}};
-                const Tensor& stored = model.tensor(name);
                 for (const DType type : kTypes) {
                     if (fits(type, use->second, layout))
-                        tensor.candidates.push_back({type, row_bytes(type, stored.elements()), 0});
+                        tensor.candidates.push_back(
+                            {type, row_bytes(type, model.tensor(name).elements()), 0});
                 }
-                if (!tensor.candidates.empty()) tensors_.push_back(std::move(tensor));
+                if (!tensor.candidates.empty()) out.push_back(std::move(tensor));
             }
         }
     };
     for (size_t p = 0; p < model.topology.layers.size(); ++p) see(model.topology.layers[p], p);
     see(model.topology.globals, kWholeModel);
+    return out;
+}
 
+std::vector<std::vector<size_t>> of_one_type(const Model& model, const std::vector<FitTensor>& tensors,
+                                             RowLayout layout) {
+    const bool fused = model.family->fused_qkv && layout == RowLayout::whole_blocks;
+    const auto qkv = product_group(Slot::attn_q);
+    std::vector<std::vector<size_t>> out;
+    std::map<size_t, size_t> of_layer;  // where Q, K and V of a layer are in `out`
+    for (size_t t = 0; t < tensors.size(); ++t) {
+        const bool joins = fused && std::ranges::find(qkv, tensors[t].slot) != qkv.end();
+        if (joins && !of_layer.emplace(tensors[t].layer, out.size()).second)
+            out[of_layer.at(tensors[t].layer)].push_back(t);
+        else
+            out.push_back({t});
+    }
+    return out;
+}
+
+Candidates::Candidates(const Model& model, const Measurement& on, RowLayout layout)
+    : model_(model), uses_(input_uses(model)), tensors_(fit_tensors(model, layout)) {
     std::set<UnquantizedGrams::Place> places = {kHead};
     for (const auto& [name, parts] : uses_) {
         for (const UsedRows& part : parts) {

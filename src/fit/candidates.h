@@ -29,6 +29,15 @@ struct FitTensor {
     std::vector<Candidate> candidates;  // from small to large
 };
 
+// The matrices that quantization may change, in the order of the layers that use them first; tables last.
+// Their candidates are the types that the layout allows, without errors.
+std::vector<FitTensor> fit_tensors(const Model& model, RowLayout layout);
+
+// Indices of tensors that get the same type as one another; most are alone. For stock llama.cpp
+// (RowLayout::whole_blocks), Q, K and V of a layer belong together where its file has them in one tensor.
+std::vector<std::vector<size_t>> of_one_type(const Model& model, const std::vector<FitTensor>& tensors,
+                                             RowLayout layout);
+
 // The type that a matrix is disturbed with, to measure how much the model's predictions depend on it.
 constexpr DType kProbe = DType::Q4_0;
 
@@ -36,10 +45,9 @@ constexpr DType kProbe = DType::Q4_0;
 // again.
 class Candidates {
 public:
-    // Of types that the layout allows for each tensor.
+    // Of fit_tensors().
     Candidates(const Model& model, const Measurement& on, RowLayout layout);
 
-    // In the order of the layers that use them first; tables last.
     const std::vector<FitTensor>& tensors() const { return tensors_; }
     // The model with one matrix rounded to kProbe.
     Model with_probe(const FitTensor& tensor) const;

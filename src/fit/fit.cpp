@@ -1,53 +1,15 @@
 #include "fit/fit.h"
 
-#include <cctype>
-#include <map>
-
 #include "compress/method/lazy.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "fit/plan_file.h"
 #include "fit/sensitivity.h"
-#include "model/quantized.h"
 
 namespace refold {
 namespace {
 
 constexpr Computation kFactors{"fit factors", 1};
-// For the recipe, the provenance and the list of folded matrices, which grow with the number of matrices.
-constexpr uint64_t kBytesPerMatrix = 104, kBytesOfProvenance = 8192;
-
-// Of a GGUF file's metadata and descriptions of tensors, a little too many.
-uint64_t metadata_bytes(const Model& model) {
-    constexpr uint64_t kEntry = 32, kTensor = 128;  // with padding of its data
-    uint64_t bytes = kTensor * model.tensors.size();
-    for (const auto& [key, value] : model.metadata.entries()) {
-        bytes += key.size() + kEntry;
-        if (const auto* text = std::get_if<std::string>(&value.value)) bytes += text->size();
-        const auto* array = std::get_if<std::shared_ptr<const GgufArray>>(&value.value);
-        if (array == nullptr) continue;
-        bytes += (*array)->packed.size();
-        for (const std::string& text : (*array)->strings) bytes += text.size() + sizeof(uint64_t);
-    }
-    return bytes;
-}
-
-// "0-3,7"
-std::string ranges(const std::vector<size_t>& layers) {
-    std::string out;
-    for (size_t i = 0; i < layers.size();) {
-        size_t last = i;
-        while (last + 1 < layers.size() && layers[last + 1] == layers[last] + 1) ++last;
-        out += out.empty() ? "" : ",";
-        out += last == i ? fmt::format("{}", layers[i]) : fmt::format("{}-{}", layers[i], layers[last]);
-        i = last + 1;
-    }
-    return out;
-}
-
-std::string lower(std::string text) {
-    for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    return text;
-}
 
 }  // namespace
 
@@ -58,20 +20,20 @@ Fit::Fit(const Model& model, const Calibration& calibration, Work& work, const F
       options_(options),
       on_{work, calibration, identity_of(model, calibration), options.threads},
       candidates_(model, on_, options.layout),
+      groups_(of_one_type(model, candidates_.tensors(), options.layout)),
       sensitivities_(sensitivities(model, candidates_, on_, options.probe_tokens)) {
     if (candidates_.tensors().empty())
         fail(ErrorCode::unsupported, "fit", "{}: there is no matrix whose type could be chosen", model.label);
-    metadata_bytes_ = metadata_bytes(model) + kBytesOfProvenance + kBytesPerMatrix * sensitivities_.size();
     const FitPlan smallest = plan_of(std::vector<size_t>(sensitivities_.size(), 0));
     other_bytes_ = exact_bytes(smallest) - smallest.bytes;
 }
 
 // Of the file, with what takes no part in the choice: vectors, solved biases, small factors.
 uint64_t Fit::exact_bytes(const FitPlan& plan) const {
-    return refold::plan(model_, recipe(plan)).after().bytes + metadata_bytes_;
+    return file_bytes(model_, recipe(plan), sensitivities_.size());
 }
 
-std::vector<AllocationItem> Fit::items() const {
+std::vector<AllocationItem> Fit::costs() const {
     std::vector<AllocationItem> out;
     for (size_t t = 0; t < sensitivities_.size(); ++t) {
         const FitTensor& tensor = candidates_.tensors()[t];
@@ -88,32 +50,46 @@ std::vector<AllocationItem> Fit::items() const {
     return out;
 }
 
+// The best choice for matrices of so many bytes.
+std::optional<Allocation> Fit::allocated(uint64_t bytes) const {
+    const auto costs = this->costs();
+    std::vector<AllocationItem> items;
+    for (const auto& group : groups_) {
+        AllocationItem& item = items.emplace_back(costs[group.front()].size());
+        for (const size_t t : group) {
+            for (size_t i = 0; i < item.size(); ++i) {
+                item[i].bytes += costs[t][i].bytes;
+                item[i].cost += costs[t][i].cost;
+            }
+        }
+    }
+    auto out = allocate(items, bytes);
+    if (!out) return out;
+    std::vector<size_t> chosen(costs.size());
+    for (size_t g = 0; g < groups_.size(); ++g)
+        for (const size_t t : groups_[g]) chosen[t] = out->chosen[g];
+    out->chosen = std::move(chosen);
+    return out;
+}
+
 FitPlan Fit::plan_of(const std::vector<size_t>& chosen) const {
     FitPlan out;
     out.chosen = chosen;
     out.bytes = other_bytes_;
-    const auto costs = items();
-    std::map<std::pair<Slot, DType>, std::vector<size_t>> layers;
+    const auto costs = this->costs();
     for (size_t t = 0; t < chosen.size(); ++t) {
         const FitTensor& tensor = candidates_.tensors()[t];
         out.bytes += tensor.candidates[chosen[t]].bytes;
         (tensor.table ? out.of_tables : out.of_matrices) += costs[t][chosen[t]].cost;
-        auto& at = layers[{tensor.slot, tensor.candidates[chosen[t]].type}];
-        if (!tensor.table) at.push_back(tensor.layer);
     }
-    for (const auto& [key, at] : layers) {
-        const auto& [slot, type] = key;
-        out.types += fmt::format("{}{}{}{}={}", out.types.empty() ? "" : " ", slot_name(slot),
-                                 at.empty() ? "" : "@", ranges(at), lower(name(type)));
-    }
+    out.types = types_option(candidates_.tensors(), chosen);
     return out;
 }
 
 FitPlan Fit::plan(uint64_t bytes) const {
-    const auto costs = items();
     uint64_t wanted = bytes;
     while (wanted >= other_bytes_) {
-        const auto found = allocate(costs, wanted - other_bytes_);
+        const auto found = allocated(wanted - other_bytes_);
         if (!found) break;
         FitPlan out = plan_of(found->chosen);
         out.bytes = exact_bytes(out);
@@ -121,16 +97,15 @@ FitPlan Fit::plan(uint64_t bytes) const {
         // Tensors of one slot and layer have one type, whatever was chosen for each.
         wanted -= out.bytes - bytes;
     }
-    const uint64_t smallest = smallest_allocation(costs) + other_bytes_;
+    const uint64_t smallest = smallest_allocation(costs()) + other_bytes_;
     fail(
         ErrorCode::usage, "fit",
         "{}: no choice of types makes {}; the smallest file has {}, at a predicted divergence of {:.3g} nats",
-        model_.label, format_bytes(bytes), format_bytes(smallest),
-        allocate(costs, smallest - other_bytes_)->cost);
+        model_.label, format_bytes(bytes), format_bytes(smallest), allocated(smallest - other_bytes_)->cost);
 }
 
 Recipe Fit::recipe(const FitPlan& plan) const {
-    Recipe out = recipe_from_method("quantize", std::vector<std::string>{"type=keep", "types=" + plan.types});
+    Recipe out = quantize_recipe(model_, plan.types, options_.layout);
     out.calibration_texts = options_.texts;
     out.calibration = calibration_.options;
     return out;
@@ -146,7 +121,9 @@ Fitted Fit::carried_out(const FitPlan& plan) const {
 }
 
 FitFactors Fit::corrected(const Fitted& first) const {
-    const auto found = work_.results_of_all({kFactors, {{"model", on_.identity}}}, [&] {
+    nlohmann::json inputs = {{"model", on_.identity}};
+    if (options_.layout == RowLayout::whole_blocks) inputs["rows"] = "whole blocks";
+    const auto found = work_.results_of_all({kFactors, inputs}, [&] {
         Model tables = model_;
         for (const FitTensor& tensor : candidates_.tensors())
             if (tensor.table) tables.tensors[tensor.name] = first.compression.model.tensor(tensor.name);
@@ -164,11 +141,15 @@ FitFactors Fit::corrected(const Fitted& first) const {
     return {values[0], values[1]};
 }
 
+void Fit::use(const FitFactors& factors) {
+    factors_ = factors;
+    corrected_ = true;
+}
+
 Fitted Fit::fit(uint64_t bytes) {
     Fitted first = carried_out(plan(bytes));
     if (corrected_) return first;
-    factors_ = corrected(first);
-    corrected_ = true;
+    use(corrected(first));
     const FitPlan again = plan(bytes), before = plan_of(first.plan.chosen);
     if (again.chosen == before.chosen || again.divergence() > 0.98 * before.divergence()) {
         first.plan = before;

@@ -60,12 +60,15 @@ public:
     // returned.
     Fitted fit(uint64_t bytes);
 
+    // The factors that an earlier run found: fit() corrects no more.
+    void use(const FitFactors& factors);
     const FitFactors& factors() const { return factors_; }
     // The recipe that carries out a plan; it gives the same file again, bit for bit.
     Recipe recipe(const FitPlan& plan) const;
 
 private:
-    std::vector<AllocationItem> items() const;
+    std::vector<AllocationItem> costs() const;  // by tensor
+    std::optional<Allocation> allocated(uint64_t bytes) const;
     // Its bytes are those of the matrices and other_bytes_.
     FitPlan plan_of(const std::vector<size_t>& chosen) const;
     uint64_t exact_bytes(const FitPlan& plan) const;
@@ -78,8 +81,9 @@ private:
     FitOptions options_;
     Measurement on_;
     Candidates candidates_;
+    std::vector<std::vector<size_t>> groups_;  // of_one_type()
     std::vector<double> sensitivities_;
-    uint64_t metadata_bytes_ = 0, other_bytes_ = 0;  // of the file: metadata; everything but the matrices
+    uint64_t other_bytes_ = 0;  // of the file: everything but the matrices
     FitFactors factors_;
     bool corrected_ = false;
 };

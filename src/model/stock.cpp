@@ -9,6 +9,16 @@
 
 namespace refold {
 
+namespace {
+
+bool same(const GgufMetadata& a, const GgufMetadata& b) {
+    return std::ranges::equal(a.entries(), b.entries(), [](const auto& x, const auto& y) {
+        return x.first == y.first && x.second.type == y.second.type && x.second.value == y.second.value;
+    });
+}
+
+}  // namespace
+
 StockModel for_stock(const Model& model) {
     const std::optional<Model> whole = without_folds(model);
     Model dense = without_sharing(whole.value_or(model));
@@ -21,6 +31,15 @@ StockModel for_stock(const Model& model) {
                                               [](const auto& entry) { return entry.second.fold() > 1; }));
     }
     return out;
+}
+
+bool is_stock(const Model& model) {
+    const Model stock = for_stock(model).model;
+    return same(stock.metadata, model.metadata) &&
+           std::ranges::equal(stock.tensors, model.tensors, [](const auto& a, const auto& b) {
+               return a.first == b.first && a.second.type == b.second.type &&
+                      a.second.shape == b.second.shape;
+           });
 }
 
 }  // namespace refold

@@ -15,4 +15,8 @@ struct StockModel {
 // Throws Error(unsupported) naming the part that llama.cpp cannot express.
 StockModel for_stock(const Model& model);
 
+// The model's own file is what for_stock() would write, so that its matrices can change their types and
+// llama.cpp still loads it. Throws as for_stock().
+bool is_stock(const Model& model);
+
 }  // namespace refold

@@ -54,6 +54,21 @@ TEST_F(Fit, WritesTheModelAndARecipeThatGivesItAgain) {
     EXPECT_THAT(plan["types"].get<std::string>(), HasSubstr("ffn.down"));
 }
 
+// Rows of 64 numbers can have types with blocks of 256 only in refold's own layout.
+TEST_F(Fit, ForLlamaCppTypesHaveWholeBlocks) {
+    const auto types = [&](const std::string& target) -> std::string {
+        return refold_json(
+            fit({"--ratio", "0.2", "--dry-run", "--work", folder_ / "work", "--for", target}))["types"];
+    };
+    EXPECT_THAT(types("refold"), HasSubstr("_k"));
+    EXPECT_THAT(types("llama.cpp"), testing::Not(HasSubstr("_k")));
+
+    share(folder_ / "shared.gguf");
+    const Outcome shared = refold({"fit", folder_ / "shared.gguf", "--for", "llama.cpp", "--ratio", "0.6",
+                                   "--calib", text_, "-o", folder_ / "a.gguf"});
+    expect_error(shared, 1, {"not a model that llama.cpp loads", "refold export --to gguf"});
+}
+
 TEST_F(Fit, SaysWhatIsWrong) {
     const auto refused = [&](const std::vector<std::string>& words, const char* message) {
         const Outcome out = refold(words);
@@ -61,14 +76,19 @@ TEST_F(Fit, SaysWhatIsWrong) {
         EXPECT_THAT(out.err, HasSubstr(message));
     };
     const std::string out = folder_ / "a.gguf";
-    refused(fit({"-o", out}), "Exactly 1 option from [--size,--ratio,--bpw]");
+    refused(fit({"-o", out}), "Exactly 1 option from [--size,--ratio,--bpw,--frontier]");
     refused(fit({"--size", "1GB", "--ratio", "0.5", "-o", out}), "2 were given");
     refused(fit({"--size", "70 bananas", "-o", out}), "expected a size such as 70MiB");
     refused(fit({"--size", "1MiB"}), "give --output");
     refused(fit({"--size", "1MiB", "--dry-run"}), "give --work");
     refused(fit({"--size", "10KiB", "-o", out}), "the smallest file has");
     refused(fit({"--size", "1MiB", "-o", out, "--for", "ollama"}), "ollama not in {refold,llama.cpp}");
+    refused(fit({"--size", "1GB", "-o", out}), "use the model as it is");
+    refused(fit({"--ratio", "1", "-o", out}), "use the model as it is");
+    refused(fit({"--bpw", "32", "-o", out}), "use the model as it is");
+    // Before anything is measured.
     EXPECT_FALSE(std::filesystem::exists(out));
+    EXPECT_FALSE(std::filesystem::exists(out + ".fit"));
 }
 
 }  // namespace

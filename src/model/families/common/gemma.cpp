@@ -77,6 +77,8 @@ StockModel gemma_to_stock(const Model& model) {
     const double usual = usual_scale(model.config, static_cast<int64_t>(layers));
     const double factor = model.config.attention_scale / usual;
     if (model.config.rope.dynamic_factor > 0) fail_stock(model, "dynamic rope scaling");
+    for (size_t l = 0; l < layers; ++l)  // of Q, K and V it reads them
+        if (model.topology.has(l, Slot::attn_o_bias)) fail_stock(model, slot_name(Slot::attn_o_bias));
     Model out = model;
     if (std::abs(factor - 1) < 1e-6) return {out, {}};
     const auto shared = std::make_shared<const Model>(model);

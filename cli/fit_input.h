@@ -1,0 +1,57 @@
+// What the two forms of `refold fit` have in common: one size, and several (fit_frontier.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/options.h"
+#include "cli/perplexity.h"
+#include "fit/fit.h"
+
+namespace refold::cli {
+
+struct FitArguments {
+    std::string model, size, frontier, work, target = "refold";
+    double ratio = 0, bits = 0;
+    std::vector<std::string> calibration, compare;
+    int64_t tokens = 16384, probe_tokens = FitOptions{}.probe_tokens;
+    int threads = 0;
+    bool dry_run = false;
+    PerplexityArguments perplexity;  // of --frontier
+    OutputOptions output;
+    ReportOptions report;
+
+    // The folder of measurements.
+    std::string work_folder() const { return work.empty() ? output.path + ".fit" : work; }
+};
+
+// The model and what may become of it.
+struct FitInput {
+    std::string path;
+    Model model;
+    uint64_t file_bytes = 0;
+    FitOptions options;
+};
+// Throws Error(unsupported) when --for llama.cpp is given for a model that llama.cpp does not load as it
+// stands.
+FitInput load_fit_input(const FitArguments& arguments);
+
+// A size and how the user wrote it.
+struct NamedSize {
+    std::string name;  // "70MiB"
+    uint64_t bytes = 0;
+};
+// "70MiB", "1.5GB", "73400320". Throws Error(usage).
+NamedSize parse_size(const std::string& text, const char* option);
+// "60,70,1GiB", from small to large. A number without a unit has the unit of the next one that has one.
+// Throws Error(usage) for a list without sizes and for a size that is given twice.
+std::vector<NamedSize> parse_sizes(const std::string& text, const char* option);
+
+// Throws Error(usage) when a file of this size could not be made, or would save nothing. Measures nothing.
+void check_budgets(const FitArguments& arguments, const FitInput& input, const std::vector<uint64_t>& bytes);
+
+// A plan's figures, with the keys of --json.
+nlohmann::ordered_json plan_json(const FitPlan& plan);
+std::string plan_line(const FitPlan& plan);
+
+}  // namespace refold::cli

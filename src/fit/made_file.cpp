@@ -1,0 +1,110 @@
+#include "fit/made_file.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/file_hash.h"
+#include "core/files.h"
+#include "core/json_lines.h"
+#include "core/sha256.h"
+#include "core/text.h"
+#include "model/load.h"
+#include "model/save.h"
+
+namespace refold {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+std::string with_ending(const std::string& file, const char* ending) {
+    fs::path path(file);
+    if (path.extension() == ".gguf") path.replace_extension();
+    return path.string() + ending;
+}
+
+// Tells a file apart from those of other recipes, sources and versions.
+std::string origin_of(const Model& model) {
+    const std::string origin = model.metadata.string("refold.provenance", "");
+    return sha256_hex(std::as_bytes(std::span(origin)));
+}
+
+FitRecord record_of(const Json& json) {
+    FitRecord out;
+    const Json& plan = json.at("plan");
+    out.plan.types = plan.at("types");
+    out.plan.bytes = plan.at("bytes");
+    out.plan.of_matrices = plan.at("of_matrices");
+    out.plan.of_tables = plan.at("of_tables");
+    out.factors = {json.at("factors").at("matrices"), json.at("factors").at("tables")};
+    out.divergence = json.at("divergence");
+    out.recipe = json.at("recipe");
+    return out;
+}
+
+// Nothing when there is no whole record of these inputs.
+std::optional<Json> read_record(const std::string& file, const std::string& inputs) {
+    if (!fs::exists(record_path(file))) return std::nullopt;
+    Json json = parse_bounded(read_text_file(record_path(file)));
+    if (!json.is_object() || !json.contains("inputs") || json["inputs"] != Json::parse(inputs))
+        return std::nullopt;
+    return json;
+}
+
+}  // namespace
+
+std::string recipe_path(const std::string& file) { return with_ending(file, ".recipe.yaml"); }
+std::string record_path(const std::string& file) { return with_ending(file, ".fit.json"); }
+
+std::string fit_inputs(const Model& model, const Calibration& calibration, const FitOptions& options,
+                       uint64_t bytes) {
+    Json files = Json::array();
+    if (model.source)
+        for (const auto& file : model.source->files()) files.push_back(remembered_sha256(file->path()));
+    return Json{{"refold", options.version},
+                {"model", files},
+                {"calibration", calibration.hash},
+                {"tokens", calibration.options.tokens},
+                {"length", calibration.options.length},
+                {"probe_tokens", options.probe_tokens},
+                {"rows", options.layout == RowLayout::whole_blocks ? "whole blocks" : "or folded"},
+                {"bytes", bytes}}
+        .dump();
+}
+
+std::optional<FitRecord> made_before(const std::string& file, const std::string& inputs, bool overwrite) {
+    const auto json = read_record(file, inputs);
+    const bool there = fs::exists(file);
+    try {
+        if (json && there && json->at("origin") == origin_of(load_model(file))) return record_of(*json);
+    } catch (const nlohmann::json::exception&) {  // a changed record
+    } catch (const Error&) {                      // no model
+    }
+    if (!overwrite && (there || (!json && fs::exists(record_path(file)))))
+        fail(ErrorCode::usage, "fit",
+             "'{}' is there and was made from something else - choose another name, or give --overwrite",
+             there ? file : record_path(file));
+    return std::nullopt;
+}
+
+void write_made(const std::string& file, const std::string& inputs, const FitRecord& record,
+                const Model& model) {
+    const Json json = {
+        {"inputs", Json::parse(inputs)},
+        {"plan",
+         {{"types", record.plan.types},
+          {"bytes", record.plan.bytes},
+          {"of_matrices", record.plan.of_matrices},
+          {"of_tables", record.plan.of_tables}}},
+        {"factors", {{"matrices", record.factors.matrices}, {"tables", record.factors.tables}}},
+        {"divergence", record.divergence},
+        {"recipe", record.recipe},
+        {"origin", origin_of(model)}};
+    // In this order an interrupted run leaves a record without its file, never the other way round.
+    write_file(record_path(file), json.dump(1) + "\n");
+    write_file(recipe_path(file), record.recipe);
+    save_model(model, file, true);
+}
+
+}  // namespace refold
