@@ -63,7 +63,7 @@ class Perplexities:
 
     def compress(self, steps, tokens, *more, source=None, path=None):
         """Writes `path` (default: self.path); returns the output of `compress --json` and the seconds."""
-        calibrated = any(method in ("refit", "llmdrop", "exit_map") or options.get("compensation", "none") not in ("none", "zero")
+        calibrated = any(method in ("refit", "llmdrop", "exit_map", "narrow") or options.get("compensation", "none") not in ("none", "zero")
                          or options.get("objective") == "layerwise" for method, options in steps)
         calib = [word for text in self.o.calib.split(",") for word in ("--calib", text)]
         calib = [*calib, "--calib-tokens", str(tokens)] if calibrated else []

@@ -11,6 +11,11 @@ namespace {
 
 constexpr Computation kFactors{"fit factors", 1};
 
+FitFactors factors_in(const std::map<std::string, Tensor>& result) {
+    const auto values = lazy::numbers(result.at("factors"));
+    return {values[0], values[1]};
+}
+
 }  // namespace
 
 Fit::Fit(const Model& model, const Calibration& calibration, Work& work, const FitOptions& options)
@@ -26,6 +31,7 @@ Fit::Fit(const Model& model, const Calibration& calibration, Work& work, const F
         fail(ErrorCode::unsupported, "fit", "{}: there is no matrix whose type could be chosen", model.label);
     const FitPlan smallest = plan_of(std::vector<size_t>(sensitivities_.size(), 0));
     other_bytes_ = exact_bytes(smallest) - smallest.bytes;
+    if (const auto kept = work.kept(factors_key())) use(factors_in(*kept));
 }
 
 // Of the file, with what takes no part in the choice: vectors, solved biases, small factors.
@@ -120,10 +126,14 @@ Fitted Fit::carried_out(const FitPlan& plan) const {
     return out;
 }
 
-FitFactors Fit::corrected(const Fitted& first) const {
+ResultKey Fit::factors_key() const {
     nlohmann::json inputs = {{"model", on_.identity}};
     if (options_.layout == RowLayout::whole_blocks) inputs["rows"] = "whole blocks";
-    const auto found = work_.results_of_all({kFactors, inputs}, [&] {
+    return {kFactors, inputs};
+}
+
+FitFactors Fit::corrected(const Fitted& first) const {
+    const auto found = work_.results_of_all(factors_key(), [&] {
         Model tables = model_;
         for (const FitTensor& tensor : candidates_.tensors())
             if (tensor.table) tables.tensors[tensor.name] = first.compression.model.tensor(tensor.name);
@@ -137,8 +147,7 @@ FitFactors Fit::corrected(const Fitted& first) const {
                         {factor(factors_.matrices, of_matrices, first.plan.of_matrices),
                          factor(factors_.tables, of_tables, first.plan.of_tables)}}}};
     });
-    const auto values = lazy::numbers(found.at("factors"));
-    return {values[0], values[1]};
+    return factors_in(found);
 }
 
 void Fit::use(const FitFactors& factors) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "compress/compress.h"
-#include "fit/allocation.h"
+#include "compress/method/allocation.h"
 #include "fit/candidates.h"
 
 namespace refold {
@@ -55,9 +55,9 @@ public:
     // The plan for a file of at most `bytes`. Throws Error(usage) with the smallest possible size and its
     // predicted divergence when that is larger.
     FitPlan plan(uint64_t bytes) const;
-    // Carries out the plan for `bytes`. The first time for a model, the factors are then corrected by what
-    // was measured, and where that changes the plan, the new one is carried out as well; the better one is
-    // returned.
+    // Carries out the plan for `bytes`. The first time for a model and its work folder, the factors are then
+    // corrected by what was measured, and where that changes the plan, the new one is carried out as well;
+    // the better one is returned.
     Fitted fit(uint64_t bytes);
 
     // The factors that an earlier run found: fit() corrects no more.
@@ -73,6 +73,7 @@ private:
     FitPlan plan_of(const std::vector<size_t>& chosen) const;
     uint64_t exact_bytes(const FitPlan& plan) const;
     Fitted carried_out(const FitPlan& plan) const;
+    ResultKey factors_key() const;
     FitFactors corrected(const Fitted& first) const;
 
     const Model& model_;

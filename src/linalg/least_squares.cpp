@@ -48,6 +48,21 @@ void LeastSquares::add(const LeastSquares& other) {
     rows_ += other.rows_;
 }
 
+LeastSquares LeastSquares::with_inputs(std::span<const int64_t> some) const {
+    LeastSquares out(static_cast<int64_t>(some.size()), outputs_);
+    const auto pick = [&](const std::vector<double>& from, size_t row, double* to) {
+        for (const int64_t i : some)
+            *to++ = from[row * static_cast<size_t>(inputs_) + static_cast<size_t>(i)];
+    };
+    for (size_t i = 0; i < some.size(); ++i)
+        pick(gram_, static_cast<size_t>(some[i]), out.gram_.data() + i * some.size());
+    for (size_t o = 0; o < static_cast<size_t>(outputs_); ++o)
+        pick(cross_, o, out.cross_.data() + o * some.size());
+    out.squares_ = squares_;
+    out.rows_ = rows_;
+    return out;
+}
+
 void LeastSquares::sum_over_processes() {
     double others[] = {squares_, static_cast<double>(rows_)};
     group().sum(gram_);

@@ -19,6 +19,8 @@ public:
     // not finite.
     void add(int64_t rows, const float* x, const float* y);
     void add(const LeastSquares& other);
+    // The same rows with these inputs alone.
+    LeastSquares with_inputs(std::span<const int64_t> some) const;
     // Sums over all processes of group(), so that each has the rows of all.
     void sum_over_processes();
 

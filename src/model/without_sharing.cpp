@@ -115,6 +115,16 @@ Packed constant(Slot slot, DType type, SlotShape shape) {
             }};
 }
 
+// Layers become as wide as the widest of them, not as wide as they once were.
+void set_widest_ffn(const Model& model, Model& dense) {
+    const auto& widths = model.config.ffs;
+    const int64_t widest = widths.empty() ? 0 : *std::max_element(widths.begin(), widths.end());
+    if (widest == 0) return;
+    dense.config.n_ff = widest;
+    dense.metadata.set(std::string(model.family->name) + ".feed_forward_length",
+                       GgufValue::u32(static_cast<uint32_t>(widest)));
+}
+
 }  // namespace
 
 Model without_exit_maps(Model model) {
@@ -150,6 +160,7 @@ Model without_sharing(const Model& given) {
     dense.tensors.clear();
     dense.config.heads_kv.clear();
     dense.config.ffs.clear();
+    set_widest_ffn(model, dense);
     const auto add = [&](const std::string& name, Slot slot, const Expression& expression, size_t layer) {
         const SlotShape full = slot_shape(slot, dense.config), own = slot_shape(slot, model.config, layer);
         const auto* whole = std::get_if<Dense>(&expression);

@@ -6,9 +6,10 @@
 namespace refold {
 
 // The same function without any sharing: every layer has dense tensors of its own under the family's names,
-// all layers of one size, with zeros for what was pruned. Quantized bytes are copied where all tensors of a
-// weight have one type; products of factors get the widest type of their factors. Tensors are computed when
-// read. Throws Error(unsupported) for prefix keys and values, attention of other layers and W_c.
+// all layers of the largest layer's size, with zeros for what others lack. Quantized bytes are copied where
+// all tensors of a weight have one type; products of factors get the widest type of their factors. Tensors
+// are computed when read. Throws Error(unsupported) for prefix keys and values, attention of other layers and
+// W_c.
 Model without_sharing(const Model& model);
 
 // The same function for tokens that run all loops.

@@ -317,6 +317,20 @@ TEST(SolveWithHeldOut, ThePriorStaysWhereNothingHelps) {
     EXPECT_EQ(solve_with_held_out(nothing, nothing, std::vector<float>{3}).weights, std::vector<float>{3});
 }
 
+TEST(LeastSquares, SomeInputsAlone) {
+    const std::vector<float> x = random_values(40L * 5, 1), y = random_values(40L * 2, 2);
+    std::vector<float> some;
+    for (size_t row = 0; row < 40; ++row) {
+        for (const size_t i : {1, 2, 4}) some.push_back(x[row * 5 + i]);
+    }
+    const std::vector<int64_t> inputs = {1, 2, 4};
+    const LeastSquares picked = rows_of(5, 2, x, y).with_inputs(inputs), expected = rows_of(3, 2, some, y);
+    for (size_t i = 0; i < 9; ++i) EXPECT_NEAR(picked.gram()[i], expected.gram()[i], 1e-4);
+    const std::vector<float> prior = random_values(6, 3);
+    EXPECT_LE(relative_difference(picked.solve(0.1, prior), expected.solve(0.1, prior)), 1e-6);
+    EXPECT_NEAR(picked.error(prior), expected.error(prior), 1e-5);
+}
+
 TEST(BlasThreads, OneWhileSeveralCall) {
     if (openblas_get_num_threads == nullptr) GTEST_SKIP() << "not OpenBLAS";
     const int before = openblas_get_num_threads();

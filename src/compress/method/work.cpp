@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -146,6 +145,10 @@ std::map<std::string, Tensor> Work::results_of_all(const ResultKey& key,
         }
     }
     return results(key, {}, compute);
+}
+
+std::optional<std::map<std::string, Tensor>> Work::kept(const ResultKey& key) {
+    return stored(file_of(key, {}));
 }
 
 void Work::finish() {

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -58,6 +59,8 @@ public:
     // order, and all get what the first one has of an earlier run.
     std::map<std::string, Tensor> results_of_all(const ResultKey& key,
                                                  const std::function<Arrays()>& compute);
+    // A result that is kept already.
+    std::optional<std::map<std::string, Tensor>> kept(const ResultKey& key);
     // How many results() of this object came from an earlier run.
     size_t reused() const { return reused_; }
     // The computations that were asked for since begin(), with their versions: later steps depend on their

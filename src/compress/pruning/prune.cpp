@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "compress/method/selection.h"
+#include "compress/rewrite/channels.h"
 #include "compress/rewrite/heads.h"
-#include "compress/rewrite/modules.h"
 #include "core/error.h"
 #include "core/parallel.h"
 #include "core/progress.h"
@@ -116,35 +116,6 @@ Model prune_heads(const Model& model, Step& step, const Request& request,
 
 // ---- FFN channels
 
-// Layers with the same FFN, which are pruned together.
-using TiedLayers = std::vector<size_t>;
-
-std::vector<TiedLayers> ffns_of(const Model& model, const std::vector<Slot>& slots,
-                                const std::vector<size_t>& layers, const char* method) {
-    for (const size_t p : layers) {
-        for (const Slot slot : slots) {
-            if (model.topology.has(p, slot) && !std::holds_alternative<Dense>(model.topology.at(p, slot)))
-                fail(ErrorCode::unsupported, method,
-                     "layer {}: {} is made of factors, which have no channels - leave the layer out with "
-                     "'layers', or do this step first",
-                     p, slot_name(slot));
-        }
-    }
-    const std::vector<TiedLayers> all = tied_layers(model, layers, slots);
-    std::set<std::string> seen;
-    for (const TiedLayers& tied : all) {
-        for (const Slot slot : slots) {
-            const std::string& name = std::get<Dense>(model.topology.at(tied.front(), slot)).tensor;
-            if (!seen.insert(name).second)
-                fail(ErrorCode::unsupported, method,
-                     "layer {}: {} is shared with a layer whose other FFN weights are not, so the channels "
-                     "of one cannot go without the other's - do this step first",
-                     tied.front(), slot_name(slot));
-        }
-    }
-    return all;
-}
-
 // The channels that stay: a multiple of `multiple`, filled up with the most important of those to be pruned.
 std::vector<int64_t> kept_channels(const std::set<Unit>& pruned, size_t layer,
                                    const std::vector<double>& scores, int64_t multiple) {
@@ -158,41 +129,6 @@ std::vector<int64_t> kept_channels(const std::set<Unit>& pruned, size_t layer,
         kept.push_back(going[i]);
     std::sort(kept.begin(), kept.end());
     return kept;
-}
-
-void cut_tensor(Model& model, const std::string& name, bool columns, const std::vector<int64_t>& kept,
-                std::vector<Requantized>& requantized) {
-    const Tensor tensor = model.tensor(name);
-    const Cut cut{columns, 1, kept};
-    const DType type =
-        fits_blocks(cut, tensor.type) ? tensor.type : requantized_type(static_cast<int64_t>(kept.size()));
-    Tensor rest = keep_parts(model, tensor, cut, type);
-    if (type != tensor.type) {
-        const auto before = static_cast<size_t>(tensor.row_elements());
-        requantized.push_back({name, tensor.type, type, tensor.bytes() / before * kept.size(), rest.bytes()});
-    }
-    model.tensors[name] = std::move(rest);
-}
-
-constexpr auto kChannelSlots =
-    slots_where([](const SlotProperties& s) { return s.units && unit_extent(s.slot) == Extent::n_ff; });
-
-void cut_ffn(Model& model, const TiedLayers& tied, const std::vector<int64_t>& kept,
-             std::vector<Requantized>& requantized) {
-    std::set<std::pair<std::string, bool>> tensors;  // name, and whether channels are its columns
-    for (const size_t p : tied) {
-        if (kept.empty()) {
-            remove_ffn(model, p);
-            continue;
-        }
-        set_ff(model, p, static_cast<int64_t>(kept.size()));
-        for (const Slot slot : kChannelSlots) {
-            if (!model.topology.has(p, slot)) continue;
-            tensors.emplace(std::get<Dense>(model.topology.at(p, slot)).tensor,
-                            properties(slot).units == UnitAxis::columns);
-        }
-    }
-    for (const auto& [name, columns] : tensors) cut_tensor(model, name, columns, kept, requantized);
 }
 
 Model prune_channels(const Model& model, Step& step, const Request& request,
@@ -227,7 +163,7 @@ Model prune_channels(const Model& model, Step& step, const Request& request,
         if (kept.size() == scores[p].size()) continue;
         gone += scores[p].size() - kept.size();
         list[std::to_string(p)] = kept.size();
-        cut_ffn(out, tied, kept, requantized);
+        keep_channels(out, tied, kept, requantized);
         step.report.lines.push_back(fmt::format("  FFN of layers {}: {} of {} channels stay",
                                                 layers_text(tied), kept.size(), scores[p].size()));
     }

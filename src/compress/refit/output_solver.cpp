@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "compress/method/selection.h"
 #include "compress/rounding/gptq_rounding.h"
 #include "core/error.h"
 #include "model/materialize.h"
@@ -52,27 +53,54 @@ void OutputSolver::visit_output(const Model& model, size_t layer, const OutputMa
     visit(model, layer, taps, see, half);
 }
 
+OutputSolver::Equations OutputSolver::Equations::with_inputs(std::span<const int64_t> some) const {
+    Equations out{fit.with_inputs(some), held_out.with_inputs(some), {}};
+    for (size_t row = 0; row < prior.size(); row += static_cast<size_t>(fit.inputs())) {
+        for (const int64_t i : some) out.prior.push_back(prior[row + static_cast<size_t>(i)]);
+    }
+    return out;
+}
+
+OutputSolver::Equations OutputSolver::equations(const Model& model, size_t layer, const OutputMap& module,
+                                                const FreeMap& map, bool bias) {
+    const MapRows rows(model, layer, module, map, bias);
+    Equations out{{rows.inputs(), map.outputs}, {rows.inputs(), map.outputs}, rows.prior()};
+    visit_output(model, layer, module, {module.inner}, [&](const AlignedStreams::Rows& seen) {
+        rows.add(seen, seen.held_out ? out.held_out : out.fit);
+    });
+    out.fit.sum_over_processes();
+    out.held_out.sum_over_processes();
+    return out;
+}
+
 OutputSolver::Solution OutputSolver::solve(const Model& model, size_t layer, const OutputMap& module,
                                            const FreeMap& map, bool bias) {
-    const MapRows rows(model, layer, module, map, bias);
-    LeastSquares fit(rows.inputs(), map.outputs), held_out(rows.inputs(), map.outputs);
-    visit_output(model, layer, module, {module.inner},
-                 [&](const AlignedStreams::Rows& seen) { rows.add(seen, seen.held_out ? held_out : fit); });
-    fit.sum_over_processes();
-    held_out.sum_over_processes();
-    const std::vector<float> prior = rows.prior();
+    return solve(module.matrix, equations(model, layer, module, map, bias));
+}
+
+OutputSolver::Solution OutputSolver::solve(Slot slot, const Equations& equations) const {
+    const auto& [fit, held_out, prior] = equations;
     LeastSquares all = fit;
     all.add(held_out);
-    const auto start = ridges_.find(module.matrix);
+    const auto start = ridges_.find(slot);
     if (!ridge_) {
         Ridged solved =
             solve_with_held_out(fit, held_out, prior, start == ridges_.end() ? 1e-2 : start->second);
-        return {std::move(solved), prior, std::move(all), std::move(held_out)};
+        return {std::move(solved), prior, std::move(all), held_out};
     }
     Ridged solved{*ridge_, held_out.error(prior), 0, {}};
     solved.error_after = held_out.error(fit.solve(solved.ridge, prior));
     solved.weights = all.solve(solved.ridge, prior);
-    return {std::move(solved), prior, std::move(all), std::move(held_out)};
+    return {std::move(solved), prior, std::move(all), held_out};
+}
+
+DType OutputSolver::solved_type(const Model& model, const FreeMap& map, const std::string& option,
+                                int64_t inputs) {
+    const DType first = model.tensor(map.tensors.front()).type;
+    const bool alike = std::all_of(map.tensors.begin(), map.tensors.end(),
+                                   [&](const std::string& name) { return model.tensor(name).type == first; });
+    if (option == "same" && alike && inputs % block_elements(first) == 0) return first;
+    return computed_type(option, model, map.tensors);
 }
 
 Arrays OutputSolver::rounded(Solution solution, const FreeMap& map, DType type, bool bias) {

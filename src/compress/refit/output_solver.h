@@ -34,6 +34,17 @@ public:
     void visit_output(const Model& model, size_t layer, const OutputMap& module, std::vector<Tap> taps,
                       const std::function<void(const AlignedStreams::Rows&)>& see);
 
+    // The least-squares problem of a map, and its present weights.
+    struct Equations {
+        LeastSquares fit, held_out;
+        std::vector<float> prior;  // [outputs x inputs], a bias as the last input
+
+        // Of these inputs alone (ascending).
+        Equations with_inputs(std::span<const int64_t> some) const;
+    };
+    Equations equations(const Model& model, size_t layer, const OutputMap& module, const FreeMap& map,
+                        bool bias);
+
     struct Solution {
         Ridged map;                // [outputs x inputs], a bias as the last input
         std::vector<float> prior;  // the map as it was
@@ -42,7 +53,12 @@ public:
     };
     // The free part of a module's map by least squares. The ridge is the given one, or the best on held-out
     // rows, searched from the one that the same slot had in the layer before.
+    Solution solve(Slot slot, const Equations& equations) const;
     Solution solve(const Model& model, size_t layer, const OutputMap& module, const FreeMap& map, bool bias);
+    // The type of a solved map of `inputs` inputs, given the option `type`. "same": the type of the map's
+    // tensors, so that a quantized model does not grow, where rows are whole blocks of it.
+    static DType solved_type(const Model& model, const FreeMap& map, const std::string& option,
+                             int64_t inputs);
     // The solution with its weights rounded to `type`, with feedback, to be kept: "weights" (float32 for
     // float types, else packed), "bias" where one was solved, and "figures": ridge, error on held-out rows
     // before and after. Where the map as it was loses less when it is rounded, as for weights that are on the

@@ -79,7 +79,7 @@ private:
             return;
         }
         const bool bias = with_bias(p, module);
-        const DType type = solved_type(*map);
+        const DType type = OutputSolver::solved_type(model_, *map, step_.options.text("type"), map->inputs);
         if (step_.dry_run()) {
             install(p, module, *map, lazy::constant(type, {map->inputs, map->outputs}, 0),
                     bias ? std::optional(lazy::constant(DType::F32, {map->outputs}, 0)) : std::nullopt);
@@ -99,17 +99,6 @@ private:
                             {"error_after", figures[2]}});
         install(p, module, *map, as_type(solved.at("weights"), type),
                 bias ? std::optional(solved.at("bias")) : std::nullopt);
-    }
-
-    // `same`: the type that the map had, so that a quantized model does not grow.
-    DType solved_type(const FreeMap& map) const {
-        const std::string& option = step_.options.text("type");
-        const DType first = model_.tensor(map.tensors.front()).type;
-        const bool alike = std::all_of(map.tensors.begin(), map.tensors.end(), [&](const std::string& name) {
-            return model_.tensor(name).type == first;
-        });
-        if (option == "same" && alike && map.inputs % block_elements(first) == 0) return first;
-        return computed_type(option, model_, map.tensors);
     }
 
     ResultKey key_of(const Computation& computation, size_t p, Slot slot) const {

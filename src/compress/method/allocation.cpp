@@ -1,4 +1,4 @@
-#include "fit/allocation.h"
+#include "compress/method/allocation.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,5 +1,5 @@
 // Options under a budget, compared with all combinations.
-#include "fit/allocation.h"
+#include "compress/method/allocation.h"
 
 #include <gtest/gtest.h>
 
