@@ -87,18 +87,23 @@ struct Baseline {
     int64_t n_vocab() const { return stock ? stock->n_vocab() : sequence->capabilities().n_vocab; }
 };
 
-Baseline stock_baseline(const Model& model, const EngineOptions& options) {
-    Baseline baseline;
+StockOptions stock_options(const EngineOptions& options) {
     StockOptions stock;
     stock.threads = options.threads;
     stock.context = options.context;
     stock.chunk = options.chunk;
     stock.kv_f32 = options.f32 || options.kv == KvType::f32;
+    return stock;
+}
+
+Baseline stock_baseline(const Model& model, const EngineOptions& options) {
+    Baseline baseline;
     try {
         std::optional<DenseCopy> copy;
         if (model.has_sharing() || std::filesystem::is_directory(model.label)) copy.emplace(model);
         // libllama maps the file, so its name may be removed once it is loaded.
-        baseline.stock = std::make_unique<StockLlama>(copy ? copy->path() : model.label, stock);
+        baseline.stock =
+            std::make_unique<StockLlama>(copy ? copy->path() : model.label, stock_options(options));
         baseline.description = {
             {"engine", "llama.cpp"}, {"model", model.label}, {"materialized", model.has_sharing()}};
     } catch (const Error& error) {
@@ -113,6 +118,13 @@ Baseline make_baseline(const Arguments& a, const Model& model, const EngineOptio
     Baseline baseline;
     if (a.baseline == "none") {
         baseline.reason = "--baseline none";
+        return baseline;
+    }
+    constexpr std::string_view kStock = "stock:";
+    if (a.baseline.starts_with(kStock)) {
+        const std::string path = resolve_model(a.baseline.substr(kStock.size()));
+        baseline.stock = std::make_unique<StockLlama>(path, stock_options(options));
+        baseline.description = {{"engine", "llama.cpp"}, {"model", path}, {"materialized", false}};
         return baseline;
     }
     const std::string path = resolve_model(a.baseline);
@@ -256,10 +268,11 @@ Action declare(CLI::App& app) {
         ->type_name("N")
         ->check(at_least(1))
         ->capture_default_str();
-    app.add_option("--baseline", a->baseline,
-                   "stock: llama.cpp on the same file (on the dense original if the model shares); a model, "
-                   "in this engine; none")
-        ->type_name("stock|MODEL|none")
+    app.add_option(
+           "--baseline", a->baseline,
+           "stock: llama.cpp on the same file (on the dense original if the model shares); stock:MODEL: "
+           "llama.cpp on another file; a model, in this engine; none")
+        ->type_name("stock|stock:MODEL|MODEL|none")
         ->capture_default_str();
     add_engine_options(app, a->engine, "as much as is needed");
     add_eviction_options(app, a->engine.eviction);
@@ -267,7 +280,8 @@ Action declare(CLI::App& app) {
     a->report_file.declare(app);
     add_examples(
         app, {"refold bench smollm2-135m-instruct", "refold bench small.gguf --threads 2 --rounds 9 --json",
-              "refold bench small.gguf --baseline smollm2-135m-instruct"});
+              "refold bench small.gguf --baseline smollm2-135m-instruct",
+              "refold bench small.gguf --baseline stock:q3_k_m.gguf"});
     return [a] { bench(*a); };
 }
 

@@ -61,7 +61,7 @@ Action declare(CLI::App& app) {
     app.add_option(
            "RUN", a->runs,
            "Models (.gguf files, Hugging Face directories, names that `refold pull` has fetched), results "
-           "that compress, eval, bench and analyze have printed with --json, training runs "
+           "that compress, eval, compare, bench, run and analyze have printed with --json, training runs "
            "(metrics.jsonl), reports as .json, and directories of those")
         ->required();
     add_output(app, a->output, "Report to write: .html, .md or .json; without it a table is printed");

@@ -50,7 +50,8 @@ void run(const Arguments& a) {
         });
     const double first_token = load + g.prefill_seconds;
     if (a.report.json) {
-        print_json({{"prompt", prompt},
+        print_json({{"model", path},
+                    {"prompt", prompt},
                     {"text", g.text},
                     {"tokens", g.tokens},
                     {"stop_reason", stop_reason(g)},

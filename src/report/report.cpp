@@ -14,6 +14,13 @@ namespace refold {
 
 using nlohmann::json;
 
+static std::string on_one_line(std::string text) {
+    for (char& c : text) {
+        if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
+    }
+    return text;
+}
+
 std::string to_table(const Comparison& comparison) {
     const auto& variants = comparison.variants;
     std::vector<std::string> header{comparison.model};
@@ -31,6 +38,11 @@ std::string to_table(const Comparison& comparison) {
     std::string out = table.str();
     for (const auto& note : comparison.notes) out += "\n" + note;
     if (!comparison.notes.empty()) out += "\n";
+    for (const auto& variant : variants) {
+        if (variant.prompt.empty() && variant.generated.empty()) continue;
+        out += fmt::format("\n{}: \"{}\" ->\n    {}\n", variant.name, on_one_line(variant.prompt),
+                           on_one_line(variant.generated));
+    }
     return out;
 }
 

@@ -110,7 +110,7 @@ struct Comparison {
 };
 
 // Variants as columns, measures as rows, and the change from the first variant in parentheses, followed by
-// the notes.
+// the notes and the generated texts.
 std::string to_table(const Comparison& comparison);
 
 // The same in Markdown, with the commands and files to reproduce it.

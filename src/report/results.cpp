@@ -146,6 +146,28 @@ void read_perplexity(const json& root, RunResult& out) {
     }
 }
 
+// Two models on one text: what the second loses.
+void read_model_comparison(const json& root, RunResult& out) {
+    json second = member(root, "b");
+    for (const char* key : {"protocol", "context", "stride", "documents"})
+        if (root.contains(key)) second[key] = root[key];
+    read_provenance(second, out);
+    read_perplexity(second, out);
+    const auto divergence = number_of(member(member(root, "logits"), "kl_divergence"));
+    if (!divergence) return;
+    RunResult first;
+    read_provenance(member(root, "a"), first);
+    const auto tokens = static_cast<int64_t>(count_of(member(second, "tokens_scored")).value_or(0));
+    out.variant.perplexities.push_back({*divergence, std::nullopt, tokens, perplexity_protocol(second),
+                                        "KL divergence from " + first.variant.name});
+}
+
+void read_generation(const json& root, RunResult& out) {
+    name_model(out.variant, text_of(member(root, "model")));
+    out.variant.prompt = text_of(member(root, "prompt"));
+    out.variant.generated = text_of(member(root, "text"));
+}
+
 // Whether lm-evaluation-harness marks the metric as better when lower.
 bool is_better_low(const json& root, const std::string& task, const std::string& metric) {
     const json& given = member(member(member(root, "higher_is_better"), task.c_str()), metric.c_str());
@@ -212,9 +234,10 @@ std::optional<SpeedFigure> speed_of(const json& value, const std::string& baseli
 void read_bench(const json& root, RunResult& out) {
     const json& baseline = member(root, "baseline");
     const std::string engine = text_of(member(baseline, "engine"));
-    const std::string name = engine == "llama.cpp" || engine.empty()
-                                 ? "stock llama.cpp"
-                                 : engine + " on " + file_name(text_of(member(baseline, "model")));
+    const std::string file = file_name(text_of(member(baseline, "model")));
+    std::string name = engine == "llama.cpp" || engine.empty() ? "stock llama.cpp" : engine;
+    if (name == engine || (!file.empty() && file != file_name(text_of(member(root, "model")))))
+        name += " on " + file;
     out.variant.prefill = speed_of(member(root, "prefill"), name);
     out.variant.decode = speed_of(member(root, "decode"), name);
     out.variant.resident_weight_bytes = count_of(member(root, "weight_bytes_resident"));
@@ -304,13 +327,17 @@ RunResult parse_run(const std::string& text, const std::string& label) {
         findings.erase("provenance");
         out.variant.analyses.push_back(findings.dump());
         if (out.variant.name.empty()) name_model(out.variant, text_of(member(root, "model")));
+    } else if (member(root, "a").is_object() && member(member(root, "b"), "tokens_scored").is_number()) {
+        read_model_comparison(root, out);
+    } else if (root.contains("prompt") && root.contains("generated_tokens")) {
+        read_generation(root, out);
     } else if (member(root, "tokens_scored").is_number()) {
         read_perplexity(root, out);
         if (out.variant.name.empty()) name_model(out.variant, text_of(member(root, "model")));
     } else {
         fail(ErrorCode::input, "report",
-             "{}: this JSON is no result of refold - expected what compress, eval ppl, eval tasks, bench, "
-             "analyze or report print with --json",
+             "{}: this JSON is no result of refold - expected what compress, eval ppl, eval tasks, compare, "
+             "bench, run, analyze or report print with --json",
              label);
     }
     return out;

@@ -53,6 +53,13 @@ TEST(Bench, OtherBaselines) {
     std::vector<std::string> stock_text = words;
     stock_text.emplace_back("stock");
     EXPECT_THAT(refold(stock_text).out, HasSubstr("baseline: llama.cpp on"));
+    std::vector<std::string> stock_file = words, no_file = words;
+    stock_file.push_back("stock:" + kModel);
+    no_file.emplace_back("stock:/no/such.gguf");
+    const json of_file = refold_json(stock_file);
+    EXPECT_EQ(of_file["baseline"]["engine"], "llama.cpp");
+    EXPECT_EQ(of_file["baseline"]["model"], kModel);
+    expect_error(refold(no_file), 1, {"/no/such.gguf"});
     expect_error(refold(unknown), 1, {"/no/such.gguf"});
     // libllama refuses a file without a tokenizer; this engine does not need one.
     const json stock = refold_json({"bench", kFixtures + "/llama_bf16_sharded/model.gguf", "--prefill", "8",

@@ -121,6 +121,13 @@ TEST(ReportTable, ShowsChangesAgainstTheFirstVariant) {
     EXPECT_NE(table.find("1.12 x"), std::string::npos);
 }
 
+TEST(ReportTable, EndsWithTheGeneratedTexts) {
+    Comparison c = comparison();
+    c.variants[1].prompt = "Why\tis";
+    c.variants[1].generated = "Because\n\x1b[31m";
+    EXPECT_TRUE(to_table(c).ends_with("\n30 % shared: \"Why is\" ->\n    Because  [31m\n"));
+}
+
 TEST(ReportHtml, IsWellFormedAndComplete) {
     const std::string html = to_html(comparison());
     EXPECT_EQ(markup_error(html), "");

@@ -2,6 +2,7 @@
 #include "report/results.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -99,11 +100,43 @@ TEST(Results, Bench) {
     EXPECT_EQ(r.variant.prefill->tokens_per_s, 500.5);
     EXPECT_EQ(r.variant.prefill->ratio, 1.11);
     EXPECT_EQ(r.variant.prefill->baseline, "refold on dense.gguf");
+    const RunResult other = parse(R"({"model": "/x/small.gguf",
+        "baseline": {"engine": "llama.cpp", "model": "/x/q3_k_m.gguf"},
+        "prefill": {"tokens_per_s": 500.5}, "decode": {"tokens_per_s": 200.5}})");
+    EXPECT_EQ(other.variant.prefill->baseline, "stock llama.cpp on q3_k_m.gguf");
     EXPECT_FALSE(r.variant.decode->baseline_tokens_per_s);
     EXPECT_EQ(r.variant.resident_weight_bytes, 1000U);
     EXPECT_EQ(r.variant.resident_set_bytes, 2000U);
     EXPECT_EQ(r.variant.path, "/x/small.gguf");
     EXPECT_EQ(r.machine.threads, 4);
+}
+
+TEST(Results, ComparisonOfTwoModels) {
+    const RunResult r = parse(R"({
+        "a": {"perplexity": 17.0, "tokens_scored": 4092, "windows": 4, "provenance": {"model": {"path": "/x/dense.gguf"}}},
+        "b": {"perplexity": 17.5, "standard_error": 0.25, "tokens_scored": 4092, "windows": 4,
+              "provenance": {"model": {"path": "/x/small.gguf"}, "data": {"path": "/y/wiki.txt"}}},
+        "protocol": "windows", "context": 1024, "stride": 1024, "logits": {"kl_divergence": 0.03}})");
+    EXPECT_EQ(r.variant.name, "small");
+    ASSERT_EQ(r.variant.perplexities.size(), 2U);
+    EXPECT_EQ(r.variant.perplexities[0].value, 17.5);
+    EXPECT_EQ(r.variant.perplexities[1].metric, "KL divergence from dense");
+    EXPECT_EQ(r.variant.perplexities[1].value, 0.03);
+    // As eval ppl says it, so that both stand in one row.
+    EXPECT_EQ(r.variant.perplexities[0].protocol,
+              "protocol windows: text wiki.txt, 1024 tokens of context, 4 windows");
+    // Of results, not of models.
+    EXPECT_THAT(
+        error_of([] { parse(R"({"a": {"file": "x.json"}, "b": {"file": "y.json"}, "differences": []})"); }),
+        testing::HasSubstr("no result of refold"));
+}
+
+TEST(Results, GeneratedText) {
+    const RunResult r = parse(
+        R"({"model": "/x/small.gguf", "prompt": "Why", "text": " not?", "tokens": [1], "generated_tokens": 1})");
+    EXPECT_EQ(r.variant.file, "small.gguf");
+    EXPECT_EQ(r.variant.prompt, "Why");
+    EXPECT_EQ(r.variant.generated, " not?");
 }
 
 TEST(Results, Compression) {
