@@ -88,8 +88,19 @@ void AlignedStreams::visit(const Model& model, size_t layer, const std::vector<T
     ResidualStream::Pass pass(modified_ ? *modified_ : original_, model, layer, taps, only_taps);
     for (size_t s = 0; s < own_.tokens.size(); ++s) {
         const Activations modified = run(pass, s, taps);
-        see({s >= own_.fit, static_cast<int64_t>(own_.tokens[s].size()), activations_[s], modified});
+        see({s, s >= own_.fit, static_cast<int64_t>(own_.tokens[s].size()), activations_[s], modified});
     }
+}
+
+std::vector<std::vector<float>> AlignedStreams::original_before(size_t layer, bool between) const {
+    std::vector<std::vector<float>> out;
+    const std::vector<Tap> taps = between ? std::vector{Tap::residual} : std::vector<Tap>();
+    ResidualStream::Pass pass(original_, original_model_, between ? layer : layer - 1, taps, between);
+    for (size_t s = 0; s < own_.tokens.size(); ++s) {
+        const auto after = pass.run(s), seen = between ? pass.tapped(Tap::residual) : after;
+        out.emplace_back(seen.begin(), seen.end());
+    }
+    return out;
 }
 
 void AlignedStreams::advance(const Model& model, size_t layer) {

@@ -33,9 +33,11 @@ public:
     };
     // One sequence; valid during the visit.
     struct Rows {
+        size_t sequence;  // of this process
         bool held_out;
         int64_t tokens;
         const Activations &original, &modified;
+        std::span<const float> goal = {};  // see OutputSolver::visit_output()
     };
     // Runs `layer` of the original and of the present model over the sequences of this process, with these
     // taps. The activations of the original are kept for all tokens until advance(): ask for few taps of it,
@@ -44,6 +46,9 @@ public:
     void visit(const Model& model, size_t layer, const std::vector<Tap>& original_taps,
                const std::vector<Tap>& taps, const std::function<void(const Rows&)>& see,
                bool only_taps = false);
+    // The original's residual stream where a later module reads it, by sequence of this process: the
+    // attention of `layer` (its index may be that of layers), or its FFN, `between` attention and FFN.
+    std::vector<std::vector<float>> original_before(size_t layer, bool between) const;
     // `layer` has its final form: both streams advance past it.
     void advance(const Model& model, size_t layer);
 

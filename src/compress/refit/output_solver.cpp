@@ -12,6 +12,35 @@
 namespace refold {
 namespace {
 
+// What reads the residual stream: the attention of `layer`, or its FFN. After the last layer: the head, as
+// the attention of another one.
+struct Reader {
+    size_t layer;
+    bool ffn;
+
+    // A module of the layer has this output map. With parallel residuals both read the same.
+    bool in(const Model& model) const {
+        if (layer == model.topology.layers.size()) return true;
+        if (model.config.parallel_residual)
+            return model.topology.has(layer, Slot::attn_o) || model.topology.has(layer, Slot::ffn_down);
+        return model.topology.has(layer, ffn ? Slot::ffn_down : Slot::attn_o);
+    }
+    Reader next(bool parallel) const {
+        return ffn || parallel ? Reader{layer + 1, false} : Reader{layer, true};
+    }
+};
+
+// The model's next module after the one in `layer`, if it lacks modules of the original between them.
+std::optional<Reader> reader_over_a_gap(const Model& original, const Model& model, size_t layer,
+                                        const OutputMap& module) {
+    const bool parallel = model.config.parallel_residual;
+    if (!model.topology.has(layer, module.matrix)) return std::nullopt;
+    bool gap = false;
+    Reader at = Reader{layer, module.matrix == Slot::ffn_down}.next(parallel);
+    for (; !at.in(model); at = at.next(parallel)) gap = gap || at.in(original);
+    return gap ? std::optional(at) : std::nullopt;
+}
+
 bool describes(const Family& family, Slot slot) {
     return std::any_of(family.layer_slots.begin(), family.layer_slots.end(),
                        [&](const SlotDescription& d) { return d.slot == slot; });
@@ -50,7 +79,20 @@ void OutputSolver::visit_output(const Model& model, size_t layer, const OutputMa
     const bool half = module.matrix == Slot::attn_o && !model.config.parallel_residual;
     for (const Tap tap : {module.projected, module.output, half ? Tap::residual : Tap::ffn_output})
         taps.push_back(tap);
-    visit(model, layer, taps, see, half);
+    const auto reader = reader_over_a_gap(step_.original, model, layer, module);
+    if (!reader) return visit(model, layer, taps, see, half);
+    const auto goals = streams(model).original_before(reader->layer, reader->ffn);
+    visit(
+        model, layer, taps,
+        [&](AlignedStreams::Rows rows) {
+            rows.goal = goals[rows.sequence];
+            see(rows);
+        },
+        half);
+}
+
+bool OutputSolver::leads_over_a_gap(const Model& model, size_t layer, const OutputMap& module) const {
+    return reader_over_a_gap(step_.original, model, layer, module).has_value();
 }
 
 OutputSolver::Equations OutputSolver::Equations::with_inputs(std::span<const int64_t> some) const {

@@ -30,9 +30,14 @@ public:
     // present model that `see` needs. `only_taps`: as AlignedStreams::visit.
     void visit(const Model& model, size_t layer, const std::vector<Tap>& taps,
                const std::function<void(const AlignedStreams::Rows&)>& see, bool only_taps);
-    // The same with the taps that the equations of a module's output map need.
+    // The same with the taps that the equations of a module's output map need. The stream after the module is
+    // to be the original's where the present model's next module reads it. Where modules between are left
+    // out, that is further on (Rows::goal), as in ReplaceMe (Shopkhoev et al. 2025).
     void visit_output(const Model& model, size_t layer, const OutputMap& module, std::vector<Tap> taps,
                       const std::function<void(const AlignedStreams::Rows&)>& see);
+
+    // Modules of the original are left out between this one and the next one of the model.
+    bool leads_over_a_gap(const Model& model, size_t layer, const OutputMap& module) const;
 
     // The least-squares problem of a map, and its present weights.
     struct Equations {

@@ -11,10 +11,11 @@ namespace {
 
 using Floats = std::vector<float>;
 
-// The outputs of the module after which the residual stream is the original's.
+// The outputs of the module after which the residual stream is the original's, here or at the goal.
 Floats targets_of(const OutputMap& output, const AlignedStreams::Rows& rows) {
     const bool attention = output.matrix == Slot::attn_o;
-    Floats y = attention ? rows.original.between() : rows.original.out;
+    Floats y(rows.goal.begin(), rows.goal.end());
+    if (y.empty()) y = attention ? rows.original.between() : rows.original.out;
     const Floats now = attention ? rows.modified.between() : rows.modified.out;
     const auto added = rows.modified.tapped(output.output);
     for (size_t i = 0; i < y.size(); ++i) y[i] += added[i] - now[i];

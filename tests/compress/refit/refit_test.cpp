@@ -8,6 +8,8 @@
 #include "compress/method/lazy.h"
 #include "compress/refit/free_map.h"
 #include "compress/refit/norm_gain.h"
+#include "compress/refit/output_solver.h"
+#include "compress/rewrite/modules.h"
 #include "compress/small_model.h"
 #include "core/code_of.h"
 #include "core/temp_folder.h"
@@ -77,8 +79,9 @@ TEST(Refit, ComparesWithTheOriginalThatItIsGiven) {
     expect_identical(healed.model,
                      compress(dense, recipe_of({drop, "refit"}), "test", work, {&text, 1}).model);
     EXPECT_EQ(healed.before.parameters, account(dropped).model.parameters);
-    // Layers before the first changed one are recognized as equal although they come from another file.
-    EXPECT_EQ(nlohmann::json::parse(healed.steps[0].report.details).at("solved").size(), 3U);
+    // Layers before the first changed one are recognized as equal although they come from another file; of
+    // these, the map before the gap is solved.
+    EXPECT_EQ(nlohmann::json::parse(healed.steps[0].report.details).at("solved").size(), 4U);
     EXPECT_NE(healed.model.metadata.string("refold.provenance").find("\"original\""), std::string::npos);
 
     const Compression alone = compress(dropped, recipe_of({"refit"}), "test", work, {&text, 1});
@@ -159,6 +162,40 @@ TEST(Refit, BringsEveryFamilyNearer) {
         }
         EXPECT_LT(after, before);
     }
+}
+
+// The map before a gap is solved for the stream after it, also where its own layer is the original's.
+TEST(Refit, TheMapBeforeAGapDoesTheWorkOfWhatIsLeftOut) {
+    for (const std::string& name : fixture_decoders()) {
+        SCOPED_TRACE(name);
+        const Model model = fixture_model(name);
+        if (model.topology.layers.size() < 3) continue;
+        const Compression out =
+            calibrated(model, {"drop layers=1 modules=block", "refit type=f32"}, random_text(model, 16, 32));
+        const auto solved = details_of(out)["solved"];
+        ASSERT_FALSE(solved.empty());
+        const bool parallel = model.config.parallel_residual;
+        EXPECT_EQ(solved[0]["layer"], 0U);
+        EXPECT_EQ(solved[0]["slot"].get<std::string>(), parallel ? "attn.o" : "ffn.down");
+        EXPECT_LT(solved[0]["error_after"], 0.95 * solved[0]["error_before"].get<double>());
+    }
+}
+
+// A layer that only scales the stream, so that the map before it can do its work exactly.
+TEST(Refit, AGapThatAMapCanFillIsFilled) {
+    Model model = random_model();
+    // Layer 2 adds a constant: its FFN's output map is zero but for a bias.
+    remove_attention(model, 2);
+    install_vector(model, 2, Slot::ffn_down_bias, lazy::constant(DType::F32, {model.config.n_embd}, 0.5F));
+    const std::string down = std::get<Dense>(model.topology.at(2, Slot::ffn_down)).tensor;
+    model.tensors[down] = lazy::constant(DType::F32, model.tensor(down).shape, 0);
+    Model gap = model;
+    remove_ffn(gap, 2);
+    gap.drop_unreferenced();
+    const auto wanted = logits(model, 3);
+    EXPECT_GT(distance(wanted, logits(gap, 3)), 0.01);
+    EXPECT_LT(distance(wanted, logits(refitted(model, gap, {"ridge=1e-9", "layers=1", "type=f32"}), 3)),
+              1e-3);
 }
 
 // Weights with added noise: the original weights are the solution.

@@ -48,6 +48,7 @@ public:
         plan();
         const size_t layers = model_.topology.layers.size();
         const bool nothing = std::all_of(removed_.begin(), removed_.end(), [](int64_t n) { return n == 0; });
+        remove_whole_modules();
         Progress progress("narrow", layers, "layers");
         size_t at = 0;
         bool changed = false;  // the residual stream
@@ -60,7 +61,7 @@ public:
                     removed = removed_[at];
                     from = &modules_[at++];
                 }
-                changed = changed || removed > 0;
+                changed = changed || removed > 0 || solver_.leads_over_a_gap(model_, p, module);
                 if (changed) narrow(p, module, removed > 0 ? from : nullptr, removed);
             }
             solver_.done(p);
@@ -119,18 +120,23 @@ private:
         return {computation, {{"step", step_.identity}, {"layer", p}, {"slot", slot_name(slot)}}};
     }
 
-    static constexpr Computation kMap{"narrow", 1}, kGain{"narrow gain", 1};
+    static constexpr Computation kMap{"narrow", 2}, kGain{"narrow gain", 2};
+
+    // First of all, so that the maps before them are solved for what comes after them.
+    void remove_whole_modules() {
+        for (size_t i = 0; i < modules_.size(); ++i) {
+            const Narrowable& module = modules_[i];
+            if (removed_[i] != module.parts) continue;
+            std::vector<int64_t> all(static_cast<size_t>(module.parts));
+            std::iota(all.begin(), all.end(), int64_t{0});
+            model_ = without_parts(model_, module, all, requantized_);
+            note(module.layer, *module.module, &module, all, {});
+        }
+    }
 
     // `from`: the module that loses parts; null: its map is solved as it is.
     void narrow(size_t p, const OutputMap& module, const Narrowable* from, int64_t removed) {
         if (!model_.topology.has(p, module.matrix)) return;
-        if (from != nullptr && removed == from->parts) {
-            std::vector<int64_t> all(static_cast<size_t>(removed));
-            std::iota(all.begin(), all.end(), int64_t{0});
-            model_ = without_parts(model_, *from, all, requantized_);
-            note(p, module, from, all, {});
-            return;
-        }
         auto map = free_map(model_, p, module.matrix);
         if (!map) return;
         const bool bias = with_bias(p, module);

@@ -43,20 +43,21 @@ public:
 
     Model run() {
         const size_t layers = model_.topology.layers.size();
-        size_t first = 0;
-        while (first < layers && is_unchanged(step_.original, model_, first)) ++first;
-        if (first == layers) step_.report.lines.emplace_back("nothing has changed: nothing to refit");
+        bool changed = false;  // the residual stream, or what it has to become
         Progress progress("refit", layers, "layers");
-        for (size_t p = 0; p < layers && first < layers; ++p) {
-            if (p >= first && std::binary_search(layers_.begin(), layers_.end(), p)) {
-                for (const OutputMap& module : kOutputMaps) {
-                    solve(p, module);
-                    solve_gain(p, module);
-                }
+        for (size_t p = 0; p < layers; ++p) {
+            const bool wanted = std::binary_search(layers_.begin(), layers_.end(), p);
+            changed = changed || !is_unchanged(step_.original, model_, p);
+            for (const OutputMap& module : kOutputMaps) {
+                changed = changed || solver_.leads_over_a_gap(model_, p, module);
+                if (!changed || !wanted) continue;
+                solve(p, module);
+                solve_gain(p, module);
             }
             solver_.done(p);
             progress.advance(1);
         }
+        if (!changed) step_.report.lines.emplace_back("nothing has changed: nothing to refit");
         progress.finish();
         model_.drop_unreferenced();
         return finish();
@@ -105,7 +106,7 @@ private:
         return {computation, {{"step", step_.identity}, {"layer", p}, {"slot", slot_name(slot)}}};
     }
 
-    static constexpr Computation kMap{"refit", 6};
+    static constexpr Computation kMap{"refit", 7};
 
     // The norm after a map decides how much the module adds, whatever the map. Its gain is solved with the
     // present map.
@@ -128,7 +129,7 @@ private:
         install_vector(model_, p, slot, solved.at("gain"));
     }
 
-    static constexpr Computation kGain{"refit gain", 1};
+    static constexpr Computation kGain{"refit gain", 2};
 
     Arrays compute_gain(size_t p, const OutputMap& module) {
         RidgedGain solved = solver_.solve_gain(model_, p, module);
@@ -185,14 +186,15 @@ solved anew in closed form, without gradients, layer by layer. W minimizes over 
     sum over tokens of |residual(model) + W a - residual(original)|^2  +  ridge * m * |W - present W|^2
 
 where `a` is the input of W in the present model, whose earlier layers are already refitted; the target is the original's
-residual stream after the same module; and m is the mean of the diagonal of sum a a^T. So later layers correct the errors of
-earlier ones. `ridge=auto` chooses the ridge for each map on the held-out part of the calibration text (every eighth
+residual stream where the model's next module reads it; and m is the mean of the diagonal of sum a a^T. So later layers
+correct the errors of earlier ones. Where modules or whole layers were left out after this module, the target is the stream
+after them, so that the map before a gap does their work as well (ReplaceMe, Shopkhoev et al. 2025). `ridge=auto` chooses the ridge for each map on the held-out part of the calibration text (every eighth
 sequence), starting from 0.01; the present weights stay where nothing is better.
 
 Only weights that no other layer uses are solved: of shared heads the layer's own, of a low-rank weight or a LoRA the output
 factor, of `tensorllm` the output projection's part of the core (when R3 is the number of matrices). Shared weights stay; the
 report lists them. `bias=auto` also solves a bias where the architecture has one. Layers before the first one that a step has
-changed stay as they are.
+changed stay as they are, but for a map before a gap.
 
 With a norm after the module (Gemma 2 and 3), the norm's divisor is taken from the original model, which makes the problem
 linear; channels that the norm suppresses keep their weights. The norm decides how much the module adds, whatever the map:
