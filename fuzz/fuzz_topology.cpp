@@ -1,6 +1,6 @@
-// Fuzzes topologies and sizes in files: for any text under "refold.topology" and "refold.sizes", parsing and
-// validate() give a model whose weights can all be computed, or throw refold::Error - no crash, no sanitizer
-// report, no other exception.
+// Fuzzes what files say of a model: for any text under "refold.topology", "refold.sizes" and "refold.folded",
+// parsing and validate() give a model whose weights can all be computed, or throw refold::Error - no crash,
+// no sanitizer report, no other exception.
 //     refold_fuzz_topology [--iterations N] [--seed N]
 #include <cstdio>
 #include <cstdlib>
@@ -13,7 +13,9 @@
 #include "engine/expression_models.h"
 #include "fuzzing.h"
 #include "model/accounting.h"
+#include "model/folded.h"
 #include "model/materialize.h"
+#include "model/quantized.h"
 #include "model/sizes.h"
 #include "model/validate.h"
 
@@ -23,11 +25,20 @@ using refold::Error;
 using refold::Model;
 
 struct Texts {
-    std::string topology, sizes;
+    std::string topology, sizes, folded;
 };
 
-Texts texts_of(const Model& model) {
-    return {refold::topology_to_json(model.topology, model.implied()), refold::sizes_to_json(model.config)};
+// With `fold`, folds the matrices whose uses allow it, and leaves them as files store them.
+Texts texts_of(Model& model, bool fold) {
+    constexpr refold::DType kType = refold::DType::Q4_K;
+    for (const auto& [name, use] : refold::quantized_uses(model)) {
+        if (fold && use.matrix && !use.embedding && fits(kType, use, refold::RowLayout::or_folded))
+            model.tensors[name] = nearest_tensor(model, name, kType);
+    }
+    Texts out{refold::topology_to_json(model.topology, model.implied()), refold::sizes_to_json(model.config),
+              refold::folded_to_json(model.tensors)};
+    for (auto& [name, tensor] : model.tensors) tensor.shape = refold::folded_shape(tensor);
+    return out;
 }
 
 volatile float g_sink = 0;
@@ -48,6 +59,7 @@ bool run_one(const Model& source, const Texts& texts) {
     model.config.ffs.clear();
     model.config.n_prefix = 0;
     try {
+        if (!texts.folded.empty()) refold::unfold_shapes(texts.folded, model.tensors);
         const refold::Topology implied = source.implied();
         model.topology = refold::topology_from_json(texts.topology, implied);
         const size_t layers = model.topology.layers.size();
@@ -78,11 +90,14 @@ public:
         for (size_t i = 0, count = 1 + below(8) / 6; i < count; ++i) {
             if (below(4) == 0 && !out.sizes.empty()) {
                 change(out.sizes);
+            } else if (below(8) == 0 && !out.folded.empty()) {
+                change(out.folded);
             } else {
                 change(out.topology);
             }
         }
         if (below(16) == 0) out.sizes = other.sizes;
+        if (below(32) == 0) out.folded = other.folded;
         return out;
     }
 
@@ -183,14 +198,20 @@ int main(int argc, char** argv) {
     try {
         std::vector<Model> models;
         std::vector<Texts> seeds;
+        size_t folded = 0;
         for (uint32_t seed = 1; seed <= 24; ++seed) {
             models.push_back(refold::random_expression_model(
                 seed, {.sizes = true, .prefix = seed % 2 == 0, .sources = true}, kSmall));
-            seeds.push_back(current = texts_of(models.back()));
+            seeds.push_back(current = texts_of(models.back(), seed % 4 == 0));
+            folded += current.folded.empty() ? 0 : 1;
             if (!run_one(models.back(), current)) {
                 fprintf(stderr, "refold_fuzz_topology: a seed is refused: %s\n", current.topology.c_str());
                 return 1;
             }
+        }
+        if (folded == 0) {
+            fprintf(stderr, "refold_fuzz_topology: no seed has folded matrices\n");
+            return 1;
         }
         Mutator mutator(arguments.seed);
         for (uint64_t i = 0; i < arguments.iterations; ++i) {
@@ -199,8 +220,9 @@ int main(int argc, char** argv) {
             accepted += run_one(models[seed], current);
         }
     } catch (const std::exception& error) {
-        fprintf(stderr, "refold_fuzz_topology: not allowed to escape: %s\ntopology: %s\nsizes: %s\n",
-                error.what(), current.topology.c_str(), current.sizes.c_str());
+        fprintf(stderr,
+                "refold_fuzz_topology: not allowed to escape: %s\ntopology: %s\nsizes: %s\nfolded: %s\n",
+                error.what(), current.topology.c_str(), current.sizes.c_str(), current.folded.c_str());
         return 1;
     }
     printf("refold_fuzz_topology: %llu inputs, %llu accepted, the others refused with a clear error\n",

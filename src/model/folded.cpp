@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/json_lines.h"
 #include "model/quantized.h"
 
 namespace refold {
@@ -17,7 +18,7 @@ std::string folded_to_json(const std::map<std::string, Tensor>& tensors) {
 }
 
 void unfold_shapes(const std::string& text, std::map<std::string, Tensor>& tensors) {
-    const json given = json::parse(text, nullptr, false);
+    const auto given = parse_bounded(text);
     if (!given.is_object()) fail(ErrorCode::input, "model", "key 'refold.folded' is no JSON object");
     for (const auto& [name, elements] : given.items()) {
         const auto found = tensors.find(name);

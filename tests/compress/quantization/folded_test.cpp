@@ -134,8 +134,9 @@ TEST(Folded, FilesThatLie) {
     EXPECT_EQ(whole.at(name).shape, model.tensor(name).shape);
     for (const std::string& lie :
          {std::string("["), std::string("[]"), "{\"" + name + "\": 48}", "{\"" + name + "\": 0}",
-          "{\"" + name + "\": -64}", "{\"" + name + "\": \"64\"}", std::string("{\"other\": 64}"),
-          std::string("{\"blk.0.attn_norm.weight\": 64}")})
+          "{\"" + name + "\": -64}", "{\"" + name + "\": \"64\"}",
+          "{\"" + name + "\": " + std::string(100000, '[') + std::string(100000, ']') + "}",
+          std::string("{\"other\": 64}"), std::string("{\"blk.0.attn_norm.weight\": 64}")})
         EXPECT_EQ(code(lie), ErrorCode::input) << lie;
     // What could be folded like this, but is no matrix of the model.
     for (const int64_t elements : {32, 256}) {
