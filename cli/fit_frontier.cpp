@@ -44,11 +44,10 @@ struct Made {
 };
 
 // Makes the files that are not there yet, from small to large.
-void make_files(const FitArguments& a, const FitInput& input, const Calibration& calibration,
+void make_files(const FitArguments& a, const FitInput& input, const Calibration& calibration, Work& work,
                 std::vector<Made>& files) {
     const auto missing = [](const Made& file) { return !file.record; };
     if (std::ranges::none_of(files, missing)) return;
-    Work work(a.work_folder());
     Fit fit(input.model, calibration, work, input.options);
     // As in the run that was interrupted.
     if (const auto kept = std::ranges::find_if_not(files, missing); kept != files.end())
@@ -83,6 +82,8 @@ FrontierFile described(const std::string& name, const std::string& path, FitMeas
 std::string command_line(const FitArguments& a) {
     std::string out = fmt::format("refold fit {} --frontier {}", a.model, a.frontier);
     if (a.target != "refold") out += " --for " + a.target;
+    if (!a.kv_per_token.empty()) out += " --kv-per-token " + a.kv_per_token;
+    if (!a.moves.empty()) out += " --moves " + join(a.moves, ",");
     for (const std::string& text : a.calibration) out += " --calib " + text;
     out += fmt::format(" --calib-tokens {} --probe-tokens {} --text {}", a.tokens, a.probe_tokens,
                        a.perplexity.text);
@@ -137,9 +138,8 @@ void show(const FitArguments& a, const Places& places, const Frontier& frontier)
     if (!a.report.quiet) log("wrote {}", places.page);
 }
 
-void show_plans(const FitArguments& a, const FitInput& input, const Calibration& calibration,
+void show_plans(const FitArguments& a, const FitInput& input, const Calibration& calibration, Work& work,
                 const std::vector<NamedSize>& sizes) {
-    Work work(a.work_folder());
     const Fit fit(input.model, calibration, work, input.options);
     Json plans = Json::array();
     for (const NamedSize& size : sizes) {
@@ -180,12 +180,14 @@ void check_frontier_options(const FitArguments& a) {
 
 void fit_frontier(const FitArguments& a) {
     const std::vector<NamedSize> sizes = parse_sizes(a.frontier, "--frontier");
-    const FitInput input = load_fit_input(a);
+    FitInput input = load_fit_input(a);
     std::vector<uint64_t> bytes;
     for (const NamedSize& size : sizes) bytes.push_back(size.bytes);
     check_budgets(a, input, bytes);
     const Calibration calibration = load_calibration(a.calibration, input.path, {.tokens = a.tokens});
-    if (a.dry_run) return show_plans(a, input, calibration, sizes);
+    Work work(a.work_folder());
+    input.options.structure = fit_structure(a, input, calibration, work);
+    if (a.dry_run) return show_plans(a, input, calibration, work, sizes);
 
     const Places places(a.output.path);
     check_output({places.page, a.output.overwrite}, input.path);
@@ -205,7 +207,7 @@ void fit_frontier(const FitArguments& a) {
         fail(ErrorCode::io, "fit", "cannot make the folder '{}': {}", places.folder.string(),
              error.message());
 
-    make_files(a, input, calibration, files);
+    make_files(a, input, calibration, work, files);
     const Frontier frontier = measured(a, input, files, others, measures);
     AtomicFile page(places.page, a.output.overwrite);
     page.write(frontier_html(frontier));

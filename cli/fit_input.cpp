@@ -30,6 +30,12 @@ void check_stock(const Model& model) {
     if (const std::string note = for_stock(model).note; !note.empty()) log("note: {}", note);
 }
 
+std::vector<Structure> structures_of(const FitArguments& a, const Model& model) {
+    const uint64_t bytes = parse_size(a.kv_per_token, "--kv-per-token").bytes;
+    const std::vector<std::string> all(kCacheMethods.begin(), kCacheMethods.end());
+    return cache_structures(model, bytes, a.moves.empty() ? all : a.moves);
+}
+
 }  // namespace
 
 FitInput load_fit_input(const FitArguments& a) {
@@ -42,7 +48,29 @@ FitInput load_fit_input(const FitArguments& a) {
         for (const auto& file : out.model.source->files()) out.file_bytes += file->bytes().size();
     out.options = {a.probe_tokens, stock ? RowLayout::whole_blocks : RowLayout::or_folded, a.threads,
                    a.calibration, REFOLD_VERSION};
+    if (a.kv_per_token.empty() && !a.moves.empty())
+        fail(ErrorCode::usage, "fit", "--moves chooses how --kv-per-token is reached: give that, too");
+    if (a.kv_per_token.empty()) return out;
+    if (stock)
+        fail(
+            ErrorCode::usage, "fit",
+            "--kv-per-token and --for llama.cpp: stock llama.cpp keeps keys and values of all layers alike - "
+            "leave out one of them");
+    // Before anything is measured.
+    structures_of(a, out.model);
     return out;
+}
+
+std::vector<RecipeStep> fit_structure(const FitArguments& a, const FitInput& input,
+                                      const Calibration& calibration, Work& work) {
+    if (a.kv_per_token.empty()) return {};
+    const auto measured = measured_structures(input.model, structures_of(a, input.model), REFOLD_VERSION,
+                                              work, {.calibration = &calibration, .threads = a.threads});
+    for (const MeasuredStructure& m : measured) {
+        if (!a.report.quiet)
+            log("KV cache by {}: divergence {:.3g} nats on held-out text", m.structure.method, m.divergence);
+    }
+    return measured.front().structure.steps;
 }
 
 NamedSize parse_size(const std::string& text, const char* option) {

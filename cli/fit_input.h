@@ -7,12 +7,15 @@
 #include "cli/options.h"
 #include "cli/perplexity.h"
 #include "fit/fit.h"
+#include "fit/structure.h"
 
 namespace refold::cli {
 
 struct FitArguments {
     std::string model, size, frontier, work, target = "refold";
     double ratio = 0, bits = 0;
+    std::string kv_per_token;
+    std::vector<std::string> moves;
     std::vector<std::string> calibration, compare;
     int64_t tokens = 16384, probe_tokens = FitOptions{}.probe_tokens;
     int threads = 0;
@@ -46,6 +49,11 @@ NamedSize parse_size(const std::string& text, const char* option);
 // "60,70,1GiB", from small to large. A number without a unit has the unit of the next one that has one.
 // Throws Error(usage) for a list without sizes and for a size that is given twice.
 std::vector<NamedSize> parse_sizes(const std::string& text, const char* option);
+
+// The steps that bring the KV cache to --kv-per-token: measures the methods of --moves, and says what they
+// cost. None without that option. Throws Error(usage) when none of them can.
+std::vector<RecipeStep> fit_structure(const FitArguments& arguments, const FitInput& input,
+                                      const Calibration& calibration, Work& work);
 
 // Throws Error(usage) when a file of this size could not be made, or would save nothing. Measures nothing.
 void check_budgets(const FitArguments& arguments, const FitInput& input, const std::vector<uint64_t>& bytes);

@@ -40,11 +40,12 @@ void show_plan(const FitArguments& a, const FitPlan& plan) {
 void fit_model(const FitArguments& a) {
     if (!a.dry_run) check_output(a.output, resolve_model(a.model));
     if (!a.size.empty()) parse_size(a.size, "--size");
-    const FitInput input = load_fit_input(a);
+    FitInput input = load_fit_input(a);
     const uint64_t bytes = wanted_bytes(a, input);
     check_budgets(a, input, {bytes});
     const Calibration calibration = load_calibration(a.calibration, input.path, {.tokens = a.tokens});
     Work work(a.work_folder());
+    input.options.structure = fit_structure(a, input, calibration, work);
     Fit fit(input.model, calibration, work, input.options);
     if (a.dry_run) return show_plan(a, fit.plan(bytes));
     const Fitted fitted = fit.fit(bytes);
@@ -60,6 +61,7 @@ void fit_model(const FitArguments& a) {
         out["output"] = a.output.path;
         out["recipe_file"] = recipe_path(a.output.path);
         out["file_bytes"] = written;
+        out["kv_bytes_per_token"] = fitted.compression.after().kv_bytes_per_token;
         out["divergence"] = fitted.divergence;
         print_json(out);
         return;
@@ -95,6 +97,14 @@ void add_budget(CLI::App& app, FitArguments& a) {
             "with what each size loses on --text. A run that was interrupted goes on where it was")
         ->type_name("SIZES");
     budget->require_option(1);
+    app.add_option("--kv-per-token", a.kv_per_token,
+                   "Also: at most so many bytes of KV cache per token (F16, all layers), such as 16KiB. The "
+                   "best of --moves makes it smaller before types are chosen")
+        ->type_name("SIZE");
+    app.add_option("--moves", a.moves, "What --kv-per-token may use [all]")
+        ->delimiter(',')
+        ->type_name("METHOD,...")
+        ->check(CLI::IsMember(std::vector<std::string>(kCacheMethods.begin(), kCacheMethods.end())));
 }
 
 void add_calibration(CLI::App& app, FitArguments& a) {
@@ -150,6 +160,7 @@ Action declare(CLI::App& app) {
                   "refold fit model.gguf --size 70MiB --for llama.cpp --calib text.txt -o small.gguf",
                   "refold fit model.gguf --ratio 0.3 --calib text.txt -o small.gguf --work model.fit --json",
                   "refold fit model.gguf --bpw 4.5 --calib text.txt --work model.fit --dry-run",
+                  "refold fit model.gguf --size 80MiB --kv-per-token 16KiB --calib text.txt -o small.gguf",
                   "refold fit model.gguf --frontier 60,70,80MiB --calib text.txt --text other.txt --compare "
                   "q4_k_m.gguf -o sizes"});
     return [a] { run(*a); };

@@ -5,6 +5,7 @@
 #include "core/text.h"
 #include "fit/plan_file.h"
 #include "fit/sensitivity.h"
+#include "fit/structure.h"
 
 namespace refold {
 namespace {
@@ -16,6 +17,17 @@ FitFactors factors_in(const std::map<std::string, Tensor>& result) {
     return {values[0], values[1]};
 }
 
+std::string yaml_of(const std::vector<RecipeStep>& steps) {
+    return steps.empty() ? "" : to_yaml(recipe_of_steps(steps));
+}
+
+std::optional<Compression> shaped_by(const FitOptions& options, const Model& model,
+                                     const Calibration& calibration, Work& work) {
+    if (options.structure.empty()) return std::nullopt;
+    return compress(model, recipe_of_steps(options.structure), options.version, work,
+                    {.calibration = &calibration, .threads = options.threads});
+}
+
 }  // namespace
 
 Fit::Fit(const Model& model, const Calibration& calibration, Work& work, const FitOptions& options)
@@ -23,10 +35,11 @@ Fit::Fit(const Model& model, const Calibration& calibration, Work& work, const F
       calibration_(calibration),
       work_(work),
       options_(options),
-      on_{work, calibration, identity_of(model, calibration), options.threads},
-      candidates_(model, on_, options.layout),
-      groups_(of_one_type(model, candidates_.tensors(), options.layout)),
-      sensitivities_(sensitivities(model, candidates_, on_, options.probe_tokens)) {
+      shaped_(shaped_by(options, model, calibration, work)),
+      on_{work, calibration, identity_of(model, calibration) + yaml_of(options.structure), options.threads},
+      candidates_(shaped(), on_, options.layout),
+      groups_(of_one_type(shaped(), candidates_.tensors(), options.layout)),
+      sensitivities_(sensitivities(shaped(), candidates_, on_, options.probe_tokens)) {
     if (candidates_.tensors().empty())
         fail(ErrorCode::unsupported, "fit", "{}: there is no matrix whose type could be chosen", model.label);
     const FitPlan smallest = plan_of(std::vector<size_t>(sensitivities_.size(), 0));
@@ -36,7 +49,8 @@ Fit::Fit(const Model& model, const Calibration& calibration, Work& work, const F
 
 // Of the file, with what takes no part in the choice: vectors, solved biases, small factors.
 uint64_t Fit::exact_bytes(const FitPlan& plan) const {
-    return file_bytes(model_, recipe(plan), sensitivities_.size());
+    return file_bytes(shaped(), quantize_recipe(shaped(), plan.types, options_.layout),
+                      sensitivities_.size());
 }
 
 std::vector<AllocationItem> Fit::costs() const {
@@ -111,7 +125,8 @@ FitPlan Fit::plan(uint64_t bytes) const {
 }
 
 Recipe Fit::recipe(const FitPlan& plan) const {
-    Recipe out = quantize_recipe(model_, plan.types, options_.layout);
+    Recipe out = quantize_recipe(shaped(), plan.types, options_.layout);
+    out.steps.insert(out.steps.begin(), options_.structure.begin(), options_.structure.end());
     out.calibration_texts = options_.texts;
     out.calibration = calibration_.options;
     return out;
@@ -134,11 +149,14 @@ ResultKey Fit::factors_key() const {
 
 FitFactors Fit::corrected(const Fitted& first) const {
     const auto found = work_.results_of_all(factors_key(), [&] {
-        Model tables = model_;
+        Model tables = shaped();
         for (const FitTensor& tensor : candidates_.tensors())
             if (tensor.table) tables.tensors[tensor.name] = first.compression.model.tensor(tensor.name);
-        const double of_tables = divergence(model_, tables, calibration_.held_out, options_.threads),
-                     of_matrices = std::max(first.divergence - of_tables, 0.1 * first.divergence);
+        const auto of = [&](const Model& model) {
+            return divergence(shaped(), model, calibration_.held_out, options_.threads);
+        };
+        const double all = shaped_ ? of(first.compression.model) : first.divergence, of_tables = of(tables),
+                     of_matrices = std::max(all - of_tables, 0.1 * all);
         const auto factor = [](double now, double measured, double predicted) {
             return static_cast<float>(predicted > 0 ? now * measured / predicted : now);
         };

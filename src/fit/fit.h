@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,9 @@ struct FitOptions {
     // The result is plain GGUF that llama.cpp runs: whole_blocks.
     RowLayout layout = RowLayout::or_folded;
     int threads = 0;
-    std::vector<std::string> texts;  // paths of the calibration text, for the recipe
-    std::string version;             // of refold, for the result's provenance
+    std::vector<std::string> texts;          // paths of the calibration text, for the recipe
+    std::string version;                     // of refold, for the result's provenance
+    std::vector<RecipeStep> structure = {};  // steps before types are chosen: structure.h
 };
 
 // What the matrices get, and what is predicted to follow.
@@ -76,10 +78,14 @@ private:
     ResultKey factors_key() const;
     FitFactors corrected(const Fitted& first) const;
 
+    // The model whose matrices get types.
+    const Model& shaped() const { return shaped_ ? shaped_->model : model_; }
+
     const Model& model_;
     const Calibration& calibration_;
     Work& work_;
     FitOptions options_;
+    std::optional<Compression> shaped_;  // by the structure
     Measurement on_;
     Candidates candidates_;
     std::vector<std::vector<size_t>> groups_;  // of_one_type()

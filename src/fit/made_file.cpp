@@ -9,6 +9,7 @@
 #include "core/json_lines.h"
 #include "core/sha256.h"
 #include "core/text.h"
+#include "fit/structure.h"
 #include "model/load.h"
 #include "model/save.h"
 
@@ -69,6 +70,7 @@ std::string fit_inputs(const Model& model, const Calibration& calibration, const
                 {"length", calibration.options.length},
                 {"probe_tokens", options.probe_tokens},
                 {"rows", options.layout == RowLayout::whole_blocks ? "whole blocks" : "or folded"},
+                {"structure", options.structure.empty() ? "" : to_yaml(recipe_of_steps(options.structure))},
                 {"bytes", bytes}}
         .dump();
 }

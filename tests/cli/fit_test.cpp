@@ -69,6 +69,14 @@ TEST_F(Fit, ForLlamaCppTypesHaveWholeBlocks) {
     expect_error(shared, 1, {"not a model that llama.cpp loads", "refold export --to gguf"});
 }
 
+TEST_F(Fit, MakesTheCacheSmaller) {
+    const json out = refold_json(fit(
+        {"--ratio", "0.2", "--kv-per-token", "256B", "--moves", "narrow,llmdrop", "-o", folder_ / "a.gguf"}));
+    EXPECT_LE(out["kv_bytes_per_token"], 256);
+    const json cost = refold_json({"inspect", folder_ / "a.gguf"});
+    EXPECT_EQ(cost["accounting"]["model"]["kv_bytes_per_token"], out["kv_bytes_per_token"]);
+}
+
 TEST_F(Fit, SaysWhatIsWrong) {
     const auto refused = [&](const std::vector<std::string>& words, const char* message) {
         const Outcome out = refold(words);
@@ -86,6 +94,13 @@ TEST_F(Fit, SaysWhatIsWrong) {
     refused(fit({"--size", "1GB", "-o", out}), "use the model as it is");
     refused(fit({"--ratio", "1", "-o", out}), "use the model as it is");
     refused(fit({"--bpw", "32", "-o", out}), "use the model as it is");
+    refused(fit({"--ratio", "0.3", "-o", out, "--kv-per-token", "1GB"}), "which is no more than");
+    refused(fit({"--ratio", "0.3", "-o", out, "--kv-per-token", "1B"}), "none of narrow, llmdrop");
+    refused(fit({"--ratio", "0.3", "-o", out, "--kv-per-token", "x"}), "--kv-per-token x: expected a size");
+    refused(fit({"--ratio", "0.3", "-o", out, "--moves", "cla"}), "give that, too");
+    refused(fit({"--ratio", "0.3", "-o", out, "--kv-per-token", "1B", "--moves", "prune"}), "prune not in");
+    refused(fit({"--ratio", "0.3", "-o", out, "--kv-per-token", "256B", "--for", "llama.cpp"}),
+            "leave out one of them");
     // Before anything is measured.
     EXPECT_FALSE(std::filesystem::exists(out));
     EXPECT_FALSE(std::filesystem::exists(out + ".fit"));
