@@ -1,9 +1,11 @@
 #include <filesystem>
 
+#include "cli/compression.h"
 #include "cli/help.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verb.h"
+#include "core/error.h"
 #include "core/progress.h"
 #include "core/text.h"
 #include "hub/resolve.h"
@@ -16,13 +18,39 @@ namespace refold::cli {
 namespace {
 
 struct Arguments {
-    std::string model, type, embedding_type;
+    std::string model, type, embedding_type, types, rounding = "nearest", imatrix;
+    std::vector<std::string> calibration;
+    int64_t tokens = 0;
     int threads = 0;
+
+    // Beyond what needs no text: the method `quantize` does it.
+    bool by_method() const { return rounding != "nearest" || !types.empty() || !calibration.empty(); }
     OutputOptions output;
     ReportOptions report;
 };
 
+void quantize_by_method(const Arguments& a) {
+    if (a.rounding == "nearest" && !a.calibration.empty())
+        fail(ErrorCode::usage, "quantize", "--calib is for --rounding gptq or imatrix");
+    if (!a.imatrix.empty() && a.rounding != "imatrix")
+        fail(ErrorCode::usage, "quantize", "--imatrix is for --rounding imatrix");
+    if (a.calibration.empty() && a.rounding != "nearest" && a.imatrix.empty())
+        fail(ErrorCode::usage, "quantize", "--rounding {} needs text: give --calib", a.rounding);
+    CompressionArguments out;
+    out.model = a.model;
+    out.method = "quantize";
+    out.settings = {"type=" + a.type, "types=" + a.types, "rounding=" + a.rounding, "imatrix=" + a.imatrix};
+    if (!a.embedding_type.empty()) out.settings.push_back("embedding=" + a.embedding_type);
+    out.calibration = a.calibration;
+    out.tokens = a.tokens;
+    out.threads = a.threads;
+    out.output = a.output;
+    out.report = a.report;
+    run_compression(out);
+}
+
 void quantize_file(const Arguments& a) {
+    if (a.by_method() || !a.imatrix.empty()) return quantize_by_method(a);
     QuantizeOptions options{quantization_type(a.type), {}, a.threads};
     if (!a.embedding_type.empty()) options.embedding_type = quantization_type(a.embedding_type);
     const std::string path = resolve_model(a.model);
@@ -57,11 +85,31 @@ Action declare(CLI::App& app) {
     app.add_option("--embedding-type", a->embedding_type,
                    "Type of embedding and output [q6_k for types below 6 bits, else the same]")
         ->type_name("TYPE");
+    app.add_option("--types", a->types, "Exceptions: SLOT=TYPE or SLOT@LAYERS=TYPE, separated by spaces")
+        ->type_name("TYPES");
+    app.add_option("--rounding", a->rounding,
+                   "nearest; imatrix: scales for an importance matrix; gptq: with feedback for the inputs on "
+                   "--calib. As the method quantize (refold methods quantize), which `refold fit` chooses "
+                   "types for")
+        ->type_name("NAME")
+        ->check(CLI::IsMember({"nearest", "imatrix", "gptq"}))
+        ->capture_default_str();
+    app.add_option("--imatrix", a->imatrix, "Importance matrix (see refold imatrix) [measured on --calib]")
+        ->type_name("FILE");
+    app.add_option("--calib", a->calibration, "Calibration text (UTF-8); may be repeated")
+        ->type_name("FILE")
+        ->allow_extra_args(false);
+    app.add_option("--calib-tokens", a->tokens, "Calibration tokens of all texts together [32768]")
+        ->type_name("N")
+        ->check(at_least(2));
     app.add_option("-t,--threads", a->threads, "Threads [all cores]")->type_name("N")->check(at_least(1));
     add_output(app, a->output, "GGUF file to write")->required();
     add_report_options(app, a->report);
-    add_examples(app, {"refold quantize small.gguf --type q8_0 -o small-q8_0.gguf",
-                       "refold quantize ./Llama-3.1-8B --type q4_k -o llama-q4_k.gguf --json"});
+    add_examples(
+        app, {"refold quantize small.gguf --type q8_0 -o small-q8_0.gguf",
+              "refold quantize ./Llama-3.1-8B --type q4_k -o llama-q4_k.gguf --json",
+              "refold quantize smollm2-135m-instruct --type q4_0 --types \"attn.v=q6_k ffn.down@0-3=q5_0\" "
+              "--rounding gptq --calib wikitext.txt -o small.gguf"});
     return [a] { quantize_file(*a); };
 }
 
