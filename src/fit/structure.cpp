@@ -34,7 +34,7 @@ std::vector<RecipeStep> narrowed(const Model& model, uint64_t kv_bytes_per_token
     if (kept <= 0) return {};
     // A little below the part that goes: narrow keeps at most what is left, whole groups.
     const double goes = 1 - (static_cast<double>(kept) + 0.01) / static_cast<double>(groups);
-    return steps_of("narrow", {"ratio=0", fmt::format("attention={:.6f}", goes)}, false);
+    return steps_of("narrow", {"ratio=0", "allocation=global", fmt::format("attention={:.6f}", goes)}, false);
 }
 
 // The first of the settings, from mild to severe, that reaches the budget.

@@ -69,7 +69,7 @@ TEST(Narrow, RemovesWhatOthersRepeat) {
 
 TEST(Narrow, GlobalAllocationTakesFromTheLayersThatCanSpareIt) {
     const Model model = repetitive_model({1, 2});
-    const Compression global = narrowed(model, "ratio=0.25 multiple=8 ridge=1e-6");
+    const Compression global = narrowed(model, "ratio=0.25 multiple=8 ridge=1e-6 allocation=global");
     EXPECT_EQ(global.model.config.ffs, (std::vector<int64_t>{32, 16, 16, 32}));
     const Compression even = narrowed(model, "ratio=0.25 multiple=8 ridge=1e-6 allocation=uniform");
     EXPECT_EQ(even.model.config.ffs, (std::vector<int64_t>{24, 24, 24, 24}));
@@ -78,7 +78,8 @@ TEST(Narrow, GlobalAllocationTakesFromTheLayersThatCanSpareIt) {
     const auto all = static_cast<double>(parameters(model));
     const double stays = (all - 2 * (16 * 48 + 384)) / all;
     const Compression both = narrowed(
-        model, fmt::format("parameters={} attention=auto multiple=8 bias=no ridge=1e-6", stays + 1e-9));
+        model, fmt::format("parameters={} attention=auto allocation=global multiple=8 bias=no ridge=1e-6",
+                           stays + 1e-9));
     EXPECT_EQ(both.model.config.ffs, (std::vector<int64_t>{32, 16, 16, 32}));
     EXPECT_EQ(both.model.config.heads_kv, (std::vector<int64_t>{2, 1, 1, 2}));
 }

@@ -274,7 +274,8 @@ earlier ones. Wo is solved in all layers after the first change.
 groups that goes too.
 
 **Of which layer.** `allocation=uniform`: the same of each, so that all layers have one width, and `refold export` writes it as
-that of the model. `global`: the cheapest of all layers. What n parts of a layer cost is the surgeon's error in the model
+that of the model. `global`: the cheapest of all layers, as long as nothing makes up for them. Later layers do, and so it is the
+better choice for KV groups, of which a layer has few, but not for channels (docs/quality.md). What n parts of a layer cost is the surgeon's error in the model
 before the step, in a unit that is measured for each layer: the divergence of the next token (Fisher information at the final
 residual stream, on 1024 tokens) when an eighth of its channels is removed. At most three quarters of a layer go. With
 `attention=auto`, KV groups compete with channels for the budget, each by its cost per parameter. Layers then differ in width;
@@ -307,9 +308,9 @@ const Method narrow_method = {
          .help = "part of the KV groups that goes; auto: they compete with FFN channels"},
         {.name = "allocation",
          .kind = OptionSpec::Kind::choice,
-         .fallback = "global",
-         .help = "how much of which layer: measured over the model, or the same of each",
-         .choices = {"global", "uniform"}},
+         .fallback = "uniform",
+         .help = "how much of which layer: the same of each, or measured over the model",
+         .choices = {"uniform", "global"}},
         {.name = "select",
          .kind = OptionSpec::Kind::choice,
          .fallback = "obs",
