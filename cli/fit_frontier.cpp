@@ -85,8 +85,10 @@ std::string command_line(const FitArguments& a) {
     if (!a.kv_per_token.empty()) out += " --kv-per-token " + a.kv_per_token;
     if (!a.moves.empty()) out += " --moves " + join(a.moves, ",");
     for (const std::string& text : a.calibration) out += " --calib " + text;
-    out += fmt::format(" --calib-tokens {} --probe-tokens {} --text {}", a.tokens, a.probe_tokens,
+    out += fmt::format(" --calib-tokens {} --probe-tokens {} --text {}", a.text.tokens, a.probe_tokens,
                        a.perplexity.text);
+    if (a.text.length != CalibrationOptions{}.length)
+        out += fmt::format(" --sequence-length {}", a.text.length);
     if (a.perplexity.options.max_windows > 0)
         out += fmt::format(" --max-windows {}", a.perplexity.options.max_windows);
     for (const std::string& other : a.compare) out += " --compare " + other;
@@ -184,7 +186,7 @@ void fit_frontier(const FitArguments& a) {
     std::vector<uint64_t> bytes;
     for (const NamedSize& size : sizes) bytes.push_back(size.bytes);
     check_budgets(a, input, bytes);
-    const Calibration calibration = load_calibration(a.calibration, input.path, {.tokens = a.tokens});
+    const Calibration calibration = load_calibration(a.calibration, input.path, a.text);
     Work work(a.work_folder());
     input.options.structure = fit_structure(a, input, calibration, work);
     if (a.dry_run) return show_plans(a, input, calibration, work, sizes);

@@ -17,7 +17,8 @@ struct FitArguments {
     std::string kv_per_token;
     std::vector<std::string> moves;
     std::vector<std::string> calibration, compare;
-    int64_t tokens = 16384, probe_tokens = FitOptions{}.probe_tokens;
+    CalibrationOptions text{.tokens = 16384};
+    int64_t probe_tokens = FitOptions{}.probe_tokens;
     int threads = 0;
     bool dry_run = false;
     PerplexityArguments perplexity;  // of --frontier

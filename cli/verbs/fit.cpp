@@ -43,7 +43,7 @@ void fit_model(const FitArguments& a) {
     FitInput input = load_fit_input(a);
     const uint64_t bytes = wanted_bytes(a, input);
     check_budgets(a, input, {bytes});
-    const Calibration calibration = load_calibration(a.calibration, input.path, {.tokens = a.tokens});
+    const Calibration calibration = load_calibration(a.calibration, input.path, a.text);
     Work work(a.work_folder());
     input.options.structure = fit_structure(a, input, calibration, work);
     Fit fit(input.model, calibration, work, input.options);
@@ -115,10 +115,16 @@ void add_calibration(CLI::App& app, FitArguments& a) {
         ->type_name("FILE")
         ->allow_extra_args(false)
         ->required();
-    app.add_option("--calib-tokens", a.tokens,
+    app.add_option("--calib-tokens", a.text.tokens,
                    "Calibration tokens, from the beginnings of all texts together")
         ->type_name("N")
         ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_option("--sequence-length", a.text.length,
+                   "Tokens of a calibration sequence. Shorter ones have more beginnings, whose tokens some models "
+                   "treat in their own way")
+        ->type_name("N")
+        ->check(at_least(2))
         ->capture_default_str();
     app.add_option("--probe-tokens", a.probe_tokens,
                    "Calibration tokens that tell how much the predictions depend on each matrix")

@@ -1,7 +1,5 @@
 // refold fit --frontier.
 #include <filesystem>
-#include <fstream>
-#include <random>
 
 #include "cli/refold.h"
 #include "cli/tiny_model.h"
@@ -17,15 +15,8 @@ using testing::HasSubstr;
 class FitFrontier : public testing::Test {
 protected:
     void SetUp() override {
-        write_text(text_, 1, 4000);
-        write_text(held_out_, 2, 1200);
-    }
-
-    static void write_text(const std::string& path, uint32_t seed, int letters) {
-        std::mt19937 random(seed);
-        std::ofstream out(path);
-        for (int i = 0; i < letters; ++i)
-            out << static_cast<char>('a' + random() % 26) << (i % 6 == 5 ? " " : "");
+        write_random_text(text_);
+        write_random_text(held_out_, 2, 1200);
     }
 
     std::vector<std::string> fit(const std::string& sizes, std::vector<std::string> more = {}) const {

@@ -1,7 +1,5 @@
 // refold fit.
 #include <filesystem>
-#include <fstream>
-#include <random>
 
 #include "cli/refold.h"
 #include "cli/tiny_model.h"
@@ -14,12 +12,7 @@ using testing::HasSubstr;
 
 class Fit : public testing::Test {
 protected:
-    void SetUp() override {
-        std::mt19937 random(1);
-        std::ofstream out(text_);
-        for (int i = 0; i < 4000; ++i)
-            out << static_cast<char>('a' + random() % 26) << (i % 6 == 5 ? " " : "");
-    }
+    void SetUp() override { write_random_text(text_); }
 
     std::vector<std::string> fit(std::vector<std::string> more) const {
         std::vector<std::string> words = {"fit",  kModel,           "--calib", text_, "--calib-tokens",

@@ -1,7 +1,5 @@
 // refold quantize: with text, as the method of the same name.
 #include <filesystem>
-#include <fstream>
-#include <random>
 
 #include "cli/refold.h"
 #include "cli/tiny_model.h"
@@ -11,12 +9,7 @@ namespace {
 
 class QuantizeVerb : public testing::Test {
 protected:
-    void SetUp() override {
-        std::mt19937 random(1);
-        std::ofstream out(text_);
-        for (int i = 0; i < 4000; ++i)
-            out << static_cast<char>('a' + random() % 26) << (i % 6 == 5 ? " " : "");
-    }
+    void SetUp() override { write_random_text(text_); }
     std::vector<std::string> quantize(std::vector<std::string> more) const {
         std::vector<std::string> words = {"quantize", kModel, "--type", "q4_0", "--threads", "1"};
         words.insert(words.end(), more.begin(), more.end());

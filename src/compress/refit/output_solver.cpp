@@ -48,6 +48,16 @@ bool describes(const Family& family, Slot slot) {
 
 }  // namespace
 
+OptionSpec ridge_option(const char* help) { return {.name = "ridge", .fallback = "auto", .help = help}; }
+
+OptionSpec bias_option() {
+    return {.name = "bias",
+            .kind = OptionSpec::Kind::choice,
+            .fallback = "auto",
+            .help = "also solve a bias, where the architecture has one",
+            .choices = {"auto", "no"}};
+}
+
 std::optional<double> parse_ridge(const std::string& text, const char* method) {
     if (text == "auto") return std::nullopt;
     char* end = nullptr;

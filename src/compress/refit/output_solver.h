@@ -18,6 +18,9 @@
 
 namespace refold {
 
+// Options of the methods that solve output maps.
+OptionSpec ridge_option(const char* help = "auto: by held-out text; or a number, such as 0.01");
+OptionSpec bias_option();
 // The option `ridge`: nothing for "auto". Throws Error(usage) on behalf of `method`.
 std::optional<double> parse_ridge(const std::string& text, const char* method);
 
