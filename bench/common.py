@@ -50,6 +50,14 @@ def compress(model, output, steps, *more):
                parse=True)
 
 
+def prompt_flops(cost, sizes, tokens):
+    """FLOPs of the products of a prompt, causal; the output is computed for its last token only. From the accounting and the
+    hyper-parameters of `inspect`."""
+    output = 2 * sizes["n_vocab"] * sizes["n_embd"]
+    return (tokens * (cost["flops_per_token"] - output) + output
+            + cost["attention_flops_per_context_token"] * tokens * (tokens + 1) / 2)
+
+
 def install(folder, *packages):
     """Installs packages with pip into a virtual environment."""
     run("python3", "-m", "pip", "--python", folder / "bin/python", "install", "--quiet", "--no-cache-dir", "--no-compile",

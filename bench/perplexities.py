@@ -63,7 +63,8 @@ class Perplexities:
 
     def compress(self, steps, tokens, *more, source=None, path=None):
         """Writes `path` (default: self.path); returns the output of `compress --json` and the seconds."""
-        calibrated = any(method in ("refit", "llmdrop", "exit_map", "narrow") or options.get("compensation", "none") not in ("none", "zero")
+        calibrated = any(method in ("refit", "llmdrop", "exit_map", "narrow")
+                         or (method == "quantize" and options.get("rounding") != "nearest") or options.get("compensation", "none") not in ("none", "zero")
                          or options.get("objective") == "layerwise" for method, options in steps)
         calib = [word for text in self.o.calib.split(",") for word in ("--calib", text)]
         calib = [*calib, "--calib-tokens", str(tokens)] if calibrated else []
@@ -71,12 +72,15 @@ class Perplexities:
         result = compress(source or self.source, path or self.path, steps, "--threads", self.o.threads, *calib, *more)
         return result, time.monotonic() - start
 
-    def measure(self, steps, tokens):
-        """Perplexities of the three texts, the accounting of `inspect`, and the seconds of compression."""
+    def measure(self, steps, tokens, path=None):
+        """Perplexities of the three texts, the accounting of `inspect`, and the seconds of compression. `path` (default: self.path)
+        has the model after that, if it was made now."""
+        path = path or self.path
+
         def make():
-            _, seconds = self.compress(steps, tokens)
-            cost = run(REFOLD, "inspect", self.path, "--json", parse=True)["accounting"]
-            return [result["perplexity"] for result in self.perplexities(self.path)], cost, seconds
+            _, seconds = self.compress(steps, tokens, path=path)
+            cost = run(REFOLD, "inspect", path, "--json", parse=True)["accounting"]
+            return [result["perplexity"] for result in self.perplexities(path)], cost, seconds
 
         values, cost, seconds = self.once(self.key(steps, tokens, self.o.calib), make)
         print(steps, values, f"{seconds:.0f} s", file=sys.stderr, flush=True)

@@ -120,9 +120,10 @@ void add_calibration(CLI::App& app, FitArguments& a) {
         ->type_name("N")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
-    app.add_option("--sequence-length", a.text.length,
-                   "Tokens of a calibration sequence. Shorter ones have more beginnings, whose tokens some models "
-                   "treat in their own way")
+    app.add_option(
+           "--sequence-length", a.text.length,
+           "Tokens of a calibration sequence. Shorter ones have more beginnings, whose tokens some models "
+           "treat in their own way")
         ->type_name("N")
         ->check(at_least(2))
         ->capture_default_str();

@@ -21,7 +21,7 @@ double divergence(const Model& original, const Model& model,
     options.threads = threads;
     for (const auto& s : sequences)
         options.context = std::max(options.context, static_cast<int64_t>(s.size()));
-    options.f32 = true;
+    options.f32 = is_compared_in_float32(original);
     SingleSequence a(original, options), b(model, options);
     double sum = 0, tokens = 0;
     for (const auto& sequence : sequences) {

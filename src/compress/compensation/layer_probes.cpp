@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/accounting.h"
+
 namespace refold {
 namespace {
 
@@ -43,13 +45,18 @@ std::vector<std::vector<int32_t>> probe_sequences(const Calibration& calibration
     return out;
 }
 
+bool is_compared_in_float32(const Model& model) {
+    constexpr uint64_t kParameters = 500'000'000;
+    return account(model).model.parameters <= kParameters;
+}
+
 LayerProbes::LayerProbes(const Model& model, std::vector<std::vector<int32_t>> sequences, int threads)
     : model_(model), sequences_(std::move(sequences)), metric_(model), ends_(run_ends(model)) {
     for (const auto& s : sequences_)
         options_.context = std::max(options_.context, static_cast<int64_t>(s.size()));
     options_.threads = threads;
     options_.chunk = options_.context;
-    options_.f32 = true;
+    options_.f32 = is_compared_in_float32(model);
     options_.range = LayerRange{};
     SingleSequence embeddings(model, options_);
     for (const auto& tokens : sequences_) {

@@ -15,6 +15,10 @@ namespace refold {
 // The first `tokens` tokens of the calibration text that is fitted, in sequences of at most 256.
 std::vector<std::vector<int32_t>> probe_sequences(const Calibration& calibration, int64_t tokens);
 
+// Models of up to half a billion parameters are compared in float32; larger ones as they are stored, so that
+// one of 7 billion in F16 stays in the mapped file instead of taking 27 GB.
+bool is_compared_in_float32(const Model& model);
+
 // Compares the final residual streams of models that differ from a model in one layer. The model's layers
 // stand ready in short runs, so that a disturbed model loads one of them anew; layers have to come in order.
 class LayerProbes {
