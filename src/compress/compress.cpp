@@ -24,7 +24,8 @@ std::string files_of(const Model& model) {
     for (const auto& file : model.source->files()) {
         std::error_code none;
         const auto time = std::filesystem::last_write_time(file->path(), none);
-        all += fmt::format("{} {} {}\n", file->path(), file->bytes().size(), time.time_since_epoch().count());
+        all += fmt::format("{} {} {}\n", std::filesystem::absolute(file->path()).lexically_normal().string(),
+                           file->bytes().size(), time.time_since_epoch().count());
     }
     return all;
 }
@@ -35,8 +36,9 @@ std::string identity_of(const Model& source, const Recipe& recipe, size_t steps,
                         const std::string& computations) {
     std::string all = files_of(source) + computations + "\n";
     if (inputs.original != nullptr) all += "original " + files_of(*inputs.original);
-    Recipe part = recipe;
-    part.steps.erase(part.steps.begin() + static_cast<ptrdiff_t>(steps), part.steps.end());
+    // Of the recipe the steps alone: where its texts lie changes nothing.
+    Recipe part;
+    part.steps.assign(recipe.steps.begin(), recipe.steps.begin() + static_cast<ptrdiff_t>(steps));
     all += to_yaml(part);
     if (const Calibration* text = inputs.calibration; text != nullptr)
         all += fmt::format("{} {} {}", text->hash, text->options.tokens, text->options.length);

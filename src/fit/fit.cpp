@@ -49,7 +49,7 @@ Fit::Fit(const Model& model, const Calibration& calibration, Work& work, const F
 
 // Of the file, with what takes no part in the choice: vectors, solved biases, small factors.
 uint64_t Fit::exact_bytes(const FitPlan& plan) const {
-    return file_bytes(shaped(), quantize_recipe(shaped(), plan.types, options_.layout),
+    return file_bytes(shaped(), quantize_recipe(shaped(), plan.types, options_.layout, plan.resolve),
                       sensitivities_.size());
 }
 
@@ -125,7 +125,7 @@ FitPlan Fit::plan(uint64_t bytes) const {
 }
 
 Recipe Fit::recipe(const FitPlan& plan) const {
-    Recipe out = quantize_recipe(shaped(), plan.types, options_.layout);
+    Recipe out = quantize_recipe(shaped(), plan.types, options_.layout, plan.resolve);
     out.steps.insert(out.steps.begin(), options_.structure.begin(), options_.structure.end());
     out.calibration_texts = options_.texts;
     out.calibration = calibration_.options;
@@ -173,11 +173,20 @@ void Fit::use(const FitFactors& factors) {
     corrected_ = true;
 }
 
+// Where most of the error is that of the embedding, maps that make up for it lose more than they save.
+Fitted Fit::better_way(FitPlan plan) const {
+    Fitted solved = carried_out(plan);
+    plan.resolve = false;
+    Fitted plain = carried_out(plan);
+    return plain.divergence < solved.divergence ? std::move(plain) : std::move(solved);
+}
+
 Fitted Fit::fit(uint64_t bytes) {
-    Fitted first = carried_out(plan(bytes));
+    Fitted first = better_way(plan(bytes));
     if (corrected_) return first;
     use(corrected(first));
-    const FitPlan again = plan(bytes), before = plan_of(first.plan.chosen);
+    FitPlan again = plan(bytes), before = plan_of(first.plan.chosen);
+    again.resolve = before.resolve = first.plan.resolve;
     if (again.chosen == before.chosen || again.divergence() > 0.98 * before.divergence()) {
         first.plan = before;
         return first;

@@ -29,6 +29,9 @@ struct FitPlan {
     std::string types;                      // the same as option `types` of the method quantize
     uint64_t bytes = 0;                     // of the file
     double of_matrices = 0, of_tables = 0;  // predicted divergence, in nats per token
+    // Maps are solved before they are rounded. The residual stream then comes nearer to the original's, and
+    // most often the predictions do as well.
+    bool resolve = true;
 
     double divergence() const { return of_matrices + of_tables; }
 };
@@ -57,9 +60,9 @@ public:
     // The plan for a file of at most `bytes`. Throws Error(usage) with the smallest possible size and its
     // predicted divergence when that is larger.
     FitPlan plan(uint64_t bytes) const;
-    // Carries out the plan for `bytes`. The first time for a model and its work folder, the factors are then
-    // corrected by what was measured, and where that changes the plan, the new one is carried out as well;
-    // the better one is returned.
+    // Carries out the plan for `bytes`, with and without solved maps. The first time for a model and its work
+    // folder, the factors are then corrected by what was measured, and where that changes the plan, the new
+    // one is carried out as well. The best model is returned.
     Fitted fit(uint64_t bytes);
 
     // The factors that an earlier run found: fit() corrects no more.
@@ -75,6 +78,7 @@ private:
     FitPlan plan_of(const std::vector<size_t>& chosen) const;
     uint64_t exact_bytes(const FitPlan& plan) const;
     Fitted carried_out(const FitPlan& plan) const;
+    Fitted better_way(FitPlan plan) const;
     ResultKey factors_key() const;
     FitFactors corrected(const Fitted& first) const;
 

@@ -38,6 +38,7 @@ FitRecord record_of(const Json& json) {
     out.plan.bytes = plan.at("bytes");
     out.plan.of_matrices = plan.at("of_matrices");
     out.plan.of_tables = plan.at("of_tables");
+    out.plan.resolve = plan.at("resolve");
     out.factors = {json.at("factors").at("matrices"), json.at("factors").at("tables")};
     out.divergence = json.at("divergence");
     out.recipe = json.at("recipe");
@@ -98,7 +99,8 @@ void write_made(const std::string& file, const std::string& inputs, const FitRec
          {{"types", record.plan.types},
           {"bytes", record.plan.bytes},
           {"of_matrices", record.plan.of_matrices},
-          {"of_tables", record.plan.of_tables}}},
+          {"of_tables", record.plan.of_tables},
+          {"resolve", record.plan.resolve}}},
         {"factors", {{"matrices", record.factors.matrices}, {"tables", record.factors.tables}}},
         {"divergence", record.divergence},
         {"recipe", record.recipe},

@@ -84,9 +84,10 @@ std::string types_option(const std::vector<FitTensor>& tensors, const std::vecto
     return out;
 }
 
-Recipe quantize_recipe(const Model& model, const std::string& types, RowLayout layout) {
+Recipe quantize_recipe(const Model& model, const std::string& types, RowLayout layout, bool resolve) {
     std::vector<std::string> settings = {"type=keep", "types=" + types};
     if (layout == RowLayout::whole_blocks && !stock_takes_biases(model)) settings.emplace_back("bias=no");
+    if (!resolve) settings.emplace_back("resolve=no");
     return recipe_from_method("quantize", settings);
 }
 

@@ -15,8 +15,8 @@ namespace refold {
 std::string types_option(const std::vector<FitTensor>& tensors, const std::vector<size_t>& chosen);
 
 // The step that gives a model these types. For stock llama.cpp (RowLayout::whole_blocks) it makes no biases
-// that llama.cpp does not read: for_stock() refuses them.
-Recipe quantize_recipe(const Model& model, const std::string& types, RowLayout layout);
+// that llama.cpp does not read: for_stock() refuses them. `resolve`: maps are solved before they are rounded.
+Recipe quantize_recipe(const Model& model, const std::string& types, RowLayout layout, bool resolve = true);
 
 // Bytes of the file that the recipe gives, or a little more: metadata, provenance, vectors, solved biases.
 // `matrices`: how many are chosen, for the length of the recipe.

@@ -84,6 +84,23 @@ TEST_F(FitTest, IsBetterThanOneType) {
     EXPECT_LT(fitted.divergence, divergence(model_, one.model, text_.held_out, 1));
 }
 
+// Held-out text decides whether maps are solved before they are rounded; the recipe says so.
+TEST_F(FitTest, SolvesMapsOnlyWhereThatHelps) {
+    Work work(this->work());
+    Fit fit(model_, text_, work, options_);
+    const Fitted fitted = fit.fit(whole_ / 4);
+    const std::string recipe = to_yaml(fit.recipe(fitted.plan));
+    const std::string chosen = fitted.plan.resolve ? "resolve: auto" : "resolve: no",
+                      other = fitted.plan.resolve ? "resolve: no" : "resolve: auto";
+    const size_t at = recipe.find(chosen);
+    ASSERT_NE(at, std::string::npos) << recipe;
+    std::string changed = recipe;
+    changed.replace(at, chosen.size(), other);
+    Work fresh;
+    const Compression compared = compress(model_, parse_recipe(changed, "r"), "test", fresh, {&text_, 1});
+    EXPECT_LT(fitted.divergence, divergence(model_, compared.model, text_.held_out, 1));
+}
+
 TEST_F(FitTest, MeasurementsServeAgainAndTheRecipeReproducesTheFile) {
     const uint64_t budget = whole_ / 4;
     std::string types;

@@ -31,6 +31,7 @@ protected:
         record_.plan.bytes = 1234;
         record_.plan.of_matrices = 0.5;
         record_.plan.of_tables = 0.25;
+        record_.plan.resolve = false;
         record_.factors = {0.3, 0.9};
         record_.divergence = 0.7;
         record_.recipe = "steps: []\n";
@@ -55,6 +56,7 @@ TEST_F(MadeFile, IsKeptForTheSameInputs) {
     EXPECT_EQ(found->plan.types, record_.plan.types);
     EXPECT_EQ(found->plan.bytes, 1234U);
     EXPECT_EQ(found->plan.divergence(), 0.75);
+    EXPECT_FALSE(found->plan.resolve);
     EXPECT_EQ(found->factors.matrices, 0.3);
     EXPECT_EQ(found->factors.tables, 0.9);
     EXPECT_EQ(found->divergence, 0.7);

@@ -17,7 +17,7 @@ using Doubles = std::vector<double>;
 constexpr std::array kInputs = {Tap::attn_input, Tap::attn_inner, Tap::ffn_input, Tap::ffn_inner};
 constexpr UnquantizedGrams::Place kHead = {kWholeModel, Tap::layer_input};
 
-constexpr Computation kTable{"quantize table", 1}, kInputMatrices{"quantize matrices", 1},
+constexpr Computation kTable{"quantize table", 2}, kInputMatrices{"quantize matrices", 1},
     kOutput{"quantize output map", 2}, kGain{"quantize gain", 1};
 
 UnquantizedGrams::Place place_of(const InputUse& use) { return {use.layer, *input_tap(use.slot)}; }
@@ -149,10 +149,11 @@ std::set<std::string> LayerRounding::tables() const {
 }
 
 // As embedding, a row adds its own error to the residual stream; as output, the error of a row is measured by
-// the inputs of the head.
+// the inputs of the head. What is chosen for the layers changes nothing here.
 void LayerRounding::round_table(const std::string& tensor) {
-    const auto found =
-        step_.work->results_of_all({kTable, {{"step", step_.identity}, {"tensor", tensor}}}, [&] {
+    const DType type = choice_.types.at(tensor);
+    const auto found = step_.work->results_of_all(
+        {kTable, {{"model", step_.identity_before}, {"tensor", tensor}, {"type", name(type)}}}, [&] {
             const Tensor& table = model_.tensor(tensor);
             const int64_t width = table.row_elements();
             const auto n = static_cast<size_t>(width);
@@ -165,7 +166,6 @@ void LayerRounding::round_table(const std::string& tensor) {
             }
             if (reads(model_, Slot::token_embd, tensor))
                 for (size_t i = 0; i < n; ++i) gram[i * (n + 1)] += mean;
-            const DType type = choice_.types.at(tensor);
             Rounded out = gptq_rounded(floats_of(model_, tensor), {gram, width, width}, type);
             return Arrays{{"weights", {table.shape, {}, type, std::move(out.packed)}}};
         });
