@@ -118,7 +118,8 @@ TEST_F(FitTest, MeasurementsServeAgainAndTheRecipeReproducesTheFile) {
         EXPECT_EQ(bytes_of_file(folder_ / "a.gguf"), bytes_of_file(folder_ / "b.gguf"));
     }
     Work work(this->work());
-    Fit fit(model_, text_, work, options_);
+    const Model same = load_model(folder_ / "./model.gguf");  // however the path is written
+    Fit fit(same, text_, work, options_);
     const Fitted fitted = fit.fit(budget);
     EXPECT_EQ(fitted.plan.types, types);
     // Inputs of three layers and of the head, errors and sensitivities of 22 matrices: nothing is measured

@@ -64,15 +64,8 @@ void spend_rest(std::span<const AllocationItem> items, uint64_t budget, Allocati
     }
 }
 
-}  // namespace
-
-uint64_t smallest_allocation(std::span<const AllocationItem> items) {
-    return std::accumulate(
-        items.begin(), items.end(), uint64_t{0},
-        [](uint64_t sum, const AllocationItem& item) { return sum + item[smallest(item)].bytes; });
-}
-
-std::optional<Allocation> allocate(std::span<const AllocationItem> items, uint64_t budget) {
+// By multipliers alone: what is the best choice for some budget, and a rest of the budget.
+std::optional<Allocation> by_gains(std::span<const AllocationItem> items, uint64_t budget) {
     Allocation out;
     std::vector<Upgrade> upgrades;
     for (size_t n = 0; n < items.size(); ++n) {
@@ -96,6 +89,44 @@ std::optional<Allocation> allocate(std::span<const AllocationItem> items, uint64
     }
     spend_rest(items, budget, out);
     return out;
+}
+
+// Where the difference between the smallest and the largest option is the largest.
+size_t widest(std::span<const AllocationItem> items) {
+    const auto width = [](const AllocationItem& item) {
+        const auto [least, most] = std::minmax_element(
+            item.begin(), item.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+        return most->bytes - least->bytes;
+    };
+    return static_cast<size_t>(
+        std::max_element(items.begin(), items.end(),
+                         [&](const auto& a, const auto& b) { return width(a) < width(b); }) -
+        items.begin());
+}
+
+}  // namespace
+
+uint64_t smallest_allocation(std::span<const AllocationItem> items) {
+    return std::accumulate(
+        items.begin(), items.end(), uint64_t{0},
+        [](uint64_t sum, const AllocationItem& item) { return sum + item[smallest(item)].bytes; });
+}
+
+std::optional<Allocation> allocate(std::span<const AllocationItem> items, uint64_t budget) {
+    std::optional<Allocation> best = by_gains(items, budget);
+    if (!best || items.empty()) return best;
+    // One item may be as large as all others together, such as the embedding of a small model: then multipliers leave
+    // much of a budget to be spent by single changes. So every option of it is tried.
+    std::vector<AllocationItem> fixed(items.begin(), items.end());
+    const size_t widest_item = widest(items);
+    for (size_t i = 0; i < items[widest_item].size(); ++i) {
+        fixed[widest_item] = {items[widest_item][i]};
+        auto other = by_gains(fixed, budget);
+        if (!other || other->cost >= best->cost) continue;
+        other->chosen[widest_item] = i;
+        best = std::move(other);
+    }
+    return best;
 }
 
 }  // namespace refold

@@ -71,6 +71,23 @@ TEST(Allocation, OfConvexOptionsIsTheBestButForTheRest) {
     }
 }
 
+// As the embedding of a small model beside its other matrices.
+TEST(Allocation, OneItemMayBeAsLargeAsAllOthers) {
+    std::mt19937 random(3);
+    std::uniform_real_distribution<double> scale(0.1, 3);
+    std::vector<AllocationItem> items(7);
+    for (size_t i = 0; i < items.size(); ++i) {
+        const double sensitivity = (i == 0 ? 6 : 1) * scale(random);
+        for (const uint64_t bits : {3, 4, 5, 6})
+            items[i].push_back({bits * (i == 0 ? 60 : 10), sensitivity * std::pow(4.0, 3.0 - static_cast<double>(bits))});
+    }
+    for (uint64_t budget = 360; budget <= 720; budget += 10) {
+        const auto out = allocate(items, budget);
+        ASSERT_TRUE(out);
+        EXPECT_LE(out->cost, best_of_all(items, budget) * 1.0001) << budget;
+    }
+}
+
 TEST(Allocation, NothingWhereTheSmallestDoNotFit) {
     const std::vector<AllocationItem> items = {{{10, 1}, {5, 2}}, {{7, 0}}};
     EXPECT_EQ(smallest_allocation(items), 12U);
