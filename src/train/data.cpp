@@ -105,18 +105,50 @@ TrainData TrainData::open(const TrainDataOptions& options, const TrainTokenizer&
     }
     if (!file) fail(ErrorCode::io, kComponent, "'{}' was written and is another file now", path);
     TrainData out;
-    out.file_ = std::make_shared<const TokenFile>(std::move(*file));
-    out.context_ = options.context;
+    const auto kept = std::make_shared<const TokenFile>(std::move(*file));
+    out.owner_ = kept;
+    out.tokens_ = kept->tokens();
+    out.is_scored_ = kept->scored();
+    out.documents_ = static_cast<int64_t>(kept->documents());
+    out.context_ = out.distance_ = options.context;
     out.identity_ =
         hash_of(fmt::format("{}\ncontext {}\nheld out {}\n", identity, options.context, options.held_out));
     out.divide(options);
     return out;
 }
 
+TrainData TrainData::of(const std::vector<std::vector<int32_t>>& fit,
+                        const std::vector<std::vector<int32_t>>& held_out, std::string identity) {
+    struct Memory {
+        std::vector<int32_t> tokens;
+        std::vector<uint8_t> scored;
+    };
+    const auto memory = std::make_shared<Memory>();
+    TrainData out;
+    const size_t length = fit.empty() ? 0 : fit.front().size();
+    for (const auto* part : {&fit, &held_out}) {
+        for (const std::vector<int32_t>& sequence : *part) {
+            if (sequence.size() != length || length < 2)
+                fail(ErrorCode::internal, kComponent, "a sequence of {} tokens, the first one has {}",
+                     sequence.size(), length);
+            (part == &fit ? out.fit_ : out.held_out_).push_back(out.documents_++);
+            memory->tokens.insert(memory->tokens.end(), sequence.begin(), sequence.end());
+        }
+    }
+    memory->scored.assign(memory->tokens.size(), 1);
+    out.tokens_ = memory->tokens;
+    out.is_scored_ = memory->scored;
+    out.owner_ = memory;
+    out.distance_ = static_cast<int64_t>(length);
+    out.context_ = out.distance_ - 1;
+    out.scored_ = out.documents_ * out.context_;
+    out.identity_ = std::move(identity);
+    return out;
+}
+
 void TrainData::divide(const TrainDataOptions& options) {
-    const auto scored = file_->scored();
     const auto is_scored = [](uint8_t s) { return s != 0; };
-    scored_ = std::ranges::count_if(scored, is_scored);
+    scored_ = std::ranges::count_if(is_scored_, is_scored);
     std::vector<int64_t> usable;
     for (int64_t n = 0; n < (tokens() - 1) / context_; ++n) {
         if (std::ranges::any_of(sequence(n).scored.subspan(1), is_scored)) usable.push_back(n);
@@ -143,12 +175,9 @@ void TrainData::divide(const TrainDataOptions& options) {
     }
 }
 
-int64_t TrainData::tokens() const { return static_cast<int64_t>(file_->tokens().size()); }
-int64_t TrainData::documents() const { return static_cast<int64_t>(file_->documents()); }
-
 TrainData::Sequence TrainData::sequence(int64_t number) const {
-    const auto first = static_cast<size_t>(number * context_), count = static_cast<size_t>(context_) + 1;
-    return {file_->tokens().subspan(first, count), file_->scored().subspan(first, count)};
+    const auto first = static_cast<size_t>(number * distance_), count = static_cast<size_t>(context_) + 1;
+    return {tokens_.subspan(first, count), is_scored_.subspan(first, count)};
 }
 
 }  // namespace refold

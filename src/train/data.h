@@ -12,8 +12,6 @@
 
 namespace refold {
 
-class TokenFile;
-
 struct TrainDataOptions {
     // Plain text (one document per file), or .json and .jsonl: {"text"}, Alpaca {"instruction", "input",
     // "output"}, ShareGPT {"conversations": [{"from", "value"}]}, OpenAI {"messages": [{"role", "content"}]}.
@@ -33,6 +31,11 @@ public:
     // and line for malformed records and for text of fewer than two sequences, and as tokenize().
     static TrainData open(const TrainDataOptions& options, const TrainTokenizer& tokenizer);
 
+    // Sequences that have been cut already, at least one to train on, all of the same length >= 2; every token
+    // but the first is scored. `identity` is that of the text.
+    static TrainData of(const std::vector<std::vector<int32_t>>& fit,
+                        const std::vector<std::vector<int32_t>>& held_out, std::string identity);
+
     // context + 1 tokens; every token but the first is predicted from the tokens before it. `scored` has the
     // same length.
     struct Sequence {
@@ -45,9 +48,9 @@ public:
     int64_t held_out_size() const { return static_cast<int64_t>(held_out_.size()); }
     Sequence held_out(int64_t index) const { return sequence(held_out_.at(static_cast<size_t>(index))); }
     // Of the whole text, including dropped sequences.
-    int64_t tokens() const;
+    int64_t tokens() const { return static_cast<int64_t>(tokens_.size()); }
     int64_t scored_tokens() const { return scored_; }
-    int64_t documents() const;
+    int64_t documents() const { return documents_; }
     // SHA-256 of text, tokenizer and options. A checkpoint belongs to one identity.
     const std::string& identity() const { return identity_; }
 
@@ -55,9 +58,12 @@ private:
     void divide(const TrainDataOptions& options);
     Sequence sequence(int64_t number) const;
 
-    std::shared_ptr<const TokenFile> file_;
-    int64_t context_ = 0, scored_ = 0;
-    std::vector<int64_t> fit_, held_out_;  // numbers of sequences in the file
+    std::shared_ptr<const void> owner_;  // of the tokens: a file, or memory
+    std::span<const int32_t> tokens_;
+    std::span<const uint8_t> is_scored_;
+    int64_t context_ = 0, scored_ = 0, documents_ = 0;
+    int64_t distance_ = 0;                 // from the first token of a sequence to that of the next
+    std::vector<int64_t> fit_, held_out_;  // numbers of sequences
     std::string identity_;
 };
 

@@ -18,7 +18,10 @@ class Groups {
 public:
     explicit Groups(const Model& model) {
         for (const Slots& slots : model.topology.layers) add(slots);
+        names_["layers"] = all();
         add(model.topology.globals);
+        for (const std::string& name : all())
+            if (!is_float(model.tensor(name).type)) names_["packed"].insert(name);
     }
     const Names* find(const std::string& group) const {
         const auto found = names_.find(group);
@@ -45,8 +48,8 @@ private:
         }
     }
 
-    std::map<std::string, Names> names_ = {{"all", {}},    {"lora", {}}, {"comp", {}}, {"norms", {}},
-                                           {"prefix", {}}, {"head", {}}, {"exit", {}}};
+    std::map<std::string, Names> names_ = {{"all", {}},    {"layers", {}}, {"lora", {}}, {"comp", {}}, {"norms", {}},
+                                           {"prefix", {}}, {"head", {}},   {"exit", {}}, {"packed", {}}};
 };
 
 Names matching(const Names& all, const std::string& pattern) {
@@ -78,7 +81,8 @@ Names named(const Model& model, const Groups& groups, const std::string& word) {
         {"lora", " - the methods relax and lora add low-rank terms"},
         {"comp", " - the method compensation adds them"},
         {"exit", " - the method exit_map adds them"},
-        {"prefix", " - the method prefix adds them"}};
+        {"prefix", " - the method prefix adds them"},
+        {"packed", " - all are float32 or 16 bits"}};
     const auto hint = kMakers.find(word);
     fail(ErrorCode::usage, "train", "train={}: {} has no such tensors{}", word, model.label,
          hint == kMakers.end() ? "" : hint->second);
@@ -111,6 +115,8 @@ std::set<std::string> trained_tensors(const Model& model, const std::string& sel
                  "train='{}': a word is empty, expected groups and patterns between commas", selection);
         if (first && out) chosen = groups.all();
         first = false;
+        // What a model happens to have packed depends on earlier steps, not on who wrote the list.
+        if (out && what == "packed" && groups.find(what)->empty()) continue;
         const Names found = named(model, groups, what);
         if (!out)
             chosen.insert(found.begin(), found.end());

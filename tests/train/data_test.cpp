@@ -133,6 +133,19 @@ TEST_F(Data, OneOfSeveralWritesTheFile) {
     EXPECT_EQ(calls, 1);
 }
 
+TEST(DataInMemory, ArrivesAsItIs) {
+    const TrainData data = TrainData::of({{1, 2, 3}, {4, 5, 6}}, {{7, 8, 9}}, "identity");
+    EXPECT_EQ(data.context(), 2);
+    ASSERT_EQ(data.size(), 2);
+    ASSERT_EQ(data.held_out_size(), 1);
+    EXPECT_THAT(data[1].tokens, testing::ElementsAre(4, 5, 6));
+    EXPECT_THAT(data.held_out(0).tokens, testing::ElementsAre(7, 8, 9));
+    EXPECT_THAT(data.held_out(0).scored, testing::Each(1));
+    EXPECT_EQ(data.scored_tokens(), 6);
+    EXPECT_EQ(data.identity(), "identity");
+    EXPECT_ANY_THROW(TrainData::of({{1, 2, 3}, {4, 5}}, {}, ""));
+}
+
 TEST_F(Data, TooLittleTextSaysHowMuchThereIs) {
     EXPECT_THAT(
         error_of([&] { open(options("abc", 4)); }),

@@ -31,6 +31,18 @@ TEST(Trained, GroupsAndPatternsInOrder) {
     EXPECT_EQ(trained_tensors(model, "-norms").size(), model.tensors.size() - 3);
 }
 
+TEST(Trained, LayersAndPackedTensors) {
+    Model model = tiny_model(0.3F, 1);
+    EXPECT_EQ(trained_tensors(model, "layers").size(), model.tensors.size() - 2);
+    EXPECT_FALSE(trained_tensors(model, "layers").contains("token_embd.weight"));
+    EXPECT_FALSE(trained_tensors(model, "layers").contains("output_norm.weight"));
+    EXPECT_EQ(trained_tensors(model, "all,-packed"), trained_tensors(model, "all"));
+    EXPECT_THAT(refusal(model, "packed"), HasSubstr("float32 or 16 bits"));
+    model.tensors.at("blk.0.attn_q.weight").type = DType::Q8_0;
+    EXPECT_THAT(trained_tensors(model, "packed"), ElementsAre("blk.0.attn_q.weight"));
+    EXPECT_FALSE(trained_tensors(model, "layers,-packed").contains("blk.0.attn_q.weight"));
+}
+
 // The head of a model with tied embeddings is the embedding table.
 TEST(Trained, TheHeadMayBeTheEmbeddings) {
     const Model model = tiny_model(0.3F, 1);

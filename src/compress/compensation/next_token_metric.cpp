@@ -6,63 +6,31 @@
 #include "core/error.h"
 #include "core/group.h"
 #include "linalg/blas.h"
-#include "model/materialize.h"
 
 namespace refold {
 namespace {
 
 constexpr int64_t kRows = 256;  // tokens whose logits are in memory at a time
-
-std::vector<float> vector_of(const Model& model, Slot slot) {
-    const auto found = model.topology.globals.find(slot);
-    if (found == model.topology.globals.end()) return {};
-    return materialize(model, found->second, slot);
-}
-
 }  // namespace
 
-NextTokenMetric::NextTokenMetric(const Model& model)
-    : norm_(model), softcap_(model.config.logit_softcap), output_bias_(vector_of(model, Slot::output_bias)) {
-    const Slots& globals = model.topology.globals;
-    if (!globals.contains(Slot::output) || globals.contains(Slot::head_dense) || norm_.gain().empty())
-        fail(ErrorCode::unsupported, "compress",
-             "{}: the next token's distribution is not the output of a final norm", model.label);
-    output_ = materialize(model, globals.at(Slot::output), Slot::output);
-    const auto n = width();
-    if (model.config.norm_head) {
-        const Tensor rows{DType::F32,
-                          {static_cast<int64_t>(n), vocabulary()},
-                          std::as_bytes(std::span<const float>(output_)),
-                          {}};
-        const std::vector<float> inverse = inverse_row_norms(rows);
-        for (size_t i = 0; i < output_.size(); ++i) output_[i] *= inverse[i / n];
-    }
+NextTokenMetric::NextTokenMetric(const Model& model) : output_(model) {
     probability_.resize(static_cast<size_t>(vocabulary()));
-    means_.resize(n * n);
+    means_.resize(width() * width());
 }
 
-float NextTokenMetric::scale(std::span<const float> residual) const { return norm_.scale(residual); }
+float NextTokenMetric::scale(std::span<const float> residual) const { return output_.norm().scale(residual); }
 
 void NextTokenMetric::add(std::span<const float> residuals) {
     const auto n = static_cast<int64_t>(width()), vocabulary = this->vocabulary();
     const auto rows = static_cast<int64_t>(residuals.size()) / n;
-    std::vector<float> logits, means;
+    std::vector<float> means;
     for (int64_t first = 0; first < rows; first += kRows) {
         const int64_t count = std::min(kRows, rows - first);
-        const auto normed =
-            norm_(residuals.subspan(static_cast<size_t>(first * n), static_cast<size_t>(count * n)));
-        // Row major here, column major there: logits^T = W h^T.
-        logits.resize(static_cast<size_t>(count * vocabulary));
-        blas::multiply(blas::Op::transposed, blas::Op::plain, {vocabulary, count, n}, output_.data(),
-                       normed.data(), logits.data());
+        std::vector<float> logits = output_.logits(
+            residuals.subspan(static_cast<size_t>(first * n), static_cast<size_t>(count * n)));
         for (int64_t t = 0; t < count; ++t) {
             float* row = logits.data() + t * vocabulary;
-            float largest = -INFINITY;
-            for (int64_t i = 0; i < vocabulary; ++i) {
-                if (!output_bias_.empty()) row[i] += output_bias_[static_cast<size_t>(i)];
-                if (softcap_ > 0) row[i] = softcap_ * std::tanh(row[i] / softcap_);
-                largest = std::max(largest, row[i]);
-            }
+            const float largest = *std::max_element(row, row + vocabulary);
             double sum = 0;
             for (int64_t i = 0; i < vocabulary; ++i)
                 sum += static_cast<double>(row[i] = std::exp(row[i] - largest));
@@ -73,7 +41,7 @@ void NextTokenMetric::add(std::span<const float> residuals) {
             }
         }
         means.resize(static_cast<size_t>(count * n));
-        blas::multiply(blas::Op::plain, blas::Op::plain, {n, count, vocabulary}, output_.data(),
+        blas::multiply(blas::Op::plain, blas::Op::plain, {n, count, vocabulary}, output_.weights().data(),
                        logits.data(), means.data());
         const std::vector<double> wide(means.begin(), means.end());
         blas::multiply(blas::Op::plain, blas::Op::transposed, {n, n, count}, wide.data(), wide.data(),
@@ -88,7 +56,7 @@ void NextTokenMetric::finish(double floor) {
     group().sum(means_);
     group().sum({&tokens_, 1});
     const auto n = static_cast<int64_t>(width());
-    std::vector<float> weighted = output_;
+    std::vector<float> weighted = output_.weights();
     for (size_t i = 0; i < weighted.size(); ++i)
         weighted[i] *= static_cast<float>(std::sqrt(probability_[i / width()] / tokens_));
     std::vector<float> squares(means_.size());
@@ -98,7 +66,7 @@ void NextTokenMetric::finish(double floor) {
     double trace = 0;
     for (size_t i = 0; i < g.size(); ++i) {
         const auto gains =
-            static_cast<double>(norm_.gain()[i / width()]) * static_cast<double>(norm_.gain()[i % width()]);
+            static_cast<double>(output_.norm().gain()[i / width()]) * static_cast<double>(output_.norm().gain()[i % width()]);
         g[i] = (static_cast<double>(squares[i]) - means_[i] / tokens_) * gains;
         if (i % (width() + 1) == 0) trace += g[i];
     }

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "calibrate/final_norm.h"
+#include "calibrate/output_layer.h"
 #include "model/model.h"
 
 namespace refold {
@@ -33,13 +33,10 @@ public:
     std::vector<float> unmeasured(std::span<const float> mapped) const;
 
 private:
-    int64_t vocabulary() const { return static_cast<int64_t>(output_.size() / width()); }
-    size_t width() const { return norm_.gain().size(); }
+    int64_t vocabulary() const { return output_.vocabulary(); }
+    size_t width() const { return output_.norm().gain().size(); }
 
-    FinalNorm norm_;
-    float softcap_;
-    std::vector<float> output_bias_;
-    std::vector<float> output_;        // [n_vocab, n_embd]
+    OutputLayer output_;
     std::vector<double> probability_;  // sums by vocabulary entry
     std::vector<double> means_;        // sum of m m^T, with m = W^T p of a token [n_embd, n_embd]
     double tokens_ = 0;

@@ -61,6 +61,9 @@ public:
                                                  const std::function<Arrays()>& compute);
     // A result that is kept already.
     std::optional<std::map<std::string, Tensor>> kept(const ResultKey& key);
+    // A folder for other files of a computation, such as checkpoints, which go with the results. Made by
+    // whoever writes to it. Throws Error(io).
+    std::string subfolder(const std::string& name) { return path() + "/" + name; }
     // How many results() of this object came from an earlier run.
     size_t reused() const { return reused_; }
     // The computations that were asked for since begin(), with their versions: later steps depend on their

@@ -8,6 +8,7 @@
 #include "calibrate/residual_stream.h"
 #include "compress/method/lazy.h"
 #include "compress/method/work.h"
+#include "compress/training/divergence.h"
 #include "compress/training/trained_types.h"
 #include "compress/training/training.h"
 #include "core/error.h"
@@ -170,10 +171,8 @@ public:
     Model run() {
         if (step_.dry_run()) {
             for (const LayerTask& task : tasks_) {
-                for (const auto& [name, frozen] : task.tensors) {
-                    const Tensor& before = model_.tensor(name);
-                    install(name, lazy::constant(DType::F32, before.shape, 0));
-                }
+                for (const auto& [name, frozen] : task.tensors)
+                    install(model_, name, lazy::constant(DType::F32, model_.tensor(name).shape, 0));
             }
             return finish();
         }
@@ -185,6 +184,7 @@ public:
             pending_ = p + 1;
         }
         progress.finish();
+        keep_the_best();
         return finish();
     }
 
@@ -200,8 +200,11 @@ private:
             });
         });
         progress.advance(static_cast<uint64_t>(options_.steps - reported));
+        auto& tensors = done_.emplace_back();
         for (const auto& [name, tensor] : stored) {
-            if (name != kFigures) install(name, tensor);
+            if (name == kFigures) continue;
+            tensors[name] = tensor;
+            install(model_, name, tensor);
         }
         const auto figures = lazy::floats(stored.at(kFigures), nullptr);
         if (metrics_)
@@ -287,11 +290,44 @@ private:
         }
     }
 
-    void install(const std::string& name, const Tensor& trained) {
-        Tensor& tensor = model_.tensors.at(name);
-        const DType type = type_of_(name);
-        if (!is_float(tensor.type)) converted_.insert(name);
-        tensor = as_type(trained, type);
+    void install(Model& model, const std::string& name, const Tensor& trained) const {
+        model.tensors.at(name) = as_type(trained, type_of_(name));
+    }
+
+    // The model with the results of the first `count` layers that were trained.
+    Model with(size_t count) const {
+        Model out = before_;
+        for (size_t i = 0; i < count; ++i)
+            for (const auto& [name, tensor] : done_[i]) install(out, name, tensor);
+        return out;
+    }
+
+    // Every layer came nearer to its target, but a residual stream that is nearer need not predict better: in
+    // a model far from the original, errors that cancelled each other no longer do, and a tensor of several
+    // layers was trained with inputs that the layers between them have changed since. So predictions decide
+    // about the whole: if they are worse, the last half of the layers goes back, then half of the others.
+    void keep_the_best() {
+        if (!HeldOutDivergence::possible(before_) || !HeldOutDivergence::possible(step_.original)) return;
+        const ResultKey key{kChoice, {{"step", step_.identity}}};
+        const auto stored = step_.work->results(key, {}, [&] {
+            const HeldOutDivergence divergence(step_.original, *step_.calibration, step_.threads);
+            const double before = divergence.of(before_);
+            double all = 0, after = before;
+            size_t kept = 0;
+            for (size_t count = done_.size(); count > 0 && kept == 0; count /= 2) {
+                const double now = divergence.of(with(count));
+                if (count == done_.size()) all = now;
+                if (now >= before) continue;
+                kept = count;
+                after = now;
+            }
+            return Arrays{{kFigures,
+                           {{4},
+                            {static_cast<float>(kept), static_cast<float>(before), static_cast<float>(all),
+                             static_cast<float>(after)}}}};
+        });
+        choice_ = lazy::numbers(stored.at(kFigures));
+        if (const auto kept = static_cast<size_t>((*choice_)[0]); kept < done_.size()) model_ = with(kept);
     }
 
     Model finish() {
@@ -308,15 +344,35 @@ private:
                             "layers: {:.3g} -> {:.3g}",
                             details_.size(), before / count, after / count));
         }
-        if (!converted_.empty())
+        json details = {{"objective", "layerwise"}, {"layers", details_}};
+        if (choice_) {
+            const auto kept = static_cast<size_t>((*choice_)[0]);
+            const double start = (*choice_)[1], all = (*choice_)[2], end = (*choice_)[3];
+            if (kept < done_.size())
+                lines.push_back(
+                    fmt::format("with all of them the predictions were worse ({:.4g} -> {:.4g}): kept are the "
+                                "first {}",
+                                start, all, kept));
+            lines.push_back(
+                fmt::format("divergence from the original on held-out text {:.4g} -> {:.4g} nats per token",
+                            start, end));
+            details["layers_kept"] = kept;
+            details["divergence_before"] = start;
+            details["divergence_after"] = end;
+        }
+        size_t converted = 0;
+        for (const auto& [name, tensor] : before_.tensors)
+            converted += !is_float(tensor.type) && is_float(model_.tensor(name).type) ? 1 : 0;
+        if (converted > 0)
             lines.push_back(
                 fmt::format("{} quantized tensors were trained and are 16 bits now: refold quantize makes "
                             "them small again",
-                            converted_.size()));
-        step_.report.details = json{{"objective", "layerwise"}, {"layers", details_}}.dump();
+                            converted));
+        step_.report.details = details.dump();
         return std::move(model_);
     }
 
+    static constexpr Computation kChoice{"layerwise choice", 1};
     static constexpr const char* kFigures = "figures";
 
     const Model& before_;
@@ -336,7 +392,8 @@ private:
     size_t pending_ = 0;                   // layers in their final form
     size_t advanced_ = 0;                  // layers that the streams have passed
     std::vector<json> details_;
-    std::set<std::string> converted_;
+    std::vector<std::map<std::string, Tensor>> done_;  // float32, by task that trains something
+    std::optional<std::vector<double>> choice_;        // layers kept; divergence before, with all, after
 };
 
 }  // namespace

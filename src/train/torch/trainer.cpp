@@ -99,7 +99,7 @@ private:
 
     void loop() {
         while (true) {
-            if (evaluation_is_due()) evaluate();
+            if (!state_.stopped_early && evaluation_is_due()) evaluate();
             if (state_.step >= options_.steps || state_.stopped_early) return;
             const Sums sums = step();
             if (sums.stop) interrupt();
@@ -180,8 +180,11 @@ private:
 
         const double loss = sums.loss / tokens + sums.penalty;
         const double norm = optimizer_.gradient_norm();
-        if (!std::isfinite(loss) || !std::isfinite(norm))
+        if (!std::isfinite(loss) || !std::isfinite(norm)) {
             diverged(fmt::format("the loss is {}, the gradient's norm {}", loss, norm));
+            optimizer_.zero_gradients();
+            return sums;
+        }
         const double rate = learning_rate_at(options_, state_.step);
         const double scale = options_.clip > 0 && norm > options_.clip ? options_.clip / (norm + 1e-6) : 1.0;
         optimizer_.step(rate, scale);
@@ -242,26 +245,30 @@ private:
         });
         combine(sums);
         const double tokens = std::max(sums.tokens, 1.0), loss = sums.loss / tokens;
-        if (!std::isfinite(loss)) diverged(fmt::format("the held-out loss is {}", loss));
         if (state_.step == 0) state_.held_out_before = loss;
-        if (loss > state_.held_out_before + kDivergence)
+        if (!std::isfinite(loss)) {
+            diverged(fmt::format("the held-out loss is {}", loss));
+        } else if (loss > state_.held_out_before + kDivergence) {
             diverged(fmt::format("the held-out loss is {:.3f}, before training it was {:.3f}", loss,
                                  state_.held_out_before));
+        }
         state_.held_out = loss;
         state_.evaluated = state_.step;
         if (loss < state_.best) {
             state_.best = loss;
             state_.best_step = state_.step;
             state_.worse = 0;
-            if (options_.patience > 0) keep_best();
+            if (keeps_best()) keep_best();
         } else {
             ++state_.worse;
-            state_.stopped_early = options_.patience > 0 && state_.worse >= options_.patience;
+            state_.stopped_early |= options_.patience > 0 && state_.worse >= options_.patience;
         }
         std::map<std::string, double> values = {{"held_out_loss", loss}};
         for (const auto& [name, sum] : sums.parts) values["held_out_" + name] = sum / tokens;
         tell(values);
     }
+
+    bool keeps_best() const { return options_.keep_best || options_.patience > 0; }
 
     void keep_best() {
         for (const auto& [name, leaf] : trained_) best_[name] = leaf.detach().clone();
@@ -291,7 +298,11 @@ private:
         if (processes_.size() == 1 && request_.stop && request_.stop()) interrupt();
     }
 
-    [[noreturn]] void diverged(const std::string& what) const {
+    // Ends the run: with the best weights where these are kept. Weights that were NaN before the first step
+    // are none.
+    void diverged(const std::string& what) {
+        state_.stopped_early = true;
+        if (options_.keep_best && !best_.empty()) return;
         fail(ErrorCode::input, "train",
              "training has failed after {} steps: {} - a smaller learning_rate or a longer warmup may help; "
              "{}",

@@ -211,6 +211,23 @@ TEST(Training, PatienceKeepsTheBestWeights) {
     EXPECT_NEAR(again.run(alone).held_out_before, result.held_out_after, 1e-6);
 }
 
+// Where the best weights are wanted, a run that diverges ends with them and without an error.
+TEST(Training, TheBestWeightsOfARunThatDiverges) {
+    for (const double rate : {30.0, 1e38}) {
+        TinyRun run;
+        run.options.learning_rate = rate;
+        run.options.keep_best = true;
+        run.options.evaluate_every = 1;
+        const TrainResult result = run.run(alone);
+        EXPECT_TRUE(result.stopped_early);
+        EXPECT_EQ(result.steps, 0);
+        EXPECT_EQ(result.held_out_after, result.held_out_before);
+        for (const auto& [name, values] : result.tensors) EXPECT_EQ(values, floats_of(run.model, name)) << name;
+        // The finished run is found again.
+        EXPECT_EQ(run.run(alone).tensors, result.tensors);
+    }
+}
+
 TEST(Training, OptionsThatDoNotFitAreRefused) {
     TinyRun run;
     run.options.objective = "uptrian";

@@ -10,8 +10,10 @@
 #include "compress/method/method.h"
 #include "compress/method/selection.h"
 #include "compress/training/layerwise.h"
+#include "compress/training/run_options.h"
 #include "compress/training/trained_types.h"
 #include "compress/training/training.h"
+#include "compress/training/training_progress.h"
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/progress.h"
@@ -80,11 +82,8 @@ std::vector<OptionSpec> all_options() {
         {.name = "train",
          .fallback = "all",
          .help =
-             "all, lora, comp, exit, norms, prefix, head, or patterns of tensors' names; -NAME leaves out"},
+             "all, layers, lora, comp, exit, norms, prefix, head, packed, or patterns of tensors' names; -NAME leaves out"},
         {"context", Kind::integer, "512", "tokens of a sequence", 2, 1 << 20},
-        {"batch", Kind::integer, "8", "sequences of one step, over all processes", 1, 1 << 20},
-        {"micro_batch", Kind::integer, "1",
-         "sequences of one forward pass; more are faster and need more memory", 1, 1 << 16},
         {"steps", Kind::integer, "0", "steps; 0: by `tokens` or `epochs`", 0, 1e9},
         {"tokens", Kind::integer, "0", "tokens to train on; 0: by `epochs`", 0, 1e15},
         {"epochs", Kind::number, "1", "passes over the text", 0, 1e4},
@@ -97,42 +96,12 @@ std::vector<OptionSpec> all_options() {
         {.name = "learning_rate",
          .fallback = "auto",
          .help = "at its peak; auto: 5e-5 for postshare, else 2e-4"},
-        {"beta1", Kind::number, "0.9", "decay of the mean of gradients", 0, 0.999999},
-        {"beta2", Kind::number, "0.95", "decay of the mean of their squares", 0, 0.999999},
-        {"epsilon", Kind::number, "1e-8", "added to the square root of that mean", 0, 1},
         {"weight_decay", Kind::number, "0", "of matrices", 0, 10},
-        {.name = "schedule",
-         .kind = Kind::choice,
-         .fallback = "cosine",
-         .help = "of the learning rate after the warm-up",
-         .choices = {"cosine", "constant"}},
-        {"warmup", Kind::number, "0.03", "part of the steps in which the learning rate grows from 0", 0, 1},
-        {"final_rate", Kind::number, "0.1", "part of the peak at which cosine ends", 0, 1},
-        {"clip", Kind::number, "1", "largest norm of all gradients together; 0: no limit", 0, 1e9},
-        {.name = "precision",
-         .kind = Kind::choice,
-         .fallback = "f32",
-         .help = "of products; weights, gradients and the optimizer's state are float32",
-         .choices = {"f32", "bf16"}},
-        {.name = "device",
-         .kind = Kind::choice,
-         .fallback = "auto",
-         .help = "where it is computed; auto: a CUDA device where libtorch finds one",
-         .choices = {"auto", "cpu", "cuda"}},
-        {.name = "checkpointing",
-         .kind = Kind::boolean,
-         .fallback = "false",
-         .help = "compute activations again in the backward pass: less memory, a third more work"},
-        {"seed", Kind::integer, "0", "of the order of sequences", 0},
         {"held_out", Kind::number, "0.02", "part of the sequences that is only measured with", 0, 0.9},
         {.name = "responses_only",
          .kind = Kind::boolean,
          .fallback = "true",
          .help = "of dialogues and instructions, only answers count in the loss"},
-        {"evaluate_every", Kind::integer, "0",
-         "steps between measurements on held-out text; 0: ten times in a run", 0, 1e9},
-        {"patience", Kind::integer, "0",
-         "stop after so many measurements without a better one, and keep the best weights; 0: never", 0, 1e6},
         {"save_every", Kind::integer, "0", "steps between checkpoints; 0: about every five minutes", 0, 1e9},
         {.name = "teacher",
          .fallback = "",
@@ -155,7 +124,8 @@ std::vector<OptionSpec> all_options() {
          .help = "type of trained matrices; same: as they were, 16 bits where they were quantized",
          .choices = {"same", "f32", "f16", "bf16"}},
     };
-    options.insert(options.end(), kObjectiveOptions.begin(), kObjectiveOptions.end());
+    for (const auto& more : {run_options("8"), kObjectiveOptions})
+        options.insert(options.end(), more.begin(), more.end());
     return options;
 }
 
@@ -174,53 +144,34 @@ std::vector<std::string> files_of(const std::string& list) {
 
 double learning_rate_of(const std::string& text, const std::string& objective) {
     if (text == "auto") return objective == "postshare" ? 5e-5 : 2e-4;
-    char* end = nullptr;
-    const double rate = std::strtod(text.c_str(), &end);
-    if (text.empty() || *end != '\0' || !std::isfinite(rate) || rate <= 0)
-        fail(ErrorCode::usage, "train",
-             "learning_rate: got '{}', expected auto or a number above 0, such as 1e-4", text);
-    return rate;
+    return parse_learning_rate(text, "train", "learning_rate", "auto or ");
 }
 
 TrainOptions train_options(const Options& o) {
-    TrainOptions t;
+    TrainOptions t = run_options_of(o);
     t.objective = o.text("objective");
     t.train = o.text("train");
-    t.batch = o.integer("batch");
-    t.micro_batch = std::min(o.integer("micro_batch"), t.batch);
     t.context = o.integer("context");
     const std::string& optimizer = o.text("optimizer");
     const bool adam = optimizer == "adam" || (optimizer == "auto" && t.objective == "postshare");
     t.optimizer = adam ? OptimiserKind::adam : OptimiserKind::adamw;
     t.learning_rate = learning_rate_of(o.text("learning_rate"), t.objective);
-    t.beta1 = o.number("beta1");
-    t.beta2 = o.number("beta2");
-    t.epsilon = o.number("epsilon");
     t.weight_decay = o.number("weight_decay");
-    t.schedule = o.text("schedule") == "cosine" ? ScheduleKind::cosine : ScheduleKind::constant;
-    t.final_rate = o.number("final_rate");
-    t.clip = o.number("clip");
-    t.device = o.text("device");
-    t.type = o.text("precision") == "bf16" ? TrainType::bf16 : TrainType::f32;
-    t.checkpointing = o.boolean("checkpointing");
-    t.seed = static_cast<uint64_t>(o.integer("seed"));
     t.save_every = o.integer("save_every");
-    t.evaluate_every = o.integer("evaluate_every");
-    t.patience = o.integer("patience");
     return t;
 }
 
 // Sets the length of the run, once the text is known.
 void set_length(TrainOptions& t, const Options& o, int64_t sequences) {
     const double per_step = static_cast<double>(t.batch);
-    t.steps = o.integer("steps");
-    if (t.steps == 0 && o.integer("tokens") > 0)
-        t.steps = static_cast<int64_t>(std::ceil(static_cast<double>(o.integer("tokens")) /
-                                                 (per_step * static_cast<double>(t.context))));
-    if (t.steps == 0)
-        t.steps = std::max<int64_t>(1, static_cast<int64_t>(std::llround(
-                                           o.number("epochs") * static_cast<double>(sequences) / per_step)));
-    t.warmup = static_cast<int64_t>(std::llround(o.number("warmup") * static_cast<double>(t.steps)));
+    int64_t steps = o.integer("steps");
+    if (steps == 0 && o.integer("tokens") > 0)
+        steps = static_cast<int64_t>(std::ceil(static_cast<double>(o.integer("tokens")) /
+                                               (per_step * static_cast<double>(t.context))));
+    if (steps == 0)
+        steps = std::max<int64_t>(1, static_cast<int64_t>(std::llround(
+                                         o.number("epochs") * static_cast<double>(sequences) / per_step)));
+    set_steps(t, o, steps);
 }
 
 // Identifies the run that a checkpoint belongs to. Options that do not change what is learned may differ.
@@ -341,38 +292,6 @@ private:
     std::set<std::string> names_;
     TrainedTypes type_of_;
     std::vector<std::string> widened_;
-};
-
-// Shows the run as one line.
-class TrainingProgress {
-public:
-    explicit TrainingProgress(const TrainOptions& options) : options_(options) {}
-
-    void operator()(const StepMetrics& metrics) {
-        const auto& values = metrics.values;
-        const auto held_out = values.find("held_out_loss");
-        if (held_out != values.end()) held_out_ = fmt::format("  held-out {:.4f}", held_out->second);
-        if (!values.contains("loss")) return;
-        const int64_t per_step = options_.batch * options_.context;
-        if (!progress_) {
-            const int64_t left = options_.steps - metrics.step + 1;
-            progress_.emplace("training", static_cast<uint64_t>(left * per_step), "tokens");
-        }
-        // The library handles signals itself, since it saves first.
-        if (interrupted()) return;
-        progress_->advance(
-            static_cast<uint64_t>(per_step),
-            fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  {:.0f} tokens/s{}", metrics.step, options_.steps,
-                        values.at("loss"), values.at("learning_rate"), values.at("tokens_per_s"), held_out_));
-    }
-    void finish() {
-        if (progress_) progress_->finish(held_out_);
-    }
-
-private:
-    const TrainOptions& options_;
-    std::optional<Progress> progress_;
-    std::string held_out_;
 };
 
 // Shows the work before the first step.

@@ -57,8 +57,10 @@ public:
         const LogitsOf logits = logits_of(model);
         const at::Tensor hidden = model.hidden(batch.tokens).final;
         // With alpha = 1 the cross entropy is only reported.
-        const at::Tensor apart = alpha_ < 1 ? hidden : hidden.detach();
-        const auto entropy = cross_entropy(logits, apart, batch.targets, batch.scored);
+        const auto entropy = [&] {
+            const at::AutoGradMode gradients(alpha_ < 1 && at::GradMode::is_enabled());
+            return cross_entropy(logits, hidden, batch.targets, batch.scored);
+        }();
         const auto distance =
             divergence(kind_, logits, hidden, teacher_logits(batch), batch.scored, temperature_);
         BatchLoss out;
