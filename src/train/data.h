@@ -31,8 +31,8 @@ public:
     // and line for malformed records and for text of fewer than two sequences, and as tokenize().
     static TrainData open(const TrainDataOptions& options, const TrainTokenizer& tokenizer);
 
-    // Sequences that have been cut already, at least one to train on, all of the same length >= 2; every token
-    // but the first is scored. `identity` is that of the text.
+    // Sequences that have been cut already, at least one to train on, all of the same length >= 2; every
+    // token but the first is scored. `identity` is that of the text.
     static TrainData of(const std::vector<std::vector<int32_t>>& fit,
                         const std::vector<std::vector<int32_t>>& held_out, std::string identity);
 

@@ -48,8 +48,9 @@ private:
         }
     }
 
-    std::map<std::string, Names> names_ = {{"all", {}},    {"layers", {}}, {"lora", {}}, {"comp", {}}, {"norms", {}},
-                                           {"prefix", {}}, {"head", {}},   {"exit", {}}, {"packed", {}}};
+    std::map<std::string, Names> names_ = {{"all", {}},  {"layers", {}}, {"lora", {}},
+                                           {"comp", {}}, {"norms", {}},  {"prefix", {}},
+                                           {"head", {}}, {"exit", {}},   {"packed", {}}};
 };
 
 Names matching(const Names& all, const std::string& pattern) {

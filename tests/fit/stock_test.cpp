@@ -105,7 +105,7 @@ TEST(StockFit, OtherModelsAreNoStockModels) {
 TEST(StockFit, SizesAreCheckedWithoutMeasuring) {
     const Model model = load_model(kHf + "llama_gqa");
     const auto sizes = [&](std::vector<uint64_t> bytes) {
-        return [&model, bytes] { check_sizes(model, RowLayout::whole_blocks, bytes); };
+        return [&model, bytes = std::move(bytes)] { check_sizes(model, RowLayout::whole_blocks, bytes); };
     };
     EXPECT_EQ(code_of(sizes({uint64_t{1} << 20, 2048}), "no choice of types makes 2.0 KiB; the smallest"),
               ErrorCode::usage);

@@ -26,8 +26,8 @@ void NextTokenMetric::add(std::span<const float> residuals) {
     std::vector<float> means;
     for (int64_t first = 0; first < rows; first += kRows) {
         const int64_t count = std::min(kRows, rows - first);
-        std::vector<float> logits = output_.logits(
-            residuals.subspan(static_cast<size_t>(first * n), static_cast<size_t>(count * n)));
+        std::vector<float> logits =
+            output_.logits(residuals.subspan(static_cast<size_t>(first * n), static_cast<size_t>(count * n)));
         for (int64_t t = 0; t < count; ++t) {
             float* row = logits.data() + t * vocabulary;
             const float largest = *std::max_element(row, row + vocabulary);
@@ -65,8 +65,8 @@ void NextTokenMetric::finish(double floor) {
     std::vector<double> g(means_.size());
     double trace = 0;
     for (size_t i = 0; i < g.size(); ++i) {
-        const auto gains =
-            static_cast<double>(output_.norm().gain()[i / width()]) * static_cast<double>(output_.norm().gain()[i % width()]);
+        const auto gains = static_cast<double>(output_.norm().gain()[i / width()]) *
+                           static_cast<double>(output_.norm().gain()[i % width()]);
         g[i] = (static_cast<double>(squares[i]) - means_[i] / tokens_) * gains;
         if (i % (width() + 1) == 0) trace += g[i];
     }

@@ -115,8 +115,8 @@ uint64_t smallest_allocation(std::span<const AllocationItem> items) {
 std::optional<Allocation> allocate(std::span<const AllocationItem> items, uint64_t budget) {
     std::optional<Allocation> best = by_gains(items, budget);
     if (!best || items.empty()) return best;
-    // One item may be as large as all others together, such as the embedding of a small model: then multipliers leave
-    // much of a budget to be spent by single changes. So every option of it is tried.
+    // One item may be as large as all others together, such as the embedding of a small model: then
+    // multipliers leave much of a budget to be spent by single changes. So every option of it is tried.
     std::vector<AllocationItem> fixed(items.begin(), items.end());
     const size_t widest_item = widest(items);
     for (size_t i = 0; i < items[widest_item].size(); ++i) {

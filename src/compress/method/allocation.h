@@ -24,9 +24,9 @@ struct Allocation {
 // One option of every item, with small cost and at most `budget` bytes. Options on the lower convex hull of
 // each item are taken in the order of the cost that a byte saves, which is optimal for the budgets where a
 // step ends (Lagrange multipliers); what is left of the budget is then spent on any single changes that fit,
-// the best ones first. That is done for every option of the item whose options differ most, which may be as large as
-// all others together. Nothing when the smallest options are larger than the budget. The same input gives the
-// same result.
+// the best ones first. That is done for every option of the item whose options differ most, which may be as
+// large as all others together. Nothing when the smallest options are larger than the budget. The same input
+// gives the same result.
 std::optional<Allocation> allocate(std::span<const AllocationItem> items, uint64_t budget);
 
 // Bytes of the smallest options.

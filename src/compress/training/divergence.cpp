@@ -17,10 +17,7 @@ constexpr size_t kRows = 256;  // tokens whose logits are in memory at a time
 bool HeldOutDivergence::possible(const Model& model) { return OutputLayer::possible(model); }
 
 HeldOutDivergence::HeldOutDivergence(const Model& original, const Calibration& calibration, int threads)
-    : calibration_(calibration),
-      threads_(threads),
-      output_(original),
-      original_(final_streams(original)) {}
+    : calibration_(calibration), threads_(threads), output_(original), original_(final_streams(original)) {}
 
 std::vector<std::vector<float>> HeldOutDivergence::final_streams(const Model& model) const {
     ResidualStream stream(model, calibration_.held_out, calibration_.options.length, threads_);

@@ -349,13 +349,12 @@ private:
             const auto kept = static_cast<size_t>((*choice_)[0]);
             const double start = (*choice_)[1], all = (*choice_)[2], end = (*choice_)[3];
             if (kept < done_.size())
-                lines.push_back(
-                    fmt::format("with all of them the predictions were worse ({:.4g} -> {:.4g}): kept are the "
-                                "first {}",
-                                start, all, kept));
-            lines.push_back(
-                fmt::format("divergence from the original on held-out text {:.4g} -> {:.4g} nats per token",
-                            start, end));
+                lines.push_back(fmt::format(
+                    "with all of them the predictions were worse ({:.4g} -> {:.4g}): kept are the "
+                    "first {}",
+                    start, all, kept));
+            lines.push_back(fmt::format(
+                "divergence from the original on held-out text {:.4g} -> {:.4g} nats per token", start, end));
             details["layers_kept"] = kept;
             details["divergence_before"] = start;
             details["divergence_after"] = end;

@@ -79,7 +79,8 @@ TEST(Allocation, OneItemMayBeAsLargeAsAllOthers) {
     for (size_t i = 0; i < items.size(); ++i) {
         const double sensitivity = (i == 0 ? 6 : 1) * scale(random);
         for (const uint64_t bits : {3, 4, 5, 6})
-            items[i].push_back({bits * (i == 0 ? 60 : 10), sensitivity * std::pow(4.0, 3.0 - static_cast<double>(bits))});
+            items[i].push_back(
+                {bits * (i == 0 ? 60 : 10), sensitivity * std::pow(4.0, 3.0 - static_cast<double>(bits))});
     }
     for (uint64_t budget = 360; budget <= 720; budget += 10) {
         const auto out = allocate(items, budget);

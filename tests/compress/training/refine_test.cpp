@@ -93,7 +93,8 @@ TEST_F(Refine, ANarrowModelPredictsBetterOnOtherTextToo) {
     EXPECT_LT(details["end_to_end"]["divergence_after"], details["end_to_end"]["divergence_before"]);
     for (const auto& [name, tensor] : narrow.tensors) {
         EXPECT_EQ(both.model.tensor(name).type, tensor.type) << name;
-        EXPECT_EQ(floats_of(both.model, name) == floats_of(narrow, name), name == "token_embd.weight") << name;
+        EXPECT_EQ(floats_of(both.model, name) == floats_of(narrow, name), name == "token_embd.weight")
+            << name;
     }
 }
 
@@ -101,10 +102,10 @@ TEST_F(Refine, ALearningRateThatDestroysLeavesTheModelAsItWas) {
     const Model original = small();
     const Model narrow = compressed(original, {"narrow ratio=0.5 multiple=1"}).model;
     for (const char* rate : {"30", "1e30"}) {
-        const std::string refine =
-            fmt::format("refine block_steps=20 end_steps=20 batch=4 block_learning_rate={0} "
-                        "end_learning_rate={0} warmup=0",
-                        rate);
+        const std::string refine = fmt::format(
+            "refine block_steps=20 end_steps=20 batch=4 block_learning_rate={0} "
+            "end_learning_rate={0} warmup=0",
+            rate);
         // The weights that narrow computed are read from its results.
         const Compression done = compressed(original, {"narrow ratio=0.5 multiple=1", refine});
         expect_identical(done.model, narrow);
@@ -112,8 +113,8 @@ TEST_F(Refine, ALearningRateThatDestroysLeavesTheModelAsItWas) {
     }
 }
 
-// In layers 2 and 3 the FFN's rows that the final norm hides are halved. Gains of the norm before it that make
-// up for these rows spoil the others, which are right.
+// In layers 2 and 3 the FFN's rows that the final norm hides are halved. Gains of the norm before it that
+// make up for these rows spoil the others, which are right.
 TEST_F(Refine, LayersThatComeNearerAndPredictWorseGoBack) {
     constexpr size_t kHidden = 12;
     Model original = small();
@@ -149,10 +150,10 @@ TEST_F(Refine, PackedTensorsStayAndTheOthersMakeUpForThem) {
         .layers = 3, .heads = 4, .kv_heads = 2, .head_dim = 16, .embd = 64, .ff = 64, .vocab = 48};
     const Model original = small_model(shape, scattered_small);
     const Model packed = quantize_model(original, {DType::Q4_0, DType::Q4_0, 1}).model;
-    const Compression done =
-        compressed(packed, {"refine block_steps=30 end_steps=30 block_learning_rate=0.002 "
-                            "end_learning_rate=0.002 batch=4"},
-                   &original);
+    const Compression done = compressed(packed,
+                                        {"refine block_steps=30 end_steps=30 block_learning_rate=0.002 "
+                                         "end_learning_rate=0.002 batch=4"},
+                                        &original);
     for (const auto& [name, tensor] : packed.tensors) {
         EXPECT_EQ(done.model.tensor(name).type, tensor.type) << name;
         EXPECT_EQ(bytes_of(done.model, name) == bytes_of(packed, name), !is_float(tensor.type)) << name;
@@ -222,7 +223,8 @@ TEST(RefinePlan, OfTheRecipe) {
     const SmallShape shape{.layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 16, .embd = 64, .ff = 1024};
     const Compression done = plan(small_model(shape, scattered_small), recipe);
     ASSERT_EQ(done.steps.size(), 2U);
-    EXPECT_NEAR(static_cast<double>(done.after().parameters), 0.9 * static_cast<double>(done.before.parameters),
+    EXPECT_NEAR(static_cast<double>(done.after().parameters),
+                0.9 * static_cast<double>(done.before.parameters),
                 0.02 * static_cast<double>(done.before.parameters));
 }
 
@@ -232,10 +234,12 @@ TEST_F(Refine, BadOptionsAreNamed) {
         expect_error(code, words, [&] { compressed(original, {"direct_share ratio=0.4", step}); });
     };
     refusal(ErrorCode::usage, {"block_epochs=0", "end_epochs=0"}, "refine block_epochs=0 end_epochs=0");
-    refusal(ErrorCode::usage, {"train='packed,-packed'", "nothing is left"}, "refine train=packed,norms,-norms");
+    refusal(ErrorCode::usage, {"train='packed,-packed'", "nothing is left"},
+            "refine train=packed,norms,-norms");
     refusal(ErrorCode::usage, {"train=output_norm.weight", "no tensor of a layer"},
             "refine train=output_norm.weight end_epochs=0");
-    expect_error(ErrorCode::usage, {"block_learning_rate"}, [&] { recipe_of({"refine block_learning_rate=0"}); });
+    expect_error(ErrorCode::usage, {"block_learning_rate"},
+                 [&] { recipe_of({"refine block_learning_rate=0"}); });
     expect_error(ErrorCode::usage, {"end_epochs"}, [&] { recipe_of({"refine end_epochs=-1"}); });
 }
 

@@ -222,7 +222,8 @@ TEST(Training, TheBestWeightsOfARunThatDiverges) {
         EXPECT_TRUE(result.stopped_early);
         EXPECT_EQ(result.steps, 0);
         EXPECT_EQ(result.held_out_after, result.held_out_before);
-        for (const auto& [name, values] : result.tensors) EXPECT_EQ(values, floats_of(run.model, name)) << name;
+        for (const auto& [name, values] : result.tensors)
+            EXPECT_EQ(values, floats_of(run.model, name)) << name;
         // The finished run is found again.
         EXPECT_EQ(run.run(alone).tensors, result.tensors);
     }

@@ -22,10 +22,10 @@ using Kind = OptionSpec::Kind;
 
 // A stage's options have its name before them.
 std::vector<OptionSpec> stage_options(const std::string& stage, const char* epochs, const char* rate) {
-    return {{stage + "_epochs", Kind::number, epochs, "passes over the sequences; 0: without this stage", 0,
-             1e4},
-            {stage + "_steps", Kind::integer, "0", "steps, in place of epochs; 0: by epochs", 0, 1e9},
-            {stage + "_learning_rate", Kind::number, rate, "at its peak", 1e-12, 1e3}};
+    return {
+        {stage + "_epochs", Kind::number, epochs, "passes over the sequences; 0: without this stage", 0, 1e4},
+        {stage + "_steps", Kind::integer, "0", "steps, in place of epochs; 0: by epochs", 0, 1e9},
+        {stage + "_learning_rate", Kind::number, rate, "at its peak", 1e-12, 1e3}};
 }
 
 std::vector<OptionSpec> all_options() {
@@ -86,8 +86,8 @@ private:
 
     void blocks() {
         const auto tasks = layerwise::layer_tasks(model_, trained_tensors(model_, selection()));
-        if (wanted("end") && std::all_of(tasks.begin(), tasks.end(),
-                                         [](const auto& task) { return task.tensors.empty(); })) {
+        if (wanted("end") &&
+            std::all_of(tasks.begin(), tasks.end(), [](const auto& task) { return task.tensors.empty(); })) {
             step_.report.lines.emplace_back("no block has tensors of its own: they are trained end to end");
             return;
         }
@@ -99,18 +99,18 @@ private:
         const TrainOptions run = options_of("end");
         EndToEnd done = train_end_to_end(model_, step_, run);
         model_ = std::move(done.model);
-        step_.report.lines.push_back(fmt::format("end to end: {} tensors trained, {} parameters", done.tensors,
-                                                 format_count(done.parameters)));
+        step_.report.lines.push_back(fmt::format("end to end: {} tensors trained, {} parameters",
+                                                 done.tensors, format_count(done.parameters)));
         json& details = details_["end_to_end"];
         details = {{"steps", run.steps}, {"tensors", done.tensors}, {"trained_parameters", done.parameters}};
         if (step_.dry_run()) return;
         details["kept_step"] = done.steps;
         details["divergence_before"] = done.before;
         details["divergence_after"] = done.after;
-        step_.report.lines.push_back(
-            fmt::format("divergence from the original on held-out text {:.4g} -> {:.4g} nats per token, after "
-                        "{} of {} steps",
-                        done.before, done.after, done.steps, run.steps));
+        step_.report.lines.push_back(fmt::format(
+            "divergence from the original on held-out text {:.4g} -> {:.4g} nats per token, after "
+            "{} of {} steps",
+            done.before, done.after, done.steps, run.steps));
     }
 
     Model model_;

@@ -81,8 +81,8 @@ std::vector<OptionSpec> all_options() {
         {.name = "data", .fallback = "", .help = "text (.txt) and dialogues (.jsonl), with commas between"},
         {.name = "train",
          .fallback = "all",
-         .help =
-             "all, layers, lora, comp, exit, norms, prefix, head, packed, or patterns of tensors' names; -NAME leaves out"},
+         .help = "all, layers, lora, comp, exit, norms, prefix, head, packed, or patterns of tensors' names; "
+                 "-NAME leaves out"},
         {"context", Kind::integer, "512", "tokens of a sequence", 2, 1 << 20},
         {"steps", Kind::integer, "0", "steps; 0: by `tokens` or `epochs`", 0, 1e9},
         {"tokens", Kind::integer, "0", "tokens to train on; 0: by `epochs`", 0, 1e15},
