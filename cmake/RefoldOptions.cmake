@@ -15,6 +15,16 @@ if(REFOLD_SANITIZE)
     add_link_options(${refold_sanitize_flags})
 endif()
 
+# ccache, where it is installed and nothing else was asked for, keeps objects across clones: paths below the source folder
+# count as relative to it. Precompiled headers need both settings.
+find_program(REFOLD_CCACHE ccache)
+mark_as_advanced(REFOLD_CCACHE)
+if(PROJECT_IS_TOP_LEVEL AND REFOLD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1
+        "CCACHE_SLOPPINESS=pch_defines,time_macros" "${REFOLD_CCACHE}")
+    add_compile_options(-fpch-preprocess)
+endif()
+
 # Files that cannot be compiled in groups (CMAKE_UNITY_BUILD), as they have the same names for their own things.
 function(refold_compiled_alone)
     set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
