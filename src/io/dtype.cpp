@@ -53,6 +53,38 @@ void dequantize(DType type, std::span<const std::byte> data, std::span<float> ou
     }
 }
 
+namespace {
+
+// Types whose scales follow from the extremes of a block where there is no importance.
+bool has_plain_scales(DType type) {
+    return type == DType::Q4_0 || type == DType::Q4_1 || type == DType::Q5_0 || type == DType::Q5_1;
+}
+
+// Blocks of `other` with a smaller weighted error than those of `out` go there. `importance`: of a stored
+// row.
+void take_better_blocks(DType type, std::span<const float> values, std::span<const float> importance,
+                        std::span<const std::byte> other, std::span<std::byte> out) {
+    const auto count = static_cast<size_t>(block_elements(type));
+    const size_t bytes = block_bytes(type);
+    std::vector<float> unpacked(count);
+    const auto error = [&](std::span<const std::byte> packed, size_t first) {
+        dequantize(type, packed, unpacked);
+        float sum = 0;
+        for (size_t i = 0; i < count; ++i) {
+            const float e = unpacked[i] - values[first + i];
+            sum += importance[(first + i) % importance.size()] * e * e;
+        }
+        return sum;
+    };
+    for (size_t block = 0; block < out.size() / bytes; ++block) {
+        const auto own = out.subspan(block * bytes, bytes);
+        const auto plain = other.subspan(block * bytes, bytes);
+        if (error(plain, block * count) < error(own, block * count)) std::ranges::copy(plain, own.begin());
+    }
+}
+
+}  // namespace
+
 bool needs_importance(DType type) { return ggml_quantize_requires_imatrix(ggml(type)); }
 
 std::vector<std::byte> quantize(DType type, std::span<const float> values, int64_t row_elements,
@@ -74,8 +106,15 @@ std::vector<std::byte> quantize(DType type, std::span<const float> values, int64
     std::vector<float> of_stored;
     for (int64_t row = 0; row < folded && !importance.empty(); ++row)
         of_stored.insert(of_stored.end(), importance.begin(), importance.end());
-    ggml_quantize_chunk(ggml(type), values.data(), out.data(), 0, count / stored, stored,
-                        importance.empty() ? nullptr : of_stored.data());
+    const auto pack = [&](std::vector<std::byte>& packed, const float* weights) {
+        ggml_quantize_chunk(ggml(type), values.data(), packed.data(), 0, count / stored, stored, weights);
+    };
+    pack(out, importance.empty() ? nullptr : of_stored.data());
+    if (!importance.empty() && has_plain_scales(type)) {
+        std::vector<std::byte> plain(out.size());
+        pack(plain, nullptr);
+        take_better_blocks(type, values, of_stored, plain, out);
+    }
     return out;
 }
 

@@ -38,8 +38,8 @@ double divergence(const Model& model, const Model& original) {
     return HeldOutDivergence(original, other, 1).of(model);
 }
 
-const std::string kRefine =
-    "refine block_steps=40 block_learning_rate=0.005 end_steps=40 end_learning_rate=0.005 batch=4";
+const std::string kBlocks = "refine block_steps=40 block_learning_rate=0.005 batch=4",
+                  kRefine = kBlocks + " end_steps=40 end_learning_rate=0.005";
 
 class Refine : public testing::Test {
     void SetUp() override {
@@ -76,7 +76,7 @@ TEST_F(Refine, ANarrowModelPredictsBetterOnOtherTextToo) {
     const Model original = small();
     const Model narrow = compressed(original, {"narrow ratio=0.5 multiple=1"}).model;
     const Compression blocks =
-        compressed(original, {"narrow ratio=0.5 multiple=1", kRefine + " end_epochs=0 end_steps=0"});
+        compressed(original, {"narrow ratio=0.5 multiple=1", kBlocks + " end_epochs=0"});
     const Compression both = compressed(original, {"narrow ratio=0.5 multiple=1", kRefine});
     EXPECT_EQ(both.model.topology, narrow.topology);
     EXPECT_EQ(parameters(both.model), parameters(narrow));
@@ -101,7 +101,7 @@ TEST_F(Refine, ANarrowModelPredictsBetterOnOtherTextToo) {
 TEST_F(Refine, ALearningRateThatDestroysLeavesTheModelAsItWas) {
     const Model original = small();
     const Model narrow = compressed(original, {"narrow ratio=0.5 multiple=1"}).model;
-    for (const char* rate : {"30", "1e30"}) {
+    for (const char* rate : {"30", "1000"}) {
         const std::string refine = fmt::format(
             "refine block_steps=20 end_steps=20 batch=4 block_learning_rate={0} "
             "end_learning_rate={0} warmup=0",
@@ -234,8 +234,8 @@ TEST_F(Refine, BadOptionsAreNamed) {
         expect_error(code, words, [&] { compressed(original, {"direct_share ratio=0.4", step}); });
     };
     refusal(ErrorCode::usage, {"block_epochs=0", "end_epochs=0"}, "refine block_epochs=0 end_epochs=0");
-    refusal(ErrorCode::usage, {"train='packed,-packed'", "nothing is left"},
-            "refine train=packed,norms,-norms");
+    refusal(ErrorCode::usage, {"train='norms,-norms,-packed'", "nothing is left"},
+            "refine train=norms,-norms");
     refusal(ErrorCode::usage, {"train=output_norm.weight", "no tensor of a layer"},
             "refine train=output_norm.weight end_epochs=0");
     expect_error(ErrorCode::usage, {"block_learning_rate"},

@@ -1,0 +1,61 @@
+// Rounding to nearest, with scales for an importance matrix.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "io/dtype.h"
+
+namespace refold {
+namespace {
+
+constexpr int64_t kColumns = 64;
+
+std::vector<float> waves(size_t count) {
+    std::vector<float> out(count);
+    for (size_t i = 0; i < count; ++i) out[i] = std::sin(static_cast<float>(i * i % 97) * 0.7F) * 0.2F;
+    return out;
+}
+
+std::vector<float> rounded(DType type, const std::vector<float>& values,
+                           std::span<const float> importance = {}) {
+    std::vector<float> out(values.size());
+    dequantize(type, quantize(type, values, kColumns, importance), out);
+    return out;
+}
+
+double weighted_error(std::span<const float> a, std::span<const float> b, std::span<const float> importance) {
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+        const auto e = static_cast<double>(a[i] - b[i]);
+        sum += static_cast<double>(importance[i % importance.size()]) * e * e;
+    }
+    return sum;
+}
+
+std::vector<float> uneven_importance() {
+    std::vector<float> out(kColumns);
+    for (size_t i = 0; i < out.size(); ++i) out[i] = i % 5 == 0 ? 20.0F : 0.1F;
+    return out;
+}
+
+// A model that was quantized before loses nothing in the same type, whatever matters most.
+TEST(Quantize, WeightsOnTheGridStayThere) {
+    for (const DType type : {DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1}) {
+        const std::vector<float> on_grid = rounded(type, waves(16 * kColumns));
+        const std::vector<float> again = rounded(type, on_grid, uneven_importance());
+        for (size_t i = 0; i < on_grid.size(); ++i) ASSERT_NEAR(again[i], on_grid[i], 2e-4F) << name(type);
+    }
+}
+
+TEST(Quantize, OtherWeightsAreNearerByImportanceThanWithout) {
+    const auto values = waves(16 * kColumns), importance = uneven_importance();
+    for (const DType type : {DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q6_K}) {
+        if (fold(type, kColumns) > 1 && values.size() % 256 != 0) continue;
+        EXPECT_LT(weighted_error(rounded(type, values, importance), values, importance),
+                  weighted_error(rounded(type, values), values, importance))
+            << name(type);
+    }
+}
+
+}  // namespace
+}  // namespace refold
