@@ -55,7 +55,8 @@ void dequantize(DType type, std::span<const std::byte> data, std::span<float> ou
 
 namespace {
 
-// Types whose scales follow from the extremes of a block where there is no importance.
+// Types whose scales follow from the extremes of a block where there is no importance. ggml's search for an
+// importance weighs the errors of large weights more as well, so it may miss the better of the two.
 bool has_plain_scales(DType type) {
     return type == DType::Q4_0 || type == DType::Q4_1 || type == DType::Q5_0 || type == DType::Q5_1;
 }

@@ -56,9 +56,8 @@ void dequantize(DType type, std::span<const std::byte> data, std::span<float> ou
 bool needs_importance(DType type);
 // Packs rows of `row_elements` elements, a multiple of fold() rows, rounded to nearest. `importance`
 // [row_elements], the weights of the columns' squared errors (llama.cpp's importance matrix), guides the
-// search for scales; empty: all the same. Blocks of Q4_0 to Q5_1 take plain rounding where it is better, as
-// for values that lie on the grid already. Throws Error(unsupported) when the type needs an importance and
-// there is none.
+// search for scales; empty: all the same. Blocks of Q4_0 to Q5_1 take plain rounding where its weighted error
+// is smaller. Throws Error(unsupported) when the type needs an importance and there is none.
 std::vector<std::byte> quantize(DType type, std::span<const float> values, int64_t row_elements,
                                 std::span<const float> importance = {});
 

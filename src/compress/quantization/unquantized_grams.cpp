@@ -37,19 +37,26 @@ Arrays UnquantizedGrams::measure(const Model& model, const Measurement& on, size
     const bool head = given == kWholeModel;
     const size_t layer = head ? model.topology.layers.size() - 1 : given;
     if (layer > stream_->layer()) stream_->advance(model, layer - 1);
-    ResidualStream::Pass pass(*stream_, model, layer, head ? std::vector<Tap>() : taps, !head);
+    // Without shared attention the stream goes on with what this pass returns, so it runs whole layers.
+    const bool goes_on = model.topology.sources.empty();
+    std::optional<ResidualStream::Pass> pass;
+    if (stream_->layer() <= layer)
+        pass.emplace(*stream_, model, layer, head ? std::vector<Tap>() : taps, !head && !goes_on);
     const FinalNorm norm(model);
     std::map<Tap, LeastSquares> sums;
+    std::vector<std::vector<float>> after;
     for (size_t s = 0; s < stream_->sequences(); ++s) {
-        const auto out = pass.run(s);
+        const auto out = pass ? pass->run(s) : stream_->residual(s);
+        if (goes_on) after.emplace_back(out.begin(), out.end());
         const auto tokens = static_cast<int64_t>(own.tokens[s].size());
         for (const Tap tap : taps) {
             const std::vector<float> normed = head ? norm(out) : std::vector<float>();
-            const std::span<const float> rows = head ? std::span<const float>(normed) : pass.tapped(tap);
+            const std::span<const float> rows = head ? std::span<const float>(normed) : pass->tapped(tap);
             sums.try_emplace(tap, static_cast<int64_t>(rows.size()) / tokens, 0)
                 .first->second.add(tokens, rows.data(), nullptr);
         }
     }
+    if (goes_on && pass) stream_->advance(layer, std::move(after));
     Arrays out;
     for (auto& [tap, sum] : sums) {
         sum.sum_over_processes();
