@@ -25,7 +25,7 @@ TEST_P(DirectShareAlign, FindsAndSharesACopyUpToSymmetries) {
         EXPECT_EQ(pairs.at(kLater).first, kFormer);
         EXPECT_NEAR(pairs.at(kLater).second, 1, 1e-5);
         EXPECT_NEAR(details_of(aligned)["explained"][0][2], 1, 1e-5);
-        EXPECT_LT(logit_difference(aligned.model, model), 1e-4);
+        EXPECT_LT(logit_difference(aligned.model, model), 5e-4);
         EXPECT_EQ(parameters(model) - parameters(aligned.model), 16U * 4 * (2 + 1 + 1));
         // The same heads, not aligned.
         std::vector<Requantized> none;
@@ -54,7 +54,7 @@ TEST(DirectShareAlignTest, ChainsAreAlignedToWhatIsStored) {
             text_for(model));
         EXPECT_TRUE(pairs_of(details_of(aligned)).contains({3, 1}));
         EXPECT_TRUE(pairs_of(details_of(aligned)).contains({2, 0}));
-        EXPECT_LT(logit_difference(aligned.model, model), 1e-4) << chain;
+        EXPECT_LT(logit_difference(aligned.model, model), 5e-4) << chain;
     }
 }
 

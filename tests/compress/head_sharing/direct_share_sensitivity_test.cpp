@@ -6,9 +6,9 @@
 namespace refold {
 namespace {
 
-constexpr Unit kQuiet{2, 1};
+constexpr Unit kQuiet{3, 0};
 
-// What 2.1 computes hardly reaches the residual stream.
+// What 3.0 computes hardly reaches the residual stream.
 Model quiet_head() {
     return small_model(kHeads, [](size_t layer, Slot slot, int64_t row, int64_t column) {
         const bool quiet = slot == Slot::attn_o && Unit{layer, column / 8} == kQuiet;
@@ -88,7 +88,7 @@ TEST(DirectShareSensitivity, AlignedCopiesCostNothing) {
             text);
         EXPECT_TRUE(pairs_of(details_of(shared)).contains({3, 1}));
         EXPECT_LT(costs_of(details_of(shared)).at({3, 1}), 1e-6);
-        EXPECT_LT(logit_difference(shared.model, model), 1e-4);
+        EXPECT_LT(logit_difference(shared.model, model), 5e-4);
     }
 }
 
