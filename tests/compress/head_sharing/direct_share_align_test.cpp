@@ -104,7 +104,8 @@ TEST(DirectShareAlignTest, HeadsOfALoopStay) {
     for (size_t p = 2; p < 4; ++p) model.topology.layers[p] = model.topology.layers[p - 2];
     model.topology.loops = 2;
     model.drop_unreferenced();
-    expect_identical(calibrated(model, {kAligned}, text_for(model)).model, model);
+    expect_identical(
+        calibrated(model, {"direct_share ratio=1 share=qkv align=symmetries"}, text_for(model)).model, model);
 }
 
 TEST(DirectShareAlignTest, RefusesWhatItCannotAlign) {
