@@ -65,7 +65,8 @@ class Perplexities:
         """Writes `path` (default: self.path); returns the output of `compress --json` and the seconds."""
         calibrated = any(method in ("refit", "llmdrop", "exit_map", "narrow")
                          or (method == "quantize" and options.get("rounding") != "nearest") or options.get("compensation", "none") not in ("none", "zero")
-                         or options.get("objective") == "layerwise" for method, options in steps)
+                         or options.get("objective") == "layerwise" or options.get("metric") == "output"
+                         or options.get("align") == "symmetries" or options.get("select") == "sensitivity" for method, options in steps)
         calib = [word for text in self.o.calib.split(",") for word in ("--calib", text)]
         calib = [*calib, "--calib-tokens", str(tokens)] if calibrated else []
         start = time.monotonic()

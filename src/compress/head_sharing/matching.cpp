@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <random>
 
 #include "core/error.h"
@@ -82,6 +83,18 @@ std::vector<Match> largest(const std::vector<Match>& matches, size_t count) {
     std::stable_sort(chosen.begin(), chosen.end(), by_cosine);
     chosen.resize(std::min(count, chosen.size()));
     std::sort(chosen.begin(), chosen.end(), [](const Match& a, const Match& b) { return a.later < b.later; });
+    return chosen;
+}
+
+std::vector<Match> cheapest(const std::vector<Match>& matches, const std::vector<double>& costs,
+                            size_t count) {
+    std::vector<size_t> order(matches.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return costs[a] < costs[b]; });
+    order.resize(std::min(count, order.size()));
+    std::sort(order.begin(), order.end());  // matches are in the order of layer and index
+    std::vector<Match> chosen;
+    for (const size_t i : order) chosen.push_back(matches[i]);
     return chosen;
 }
 

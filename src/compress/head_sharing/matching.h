@@ -25,6 +25,10 @@ std::vector<Match> best_matches(const Model& model, const std::vector<Unit>& uni
 // The `count` matches with the largest cosines (of equal ones the first), in the order of layer and index.
 std::vector<Match> largest(const std::vector<Match>& matches, size_t count);
 
+// The `count` matches with the smallest costs (of equal ones the first), in the order of layer and index.
+std::vector<Match> cheapest(const std::vector<Match>& matches, const std::vector<double>& costs,
+                            size_t count);
+
 // Control: each match gets a random former unit among those of earlier layers, the same for a seed.
 std::vector<Match> with_random_formers(const std::vector<Match>& matches, const std::vector<Unit>& units,
                                        uint64_t seed);

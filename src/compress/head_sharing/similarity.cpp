@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "core/interrupt.h"
@@ -107,7 +108,8 @@ public:
         : n_(vectors), panel_bytes_(panel_bytes), gram_(vectors * vectors, 0.0) {}
 
     // Adds the products of rows [begin, end), panel by panel with dsyrk.
-    void add(const StackedRows& source, size_t width, int64_t begin, int64_t end, Progress& progress) {
+    void add(const StackedRows& source, size_t width, int64_t begin, int64_t end,
+             std::optional<Progress>& progress) {
         const auto panel_rows =
             static_cast<int64_t>(std::max<size_t>(1, panel_bytes_ / (n_ * width * sizeof(double))));
         for (int64_t row = begin; row < end; row += panel_rows) {
@@ -125,7 +127,7 @@ public:
             const auto n = static_cast<int>(n_), k = static_cast<int>(columns);
             cblas_dsyrk(CblasRowMajor, CblasLower, CblasNoTrans, n, k, 1.0, panel_.data(), k, 1.0,
                         gram_.data(), n);
-            progress.advance(static_cast<uint64_t>(count));
+            if (progress) progress->advance(static_cast<uint64_t>(count));
         }
     }
 
@@ -143,7 +145,8 @@ std::vector<double> gram_matrix(const Model& model, const std::vector<MatrixOfEa
     if (matrices.front().empty()) return {};
     int64_t total = 0;
     for (const auto& matrix : matrices) total += rows_of(matrix);
-    Progress progress(title, static_cast<uint64_t>(total), "rows");
+    std::optional<Progress> progress;
+    if (!title.empty()) progress.emplace(title, static_cast<uint64_t>(total), "rows");
     Gram gram(matrices.front().size(), memory.panel);
     for (const auto& matrix : matrices) {
         const int64_t rows = rows_of(matrix);
@@ -156,7 +159,7 @@ std::vector<double> gram_matrix(const Model& model, const std::vector<MatrixOfEa
             gram.add(StackedRows(model, matrix, begin, end - begin), width, begin, end, progress);
         }
     }
-    progress.finish();
+    if (progress) progress->finish();
     return gram.take();
 }
 

@@ -190,6 +190,23 @@ Model share_heads(const Model& model, const std::vector<Replacement>& replacemen
     return out;
 }
 
+Model with_heads_of(const Model& model, size_t layer, const std::vector<Unit>& units) {
+    Model out = model;
+    const HeadUnits all(model, kQkv, kQkv);
+    std::map<Unit, Unit> source;
+    for (size_t u = 0; u < units.size(); ++u) source[{layer, static_cast<int64_t>(u)}] = units[u];
+    for (const Slot slot : kQkv) {
+        HeadRefs heads;
+        for (const Unit& unit : units) {
+            const HeadRefs own = all.heads_of(unit, slot);
+            heads.insert(heads.end(), own.begin(), own.end());
+        }
+        out.topology.layers[layer][slot] = collapse(heads);
+        share_biases(out, model, slot, source);
+    }
+    return out;
+}
+
 Model with_output_heads(const Model& model, size_t layer, const std::vector<HeadRef>& heads,
                         std::vector<Requantized>& requantized) {
     Model out = model;

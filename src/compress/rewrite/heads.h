@@ -21,6 +21,10 @@ struct Replacement {
 Model share_heads(const Model& model, const std::vector<Replacement>& replacements,
                   const std::vector<Slot>& slots, std::vector<Requantized>& requantized);
 
+// Unit u of the layer has the weights in attn.q, attn.k and attn.v, and their biases, that units[u] has in
+// `model`. For running this layer: nothing else changes, and no tensor becomes smaller.
+Model with_heads_of(const Model& model, size_t layer, const std::vector<Unit>& units);
+
 // The model without these units and those with the same stored weights: tensors and KV cache become smaller
 // (ModelConfig::heads_kv). A layer that loses all its units loses its attention.
 Model drop_heads(const Model& model, const std::set<Unit>& units, std::vector<Requantized>& requantized);

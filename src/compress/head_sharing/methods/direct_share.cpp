@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "compress/head_sharing/head_matches.h"
+#include "compress/head_sharing/head_choice.h"
 #include "compress/method/method.h"
 #include "compress/method/selection.h"
 #include "compress/rewrite/heads.h"
@@ -15,12 +15,6 @@ namespace direct_share {
 namespace {
 
 using nlohmann::json;
-
-// One selection: heads are compared by `on`, and those selected share `shared`.
-struct Selection {
-    std::string name;  // empty when it is the only one
-    std::vector<Slot> on, shared;
-};
 
 std::vector<Slot> slots_of(const std::string& letters) {
     std::vector<Slot> slots;
@@ -40,6 +34,7 @@ std::vector<Selection> selections_of(const std::string& match, const std::string
 }
 
 void check_combination(const Options& options, size_t layers) {
+    check_calibrated(options);
     const bool latter = options.text("keep") == "latter", root = options.text("chain") == "root";
     if (options.text("match") == "none" && (latter || !root || options.text("share") != "qkvo"))
         fail(ErrorCode::usage, "direct_share",
@@ -72,41 +67,6 @@ const Model& compared(const Model& model, const Step& step) {
     return step.original;
 }
 
-// Selects the matches, and reports how they were found.
-std::vector<Match> choose(const Model& model, const Selection& selection, size_t count, Step& step,
-                          json& details) {
-    const Options& options = step.options;
-    StepReport& report = step.report;
-    const auto layers = parse_layers(options.text("layers"), model.topology.layers.size());
-    const std::vector<Slot> slots = union_of(selection.on, selection.shared);
-    need_stored(model, slots, layers, "direct_share");
-    const HeadUnits units(model, slots, selection.shared);
-    const std::set<size_t> wanted(layers.begin(), layers.end());
-    std::vector<bool> replaceable;
-    for (const Unit& unit : units.stored()) replaceable.push_back(units.lies_in(unit, wanted));
-
-    std::vector<Match> selected;
-    if (model.shapes_only) {
-        selected = placeholders(units.stored(), replaceable, count);
-        report_placeholders(report, details);
-    } else {
-        const auto matches = best_head_matches(model, units, selection.on, replaceable);
-        details["candidates"] = matches.size();
-        selected = largest(matches, count);
-        report_similarities(matches, selected, "heads", report, details);
-    }
-    if (selected.size() < count) {
-        report.lines.push_back(
-            fmt::format("{} heads asked for, {} can be replaced (layer 0, what is already shared and layers "
-                        "that were not named cannot)",
-                        count, selected.size()));
-    }
-    if (options.text("match") != "random") return selected;
-    report.lines.emplace_back(
-        "control: each takes a random earlier head; cosines are those of its best match");
-    return with_random_formers(selected, units.stored(), static_cast<uint64_t>(options.integer("seed")));
-}
-
 void report_dropped(const std::set<Unit>& units, StepReport& report, json& details) {
     json& list = details["dropped"] = json::array();
     std::vector<std::string> names;
@@ -122,7 +82,7 @@ void report_dropped(const std::set<Unit>& units, StepReport& report, json& detai
 void apply_selection(const Model& model, const Selection& selection, size_t count, Step& step, Model& out,
                      json& details) {
     const Options& options = step.options;
-    const std::vector<Match> selected = choose(compared(model, step), selection, count, step, details);
+    const std::vector<Match> selected = choose(model, compared(model, step), selection, count, step, details);
     std::vector<Requantized> requantized;
     if (options.text("match") == "none") {
         std::set<Unit> units;
@@ -133,7 +93,8 @@ void apply_selection(const Model& model, const Selection& selection, size_t coun
         const auto replacements = options.text("keep") == "latter"
                                       ? resolve_latter(selected)
                                       : resolve(selected, chain_of(options.text("chain")));
-        out = share_heads(out, replacements, selection.shared, requantized);
+        const auto maps = maps_of(model, replacements, step, details);
+        out = replaced(out, replacements, selection.shared, maps, requantized);
         report_pairs(selected, replacements, step.report, details);
     }
     report_requantized(requantized, "share=qkv leaves the output projection as it is", step.report, details);
@@ -161,9 +122,11 @@ Model apply(const Model& model, Step& step) {
             apply_selection(model, selection, count, step, out, details["parts"][selection.name]);
         }
     }
-    report.lines.emplace_back(
-        "Heads of different layers are nearly orthogonal in plain cosine (at most about 0.06 in Llama-2-7B): "
-        "the method takes the largest, however small; a threshold such as 0.9 would select nothing.");
+    if (!is_calibrated(options))
+        report.lines.emplace_back(
+            "Heads of different layers are nearly orthogonal in plain cosine (at most about 0.06 in "
+            "Llama-2-7B): "
+            "the method takes the largest, however small; a threshold such as 0.9 would select nothing.");
     report.details = details.dump();
     return out;
 }
@@ -175,7 +138,8 @@ Heads of later layers take over the weights of the most similar head of an earli
 cosine of its query and key weights, flattened into one vector. Its best match is the one with the largest cosine; of equal
 ones the first in order. Heads of the same layer are never compared, and layer 0 is never replaced. Cosines are computed in
 float64 from the stored weights. No calibration text is needed: the paper's appendix mentions 10 samples, but the cosine of
-weights does not depend on them and the authors' program reads none.
+weights does not depend on them and the authors' program reads none. `metric`, `align` and `select` are refold's additions;
+their defaults are the paper's method.
 
 **Match functions** (`match`, Table 12): `qk` (the paper's choice), `q`, `k`, `v`, `qkv`. `separate` matches and shares Wq,
 Wk and Wv each by itself: three selections of `ratio` x heads. Wo follows the selection by Wv, whose outputs it reads.
@@ -212,6 +176,36 @@ use, in a loop for instance, is replaced in all of them or not at all.
 **After training.** `matching=original` compares the weights that the model had before the first step: the last step of
 PostShare uses the pairs that `train` with `objective=postshare` has made alike, as the authors' program reads its match file
 again.
+
+**What is compared** (`metric`). `weights`: the cosines above, as in the paper. `output`: what heads compute on calibration
+text. The earlier head is run in the place of the later one, on the input that the later one has in its layer; the cosine is
+that of what the two add to the residual stream (before a norm of the attention's output), summed over tokens, not centred:
+a mean that differs is an error as well. With `share=qkv` the earlier head's outputs go through the later one's columns of
+Wo, as they will. Every symmetry of a head drops out by itself. The first 4096 tokens of the text are compared, layer by
+layer; that costs the attention of one layer for each pair of layers, about (number of layers) / 6 passes through the model.
+Not for ALiBi, where what a head computes depends on its number.
+
+**Alignment** (`align=symmetries`, with `share=qkv`). A head computes the same when each rotated pair of Wq's rows, as a
+complex number, is multiplied by some z and Wk's pair by 1 / conj(z) (a common rotation, and a scale that one gains and the
+other loses), and when Wv is multiplied by an invertible matrix and the head's columns of Wo by its inverse.
+- Matching is up to these. With `metric=weights` it is the cosine of Wq and Wk after the best rotations, of heads scaled so
+  that both are equally large in each pair; Wv does not count, because Wo is solved for it. The whole head must be rotated, and
+  there may be no norms of queries and keys. With `metric=output` it is the largest cosine over all columns of Wo, which
+  covers every kind of head.
+- Then the later head takes the earlier one's Wq, Wk and Wv as they are stored, and its own columns W of Wo become W M. M maps
+  what the earlier head computes on the later one's input to what the later head computed, by least squares over the
+  calibration text (Gram matrices; the ridge, towards zero, by the held-out part). For a head that is equal up to symmetry,
+  M is the inverse change of values, and nothing changes but rounding; for any other it is the best that this head's columns
+  can do by themselves. A following `refit` solves all columns of a layer together, and makes most of M's work its own.
+- Heads whose columns of Wo other layers use (in a loop) stay. Solved columns keep their type, rounded to nearest.
+
+**Which heads** (`select`). `similarity`: the largest cosines. `sensitivity`: each head alone takes over its match's weights
+(with `align` its output mapped), and the divergence of the predictions is measured on 1024 tokens, in the final residual
+stream, as `narrow` and `fit` do it; the `ratio` x heads with the smallest divergence are taken. A head that several layers
+use counts in each. The measurements do not depend on `ratio`.
+
+These three need calibration text (`--calib FILE --calib-tokens N`), and keep their results, so that an interrupted run resumes.
+In a dry run, or for a bare config.json, the pairs are placeholders.
 
 **What similarity to expect.** Heads of different layers are nearly orthogonal: cosines stay below about 0.06 in Llama-2-7B.
 The method takes the largest, however small, so expect a real loss, which grows quickly with the ratio. Measure it with
@@ -268,8 +262,24 @@ const Method direct_share_method = {
          .help = "whose weights are compared: the model's, or those before the first step",
          .choices = {"model", "original"}},
         {"seed", OptionSpec::Kind::integer, "0", "of match=random", 0},
+        {.name = "metric",
+         .kind = OptionSpec::Kind::choice,
+         .fallback = "weights",
+         .help = "what is compared: weights (match), or what heads compute on calibration text",
+         .choices = {"weights", "output"}},
+        {.name = "align",
+         .kind = OptionSpec::Kind::choice,
+         .fallback = "none",
+         .help = "heads are compared, and stand in for each other, up to their symmetries (share=qkv)",
+         .choices = {"none", "symmetries"}},
+        {.name = "select",
+         .kind = OptionSpec::Kind::choice,
+         .fallback = "similarity",
+         .help = "the most similar heads, or those whose replacement changes predictions least",
+         .choices = {"similarity", "sensitivity"}},
     },
     direct_share::apply,
+    direct_share::is_calibrated,
 };
 
 }  // namespace refold
