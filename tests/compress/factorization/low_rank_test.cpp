@@ -176,6 +176,17 @@ TEST(LowRankMethod, GlobalAllocationTakesFromTheMapsThatCanSpareIt) {
     EXPECT_LE(distance(model, global), 0.1 * distance(model, even));
 }
 
+// Large outputs that nothing depends on.
+TEST(LowRankMethod, GlobalAllocationMeasuresWhatPredictionsLose) {
+    const Model model = small_model(kShape, [](size_t layer, Slot slot, int64_t row, int64_t column) {
+        if (layer == 2 && slot == Slot::ffn_down) return 0.0F;
+        return scattered_small(layer, slot, row, column) *
+               (layer == 2 && slot == Slot::ffn_up ? 10.0F : 1.0F);
+    });
+    const Model out = factored(model, {"low_rank slots=ffn.up parameters=0.6 allocation=global"}).model;
+    EXPECT_EQ(out.tensor(factors_at(out, 2, Slot::ffn_up).v).rows(), 1);
+}
+
 TEST(LowRankMethod, ADryRunHasTheSameSizes) {
     const Model model = random_model();
     for (const char* settings : {"parameters=0.6", "rank=5 share=2", "rank=100", "slots=ffn layers=1,3"}) {
