@@ -7,6 +7,11 @@
 
 namespace refold {
 
+static WantedMap wanted(std::vector<float> weights, const LeastSquares& all, double ridge) {
+    const auto gram = all.gram();
+    return {std::move(weights), {gram.begin(), gram.end()}, all.inputs(), ridge};
+}
+
 OptionSpec stream_option() {
     return {.name = "stream",
             .kind = OptionSpec::Kind::choice,
@@ -44,13 +49,10 @@ WantedMap WantedMaps::at(const Model& model, size_t layer, Tap tap, const std::v
     equations.held_out.sum_over_processes();
     if (both_) {
         OutputSolver::Solution solved = solver_.solve(slots.front(), equations);
-        solver_.set_ridge(slots.front(), solved.map.ridge);
-        const auto gram = solved.all.gram();
-        return {std::move(solved.map.weights), {gram.begin(), gram.end()}, in};
+        return wanted(std::move(solved.map.weights), solved.all, solved.map.ridge);
     }
     equations.fit.add(equations.held_out);
-    const auto gram = equations.fit.gram();
-    return {std::move(equations.prior), {gram.begin(), gram.end()}, in};
+    return wanted(std::move(equations.prior), equations.fit, 0);
 }
 
 WantedMap WantedMaps::of_module(const Model& model, size_t layer, const OutputMap& module,
@@ -61,9 +63,7 @@ WantedMap WantedMaps::of_module(const Model& model, size_t layer, const OutputMa
     map.outputs = shape.out;
     map.values = [&] { return FreeMap::Values{weights, {}, {}}; };
     OutputSolver::Solution solved = solver_.solve(model, layer, module, map, false);
-    solver_.set_ridge(module.matrix, solved.map.ridge);
-    const auto gram = solved.all.gram();
-    return {std::move(solved.map.weights), {gram.begin(), gram.end()}, shape.in};
+    return wanted(std::move(solved.map.weights), solved.all, solved.map.ridge);
 }
 
 std::vector<Slot> slots_reading(const Model& model, size_t layer, Tap tap, const std::vector<Slot>& slots) {

@@ -20,6 +20,7 @@ struct WantedMap {
     std::vector<float> weights;  // [outputs of all slots x inputs], row major
     std::vector<double> gram;    // sum of x x^T over the inputs in the present model [inputs x inputs]
     int64_t inputs = 0;
+    double ridge = 0;  // towards the given weights; with both streams
 };
 
 class WantedMaps {
@@ -37,6 +38,8 @@ public:
     WantedMap at(const Model& model, size_t layer, Tap tap, const std::vector<Slot>& slots,
                  std::vector<float> weights);
 
+    // The search for the next ridge of maps beginning with this slot starts here.
+    void set_ridge(Slot slot, double ridge) { solver_.set_ridge(slot, ridge); }
     // Layers up to this one have their final form.
     void done(size_t layer) { solver_.done(layer); }
 

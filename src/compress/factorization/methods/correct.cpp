@@ -87,6 +87,7 @@ private:
             found = step_.work->results_of_all(
                 {kCorrections, {{"step", step_.identity}, {"layer", p}, {"inputs", tap_name(tap)}}},
                 [&] { return corrections(p, tap, slots); });
+        if (!step_.dry_run()) wanted_.set_ridge(slots.front(), lazy::numbers(found.at("ridge")).front());
         for (const Slot slot : slots) install(p, slot, found);
     }
 
@@ -105,7 +106,7 @@ private:
         const bool ends_module = both_ && output_map_after(tap) != nullptr;
         const WantedMap wanted =
             wanted_.at(model_, p, tap, slots, ends_module ? present : std::move(original));
-        Arrays out;
+        Arrays out = {{"ridge", {{1}, {static_cast<float>(wanted.ridge)}}}};
         size_t at = 0;
         for (const Slot slot : slots) {
             const auto [in, outputs] = slot_shape(slot, model_.config, p);

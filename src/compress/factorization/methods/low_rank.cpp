@@ -132,6 +132,8 @@ private:
             found = step_.work->results_of_all(
                 {kFactors, {{"step", step_.identity}, {"layer", p}, {"inputs", tap_name(tap)}}},
                 [&] { return factors(p, tap, maps); });
+        // Neighbouring layers have similar best ridges. As kept, so that a run that resumes goes on alike.
+        if (!step_.dry_run()) wanted_.set_ridge(maps.front()->slot, lazy::numbers(found.at("ridge")).front());
         for (const FactoredMap* map : maps) install(p, *map, found);
     }
 
@@ -148,7 +150,7 @@ private:
             weights.insert(weights.end(), own.begin(), own.end());
         }
         const WantedMap wanted = wanted_.at(model_, p, tap, slots, std::move(weights));
-        Arrays out;
+        Arrays out = {{"ridge", {{1}, {static_cast<float>(wanted.ridge)}}}};
         size_t at = 0;
         for (const FactoredMap* map : maps) {
             const auto [in, outputs] = map->shape;
