@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "compress/calibrated.h"
@@ -216,6 +217,17 @@ TEST(LowRankMethod, AnInterruptedRunResumes) {
     EXPECT_GT(second.reused(), 20U);
     expect_identical(again.model, once.model);
     EXPECT_EQ(again.steps[0].report.lines, once.steps[0].report.lines);
+    // In the middle of the layers: the first half of what was made is there.
+    std::vector<std::filesystem::path> files;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "work"))
+        files.push_back(entry.path());
+    std::sort(files.begin(), files.end(), [](const auto& a, const auto& b) {
+        return std::filesystem::last_write_time(a) < std::filesystem::last_write_time(b);
+    });
+    for (size_t i = files.size() - 12; i < files.size(); ++i) std::filesystem::remove(files[i]);
+    Work third(folder / "work");
+    expect_identical(compress(model, recipe, "test", third, {&text, 1}).model, again.model);
+    EXPECT_EQ(third.reused(), second.reused() - 12);
 }
 
 TEST(LowRankMethod, RunsOnEveryDecoder) {
