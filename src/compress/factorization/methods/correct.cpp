@@ -210,8 +210,7 @@ by a term of its own.
 make up for errors before them. That is needed after `quantize` with `resolve=auto`, whose output maps are not those of the
 original. `stream=model`: the original's matrix.
 
-What a correction of rank r costs in 16 bits, r (in + out) numbers, buys more in a larger type of the same matrix where the errors
-are spread evenly over all directions, as GPTQ leaves them: compare both (docs/quality.md).
+After GPTQ, terms take back much of the outputs' error on the calibration text and may take back little on other text: a larger type for the same bytes may be the better choice (docs/quality.md).
 
 Needs calibration text (`--calib FILE --calib-tokens N`); memory and time are those of `refit`. An interrupted run resumes after the
 maps that it had solved.

@@ -267,6 +267,9 @@ of the Gram matrices of the layers' inputs in the model before this step; each l
 inputs. Rank is cheaper: one V for several layers. `share_slots=auto`: of all chosen slots except those that end a module, whose
 inputs differ from layer to layer.
 
+Small models, whose matrices need nearly all directions, lose much by factors, and factors solved on few tokens err far more than on
+many (docs/quality.md).
+
 Afterwards `refit` can solve the U of `attn.o` and `ffn.down` once more, with all factors in place. Matrices that layers share, shared
 heads and factors are refused: do this step first. Needs calibration text (`--calib FILE --calib-tokens N`) with at least a few times as
 many tokens as the FFN is wide; in memory are O(width^2) numbers for one layer, the residual streams of both models and the inputs of
