@@ -63,7 +63,7 @@ class Perplexities:
 
     def compress(self, steps, tokens, *more, source=None, path=None):
         """Writes `path` (default: self.path); returns the output of `compress --json` and the seconds."""
-        calibrated = any(method in ("refit", "llmdrop", "exit_map", "narrow")
+        calibrated = any(method in ("refit", "llmdrop", "exit_map", "narrow", "low_rank", "correct", "refine")
                          or (method == "quantize" and options.get("rounding") != "nearest") or options.get("compensation", "none") not in ("none", "zero")
                          or options.get("objective") == "layerwise" or options.get("metric") == "output"
                          or options.get("align") == "symmetries" or options.get("select") == "sensitivity" for method, options in steps)

@@ -22,12 +22,19 @@ bool is_unchanged(const Model& original, const Model& model, size_t p) {
         original.config.n_head_kv_of(p) != model.config.n_head_kv_of(p) ||
         original.config.n_ff_of(p) != model.config.n_ff_of(p))
         return false;
-    for (const auto& [slot, expression] : after.layers[p]) {
-        for (const auto& name : tensors_of(expression)) {
-            if (!is_same_tensor(original.tensor(name), model.tensor(name))) return false;
-        }
-    }
-    return true;
+    return std::all_of(after.layers[p].begin(), after.layers[p].end(),
+                       [&](const auto& entry) { return is_unchanged(original, model, p, entry.first); });
+}
+
+bool is_unchanged(const Model& original, const Model& model, size_t p, Slot slot) {
+    const auto before = original.topology.layers[p].find(slot), after = model.topology.layers[p].find(slot);
+    if (before == original.topology.layers[p].end() || after == model.topology.layers[p].end() ||
+        before->second != after->second)
+        return false;
+    const auto names = tensors_of(after->second);
+    return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+        return is_same_tensor(original.tensor(name), model.tensor(name));
+    });
 }
 
 AlignedStreams::AlignedStreams(const Model& original, const Model& model, const Calibration& calibration,

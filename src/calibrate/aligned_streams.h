@@ -69,5 +69,7 @@ private:
 // True when a layer is what it is in the original. If all layers before are, too, its activations are the
 // same.
 bool is_unchanged(const Model& original, const Model& model, size_t layer);
+// The same of one slot.
+bool is_unchanged(const Model& original, const Model& model, size_t layer, Slot slot);
 
 }  // namespace refold

@@ -114,27 +114,6 @@ double LeastSquares::error(std::span<const float> weights) const {
     return std::max(0.0, sum) / static_cast<double>(rows_);
 }
 
-LeastSquares::LowRankMap LeastSquares::reduce(std::span<const float> weights, int64_t rank) const {
-    // The outputs' Gram matrix is W G W^T; with its leading eigenvectors U, the map is U U^T W.
-    const std::vector<double> w(weights.begin(), weights.end());
-    std::vector<double> product(w.size()), outputs(static_cast<size_t>(outputs_ * outputs_));
-    blas::multiply(Op::plain, Op::plain, {inputs_, outputs_, inputs_}, gram_.data(), w.data(),
-                   product.data());
-    blas::multiply(Op::transposed, Op::plain, {outputs_, outputs_, inputs_}, w.data(), product.data(),
-                   outputs.data());
-    rank = std::min({rank, inputs_, outputs_});
-    const auto eigen = blas::leading_eigenvectors(std::move(outputs), outputs_, rank);
-    std::vector<double> v(static_cast<size_t>(rank * inputs_));
-    blas::multiply(Op::plain, Op::plain, {inputs_, rank, outputs_}, w.data(), eigen.vectors.data(), v.data());
-    LowRankMap map;
-    map.v.assign(v.begin(), v.end());
-    for (int64_t o = 0; o < outputs_; ++o) {
-        for (int64_t r = 0; r < rank; ++r)
-            map.u.push_back(static_cast<float>(eigen.vectors[static_cast<size_t>(r * outputs_ + o)]));
-    }
-    return map;
-}
-
 Ridged solve_with_held_out(const LeastSquares& fit, const LeastSquares& held_out,
                            std::span<const float> prior, double start) {
     constexpr int kMost = 12;

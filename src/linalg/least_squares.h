@@ -30,14 +30,6 @@ public:
     std::vector<float> solve(double ridge, std::span<const float> prior) const;
     // Mean over rows of |W x - y|^2.
     double error(std::span<const float> weights) const;
-    // Reduced-rank regression: the best map U V of rank at most `rank`, with U [outputs x rank] and V [rank x
-    // inputs], from a W that solve() returned. It projects W onto the leading singular directions of its
-    // outputs.
-    struct LowRankMap {
-        std::vector<float> u, v;
-    };
-    LowRankMap reduce(std::span<const float> weights, int64_t rank) const;
-
     // Sum of x x^T [inputs x inputs].
     std::span<const double> gram() const { return gram_; }
     int64_t rows() const { return rows_; }

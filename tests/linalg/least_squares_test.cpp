@@ -7,6 +7,7 @@
 
 #include "linalg/blas_threads.h"
 #include "linalg/compare.h"
+#include "linalg/reduced_rank.h"
 
 extern "C" int openblas_get_num_threads(void) __attribute__((weak));
 
@@ -196,20 +197,7 @@ double best_error_of_rank(const LeastSquares& squares, const std::vector<float>&
     return best;
 }
 
-std::vector<float> product(const LeastSquares::LowRankMap& map, int64_t rank, int64_t inputs) {
-    std::vector<float> w;
-    for (size_t o = 0; o < map.u.size(); o += static_cast<size_t>(rank)) {
-        for (size_t i = 0; i < static_cast<size_t>(inputs); ++i) {
-            double sum = 0;
-            for (size_t r = 0; r < static_cast<size_t>(rank); ++r)
-                sum += static_cast<double>(map.u[o + r]) * map.v[r * static_cast<size_t>(inputs) + i];
-            w.push_back(static_cast<float>(sum));
-        }
-    }
-    return w;
-}
-
-TEST(LeastSquares, ReduceIsTheBestMapOfItsRank) {
+TEST(ReducedRank, IsTheBestMapOfItsRank) {
     constexpr int64_t kInputs = 6, kOutputs = 5, kRows = 80;
     // Inputs of different sizes, so that the leading directions of W are not those of its outputs.
     auto x = random_values(kInputs * kRows, 1);
@@ -218,17 +206,18 @@ TEST(LeastSquares, ReduceIsTheBestMapOfItsRank) {
     const LeastSquares squares = rows_of(kInputs, kOutputs, x, y);
     const auto w = squares.solve(0, std::vector<float>(kInputs * kOutputs));
     for (const int64_t rank : {1, 2, 4}) {
-        const auto map = squares.reduce(w, rank);
+        const auto map = reduce_rank(squares.gram(), kInputs, w, rank);
         ASSERT_EQ(map.u.size(), static_cast<size_t>(kOutputs * rank));
         ASSERT_EQ(map.v.size(), static_cast<size_t>(rank * kInputs));
-        const double got = squares.error(product(map, rank, kInputs)),
+        const double got = squares.error(product_of(map, kInputs)),
                      best = best_error_of_rank(squares, x, y, rank);
         EXPECT_NEAR(got, best, 1e-4 * best) << rank;
         EXPECT_GT(got, squares.error(w)) << rank;
     }
-    EXPECT_LE(relative_difference(product(squares.reduce(w, kOutputs), kOutputs, kInputs), w), 1e-5);
+    EXPECT_LE(relative_difference(product_of(reduce_rank(squares.gram(), kInputs, w, kOutputs), kInputs), w),
+              1e-5);
     // The rank is clipped to the number of outputs.
-    EXPECT_EQ(squares.reduce(w, 50).u.size(), static_cast<size_t>(kOutputs * kOutputs));
+    EXPECT_EQ(reduce_rank(squares.gram(), kInputs, w, 50).u.size(), static_cast<size_t>(kOutputs * kOutputs));
 }
 
 // ---- the ridge ----

@@ -7,6 +7,7 @@
 #include "core/group.h"
 #include "linalg/blas.h"
 #include "linalg/pseudo_inverse.h"
+#include "linalg/reduced_rank.h"
 
 namespace refold {
 namespace {
@@ -101,7 +102,7 @@ CompensatingMap::Map CompensatingMap::reduced(const LeastSquares& sums, Floats w
     const bool before = !output_.empty();
     if (settings_.rank == 0)
         return {before ? before_output(weights, settings_.inputs) : std::move(weights), {}, {}};
-    auto map = sums.reduce(weights, settings_.rank);
+    auto map = reduce_rank(sums.gram(), sums.inputs(), weights, settings_.rank);
     return {{}, before ? before_output(map.u, settings_.rank) : std::move(map.u), std::move(map.v)};
 }
 

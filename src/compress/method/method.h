@@ -89,6 +89,9 @@ struct Method {
     // True when no step may follow: the tokens have other ids afterwards, and texts are read with the
     // original's.
     bool last = false;
+    // True when the method leaves all stored tensors as they are and only adds some. It can follow a step
+    // that folded rows.
+    bool only_adds = false;
 };
 
 // An option as the user wrote it; `place` says where, for messages ("--set", "recipe.yaml line 4").

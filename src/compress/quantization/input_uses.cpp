@@ -81,7 +81,7 @@ std::map<std::string, std::vector<UsedRows>> input_uses(const Model& model) {
     // In the order in which a layer runs: W_c reads the same inputs as the queries.
     Uses uses;
     for (size_t p = 0; p < model.topology.layers.size(); ++p) {
-        for (const Tap tap : {Tap::attn_input, Tap::attn_inner, Tap::ffn_input, Tap::ffn_inner}) {
+        for (const Tap tap : kInputTaps) {
             for (const auto& [slot, expression] : model.topology.layers[p]) {
                 if (properties(slot).kind == SlotKind::matrix && input_tap(slot) == tap)
                     add_uses(model, expression, {p, slot}, uses);

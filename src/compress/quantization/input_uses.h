@@ -1,6 +1,7 @@
 // Which inputs a stored matrix is multiplied with: what its rounding errors are measured by.
 #pragma once
 
+#include <array>
 #include <map>
 #include <optional>
 #include <span>
@@ -11,6 +12,9 @@
 #include "model/tap.h"
 
 namespace refold {
+
+// What matrices of a layer multiply, in the order of the forward pass.
+inline constexpr std::array kInputTaps = {Tap::attn_input, Tap::attn_inner, Tap::ffn_input, Tap::ffn_inner};
 
 // The activation that a layer's matrix multiplies; nothing for those that cannot be observed.
 std::optional<Tap> input_tap(Slot slot);

@@ -13,8 +13,6 @@ namespace {
 
 using Doubles = std::vector<double>;
 
-// In the order of the forward pass.
-constexpr std::array kInputs = {Tap::attn_input, Tap::attn_inner, Tap::ffn_input, Tap::ffn_inner};
 constexpr UnquantizedGrams::Place kHead = {kWholeModel, Tap::layer_input};
 
 constexpr Computation kTable{"quantize table", 2}, kInputMatrices{"quantize matrices", 1},
@@ -23,7 +21,7 @@ constexpr Computation kTable{"quantize table", 2}, kInputMatrices{"quantize matr
 UnquantizedGrams::Place place_of(const InputUse& use) { return {use.layer, *input_tap(use.slot)}; }
 
 bool is_before(const UnquantizedGrams::Place& a, const UnquantizedGrams::Place& b) {
-    const auto order = [](Tap tap) { return std::find(kInputs.begin(), kInputs.end(), tap); };
+    const auto order = [](Tap tap) { return std::find(kInputTaps.begin(), kInputTaps.end(), tap); };
     return a.first != b.first ? a.first < b.first : order(a.second) < order(b.second);
 }
 
@@ -60,10 +58,9 @@ void LayerRounding::run() {
     const size_t layers = model_.topology.layers.size();
     Progress progress("quantize", layers, "layers");
     for (size_t p = 0; p < layers; ++p) {
-        for (const Tap tap : kInputs) {
-            const auto module = std::find_if(kOutputMaps.begin(), kOutputMaps.end(),
-                                             [&](const OutputMap& m) { return m.inner == tap; });
-            const auto map = module == kOutputMaps.end() ? std::nullopt : map_to_solve(p, *module);
+        for (const Tap tap : kInputTaps) {
+            const OutputMap* module = output_map_after(tap);
+            const auto map = module == nullptr ? std::nullopt : map_to_solve(p, *module);
             round_matrices({p, tap}, tensors_at({p, tap}, map));
             if (map) solve(p, *module, *map);
         }

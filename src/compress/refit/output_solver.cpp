@@ -76,7 +76,8 @@ AlignedStreams& OutputSolver::streams(const Model& model) {
 void OutputSolver::visit(const Model& model, size_t layer, const std::vector<Tap>& taps,
                          const std::function<void(const AlignedStreams::Rows&)>& see, bool only_taps) {
     // The same taps for all visits of the layer, as AlignedStreams wants.
-    std::vector<Tap> of_original = {Tap::ffn_output};
+    std::vector<Tap> of_original = of_original_;
+    of_original.push_back(Tap::ffn_output);
     for (const OutputMap& m : kOutputMaps)
         if (model.topology.has(layer, m.post_norm)) of_original.push_back(m.projected);
     streams(model).visit(model, layer, of_original, taps, see, only_taps);

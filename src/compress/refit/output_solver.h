@@ -26,8 +26,10 @@ std::optional<double> parse_ridge(const std::string& text, const char* method);
 
 class OutputSolver {
 public:
-    // `step` must outlive this object, and its calibration must not be null when something is visited.
-    OutputSolver(const Step& step, std::optional<double> ridge) : step_(step), ridge_(ridge) {}
+    // `step` must outlive this object, and its calibration must not be null when something is visited. Visits
+    // also show the taps `of_original` of the original.
+    OutputSolver(const Step& step, std::optional<double> ridge, std::vector<Tap> of_original = {})
+        : step_(step), ridge_(ridge), of_original_(std::move(of_original)) {}
 
     // Runs `layer` of the original and of the present model over the calibration text with the taps of the
     // present model that `see` needs. `only_taps`: as AlignedStreams::visit.
@@ -85,6 +87,7 @@ private:
 
     const Step& step_;
     std::optional<double> ridge_;
+    std::vector<Tap> of_original_;
     std::optional<AlignedStreams> streams_;
     size_t pending_ = 0;   // layers in their final form
     size_t advanced_ = 0;  // layers that the streams have passed

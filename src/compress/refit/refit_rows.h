@@ -26,6 +26,13 @@ inline constexpr std::array<OutputMap, 2> kOutputMaps = {
     OutputMap{Slot::ffn_down, Slot::ffn_down_bias, Slot::ffn_post_norm, Tap::ffn_inner, Tap::ffn_projected,
               Tap::ffn_output}};
 
+// The one whose inputs these are, or null.
+inline const OutputMap* output_map_after(Tap inner) {
+    for (const OutputMap& module : kOutputMaps)
+        if (module.inner == inner) return &module;
+    return nullptr;
+}
+
 // Rows for the map W: inputs x (and a 1 for the bias) and targets y. With a norm after the map, y = gain * W
 // x / divisor; the divisor is taken from the original model, so that the problem is linear.
 class MapRows {

@@ -104,7 +104,7 @@ Writes matrices in quantized types. `type` is that of all matrices, `embedding` 
 exceptions by slot and layer: `types: "ffn.down=q4_k attn.v@0-3,29=q5_0"`. `keep` leaves the types as they are. Rows that are no
 whole blocks of a type are folded: several of them share whole blocks (docs/format.md, `refold.folded`), which only refold loads. Where a
 matrix cannot be folded, because layers use parts of it or its rows do not divide evenly, it gets the next larger type that fits; the report
-lists these. No step can follow that changes folded matrices, so this one comes last.
+lists these. No step can follow that changes folded matrices, so this one comes last, or before `correct`, which adds terms to them.
 
 `rounding` says how. `nearest` needs no text. `imatrix` searches scales with the mean squares of the inputs, as llama.cpp does: from one
 of its files (`imatrix=FILE`), or measured on the calibration text. `gptq` looks at the inputs that the matrices have on the calibration text, and rounds
