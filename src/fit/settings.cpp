@@ -30,13 +30,16 @@ std::vector<std::string> last_layers(size_t layers, size_t count) {
     return {fmt::format("layers={}-{}", layers - count, layers - 1)};
 }
 
-// KV groups left out wherever that costs least.
+// KV groups left out wherever that costs least; at most three quarters of a layer.
 Settings narrow_attention(const Model& model) {
-    int64_t groups = 0;
-    for (size_t p = 0; p < model.topology.layers.size(); ++p)
-        groups += model.topology.has(p, Slot::attn_k) ? model.config.n_head_kv_of(p) : 0;
+    int64_t groups = 0, most = 0;
+    for (size_t p = 0; p < model.topology.layers.size(); ++p) {
+        const int64_t of_layer = model.topology.has(p, Slot::attn_k) ? model.config.n_head_kv_of(p) : 0;
+        groups += of_layer;
+        most += of_layer * 3 / 4;
+    }
     Settings out{"narrow", {"ratio=0", "allocation=global"}, {}, false, {{{"attention=1"}, {}}}};
-    for (int64_t gone = 1; gone < groups; ++gone) {
+    for (int64_t gone = 1; gone <= most; ++gone) {
         // A little below the part that goes: narrow keeps at most what is left, whole groups.
         const double part = (static_cast<double>(gone) - 0.01) / static_cast<double>(groups);
         out.varied.push_back({fmt::format("attention={:.6f}", part)});

@@ -169,8 +169,7 @@ std::vector<Structure> structures_within(const Model& model, const Budget& budge
             try {
                 if (auto found = mildest(model, budget, settings, speeds, least))
                     out.push_back(*std::move(found));
-            } catch (
-                const Error& error) {  // a method that this model's architecture, sizes or sharing rule out
+            } catch (const Error& error) {  // a method that this model's architecture or sizes rule out
                 if (error.code() != ErrorCode::unsupported && error.code() != ErrorCode::usage) throw;
                 reason = fmt::format(" ({})", error.what());
             }
@@ -195,12 +194,9 @@ std::optional<MeasuredStructure> measured(const Model& model, Structure structur
             const Compression changed = compress(model, recipe, with.version, with.work, with.inputs);
             const double loss = divergence(model, changed.model, calibration.held_out, with.inputs.threads);
             return Arrays{{"divergence", {{1}, {static_cast<float>(loss)}}},
-                          {"bytes", exact(spending_of(changed.model, nullptr))}};
+                          {"spending", exact(spending_of(changed.model, with.speeds))}};
         });
-        Spending spent = spending_in(found.at("bytes"));
-        if (with.speeds != nullptr)
-            spent.token_seconds = planned(model, structure, with.speeds).token_seconds;
-        if (within(spent, budget))
+        if (within(spending_in(found.at("spending")), budget))
             return MeasuredStructure{structure, lazy::numbers(found.at("divergence"))[0]};
     }
     return std::nullopt;
