@@ -138,7 +138,8 @@ void check_budgets(const FitArguments& a, const FitInput& input, const std::vect
     }
     const Moves moves = moves_of(a);
     // All sizes that are too small at once.
-    if (moves.methods.empty()) return check_sizes(input.model, input.options.layout, bytes);
+    if (moves.methods.empty() && a.kv_per_token.empty())
+        return check_sizes(input.model, input.options.layout, bytes);
     for (const uint64_t size : bytes)
         check_reachable(input.model, input.options.layout, moves, budget_of(a, input, size));
 }

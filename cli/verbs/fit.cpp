@@ -127,7 +127,7 @@ void add_budget(CLI::App& app, FitArguments& a) {
            "Also: decode at least so many times as fast as MODEL, as predicted from the speeds of types on "
            "this machine, at a context of 512 tokens")
         ->type_name("TIMES")
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Range(1e-6, 1e6));
     std::vector<std::string> moves = {"types"};
     moves.insert(moves.end(), kStructureMethods.begin(), kStructureMethods.end());
     app.add_option(

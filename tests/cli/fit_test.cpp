@@ -140,9 +140,11 @@ TEST_F(Fit, SaysWhatIsWrong) {
     refused(fit({"--ratio", "0.3", "-o", out, "--moves", "direct_share"}),
             "the smallest file they reach has");
     refused(fit({"--ratio", "0.3", "-o", out, "--moves", "narrow", "--for", "llama.cpp"}), "leave out");
-    refused(fit({"--frontier", "0.3MiB", "-o", out, "--moves", "narrow"}), "give one size, or add types");
-    refused(fit({"--frontier", "0.3MiB", "-o", out, "--decode-speed", "2"}), "the speed goes with one size");
-    refused(fit({"--ratio", "0.3", "-o", out, "--decode-speed", "-1"}), "--decode-speed");
+    refused(fit({"--frontier", "0.3MiB", "--text", text_, "-o", folder_ / "f", "--moves", "narrow"}),
+            "give one size, or add types");
+    refused(fit({"--frontier", "0.3MiB", "--text", text_, "-o", folder_ / "f", "--decode-speed", "2"}),
+            "the speed goes with one size");
+    refused(fit({"--ratio", "0.3", "-o", out, "--decode-speed", "-1"}), "Value -1 not in range");
     refused(fit({"--ratio", "0.3", "-o", out, "--kv-per-token", "x"}), "--kv-per-token x: expected a size");
     refused(fit({"--ratio", "0.3", "-o", out, "--moves", "prune"}), "prune not in");
     refused(fit({"--ratio", "0.3", "-o", out, "--kv-per-token", "256B", "--for", "llama.cpp"}),
