@@ -57,7 +57,7 @@ void make_files(const FitArguments& a, const FitInput& input, const Calibration&
             if (!a.report.quiet) log("{} is there already", file.path);
             continue;
         }
-        const Fitted fitted = fit.fit(file.size.bytes);
+        const Fitted fitted = fit.fit({.file_bytes = file.size.bytes});
         Recipe recipe = fit.recipe(fitted.plan);
         recipe.model = a.model;
         file.record = {fitted.plan, fit.factors(), fitted.divergence, to_yaml(recipe)};
@@ -145,7 +145,7 @@ void show_plans(const FitArguments& a, const FitInput& input, const Calibration&
     const Fit fit(input.model, calibration, work, input.options);
     Json plans = Json::array();
     for (const NamedSize& size : sizes) {
-        const FitPlan plan = fit.plan(size.bytes);
+        const FitPlan plan = fit.plan({.file_bytes = size.bytes});
         if (!a.report.json) print(plan_line(plan));
         plans.push_back(plan_json(plan));
         plans.back()["name"] = size.name;
@@ -188,7 +188,12 @@ void fit_frontier(const FitArguments& a) {
     check_budgets(a, input, bytes);
     const Calibration calibration = load_calibration(a.calibration, input.path, a.text);
     Work work(a.work_folder());
-    input.options.structure = fit_structure(a, input, calibration, work);
+    // One structure for all sizes: the best one for the smallest.
+    if (!moves_of(a).methods.empty()) {
+        Search search(input.model, calibration, work, input.options, moves_of(a),
+                      budget_of(a, input, bytes.front()));
+        input.options.structure = best_structure(a, search);
+    }
     if (a.dry_run) return show_plans(a, input, calibration, work, sizes);
 
     const Places places(a.output.path);

@@ -6,14 +6,13 @@
 
 #include "cli/options.h"
 #include "cli/perplexity.h"
-#include "fit/fit.h"
-#include "fit/structure.h"
+#include "fit/search.h"
 
 namespace refold::cli {
 
 struct FitArguments {
     std::string model, size, frontier, work, target = "refold";
-    double ratio = 0, bits = 0;
+    double ratio = 0, bits = 0, decode_speed = 0;
     std::string kv_per_token;
     std::vector<std::string> moves;
     std::vector<std::string> calibration, compare;
@@ -36,8 +35,8 @@ struct FitInput {
     uint64_t file_bytes = 0;
     FitOptions options;
 };
-// Throws Error(unsupported) when --for llama.cpp is given for a model that llama.cpp does not load as it
-// stands.
+// Throws Error(usage) for options that contradict each other, Error(unsupported) when --for llama.cpp is
+// given for a model that llama.cpp does not load as it stands.
 FitInput load_fit_input(const FitArguments& arguments);
 
 // A size and how the user wrote it.
@@ -51,13 +50,17 @@ NamedSize parse_size(const std::string& text, const char* option);
 // Throws Error(usage) for a list without sizes and for a size that is given twice.
 std::vector<NamedSize> parse_sizes(const std::string& text, const char* option);
 
-// The steps that bring the KV cache to --kv-per-token: measures the methods of --moves, and says what they
-// cost. None without that option. Throws Error(usage) when none of them can.
-std::vector<RecipeStep> fit_structure(const FitArguments& arguments, const FitInput& input,
-                                      const Calibration& calibration, Work& work);
-
 // Throws Error(usage) when a file of this size could not be made, or would save nothing. Measures nothing.
 void check_budgets(const FitArguments& arguments, const FitInput& input, const std::vector<uint64_t>& bytes);
+
+// --moves, or what is meant without it: types, and what makes the KV cache smaller when --kv-per-token is
+// given.
+Moves moves_of(const FitArguments& arguments);
+// With --kv-per-token, and --decode-speed where input.options has speeds.
+Budget budget_of(const FitArguments& arguments, const FitInput& input, uint64_t bytes);
+// Measures what the moves lose, and says so unless that is types alone. Returns the steps of the best one
+// that come before types.
+std::vector<RecipeStep> best_structure(const FitArguments& arguments, Search& search);
 
 // A plan's figures, with the keys of --json.
 nlohmann::ordered_json plan_json(const FitPlan& plan);

@@ -5,6 +5,7 @@
 #include "cli/calibration.h"
 #include "cli/fit_frontier.h"
 #include "cli/fit_input.h"
+#include "cli/fit_speed.h"
 #include "cli/help.h"
 #include "cli/output.h"
 #include "cli/verb.h"
@@ -30,10 +31,26 @@ uint64_t wanted_bytes(const FitArguments& a, const FitInput& input) {
            (input.file_bytes > cost.bytes ? input.file_bytes - cost.bytes : 0);
 }
 
-void show_plan(const FitArguments& a, const FitPlan& plan) {
-    if (!a.report.json) return print(plan_line(plan));
+// What was measured to choose among --moves.
+Json ways_json(const std::vector<Way>& ways) {
+    Json out = Json::array();
+    for (const Way& way : ways) {
+        out.push_back({{"way", way.text()},
+                       {"divergence", way.divergence()},
+                       {"of_structure", way.of_structure},
+                       {"predicted_of_types", way.of_types ? Json(*way.of_types) : Json()}});
+    }
+    return out;
+}
+
+void show_plan(const FitArguments& a, const FitInput& input, Search& search) {
+    const FitPlan plan = search.plan();
+    const Json speed = predicted_speed(a, input, plan);
+    if (!a.report.json) return print(plan_line(plan) + speed_line(speed));
     Json out = plan_json(plan);
     out["dry_run"] = true;
+    out["ways"] = ways_json(search.ways());
+    out["decode"] = speed;
     print_json(out);
 }
 
@@ -45,17 +62,19 @@ void fit_model(const FitArguments& a) {
     check_budgets(a, input, {bytes});
     const Calibration calibration = load_calibration(a.calibration, input.path, a.text);
     Work work(a.work_folder());
-    input.options.structure = fit_structure(a, input, calibration, work);
-    Fit fit(input.model, calibration, work, input.options);
-    if (a.dry_run) return show_plan(a, fit.plan(bytes));
-    const Fitted fitted = fit.fit(bytes);
-    Recipe recipe = fit.recipe(fitted.plan);
+    measure_speeds(a, input, calibration, work);
+    Search search(input.model, calibration, work, input.options, moves_of(a), budget_of(a, input, bytes));
+    best_structure(a, search);
+    if (a.dry_run) return show_plan(a, input, search);
+    const Fitted fitted = search.carry_out();
+    Recipe recipe = search.recipe(fitted.plan);
     AtomicFile echo(recipe_path(a.output.path), a.output.overwrite);
     recipe.model = a.model;
     echo.write(to_yaml(recipe));
     save_model(fitted.compression.model, a.output.path, a.output.overwrite);
     echo.commit();
     const uint64_t written = fs::file_size(a.output.path);
+    const Json speed = measured_speed(a, input, fitted.plan, a.output.path);
     if (a.report.json) {
         Json out = plan_json(fitted.plan);
         out["output"] = a.output.path;
@@ -63,13 +82,16 @@ void fit_model(const FitArguments& a) {
         out["file_bytes"] = written;
         out["kv_bytes_per_token"] = fitted.compression.after().kv_bytes_per_token;
         out["divergence"] = fitted.divergence;
+        out["way"] = search.ways().front().text();
+        out["ways"] = ways_json(search.ways());
+        out["decode"] = speed;
         print_json(out);
         return;
     }
     print(fmt::format(
-        "{}: {} of {}; divergence from {} on held-out text {:.3g} nats per token (predicted {:.3g})\n",
+        "{}: {} of {}; divergence from {} on held-out text {:.3g} nats per token (predicted {:.3g})\n{}",
         a.output.path, format_bytes(written), format_bytes(input.file_bytes), a.model, fitted.divergence,
-        fitted.plan.divergence()));
+        fitted.plan.divergence(), speed_line(speed)));
     if (!a.report.quiet)
         log("wrote {} and {}; measurements for other sizes are in {}", a.output.path,
             recipe_path(a.output.path), a.work_folder());
@@ -98,13 +120,24 @@ void add_budget(CLI::App& app, FitArguments& a) {
         ->type_name("SIZES");
     budget->require_option(1);
     app.add_option("--kv-per-token", a.kv_per_token,
-                   "Also: at most so many bytes of KV cache per token (F16, all layers), such as 16KiB. The "
-                   "best of --moves makes it smaller before types are chosen")
+                   "Also: at most so many bytes of KV cache per token (F16, all layers), such as 16KiB")
         ->type_name("SIZE");
-    app.add_option("--moves", a.moves, "What --kv-per-token may use [all]")
+    app.add_option(
+           "--decode-speed", a.decode_speed,
+           "Also: decode at least so many times as fast as MODEL, as predicted from the speeds of types on "
+           "this machine, at a context of 512 tokens")
+        ->type_name("TIMES")
+        ->check(CLI::Range(1e-6, 1e6));
+    std::vector<std::string> moves = {"types"};
+    moves.insert(moves.end(), kStructureMethods.begin(), kStructureMethods.end());
+    app.add_option(
+           "--moves", a.moves,
+           "What may change: types of matrices, and methods that change the structure, with repair. "
+           "Without types, a method's best settings at the size; with both, the best mixture [types; with "
+           "--kv-per-token also narrow,llmdrop,cla,uniattn]")
         ->delimiter(',')
-        ->type_name("METHOD,...")
-        ->check(CLI::IsMember(std::vector<std::string>(kCacheMethods.begin(), kCacheMethods.end())));
+        ->type_name("types|METHOD,...")
+        ->check(CLI::IsMember(moves));
 }
 
 void add_calibration(CLI::App& app, FitArguments& a) {
@@ -168,6 +201,8 @@ Action declare(CLI::App& app) {
                   "refold fit model.gguf --ratio 0.3 --calib text.txt -o small.gguf --work model.fit --json",
                   "refold fit model.gguf --bpw 4.5 --calib text.txt --work model.fit --dry-run",
                   "refold fit model.gguf --size 80MiB --kv-per-token 16KiB --calib text.txt -o small.gguf",
+                  "refold fit model.gguf --ratio 0.35 --decode-speed 2 --calib text.txt -o fast.gguf",
+                  "refold fit model.gguf --ratio 0.9 --moves direct_share --calib text.txt -o shared.gguf",
                   "refold fit model.gguf --frontier 60,70,80MiB --calib text.txt --text other.txt --compare "
                   "q4_k_m.gguf -o sizes"});
     return [a] { run(*a); };
@@ -176,7 +211,6 @@ Action declare(CLI::App& app) {
 }  // namespace
 
 extern const Verb fit_verb;
-const Verb fit_verb = {"fit", VerbGroup::compression, "Find the best types for a size, and write that model",
-                       declare};
+const Verb fit_verb = {"fit", VerbGroup::compression, "Find the best model of a size, and write it", declare};
 
 }  // namespace refold::cli

@@ -1,5 +1,8 @@
 #include "fit/fit.h"
 
+#include <cmath>
+#include <limits>
+
 #include "compress/method/lazy.h"
 #include "core/error.h"
 #include "core/text.h"
@@ -44,6 +47,16 @@ Fit::Fit(const Model& model, const Calibration& calibration, Work& work, const F
         fail(ErrorCode::unsupported, "fit", "{}: there is no matrix whose type could be chosen", model.label);
     const FitPlan smallest = plan_of(std::vector<size_t>(sensitivities_.size(), 0));
     other_bytes_ = exact_bytes(smallest) - smallest.bytes;
+    if (options_.speeds) {
+        multiplied_ = weights_multiplied(shaped());
+        other_seconds_ = token_seconds(shaped(), *options_.speeds);
+        for (const FitTensor& tensor : candidates_.tensors()) {
+            const Tensor& stored = shaped().tensor(tensor.name);
+            if (const auto weights = multiplied_.find(tensor.name); weights != multiplied_.end())
+                other_seconds_ -= static_cast<double>(weights->second) *
+                                  options_.speeds->of({stored.type, stored.fold() > 1});
+        }
+    }
     if (const auto kept = work.kept(factors_key())) use(factors_in(*kept));
 }
 
@@ -53,7 +66,22 @@ uint64_t Fit::exact_bytes(const FitPlan& plan) const {
                       sensitivities_.size());
 }
 
-std::vector<AllocationItem> Fit::costs() const {
+double Fit::seconds_of(size_t tensor, size_t candidate) const {
+    const FitTensor& t = candidates_.tensors()[tensor];
+    const auto weights = multiplied_.find(t.name);
+    if (!options_.speeds || weights == multiplied_.end()) return 0;
+    const int64_t columns = shaped().tensor(t.name).row_elements();
+    return static_cast<double>(weights->second) *
+           options_.speeds->of(kind_of(t.candidates[candidate].type, columns));
+}
+
+double Fit::seconds_of(const std::vector<size_t>& chosen) const {
+    double out = other_seconds_;
+    for (size_t t = 0; t < chosen.size(); ++t) out += seconds_of(t, chosen[t]);
+    return out;
+}
+
+std::vector<AllocationItem> Fit::costs(const Aim& aim) const {
     std::vector<AllocationItem> out;
     for (size_t t = 0; t < sensitivities_.size(); ++t) {
         const FitTensor& tensor = candidates_.tensors()[t];
@@ -61,18 +89,20 @@ std::vector<AllocationItem> Fit::costs() const {
         for (const Candidate& candidate : tensor.candidates)
             if (candidate.type == kProbe) probe = candidate.error;
         AllocationItem& item = out.emplace_back();
-        for (const Candidate& candidate : tensor.candidates) {
-            const double ratio = probe > 0 ? candidate.error / probe : 0;
-            item.push_back({candidate.bytes, sensitivities_[t] * ratio *
-                                                 (tensor.table ? factors_.tables : factors_.matrices)});
+        for (size_t c = 0; c < tensor.candidates.size(); ++c) {
+            const Candidate& candidate = tensor.candidates[c];
+            const double ratio = probe > 0 ? candidate.error / probe : 0,
+                         divergence =
+                             sensitivities_[t] * ratio * (tensor.table ? factors_.tables : factors_.matrices);
+            const double time = aim.seconds > 0 ? aim.seconds * seconds_of(t, c) : 0;
+            item.push_back({candidate.bytes, aim.divergence * divergence + time});
         }
     }
     return out;
 }
 
-// The best choice for matrices of so many bytes.
-std::optional<Allocation> Fit::allocated(uint64_t bytes) const {
-    const auto costs = this->costs();
+std::optional<std::vector<size_t>> Fit::allocated(uint64_t bytes, const Aim& aim) const {
+    const auto costs = this->costs(aim);
     std::vector<AllocationItem> items;
     for (const auto& group : groups_) {
         AllocationItem& item = items.emplace_back(costs[group.front()].size());
@@ -83,13 +113,42 @@ std::optional<Allocation> Fit::allocated(uint64_t bytes) const {
             }
         }
     }
-    auto out = allocate(items, bytes);
-    if (!out) return out;
+    const auto found = allocate(items, bytes);
+    if (!found) return std::nullopt;
     std::vector<size_t> chosen(costs.size());
     for (size_t g = 0; g < groups_.size(); ++g)
-        for (const size_t t : groups_[g]) chosen[t] = out->chosen[g];
-    out->chosen = std::move(chosen);
-    return out;
+        for (const size_t t : groups_[g]) chosen[t] = found->chosen[g];
+    return chosen;
+}
+
+// Lagrange: the smallest price of a second at which the cheapest choice is fast enough.
+std::optional<std::vector<size_t>> Fit::allocated(uint64_t bytes, const Budget& budget) const {
+    const auto fast = [&](const std::vector<size_t>& chosen) {
+        return within({.token_seconds = seconds_of(chosen)}, {.token_seconds = budget.token_seconds});
+    };
+    auto cheapest = allocated(bytes);
+    if (!cheapest || fast(*cheapest)) return cheapest;
+    auto best = allocated(bytes, Aim{0, 1});
+    if (!fast(*best)) {
+        const double now = token_seconds(model_, *options_.speeds);
+        fail(ErrorCode::usage, "fit",
+             "{}: no choice of types for {} is predicted to decode {:.2f} times as fast; the fastest one is "
+             "{:.2f} "
+             "times as fast - ask for less, or for a smaller file",
+             model_.label, format_bytes(bytes + other_bytes_), now / *budget.token_seconds,
+             now / seconds_of(*best));
+    }
+    constexpr int kPrices = 40;
+    constexpr double kNone = std::numeric_limits<double>::infinity();
+    double too_low = 0, enough = kNone, price = 1 / *budget.token_seconds;
+    for (int i = 0; i < kPrices; ++i) {
+        auto chosen = allocated(bytes, Aim{1, price});
+        const bool reached = fast(*chosen);
+        (reached ? enough : too_low) = price;
+        if (reached && plan_of(*chosen).divergence() < plan_of(*best).divergence()) best = std::move(chosen);
+        price = enough == kNone ? 32 * price : too_low == 0 ? price / 32 : std::sqrt(too_low * enough);
+    }
+    return best;
 }
 
 FitPlan Fit::plan_of(const std::vector<size_t>& chosen) const {
@@ -102,18 +161,21 @@ FitPlan Fit::plan_of(const std::vector<size_t>& chosen) const {
         out.bytes += tensor.candidates[chosen[t]].bytes;
         (tensor.table ? out.of_tables : out.of_matrices) += costs[t][chosen[t]].cost;
     }
+    if (options_.speeds) out.token_seconds = seconds_of(chosen);
     out.types = types_option(candidates_.tensors(), chosen);
     return out;
 }
 
-FitPlan Fit::plan(uint64_t bytes) const {
+FitPlan Fit::plan(const Budget& budget) const {
+    const uint64_t bytes = budget.file_bytes.value();
     uint64_t wanted = bytes;
     while (wanted >= other_bytes_) {
-        const auto found = allocated(wanted - other_bytes_);
+        const auto found = allocated(wanted - other_bytes_, budget);
         if (!found) break;
-        FitPlan out = plan_of(found->chosen);
+        FitPlan out = plan_of(*found);
         out.bytes = exact_bytes(out);
-        if (out.bytes <= bytes) return out;
+        if (within({out.bytes, 0, out.token_seconds}, {budget.file_bytes, {}, budget.token_seconds}))
+            return out;
         // Tensors of one slot and layer have one type, whatever was chosen for each.
         wanted -= out.bytes - bytes;
     }
@@ -121,7 +183,8 @@ FitPlan Fit::plan(uint64_t bytes) const {
     fail(
         ErrorCode::usage, "fit",
         "{}: no choice of types makes {}; the smallest file has {}, at a predicted divergence of {:.3g} nats",
-        model_.label, format_bytes(bytes), format_bytes(smallest), allocated(smallest - other_bytes_)->cost);
+        model_.label, format_bytes(bytes), format_bytes(smallest),
+        plan_of(*allocated(smallest - other_bytes_)).divergence());
 }
 
 Recipe Fit::recipe(const FitPlan& plan) const {
@@ -181,11 +244,11 @@ Fitted Fit::better_way(FitPlan plan) const {
     return plain.divergence < solved.divergence ? std::move(plain) : std::move(solved);
 }
 
-Fitted Fit::fit(uint64_t bytes) {
-    Fitted first = better_way(plan(bytes));
+Fitted Fit::fit(const Budget& budget) {
+    Fitted first = better_way(plan(budget));
     if (corrected_) return first;
     use(corrected(first));
-    FitPlan again = plan(bytes), before = plan_of(first.plan.chosen);
+    FitPlan again = plan(budget), before = plan_of(first.plan.chosen);
     again.resolve = before.resolve = first.plan.resolve;
     if (again.chosen == before.chosen || again.divergence() > 0.98 * before.divergence()) {
         first.plan = before;

@@ -9,6 +9,7 @@
 
 #include "compress/compress.h"
 #include "compress/method/allocation.h"
+#include "fit/budget.h"
 #include "fit/candidates.h"
 
 namespace refold {
@@ -21,6 +22,7 @@ struct FitOptions {
     std::vector<std::string> texts;          // paths of the calibration text, for the recipe
     std::string version;                     // of refold, for the result's provenance
     std::vector<RecipeStep> structure = {};  // steps before types are chosen: structure.h
+    std::optional<TypeSpeeds> speeds = {};   // for a budget of seconds
 };
 
 // What the matrices get, and what is predicted to follow.
@@ -28,12 +30,14 @@ struct FitPlan {
     std::vector<size_t> chosen;             // by Candidates::tensors(), an index into the candidates
     std::string types;                      // the same as option `types` of the method quantize
     uint64_t bytes = 0;                     // of the file
+    double token_seconds = 0;               // predicted, with FitOptions::speeds
     double of_matrices = 0, of_tables = 0;  // predicted divergence, in nats per token
+    double of_structure = 0;                // measured: search.h
     // Maps are solved before they are rounded. The residual stream then comes nearer to the original's, and
     // most often the predictions do as well.
     bool resolve = true;
 
-    double divergence() const { return of_matrices + of_tables; }
+    double divergence() const { return of_structure + of_matrices + of_tables; }
 };
 
 // A plan carried out.
@@ -57,13 +61,15 @@ public:
     // must outlive this object.
     Fit(const Model& model, const Calibration& calibration, Work& work, const FitOptions& options);
 
-    // The plan for a file of at most `bytes`. Throws Error(usage) with the smallest possible size and its
-    // predicted divergence when that is larger.
-    FitPlan plan(uint64_t bytes) const;
-    // Carries out the plan for `bytes`, with and without solved maps. The first time for a model and its work
-    // folder, the factors are then corrected by what was measured, and where that changes the plan, the new
-    // one is carried out as well. The best model is returned.
-    Fitted fit(uint64_t bytes);
+    // The plan of the smallest predicted divergence within the budget, which must have file_bytes; its
+    // kv_bytes_per_token is the business of the structure. Throws Error(usage) with the smallest possible
+    // size and its predicted divergence when that is larger, and with the largest speed that types reach at
+    // this size when that is slower.
+    FitPlan plan(const Budget& budget) const;
+    // Carries out the plan, with and without solved maps. The first time for a model and its work folder, the
+    // factors are then corrected by what was measured, and where that changes the plan, the new one is
+    // carried out as well. The best model is returned.
+    Fitted fit(const Budget& budget);
 
     // The factors that an earlier run found: fit() corrects no more.
     void use(const FitFactors& factors);
@@ -72,8 +78,17 @@ public:
     Recipe recipe(const FitPlan& plan) const;
 
 private:
-    std::vector<AllocationItem> costs() const;  // by tensor
-    std::optional<Allocation> allocated(uint64_t bytes) const;
+    // What an allocation makes small: weights of divergence (nats) and of time (seconds).
+    struct Aim {
+        double divergence, seconds;
+    };
+    std::vector<AllocationItem> costs(const Aim& aim = {1, 0}) const;  // by tensor
+    double seconds_of(size_t tensor, size_t candidate) const;
+    double seconds_of(const std::vector<size_t>& chosen) const;  // of the whole token
+    // By tensor, for matrices of so many bytes; nothing when they cannot be so small.
+    std::optional<std::vector<size_t>> allocated(uint64_t bytes, const Aim& aim = {1, 0}) const;
+    // The least divergence for so many bytes and seconds; throws when no types are that fast.
+    std::optional<std::vector<size_t>> allocated(uint64_t bytes, const Budget& budget) const;
     // Its bytes are those of the matrices and other_bytes_.
     FitPlan plan_of(const std::vector<size_t>& chosen) const;
     uint64_t exact_bytes(const FitPlan& plan) const;
@@ -94,7 +109,9 @@ private:
     Candidates candidates_;
     std::vector<std::vector<size_t>> groups_;  // of_one_type()
     std::vector<double> sensitivities_;
-    uint64_t other_bytes_ = 0;  // of the file: everything but the matrices
+    std::map<std::string, uint64_t> multiplied_;  // weights_multiplied()
+    uint64_t other_bytes_ = 0;                    // of the file: everything but the matrices
+    double other_seconds_ = 0;                    // of a token: likewise
     FitFactors factors_;
     bool corrected_ = false;
 };

@@ -9,6 +9,8 @@
 #include "compress/refit/refit_rows.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "model/accounting.h"
+#include "model/sizes.h"
 #include "model/stock.h"
 
 namespace refold {
@@ -29,7 +31,9 @@ uint64_t metadata_bytes(const Model& model) {
         bytes += (*array)->packed.size();
         for (const std::string& text : (*array)->strings) bytes += text.size() + sizeof(uint64_t);
     }
-    return bytes;
+    if (const Topology implied = model.implied(); model.topology != implied)
+        bytes += topology_to_json(model.topology, implied).size();
+    return bytes + sizes_to_json(model.config).size();
 }
 
 // "0-3,7"
@@ -91,9 +95,12 @@ Recipe quantize_recipe(const Model& model, const std::string& types, RowLayout l
     return recipe_from_method("quantize", settings);
 }
 
+uint64_t file_bytes(const Model& made, size_t matrices) {
+    return account(made).model.bytes + metadata_bytes(made) + kBytesOfProvenance + kBytesPerMatrix * matrices;
+}
+
 uint64_t file_bytes(const Model& model, const Recipe& recipe, size_t matrices) {
-    return plan(model, recipe).after().bytes + metadata_bytes(model) + kBytesOfProvenance +
-           kBytesPerMatrix * matrices;
+    return file_bytes(plan(model, recipe).model, matrices);
 }
 
 void check_sizes(const Model& model, RowLayout layout, std::span<const uint64_t> sizes) {

@@ -18,8 +18,10 @@ std::string types_option(const std::vector<FitTensor>& tensors, const std::vecto
 // that llama.cpp does not read: for_stock() refuses them. `resolve`: maps are solved before they are rounded.
 Recipe quantize_recipe(const Model& model, const std::string& types, RowLayout layout, bool resolve = true);
 
-// Bytes of the file that the recipe gives, or a little more: metadata, provenance, vectors, solved biases.
-// `matrices`: how many are chosen, for the length of the recipe.
+// Bytes of the model's file, or a little more: tensors, metadata, provenance with the recipe that made it.
+// `matrices`: how many types the recipe chooses.
+uint64_t file_bytes(const Model& made, size_t matrices = 0);
+// The same for what the recipe makes of a model.
 uint64_t file_bytes(const Model& model, const Recipe& recipe, size_t matrices);
 
 // Throws Error(usage) naming the smallest possible file when one of the sizes is below it, and

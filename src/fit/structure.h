@@ -1,40 +1,51 @@
-// What `fit` changes besides types: steps that make the KV cache smaller, of which the best one is measured.
+// What `fit` changes besides types: methods in settings that reach a budget, and what each loses.
 #pragma once
 
-#include <array>
-#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "compress/compress.h"
+#include "fit/budget.h"
+#include "fit/settings.h"
 
 namespace refold {
 
-// Methods that can make the KV cache smaller.
-inline constexpr std::array<const char*, 4> kCacheMethods = {"narrow", "llmdrop", "cla", "uniattn"};
-
 struct Structure {
-    std::string method;             // one of kCacheMethods
-    std::vector<RecipeStep> steps;  // with the repair of what it costs
+    Settings settings;
+    size_t severity = 0;  // an index into settings.varied
+
+    std::string text() const { return settings.text(severity); }
+    std::vector<RecipeStep> steps() const { return settings.steps(severity); }
 };
 
-// For each of `methods` its mildest setting that leaves at most so many bytes of KV cache per token (with a
-// cache in F16; all layers together). Throws Error(usage) when none reaches that, or when the model has no
-// more already.
-std::vector<Structure> cache_structures(const Model& model, uint64_t kv_bytes_per_token,
-                                        std::span<const std::string> methods);
+// For all settings of the methods the mildest severity that is within the budget, by a dry run. Settings that
+// do not reach it are left out. Throws Error(usage) when none does, with the least that can be reached of
+// each part of the budget, and when the model spends no more already. Without `speeds`, budget.token_seconds
+// must be empty.
+std::vector<Structure> structures_within(const Model& model, const Budget& budget,
+                                         std::span<const std::string> methods, const TypeSpeeds* speeds);
+
+// What it is expected to spend, by a dry run.
+Spending planned(const Model& model, const Structure& structure, const TypeSpeeds* speeds);
 
 struct MeasuredStructure {
     Structure structure;
     double divergence = 0;  // from the original on held-out sequences, unquantized
 };
 
-// Carries out all of them, the best one first. Results are kept in the work folder.
-std::vector<MeasuredStructure> measured_structures(const Model& model,
-                                                   const std::vector<Structure>& structures,
-                                                   const std::string& version, Work& work,
-                                                   const StepInputs& inputs);
+struct MeasureWith {
+    std::string version;  // of refold
+    Work& work;
+    StepInputs inputs;
+    const TypeSpeeds* speeds = nullptr;
+};
+
+// Carries the structure out. One that turns out larger than in its dry run becomes more severe until it is
+// within the budget; nothing when it cannot. The result is kept in the work folder.
+std::optional<MeasuredStructure> measured(const Model& model, Structure structure, const Budget& budget,
+                                          const MeasureWith& with);
 
 // The recipe of these steps.
 Recipe recipe_of_steps(const std::vector<RecipeStep>& steps);

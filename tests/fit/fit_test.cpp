@@ -12,6 +12,8 @@
 #include "core/temp_folder.h"
 #include "engine/compare.h"
 #include "eval/stock.h"
+#include "fit/candidates.h"
+#include "fit/flat_logits.h"
 #include "fit/sensitivity.h"
 #include "model/accounting.h"
 #include "model/load.h"
@@ -23,12 +25,6 @@ namespace {
 const SmallShape kShape{
     .layers = 3, .heads = 4, .kv_heads = 2, .head_dim = 32, .embd = 128, .ff = 256, .vocab = 64};
 
-// Small logits, as a distribution with one likely token alone tells nothing about errors.
-float weight(size_t layer, Slot slot, int64_t row, int64_t column) {
-    const bool table = slot == Slot::token_embd || slot == Slot::output;
-    return (table ? 0.1F : 1.0F) * scattered_small(layer, slot, row, column);
-}
-
 std::string bytes_of_file(const std::string& path) {
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
@@ -37,7 +33,7 @@ std::string bytes_of_file(const std::string& path) {
 class FitTest : public testing::Test {
 protected:
     void SetUp() override {
-        save_model(small_model(kShape, weight), folder_ / "model.gguf", false);
+        save_model(small_model(kShape, with_flat_logits), folder_ / "model.gguf", false);
         model_ = load_model(folder_ / "model.gguf");
         text_ = random_text(model_, 16, 32);
         options_ = {.probe_tokens = 128, .threads = 1, .texts = {"text.txt"}, .version = "test"};
@@ -59,7 +55,7 @@ TEST_F(FitTest, WritesAtMostTheBudget) {
     double before = 1e9;
     for (const double part : {0.22, 0.25, 0.3}) {
         const auto budget = static_cast<uint64_t>(part * static_cast<double>(whole_));
-        const Fitted fitted = fit.fit(budget);
+        const Fitted fitted = fit.fit({.file_bytes = budget});
         const std::string path = folder_ / fmt::format("{}.gguf", part);
         save_model(fitted.compression.model, path, false);
         EXPECT_LE(std::filesystem::file_size(path), budget);
@@ -80,7 +76,7 @@ TEST_F(FitTest, IsBetterThanOneType) {
     save_model(one.model, folder_ / "one.gguf", false);
     Fit fit(model_, text_, work, options_);
     // The choice needs room for its longer recipe.
-    const Fitted fitted = fit.fit(std::filesystem::file_size(folder_ / "one.gguf") + 12000);
+    const Fitted fitted = fit.fit({.file_bytes = std::filesystem::file_size(folder_ / "one.gguf") + 12000});
     EXPECT_LT(fitted.divergence, divergence(model_, one.model, text_.held_out, 1));
 }
 
@@ -88,7 +84,7 @@ TEST_F(FitTest, IsBetterThanOneType) {
 TEST_F(FitTest, SolvesMapsOnlyWhereThatHelps) {
     Work work(this->work());
     Fit fit(model_, text_, work, options_);
-    const Fitted fitted = fit.fit(whole_ / 4);
+    const Fitted fitted = fit.fit({.file_bytes = whole_ / 4});
     const std::string recipe = to_yaml(fit.recipe(fitted.plan));
     const std::string chosen = fitted.plan.resolve ? "resolve: auto" : "resolve: no",
                       other = fitted.plan.resolve ? "resolve: no" : "resolve: auto";
@@ -107,7 +103,7 @@ TEST_F(FitTest, MeasurementsServeAgainAndTheRecipeReproducesTheFile) {
     {
         Work work(this->work());
         Fit fit(model_, text_, work, options_);
-        const Fitted fitted = fit.fit(budget);
+        const Fitted fitted = fit.fit({.file_bytes = budget});
         types = fitted.plan.types;
         save_model(fitted.compression.model, folder_ / "a.gguf", false);
         Work fresh;
@@ -120,7 +116,7 @@ TEST_F(FitTest, MeasurementsServeAgainAndTheRecipeReproducesTheFile) {
     Work work(this->work());
     const Model same = load_model(folder_ / "./model.gguf");  // however the path is written
     Fit fit(same, text_, work, options_);
-    const Fitted fitted = fit.fit(budget);
+    const Fitted fitted = fit.fit({.file_bytes = budget});
     EXPECT_EQ(fitted.plan.types, types);
     // Inputs of three layers and of the head, errors and sensitivities of 22 matrices: nothing is measured
     // again.
@@ -130,8 +126,55 @@ TEST_F(FitTest, MeasurementsServeAgainAndTheRecipeReproducesTheFile) {
 TEST_F(FitTest, SaysTheSmallestSize) {
     Work work(this->work());
     const Fit fit(model_, text_, work, options_);
-    EXPECT_EQ(code_of([&] { fit.plan(1000); }, "the smallest file has"), ErrorCode::usage);
-    EXPECT_EQ(code_of([&] { fit.plan(whole_ / 20); }, "the smallest file has"), ErrorCode::usage);
+    EXPECT_EQ(code_of([&] { fit.plan({.file_bytes = 1000}); }, "the smallest file has"), ErrorCode::usage);
+    EXPECT_EQ(code_of([&] { fit.plan({.file_bytes = whole_ / 20}); }, "the smallest file has"),
+              ErrorCode::usage);
+}
+
+// Speeds as on a machine where folded rows and large types are slow.
+TEST_F(FitTest, HoldsABudgetOfSecondsAsWell) {
+    for (const FitTensor& tensor : fit_tensors(model_, RowLayout::or_folded)) {
+        for (const Candidate& candidate : tensor.candidates) {
+            const auto kind = kind_of(candidate.type, model_.tensor(tensor.name).row_elements());
+            const double bits = 8.0 * static_cast<double>(block_bytes(kind.type)) /
+                                static_cast<double>(block_elements(kind.type));
+            if (!options_.speeds) options_.speeds = TypeSpeeds{{{{DType::F32}, 32}}, 0};
+            options_.speeds->per_weight[kind] = bits + (kind.folded ? 4 : 0);
+        }
+    }
+    Work work(this->work());
+    Fit fit(model_, text_, work, options_);
+    const uint64_t bytes = whole_ / 4;
+    const FitPlan free = fit.plan({.file_bytes = bytes});
+    double before = free.divergence();
+    for (const double part : {1.0, 0.9, 0.8}) {
+        const Budget budget{.file_bytes = bytes, .token_seconds = part * free.token_seconds};
+        const FitPlan plan = fit.plan(budget);
+        EXPECT_LE(plan.bytes, bytes);
+        EXPECT_LE(plan.token_seconds, *budget.token_seconds);
+        EXPECT_GT(plan.token_seconds, 0.97 * *budget.token_seconds) << part;
+        EXPECT_GE(plan.divergence(), before);
+        before = plan.divergence();
+        const Model made = compress(model_, fit.recipe(plan), "test", work, {&text_, 1}).model;
+        EXPECT_NEAR(token_seconds(made, *options_.speeds), plan.token_seconds, 1e-6 * plan.token_seconds);
+    }
+    // Seconds that plain choices of bytes alone would not meet so cheaply: folded rows make way.
+    double smaller = 1e9;
+    for (uint64_t less = bytes; less > bytes / 2; less -= bytes / 200) {
+        try {
+            const FitPlan plan = fit.plan({.file_bytes = less});
+            if (plan.token_seconds <= 0.8 * free.token_seconds)
+                smaller = std::min(smaller, plan.divergence());
+        } catch (const Error&) {
+            break;
+        }
+    }
+    EXPECT_LT(before, smaller);
+
+    const auto impossible = [&] {
+        fit.plan({.file_bytes = bytes, .token_seconds = 1e-3 * free.token_seconds});
+    };
+    EXPECT_EQ(code_of(impossible, "the fastest one is"), ErrorCode::usage);
 }
 
 // Files for llama.cpp give it the logits that they give here.
@@ -142,7 +185,7 @@ TEST_F(FitTest, ForLlamaCpp) {
     Work work(this->work());
     Fit fit(model, text, work, options_);
     const std::string path = folder_ / "stock.gguf";
-    save_model(fit.fit(account(model).model.bytes / 5).compression.model, path, false);
+    save_model(fit.fit({.file_bytes = account(model).model.bytes / 5}).compression.model, path, false);
     const Model again = load_model(path);
     for (const auto& [name, tensor] : again.tensors) EXPECT_EQ(tensor.fold(), 1) << name;
     const auto tokens = random_tokens(40, model.config.n_vocab, 5);

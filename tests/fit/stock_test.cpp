@@ -56,7 +56,7 @@ TEST_P(StockFit, LibllamaComputesTheSame) {
              .threads = 1,
              .texts = {},
              .version = "test"});
-    const Fitted fitted = fit.fit(halfway(model));
+    const Fitted fitted = fit.fit({.file_bytes = halfway(model)});
     save_model(fitted.compression.model, folder / "small.gguf", false);
 
     const Model small = load_model(folder / "small.gguf");

@@ -40,23 +40,24 @@ protected:
     StepInputs inputs_;
 };
 
-TEST_F(StructureTest, EveryMethodReachesTheBudgetAndTheBestIsFirst) {
+TEST_F(StructureTest, EveryMethodReachesTheBudgetOfTheCache) {
     Work work;
     for (const double part : {0.7, 0.5}) {
-        const auto budget = static_cast<uint64_t>(part * static_cast<double>(cache_of(model_)));
-        const auto structures = cache_structures(model_, budget, kAll);
-        // uniattn keeps the values, half of the cache, of every layer but the first of a superblock.
-        EXPECT_EQ(structures.size(), part > 0.5 ? 4U : 3U);
-        const auto measured = measured_structures(model_, structures, "test", work, inputs_);
-        ASSERT_EQ(measured.size(), structures.size());
-        for (const MeasuredStructure& m : measured) {
+        const Budget budget{.kv_bytes_per_token =
+                                static_cast<uint64_t>(part * static_cast<double>(cache_of(model_)))};
+        std::set<std::string> methods;
+        for (const Structure& structure : structures_within(model_, budget, kAll, nullptr)) {
+            const auto found = measured(model_, structure, budget, {"test", work, inputs_});
+            ASSERT_TRUE(found) << structure.text();
+            methods.insert(found->structure.settings.method);
             const Compression out =
-                compress(model_, recipe_of_steps(m.structure.steps), "test", work, inputs_);
-            EXPECT_LE(cache_of(out.model), budget) << m.structure.method;
-            EXPECT_GT(cache_of(out.model), budget * 6 / 10) << m.structure.method;
-            EXPECT_NEAR(m.divergence, divergence(model_, out.model, text_.held_out, 1), 1e-6);
-            EXPECT_GE(m.divergence, measured.front().divergence);
+                compress(model_, recipe_of_steps(found->structure.steps()), "test", work, inputs_);
+            EXPECT_LE(cache_of(out.model), *budget.kv_bytes_per_token) << structure.text();
+            EXPECT_GT(cache_of(out.model), *budget.kv_bytes_per_token * 6 / 10) << structure.text();
+            EXPECT_NEAR(found->divergence, divergence(model_, out.model, text_.held_out, 1), 1e-6);
         }
+        // uniattn keeps the values, half of the cache, of every layer but the first of a superblock.
+        EXPECT_EQ(methods.size(), part > 0.5 ? 4U : 3U);
     }
 }
 
@@ -66,9 +67,10 @@ TEST_F(StructureTest, TypesAreChosenForTheChangedModel) {
                    budget = std::filesystem::file_size(folder_ / "model.gguf") / 4;
     const std::vector<std::string> methods = {"narrow"};
     FitOptions options{.probe_tokens = 128, .threads = 1, .texts = {"text.txt"}, .version = "test"};
-    options.structure = cache_structures(model_, cache, methods).front().steps;
+    options.structure =
+        structures_within(model_, {.kv_bytes_per_token = cache}, methods, nullptr).front().steps();
     Fit fit(model_, text_, work, options);
-    const Fitted fitted = fit.fit(budget);
+    const Fitted fitted = fit.fit({.file_bytes = budget});
     save_model(fitted.compression.model, folder_ / "small.gguf", false);
     EXPECT_LE(std::filesystem::file_size(folder_ / "small.gguf"), budget);
     const Model small = load_model(folder_ / "small.gguf");
@@ -88,11 +90,14 @@ TEST_F(StructureTest, TypesAreChosenForTheChangedModel) {
 
 TEST_F(StructureTest, SaysWhatCannotBe) {
     const auto asked = [&](uint64_t bytes, const std::vector<std::string>& methods) {
-        return [&, bytes, methods] { cache_structures(model_, bytes, methods); };
+        return [&, bytes, methods] {
+            structures_within(model_, {.kv_bytes_per_token = bytes}, methods, nullptr);
+        };
     };
     EXPECT_EQ(code_of(asked(cache_of(model_), kAll), "no more than"), ErrorCode::usage);
-    EXPECT_EQ(code_of(asked(1, kAll), "none of narrow, llmdrop, cla, uniattn brings"), ErrorCode::usage);
-    EXPECT_EQ(code_of(asked(cache_of(model_) / 3, {"uniattn"}), "none of uniattn brings"), ErrorCode::usage);
+    EXPECT_EQ(code_of(asked(1, kAll), "none of narrow, llmdrop, cla, uniattn reaches a KV cache of 1 B"),
+              ErrorCode::usage);
+    EXPECT_EQ(code_of(asked(cache_of(model_) / 3, {"uniattn"}), "none of uniattn reaches"), ErrorCode::usage);
 }
 
 }  // namespace
