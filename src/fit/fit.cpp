@@ -174,8 +174,7 @@ FitPlan Fit::plan(const Budget& budget) const {
         if (!found) break;
         FitPlan out = plan_of(*found);
         out.bytes = exact_bytes(out);
-        if (within({out.bytes, 0, out.token_seconds}, {budget.file_bytes, {}, budget.token_seconds}))
-            return out;
+        if (out.bytes <= bytes) return out;
         // Tensors of one slot and layer have one type, whatever was chosen for each.
         wanted -= out.bytes - bytes;
     }

@@ -79,6 +79,8 @@ std::vector<Settings> direct_share() {
         out.push_back({"direct_share", {fmt::format("match={}", match)}, ratios});
     out.push_back({"direct_share", {"match=qk", "chain=one-hop"}, ratios});
     out.push_back({"direct_share", {"match=qk", "share=qkv"}, ratios});
+    out.push_back(
+        {"direct_share", {"share=qkv", "metric=output", "align=symmetries", "select=sensitivity"}, ratios});
     return out;
 }
 
