@@ -148,7 +148,8 @@ TEST(Recipe, EchoHasEveryOptionAndReadsBack) {
     EXPECT_EQ(yaml,
               "steps:\n  - method: direct_share\n    ratio: 0.25\n    match: qk\n    share: qkvo\n    keep: "
               "former\n"
-              "    chain: root\n    layers: all\n    matching: model\n    seed: 0\n");
+              "    chain: root\n    layers: all\n    matching: model\n    seed: 0\n    metric: weights\n"
+              "    align: none\n    select: similarity\n");
     EXPECT_EQ(to_yaml(parse_recipe(yaml, "echo")), yaml);
     const Recipe named = parse_recipe("model: 'a: b # c'\nsteps: [{method: direct_share}]", "r");
     EXPECT_EQ(parse_recipe(to_yaml(named), "echo").model, "a: b # c");
