@@ -99,8 +99,8 @@ TEST_F(Fit, FindsTheBestSettingsOfAMethod) {
 
 // Whatever the speeds of this machine are.
 TEST_F(Fit, PredictsAndMeasuresTheDecodeSpeed) {
-    const std::vector<std::string> words =
-        fit({"--ratio", "0.3", "--threads", "1", "--work", folder_ / "work", "-o", folder_ / "a.gguf"});
+    const std::vector<std::string> words = fit({"--ratio", "0.3", "--threads", "1", "--work",
+                                                folder_ / "work", "-o", folder_ / "a.gguf", "--overwrite"});
     const auto with = [&](const char* speed) {
         std::vector<std::string> out = words;
         out.insert(out.end(), {"--decode-speed", speed});
