@@ -18,7 +18,10 @@ constexpr Computation kDivergence{"divergence of a structure", 2};
 // Numbers of bytes have more digits than a float.
 constexpr uint64_t kUnit = uint64_t{1} << 20;
 Array exact(const Spending& spending) {
-    const auto high = [](uint64_t bytes) { return static_cast<float>(bytes / kUnit); };
+    const auto high = [](uint64_t bytes) {
+        const uint64_t units = bytes / kUnit;
+        return static_cast<float>(units);
+    };
     const auto low = [](uint64_t bytes) { return static_cast<float>(bytes % kUnit); };
     return {{5},
             {high(spending.file_bytes), low(spending.file_bytes), high(spending.kv_bytes_per_token),

@@ -49,7 +49,7 @@ std::vector<Match> least_harmful(const Model& model, const Selection& selection,
     };
     const std::string key = step.options.text("share") + " " + selection.name + (aligned ? " aligned" : "");
     const auto costs = replacement_costs(model, units, matches, made, key, step);
-    const auto selected = cheapest(matches, costs, count);
+    auto selected = cheapest(matches, costs, count);
     double sum = 0;
     json& list = details["divergence"] = json::array();
     for (size_t i = 0; i < matches.size(); ++i) {
