@@ -40,7 +40,7 @@ std::vector<TiedLayers> ffns_of(const Model& model, const std::vector<Slot>& slo
                      p, slot_name(slot));
         }
     }
-    const std::vector<TiedLayers> all = tied_layers(model, layers, slots);
+    std::vector<TiedLayers> all = tied_layers(model, layers, slots);
     std::set<std::string> seen;
     for (const TiedLayers& tied : all) {
         for (const Slot slot : slots) {
