@@ -1,4 +1,5 @@
 // Shared execution equals the execution of the materialized model, whatever is shared.
+#include <ggml-cpu.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"
@@ -55,6 +56,9 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << name(c.type); }
 
+// ggml multiplies whole matrices by AMX where the CPU has it, which rounds their inputs in a way of its own.
+double tolerated(double tolerance) { return ggml_cpu_has_amx_int8() != 0 ? 2 * tolerance : tolerance; }
+
 class SharingTest : public testing::TestWithParam<Case> {};
 // Equal bits of weights; only the order of float32 sums differs, and where activations are quantized whole
 // rows equal quantized parts.
@@ -73,7 +77,8 @@ TEST_P(SharingTest, EqualsTheMaterialisedModel) {
         for (const int64_t chunk : {1, 3, 4, 5, 24}) {
             const EngineOptions options{.threads = 1, .chunk = chunk, .kv = KvType::f32};
             const auto expected = all_logits(dense, tokens, options);
-            EXPECT_LE(largest_difference(all_logits(shared, tokens, options), expected), GetParam().tolerance)
+            EXPECT_LE(largest_difference(all_logits(shared, tokens, options), expected),
+                      tolerated(GetParam().tolerance))
                 << "seed " << seed << " chunk " << chunk;
         }
     }
@@ -134,7 +139,7 @@ TEST(Sharing, RowsOfKQuants) {
             const EngineOptions options{.threads = 1, .chunk = chunk, .kv = KvType::f32};
             EXPECT_LE(largest_difference(all_logits(model, tokens, options),
                                          all_logits(without_sharing(model), tokens, options)),
-                      0.1)
+                      tolerated(0.1))
                 << name(type);
         }
     }

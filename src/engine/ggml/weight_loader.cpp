@@ -13,9 +13,7 @@
 namespace refold {
 namespace {
 
-// Buffer types with special kernels (repacked quants), in the order in which llama.cpp tries them. Without
-// AMX's, which packs the bytes of a matrix so that no other kernel can read them: few rows and many would be
-// rounded differently.
+// Buffer types with special kernels (repacked quants, AMX), in the order in which llama.cpp tries them.
 std::vector<ggml_backend_buffer_type_t> extra_buffer_types() {
     std::vector<ggml_backend_buffer_type_t> types;
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
@@ -23,7 +21,7 @@ std::vector<ggml_backend_buffer_type_t> extra_buffer_types() {
         ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts"));
     if (get == nullptr) return types;
     for (ggml_backend_buffer_type_t* type = get(cpu); type != nullptr && *type != nullptr; ++type)
-        if (strcmp(ggml_backend_buft_name(*type), "AMX") != 0) types.push_back(*type);
+        types.push_back(*type);
     return types;
 }
 
