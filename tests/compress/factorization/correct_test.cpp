@@ -1,10 +1,10 @@
 // correct: what low-rank terms take back, on which weights, in both engines.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "compress/calibrated.h"
+#include "compress/logit_distance.h"
 #include "compress/small_model.h"
 #include "core/code_of.h"
 #include "core/temp_folder.h"
@@ -33,13 +33,6 @@ std::vector<float> logits(const Model& model, const EngineOptions& options, size
     return all_logits(model, random_tokens(tokens, model.config.n_vocab, 5), options);
 }
 const EngineOptions kExact{.threads = 1, .context = 32, .f32 = true};
-
-double distance(const Model& a, const Model& b) {
-    const auto x = logits(a, kExact), y = logits(b, kExact);
-    double squares = 0;
-    for (size_t i = 0; i < x.size(); ++i) squares += std::pow(static_cast<double>(x[i]) - y[i], 2);
-    return std::sqrt(squares);
-}
 
 const std::string kNearest = "quantize type=q4_0 embedding=keep rounding=nearest";
 

@@ -2,11 +2,11 @@
 // budgets.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "compress/calibrated.h"
+#include "compress/logit_distance.h"
 #include "compress/small_model.h"
 #include "core/code_of.h"
 #include "core/temp_folder.h"
@@ -35,15 +35,6 @@ Compression factored(const Model& model, const std::vector<std::string>& steps) 
     kept.push_back(std::make_unique<Work>());
     const Calibration text = random_text(model, 16, 32);
     return compress(model, recipe_of(steps), "test", *kept.back(), {&text, 1});
-}
-
-double distance(const Model& a, const Model& b) {
-    const auto tokens = random_tokens(20, a.config.n_vocab, 5);
-    const EngineOptions options{.threads = 1, .context = 32, .f32 = true};
-    const auto x = all_logits(a, tokens, options), y = all_logits(b, tokens, options);
-    double squares = 0;
-    for (size_t i = 0; i < x.size(); ++i) squares += std::pow(static_cast<double>(x[i]) - y[i], 2);
-    return std::sqrt(squares);
 }
 
 const LowRank& factors_at(const Model& model, size_t layer, Slot slot) {

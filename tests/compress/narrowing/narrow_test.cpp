@@ -1,10 +1,10 @@
 // narrow: which parts go, that the rest makes up for them, and budgets.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "compress/calibrated.h"
+#include "compress/logit_distance.h"
 #include "compress/rewrite/channels.h"
 #include "compress/small_model.h"
 #include "core/code_of.h"
@@ -37,15 +37,6 @@ Model repetitive_model(const std::vector<size_t>& layers) {
 
 Compression narrowed(const Model& model, const std::string& settings) {
     return calibrated(model, {"narrow " + settings}, random_text(model, 16, 32));
-}
-
-double distance(const Model& a, const Model& b) {
-    const auto tokens = random_tokens(20, a.config.n_vocab, 5);
-    const EngineOptions options{.threads = 1, .context = 32, .f32 = true};
-    const auto x = all_logits(a, tokens, options), y = all_logits(b, tokens, options);
-    double squares = 0;
-    for (size_t i = 0; i < x.size(); ++i) squares += std::pow(static_cast<double>(x[i]) - y[i], 2);
-    return std::sqrt(squares);
 }
 
 TEST(Narrow, NothingToRemoveIsTheIdentity) {
