@@ -44,10 +44,10 @@ Arrays UnquantizedGrams::measure(const Model& model, const Measurement& on, size
         pass.emplace(*stream_, model, layer, head ? std::vector<Tap>() : taps, !head && !goes_on);
     const FinalNorm norm(model);
     std::map<Tap, LeastSquares> sums;
-    std::vector<std::vector<float>> after;
+    std::vector<std::vector<float>> after;  // for the stream
     for (size_t s = 0; s < stream_->sequences(); ++s) {
         const auto out = pass ? pass->run(s) : stream_->residual(s);
-        if (goes_on) after.emplace_back(out.begin(), out.end());
+        if (goes_on && pass) after.emplace_back(out.begin(), out.end());
         const auto tokens = static_cast<int64_t>(own.tokens[s].size());
         for (const Tap tap : taps) {
             const std::vector<float> normed = head ? norm(out) : std::vector<float>();
