@@ -20,7 +20,10 @@ constexpr std::array kTypes = {DType::Q2_K,   DType::Q3_K, DType::MXFP4, DType::
                                DType::Q5_1,   DType::Q6_K, DType::Q8_0};
 constexpr UnquantizedGrams::Place kHead = {kWholeModel, Tap::layer_input};
 
-constexpr Computation kErrors{"errors of rounded matrices", 1};
+constexpr Computation kErrors{"errors of rounded matrices", 2};
+// Of larger matrices, runs of rows all over them stand for all: each type is tried on each row, which for a
+// vocabulary would take most of the time of a fit.
+constexpr int64_t kRowsTried = 8192, kRowsOfRun = 256;
 
 // Sum over rows e of e^T gram e.
 double weighted_squares(const Floats& errors, const Floats& gram, int64_t columns) {
@@ -38,6 +41,19 @@ double weighted_squares(const Floats& errors, const Floats& gram, int64_t column
             sum += static_cast<double>(product[i]) * static_cast<double>(some[i]);
     }
     return sum;
+}
+
+// Runs of rows of a matrix [rows x columns] at even distances, kRowsTried in all, or all of its rows.
+Floats rows_to_try(Floats matrix, int64_t columns) {
+    const int64_t rows = static_cast<int64_t>(matrix.size()) / columns, runs = kRowsTried / kRowsOfRun;
+    if (rows <= kRowsTried) return matrix;
+    Floats out;
+    for (int64_t run = 0; run < runs; ++run) {
+        const int64_t first = (rows - kRowsOfRun) * run / (runs - 1);
+        out.insert(out.end(), &matrix[static_cast<size_t>(first * columns)],
+                   matrix.data() + (first + kRowsOfRun) * columns);
+    }
+    return out;
 }
 
 }  // namespace
@@ -102,14 +118,17 @@ Candidates::Candidates(const Model& model, const Measurement& on, RowLayout layo
             {kErrors, {{"model", on.identity}, {"tensor", tensor.name}, {"types", types}}}, [&] {
                 const int64_t columns = model.tensor(tensor.name).row_elements();
                 const Doubles gram = gram_of(tensor.name);
-                const Floats weights = floats_of(model, tensor.name), as_floats(gram.begin(), gram.end());
+                const Floats weights = rows_to_try(floats_of(model, tensor.name), columns),
+                             as_floats(gram.begin(), gram.end());
+                const double of_all = static_cast<double>(model.tensor(tensor.name).elements()) /
+                                      static_cast<double>(weights.size());
                 Array errors{{static_cast<int64_t>(tensor.candidates.size())}, {}};
                 for (const Candidate& candidate : tensor.candidates) {
                     Floats difference =
                         nearest_rounded(weights, {gram, columns, columns}, candidate.type).values;
                     for (size_t i = 0; i < weights.size(); ++i) difference[i] -= weights[i];
                     errors.values.push_back(
-                        static_cast<float>(weighted_squares(difference, as_floats, columns)));
+                        static_cast<float>(of_all * weighted_squares(difference, as_floats, columns)));
                 }
                 return Arrays{{"errors", std::move(errors)}};
             });

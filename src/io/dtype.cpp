@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/parallel.h"
 
 namespace refold {
 
@@ -55,6 +56,8 @@ void dequantize(DType type, std::span<const std::byte> data, std::span<float> ou
 
 namespace {
 
+constexpr int64_t kPart = 1 << 16;  // weights that one thread packs at a time
+
 // Types whose scales follow from the extremes of a block where there is no importance. ggml's search for an
 // importance weighs the errors of large weights more as well, so it may miss the better of the two.
 bool has_plain_scales(DType type) {
@@ -89,7 +92,7 @@ void take_better_blocks(DType type, std::span<const float> values, std::span<con
 bool needs_importance(DType type) { return ggml_quantize_requires_imatrix(ggml(type)); }
 
 std::vector<std::byte> quantize(DType type, std::span<const float> values, int64_t row_elements,
-                                std::span<const float> importance) {
+                                std::span<const float> importance, int threads) {
     const auto count = static_cast<int64_t>(values.size());
     const int64_t folded = fold(type, row_elements), stored = row_elements * folded;
     if (count % stored != 0) {
@@ -107,8 +110,13 @@ std::vector<std::byte> quantize(DType type, std::span<const float> values, int64
     std::vector<float> of_stored;
     for (int64_t row = 0; row < folded && !importance.empty(); ++row)
         of_stored.insert(of_stored.end(), importance.begin(), importance.end());
+    const int64_t rows = count / stored, rows_of_part = std::max<int64_t>(1, kPart / stored);
     const auto pack = [&](std::vector<std::byte>& packed, const float* weights) {
-        ggml_quantize_chunk(ggml(type), values.data(), packed.data(), 0, count / stored, stored, weights);
+        parallel_for((rows + rows_of_part - 1) / rows_of_part, threads, [&](int64_t part) {
+            const int64_t first = part * rows_of_part;
+            ggml_quantize_chunk(ggml(type), values.data(), packed.data(), first * stored,
+                                std::min(rows_of_part, rows - first), stored, weights);
+        });
     };
     pack(out, importance.empty() ? nullptr : of_stored.data());
     if (!importance.empty() && has_plain_scales(type)) {

@@ -54,11 +54,11 @@ int64_t fold(DType type, int64_t row_elements);
 void dequantize(DType type, std::span<const std::byte> data, std::span<float> out);
 // The type cannot be written without an importance matrix (IQ1 and IQ2).
 bool needs_importance(DType type);
-// Packs rows of `row_elements` elements, a multiple of fold() rows, rounded to nearest. `importance`
-// [row_elements], the weights of the columns' squared errors (llama.cpp's importance matrix), guides the
-// search for scales; empty: all the same. Blocks of Q4_0 to Q5_1 take plain rounding where its weighted error
-// is smaller. Throws Error(unsupported) when the type needs an importance and there is none.
+// Packs rows of `row_elements` elements, a multiple of fold() rows, rounded to nearest, by `threads` threads.
+// `importance` [row_elements], the weights of the columns' squared errors (llama.cpp's importance matrix),
+// guides the search for scales; empty: all the same. Blocks of Q4_0 to Q5_1 take plain rounding where its
+// weighted error is smaller. Throws Error(unsupported) when the type needs an importance and there is none.
 std::vector<std::byte> quantize(DType type, std::span<const float> values, int64_t row_elements,
-                                std::span<const float> importance = {});
+                                std::span<const float> importance = {}, int threads = 1);
 
 }  // namespace refold

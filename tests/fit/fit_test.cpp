@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "compress/calibrated.h"
+#include "compress/rounding/gptq_rounding.h"
 #include "compress/small_model.h"
 #include "core/code_of.h"
 #include "core/temp_folder.h"
@@ -17,6 +18,7 @@
 #include "fit/sensitivity.h"
 #include "model/accounting.h"
 #include "model/load.h"
+#include "model/materialize.h"
 #include "model/save.h"
 
 namespace refold {
@@ -175,6 +177,40 @@ TEST_F(FitTest, HoldsABudgetOfSecondsAsWell) {
         fit.plan({.file_bytes = bytes, .token_seconds = 1e-3 * free.token_seconds});
     };
     EXPECT_EQ(code_of(impossible, "the fastest one is"), ErrorCode::usage);
+}
+
+// Of a vocabulary, some rows stand for all; later rows are larger here, so it matters which.
+TEST(FitErrors, OfALargeTableAreThoseOfAllRows) {
+    const int64_t vocab = 20000, width = 32;
+    const SmallShape shape{
+        .layers = 1, .heads = 1, .kv_heads = 1, .head_dim = 32, .embd = width, .ff = 32, .vocab = vocab};
+    const Model model = small_model(shape, [](size_t layer, Slot slot, int64_t row, int64_t column) {
+        const float larger = slot == Slot::token_embd ? static_cast<float>(row) / 1e4F : 1.0F;
+        return larger * with_flat_logits(layer, slot, row, column);
+    });
+    const Calibration text = random_text(model, 4, 32);
+    Work work;
+    const Measurement on{work, text, "model", 1};
+    const Candidates candidates(model, on, RowLayout::whole_blocks);
+    const UnquantizedGrams::Place head = {kWholeModel, Tap::layer_input};
+    const std::vector<double> gram = UnquantizedGrams(model, on, {head}).at(head);
+    const FitTensor& table = candidates.tensors().back();
+    ASSERT_EQ(table.slot, Slot::token_embd);
+    const std::vector<float> weights = floats_of(model, table.name);
+    for (const Candidate& candidate : table.candidates) {
+        const std::vector<float> rounded =
+            nearest_rounded(weights, {gram, width, width}, candidate.type).values;
+        double all = 0;
+        for (size_t first = 0; first < weights.size(); first += width) {
+            for (size_t i = 0; i < width; ++i) {
+                for (size_t j = 0; j < width; ++j)
+                    all += gram[i * width + j] *
+                           static_cast<double>(rounded[first + i] - weights[first + i]) *
+                           static_cast<double>(rounded[first + j] - weights[first + j]);
+            }
+        }
+        EXPECT_NEAR(candidate.error / all, 1, 0.03) << name(candidate.type);
+    }
 }
 
 // Files for llama.cpp give it the logits that they give here.

@@ -53,6 +53,15 @@ TEST(Quantize, NoBlockIsWorseThanPlainRounding) {
     }
 }
 
+// Rows are packed in parts, the last one shorter; folded rows stay together.
+TEST(Quantize, ThreadsDoNotChangeTheResult) {
+    const auto values = waves(2500 * kColumns), importance = uneven_importance();
+    for (const DType type : {DType::Q4_0, DType::Q6_K, DType::IQ2_XXS, DType::F16})
+        EXPECT_EQ(quantize(type, values, kColumns, importance, 3),
+                  quantize(type, values, kColumns, importance))
+            << name(type);
+}
+
 TEST(Quantize, IsNearerByImportanceThanWithout) {
     const auto values = waves(16 * kColumns), importance = uneven_importance();
     for (const DType type : {DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q6_K}) {

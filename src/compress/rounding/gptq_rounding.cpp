@@ -108,7 +108,8 @@ private:
             const double own = block.factors[j * (block.count + 1)];
             importance.push_back(static_cast<float>(own * own));
         }
-        auto blocks = quantize(type_, block.targets, static_cast<int64_t>(block.count), importance);
+        auto blocks =
+            quantize(type_, block.targets, static_cast<int64_t>(block.count), importance, default_threads());
         if (grid_ != nullptr) choose_codes(block, blocks);
         const size_t bytes = block_bytes(type_), per_row = packed_.size() / outputs_;
         for (size_t o = 0; o < outputs_; ++o)
@@ -239,7 +240,8 @@ Rounded nearest_rounded(std::span<const float> weights, const RoundingInputs& in
         columns.insert(columns.end(), &weights[o * n], weights.data() + o * n + rounded);
     for (size_t i = 0; i < rounded && !inputs.gram.empty(); ++i)
         importance.push_back(static_cast<float>(inputs.gram[i * (n + 1)]));
-    Rounded out{{weights.begin(), weights.end()}, quantize(type, columns, inputs.rounded, importance)};
+    Rounded out{{weights.begin(), weights.end()},
+                quantize(type, columns, inputs.rounded, importance, default_threads())};
     dequantize(type, out.packed, columns);
     for (size_t o = 0; o < outputs; ++o) std::copy_n(&columns[o * rounded], rounded, &out.values[o * n]);
     return out;
