@@ -63,7 +63,6 @@ void run_text(const Model& model, const std::vector<std::vector<int32_t>>& seque
         const std::span<const int32_t> tokens_of_sequence(sequences[s]);
         sequence.truncate(0);
         sequence.evaluate_range(tokens_of_sequence, [&](size_t, std::span<const float> rows) {
-            sequence.pause();  // keep its threads from spinning while BLAS works
             if (maps != nullptr) maps->end_step();
             if (modules != nullptr) modules->end_step(rows);
         });

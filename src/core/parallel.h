@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/spinning_threads.h"
+
 namespace refold {
 
 inline std::atomic<int> g_threads{0};
@@ -29,6 +31,7 @@ inline int default_threads() {
 // Calls body(i) for every i in [0, count) on up to `threads` threads; the first exception is rethrown.
 template <typename Body>
 void parallel_for(int64_t count, int threads, Body&& body) {
+    if (threads > 1 && count > 1) SpinningThreads::all_sleep();
     std::atomic<int64_t> next{0};
     std::exception_ptr error;
     std::mutex mutex;

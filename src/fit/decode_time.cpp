@@ -134,7 +134,6 @@ double step_seconds(SingleSequence& sequence) {
         if (step >= 0) seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
         sequence.truncate(length);
     }
-    sequence.pause();
     std::ranges::nth_element(seconds, seconds.begin() + kSteps / 2);
     return seconds[kSteps / 2];
 }

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "core/error.h"
+#include "core/spinning_threads.h"
 #include "linalg/blas_kernels.h"
 
 // LAPACK's Fortran interface: every argument by address, string lengths last.
@@ -51,6 +52,12 @@ int number(int64_t n) { return static_cast<int>(n); }
 template <typename Real>
 constexpr bool kSingle = std::is_same_v<Real, float>;
 
+// Before work that takes longer than to wake them again.
+void take_cores(int64_t products) {
+    constexpr int64_t kMany = 1 << 20;
+    if (products > kMany) SpinningThreads::all_sleep();
+}
+
 void check(int info, const char* routine) {
     if (info != 0) fail(ErrorCode::internal, "linalg", "LAPACK's {} failed: info {}", routine, info);
 }
@@ -59,16 +66,19 @@ CBLAS_TRANSPOSE transpose(Op op) { return op == Op::plain ? CblasNoTrans : Cblas
 
 // g (n x n) += x' x or x x', x being a x n or n x a.
 void add_gram(Op op, int64_t n, int64_t a, const float* x, int64_t lda, float* g) {
+    take_cores(n * n * a);
     cblas_ssyrk(CblasColMajor, CblasLower, transpose(op), number(n), number(a), 1, x, number(lda), 1, g,
                 number(n));
 }
 void add_gram(Op op, int64_t n, int64_t a, const double* x, int64_t lda, double* g) {
+    take_cores(n * n * a);
     cblas_dsyrk(CblasColMajor, CblasLower, transpose(op), number(n), number(a), 1, x, number(lda), 1, g,
                 number(n));
 }
 
 template <typename Real>
 void householder_of(int64_t rows, int64_t columns, Real* x) {
+    take_cores(rows * columns * columns);
     const int n = number(rows), r = number(columns), size = r * kBlock;
     int info = 0;
     std::vector<Real> tau(columns), work(size);
@@ -126,6 +136,7 @@ void check_size(std::span<const int64_t> dims, size_t size, const char* what) {
 }
 
 void multiply(Op op_a, Op op_b, Shape s, const float* a, const float* b, float* c, float beta, float alpha) {
+    take_cores(s.m * s.n * s.k);
     cblas_sgemm(CblasColMajor, transpose(op_a), transpose(op_b), number(s.m), number(s.n), number(s.k), alpha,
                 a, number(op_a == Op::plain ? s.m : s.k), b, number(op_b == Op::plain ? s.k : s.n), beta, c,
                 number(s.m));
@@ -133,17 +144,20 @@ void multiply(Op op_a, Op op_b, Shape s, const float* a, const float* b, float* 
 
 void multiply(Op op_a, Op op_b, Shape s, const double* a, const double* b, double* c, double beta,
               double alpha) {
+    take_cores(s.m * s.n * s.k);
     cblas_dgemm(CblasColMajor, transpose(op_a), transpose(op_b), number(s.m), number(s.n), number(s.k), alpha,
                 a, number(op_a == Op::plain ? s.m : s.k), b, number(op_b == Op::plain ? s.k : s.n), beta, c,
                 number(s.m));
 }
 
 void multiply_symmetric(int64_t n, int64_t r, const float* g, const float* b, float* c) {
+    take_cores(n * n * r);
     cblas_ssymm(CblasColMajor, CblasLeft, CblasLower, number(n), number(r), 1, g, number(n), b, number(n), 0,
                 c, number(n));
 }
 
 void multiply_symmetric(int64_t n, int64_t r, const double* g, const double* b, double* c) {
+    take_cores(n * n * r);
     cblas_dsymm(CblasColMajor, CblasLeft, CblasLower, number(n), number(r), 1, g, number(n), b, number(n), 0,
                 c, number(n));
 }
@@ -197,6 +211,7 @@ std::vector<double> mixed_gram(const float* x, int64_t a, int64_t n, int64_t c) 
 template <typename Real>
 Eigen<Real> leading_eigenvectors(std::vector<Real> matrix, int64_t size, int64_t count) {
     if (size > 46340) fail(ErrorCode::unsupported, "linalg", "{} rows and columns are too many", size);
+    take_cores(size * size * size);
     const int n = number(size), r = number(count);
     int info = 0;
     std::vector<Real> d(size), e(size), tau(size), work(size * kBlock);
@@ -268,6 +283,7 @@ bool orthonormalize(int64_t n, int64_t r, float* x) {
 }
 
 bool cholesky(int64_t n, double* g) {
+    take_cores(n * n * n);
     const int order = number(n);
     int info = 0;
     dpotrf_("L", &order, g, &order, &info, 1);
@@ -283,6 +299,7 @@ bool solve_positive(int64_t n, int64_t r, double* g, double* b) {
 }
 
 bool solve_right(int64_t n, int64_t r, float* h, float* x) {
+    take_cores(n * r * r);
     const int order = number(r);
     int info = 0;
     spotrf_("L", &order, h, &order, &info, 1);

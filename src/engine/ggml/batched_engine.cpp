@@ -25,7 +25,7 @@ public:
           loops_(capabilities.loops),
           network_{model.config, model.topology, {}, {}, {}},
           lends_(lends_probabilities(model.topology)),
-          pool_(make_threadpool(options.threads)),
+          threads_(options.threads),
           weights_(model, options),
           kv_(model, options.kv_tokens,
               options.f32 || options.kv == KvType::f32 ? GGML_TYPE_F32 : GGML_TYPE_F16, loops_),
@@ -102,7 +102,7 @@ public:
         const uint64_t loops = workspace_.loops ? workspace_.loops->bytes() : 0;
         return {weights_.bytes() + loops, kv_.cache().bytes(), workspace_.bytes() + weights_.scratch_bytes()};
     }
-    void pause() override { ggml_threadpool_pause(pool_.get()); }
+    void pause() override { threads_.sleep(); }
 
 private:
     static bool lends_probabilities(const Topology& topology) {
@@ -187,7 +187,7 @@ private:
                                        .kind = kind});
         ForwardInput input{.tokens = tokens_, .positions = positions_, .token_types = {}, .mask = {}};
         if (kind != StepKind::network) input.residual = residual_;
-        graph.compute(input, rows_, weights_, pool_.get());
+        graph.compute(input, rows_, weights_, threads_.awake());
         return graph;
     }
 
@@ -212,7 +212,7 @@ private:
     int32_t loops_;
     Network network_;
     bool lends_;
-    ThreadpoolPtr pool_;
+    EngineThreads threads_;
     Weights weights_;
     KvPool kv_;
     StepWorkspace workspace_;

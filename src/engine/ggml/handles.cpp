@@ -9,13 +9,12 @@
 
 namespace refold {
 
-ThreadpoolPtr make_threadpool(int threads) {
+EngineThreads::EngineThreads(int threads) : spinning_([this] { sleep(); }) {
     capture_ggml_log();
     ggml_cpu_init();
     ggml_threadpool_params params = ggml_threadpool_params_default(threads);
-    ThreadpoolPtr pool(ggml_threadpool_new(&params));
-    if (!pool) fail(ErrorCode::io, "engine", "cannot start {} threads", threads);
-    return pool;
+    pool_.reset(ggml_threadpool_new(&params));
+    if (!pool_) fail(ErrorCode::io, "engine", "cannot start {} threads", threads);
 }
 
 void advise_large_pages(ggml_backend_buffer_t buffer) {

@@ -8,6 +8,8 @@
 
 #include <memory>
 
+#include "core/spinning_threads.h"
+
 namespace refold {
 
 struct ThreadpoolDeleter {
@@ -15,8 +17,23 @@ struct ThreadpoolDeleter {
 };
 using ThreadpoolPtr = std::unique_ptr<ggml_threadpool, ThreadpoolDeleter>;
 
-// Throws Error(io) when the threads cannot be started.
-ThreadpoolPtr make_threadpool(int threads);
+// The threads of an engine. After their work they spin, and sleep when others of this process work.
+class EngineThreads {
+public:
+    // Throws Error(io) when the threads cannot be started.
+    explicit EngineThreads(int threads);
+
+    // For a graph that is computed now.
+    ggml_threadpool* awake() {
+        spinning_.wake();
+        return pool_.get();
+    }
+    void sleep() { ggml_threadpool_pause(pool_.get()); }
+
+private:
+    ThreadpoolPtr pool_;
+    SpinningThreads spinning_;
+};
 
 // A context for tensor descriptions only; their data lies in backend buffers.
 inline ggml_context_ptr make_context(size_t tensors, size_t graph_bytes = 0) {

@@ -43,7 +43,7 @@ public:
         : SingleSequenceEngine(model.config, capabilities),
           network_{model.config, model.topology, options.range, options.observer,
                    EvictionPlan(model, options.eviction, options.context)},
-          pool_(make_threadpool(options.threads)),
+          threads_(options.threads),
           weights_(model, options),
           kept_(network_.eviction, model),
           cache_(model, cache_lengths(options.context),
@@ -70,7 +70,7 @@ public:
                 workspace_.bytes() + weights_.scratch_bytes() + kept_.bytes()};
     }
 
-    void pause() override { ggml_threadpool_pause(pool_.get()); }
+    void pause() override { threads_.sleep(); }
 
 private:
     // Rows of the cache for so many tokens.
@@ -132,7 +132,7 @@ private:
                        static_cast<int64_t>(rows_.outputs.size()), stretched ? input.sequence_length : 0,
                        !input.residual.empty()});
         fill_cache_rows(input);
-        graph.compute(input, rows_, weights_, pool_.get());
+        graph.compute(input, rows_, weights_, threads_.awake());
         for (const auto& [layer, sums] : graph.scores())
             kept_.add(layer, StepGraph::floats(sums), sums->ne[0], count);
         kept_.append(count);
@@ -150,7 +150,7 @@ private:
     }
 
     Network network_;
-    ThreadpoolPtr pool_;
+    EngineThreads threads_;
     Weights weights_;
     KeptRows kept_;
     KvCache cache_;
