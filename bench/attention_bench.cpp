@@ -46,7 +46,7 @@ public:
     Layer(const Shape& shape, const Settings& settings, int64_t cached)
         : settings_(settings),
           attention_(shape.heads, shape.head_dim, {}, cached, settings.threads),
-          pool_(new_pool(settings.threads)),
+          threads_(settings.threads),
           context_(make_context(256, 2 * kOperations * ggml_graph_overhead_custom(16, false))) {
         ggml_context* c = context_.get();
         const int64_t tokens = settings.tokens, width = shape.heads * shape.head_dim;
@@ -99,11 +99,6 @@ public:
     double gigaflop() const { return gigaflop_; }
 
 private:
-    static ThreadpoolPtr new_pool(int threads) {
-        ggml_threadpool_params params = ggml_threadpool_params_default(threads);
-        return ThreadpoolPtr(ggml_threadpool_new(&params));
-    }
-
     void fill(ggml_tensor* queries, ggml_tensor* cache, ggml_tensor* seen, ggml_tensor* mask,
               int64_t cached) {
         std::mt19937 random(1);
@@ -131,7 +126,7 @@ private:
     }
 
     double run(ggml_cgraph* graph) {
-        ggml_cplan plan = ggml_graph_plan(graph, settings_.threads, pool_.get());
+        ggml_cplan plan = ggml_graph_plan(graph, settings_.threads, threads_.awake());
         work_.resize(std::max(work_.size(), plan.work_size));
         plan.work_data = work_.data();
         const auto start = std::chrono::steady_clock::now();
@@ -141,7 +136,7 @@ private:
 
     const Settings& settings_;
     Attention attention_;
-    ThreadpoolPtr pool_;
+    EngineThreads threads_;
     ggml_context_ptr context_;
     ggml_backend_buffer_ptr buffer_;
     ggml_cgraph* graphs_[kOperations] = {};

@@ -1,5 +1,5 @@
-// Threads that spin for a while after their work, so that more of it starts at once: of one owner at a time,
-// as they take the cores from whoever works next.
+// Thread pools whose threads spin for a while after their work, so that they start at once when there is
+// more. They would take cores from whoever works next, so one pool of the process is awake at a time.
 #pragma once
 
 #include <functional>

@@ -21,8 +21,8 @@ constexpr std::array kTypes = {DType::Q2_K,   DType::Q3_K, DType::MXFP4, DType::
 constexpr UnquantizedGrams::Place kHead = {kWholeModel, Tap::layer_input};
 
 constexpr Computation kErrors{"errors of rounded matrices", 2};
-// Of larger matrices, runs of rows all over them stand for all: each type is tried on each row, which for a
-// vocabulary would take most of the time of a fit.
+// Of a matrix with more rows, runs of rows at even distances stand for all: rounding a whole vocabulary to
+// every type would take most of the time of a fit. fold() divides the rows of a run.
 constexpr int64_t kRowsTried = 8192, kRowsOfRun = 256;
 
 // Sum over rows e of e^T gram e.
@@ -43,7 +43,7 @@ double weighted_squares(const Floats& errors, const Floats& gram, int64_t column
     return sum;
 }
 
-// Runs of rows of a matrix [rows x columns] at even distances, kRowsTried in all, or all of its rows.
+// Of a matrix [rows x columns], row major.
 Floats rows_to_try(Floats matrix, int64_t columns) {
     const int64_t rows = static_cast<int64_t>(matrix.size()) / columns, runs = kRowsTried / kRowsOfRun;
     if (rows <= kRowsTried) return matrix;
@@ -120,15 +120,15 @@ Candidates::Candidates(const Model& model, const Measurement& on, RowLayout layo
                 const Doubles gram = gram_of(tensor.name);
                 const Floats weights = rows_to_try(floats_of(model, tensor.name), columns),
                              as_floats(gram.begin(), gram.end());
-                const double of_all = static_cast<double>(model.tensor(tensor.name).elements()) /
-                                      static_cast<double>(weights.size());
+                const double scale = static_cast<double>(model.tensor(tensor.name).elements()) /
+                                     static_cast<double>(weights.size());
                 Array errors{{static_cast<int64_t>(tensor.candidates.size())}, {}};
                 for (const Candidate& candidate : tensor.candidates) {
                     Floats difference =
                         nearest_rounded(weights, {gram, columns, columns}, candidate.type).values;
                     for (size_t i = 0; i < weights.size(); ++i) difference[i] -= weights[i];
                     errors.values.push_back(
-                        static_cast<float>(of_all * weighted_squares(difference, as_floats, columns)));
+                        static_cast<float>(scale * weighted_squares(difference, as_floats, columns)));
                 }
                 return Arrays{{"errors", std::move(errors)}};
             });

@@ -52,7 +52,7 @@ int number(int64_t n) { return static_cast<int>(n); }
 template <typename Real>
 constexpr bool kSingle = std::is_same_v<Real, float>;
 
-// Before work that takes longer than to wake them again.
+// Before so many multiplications: engines' threads stop spinning, unless waking them would take longer.
 void take_cores(int64_t products) {
     constexpr int64_t kMany = 1 << 20;
     if (products > kMany) SpinningThreads::all_sleep();

@@ -1,7 +1,9 @@
 // Rounding to nearest, with scales for an importance matrix.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "io/dtype.h"
 
@@ -54,12 +56,18 @@ TEST(Quantize, NoBlockIsWorseThanPlainRounding) {
 }
 
 // Rows are packed in parts, the last one shorter; folded rows stay together.
-TEST(Quantize, ThreadsDoNotChangeTheResult) {
-    const auto values = waves(2500 * kColumns), importance = uneven_importance();
-    for (const DType type : {DType::Q4_0, DType::Q6_K, DType::IQ2_XXS, DType::F16})
-        EXPECT_EQ(quantize(type, values, kColumns, importance, 3),
-                  quantize(type, values, kColumns, importance))
-            << name(type);
+TEST(Quantize, ThreadsAndPartsDoNotChangeTheResult) {
+    constexpr size_t kRows = 2500, kFew = 100;  // few: one part
+    const auto values = waves(kRows * kColumns), importance = uneven_importance();
+    for (const DType type : {DType::Q4_0, DType::Q6_K, DType::IQ2_XXS, DType::F16}) {
+        std::vector<std::byte> pieces;
+        for (size_t row = 0; row < kRows; row += kFew) {
+            const auto some = std::span(values).subspan(row * kColumns, kFew * kColumns);
+            std::ranges::copy(quantize(type, some, kColumns, importance), std::back_inserter(pieces));
+        }
+        EXPECT_EQ(quantize(type, values, kColumns, importance), pieces) << name(type);
+        EXPECT_EQ(quantize(type, values, kColumns, importance, 3), pieces) << name(type);
+    }
 }
 
 TEST(Quantize, IsNearerByImportanceThanWithout) {
