@@ -12,7 +12,8 @@
 #include "core/spinning_threads.h"
 #include "linalg/blas_kernels.h"
 
-// LAPACK's Fortran interface: every argument by address, string lengths last.
+// LAPACK's Fortran interface: every argument by address, string lengths last. The names are LAPACK's.
+// NOLINTBEGIN(readability-identifier-naming)
 extern "C" {
 void ssytrd_(const char*, const int*, float*, const int*, float*, float*, float*, float*, const int*, int*,
              size_t);
@@ -38,6 +39,7 @@ void dpotrf_(const char*, const int*, double*, const int*, int*, size_t);
 void dpotrs_(const char*, const int*, const int*, const double*, const int*, double*, const int*, int*,
              size_t);
 }
+// NOLINTEND(readability-identifier-naming)
 
 namespace refold::blas {
 namespace {
