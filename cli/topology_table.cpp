@@ -78,6 +78,8 @@ public:
     std::string operator()(const LowRank& e) const { return with_owner(factors_text(model_, e), e.u); }
     std::string operator()(const Tucker& e) const { return with_owner(factors_text(model_, e), e.core); }
 
+    std::string operator()(const RowParts& e) const { return factors_text(model_, e); }
+
     std::string operator()(const Plus& e) const {
         const std::string base = std::visit(*this, e.base);
         return (base.empty() ? "" : base + " ") + with_owner("+ " + lora_text(model_, e), e.term.u);
@@ -184,6 +186,13 @@ std::string factors_text(const Model& model, const Expression& expression) {
     if (const auto* e = std::get_if<Plus>(&expression)) {
         const std::string base = factors_text(model, base_of(expression));
         return (base.empty() ? "" : base + " + ") + lora_text(model, *e);
+    }
+    if (const auto* e = std::get_if<RowParts>(&expression)) {
+        std::vector<std::string> parts;
+        for (const std::string& part : e->parts)
+            parts.push_back(
+                fmt::format("{} rows in {}", model.tensor(part).rows(), name(model.tensor(part).type)));
+        return fmt::format("{}", fmt::join(parts, ", "));
     }
     return "";
 }

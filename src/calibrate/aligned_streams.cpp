@@ -52,8 +52,9 @@ AlignedStreams::AlignedStreams(const Model& original, const Model& model, const 
         fail(ErrorCode::unsupported, "calibration", "only decoders without new prefixes can be calibrated");
     for (const auto& [slot, expression] : model.topology.globals) {
         if (properties(slot).module != SlotModule::embedding) continue;
-        const auto& stored = std::get<Dense>(expression).tensor;
-        if (!is_same_tensor(original.tensor(stored), model.tensor(stored)))
+        const auto* stored = std::get_if<Dense>(&expression);
+        if (stored == nullptr ||
+            !is_same_tensor(original.tensor(stored->tensor), model.tensor(stored->tensor)))
             modified_.emplace(model, own_.tokens, calibration.options.length, threads);
     }
 }

@@ -134,6 +134,13 @@ void check_rows(const Model& model) {
                  "make quantize the last step, or compress the model before it was quantized",
                  model.label, name, refold::name(tensor.type));
     }
+    for (const auto& [slot, expression] : model.topology.globals) {
+        if (std::holds_alternative<RowParts>(expression))
+            fail(ErrorCode::unsupported, "compress",
+                 "{}: the rows of {} have several types, and no method changes such matrices - make quantize "
+                 "the last step, or compress the model before it was quantized",
+                 model.label, slot_name(slot));
+    }
 }
 
 // A dry run when `work` is null.

@@ -1,8 +1,11 @@
 #include "fit/candidates.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 #include "compress/method/lazy.h"
+#include "compress/quantization/row_types.h"
 #include "compress/rounding/gptq_rounding.h"
 #include "core/progress.h"
 #include "linalg/blas.h"
@@ -20,10 +23,12 @@ constexpr std::array kTypes = {DType::Q2_K,   DType::Q3_K, DType::MXFP4, DType::
                                DType::Q5_1,   DType::Q6_K, DType::Q8_0};
 constexpr UnquantizedGrams::Place kHead = {kWholeModel, Tap::layer_input};
 
-constexpr Computation kErrors{"errors of rounded matrices", 2};
+constexpr Computation kErrors{"errors of rounded matrices", 3};
 // Of a matrix with more rows, runs of rows at even distances stand for all: rounding a whole vocabulary to
 // every type would take most of the time of a fit. fold() divides the rows of a run.
 constexpr int64_t kRowsTried = 8192, kRowsOfRun = 256;
+// Of a part of a table, rows at even distances. Smaller parts are not made; fold() divides their rows.
+constexpr int64_t kRowsTriedOfPart = 2048, kRowsOfPart = 256;
 
 // Sum over rows e of e^T gram e.
 double weighted_squares(const Floats& errors, const Floats& gram, int64_t columns) {
@@ -56,6 +61,48 @@ Floats rows_to_try(Floats matrix, int64_t columns) {
     return out;
 }
 
+// A part of a table [rows x columns], and how often text uses each row, as a multiple of the mean.
+struct UsedPart {
+    Floats rows;
+    Doubles use;
+};
+
+UsedPart part_to_try(const Tensor& table, const FitTensor& part, const std::vector<int64_t>& occurrences) {
+    const auto order = rows_by_use(occurrences, table.rows());
+    const Doubles use = expected_use(occurrences, table.rows());
+    const TensorBytes bytes(table);
+    const size_t stride = row_bytes(table.type, table.row_elements()),
+                 width = static_cast<size_t>(table.row_elements());
+    const int64_t count = std::min(kRowsTriedOfPart, part.rows);
+    UsedPart out{Floats(static_cast<size_t>(count) * width), {}};
+    for (int64_t i = 0; i < count; ++i) {
+        const auto row = static_cast<size_t>(order[static_cast<size_t>(part.first + part.rows * i / count)]);
+        dequantize(table.type, bytes.bytes().subspan(row * stride, stride),
+                   std::span(out.rows).subspan(static_cast<size_t>(i) * width, width));
+        out.use.push_back(use[row] * static_cast<double>(table.rows()));
+    }
+    return out;
+}
+
+// The rows of a table from the most used one on, cut where types may differ.
+std::vector<std::pair<int64_t, int64_t>> parts_of_table(const Tensor& table, RowLayout layout) {
+    std::vector<int64_t> ends = {table.rows()};
+    const bool possible = layout == RowLayout::or_folded && table.fold() == 1;
+    for (int64_t rows = table.rows() / 2; possible && ends.size() < kMostRowParts; rows /= 2) {
+        const int64_t end = rows / kRowsOfPart * kRowsOfPart;
+        if (end == 0) break;
+        ends.push_back(end);
+    }
+    std::ranges::reverse(ends);
+    std::vector<std::pair<int64_t, int64_t>> out;
+    int64_t first = 0;
+    for (const int64_t end : ends) {
+        out.emplace_back(first, end - first);
+        first = end;
+    }
+    return out;
+}
+
 }  // namespace
 
 std::vector<FitTensor> fit_tensors(const Model& model, RowLayout layout) {
@@ -70,13 +117,20 @@ std::vector<FitTensor> fit_tensors(const Model& model, RowLayout layout) {
                 if (use == quantized.end() || !use->second.matrix || !seen.insert(name).second) continue;
                 const bool table = layer == kWholeModel;
                 if (!table && !inputs.contains(name)) continue;
-                FitTensor tensor{name, slot, layer, table, {}};
-                for (const DType type : kTypes) {
-                    if (fits(type, use->second, layout))
-                        tensor.candidates.push_back(
-                            {type, row_bytes(type, model.tensor(name).elements()), 0});
+                const Tensor& stored = model.tensor(name);
+                const bool alone = std::holds_alternative<Dense>(expression);
+                for (const auto& [first, rows] :
+                     parts_of_table(stored, table && alone ? layout : RowLayout::whole_blocks)) {
+                    FitTensor tensor{name, slot, layer, table, first, rows, {}};
+                    QuantizedUse of_part = use->second;
+                    if (rows < stored.rows()) of_part.whole_rows = std::gcd(of_part.whole_rows, rows);
+                    for (const DType type : kTypes) {
+                        if (fits(type, of_part, layout))
+                            tensor.candidates.push_back(
+                                {type, row_bytes(type, stored.row_elements() * rows), 0});
+                    }
+                    if (!tensor.candidates.empty()) out.push_back(std::move(tensor));
                 }
-                if (!tensor.candidates.empty()) out.push_back(std::move(tensor));
             }
         }
     };
@@ -114,29 +168,42 @@ Candidates::Candidates(const Model& model, const Measurement& on, RowLayout layo
     for (FitTensor& tensor : tensors_) {
         nlohmann::json types = nlohmann::json::array();
         for (const Candidate& candidate : tensor.candidates) types.push_back(name(candidate.type));
-        const auto found = on.work.results_of_all(
-            {kErrors, {{"model", on.identity}, {"tensor", tensor.name}, {"types", types}}}, [&] {
-                const int64_t columns = model.tensor(tensor.name).row_elements();
-                const Doubles gram = gram_of(tensor.name);
-                const Floats weights = rows_to_try(floats_of(model, tensor.name), columns),
-                             as_floats(gram.begin(), gram.end());
-                const double scale = static_cast<double>(model.tensor(tensor.name).elements()) /
-                                     static_cast<double>(weights.size());
-                Array errors{{static_cast<int64_t>(tensor.candidates.size())}, {}};
-                for (const Candidate& candidate : tensor.candidates) {
-                    Floats difference =
-                        nearest_rounded(weights, {gram, columns, columns}, candidate.type).values;
-                    for (size_t i = 0; i < weights.size(); ++i) difference[i] -= weights[i];
-                    errors.values.push_back(
-                        static_cast<float>(scale * weighted_squares(difference, as_floats, columns)));
-                }
-                return Arrays{{"errors", std::move(errors)}};
-            });
+        nlohmann::json inputs = {{"model", on.identity}, {"tensor", tensor.name}, {"types", types}};
+        if (tensor.rows < model.tensor(tensor.name).rows()) inputs["rows"] = {tensor.first, tensor.rows};
+        const auto found = on.work.results_of_all({kErrors, inputs}, [&] {
+            return Arrays{
+                {"errors",
+                 {{static_cast<int64_t>(tensor.candidates.size())}, errors_of(tensor, on.calibration)}}};
+        });
         const Doubles errors = lazy::numbers(found.at("errors"));
         for (size_t i = 0; i < errors.size(); ++i) tensor.candidates[i].error = errors[i];
         progress.advance(1);
     }
     progress.finish();
+}
+
+Floats Candidates::errors_of(const FitTensor& tensor, const Calibration& calibration) const {
+    const Tensor& stored = model_.tensor(tensor.name);
+    const int64_t columns = stored.row_elements();
+    UsedPart part;
+    if (tensor.rows < stored.rows())
+        part = part_to_try(stored, tensor, calibration.occurrences);
+    else
+        part.rows = rows_to_try(floats_of(model_, tensor.name), columns);
+    const Doubles gram = gram_of(tensor.name);
+    const Floats as_floats(gram.begin(), gram.end());
+    const double scale = static_cast<double>(tensor.rows * columns) / static_cast<double>(part.rows.size());
+    Floats out;
+    for (const Candidate& candidate : tensor.candidates) {
+        Floats difference = nearest_rounded(part.rows, {gram, columns, columns}, candidate.type).values;
+        for (size_t i = 0; i < difference.size(); ++i) {
+            difference[i] -= part.rows[i];
+            if (!part.use.empty())
+                difference[i] *= static_cast<float>(std::sqrt(part.use[i / static_cast<size_t>(columns)]));
+        }
+        out.push_back(static_cast<float>(scale * weighted_squares(difference, as_floats, columns)));
+    }
+    return out;
 }
 
 // Rows that are used differently count alike here.

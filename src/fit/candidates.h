@@ -25,12 +25,15 @@ struct FitTensor {
     std::string name;
     Slot slot;  // of its first use
     size_t layer;
-    bool table = false;                 // embedding or output
+    bool table = false;  // embedding or output
+    // Rows of a table may have types of their own: [first, first + rows) of rows_by_use(). Else all rows.
+    int64_t first = 0, rows = 0;
     std::vector<Candidate> candidates;  // from small to large
 };
 
-// The matrices that quantization may change, in the order of the layers that use them first; tables last.
-// Their candidates are the types that the layout allows, without errors.
+// The matrices that quantization may change, in the order of the layers that use them first; tables last, cut
+// by halves: the less used half of the rows, the less used half of the others, and so on. Their candidates
+// are the types that the layout allows, without errors.
 std::vector<FitTensor> fit_tensors(const Model& model, RowLayout layout);
 
 // Indices of tensors that get the same type as one another; most are alone. For stock llama.cpp
@@ -55,6 +58,8 @@ public:
 private:
     // Of the inputs of the tensor's columns, over all its uses.
     std::vector<double> gram_of(const std::string& tensor) const;
+    // By candidate.
+    std::vector<float> errors_of(const FitTensor& tensor, const Calibration& calibration) const;
 
     const Model& model_;
     std::map<std::string, std::vector<UsedRows>> uses_;

@@ -45,18 +45,21 @@ Fit::Fit(const Model& model, const Calibration& calibration, Work& work, const F
       sensitivities_(sensitivities(shaped(), candidates_, on_, options.probe_tokens)) {
     if (candidates_.tensors().empty())
         fail(ErrorCode::unsupported, "fit", "{}: there is no matrix whose type could be chosen", model.label);
-    const FitPlan smallest = plan_of(std::vector<size_t>(sensitivities_.size(), 0));
-    other_bytes_ = exact_bytes(smallest) - smallest.bytes;
     if (options_.speeds) {
-        multiplied_ = weights_multiplied(shaped());
+        const auto multiplied = weights_multiplied(shaped());
         other_seconds_ = token_seconds(shaped(), *options_.speeds);
         for (const FitTensor& tensor : candidates_.tensors()) {
             const Tensor& stored = shaped().tensor(tensor.name);
-            if (const auto weights = multiplied_.find(tensor.name); weights != multiplied_.end())
-                other_seconds_ -= static_cast<double>(weights->second) *
-                                  options_.speeds->of({stored.type, stored.fold() > 1});
+            const auto weights = multiplied.find(tensor.name);
+            multiplied_.push_back(weights == multiplied.end() ? 0
+                                                              : static_cast<double>(weights->second) *
+                                                                    static_cast<double>(tensor.rows) /
+                                                                    static_cast<double>(stored.rows()));
+            other_seconds_ -= multiplied_.back() * options_.speeds->of({stored.type, stored.fold() > 1});
         }
     }
+    const FitPlan smallest = plan_of(std::vector<size_t>(sensitivities_.size(), 0));
+    other_bytes_ = exact_bytes(smallest) - smallest.bytes;
     if (const auto kept = work.kept(factors_key())) use(factors_in(*kept));
 }
 
@@ -68,11 +71,9 @@ uint64_t Fit::exact_bytes(const FitPlan& plan) const {
 
 double Fit::seconds_of(size_t tensor, size_t candidate) const {
     const FitTensor& t = candidates_.tensors()[tensor];
-    const auto weights = multiplied_.find(t.name);
-    if (!options_.speeds || weights == multiplied_.end()) return 0;
+    if (!options_.speeds) return 0;
     const int64_t columns = shaped().tensor(t.name).row_elements();
-    return static_cast<double>(weights->second) *
-           options_.speeds->of(kind_of(t.candidates[candidate].type, columns));
+    return multiplied_[tensor] * options_.speeds->of(kind_of(t.candidates[candidate].type, columns));
 }
 
 double Fit::seconds_of(const std::vector<size_t>& chosen) const {
@@ -209,11 +210,23 @@ ResultKey Fit::factors_key() const {
     return {kFactors, inputs};
 }
 
+// The model whose tables alone are those of another one.
+Model Fit::with_tables_of(const Model& made) const {
+    Model out = shaped();
+    for (const auto& [slot, expression] : shaped().topology.globals) {
+        for (const FitTensor& tensor : candidates_.tensors()) {
+            const auto names = tensors_of(expression);
+            if (!tensor.table || std::ranges::find(names, tensor.name) == names.end()) continue;
+            const Expression& table = out.topology.globals[slot] = made.topology.globals.at(slot);
+            for (const std::string& name : tensors_of(table)) out.tensors[name] = made.tensor(name);
+        }
+    }
+    return out;
+}
+
 FitFactors Fit::corrected(const Fitted& first) const {
     const auto found = work_.results_of_all(factors_key(), [&] {
-        Model tables = shaped();
-        for (const FitTensor& tensor : candidates_.tensors())
-            if (tensor.table) tables.tensors[tensor.name] = first.compression.model.tensor(tensor.name);
+        const Model tables = with_tables_of(first.compression.model);
         const auto of = [&](const Model& model) {
             return divergence(shaped(), model, calibration_.held_out, options_.threads);
         };

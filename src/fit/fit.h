@@ -95,6 +95,7 @@ private:
     Fitted carried_out(const FitPlan& plan) const;
     Fitted better_way(FitPlan plan) const;
     ResultKey factors_key() const;
+    Model with_tables_of(const Model& made) const;
     FitFactors corrected(const Fitted& first) const;
 
     // The model whose matrices get types.
@@ -109,9 +110,9 @@ private:
     Candidates candidates_;
     std::vector<std::vector<size_t>> groups_;  // of_one_type()
     std::vector<double> sensitivities_;
-    std::map<std::string, uint64_t> multiplied_;  // weights_multiplied()
-    uint64_t other_bytes_ = 0;                    // of the file: everything but the matrices
-    double other_seconds_ = 0;                    // of a token: likewise
+    std::vector<double> multiplied_;  // by tensor: its part of weights_multiplied()
+    uint64_t other_bytes_ = 0;        // of the file: everything but the matrices
+    double other_seconds_ = 0;        // of a token: likewise
     FitFactors factors_;
     bool corrected_ = false;
 };

@@ -13,6 +13,23 @@ namespace {
 
 constexpr Computation kSensitivity{"divergence of a probe", 1};
 
+double probe_error(const FitTensor& tensor) {
+    const auto found = std::ranges::find(tensor.candidates, kProbe, &Candidate::type);
+    return found == tensor.candidates.end() ? 0 : found->error;
+}
+
+// Of the error of the tensor's kProbe, that of this part.
+double share_of_probe(const FitTensor& tensor, const std::vector<FitTensor>& all) {
+    double whole = 0;
+    size_t parts = 0;
+    for (const FitTensor& other : all) {
+        if (other.name != tensor.name) continue;
+        whole += probe_error(other);
+        ++parts;
+    }
+    return parts > 1 && whole > 0 ? probe_error(tensor) / whole : 1;
+}
+
 }  // namespace
 
 double divergence(const Model& original, const Model& model,
@@ -58,7 +75,8 @@ std::vector<double> sensitivities(const Model& model, const Candidates& candidat
                                                   : probes->divergence(disturbed, tensor.layer);
                 return Arrays{{"divergence", {{1}, {static_cast<float>(value)}}}};
             });
-        out.push_back(lazy::numbers(found.at("divergence"))[0]);
+        out.push_back(lazy::numbers(found.at("divergence"))[0] *
+                      share_of_probe(tensor, candidates.tensors()));
         progress.advance(1, tensor.name);
     }
     progress.finish();

@@ -28,6 +28,7 @@ private:
     static uint64_t area(int64_t a, int64_t b) { return static_cast<uint64_t>(a * b); }
     uint64_t count(const Dense&) { return area(shape_.in, shape_.out); }
     uint64_t count(const Heads&) { return area(shape_.in, shape_.out); }
+    uint64_t count(const RowParts&) { return area(shape_.in, shape_.out); }
     uint64_t count(const LowRank& e) {
         return area(model_.tensor(e.u).row_elements(), shape_.in + shape_.out);
     }

@@ -24,6 +24,7 @@ public:
 private:
     void count(const Dense&) { factored += area(shape_.in, shape_.out); }
     void count(const Heads&) { factored += area(shape_.in, shape_.out); }
+    void count(const RowParts&) { factored += area(shape_.in, shape_.out); }
     void count(const LowRank& e) {
         const int64_t rank = model_.tensor(e.u).row_elements();
         const int64_t first = e.transposed ? model_.tensor(e.u).rows() : model_.tensor(e.v).row_elements();
@@ -58,7 +59,8 @@ private:
 }  // namespace
 
 bool has_factors(const Expression& expression) {
-    return !std::holds_alternative<Dense>(expression) && !std::holds_alternative<Heads>(expression);
+    return !std::holds_alternative<Dense>(expression) && !std::holds_alternative<Heads>(expression) &&
+           !std::holds_alternative<RowParts>(expression);
 }
 
 DType reconstructed_type(const Model& model, const Expression& expression) {

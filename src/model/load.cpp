@@ -8,6 +8,7 @@
 #include "model/hf/checkpoint.h"
 #include "model/hf/shapes.h"
 #include "model/metadata_keys.h"
+#include "model/row_parts.h"
 #include "model/sizes.h"
 #include "model/validate.h"
 
@@ -62,7 +63,9 @@ Model load_gguf_model(const std::string& path) {
             found != model.tensors.end() && found->second.shape.size() == 2) {
             model.config.n_vocab = found->second.shape[1];
         }
+        if (const auto rows = rows_in_parts(model, Slot::token_embd)) model.config.n_vocab = *rows;
         validate(model);
+        check_row_parts(model);
         check_all_are_used(model);
     } catch (const Error& error) {
         throw Error(error.code(), fmt::format("{} (in '{}')", error.what(), path));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/row_parts.h"
 #include "model/stored_blocks.h"
 
 namespace refold {
@@ -101,6 +102,19 @@ Floats tucker(const Model& model, const Tucker& e, SlotShape shape) {
     return out;
 }
 
+Floats row_parts(const Model& model, const RowParts& e) {
+    const std::vector<int32_t> ids = ids_in_order(model, e);
+    const auto width = static_cast<size_t>(model.tensor(e.parts.front()).row_elements());
+    Floats out(ids.size() * width);
+    size_t at = 0;
+    for (const std::string& part : e.parts) {
+        const Floats rows = floats_of(model, part);
+        for (size_t i = 0; i < rows.size(); i += width, ++at)
+            std::copy_n(&rows[i], width, &out[static_cast<size_t>(ids[at]) * width]);
+    }
+    return out;
+}
+
 }  // namespace
 
 std::vector<float> transposed(std::span<const float> matrix, int64_t rows, int64_t columns) {
@@ -130,6 +144,7 @@ std::vector<float> materialize(const Model& model, const Expression& expression,
         for (size_t i = 0; i < out.size(); ++i) out[i] += term[i];
         return out;
     }
+    if (const auto* rows = std::get_if<RowParts>(&expression)) return row_parts(model, *rows);
     return stored_floats(model, expression, slot, shape);
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "model/folded.h"
+#include "model/row_parts.h"
 #include "model/without_sharing.h"
 
 namespace refold {
@@ -20,16 +21,18 @@ bool same(const GgufMetadata& a, const GgufMetadata& b) {
 }  // namespace
 
 StockModel for_stock(const Model& model) {
-    const std::optional<Model> whole = without_folds(model);
-    Model dense = without_sharing(whole.value_or(model));
+    const std::optional<Model> tables = with_whole_tables(model);
+    const Model& given = tables ? *tables : model;
+    const std::optional<Model> whole = without_folds(given);
+    Model dense = without_sharing(whole ? *whole : given);
     StockModel out =
         dense.family->to_stock != nullptr ? dense.family->to_stock(dense) : StockModel{std::move(dense), {}};
-    if (whole) {
-        out.note += fmt::format("{}{} matrices whose rows are no whole blocks become larger types",
-                                out.note.empty() ? "" : "; ",
-                                std::count_if(model.tensors.begin(), model.tensors.end(),
-                                              [](const auto& entry) { return entry.second.fold() > 1; }));
-    }
+    const auto add = [&](const std::string& note) { out.note += (out.note.empty() ? "" : "; ") + note; };
+    if (whole)
+        add(fmt::format("{} matrices whose rows are no whole blocks become larger types",
+                        std::count_if(given.tensors.begin(), given.tensors.end(),
+                                      [](const auto& entry) { return entry.second.fold() > 1; })));
+    if (tables) add("tables whose rows have several types get the largest of them");
     return out;
 }
 

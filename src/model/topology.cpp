@@ -44,6 +44,9 @@ std::vector<std::string> tensors_of(const Expression& expression) {
             for (const auto& name : {e.u, e.v, e.scale}) add(name);
         } else if constexpr (std::is_same_v<E, Tucker>) {
             for (const auto& name : {e.core, e.model, e.head, e.roles}) add(name);
+        } else if constexpr (std::is_same_v<E, RowParts>) {
+            for (const auto& name : e.parts) add(name);
+            add(e.ids);
         } else {
             std::visit([&](const auto& base) { self(self, base); }, e.base);
             self(self, e.term);
@@ -58,6 +61,7 @@ bool is_small_factor(const Expression& expression, const std::string& tensor) {
         return tensor == plus->term.scale || is_small_factor(base_of(expression), tensor);
     if (const auto* e = std::get_if<LowRank>(&expression)) return tensor == e->scale;
     if (const auto* e = std::get_if<Tucker>(&expression)) return tensor == e->head || tensor == e->roles;
+    if (const auto* e = std::get_if<RowParts>(&expression)) return tensor == e->ids;
     return false;
 }
 

@@ -64,7 +64,19 @@ struct Plus {
     LowRank term;
     bool operator==(const Plus&) const = default;
 };
-using Expression = std::variant<Dense, Heads, LowRank, Tucker, Plus>;
+constexpr size_t kMostRowParts = 8;
+// The rows of a table in several stored tensors, such as ones of different types. Of embedding and output
+// only.
+struct RowParts {
+    // {in, rows} each, at most kMostRowParts. The rows of W follow each other in them as ids_in_order()
+    // (row_parts.h) says.
+    std::vector<std::string> parts;
+    // Float32 {rows of all parts but the last}: which rows of W these are, in the order of the parts. The
+    // last part has all others, ascending.
+    std::string ids;
+    bool operator==(const RowParts&) const = default;
+};
+using Expression = std::variant<Dense, Heads, LowRank, Tucker, Plus, RowParts>;
 
 // The rotation pairs rows (2i, 2i + 1) of a head. Where a head is stored as all first rows of the pairs, then
 // all second ones, this is the index of row `row`.
@@ -82,7 +94,7 @@ std::vector<HeadRef> expand(const Heads& heads);
 Heads collapse(const std::vector<HeadRef>& heads);
 // Names of the stored tensors that an expression reads, in order, each once.
 std::vector<std::string> tensors_of(const Expression& expression);
-// Factors of few numbers, which stay float32: the scale of LowRank, U2 and U3 of Tucker.
+// Tensors of few numbers, which stay float32: the scale of LowRank, U2 and U3 of Tucker, ids of RowParts.
 bool is_small_factor(const Expression& expression, const std::string& tensor);
 // The expression without its LoRA.
 Expression base_of(const Expression& expression);

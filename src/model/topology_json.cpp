@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -43,6 +44,8 @@ json to_json(const Plus& e) {
     return {{"plus", {std::move(base), to_json(e.term)}}};
 }
 
+json to_json(const RowParts& e) { return {{"rows", {{"parts", e.parts}, {"ids", e.ids}}}}; }
+
 // The limit keeps sums of two indices in range.
 bool is_index(const json& value) {
     constexpr uint64_t kLargestIndex = uint64_t{1} << 40;
@@ -76,6 +79,16 @@ public:
         if (!value.is_boolean())
             fail(ErrorCode::input, "topology", "{}: \"{}\" must be true or false, got {}", where_, field,
                  value.dump());
+        return value;
+    }
+    std::vector<std::string> tensors(const char* field) {
+        const json& value = get(field);
+        const bool names = value.is_array() && std::ranges::all_of(value, [](const json& name) {
+                               return name.is_string() && !name.get_ref<const std::string&>().empty();
+                           });
+        if (!names || value.empty())
+            fail(ErrorCode::input, "topology", "{}: \"{}\" must be a list of tensors' names, got {}", where_,
+                 field, value.dump());
         return value;
     }
     bool has(const char* field) const { return object_.contains(field); }
@@ -156,7 +169,16 @@ Base base_from_json(const json& value, const std::string& where) {
          where, value.dump());
 }
 
+RowParts row_parts_from_json(const json& object, const std::string& where) {
+    Fields fields(object, where + " rows");
+    RowParts e{fields.tensors("parts"), fields.tensor("ids")};
+    fields.check_all_known();
+    return e;
+}
+
 Expression expression_from_json(const json& value, const std::string& where) {
+    if (value.is_object() && value.size() == 1 && value.contains("rows"))
+        return row_parts_from_json(value["rows"], where);
     if (!value.is_object() || value.size() != 1 || !value.contains("plus"))
         return std::visit([](auto&& base) { return Expression(std::forward<decltype(base)>(base)); },
                           base_from_json(value, where));

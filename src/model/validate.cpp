@@ -148,6 +148,31 @@ public:
         (*this)(e.term);
     }
 
+    // Which rows `ids` lists is checked where they are read: row_parts.h.
+    void operator()(const RowParts& e) const {
+        if (properties(slot_).quantized != QuantizedAs::embedding)
+            fail(ErrorCode::input, "topology", "{}: only the rows of embedding and output lie in parts",
+                 where_);
+        if (e.parts.size() > kMostRowParts)
+            fail(ErrorCode::input, "topology", "{}: rows in {} parts, at most {} are possible", where_,
+                 e.parts.size(), kMostRowParts);
+        int64_t rows = 0, last = 0;
+        for (const auto& part : e.parts) {
+            const Tensor& tensor = find_any(part);
+            last = tensor.rows();
+            rows += last;
+            if (tensor.row_elements() != shape_.in || last % tensor.fold() != 0)
+                fail(ErrorCode::input, "topology",
+                     "{}: tensor '{}' of type {} and shape {} does not hold rows of {} elements", where_,
+                     part, name(tensor.type), shape_text(tensor.shape), shape_.in);
+        }
+        if (rows != shape_.out)
+            fail(ErrorCode::input, "topology", "{}: {} rows in all parts, {} needed", where_, rows,
+                 shape_.out);
+        need_f32(e.ids);
+        need_shape(e.ids, {rows - last, 1});
+    }
+
 private:
     const Tensor& find(const std::string& tensor_name) const {
         const Tensor& tensor = find_any(tensor_name);

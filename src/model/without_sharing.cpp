@@ -48,6 +48,8 @@ DType widest_type(const Model& model, const Expression& expression) {
         names = {e->u, e->v};
     } else if (const auto* t = std::get_if<Tucker>(&expression)) {
         names = {t->core, t->model};
+    } else if (const auto* rows = std::get_if<RowParts>(&expression)) {
+        names = rows->parts;
     } else {
         names = tensors_of(expression);
     }

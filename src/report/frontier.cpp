@@ -25,8 +25,9 @@ TypeMap::Cell cell_of(const Model& model, const Expression& expression) {
     double bytes = 0, elements = 0;
     for (const std::string& name : tensors_of(expression)) {
         const Tensor& tensor = model.tensor(name);
-        types.insert(refold::name(tensor.type));
         bytes += static_cast<double>(tensor.bytes());
+        if (is_small_factor(expression, name)) continue;
+        types.insert(refold::name(tensor.type));
         elements += static_cast<double>(tensor.elements());
     }
     return {bytes * 8 / elements, fmt::format("{}", fmt::join(types, ", "))};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <set>
@@ -17,6 +18,7 @@
 #include "model/family.h"
 #include "model/materialize.h"
 #include "model/model.h"
+#include "model/row_parts.h"
 #include "model/validate.h"
 
 namespace refold {
@@ -127,6 +129,16 @@ public:
 
     Plus plus(size_t p, Slot slot, Base base, int64_t rank, bool scaled = false, bool transposed = false) {
         return {std::move(base), low_rank(p, slot, rank, scaled, transposed)};
+    }
+
+    // Rows of a table in several tensors, in any order.
+    void cut_rows(Slot slot, const std::vector<int64_t>& counts) {
+        const std::string table = std::get<Dense>(model.topology.globals.at(slot)).tensor;
+        std::vector<int32_t> order(static_cast<size_t>(model.tensor(table).rows()));
+        std::iota(order.begin(), order.end(), 0);
+        for (size_t i = order.size() - 1; i > 0; --i)
+            std::swap(order[i], order[static_cast<size_t>(random(static_cast<int64_t>(i) + 1))]);
+        model = with_row_parts(model, table, counts, [order] { return order; });
     }
 
     // ---- expressions for several slots ----
@@ -593,6 +605,16 @@ inline const std::vector<std::pair<std::string, Build>>& cases() {
              b.share_kv(1, 0);
              b.share_kv(3, 2);
          }},
+        {"tables in parts",
+         [](ExpressionBuilder& b) {
+             b.cut_rows(Slot::token_embd, {5, 11});
+             b.cut_rows(Slot::output, {16});
+         }},
+        {"a tied table in parts",
+         [](ExpressionBuilder& b) {
+             b.model.topology.globals[Slot::output] = b.model.topology.globals.at(Slot::token_embd);
+             b.cut_rows(Slot::token_embd, {1, 2, 3});
+         }},
     };
     return all;
 }
@@ -652,7 +674,7 @@ inline void randomize_slots(ExpressionBuilder& b, size_t p) {
             Base base = Dense{};
             std::visit(
                 [&](const auto& e) {
-                    if constexpr (!std::is_same_v<std::decay_t<decltype(e)>, Plus>) base = e;
+                    if constexpr (std::is_constructible_v<Base, decltype(e)>) base = e;
                 },
                 now);
             b.at(p, slot) = b.plus(p, slot, std::move(base), 1 + b.random(5), b.chance(), b.chance());

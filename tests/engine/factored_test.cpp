@@ -195,8 +195,12 @@ uint64_t unique_bytes(const Model& given, bool f32) {
     uint64_t bytes = 0;
     const auto add = [&](const Slots& slots) {
         for (const auto& [slot, expression] : slots) {
+            const auto* parts = std::get_if<RowParts>(&expression);
+            // Where every row is, for each use.
+            if (parts != nullptr) bytes += static_cast<uint64_t>(model.config.n_vocab) * sizeof(int32_t);
             for (const auto& name : tensors_of(expression)) {
-                if (is_prefix(slot) || !seen.insert(name).second) continue;
+                if (is_prefix(slot) || (parts != nullptr && name == parts->ids) || !seen.insert(name).second)
+                    continue;
                 const Tensor& tensor = model.tensor(name);
                 bytes += f32 ? static_cast<uint64_t>(tensor.elements()) * sizeof(float) : tensor.bytes();
             }

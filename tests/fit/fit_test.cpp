@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "compress/calibrated.h"
+#include "compress/quantization/row_types.h"
 #include "compress/rounding/gptq_rounding.h"
 #include "compress/small_model.h"
 #include "core/code_of.h"
@@ -19,6 +20,7 @@
 #include "model/accounting.h"
 #include "model/load.h"
 #include "model/materialize.h"
+#include "model/row_parts.h"
 #include "model/save.h"
 
 namespace refold {
@@ -211,6 +213,84 @@ TEST(FitErrors, OfALargeTableAreThoseOfAllRows) {
         }
         EXPECT_NEAR(candidate.error / all, 1, 0.03) << name(candidate.type);
     }
+}
+
+// Rows that text uses more count for more; few enough here that all of them are tried.
+TEST(FitErrors, OfATableAreThoseOfItsPartsAsTextUsesThem) {
+    const int64_t vocab = 2048, width = 32;
+    const SmallShape shape{
+        .layers = 1, .heads = 1, .kv_heads = 1, .head_dim = 32, .embd = width, .ff = 32, .vocab = vocab};
+    const Model model = small_model(shape, with_flat_logits);
+    Calibration text = random_text(model, 4, 32);
+    text.occurrences.assign(static_cast<size_t>(vocab), 1);
+    for (size_t row = 0; row < text.occurrences.size(); row += 3) text.occurrences[row] = 40;
+    Work work;
+    const Measurement on{work, text, "model", 1};
+    const Candidates candidates(model, on, RowLayout::or_folded);
+    const UnquantizedGrams::Place head = {kWholeModel, Tap::layer_input};
+    const std::vector<double> gram = UnquantizedGrams(model, on, {head}).at(head);
+    const std::vector<double> use = expected_use(text.occurrences, vocab);
+    const std::vector<int32_t> order = rows_by_use(text.occurrences, vocab);
+    int64_t next = 0, parts = 0;
+    for (const FitTensor& part : candidates.tensors()) {
+        if (part.slot != Slot::token_embd) continue;
+        ++parts;
+        EXPECT_EQ(part.first, next);
+        next += part.rows;
+        const std::vector<float> weights = floats_of(model, part.name);
+        for (const Candidate& candidate : part.candidates) {
+            if (candidate.type != DType::Q4_0) continue;
+            EXPECT_EQ(candidate.bytes, row_bytes(candidate.type, width * part.rows));
+            double all = 0;
+            for (int64_t r = part.first; r < part.first + part.rows; ++r) {
+                const auto row = static_cast<size_t>(order[static_cast<size_t>(r)]);
+                const auto values = std::span(weights).subspan(row * width, width);
+                const auto rounded = nearest_rounded(values, {gram, width, width}, candidate.type).values;
+                for (size_t i = 0; i < width; ++i)
+                    for (size_t j = 0; j < width; ++j)
+                        all += use[row] * static_cast<double>(vocab) * gram[i * width + j] *
+                               static_cast<double>(rounded[i] - values[i]) *
+                               static_cast<double>(rounded[j] - values[j]);
+            }
+            EXPECT_NEAR(candidate.error / all, 1, 1e-3) << part.first;
+        }
+    }
+    EXPECT_EQ(parts, 4);
+    EXPECT_EQ(next, vocab);
+}
+
+// The frequent rows of a table get the larger types, and the recipe says which ones these are.
+TEST(FitTable, RowsThatTextUsesMostGetLargerTypes) {
+    const SmallShape shape{
+        .layers = 1, .heads = 2, .kv_heads = 1, .head_dim = 32, .embd = 64, .ff = 64, .vocab = 4096};
+    const TempFolder folder;
+    save_model(small_model(shape, with_flat_logits), folder / "model.gguf", false);
+    const Model model = load_model(folder / "model.gguf");
+    Calibration text = random_text(model, 16, 32);
+    text.occurrences.resize(4096);
+    for (size_t row = 0; row < 4096; ++row) text.occurrences[row] = static_cast<int64_t>(4000 / (4096 - row));
+    Work work(folder / "work");
+    Fit fit(model, text, work, {.probe_tokens = 128, .threads = 1, .texts = {"text.txt"}, .version = "test"});
+    const uint64_t budget = std::filesystem::file_size(folder / "model.gguf") / 5;
+    const Fitted made = fit.fit({.file_bytes = budget});
+    const auto* table = std::get_if<RowParts>(&made.compression.model.topology.globals.at(Slot::token_embd));
+    ASSERT_NE(table, nullptr) << made.plan.types;
+    ASSERT_GE(table->parts.size(), 2U);
+    double bits = 1e9;
+    for (const std::string& part : table->parts) {
+        const Tensor& tensor = made.compression.model.tensor(part);
+        const double now = static_cast<double>(tensor.bytes()) / static_cast<double>(tensor.elements());
+        EXPECT_LT(now, bits) << made.plan.types;
+        bits = now;
+    }
+    EXPECT_EQ(ids_in_order(made.compression.model, *table).front(), 4095);
+    save_model(made.compression.model, folder / "fit.gguf", false);
+    EXPECT_LE(std::filesystem::file_size(folder / "fit.gguf"), budget);
+    Work again;
+    const Compression same =
+        compress(model, fit.recipe(made.plan), "test", again, {.calibration = &text, .threads = 1});
+    save_model(same.model, folder / "again.gguf", false);
+    EXPECT_EQ(bytes_of_file(folder / "fit.gguf"), bytes_of_file(folder / "again.gguf"));
 }
 
 // Files for llama.cpp give it the logits that they give here.

@@ -27,7 +27,24 @@ bool is_before(const UnquantizedGrams::Place& a, const UnquantizedGrams::Place& 
 
 bool reads(const Model& model, Slot slot, const std::string& tensor) {
     const auto found = model.topology.globals.find(slot);
-    return found != model.topology.globals.end() && found->second == Expression(Dense{tensor});
+    if (found == model.topology.globals.end()) return false;
+    if (const auto* rows = std::get_if<RowParts>(&found->second))
+        return std::ranges::find(rows->parts, tensor) != rows->parts.end();
+    return found->second == Expression(Dense{tensor});
+}
+
+// Of a part of a table's rows: the number of rows that come before it.
+std::optional<int64_t> rows_before(const Model& model, const std::string& tensor) {
+    for (const auto& [slot, expression] : model.topology.globals) {
+        const auto* rows = std::get_if<RowParts>(&expression);
+        if (rows == nullptr || std::ranges::find(rows->parts, tensor) == rows->parts.end()) continue;
+        int64_t out = 0;
+        for (const std::string& part : rows->parts) {
+            if (part == tensor) return out;
+            out += model.tensor(part).rows();
+        }
+    }
+    return std::nullopt;
 }
 
 // All rows; those that nothing uses with the inputs of the rows beside them.
@@ -139,8 +156,11 @@ std::set<std::string> LayerRounding::tables() const {
     for (const Slot slot : {Slot::token_embd, Slot::output}) {
         const auto found = model_.topology.globals.find(slot);
         if (found == model_.topology.globals.end()) continue;
-        const auto* dense = std::get_if<Dense>(&found->second);
-        if (dense != nullptr && is_todo(dense->tensor)) out.insert(dense->tensor);
+        const bool table =
+            std::holds_alternative<Dense>(found->second) || std::holds_alternative<RowParts>(found->second);
+        if (!table) continue;
+        for (const std::string& tensor : tensors_of(found->second))
+            if (is_todo(tensor)) out.insert(tensor);
     }
     return out;
 }
@@ -149,23 +169,24 @@ std::set<std::string> LayerRounding::tables() const {
 // the inputs of the head. What is chosen for the layers changes nothing here.
 void LayerRounding::round_table(const std::string& tensor) {
     const DType type = choice_.types.at(tensor);
-    const auto found = step_.work->results_of_all(
-        {kTable, {{"model", step_.identity_before}, {"tensor", tensor}, {"type", name(type)}}}, [&] {
-            const Tensor& table = model_.tensor(tensor);
-            const int64_t width = table.row_elements();
-            const auto n = static_cast<size_t>(width);
-            Doubles gram(n * n);
-            double mean = 1;
-            if (reads(model_, Slot::output, tensor)) {
-                gram = grams_->at(kHead);
-                mean = 0;
-                for (size_t i = 0; i < n; ++i) mean += gram[i * (n + 1)] / static_cast<double>(n);
-            }
-            if (reads(model_, Slot::token_embd, tensor))
-                for (size_t i = 0; i < n; ++i) gram[i * (n + 1)] += mean;
-            Rounded out = gptq_rounded(floats_of(model_, tensor), {gram, width, width}, type);
-            return Arrays{{"weights", {table.shape, {}, type, std::move(out.packed)}}};
-        });
+    nlohmann::json inputs = {{"model", step_.identity_before}, {"tensor", tensor}, {"type", name(type)}};
+    if (const auto rows = rows_before(model_, tensor)) inputs["rows before"] = *rows;
+    const auto found = step_.work->results_of_all({kTable, inputs}, [&] {
+        const Tensor& table = model_.tensor(tensor);
+        const int64_t width = table.row_elements();
+        const auto n = static_cast<size_t>(width);
+        Doubles gram(n * n);
+        double mean = 1;
+        if (reads(model_, Slot::output, tensor)) {
+            gram = grams_->at(kHead);
+            mean = 0;
+            for (size_t i = 0; i < n; ++i) mean += gram[i * (n + 1)] / static_cast<double>(n);
+        }
+        if (reads(model_, Slot::token_embd, tensor))
+            for (size_t i = 0; i < n; ++i) gram[i * (n + 1)] += mean;
+        Rounded out = gptq_rounded(floats_of(model_, tensor), {gram, width, width}, type);
+        return Arrays{{"weights", {table.shape, {}, type, std::move(out.packed)}}};
+    });
     put(tensor, found.at("weights"));
 }
 

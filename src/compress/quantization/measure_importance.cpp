@@ -101,6 +101,9 @@ private:
         add_rows(e.u, inner, rank);
     }
     void add_to(const Tucker&, Slot, std::span<const float>, int64_t) {}
+    void add_to(const RowParts& e, Slot, std::span<const float> rows, int64_t in) {
+        for (const std::string& part : e.parts) add_rows(part, rows, in);
+    }
     void add_to(const Plus& e, Slot slot, std::span<const float> rows, int64_t in) {
         std::visit([&](const auto& base) { add_to(base, slot, rows, in); }, e.base);
         add_to(e.term, slot, rows, in);

@@ -1,6 +1,7 @@
 #include "compress/quantization/type_choice.h"
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 #include <sstream>
 
@@ -11,12 +12,6 @@
 
 namespace refold {
 namespace {
-
-struct Exception {
-    Slot slot;
-    std::vector<size_t> layers;
-    DType type;
-};
 
 Slot slot_of(const Model& model, const std::string& name) {
     std::map<std::string, Slot> known;
@@ -33,8 +28,37 @@ Slot slot_of(const Model& model, const std::string& name) {
     fail(ErrorCode::usage, "quantize", "types: unknown slot '{}'; {}", name, suggestion(name, names));
 }
 
-std::vector<Exception> parse_exceptions(const Model& model, const std::string& text) {
-    std::vector<Exception> out;
+// "TYPE:ROWS,TYPE:ROWS,TYPE"
+void parse_types(const std::string& word, const std::string& types, TypeException& out) {
+    std::istringstream parts(types);
+    for (std::string part; std::getline(parts, part, ',');) {
+        const size_t colon = part.find(':');
+        out.types.push_back(quantization_type(part.substr(0, colon)));
+        if (colon == std::string::npos) break;
+        int64_t rows = 0;
+        const char* end = part.data() + part.size();
+        const auto [stop, error] = std::from_chars(part.data() + colon + 1, end, rows);
+        if (error != std::errc() || stop != end || rows <= 0)
+            fail(ErrorCode::usage, "quantize", "types: got '{}' in '{}', expected TYPE:ROWS", part, word);
+        out.rows.push_back(rows);
+    }
+    if (out.types.size() != out.rows.size() + 1 || (parts.peek(), !parts.eof()))
+        fail(ErrorCode::usage, "quantize",
+             "types: got '{}', expected TYPE or TYPE:ROWS,TYPE:ROWS,TYPE, whose last one is that of all "
+             "other rows",
+             word);
+    if (out.types.size() == 1) return;
+    if (properties(out.slot).quantized != QuantizedAs::embedding)
+        fail(ErrorCode::usage, "quantize",
+             "types: '{}': only rows of embedding and output have types of their own", word);
+    if (out.types.size() > kMostRowParts)
+        fail(ErrorCode::usage, "quantize", "types: '{}': a table has at most {} types", word, kMostRowParts);
+}
+
+}  // namespace
+
+std::vector<TypeException> parse_exceptions(const Model& model, const std::string& text) {
+    std::vector<TypeException> out;
     std::istringstream words(text);
     for (std::string word; words >> word;) {
         const size_t equals = word.find('='), at = word.find('@');
@@ -42,15 +66,22 @@ std::vector<Exception> parse_exceptions(const Model& model, const std::string& t
             fail(ErrorCode::usage, "quantize",
                  "types: got '{}', expected SLOT=TYPE or SLOT@LAYERS=TYPE, such as attn.v@0-3=q5_0", word);
         const bool some = at < equals;
-        out.push_back(
-            {slot_of(model, word.substr(0, some ? at : equals)),
-             parse_layers(some ? word.substr(at + 1, equals - at - 1) : "all", model.topology.layers.size()),
-             quantization_type(word.substr(equals + 1))});
+        TypeException& exception = out.emplace_back();
+        exception.slot = slot_of(model, word.substr(0, some ? at : equals));
+        exception.layers =
+            parse_layers(some ? word.substr(at + 1, equals - at - 1) : "all", model.topology.layers.size());
+        parse_types(word, word.substr(equals + 1), exception);
     }
     return out;
 }
 
-}  // namespace
+const TypeException* exception_for(const std::vector<TypeException>& exceptions, Slot slot, size_t layer) {
+    const auto found = std::find_if(exceptions.rbegin(), exceptions.rend(), [&](const TypeException& e) {
+        return e.slot == slot &&
+               (layer == kWholeModel || std::binary_search(e.layers.begin(), e.layers.end(), layer));
+    });
+    return found == exceptions.rend() ? nullptr : &*found;
+}
 
 TypeChoice choose_types(const Model& model, const WantedTypes& wanted) {
     const auto given = [](const std::string& type) {
@@ -63,15 +94,14 @@ TypeChoice choose_types(const Model& model, const WantedTypes& wanted) {
     const auto uses = quantized_uses(model);
     TypeChoice out;
     const auto see = [&](Slot slot, const Expression& expression, size_t layer) {
-        const auto at = std::find_if(exceptions.rbegin(), exceptions.rend(), [&](const Exception& e) {
-            return e.slot == slot &&
-                   (layer == kWholeModel || std::binary_search(e.layers.begin(), e.layers.end(), layer));
-        });
-        for (const std::string& tensor : tensors_of(expression)) {
+        const TypeException* exception = exception_for(exceptions, slot, layer);
+        const std::vector<std::string> tensors = tensors_of(expression);
+        for (size_t t = 0; t < tensors.size(); ++t) {
+            const std::string& tensor = tensors[t];
             const auto use = uses.find(tensor);
             if (use == uses.end() || !use->second.matrix || out.types.contains(tensor)) continue;
             std::optional<DType> chosen = use->second.embedding ? embedding : type;
-            if (at != exceptions.rend()) chosen = at->type;
+            if (exception != nullptr) chosen = exception->types[std::min(t, exception->types.size() - 1)];
             if (!chosen) continue;
             const bool fit = fits(*chosen, use->second, RowLayout::or_folded);
             const DType got = fit ? *chosen : fitting_type(*chosen, use->second.unit);

@@ -47,10 +47,10 @@ void add_lora(Model& model, size_t layer, Slot slot, Lora lora) {
     Expression& expression = model.topology.layers[layer].at(slot);
     expression = std::visit(
         [&]<typename E>(const E& base) -> Expression {
-            if constexpr (std::is_same_v<E, Plus>)
-                return base;
-            else
+            if constexpr (std::is_constructible_v<Base, E>)
                 return Plus{base, LowRank{name + ".lora_b", name + ".lora_a"}};
+            else
+                return base;
         },
         expression);
 }

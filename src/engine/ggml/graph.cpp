@@ -7,6 +7,7 @@
 #include "engine/ggml/activation.h"
 #include "engine/ggml/composed.h"
 #include "engine/ggml/head_runs.h"
+#include "engine/ggml/row_parts.h"
 #include "engine/ggml/thread_share.h"
 #include "model/forward.h"
 
@@ -397,6 +398,7 @@ private:
             return product(storage.tensor, storage.layout, x);
         }
         if (plan.kind == LinearPlan::Kind::composed) return composed(plan, x);
+        if (plan.kind == LinearPlan::Kind::parts) return from_parts(plan, x);
         auto* user = const_cast<LinearPlan*>(&plan);
         if (x->ne[1] <= head_runs::kInPlaceTokens) {
             return ggml_custom_4d(context_, GGML_TYPE_F32, plan.out, x->ne[1], 1, 1, &x, 1,
@@ -406,6 +408,13 @@ private:
         ggml_tensor* gathered =
             ggml_custom_inplace(context_, plan.scratch, &x, 1, head_runs::gather, GGML_N_TASKS_MAX, user);
         return product(gathered, plan.layout(), x);
+    }
+
+    ggml_tensor* from_parts(const LinearPlan& plan, ggml_tensor* x) {
+        std::vector<ggml_tensor*> products;
+        for (const Run& run : plan.runs)
+            products.push_back(product(run.storage->tensor, run.storage->layout, x));
+        return rows_of_parts(context_, std::move(products), plan.row_ids);
     }
 
     // Multiplies by a whole matrix.

@@ -48,12 +48,14 @@ struct LinearPlan {
         whole,     // one storage, one product
         runs,      // runs of one type and layout: multiplied in place for few tokens, gathered for many
         composed,  // other runs: ggml products of views, concatenated (rows) or added (columns)
+        parts,     // whole storages, multiplied one by one; row_ids says which rows of W theirs are
     };
     Kind kind = Kind::whole;
     bool columns = false;  // runs are column blocks of W (attn.o), else row blocks
     int64_t in = 0, out = 0;
     std::vector<Run> runs;
     std::vector<int64_t> slot_rows;  // rows of each slot in W
+    std::vector<int32_t> row_ids;    // of `parts`: ids_in_order() in model/row_parts.h
     ggml_tensor* scratch = nullptr;  // [in, out] in the runs' layout, shared by all plans of that shape
     ggml_tensor* bias = nullptr;     // [out]
 

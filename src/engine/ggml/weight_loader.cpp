@@ -87,8 +87,10 @@ private:
 void WeightLoader::choose_layouts() {
     const auto extra = extra_buffer_types();
     const auto is_read_by_rows = [&](const Storage* storage) {
-        return std::any_of(plans_.tables.begin(), plans_.tables.end(),
-                           [&](const auto& table) { return table.second == storage; });
+        return std::any_of(plans_.tables.begin(), plans_.tables.end(), [&](const auto& entry) {
+            const auto& parts = entry.second.parts;
+            return std::find(parts.begin(), parts.end(), storage) != parts.end();
+        });
     };
     for (auto& storage : plans_.storages) {
         ggml_backend_buffer_type_t chosen = ggml_backend_cpu_buffer_type();

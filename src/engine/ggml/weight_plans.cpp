@@ -7,6 +7,7 @@
 #include "engine/ggml/tensor_placement.h"
 #include "model/execution.h"
 #include "model/materialize.h"
+#include "model/row_parts.h"
 
 namespace refold {
 namespace {
@@ -44,6 +45,8 @@ private:
     void plan_layer(size_t layer, const Slots& slots);
     void plan_group(size_t layer, std::span<const Slot> slots);
     void plan_factored(size_t layer, std::span<const Slot> slots);
+    void plan_table(Slot slot, const Expression& expression);
+    LinearPlan plan_row_parts(const RowParts& parts, SlotShape shape);
     void plan_output_norms();
     void place_runs(std::span<const Runs> slots, bool fuse);
     // Neighboring slots of one type share a plan, e.g. Q and K where V has a larger type. Slots without runs
@@ -112,14 +115,41 @@ void WeightPlanner::plan_layer(size_t layer, const Slots& slots) {
     }
     for (const auto& [slot, expression] : slots) {
         if (is_table(slot)) {
-            const std::string name = std::get<Dense>(expression).tensor;
-            placement_.place({name}, false);
-            plans_.tables[slot] = placement_.rows_of(name).storage;
+            plan_table(slot, expression);
         } else if (is_vector(slot) && !matrix_biases.contains(slot)) {
             plans_.vectors[{layer, slot}] =
                 add_vector(materialize(model_, expression, slot, layer), std::get<Dense>(expression).tensor);
         }
     }
+}
+
+void WeightPlanner::plan_table(Slot slot, const Expression& expression) {
+    WeightPlans::Table& table = plans_.tables[slot];
+    const auto* parts = std::get_if<RowParts>(&expression);
+    for (const std::string& name :
+         parts != nullptr ? parts->parts : std::vector{std::get<Dense>(expression).tensor}) {
+        placement_.place({name}, false);
+        table.parts.push_back(placement_.rows_of(name).storage);
+    }
+    if (parts == nullptr) return;
+    const std::vector<int32_t> ids = ids_in_order(model_, *parts);
+    table.places.resize(ids.size());
+    for (size_t i = 0; i < ids.size(); ++i)
+        table.places[static_cast<size_t>(ids[i])] = static_cast<int32_t>(i);
+}
+
+LinearPlan WeightPlanner::plan_row_parts(const RowParts& parts, SlotShape shape) {
+    LinearPlan plan;
+    plan.kind = LinearPlan::Kind::parts;
+    plan.in = shape.in;
+    plan.out = shape.out;
+    plan.slot_rows = {shape.out};
+    plan.row_ids = ids_in_order(model_, parts);
+    for (const std::string& name : parts.parts) {
+        placement_.place({name}, false);
+        plan.runs.push_back(placement_.rows_of(name));
+    }
+    return plan;
 }
 
 void WeightPlanner::plan_output_norms() {
@@ -198,6 +228,12 @@ void WeightPlanner::plan_group(size_t layer, std::span<const Slot> slots) {
     const Slots& topology = slots_at(layer);
     const auto factored = [&](Slot slot) { return has_factors(topology.at(slot)); };
     if (std::any_of(slots.begin(), slots.end(), factored)) return plan_factored(layer, slots);
+    if (const auto* parts = std::get_if<RowParts>(&topology.at(slots[0]))) {
+        LinearPlan plan = plan_row_parts(*parts, slot_shape(slots[0], model_.config));
+        plan.bias = concatenated_bias(layer, slots);
+        plans_.linear[{layer, slots[0]}].push_back(std::move(plan));
+        return;
+    }
     std::vector<Runs> runs;
     for (const Slot slot : slots) runs.push_back(runs_of(topology.at(slot), slot, layer));
     place_runs(runs, !heads_are_columns(slots[0]));
@@ -234,7 +270,7 @@ void WeightPlanner::plan_factored(size_t layer, std::span<const Slot> slots) {
 
 void WeightPlanner::mark_partial_use() {
     plans_.for_each_linear([](LinearPlan& plan) {
-        if (plan.kind == LinearPlan::Kind::whole) return;
+        if (plan.kind == LinearPlan::Kind::whole || plan.kind == LinearPlan::Kind::parts) return;
         for (auto& run : plan.runs) {
             run.storage->used_in_runs = true;
             run.storage->needs_plain |= plan.columns && plan.kind == LinearPlan::Kind::composed;

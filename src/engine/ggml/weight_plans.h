@@ -26,7 +26,12 @@ struct WeightPlans {
     std::map<LayerSlot, FactoredPlan> factored;
     // Norm weights and biases [n]; biases of linear maps are in their plans.
     std::map<LayerSlot, ggml_tensor*> vectors;
-    std::map<Slot, const Storage*> tables;        // read by rows
+    struct Table {
+        std::vector<const Storage*> parts;
+        std::vector<int32_t>
+            places;  // of each row in the parts, one after the other; empty where there is one
+    };
+    std::map<Slot, Table> tables;                 // read by rows
     std::set<LayerSlot> slots;                    // all that the topology fills
     ggml_tensor* inverse_output_norms = nullptr;  // [n_vocab]; null without ModelConfig::norm_head
 

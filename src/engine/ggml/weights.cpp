@@ -6,35 +6,9 @@
 #include "model/filled_ranks.h"
 
 namespace refold {
+namespace {
 
-Weights::Weights(const Model& given, const EngineOptions& options) : shared_(options.shared) {
-    const std::optional<Model> dense = with_reconstructed(given, options);
-    const std::optional<Model> aligned = with_filled_ranks(dense ? *dense : given, kRankUnit);
-    const Model& model = aligned ? *aligned : dense ? *dense : given;
-    PlannedWeights planned = plan_weights(model, options);
-    memory_ = load_weights(model, planned, options);
-    plans_ = std::move(planned.plans);
-    for (auto& [key, plan] : plans_.factored) plan.finish();
-}
-
-const FactoredPlan* Weights::factored(size_t layer, std::span<const Slot> slots) const {
-    const auto found = plans_.factored.find({layer, slots[0]});
-    return found == plans_.factored.end() ? nullptr : &found->second;
-}
-
-const std::vector<LinearPlan>& Weights::linear(size_t layer, std::span<const Slot> slots) const {
-    return plans_.linear.at({layer, slots[0]});
-}
-
-bool Weights::has(size_t layer, Slot slot) const { return plans_.slots.contains({layer, slot}); }
-
-ggml_tensor* Weights::vector(size_t layer, Slot slot) const {
-    const auto found = plans_.vectors.find({layer, slot});
-    return found == plans_.vectors.end() ? nullptr : found->second;
-}
-
-void Weights::table_row(Slot slot, int32_t row, std::span<float> out) const {
-    const Storage& storage = *plans_.tables.at(slot);
+void read_row(const Storage& storage, int32_t row, std::span<float> out) {
     const ggml_tensor* table = storage.tensor;
     const auto* base = static_cast<const std::byte*>(table->data);
     if (storage.layout == Layout::q4_0x8) {
@@ -56,6 +30,46 @@ void Weights::table_row(Slot slot, int32_t row, std::span<float> out) const {
         return;
     }
     dequantize(static_cast<DType>(table->type), {base + static_cast<size_t>(row) * stride, stride}, out);
+}
+
+}  // namespace
+
+Weights::Weights(const Model& given, const EngineOptions& options) : shared_(options.shared) {
+    const std::optional<Model> dense = with_reconstructed(given, options);
+    const std::optional<Model> aligned = with_filled_ranks(dense ? *dense : given, kRankUnit);
+    const Model& model = aligned ? *aligned : dense ? *dense : given;
+    PlannedWeights planned = plan_weights(model, options);
+    memory_ = load_weights(model, planned, options);
+    plans_ = std::move(planned.plans);
+    for (auto& [key, plan] : plans_.factored) plan.finish();
+    for (const auto& [slot, table] : plans_.tables) memory_.bytes += table.places.size() * sizeof(int32_t);
+    plans_.for_each_linear(
+        [&](const LinearPlan& plan) { memory_.bytes += plan.row_ids.size() * sizeof(int32_t); });
+}
+
+const FactoredPlan* Weights::factored(size_t layer, std::span<const Slot> slots) const {
+    const auto found = plans_.factored.find({layer, slots[0]});
+    return found == plans_.factored.end() ? nullptr : &found->second;
+}
+
+const std::vector<LinearPlan>& Weights::linear(size_t layer, std::span<const Slot> slots) const {
+    return plans_.linear.at({layer, slots[0]});
+}
+
+bool Weights::has(size_t layer, Slot slot) const { return plans_.slots.contains({layer, slot}); }
+
+ggml_tensor* Weights::vector(size_t layer, Slot slot) const {
+    const auto found = plans_.vectors.find({layer, slot});
+    return found == plans_.vectors.end() ? nullptr : found->second;
+}
+
+void Weights::table_row(Slot slot, int32_t row, std::span<float> out) const {
+    const WeightPlans::Table& table = plans_.tables.at(slot);
+    if (table.places.empty()) return read_row(*table.parts.front(), row, out);
+    int64_t place = table.places[static_cast<size_t>(row)];
+    size_t part = 0;
+    for (; place >= table.parts[part]->rows(); ++part) place -= table.parts[part]->rows();
+    read_row(*table.parts[part], static_cast<int32_t>(place), out);
 }
 
 }  // namespace refold

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "model/forward.h"
+#include "model/row_parts.h"
 
 namespace refold {
 namespace {
@@ -14,6 +15,13 @@ namespace {
 void dequantize_into(const Tensor& tensor, float* out) {
     const TensorBytes source(tensor);
     dequantize(tensor.type, source.bytes(), {out, static_cast<size_t>(tensor.elements())});
+}
+
+at::Tensor places_of_rows(const Model& model, const RowParts& parts, at::Device device) {
+    const std::vector<int32_t> ids = ids_in_order(model, parts);
+    const at::Tensor places = at::empty({static_cast<int64_t>(ids.size())}, at::kLong);
+    for (size_t i = 0; i < ids.size(); ++i) places.data_ptr<int64_t>()[ids[i]] = static_cast<int64_t>(i);
+    return places.to(device);
 }
 
 }  // namespace
@@ -29,7 +37,10 @@ TorchWeights::TorchWeights(const Model& model, at::TensorOptions options, bool t
     const auto add = [&](const Slots& slots) {
         for (const auto& [slot, expression] : slots) {
             if (slot == Slot::rope_freqs) continue;
-            for (const auto& name : tensors_of(expression)) add_leaf(model, name, trainable);
+            const auto* parts = std::get_if<RowParts>(&expression);
+            if (parts != nullptr) row_places_[parts->ids] = places_of_rows(model, *parts, device_);
+            for (const auto& name : parts != nullptr ? parts->parts : tensors_of(expression))
+                add_leaf(model, name, trainable);
         }
     };
     for (size_t p = 0; p < n_layer(); ++p) {
@@ -69,7 +80,8 @@ std::vector<at::Tensor> TorchWeights::leaves_of(size_t layer) const {
     std::set<std::string> names;
     for (const auto& [slot, expression] : slots(layer)) {
         if (slot == Slot::rope_freqs) continue;
-        for (auto& name : tensors_of(expression)) names.insert(std::move(name));
+        for (auto& name : tensors_of(expression))
+            if (leaves_.contains(name)) names.insert(std::move(name));
     }
     std::vector<at::Tensor> leaves;
     for (const auto& name : names) leaves.push_back(leaves_.at(name));
@@ -102,6 +114,11 @@ at::Tensor TorchWeights::matrix_of(const Expression& expression, Slot slot, Slot
         return factors_of(*tucker, shape, type).matrix();
     if (const auto* plus = std::get_if<Plus>(&expression))
         return matrix_of(base_of(expression), slot, shape, type) + factors_of(plus->term, type).matrix();
+    if (const auto* rows = std::get_if<RowParts>(&expression)) {
+        std::vector<at::Tensor> parts;
+        for (const std::string& part : rows->parts) parts.push_back(rows_of(part, type));
+        return at::cat(parts).index_select(0, row_places_.at(rows->ids));
+    }
     const int64_t dimension = heads_are_columns(slot) ? 1 : 0, head_dim = config_.head_dim;
     std::vector<at::Tensor> parts;
     for (const HeadRun& run : std::get<Heads>(expression).runs) {

@@ -75,6 +75,7 @@ private:
     at::Device device_;
     FactoredExecution factored_;
     std::map<std::string, at::Tensor> leaves_;
+    std::map<std::string, at::Tensor> row_places_;  // by RowParts::ids: where each row is in the parts
     std::vector<float> rope_frequencies_;
 };
 

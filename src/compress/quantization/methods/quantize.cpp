@@ -6,6 +6,7 @@
 #include "compress/quantization/importance_matrix.h"
 #include "compress/quantization/layer_rounding.h"
 #include "compress/quantization/measure_importance.h"
+#include "compress/quantization/row_types.h"
 #include "compress/quantization/type_choice.h"
 #include "core/error.h"
 #include "model/quantized.h"
@@ -76,9 +77,9 @@ void report(const TypeChoice& choice, const std::vector<LayerRounding::SolvedMap
 
 Model apply(const Model& given, Step& step) {
     const Options& options = step.options;
-    const Model model = with_ranks_for(given, options);
-    const TypeChoice choice =
-        choose_types(model, {options.text("type"), options.text("embedding"), options.text("types")});
+    const WantedTypes wanted{options.text("type"), options.text("embedding"), options.text("types")};
+    const Model model = with_rows_cut(with_ranks_for(given, options), wanted, step.calibration);
+    const TypeChoice choice = choose_types(model, wanted);
     LayerRounding rounding(model, choice, step,
                            {.resolve = options.text("resolve") == "auto",
                             .bias = options.text("bias") == "auto",
@@ -104,7 +105,9 @@ Writes matrices in quantized types. `type` is that of all matrices, `embedding` 
 exceptions by slot and layer: `types: "ffn.down=q4_k attn.v@0-3,29=q5_0"`. `keep` leaves the types as they are. Rows that are no
 whole blocks of a type are folded: several of them share whole blocks (docs/format.md, `refold.folded`), which only refold loads. Where a
 matrix cannot be folded, because layers use parts of it or its rows do not divide evenly, it gets the next larger type that fits; the report
-lists these. No step can follow that changes folded matrices, so this one comes last, or before `correct`, which adds terms to them.
+lists these. `token_embd=q8_0:4096,q5_k:16384,q3_k` gives rows of embedding or output types of their own: the 4096 tokens that
+occur most often in the calibration texts (whole texts count, whatever `--calib-tokens` is) q8_0, the next 16384 q5_k, all others q3_k
+(docs/format.md, `rows`); only refold loads it. No step can follow that changes folded matrices, so this one comes last, or before `correct`, which adds terms to them.
 
 `rounding` says how. `nearest` needs no text. `imatrix` searches scales with the mean squares of the inputs, as llama.cpp does: from one
 of its files (`imatrix=FILE`), or measured on the calibration text. `gptq` looks at the inputs that the matrices have on the calibration text, and rounds
@@ -136,7 +139,9 @@ const Method quantize_method = {
          .help = "type of embedding and output, keep, or auto: q6_k for types below 6 bits, else the same"},
         {.name = "types",
          .fallback = "",
-         .help = "exceptions: SLOT=TYPE or SLOT@LAYERS=TYPE, separated by spaces"},
+         .help =
+             "exceptions: SLOT=TYPE or SLOT@LAYERS=TYPE, separated by spaces; of embedding and output also "
+             "TYPE:ROWS,TYPE, by how often tokens occur"},
         {.name = "rounding",
          .kind = OptionSpec::Kind::choice,
          .fallback = "gptq",
@@ -158,7 +163,9 @@ const Method quantize_method = {
     apply,
     [](const Options& options) {
         const std::string& rounding = options.text("rounding");
-        return rounding == "gptq" || (rounding == "imatrix" && options.text("imatrix").empty());
+        const bool counts_tokens = options.text("types").find(':') != std::string::npos;
+        return rounding == "gptq" || (rounding == "imatrix" && options.text("imatrix").empty()) ||
+               counts_tokens;
     },
 };
 
