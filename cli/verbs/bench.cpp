@@ -18,7 +18,9 @@
 #include "eval/stock.h"
 #include "hub/resolve.h"
 #include "model/accounting.h"
+#include "model/folded.h"
 #include "model/load.h"
+#include "model/row_parts.h"
 #include "model/save.h"
 #include "model/stock.h"
 
@@ -100,12 +102,12 @@ Baseline stock_baseline(const Model& model, const EngineOptions& options) {
     Baseline baseline;
     try {
         std::optional<DenseCopy> copy;
-        if (model.has_sharing() || std::filesystem::is_directory(model.label)) copy.emplace(model);
+        const bool own_form = model.has_sharing() || with_whole_tables(model) || without_folds(model);
+        if (own_form || std::filesystem::is_directory(model.label)) copy.emplace(model);
         // libllama maps the file, so its name may be removed once it is loaded.
         baseline.stock =
             std::make_unique<StockLlama>(copy ? copy->path() : model.label, stock_options(options));
-        baseline.description = {
-            {"engine", "llama.cpp"}, {"model", model.label}, {"materialized", model.has_sharing()}};
+        baseline.description = {{"engine", "llama.cpp"}, {"model", model.label}, {"materialized", own_form}};
     } catch (const Error& error) {
         if (error.code() != ErrorCode::unsupported) throw;
         baseline.reason = error.what();

@@ -25,13 +25,19 @@ struct Arguments {
 
     // Beyond what needs no text: the method `quantize` does it.
     bool by_method() const { return rounding != "nearest" || !types.empty() || !calibration.empty(); }
+    // Rows have types by how often their tokens occur.
+    bool counts_tokens() const { return types.find(':') != std::string::npos; }
     OutputOptions output;
     ReportOptions report;
 };
 
 void quantize_by_method(const Arguments& a) {
-    if (a.rounding == "nearest" && !a.calibration.empty())
-        fail(ErrorCode::usage, "quantize", "--calib is for --rounding gptq or imatrix");
+    if (a.rounding == "nearest" && !a.calibration.empty() && !a.counts_tokens())
+        fail(ErrorCode::usage, "quantize",
+             "--calib is for --rounding gptq or imatrix, and for --types with rows");
+    if (a.calibration.empty() && a.counts_tokens())
+        fail(ErrorCode::usage, "quantize",
+             "--types {}: rows are chosen by how often tokens occur in text: give --calib", a.types);
     if (!a.imatrix.empty() && a.rounding != "imatrix")
         fail(ErrorCode::usage, "quantize", "--imatrix is for --rounding imatrix");
     if (a.calibration.empty() && a.rounding != "nearest" && a.imatrix.empty())
@@ -85,7 +91,10 @@ Action declare(CLI::App& app) {
     app.add_option("--embedding-type", a->embedding_type,
                    "Type of embedding and output [q6_k for types below 6 bits, else the same]")
         ->type_name("TYPE");
-    app.add_option("--types", a->types, "Exceptions: SLOT=TYPE or SLOT@LAYERS=TYPE, separated by spaces")
+    app.add_option(
+           "--types", a->types,
+           "Exceptions: SLOT=TYPE or SLOT@LAYERS=TYPE, separated by spaces. Of embedding and output also "
+           "TYPE:ROWS,TYPE:ROWS,TYPE: by how often tokens occur in --calib")
         ->type_name("TYPES");
     app.add_option("--rounding", a->rounding,
                    "nearest; imatrix: scales for an importance matrix; gptq: with feedback for the inputs on "

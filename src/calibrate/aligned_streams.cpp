@@ -52,10 +52,12 @@ AlignedStreams::AlignedStreams(const Model& original, const Model& model, const 
         fail(ErrorCode::unsupported, "calibration", "only decoders without new prefixes can be calibrated");
     for (const auto& [slot, expression] : model.topology.globals) {
         if (properties(slot).module != SlotModule::embedding) continue;
-        const auto* stored = std::get_if<Dense>(&expression);
-        if (stored == nullptr ||
-            !is_same_tensor(original.tensor(stored->tensor), model.tensor(stored->tensor)))
-            modified_.emplace(model, own_.tokens, calibration.options.length, threads);
+        const auto names = tensors_of(expression);
+        const bool same = original.topology.globals.at(slot) == expression &&
+                          std::ranges::all_of(names, [&](const std::string& name) {
+                              return is_same_tensor(original.tensor(name), model.tensor(name));
+                          });
+        if (!same) modified_.emplace(model, own_.tokens, calibration.options.length, threads);
     }
 }
 

@@ -123,11 +123,14 @@ std::vector<FitTensor> fit_tensors(const Model& model, RowLayout layout) {
                      parts_of_table(stored, table && alone ? layout : RowLayout::whole_blocks)) {
                     FitTensor tensor{name, slot, layer, table, first, rows, {}};
                     QuantizedUse of_part = use->second;
+                    // At most: parts of one type become one, and ids do not list the last one.
+                    const uint64_t of_ids =
+                        first + rows < stored.rows() ? static_cast<uint64_t>(rows) * sizeof(float) : 0;
                     if (rows < stored.rows()) of_part.whole_rows = std::gcd(of_part.whole_rows, rows);
                     for (const DType type : kTypes) {
                         if (fits(type, of_part, layout))
                             tensor.candidates.push_back(
-                                {type, row_bytes(type, stored.row_elements() * rows), 0});
+                                {type, row_bytes(type, stored.row_elements() * rows) + of_ids, 0});
                     }
                     if (!tensor.candidates.empty()) out.push_back(std::move(tensor));
                 }

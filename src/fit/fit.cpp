@@ -13,7 +13,7 @@
 namespace refold {
 namespace {
 
-constexpr Computation kFactors{"fit factors", 1};
+constexpr Computation kFactors{"fit factors", 2};
 
 FitFactors factors_in(const std::map<std::string, Tensor>& result) {
     const auto values = lazy::numbers(result.at("factors"));

@@ -75,13 +75,15 @@ bool stock_takes_biases(Model model) {
 
 std::string types_option(const std::vector<FitTensor>& tensors, const std::vector<size_t>& chosen) {
     std::map<std::pair<Slot, DType>, std::vector<size_t>> layers;
-    std::map<Slot, std::vector<std::pair<DType, int64_t>>> tables;  // rows that have a type
+    std::map<std::pair<Slot, std::string>, std::vector<std::pair<DType, int64_t>>>
+        tables;  // rows that have a type
     for (size_t t = 0; t < chosen.size(); ++t) {
         const FitTensor& tensor = tensors[t];
         const DType type = tensor.candidates[chosen[t]].type;
         if (!tensor.table) {
             layers[{tensor.slot, type}].push_back(tensor.layer);
-        } else if (auto& rows = tables[tensor.slot]; !rows.empty() && rows.back().first == type) {
+        } else if (auto& rows = tables[{tensor.slot, tensor.name}];
+                   !rows.empty() && rows.back().first == type) {
             rows.back().second += tensor.rows;
         } else {
             rows.emplace_back(type, tensor.rows);
@@ -90,12 +92,12 @@ std::string types_option(const std::vector<FitTensor>& tensors, const std::vecto
     std::vector<std::string> words;
     for (const auto& [key, at] : layers)
         words.push_back(fmt::format("{}@{}={}", slot_name(key.first), ranges(at), lower(name(key.second))));
-    for (auto& [slot, rows] : tables) {
+    for (const auto& [table, rows] : tables) {
         std::vector<std::string> types;
         for (const auto& [type, count] : rows)
             types.push_back(fmt::format("{}:{}", lower(name(type)), count));
         types.back().resize(types.back().find(':'));  // of all other rows
-        words.push_back(fmt::format("{}={}", slot_name(slot), fmt::join(types, ",")));
+        words.push_back(fmt::format("{}={}", slot_name(table.first), fmt::join(types, ",")));
     }
     return fmt::format("{}", fmt::join(words, " "));
 }

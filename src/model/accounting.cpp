@@ -74,7 +74,9 @@ Cost cost_of(const Model& model, size_t kv_element_bytes) {
             for (const auto& name : tensors_of(expression)) {
                 if (!seen.insert(name).second) continue;
                 const Tensor& tensor = model.tensor(name);
-                cost.parameters += static_cast<uint64_t>(tensor.elements());
+                const auto* rows = std::get_if<RowParts>(&expression);
+                if (rows == nullptr || name != rows->ids)
+                    cost.parameters += static_cast<uint64_t>(tensor.elements());
                 cost.bytes += tensor.bytes();
             }
             // Neither exit maps nor the head at each exit are counted.

@@ -37,7 +37,8 @@ bool Model::has_sharing() const {
     if (!config.heads_kv.empty() || !config.ffs.empty() || config.n_prefix > 0) return true;
     if (!topology.sources.empty()) return true;
     for (const auto& [slot, expression] : topology.globals) {
-        if (!std::holds_alternative<Dense>(expression)) return true;
+        if (!std::holds_alternative<Dense>(expression) && !std::holds_alternative<RowParts>(expression))
+            return true;
     }
     std::set<std::string> seen;
     for (const auto& slots : topology.layers) {

@@ -11,6 +11,8 @@
 namespace refold {
 namespace {
 
+constexpr std::string_view kIds = ".rows";  // of the name of the tensor `ids`, after that of the table
+
 // The listed rows, then all others.
 std::vector<int32_t> completed(std::vector<int32_t> listed, int64_t rows) {
     std::vector<bool> seen(static_cast<size_t>(rows));
@@ -28,6 +30,24 @@ std::vector<std::byte> gathered(const Tensor& table, const std::vector<int32_t>&
     for (size_t r = 0; r < static_cast<size_t>(count); ++r) {
         const auto id = static_cast<size_t>(order[static_cast<size_t>(first) + r]);
         memcpy(out.data() + r * stride, bytes.bytes().data() + id * stride, stride);
+    }
+    return out;
+}
+
+std::vector<std::byte> joined(const Model& model, const RowParts& parts, DType type) {
+    const std::vector<int32_t> ids = ids_in_order(model, parts);
+    const int64_t width = model.tensor(parts.parts.front()).row_elements();
+    const size_t stride = row_bytes(type, width);
+    std::vector<std::byte> out(stride * ids.size());
+    size_t at = 0;
+    for (const std::string& part : parts.parts) {
+        const TensorBytes stored(model.tensor(part));
+        std::vector<std::byte> other;
+        const bool has_type = model.tensor(part).type == type;
+        if (!has_type) other = quantize(type, floats_of(model, part), width);
+        const std::span<const std::byte> rows = has_type ? stored.bytes() : other;
+        for (size_t from = 0; from < rows.size(); from += stride, ++at)
+            memcpy(out.data() + static_cast<size_t>(ids[at]) * stride, rows.data() + from, stride);
     }
     return out;
 }
@@ -53,6 +73,17 @@ std::vector<int32_t> ids_in_order(const Model& model, const RowParts& parts) {
     return completed(std::move(listed), rows);
 }
 
+std::vector<int32_t> places_of_rows(const Model& model, const RowParts& parts) {
+    const std::vector<int32_t> ids = ids_in_order(model, parts);
+    std::vector<int32_t> places(ids.size());
+    for (size_t i = 0; i < ids.size(); ++i) places[static_cast<size_t>(ids[i])] = static_cast<int32_t>(i);
+    return places;
+}
+
+std::string table_of(const RowParts& parts) {
+    return parts.ids.ends_with(kIds) ? parts.ids.substr(0, parts.ids.size() - kIds.size()) : parts.ids;
+}
+
 void check_row_parts(const Model& model) {
     for (const auto& [slot, expression] : model.topology.globals)
         if (const auto* parts = std::get_if<RowParts>(&expression)) ids_in_order(model, *parts);
@@ -68,7 +99,7 @@ std::optional<int64_t> rows_in_parts(const Model& model, Slot slot) {
     return rows;
 }
 
-std::optional<Model> with_whole_tables(const Model& model) {
+std::optional<Model> with_whole_tables(const Model& model, std::optional<DType> type) {
     std::optional<Model> out;
     const auto shared = std::make_shared<const Model>(model);
     for (const auto& [slot, expression] : model.topology.globals) {
@@ -76,18 +107,16 @@ std::optional<Model> with_whole_tables(const Model& model) {
         if (parts == nullptr) continue;
         if (!out) out = model;
         const int64_t width = model.tensor(parts->parts.front()).row_elements();
-        std::optional<DType> widest;
+        std::optional<DType> used = type;
         for (const std::string& part : parts->parts) {
-            const DType type = fitting_type(model.tensor(part).type, width);
-            if (!widest || row_bytes(type, width) > row_bytes(*widest, width)) widest = type;
+            const DType own = fitting_type(model.tensor(part).type, width);
+            if (!type && (!used || row_bytes(own, width) > row_bytes(*used, width))) used = own;
         }
         const std::string name = parts->parts.front() + ".whole";  // the same for slots that share the table
-        out->tensors[name] = {*widest,
-                              {width, *rows_in_parts(model, slot)},
-                              {},
-                              [shared, parts = *parts, slot = slot, type = *widest, width] {
-                                  return quantize(type, materialize(*shared, parts, slot), width);
-                              }};
+        out->tensors[name] = {
+            *used, {width, *rows_in_parts(model, slot)}, {}, [shared, parts = *parts, type = *used] {
+                return joined(*shared, parts, type);
+            }};
         out->topology.globals[slot] = Dense{name};
     }
     if (out) out->drop_unreferenced();
@@ -106,7 +135,7 @@ Model with_row_parts(const Model& model, const std::string& name, const std::vec
         return completed(std::move(ids), rows);
     };
     Model out = model;
-    RowParts parts{{}, name + ".rows"};
+    RowParts parts{{}, name + std::string(kIds)};
     int64_t first = 0;
     for (const int64_t count : all) {
         parts.parts.push_back(fmt::format("{}.part{}", name, parts.parts.size()));
@@ -127,7 +156,7 @@ Model with_row_parts(const Model& model, const std::string& name, const std::vec
                               }};
     for (auto& [slot, expression] : out.topology.globals)
         if (expression == Expression(Dense{name})) expression = parts;
-    out.tensors.erase(name);
+    out.drop_unreferenced();
     return out;
 }
 

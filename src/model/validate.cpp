@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "core/error.h"
 
@@ -156,6 +157,8 @@ public:
         if (e.parts.size() > kMostRowParts)
             fail(ErrorCode::input, "topology", "{}: rows in {} parts, at most {} are possible", where_,
                  e.parts.size(), kMostRowParts);
+        if (std::set(e.parts.begin(), e.parts.end()).size() != e.parts.size())
+            fail(ErrorCode::input, "topology", "{}: a tensor stands twice among the parts", where_);
         int64_t rows = 0, last = 0;
         for (const auto& part : e.parts) {
             const Tensor& tensor = find_any(part);

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "model/materialize.h"
+#include "model/row_parts.h"
 #include "model/stored_blocks.h"
 #include "model/validate.h"
 
@@ -48,8 +49,6 @@ DType widest_type(const Model& model, const Expression& expression) {
         names = {e->u, e->v};
     } else if (const auto* t = std::get_if<Tucker>(&expression)) {
         names = {t->core, t->model};
-    } else if (const auto* rows = std::get_if<RowParts>(&expression)) {
-        names = rows->parts;
     } else {
         names = tensors_of(expression);
     }
@@ -136,7 +135,8 @@ Model without_exit_maps(Model model) {
 }
 
 Model without_sharing(const Model& given) {
-    const Model model = without_exit_maps(given);
+    const std::optional<Model> tables = with_whole_tables(given);
+    const Model model = without_exit_maps(tables ? *tables : given);
     if (model.config.n_prefix > 0)
         fail(ErrorCode::unsupported, "model",
              "{}: prefix keys and values cannot be written as weights - only refold's own format has them",

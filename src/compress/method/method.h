@@ -90,7 +90,7 @@ struct Method {
     // original's.
     bool last = false;
     // True when the method leaves all stored tensors as they are and only adds some. It can follow a step
-    // that folded rows.
+    // that folded rows or cut tables.
     bool only_adds = false;
 };
 

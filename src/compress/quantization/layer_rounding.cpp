@@ -15,7 +15,7 @@ using Doubles = std::vector<double>;
 
 constexpr UnquantizedGrams::Place kHead = {kWholeModel, Tap::layer_input};
 
-constexpr Computation kTable{"quantize table", 2}, kInputMatrices{"quantize matrices", 1},
+constexpr Computation kTable{"quantize table", 3}, kInputMatrices{"quantize matrices", 1},
     kOutput{"quantize output map", 2}, kGain{"quantize gain", 1};
 
 UnquantizedGrams::Place place_of(const InputUse& use) { return {use.layer, *input_tap(use.slot)}; }
@@ -170,7 +170,8 @@ std::set<std::string> LayerRounding::tables() const {
 void LayerRounding::round_table(const std::string& tensor) {
     const DType type = choice_.types.at(tensor);
     nlohmann::json inputs = {{"model", step_.identity_before}, {"tensor", tensor}, {"type", name(type)}};
-    if (const auto rows = rows_before(model_, tensor)) inputs["rows before"] = *rows;
+    if (const auto before = rows_before(model_, tensor))
+        inputs["rows"] = {*before, model_.tensor(tensor).rows()};
     const auto found = step_.work->results_of_all({kTable, inputs}, [&] {
         const Tensor& table = model_.tensor(tensor);
         const int64_t width = table.row_elements();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <optional>
 #include <sstream>
 
@@ -38,11 +39,12 @@ void parse_types(const std::string& word, const std::string& types, TypeExceptio
         int64_t rows = 0;
         const char* end = part.data() + part.size();
         const auto [stop, error] = std::from_chars(part.data() + colon + 1, end, rows);
-        if (error != std::errc() || stop != end || rows <= 0)
+        if (error != std::errc() || stop != end || rows <= 0 || rows > std::numeric_limits<int32_t>::max())
             fail(ErrorCode::usage, "quantize", "types: got '{}' in '{}', expected TYPE:ROWS", part, word);
         out.rows.push_back(rows);
     }
-    if (out.types.size() != out.rows.size() + 1 || (parts.peek(), !parts.eof()))
+    const bool more = !parts.eof() || types.ends_with(',');
+    if (out.types.size() != out.rows.size() + 1 || more)
         fail(ErrorCode::usage, "quantize",
              "types: got '{}', expected TYPE or TYPE:ROWS,TYPE:ROWS,TYPE, whose last one is that of all "
              "other rows",

@@ -132,10 +132,7 @@ void WeightPlanner::plan_table(Slot slot, const Expression& expression) {
         table.parts.push_back(placement_.rows_of(name).storage);
     }
     if (parts == nullptr) return;
-    const std::vector<int32_t> ids = ids_in_order(model_, *parts);
-    table.places.resize(ids.size());
-    for (size_t i = 0; i < ids.size(); ++i)
-        table.places[static_cast<size_t>(ids[i])] = static_cast<int32_t>(i);
+    table.places = places_of_rows(model_, *parts);
 }
 
 LinearPlan WeightPlanner::plan_row_parts(const RowParts& parts, SlotShape shape) {

@@ -17,13 +17,6 @@ void dequantize_into(const Tensor& tensor, float* out) {
     dequantize(tensor.type, source.bytes(), {out, static_cast<size_t>(tensor.elements())});
 }
 
-at::Tensor places_of_rows(const Model& model, const RowParts& parts, at::Device device) {
-    const std::vector<int32_t> ids = ids_in_order(model, parts);
-    const at::Tensor places = at::empty({static_cast<int64_t>(ids.size())}, at::kLong);
-    for (size_t i = 0; i < ids.size(); ++i) places.data_ptr<int64_t>()[ids[i]] = static_cast<int64_t>(i);
-    return places.to(device);
-}
-
 }  // namespace
 
 TorchWeights::TorchWeights(const Model& model, at::TensorOptions options, bool trainable,
@@ -37,10 +30,11 @@ TorchWeights::TorchWeights(const Model& model, at::TensorOptions options, bool t
     const auto add = [&](const Slots& slots) {
         for (const auto& [slot, expression] : slots) {
             if (slot == Slot::rope_freqs) continue;
-            const auto* parts = std::get_if<RowParts>(&expression);
-            if (parts != nullptr) row_places_[parts->ids] = places_of_rows(model, *parts, device_);
-            for (const auto& name : parts != nullptr ? parts->parts : tensors_of(expression))
-                add_leaf(model, name, trainable);
+            if (const auto* parts = std::get_if<RowParts>(&expression)) {
+                add_row_parts(model, *parts, trainable);
+                continue;
+            }
+            for (const auto& name : tensors_of(expression)) add_leaf(model, name, trainable);
         }
     };
     for (size_t p = 0; p < n_layer(); ++p) {
@@ -61,6 +55,24 @@ void TorchWeights::add_leaf(const Model& model, const std::string& name, bool tr
     const at::Tensor values = at::empty(shape, at::kFloat);
     dequantize_into(tensor, values.data_ptr<float>());
     leaves_[name] = values.to(device_, type_).set_requires_grad(trainable);
+}
+
+// Joined once where nothing trains the parts.
+void TorchWeights::add_row_parts(const Model& model, const RowParts& parts, bool trainable) {
+    if (row_places_.contains(parts.ids)) return;
+    const std::vector<int32_t> places = places_of_rows(model, parts);
+    row_places_[parts.ids] = at::tensor(places, at::kInt).to(device_);
+    for (const std::string& part : parts.parts) add_leaf(model, part, trainable);
+    if (trainable) return;
+    leaves_[parts.ids] = joined_rows(parts, type_);
+    for (const std::string& part : parts.parts) leaves_.erase(part);
+}
+
+at::Tensor TorchWeights::joined_rows(const RowParts& rows, at::ScalarType type) const {
+    if (leaves_.contains(rows.ids)) return rows_of(rows.ids, type);
+    std::vector<at::Tensor> parts;
+    for (const std::string& part : rows.parts) parts.push_back(rows_of(part, type));
+    return at::cat(parts).index_select(0, row_places_.at(rows.ids));
 }
 
 const Slots& TorchWeights::slots(size_t layer) const {
@@ -114,11 +126,7 @@ at::Tensor TorchWeights::matrix_of(const Expression& expression, Slot slot, Slot
         return factors_of(*tucker, shape, type).matrix();
     if (const auto* plus = std::get_if<Plus>(&expression))
         return matrix_of(base_of(expression), slot, shape, type) + factors_of(plus->term, type).matrix();
-    if (const auto* rows = std::get_if<RowParts>(&expression)) {
-        std::vector<at::Tensor> parts;
-        for (const std::string& part : rows->parts) parts.push_back(rows_of(part, type));
-        return at::cat(parts).index_select(0, row_places_.at(rows->ids));
-    }
+    if (const auto* rows = std::get_if<RowParts>(&expression)) return joined_rows(*rows, type);
     const int64_t dimension = heads_are_columns(slot) ? 1 : 0, head_dim = config_.head_dim;
     std::vector<at::Tensor> parts;
     for (const HeadRun& run : std::get<Heads>(expression).runs) {

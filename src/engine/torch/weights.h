@@ -59,6 +59,8 @@ private:
     const Slots& slots(size_t layer) const;
     const Expression& at(size_t layer, Slot slot) const;
     void add_leaf(const Model& model, const std::string& name, bool trainable);
+    void add_row_parts(const Model& model, const RowParts& parts, bool trainable);
+    at::Tensor joined_rows(const RowParts& rows, at::ScalarType type) const;
     // A leaf as a matrix of element type `type`.
     at::Tensor rows_of(const std::string& name, at::ScalarType type) const;
     at::Tensor matrix_of(const Expression& expression, Slot slot, SlotShape shape, at::ScalarType type) const;

@@ -11,6 +11,7 @@
 #include "io/safetensors.h"
 #include "model/hf/checkpoint.h"
 #include "model/hf/layout.h"
+#include "model/row_parts.h"
 #include "model/without_sharing.h"
 #include "vocab/hf_vocab.h"
 #include "vocab/trim.h"
@@ -69,7 +70,7 @@ struct HfTensor {
 class HfWriter {
 public:
     HfWriter(const Model& model, const HfExportOptions& options)
-        : model_(std::make_shared<const Model>(model.has_sharing() ? without_sharing(model) : model)),
+        : model_(std::make_shared<const Model>(dense(with_whole_tables(model, DType::F32).value_or(model)))),
           options_(options),
           record_(checkpoint_record(model.metadata)) {
         const Tensor& embedding = model_->tensor(dense_name(model_->topology.globals, Slot::token_embd));
@@ -91,6 +92,7 @@ public:
     }
 
 private:
+    static Model dense(const Model& model) { return model.has_sharing() ? without_sharing(model) : model; }
     static std::string dense_name(const Slots& slots, Slot slot) {
         return std::get<Dense>(slots.at(slot)).tensor;
     }

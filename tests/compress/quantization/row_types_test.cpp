@@ -18,6 +18,7 @@
 #include "model/row_parts.h"
 #include "model/save.h"
 #include "model/stock.h"
+#include "model/validate.h"
 
 namespace refold {
 namespace {
@@ -167,6 +168,9 @@ TEST(RowTypes, WhatCannotBeIsRefused) {
     for (const auto& [types, part] : std::vector<std::pair<std::string, std::string>>{
              {"token_embd=q8_0:16", "all other rows"},
              {"token_embd=q8_0:16,", "all other rows"},
+             {"token_embd=q8_0,", "all other rows"},
+             {"token_embd=q8_0:16,q4_0,", "all other rows"},
+             {"token_embd=q8_0:9223372036854775807,q4_0", "TYPE:ROWS"},
              {"token_embd=q8_0,q4_0", "all other rows"},
              {"token_embd=q8_0:0,q4_0", "TYPE:ROWS"},
              {"token_embd=q8_0:x,q4_0", "TYPE:ROWS"},
@@ -183,6 +187,27 @@ TEST(RowTypes, WhatCannotBeIsRefused) {
     const Model made = compressed(model, kStep).model;
     expect_error(ErrorCode::unsupported, {"token_embd", "no method changes"},
                  [&] { compressed(made, "drop layers=0"); });
+}
+
+// Parts of different lengths are different results.
+TEST(RowTypes, AWorkFolderServesOtherCounts) {
+    const Model model = random_model();
+    const Calibration text = text_of(model);
+    Work work;
+    for (const char* types :
+         {"token_embd=q8_0:16,q4_0", "token_embd=q8_0:32,q4_0", "token_embd=q8_0:16,q4_0:16,q4_1"}) {
+        SCOPED_TRACE(types);
+        const std::string step = std::string("quantize type=keep types=") + types;
+        const Model shared = compress(model, recipe_of({step}), "test", work, {&text, 1}).model;
+        EXPECT_EQ(table_of(shared), table_of(compressed(model, step).model));
+    }
+}
+
+TEST(RowTypes, AnImportanceMatrixIsThatOfTheTable) {
+    const Model model = random_model();
+    const std::string rest = " types=output=q8_0:16,iq2_s rounding=imatrix";
+    const Model made = compressed(model, "quantize type=keep" + rest).model;
+    EXPECT_EQ(made.tensor(parts_of(made, Slot::output).parts[1]).type, DType::IQ2_S);
 }
 
 // The size of a dry run is that of the result.
@@ -219,6 +244,12 @@ TEST(RowTypes, FilesThatLie) {
     }
     ids[7] = 8;
     refuse("there already", ids);
+    Model twice = made;
+    auto& parts = std::get<RowParts>(twice.topology.globals.at(Slot::token_embd));
+    parts.parts[1] = parts.parts[2];
+    expect_error(ErrorCode::input, {"twice"}, [&] { validate(twice); });
+    parts.parts.assign(9, "x");
+    expect_error(ErrorCode::input, {"at most 8"}, [&] { validate(twice); });
 }
 
 }  // namespace

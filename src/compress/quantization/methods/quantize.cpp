@@ -10,6 +10,7 @@
 #include "compress/quantization/type_choice.h"
 #include "core/error.h"
 #include "model/quantized.h"
+#include "model/row_parts.h"
 
 namespace refold {
 namespace {
@@ -26,6 +27,13 @@ ImportanceMatrix importance_of(const Model& model, const Step& step) {
     const std::string& file = step.options.text("imatrix");
     ImportanceMatrix out = file.empty() ? measure_importance(model, *step.calibration, step.threads)
                                         : load_importance_matrix(file);
+    for (const auto& [slot, expression] : model.topology.globals) {
+        const auto* rows = std::get_if<RowParts>(&expression);
+        const auto table = rows == nullptr ? out.tensors.end() : out.tensors.find(table_of(*rows));
+        if (table == out.tensors.end()) continue;
+        for (const std::string& part : rows->parts) out.tensors[part] = table->second;
+        out.tensors.erase(table);
+    }
     check_importance_matrix(out, model);
     return out;
 }
@@ -107,7 +115,7 @@ whole blocks of a type are folded: several of them share whole blocks (docs/form
 matrix cannot be folded, because layers use parts of it or its rows do not divide evenly, it gets the next larger type that fits; the report
 lists these. `token_embd=q8_0:4096,q5_k:16384,q3_k` gives rows of embedding or output types of their own: the 4096 tokens that
 occur most often in the calibration texts (whole texts count, whatever `--calib-tokens` is) q8_0, the next 16384 q5_k, all others q3_k
-(docs/format.md, `rows`); only refold loads it. No step can follow that changes folded matrices, so this one comes last, or before `correct`, which adds terms to them.
+(docs/format.md, `rows`); only refold loads it. No step can follow that changes folded matrices or such tables, so this one comes last, or before `correct`, which adds terms to them.
 
 `rounding` says how. `nearest` needs no text. `imatrix` searches scales with the mean squares of the inputs, as llama.cpp does: from one
 of its files (`imatrix=FILE`), or measured on the calibration text. `gptq` looks at the inputs that the matrices have on the calibration text, and rounds
