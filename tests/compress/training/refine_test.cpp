@@ -239,7 +239,7 @@ TEST_F(Refine, BadOptionsAreNamed) {
     refusal(ErrorCode::usage, {"train='norms,-norms,-packed'", "nothing is left"},
             "refine train=norms,-norms");
     refusal(ErrorCode::usage, {"train=output_norm.weight", "no tensor of a layer"},
-            "refine train=output_norm.weight end_epochs=0");
+            "refine train=output_norm.weight block_epochs=1 end_epochs=0");
     expect_error(ErrorCode::usage, {"block_learning_rate"},
                  [&] { recipe_of({"refine block_learning_rate=0"}); });
     expect_error(ErrorCode::usage, {"end_epochs"}, [&] { recipe_of({"refine end_epochs=-1"}); });
