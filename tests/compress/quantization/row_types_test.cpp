@@ -224,7 +224,7 @@ TEST(RowTypes, ADryRunHasTheShapes) {
 TEST(RowTypes, FilesThatLie) {
     const TempFolder folder;
     const Model made = compressed(random_model(), kStep).model;
-    const auto refuse = [&](const std::string& what, std::vector<float> ids) {
+    const auto refuse = [&](const std::string& what, const std::vector<float>& ids) {
         Model lying = made;
         const auto count = static_cast<int64_t>(ids.size());
         lying.tensors[parts_of(made).ids] = {

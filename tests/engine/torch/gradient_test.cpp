@@ -135,6 +135,11 @@ void for_each_name(Tucker& e, Visit&& visit) {
     for (std::string* name : {&e.core, &e.model, &e.head, &e.roles}) visit(*name);
 }
 template <typename Visit>
+void for_each_name(RowParts& e, Visit&& visit) {
+    for (std::string& name : e.parts) visit(name);
+    visit(e.ids);
+}
+template <typename Visit>
 void for_each_name(Plus& e, Visit&& visit) {
     std::visit([&](auto& base) { for_each_name(base, visit); }, e.base);
     for_each_name(e.term, visit);

@@ -1,6 +1,6 @@
 // Refinement with gradients: block by block towards the original's residual stream (on request), then end to
-// end towards its predictions. The defaults are those of docs/quality.md, "Refinement": after a closed form, the
-// block stage gained nothing, and steps of 5e-5 on batches of 2 made predictions worse.
+// end towards its predictions. The defaults are those of docs/quality.md, "Refinement": after a closed form,
+// the block stage gained nothing, and steps of 5e-5 on batches of 2 made predictions worse.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
