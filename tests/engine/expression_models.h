@@ -35,6 +35,14 @@ inline const std::vector<std::string> kExpressionFamilies = {"llama", "qwen2", "
 // GPT-2's and GPT-NeoX's key/value heads are as many as the query heads.
 inline bool has_groups(const std::string& family) { return family == "llama" || family == "qwen2"; }
 
+// Tensors that say where rows are, and are no weights.
+inline std::set<std::string> lists_of_rows(const Model& model) {
+    std::set<std::string> out;
+    for (const auto& [slot, expression] : model.topology.globals)
+        if (const auto* parts = std::get_if<RowParts>(&expression)) out.insert(parts->ids);
+    return out;
+}
+
 // The layer's attention comes from another one: it has none of the slots that this replaces.
 inline void take_attention(Model& model, size_t p, const AttentionSource& source) {
     model.topology.sources[p] = source;

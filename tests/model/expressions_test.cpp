@@ -185,7 +185,8 @@ TEST(Expressions, SaveAndLoadIsTheIdentity) {
         ASSERT_EQ(loaded.tensors.size(), model.tensors.size());
         for (const auto& [tensor_name, tensor] : loaded.tensors) {
             mapped += tensor.mapped.size();
-            elements += static_cast<uint64_t>(tensor.elements());
+            if (!lists_of_rows(model).contains(tensor_name))
+                elements += static_cast<uint64_t>(tensor.elements());
             EXPECT_EQ(floats_of(loaded, tensor_name), floats_of(model, tensor_name)) << tensor_name;
         }
         const Accounting accounting = account(model), after = account(loaded);

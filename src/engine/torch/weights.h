@@ -44,7 +44,8 @@ public:
     at::Tensor to_products(const at::Tensor& x) const { return x.to(products_); }
 
     // Stored tensors by name: [rows, row elements], [elements], or [heads, R3, R2, R1] for Tucker cores. RoPE
-    // frequencies are constants and not among them.
+    // frequencies are constants and not among them, nor which rows parts of tables have: where nothing is
+    // trained, the whole table stands under the name of its list.
     const std::map<std::string, at::Tensor>& leaves() const { return leaves_; }
     const std::vector<float>& rope_frequencies() const { return rope_frequencies_; }
     // The leaves that a layer reads.
