@@ -145,7 +145,9 @@ TEST(Factored, StoredTypes) {
             options.shared = SharedExecution::automatic;
             for (const int64_t chunk : {1, 3, 4, 11}) {
                 options.chunk = chunk;
-                EXPECT_LE(relative_difference(all_logits(model, tokens, options), composed), tolerance / 4)
+                // ggml's sums of inputs for Q4_1 have the precision of F16, ours are exact.
+                EXPECT_LE(relative_difference(all_logits(model, tokens, options), composed),
+                          type == DType::Q4_1 ? tolerance / 2 : tolerance / 4)
                     << name(type) << ", rank " << rank << ", chunk " << chunk;
             }
             for (const int64_t chunk : {1, 11}) {

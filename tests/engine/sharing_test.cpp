@@ -92,7 +92,10 @@ TEST_P(SharingTest, ComposedOperationsAgree) {
         const auto composed = all_logits(
             shared, tokens,
             {.threads = 1, .chunk = chunk, .kv = KvType::f32, .shared = SharedExecution::composed});
-        EXPECT_LE(largest_difference(fast, composed), GetParam().tolerance) << chunk;
+        // ggml's sums of inputs for Q4_1 have the precision of F16, ours are exact.
+        EXPECT_LE(largest_difference(fast, composed),
+                  GetParam().type == DType::Q4_1 ? 5 * GetParam().tolerance : GetParam().tolerance)
+            << chunk;
     }
 }
 

@@ -9,7 +9,7 @@ using factors::Product;
 using factors::Segment;
 using factors::Term;
 
-Composer::Composer(ggml_context* context, const FactoredPlan& plan, ggml_tensor* x, Q8Product* own)
+Composer::Composer(ggml_context* context, const FactoredPlan& plan, ggml_tensor* x, PanelProduct* own)
     : context_(context), plan_(plan), x_(x), own_(own) {}
 
 // ---- stored rows ----
@@ -86,7 +86,7 @@ ggml_tensor* Composer::spread(const Combination& c, ggml_tensor* x) {
 }
 
 ggml_tensor* Composer::multiply(ggml_tensor* matrix, ggml_tensor* x) {
-    return own_ != nullptr && Q8Product::pays(matrix, x) ? own_->of_rows(context_, matrix, x)
+    return own_ != nullptr && PanelProduct::pays(matrix, x) ? own_->of_rows(context_, matrix, x)
                                                          : ggml_mul_mat(context_, matrix, x);
 }
 

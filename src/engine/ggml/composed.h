@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "engine/ggml/factored_plan.h"
-#include "engine/ggml/q8_product.h"
+#include "engine/ggml/panel_product.h"
 
 namespace refold {
 
 class Composer {
 public:
-    // Unless `own` is null, our operations combine and spread heads and multiply Q8_0 instead of ggml's.
-    Composer(ggml_context* context, const FactoredPlan& plan, ggml_tensor* x, Q8Product* own);
+    // Unless `own` is null, our operations combine and spread heads and multiply quantized matrices instead of ggml's.
+    Composer(ggml_context* context, const FactoredPlan& plan, ggml_tensor* x, PanelProduct* own);
 
     // The factored part of slot `slot` times x: [out, tokens], without stored weights and bias; null: the
     // slot has no factors.
@@ -48,7 +48,7 @@ private:
     ggml_context* context_;
     const FactoredPlan& plan_;
     ggml_tensor* x_;
-    Q8Product* own_;  // may be null
+    PanelProduct* own_;  // may be null
     std::vector<SegmentResult> first_, core_;
     bool computed_ = false;
 };

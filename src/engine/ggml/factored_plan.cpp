@@ -58,7 +58,7 @@ void FactoredPlan::mark_storage_use() {
                     term.combination.roles.storage->needs_plain = true;
                     continue;
                 }
-                term.run.storage->used_in_runs = true;
+                term.run.storage->used_in_runs = term.run.storage->used_by_factors = true;
                 const bool groups = term.run.first % kInterleaved == 0 && term.run.count % kInterleaved == 0;
                 term.run.storage->needs_plain |= term.kind == Term::Kind::transposed || !groups;
             }
@@ -66,6 +66,9 @@ void FactoredPlan::mark_storage_use() {
     }
     // A slot that ends inside a group of eight rows needs the plain layout.
     for (const Stored& weights : stored) {
+        if (weights.plan.kind != LinearPlan::Kind::whole) {
+            for (const Run& run : weights.plan.runs) run.storage->used_by_factors = true;
+        }
         for (const int64_t rows : weights.plan.slot_rows) {
             for (const Run& run : weights.plan.runs) run.storage->needs_plain |= rows % kInterleaved != 0;
         }
@@ -85,7 +88,7 @@ void FactoredPlan::add_head_product(const Term& term, int64_t rows) {
 void FactoredPlan::finish() {
     for (size_t i = 0; i < stored.size(); ++i) {
         const LinearPlan& plan = stored[i].plan;
-        if (plan.kind != LinearPlan::Kind::whole && plan.layout() != Layout::folded) {
+        if (plan.kind != LinearPlan::Kind::whole && plan.runs.front().storage->fold == 1) {
             add_rows(plan, stored[i].slot, last.segments);
             continue;
         }

@@ -217,7 +217,7 @@ private:
         const LinearPlan* plan = factored ? nullptr : &weights_.linear(layer, kQkv).front();
         constexpr int64_t kRowsTogether = 16;  // of all layouts
         if (factored || plan->slot_rows.size() != kQkv.size() || plan->kind != LinearPlan::Kind::whole ||
-            plan->layout() == Layout::opaque || plan->layout() == Layout::folded ||
+            plan->layout() == Layout::opaque || plan->runs.front().storage->fold > 1 ||
             plan->slot_rows[0] % kRowsTogether != 0 || plan->slot_rows[1] % kRowsTogether != 0) {
             multiply(layer, kQkv, x, all);
             std::copy(all.begin() + 1, all.end(), out.begin());
@@ -397,6 +397,8 @@ private:
             const Storage& storage = *plan.runs.front().storage;
             return product(storage.tensor, storage.layout, x);
         }
+        if (plan.kind == LinearPlan::Kind::panels)
+            return step_.workspace_.panel_product.of_runs(context_, plan.panel_runs, plan.out, x);
         if (plan.kind == LinearPlan::Kind::composed) return composed(plan, x);
         if (plan.kind == LinearPlan::Kind::parts) return from_parts(plan, x);
         auto* user = const_cast<LinearPlan*>(&plan);
@@ -419,11 +421,12 @@ private:
 
     // Multiplies by a whole matrix.
     ggml_tensor* product(ggml_tensor* weight, Layout layout, ggml_tensor* x) {
-        Q8Product& ours = step_.workspace_.q8_product;
+        PanelProduct& ours = step_.workspace_.panel_product;
+        if (layout == Layout::panels) return ours.of_panels(context_, weight, x);
+        const bool rows = layout == Layout::plain || layout == Layout::folded;
+        if (rows && PanelProduct::pays(weight, x)) return ours.of_rows(context_, weight, x);
         if (layout == Layout::folded) return step_.workspace_.folded_product.multiply(context_, weight, x);
-        if (layout == Layout::q8_0x16) return ours.of_panels(context_, weight, x);
-        const bool rows = layout == Layout::plain && Q8Product::pays(weight, x);
-        return rows ? ours.of_rows(context_, weight, x) : ggml_mul_mat(context_, weight, x);
+        return ggml_mul_mat(context_, weight, x);
     }
 
     // `source` is the input of the map's only term if it has just one.
@@ -459,7 +462,8 @@ private:
                 row += part.plan.slot_rows[s];
             }
         }
-        Composer composer(context_, plan, x, step_.own_operations_ ? &step_.workspace_.q8_product : nullptr);
+        Composer composer(context_, plan, x,
+                          step_.own_operations_ ? &step_.workspace_.panel_product : nullptr);
         const bool dense = plan.reconstruct_from > 0 && x->ne[1] >= plan.reconstruct_from;
         for (size_t s = 0; s < out.size(); ++s) {
             ggml_tensor* y = stored[s];

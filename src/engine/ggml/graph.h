@@ -12,7 +12,7 @@
 #include "engine/ggml/kept_rows.h"
 #include "engine/ggml/kv_cache.h"
 #include "engine/ggml/loop_weights.h"
-#include "engine/ggml/q8_product.h"
+#include "engine/ggml/panel_product.h"
 #include "engine/ggml/weights.h"
 
 namespace refold {
@@ -70,15 +70,15 @@ struct StepWorkspace {
         : threads(n_threads),
           attention(config.n_head, config.head_dim, {config.attention_softcap, config.max_alibi_bias},
                     longest, n_threads),
-          q8_product(n_threads),
+          panel_product(n_threads),
           folded_product(n_threads) {}
 
-    uint64_t bytes() const { return activations.bytes() + buffer.size() + q8_product.bytes(); }
+    uint64_t bytes() const { return activations.bytes() + buffer.size() + panel_product.bytes(); }
 
     int threads;
     ActivationMemory activations;
     Attention attention;
-    Q8Product q8_product;
+    PanelProduct panel_product;
     FoldedProduct folded_product;
     std::unique_ptr<LoopWeights> loops;  // null unless steps run by loop
     std::vector<uint8_t> buffer;         // of ggml's operations

@@ -6,27 +6,31 @@
 #include <vector>
 
 #include "engine/ggml/handles.h"
+#include "engine/ggml/panel_product.h"
 
 namespace refold {
 
 // Memory layout of a storage.
 enum class Layout {
-    plain,    // rows of blocks, as in GGUF
-    q4_0x8,   // groups of eight interleaved Q4_0 rows (ggml's repacked layout), each contiguous
-    q8_0x16,  // panels of sixteen Q8_0 rows for Q8Product (q8_kernels.h), each contiguous
-    folded,   // plain, with several rows of W in a row of the tensor: for FoldedProduct
-    opaque,   // another layout of ggml's extra buffer types: only ggml can multiply it, and only as a whole
+    plain,   // rows of blocks, as in GGUF
+    q4_0x8,  // groups of eight interleaved Q4_0 rows (ggml's repacked layout), each contiguous
+    panels,  // panels of sixteen rows for PanelProduct (row_panels.h), each contiguous
+    folded,  // plain, with several rows of W in a row of the tensor: for FoldedProduct
+    opaque,  // another layout of ggml's extra buffer types: only ggml can multiply it, and only as a whole
 };
 
 // One resident matrix: a stored tensor, or the rows of several that are always multiplied together (Q, K and
 // V; gate and up).
 struct Storage {
     ggml_tensor* tensor = nullptr;  // [in * fold, rows / fold]
-    int64_t fold = 1;               // more than one only in Layout::folded
+    int64_t fold = 1;               // more than one only in Layout::folded and Layout::panels
     Layout layout = Layout::plain;
     std::vector<std::string> tensors;  // names of the stored tensors, in order of rows
-    // Some map reads it in runs or by our row kernels: its layout must be plain or q4_0x8.
+    // Some map reads it in runs: its layout must be plain, q4_0x8, or panels where all its runs are whole
+    // panels.
     bool used_in_runs = false;
+    // Our row kernels read it, for factors: its layout must be plain or q4_0x8.
+    bool used_by_factors = false;
     // Some map reads column ranges or single rows: its layout must be plain.
     bool needs_plain = false;
 
@@ -47,6 +51,7 @@ struct LinearPlan {
     enum class Kind {
         whole,     // one storage, one product
         runs,      // runs of one type and layout: multiplied in place for few tokens, gathered for many
+        panels,    // runs of whole panels of any types: PanelRun
         composed,  // other runs: ggml products of views, concatenated (rows) or added (columns)
         parts,     // whole storages, multiplied one by one; row_ids says which rows of W theirs are
     };
@@ -54,10 +59,11 @@ struct LinearPlan {
     bool columns = false;  // runs are column blocks of W (attn.o), else row blocks
     int64_t in = 0, out = 0;
     std::vector<Run> runs;
-    std::vector<int64_t> slot_rows;  // rows of each slot in W
-    std::vector<int32_t> row_ids;    // of `parts`: ids_in_order() in model/row_parts.h
-    ggml_tensor* scratch = nullptr;  // [in, out] in the runs' layout, shared by all plans of that shape
-    ggml_tensor* bias = nullptr;     // [out]
+    std::vector<PanelRun> panel_runs;  // of `panels`
+    std::vector<int64_t> slot_rows;    // rows of each slot in W
+    std::vector<int32_t> row_ids;      // of `parts`: ids_in_order() in model/row_parts.h
+    ggml_tensor* scratch = nullptr;    // [in, out] in the runs' layout, shared by all plans of that shape
+    ggml_tensor* bias = nullptr;       // [out]
 
     ggml_type type() const { return runs.front().storage->tensor->type; }
     Layout layout() const { return runs.front().storage->layout; }

@@ -29,7 +29,7 @@ constexpr int64_t kBlock = 24;
 
 PanelType panel_type(DType type, int64_t columns, bool f32) {
     if (f32 || type == DType::F32) return PanelType::f32;
-    if (type == DType::Q8_0 && q8::available() && columns % q8::kBlock == 0) return PanelType::q8;
+    if (type == DType::Q8_0 && row_panels::supports(GGML_TYPE_Q8_0, columns)) return PanelType::q8;
     return type == DType::F16 ? PanelType::f16 : PanelType::bf16;
 }
 

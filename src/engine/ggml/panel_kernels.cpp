@@ -135,7 +135,7 @@ static void MultiplyPanels(PanelType type, const PanelProduct& m) {
         case PanelType::f32: return MultiplyOfType<F32>(m);
         case PanelType::f16: return MultiplyOfType<F16>(m);
         case PanelType::bf16: return MultiplyOfType<Bf16>(m);
-        case PanelType::q8: return;  // has kernels of its own (q8_kernels.h)
+        case PanelType::q8: return;  // has kernels of its own (row_panels.h)
     }
 }
 

@@ -1,7 +1,7 @@
-// Packing of panels, preparation of inputs, and the choice of kernel (panel_kernels.h, q8_kernels.h).
+// Packing of panels, preparation of inputs, and the choice of kernel (panel_kernels.h, row_panels.h).
 //
 // In: matrix F32 [row][column]. Out: panels [panel][column][16 rows], for BF16 [panel][column / 2][16 rows][2
-// columns], for q8 those of q8_kernels.h. Packing happens once, when loading, on one thread per matrix.
+// columns], for q8 those of row_panels.h. Packing happens once, when loading, on one thread per matrix.
 // Products run on the calling thread; the caller splits panels.
 #include "engine/ggml/panels.h"
 
@@ -18,7 +18,7 @@ size_t Panels::panel_bytes() const {
     switch (type_) {
         case PanelType::f32: return static_cast<size_t>(columns_ * kRows) * sizeof(float);
         case PanelType::f16: return static_cast<size_t>(columns_ * kRows) * sizeof(ggml_fp16_t);
-        case PanelType::q8: return q8::panel_bytes(columns_ / q8::kBlock);
+        case PanelType::q8: return static_cast<size_t>(kRows) * ggml_row_size(GGML_TYPE_Q8_0, columns_);
         default: return static_cast<size_t>((columns_ + 1) / 2 * kRows) * sizeof(uint32_t);
     }
 }
@@ -34,7 +34,7 @@ Panels::Panels(PanelType type, std::span<const float> matrix, int64_t rows, int6
         const size_t row_bytes = ggml_row_size(GGML_TYPE_Q8_0, columns);
         std::vector<std::byte> stored(static_cast<size_t>(rows) * row_bytes);
         ggml_quantize_chunk(GGML_TYPE_Q8_0, matrix.data(), stored.data(), 0, rows, columns, nullptr);
-        q8::pack_panels(stored.data(), row_bytes, rows, columns / q8::kBlock, data);
+        row_panels::pack(GGML_TYPE_Q8_0, stored.data(), row_bytes, rows, columns, data);
         return;
     }
     const int64_t pair = type == PanelType::bf16 ? 2 : 1;
@@ -58,9 +58,9 @@ Panels::Panels(PanelType type, std::span<const float> matrix, int64_t rows, int6
 
 Panels::Input Panels::input(const float* x, int64_t stride, int64_t tokens, Scratch& scratch) const {
     if (type_ == PanelType::q8) {
-        scratch.quantized.fit(tokens, columns_ / q8::kBlock);
+        scratch.quantized.fit(tokens, columns_);
         scratch.quantized.quantize(x, stride, 0, tokens);
-        return {x, nullptr, stride, tokens, scratch.quantized.tokens()};
+        return {x, nullptr, stride, tokens, scratch.quantized.get()};
     }
     if (type_ != PanelType::bf16 || !kernels::has_bf16_pairs()) return {x, nullptr, stride, tokens};
     const int64_t pairs = (columns_ + 1) / 2;
@@ -73,12 +73,12 @@ Panels::Input Panels::input(const float* x, int64_t stride, int64_t tokens, Scra
 
 void Panels::multiply(const Input& x, Range range, float* y, int64_t stride, bool add) const {
     if (type_ == PanelType::q8) {
-        for (int64_t panel = range.first; panel < range.last; ++panel) {
-            const int64_t row = panel * kRows;
-            q8::multiply_panel(
-                data_.get() + static_cast<size_t>(panel) * panel_bytes(), x.quantized, 0, x.tokens,
-                {y + row, static_cast<size_t>(stride), add ? std::min(kRows, rows_ - row) : kRows, add});
-        }
+        thread_local row_panels::Scratch scratch;
+        const row_panels::Matrix matrix{GGML_TYPE_Q8_0, data_.get(), columns_, rows_};
+        row_panels::multiply(matrix, {range.first, range.last}, {0, matrix.groups()}, x.quantized, x.tokens,
+                             {y + range.first * kRows, static_cast<size_t>(stride), add}, scratch);
+        for (int64_t t = 0; t < x.tokens && !add && range.last == panels(); ++t)
+            std::fill(y + t * stride + rows_, y + t * stride + panels() * kRows, 0.0F);
         return;
     }
     const kernels::PanelProduct product{data_.get(), panel_bytes(), range, columns_, rows_, x,

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/ggml/q8_kernels.h"
+#include "engine/ggml/row_panels.h"
 
 namespace refold {
 
@@ -17,7 +17,7 @@ enum class PanelType {
     f32,
     f16,   // inputs stay F32
     bf16,  // inputs become BF16 as well, as in ggml, where the CPU multiplies pairs of BF16
-    q8,    // weights and inputs in Q8_0 blocks, as in ggml; requires q8::available()
+    q8,    // weights and inputs in Q8_0 blocks, as in ggml; requires row_panels::supports()
 };
 
 class Panels {
@@ -38,11 +38,11 @@ public:
         const float* floats;
         const uint32_t* pairs;  // of BF16; null: not needed
         int64_t stride, tokens;
-        q8::Tokens quantized = {};  // q8 only
+        Inputs quantized = {};  // q8 only
     };
     struct Scratch {
         std::vector<uint32_t> pairs;
-        q8::QuantizedTokens quantized;
+        QuantizedInputs quantized;
     };
     // x: `tokens` tokens, `stride` floats apart. The result refers to x and `scratch`.
     Input input(const float* x, int64_t stride, int64_t tokens, Scratch& scratch) const;

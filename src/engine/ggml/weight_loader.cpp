@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "core/error.h"
 #include "core/parallel.h"
 #include "engine/ggml/head_runs.h"
-#include "engine/ggml/q8_kernels.h"
+#include "engine/ggml/row_panels.h"
 
 namespace refold {
 namespace {
@@ -42,12 +43,12 @@ bool is_repack(ggml_backend_buffer_type_t type) {
 
 // Fills a storage that is not plain from its rows in GGUF's layout.
 void fill_storage(Storage& storage, std::span<const std::byte> rows) {
-    if (storage.layout != Layout::q8_0x16) {
+    if (storage.layout != Layout::panels) {
         ggml_backend_tensor_set(storage.tensor, rows.data(), 0, rows.size());
         return;
     }
-    q8::pack_panels(rows.data(), storage.tensor->nb[1], storage.rows(), storage.in() / q8::kBlock,
-                    static_cast<std::byte*>(storage.tensor->data));
+    const ggml_tensor* t = storage.tensor;
+    row_panels::pack(t->type, rows.data(), t->nb[1], t->ne[1], t->ne[0], static_cast<std::byte*>(t->data));
 }
 
 class WeightLoader {
@@ -60,7 +61,9 @@ public:
           f32_(options.f32) {}
 
     WeightMemory load(int threads) {
+        choose_panels();
         choose_layouts();
+        plan_panel_runs();
         plan_scratch();
         allocate();
         load_vectors();
@@ -70,7 +73,9 @@ public:
     }
 
 private:
+    void choose_panels();
     void choose_layouts();
+    void plan_panel_runs();
     void plan_scratch();
     void allocate();
     void load_vectors();
@@ -81,8 +86,70 @@ private:
     WeightPlans& plans_;  // of planned_
     bool own_operations_, f32_;
     std::map<ggml_backend_buffer_type_t, std::vector<ggml_tensor*>> tensors_;  // by the type of their buffer
+    std::set<const Storage*> panels_;                                          // those that may be in panels
     WeightMemory memory_;
 };
+
+// Whether a run is whole panels of its storage or, of columns, whole groups of inputs.
+bool is_in_panels(const Run& run, bool columns) {
+    const Storage& storage = *run.storage;
+    if (columns) return storage.fold == 1 && run.first % kInputGroup == 0 && run.count % kInputGroup == 0;
+    const int64_t rows = row_panels::kRows * storage.fold, end = run.first + run.count;
+    return run.first % rows == 0 && (end % rows == 0 || end == storage.rows());
+}
+
+// Storages that are read in runs lie in panels only if that suits all their runs, and all other storages that
+// one of these products reads.
+void WeightLoader::choose_panels() {
+    if (!own_operations_) return;
+    for (const auto& storage : plans_.storages) {
+        if (!storage->used_by_factors && !storage->needs_plain &&
+            row_panels::supports(storage->tensor->type, storage->in()))
+            panels_.insert(storage.get());
+    }
+    for (bool changed = true; changed;) {
+        changed = false;
+        plans_.for_each_linear([&](const LinearPlan& plan) {
+            if (plan.kind != LinearPlan::Kind::runs && plan.kind != LinearPlan::Kind::composed) return;
+            const auto suits = [&](const Run& run) {
+                return panels_.contains(run.storage) && is_in_panels(run, plan.columns);
+            };
+            if (std::all_of(plan.runs.begin(), plan.runs.end(), suits)) return;
+            for (const Run& run : plan.runs) changed |= panels_.erase(run.storage) > 0;
+        });
+    }
+}
+
+void WeightLoader::plan_panel_runs() {
+    plans_.for_each_linear([&](LinearPlan& plan) {
+        if (plan.kind != LinearPlan::Kind::runs && plan.kind != LinearPlan::Kind::composed) return;
+        if (plan.runs.front().storage->layout != Layout::panels) return;
+        plan.kind = LinearPlan::Kind::panels;
+        int64_t before = 0;  // rows of the result, or columns of x
+        for (const Run& run : plan.runs) {
+            const Storage& storage = *run.storage;
+            const int64_t rows = row_panels::kRows * storage.fold, groups = storage.in() / kInputGroup;
+            if (plan.columns) {
+                plan.panel_runs.push_back({storage.tensor,
+                                           1,
+                                           {0, (storage.rows() + rows - 1) / rows},
+                                           {run.first / kInputGroup, (run.first + run.count) / kInputGroup},
+                                           0,
+                                           before / kInputGroup,
+                                           before > 0});
+            } else {
+                plan.panel_runs.push_back({storage.tensor,
+                                           storage.fold,
+                                           {run.first / rows, (run.first + run.count + rows - 1) / rows},
+                                           {0, groups},
+                                           before,
+                                           0,
+                                           false});
+            }
+            before += run.count;
+        }
+    });
+}
 
 void WeightLoader::choose_layouts() {
     const auto extra = extra_buffer_types();
@@ -95,10 +162,12 @@ void WeightLoader::choose_layouts() {
     for (auto& storage : plans_.storages) {
         ggml_backend_buffer_type_t chosen = ggml_backend_cpu_buffer_type();
         const ggml_tensor* t = storage->tensor;
+        const bool in_panels = panels_.contains(storage.get());
         const bool eight_rows = t->type == GGML_TYPE_Q4_0 && t->ne[1] % 8 == 0 && head_runs::has_q4_0x8() &&
                                 (!storage->used_in_runs || model_.config.head_dim % 8 == 0);
         for (ggml_backend_buffer_type_t type : extra) {
             if (storage->needs_plain || storage->layout == Layout::folded) break;
+            if (is_repack(type) && in_panels) break;
             const bool known_layout = is_repack(type) && eight_rows;
             // Our code reads runs and rows of tables, so their layout must be a known one.
             if ((storage->used_in_runs || is_read_by_rows(storage.get())) && !known_layout) continue;
@@ -108,10 +177,8 @@ void WeightLoader::choose_layouts() {
             break;
         }
         // table_row() reads panels too.
-        const bool in_panels = t->type == GGML_TYPE_Q8_0 && t->ne[1] % q8::kPanelRows == 0 &&
-                               q8::available() && own_operations_ && !storage->used_in_runs &&
-                               !storage->needs_plain;
-        if (in_panels && storage->layout == Layout::plain) storage->layout = Layout::q8_0x16;
+        if (in_panels && (storage->layout == Layout::plain || storage->layout == Layout::folded))
+            storage->layout = Layout::panels;
         tensors_[chosen].push_back(storage->tensor);
         memory_.bytes += ggml_nbytes(storage->tensor);
     }

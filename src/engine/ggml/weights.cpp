@@ -1,8 +1,8 @@
 #include "engine/ggml/weights.h"
 
 #include "engine/ggml/head_runs.h"
-#include "engine/ggml/q8_kernels.h"
 #include "engine/ggml/reconstruct.h"
+#include "engine/ggml/row_panels.h"
 #include "model/filled_ranks.h"
 
 namespace refold {
@@ -16,20 +16,19 @@ void read_row(const Storage& storage, int32_t row, std::span<float> out) {
         return;
     }
     const size_t stride = table->nb[1];
-    if (storage.layout == Layout::folded) {
-        std::vector<float> rows(static_cast<size_t>(table->ne[0]));
-        dequantize(static_cast<DType>(table->type),
-                   {base + static_cast<size_t>(row / storage.fold) * stride, stride}, rows);
-        std::copy_n(rows.begin() + row % storage.fold * storage.in(), storage.in(), out.begin());
-        return;
+    const int64_t stored = row / storage.fold;
+    std::span<const std::byte> bytes{base + static_cast<size_t>(stored) * stride, stride};
+    std::vector<std::byte> unpacked;
+    if (storage.layout == Layout::panels) {
+        unpacked.resize(stride);
+        row_panels::read_row({table->type, base, table->ne[0], table->ne[1], storage.fold}, stored,
+                             unpacked.data());
+        bytes = unpacked;
     }
-    if (storage.layout == Layout::q8_0x16) {
-        const int32_t lane = row % q8::kPanelRows;
-        q8::unpack_row(base + static_cast<size_t>(row - lane) * stride, lane, table->ne[0] / q8::kBlock,
-                       out.data());
-        return;
-    }
-    dequantize(static_cast<DType>(table->type), {base + static_cast<size_t>(row) * stride, stride}, out);
+    if (storage.fold == 1) return dequantize(static_cast<DType>(table->type), bytes, out);
+    std::vector<float> rows(static_cast<size_t>(table->ne[0]));
+    dequantize(static_cast<DType>(table->type), bytes, rows);
+    std::copy_n(rows.begin() + row % storage.fold * storage.in(), storage.in(), out.begin());
 }
 
 }  // namespace

@@ -1,0 +1,44 @@
+// Inputs of products with quantized weights, in 8 bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace refold {
+
+constexpr int64_t kInputGroup = 32;  // numbers that share a scale: a block of Q8_0
+
+// Tokens, quantized as ggml does for Q8_0.
+struct Inputs {
+    const int8_t* quants;  // [token][groups * kInputGroup]
+    const float* scales;   // [token][groups]
+    const int32_t* sums;   // [token][groups][2]: of the quants of each half of a group
+    int64_t groups;        // of a token
+
+    // Without the first `count` groups of each token.
+    Inputs from(int64_t count) const {
+        return {quants + count * kInputGroup, scales + count, sums + 2 * count, groups};
+    }
+};
+
+// Owns the data of Inputs.
+class QuantizedInputs {
+public:
+    // Allocates for `tokens` tokens of `columns` numbers, a multiple of kInputGroup.
+    void fit(int64_t tokens, int64_t columns);
+    // Quantizes tokens [first, last) of x, which are `stride` floats apart. Threads may share the tokens.
+    void quantize(const float* x, int64_t stride, int64_t first, int64_t last);
+    Inputs get() const { return {quants_.data(), scales_.data(), sums_.data(), groups_}; }
+    uint64_t bytes() const {
+        return quants_.size() + scales_.size() * sizeof(float) + sums_.size() * sizeof(int32_t);
+    }
+
+private:
+    int64_t groups_ = 0;  // per token
+    std::vector<int8_t> quants_;
+    std::vector<float> scales_;
+    std::vector<int32_t> sums_;
+};
+
+}  // namespace refold

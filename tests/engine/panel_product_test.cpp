@@ -1,0 +1,170 @@
+// Products of panels are those of the values of weights and inputs, for every type, whatever the number of
+// tokens.
+#include "engine/ggml/panel_product.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "io/dtype.h"
+
+namespace refold {
+namespace {
+
+constexpr std::array kTypes = {DType::Q4_0,   DType::Q4_1,  DType::Q5_0,  DType::Q5_1, DType::Q8_0,
+                               DType::IQ4_NL, DType::MXFP4, DType::Q2_K,  DType::Q3_K, DType::Q4_K,
+                               DType::Q5_K,   DType::Q6_K,  DType::IQ4_XS};
+
+struct Shape {
+    int64_t columns, rows, tokens;
+    int threads;
+};
+
+// Folds of 1, 2, 4 and 8 of the types of 256; panels that are not full; few tokens, several and many.
+constexpr Shape kShapes[] = {{256, 16, 1, 1}, {256, 5, 3, 1},   {576, 64, 1, 2}, {576, 136, 4, 3},
+                             {640, 40, 5, 2}, {512, 97, 9, 2},  {96, 72, 33, 2}, {1536, 48, 8, 1},
+                             {96, 24, 17, 4}, {576, 208, 40, 2}};
+
+std::vector<float> random_floats(size_t count, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    std::vector<float> values(count);
+    for (float& value : values) value = normal(random);
+    return values;
+}
+
+class PanelProductTest : public testing::TestWithParam<DType> {
+protected:
+    void SetUp() override {
+        ggml_cpu_init();
+        if (!row_panels::supports(static_cast<ggml_type>(GetParam()), 32))
+            GTEST_SKIP() << "a CPU without AVX-512 VNNI";
+    }
+
+    // A weight [columns * fold, rows / fold] and its values.
+    ggml_tensor* weight(ggml_context* c, int64_t columns, int64_t rows, std::vector<float>& values) const {
+        const DType type = GetParam();
+        const int64_t together = fold(type, columns);
+        EXPECT_EQ(rows % together, 0);
+        const auto packed = quantize(type, random_floats(static_cast<size_t>(columns * rows), 1), columns);
+        ggml_tensor* tensor =
+            ggml_new_tensor_2d(c, static_cast<ggml_type>(type), columns * together, rows / together);
+        EXPECT_EQ(packed.size(), ggml_nbytes(tensor));
+        std::copy(packed.begin(), packed.end(), static_cast<std::byte*>(tensor->data));
+        values.resize(static_cast<size_t>(columns * rows));
+        dequantize(type, packed, values);
+        return tensor;
+    }
+
+    static ggml_tensor* in_panels(ggml_context* c, const ggml_tensor* weight) {
+        ggml_tensor* panels = ggml_dup_tensor(c, weight);
+        row_panels::pack(weight->type, static_cast<const std::byte*>(weight->data), weight->nb[1],
+                         weight->ne[1], weight->ne[0], static_cast<std::byte*>(panels->data));
+        return panels;
+    }
+};
+INSTANTIATE_TEST_SUITE_P(Types, PanelProductTest, testing::ValuesIn(kTypes),
+                         [](const auto& type) { return std::string(name(type.param)); });
+
+TEST_P(PanelProductTest, IsTheProductOfTheValues) {
+    for (const auto& [columns, rows, tokens, threads] : kShapes) {
+        if (rows % fold(GetParam(), columns) != 0) continue;
+        SCOPED_TRACE(testing::Message() << columns << " x " << rows << ", " << tokens << " tokens");
+        const ggml_context_ptr context(ggml_init({size_t{32} << 20, nullptr, false}));
+        ggml_context* c = context.get();
+        std::vector<float> values;
+        ggml_tensor* w = weight(c, columns, rows, values);
+        // Tokens with something between them.
+        ggml_tensor* wide = ggml_new_tensor_2d(c, GGML_TYPE_F32, columns + 5, tokens);
+        ggml_tensor* x = ggml_view_2d(c, wide, columns, tokens, wide->nb[1], 0);
+        const auto inputs = random_floats(static_cast<size_t>(ggml_nelements(wide)), 2);
+        std::copy(inputs.begin(), inputs.end(), static_cast<float*>(wide->data));
+        PanelProduct product(threads);
+        // Twice, as in a graph of several layers.
+        ggml_tensor* panels = in_panels(c, w);
+        const std::vector<ggml_tensor*> all = {product.of_panels(c, panels, x), product.of_rows(c, w, x),
+                                               product.of_panels(c, panels, x)};
+        ggml_cgraph* graph = ggml_new_graph(c);
+        for (ggml_tensor* node : all) ggml_build_forward_expand(graph, node);
+        ggml_graph_compute_with_ctx(c, graph, threads);
+        for (const ggml_tensor* got : all) {
+            ASSERT_EQ(got->ne[0], rows);
+            EXPECT_EQ(memcmp(got->data, all[0]->data, ggml_nbytes(got)), 0);
+        }
+        for (int64_t t = 0; t < tokens; ++t) {
+            // The token as 8 bits hold it.
+            std::vector<float> rounded(static_cast<size_t>(columns));
+            const float* token = inputs.data() + t * (columns + 5);
+            dequantize(DType::Q8_0, quantize(DType::Q8_0, {token, static_cast<size_t>(columns)}, columns),
+                       rounded);
+            for (int64_t r = 0; r < rows; ++r) {
+                double sum = 0, size = 0;
+                for (size_t i = 0; i < rounded.size(); ++i) {
+                    const double part = static_cast<double>(values[static_cast<size_t>(r * columns) + i]) *
+                                        static_cast<double>(rounded[i]);
+                    sum += part;
+                    size += std::abs(part);
+                }
+                ASSERT_NEAR(static_cast<const float*>(all[0]->data)[t * rows + r], sum, 4e-6 * size + 1e-6)
+                    << "token " << t << ", row " << r;
+            }
+        }
+    }
+}
+
+TEST_P(PanelProductTest, OfATokenIsTheSameInAnyCompany) {
+    constexpr int64_t kColumns = 576, kOutputs = 88, kTokens = 41;
+    const ggml_context_ptr context(ggml_init({size_t{32} << 20, nullptr, false}));
+    ggml_context* c = context.get();
+    std::vector<float> values;
+    ggml_tensor* panels = in_panels(c, weight(c, kColumns, kOutputs, values));
+    ggml_tensor* x = ggml_new_tensor_2d(c, GGML_TYPE_F32, kColumns, kTokens);
+    const auto inputs = random_floats(static_cast<size_t>(kColumns * kTokens), 3);
+    std::copy(inputs.begin(), inputs.end(), static_cast<float*>(x->data));
+    PanelProduct product(2);
+    ggml_cgraph* graph = ggml_new_graph(c);
+    const auto multiplied = [&](int64_t first, int64_t count) {
+        ggml_tensor* node = product.of_panels(
+            c, panels, ggml_view_2d(c, x, kColumns, count, x->nb[1], static_cast<size_t>(first) * x->nb[1]));
+        ggml_build_forward_expand(graph, node);
+        return node;
+    };
+    ggml_tensor* together = multiplied(0, kTokens);
+    std::map<int64_t, ggml_tensor*> parts;
+    for (int64_t first = 0, count = 1; first < kTokens; first += count++) {
+        count = std::min(count, kTokens - first);
+        parts[first] = multiplied(first, count);
+    }
+    ggml_graph_compute_with_ctx(c, graph, 2);
+    for (const auto& [first, part] : parts) {
+        EXPECT_EQ(memcmp(part->data, static_cast<const float*>(together->data) + first * kOutputs,
+                         ggml_nbytes(part)),
+                  0)
+            << first;
+    }
+}
+
+TEST_P(PanelProductTest, RowsAreReadBack) {
+    for (const int64_t rows : {8, 16, 40, 88}) {
+        const ggml_context_ptr context(ggml_init({size_t{8} << 20, nullptr, false}));
+        std::vector<float> values;
+        const ggml_tensor* w = weight(context.get(), 576, rows, values);
+        const ggml_tensor* panels = in_panels(context.get(), w);
+        const row_panels::Matrix matrix{w->type, static_cast<const std::byte*>(panels->data), w->ne[0],
+                                        w->ne[1], w->ne[0] / 576};
+        std::vector<std::byte> row(matrix.row_bytes());
+        for (int64_t r = 0; r < w->ne[1]; ++r) {
+            row_panels::read_row(matrix, r, row.data());
+            EXPECT_EQ(
+                memcmp(row.data(), static_cast<const std::byte*>(w->data) + static_cast<size_t>(r) * w->nb[1],
+                       row.size()),
+                0)
+                << r << " of " << rows;
+        }
+    }
+}
+
+}  // namespace
+}  // namespace refold
