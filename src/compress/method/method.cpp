@@ -138,6 +138,13 @@ const T& Options::get(const std::string& name) const {
     return std::get<T>(found->second);
 }
 
+void check_has_original(const Model& model, const Step& step, const char* method) {
+    if (step.number == 1 && model.source != nullptr && model.source == step.original.source)
+        fail(ErrorCode::usage, method,
+             "the model is the original: name the model that it was made of (--original MODEL), or put this "
+             "step after one that changes the model");
+}
+
 double Options::number(const std::string& name) const { return get<double>(name); }
 int64_t Options::integer(const std::string& name) const { return get<int64_t>(name); }
 bool Options::boolean(const std::string& name) const { return get<bool>(name); }

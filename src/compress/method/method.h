@@ -73,6 +73,10 @@ struct Step {
     bool dry_run() const { return work == nullptr; }
 };
 
+// For methods that bring a model nearer to another one. Throws Error(usage) in a recipe's first step when the
+// model is its own original, so that the step could only do nothing.
+void check_has_original(const Model& model, const Step& step, const char* method);
+
 struct Method {
     const char* name;           // as in recipes
     const char* summary;        // one line

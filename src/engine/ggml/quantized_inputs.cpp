@@ -13,7 +13,8 @@ void QuantizedInputs::fit(int64_t tokens, int64_t columns) {
     if (scales_.size() >= all) return;
     quants_.resize(all * kInputGroup);
     scales_.resize(all);
-    sums_.resize(2 * all);
+    sums_.resize(3 * all);
+    values_.resize(3 * all);
 }
 
 void QuantizedInputs::quantize(const float* x, int64_t stride, int64_t first, int64_t last) {
@@ -29,10 +30,11 @@ void QuantizedInputs::quantize(const float* x, int64_t stride, int64_t first, in
             int8_t* quants = quants_.data() + g * kInputGroup;
             memcpy(quants, from + sizeof(scale), static_cast<size_t>(kInputGroup));
             scales_[g] = ggml_fp16_to_fp32(scale);
-            for (size_t half = 0; half < 2; ++half) {
-                const int8_t* begin = quants + half * kInputGroup / 2;
-                sums_[2 * g + half] = std::accumulate(begin, begin + kInputGroup / 2, 0);
-            }
+            int32_t* sums = sums_.data() + 3 * g;
+            sums[0] = std::accumulate(quants, quants + kInputGroup / 2, 0);
+            sums[1] = std::accumulate(quants + kInputGroup / 2, quants + kInputGroup, 0);
+            sums[2] = sums[0] + sums[1];
+            for (size_t i = 0; i < 3; ++i) values_[3 * g + i] = scales_[g] * static_cast<float>(sums[i]);
             from += sizeof(scale) + static_cast<size_t>(kInputGroup);
         }
     }

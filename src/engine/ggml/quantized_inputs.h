@@ -13,12 +13,13 @@ constexpr int64_t kInputGroup = 32;  // numbers that share a scale: a block of Q
 struct Inputs {
     const int8_t* quants;  // [token][groups * kInputGroup]
     const float* scales;   // [token][groups]
-    const int32_t* sums;   // [token][groups][2]: of the quants of each half of a group
+    const int32_t* sums;   // [token][groups][3]: of the quants of each half of a group, and of both
+    const float* values;   // [token][groups][3]: the same, times the scale
     int64_t groups;        // of a token
 
     // Without the first `count` groups of each token.
     Inputs from(int64_t count) const {
-        return {quants + count * kInputGroup, scales + count, sums + 2 * count, groups};
+        return {quants + count * kInputGroup, scales + count, sums + 3 * count, values + 3 * count, groups};
     }
 };
 
@@ -29,15 +30,16 @@ public:
     void fit(int64_t tokens, int64_t columns);
     // Quantizes tokens [first, last) of x, which are `stride` floats apart. Threads may share the tokens.
     void quantize(const float* x, int64_t stride, int64_t first, int64_t last);
-    Inputs get() const { return {quants_.data(), scales_.data(), sums_.data(), groups_}; }
+    Inputs get() const { return {quants_.data(), scales_.data(), sums_.data(), values_.data(), groups_}; }
     uint64_t bytes() const {
-        return quants_.size() + scales_.size() * sizeof(float) + sums_.size() * sizeof(int32_t);
+        return quants_.size() + (scales_.size() + values_.size()) * sizeof(float) +
+               sums_.size() * sizeof(int32_t);
     }
 
 private:
     int64_t groups_ = 0;  // per token
     std::vector<int8_t> quants_;
-    std::vector<float> scales_;
+    std::vector<float> scales_, values_;
     std::vector<int32_t> sums_;
 };
 

@@ -6,10 +6,10 @@
 //
 // vpdpbusd multiplies unsigned by signed bytes: a vector holds four columns of sixteen rows and meets four
 // broadcast bytes of each of up to eight tokens. Bytes are kZero above the numbers that they stand for, so
-// the integer sums start at -kZero times the sum of the inputs. Integer sums live for one half of a group or
-// for a group, float sums (one vector per token) for a row. Few tokens meet the panel as it is stored, and
-// the next one is prefetched; many meet one that was unpacked before, with the same numbers in the same
-// order.
+// the integer sums start at -kZero times the sum of the inputs. Types with minimums have no kZero. Integer
+// sums live for one half of a group or for a group, float sums (one vector per token) for a row. Few tokens
+// meet the panel as it is stored, and the next one is prefetched; many meet one that was unpacked before,
+// with the same numbers in the same order.
 #include "engine/ggml/row_panel_kernels.h"
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
@@ -127,17 +127,21 @@ REFOLD_VNNI inline void multiply(Source source, const Product& product) {
     for (int64_t fold = 0; fold < product.folds; ++fold) {
         const int8_t* quants = x.quants + product.first * x.groups * kInputGroup;
         const float* scales = x.scales + product.first * x.groups;
-        const int32_t* sums_of_inputs = x.sums + product.first * x.groups * 2;
+        // Halves of a group have sums of their own, which come before that of the group.
+        constexpr int kSum = S == 2 ? 0 : 2;
+        const int32_t* sums_of_inputs = x.sums + product.first * x.groups * 3 + kSum;
+        const float* values = x.values + product.first * x.groups * 3 + kSum;
         __m512 sums[T];
         for (int t = 0; t < T; ++t) sums[t] = _mm512_setzero_ps();
-        for (int64_t g = 0; g < product.groups; ++g, quants += kInputGroup, ++scales, sums_of_inputs += 2) {
+        for (int64_t g = 0; g < product.groups;
+             ++g, quants += kInputGroup, ++scales, sums_of_inputs += 3, values += 3) {
             source.next();
             __m512i dots[T][C];
             for (int t = 0; t < T; ++t) {
-                const int32_t* sum = sums_of_inputs + t * x.groups * 2;
-                const int total = S == 2 ? 0 : sum[0] + sum[1];
+                const int32_t* sum = sums_of_inputs + t * x.groups * 3;
                 for (int c = 0; c < C; ++c)
-                    dots[t][c] = _mm512_set1_epi32(-source.zero() * (S == 2 ? sum[c] : c == 0 ? total : 0));
+                    dots[t][c] = Source::kMinimums || c >= S ? _mm512_setzero_si512()
+                                                             : _mm512_set1_epi32(-source.zero() * sum[c]);
             }
             for (int j = 0; j < 8; ++j) {
                 const __m512i columns = source.quad(j);
@@ -157,9 +161,8 @@ REFOLD_VNNI inline void multiply(Source source, const Product& product) {
                     sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot),
                                               _mm512_mul_ps(scale, _mm512_set1_ps(of_input)), sums[t]);
                     if constexpr (Source::kMinimums) {
-                        const int32_t* sum = sums_of_inputs + t * x.groups * 2;
-                        const auto values = of_input * static_cast<float>(S == 2 ? sum[s] : sum[0] + sum[1]);
-                        sums[t] = _mm512_fnmadd_ps(minimum, _mm512_set1_ps(values), sums[t]);
+                        const __m512 value = _mm512_set1_ps(values[t * x.groups * 3 + s]);
+                        sums[t] = _mm512_fnmadd_ps(minimum, value, sums[t]);
                     }
                 }
             }

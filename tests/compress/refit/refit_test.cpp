@@ -56,10 +56,14 @@ TEST(Refit, LeavesAnUnchangedModelAlone) {
     const TempFolder folder;
     const std::string path = folder / "model.gguf";
     save_model(random_model(), path, false);
+    const std::string copied = folder / "copy.gguf";
+    std::filesystem::copy_file(path, copied);
     // Mapped and computed tensors, as from a Hugging Face directory.
     for (const Model& model : {load_model(path), random_model()}) {
         nlohmann::json details;
-        expect_identical(refitted(model, model, {}, &details), model);
+        // In memory, or of another file.
+        const Model original = model.source == nullptr ? model : load_model(copied);
+        expect_identical(refitted(original, model, {}, &details), model);
         EXPECT_TRUE(details.at("solved").empty());
     }
 }
@@ -84,8 +88,13 @@ TEST(Refit, ComparesWithTheOriginalThatItIsGiven) {
     EXPECT_EQ(nlohmann::json::parse(healed.steps[0].report.details).at("solved").size(), 4U);
     EXPECT_NE(healed.model.metadata.string("refold.provenance").find("\"original\""), std::string::npos);
 
-    const Compression alone = compress(dropped, recipe_of({"refit"}), "test", work, {&text, 1});
-    EXPECT_TRUE(nlohmann::json::parse(alone.steps[0].report.details).at("solved").empty());
+    // Without one it could only do nothing.
+    EXPECT_EQ(code_of(
+                  [&] {
+                      compress(dropped, recipe_of({"refit"}), "test", work, {&text, 1});
+                  },
+                  "--original"),
+              ErrorCode::usage);
     const Model other = small_model(
         {.layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 4, .embd = 16, .vocab = 32}, scattered_small);
     EXPECT_EQ(code_of(

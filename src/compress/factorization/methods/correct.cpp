@@ -156,9 +156,10 @@ private:
 
     void report(const Model& before) {
         auto& lines = step_.report.lines;
-        if (corrected_ == 0)
-            lines.emplace_back(
-                "these matrices are the original's: nothing to correct (--original FILE names another one)");
+        if (corrected_ == 0) {
+            check_has_original(before, step_, "correct");
+            lines.emplace_back("these matrices are the original's: nothing to correct");
+        }
         double error = 0, left = 0;
         for (const json& entry : solved_) {
             error += entry["error_before"].get<double>() / static_cast<double>(solved_.size());

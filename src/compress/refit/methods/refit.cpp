@@ -57,7 +57,10 @@ public:
             solver_.done(p);
             progress.advance(1);
         }
-        if (!changed) step_.report.lines.emplace_back("nothing has changed: nothing to refit");
+        if (!changed) {
+            check_has_original(model_, step_, "refit");
+            step_.report.lines.emplace_back("nothing has changed: nothing to refit");
+        }
         progress.finish();
         model_.drop_unreferenced();
         return finish();

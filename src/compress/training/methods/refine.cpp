@@ -62,10 +62,7 @@ private:
         if (!wanted("block") && !wanted("end"))
             fail(ErrorCode::usage, "refine",
                  "block_epochs=0 and end_epochs=0 leave nothing to do: give one of them");
-        if (step_.number == 1 && model_.source != nullptr && model_.source == step_.original.source)
-            fail(ErrorCode::usage, "refine",
-                 "the model is the original: name the model that it was made of (--original MODEL), or put "
-                 "this step after one that changes the model");
+        check_has_original(model_, step_, "refine");
         trained_tensors(model_, selection());  // throws before any work
     }
 
