@@ -93,7 +93,7 @@ nlohmann::ordered_json settings_of(const Arguments& a, int64_t max_length) {
     const bool torch = a.engine.kind == EngineKind::torch;
     return {{"engine", torch ? "torch" : "ggml"},
             {"f32", a.engine.f32 || torch},
-            {"kv", a.engine.kv == KvType::f32 ? "f32" : "f16"},
+            {"kv", kv_type_name(a.engine.kv)},
             {"max_length", max_length},
             {"apply_chat_template", a.prompts.chat_template},
             {"fewshot_as_multiturn", a.prompts.multiturn}};

@@ -70,11 +70,11 @@ void add_engine_options(CLI::App& app, EngineOptions& options, const char* conte
         ->default_str(context_default);
     app.add_flag("--f32", options.f32, "Compute with float32 weights, activations and KV cache");
     app.add_option_function<std::string>(
-           "--kv",
-           [&options](const std::string& type) { options.kv = type == "f32" ? KvType::f32 : KvType::f16; },
-           "Type of the KV cache: f16 or f32 (--f32 implies f32)")
+           "--kv", [&options](const std::string& type) { options.kv = *find_kv_type(type); },
+           "Type of the KV cache (--f32 implies f32); q8_0 takes about half of f16's memory, q4_0 about a "
+           "quarter")
         ->type_name("TYPE")
-        ->check(CLI::IsMember({"f16", "f32"}))
+        ->check(CLI::IsMember({"f16", "f32", "q8_0", "q4_0"}))
         ->default_str("f16");
 }
 

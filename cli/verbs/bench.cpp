@@ -94,7 +94,7 @@ StockOptions stock_options(const EngineOptions& options) {
     stock.threads = options.threads;
     stock.context = options.context;
     stock.chunk = options.chunk;
-    stock.kv_f32 = options.f32 || options.kv == KvType::f32;
+    stock.kv = options.f32 ? KvType::f32 : options.kv;
     return stock;
 }
 

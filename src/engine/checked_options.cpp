@@ -89,6 +89,18 @@ void check_eviction(const EngineOptions& options, const ModelConfig& config) {
     }
 }
 
+void check_cache_type(const EngineOptions& o, const ModelConfig& config) {
+    if (o.f32 || o.kind != EngineKind::ggml || o.kv == KvType::f16 || o.kv == KvType::f32) return;
+    constexpr int64_t kBlock = 32;
+    if (!config.causal)
+        fail(ErrorCode::unsupported, "engine", "a KV cache of type {}: '{}' is an encoder and has none",
+             kv_type_name(o.kv), config.family);
+    if (config.head_dim % kBlock != 0)
+        fail(ErrorCode::unsupported, "engine",
+             "a KV cache of type {} has blocks of {} numbers, and the model's heads have {} - use f16",
+             kv_type_name(o.kv), kBlock, config.head_dim);
+}
+
 void check_several(const EngineOptions& o, const Model& model) {
     if (o.sequences == 1 && !o.by_loop) return;
     const std::string obstacle = obstacle_to_several_sequences(model, o);
@@ -136,6 +148,7 @@ EngineOptions checked_options(EngineOptions o, const Model& model) {
     if (o.kind == EngineKind::torch && (o.range || o.observer))
         fail(ErrorCode::unsupported, "engine", "ranges and observers need the ggml engine");
     check_several(o, model);
+    check_cache_type(o, config);
     check_numbers(o, config);
     if (o.sequences == 1 && o.kv_tokens > 0)
         fail(ErrorCode::usage, "engine", "KV tokens are the room of several sequences; one has its context");

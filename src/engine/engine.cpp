@@ -1,6 +1,8 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "engine/checked_options.h"
 #include "engine/engines.h"
@@ -12,6 +14,24 @@ std::unique_ptr<Engine> make_engine(const Model& model, const EngineOptions& opt
     if (complete.kind == EngineKind::torch) return make_torch_engine(model, complete);
     return complete.sequences == 1 && !complete.by_loop ? make_ggml_single_sequence_engine(model, complete)
                                                         : make_ggml_batched_engine(model, complete);
+}
+
+namespace {
+
+constexpr std::array<std::pair<KvType, const char*>, 4> kKvTypes = {
+    {{KvType::f16, "f16"}, {KvType::f32, "f32"}, {KvType::q8_0, "q8_0"}, {KvType::q4_0, "q4_0"}}};
+
+}  // namespace
+
+const char* kv_type_name(KvType type) {
+    return std::find_if(kKvTypes.begin(), kKvTypes.end(), [&](const auto& t) { return t.first == type; })
+        ->second;
+}
+
+std::optional<KvType> find_kv_type(std::string_view name) {
+    for (const auto& [type, own] : kKvTypes)
+        if (own == name) return type;
+    return std::nullopt;
 }
 
 size_t logits_of_step(int64_t n_vocab) {

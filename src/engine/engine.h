@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "engine/eviction.h"
 #include "model/model.h"
@@ -21,7 +22,10 @@ enum class EngineKind {
 };
 bool has_torch_engine();
 
-enum class KvType { f16, f32 };
+// Of keys and values in the cache. Blocks of 32 numbers of q8_0 and q4_0 need heads of whole blocks.
+enum class KvType { f16, f32, q8_0, q4_0 };
+const char* kv_type_name(KvType type);
+std::optional<KvType> find_kv_type(std::string_view name);
 
 // How to multiply by weights that are assembled from several tensors. `automatic` is the fast path;
 // `composed` uses ggml's own operations only (for reference and comparison).
@@ -37,7 +41,7 @@ struct EngineOptions {
     int64_t context = 0;      // most tokens of one sequence; 0: the model's context length, at most 4096
     int64_t chunk = 512;      // most rows of one step
     bool f32 = false;         // float32 weights, activations and KV cache
-    KvType kv = KvType::f16;  // ignored with f32
+    KvType kv = KvType::f16;  // ignored with f32; an encoder's is f16 or f32
     SharedExecution shared = SharedExecution::automatic;
     FactoredExecution factored = FactoredExecution::automatic;
     // Load and run these layers only, so that a model larger than memory can be worked on piecewise. Layers

@@ -75,9 +75,12 @@ Json model_json(const Provenance& p) {
 
 Json engine_json(const EngineOptions& o) {
     const bool f32 = o.f32 || o.kind == EngineKind::torch;
-    return {{"kind", o.kind == EngineKind::torch ? "torch" : "ggml"}, {"f32", f32},
-            {"kv", f32 || o.kv == KvType::f32 ? "f32" : "f16"},       {"context", o.context},
-            {"kv_policy", kv_policy_name(o.eviction.policy)},         {"kv_budget", o.eviction.budget}};
+    return {{"kind", o.kind == EngineKind::torch ? "torch" : "ggml"},
+            {"f32", f32},
+            {"kv", f32 ? "f32" : kv_type_name(o.kv)},
+            {"context", o.context},
+            {"kv_policy", kv_policy_name(o.eviction.policy)},
+            {"kv_budget", o.eviction.budget}};
 }
 
 }  // namespace

@@ -7,16 +7,18 @@
 #include <string>
 #include <vector>
 
+#include "engine/engine.h"
+
 namespace refold {
 
 struct StockOptions {
-    int threads = 0;         // 0: all cores
-    int64_t context = 4096;  // of one sequence
-    int64_t sequences = 1;   // each with a KV cache of its own (n_seq_max)
-    int64_t chunk = 512;     // n_batch and n_ubatch
-    bool kv_f32 = false;
+    int threads = 0;          // 0: all cores
+    int64_t context = 4096;   // of one sequence
+    int64_t sequences = 1;    // each with a KV cache of its own (n_seq_max)
+    int64_t chunk = 512;      // n_batch and n_ubatch
+    KvType kv = KvType::f16;  // q8_0 and q4_0 need its flash attention
     // true: libllama chooses (its default). Its flash attention rounds K and V to float16, whatever the type
-    // of the KV cache. false, with kv_f32: attention in float32.
+    // of the KV cache. false, with kv f32: attention in float32.
     bool flash_attention = true;
 };
 

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 
@@ -363,6 +365,55 @@ TEST(Attention, OfRandomShapesEqualsTheDefinition) {
             shape.after.push_back({up_to(0, 200), up_to(0, 3) == 0 ? up_to(2, 30) : 1});
         check(shape, up_to(0, 1) == 0 ? GGML_TYPE_F32 : GGML_TYPE_F16,
               up_to(0, 1) == 0 ? GGML_TYPE_F32 : GGML_TYPE_F16, up_to(0, tokens - 1), up_to(1, 3));
+    }
+}
+
+// Attention to a quantized cache is that to the values it holds, to the last bit.
+TEST(Attention, OfQuantizedRowsIsThatOfTheirValues) {
+    ggml_cpu_init();
+    for (const ggml_type type : {GGML_TYPE_Q8_0, GGML_TYPE_Q4_0}) {
+        for (const auto& [heads, kv_heads, head_dim, tokens, past] :
+             {std::array<int64_t, 5>{9, 3, 64, 1, 400},
+              {4, 1, 32, 3, 500},
+              {3, 3, 96, 64, 70},
+              {2, 1, 128, 9, 131}}) {
+            const ggml_context_ptr context(ggml_init({size_t{64} << 20, nullptr, false}));
+            ggml_context* c = context.get();
+            std::mt19937 random(5);
+            std::normal_distribution<float> normal;
+            ggml_tensor* queries = ggml_new_tensor_2d(c, GGML_TYPE_F32, heads * head_dim, tokens);
+            ggml_tensor* exact = ggml_new_tensor_3d(c, GGML_TYPE_F32, head_dim, past + tokens, 2 * kv_heads);
+            ggml_tensor* packed = ggml_new_tensor_3d(c, type, head_dim, past + tokens, 2 * kv_heads);
+            for (ggml_tensor* tensor : {queries, exact}) {
+                for (int64_t i = 0; i < ggml_nelements(tensor); ++i) set_number(tensor, i, normal(random));
+            }
+            const auto* traits = ggml_get_type_traits_cpu(type);
+            for (int64_t row = 0; row < ggml_nrows(exact); ++row) {
+                float* values = static_cast<float*>(exact->data) + row * head_dim;
+                char* blocks = static_cast<char*>(packed->data) + static_cast<size_t>(row) * packed->nb[1];
+                traits->from_float(values, blocks, head_dim);
+                ggml_get_type_traits(type)->to_float(blocks, values, head_dim);
+            }
+            ggml_tensor* seen = ggml_new_tensor_2d(c, GGML_TYPE_I32, 2, tokens);
+            for (int64_t t = 0; t < tokens; ++t) {
+                static_cast<int32_t*>(seen->data)[2 * t] = 0;
+                static_cast<int32_t*>(seen->data)[2 * t + 1] = static_cast<int32_t>(past + t);
+            }
+            Attention attention(heads, head_dim, {}, past + tokens, 2);
+            ggml_cgraph* graph = ggml_new_graph(c);
+            std::vector<ggml_tensor*> results;
+            for (ggml_tensor* cache : {exact, packed}) {
+                const auto part = [&](int64_t first) {
+                    return ggml_view_3d(c, cache, head_dim, past + tokens, kv_heads, cache->nb[1],
+                                        cache->nb[2], static_cast<size_t>(first) * cache->nb[2]);
+                };
+                results.push_back(attention.node(c, queries, part(0), part(kv_heads), seen, 0.125F, 0));
+                ggml_build_forward_expand(graph, results.back());
+            }
+            ggml_graph_compute_with_ctx(c, graph, 2);
+            EXPECT_EQ(memcmp(results[0]->data, results[1]->data, ggml_nbytes(results[0])), 0)
+                << ggml_type_name(type) << ", " << tokens << " tokens";
+        }
     }
 }
 

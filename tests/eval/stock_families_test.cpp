@@ -47,7 +47,7 @@ TEST_P(StockFamilies, LogitsAreEqual) {
     // Mistral's window of 32 is one that llama.cpp ignores.
     const auto tokens = random_tokens(GetParam() == "mistral" ? 32 : 96, model.config.n_vocab, 5);
     StockLlama stock(folder / "stock.gguf",
-                     {.threads = 1, .context = 128, .kv_f32 = true, .flash_attention = false});
+                     {.threads = 1, .context = 128, .kv = KvType::f32, .flash_attention = false});
     const auto ours = all_logits(model, tokens, {.threads = 1, .f32 = true});
     // llama.cpp's GELU uses half floats (and the tanh form for GPT-NeoX), and its products with BF16 round
     // the activations.
@@ -114,7 +114,7 @@ TEST(StockFamilies, EncodersGiveTheSameHiddenStates) {
 }
 
 const std::string kHf = std::string(REFOLD_FIXTURES) + "/hf/";
-const StockOptions kStockF32{.threads = 1, .context = 128, .kv_f32 = true, .flash_attention = false};
+const StockOptions kStockF32{.threads = 1, .context = 128, .kv = KvType::f32, .flash_attention = false};
 
 // A looped block as architecture "nanbeige", with Llama 3's frequency factors and with an untied output.
 TEST(StockLoops, LogitsAreEqual) {

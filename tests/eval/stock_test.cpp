@@ -45,7 +45,7 @@ TEST_P(StockGolden, LogitsEqualThoseOfTransformers) {
     const std::string name = GetParam();
     const auto golden = read_safetensors(fixture(name + "/golden.safetensors"));
     StockLlama stock(fixture(name + "/model.gguf"),
-                     {.threads = 1, .context = 256, .kv_f32 = true, .flash_attention = false});
+                     {.threads = 1, .context = 256, .kv = KvType::f32, .flash_attention = false});
     for (int row = 0; row < 5; ++row) {
         const auto tokens = golden_row(golden, row);
         stock.clear();
@@ -61,7 +61,7 @@ class Stock : public testing::Test {
 protected:
     SafetensorsFile golden = read_safetensors(fixture("llama/golden.safetensors"));
     std::vector<int32_t> tokens = golden_row(golden, 0);
-    StockOptions options{.threads = 1, .context = 256, .kv_f32 = true, .flash_attention = false};
+    StockOptions options{.threads = 1, .context = 256, .kv = KvType::f32, .flash_attention = false};
     std::string path = fixture("llama/model.gguf");
 };
 

@@ -306,7 +306,7 @@ TEST_F(FitTest, ForLlamaCpp) {
     const Model again = load_model(path);
     for (const auto& [name, tensor] : again.tensors) EXPECT_EQ(tensor.fold(), 1) << name;
     const auto tokens = random_tokens(40, model.config.n_vocab, 5);
-    StockLlama stock(path, {.threads = 1, .context = 64, .kv_f32 = true, .flash_attention = false});
+    StockLlama stock(path, {.threads = 1, .context = 64, .kv = KvType::f32, .flash_attention = false});
     // Both multiply quantized weights with quantized activations, in other orders.
     EXPECT_LT(scaled_difference(stock.evaluate_all(tokens), all_logits(again, tokens, {.threads = 1})), 0.05);
 }

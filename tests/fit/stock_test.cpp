@@ -70,7 +70,7 @@ TEST_P(StockFit, LibllamaComputesTheSame) {
     const auto tokens = random_tokens(60, model.config.n_vocab, 5);
     const auto ours = all_logits(small, tokens, {.threads = 1});
     StockLlama stock(folder / "small.gguf",
-                     {.threads = 1, .context = 128, .kv_f32 = true, .flash_attention = false});
+                     {.threads = 1, .context = 128, .kv = KvType::f32, .flash_attention = false});
     const auto theirs = stock.evaluate_all(tokens);
     EXPECT_LT(scaled_difference(theirs, ours), 0.05);
     // Far less than the quantization itself changes.

@@ -15,6 +15,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <type_traits>
 
 #include "engine/ggml/attention_kernels.h"
 
@@ -55,10 +57,70 @@ constexpr auto kLanes = static_cast<int64_t>(hn::MaxLanes(D()));
     return ggml_fp16_to_fp32(from->bits);
 }
 
+// A place in a row of Q8_0 or Q4_0 blocks.
+template <int kBits>
+struct Blocks {
+    static constexpr int64_t kBytes = 2 + attention::kRowBlock * kBits / 8;
+    const char* row;
+    int64_t column;
+
+    Blocks operator+(int64_t columns) const { return {row, column + columns}; }
+    const char* block() const { return row + column / attention::kRowBlock * kBytes; }
+    float scale() const {
+        ggml_fp16_t half;
+        memcpy(&half, block(), sizeof(half));
+        return ggml_fp16_to_fp32(half);
+    }
+};
+using Q8Blocks = Blocks<8>;
+using Q4Blocks = Blocks<4>;
+
+// Vectors of numbers do not go beyond a block: both are powers of two.
+static_assert(attention::kRowBlock % kLanes == 0);
+[[maybe_unused]] static HWY_INLINE hn::Vec<D> LoadFloats(D d, Q8Blocks from) {
+    const hn::Rebind<int8_t, D> bytes;
+    const hn::RebindToSigned<D> words;
+    const auto* quants =
+        reinterpret_cast<const int8_t*>(from.block() + 2) + from.column % attention::kRowBlock;
+    const auto x = hn::ConvertTo(d, hn::PromoteTo(words, hn::LoadU(bytes, quants)));
+    return hn::Mul(x, hn::Set(d, from.scale()));
+}
+[[maybe_unused]] static HWY_INLINE hn::Vec<D> LoadFloats(D d, Q4Blocks from) {
+    // Columns 0 to 15 are the lower halves of the bytes, 16 to 31 the upper ones.
+    constexpr int64_t kHalf = attention::kRowBlock / 2;
+    const hn::Rebind<uint8_t, D> bytes;
+    const hn::RebindToSigned<D> words;
+    const int64_t column = from.column % attention::kRowBlock;
+    const auto* quants = reinterpret_cast<const uint8_t*>(from.block() + 2) + column % kHalf;
+    const auto both = hn::PromoteTo(words, hn::LoadU(bytes, quants));
+    const auto four = column < kHalf ? hn::And(both, hn::Set(words, 15)) : hn::ShiftRight<4>(both);
+    return hn::Mul(hn::ConvertTo(d, hn::Sub(four, hn::Set(words, 8))), hn::Set(d, from.scale()));
+}
+// Not called: rows are whole blocks.
+template <int kBits>
+[[maybe_unused]] static HWY_INLINE float Scalar(Blocks<kBits>) {
+    return 0;
+}
+
+// Row i: a pointer to numbers, or a place in blocks.
 template <typename T>
-static HWY_INLINE const T* Row(const CachedRows& rows, int64_t i) {
-    return reinterpret_cast<const T*>(static_cast<const char*>(rows.data) +
-                                      static_cast<size_t>(i) * rows.stride);
+static HWY_INLINE auto Row(const CachedRows& rows, int64_t i) {
+    const char* row = static_cast<const char*>(rows.data) + static_cast<size_t>(i) * rows.stride;
+    if constexpr (std::is_same_v<T, Q8Blocks> || std::is_same_v<T, Q4Blocks>)
+        return T{row, 0};
+    else
+        return reinterpret_cast<const T*>(row);
+}
+
+// Calls function.template operator()<T>() with the type of the rows.
+template <class Function>
+static HWY_INLINE void OfType(attention::RowType type, const Function& function) {
+    switch (type) {
+        case attention::RowType::f32: return function.template operator()<float>();
+        case attention::RowType::f16: return function.template operator()<hwy::float16_t>();
+        case attention::RowType::q8_0: return function.template operator()<Q8Blocks>();
+        case attention::RowType::q4_0: return function.template operator()<Q4Blocks>();
+    }
 }
 
 // 2^x for x <= 0, to within 2e-7 of it; 0 for x <= -127. The integer part goes into the exponent, the

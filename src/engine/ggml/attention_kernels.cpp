@@ -1,7 +1,7 @@
 // Attention kernels for few query rows (decode).
 //
-// In: up to three query heads F32 [heads][head_dim]; keys or values of their KV head, F16 or F32
-// [row][head_dim]. Out: weights F32 [heads][row]; weighted values F32 [heads][head_dim].
+// In: up to three query heads F32 [heads][head_dim]; keys or values of their KV head, of any
+// RowType [row][head_dim]. Out: weights F32 [heads][row]; weighted values F32 [heads][head_dim].
 // One thread; the caller splits tokens, KV heads and chunks of rows.
 //
 // Scores are a GEMV per head. Rows are the outer loop: a vector of a key is loaded (and widened from F16)
@@ -33,7 +33,7 @@ static void Products(const CachedRows& keys, const float* queries, float factor,
     const D d;
     const int64_t whole = keys.head_dim / kLanes * kLanes;
     for (int64_t i = 0; i < keys.count; ++i) {
-        const T* key = Row<T>(keys, i);
+        const auto key = Row<T>(keys, i);
         hn::Vec<D> sums[N];
         for (int h = 0; h < N; ++h) sums[h] = hn::Zero(d);
         for (int64_t c = 0; c < whole; c += kLanes) {
@@ -85,7 +85,7 @@ static void WeightedColumns(const CachedRows& values, int64_t first, const float
         for (auto& sum : row) sum = hn::Zero(d);
     }
     for (int64_t i = 0; i < values.count; ++i) {
-        const T* value = Row<T>(values, i) + first;
+        const auto value = Row<T>(values, i) + first;
         hn::Vec<D> v[V];
         for (int64_t k = 0; k < V; ++k) v[k] = LoadFloats(d, value + k * kLanes);
         for (int h = 0; h < N; ++h) {
@@ -128,14 +128,14 @@ static void WeightOfType(const CachedRows& values, int64_t heads, const float* w
 
 static void ScoreFew(const CachedRows& keys, const FewQueries& queries, const ScoreRules& rules,
                      float* weights, int64_t stride, float* maxima, float* sums) {
-    if (keys.half) return ScoreOfType<hwy::float16_t>(keys, queries, rules, weights, stride, maxima, sums);
-    ScoreOfType<float>(keys, queries, rules, weights, stride, maxima, sums);
+    OfType(keys.type,
+           [&]<typename T>() { ScoreOfType<T>(keys, queries, rules, weights, stride, maxima, sums); });
 }
 
 static void WeightFew(const CachedRows& values, int64_t heads, const float* weights, int64_t stride,
                       float* out, int64_t out_stride) {
-    if (values.half) return WeightOfType<hwy::float16_t>(values, heads, weights, stride, out, out_stride);
-    WeightOfType<float>(values, heads, weights, stride, out, out_stride);
+    OfType(values.type,
+           [&]<typename T>() { WeightOfType<T>(values, heads, weights, stride, out, out_stride); });
 }
 
 template <typename From>

@@ -15,12 +15,16 @@ struct RowRange {
     int64_t count() const { return end - begin; }
 };
 
+// Types of cached rows: those of ggml's that the cache may have.
+enum class RowType { f32, f16, q8_0, q4_0 };
+constexpr int64_t kRowBlock = 32;  // numbers of a block of Q8_0 and Q4_0; head_dim is a multiple of it
+
 // Keys or values of one KV head: `count` rows of head_dim numbers, `stride` bytes apart.
 struct CachedRows {
     const void* data;
     size_t stride;
     int64_t count, head_dim;
-    bool half;  // F16, else F32
+    RowType type;
 };
 
 // Score of a query-key product: factor * product, or with a soft cap cap * tanh(factor * product).

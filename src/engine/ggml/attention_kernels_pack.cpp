@@ -1,8 +1,7 @@
 // Packs cached rows of one KV head for the tile kernels (attention_kernels_tiles.h).
 //
-// In: F16 or F32 [row][head_dim]. Out, F32: keys in panels [panel][head_dim][kPanel], zeros after the last
-// row; values [row][width], zeros after head_dim.
-// One thread; every cached row is read once, in order.
+// In: [row][head_dim] of any RowType. Out, F32: keys in panels [panel][head_dim][kPanel], zeros after the
+// last row; values [row][width], zeros after head_dim. One thread; every cached row is read once, in order.
 //
 // Keys are transposed in squares of as many rows as a vector has lanes, within registers, so that memory is
 // read and written in whole vectors only.
@@ -53,6 +52,11 @@ static HWY_INLINE hn::Vec<D> LoadSome(D d, const T* from, int64_t count) {
     std::copy_n(from, count, some);
     return LoadFloats(d, some);
 }
+// Rows are whole blocks, so that there are all lanes, or none after the row.
+template <int kBits>
+static HWY_INLINE hn::Vec<D> LoadSome(D d, Blocks<kBits> from, int64_t count) {
+    return count >= kLanes ? LoadFloats(d, from) : hn::Zero(d);
+}
 
 template <typename T>
 static void PackKeysOfType(const CachedRows& rows, float* panels) {
@@ -81,7 +85,7 @@ template <typename T>
 static void PackValuesOfType(const CachedRows& rows, int64_t width, float* values) {
     const D d;
     for (int64_t i = 0; i < rows.count; ++i) {
-        const T* row = Row<T>(rows, i);
+        const auto row = Row<T>(rows, i);
         for (int64_t c = 0; c < width; c += kLanes) {
             const int64_t columns = std::clamp<int64_t>(rows.head_dim - c, 0, kLanes);
             hn::StoreU(LoadSome(d, row + c, columns), d, values + i * width + c);
@@ -90,13 +94,11 @@ static void PackValuesOfType(const CachedRows& rows, int64_t width, float* value
 }
 
 static void PackKeys(const CachedRows& rows, float* panels) {
-    if (rows.half) return PackKeysOfType<hwy::float16_t>(rows, panels);
-    PackKeysOfType<float>(rows, panels);
+    OfType(rows.type, [&]<typename T>() { PackKeysOfType<T>(rows, panels); });
 }
 
 static void PackValues(const CachedRows& rows, int64_t width, float* values) {
-    if (rows.half) return PackValuesOfType<hwy::float16_t>(rows, width, values);
-    PackValuesOfType<float>(rows, width, values);
+    OfType(rows.type, [&]<typename T>() { PackValuesOfType<T>(rows, width, values); });
 }
 
 }  // namespace refold::HWY_NAMESPACE

@@ -31,13 +31,22 @@ struct AttentionStep {
     int64_t source_token(int64_t token) const { return selected == nullptr ? token : selected[token]; }
 };
 
+inline attention::RowType row_type(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_F16: return attention::RowType::f16;
+        case GGML_TYPE_Q8_0: return attention::RowType::q8_0;
+        case GGML_TYPE_Q4_0: return attention::RowType::q4_0;
+        default: return attention::RowType::f32;
+    }
+}
+
 // Keys or values of one KV head: rows of the sequence that begins at row `first` of the cache.
 inline attention::CachedRows cached_rows(const ggml_tensor* cache, int64_t head, int64_t first,
                                          attention::RowRange rows) {
     const auto offset =
         static_cast<size_t>(first + rows.begin) * cache->nb[1] + static_cast<size_t>(head) * cache->nb[2];
     return {static_cast<const char*>(cache->data) + offset, cache->nb[1], rows.end - rows.begin, cache->ne[0],
-            cache->type == GGML_TYPE_F16};
+            row_type(cache->type)};
 }
 
 // The features of a token, from those of `head` on.

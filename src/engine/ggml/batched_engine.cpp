@@ -27,8 +27,7 @@ public:
           lends_(lends_probabilities(model.topology)),
           threads_(options.threads),
           weights_(model, options),
-          kv_(model, options.kv_tokens,
-              options.f32 || options.kv == KvType::f32 ? GGML_TYPE_F32 : GGML_TYPE_F16, loops_),
+          kv_(model, options.kv_tokens, cache_type(options), loops_),
           workspace_(model.config, model.config.n_prefix + options.context, options.threads),
           graphs_(network_, weights_, kv_.cache(), workspace_) {
         if (loops != nullptr)

@@ -87,7 +87,7 @@ ggml_tensor* Composer::spread(const Combination& c, ggml_tensor* x) {
 
 ggml_tensor* Composer::multiply(ggml_tensor* matrix, ggml_tensor* x) {
     return own_ != nullptr && PanelProduct::pays(matrix, x) ? own_->of_rows(context_, matrix, x)
-                                                         : ggml_mul_mat(context_, matrix, x);
+                                                            : ggml_mul_mat(context_, matrix, x);
 }
 
 ggml_tensor* Composer::apply(const Term& term, const Term& key) {

@@ -11,7 +11,8 @@ namespace refold {
 
 class Composer {
 public:
-    // Unless `own` is null, our operations combine and spread heads and multiply quantized matrices instead of ggml's.
+    // Unless `own` is null, our operations combine and spread heads and multiply quantized matrices instead
+    // of ggml's.
     Composer(ggml_context* context, const FactoredPlan& plan, ggml_tensor* x, PanelProduct* own);
 
     // The factored part of slot `slot` times x: [out, tokens], without stored weights and bias; null: the

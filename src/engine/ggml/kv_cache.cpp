@@ -1,11 +1,23 @@
 #include "engine/ggml/kv_cache.h"
 
+#include <ggml-cpu.h>
+
 #include <algorithm>
 
 #include "core/error.h"
 #include "model/materialize.h"
 
 namespace refold {
+
+ggml_type cache_type(const EngineOptions& options) {
+    if (options.f32) return GGML_TYPE_F32;
+    switch (options.kv) {
+        case KvType::f32: return GGML_TYPE_F32;
+        case KvType::q8_0: return GGML_TYPE_Q8_0;
+        case KvType::q4_0: return GGML_TYPE_Q4_0;
+        default: return GGML_TYPE_F16;
+    }
+}
 
 KvCache::KvCache(const Model& model, std::span<const int64_t> lengths, ggml_type type)
     : context(make_context(model.topology.layers.size())) {
@@ -49,7 +61,7 @@ void KvCache::write_prefixes(const Model& model) const {
                 if (cache->type == GGML_TYPE_F32) {
                     std::copy(from, from + width, static_cast<float*>(to));
                 } else {
-                    ggml_fp32_to_fp16_row(from, static_cast<ggml_fp16_t*>(to), width);
+                    ggml_get_type_traits_cpu(cache->type)->from_float(from, to, width);
                 }
             }
         }

@@ -4,10 +4,14 @@
 #include <span>
 #include <vector>
 
+#include "engine/engine.h"
 #include "engine/ggml/handles.h"
 #include "model/model.h"
 
 namespace refold {
+
+// The type of an engine's cache.
+ggml_type cache_type(const EngineOptions& options);
 
 // One tensor per layer, [head_dim, length, 2 * n_head_kv]: the key heads, then the value heads, so that one
 // operation stores both and a head's rows are contiguous. A layer that uses another layer's probabilities has

@@ -17,7 +17,8 @@ namespace refold {
 
 class LoopWeights {
 public:
-    // `f32`: as EngineOptions::f32. Quantized LoRA is kept in BF16, or in Q8_0 where row_panels::supports() it.
+    // `f32`: as EngineOptions::f32. Quantized LoRA is kept in BF16, or in Q8_0 where row_panels::supports()
+    // it.
     LoopWeights(const LoopedBlock& model, bool f32, int threads);
     LoopWeights(const LoopWeights&) = delete;
     LoopWeights& operator=(const LoopWeights&) = delete;

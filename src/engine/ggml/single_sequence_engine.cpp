@@ -46,8 +46,7 @@ public:
           threads_(options.threads),
           weights_(model, options),
           kept_(network_.eviction, model),
-          cache_(model, cache_lengths(options.context),
-                 options.f32 || options.kv == KvType::f32 ? GGML_TYPE_F32 : GGML_TYPE_F16),
+          cache_(model, cache_lengths(options.context), cache_type(options)),
           workspace_(model.config, cache_length(options.context), options.threads),
           decode_(network_, workspace_),
           prefill_(network_, workspace_) {}
