@@ -1,230 +1,320 @@
-// Products of row panels by AVX-512 VNNI.
+// Products of row panels.
 //
 // In: a panel [block][16 rows] as row_panels.h describes it, or unpacked to bytes; inputs int8
 // [token][column] with F32 scales [token][group] and sums. Out: F32 [token][row]. One thread; the caller
 // splits panels.
 //
-// vpdpbusd multiplies unsigned by signed bytes: a vector holds four columns of sixteen rows and meets four
-// broadcast bytes of each of up to eight tokens. Bytes are kZero above the numbers that they stand for, so
-// the integer sums start at -kZero times the sum of the inputs. Types with minimums have no kZero. Integer
-// sums live for one half of a group or for a group, float sums (one vector per token) for a row. Few tokens
-// meet the panel as it is stored, and the next one is prefetched; many meet one that was unpacked before,
-// with the same numbers in the same order.
+// A vector holds four columns of kLanes rows, sixteen where vectors have 64 bytes, and meets four broadcast
+// bytes of each of up to eight tokens (vpdpbusd, or what the CPU has in its place). Bytes are kZero above the
+// numbers that they stand for, so the integer sums start at -kZero times the sum of the inputs. Integer sums
+// live for one half of a group or for a group, float sums (one vector per token) for a row. Few tokens meet
+// the panel as it is stored, and the next one is prefetched; many meet one that was unpacked before, with the
+// same numbers in the same order.
 #include "engine/ggml/row_panel_kernels.h"
 
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/ggml/row_panel_kernels.cpp"
+// clang-format off
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include "engine/ggml/row_panel_types-inl.h"
+// clang-format on
+
 #include <array>
 #include <cstring>
 #include <utility>
 
-#include "engine/ggml/row_panel_types.h"
+// Highway's target has the extension by another name, which GCC does not take for it.
+#undef REFOLD_HAS_DPBUSD
+#if HWY_TARGET == HWY_AVX3_DL && HWY_COMPILER_GCC_ACTUAL
+#define REFOLD_HAS_DPBUSD 1
+#else
+#define REFOLD_HAS_DPBUSD 0
+#endif
 
-namespace refold::row_panels {
+HWY_BEFORE_NAMESPACE();
+#if REFOLD_HAS_DPBUSD
+#pragma GCC target("avx512vnni")
+#endif
+namespace refold::HWY_NAMESPACE {
+
+using row_panels::Kernels;
+using row_panels::kRows;
+using row_panels::Panel;
+using row_panels::Product;
+using row_panels::Unpacked;
+
+#if HWY_TARGET == HWY_SCALAR
+
+static const Kernels* KernelsOf(ggml_type) { return nullptr; }
+
+#else
 namespace {
 
-// A panel as it is stored, group by group.
+using Ints = hn::Vec<DInts>;
+using DShorts = hn::Repartition<int16_t, DWords>;
+using DQuants = hn::Repartition<int8_t, DWords>;
+constexpr int64_t kParts = kRows / kLanes;
+
+// Whether products of bytes above 127 are products of signed numbers, which need no kZero.
+#if REFOLD_HAS_DPBUSD
+constexpr bool kSigned = false;
+#else
+constexpr bool kSigned = true;
+#endif
+
+#if HWY_ARCH_X86 && !REFOLD_HAS_DPBUSD
+// Sums of two products, unsigned with signed; these must fit into 16 bits.
+HWY_INLINE hn::Vec<DShorts> PairsOfProducts(hn::Vec<DBytes> w, hn::Vec<DQuants> x) {
+#if HWY_TARGET <= HWY_AVX3
+    return hn::Vec<DShorts>{_mm512_maddubs_epi16(w.raw, x.raw)};
+#elif HWY_TARGET == HWY_AVX2
+    return hn::Vec<DShorts>{_mm256_maddubs_epi16(w.raw, x.raw)};
+#else
+    return hn::Vec<DShorts>{_mm_maddubs_epi16(w.raw, x.raw)};
+#endif
+}
+HWY_INLINE Ints PairsOfShorts(hn::Vec<DShorts> x) {
+    const auto ones = hn::Set(DShorts(), 1);
+#if HWY_TARGET <= HWY_AVX3
+    return Ints{_mm512_madd_epi16(x.raw, ones.raw)};
+#elif HWY_TARGET == HWY_AVX2
+    return Ints{_mm256_madd_epi16(x.raw, ones.raw)};
+#else
+    return Ints{_mm_madd_epi16(x.raw, ones.raw)};
+#endif
+}
+#endif
+
+// sum + four products: bytes `w` with the signed bytes of `x`. `wide`: w goes beyond 127.
+template <bool wide>
+HWY_INLINE Ints Dot(Ints sum, Words w, Ints x) {
+#if REFOLD_HAS_DPBUSD
+    return Ints{_mm512_dpbusd_epi32(sum.raw, w.raw, x.raw)};
+#elif HWY_ARCH_X86
+    const DQuants q;
+    auto quants = hn::BitCast(q, x);
+    auto bytes = hn::BitCast(DBytes(), w);
+    if constexpr (wide) {
+        // |w - 128| with x of its sign.
+        const auto moved = hn::BitCast(q, hn::Xor(bytes, hn::Set(DBytes(), 0x80)));
+        bytes = hn::BitCast(DBytes(), hn::Abs(moved));
+        quants = hn::IfThenElse(hn::Lt(moved, hn::Zero(q)), hn::Neg(quants), quants);
+    }
+    return hn::Add(sum, PairsOfShorts(PairsOfProducts(bytes, quants)));
+#elif HWY_ARCH_ARM_A64
+    auto bytes = hn::BitCast(DBytes(), w);
+    if constexpr (wide) bytes = hn::Xor(bytes, hn::Set(DBytes(), 0x80));
+    const int8x16_t a = vreinterpretq_s8_u8(bytes.raw), b = vreinterpretq_s8_s32(x.raw);
+#if defined(__ARM_FEATURE_DOTPROD)
+    return Ints{vdotq_s32(sum.raw, a, b)};
+#else
+    const int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b)), high = vmull_high_s8(a, b);
+    return Ints{vpadalq_s16(sum.raw, vpaddq_s16(low, high))};
+#endif
+#else
+#error "no products of bytes for this CPU"
+#endif
+}
+
+// Lanes [part * kLanes, (part + 1) * kLanes) of a panel as it is stored, group by group.
 template <class Type>
 class Stored : public Type {
 public:
-    static constexpr int kScales = Type::kScales;
+    static constexpr int kZero = Type::kZero;
     // Begins at group `first` of the row.
-    REFOLD_VNNI Stored(const Panel& panel, int64_t first, size_t ahead)
+    HWY_INLINE Stored(const Panel& panel, int64_t part, int64_t first, size_t ahead)
         : next_{panel.odd, panel.dwords}, ahead_(ahead), group_(first % Type::kGroups) {
         const auto blocks = static_cast<size_t>(first / Type::kGroups);
-        next_.odd += blocks * kOdd;
-        next_.dwords += blocks * kDwords;
+        next_.odd += blocks * kOdd * kRows + static_cast<size_t>(part * kLanes) * kOdd;
+        next_.dwords += blocks * kDwords + static_cast<size_t>(part * kLanes) * sizeof(uint32_t);
         if (group_ != 0) enter_block();
     }
 
-    REFOLD_VNNI void next() {
+    HWY_INLINE void next() {
         if (group_ == Type::kGroups) group_ = 0;
         if (group_ == 0) enter_block();
         Type::group(group_++);
     }
-    static constexpr int zero() { return Type::kZero; }
 
 private:
-    REFOLD_VNNI void enter_block() {
+    HWY_INLINE void enter_block() {
         Type::enter(next_);
         for (size_t i = 0; ahead_ != 0 && i < kDwords; i += 64) __builtin_prefetch(next_.dwords + ahead_ + i);
-        next_.odd += kOdd;
+        next_.odd += kOdd * kRows;
         next_.dwords += kDwords;
     }
 
-    static constexpr size_t kOdd = Type::kBytes % sizeof(uint32_t) * kRows;  // bytes of a block of all rows
-    static constexpr size_t kDwords = Type::kBytes / sizeof(uint32_t) * sizeof(uint32_t) * kRows;
+    static constexpr size_t kOdd = Type::kBytes % sizeof(uint32_t);
+    static constexpr size_t kDwords = (Type::kBytes - kOdd) * kRows;
 
     Block next_;
     size_t ahead_;
     int64_t group_;
 };
 
-// A panel that was unpacked.
-template <int scales, bool minimums>
+// The same of a panel that was unpacked.
+template <int scales, bool minimums, int zero>
 class Bytes {
 public:
-    static constexpr int kScales = scales;
+    static constexpr int kScales = scales, kZero = zero;
     static constexpr bool kMinimums = minimums;
-    Bytes(const Unpacked& panel, int zero)
-        : quants_(panel.quants - kInputGroup * kRows),
-          scales_(panel.scales - kScales * kRows),
-          minimums_(panel.minimums - kScales * kRows),
-          zero_(zero) {}
+    HWY_INLINE Bytes(const Unpacked& panel, int64_t part)
+        : quants_(panel.quants - kInputGroup * kRows + part * kLanes * 4),
+          scales_(panel.scales - kScales * kRows + part * kLanes),
+          minimums_(panel.minimums - kScales * kRows + part * kLanes) {}
 
-    void next() {
+    HWY_INLINE void next() {
         quants_ += kInputGroup * kRows;
         scales_ += kScales * kRows;
         minimums_ += kScales * kRows;
     }
-    int zero() const { return zero_; }
-    REFOLD_VNNI __m512i quad(int j) const { return _mm512_load_si512(quants_ + j * 64); }
-    REFOLD_VNNI __m512 scale(int h) const { return _mm512_load_ps(scales_ + h * kRows); }
-    REFOLD_VNNI __m512 minimum(int h) const { return _mm512_load_ps(minimums_ + h * kRows); }
+    HWY_INLINE Words quad(int j) const {
+        return hn::Load(DWords(), reinterpret_cast<const uint32_t*>(quants_ + j * kDwordStride));
+    }
+    HWY_INLINE Floats scale(int h) const { return hn::Load(DFloats(), scales_ + h * kRows); }
+    HWY_INLINE Floats minimum(int h) const { return hn::Load(DFloats(), minimums_ + h * kRows); }
 
 private:
     const std::byte* quants_;
     const float *scales_, *minimums_;
-    int zero_;
 };
 
 template <class Type>
-REFOLD_VNNI void unpack(const Panel& panel, int64_t first_group, int64_t groups, const Unpacked& out) {
-    Stored<Type> from(panel, first_group, 0);
-    std::byte* quants = out.quants;
-    float *scales = out.scales, *minimums = out.minimums;
-    for (int64_t g = 0; g < groups; ++g, quants += kInputGroup * kRows) {
-        from.next();
-        for (int j = 0; j < 8; ++j) _mm512_store_si512(quants + j * 64, from.quad(j));
-        for (int h = 0; h < Type::kScales; ++h, scales += kRows) _mm512_store_ps(scales, from.scale(h));
-        for (int h = 0; h < Type::kScales && Type::kMinimums; ++h, minimums += kRows)
-            _mm512_store_ps(minimums, from.minimum(h));
+void Unpack(const Panel& panel, int64_t first_group, int64_t groups, const Unpacked& out) {
+    for (int64_t part = 0; part < kParts; ++part) {
+        Stored<Type> from(panel, part, first_group, 0);
+        std::byte* quants = out.quants + part * kLanes * 4;
+        float *scales = out.scales + part * kLanes, *minimums = out.minimums + part * kLanes;
+        for (int64_t g = 0; g < groups; ++g, quants += kInputGroup * kRows) {
+            from.next();
+            for (int j = 0; j < 8; ++j)
+                hn::Store(from.quad(j), DWords(), reinterpret_cast<uint32_t*>(quants + j * kDwordStride));
+            for (int h = 0; h < Type::kScales; ++h, scales += kRows)
+                hn::Store(from.scale(h), DFloats(), scales);
+            for (int h = 0; h < Type::kScales && Type::kMinimums; ++h, minimums += kRows)
+                hn::Store(from.minimum(h), DFloats(), minimums);
+        }
     }
 }
 
-// Writes the sums of one token for row `fold` of each stored row.
-REFOLD_VNNI inline void write(__m512 sums, const Product& product, int64_t token, int64_t fold) {
-    float* to = product.data + static_cast<size_t>(token) * product.stride + fold;
-    const auto rows = static_cast<__mmask16>((1U << product.rows) - 1);
-    if (product.folds > 1) {
-        const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-        const __m512i places = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(static_cast<int>(product.folds)));
-        if (product.add)
-            sums = _mm512_add_ps(sums, _mm512_mask_i32gather_ps(sums, rows, places, to, sizeof(float)));
-        _mm512_mask_i32scatter_ps(to, rows, places, sums, sizeof(float));
+// Writes the sums of one token for row `fold` of each stored row of a part.
+HWY_INLINE void Write(Floats sums, const Product& product, int64_t part, int64_t token, int64_t fold) {
+    const DFloats d;
+    const int64_t rows = std::min(kLanes, product.rows - part * kLanes);
+    float* to = product.data + static_cast<size_t>(token) * product.stride +
+                static_cast<size_t>(part * kLanes * product.folds + fold);
+    if (product.folds == 1 && rows == kLanes) {
+        hn::StoreU(product.add ? hn::Add(sums, hn::LoadU(d, to)) : sums, d, to);
         return;
     }
-    if (product.add) sums = _mm512_add_ps(sums, _mm512_maskz_loadu_ps(rows, to));
-    _mm512_mask_storeu_ps(to, rows, sums);
+    HWY_ALIGN float all[kLanes];
+    hn::Store(sums, d, all);
+    for (int64_t i = 0; i < rows; ++i, to += product.folds) *to = product.add ? all[i] + *to : all[i];
 }
 
-// T tokens times a panel.
+// T tokens times a part of a panel.
 template <int T, class Source>
-REFOLD_VNNI inline void multiply(Source source, const Product& product) {
+HWY_INLINE void Multiply(Source source, const Product& product, int64_t part) {
+    const DInts di;
+    const DFloats df;
+    constexpr bool kWide = Source::kZero == 128, kStartsBelow = Source::kZero > 0 && !(kWide && kSigned);
     // Independent integer sums of a token: of the halves of a group, or where one chain of sums would be
     // bound by its latency.
     constexpr int S = Source::kScales, C = S == 2 || T <= 2 ? 2 : 1;
+    // Halves of a group have sums of their own, which come before that of the group.
+    constexpr int kSum = S == 2 ? 0 : 2;
     const Inputs& x = product.inputs;
     for (int64_t fold = 0; fold < product.folds; ++fold) {
         const int8_t* quants = x.quants + product.first * x.groups * kInputGroup;
         const float* scales = x.scales + product.first * x.groups;
-        // Halves of a group have sums of their own, which come before that of the group.
-        constexpr int kSum = S == 2 ? 0 : 2;
         const int32_t* sums_of_inputs = x.sums + product.first * x.groups * 3 + kSum;
         const float* values = x.values + product.first * x.groups * 3 + kSum;
-        __m512 sums[T];
-        for (int t = 0; t < T; ++t) sums[t] = _mm512_setzero_ps();
+        Floats sums[T];
+        for (int t = 0; t < T; ++t) sums[t] = hn::Zero(df);
         for (int64_t g = 0; g < product.groups;
              ++g, quants += kInputGroup, ++scales, sums_of_inputs += 3, values += 3) {
             source.next();
-            __m512i dots[T][C];
+            Ints dots[T][C];
             for (int t = 0; t < T; ++t) {
                 const int32_t* sum = sums_of_inputs + t * x.groups * 3;
                 for (int c = 0; c < C; ++c)
-                    dots[t][c] = Source::kMinimums || c >= S ? _mm512_setzero_si512()
-                                                             : _mm512_set1_epi32(-source.zero() * sum[c]);
+                    dots[t][c] = kStartsBelow && c < S ? hn::Set(di, -Source::kZero * sum[c]) : hn::Zero(di);
             }
             for (int j = 0; j < 8; ++j) {
-                const __m512i columns = source.quad(j);
+                const Words columns = source.quad(j);
                 for (int t = 0; t < T; ++t) {
                     int32_t four;
                     memcpy(&four, quants + t * x.groups * kInputGroup + j * 4, sizeof(four));
-                    __m512i& dot = dots[t][j * C / 8];
-                    dot = _mm512_dpbusd_epi32(dot, columns, _mm512_set1_epi32(four));
+                    Ints& dot = dots[t][j * C / 8];
+                    dot = Dot<kWide>(dot, columns, hn::Set(di, four));
                 }
             }
             for (int s = 0; s < S; ++s) {
-                const __m512 scale = source.scale(s), minimum = source.minimum(s);
+                const Floats scale = source.scale(s), minimum = source.minimum(s);
                 for (int t = 0; t < T; ++t) {
-                    const float of_input = scales[t * x.groups];
-                    const __m512i dot =
-                        S == 2 || C == 1 ? dots[t][s] : _mm512_add_epi32(dots[t][0], dots[t][C - 1]);
-                    sums[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot),
-                                              _mm512_mul_ps(scale, _mm512_set1_ps(of_input)), sums[t]);
-                    if constexpr (Source::kMinimums) {
-                        const __m512 value = _mm512_set1_ps(values[t * x.groups * 3 + s]);
-                        sums[t] = _mm512_fnmadd_ps(minimum, value, sums[t]);
-                    }
+                    const Floats of_input = hn::Set(df, scales[t * x.groups]);
+                    const Ints dot = S == 2 || C == 1 ? dots[t][s] : hn::Add(dots[t][0], dots[t][C - 1]);
+                    sums[t] = hn::MulAdd(hn::ConvertTo(df, dot), hn::Mul(scale, of_input), sums[t]);
+                    if constexpr (Source::kMinimums)
+                        sums[t] = hn::NegMulAdd(minimum, hn::Set(df, values[t * x.groups * 3 + s]), sums[t]);
                 }
             }
         }
-        for (int t = 0; t < T; ++t) write(sums[t], product, product.first + t, fold);
+        for (int t = 0; t < T; ++t) Write(sums[t], product, part, product.first + t, fold);
     }
 }
 
 template <class Type, int T>
-REFOLD_VNNI void multiply_stored(const Panel& panel, const Product& product, size_t ahead) {
-    multiply<T>(Stored<Type>(panel, product.first_group, ahead), product);
+void MultiplyStored(const Panel& panel, const Product& product, size_t ahead) {
+    for (int64_t part = 0; part < kParts; ++part)
+        Multiply<T>(Stored<Type>(panel, part, product.first_group, part == 0 ? ahead : 0), product, part);
 }
 
-template <int S, bool M, int T>
-REFOLD_VNNI void multiply_bytes(const Unpacked& panel, const Product& product, int zero) {
-    multiply<T>(Bytes<S, M>(panel, zero), product);
+template <class Type, int T>
+void MultiplyBytes(const Unpacked& panel, const Product& product) {
+    for (int64_t part = 0; part < kParts; ++part)
+        Multiply<T>(Bytes<Type::kScales, Type::kMinimums, Type::kZero>(panel, part), product, part);
 }
 
 template <class Type, size_t... T>
-constexpr Kernels kernels(std::index_sequence<T...>) {
-    return {Type::kScales,
-            Type::kMinimums,
-            Type::kZero,
-            unpack<Type>,
-            {multiply_stored<Type, 1>, multiply_stored<Type, 2>, multiply_stored<Type, 3>,
-             multiply_stored<Type, 4>},
-            {multiply_bytes<Type::kScales, Type::kMinimums, static_cast<int>(T) + 1>...}};
+constexpr Kernels MakeKernels(std::index_sequence<T...>) {
+    return {
+        Type::kScales,
+        Type::kMinimums,
+        Unpack<Type>,
+        {MultiplyStored<Type, 1>, MultiplyStored<Type, 2>, MultiplyStored<Type, 3>, MultiplyStored<Type, 4>},
+        {MultiplyBytes<Type, static_cast<int>(T) + 1>...}};
 }
 
 template <class... Types>
-struct List {
-    static const Kernels* find(ggml_type type) {
-        static constexpr std::array all = {
-            std::pair{Types::kType, kernels<Types>(std::make_index_sequence<8>())}...};
-        for (const auto& [of, kernels] : all)
-            if (of == type) return &kernels;
-        return nullptr;
-    }
-};
-
-using All = List<Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS>;
-
-bool available() {
-    static const bool has =
-        __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-        __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
-        __builtin_cpu_supports("avx512vnni") != 0;
-    return has;
+const Kernels* Find(ggml_type type) {
+    static constexpr std::array all = {
+        std::pair{Types::kType, MakeKernels<Types>(std::make_index_sequence<8>())}...};
+    for (const auto& [of, kernels] : all)
+        if (of == type) return &kernels;
+    return nullptr;
 }
 
 }  // namespace
 
-const Kernels* kernels_of(ggml_type type) { return available() ? All::find(type) : nullptr; }
+static const Kernels* KernelsOf(ggml_type type) {
+    return Find<Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS>(type);
+}
 
-}  // namespace refold::row_panels
+#endif
 
-#else
+}  // namespace refold::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
 
-namespace refold::row_panels {
+#if HWY_ONCE
+namespace refold {
 
-const Kernels* kernels_of(ggml_type) { return nullptr; }
+HWY_EXPORT(KernelsOf);
 
-}  // namespace refold::row_panels
+namespace row_panels {
 
+const Kernels* kernels_of(ggml_type type) { return HWY_DYNAMIC_DISPATCH(KernelsOf)(type); }
+
+}  // namespace row_panels
+}  // namespace refold
 #endif

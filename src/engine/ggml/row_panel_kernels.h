@@ -44,14 +44,13 @@ struct Product {
 struct Kernels {
     int scales;     // of a group: 1 or 2
     bool minimums;  // whether the type has them
-    int zero;       // a byte minus this is the number that is multiplied
     void (*unpack)(const Panel& panel, int64_t first_group, int64_t groups, const Unpacked& out);
     // By number of tokens - 1; `ahead`: bytes to what is read next, 0: nothing.
     std::array<void (*)(const Panel& panel, const Product& product, size_t ahead), 4> few;
-    std::array<void (*)(const Unpacked& panel, const Product& product, int zero), 8> many;
+    std::array<void (*)(const Unpacked& panel, const Product& product), 8> many;
 };
 
-// Null where there are none.
+// Null where the CPU that the process runs on has none.
 const Kernels* kernels_of(ggml_type type);
 
 }  // namespace refold::row_panels

@@ -160,8 +160,8 @@ private:
         for (int64_t part = 0; part < parts; ++part) {
             const int64_t begin = tokens_ * part / parts, end = tokens_ * (part + 1) / parts;
             for (int64_t i = 0; i < count; ++i)
-                kernels_.many[static_cast<size_t>(end - begin - 1)](
-                    unpacked(i), product(panels.first + i, begin), kernels_.zero);
+                kernels_.many[static_cast<size_t>(end - begin - 1)](unpacked(i),
+                                                                    product(panels.first + i, begin));
         }
     }
 
