@@ -5,11 +5,13 @@
 #include <utility>
 
 #include "engine/checked_options.h"
+#include "engine/cpu_level.h"
 #include "engine/engines.h"
 
 namespace refold {
 
 std::unique_ptr<Engine> make_engine(const Model& model, const EngineOptions& options) {
+    choose_cpu_level();
     const EngineOptions complete = checked_options(options, model);
     if (complete.kind == EngineKind::torch) return make_torch_engine(model, complete);
     return complete.sequences == 1 && !complete.by_loop ? make_ggml_single_sequence_engine(model, complete)

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "engine/cpu_level.h"
 #include "io/dtype.h"
 
 namespace refold {
@@ -37,10 +38,18 @@ std::vector<float> random_floats(size_t count, uint32_t seed) {
 
 class PanelProductTest : public testing::TestWithParam<DType> {
 protected:
-    void SetUp() override {
-        ggml_cpu_init();
-        if (!row_panels::supports(static_cast<ggml_type>(GetParam()), 32))
-            GTEST_SKIP() << "a CPU without AVX-512 VNNI";
+    void SetUp() override { ggml_cpu_init(); }
+    void TearDown() override { set_cpu_level(cpu_levels().front()); }
+
+    // Calls function() for each level of this CPU.
+    template <class Function>
+    static void on_every_level(const Function& function) {
+        for (const std::string& level : cpu_levels()) {
+            SCOPED_TRACE(level);
+            set_cpu_level(level);
+            ASSERT_TRUE(row_panels::supports(static_cast<ggml_type>(GetParam()), 32));
+            function();
+        }
     }
 
     // A weight [columns * fold, rows / fold] and its values.
@@ -69,81 +78,88 @@ INSTANTIATE_TEST_SUITE_P(Types, PanelProductTest, testing::ValuesIn(kTypes),
                          [](const auto& type) { return std::string(name(type.param)); });
 
 TEST_P(PanelProductTest, IsTheProductOfTheValues) {
-    for (const auto& [columns, rows, tokens, threads] : kShapes) {
-        if (rows % fold(GetParam(), columns) != 0) continue;
-        SCOPED_TRACE(testing::Message() << columns << " x " << rows << ", " << tokens << " tokens");
-        const ggml_context_ptr context(ggml_init({size_t{32} << 20, nullptr, false}));
-        ggml_context* c = context.get();
-        std::vector<float> values;
-        ggml_tensor* w = weight(c, columns, rows, values);
-        // Tokens with something between them.
-        ggml_tensor* wide = ggml_new_tensor_2d(c, GGML_TYPE_F32, columns + 5, tokens);
-        ggml_tensor* x = ggml_view_2d(c, wide, columns, tokens, wide->nb[1], 0);
-        const auto inputs = random_floats(static_cast<size_t>(ggml_nelements(wide)), 2);
-        std::copy(inputs.begin(), inputs.end(), static_cast<float*>(wide->data));
-        PanelProduct product(threads);
-        // Twice, as in a graph of several layers.
-        ggml_tensor* panels = in_panels(c, w);
-        const std::vector<ggml_tensor*> all = {product.of_panels(c, panels, x), product.of_rows(c, w, x),
-                                               product.of_panels(c, panels, x)};
-        ggml_cgraph* graph = ggml_new_graph(c);
-        for (ggml_tensor* node : all) ggml_build_forward_expand(graph, node);
-        ggml_graph_compute_with_ctx(c, graph, threads);
-        for (const ggml_tensor* got : all) {
-            ASSERT_EQ(got->ne[0], rows);
-            EXPECT_EQ(memcmp(got->data, all[0]->data, ggml_nbytes(got)), 0);
-        }
-        for (int64_t t = 0; t < tokens; ++t) {
-            // The token as 8 bits hold it.
-            std::vector<float> rounded(static_cast<size_t>(columns));
-            const float* token = inputs.data() + t * (columns + 5);
-            dequantize(DType::Q8_0, quantize(DType::Q8_0, {token, static_cast<size_t>(columns)}, columns),
-                       rounded);
-            for (int64_t r = 0; r < rows; ++r) {
-                double sum = 0, size = 0;
-                for (size_t i = 0; i < rounded.size(); ++i) {
-                    const double part = static_cast<double>(values[static_cast<size_t>(r * columns) + i]) *
-                                        static_cast<double>(rounded[i]);
-                    sum += part;
-                    size += std::abs(part);
+    on_every_level([&] {
+        for (const auto& [columns, rows, tokens, threads] : kShapes) {
+            if (rows % fold(GetParam(), columns) != 0) continue;
+            SCOPED_TRACE(testing::Message() << columns << " x " << rows << ", " << tokens << " tokens");
+            const ggml_context_ptr context(ggml_init({size_t{32} << 20, nullptr, false}));
+            ggml_context* c = context.get();
+            std::vector<float> values;
+            ggml_tensor* w = weight(c, columns, rows, values);
+            // Tokens with something between them.
+            ggml_tensor* wide = ggml_new_tensor_2d(c, GGML_TYPE_F32, columns + 5, tokens);
+            ggml_tensor* x = ggml_view_2d(c, wide, columns, tokens, wide->nb[1], 0);
+            const auto inputs = random_floats(static_cast<size_t>(ggml_nelements(wide)), 2);
+            std::copy(inputs.begin(), inputs.end(), static_cast<float*>(wide->data));
+            PanelProduct product(threads);
+            // Twice, as in a graph of several layers.
+            ggml_tensor* panels = in_panels(c, w);
+            const std::vector<ggml_tensor*> all = {product.of_panels(c, panels, x), product.of_rows(c, w, x),
+                                                   product.of_panels(c, panels, x)};
+            ggml_cgraph* graph = ggml_new_graph(c);
+            for (ggml_tensor* node : all) ggml_build_forward_expand(graph, node);
+            ggml_graph_compute_with_ctx(c, graph, threads);
+            for (const ggml_tensor* got : all) {
+                ASSERT_EQ(got->ne[0], rows);
+                EXPECT_EQ(memcmp(got->data, all[0]->data, ggml_nbytes(got)), 0);
+            }
+            for (int64_t t = 0; t < tokens; ++t) {
+                // The token as 8 bits hold it.
+                std::vector<float> rounded(static_cast<size_t>(columns));
+                const float* token = inputs.data() + t * (columns + 5);
+                dequantize(DType::Q8_0, quantize(DType::Q8_0, {token, static_cast<size_t>(columns)}, columns),
+                           rounded);
+                for (int64_t r = 0; r < rows; ++r) {
+                    double sum = 0, size = 0;
+                    for (size_t i = 0; i < rounded.size(); ++i) {
+                        const double part =
+                            static_cast<double>(values[static_cast<size_t>(r * columns) + i]) *
+                            static_cast<double>(rounded[i]);
+                        sum += part;
+                        size += std::abs(part);
+                    }
+                    ASSERT_NEAR(static_cast<const float*>(all[0]->data)[t * rows + r], sum,
+                                4e-6 * size + 1e-6)
+                        << "token " << t << ", row " << r;
                 }
-                ASSERT_NEAR(static_cast<const float*>(all[0]->data)[t * rows + r], sum, 4e-6 * size + 1e-6)
-                    << "token " << t << ", row " << r;
             }
         }
-    }
+    });
 }
 
 TEST_P(PanelProductTest, OfATokenIsTheSameInAnyCompany) {
-    constexpr int64_t kColumns = 576, kOutputs = 88, kTokens = 41;
-    const ggml_context_ptr context(ggml_init({size_t{32} << 20, nullptr, false}));
-    ggml_context* c = context.get();
-    std::vector<float> values;
-    ggml_tensor* panels = in_panels(c, weight(c, kColumns, kOutputs, values));
-    ggml_tensor* x = ggml_new_tensor_2d(c, GGML_TYPE_F32, kColumns, kTokens);
-    const auto inputs = random_floats(static_cast<size_t>(kColumns * kTokens), 3);
-    std::copy(inputs.begin(), inputs.end(), static_cast<float*>(x->data));
-    PanelProduct product(2);
-    ggml_cgraph* graph = ggml_new_graph(c);
-    const auto multiplied = [&](int64_t first, int64_t count) {
-        ggml_tensor* node = product.of_panels(
-            c, panels, ggml_view_2d(c, x, kColumns, count, x->nb[1], static_cast<size_t>(first) * x->nb[1]));
-        ggml_build_forward_expand(graph, node);
-        return node;
-    };
-    ggml_tensor* together = multiplied(0, kTokens);
-    std::map<int64_t, ggml_tensor*> parts;
-    for (int64_t first = 0, count = 1; first < kTokens; first += count++) {
-        count = std::min(count, kTokens - first);
-        parts[first] = multiplied(first, count);
-    }
-    ggml_graph_compute_with_ctx(c, graph, 2);
-    for (const auto& [first, part] : parts) {
-        EXPECT_EQ(memcmp(part->data, static_cast<const float*>(together->data) + first * kOutputs,
-                         ggml_nbytes(part)),
-                  0)
-            << first;
-    }
+    on_every_level([&] {
+        constexpr int64_t kColumns = 576, kOutputs = 88, kTokens = 41;
+        const ggml_context_ptr context(ggml_init({size_t{32} << 20, nullptr, false}));
+        ggml_context* c = context.get();
+        std::vector<float> values;
+        ggml_tensor* panels = in_panels(c, weight(c, kColumns, kOutputs, values));
+        ggml_tensor* x = ggml_new_tensor_2d(c, GGML_TYPE_F32, kColumns, kTokens);
+        const auto inputs = random_floats(static_cast<size_t>(kColumns * kTokens), 3);
+        std::copy(inputs.begin(), inputs.end(), static_cast<float*>(x->data));
+        PanelProduct product(2);
+        ggml_cgraph* graph = ggml_new_graph(c);
+        const auto multiplied = [&](int64_t first, int64_t count) {
+            ggml_tensor* node = product.of_panels(
+                c, panels,
+                ggml_view_2d(c, x, kColumns, count, x->nb[1], static_cast<size_t>(first) * x->nb[1]));
+            ggml_build_forward_expand(graph, node);
+            return node;
+        };
+        ggml_tensor* together = multiplied(0, kTokens);
+        std::map<int64_t, ggml_tensor*> parts;
+        for (int64_t first = 0, count = 1; first < kTokens; first += count++) {
+            count = std::min(count, kTokens - first);
+            parts[first] = multiplied(first, count);
+        }
+        ggml_graph_compute_with_ctx(c, graph, 2);
+        for (const auto& [first, part] : parts) {
+            EXPECT_EQ(memcmp(part->data, static_cast<const float*>(together->data) + first * kOutputs,
+                             ggml_nbytes(part)),
+                      0)
+                << first;
+        }
+    });
 }
 
 TEST_P(PanelProductTest, RowsAreReadBack) {

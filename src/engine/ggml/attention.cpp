@@ -107,8 +107,9 @@ struct Attention::TokenChunk {
 
 namespace {
 
-// Number of chunks that the rows of every token are cut into. 1: tokens and heads give all threads work, or
-// some sequence has enough tokens for tiles.
+// Number of chunks that the rows of every token are cut into, for at most `threads` threads: not for those of
+// this step, so that results do not depend on them. 1: tokens and heads give all threads work, or some
+// sequence has enough tokens for tiles.
 int64_t chunk_count(const AttentionStep& step, int threads) {
     const int64_t items = step.tokens * step.kv_heads;
     if (items >= kEnoughItems * threads && step.tokens > kFewTokens) return 1;
@@ -231,7 +232,7 @@ void Attention::compute_attention(ggml_tensor* dst, const Node& node, int thread
     const ggml_tensor *queries = dst->src[0], *keys = dst->src[1], *values = dst->src[2];
     const AttentionStep step = step_of(dst->src[3], dst->ne[0] / head_dim_, keys->ne[2], node);
     const attention::ScoreRules rules(node.scale, rules_.softcap);
-    const int64_t chunks = chunk_count(step, threads);
+    const int64_t chunks = chunk_count(step, most_threads());
     if (chunks == 1) {
         work_.for_each(step, thread, threads, [&](const AttentionWorkItem& item) {
             if (!item.single_token) return prefill_.attend(dst, step, rules, item, thread);
@@ -263,7 +264,7 @@ void Attention::compute_probabilities(ggml_tensor* dst, const Node& node, int th
         attention::scale({chunk.weights + h * chunk.stride, false}, chunk.rows.count(), factor,
                          probabilities_of(dst, chunk.token, chunk.head + h, chunk.rows.begin));
     };
-    const int64_t chunks = chunk_count(step, threads);
+    const int64_t chunks = chunk_count(step, most_threads());
     if (chunks == 1) {
         work_.for_each(step, thread, threads, [&](const AttentionWorkItem& item) {
             if (!item.single_token) return prefill_.probabilities(dst, step, rules, item, thread);
@@ -303,7 +304,7 @@ void Attention::compute_applied(ggml_tensor* dst, const Node& node, int thread, 
                              chunk.rows.count(), 1.0F, {chunk.weights + h * chunk.stride, false});
         }
     };
-    const int64_t chunks = chunk_count(step, threads);
+    const int64_t chunks = chunk_count(step, most_threads());
     if (chunks == 1) {
         work_.for_each(step, thread, threads, [&](const AttentionWorkItem& item) {
             if (!item.single_token) return prefill_.apply(dst, step, item, thread);

@@ -80,6 +80,7 @@ private:
     void compute_applied(ggml_tensor* dst, const Node& node, int thread, int threads);
     void compute_column_sums(ggml_tensor* dst, const Node& node, int thread, int threads);
 
+    int most_threads() const { return static_cast<int>(weights_.size()); }
     AttentionStep step_of(const ggml_tensor* seen, int64_t heads, int64_t kv_heads, const Node& node) const;
 
     // Decode: runs of few tokens per sequence, taken token by token.

@@ -1,6 +1,7 @@
 #include "engine/ggml/graph.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "core/error.h"
@@ -649,11 +650,17 @@ void StepGraph::compute(const ForwardInput& in, const StepRows& rows, const Weig
         std::copy(rows.outputs.begin(), rows.outputs.end(), static_cast<int32_t*>(outputs_->data));
     if (loops_ != nullptr)
         std::copy(rows.loops.begin(), rows.loops.end(), static_cast<int32_t*>(loops_->data));
-    ggml_cplan plan = ggml_graph_plan(graph_, workspace_.threads, pool);
+    const auto tokens = static_cast<size_t>(shape_.tokens);
+    ThreadChoice* choice = tokens <= StepWorkspace::kFewTokens ? &workspace_.few[tokens - 1] : nullptr;
+    ggml_cplan plan =
+        ggml_graph_plan(graph_, choice != nullptr ? choice->threads() : workspace_.threads, pool);
     if (workspace_.buffer.size() < plan.work_size) workspace_.buffer.resize(plan.work_size);
     plan.work_data = workspace_.buffer.data();
+    const auto start = std::chrono::steady_clock::now();
     if (ggml_graph_compute(graph_, &plan) != GGML_STATUS_SUCCESS)
         fail(ErrorCode::internal, "engine", "ggml could not compute the graph");
+    if (choice != nullptr)
+        choice->took(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     show(in);
 }
 

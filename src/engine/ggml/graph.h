@@ -13,6 +13,7 @@
 #include "engine/ggml/kv_cache.h"
 #include "engine/ggml/loop_weights.h"
 #include "engine/ggml/panel_product.h"
+#include "engine/ggml/thread_choice.h"
 #include "engine/ggml/weights.h"
 
 namespace refold {
@@ -71,15 +72,20 @@ struct StepWorkspace {
           attention(config.n_head, config.head_dim, {config.attention_softcap, config.max_alibi_bias},
                     longest, n_threads),
           panel_product(n_threads),
-          folded_product(n_threads) {}
+          folded_product(n_threads),
+          few(kFewTokens, ThreadChoice(n_threads)) {}
 
     uint64_t bytes() const { return activations.bytes() + buffer.size() + panel_product.bytes(); }
+
+    // Up to so many tokens a step takes milliseconds, and ThreadChoice pays.
+    static constexpr size_t kFewTokens = 8;
 
     int threads;
     ActivationMemory activations;
     Attention attention;
     PanelProduct panel_product;
     FoldedProduct folded_product;
+    std::vector<ThreadChoice> few;       // by number of tokens - 1
     std::unique_ptr<LoopWeights> loops;  // null unless steps run by loop
     std::vector<uint8_t> buffer;         // of ggml's operations
 };

@@ -36,8 +36,8 @@ struct Matrix {
     const std::byte* panel(int64_t i) const { return data + static_cast<size_t>(i * kRows) * row_bytes(); }
 };
 
-// Whether this CPU has products of bytes (AVX-512 VNNI) and there are kernels for the type and rows of
-// `columns` numbers.
+// Whether there are kernels of this CPU's level (engine/cpu_level.h) for the type and rows of `columns`
+// numbers.
 bool supports(ggml_type type, int64_t columns);
 
 // Packs `count` stored rows of `width` numbers, `stride` bytes apart, into consecutive panels.

@@ -1,0 +1,44 @@
+#include "cli/help.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/verb.h"
+#include "core/parallel.h"
+#include "engine/cpu_level.h"
+#include "engine/engine.h"
+
+namespace refold::cli {
+namespace {
+
+struct Arguments {
+    ReportOptions report;
+};
+
+void show(const Arguments& a) {
+    choose_cpu_level();
+    const auto levels = cpu_levels();
+    if (a.report.json) {
+        return print_json(
+            {{"version", REFOLD_VERSION},
+             {"torch", has_torch_engine()},
+             {"cpu", {{"level", cpu_level()}, {"levels", levels}, {"threads", default_threads()}}}});
+    }
+    print(fmt::format("refold {}\nCPU level: {} (of {})\nthreads: {}\ntorch engine: {}\n", REFOLD_VERSION,
+                      cpu_level(), fmt::join(levels, ", "), default_threads(),
+                      has_torch_engine() ? "yes" : "no"));
+}
+
+Action declare(CLI::App& app) {
+    auto a = std::make_shared<Arguments>();
+    add_report_options(app, a->report);
+    add_examples(app, {"refold version", "REFOLD_CPU=avx2 refold version --json"});
+    return [a] { show(*a); };
+}
+
+}  // namespace
+
+extern const Verb version_verb;
+const Verb version_verb = {
+    "version", VerbGroup::measurement,
+    "Print the version, and what of this machine is used (REFOLD_CPU=LEVEL chooses a lower level)", declare};
+
+}  // namespace refold::cli

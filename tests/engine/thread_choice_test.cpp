@@ -1,0 +1,62 @@
+// Steps get one thread fewer while another process is in the way, and all of them again afterwards.
+#include "engine/ggml/thread_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace refold {
+namespace {
+
+// Runs steps that take duration(threads) seconds; the sum of their durations.
+double run(ThreadChoice& choice, int steps, const std::function<double(int)>& duration) {
+    double sum = 0;
+    for (int i = 0; i < steps; ++i) {
+        const double seconds = duration(choice.threads());
+        choice.took(seconds);
+        sum += seconds;
+    }
+    return sum;
+}
+
+double idle(int threads) { return threads == 2 ? 0.004 : 0.007; }
+// The second thread shares its core.
+double busy(int threads) { return threads == 2 ? 0.016 : 0.0075; }
+
+TEST(ThreadChoice, TakesFewerWhileTheMachineIsBusy) {
+    ThreadChoice choice(2);
+    run(choice, 100, idle);
+    EXPECT_EQ(choice.threads(), 2);
+    EXPECT_LT(run(choice, 1000, busy), 1000 * 0.0085);
+    run(choice, 200, idle);
+    EXPECT_EQ(choice.threads(), 2);
+    EXPECT_LT(run(choice, 1000, idle), 1000 * 0.00405);
+}
+
+TEST(ThreadChoice, BusyFromTheFirstStepOn) {
+    ThreadChoice choice(2);
+    // One lucky step tells what is usual.
+    int step = 0;
+    EXPECT_LT(run(choice, 500, [&](int threads) { return ++step % 9 == 0 ? idle(threads) : busy(threads); }),
+              500 * 0.0095);
+}
+
+TEST(ThreadChoice, LongerStepsForOtherReasonsKeepAllThreads) {
+    ThreadChoice choice(4);
+    double context = 0;
+    const auto longer = [&](int threads) { return 0.002 * (1 + (context += 0.01)) * 4 / threads; };
+    run(choice, 2000, longer);
+    // At once five times as long: one trial, and not again.
+    EXPECT_LT(run(choice, 200, [](int threads) { return 0.1 / threads; }), 200 * 0.1 / 4 * 1.02);
+    EXPECT_EQ(choice.threads(), 4);
+}
+
+TEST(ThreadChoice, OneThreadIsOne) {
+    ThreadChoice choice(1);
+    run(choice, 100, [](int) { return 0.01; });
+    run(choice, 100, [](int) { return 0.1; });
+    EXPECT_EQ(choice.threads(), 1);
+}
+
+}  // namespace
+}  // namespace refold
