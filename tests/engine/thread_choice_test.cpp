@@ -47,7 +47,7 @@ TEST(ThreadChoice, LongerStepsForOtherReasonsKeepAllThreads) {
     const auto longer = [&](int threads) { return 0.002 * (1 + (context += 0.01)) * 4 / threads; };
     run(choice, 2000, longer);
     // At once five times as long: one trial, and not again.
-    EXPECT_LT(run(choice, 200, [](int threads) { return 0.1 / threads; }), 200 * 0.1 / 4 * 1.02);
+    EXPECT_LT(run(choice, 200, [](int threads) { return 0.8 / threads; }), 200 * 0.8 / 4 * 1.03);
     EXPECT_EQ(choice.threads(), 4);
 }
 
