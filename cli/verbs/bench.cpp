@@ -274,7 +274,7 @@ Action declare(CLI::App& app) {
            "--baseline", a->baseline,
            "stock: llama.cpp on the same file (on the dense original if the model shares); stock:MODEL: "
            "llama.cpp on another file; a model, in this engine; none")
-        ->type_name("stock|stock:MODEL|MODEL|none")
+        ->type_name("BASELINE")
         ->capture_default_str();
     add_engine_options(app, a->engine, "as much as is needed");
     add_eviction_options(app, a->engine.eviction);

@@ -13,6 +13,7 @@
 #include "core/json_lines.h"
 #include "core/sha256.h"
 #include "core/text.h"
+#include "engine/cpu_level.h"
 
 namespace refold {
 namespace {
@@ -96,6 +97,7 @@ Json to_json(const Provenance& p) {
     return {{"refold", REFOLD_VERSION},  {"llama_cpp", REFOLD_LLAMA_VERSION},
             {"ggml", ggml_version()},    {"date", utc_now("%Y-%m-%dT%H:%M:%SZ")},
             {"command", command_line()}, {"cpu", cpu_name()},
+            {"cpu_level", cpu_level()},
             {"threads", p.threads},      {"engine", engine_json(p.options)},
             {"model", model_json(p)},    {"data", data.empty() ? Json() : data.size() == 1 ? data[0] : data}};
 }
