@@ -162,6 +162,106 @@ TEST_P(PanelProductTest, OfATokenIsTheSameInAnyCompany) {
     });
 }
 
+// Shared heads: ranges of panels of matrices of several types.
+TEST_P(PanelProductTest, RunsOfRowsAreThoseOfTheirMatrices) {
+    constexpr int64_t kColumns = 576, kOutputs = 256, kTokens = 21;
+    const ggml_context_ptr context(ggml_init({size_t{32} << 20, nullptr, false}));
+    ggml_context* c = context.get();
+    std::vector<float> values;
+    ggml_tensor* own = in_panels(c, weight(c, kColumns, kOutputs, values));
+    ggml_tensor* other = ggml_new_tensor_2d(c, GGML_TYPE_Q8_0, kColumns, 64);
+    const auto packed = quantize(DType::Q8_0, random_floats(kColumns * 64, 7), kColumns);
+    std::copy(packed.begin(), packed.end(), static_cast<std::byte*>(other->data));
+    other = in_panels(c, other);
+    ggml_tensor* x = ggml_new_tensor_2d(c, GGML_TYPE_F32, kColumns, kTokens);
+    const auto inputs = random_floats(static_cast<size_t>(kColumns * kTokens), 3);
+    std::copy(inputs.begin(), inputs.end(), static_cast<float*>(x->data));
+    const int64_t fold = own->ne[0] / kColumns, height = row_panels::kRows * fold, last = kOutputs / height,
+                  groups = kColumns / kInputGroup;
+    // The last rows of `own`, two panels of `other`, and the first rows of `own`.
+    const std::vector<PanelRun> runs = {
+        {own, fold, {last - 1, last}, {0, groups}, 0, 0, false},
+        {other, 1, {1, 3}, {0, groups}, height, 0, false},
+        {own, fold, {0, 1}, {0, groups}, height + 32, 0, false},
+    };
+    PanelProduct product(2);
+    ggml_cgraph* graph = ggml_new_graph(c);
+    for (const int64_t tokens : {int64_t{3}, kTokens}) {
+        ggml_tensor* some = ggml_view_2d(c, x, kColumns, tokens, x->nb[1], 0);
+        ggml_tensor *got = product.of_runs(c, runs, 2 * height + 32, some),
+                    *whole = product.of_panels(c, own, some),
+                    *whole_other = product.of_panels(c, other, some);
+        for (ggml_tensor* node : {got, whole, whole_other}) ggml_build_forward_expand(graph, node);
+        ggml_graph_compute_with_ctx(c, graph, 2);
+        for (int64_t t = 0; t < tokens; ++t) {
+            const auto row = [&](const ggml_tensor* of, int64_t r) {
+                return static_cast<const float*>(of->data)[t * of->ne[0] + r];
+            };
+            for (int64_t r = 0; r < height; ++r) {
+                EXPECT_EQ(row(got, r), row(whole, kOutputs - height + r)) << t << ", " << r;
+                EXPECT_EQ(row(got, height + 32 + r), row(whole, r)) << t << ", " << r;
+            }
+            for (int64_t r = 0; r < 32; ++r)
+                EXPECT_EQ(row(got, height + r), row(whole_other, 16 + r)) << t << ", " << r;
+        }
+    }
+}
+
+// Heads of an output projection: groups of columns of several matrices, whose products are added.
+TEST_P(PanelProductTest, RunsOfColumnsAddUp) {
+    constexpr int64_t kColumns = 512, kOutputs = 40, kTokens = 13;
+    const ggml_context_ptr context(ggml_init({size_t{32} << 20, nullptr, false}));
+    ggml_context* c = context.get();
+    std::vector<float> values;
+    ggml_tensor* own = in_panels(c, weight(c, kColumns, kOutputs, values));
+    // Columns 192 to 255, 0 to 95 and 448 to 511.
+    const std::vector<std::pair<int64_t, int64_t>> parts = {{192, 64}, {0, 96}, {448, 64}};
+    std::vector<PanelRun> runs;
+    int64_t width = 0;
+    for (const auto& [first, count] : parts) {
+        runs.push_back({own,
+                        1,
+                        {0, 3},
+                        {first / kInputGroup, (first + count) / kInputGroup},
+                        0,
+                        width / kInputGroup,
+                        width > 0});
+        width += count;
+    }
+    ggml_tensor* x = ggml_new_tensor_2d(c, GGML_TYPE_F32, width, kTokens);
+    const auto inputs = random_floats(static_cast<size_t>(width * kTokens), 3);
+    std::copy(inputs.begin(), inputs.end(), static_cast<float*>(x->data));
+    PanelProduct product(2);
+    ggml_cgraph* graph = ggml_new_graph(c);
+    ggml_tensor *all = product.of_runs(c, runs, kOutputs, x),
+                *few = product.of_runs(c, runs, kOutputs, ggml_view_2d(c, x, width, 2, x->nb[1], 0));
+    for (ggml_tensor* node : {all, few}) ggml_build_forward_expand(graph, node);
+    ggml_graph_compute_with_ctx(c, graph, 2);
+    EXPECT_EQ(memcmp(all->data, few->data, ggml_nbytes(few)), 0);
+    for (int64_t t = 0; t < kTokens; ++t) {
+        std::vector<float> rounded(static_cast<size_t>(width));
+        dequantize(DType::Q8_0,
+                   quantize(DType::Q8_0,
+                            std::span(inputs).subspan(static_cast<size_t>(t * width), rounded.size()), width),
+                   rounded);
+        for (int64_t r = 0; r < kOutputs; ++r) {
+            double sum = 0, size = 0;
+            size_t at = 0;
+            for (const auto& [first, count] : parts) {
+                for (int64_t i = 0; i < count; ++i, ++at) {
+                    const double part =
+                        static_cast<double>(values[static_cast<size_t>(r * kColumns + first + i)]) *
+                        static_cast<double>(rounded[at]);
+                    sum += part;
+                    size += std::abs(part);
+                }
+            }
+            ASSERT_NEAR(static_cast<const float*>(all->data)[t * kOutputs + r], sum, 4e-6 * size + 1e-6)
+                << t << ", " << r;
+        }
+    }
+}
+
 TEST_P(PanelProductTest, RowsAreReadBack) {
     for (const int64_t rows : {8, 16, 40, 88}) {
         const ggml_context_ptr context(ggml_init({size_t{8} << 20, nullptr, false}));
