@@ -1,4 +1,5 @@
-// Products of folded weights (fold() in io/dtype.h) as custom ggml nodes.
+// Products of folded weights (fold() in io/dtype.h) as custom ggml nodes, for what row panels do not do
+// (row_panels.h): IQ1 to IQ3, and CPUs without kernels for them.
 #pragma once
 
 #include <cstddef>

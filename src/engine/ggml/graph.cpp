@@ -651,9 +651,15 @@ void StepGraph::compute(const ForwardInput& in, const StepRows& rows, const Weig
     if (loops_ != nullptr)
         std::copy(rows.loops.begin(), rows.loops.end(), static_cast<int32_t*>(loops_->data));
     const auto tokens = static_cast<size_t>(shape_.tokens);
-    ThreadChoice* choice = tokens <= StepWorkspace::kFewTokens ? &workspace_.few[tokens - 1] : nullptr;
-    ggml_cplan plan =
-        ggml_graph_plan(graph_, choice != nullptr ? choice->threads() : workspace_.threads, pool);
+    ThreadChoice* choice =
+        tokens <= StepWorkspace::kFewTokens ? &workspace_.thread_choices[tokens - 1] : nullptr;
+    const int threads = choice != nullptr ? choice->threads() : workspace_.threads;
+    if (threads == 1 && workspace_.threads > 1) {
+        // The others would spin meanwhile. A step of more threads wakes them.
+        ggml_threadpool_pause(pool);
+        pool = nullptr;
+    }
+    ggml_cplan plan = ggml_graph_plan(graph_, threads, pool);
     if (workspace_.buffer.size() < plan.work_size) workspace_.buffer.resize(plan.work_size);
     plan.work_data = workspace_.buffer.data();
     const auto start = std::chrono::steady_clock::now();

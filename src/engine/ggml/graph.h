@@ -73,7 +73,7 @@ struct StepWorkspace {
                     longest, n_threads),
           panel_product(n_threads),
           folded_product(n_threads),
-          few(kFewTokens, ThreadChoice(n_threads)) {}
+          thread_choices(kFewTokens, ThreadChoice(n_threads)) {}
 
     uint64_t bytes() const { return activations.bytes() + buffer.size() + panel_product.bytes(); }
 
@@ -85,9 +85,9 @@ struct StepWorkspace {
     Attention attention;
     PanelProduct panel_product;
     FoldedProduct folded_product;
-    std::vector<ThreadChoice> few;       // by number of tokens - 1
-    std::unique_ptr<LoopWeights> loops;  // null unless steps run by loop
-    std::vector<uint8_t> buffer;         // of ggml's operations
+    std::vector<ThreadChoice> thread_choices;  // by number of tokens - 1
+    std::unique_ptr<LoopWeights> loops;        // null unless steps run by loop
+    std::vector<uint8_t> buffer;               // of ggml's operations
 };
 
 class StepGraph {
