@@ -66,10 +66,13 @@ struct Blocks {
 
     Blocks operator+(int64_t columns) const { return {row, column + columns}; }
     const char* block() const { return row + column / attention::kRowBlock * kBytes; }
-    float scale() const {
-        ggml_fp16_t half;
+    // In all lanes. A call of ggml's conversion would take longer than the block.
+    HWY_INLINE hn::Vec<D> scale() const {
+        hwy::float16_t half;
         memcpy(&half, block(), sizeof(half));
-        return ggml_fp16_to_fp32(half);
+        const hn::Rebind<hwy::float16_t, D> halves;
+        const hn::Rebind<uint16_t, D> bits;
+        return hn::PromoteTo(D(), hn::BitCast(halves, hn::Set(bits, half.bits)));
     }
 };
 using Q8Blocks = Blocks<8>;
@@ -83,7 +86,7 @@ static_assert(attention::kRowBlock % kLanes == 0);
     const auto* quants =
         reinterpret_cast<const int8_t*>(from.block() + 2) + from.column % attention::kRowBlock;
     const auto x = hn::ConvertTo(d, hn::PromoteTo(words, hn::LoadU(bytes, quants)));
-    return hn::Mul(x, hn::Set(d, from.scale()));
+    return hn::Mul(x, from.scale());
 }
 [[maybe_unused]] static HWY_INLINE hn::Vec<D> LoadFloats(D d, Q4Blocks from) {
     // Columns 0 to 15 are the lower halves of the bytes, 16 to 31 the upper ones.
@@ -94,7 +97,7 @@ static_assert(attention::kRowBlock % kLanes == 0);
     const auto* quants = reinterpret_cast<const uint8_t*>(from.block() + 2) + column % kHalf;
     const auto both = hn::PromoteTo(words, hn::LoadU(bytes, quants));
     const auto four = column < kHalf ? hn::And(both, hn::Set(words, 15)) : hn::ShiftRight<4>(both);
-    return hn::Mul(hn::ConvertTo(d, hn::Sub(four, hn::Set(words, 8))), hn::Set(d, from.scale()));
+    return hn::Mul(hn::ConvertTo(d, hn::Sub(four, hn::Set(words, 8))), from.scale());
 }
 // Not called: rows are whole blocks.
 template <int kBits>

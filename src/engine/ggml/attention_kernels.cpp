@@ -4,11 +4,11 @@
 // RowType [row][head_dim]. Out: weights F32 [heads][row]; weighted values F32 [heads][head_dim].
 // One thread; the caller splits tokens, KV heads and chunks of rows.
 //
-// Scores are a GEMV per head. Rows are the outer loop: a vector of a key is loaded (and widened from F16)
-// once for all heads, whose accumulators stay in registers, and keys stream from memory once, row after row.
-// For weighted values blocks of columns are the outer loop, four vectors wide: heads x 4 accumulators stay in
-// registers over all rows, so the output is written once. Every value is loaded once; the weights are read
-// again for each block of columns, from cache.
+// Scores are a GEMV per head. Rows are the outer loop, four at a time: a vector of a key is loaded (and
+// widened) once for all heads, a vector of a query once for four keys, whose accumulators stay in registers,
+// and keys stream from memory once, row after row. For weighted values blocks of columns are the outer loop,
+// four vectors wide: heads x 4 accumulators stay in registers over all rows, so the output is written once.
+// Every value is loaded once; the weights are read again for each block of columns, from cache.
 #include "engine/ggml/attention_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -26,26 +26,63 @@ namespace refold::HWY_NAMESPACE {
 using attention::FewQueries;
 using attention::FloatArray;
 
-// scores[h][i] = factor * <query h, key i> for N query heads.
+// The sums of all lanes of four vectors.
+static HWY_INLINE void SumLanes(const hn::Vec<D> (&x)[4], float* sums) {
+    const D d;
+#if HWY_TARGET != HWY_SCALAR
+    if constexpr (kLanes >= 4) {
+        // Each step adds halves of the lanes within 128 bits, and keeps the vectors apart.
+        const hn::RepartitionToWide<D> wide;
+        const auto pairs = [&](hn::Vec<D> a, hn::Vec<D> b) {
+            return hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+        };
+        const auto ab = hn::BitCast(wide, pairs(x[0], x[1])), cd = hn::BitCast(wide, pairs(x[2], x[3]));
+        const auto all = hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, ab, cd)),
+                                 hn::BitCast(d, hn::InterleaveUpper(wide, ab, cd)));
+        HWY_ALIGN float parts[kLanes];
+        hn::Store(all, d, parts);
+        const hn::CappedTag<float, 4> four;
+        auto sum = hn::Load(four, parts);
+        for (int64_t i = 4; i < kLanes; i += 4) sum = hn::Add(sum, hn::Load(four, parts + i));
+        hn::StoreU(sum, four, sums);
+        return;
+    }
+#endif
+    for (int i = 0; i < 4; ++i) sums[i] = hn::GetLane(hn::SumOfLanes(d, x[i]));
+}
+
+// scores[h][i] = factor * <query h, key i> for N query heads; four keys at a time, so that queries are loaded
+// once for all of them.
 template <int N, typename T>
 static void Products(const CachedRows& keys, const float* queries, float factor, float* scores,
                      int64_t stride) {
     const D d;
+    constexpr int kKeys = 4;
     const int64_t whole = keys.head_dim / kLanes * kLanes;
-    for (int64_t i = 0; i < keys.count; ++i) {
-        const auto key = Row<T>(keys, i);
-        hn::Vec<D> sums[N];
-        for (int h = 0; h < N; ++h) sums[h] = hn::Zero(d);
-        for (int64_t c = 0; c < whole; c += kLanes) {
-            const auto k = LoadFloats(d, key + c);
-            for (int h = 0; h < N; ++h)
-                sums[h] = hn::MulAdd(k, hn::LoadU(d, queries + h * keys.head_dim + c), sums[h]);
+    for (int64_t first = 0; first < keys.count; first += kKeys) {
+        // The last key in place of those after it.
+        const auto key = [&](int64_t k) { return Row<T>(keys, std::min(first + k, keys.count - 1)); };
+        hn::Vec<D> sums[N][kKeys];
+        for (auto& row : sums) {
+            for (auto& sum : row) sum = hn::Zero(d);
         }
+        for (int64_t c = 0; c < whole; c += kLanes) {
+            hn::Vec<D> q[N];
+            for (int h = 0; h < N; ++h) q[h] = hn::LoadU(d, queries + h * keys.head_dim + c);
+            for (int k = 0; k < kKeys; ++k) {
+                const auto x = LoadFloats(d, key(k) + c);
+                for (int h = 0; h < N; ++h) sums[h][k] = hn::MulAdd(x, q[h], sums[h][k]);
+            }
+        }
+        const int64_t count = std::min<int64_t>(kKeys, keys.count - first);
         for (int h = 0; h < N; ++h) {
-            float sum = hn::GetLane(hn::SumOfLanes(d, sums[h]));
-            for (int64_t c = whole; c < keys.head_dim; ++c)
-                sum += Scalar(key + c) * queries[h * keys.head_dim + c];
-            scores[h * stride + i] = sum * factor;
+            float all[kKeys];
+            SumLanes(sums[h], all);
+            for (int64_t k = 0; k < count; ++k) {
+                for (int64_t c = whole; c < keys.head_dim; ++c)
+                    all[k] += Scalar(key(k) + c) * queries[h * keys.head_dim + c];
+                scores[h * stride + first + k] = all[k] * factor;
+            }
         }
     }
 }
