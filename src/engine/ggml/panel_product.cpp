@@ -3,7 +3,7 @@
 // In: weight [stored row][block], or panels of sixteen stored rows; x F32 [token][column]. Out: F32
 // [token][row].
 //
-// Threads: up to four tokens are quantized by every thread for itself, which is cheaper than a barrier, and
+// Threads: up to eight tokens are quantized by every thread for itself, which is cheaper than a barrier, and
 // panels are split evenly. Otherwise each thread quantizes a share of the tokens, all wait, and panels are
 // taken from a common counter, a few neighbors at a time.
 //
@@ -22,7 +22,7 @@ using row_panels::Range;
 
 constexpr int64_t kLeastTokensOfRows = 8;  // from here on packing rows into panels pays
 // Up to here quantizing all tokens takes less time than a barrier.
-constexpr int64_t kFewTokens = 4;
+constexpr int64_t kFewTokens = 8;
 
 ggml_tensor* node(ggml_context* context, ggml_tensor* weight, ggml_tensor* x, ggml_custom_op_t compute,
                   PanelProduct* product) {

@@ -278,12 +278,11 @@ void MultiplyBytes(const Unpacked& panel, const Product& product) {
 
 template <class Type, size_t... T>
 constexpr Kernels MakeKernels(std::index_sequence<T...>) {
-    return {
-        Type::kScales,
-        Type::kMinimums,
-        Unpack<Type>,
-        {MultiplyStored<Type, 1>, MultiplyStored<Type, 2>, MultiplyStored<Type, 3>, MultiplyStored<Type, 4>},
-        {MultiplyBytes<Type, static_cast<int>(T) + 1>...}};
+    return {Type::kScales,
+            Type::kMinimums,
+            Unpack<Type>,
+            {MultiplyStored<Type, static_cast<int>(T) + 1>...},
+            {MultiplyBytes<Type, static_cast<int>(T) + 1>...}};
 }
 
 template <class... Types>

@@ -46,7 +46,7 @@ struct Kernels {
     bool minimums;  // whether the type has them
     void (*unpack)(const Panel& panel, int64_t first_group, int64_t groups, const Unpacked& out);
     // By number of tokens - 1; `ahead`: bytes to what is read next, 0: nothing.
-    std::array<void (*)(const Panel& panel, const Product& product, size_t ahead), 4> few;
+    std::array<void (*)(const Panel& panel, const Product& product, size_t ahead), 8> few;
     std::array<void (*)(const Unpacked& panel, const Product& product), 8> many;
 };
 

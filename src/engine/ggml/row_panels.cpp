@@ -9,7 +9,7 @@ namespace refold::row_panels {
 namespace {
 
 // Up to so many tokens are multiplied with the panel as it is stored; unpacking it first pays for more.
-constexpr int64_t kFewTokens = 4;
+constexpr int64_t kFewTokens = 24;
 constexpr int64_t kTokensTogether = 8;
 // Bytes of unpacked panels that a group of tokens meets: they stay in the cache, and so do the tokens.
 constexpr size_t kUnpackedBytes = size_t{96} << 10;
@@ -107,13 +107,7 @@ public:
     void run(Range panels) {
         first_panel_ = panels.first;
         if (tokens_ <= kFewTokens) {
-            for (int64_t i = panels.first; i < panels.last; ++i) {
-                const size_t ahead = matrix_.rows_of(i) == kRows && i + 1 < matrix_.panels()
-                                         ? static_cast<size_t>(kRows) * matrix_.row_bytes()
-                                         : 0;
-                kernels_.few[static_cast<size_t>(tokens_ - 1)](whole_panel(matrix_, i, scratch_.panel),
-                                                               product(i, 0), ahead);
-            }
+            for (int64_t i = panels.first; i < panels.last; ++i) few_tokens(i);
             return;
         }
         const auto together = static_cast<int64_t>(std::max<size_t>(1, kUnpackedBytes / unpacked_bytes()));
@@ -146,6 +140,26 @@ private:
                 out_.add};
     }
 
+    // Calls group(first, count) for groups of at most kTokensTogether tokens. They are split evenly: a
+    // remainder of one token would take nearly as long as a full group.
+    template <class Do>
+    void for_groups(const Do& group) const {
+        const int64_t parts = (tokens_ + kTokensTogether - 1) / kTokensTogether;
+        for (int64_t part = 0; part < parts; ++part) {
+            const int64_t first = tokens_ * part / parts;
+            group(first, static_cast<size_t>(tokens_ * (part + 1) / parts - first));
+        }
+    }
+
+    void few_tokens(int64_t i) {
+        const Panel panel = whole_panel(matrix_, i, scratch_.panel);
+        const bool next = matrix_.rows_of(i) == kRows && i + 1 < matrix_.panels();
+        const size_t ahead = next ? static_cast<size_t>(kRows) * matrix_.row_bytes() : 0;
+        for_groups([&](int64_t first, size_t count) {
+            kernels_.few[count - 1](panel, product(i, first), first == 0 ? ahead : 0);
+        });
+    }
+
     void many_tokens(Range panels) {
         const int64_t count = panels.last - panels.first;
         constexpr size_t kLine = 64;
@@ -155,14 +169,10 @@ private:
         for (int64_t i = 0; i < count; ++i)
             kernels_.unpack(whole_panel(matrix_, panels.first + i, scratch_.panel), first_group_,
                             static_cast<int64_t>(all_groups_), unpacked(i));
-        // Split evenly: a remainder of one token would take nearly as long as a full group.
-        const int64_t parts = (tokens_ + kTokensTogether - 1) / kTokensTogether;
-        for (int64_t part = 0; part < parts; ++part) {
-            const int64_t begin = tokens_ * part / parts, end = tokens_ * (part + 1) / parts;
+        for_groups([&](int64_t first, size_t tokens) {
             for (int64_t i = 0; i < count; ++i)
-                kernels_.many[static_cast<size_t>(end - begin - 1)](unpacked(i),
-                                                                    product(panels.first + i, begin));
-        }
+                kernels_.many[tokens - 1](unpacked(i), product(panels.first + i, first));
+        });
     }
 
     const Matrix& matrix_;
