@@ -24,17 +24,30 @@ double idle(int threads) { return threads == 2 ? 0.004 : 0.007; }
 double busy(int threads) { return threads == 2 ? 0.016 : 0.0075; }
 
 TEST(ThreadChoice, TakesFewerWhileTheMachineIsBusy) {
-    ThreadChoice choice(2);
+    ThreadChoice choice(2, ThreadChoice::kShortSteps);
     run(choice, 100, idle);
     EXPECT_EQ(choice.threads(), 2);
     EXPECT_LT(run(choice, 1000, busy), 1000 * 0.0085);
     run(choice, 200, idle);
     EXPECT_EQ(choice.threads(), 2);
-    EXPECT_LT(run(choice, 1000, idle), 1000 * 0.00405);
+    EXPECT_LT(run(choice, 1000, idle), 1000 * 0.0041);
+}
+
+// Nothing says that it could be faster, so that has to be tried.
+TEST(ThreadChoice, AlwaysBusy) {
+    ThreadChoice choice(2, ThreadChoice::kShortSteps);
+    EXPECT_LT(run(choice, 500, busy), 500 * 0.0085);
+}
+
+TEST(ThreadChoice, LongSteps) {
+    ThreadChoice choice(2, ThreadChoice::kLongSteps);
+    EXPECT_LT(run(choice, 100, busy), 100 * 0.0095);
+    run(choice, 30, idle);
+    EXPECT_LT(run(choice, 100, idle), 100 * 0.0043);
 }
 
 TEST(ThreadChoice, BusyFromTheFirstStepOn) {
-    ThreadChoice choice(2);
+    ThreadChoice choice(2, ThreadChoice::kShortSteps);
     // One lucky step tells what is usual.
     int step = 0;
     EXPECT_LT(run(choice, 500, [&](int threads) { return ++step % 9 == 0 ? idle(threads) : busy(threads); }),
@@ -42,7 +55,7 @@ TEST(ThreadChoice, BusyFromTheFirstStepOn) {
 }
 
 TEST(ThreadChoice, LongerStepsForOtherReasonsKeepAllThreads) {
-    ThreadChoice choice(4);
+    ThreadChoice choice(4, ThreadChoice::kShortSteps);
     double context = 0;
     const auto longer = [&](int threads) { return 0.002 * (1 + (context += 0.01)) * 4 / threads; };
     run(choice, 2000, longer);
@@ -52,7 +65,7 @@ TEST(ThreadChoice, LongerStepsForOtherReasonsKeepAllThreads) {
 }
 
 TEST(ThreadChoice, OneThreadIsOne) {
-    ThreadChoice choice(1);
+    ThreadChoice choice(1, ThreadChoice::kShortSteps);
     run(choice, 100, [](int) { return 0.01; });
     run(choice, 100, [](int) { return 0.1; });
     EXPECT_EQ(choice.threads(), 1);

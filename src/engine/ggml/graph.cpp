@@ -650,10 +650,8 @@ void StepGraph::compute(const ForwardInput& in, const StepRows& rows, const Weig
         std::copy(rows.outputs.begin(), rows.outputs.end(), static_cast<int32_t*>(outputs_->data));
     if (loops_ != nullptr)
         std::copy(rows.loops.begin(), rows.loops.end(), static_cast<int32_t*>(loops_->data));
-    const auto tokens = static_cast<size_t>(shape_.tokens);
-    ThreadChoice* choice =
-        tokens <= StepWorkspace::kFewTokens ? &workspace_.thread_choices[tokens - 1] : nullptr;
-    const int threads = choice != nullptr ? choice->threads() : workspace_.threads;
+    ThreadChoice& choice = workspace_.choice(shape_.tokens);
+    const int threads = choice.threads();
     if (threads == 1 && workspace_.threads > 1) {
         // The others would spin meanwhile. A step of more threads wakes them.
         ggml_threadpool_pause(pool);
@@ -665,8 +663,8 @@ void StepGraph::compute(const ForwardInput& in, const StepRows& rows, const Weig
     const auto start = std::chrono::steady_clock::now();
     if (ggml_graph_compute(graph_, &plan) != GGML_STATUS_SUCCESS)
         fail(ErrorCode::internal, "engine", "ggml could not compute the graph");
-    if (choice != nullptr)
-        choice->took(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    choice.took(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
+                static_cast<double>(shape_.tokens));
     show(in);
 }
 

@@ -73,21 +73,27 @@ struct StepWorkspace {
                     longest, n_threads),
           panel_product(n_threads),
           folded_product(n_threads),
-          thread_choices(kFewTokens, ThreadChoice(n_threads)) {}
+          few(kFewTokens, ThreadChoice(n_threads, ThreadChoice::kShortSteps)),
+          many(n_threads, ThreadChoice::kLongSteps) {}
 
     uint64_t bytes() const { return activations.bytes() + buffer.size() + panel_product.bytes(); }
 
-    // Up to so many tokens a step takes milliseconds, and ThreadChoice pays.
     static constexpr size_t kFewTokens = 8;
+    // Of a step of so many tokens.
+    ThreadChoice& choice(int64_t tokens) {
+        const auto n = static_cast<size_t>(tokens);
+        return n <= kFewTokens ? few[n - 1] : many;
+    }
 
     int threads;
     ActivationMemory activations;
     Attention attention;
     PanelProduct panel_product;
     FoldedProduct folded_product;
-    std::vector<ThreadChoice> thread_choices;  // by number of tokens - 1
-    std::unique_ptr<LoopWeights> loops;        // null unless steps run by loop
-    std::vector<uint8_t> buffer;               // of ggml's operations
+    std::vector<ThreadChoice> few;  // by number of tokens - 1
+    ThreadChoice many;
+    std::unique_ptr<LoopWeights> loops;  // null unless steps run by loop
+    std::vector<uint8_t> buffer;         // of ggml's operations
 };
 
 class StepGraph {

@@ -297,7 +297,7 @@ const Kernels* Find(ggml_type type) {
 }  // namespace
 
 static const Kernels* KernelsOf(ggml_type type) {
-    return Find<Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS>(type);
+    return Find<Q40, Q41, Q50, Q51, Q80, Iq4Nl, Mxfp4, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Xs>(type);
 }
 
 #endif

@@ -130,33 +130,33 @@ struct ScaleAndMinimum {
     HWY_INLINE Floats minimum(int) const { return m; }
 };
 
-struct Q4_0 : OneScale {
+struct Q40 : OneScale {
     static constexpr ggml_type kType = GGML_TYPE_Q4_0;
     static constexpr size_t kBytes = 18;
     static constexpr int kZero = 8;
     HWY_INLINE Words quad(int j) const { return HalfBytes(block, 0, j); }
 };
 
-struct Q4_1 : ScaleAndMinimum {
+struct Q41 : ScaleAndMinimum {
     static constexpr ggml_type kType = GGML_TYPE_Q4_1;
     static constexpr size_t kBytes = 20;
     HWY_INLINE Words quad(int j) const { return HalfBytes(block, 1, j); }
 };
 
-struct Q5_0 : OneScale {
+struct Q50 : OneScale {
     static constexpr ggml_type kType = GGML_TYPE_Q5_0;
     static constexpr size_t kBytes = 22;
     static constexpr int kZero = 16;
     HWY_INLINE Words quad(int j) const { return WithFifthBits(HalfBytes(block, 1, j), block.dword(0), j); }
 };
 
-struct Q5_1 : ScaleAndMinimum {
+struct Q51 : ScaleAndMinimum {
     static constexpr ggml_type kType = GGML_TYPE_Q5_1;
     static constexpr size_t kBytes = 24;
     HWY_INLINE Words quad(int j) const { return WithFifthBits(HalfBytes(block, 2, j), block.dword(1), j); }
 };
 
-struct Q8_0 : OneScale {
+struct Q80 : OneScale {
     static constexpr ggml_type kType = GGML_TYPE_Q8_0;
     static constexpr size_t kBytes = 34;
     static constexpr int kZero = 128;
@@ -166,14 +166,14 @@ struct Q8_0 : OneScale {
 alignas(16) constexpr uint8_t kIq4Values[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                                 129, 141, 153, 166, 181, 197, 217, 241};
 
-struct IQ4_NL : OneScale {
+struct Iq4Nl : OneScale {
     static constexpr ggml_type kType = GGML_TYPE_IQ4_NL;
     static constexpr size_t kBytes = 18;
     static constexpr int kZero = 128;
     HWY_INLINE Words quad(int j) const { return LookedUp(kIq4Values, HalfBytes(block, 0, j)); }
 };
 
-struct MXFP4 : OneScale {
+struct Mxfp4 : OneScale {
     static constexpr ggml_type kType = GGML_TYPE_MXFP4;
     static constexpr size_t kBytes = 17;
     static constexpr int kZero = 16;
@@ -231,13 +231,13 @@ struct SixBits : K {
     }
 };
 
-struct Q4_K : SixBits {
+struct Q4K : SixBits {
     static constexpr ggml_type kType = GGML_TYPE_Q4_K;
     static constexpr size_t kBytes = 144;
     HWY_INLINE Words quad(int j) const { return four_bits(4, j); }
 };
 
-struct Q5_K : SixBits {
+struct Q5K : SixBits {
     static constexpr ggml_type kType = GGML_TYPE_Q5_K;
     static constexpr size_t kBytes = 176;
     HWY_INLINE Words quad(int j) const {
@@ -245,7 +245,7 @@ struct Q5_K : SixBits {
     }
 };
 
-struct Q6_K : K {
+struct Q6K : K {
     static constexpr ggml_type kType = GGML_TYPE_Q6_K;
     static constexpr size_t kBytes = 210;
     static constexpr int kScales = 2;
@@ -269,7 +269,7 @@ struct Q6_K : K {
     }
 };
 
-struct Q3_K : K {
+struct Q3K : K {
     static constexpr ggml_type kType = GGML_TYPE_Q3_K;
     static constexpr size_t kBytes = 110;
     static constexpr int kScales = 2;
@@ -300,7 +300,7 @@ struct Q3_K : K {
     }
 };
 
-struct Q2_K : K {
+struct Q2K : K {
     static constexpr ggml_type kType = GGML_TYPE_Q2_K;
     static constexpr size_t kBytes = 84;
     static constexpr int kScales = 2;
@@ -319,7 +319,7 @@ struct Q2_K : K {
     }
 };
 
-struct IQ4_XS : K {
+struct Iq4Xs : K {
     static constexpr ggml_type kType = GGML_TYPE_IQ4_XS;
     static constexpr size_t kBytes = 136;
     static constexpr int kScales = 1;

@@ -1,4 +1,4 @@
-// How many threads compute a step of few tokens when other processes use the machine as well.
+// How many threads compute a step when other processes use the machine as well.
 #pragma once
 
 #include <cstdint>
@@ -6,32 +6,44 @@
 namespace refold {
 
 // The threads of a step wait for each other at every operation. If another process has one of the cores, all
-// wait for the thread that has to share it, and fewer threads are faster. So when steps take longer than
-// usual, some are tried with one thread fewer; if that is faster it stays, and now and then all threads are
-// tried again. Results do not depend on the number of threads.
+// wait for the thread that has to share it, and fewer threads are faster. So some steps are tried with one
+// thread fewer: at the beginning, when steps take longer than usual, and now and then. If that is faster it
+// stays, and later all threads are tried again. Results do not depend on the number of threads.
 class ThreadChoice {
 public:
-    explicit ThreadChoice(int most) : most_(most), now_(most) {}
+    // Steps from one decision to the next, and of a trial.
+    struct Windows {
+        int64_t all, trial, fewer;
+    };
+    static constexpr Windows kShortSteps = {12, 6, 64};  // of milliseconds
+    static constexpr Windows kLongSteps = {2, 1, 8};     // of a large part of a second
+
+    ThreadChoice(int most, Windows windows) : windows_(windows), most_(most), now_(most) {}
 
     // For the next step.
     int threads() const { return now_; }
-    // What that step took, in seconds. Steps that are compared must be about equally long.
+    // What that step took, in seconds, or in seconds for each token: durations that can be compared.
     void took(double seconds);
 
 private:
-    enum class State { normal, trying_fewer, fewer, trying_all };
-    void go(State state);
+    enum class State { all, trying_fewer, fewer, trying_all };
     int64_t window() const;
+    void go(State state);
+    void decide(double mean);
 
-    static constexpr double kSlow = 1.3;     // times the usual duration: something is in the way
-    static constexpr double kBetter = 0.93;  // times the other duration: worth a change
+    static constexpr double kSlow = 1.3;            // times the usual duration: something is in the way
+    static constexpr double kBetter = 0.93;         // times the other duration: worth a change
+    static constexpr double kHopeless = 1.15;       // times the other duration: a trial ends at once
+    static constexpr int64_t kWindowsToTrial = 32;  // with all threads at the usual duration
 
+    Windows windows_;
     int most_, now_;
-    State state_ = State::normal;
+    State state_ = State::all;
     int64_t steps_ = 0;  // of this window, and their total duration
     double total_ = 0;
-    double before_ = 0;  // mean duration in the window before
-    double usual_ = 0;   // shortest duration with all threads, rising slowly; 0: none yet
+    double before_ = 0;        // mean duration in the window before
+    double usual_ = 0;         // shortest duration with all threads, rising slowly; 0: none yet
+    int64_t until_trial_ = 1;  // windows
 };
 
 }  // namespace refold
