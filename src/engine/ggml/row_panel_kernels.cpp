@@ -43,7 +43,7 @@ using row_panels::Panel;
 using row_panels::Product;
 using row_panels::Unpacked;
 
-#if HWY_TARGET == HWY_SCALAR
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 
 static const Kernels* KernelsOf(ggml_type) { return nullptr; }
 

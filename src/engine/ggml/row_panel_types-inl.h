@@ -18,7 +18,7 @@
 
 #include "engine/ggml/row_panel_kernels.h"
 
-#if HWY_TARGET != HWY_SCALAR
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
 HWY_BEFORE_NAMESPACE();
 namespace refold::HWY_NAMESPACE {
 namespace {

@@ -129,7 +129,7 @@ private:
                                 .token = loop == 0 ? texts_[text][t] : -1,
                                 .logits = asked});
                 if (asked)
-                    expected.push_back(std::span(expected_[loop][text]).subspan(t * n_vocab_, n_vocab_));
+                    expected.emplace_back(std::span(expected_[loop][text]).subspan(t * n_vocab_, n_vocab_));
             }
         }
         const auto logits = engine_->step({.rows = rows}).logits;
@@ -471,7 +471,7 @@ TEST(Depth, KeysAloneOfQuantizedWeights) {
             for (int64_t t = 0; t < kContext; ++t) {
                 const bool last = t + 1 == kContext;
                 Row row{.sequence = id, .position = t, .token = tokens[static_cast<size_t>(t)]};
-                engine->step({.rows = {&row, 1}}).logits;
+                engine->step({.rows = {&row, 1}});
                 row.loop = 1;
                 row.work = last ? Row::Work::run : Row::Work::keys_only;
                 row.logits = last;
