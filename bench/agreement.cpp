@@ -29,8 +29,10 @@ nlohmann::json compare(const Arguments& a) {
     tokens.resize(a.tokens);
     const auto context = static_cast<int64_t>(a.tokens);
     // libllama's flash attention casts a float32 cache to float16.
-    StockLlama stock(a.model,
-                     {.threads = a.threads, .context = context, .kv = a.f32 ? KvType::f32 : KvType::f16, .flash_attention = !a.f32});
+    StockLlama stock(a.model, {.threads = a.threads,
+                               .context = context,
+                               .kv = a.f32 ? KvType::f32 : KvType::f16,
+                               .flash_attention = !a.f32});
     const std::vector<float> expected = stock.evaluate_all(tokens);
     SingleSequence sequence(load_model(a.model), {.threads = a.threads, .context = context, .f32 = a.f32});
     double sum = 0, squares = 0, largest = 0;

@@ -94,12 +94,19 @@ Json to_json(const Provenance& p) {
     Json data = Json::array();
     for (const DataFile& file : p.data)
         data.push_back({{"path", file.path}, {"sha256", file.sha256}, {"bytes", file.bytes}});
-    return {{"refold", REFOLD_VERSION},  {"llama_cpp", REFOLD_LLAMA_VERSION},
-            {"ggml", ggml_version()},    {"date", utc_now("%Y-%m-%dT%H:%M:%SZ")},
-            {"command", command_line()}, {"cpu", cpu_name()},
+    return {{"refold", REFOLD_VERSION},
+            {"llama_cpp", REFOLD_LLAMA_VERSION},
+            {"ggml", ggml_version()},
+            {"date", utc_now("%Y-%m-%dT%H:%M:%SZ")},
+            {"command", command_line()},
+            {"cpu", cpu_name()},
             {"cpu_level", cpu_level()},
-            {"threads", p.threads},      {"engine", engine_json(p.options)},
-            {"model", model_json(p)},    {"data", data.empty() ? Json() : data.size() == 1 ? data[0] : data}};
+            {"threads", p.threads},
+            {"engine", engine_json(p.options)},
+            {"model", model_json(p)},
+            {"data", data.empty()       ? Json()
+                     : data.size() == 1 ? data[0]
+                                        : data}};
 }
 
 std::optional<std::string> calibrated_on(const Model& model, const std::string& sha256) {

@@ -8,8 +8,8 @@
 #include "engine/compare.h"
 #include "engine/expression_models.h"
 #include "engine/synthetic_models.h"
-#include "model/small_model.h"
 #include "model/accounting.h"
+#include "model/small_model.h"
 
 namespace refold {
 namespace {
