@@ -17,10 +17,11 @@ CACHE = pathlib.Path(os.environ.get("REFOLD_CACHE") or pathlib.Path(
     os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "refold")
 
 
-def run(*command, parse=False):
-    """The output of a command, parsed as JSON if `parse`."""
+def run(*command, parse=False, **environment):
+    """The output of a command, parsed as JSON if `parse`; `environment`: variables that it gets besides ours."""
     print("+", *command, file=sys.stderr, flush=True)
-    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, check=True, text=True)
+    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, check=True, text=True,
+                            env={**os.environ, **environment})
     return json.loads(result.stdout) if parse else result.stdout
 
 

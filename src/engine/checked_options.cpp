@@ -90,15 +90,15 @@ void check_eviction(const EngineOptions& options, const ModelConfig& config) {
 }
 
 void check_cache_type(const EngineOptions& o, const ModelConfig& config) {
-    if (o.f32 || o.kind != EngineKind::ggml || o.kv == KvType::f16 || o.kv == KvType::f32) return;
-    constexpr int64_t kBlock = 32;
+    const int64_t block = block_elements(element_type(o.kv));
+    if (o.f32 || o.kind != EngineKind::ggml || block == 1) return;
     if (!config.causal)
         fail(ErrorCode::unsupported, "engine", "a KV cache of type {}: '{}' is an encoder and has none",
              kv_type_name(o.kv), config.family);
-    if (config.head_dim % kBlock != 0)
+    if (config.head_dim % block != 0)
         fail(ErrorCode::unsupported, "engine",
              "a KV cache of type {} has blocks of {} numbers, and the model's heads have {} - use f16",
-             kv_type_name(o.kv), kBlock, config.head_dim);
+             kv_type_name(o.kv), block, config.head_dim);
 }
 
 void check_several(const EngineOptions& o, const Model& model) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include "engine/checked_options.h"
 #include "engine/cpu_level.h"
@@ -20,19 +19,28 @@ std::unique_ptr<Engine> make_engine(const Model& model, const EngineOptions& opt
 
 namespace {
 
-constexpr std::array<std::pair<KvType, const char*>, 4> kKvTypes = {
-    {{KvType::f16, "f16"}, {KvType::f32, "f32"}, {KvType::q8_0, "q8_0"}, {KvType::q4_0, "q4_0"}}};
+struct NamedKvType {
+    KvType type;
+    const char* name;
+    DType element;
+};
+constexpr std::array kKvTypes = {
+    NamedKvType{KvType::f16, "f16", DType::F16}, NamedKvType{KvType::f32, "f32", DType::F32},
+    NamedKvType{KvType::q8_0, "q8_0", DType::Q8_0}, NamedKvType{KvType::q4_0, "q4_0", DType::Q4_0}};
+
+const NamedKvType& named(KvType type) {
+    return *std::find_if(kKvTypes.begin(), kKvTypes.end(), [&](const auto& t) { return t.type == type; });
+}
 
 }  // namespace
 
-const char* kv_type_name(KvType type) {
-    return std::find_if(kKvTypes.begin(), kKvTypes.end(), [&](const auto& t) { return t.first == type; })
-        ->second;
-}
+const char* kv_type_name(KvType type) { return named(type).name; }
+
+DType element_type(KvType type) { return named(type).element; }
 
 std::optional<KvType> find_kv_type(std::string_view name) {
-    for (const auto& [type, own] : kKvTypes)
-        if (own == name) return type;
+    for (const NamedKvType& known : kKvTypes)
+        if (known.name == name) return known.type;
     return std::nullopt;
 }
 

@@ -26,6 +26,7 @@ bool has_torch_engine();
 enum class KvType { f16, f32, q8_0, q4_0 };
 const char* kv_type_name(KvType type);
 std::optional<KvType> find_kv_type(std::string_view name);
+DType element_type(KvType type);
 
 // How to multiply by weights that are assembled from several tensors. `automatic` is the fast path;
 // `composed` uses ggml's own operations only (for reference and comparison).

@@ -46,22 +46,13 @@ Handle<llama_model> load(const std::string& path) {
     return model;
 }
 
-ggml_type type_of(KvType kv) {
-    switch (kv) {
-        case KvType::f32: return GGML_TYPE_F32;
-        case KvType::q8_0: return GGML_TYPE_Q8_0;
-        case KvType::q4_0: return GGML_TYPE_Q4_0;
-        default: return GGML_TYPE_F16;
-    }
-}
-
 Handle<llama_context> make_context(llama_model* model, const StockOptions& o) {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = static_cast<uint32_t>(o.context * o.sequences);
     params.n_seq_max = static_cast<uint32_t>(o.sequences);
     params.n_batch = params.n_ubatch = static_cast<uint32_t>(o.chunk);
     params.n_threads = params.n_threads_batch = o.threads;
-    params.type_k = params.type_v = type_of(o.kv);
+    params.type_k = params.type_v = static_cast<ggml_type>(element_type(o.kv));
     params.flash_attn_type = o.flash_attention ? LLAMA_FLASH_ATTN_TYPE_AUTO : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     params.offload_kqv = false;
     params.op_offload = false;

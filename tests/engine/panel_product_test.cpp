@@ -67,6 +67,16 @@ protected:
         return tensor;
     }
 
+    // Random tokens [columns, tokens], and their numbers where these are wanted.
+    static ggml_tensor* tokens_of(ggml_context* c, int64_t columns, int64_t tokens,
+                                  std::vector<float>* numbers = nullptr) {
+        ggml_tensor* x = ggml_new_tensor_2d(c, GGML_TYPE_F32, columns, tokens);
+        const auto inputs = random_floats(static_cast<size_t>(columns * tokens), 3);
+        std::copy(inputs.begin(), inputs.end(), static_cast<float*>(x->data));
+        if (numbers != nullptr) *numbers = inputs;
+        return x;
+    }
+
     static ggml_tensor* in_panels(ggml_context* c, const ggml_tensor* weight) {
         ggml_tensor* panels = ggml_dup_tensor(c, weight);
         row_panels::pack(weight->type, static_cast<const std::byte*>(weight->data), weight->nb[1],
@@ -134,9 +144,7 @@ TEST_P(PanelProductTest, OfATokenIsTheSameInAnyCompany) {
         ggml_context* c = context.get();
         std::vector<float> values;
         ggml_tensor* panels = in_panels(c, weight(c, kColumns, kOutputs, values));
-        ggml_tensor* x = ggml_new_tensor_2d(c, GGML_TYPE_F32, kColumns, kTokens);
-        const auto inputs = random_floats(static_cast<size_t>(kColumns * kTokens), 3);
-        std::copy(inputs.begin(), inputs.end(), static_cast<float*>(x->data));
+        ggml_tensor* x = tokens_of(c, kColumns, kTokens);
         PanelProduct product(2);
         ggml_cgraph* graph = ggml_new_graph(c);
         const auto multiplied = [&](int64_t first, int64_t count) {
@@ -173,9 +181,7 @@ TEST_P(PanelProductTest, RunsOfRowsAreThoseOfTheirMatrices) {
     const auto packed = quantize(DType::Q8_0, random_floats(kColumns * 64, 7), kColumns);
     std::copy(packed.begin(), packed.end(), static_cast<std::byte*>(other->data));
     other = in_panels(c, other);
-    ggml_tensor* x = ggml_new_tensor_2d(c, GGML_TYPE_F32, kColumns, kTokens);
-    const auto inputs = random_floats(static_cast<size_t>(kColumns * kTokens), 3);
-    std::copy(inputs.begin(), inputs.end(), static_cast<float*>(x->data));
+    ggml_tensor* x = tokens_of(c, kColumns, kTokens);
     const int64_t fold = own->ne[0] / kColumns, height = row_panels::kRows * fold, last = kOutputs / height,
                   groups = kColumns / kInputGroup;
     // The last rows of `own`, two panels of `other`, and the first rows of `own`.
@@ -228,9 +234,8 @@ TEST_P(PanelProductTest, RunsOfColumnsAddUp) {
                         width > 0});
         width += count;
     }
-    ggml_tensor* x = ggml_new_tensor_2d(c, GGML_TYPE_F32, width, kTokens);
-    const auto inputs = random_floats(static_cast<size_t>(width * kTokens), 3);
-    std::copy(inputs.begin(), inputs.end(), static_cast<float*>(x->data));
+    std::vector<float> inputs;
+    ggml_tensor* x = tokens_of(c, width, kTokens, &inputs);
     PanelProduct product(2);
     ggml_cgraph* graph = ggml_new_graph(c);
     ggml_tensor *all = product.of_runs(c, runs, kOutputs, x),

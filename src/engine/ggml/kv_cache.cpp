@@ -10,13 +10,7 @@
 namespace refold {
 
 ggml_type cache_type(const EngineOptions& options) {
-    if (options.f32) return GGML_TYPE_F32;
-    switch (options.kv) {
-        case KvType::f32: return GGML_TYPE_F32;
-        case KvType::q8_0: return GGML_TYPE_Q8_0;
-        case KvType::q4_0: return GGML_TYPE_Q4_0;
-        default: return GGML_TYPE_F16;
-    }
+    return static_cast<ggml_type>(options.f32 ? DType::F32 : element_type(options.kv));
 }
 
 KvCache::KvCache(const Model& model, std::span<const int64_t> lengths, ggml_type type)

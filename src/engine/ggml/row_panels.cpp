@@ -40,25 +40,6 @@ void for_row(const Parts& parts, size_t blocks, size_t row, size_t rows, const M
 
 size_t blocks_of(ggml_type type, int64_t width) { return static_cast<size_t>(width / ggml_blck_size(type)); }
 
-// A panel of sixteen rows; a last one of fewer rows is filled up in `memory`.
-Panel whole_panel(const Matrix& matrix, int64_t index, std::vector<std::byte>& memory) {
-    const Parts parts(matrix.type);
-    const size_t blocks = blocks_of(matrix.type, matrix.width),
-                 rows = static_cast<size_t>(matrix.rows_of(index)),
-                 odd = blocks * static_cast<size_t>(kRows) * parts.odd;
-    const std::byte* stored = matrix.panel(index);
-    if (rows == kRows) return {stored, stored + odd};
-    memory.assign(static_cast<size_t>(kRows) * matrix.row_bytes(), std::byte{0});
-    const size_t units = blocks, from_odd = blocks * rows * parts.odd;
-    for (size_t b = 0; b < units; ++b)
-        memcpy(memory.data() + b * kRows * parts.odd, stored + b * rows * parts.odd, rows * parts.odd);
-    for (size_t w = 0; w < blocks * parts.dwords; ++w) {
-        memcpy(memory.data() + odd + w * kRows * sizeof(uint32_t),
-               stored + from_odd + w * rows * sizeof(uint32_t), rows * sizeof(uint32_t));
-    }
-    return {memory.data(), memory.data() + odd};
-}
-
 }  // namespace
 
 bool supports(ggml_type type, int64_t columns) {
@@ -100,6 +81,9 @@ public:
           tokens_(tokens),
           out_(out),
           scratch_(scratch),
+          parts_(matrix.type),
+          blocks_(blocks_of(matrix.type, matrix.width)),
+          panel_bytes_(static_cast<size_t>(kRows) * matrix.row_bytes()),
           first_group_(groups.first),
           groups_(groups.last - groups.first),
           all_groups_(static_cast<size_t>(matrix.fold * groups_)) {}
@@ -140,6 +124,23 @@ private:
                 out_.add};
     }
 
+    // A panel of sixteen rows; a last one of fewer rows is filled up in scratch.
+    Panel whole_panel(int64_t index) {
+        const std::byte* stored = matrix_.data + static_cast<size_t>(index) * panel_bytes_;
+        const auto rows = static_cast<size_t>(matrix_.rows_of(index));
+        const size_t odd = blocks_ * kRows * parts_.odd, stored_odd = blocks_ * rows * parts_.odd;
+        if (rows == kRows) return {stored, stored + odd};
+        std::vector<std::byte>& memory = scratch_.panel;
+        memory.assign(panel_bytes_, std::byte{0});
+        for (size_t b = 0; b < blocks_; ++b)
+            memcpy(memory.data() + b * kRows * parts_.odd, stored + b * rows * parts_.odd, rows * parts_.odd);
+        for (size_t w = 0; w < blocks_ * parts_.dwords; ++w) {
+            memcpy(memory.data() + odd + w * kRows * sizeof(uint32_t),
+                   stored + stored_odd + w * rows * sizeof(uint32_t), rows * sizeof(uint32_t));
+        }
+        return {memory.data(), memory.data() + odd};
+    }
+
     // Calls group(first, count) for groups of at most kTokensTogether tokens. They are split evenly: a
     // remainder of one token would take nearly as long as a full group.
     template <class Do>
@@ -152,9 +153,9 @@ private:
     }
 
     void few_tokens(int64_t i) {
-        const Panel panel = whole_panel(matrix_, i, scratch_.panel);
+        const Panel panel = whole_panel(i);
         const bool next = matrix_.rows_of(i) == kRows && i + 1 < matrix_.panels();
-        const size_t ahead = next ? static_cast<size_t>(kRows) * matrix_.row_bytes() : 0;
+        const size_t ahead = next ? panel_bytes_ : 0;
         for_groups([&](int64_t first, size_t count) {
             kernels_.few[count - 1](panel, product(i, first), first == 0 ? ahead : 0);
         });
@@ -167,8 +168,8 @@ private:
         const auto address = reinterpret_cast<uintptr_t>(scratch_.unpacked.data());
         aligned_ = scratch_.unpacked.data() + (kLine - address % kLine) % kLine;
         for (int64_t i = 0; i < count; ++i)
-            kernels_.unpack(whole_panel(matrix_, panels.first + i, scratch_.panel), first_group_,
-                            static_cast<int64_t>(all_groups_), unpacked(i));
+            kernels_.unpack(whole_panel(panels.first + i), first_group_, static_cast<int64_t>(all_groups_),
+                            unpacked(i));
         for_groups([&](int64_t first, size_t tokens) {
             for (int64_t i = 0; i < count; ++i)
                 kernels_.many[tokens - 1](unpacked(i), product(panels.first + i, first));
@@ -181,6 +182,8 @@ private:
     int64_t tokens_;
     const Output& out_;
     Scratch& scratch_;
+    Parts parts_;
+    size_t blocks_, panel_bytes_;
     int64_t first_panel_ = 0, first_group_, groups_;
     size_t all_groups_;  // of a stored row
     std::byte* aligned_ = nullptr;
