@@ -70,6 +70,16 @@ void add_engine_options(CLI::App& app, EngineOptions& options, const char* conte
         ->default_str(context_default);
     app.add_flag("--f32", options.f32, "Compute with float32 weights, activations and KV cache");
     app.add_option_function<std::string>(
+           "--precision",
+           [&options](const std::string& name) {
+               options.precision = name == "bf16" ? Precision::bf16 : Precision::stored;
+           },
+           "Of products with weights in F16: bf16 rounds these and the inputs, which is faster where the CPU has "
+           "products of BF16")
+        ->type_name("NAME")
+        ->check(CLI::IsMember({"stored", "bf16"}))
+        ->default_str("stored");
+    app.add_option_function<std::string>(
            "--kv", [&options](const std::string& type) { options.kv = *find_kv_type(type); },
            "Type of the KV cache (--f32 implies f32); q8_0 takes about half of f16's memory, q4_0 about a "
            "quarter")

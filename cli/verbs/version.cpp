@@ -16,14 +16,22 @@ struct Arguments {
 void show(const Arguments& a) {
     choose_cpu_level();
     const auto levels = cpu_levels();
+    const Processors found = processors();
     if (a.report.json) {
         return print_json(
             {{"version", REFOLD_VERSION},
              {"torch", has_torch_engine()},
-             {"cpu", {{"level", cpu_level()}, {"levels", levels}, {"threads", default_threads()}}}});
+             {"cpu",
+              {{"level", cpu_level()},
+               {"levels", levels},
+               {"threads", default_threads()},
+               {"processors", found.allowed},
+               {"cores", found.cores},
+               {"quota", found.quota ? nlohmann::json(*found.quota) : nlohmann::json()}}}});
     }
-    print(fmt::format("refold {}\nCPU level: {} (of {})\nthreads: {}\ntorch engine: {}\n", REFOLD_VERSION,
-                      cpu_level(), fmt::join(levels, ", "), default_threads(),
+    print(fmt::format("refold {}\nCPU level: {} (of {})\nthreads: {} ({} processors, {} cores{})\ntorch engine: {}\n", REFOLD_VERSION,
+                      cpu_level(), fmt::join(levels, ", "), default_threads(), found.allowed, found.cores,
+                      found.quota ? fmt::format(", a quota of {:.3g}", *found.quota) : "",
                       has_torch_engine() ? "yes" : "no"));
 }
 

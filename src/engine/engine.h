@@ -28,6 +28,11 @@ const char* kv_type_name(KvType type);
 std::optional<KvType> find_kv_type(std::string_view name);
 DType element_type(KvType type);
 
+// In what precision to multiply by weights in F16 and BF16. `stored`: as ggml does (by F16 weights in
+// float32). `bf16`: F16 weights are rounded to BF16 when they are loaded, and inputs in each product: faster
+// where the CPU has products of BF16 pairs.
+enum class Precision { stored, bf16 };
+
 // How to multiply by weights that are assembled from several tensors. `automatic` is the fast path;
 // `composed` uses ggml's own operations only (for reference and comparison).
 enum class SharedExecution { automatic, composed };
@@ -42,6 +47,7 @@ struct EngineOptions {
     int64_t context = 0;      // most tokens of one sequence; 0: the model's context length, at most 4096
     int64_t chunk = 512;      // most rows of one step
     bool f32 = false;         // float32 weights, activations and KV cache
+    Precision precision = Precision::stored;  // ignored with f32
     KvType kv = KvType::f16;  // ignored with f32; an encoder's is f16 or f32
     SharedExecution shared = SharedExecution::automatic;
     FactoredExecution factored = FactoredExecution::automatic;

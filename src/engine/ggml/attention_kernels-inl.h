@@ -37,8 +37,10 @@ constexpr auto kLanes = static_cast<int64_t>(hn::MaxLanes(D()));
 }
 [[maybe_unused]] static HWY_INLINE void StoreFloats(D d, hn::Vec<D> x, float* to) { hn::StoreU(x, d, to); }
 [[maybe_unused]] static HWY_INLINE void StoreScalar(float x, float* to) { *to = x; }
+// Highway's type of half precision is another one on each architecture.
 [[maybe_unused]] static HWY_INLINE void StoreScalar(float x, hwy::float16_t* to) {
-    to->bits = ggml_fp32_to_fp16(x);
+    const ggml_fp16_t half = ggml_fp32_to_fp16(x);
+    memcpy(to, &half, sizeof(half));
 }
 [[maybe_unused]] static HWY_INLINE void StoreFloats(D d, hn::Vec<D> x, hwy::float16_t* to) {
 #if HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SCALAR
@@ -54,7 +56,9 @@ constexpr auto kLanes = static_cast<int64_t>(hn::MaxLanes(D()));
 }
 [[maybe_unused]] static HWY_INLINE float Scalar(const float* from) { return *from; }
 [[maybe_unused]] static HWY_INLINE float Scalar(const hwy::float16_t* from) {
-    return ggml_fp16_to_fp32(from->bits);
+    ggml_fp16_t half;
+    memcpy(&half, from, sizeof(half));
+    return ggml_fp16_to_fp32(half);
 }
 
 // A place in a row of Q8_0 or Q4_0 blocks.
@@ -68,11 +72,11 @@ struct Blocks {
     const char* block() const { return row + column / attention::kRowBlock * kBytes; }
     // In all lanes. A call of ggml's conversion would take longer than the block.
     HWY_INLINE hn::Vec<D> scale() const {
-        hwy::float16_t half;
+        uint16_t half;
         memcpy(&half, block(), sizeof(half));
         const hn::Rebind<hwy::float16_t, D> halves;
         const hn::Rebind<uint16_t, D> bits;
-        return hn::PromoteTo(D(), hn::BitCast(halves, hn::Set(bits, half.bits)));
+        return hn::PromoteTo(D(), hn::BitCast(halves, hn::Set(bits, half)));
     }
 };
 using Q8Blocks = Blocks<8>;

@@ -25,6 +25,7 @@
 #include <ggml.h>
 
 #include <algorithm>
+#include <cstring>
 
 HWY_BEFORE_NAMESPACE();
 namespace refold::HWY_NAMESPACE {
@@ -39,7 +40,11 @@ static HWY_INLINE hn::Vec<D> LoadFloats(D d, const T* from) {
     return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), from));
 }
 static HWY_INLINE float Scalar(const float* from) { return *from; }
-static HWY_INLINE float Scalar(const hwy::float16_t* from) { return ggml_fp16_to_fp32(from->bits); }
+static HWY_INLINE float Scalar(const hwy::float16_t* from) {
+    ggml_fp16_t half;  // Highway's type is another one on each architecture
+    memcpy(&half, from, sizeof(half));
+    return ggml_fp16_to_fp32(half);
+}
 static HWY_INLINE float Scalar(const hwy::bfloat16_t* from) { return ggml_bf16_to_fp32({from->bits}); }
 
 template <typename T>

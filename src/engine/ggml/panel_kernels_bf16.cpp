@@ -5,6 +5,8 @@
 // panels of sums stay in registers, one 64-byte load of weights meets T broadcast pairs.
 #include "engine/ggml/panel_kernels.h"
 
+#include <hwy/targets.h>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define REFOLD_BF16_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
@@ -41,7 +43,7 @@ REFOLD_BF16_TARGET inline void multiply_tile(const PanelProduct& m, int64_t pane
         float* y = m.y + (token + t) * m.y_stride + panel * Panels::kRows;
         for (int p = 0; p < P; ++p, y += Panels::kRows) {
             const int64_t rows = m.rows - (panel + p) * Panels::kRows;
-            const auto mask = static_cast<__mmask16>(m.add && rows < Panels::kRows ? (1U << rows) - 1 : ~0U);
+            const auto mask = static_cast<__mmask16>(rows < Panels::kRows ? (1U << rows) - 1 : ~0U);
             const __m512 sum = m.add ? _mm512_add_ps(sums[t][p], _mm512_maskz_loadu_ps(mask, y)) : sums[t][p];
             _mm512_mask_storeu_ps(y, mask, sum);
         }
@@ -65,7 +67,7 @@ bool has_bf16_pairs() {
     static const bool has = __builtin_cpu_supports("avx512bf16") != 0 &&
                             __builtin_cpu_supports("avx512bw") != 0 &&
                             __builtin_cpu_supports("avx512vl") != 0;
-    return has;
+    return has && (hwy::SupportedTargets() & HWY_AVX3_DL) != 0;
 }
 
 REFOLD_BF16_TARGET void to_bf16_pairs(const float* x, int64_t columns, uint32_t* pairs) {

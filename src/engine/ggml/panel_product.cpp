@@ -1,4 +1,4 @@
-// Quantized weights times activations, from rows or from panels.
+// Weights times activations, from rows or from panels.
 //
 // In: weight [stored row][block], or panels of sixteen stored rows; x F32 [token][column]. Out: F32
 // [token][row].
@@ -38,6 +38,12 @@ row_panels::Matrix matrix_of(const ggml_tensor* dst) {
             weight->ne[0] / x->ne[0]};
 }
 
+InputForms forms_of(ggml_type type) {
+    InputForms forms;
+    row_panels::add_form(forms, type);
+    return forms;
+}
+
 row_panels::Output output_of(const ggml_tensor* dst) {
     return {static_cast<float*>(dst->data), dst->nb[1] / sizeof(float)};
 }
@@ -69,7 +75,7 @@ ggml_tensor* PanelProduct::of_runs(ggml_context* context, const std::vector<Pane
 }
 
 template <class Multiply>
-void PanelProduct::compute(ggml_tensor* dst, int64_t panels, int thread, int threads,
+void PanelProduct::compute(ggml_tensor* dst, int64_t panels, InputForms forms, int thread, int threads,
                            const Multiply& multiply) {
     const ggml_tensor* x = dst->src[1] != nullptr ? dst->src[1] : dst->src[0];
     const int64_t tokens = x->ne[1];
@@ -77,7 +83,7 @@ void PanelProduct::compute(ggml_tensor* dst, int64_t panels, int thread, int thr
     const auto* floats = static_cast<const float*>(x->data);
     const auto stride = static_cast<int64_t>(x->nb[1] / sizeof(float));
     if (tokens <= kFewTokens) {
-        own.few.fit(tokens, x->ne[0]);
+        own.few.fit(tokens, x->ne[0], forms);
         own.few.quantize(floats, stride, 0, tokens);
         const auto [first, last] = thread_share(panels, thread, threads);
         multiply(Range{first, last}, own.few.get());
@@ -85,7 +91,7 @@ void PanelProduct::compute(ggml_tensor* dst, int64_t panels, int thread, int thr
     }
     barrier_.arrive_and_wait(threads, [&] {
         next_.store(0, std::memory_order_relaxed);
-        inputs_.fit(tokens, x->ne[0]);
+        inputs_.fit(tokens, x->ne[0], forms);
     });
     const auto [first, last] = thread_share(tokens, thread, threads);
     inputs_.quantize(floats, stride, first, last);
@@ -102,7 +108,7 @@ void PanelProduct::compute_rows(ggml_tensor* dst, int thread, int threads, void*
     const row_panels::Matrix rows = matrix_of(dst);
     const row_panels::Output out = output_of(dst);
     ThreadScratch& own = self.threads_[static_cast<size_t>(thread)];
-    self.compute(dst, rows.panels(), thread, threads, [&](Range panels, const Inputs& x) {
+    self.compute(dst, rows.panels(), forms_of(rows.type), thread, threads, [&](Range panels, const Inputs& x) {
         const int64_t first = panels.first * row_panels::kRows,
                       count = std::min(panels.last * row_panels::kRows, rows.rows) - first;
         own.packed.resize(static_cast<size_t>(count) * rows.row_bytes());
@@ -117,7 +123,7 @@ void PanelProduct::compute_rows(ggml_tensor* dst, int thread, int threads, void*
 void PanelProduct::compute_panels(ggml_tensor* dst, int thread, int threads, void* product) {
     auto& self = *static_cast<PanelProduct*>(product);
     const row_panels::Matrix matrix = matrix_of(dst);
-    self.compute(dst, matrix.panels(), thread, threads, [&](Range panels, const Inputs& x) {
+    self.compute(dst, matrix.panels(), forms_of(matrix.type), thread, threads, [&](Range panels, const Inputs& x) {
         row_panels::Output out = output_of(dst);
         out.data += panels.first * row_panels::kRows * matrix.fold;
         row_panels::multiply(matrix, panels, {0, matrix.groups()}, x, dst->ne[1], out,
@@ -128,8 +134,12 @@ void PanelProduct::compute_panels(ggml_tensor* dst, int thread, int threads, voi
 void PanelProduct::compute_runs(ggml_tensor* dst, int thread, int threads, void* user) {
     const auto& job = *static_cast<const Job*>(user);
     int64_t panels = 0;
-    for (const PanelRun& run : *job.runs) panels += run.add ? 0 : run.panels.last - run.panels.first;
-    job.product->compute(dst, panels, thread, threads, [&](Range wanted, const Inputs& x) {
+    InputForms forms;
+    for (const PanelRun& run : *job.runs) {
+        panels += run.add ? 0 : run.panels.last - run.panels.first;
+        row_panels::add_form(forms, run.weight->type);
+    }
+    job.product->compute(dst, panels, forms, thread, threads, [&](Range wanted, const Inputs& x) {
         int64_t before = 0;  // panels of the result that earlier runs have written
         for (const PanelRun& run : *job.runs) {
             const int64_t count = run.panels.last - run.panels.first, offset = run.add ? 0 : before;

@@ -1,4 +1,4 @@
-// Products of quantized weights as custom ggml nodes, by byte products (row_panels.h).
+// Products of weights in panels as custom ggml nodes (row_panels.h).
 #pragma once
 
 #include <atomic>
@@ -54,7 +54,8 @@ private:
     // Quantizes x, the last source, and calls multiply(panels, inputs) for each range of `panels` panels of
     // the result that this thread takes.
     template <class Multiply>
-    void compute(ggml_tensor* dst, int64_t panels, int thread, int threads, const Multiply& multiply);
+    void compute(ggml_tensor* dst, int64_t panels, InputForms forms, int thread, int threads,
+                 const Multiply& multiply);
 
     struct Job {
         PanelProduct* product;

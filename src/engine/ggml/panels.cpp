@@ -58,7 +58,7 @@ Panels::Panels(PanelType type, std::span<const float> matrix, int64_t rows, int6
 
 Panels::Input Panels::input(const float* x, int64_t stride, int64_t tokens, Scratch& scratch) const {
     if (type_ == PanelType::q8) {
-        scratch.quantized.fit(tokens, columns_);
+        scratch.quantized.fit(tokens, columns_, {.bytes = true});
         scratch.quantized.quantize(x, stride, 0, tokens);
         return {x, nullptr, stride, tokens, scratch.quantized.get()};
     }
@@ -81,7 +81,8 @@ void Panels::multiply(const Input& x, Range range, float* y, int64_t stride, boo
             std::fill(y + t * stride + rows_, y + t * stride + panels() * kRows, 0.0F);
         return;
     }
-    const kernels::PanelProduct product{data_.get(), panel_bytes(), range, columns_, rows_, x,
+    const int64_t written = add ? rows_ : panels() * kRows;
+    const kernels::PanelProduct product{data_.get(), panel_bytes(), range, columns_, written, x,
                                         y,           stride,        add};
     if (x.pairs != nullptr)
         kernels::multiply_bf16_pairs(product);

@@ -1,4 +1,4 @@
-// Inputs in 8 bits.
+// Inputs in 8 bits, and in BF16 where the CPU has products of its pairs.
 //
 // In: F32 [token][column]. Out: int8 [token][column]; F32 scales [token][group]; sums [token][group][3].
 // Threads share the tokens. A group of 32 numbers stays in registers: its largest one gives the scale, and
@@ -13,6 +13,10 @@
 // clang-format on
 
 #include <ggml.h>
+
+#include <algorithm>
+
+#include "engine/ggml/panel_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace refold::HWY_NAMESPACE {
@@ -62,10 +66,12 @@ namespace refold {
 
 HWY_EXPORT(QuantizeGroups);
 
-void QuantizedInputs::fit(int64_t tokens, int64_t columns) {
+void QuantizedInputs::fit(int64_t tokens, int64_t columns, InputForms forms) {
+    forms_ = forms;
     groups_ = columns / kInputGroup;
     const auto all = static_cast<size_t>(tokens * groups_);
-    if (scales_.size() >= all) return;
+    if (forms.pairs) pairs_.resize(std::max(pairs_.size(), all * kInputGroup / 2));
+    if (!forms.bytes || scales_.size() >= all) return;
     quants_.resize(all * kInputGroup);
     scales_.resize(all);
     sums_.resize(3 * all);
@@ -77,6 +83,11 @@ void QuantizedInputs::quantize(const float* x, int64_t stride, int64_t first, in
     halves.resize(static_cast<size_t>(groups_));
     for (int64_t t = first; t < last; ++t) {
         const auto begin = static_cast<size_t>(t * groups_);
+        if (forms_.pairs) {
+            kernels::to_bf16_pairs(x + t * stride, groups_ * kInputGroup,
+                                   pairs_.data() + begin * kInputGroup / 2);
+        }
+        if (!forms_.bytes) continue;
         float *scales = scales_.data() + begin, *values = values_.data() + 3 * begin;
         int32_t* sums = sums_.data() + 3 * begin;
         HWY_DYNAMIC_DISPATCH(QuantizeGroups)

@@ -1,4 +1,4 @@
-// Inputs of products with quantized weights, in 8 bits.
+// Inputs of products with panels: in 8 bits for quantized weights, in BF16 for weights in BF16.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,24 @@ namespace refold {
 
 constexpr int64_t kInputGroup = 32;  // numbers that share a scale: a block of Q8_0
 
-// Tokens, quantized as ggml does for Q8_0.
+// Which forms of the inputs some weights need.
+struct InputForms {
+    bool bytes = false, pairs = false;
+};
+
+// Tokens, quantized as ggml does for Q8_0, or rounded to BF16. Forms that are not needed are not filled.
 struct Inputs {
     const int8_t* quants;  // [token][groups * kInputGroup]
     const float* scales;   // [token][groups]
     const int32_t* sums;   // [token][groups][3]: of the quants of each half of a group, and of both
     const float* values;   // [token][groups][3]: the same, times the scale
     int64_t groups;        // of a token
+    const uint32_t* pairs;  // [token][groups][kInputGroup / 2]: two numbers in BF16 each
 
     // Without the first `count` groups of each token.
     Inputs from(int64_t count) const {
-        return {quants + count * kInputGroup, scales + count, sums + 3 * count, values + 3 * count, groups};
+        return {quants + count * kInputGroup, scales + count, sums + 3 * count, values + 3 * count, groups,
+                pairs + count * (kInputGroup / 2)};
     }
 };
 
@@ -27,20 +34,24 @@ struct Inputs {
 class QuantizedInputs {
 public:
     // Allocates for `tokens` tokens of `columns` numbers, a multiple of kInputGroup.
-    void fit(int64_t tokens, int64_t columns);
+    void fit(int64_t tokens, int64_t columns, InputForms forms);
     // Quantizes tokens [first, last) of x, which are `stride` floats apart. Threads may share the tokens.
     void quantize(const float* x, int64_t stride, int64_t first, int64_t last);
-    Inputs get() const { return {quants_.data(), scales_.data(), sums_.data(), values_.data(), groups_}; }
+    Inputs get() const {
+        return {quants_.data(), scales_.data(), sums_.data(), values_.data(), groups_, pairs_.data()};
+    }
     uint64_t bytes() const {
         return quants_.size() + (scales_.size() + values_.size()) * sizeof(float) +
-               sums_.size() * sizeof(int32_t);
+               (sums_.size() + pairs_.size()) * sizeof(int32_t);
     }
 
 private:
+    InputForms forms_;
     int64_t groups_ = 0;  // per token
     std::vector<int8_t> quants_;
     std::vector<float> scales_, values_;
     std::vector<int32_t> sums_;
+    std::vector<uint32_t> pairs_;
 };
 
 }  // namespace refold

@@ -13,13 +13,23 @@ struct Panel {
     const std::byte* dwords;
 };
 
+// A block of a type, of the least whole dwords.
+struct Block {
+    int64_t numbers;
+    size_t bytes;
+};
+inline Block block_of(ggml_type type) {
+    if (type == GGML_TYPE_BF16) return {2, sizeof(uint32_t)};
+    return {ggml_blck_size(type), ggml_type_size(type)};
+}
+
 // Bytes of a block that are no whole dwords, at its beginning or its end.
 struct OddBytes {
     size_t count;
     bool at_end;
 };
 inline OddBytes odd_bytes(ggml_type type) {
-    return {ggml_type_size(type) % sizeof(uint32_t), type == GGML_TYPE_Q3_K || type == GGML_TYPE_Q6_K};
+    return {block_of(type).bytes % sizeof(uint32_t), type == GGML_TYPE_Q3_K || type == GGML_TYPE_Q6_K};
 }
 
 // A panel as bytes: quants [group][column / 4][16 rows][column % 4], then scales and, where the type has

@@ -49,13 +49,13 @@ struct Block {
 
 // The F16 in the lower half of each dword: its bits as those of a float have an exponent that is 112 too
 // small.
-HWY_INLINE Floats LowerHalf(Words x) {
+HWY_INLINE Floats LowerF16(Words x) {
     const DWords d;
     const auto small = hn::BitCast(DFloats(), hn::ShiftLeft<13>(hn::And(x, hn::Set(d, 0x7fff))));
     const auto sign = hn::ShiftLeft<16>(hn::And(x, hn::Set(d, 0x8000)));
     return hn::Or(hn::Mul(small, hn::Set(DFloats(), 0x1p112F)), hn::BitCast(DFloats(), sign));
 }
-HWY_INLINE Floats UpperHalf(Words x) { return LowerHalf(hn::ShiftRight<16>(x)); }
+HWY_INLINE Floats UpperF16(Words x) { return LowerF16(hn::ShiftRight<16>(x)); }
 
 HWY_INLINE Words Masked(Words x, uint32_t byte) { return hn::And(x, hn::Set(DWords(), byte * 0x01010101U)); }
 // Bits that come from a neighboring byte must be masked.
@@ -122,8 +122,8 @@ struct ScaleAndMinimum {
 
     HWY_INLINE void enter(const Block& b) {
         block = b;
-        d = LowerHalf(b.dword(0));
-        m = hn::Neg(UpperHalf(b.dword(0)));
+        d = LowerF16(b.dword(0));
+        m = hn::Neg(UpperF16(b.dword(0)));
     }
     HWY_INLINE void group(int64_t) {}
     HWY_INLINE Floats scale(int) const { return d; }
@@ -198,6 +198,7 @@ struct Mxfp4 : OneScale {
 // --- Blocks of 256 numbers: eight groups.
 
 struct K {
+    HWY_INLINE K() {}  // GCC would not inline the members' constructors into one of its own on ARM
     static constexpr int64_t kGroups = 8;
     Block block{};
     int64_t g = 0;
@@ -215,8 +216,8 @@ struct SixBits : K {
 
     HWY_INLINE void enter(const Block& b) {
         block = b;
-        d = LowerHalf(b.dword(0));
-        dmin = UpperHalf(b.dword(0));
+        d = LowerF16(b.dword(0));
+        dmin = UpperF16(b.dword(0));
         const Words x = b.dword(1), y = b.dword(2), z = b.dword(3);
         scales[0] = Masked(x, 0x3f);
         minimums[0] = Masked(y, 0x3f);
@@ -308,8 +309,8 @@ struct Q2K : K {
     static constexpr int kZero = 0;
     HWY_INLINE void enter(const Block& b) {
         block = b;
-        d = LowerHalf(b.dword(20));
-        dmin = UpperHalf(b.dword(20));
+        d = LowerF16(b.dword(20));
+        dmin = UpperF16(b.dword(20));
     }
     HWY_INLINE Words scale_byte(int h) const { return ByteOf(block.dword((2 * g + h) / 4), (2 * g + h) % 4); }
     HWY_INLINE Floats scale(int h) const { return Times(d, Masked(scale_byte(h), 0x0f)); }
@@ -327,7 +328,7 @@ struct Iq4Xs : K {
     static constexpr int kZero = 128;
     HWY_INLINE void enter(const Block& b) {
         block = b;
-        d = LowerHalf(b.dword(0));
+        d = LowerF16(b.dword(0));
     }
     HWY_INLINE Floats scale(int) const {
         const auto low = hn::And(Right(block.dword(1), 4 * g), hn::Set(DWords(), 0x0f)),

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "engine/ggml/panel_kernels.h"
 #include "engine/ggml/row_panel_kernels.h"
 
 namespace refold::row_panels {
@@ -19,7 +20,7 @@ struct Parts {
     size_t block_bytes, odd, dwords, odd_at, dwords_at;
 
     explicit Parts(ggml_type type)
-        : block_bytes(ggml_type_size(type)),
+        : block_bytes(block_of(type).bytes),
           odd(odd_bytes(type).count),
           dwords(block_bytes / sizeof(uint32_t)),
           odd_at(odd_bytes(type).at_end ? block_bytes - odd : 0),
@@ -38,12 +39,37 @@ void for_row(const Parts& parts, size_t blocks, size_t row, size_t rows, const M
     }
 }
 
-size_t blocks_of(ggml_type type, int64_t width) { return static_cast<size_t>(width / ggml_blck_size(type)); }
+size_t blocks_of(ggml_type type, int64_t width) {
+    return static_cast<size_t>(width / block_of(type).numbers);
+}
+
+// The dwords and other bytes of a panel; a last one of fewer rows is filled up to sixteen in `memory`.
+Panel whole_panel(const Matrix& matrix, int64_t index, std::vector<std::byte>& memory) {
+    const Parts parts(matrix.type);
+    const std::byte* stored = matrix.panel(index);
+    const auto rows = static_cast<size_t>(matrix.rows_of(index));
+    const size_t blocks = blocks_of(matrix.type, matrix.width), odd = blocks * kRows * parts.odd,
+                 stored_odd = blocks * rows * parts.odd;
+    if (rows == kRows) return {stored, stored + odd};
+    memory.assign(static_cast<size_t>(kRows) * matrix.row_bytes(), std::byte{0});
+    for (size_t b = 0; b < blocks; ++b)
+        memcpy(memory.data() + b * kRows * parts.odd, stored + b * rows * parts.odd, rows * parts.odd);
+    for (size_t w = 0; w < blocks * parts.dwords; ++w) {
+        memcpy(memory.data() + odd + w * kRows * sizeof(uint32_t),
+               stored + stored_odd + w * rows * sizeof(uint32_t), rows * sizeof(uint32_t));
+    }
+    return {memory.data(), memory.data() + odd};
+}
 
 }  // namespace
 
+void add_form(InputForms& forms, ggml_type type) {
+    (type == GGML_TYPE_BF16 ? forms.pairs : forms.bytes) = true;
+}
+
 bool supports(ggml_type type, int64_t columns) {
-    return columns % kInputGroup == 0 && kernels_of(type) != nullptr;
+    if (columns % kInputGroup != 0) return false;
+    return type == GGML_TYPE_BF16 ? kernels::has_bf16_pairs() : kernels_of(type) != nullptr;
 }
 
 void pack(ggml_type type, const std::byte* rows, size_t stride, int64_t count, int64_t width,
@@ -81,8 +107,6 @@ public:
           tokens_(tokens),
           out_(out),
           scratch_(scratch),
-          parts_(matrix.type),
-          blocks_(blocks_of(matrix.type, matrix.width)),
           panel_bytes_(static_cast<size_t>(kRows) * matrix.row_bytes()),
           first_group_(groups.first),
           groups_(groups.last - groups.first),
@@ -124,23 +148,6 @@ private:
                 out_.add};
     }
 
-    // A panel of sixteen rows; a last one of fewer rows is filled up in scratch.
-    Panel whole_panel(int64_t index) {
-        const std::byte* stored = matrix_.data + static_cast<size_t>(index) * panel_bytes_;
-        const auto rows = static_cast<size_t>(matrix_.rows_of(index));
-        const size_t odd = blocks_ * kRows * parts_.odd, stored_odd = blocks_ * rows * parts_.odd;
-        if (rows == kRows) return {stored, stored + odd};
-        std::vector<std::byte>& memory = scratch_.panel;
-        memory.assign(panel_bytes_, std::byte{0});
-        for (size_t b = 0; b < blocks_; ++b)
-            memcpy(memory.data() + b * kRows * parts_.odd, stored + b * rows * parts_.odd, rows * parts_.odd);
-        for (size_t w = 0; w < blocks_ * parts_.dwords; ++w) {
-            memcpy(memory.data() + odd + w * kRows * sizeof(uint32_t),
-                   stored + stored_odd + w * rows * sizeof(uint32_t), rows * sizeof(uint32_t));
-        }
-        return {memory.data(), memory.data() + odd};
-    }
-
     // Calls group(first, count) for groups of at most kTokensTogether tokens. They are split evenly: a
     // remainder of one token would take nearly as long as a full group.
     template <class Do>
@@ -153,7 +160,7 @@ private:
     }
 
     void few_tokens(int64_t i) {
-        const Panel panel = whole_panel(i);
+        const Panel panel = whole_panel(matrix_, i, scratch_.panel);
         const bool next = matrix_.rows_of(i) == kRows && i + 1 < matrix_.panels();
         const size_t ahead = next ? panel_bytes_ : 0;
         for_groups([&](int64_t first, size_t count) {
@@ -168,8 +175,8 @@ private:
         const auto address = reinterpret_cast<uintptr_t>(scratch_.unpacked.data());
         aligned_ = scratch_.unpacked.data() + (kLine - address % kLine) % kLine;
         for (int64_t i = 0; i < count; ++i)
-            kernels_.unpack(whole_panel(panels.first + i), first_group_, static_cast<int64_t>(all_groups_),
-                            unpacked(i));
+            kernels_.unpack(whole_panel(matrix_, panels.first + i, scratch_.panel), first_group_,
+                            static_cast<int64_t>(all_groups_), unpacked(i));
         for_groups([&](int64_t first, size_t tokens) {
             for (int64_t i = 0; i < count; ++i)
                 kernels_.many[tokens - 1](unpacked(i), product(panels.first + i, first));
@@ -182,17 +189,50 @@ private:
     int64_t tokens_;
     const Output& out_;
     Scratch& scratch_;
-    Parts parts_;
-    size_t blocks_, panel_bytes_;
+    size_t panel_bytes_;
     int64_t first_panel_ = 0, first_group_, groups_;
     size_t all_groups_;  // of a stored row
     std::byte* aligned_ = nullptr;
 };
 
+// Bytes of BF16 panels that all tokens meet before the next ones: they stay in the cache.
+constexpr size_t kPairBytes = size_t{192} << 10;
+
+void multiply_pairs(const Matrix& matrix, Range panels, Range groups, const Inputs& inputs, int64_t tokens,
+                    const Output& out, Scratch& scratch) {
+    const auto row_bytes = static_cast<size_t>(matrix.row_bytes());
+    const size_t panel_bytes = static_cast<size_t>(kRows) * row_bytes;
+    const auto offset = static_cast<size_t>(groups.first * kInputGroup / 2 * kRows) * sizeof(uint32_t);
+    kernels::PanelProduct product{nullptr,
+                                  panel_bytes,
+                                  {},
+                                  (groups.last - groups.first) * kInputGroup,
+                                  matrix.rows - panels.first * kRows,
+                                  {nullptr, inputs.pairs, inputs.groups * kInputGroup / 2, tokens},
+                                  out.data,
+                                  static_cast<int64_t>(out.stride),
+                                  out.add};
+    const int64_t whole = std::min(panels.last, matrix.rows / kRows);
+    const auto together = static_cast<int64_t>(std::max<size_t>(1, kPairBytes / panel_bytes));
+    product.weights = matrix.panel(panels.first) + offset;
+    for (int64_t i = panels.first; i < whole; i += together) {
+        product.range = {i - panels.first, std::min(whole, i + together) - panels.first};
+        kernels::multiply_bf16_pairs(product);
+    }
+    if (whole == panels.last) return;
+    product.weights = whole_panel(matrix, whole, scratch.panel).dwords + offset;
+    product.y += (whole - panels.first) * kRows;
+    product.rows = matrix.rows_of(whole);
+    product.range = {0, 1};
+    kernels::multiply_bf16_pairs(product);
+}
+
 }  // namespace
 
 void multiply(const Matrix& matrix, Range panels, Range groups, const Inputs& inputs, int64_t tokens,
               const Output& out, Scratch& scratch) {
+    if (matrix.type == GGML_TYPE_BF16)
+        return multiply_pairs(matrix, panels, groups, inputs, tokens, out, scratch);
     Multiplication(matrix, groups, inputs, tokens, out, scratch).run(panels);
 }
 

@@ -1,10 +1,11 @@
-// Quantized rows in panels, and their products with inputs in 8 bits.
+// Rows of quantized types in panels and their products with inputs in 8 bits; rows in BF16 and their products
+// with inputs in BF16.
 //
 // A panel is sixteen stored rows whose blocks are interleaved dword by dword: a vector of 64 bytes holds the
 // same dword of a block of all sixteen, so nothing is summed across lanes, and no type needs a packing of its
 // own. The bytes of a block that are no whole dwords (its scale in F16, or MXFP4's exponent) lie before all
 // dwords of the panel. So a panel is [block][16 rows][0, 1 or 2 bytes], then [block][dword][16 rows], as many
-// bytes as its rows. The last panel of a matrix may have fewer rows, which are interleaved among themselves.
+// bytes as its rows. A block of BF16 is two numbers, one dword. The last panel of a matrix may have fewer rows, which are interleaved among themselves.
 #pragma once
 
 #include <ggml.h>
@@ -35,6 +36,9 @@ struct Matrix {
     size_t row_bytes() const { return ggml_row_size(type, width); }
     const std::byte* panel(int64_t i) const { return data + static_cast<size_t>(i * kRows) * row_bytes(); }
 };
+
+// The form that products with the type need.
+void add_form(InputForms& forms, ggml_type type);
 
 // Whether there are kernels of this CPU's level (engine/cpu_level.h) for the type and rows of `columns`
 // numbers.

@@ -2,12 +2,18 @@
 
 namespace refold {
 
+ggml_type TensorPlacement::resident_type(const Tensor& tensor) const {
+    if (f32_) return GGML_TYPE_F32;
+    if (bf16_ && tensor.type == DType::F16) return GGML_TYPE_BF16;
+    return static_cast<ggml_type>(tensor.type);
+}
+
 void TensorPlacement::place(const std::vector<std::string>& tensors, bool fuse) {
     Storage* open = nullptr;
     for (const auto& name : tensors) {
         if (rows_.contains(name)) continue;
         const Tensor& tensor = model_.tensor(name);
-        const auto type = f32_ ? GGML_TYPE_F32 : static_cast<ggml_type>(tensor.type);
+        const ggml_type type = resident_type(tensor);
         const int64_t fold = f32_ ? 1 : tensor.fold();
         const auto describe = [&](int64_t rows) {
             return ggml_new_tensor_2d(context_, type, tensor.row_elements() * fold, rows / fold);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/engine.h"
 #include "engine/ggml/linear_plan.h"
 #include "model/model.h"
 
@@ -14,10 +15,10 @@ namespace refold {
 
 class TensorPlacement {
 public:
-    // Describes storages in `context`. `f32`: they hold F32 whatever the tensors' own types are. Keeps
-    // references to the model and the context.
-    TensorPlacement(const Model& model, ggml_context* context, bool f32)
-        : model_(model), context_(context), f32_(f32) {}
+    // Describes storages in `context`, of the tensors' types unless the options want others. Keeps references
+    // to the model and the context.
+    TensorPlacement(const Model& model, ggml_context* context, const EngineOptions& options)
+        : model_(model), context_(context), f32_(options.f32), bf16_(options.precision == Precision::bf16) {}
 
     // Gives a storage to each tensor that has none yet. With `fuse`, neighbors among these that agree in type
     // and input size become one storage, in this order.
@@ -28,9 +29,11 @@ public:
     std::vector<std::unique_ptr<Storage>> take_storages() { return std::move(storages_); }
 
 private:
+    ggml_type resident_type(const Tensor& tensor) const;
+
     const Model& model_;
     ggml_context* context_;
-    bool f32_;
+    bool f32_, bf16_;  // EngineOptions::f32 and Precision::bf16
     std::vector<std::unique_ptr<Storage>> storages_;
     std::map<std::string, Run> rows_;
 };

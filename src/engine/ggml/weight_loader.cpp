@@ -51,14 +51,26 @@ void fill_storage(Storage& storage, std::span<const std::byte> rows) {
     row_panels::pack(t->type, rows.data(), t->nb[1], t->ne[1], t->ne[0], static_cast<std::byte*>(t->data));
 }
 
+// Writes a tensor's numbers as F32 or BF16; returns their bytes.
+size_t convert(const Tensor& tensor, std::span<const std::byte> bytes, ggml_type to, std::byte* out) {
+    const auto count = static_cast<size_t>(tensor.elements());
+    if (to == GGML_TYPE_F32) {
+        dequantize(tensor.type, bytes, {reinterpret_cast<float*>(out), count});
+        return count * sizeof(float);
+    }
+    std::vector<float> values(count);
+    dequantize(tensor.type, bytes, values);
+    ggml_fp32_to_bf16_row(values.data(), reinterpret_cast<ggml_bf16_t*>(out), tensor.elements());
+    return count * sizeof(ggml_bf16_t);
+}
+
 class WeightLoader {
 public:
     WeightLoader(const Model& model, PlannedWeights& planned, const EngineOptions& options)
         : model_(model),
           planned_(planned),
           plans_(planned.plans),
-          own_operations_(options.shared == SharedExecution::automatic),
-          f32_(options.f32) {}
+          own_operations_(options.shared == SharedExecution::automatic) {}
 
     WeightMemory load(int threads) {
         choose_panels();
@@ -84,7 +96,7 @@ private:
     const Model& model_;
     PlannedWeights& planned_;
     WeightPlans& plans_;  // of planned_
-    bool own_operations_, f32_;
+    bool own_operations_;
     std::map<ggml_backend_buffer_type_t, std::vector<ggml_tensor*>> tensors_;  // by the type of their buffer
     std::set<const Storage*> panels_;                                          // those that may be in panels
     WeightMemory memory_;
@@ -241,13 +253,14 @@ void WeightLoader::load_vectors() {
 }
 
 void WeightLoader::load_storage(Storage& storage) const {
-    const size_t total = ggml_nbytes(storage.tensor);
+    const ggml_type type = storage.tensor->type;
     const bool direct = storage.layout == Layout::plain || storage.layout == Layout::folded;
     // Other layouts are packed from all rows of the storage.
     std::vector<std::byte> rows;
     std::byte* to = static_cast<std::byte*>(storage.tensor->data);
     const SourceFiles* source = model_.source.get();
-    if (!direct && storage.tensors.size() == 1 && !f32_) {
+    const auto converted = [&](const Tensor& tensor) { return static_cast<ggml_type>(tensor.type) != type; };
+    if (!direct && storage.tensors.size() == 1 && !converted(model_.tensor(storage.tensors[0]))) {
         const Tensor& tensor = model_.tensor(storage.tensors[0]);
         const TensorBytes bytes(tensor);
         fill_storage(storage, bytes.bytes());
@@ -255,16 +268,14 @@ void WeightLoader::load_storage(Storage& storage) const {
         return;
     }
     if (!direct) {
-        rows.resize(total);
+        rows.resize(ggml_nbytes(storage.tensor));
         to = rows.data();
     }
     for (const auto& name : storage.tensors) {
         const Tensor& tensor = model_.tensor(name);
         const TensorBytes bytes(tensor);
-        if (f32_) {
-            const auto count = static_cast<size_t>(tensor.elements());
-            dequantize(tensor.type, bytes.bytes(), {reinterpret_cast<float*>(to), count});
-            to += count * sizeof(float);
+        if (converted(tensor)) {
+            to += convert(tensor, bytes.bytes(), type, to);
         } else {
             memcpy(to, bytes.bytes().data(), bytes.bytes().size());
             to += bytes.bytes().size();

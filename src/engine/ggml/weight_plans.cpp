@@ -21,7 +21,7 @@ public:
           chooser_(model),
           planned_(planned),
           plans_(planned.plans),
-          placement_(model, plans_.context.get(), options.f32) {}
+          placement_(model, plans_.context.get(), options) {}
 
     void plan() {
         for (size_t p = 0; p < model_.topology.layers.size(); ++p) plan_layer(p, model_.topology.layers[p]);
