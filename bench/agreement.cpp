@@ -1,4 +1,4 @@
-// Compares this engine's logits with libllama's on the same GGUF file, for every token of a text.
+// Compares this engine's logits with libllama's on the same GGUF file, and both with float32's, for every token of a text.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -17,10 +17,56 @@ struct Arguments {
     std::string model, text;
     size_t tokens = 256;
     int threads = 0;
-    bool f32 = false;
+    bool f32 = false, bf16 = false;
 };
 
-// Largest difference in standard deviations of the reference logits, and number of equal greedy tokens.
+using Logits = std::span<const float>;  // [tokens, n_vocab]
+
+std::vector<float> logits_of(const refold::Model& model, std::span<const int32_t> tokens,
+                             const refold::EngineOptions& options) {
+    refold::SingleSequence sequence(model, options);
+    std::vector<float> out;
+    sequence.evaluate_all(tokens, [&](size_t, Logits rows) { out.insert(out.end(), rows.begin(), rows.end()); });
+    return out;
+}
+
+double standard_deviation(Logits x) {
+    double sum = 0, squares = 0;
+    for (const float value : x) {
+        sum += value;
+        squares += static_cast<double>(value) * value;
+    }
+    const auto n = static_cast<double>(x.size());
+    return std::sqrt(squares / n - sum / n * (sum / n));
+}
+
+double log_of_sum(Logits row) {
+    const double largest = *std::max_element(row.begin(), row.end());
+    double sum = 0;
+    for (const float x : row) sum += std::exp(x - largest);
+    return largest + std::log(sum);
+}
+
+// Of `a` from `b`: the largest difference in standard deviations of b, equal greedy tokens, and the mean KL divergence.
+nlohmann::json distance(Logits a, Logits b, size_t n_vocab) {
+    double largest = 0, divergence = 0;
+    size_t equal = 0;
+    for (size_t i = 0; i < b.size(); ++i) largest = std::max(largest, std::abs(static_cast<double>(a[i]) - b[i]));
+    for (size_t at = 0; at < b.size(); at += n_vocab) {
+        const Logits x = a.subspan(at, n_vocab), y = b.subspan(at, n_vocab);
+        const auto greedy = [](Logits row) { return std::max_element(row.begin(), row.end()) - row.begin(); };
+        equal += greedy(x) == greedy(y) ? 1 : 0;
+        const double of_x = log_of_sum(x), of_y = log_of_sum(y);
+        for (size_t i = 0; i < n_vocab; ++i)
+            divergence += std::exp(y[i] - of_y) * ((y[i] - of_y) - (x[i] - of_x));
+    }
+    const auto rows = static_cast<double>(b.size() / n_vocab);
+    return {{"relative_difference", largest / standard_deviation(b)},
+            {"equal_greedy_tokens", static_cast<double>(equal) / rows},
+            {"kl", divergence / rows}};
+}
+
+// The logits of refold, of libllama, and those by float32 weights and activations, each from each.
 nlohmann::json compare(const Arguments& a) {
     using namespace refold;
     std::vector<int32_t> tokens = Tokenizer(a.model).encode(read_text_file(a.text), true, false);
@@ -29,39 +75,25 @@ nlohmann::json compare(const Arguments& a) {
     tokens.resize(a.tokens);
     const auto context = static_cast<int64_t>(a.tokens);
     // libllama's flash attention casts a float32 cache to float16.
-    StockLlama stock(a.model, {.threads = a.threads,
-                               .context = context,
-                               .kv = a.f32 ? KvType::f32 : KvType::f16,
-                               .flash_attention = !a.f32});
-    const std::vector<float> expected = stock.evaluate_all(tokens);
-    SingleSequence sequence(load_model(a.model), {.threads = a.threads, .context = context, .f32 = a.f32});
-    double sum = 0, squares = 0, largest = 0;
-    for (const float x : expected) {
-        sum += x;
-        squares += static_cast<double>(x) * x;
-    }
-    const auto n = static_cast<double>(expected.size());
-    const double deviation = std::sqrt(squares / n - sum / n * (sum / n));
-    const auto n_vocab = static_cast<size_t>(sequence.capabilities().n_vocab);
-    size_t equal = 0;
-    sequence.evaluate_all(tokens, [&](size_t first, std::span<const float> logits) {
-        const auto theirs = std::span(expected).subspan(first * n_vocab, logits.size());
-        for (size_t i = 0; i < logits.size(); ++i)
-            largest = std::max(largest, std::abs(static_cast<double>(logits[i]) - theirs[i]));
-        for (size_t row = 0; row < logits.size(); row += n_vocab) {
-            const auto greedy = [&](std::span<const float> x) {
-                return std::max_element(x.begin(), x.end()) - x.begin();
-            };
-            equal += greedy(logits.subspan(row, n_vocab)) == greedy(theirs.subspan(row, n_vocab)) ? 1 : 0;
-        }
-    });
+    const std::vector<float> theirs = StockLlama(a.model, {.threads = a.threads,
+                                                           .context = context,
+                                                           .kv = a.f32 ? KvType::f32 : KvType::f16,
+                                                           .flash_attention = !a.f32})
+                                          .evaluate_all(tokens);
+    const Model model = load_model(a.model);
+    EngineOptions options{.threads = a.threads,
+                          .context = context,
+                          .f32 = a.f32,
+                          .precision = a.bf16 ? Precision::bf16 : Precision::stored};
+    const std::vector<float> ours = logits_of(model, tokens, options);
+    options.f32 = true;
+    const std::vector<float> exact = logits_of(model, tokens, options);
+    const size_t n_vocab = exact.size() / tokens.size();
     return {{"model", a.model},
             {"tokens", a.tokens},
-            {"f32", a.f32},
-            {"largest_difference", largest},
-            {"logits_standard_deviation", deviation},
-            {"relative_difference", largest / deviation},
-            {"equal_greedy_tokens", static_cast<double>(equal) / static_cast<double>(a.tokens)}};
+            {"refold_from_libllama", distance(ours, theirs, n_vocab)},
+            {"refold_from_float32", distance(ours, exact, n_vocab)},
+            {"libllama_from_float32", distance(theirs, exact, n_vocab)}};
 }
 
 }  // namespace
@@ -74,6 +106,7 @@ int main(int argc, char** argv) {
     app.add_option("--tokens", a.tokens, "Tokens of the text to evaluate")->capture_default_str();
     app.add_option("--threads", a.threads, "0: all cores")->capture_default_str();
     app.add_flag("--f32", a.f32, "float32 weights, activations and KV cache");
+    app.add_flag("--bf16", a.bf16, "refold's products with F16 weights in BF16");
     CLI11_PARSE(app, argc, argv);
     try {
         fmt::print("{}\n", compare(a).dump(2));

@@ -15,10 +15,10 @@ if(REFOLD_SANITIZE)
     add_link_options(${refold_sanitize_flags})
 endif()
 
-# ARM64: kernels use NEON with products of bytes, which are chosen here and not when the program starts. Highway's SVE
+# ARM64: kernels use NEON with products of bytes (and Highway asks for cryptography), which are chosen here and not when the program starts. Highway's SVE
 # is left out: vectors of our kernels have sizes that the compiler knows, and GCC 12 crashes on it.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
-    set(REFOLD_ARM_ARCH "armv8.2-a+dotprod+fp16" CACHE STRING "The least ARM architecture (-march) that the programs run on")
+    set(REFOLD_ARM_ARCH "armv8.2-a+crypto+dotprod+fp16" CACHE STRING "The least ARM architecture (-march) that the programs run on")
     add_compile_options("-march=${REFOLD_ARM_ARCH}")
     add_compile_definitions("HWY_DISABLED_TARGETS=(HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
 endif()

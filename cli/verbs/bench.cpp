@@ -14,6 +14,7 @@
 #include "core/interrupt.h"
 #include "core/text.h"
 #include "eval/provenance.h"
+#include "eval/read_speed.h"
 #include "eval/speed.h"
 #include "eval/stock.h"
 #include "hub/resolve.h"
@@ -171,6 +172,10 @@ std::string text_of(const Json& out) {
     bytes("activations and scratch", "compute_bytes");
     bytes("process, resident", "rss_bytes");
     bytes("process, peak", "peak_rss_bytes");
+    const Json& read = out["read"];
+    const double decoding = read["bytes_per_s"].get<double>(), plain = read["machine_bytes_per_s"].get<double>();
+    memory.add({"weights read when decoding",
+                fmt::format("{:.1f} GB/s, {:.0f} % of {:.1f}", decoding / 1e9, 100 * decoding / plain, plain / 1e9)});
     memory.add({"file to engine ready", fmt::format("{:.3f} s", out["load_seconds"].get<double>())});
     memory.add({"file to first token", fmt::format("{:.3f} s", out["first_token_seconds"].get<double>())});
     std::string baseline;
@@ -225,6 +230,9 @@ void bench(const Arguments& a) {
     }
     const std::vector<SpeedResult> results = measure_speed(std::move(subjects), n_vocab, a.speed);
     const SpeedResult* other = results.size() > 1 ? &results[1] : nullptr;
+    sequence->pause();
+    const double machine = read_speed(options.threads);
+    const uint64_t read = bytes_read_per_token(model);
 
     const Json out = {
         {"model", path},
@@ -237,6 +245,10 @@ void bench(const Arguments& a) {
         {"baseline_reason", baseline.reason.empty() ? Json() : Json(baseline.reason)},
         {"prefill", speed_json(results[0].prefill, other != nullptr ? &other->prefill : nullptr)},
         {"decode", speed_json(results[0].decode, other != nullptr ? &other->decode : nullptr)},
+        {"read",
+         {{"bytes_per_token", read},
+          {"bytes_per_s", static_cast<double>(read) * results[0].decode.median()},
+          {"machine_bytes_per_s", machine}}},
         {"weight_bytes_resident", memory.weight_bytes},
         {"weight_bytes_accounted", account(model).model.bytes},
         {"kv_bytes", memory.kv_bytes},

@@ -198,7 +198,6 @@ struct Mxfp4 : OneScale {
 // --- Blocks of 256 numbers: eight groups.
 
 struct K {
-    HWY_INLINE K() {}  // GCC would not inline the members' constructors into one of its own on ARM
     static constexpr int64_t kGroups = 8;
     Block block{};
     int64_t g = 0;
