@@ -1,4 +1,5 @@
-// Compares this engine's logits with libllama's on the same GGUF file, and both with float32's, for every token of a text.
+// Compares this engine's logits with libllama's on the same GGUF file, and both with float32's, for every
+// token of a text.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -26,7 +27,8 @@ std::vector<float> logits_of(const refold::Model& model, std::span<const int32_t
                              const refold::EngineOptions& options) {
     refold::SingleSequence sequence(model, options);
     std::vector<float> out;
-    sequence.evaluate_all(tokens, [&](size_t, Logits rows) { out.insert(out.end(), rows.begin(), rows.end()); });
+    sequence.evaluate_all(tokens,
+                          [&](size_t, Logits rows) { out.insert(out.end(), rows.begin(), rows.end()); });
     return out;
 }
 
@@ -47,11 +49,13 @@ double log_of_sum(Logits row) {
     return largest + std::log(sum);
 }
 
-// Of `a` from `b`: the largest difference in standard deviations of b, equal greedy tokens, and the mean KL divergence.
+// Of `a` from `b`: the largest difference in standard deviations of b, equal greedy tokens, and the mean KL
+// divergence.
 nlohmann::json distance(Logits a, Logits b, size_t n_vocab) {
     double largest = 0, divergence = 0;
     size_t equal = 0;
-    for (size_t i = 0; i < b.size(); ++i) largest = std::max(largest, std::abs(static_cast<double>(a[i]) - b[i]));
+    for (size_t i = 0; i < b.size(); ++i)
+        largest = std::max(largest, std::abs(static_cast<double>(a[i]) - b[i]));
     for (size_t at = 0; at < b.size(); at += n_vocab) {
         const Logits x = a.subspan(at, n_vocab), y = b.subspan(at, n_vocab);
         const auto greedy = [](Logits row) { return std::max_element(row.begin(), row.end()) - row.begin(); };

@@ -173,9 +173,10 @@ std::string text_of(const Json& out) {
     bytes("process, resident", "rss_bytes");
     bytes("process, peak", "peak_rss_bytes");
     const Json& read = out["read"];
-    const double decoding = read["bytes_per_s"].get<double>(), plain = read["machine_bytes_per_s"].get<double>();
-    memory.add({"weights read when decoding",
-                fmt::format("{:.1f} GB/s, {:.0f} % of {:.1f}", decoding / 1e9, 100 * decoding / plain, plain / 1e9)});
+    const double decoding = read["bytes_per_s"].get<double>(),
+                 plain = read["machine_bytes_per_s"].get<double>();
+    memory.add({"weights read when decoding", fmt::format("{:.1f} GB/s, {:.0f} % of {:.1f}", decoding / 1e9,
+                                                          100 * decoding / plain, plain / 1e9)});
     memory.add({"file to engine ready", fmt::format("{:.3f} s", out["load_seconds"].get<double>())});
     memory.add({"file to first token", fmt::format("{:.3f} s", out["first_token_seconds"].get<double>())});
     std::string baseline;

@@ -18,21 +18,21 @@ void show(const Arguments& a) {
     const auto levels = cpu_levels();
     const Processors found = processors();
     if (a.report.json) {
-        return print_json(
-            {{"version", REFOLD_VERSION},
-             {"torch", has_torch_engine()},
-             {"cpu",
-              {{"level", cpu_level()},
-               {"levels", levels},
-               {"threads", default_threads()},
-               {"processors", found.allowed},
-               {"cores", found.cores},
-               {"quota", found.quota ? nlohmann::json(*found.quota) : nlohmann::json()}}}});
+        return print_json({{"version", REFOLD_VERSION},
+                           {"torch", has_torch_engine()},
+                           {"cpu",
+                            {{"level", cpu_level()},
+                             {"levels", levels},
+                             {"threads", default_threads()},
+                             {"processors", found.allowed},
+                             {"cores", found.cores},
+                             {"quota", found.quota ? nlohmann::json(*found.quota) : nlohmann::json()}}}});
     }
-    print(fmt::format("refold {}\nCPU level: {} (of {})\nthreads: {} ({} processors, {} cores{})\ntorch engine: {}\n", REFOLD_VERSION,
-                      cpu_level(), fmt::join(levels, ", "), default_threads(), found.allowed, found.cores,
-                      found.quota ? fmt::format(", a quota of {:.3g}", *found.quota) : "",
-                      has_torch_engine() ? "yes" : "no"));
+    print(fmt::format(
+        "refold {}\nCPU level: {} (of {})\nthreads: {} ({} processors, {} cores{})\ntorch engine: {}\n",
+        REFOLD_VERSION, cpu_level(), fmt::join(levels, ", "), default_threads(), found.allowed, found.cores,
+        found.quota ? fmt::format(", a quota of {:.3g}", *found.quota) : "",
+        has_torch_engine() ? "yes" : "no"));
 }
 
 Action declare(CLI::App& app) {

@@ -20,12 +20,13 @@ inline std::atomic<int> g_threads{0};
 // Sets the result of default_threads(); 0 restores the default.
 inline void set_default_threads(int threads) { g_threads = threads; }
 
-// The number set above, else all processors that this process can use, divided by the number of processes that
-// torchrun runs on this machine (LOCAL_WORLD_SIZE).
+// The number set above, else all processors that this process can use, divided by the number of processes
+// that torchrun runs on this machine (LOCAL_WORLD_SIZE).
 inline int default_threads() {
     if (g_threads > 0) return g_threads;
     const char* processes = std::getenv("LOCAL_WORLD_SIZE");
-    return std::max(1, processors().usable() / (processes == nullptr ? 1 : std::max(1, std::atoi(processes))));
+    return std::max(1,
+                    processors().usable() / (processes == nullptr ? 1 : std::max(1, std::atoi(processes))));
 }
 
 // Calls body(i) for every i in [0, count) on up to `threads` threads; the first exception is rethrown.

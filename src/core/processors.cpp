@@ -29,9 +29,9 @@ std::optional<double> quota_of(const fs::path& group) {
         period = first_line(group / "cpu.cfs_period_us");
     }
     char *end = nullptr, *period_end = nullptr;
-    const double microseconds = std::strtod(max.c_str(), &end),
-                 of = std::strtod(period.c_str(), &period_end);
-    if (end == max.c_str() || period_end == period.c_str() || microseconds <= 0 || of <= 0) return std::nullopt;
+    const double microseconds = std::strtod(max.c_str(), &end), of = std::strtod(period.c_str(), &period_end);
+    if (end == max.c_str() || period_end == period.c_str() || microseconds <= 0 || of <= 0)
+        return std::nullopt;
     return microseconds / of;
 }
 
@@ -70,8 +70,8 @@ Processors processors_of(const std::vector<int>& allowed, const fs::path& root) 
     out.allowed = std::max(1, static_cast<int>(allowed.size()));
     std::set<std::string> cores;
     for (const int i : allowed) {
-        const std::string siblings = first_line(root / "sys/devices/system/cpu" / ("cpu" + std::to_string(i)) /
-                                                "topology/thread_siblings_list");
+        const std::string siblings = first_line(
+            root / "sys/devices/system/cpu" / ("cpu" + std::to_string(i)) / "topology/thread_siblings_list");
         cores.insert(siblings.empty() ? "cpu" + std::to_string(i) : siblings);
     }
     out.cores = std::max(1, static_cast<int>(cores.size()));
@@ -83,7 +83,8 @@ Processors processors_of(const std::vector<int>& allowed, const fs::path& root) 
         const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",",
                           path = line.substr(second + 1);
         if (controllers == ",,") limit(out.quota, root / "sys/fs/cgroup", path);
-        if (controllers.find(",cpu,") != std::string::npos) limit(out.quota, root / "sys/fs/cgroup/cpu", path);
+        if (controllers.find(",cpu,") != std::string::npos)
+            limit(out.quota, root / "sys/fs/cgroup/cpu", path);
     }
     return out;
 }

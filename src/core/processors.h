@@ -18,8 +18,8 @@ struct Processors {
 
 // Of this process.
 Processors processors();
-// Read from files of Linux below `root`: /proc/self/cgroup, /sys/fs/cgroup and /sys/devices/system/cpu; what is
-// missing there limits nothing. `allowed`: numbers of processors.
+// Read from files of Linux below `root`: /proc/self/cgroup, /sys/fs/cgroup and /sys/devices/system/cpu; what
+// is missing there limits nothing. `allowed`: numbers of processors.
 Processors processors_of(const std::vector<int>& allowed, const std::filesystem::path& root);
 
 }  // namespace refold

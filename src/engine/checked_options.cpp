@@ -148,7 +148,8 @@ EngineOptions checked_options(EngineOptions o, const Model& model) {
     if (o.kind == EngineKind::torch && (o.range || o.observer))
         fail(ErrorCode::unsupported, "engine", "ranges and observers need the ggml engine");
     if (o.kind == EngineKind::torch && o.precision != Precision::stored)
-        fail(ErrorCode::unsupported, "engine", "the torch engine computes in float32 - leave out --precision");
+        fail(ErrorCode::unsupported, "engine",
+             "the torch engine computes in float32 - leave out --precision");
     check_several(o, model);
     check_cache_type(o, config);
     check_numbers(o, config);

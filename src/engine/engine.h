@@ -43,12 +43,12 @@ enum class FactoredExecution { automatic, factored, reconstructed };
 
 struct EngineOptions {
     EngineKind kind = EngineKind::ggml;
-    int threads = 0;          // 0: all cores
-    int64_t context = 0;      // most tokens of one sequence; 0: the model's context length, at most 4096
-    int64_t chunk = 512;      // most rows of one step
-    bool f32 = false;         // float32 weights, activations and KV cache
+    int threads = 0;      // 0: all cores
+    int64_t context = 0;  // most tokens of one sequence; 0: the model's context length, at most 4096
+    int64_t chunk = 512;  // most rows of one step
+    bool f32 = false;     // float32 weights, activations and KV cache
     Precision precision = Precision::stored;  // ignored with f32
-    KvType kv = KvType::f16;  // ignored with f32; an encoder's is f16 or f32
+    KvType kv = KvType::f16;                  // ignored with f32; an encoder's is f16 or f32
     SharedExecution shared = SharedExecution::automatic;
     FactoredExecution factored = FactoredExecution::automatic;
     // Load and run these layers only, so that a model larger than memory can be worked on piecewise. Layers

@@ -55,7 +55,8 @@ double read_speed(int threads) {
         {
             std::vector<std::jthread> pool;
             for (int t = 0; t < threads; ++t)
-                pool.emplace_back([&, t] { total += sum(memory.get() + static_cast<size_t>(t) * share, share); });
+                pool.emplace_back(
+                    [&, t] { total += sum(memory.get() + static_cast<size_t>(t) * share, share); });
         }
         const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
         if (pass > 0)

@@ -7,11 +7,12 @@
 
 namespace refold {
 
-// Bytes per second that `threads` threads together read from 256 MiB, more than caches hold: the best of three
-// passes after one to warm up.
+// Bytes per second that `threads` threads together read from 256 MiB, more than caches hold: the best of
+// three passes after one to warm up.
 double read_speed(int threads);
 
-// Bytes of stored tensors that decoding one token reads at least: each once, without a table that only embeds.
+// Bytes of stored tensors that decoding one token reads at least: each once, without a table that only
+// embeds.
 uint64_t bytes_read_per_token(const Model& model);
 
 }  // namespace refold

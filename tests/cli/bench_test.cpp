@@ -21,9 +21,9 @@ TEST(Bench, ComparesWithStock) {
         const json j = refold_json({"bench", model, "--prefill", "16", "--decode", "4", "--rounds", "2",
                                     "--threads", "1", "--quiet"},
                                    "", variables);
-        expect_keys(j, {"prefill", "decode", "read", "weight_bytes_resident", "weight_bytes_accounted", "kv_bytes",
-                        "compute_bytes", "rss_bytes", "peak_rss_bytes", "load_seconds", "first_token_seconds",
-                        "cpu", "threads"});
+        expect_keys(j, {"prefill", "decode", "read", "weight_bytes_resident", "weight_bytes_accounted",
+                        "kv_bytes", "compute_bytes", "rss_bytes", "peak_rss_bytes", "load_seconds",
+                        "first_token_seconds", "cpu", "threads"});
         for (const char* phase : {"prefill", "decode"}) {
             EXPECT_GT(j[phase]["tokens_per_s"].get<double>(), 0);
             EXPECT_GT(j[phase]["baseline_tokens_per_s"].get<double>(), 0);
@@ -33,7 +33,8 @@ TEST(Bench, ComparesWithStock) {
         }
         // The tied table is read as the head; the vectors, too.
         EXPECT_LE(j["read"]["bytes_per_token"], j["weight_bytes_accounted"]);
-        EXPECT_GE(j["read"]["bytes_per_token"].get<double>(), 0.5 * j["weight_bytes_accounted"].get<double>());
+        EXPECT_GE(j["read"]["bytes_per_token"].get<double>(),
+                  0.5 * j["weight_bytes_accounted"].get<double>());
         EXPECT_GT(j["read"]["machine_bytes_per_s"].get<double>(), 1e8);
         EXPECT_EQ(j["baseline"]["engine"], "llama.cpp");
         EXPECT_EQ(j["baseline"]["materialized"], model != kModel);

@@ -20,7 +20,8 @@ protected:
         std::ofstream(root() / path) << text << "\n";
     }
     void siblings(int processor, const std::string& list) {
-        write("sys/devices/system/cpu/cpu" + std::to_string(processor) + "/topology/thread_siblings_list", list);
+        write("sys/devices/system/cpu/cpu" + std::to_string(processor) + "/topology/thread_siblings_list",
+              list);
     }
     fs::path root() const { return folder_ / ""; }
 

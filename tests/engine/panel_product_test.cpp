@@ -14,8 +14,8 @@
 namespace refold {
 namespace {
 
-constexpr std::array kTypes = {DType::Q4_0,   DType::Q4_1,  DType::Q5_0,  DType::Q5_1, DType::Q8_0,
-                               DType::IQ4_NL, DType::MXFP4, DType::Q2_K,  DType::Q3_K, DType::Q4_K,
+constexpr std::array kTypes = {DType::Q4_0,   DType::Q4_1,  DType::Q5_0,   DType::Q5_1, DType::Q8_0,
+                               DType::IQ4_NL, DType::MXFP4, DType::Q2_K,   DType::Q3_K, DType::Q4_K,
                                DType::Q5_K,   DType::Q6_K,  DType::IQ4_XS, DType::BF16};
 
 struct Shape {
@@ -126,8 +126,8 @@ TEST_P(PanelProductTest, IsTheProductOfTheValues) {
                 EXPECT_EQ(memcmp(got->data, all[0]->data, ggml_nbytes(got)), 0);
             }
             for (int64_t t = 0; t < tokens; ++t) {
-                const std::vector<float> token = rounded(
-                    std::span(inputs).subspan(static_cast<size_t>(t * (columns + 5)), static_cast<size_t>(columns)));
+                const std::vector<float> token = rounded(std::span(inputs).subspan(
+                    static_cast<size_t>(t * (columns + 5)), static_cast<size_t>(columns)));
                 for (int64_t r = 0; r < rows; ++r) {
                     double sum = 0, size = 0;
                     for (size_t i = 0; i < token.size(); ++i) {
@@ -255,8 +255,8 @@ TEST_P(PanelProductTest, RunsOfColumnsAddUp) {
     ggml_graph_compute_with_ctx(c, graph, 2);
     EXPECT_EQ(memcmp(all->data, few->data, ggml_nbytes(few)), 0);
     for (int64_t t = 0; t < kTokens; ++t) {
-        const std::vector<float> token = rounded(
-            std::span(inputs).subspan(static_cast<size_t>(t * width), static_cast<size_t>(width)));
+        const std::vector<float> token =
+            rounded(std::span(inputs).subspan(static_cast<size_t>(t * width), static_cast<size_t>(width)));
         for (int64_t r = 0; r < kOutputs; ++r) {
             double sum = 0, size = 0;
             size_t at = 0;

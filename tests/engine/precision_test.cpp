@@ -69,8 +69,9 @@ TEST(Precision, IsTheSameForOneTokenAndMany) {
     for (const Model& model : {half_precision_model(), with_shared_heads()}) {
         const auto tokens = random_tokens(30, model.config.n_vocab, 4);
         const auto logits = [&](int64_t chunk) {
-            return all_logits(model, tokens,
-                              {.threads = 2, .context = kContext, .chunk = chunk, .precision = Precision::bf16});
+            return all_logits(
+                model, tokens,
+                {.threads = 2, .context = kContext, .chunk = chunk, .precision = Precision::bf16});
         };
         // Attention adds up in another order for many tokens.
         EXPECT_LT(scaled_difference(logits(1), logits(30)), 1e-2);
@@ -78,10 +79,12 @@ TEST(Precision, IsTheSameForOneTokenAndMany) {
 }
 
 TEST(Precision, OfTheTorchEngineIsFloat32) {
-    EXPECT_EQ(code_of([] {
-                  make_engine(half_precision_model(),
-                              {.kind = EngineKind::torch, .precision = Precision::bf16});
-              }, "leave out --precision"),
+    EXPECT_EQ(code_of(
+                  [] {
+                      make_engine(half_precision_model(),
+                                  {.kind = EngineKind::torch, .precision = Precision::bf16});
+                  },
+                  "leave out --precision"),
               ErrorCode::unsupported);
 }
 

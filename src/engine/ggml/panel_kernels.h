@@ -24,7 +24,8 @@ struct PanelProduct {
 
 void multiply_panels(PanelType type, const PanelProduct& product);
 
-// Whether this CPU has products of BF16 pairs (AVX512_BF16), and its level (engine/cpu_level.h) lets them be used.
+// Whether this CPU has products of BF16 pairs (AVX512_BF16), and its level (engine/cpu_level.h) lets them be
+// used.
 bool has_bf16_pairs();
 // Rounds `columns` floats to pairs [(columns + 1) / 2]; an odd end is filled up with zero.
 void to_bf16_pairs(const float* x, int64_t columns, uint32_t* pairs);

@@ -3,9 +3,9 @@
 // In: panels [panel][column / 2][16 rows][2 columns] BF16; x as pairs of BF16 [token][column / 2]. Out: F32
 // [token][row], written or added to. Threads and loop order are those of panel_kernels.cpp: T tokens x P
 // panels of sums stay in registers, one 64-byte load of weights meets T broadcast pairs.
-#include "engine/ggml/panel_kernels.h"
-
 #include <hwy/targets.h>
+
+#include "engine/ggml/panel_kernels.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -108,27 +108,29 @@ void PanelProduct::compute_rows(ggml_tensor* dst, int thread, int threads, void*
     const row_panels::Matrix rows = matrix_of(dst);
     const row_panels::Output out = output_of(dst);
     ThreadScratch& own = self.threads_[static_cast<size_t>(thread)];
-    self.compute(dst, rows.panels(), forms_of(rows.type), thread, threads, [&](Range panels, const Inputs& x) {
-        const int64_t first = panels.first * row_panels::kRows,
-                      count = std::min(panels.last * row_panels::kRows, rows.rows) - first;
-        own.packed.resize(static_cast<size_t>(count) * rows.row_bytes());
-        row_panels::pack(rows.type, rows.data + static_cast<size_t>(first) * weight->nb[1], weight->nb[1],
-                         count, rows.width, own.packed.data());
-        const row_panels::Matrix packed{rows.type, own.packed.data(), rows.width, count, rows.fold};
-        row_panels::multiply(packed, {0, packed.panels()}, {0, packed.groups()}, x, dst->ne[1],
-                             {out.data + first * rows.fold, out.stride}, own.panels);
-    });
+    self.compute(
+        dst, rows.panels(), forms_of(rows.type), thread, threads, [&](Range panels, const Inputs& x) {
+            const int64_t first = panels.first * row_panels::kRows,
+                          count = std::min(panels.last * row_panels::kRows, rows.rows) - first;
+            own.packed.resize(static_cast<size_t>(count) * rows.row_bytes());
+            row_panels::pack(rows.type, rows.data + static_cast<size_t>(first) * weight->nb[1], weight->nb[1],
+                             count, rows.width, own.packed.data());
+            const row_panels::Matrix packed{rows.type, own.packed.data(), rows.width, count, rows.fold};
+            row_panels::multiply(packed, {0, packed.panels()}, {0, packed.groups()}, x, dst->ne[1],
+                                 {out.data + first * rows.fold, out.stride}, own.panels);
+        });
 }
 
 void PanelProduct::compute_panels(ggml_tensor* dst, int thread, int threads, void* product) {
     auto& self = *static_cast<PanelProduct*>(product);
     const row_panels::Matrix matrix = matrix_of(dst);
-    self.compute(dst, matrix.panels(), forms_of(matrix.type), thread, threads, [&](Range panels, const Inputs& x) {
-        row_panels::Output out = output_of(dst);
-        out.data += panels.first * row_panels::kRows * matrix.fold;
-        row_panels::multiply(matrix, panels, {0, matrix.groups()}, x, dst->ne[1], out,
-                             self.threads_[static_cast<size_t>(thread)].panels);
-    });
+    self.compute(dst, matrix.panels(), forms_of(matrix.type), thread, threads,
+                 [&](Range panels, const Inputs& x) {
+                     row_panels::Output out = output_of(dst);
+                     out.data += panels.first * row_panels::kRows * matrix.fold;
+                     row_panels::multiply(matrix, panels, {0, matrix.groups()}, x, dst->ne[1], out,
+                                          self.threads_[static_cast<size_t>(thread)].panels);
+                 });
 }
 
 void PanelProduct::compute_runs(ggml_tensor* dst, int thread, int threads, void* user) {

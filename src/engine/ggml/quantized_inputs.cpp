@@ -23,8 +23,8 @@ namespace refold::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The quants of a group, the sums of its halves and of all; returns the scale. As ggml does for Q8_0: the
-// largest number becomes 127, and quants are rounded by the exact scale.
+// The quants of a group, minus the sums of its halves and of all; returns the scale. As ggml does for Q8_0:
+// the largest number becomes 127, and quants are rounded by the exact scale.
 static HWY_INLINE float QuantizeGroup(const float* x, int8_t* quants, int32_t* sums) {
     using D = hn::CappedTag<float, kInputGroup / 2>;
     const D d;
@@ -47,7 +47,7 @@ static HWY_INLINE float QuantizeGroup(const float* x, int8_t* quants, int32_t* s
             sum = hn::Add(sum, quant);
             hn::StoreU(hn::DemoteTo(bytes, quant), bytes, quants + i * kLanes);
         }
-        sums[half] = hn::GetLane(hn::SumOfLanes(ints, sum));
+        sums[half] = -hn::GetLane(hn::SumOfLanes(ints, sum));
     }
     sums[2] = sums[0] + sums[1];
     return most / 127.0F;
@@ -74,7 +74,7 @@ void QuantizedInputs::fit(int64_t tokens, int64_t columns, InputForms forms) {
     if (!forms.bytes || scales_.size() >= all) return;
     quants_.resize(all * kInputGroup);
     scales_.resize(all);
-    sums_.resize(3 * all);
+    negative_sums_.resize(3 * all);
     values_.resize(3 * all);
 }
 
@@ -89,7 +89,7 @@ void QuantizedInputs::quantize(const float* x, int64_t stride, int64_t first, in
         }
         if (!forms_.bytes) continue;
         float *scales = scales_.data() + begin, *values = values_.data() + 3 * begin;
-        int32_t* sums = sums_.data() + 3 * begin;
+        int32_t* sums = negative_sums_.data() + 3 * begin;
         HWY_DYNAMIC_DISPATCH(QuantizeGroups)
         (x + t * stride, groups_, quants_.data() + begin * kInputGroup, scales, sums);
         // Scales have the precision of F16, as in a block of Q8_0.
@@ -97,7 +97,7 @@ void QuantizedInputs::quantize(const float* x, int64_t stride, int64_t first, in
         ggml_fp16_to_fp32_row(halves.data(), scales, groups_);
         for (int64_t g = 0; g < groups_; ++g) {
             for (int64_t i = 0; i < 3; ++i)
-                values[3 * g + i] = scales[g] * static_cast<float>(sums[3 * g + i]);
+                values[3 * g + i] = -scales[g] * static_cast<float>(sums[3 * g + i]);
         }
     }
 }

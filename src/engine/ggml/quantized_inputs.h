@@ -18,15 +18,16 @@ struct InputForms {
 struct Inputs {
     const int8_t* quants;  // [token][groups * kInputGroup]
     const float* scales;   // [token][groups]
-    const int32_t* sums;   // [token][groups][3]: of the quants of each half of a group, and of both
-    const float* values;   // [token][groups][3]: the same, times the scale
-    int64_t groups;        // of a token
+    // [token][groups][3]: minus the sums of the quants of each half of a group, and of both.
+    const int32_t* negative_sums;
+    const float* values;    // [token][groups][3]: the sums, times the scale
+    int64_t groups;         // of a token
     const uint32_t* pairs;  // [token][groups][kInputGroup / 2]: two numbers in BF16 each
 
     // Without the first `count` groups of each token.
     Inputs from(int64_t count) const {
-        return {quants + count * kInputGroup, scales + count, sums + 3 * count, values + 3 * count, groups,
-                pairs + count * (kInputGroup / 2)};
+        return {quants + count * kInputGroup, scales + count, negative_sums + 3 * count,
+                values + 3 * count,           groups,         pairs + count * (kInputGroup / 2)};
     }
 };
 
@@ -38,11 +39,12 @@ public:
     // Quantizes tokens [first, last) of x, which are `stride` floats apart. Threads may share the tokens.
     void quantize(const float* x, int64_t stride, int64_t first, int64_t last);
     Inputs get() const {
-        return {quants_.data(), scales_.data(), sums_.data(), values_.data(), groups_, pairs_.data()};
+        return {quants_.data(), scales_.data(), negative_sums_.data(),
+                values_.data(), groups_,        pairs_.data()};
     }
     uint64_t bytes() const {
         return quants_.size() + (scales_.size() + values_.size()) * sizeof(float) +
-               (sums_.size() + pairs_.size()) * sizeof(int32_t);
+               (negative_sums_.size() + pairs_.size()) * sizeof(int32_t);
     }
 
 private:
@@ -50,7 +52,7 @@ private:
     int64_t groups_ = 0;  // per token
     std::vector<int8_t> quants_;
     std::vector<float> scales_, values_;
-    std::vector<int32_t> sums_;
+    std::vector<int32_t> negative_sums_;
     std::vector<uint32_t> pairs_;
 };
 

@@ -153,20 +153,19 @@ private:
 };
 
 // The same of a panel that was unpacked.
-template <int scales, bool minimums, int zero>
+template <int scales, int minimums, int zero>
 class Bytes {
 public:
-    static constexpr int kScales = scales, kZero = zero;
-    static constexpr bool kMinimums = minimums;
+    static constexpr int kScales = scales, kMinimums = minimums, kZero = zero;
     HWY_INLINE Bytes(const Unpacked& panel, int64_t part)
         : quants_(panel.quants - kInputGroup * kRows + part * kLanes * 4),
           scales_(panel.scales - kScales * kRows + part * kLanes),
-          minimums_(panel.minimums - kScales * kRows + part * kLanes) {}
+          minimums_(panel.minimums - kMinimums * kRows + part * kLanes) {}
 
     HWY_INLINE void next() {
         quants_ += kInputGroup * kRows;
         scales_ += kScales * kRows;
-        minimums_ += kScales * kRows;
+        minimums_ += kMinimums * kRows;
     }
     HWY_INLINE Words quad(int j) const {
         return hn::Load(DWords(), reinterpret_cast<const uint32_t*>(quants_ + j * kDwordStride));
@@ -191,7 +190,7 @@ void Unpack(const Panel& panel, int64_t first_group, int64_t groups, const Unpac
                 hn::Store(from.quad(j), DWords(), reinterpret_cast<uint32_t*>(quants + j * kDwordStride));
             for (int h = 0; h < Type::kScales; ++h, scales += kRows)
                 hn::Store(from.scale(h), DFloats(), scales);
-            for (int h = 0; h < Type::kScales && Type::kMinimums; ++h, minimums += kRows)
+            for (int h = 0; h < Type::kMinimums; ++h, minimums += kRows)
                 hn::Store(from.minimum(h), DFloats(), minimums);
         }
     }
@@ -212,6 +211,8 @@ HWY_INLINE void Write(Floats sums, const Product& product, int64_t part, int64_t
     for (int64_t i = 0; i < rows; ++i, to += product.folds) *to = product.add ? all[i] + *to : all[i];
 }
 
+constexpr int Log2(int power) { return power <= 1 ? 0 : 1 + Log2(power / 2); }
+
 // T tokens times a part of a panel.
 template <int T, class Source>
 HWY_INLINE void Multiply(Source source, const Product& product, int64_t part) {
@@ -222,13 +223,13 @@ HWY_INLINE void Multiply(Source source, const Product& product, int64_t part) {
     // bound by its latency.
     constexpr int S = Source::kScales, C = S == 2 || T <= 2 ? 2 : 1;
     // Halves of a group have sums of their own, which come before that of the group.
-    constexpr int kSum = S == 2 ? 0 : 2;
+    constexpr int kSum = S == 2 ? 0 : 2, kValue = Source::kMinimums == 2 ? 0 : 2;
     const Inputs& x = product.inputs;
     for (int64_t fold = 0; fold < product.folds; ++fold) {
         const int8_t* quants = x.quants + product.first * x.groups * kInputGroup;
         const float* scales = x.scales + product.first * x.groups;
-        const int32_t* sums_of_inputs = x.sums + product.first * x.groups * 3 + kSum;
-        const float* values = x.values + product.first * x.groups * 3 + kSum;
+        const int32_t* sums_of_inputs = x.negative_sums + product.first * x.groups * 3 + kSum;
+        const float* values = x.values + product.first * x.groups * 3 + kValue;
         Floats sums[T];
         for (int t = 0; t < T; ++t) sums[t] = hn::Zero(df);
         for (int64_t g = 0; g < product.groups;
@@ -237,8 +238,11 @@ HWY_INLINE void Multiply(Source source, const Product& product, int64_t part) {
             Ints dots[T][C];
             for (int t = 0; t < T; ++t) {
                 const int32_t* sum = sums_of_inputs + t * x.groups * 3;
-                for (int c = 0; c < C; ++c)
-                    dots[t][c] = kStartsBelow && c < S ? hn::Set(di, -Source::kZero * sum[c]) : hn::Zero(di);
+                for (int c = 0; c < C; ++c) {
+                    dots[t][c] = kStartsBelow && c < S
+                                     ? hn::ShiftLeft<Log2(Source::kZero)>(hn::Set(di, sum[c]))
+                                     : hn::Zero(di);
+                }
             }
             for (int j = 0; j < 8; ++j) {
                 const Words columns = source.quad(j);
@@ -249,15 +253,19 @@ HWY_INLINE void Multiply(Source source, const Product& product, int64_t part) {
                     dot = Dot<kWide>(dot, columns, hn::Set(di, four));
                 }
             }
-            for (int s = 0; s < S; ++s) {
-                const Floats scale = source.scale(s), minimum = source.minimum(s);
-                for (int t = 0; t < T; ++t) {
-                    const Floats of_input = hn::Set(df, scales[t * x.groups]);
-                    const Ints dot = S == 2 || C == 1 ? dots[t][s] : hn::Add(dots[t][0], dots[t][C - 1]);
-                    sums[t] = hn::MulAdd(hn::ConvertTo(df, dot), hn::Mul(scale, of_input), sums[t]);
-                    if constexpr (Source::kMinimums)
-                        sums[t] = hn::NegMulAdd(minimum, hn::Set(df, values[t * x.groups * 3 + s]), sums[t]);
+            for (int t = 0; t < T; ++t) {
+                const Floats of_input = hn::Set(df, scales[t * x.groups]);
+                if constexpr (S == 2) {
+                    const Floats second = hn::Mul(hn::ConvertTo(df, dots[t][1]), source.scale(1)),
+                                 both = hn::MulAdd(hn::ConvertTo(df, dots[t][0]), source.scale(0), second);
+                    sums[t] = hn::MulAdd(both, of_input, sums[t]);
+                } else {
+                    const Ints dot = C == 1 ? dots[t][0] : hn::Add(dots[t][0], dots[t][C - 1]);
+                    sums[t] = hn::MulAdd(hn::ConvertTo(df, dot), hn::Mul(source.scale(0), of_input), sums[t]);
                 }
+                for (int m = 0; m < Source::kMinimums; ++m)
+                    sums[t] =
+                        hn::NegMulAdd(source.minimum(m), hn::Set(df, values[t * x.groups * 3 + m]), sums[t]);
             }
         }
         for (int t = 0; t < T; ++t) Write(sums[t], product, part, product.first + t, fold);

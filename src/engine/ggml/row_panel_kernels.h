@@ -33,7 +33,7 @@ inline OddBytes odd_bytes(ggml_type type) {
 }
 
 // A panel as bytes: quants [group][column / 4][16 rows][column % 4], then scales and, where the type has
-// them, minimums, F32 [group][1 or 2][16 rows].
+// them, minimums, F32 [group][1 or 2][16 rows]. A minimum is of a group or of half a group.
 struct Unpacked {
     std::byte* quants;
     float* scales;
@@ -52,8 +52,8 @@ struct Product {
 };
 
 struct Kernels {
-    int scales;     // of a group: 1 or 2
-    bool minimums;  // whether the type has them
+    int scales;    // of a group: 1 or 2
+    int minimums;  // of a group: 0 to 2
     void (*unpack)(const Panel& panel, int64_t first_group, int64_t groups, const Unpacked& out);
     // By number of tokens - 1; `ahead`: bytes to what is read next, 0: nothing.
     std::array<void (*)(const Panel& panel, const Product& product, size_t ahead), 8> few;

@@ -3,10 +3,11 @@
 //
 // A vector holds the same dword of kLanes rows, a part of the panel's sixteen. A type's struct has
 //   kType, kBytes (of a block), kGroups (of 32 columns, in a block);
-//   kZero (a byte minus this is the number that is multiplied), kScales (of a group: 1 or 2), kMinimums
-//   (whether a number is scale * (byte - kZero) - minimum; these types have no kZero); enter(block): goes to
-//   a block; group(g): goes to its group g; quad(j): columns 4 j to 4 j + 3 of the group, bytes
-//   [row][column]; scale(h), minimum(h): of half h of the group, or of the whole group, [row].
+//   kZero (a byte minus this is the number that is multiplied: 0 or a power of two), kScales (of a group: 1
+//   or 2), kMinimums (of a group, 0 to 2: a number is scale * (byte - kZero) - minimum; these types have no
+//   kZero); enter(block): goes to a block; group(g): goes to its group g; quad(j): columns 4 j to 4 j + 3 of
+//   the group, bytes [row][column]; scale(h), minimum(h): of half h of the group, or of the whole group,
+//   [row].
 #if defined(REFOLD_ROW_PANEL_TYPES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef REFOLD_ROW_PANEL_TYPES_INL_H_
 #undef REFOLD_ROW_PANEL_TYPES_INL_H_
@@ -98,7 +99,7 @@ HWY_INLINE Words WithFifthBits(Words quad, Words bits, int j) {
 struct OneScale {
     static constexpr int64_t kGroups = 1;
     static constexpr int kScales = 1;
-    static constexpr bool kMinimums = false;
+    static constexpr int kMinimums = 0;
     Block block{};
     Floats d;
 
@@ -115,7 +116,7 @@ struct OneScale {
 struct ScaleAndMinimum {
     static constexpr int64_t kGroups = 1;
     static constexpr int kScales = 1;
-    static constexpr bool kMinimums = true;
+    static constexpr int kMinimums = 1;
     static constexpr int kZero = 0;
     Block block{};
     Floats d, m;
@@ -209,7 +210,7 @@ struct K {
 // Q4_K and Q5_K: a scale and a minimum of six bits for each group.
 struct SixBits : K {
     static constexpr int kScales = 1;
-    static constexpr bool kMinimums = true;
+    static constexpr int kMinimums = 1;
     static constexpr int kZero = 0;
     Words scales[2], minimums[2];  // dwords of four groups
 
@@ -249,7 +250,7 @@ struct Q6K : K {
     static constexpr ggml_type kType = GGML_TYPE_Q6_K;
     static constexpr size_t kBytes = 210;
     static constexpr int kScales = 2;
-    static constexpr bool kMinimums = false;
+    static constexpr int kMinimums = 0;
     static constexpr int kZero = 32;
     HWY_INLINE void enter(const Block& b) {
         block = b;
@@ -273,7 +274,7 @@ struct Q3K : K {
     static constexpr ggml_type kType = GGML_TYPE_Q3_K;
     static constexpr size_t kBytes = 110;
     static constexpr int kScales = 2;
-    static constexpr bool kMinimums = false;
+    static constexpr int kMinimums = 0;
     static constexpr int kZero = 4;
     Words scales[4];  // dwords of four scales
     // Four lower bits of each byte, and two upper ones that begin at bit `bits`.
@@ -300,22 +301,33 @@ struct Q3K : K {
     }
 };
 
+// A number of two bits times the scale of its half, of four bits, is a byte still, so a group has one scale.
 struct Q2K : K {
     static constexpr ggml_type kType = GGML_TYPE_Q2_K;
     static constexpr size_t kBytes = 84;
-    static constexpr int kScales = 2;
-    static constexpr bool kMinimums = true;
+    static constexpr int kScales = 1;
+    static constexpr int kMinimums = 2;
     static constexpr int kZero = 0;
+    Words scales[2];  // of the halves, in both 16 bits of a dword
     HWY_INLINE void enter(const Block& b) {
         block = b;
         d = LowerF16(b.dword(20));
         dmin = UpperF16(b.dword(20));
     }
+    HWY_INLINE void group(int64_t i) {
+        K::group(i);
+        for (int h = 0; h < 2; ++h) {
+            const Words x = Masked(scale_byte(h), 0x0f);
+            scales[h] = hn::Or(x, hn::ShiftLeft<16>(x));
+        }
+    }
     HWY_INLINE Words scale_byte(int h) const { return ByteOf(block.dword((2 * g + h) / 4), (2 * g + h) % 4); }
-    HWY_INLINE Floats scale(int h) const { return Times(d, Masked(scale_byte(h), 0x0f)); }
+    HWY_INLINE Floats scale(int) const { return d; }
     HWY_INLINE Floats minimum(int h) const { return Times(dmin, hn::ShiftRight<4>(scale_byte(h))); }
     HWY_INLINE Words quad(int j) const {
-        return Masked(Right(block.dword(4 + g / 4 * 8 + j), 2 * (g % 4)), 0x03);
+        const hn::Repartition<uint16_t, DWords> pairs;
+        const Words x = Masked(Right(block.dword(4 + g / 4 * 8 + j), 2 * (g % 4)), 0x03);
+        return hn::BitCast(DWords(), hn::Mul(hn::BitCast(pairs, x), hn::BitCast(pairs, scales[j / 4])));
     }
 };
 
@@ -323,7 +335,7 @@ struct Iq4Xs : K {
     static constexpr ggml_type kType = GGML_TYPE_IQ4_XS;
     static constexpr size_t kBytes = 136;
     static constexpr int kScales = 1;
-    static constexpr bool kMinimums = false;
+    static constexpr int kMinimums = 0;
     static constexpr int kZero = 128;
     HWY_INLINE void enter(const Block& b) {
         block = b;

@@ -124,16 +124,16 @@ public:
     }
 
 private:
-    size_t scale_numbers() const { return all_groups_ * static_cast<size_t>(kernels_.scales * kRows); }
+    size_t numbers(int of_group) const { return all_groups_ * static_cast<size_t>(of_group * kRows); }
     size_t unpacked_bytes() const {
         return all_groups_ * kInputGroup * kRows +
-               scale_numbers() * sizeof(float) * (kernels_.minimums ? 2 : 1);
+               numbers(kernels_.scales + kernels_.minimums) * sizeof(float);
     }
 
     Unpacked unpacked(int64_t i) const {
         std::byte* quants = aligned_ + static_cast<size_t>(i) * unpacked_bytes();
         auto* scales = reinterpret_cast<float*>(quants + all_groups_ * kInputGroup * kRows);
-        return {quants, scales, scales + scale_numbers()};
+        return {quants, scales, scales + numbers(kernels_.scales)};
     }
 
     Product product(int64_t panel, int64_t first_token) const {

@@ -5,7 +5,8 @@
 // same dword of a block of all sixteen, so nothing is summed across lanes, and no type needs a packing of its
 // own. The bytes of a block that are no whole dwords (its scale in F16, or MXFP4's exponent) lie before all
 // dwords of the panel. So a panel is [block][16 rows][0, 1 or 2 bytes], then [block][dword][16 rows], as many
-// bytes as its rows. A block of BF16 is two numbers, one dword. The last panel of a matrix may have fewer rows, which are interleaved among themselves.
+// bytes as its rows. A block of BF16 is two numbers, one dword. The last panel of a matrix may have fewer
+// rows, which are interleaved among themselves.
 #pragma once
 
 #include <ggml.h>
