@@ -64,7 +64,7 @@ nlohmann::json distance(Logits a, Logits b, size_t n_vocab) {
         for (size_t i = 0; i < n_vocab; ++i)
             divergence += std::exp(y[i] - of_y) * ((y[i] - of_y) - (x[i] - of_x));
     }
-    const auto rows = static_cast<double>(b.size() / n_vocab);
+    const auto rows = static_cast<double>(b.size()) / static_cast<double>(n_vocab);
     return {{"relative_difference", largest / standard_deviation(b)},
             {"equal_greedy_tokens", static_cast<double>(equal) / rows},
             {"kl", divergence / rows}};
