@@ -5,10 +5,12 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/argmax.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "engine/single_sequence.h"
 #include "eval/stock.h"
+#include "exit/log_softmax.h"
 #include "model/load.h"
 #include "text/tokenizer.h"
 
@@ -42,27 +44,18 @@ double standard_deviation(Logits x) {
     return std::sqrt(squares / n - sum / n * (sum / n));
 }
 
-double log_of_sum(Logits row) {
-    const double largest = *std::max_element(row.begin(), row.end());
-    double sum = 0;
-    for (const float x : row) sum += std::exp(x - largest);
-    return largest + std::log(sum);
-}
-
 // Of `a` from `b`: the largest difference in standard deviations of b, equal greedy tokens, and the mean KL
 // divergence.
 nlohmann::json distance(Logits a, Logits b, size_t n_vocab) {
+    using namespace refold;
     double largest = 0, divergence = 0;
     size_t equal = 0;
     for (size_t i = 0; i < b.size(); ++i)
         largest = std::max(largest, std::abs(static_cast<double>(a[i]) - b[i]));
     for (size_t at = 0; at < b.size(); at += n_vocab) {
         const Logits x = a.subspan(at, n_vocab), y = b.subspan(at, n_vocab);
-        const auto greedy = [](Logits row) { return std::max_element(row.begin(), row.end()) - row.begin(); };
-        equal += greedy(x) == greedy(y) ? 1 : 0;
-        const double of_x = log_of_sum(x), of_y = log_of_sum(y);
-        for (size_t i = 0; i < n_vocab; ++i)
-            divergence += std::exp(y[i] - of_y) * ((y[i] - of_y) - (x[i] - of_x));
+        equal += argmax(x) == argmax(y) ? 1 : 0;
+        divergence += kl_divergence(y, x);
     }
     const auto rows = static_cast<double>(b.size()) / static_cast<double>(n_vocab);
     return {{"relative_difference", largest / standard_deviation(b)},

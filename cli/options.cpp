@@ -75,8 +75,7 @@ void add_engine_options(CLI::App& app, EngineOptions& options, const char* conte
                options.precision = name == "bf16" ? Precision::bf16 : Precision::stored;
            },
            "Of products with weights in F16: bf16 rounds these and the inputs, which is faster where the CPU "
-           "has "
-           "products of BF16")
+           "has products of BF16")
         ->type_name("NAME")
         ->check(CLI::IsMember({"stored", "bf16"}))
         ->default_str("stored");
