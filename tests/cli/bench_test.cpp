@@ -49,6 +49,9 @@ TEST(Bench, OtherBaselines) {
     none.emplace_back("none");
     other.push_back(kModel);
     unknown.emplace_back("/no/such.gguf");
+    std::vector<std::string> bf16 = none;
+    bf16.insert(bf16.end(), {"--precision", "bf16"});
+    EXPECT_EQ(refold_json(bf16)["provenance"]["engine"]["precision"], "bf16");
     const json without = refold_json(none);
     EXPECT_EQ(without["baseline"], nullptr);
     EXPECT_EQ(without["decode"]["ratio"], nullptr);

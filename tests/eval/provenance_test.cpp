@@ -35,6 +35,10 @@ TEST(Provenance, SaysWhatWasRun) {
     EXPECT_EQ(j["data"]["sha256"], "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     EXPECT_EQ(j["data"]["bytes"], 3);
     EXPECT_EQ(j["engine"]["kv"], "f32");
+    EXPECT_EQ(j["engine"]["precision"], "stored");
+    options.f32 = false;
+    options.precision = Precision::bf16;
+    EXPECT_EQ(to_json(Provenance{"tiny", kModel, &model, options, 2})["engine"]["precision"], "bf16");
     EXPECT_EQ(j["threads"], 2);
     EXPECT_THAT(j["command"].get<std::string>(), HasSubstr("refold_test_eval"));
     EXPECT_THAT(j["date"].get<std::string>(), testing::MatchesRegex("20..-..-..T..:..:..Z"));
