@@ -5,6 +5,7 @@
 #include "core/parallel.h"
 #include "engine/cpu_level.h"
 #include "engine/engine.h"
+#include "io/ggml_cpu.h"
 
 namespace refold::cli {
 namespace {
@@ -23,15 +24,17 @@ void show(const Arguments& a) {
                            {"cpu",
                             {{"level", cpu_level()},
                              {"levels", levels},
+                             {"ggml", ggml_cpu_variant()},
                              {"threads", default_threads()},
                              {"processors", found.allowed},
                              {"cores", found.cores},
                              {"quota", found.quota ? nlohmann::json(*found.quota) : nlohmann::json()}}}});
     }
     print(fmt::format(
-        "refold {}\nCPU level: {} (of {})\nthreads: {} ({} processors, {} cores{})\ntorch engine: {}\n",
-        REFOLD_VERSION, cpu_level(), fmt::join(levels, ", "), default_threads(), found.allowed, found.cores,
-        found.quota ? fmt::format(", a quota of {:.3g}", *found.quota) : "",
+        "refold {}\nCPU level: {} (of {}; ggml's products: {})\nthreads: {} ({} processors, {} "
+        "cores{})\ntorch engine: {}\n",
+        REFOLD_VERSION, cpu_level(), fmt::join(levels, ", "), ggml_cpu_variant(), default_threads(),
+        found.allowed, found.cores, found.quota ? fmt::format(", a quota of {:.3g}", *found.quota) : "",
         has_torch_engine() ? "yes" : "no"));
 }
 

@@ -5,6 +5,7 @@
 
 #include <mutex>
 
+#include "io/ggml_cpu.h"
 #include "io/ggml_log.h"
 
 namespace refold {
@@ -19,13 +20,12 @@ void init_llama() {
         ggml_log_get(&callback, &user);
         llama_log_set(callback, user);
         llama_backend_init();
-        // A ggml built with loadable backends has no backend before this.
-        if (ggml_backend_reg_count() == 0) ggml_backend_load_all();
     });
 }
 
 llama_model* open_llama_model(const std::string& path, bool vocabulary_only) {
     init_llama();
+    if (!vocabulary_only) load_ggml_cpu();
     clear_ggml_errors();
     ggml_backend_dev_t no_devices[] = {nullptr};
     llama_model_params params = llama_model_default_params();

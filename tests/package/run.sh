@@ -53,4 +53,13 @@ expect '^parameters [0-9]+ -> [0-9]+$' compress "$model" "$work/small.gguf" "$ca
 expect '^wrote ' export "$work/small.gguf" "$work/stock.gguf"
 expect '^wrote ' export "$source_dir/tests/fixtures/llama/model.gguf" "$work/hf"
 [[ -f $work/hf/config.json ]] || { echo "the example export wrote no config.json" >&2; exit 1; }
+# The installed program, moved to another folder, with the libraries of its own folder only.
+mv "$work/prefix" "$work/moved"
+program=$work/moved/bin/refold
+loaded=$(LD_DEBUG=files "$program" eval ppl "$model" --text "$text" --context 64 --max-windows 1 --quiet 2>&1)
+grep -q '^perplexity' <<<"$loaded" || { printf '%s\n' "$loaded" | tail -n 5 >&2; exit 1; }
+for library in libllama libggml-base libggml-cpu; do
+    grep -Eq "calling init: $work/moved/.*/$library" <<<"$loaded" ||
+        { echo "the installed program does not use its own $library" >&2; exit 1; }
+done
 echo "the consumer and the examples run against refold $version"

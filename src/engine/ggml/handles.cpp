@@ -5,12 +5,10 @@
 #include <cstdint>
 
 #include "core/error.h"
-#include "io/ggml_log.h"
 
 namespace refold {
 
 EngineThreads::EngineThreads(int threads) : spinning_([this] { sleep(); }) {
-    capture_ggml_log();
     ggml_cpu_init();
     ggml_threadpool_params params = ggml_threadpool_params_default(threads);
     pool_.reset(ggml_threadpool_new(&params));

@@ -16,11 +16,7 @@
 #include <cstring>
 
 #include "engine/ggml/thread_share.h"
-
-// ggml's kernel for its repacked layout; its header is not installed. Weak: without it the pointer is null,
-// and shared Q4_0 heads stay in the plain layout.
-extern "C" __attribute__((weak)) void ggml_gemv_q4_0_8x8_q8_0(int n, float* s, size_t bs, const void* vx,
-                                                              const void* vy, int nr, int nc);
+#include "io/ggml_cpu.h"
 
 namespace refold::head_runs {
 namespace {
@@ -29,6 +25,14 @@ constexpr int64_t kBlock = 32;       // elements of a Q4_0 or Q8_0 block
 constexpr int64_t kInterleaved = 8;  // rows of a q4_0x8 group
 // Eight fp16 scales and eight times 16 bytes of quants.
 constexpr size_t kGroupBlockBytes = kInterleaved * (sizeof(ggml_fp16_t) + kBlock / 2);
+
+// ggml's kernel for its repacked layout, whose header is not installed. Null: there is none, and shared Q4_0
+// heads stay in the plain layout.
+using Q4x8Product = void (*)(int n, float* s, size_t bs, const void* vx, const void* vy, int nr, int nc);
+Q4x8Product q4_0x8_product() {
+    static const auto product = reinterpret_cast<Q4x8Product>(ggml_cpu_function("ggml_gemv_q4_0_8x8_q8_0"));
+    return product;
+}
 
 // x in type `to`, one row of `row_bytes` bytes per token, in a buffer that all calls of this thread reuse.
 const std::byte* quantized_input(const ggml_tensor* x, ggml_type to, size_t& row_bytes) {
@@ -50,7 +54,7 @@ const std::byte* quantized_input(const ggml_tensor* x, ggml_type to, size_t& row
 
 }  // namespace
 
-bool has_q4_0x8() { return ggml_gemv_q4_0_8x8_q8_0 != nullptr && ggml_cpu_has_avx2() != 0; }
+bool has_q4_0x8() { return q4_0x8_product() != nullptr && ggml_cpu_has_avx2() != 0; }
 
 int64_t rows_per_group(Layout layout) { return layout == Layout::q4_0x8 ? kInterleaved : 1; }
 
@@ -76,12 +80,12 @@ void RowProduct::operator()(const std::byte* weights, size_t stride, const std::
     }
     const int n = static_cast<int>(in);
     if (!add && stride == group_bytes(type, layout, in)) {
-        ggml_gemv_q4_0_8x8_q8_0(n, y, 0, weights, x, 1, static_cast<int>(groups * kInterleaved));
+        q4_0x8_product()(n, y, 0, weights, x, 1, static_cast<int>(groups * kInterleaved));
         return;
     }
     float values[kInterleaved];
     for (int64_t g = 0; g < groups; ++g) {
-        ggml_gemv_q4_0_8x8_q8_0(n, values, 0, weights + static_cast<size_t>(g) * stride, x, 1, kInterleaved);
+        q4_0x8_product()(n, values, 0, weights + static_cast<size_t>(g) * stride, x, 1, kInterleaved);
         for (int64_t i = 0; i < kInterleaved; ++i) {
             float& target = y[g * kInterleaved + i];
             target = add ? target + values[i] : values[i];

@@ -10,12 +10,14 @@
 #include "core/parallel.h"
 #include "engine/ggml/head_runs.h"
 #include "engine/ggml/row_panels.h"
+#include "io/ggml_cpu.h"
 
 namespace refold {
 namespace {
 
 // Buffer types with special kernels (repacked quants, AMX), in the order in which llama.cpp tries them.
 std::vector<ggml_backend_buffer_type_t> extra_buffer_types() {
+    load_ggml_cpu();
     std::vector<ggml_backend_buffer_type_t> types;
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     auto* get = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(ggml_backend_reg_get_proc_address(

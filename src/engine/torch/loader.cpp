@@ -1,9 +1,8 @@
-#include <dlfcn.h>
-
 #include <cstring>
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/libraries.h"
 #include "engine/checked_options.h"
 #include "engine/engines.h"
 #include "engine/torch/plugin.h"
@@ -13,30 +12,29 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Next to the program (build tree), in the library folder of its prefix (installation), or on the system's
-// search path.
+// In refold's folders, or on the system's search path.
 void* open_library() {
-    std::error_code none;
-    const fs::path folder = fs::read_symlink("/proc/self/exe", none).parent_path();
-    const fs::path installed = (folder / ".." / REFOLD_LIBDIR).lexically_normal();
+    const auto folders = library_folders();
     fs::path path = torch_plugin::kLibrary;
-    for (const fs::path& candidate : {folder, installed}) {
-        if (fs::exists(candidate / torch_plugin::kLibrary, none)) {
-            path = candidate / torch_plugin::kLibrary;
+    std::error_code none;
+    for (const fs::path& folder : folders) {
+        if (fs::exists(folder / torch_plugin::kLibrary, none)) {
+            path = folder / torch_plugin::kLibrary;
             break;
         }
     }
-    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    std::string error;
+    void* library = load_library(path, error);
     if (library == nullptr) {
         fail(ErrorCode::unsupported, "torch engine",
-             "cannot load the engine: {} - {} belongs into {} or {}, and libtorch must be installed",
-             dlerror(), torch_plugin::kLibrary, folder.string(), installed.string());
+             "cannot load the engine: {} - {} belongs into {} or {}, and libtorch must be installed", error,
+             torch_plugin::kLibrary, folders.front().string(), folders.back().string());
     }
     return library;
 }
 
 void* symbol(void* library, const char* name) {
-    void* address = dlsym(library, name);
+    void* address = find_symbol(library, name);
     if (address == nullptr)
         fail(ErrorCode::unsupported, "torch engine", "{} has no '{}'", torch_plugin::kLibrary, name);
     return address;

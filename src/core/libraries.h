@@ -1,0 +1,20 @@
+// Libraries that are loaded while a program runs.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace refold {
+
+// Where refold's own are looked for: beside the program (build tree), and in a folder of its prefix's
+// libraries (installation).
+std::vector<std::filesystem::path> library_folders();
+
+// Loads a library, with its symbols to itself. Null, and the reason in `error`, if that fails.
+void* load_library(const std::filesystem::path& path, std::string& error);
+// The address of a symbol of a library; null: there is none.
+void* find_symbol(void* library, const char* name);
+void unload_library(void* library);
+
+}  // namespace refold
