@@ -1,7 +1,8 @@
 // Compares the speed of our attention operations with ggml's flash attention, on random numbers: GFLOP/s of
 // the two causal products (of one product for `apply` and `probabilities`), medians of rounds in turns.
 //
-//   refold_attention_bench [--threads 2] [--tokens 512] [--rounds 5] [--cached 512 2048 8192 16384]
+//   refold_attention_bench [--threads 2] [--tokens 512] [--rounds 5] [--cached 512 2048 8192 16384] [--cache
+//   f16]
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -29,7 +31,13 @@ struct Settings {
     int threads = 2, rounds = 5;
     int64_t tokens = 512;
     std::vector<int64_t> cached = {512, 2048, 8192, 16384};
-    bool f32 = false;
+    std::string cache = "f16";
+
+    ggml_type cache_type() const {
+        return cache == "f32" ? GGML_TYPE_F32 : cache == "q8_0" ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
+    }
+    // A quantized cache goes with probabilities in F16, as in the engine.
+    ggml_type probabilities_type() const { return cache == "f32" ? GGML_TYPE_F32 : GGML_TYPE_F16; }
 };
 
 constexpr size_t kOperations = 4;
@@ -50,9 +58,9 @@ public:
           context_(make_context(256, 2 * kOperations * ggml_graph_overhead_custom(16, false))) {
         ggml_context* c = context_.get();
         const int64_t tokens = settings.tokens, width = shape.heads * shape.head_dim;
-        const ggml_type type = settings.f32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
         ggml_tensor* queries = ggml_new_tensor_2d(c, GGML_TYPE_F32, width, tokens);
-        ggml_tensor* cache = ggml_new_tensor_3d(c, type, shape.head_dim, cached, 2 * shape.kv_heads);
+        ggml_tensor* cache =
+            ggml_new_tensor_3d(c, settings.cache_type(), shape.head_dim, cached, 2 * shape.kv_heads);
         ggml_tensor* seen = ggml_new_tensor_2d(c, GGML_TYPE_I32, 2, tokens);
         ggml_tensor* mask = ggml_new_tensor_2d(c, GGML_TYPE_F16, cached, tokens);
         const auto half = [&](int64_t first) {
@@ -65,7 +73,8 @@ public:
                                           static_cast<size_t>(shape.head_dim) * sizeof(float), 0);
         ggml_tensor* flash = ggml_flash_attn_ext(c, split, keys, values, mask, scale, 0.0F, 0.0F);
         ggml_prec_set_acc(flash, GGML_PREC_F32);
-        ggml_tensor* probabilities = attention_.probabilities(c, queries, keys, seen, scale, 0, cached, type);
+        ggml_tensor* probabilities =
+            attention_.probabilities(c, queries, keys, seen, scale, 0, cached, settings.probabilities_type());
         // The same memory as an input, so that the operation that reads it runs alone.
         ggml_tensor* given = ggml_view_tensor(c, probabilities);
         given->op = GGML_OP_NONE;
@@ -105,13 +114,18 @@ private:
         std::normal_distribution<float> normal;
         std::vector<float> some(1 << 16);
         for (float& x : some) x = normal(random);
+        std::vector<float> numbers(static_cast<size_t>(std::max(queries->ne[0], cache->ne[0])));
         for (ggml_tensor* tensor : {queries, cache}) {
-            for (int64_t i = 0; i < ggml_nelements(tensor); ++i) {
-                const float x = some[static_cast<size_t>(i * 7919) % some.size()];
+            const auto* traits = ggml_get_type_traits_cpu(tensor->type);
+            for (int64_t r = 0; r < ggml_nrows(tensor); ++r) {
+                for (int64_t i = 0; i < tensor->ne[0]; ++i)
+                    numbers[static_cast<size_t>(i)] =
+                        some[static_cast<size_t>((r * tensor->ne[0] + i) * 7919) % some.size()];
+                char* to = static_cast<char*>(tensor->data) + static_cast<size_t>(r) * tensor->nb[1];
                 if (tensor->type == GGML_TYPE_F32) {
-                    static_cast<float*>(tensor->data)[i] = x;
+                    memcpy(to, numbers.data(), tensor->nb[1]);
                 } else {
-                    static_cast<ggml_fp16_t*>(tensor->data)[i] = ggml_fp32_to_fp16(x);
+                    traits->from_float(numbers.data(), to, tensor->ne[0]);
                 }
             }
         }
@@ -168,7 +182,8 @@ int run(int argc, char** argv) {
     app.add_option("--tokens", settings.tokens)->check(CLI::PositiveNumber);
     app.add_option("--rounds", settings.rounds)->check(CLI::PositiveNumber);
     app.add_option("--cached", settings.cached)->check(CLI::PositiveNumber);
-    app.add_flag("--f32", settings.f32, "KV cache and probabilities in F32");
+    app.add_option("--cache", settings.cache, "Type of the KV cache; with f32 probabilities are F32 as well")
+        ->check(CLI::IsMember({"f16", "f32", "q8_0"}));
     CLI11_PARSE(app, argc, argv);
     ggml_cpu_init();
     fmt::print(

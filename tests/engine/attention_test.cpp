@@ -368,7 +368,8 @@ TEST(Attention, OfRandomShapesEqualsTheDefinition) {
     }
 }
 
-// Attention to a quantized cache is that to the values it holds, to the last bit.
+// Attention to a quantized cache is that to the values it holds: to the last bit, but for few queries on
+// Q8_0, which are rounded for products of integers.
 TEST(Attention, OfQuantizedRowsIsThatOfTheirValues) {
     ggml_cpu_init();
     for (const ggml_type type : {GGML_TYPE_Q8_0, GGML_TYPE_Q4_0}) {
@@ -411,8 +412,12 @@ TEST(Attention, OfQuantizedRowsIsThatOfTheirValues) {
                 ggml_build_forward_expand(graph, results.back());
             }
             ggml_graph_compute_with_ctx(c, graph, 2);
-            EXPECT_EQ(memcmp(results[0]->data, results[1]->data, ggml_nbytes(results[0])), 0)
-                << ggml_type_name(type) << ", " << tokens << " tokens";
+            const bool rounded = type == GGML_TYPE_Q8_0 && tokens <= AttentionWorkQueue::kFewTokens;
+            for (int64_t i = 0; i < ggml_nelements(results[0]); ++i) {
+                ASSERT_NEAR(static_cast<const float*>(results[1]->data)[i],
+                            static_cast<const float*>(results[0]->data)[i], rounded ? 2e-5 : 0)
+                    << ggml_type_name(type) << ", " << tokens << " tokens";
+            }
         }
     }
 }

@@ -70,6 +70,10 @@ struct Blocks {
 
     Blocks operator+(int64_t columns) const { return {row, column + columns}; }
     const char* block() const { return row + column / attention::kRowBlock * kBytes; }
+    // Of a place in a block of Q8_0.
+    const int8_t* quants() const {
+        return reinterpret_cast<const int8_t*>(block() + 2) + column % attention::kRowBlock;
+    }
     // In all lanes. A call of ggml's conversion would take longer than the block.
     HWY_INLINE hn::Vec<D> scale() const {
         uint16_t half;
@@ -87,9 +91,7 @@ static_assert(attention::kRowBlock % kLanes == 0);
 [[maybe_unused]] static HWY_INLINE hn::Vec<D> LoadFloats(D d, Q8Blocks from) {
     const hn::Rebind<int8_t, D> bytes;
     const hn::RebindToSigned<D> words;
-    const auto* quants =
-        reinterpret_cast<const int8_t*>(from.block() + 2) + from.column % attention::kRowBlock;
-    const auto x = hn::ConvertTo(d, hn::PromoteTo(words, hn::LoadU(bytes, quants)));
+    const auto x = hn::ConvertTo(d, hn::PromoteTo(words, hn::LoadU(bytes, from.quants())));
     return hn::Mul(x, from.scale());
 }
 [[maybe_unused]] static HWY_INLINE hn::Vec<D> LoadFloats(D d, Q4Blocks from) {

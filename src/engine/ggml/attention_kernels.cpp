@@ -15,6 +15,7 @@
 #define HWY_TARGET_INCLUDE "engine/ggml/attention_kernels.cpp"
 // clang-format off
 #include <hwy/foreach_target.h>  // must come before highway.h
+#include "engine/ggml/attention_blocks-inl.h"
 #include "engine/ggml/attention_kernels-inl.h"
 // clang-format on
 
@@ -90,7 +91,12 @@ static void Products(const CachedRows& keys, const float* queries, float factor,
 template <int N, typename T>
 static void ScoreHeads(const CachedRows& keys, const FewQueries& queries, const ScoreRules& rules,
                        float* weights, int64_t stride, float* maxima, float* sums) {
-    Products<N, T>(keys, queries.queries, rules.factor, weights, stride);
+#if REFOLD_HAS_VNNI
+    if (std::is_same_v<T, Q8Blocks> && keys.head_dim <= kMostBlocks * attention::kRowBlock)
+        ProductsOfBlocks<N>(keys, queries.queries, rules.factor, weights, stride);
+    else
+#endif
+        Products<N, T>(keys, queries.queries, rules.factor, weights, stride);
     for (int h = 0; h < N; ++h) {
         float* row = weights + h * stride;
         if (rules.cap > 0) CapScores(row, stride, rules.cap);
@@ -138,6 +144,10 @@ static void WeightedColumns(const CachedRows& values, int64_t first, const float
 template <int N, typename T>
 static void WeightHeads(const CachedRows& values, const float* weights, int64_t stride, float* out,
                         int64_t out_stride) {
+#if REFOLD_WEIGHS_BLOCKS
+    if constexpr (std::is_same_v<T, Q8Blocks>)
+        return WeightAllBlocks<N>(values, weights, stride, out, out_stride);
+#endif
     int64_t c = 0;
     for (; c + 4 * kLanes <= values.head_dim; c += 4 * kLanes)
         WeightedColumns<N, 4, T>(values, c, weights, stride, out, out_stride);

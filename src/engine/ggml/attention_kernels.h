@@ -50,7 +50,9 @@ struct FewQueries {
 
 // Softmax before normalization: weights [heads][stride] = 2^(score of head h and key i - maxima[h]), where
 // maxima[h] is the largest score and sums[h] the sum of the weights. stride = whole_vectors(keys.count);
-// weights of the padding are 0.
+// weights of the padding are 0. For rows of Q8_0, CPUs with VNNI round queries to 16 bits, relative to the
+// largest number of each block of 32; so does weight_few with weights on every x86 CPU, relative to the
+// largest of 256 rows.
 void score_few(const CachedRows& keys, const FewQueries& queries, const ScoreRules& rules, float* weights,
                int64_t stride, float* maxima, float* sums);
 

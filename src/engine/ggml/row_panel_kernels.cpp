@@ -17,22 +17,15 @@
 // clang-format off
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include "engine/ggml/row_panel_types-inl.h"
+#include "engine/ggml/vnni-inl.h"
 // clang-format on
 
 #include <array>
 #include <cstring>
 #include <utility>
 
-// Highway's target has the extension by another name, which GCC does not take for it.
-#undef REFOLD_HAS_DPBUSD
-#if HWY_TARGET == HWY_AVX3_DL && HWY_COMPILER_GCC_ACTUAL
-#define REFOLD_HAS_DPBUSD 1
-#else
-#define REFOLD_HAS_DPBUSD 0
-#endif
-
 HWY_BEFORE_NAMESPACE();
-#if REFOLD_HAS_DPBUSD
+#if REFOLD_HAS_VNNI
 #pragma GCC target("avx512vnni")
 #endif
 namespace refold::HWY_NAMESPACE {
@@ -56,13 +49,13 @@ using DQuants = hn::Repartition<int8_t, DWords>;
 constexpr int64_t kParts = kRows / kLanes;
 
 // Whether products of bytes above 127 are products of signed numbers, which need no kZero.
-#if REFOLD_HAS_DPBUSD
+#if REFOLD_HAS_VNNI
 constexpr bool kSigned = false;
 #else
 constexpr bool kSigned = true;
 #endif
 
-#if HWY_ARCH_X86 && !REFOLD_HAS_DPBUSD
+#if HWY_ARCH_X86 && !REFOLD_HAS_VNNI
 // Sums of two products, unsigned with signed; these must fit into 16 bits.
 HWY_INLINE hn::Vec<DShorts> PairsOfProducts(hn::Vec<DBytes> w, hn::Vec<DQuants> x) {
 #if HWY_TARGET <= HWY_AVX3
@@ -88,7 +81,7 @@ HWY_INLINE Ints PairsOfShorts(hn::Vec<DShorts> x) {
 // sum + four products: bytes `w` with the signed bytes of `x`. `wide`: w goes beyond 127.
 template <bool wide>
 HWY_INLINE Ints Dot(Ints sum, Words w, Ints x) {
-#if REFOLD_HAS_DPBUSD
+#if REFOLD_HAS_VNNI
     return Ints{_mm512_dpbusd_epi32(sum.raw, w.raw, x.raw)};
 #elif HWY_ARCH_X86
     const DQuants q;
