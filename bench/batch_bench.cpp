@@ -27,7 +27,7 @@ struct Settings {
     std::vector<int64_t> sequences = {1, 4, 8, 16, 32};
     int64_t tokens = 256, steps = 16;
     int threads = 2, rounds = 5;
-    bool json = false;
+    bool bf16 = false, json = false;
 };
 
 // Sequences of `tokens` tokens. run() appends tokens and then removes them again.
@@ -47,6 +47,7 @@ public:
         EngineOptions options;
         options.threads = s.threads;
         options.context = s.tokens + s.steps;
+        options.precision = s.bf16 ? Precision::bf16 : Precision::stored;
         options.sequences = 0;
         options.kv_tokens = count * options.context;
         engine_ = make_engine(model, options);
@@ -182,6 +183,7 @@ int run(int argc, char** argv) {
     app.add_option("--steps", s.steps, "of a round")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--threads", s.threads)->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--rounds", s.rounds)->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_flag("--bf16", s.bf16, "refold's products with F16 weights in BF16");
     app.add_flag("--json", s.json);
     CLI11_PARSE(app, argc, argv);
     try {

@@ -151,6 +151,7 @@ extern "C" {
 REFOLD_FORWARD(void, ggml_cpu_init, (), ())
 REFOLD_FORWARD(int, ggml_cpu_has_avx2, (), ())
 REFOLD_FORWARD(int, ggml_cpu_has_amx_int8, (), ())
+REFOLD_FORWARD(int, ggml_cpu_has_fp16_va, (), ())
 REFOLD_FORWARD(const ggml_type_traits_cpu*, ggml_get_type_traits_cpu, (ggml_type type), (type))
 REFOLD_FORWARD(ggml_threadpool*, ggml_threadpool_new, (ggml_threadpool_params * parameters), (parameters))
 REFOLD_FORWARD(void, ggml_threadpool_free, (ggml_threadpool * pool), (pool))
