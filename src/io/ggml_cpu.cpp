@@ -141,10 +141,10 @@ void* ggml_cpu_function(const char* name) { return backend().find(name); }
 }  // namespace refold
 
 // The functions of <ggml-cpu.h> that refold calls: the loaded backend's.
-#define REFOLD_FORWARD(result, name, parameters, arguments)                                           \
-    result name parameters {                                                                          \
-        static const auto function = reinterpret_cast<decltype(&name)>(refold::backend().get(#name)); \
-        return function arguments;                                                                    \
+#define REFOLD_FORWARD(result, name, parameters, arguments)                                             \
+    result name parameters {                                                                            \
+        static const auto function = reinterpret_cast<decltype(&(name))>(refold::backend().get(#name)); \
+        return function arguments;                                                                      \
     }
 
 extern "C" {

@@ -146,10 +146,9 @@ TEST(Factored, StoredTypes) {
             options.shared = SharedExecution::automatic;
             for (const int64_t chunk : {1, 3, 4, 11}) {
                 options.chunk = chunk;
-                // ggml's sums of inputs for Q4_1 have the precision of F16, as those of F16's products where the
-                // CPU (ARM) can add in F16; ours are exact.
-                const bool rough =
-                    type == DType::Q4_1 || (type == DType::F16 && ggml_cpu_has_fp16_va() != 0);
+                // ggml's sums of inputs for Q4_1 have the precision of F16, as those of F16's products where
+                // the CPU (ARM) can add in F16; ours are exact.
+                const bool rough = type == DType::Q4_1 || (type == DType::F16 && ggml_cpu_has_fp16_va() != 0);
                 EXPECT_LE(relative_difference(all_logits(model, tokens, options), composed),
                           rough ? tolerance / 2 : tolerance / 4)
                     << name(type) << ", rank " << rank << ", chunk " << chunk;

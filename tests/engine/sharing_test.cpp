@@ -56,8 +56,8 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << name(c.type); }
 
-// ggml multiplies whole matrices by AMX where the CPU has it, which rounds their inputs in a way of its own; and
-// adds up products of F16 in F16 where the CPU (ARM) can.
+// ggml multiplies whole matrices by AMX where the CPU has it, which rounds their inputs in a way of its own;
+// and adds up products of F16 in F16 where the CPU (ARM) can.
 double tolerated(double tolerance) {
     return ggml_cpu_has_amx_int8() != 0 || ggml_cpu_has_fp16_va() != 0 ? 2 * tolerance : tolerance;
 }
