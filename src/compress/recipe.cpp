@@ -1,7 +1,5 @@
 #include "compress/recipe.h"
 
-#include <set>
-
 #include "compress/registry.h"
 #include "core/error.h"
 #include "core/text.h"
@@ -12,118 +10,85 @@ namespace {
 
 class Reader {
 public:
-    explicit Reader(std::string label) : label_(std::move(label)) {}
+    explicit Reader(std::string label) : file_("recipe", std::move(label)) {}
 
     Recipe read(const std::string& text) const {
-        const YAML::Node root = parse_yaml(text, "recipe", label_);
+        const YAML::Node root = parse_yaml(text, "recipe", file_.label());
         if (!root.IsMap()) {
-            fail(ErrorCode::input, "recipe", "{}: expected a mapping with the key 'steps'{}", label_,
+            fail(ErrorCode::input, "recipe", "{}: expected a mapping with the key 'steps'{}", file_.label(),
                  root.IsNull() ? ", the file is empty" : "");
         }
-        static const std::vector<std::string> kKeys = {"model", "original", "calibration", "steps"};
-        check_unique(root);
         Recipe recipe;
         YAML::Node steps(YAML::NodeType::Undefined);
-        for (const auto& entry : root) {
-            const std::string key = entry.first.Scalar();
-            if (key == "model" || key == "original") {
-                std::string& name = key == "model" ? recipe.model : recipe.original;
-                name = scalar(entry.second, key);
-                if (name.empty()) fail(ErrorCode::input, "recipe", "{}: '{}' is empty", at(entry.first), key);
-            } else if (key == "calibration") {
-                read_calibration(entry.second, recipe);
-            } else if (key == "steps") {
-                steps.reset(entry.second);
-            } else {
-                fail(ErrorCode::usage, "recipe", "{}: unknown key '{}'; {}", at(entry.first), key,
-                     suggestion(key, kKeys));
-            }
-        }
-        if (!steps.IsDefined()) fail(ErrorCode::input, "recipe", "{}: the key 'steps' is missing", label_);
+        const auto name = [&](const char* key, std::string& to) {
+            return [this, key, &to](const YAML::Node& node) {
+                to = file_.scalar(node, key);
+                if (to.empty()) fail(ErrorCode::input, "recipe", "{}: '{}' is empty", file_.at(node), key);
+            };
+        };
+        file_.read_map(root, "a recipe",
+                       {{"model", name("model", recipe.model)},
+                        {"original", name("original", recipe.original)},
+                        {"calibration", [&](const YAML::Node& node) { read_calibration(node, recipe); }},
+                        {"steps", [&](const YAML::Node& node) { steps.reset(node); }}});
+        if (!steps.IsDefined())
+            fail(ErrorCode::input, "recipe", "{}: the key 'steps' is missing", file_.label());
         if (!steps.IsSequence() || steps.size() == 0) {
-            fail(ErrorCode::input, "recipe", "{}: 'steps' must be a list of at least one method", at(steps));
+            fail(ErrorCode::input, "recipe", "{}: 'steps' must be a list of at least one method",
+                 file_.at(steps));
         }
         for (const auto& step : steps) recipe.steps.push_back(read_step(step));
         // Ignoring the key would mislead.
         if (!recipe.calibration_texts.empty() && first_calibrated(recipe) == nullptr)
             fail(ErrorCode::usage, "recipe", "{}: no step of this recipe uses 'calibration' - remove it",
-                 label_);
+                 file_.label());
         return recipe;
     }
 
 private:
     void read_calibration(const YAML::Node& node, Recipe& recipe) const {
-        if (!node.IsMap()) fail(ErrorCode::input, "recipe", "{}: 'calibration' must be a mapping", at(node));
-        static const std::vector<std::string> kKeys = {"text", "tokens", "length"};
-        check_unique(node);
-        for (const auto& entry : node) {
-            const std::string key = entry.first.Scalar();
-            if (key == "text" && entry.second.IsSequence()) {
-                for (const auto& text : entry.second) recipe.calibration_texts.push_back(scalar(text, key));
-                continue;
-            }
-            const std::string value = scalar(entry.second, key);
-            if (key == "text") {
-                recipe.calibration_texts = {value};
-            } else if (key == "tokens" || key == "length") {
-                int64_t& number = key == "tokens" ? recipe.calibration.tokens : recipe.calibration.length;
-                if (!YAML::convert<int64_t>::decode(entry.second, number) || number < 1)
+        const auto tokens = [&](const char* key, int64_t& to) {
+            return [this, key, &to](const YAML::Node& value) {
+                if (!YAML::convert<int64_t>::decode(value, to) || to < 1)
                     fail(ErrorCode::usage, "recipe", "{}: '{}' must be a number of tokens, got '{}'",
-                         at(entry.second), key, value);
-            } else {
-                fail(ErrorCode::usage, "recipe", "{}: unknown key '{}'; {}", at(entry.first), key,
-                     suggestion(key, kKeys));
-            }
-        }
+                         file_.at(value), key, file_.scalar(value, key));
+            };
+        };
+        const auto texts = [&](const YAML::Node& value) {
+            recipe.calibration_texts =
+                value.IsSequence() ? file_.scalars(value, "text") : std::vector{file_.scalar(value, "text")};
+        };
+        file_.read_map(node, "'calibration'",
+                       {{"text", texts},
+                        {"tokens", tokens("tokens", recipe.calibration.tokens)},
+                        {"length", tokens("length", recipe.calibration.length)}});
         if (recipe.calibration_texts.empty())
-            fail(ErrorCode::input, "recipe", "{}: 'calibration' needs the key 'text'", at(node));
+            fail(ErrorCode::input, "recipe", "{}: 'calibration' needs the key 'text'", file_.at(node));
     }
 
     RecipeStep read_step(const YAML::Node& node) const {
         if (!node.IsMap()) {
-            fail(ErrorCode::input, "recipe", "{}: a step must be a mapping with the key 'method'", at(node));
+            fail(ErrorCode::input, "recipe", "{}: a step must be a mapping with the key 'method'",
+                 file_.at(node));
         }
-        check_unique(node);
+        file_.check_map(node, "a step");
         const Method* method = nullptr;
         std::vector<GivenOption> given;
         for (const auto& entry : node) {
             const std::string key = entry.first.Scalar();
-            const std::string value = scalar(entry.second, key);
+            const std::string value = file_.scalar(entry.second, key);
             if (key == "method") {
-                method = &find_method(value, at(entry.first));
+                method = &find_method(value, file_.at(entry.first));
             } else {
-                given.push_back({key, value, at(entry.first)});
+                given.push_back({key, value, file_.at(entry.first)});
             }
         }
         if (method == nullptr)
-            fail(ErrorCode::input, "recipe", "{}: a step needs the key 'method'", at(node));
+            fail(ErrorCode::input, "recipe", "{}: a step needs the key 'method'", file_.at(node));
         return {method, Options(*method, given)};
     }
 
-    // yaml-cpp silently keeps both of two equal keys.
-    void check_unique(const YAML::Node& map) const {
-        std::set<std::string> seen;
-        for (const auto& entry : map) {
-            if (!entry.first.IsScalar())
-                fail(ErrorCode::input, "recipe", "{}: a key must be a word", at(entry.first));
-            if (!seen.insert(entry.first.Scalar()).second) {
-                fail(ErrorCode::input, "recipe", "{}: key '{}' is given twice", at(entry.first),
-                     entry.first.Scalar());
-            }
-        }
-    }
-
-    std::string scalar(const YAML::Node& node, const std::string& key) const {
-        if (!node.IsScalar())
-            fail(ErrorCode::input, "recipe", "{}: '{}' needs a single value", at(node), key);
-        return node.Scalar();
-    }
-
-    std::string at(const YAML::Node& node) const {
-        return fmt::format("{} line {}", label_, node.Mark().line + 1);
-    }
-
-    std::string label_;
+    YamlFile file_;
 };
 
 }  // namespace

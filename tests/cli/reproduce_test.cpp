@@ -1,0 +1,143 @@
+// refold reproduce.
+#include <cmath>
+
+#include "cli/refold.h"
+#include "cli/tiny_model.h"
+
+namespace refold {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+
+// A table of its own, on the tiny model under the name of one of the papers' models.
+class Reproduce : public testing::Test {
+protected:
+    Reproduce() {
+        namespace fs = std::filesystem;
+        for (const char* name : {"papers/000", "papers/models", "models", "texts"}) fs::create_directories(folder / name);
+        write_all(table, R"(
+place: Table 1
+title: sharing
+columns:
+  parameters: {measure: parameters}
+  perplexity: {measure: perplexity, text: a.txt}
+  loss: {measure: loss, text: a.txt}
+  decode: {measure: command, command: "eval ppl {model} --text {texts}/a.txt --max-windows 1", value: /tokens_scored}
+  memory: {why: of another program}
+rows:
+  - {name: dense, model: small, published: ["176712", "1", "0.5", "", "3"]}
+  - {name: shared, model: small, steps: [{method: direct_share, ratio: 0.3}], published: ["164424", "", "", "", ""]}
+  - {name: other, model: small, why: nobody has it}
+)");
+        // The configuration of the tiny model.
+        fs::copy(kFixtures + "/hf/llama_gqa/config.json", folder / "papers/models/small.json");
+        fs::copy(kModel, folder / "models/small.gguf");
+        write_random_text(folder / "texts/a.txt");
+    }
+    std::vector<std::string> words(std::vector<std::string> more = {}) const {
+        std::vector<std::string> all = {"reproduce",           table,     "--models", folder / "models",
+                                        "--texts",             folder / "texts", "--work", folder / "work",
+                                        "--max-windows",       "2"};
+        all.insert(all.end(), more.begin(), more.end());
+        return all;
+    }
+    const json& cell(const json& result, size_t row, size_t column) const { return result["rows"][row]["cells"][column]; }
+
+    const TempFolder folder;
+    const std::string table = folder / "papers/000/table-1.yaml";
+};
+
+TEST_F(Reproduce, PublishedHereAndDifference) {
+    const json result = refold_json(words());
+    ASSERT_EQ(result["rows"].size(), 3U);
+    EXPECT_EQ(cell(result, 0, 0)["equal_as_printed"], true);
+    EXPECT_EQ(cell(result, 1, 0)["here"], 164424);
+    const double perplexity = cell(result, 0, 1)["here"];
+    EXPECT_NEAR(std::log(perplexity), cell(result, 0, 2)["here"].get<double>(), 1e-12);
+    EXPECT_NE(cell(result, 1, 1)["here"], perplexity);
+    EXPECT_GT(cell(result, 0, 3)["here"], 100);
+    EXPECT_EQ(cell(result, 0, 4)["note"], "of another program");
+    EXPECT_EQ(cell(result, 2, 0)["here"], nullptr);
+    EXPECT_EQ(cell(result, 2, 0)["note"], "nobody has it");
+    // The same number as the command says, which is printed.
+    const json direct = refold_json({"eval", "ppl", folder / "models/small.gguf", "--text", folder / "texts/a.txt", "--max-windows", "2"});
+    EXPECT_EQ(direct["perplexity"], perplexity);
+    EXPECT_THAT(result["commands"].dump(), HasSubstr("refold compress"));
+}
+
+TEST_F(Reproduce, KnownNumbersAreNotMeasuredAgain) {
+    const json first = refold_json(words({"--rows", "shared"}));
+    EXPECT_EQ(first["rows"].size(), 1U);
+    // What is kept is shown; the other rows are measured.
+    std::string numbers = read_all(folder / "work/numbers.jsonl");
+    const std::string value = cell(first, 0, 1)["here"].dump();
+    const size_t at = numbers.find("\"number\":" + value);
+    ASSERT_NE(at, std::string::npos) << numbers;
+    numbers.replace(at, 9 + value.size(), "\"number\":42.5");
+    write_all(folder / "work/numbers.jsonl", numbers);
+    const json again = refold_json(words());
+    EXPECT_EQ(cell(again, 1, 1)["here"], 42.5);
+    EXPECT_NE(cell(again, 0, 1)["here"], nullptr);
+    // Another text is another number.
+    write_random_text(folder / "texts/a.txt", 2, 5000);
+    EXPECT_NE(cell(refold_json(words({"--rows", "shared"})), 0, 1)["here"], 42.5);
+}
+
+TEST_F(Reproduce, WritesAPage) {
+    for (const char* name : {"t.html", "t.md", "t.json"}) {
+        const Outcome done = refold(words({"--rows", "dense", "-o", folder / name}));
+        EXPECT_EQ(done.code, 0) << done.err;
+        EXPECT_THAT(done.out, HasSubstr("176712"));
+        EXPECT_THAT(read_all(folder / name), HasSubstr("176712"));
+    }
+    expect_error(refold(words({"-o", folder / "t.md"})), 2, {"t.md", "--overwrite"});
+    expect_error(refold(words({"-o", folder / "t.pdf"})), 2, {"t.pdf"});
+}
+
+TEST_F(Reproduce, WhatIsMissingIsSaid) {
+    const Outcome none = refold({"reproduce", table, "--work", folder / "work"});
+    EXPECT_EQ(none.code, 0) << none.err;
+    EXPECT_THAT(none.out, HasSubstr("needs the model small (--models)"));
+    EXPECT_THAT(none.out, HasSubstr("164424"));
+    const Outcome no_text = refold({"reproduce", table, "--models", folder / "models", "--work", folder / "work"});
+    EXPECT_THAT(no_text.out, HasSubstr("needs the text a.txt (--texts)"));
+    expect_error(refold(words({"--rows", "shard"})), 2, {"there is no row 'shard'", "shared"});
+    expect_error(refold({"reproduce", folder / "no.yaml"}), 1, {"no.yaml"});
+    expect_error(refold({"reproduce"}), 2, {"TABLE"});
+    expect_error(refold({"reproduce", "--list", folder / "models"}), 1, {"there are no tables"});
+}
+
+TEST_F(Reproduce, OnAnotherModel) {
+    share(folder / "other.gguf");
+    const json result = refold_json({"reproduce", table, "--model", folder / "other.gguf", "--texts", folder / "texts", "--work",
+                                     folder / "work", "--max-windows", "1"});
+    EXPECT_LT(cell(result, 0, 0)["here"], 176712);
+    EXPECT_EQ(result["model"], folder / "other.gguf");
+}
+
+TEST_F(Reproduce, AFailingCommandIsOneCell) {
+    std::string text = read_all(table);
+    text.replace(text.find("--max-windows 1"), 15, "--no-such-word");
+    write_all(table, text);
+    const Outcome done = refold(words({"--json"}));
+    ASSERT_EQ(done.code, 0) << done.err;
+    const json result = json::parse(done.out);
+    EXPECT_THAT(cell(result, 0, 3)["note"].get<std::string>(), HasSubstr("failed"));
+    EXPECT_NE(cell(result, 0, 1)["here"], nullptr);
+    EXPECT_THAT(done.err, HasSubstr("--no-such-word"));
+}
+
+TEST_F(Reproduce, ListsAll) {
+    const json all = refold_json({"reproduce", "--list", folder / "papers", "--models", folder / "models"});
+    ASSERT_EQ(all.size(), 1U);
+    EXPECT_EQ(all[0]["state"], "some columns");
+    EXPECT_EQ(all[0]["missing_models"], json::array());
+    const Outcome text = refold({"reproduce", "--list", folder / "papers"});
+    EXPECT_THAT(text.out, HasSubstr("Table 1"));
+    EXPECT_THAT(text.out, Not(HasSubstr("yes")));
+}
+
+}  // namespace
+}  // namespace refold
