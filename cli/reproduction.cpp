@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 
 #include "cli/child.h"
 #include "cli/output.h"
@@ -106,14 +107,22 @@ private:
             if (options_.rows.empty() || std::ranges::find(options_.rows, row.name) != options_.rows.end())
                 out.push_back(&row);
         }
-        for (const std::string& name : options_.rows) {
-            if (std::ranges::any_of(out, [&](const PaperRow* row) { return row->name == name; })) continue;
-            std::vector<std::string> names;
-            for (const PaperRow& row : table_.rows) names.push_back(row.name);
-            fail(ErrorCode::usage, "reproduce", "{}: there is no row '{}'; {}", table_.path, name,
-                 suggestion(name, names));
-        }
+        check_names("row", options_.rows, table_.rows);
+        check_names("column", options_.columns, table_.columns);
         return out;
+    }
+
+    // Throws Error(usage) for a name that is none of the rows or columns.
+    template <class Named>
+    void check_names(const char* what, const std::vector<std::string>& given,
+                     const std::vector<Named>& all) const {
+        std::vector<std::string> names;
+        for (const Named& named : all) names.push_back(named.name);
+        for (const std::string& name : given) {
+            if (std::ranges::find(names, name) == names.end())
+                fail(ErrorCode::usage, "reproduce", "{}: there is no {} '{}'; {}", table_.path, what, name,
+                     suggestion(name, names));
+        }
     }
 
     std::string settings() const {
@@ -140,12 +149,12 @@ private:
         for (size_t c = 0; c < cells.size(); ++c) {
             cells[c].published = row.published[c];
             const PaperColumn& column = table_.columns[c];
-            if (column.measure == PaperMeasure::none)
-                cells[c].note = column.why;
+            if (row.misprints.contains(column.name))
+                cells[c].note = row.misprints.at(column.name);
             else if (!row.why.empty())
                 cells[c].note = row.why;
-            else if (row.misprints.contains(column.name))
-                cells[c].note = row.misprints.at(column.name);
+            else if (column.measure == PaperMeasure::none)
+                cells[c].note = column.why;
         }
         if (!row.why.empty()) return cells;
         recipe_ = adapted(row);
@@ -195,9 +204,14 @@ private:
     void measure(const PaperRow& row, Cells& cells) {
         source_ = model_path_.empty() ? find_model(table_, row.model, options_.models) : model_path_;
         is_made_ = false;
+        printed_.clear();
         for (size_t c = 0; c < cells.size(); ++c) {
             const PaperColumn& column = table_.columns[c];
             if (column.measure == PaperMeasure::none || column.measure == PaperMeasure::planned) continue;
+            if (!chosen(column)) {
+                cells[c].note = "left out";
+                continue;
+            }
             if (const std::string reason = missing(row, column); !reason.empty()) {
                 cells[c].note = reason;
                 continue;
@@ -210,6 +224,11 @@ private:
                 cells[c].note = "failed: see the messages";
             }
         }
+    }
+
+    bool chosen(const PaperColumn& column) const {
+        return options_.columns.empty() ||
+               std::ranges::find(options_.columns, column.name) != options_.columns.end();
     }
 
     // Why a column cannot be measured here; empty: it can.
@@ -246,15 +265,8 @@ private:
         return of_command(row, words, value);
     }
 
-    // All tasks of the table that have the same number of shots are one command.
     double of_task(const PaperRow& row, const PaperColumn& column) {
-        std::vector<std::string> tasks;
-        for (const PaperColumn& other : table_.columns) {
-            if (other.measure == PaperMeasure::task && other.shots == column.shots &&
-                std::ranges::find(tasks, other.task) == tasks.end())
-                tasks.push_back(other.task);
-        }
-        std::vector<std::string> words = {"eval", "tasks", "{model}", "--tasks", join(tasks, ",")};
+        std::vector<std::string> words = {"eval", "tasks", "{model}", "--tasks", column.task};
         if (column.shots) words.insert(words.end(), {"--shots", std::to_string(*column.shots)});
         if (!options_.data.empty()) words.insert(words.end(), {"--data", options_.data});
         if (options_.items > 0) words.insert(words.end(), {"--limit", std::to_string(options_.items)});
@@ -270,16 +282,12 @@ private:
             describe(filled(words));
             return *known;
         }
-        const Json printed = printed_by(words);
-        const double found = number_at(printed, value);
-        // A command that measures several columns gives all their numbers at once.
-        for (const PaperColumn& other : table_.columns) {
-            if (other.measure != PaperMeasure::task) continue;
-            const std::string pointer =
-                fmt::format("/results/{}/{},none", fs::path(other.task).stem().string(), other.metric);
-            if (words[1] == "tasks" && printed.contains(Json::json_pointer(pointer)))
-                numbers_.keep(key(words, pointer), number_at(printed, pointer));
-        }
+        // Several columns may have numbers of one command.
+        const auto printed = printed_.find(words);
+        const Json& result = printed != printed_.end()
+                                 ? printed->second
+                                 : printed_.emplace(words, printed_by(words)).first->second;
+        const double found = number_at(result, value);
         numbers_.keep(of, found);
         return found;
     }
@@ -352,6 +360,7 @@ private:
     std::optional<Recipe> recipe_;
     std::string source_;
     bool is_made_ = false;
+    std::map<std::vector<std::string>, Json> printed_;  // by commands
 };
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace refold::cli {
 struct ReproductionOptions {
     std::string models;                              // folder with models by name; may be empty
     std::string model;                               // in place of the table's models; may be empty
-    std::vector<std::string> rows;                   // names of rows; empty: all
+    std::vector<std::string> rows;  // names; empty: all
+    std::vector<std::string> columns;  // to be measured; likewise
     std::string texts;                               // folder with texts; may be empty
     std::string data;                                // folder with the tasks' data; empty: from the hub
     std::vector<std::string> calibration, training;  // files
@@ -31,7 +32,7 @@ struct PaperNeeds {
 PaperNeeds needs_of(const PaperTable& table, const std::string& models);
 
 // Plans, makes and measures every row; numbers that are known already are not measured again. What cannot be
-// measured has the reason in its cell. Throws Error(usage) for a row that the table does not have.
+// measured has the reason in its cell. Throws Error(usage) for a row or column that the table does not have.
 PaperResult reproduce(const PaperTable& table, const ReproductionOptions& options);
 
 }  // namespace refold::cli

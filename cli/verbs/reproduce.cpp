@@ -43,21 +43,18 @@ std::string needs_text(const PaperTable& table, const PaperNeeds& needs) {
     return join(parts, "; ");
 }
 
-// Whether its models are here.
-std::string there_text(const PaperNeeds& needs) {
-    if (needs.models.empty()) return "yes";
-    if (needs.missing_models.empty()) return "yes";
-    return needs.missing_models.size() == needs.models.size() ? "no" : "some models";
-}
-
 void list(const Arguments& a) {
     const auto tables = read_paper_tables(a.path.empty() ? "papers" : a.path);
     Json out = Json::array();
-    TextTable text({"file", "place", "title", "state", "here", "needs"});
+    std::string text;
     for (const PaperTable& table : tables) {
         const PaperNeeds needs = needs_of(table, a.options.models);
-        text.add({table.path, table.place, table.title, state_of(table), there_text(needs),
-                  needs_text(table, needs)});
+        const std::string what = needs_text(table, needs);
+        text += fmt::format("{}  {}: {}\n    {}{}{}\n", table.path, table.place, table.title, state_of(table),
+                            what.empty() ? "" : "; needs " + what,
+                            needs.missing_models.empty()
+                                ? ""
+                                : fmt::format(" - not here: {}", join(needs.missing_models, ", ")));
         out.push_back({{"file", table.path},
                        {"paper", table.paper},
                        {"place", table.place},
@@ -65,10 +62,10 @@ void list(const Arguments& a) {
                        {"section", table.section},
                        {"state", state_of(table)},
                        {"why", table.why},
-                       {"needs", needs_text(table, needs)},
+                       {"needs", what},
                        {"missing_models", needs.missing_models}});
     }
-    a.report.json ? print_json(out) : print(text.str());
+    a.report.json ? print_json(out) : print(text);
 }
 
 std::string output_text(const PaperResult& result, ReportFormat format) {
@@ -116,6 +113,9 @@ Action declare(CLI::App& app) {
     app.add_option("--model", o.model, "Run the table on this model instead: the rows of its first model")
         ->type_name("MODEL");
     app.add_option("--rows", o.rows, "Only this row; may be repeated")
+        ->type_name("NAME")
+        ->allow_extra_args(false);
+    app.add_option("--columns", o.columns, "Measure only this column; may be repeated")
         ->type_name("NAME")
         ->allow_extra_args(false);
     app.add_option("--texts", o.texts, "Folder with the texts that columns name")->type_name("DIR");

@@ -9,14 +9,14 @@ namespace {
 
 using nlohmann::json;
 using testing::HasSubstr;
-using testing::Not;
 
 // A table of its own, on the tiny model under the name of one of the papers' models.
 class Reproduce : public testing::Test {
 protected:
     Reproduce() {
         namespace fs = std::filesystem;
-        for (const char* name : {"papers/000", "papers/models", "models", "texts"}) fs::create_directories(folder / name);
+        for (const char* name : {"papers/000", "papers/models", "models", "texts"})
+            fs::create_directories(folder / name);
         write_all(table, R"(
 place: Table 1
 title: sharing
@@ -37,13 +37,15 @@ rows:
         write_random_text(folder / "texts/a.txt");
     }
     std::vector<std::string> words(std::vector<std::string> more = {}) const {
-        std::vector<std::string> all = {"reproduce",           table,     "--models", folder / "models",
-                                        "--texts",             folder / "texts", "--work", folder / "work",
-                                        "--max-windows",       "2"};
+        std::vector<std::string> all = {
+            "reproduce",      table,    "--models",      folder / "models", "--texts",
+            folder / "texts", "--work", folder / "work", "--max-windows",   "2"};
         all.insert(all.end(), more.begin(), more.end());
         return all;
     }
-    const json& cell(const json& result, size_t row, size_t column) const { return result["rows"][row]["cells"][column]; }
+    const json& cell(const json& result, size_t row, size_t column) const {
+        return result["rows"][row]["cells"][column];
+    }
 
     const TempFolder folder;
     const std::string table = folder / "papers/000/table-1.yaml";
@@ -62,7 +64,8 @@ TEST_F(Reproduce, PublishedHereAndDifference) {
     EXPECT_EQ(cell(result, 2, 0)["here"], nullptr);
     EXPECT_EQ(cell(result, 2, 0)["note"], "nobody has it");
     // The same number as the command says, which is printed.
-    const json direct = refold_json({"eval", "ppl", folder / "models/small.gguf", "--text", folder / "texts/a.txt", "--max-windows", "2"});
+    const json direct = refold_json({"eval", "ppl", folder / "models/small.gguf", "--text",
+                                     folder / "texts/a.txt", "--max-windows", "2"});
     EXPECT_EQ(direct["perplexity"], perplexity);
     EXPECT_THAT(result["commands"].dump(), HasSubstr("refold compress"));
 }
@@ -101,9 +104,15 @@ TEST_F(Reproduce, WhatIsMissingIsSaid) {
     EXPECT_EQ(none.code, 0) << none.err;
     EXPECT_THAT(none.out, HasSubstr("needs the model small (--models)"));
     EXPECT_THAT(none.out, HasSubstr("164424"));
-    const Outcome no_text = refold({"reproduce", table, "--models", folder / "models", "--work", folder / "work"});
+    const Outcome no_text =
+        refold({"reproduce", table, "--models", folder / "models", "--work", folder / "work"});
     EXPECT_THAT(no_text.out, HasSubstr("needs the text a.txt (--texts)"));
     expect_error(refold(words({"--rows", "shard"})), 2, {"there is no row 'shard'", "shared"});
+    expect_error(refold(words({"--columns", "perplxity"})), 2,
+                 {"there is no column 'perplxity'", "perplexity"});
+    const json one = refold_json(words({"--columns", "loss"}));
+    EXPECT_EQ(cell(one, 0, 1)["note"], "left out");
+    EXPECT_NE(cell(one, 0, 2)["here"], nullptr);
     expect_error(refold({"reproduce", folder / "no.yaml"}), 1, {"no.yaml"});
     expect_error(refold({"reproduce"}), 2, {"TABLE"});
     expect_error(refold({"reproduce", "--list", folder / "models"}), 1, {"there are no tables"});
@@ -111,8 +120,8 @@ TEST_F(Reproduce, WhatIsMissingIsSaid) {
 
 TEST_F(Reproduce, OnAnotherModel) {
     share(folder / "other.gguf");
-    const json result = refold_json({"reproduce", table, "--model", folder / "other.gguf", "--texts", folder / "texts", "--work",
-                                     folder / "work", "--max-windows", "1"});
+    const json result = refold_json({"reproduce", table, "--model", folder / "other.gguf", "--texts",
+                                     folder / "texts", "--work", folder / "work", "--max-windows", "1"});
     EXPECT_LT(cell(result, 0, 0)["here"], 176712);
     EXPECT_EQ(result["model"], folder / "other.gguf");
 }
@@ -135,8 +144,14 @@ TEST_F(Reproduce, ListsAll) {
     EXPECT_EQ(all[0]["state"], "some columns");
     EXPECT_EQ(all[0]["missing_models"], json::array());
     const Outcome text = refold({"reproduce", "--list", folder / "papers"});
-    EXPECT_THAT(text.out, HasSubstr("Table 1"));
-    EXPECT_THAT(text.out, Not(HasSubstr("yes")));
+    EXPECT_THAT(text.out, HasSubstr("Table 1: sharing\n    some columns; needs small; texts - not here: small"));
+}
+
+TEST(ReproduceDocumentation, IsFresh) {
+    const TempFolder folder;
+    const Outcome made = Process({"scripts/make-papers-docs", REFOLD_BINARY, folder / "papers.md"}).wait();
+    ASSERT_EQ(made.code, 0) << made.err;
+    EXPECT_EQ(read_all(folder / "papers.md"), read_all("docs/papers.md")) << "run scripts/make-papers-docs";
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ TEST(Papers, EveryTableAndFigureHasItsFile) {
         int tables, figures;
     };
     const std::map<std::string, Count> counts = {
-        {"000", {21, 7}}, {"001", {19, 19}}, {"003", {4, 2}}, {"004", {13, 7}}};
+        {"000", {21, 7}}, {"001", {19, 17}}, {"003", {4, 2}}, {"004", {13, 7}}};
     std::set<std::string> wanted, found;
     for (const auto& [paper, count] : counts) {
         for (int i = 1; i <= count.tables; ++i) wanted.insert(paper + "/table-" + std::to_string(i));

@@ -166,38 +166,12 @@ struct Attention : torch::autograd::Function<Attention> {
     }
 };
 
-struct Probabilities : torch::autograd::Function<Probabilities> {
-    static at::Tensor forward(AutogradContext* context, const AttentionRule& rule, const at::Tensor& scores) {
-        const int64_t queries = scores.size(1) / rule.per_group;
-        Block block = block_at(rule, 0, queries, queries, scores.size(2));
-        block.first_key = 0;
-        block.keys = scores.size(2);
-        const at::Tensor p = softmax_of_seen(rule, block, scores.clone());
-        context->save_for_backward({p});
-        return p;
-    }
-    static variable_list backward(AutogradContext* context, variable_list gradients) {
-        return {{}, softmax_gradient(gradients[0].contiguous(), context->get_saved_variables()[0])};
-    }
-};
-
 }  // namespace
 
 at::Tensor attention(const AttentionRule& rule, const at::Tensor& q, const at::Tensor& k,
                      const at::Tensor& v) {
     return from_groups(rule, Attention::apply(rule, to_groups(rule, q, rule.per_group), to_groups(rule, k, 1),
                                               to_groups(rule, v, 1)));
-}
-
-at::Tensor probabilities(const AttentionRule& rule, const at::Tensor& q, const at::Tensor& k) {
-    at::Tensor scores = at::bmm(to_groups(rule, q, rule.per_group), to_groups(rule, k, 1).transpose(1, 2));
-    scores = scores.to(wide(scores.scalar_type()));
-    if (rule.softcap > 0) scores = at::tanh(scores / rule.softcap) * rule.softcap;
-    return Probabilities::apply(rule, scores);
-}
-
-at::Tensor weighted(const AttentionRule& rule, const at::Tensor& probabilities, const at::Tensor& v) {
-    return from_groups(rule, at::bmm(probabilities.to(v.scalar_type()), to_groups(rule, v, 1)));
 }
 
 }  // namespace refold

@@ -20,13 +20,9 @@ struct AttentionRule {
 
 // q [sequences * queries, n_head * head_dim], already scaled; k and v [sequences * keys, groups * head_dim];
 // the result has the shape of q. Probabilities exist for a block of queries at a time, only for keys that the
-// block may see; the backward pass computes them again.
+// block may see; the backward pass computes them again. So queries and keys stand for probabilities that
+// another layer weights its own values with.
 at::Tensor attention(const AttentionRule& rule, const at::Tensor& q, const at::Tensor& k,
                      const at::Tensor& v);
-
-// The same in two steps, for probabilities [sequences * groups, queries * per_group, keys] that other layers
-// use as well.
-at::Tensor probabilities(const AttentionRule& rule, const at::Tensor& q, const at::Tensor& k);
-at::Tensor weighted(const AttentionRule& rule, const at::Tensor& probabilities, const at::Tensor& v);
 
 }  // namespace refold

@@ -36,7 +36,9 @@ std::vector<double> alibi_slopes(int64_t n_head, double max_bias) {
     return slopes;
 }
 
-// A layer can lend probabilities, or keys and values, or all three.
+// What a layer lends: keys and values, or the scaled queries and the keys that its probabilities are made of,
+// or first those and then these. Probabilities as such would be of the square of the length, in every
+// superblock at once.
 constexpr size_t kLentKeys = 0, kLentValues = 1;
 
 }  // namespace
@@ -191,11 +193,10 @@ TorchOps::Value TorchOps::attention(size_t layer, const Value& q, Value k, Value
     k = behind_prefix(layer, Slot::attn_prefix_k, k);
     v = behind_prefix(layer, Slot::attn_prefix_v, v);
     if (weights_.topology().lends_kv(layer)) loans_[layer] = {k, v};
-    if (!weights_.topology().lends_probabilities(layer))
-        return refold::attention(rule(layer), scaled(layer, q), k, v);
-    const Value p = probabilities(rule(layer), scaled(layer, q), k);
-    loans_[layer].push_back(p);
-    return weighted(rule(layer), p, v);
+    const Value queries = scaled(layer, q);
+    if (weights_.topology().lends_probabilities(layer))
+        for (const Value& lent : {queries, k}) loans_[layer].push_back(lent);
+    return refold::attention(rule(layer), queries, k, v);
 }
 
 TorchOps::Value TorchOps::attention_over_source(size_t layer, const Value& q) {
@@ -205,12 +206,12 @@ TorchOps::Value TorchOps::attention_over_source(size_t layer, const Value& q) {
 
 TorchOps::Value TorchOps::attention_as_source(size_t layer, Value v, bool selected) {
     if (cache_ != nullptr) v = cache_->append(layer, step_.past, v);
-    Value p = loans_.at(*source(layer).probabilities).back();
-    if (selected) {
-        const int64_t rows = step_.outputs * config_.q_per_kv();
-        p = p.narrow(1, p.size(1) - rows, rows);
-    }
-    return weighted(rule(layer), p, weights_.to_products(v));
+    const size_t from = *source(layer).probabilities;
+    const auto& loans = loans_.at(from);
+    const Value& k = loans.back();
+    Value q = loans[loans.size() - 2];
+    if (selected) q = q.narrow(0, q.size(0) - step_.outputs, step_.outputs);
+    return refold::attention(rule(from), q, k, weights_.to_products(v));
 }
 
 std::vector<TorchOps::Value> TorchOps::take_loans(size_t layer) {

@@ -64,8 +64,7 @@ public:
     Value select_outputs(const Value& x) const;
     Value select_first(const Value& x) const;
 
-    // The values that a layer lends to later ones: probabilities, keys and values, or nothing. They are kept
-    // until they are taken.
+    // The values that a layer lends to later ones, if any. They are kept until they are taken.
     std::vector<Value> take_loans(size_t layer);
     void give_loans(size_t layer, const std::vector<Value>& loans);
 

@@ -357,7 +357,8 @@ Model apply(const Model& model, Step& step) {
     TrainOptions options = train_options(o);
     if (!step.dry_run()) torch_plugin::find(kTrainSymbol);  // fails before any work where it is missing
     if (options.objective == "layerwise") return apply_layerwise(model, step, options);
-    const auto files = files_of(o.text("data"));
+    std::vector<std::string> files;
+    if (!step.dry_run()) files = files_of(o.text("data"));  // a plan needs no text
     check_teacher(model, step);
     TrainedTensors trained(model, step);
     json details = {{"objective", options.objective},
