@@ -48,6 +48,12 @@ std::string identity(const std::string& path) {
                        fs::last_write_time(path, none).time_since_epoch().count());
 }
 
+// It takes the model to run.
+bool is_measured(const PaperColumn& column) {
+    return column.measure != PaperMeasure::none && column.measure != PaperMeasure::planned &&
+           column.measure != PaperMeasure::mean;
+}
+
 // The number that a JSON pointer leads to.
 double number_at(const Json& printed, const std::string& pointer) {
     const Json::json_pointer place(pointer);
@@ -160,7 +166,24 @@ private:
         recipe_ = adapted(row);
         plan_numbers(row, cells);
         measure(row, cells);
+        add_means(cells);
         return cells;
+    }
+
+    void add_means(Cells& cells) const {
+        for (size_t c = 0; c < cells.size(); ++c) {
+            const auto& of = table_.columns[c].of;
+            double sum = 0;
+            size_t known = 0;
+            for (size_t other = 0; other < c; ++other) {
+                if (std::ranges::find(of, table_.columns[other].name) == of.end() || !cells[other].here)
+                    continue;
+                sum += *cells[other].here;
+                ++known;
+            }
+            if (known > 0 && known == of.size())
+                cells[c].here = sum / static_cast<double>(known) * table_.columns[c].scale;
+        }
     }
 
     // The row's recipe, for the model that it runs on.
@@ -207,7 +230,7 @@ private:
         printed_.clear();
         for (size_t c = 0; c < cells.size(); ++c) {
             const PaperColumn& column = table_.columns[c];
-            if (column.measure == PaperMeasure::none || column.measure == PaperMeasure::planned) continue;
+            if (!is_measured(column)) continue;
             if (!chosen(column)) {
                 cells[c].note = "left out";
                 continue;
@@ -371,9 +394,7 @@ PaperNeeds needs_of(const PaperTable& table, const std::string& models) {
         needs.tasks |= c.measure == PaperMeasure::task;
         needs.texts |= !c.text.empty();
     }
-    const bool measured = std::ranges::any_of(table.columns, [](const PaperColumn& c) {
-        return c.measure != PaperMeasure::planned && c.measure != PaperMeasure::none;
-    });
+    const bool measured = std::ranges::any_of(table.columns, is_measured);
     if (!measured) return needs;
     needs.calibration = table.calibrates();
     needs.training = table.trains();

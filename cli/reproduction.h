@@ -11,8 +11,8 @@ namespace refold::cli {
 struct ReproductionOptions {
     std::string models;                              // folder with models by name; may be empty
     std::string model;                               // in place of the table's models; may be empty
-    std::vector<std::string> rows;  // names; empty: all
-    std::vector<std::string> columns;  // to be measured; likewise
+    std::vector<std::string> rows;                   // names; empty: all
+    std::vector<std::string> columns;                // to be measured; likewise
     std::string texts;                               // folder with texts; may be empty
     std::string data;                                // folder with the tasks' data; empty: from the hub
     std::vector<std::string> calibration, training;  // files

@@ -136,8 +136,10 @@ Baseline make_baseline(const Arguments& a, const Model& model, const EngineOptio
     return baseline;
 }
 
-Json speed_json(const SpeedSeries& own, const SpeedSeries* other) {
+Json speed_json(const SpeedSeries& own, const SpeedSeries* other, int64_t tokens) {
     return {{"tokens_per_s", own.median()},
+            {"seconds", static_cast<double>(tokens) / own.median()},
+            {"ms_per_token", 1000 / own.median()},
             {"baseline_tokens_per_s", other != nullptr ? Json(other->median()) : Json()},
             {"ratio", other != nullptr ? Json(ratio(own, *other)) : Json()},
             {"rounds", own.tokens_per_s},
@@ -235,31 +237,34 @@ void bench(const Arguments& a) {
     const double machine = read_speed(options.threads);
     const uint64_t read = bytes_read_per_token(model);
 
-    const Json out = {
-        {"model", path},
-        {"cpu", cpu_name()},
-        {"threads", options.threads},
-        {"prefill_tokens", a.speed.prefill},
-        {"decode_tokens", a.speed.decode},
-        {"rounds", a.speed.rounds},
-        {"baseline", baseline.description},
-        {"baseline_reason", baseline.reason.empty() ? Json() : Json(baseline.reason)},
-        {"prefill", speed_json(results[0].prefill, other != nullptr ? &other->prefill : nullptr)},
-        {"decode", speed_json(results[0].decode, other != nullptr ? &other->decode : nullptr)},
-        {"read",
-         {{"bytes_per_token", read},
-          {"bytes_per_s", static_cast<double>(read) * results[0].decode.median()},
-          {"machine_bytes_per_s", machine}}},
-        {"weight_bytes_resident", memory.weight_bytes},
-        {"weight_bytes_accounted", account(model).model.bytes},
-        {"kv_bytes", memory.kv_bytes},
-        {"kv_policy", kv_policy_name(a.engine.eviction.policy)},
-        {"kv_budget", a.engine.eviction.budget},
-        {"compute_bytes", memory.compute_bytes},
-        {"rss_bytes", resident},
-        {"peak_rss_bytes", peak},
-        {"load_seconds", load_seconds},
-        {"first_token_seconds", first_token_seconds}};
+    const Json out = {{"model", path},
+                      {"cpu", cpu_name()},
+                      {"threads", options.threads},
+                      {"prefill_tokens", a.speed.prefill},
+                      {"decode_tokens", a.speed.decode},
+                      {"rounds", a.speed.rounds},
+                      {"baseline", baseline.description},
+                      {"baseline_reason", baseline.reason.empty() ? Json() : Json(baseline.reason)},
+                      {"prefill", speed_json(results[0].prefill, other != nullptr ? &other->prefill : nullptr,
+                                             a.speed.prefill)},
+                      {"decode", speed_json(results[0].decode, other != nullptr ? &other->decode : nullptr,
+                                            a.speed.decode)},
+                      {"seconds", static_cast<double>(a.speed.prefill) / results[0].prefill.median() +
+                                      static_cast<double>(a.speed.decode) / results[0].decode.median()},
+                      {"read",
+                       {{"bytes_per_token", read},
+                        {"bytes_per_s", static_cast<double>(read) * results[0].decode.median()},
+                        {"machine_bytes_per_s", machine}}},
+                      {"weight_bytes_resident", memory.weight_bytes},
+                      {"weight_bytes_accounted", account(model).model.bytes},
+                      {"kv_bytes", memory.kv_bytes},
+                      {"kv_policy", kv_policy_name(a.engine.eviction.policy)},
+                      {"kv_budget", a.engine.eviction.budget},
+                      {"compute_bytes", memory.compute_bytes},
+                      {"rss_bytes", resident},
+                      {"peak_rss_bytes", peak},
+                      {"load_seconds", load_seconds},
+                      {"first_token_seconds", first_token_seconds}};
     EngineOptions measured = options;
     measured.eviction = a.engine.eviction;
     Json with_provenance = out;

@@ -60,6 +60,12 @@ private:
                 fail(ErrorCode::input, "paper", "{}: expected a number above {}", file_.at(node), least);
         };
     }
+    Handler scale(double& to) const {
+        return [this, &to](const YAML::Node& node) {
+            if (!YAML::convert<double>::decode(node, to) || !std::isfinite(to) || to == 0)
+                fail(ErrorCode::input, "paper", "{}: 'scale' must be a number other than 0", file_.at(node));
+        };
+    }
 
     void read_columns(const YAML::Node& node) {
         file_.check_map(node, "'columns'");
@@ -77,7 +83,8 @@ private:
                             {"shots", number(shots, -1)},
                             {"command", text(command)},
                             {"value", text(c.value)},
-                            {"scale", number(c.scale, 0)}});
+                            {"scale", scale(c.scale)},
+                            {"of", [&](const YAML::Node& n) { c.of = file_.scalars(n, "of"); }}});
             if (shots >= 0) c.shots = static_cast<int64_t>(shots);
             for (std::istringstream words(command); words >> command;) c.words.push_back(command);
             set_measure(entry.first, measure, c);
@@ -104,10 +111,21 @@ private:
             return needs(!c.words.empty() && c.value.starts_with("/"),
                          "'command' and 'value', a JSON pointer such as /decode/tokens_per_s");
         }
+        if (name == "mean") {
+            c.measure = PaperMeasure::mean;
+            needs(!c.of.empty(), "'of', a list of columns");
+            for (const std::string& other : c.of) {
+                if (std::ranges::none_of(table_.columns,
+                                         [&](const auto& column) { return column.name == other; }))
+                    fail(ErrorCode::input, "paper", "{}: there is no column '{}' before '{}'", file_.at(node),
+                         other, c.name);
+            }
+            return;
+        }
         const auto known = planned_numbers();
         if (std::ranges::find(known, name) == known.end()) {
             std::vector<std::string> all = known;
-            all.insert(all.end(), {"perplexity", "loss", "task", "command"});
+            all.insert(all.end(), {"perplexity", "loss", "task", "mean", "command"});
             fail(ErrorCode::usage, "paper", "{}: unknown measure '{}'; {}", file_.at(node), name,
                  suggestion(name, all));
         }

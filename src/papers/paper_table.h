@@ -18,20 +18,23 @@ enum class PaperMeasure {
     perplexity,  // of a text
     loss,        // mean negative log likelihood of the text's tokens
     task,        // a metric of an evaluation task
+    mean,        // of other columns
     command,     // any number that a command of refold prints with --json
 };
 
 struct PaperColumn {
     std::string name;  // as printed, with its unit
     PaperMeasure measure = PaperMeasure::none;
-    std::string why;                 // none: the reason
-    std::string number;              // planned: name of the number
-    std::string text;                // perplexity, loss: file in the folder of texts
-    std::string task, metric;        // task
-    std::optional<int64_t> shots;    // task; else the task's own
-    std::vector<std::string> words;  // command; {model} and {dense} stand for paths, {texts} for a folder
-    std::string value;               // command: JSON pointer into what it prints
-    double scale = 1;                // what is measured times this is what was published
+    std::string why;               // none: the reason
+    std::string number;            // planned: name of the number
+    std::string text;              // perplexity, loss: file in the folder of texts
+    std::string task, metric;      // task
+    std::optional<int64_t> shots;  // task; else the task's own
+    std::vector<std::string> of;   // mean: names of columns
+    // command; {model} and {dense} stand for paths, {texts} for a folder
+    std::vector<std::string> words;
+    std::string value;  // command: JSON pointer into what it prints
+    double scale = 1;   // not 0; what is measured times this is what was published
 };
 
 struct PaperRow {

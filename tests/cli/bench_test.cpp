@@ -24,13 +24,19 @@ TEST(Bench, ComparesWithStock) {
         expect_keys(j, {"prefill", "decode", "read", "weight_bytes_resident", "weight_bytes_accounted",
                         "kv_bytes", "compute_bytes", "rss_bytes", "peak_rss_bytes", "load_seconds",
                         "first_token_seconds", "cpu", "threads"});
+        double seconds = 0;
         for (const char* phase : {"prefill", "decode"}) {
+            const double time = j[phase]["seconds"], per_token = j[phase]["ms_per_token"];
+            EXPECT_NEAR(j[phase]["tokens_per_s"].get<double>() * per_token, 1000, 1e-6);
+            EXPECT_NEAR(time * 1000, per_token * j[std::string(phase) + "_tokens"].get<double>(), 1e-6);
+            seconds += time;
             EXPECT_GT(j[phase]["tokens_per_s"].get<double>(), 0);
             EXPECT_GT(j[phase]["baseline_tokens_per_s"].get<double>(), 0);
             EXPECT_GT(j[phase]["ratio"].get<double>(), 0);
             EXPECT_EQ(j[phase]["rounds"].size(), 2U);
             EXPECT_EQ(j[phase]["baseline_rounds"].size(), 2U);
         }
+        EXPECT_NEAR(j["seconds"].get<double>(), seconds, 1e-9);
         // The tied table is read as the head; the vectors, too.
         EXPECT_LE(j["read"]["bytes_per_token"], j["weight_bytes_accounted"]);
         EXPECT_GE(j["read"]["bytes_per_token"].get<double>(),

@@ -26,9 +26,10 @@ columns:
   loss: {measure: loss, text: a.txt}
   decode: {measure: command, command: "eval ppl {model} --text {texts}/a.txt --max-windows 1", value: /tokens_scored}
   memory: {why: of another program}
+  mean: {measure: mean, of: [perplexity, loss]}
 rows:
-  - {name: dense, model: small, published: ["176712", "1", "0.5", "", "3"]}
-  - {name: shared, model: small, steps: [{method: direct_share, ratio: 0.3}], published: ["164424", "", "", "", ""]}
+  - {name: dense, model: small, published: ["176712", "1", "0.5", "", "3", ""]}
+  - {name: shared, model: small, steps: [{method: direct_share, ratio: 0.3}], published: ["164424", "", "", "", "", ""]}
   - {name: other, model: small, why: nobody has it}
 )");
         // The configuration of the tiny model.
@@ -58,6 +59,7 @@ TEST_F(Reproduce, PublishedHereAndDifference) {
     EXPECT_EQ(cell(result, 1, 0)["here"], 164424);
     const double perplexity = cell(result, 0, 1)["here"];
     EXPECT_NEAR(std::log(perplexity), cell(result, 0, 2)["here"].get<double>(), 1e-12);
+    EXPECT_NEAR(cell(result, 0, 5)["here"].get<double>(), (perplexity + std::log(perplexity)) / 2, 1e-9);
     EXPECT_NE(cell(result, 1, 1)["here"], perplexity);
     EXPECT_GT(cell(result, 0, 3)["here"], 100);
     EXPECT_EQ(cell(result, 0, 4)["note"], "of another program");
@@ -144,7 +146,8 @@ TEST_F(Reproduce, ListsAll) {
     EXPECT_EQ(all[0]["state"], "some columns");
     EXPECT_EQ(all[0]["missing_models"], json::array());
     const Outcome text = refold({"reproduce", "--list", folder / "papers"});
-    EXPECT_THAT(text.out, HasSubstr("Table 1: sharing\n    some columns; needs small; texts - not here: small"));
+    EXPECT_THAT(text.out,
+                HasSubstr("Table 1: sharing\n    some columns; needs small; texts - not here: small"));
 }
 
 TEST(ReproduceDocumentation, IsFresh) {

@@ -25,8 +25,9 @@ columns:
   PIQA: {measure: task, task: piqa, metric: acc, shots: 5, scale: 100}
   decode: {measure: command, command: "bench {model} --decode 8", value: /decode/tokens_per_s}
   memory: {why: of another program}
+  both: {measure: mean, of: [text, PIQA]}
 rows:
-  - {name: dense, model: llama2-7b, published: ["6.74", "", "78.1", "1", "17826"]}
+  - {name: dense, model: llama2-7b, published: ["6.74", "", "78.1", "1", "17826", ""]}
   - name: shared
     model: llama2-7b
     steps: [{method: direct_share, ratio: 0.3}]
@@ -67,7 +68,8 @@ TEST_F(PaperTables, AllKeysAreRead) {
     EXPECT_EQ(table.section, "5.3");
     EXPECT_EQ(table.needs, "two GPUs");
     EXPECT_THAT(table.notes, ElementsAre("first", "second"));
-    ASSERT_EQ(table.columns.size(), 5U);
+    ASSERT_EQ(table.columns.size(), 6U);
+    EXPECT_THAT(table.columns[5].of, ElementsAre("text", "PIQA"));
     EXPECT_EQ(table.columns[0].measure, PaperMeasure::planned);
     EXPECT_EQ(table.columns[0].scale, 1e-9);
     EXPECT_EQ(table.columns[1].text, "wiki/test.txt");
@@ -75,7 +77,7 @@ TEST_F(PaperTables, AllKeysAreRead) {
     EXPECT_THAT(table.columns[3].words, ElementsAre("bench", "{model}", "--decode", "8"));
     EXPECT_EQ(table.columns[4].why, "of another program");
     ASSERT_EQ(table.rows.size(), 3U);
-    EXPECT_THAT(table.rows[0].published, ElementsAre("6.74", "", "78.1", "1", "17826"));
+    EXPECT_THAT(table.rows[0].published, ElementsAre("6.74", "", "78.1", "1", "17826", ""));
     EXPECT_FALSE(table.rows[0].recipe);
     EXPECT_EQ(table.rows[1].recipe_for("llama2-7b")->steps[0].options.number("ratio"), 0.3);
     EXPECT_EQ(table.rows[1].recipe_for("small")->steps[0].options.number("ratio"), 0.1);
@@ -96,14 +98,16 @@ TEST_F(PaperTables, BadFilesAreNamedWithTheirLine) {
     EXPECT_THAT(error_of("measure: perplexity, text: wiki/test.txt", "measure: perplexity"),
                 HasSubstr("column 'text' needs 'text'"));
     EXPECT_THAT(error_of(", value: /decode/tokens_per_s", ""), HasSubstr("JSON pointer"));
+    EXPECT_THAT(error_of("of: [text, PIQA]", "of: [text, QA]"),
+                HasSubstr("there is no column 'QA' before 'both'"));
     EXPECT_THAT(error_of("{why: of another program}", "{}"), HasSubstr("column 'memory' needs 'measure'"));
-    EXPECT_THAT(error_of("\"78.1\"", "\"78.1%\""), HasSubstr("line 14: '78.1%' is not a number"));
-    EXPECT_THAT(error_of(", \"17826\"", ""), HasSubstr("row 'dense' has 4 published numbers for 5 columns"));
+    EXPECT_THAT(error_of("\"78.1\"", "\"78.1%\""), HasSubstr("line 15: '78.1%' is not a number"));
+    EXPECT_THAT(error_of(", \"17826\"", ""), HasSubstr("row 'dense' has 5 published numbers for 6 columns"));
     EXPECT_THAT(error_of("name: shared", "name: dense"), HasSubstr("there is a row 'dense' already"));
     EXPECT_THAT(error_of("ratio: 0.3", "rtio: 0.3"), HasSubstr("rtio"));
     EXPECT_THAT(error_of("{\"#Params, B\": of", "{Params: of"), HasSubstr("there is no column 'Params'"));
     EXPECT_THAT(error_of("section:", "why: nothing\nsection:"), HasSubstr("give columns and rows, or 'why'"));
-    EXPECT_THAT(error_of("scale: 1e-9", "scale: 0"), HasSubstr("expected a number above 0"));
+    EXPECT_THAT(error_of("scale: 1e-9", "scale: 0"), HasSubstr("'scale' must be"));
     EXPECT_THAT(error_of("steps: [", "recipe: a.yaml\n    steps: ["), HasSubstr("a.yaml"));
 }
 
