@@ -13,4 +13,10 @@ namespace refold::cli {
 Calibration load_calibration(const std::vector<std::string>& texts, const std::string& model,
                              const CalibrationOptions& options);
 
+// Sequences to look at, one for each record of the .jsonl or .json files `paths` (holds_records()), of at
+// most options.length tokens, from the files in turn; as many as have options.tokens tokens together. All
+// are in `fit`. Throws as for_records(), and Error(input) for no record.
+Calibration load_samples(const std::vector<std::string>& paths, const std::string& model,
+                         const CalibrationOptions& options);
+
 }  // namespace refold::cli

@@ -227,6 +227,7 @@ private:
     void measure(const PaperRow& row, Cells& cells) {
         source_ = model_path_.empty() ? find_model(table_, row.model, options_.models) : model_path_;
         is_made_ = false;
+        making_failed_.clear();
         printed_.clear();
         for (size_t c = 0; c < cells.size(); ++c) {
             const PaperColumn& column = table_.columns[c];
@@ -235,6 +236,7 @@ private:
                 cells[c].note = "left out";
                 continue;
             }
+            if (row.published[c].empty() && is_published(c)) continue;
             if (const std::string reason = missing(row, column); !reason.empty()) {
                 cells[c].note = reason;
                 continue;
@@ -252,6 +254,12 @@ private:
     bool chosen(const PaperColumn& column) const {
         return options_.columns.empty() ||
                std::ranges::find(options_.columns, column.name) != options_.columns.end();
+    }
+
+    // The paper prints the column for some rows: those that it leaves empty are not measured either.
+    bool is_published(size_t column) const {
+        return std::ranges::any_of(table_.rows,
+                                   [&](const PaperRow& row) { return !row.published[column].empty(); });
     }
 
     // Why a column cannot be measured here; empty: it can.
@@ -357,12 +365,15 @@ private:
 
     void make() {
         if (!recipe_ || is_made_) return;
+        if (!making_failed_.empty()) fail(ErrorCode::input, "reproduce", "{}", making_failed_);
         write_file(recipe_path().string(), to_yaml(*recipe_));
         auto words = compression();
         describe(words);
         if (options_.threads > 0) words.insert(words.end(), {"--threads", std::to_string(options_.threads)});
         if (options_.quiet) words.emplace_back("--quiet");
+        making_failed_ = "the model could not be made";  // for the other columns, if this throws
         run_refold(words);
+        making_failed_.clear();
         is_made_ = true;
     }
 
@@ -383,6 +394,7 @@ private:
     std::optional<Recipe> recipe_;
     std::string source_;
     bool is_made_ = false;
+    std::string making_failed_;
     std::map<std::vector<std::string>, Json> printed_;  // by commands
 };
 

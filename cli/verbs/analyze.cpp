@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
@@ -15,6 +16,7 @@
 #include "hub/resolve.h"
 #include "model/load.h"
 #include "train/launch.h"
+#include "train/records.h"
 
 namespace refold::cli {
 namespace {
@@ -35,27 +37,36 @@ struct Arguments {
     ReportFile report_file;
 };
 
-std::set<AnalysisPart> wanted_parts(const Arguments& a) {
+std::set<AnalysisPart> wanted_parts(const Arguments& a, const Model& model) {
     std::set<AnalysisPart> parts;
     for (const auto& name : a.parts) parts.insert(part_from_name(name));
-    return parts.empty() ? all_parts(!a.texts.empty()) : parts;
+    if (!parts.empty()) return parts;
+    parts = all_parts(!a.texts.empty());
+    if (!model.config.causal) parts.erase(AnalysisPart::modules);
+    return parts;
 }
 
 std::optional<Calibration> read_calibration(const Arguments& a, const std::string& path, const Model& model) {
     if (a.texts.empty()) return std::nullopt;
-    need_decoder(model);
     CalibrationOptions options = a.calibration;
     if (options.length == 0) options.length = std::min(kSequenceLength, model.config.context_length);
-    return load_calibration(a.texts, path, options);
+    const auto records = std::ranges::count_if(a.texts, holds_records);
+    if (records == 0) return load_calibration(a.texts, path, options);
+    if (static_cast<size_t>(records) < a.texts.size())
+        fail(ErrorCode::usage, "analyze", "--calib: give texts, or records (.jsonl, .json), not both");
+    return load_samples(a.texts, path, options);
 }
 
 Json text_json(const Calibration& text) {
     const size_t sequences = text.fit.size() + text.held_out.size();
+    size_t tokens = 0;
+    for (const auto* part : {&text.fit, &text.held_out})
+        for (const auto& sequence : *part) tokens += sequence.size();
     return {{"name", text.name()},
             {"sha256", text.hash},
             {"sequences", sequences},
             {"sequence_length", text.options.length},
-            {"tokens", static_cast<int64_t>(sequences) * text.options.length}};
+            {"tokens", tokens}};
 }
 
 Json to_json(const Analysis& analysis, const Model& model, const Calibration* text) {
@@ -73,12 +84,13 @@ void run(const Arguments& a) {
     join_group();
     const bool first = group().first();
     AnalysisOptions options = a.analysis;
-    options.parts = wanted_parts(a);
     const std::string path = resolve_model(a.model);
     if (first) a.report_file.check();
     std::optional<AtomicFolder> folder;
     if (first && !a.output.path.empty()) folder.emplace(a.output.path, a.output.overwrite);
+    for (const auto& name : a.parts) part_from_name(name);  // fails before the model is read
     const Model model = load_model(path);
+    options.parts = wanted_parts(a, model);
     const auto text = read_calibration(a, path, model);
     const std::string cache = a.no_cache ? "" : (cache_directory() / "analyze").string();
     const Analysis analysis = stored_analysis(model, path, text ? &*text : nullptr, options, cache);
@@ -101,9 +113,10 @@ void run(const Arguments& a) {
 Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
-    app.add_option(
-           "--calib", a->texts,
-           "UTF-8 text whose activations are looked at; without one only weights are. May be repeated")
+    app.add_option("--calib", a->texts,
+                   "UTF-8 text whose activations are looked at, or records (.jsonl, .json), each a sequence "
+                   "of its own; "
+                   "without one only weights are. May be repeated")
         ->type_name("FILE")
         ->allow_extra_args(false);
     app.add_option("--calib-tokens", a->calibration.tokens,
@@ -129,10 +142,13 @@ Action declare(CLI::App& app) {
         ->check(CLI::Range(0.0, 1.0))
         ->default_str("0.3");
     app.add_option("--degree-repeats", a->analysis.repeats,
-                   "Random samples, of half of the sequences, for the spread of Degree")
+                   "Random samples of the sequences, for the spread of Degree")
         ->type_name("N")
         ->check(CLI::Range(1, 1000))
         ->capture_default_str();
+    app.add_option("--degree-sample", a->analysis.sample, "Sequences of each such sample [half of all]")
+        ->type_name("N")
+        ->check(CLI::PositiveNumber);
     app.add_option("-o,--output", a->output.path, "Folder for analysis.json and a CSV file per matrix")
         ->type_name("FOLDER");
     app.add_flag("--overwrite", a->output.overwrite, "Replace the folder if it exists");
@@ -146,7 +162,8 @@ Action declare(CLI::App& app) {
     a->report_file.declare(app);
     add_examples(app, {"refold analyze smollm2-135m-instruct",
                        "refold analyze smollm2-135m-instruct --calib wikitext.txt -o analysis",
-                       "refold analyze small.gguf --calib wikitext.txt --what softmax,modules --json"});
+                       "refold analyze small.gguf --calib wikitext.txt --what softmax,modules --json",
+                       "refold analyze bert.gguf --calib questions.jsonl --what heads --degree-sample 100"});
     return [a] { run(*a); };
 }
 

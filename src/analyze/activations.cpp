@@ -1,7 +1,10 @@
 #include "analyze/activations.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <memory>
+#include <numeric>
 
 #include "core/error.h"
 #include "core/group.h"
@@ -11,10 +14,63 @@
 namespace refold {
 namespace {
 
-std::shared_ptr<const Observer> observer_of(AttentionMaps* maps, ModuleSimilarities* modules) {
+// The engine attends in one operation where a model is an encoder: its maps are made of queries and keys.
+class EncoderMaps {
+public:
+    EncoderMaps(const Model& model, AttentionMaps& maps) : config_(model.config), maps_(maps) {}
+
+    void see(const Tapped& seen) {
+        if (seen.tap == Tap::q) {
+            queries_.assign(seen.values.begin(), seen.values.end());
+            return;
+        }
+        const auto tokens = static_cast<size_t>(seen.tokens),
+                   head_dim = static_cast<size_t>(config_.head_dim);
+        const auto heads = static_cast<size_t>(config_.n_head_of(seen.layer)),
+                   per_group = static_cast<size_t>(config_.q_per_kv());
+        const float scale = config_.attention_scale_of(seen.layer);
+        probabilities_.resize(heads * tokens * tokens);
+        for (size_t h = 0; h < heads; ++h) {
+            for (size_t t = 0; t < tokens; ++t) {
+                const float* query = queries_.data() + (t * heads + h) * head_dim;
+                const std::span row(probabilities_.data() + (h * tokens + t) * tokens, tokens);
+                for (size_t j = 0; j < tokens; ++j) {
+                    const float* key =
+                        seen.values.data() + (j * (heads / per_group) + h / per_group) * head_dim;
+                    row[j] = scale * std::inner_product(query, query + head_dim, key, 0.0F);
+                }
+                softmax(row);
+            }
+        }
+        maps_.see({seen.layer, Tap::probabilities, 0, seen.tokens, seen.tokens, probabilities_});
+    }
+
+private:
+    static void softmax(std::span<float> scores) {
+        const float largest = *std::max_element(scores.begin(), scores.end());
+        float sum = 0;
+        for (float& score : scores) sum += score = std::exp(score - largest);
+        for (float& score : scores) score /= sum;
+    }
+
+    const ModelConfig& config_;
+    AttentionMaps& maps_;
+    std::vector<float> queries_, probabilities_;  // of the latest layer
+};
+
+std::shared_ptr<const Observer> observer_of(const Model& model, AttentionMaps* maps,
+                                            ModuleSimilarities* modules) {
     auto observer = std::make_shared<Observer>();
-    if (maps != nullptr) observer->taps.merge(maps->taps());
     if (modules != nullptr) observer->taps.merge(modules->taps());
+    if (maps != nullptr && model.config.causal) observer->taps.merge(maps->taps());
+    if (maps != nullptr && !model.config.causal) {
+        for (const auto& [layer, tap] : maps->taps())
+            for (const Tap part : {Tap::q, Tap::k}) observer->taps.insert({layer, part});
+        observer->see = [of_encoder = std::make_shared<EncoderMaps>(model, *maps)](const Tapped& seen) {
+            of_encoder->see(seen);
+        };
+        return observer;
+    }
     observer->see = [=](const Tapped& seen) {
         if (seen.tap == Tap::probabilities) return maps->see(seen);
         modules->see(seen);
@@ -22,19 +78,29 @@ std::shared_ptr<const Observer> observer_of(AttentionMaps* maps, ModuleSimilarit
     return observer;
 }
 
-}  // namespace
-
-void need_decoder(const Model& model) {
-    if (!model.config.causal)
-        fail(ErrorCode::unsupported, "analyze",
-             "'{}' is an encoder: activations can be analyzed of decoders only - leave --calib out for what "
-             "its weights tell",
-             model.config.family);
+// Calls end(residual) after every step of a sequence.
+void run_sequence(SingleSequence& sequence, std::span<const int32_t> tokens,
+                  const std::function<void(std::span<const float>)>& end) {
+    sequence.truncate(0);
+    if (sequence.capabilities().causal)
+        return sequence.evaluate_range(tokens, [&](size_t, std::span<const float> rows) { end(rows); });
+    sequence.encode({tokens, {}, {}});
+    end({});
 }
+
+}  // namespace
 
 void run_text(const Model& model, const std::vector<std::vector<int32_t>>& sequences,
               const PassOptions& options, AttentionMaps* maps, ModuleSimilarities* modules) {
-    need_decoder(model);
+    if (modules != nullptr && !model.config.causal)
+        fail(ErrorCode::unsupported, "analyze",
+             "'{}' is an encoder: its modules are not compared - leave out --what modules, or --calib for "
+             "what "
+             "its weights tell",
+             model.config.family);
+    if (!model.config.causal && (!model.config.windows.empty() || model.config.max_alibi_bias > 0))
+        fail(ErrorCode::unsupported, "analyze", "'{}': maps of an encoder with windows or ALiBi",
+             model.config.family);
     size_t longest = 1, tokens = 0;
     for (const auto& sequence : sequences) {
         longest = std::max(longest, sequence.size());
@@ -47,8 +113,8 @@ void run_text(const Model& model, const std::vector<std::vector<int32_t>>& seque
     engine_options.context = static_cast<int64_t>(longest);
     engine_options.chunk = options.step_tokens;
     // Run all layers, but compute no logits.
-    engine_options.range = LayerRange{0, model.topology.layers.size()};
-    engine_options.observer = observer_of(maps, modules);
+    if (model.config.causal) engine_options.range = LayerRange{0, model.topology.layers.size()};
+    engine_options.observer = observer_of(model, maps, modules);
     SingleSequence sequence(model, engine_options);
     const Group& processes = group();
     // With fewer sequences than processes, every process runs the whole text.
@@ -61,8 +127,7 @@ void run_text(const Model& model, const std::vector<std::vector<int32_t>>& seque
             continue;
         }
         const std::span<const int32_t> tokens_of_sequence(sequences[s]);
-        sequence.truncate(0);
-        sequence.evaluate_range(tokens_of_sequence, [&](size_t, std::span<const float> rows) {
+        run_sequence(sequence, tokens_of_sequence, [&](std::span<const float> rows) {
             if (maps != nullptr) maps->end_step();
             if (modules != nullptr) modules->end_step(rows);
         });

@@ -162,12 +162,11 @@ Json modules_part(const std::vector<ModuleSimilarity>& modules) {
 
 void add_text_parts(const Model& model, const std::vector<std::vector<int32_t>>& sequences,
                     const AnalysisOptions& options, Analysis& out) {
-    need_decoder(model);
     const auto wanted = [&](AnalysisPart part) { return options.parts.contains(part); };
     const bool heads = wanted(AnalysisPart::heads);
     const HeadCandidates candidates = heads ? head_candidates(model) : HeadCandidates{};
     std::vector<std::set<size_t>> samples;
-    if (heads) samples = random_samples(sequences.size(), options.repeats);
+    if (heads) samples = random_samples(sequences.size(), options.repeats, options.sample);
     AttentionMaps maps(model, candidates.units, samples);
     ModuleSimilarities modules(model);
     const bool any_maps = heads || wanted(AnalysisPart::softmax);

@@ -31,12 +31,13 @@ struct AnalysisOptions {
     PassOptions pass;
     double ratio = 0.3;  // fraction of heads that Degree selects
     int repeats = 5;     // number of text samples for Degree
+    size_t sample = 0;   // sequences of such a sample; 0: half of all
 };
 
 using Analysis = std::map<AnalysisPart, nlohmann::ordered_json>;
 
-// Runs `sequences` through the model once if a part needs them. Throws Error(unsupported) for activations of
-// an encoder, Error(input) for a model without weights.
+// Runs `sequences` through the model once if a part needs them. Throws Error(unsupported) for modules of an
+// encoder, Error(input) for a model without weights.
 Analysis analyze(const Model& model, const std::vector<std::vector<int32_t>>& sequences,
                  const AnalysisOptions& options);
 

@@ -51,7 +51,8 @@ void AttentionMaps::see(const Tapped& seen) {
     const float* row = seen.values.data();
     for (int64_t i = 0; i < heads * seen.tokens; ++i, row += seen.features) {
         // Tokens outside a token's window count as 0; the tap's values there are undefined.
-        const int64_t end = model_.config.n_prefix + seen.first_token + i % seen.tokens + 1,
+        const int64_t own = model_.config.n_prefix + seen.first_token + i % seen.tokens + 1,
+                      end = model_.config.causal ? own : seen.features,
                       begin = window > 0 ? std::max<int64_t>(0, end - window) : 0;
         step_.insert(step_.end(), static_cast<size_t>(begin), 0.0F);
         step_.insert(step_.end(), row + begin, row + end);

@@ -79,13 +79,13 @@ Degree degree(const Model& model, const HeadCandidates& candidates, const std::v
     return out;
 }
 
-std::vector<std::set<size_t>> random_samples(size_t sequences, int count, uint64_t seed) {
-    std::mt19937_64 random(seed);
+std::vector<std::set<size_t>> random_samples(size_t sequences, int count, size_t size) {
+    std::mt19937_64 random(0);
+    if (size == 0) size = std::max<size_t>(1, sequences / 2);
     std::vector<std::set<size_t>> samples(static_cast<size_t>(count));
     for (auto& sample : samples) {
         std::vector<size_t> order(sequences);
         std::iota(order.begin(), order.end(), size_t{0});
-        const size_t size = std::max<size_t>(1, sequences / 2);
         for (size_t i = 0; i < size && i < sequences; ++i) {
             std::swap(order[i], order[i + random() % (sequences - i)]);
             sample.insert(order[i]);

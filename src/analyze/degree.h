@@ -26,7 +26,8 @@ struct Degree {
 Degree degree(const Model& model, const HeadCandidates& candidates, const std::vector<SquareMatrix>& maps,
               double ratio);
 
-// `count` random samples of half the sequences (at least one), the same in every run.
-std::vector<std::set<size_t>> random_samples(size_t sequences, int count, uint64_t seed = 0);
+// `count` random samples of `size` sequences (0: half of them, at least one; at most all), the same in every
+// run. The paper takes five of 100 each.
+std::vector<std::set<size_t>> random_samples(size_t sequences, int count, size_t size = 0);
 
 }  // namespace refold

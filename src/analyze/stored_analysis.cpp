@@ -27,7 +27,8 @@ std::string key_of(AnalysisPart part, const std::string& files, const Calibratio
     if (needs_text(part))
         text += fmt::format("{} {} {} {}\n", calibration->hash, calibration->options.tokens,
                             calibration->options.length, options.pass.f32);
-    if (part == AnalysisPart::heads) text += fmt::format("{} {}\n", options.ratio, options.repeats);
+    if (part == AnalysisPart::heads)
+        text += fmt::format("{} {} {}\n", options.ratio, options.repeats, options.sample);
     return sha256_hex(std::as_bytes(std::span(text)));
 }
 

@@ -67,8 +67,9 @@ bool equal_as_printed(const std::string& published, double here) {
 }
 
 std::string number_as_printed(const std::string& published, double here) {
+    // Halves are rounded away from zero, as people do: 81.25 is 81.3.
     return published.empty() ? fmt::format("{:.4g}", here)
-                             : fmt::format("{:.{}f}", here, decimals(published));
+                             : fmt::format("{:.{}f}", here * (1 + 1e-12), decimals(published));
 }
 
 std::string difference_text(const PaperCell& cell) {

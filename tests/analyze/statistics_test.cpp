@@ -193,6 +193,8 @@ TEST(Degree, SamplesAreHalvesAndTheSameInEveryRun) {
     EXPECT_GT(different.size(), 10U);
     EXPECT_EQ(seen.size(), 9U);
     EXPECT_EQ(random_samples(1, 1).front(), std::set<size_t>{0});
+    EXPECT_EQ(random_samples(9, 1, 6).front().size(), 6U);
+    EXPECT_EQ(random_samples(9, 1, 100).front().size(), 9U);
 }
 
 }  // namespace

@@ -102,6 +102,28 @@ TEST_F(Analyze, SharedAndLoopedModels) {
     }
 }
 
+// Each record is a sequence of its own length, cut at --sequence-length; of an encoder too.
+TEST_F(Analyze, RecordsAreSequences) {
+    write_all(folder / "r.jsonl",
+              "{\"text\": \"one two three four\"}\n{\"text\": \"one two\"}\n"
+              "{\"instruction\": \"count to ten\", \"output\": \"one two three\"}\n");
+    const std::string encoder = std::string(REFOLD_FIXTURES) + "/hf/bert_hub";
+    for (const std::string& model : {kModel, encoder}) {
+        const json all =
+            refold_json({"analyze", model, "--calib", folder / "r.jsonl", "--sequence-length", "8", "--what",
+                         "softmax,heads", "--no-cache", "--degree-sample", "2", "--degree-repeats", "3"});
+        EXPECT_EQ(all["text"]["sequences"], 3) << model;
+        EXPECT_LE(all["text"]["tokens"], 24);
+        EXPECT_EQ(all["softmax"]["sequences"], 3);
+        EXPECT_NEAR(all["softmax"]["layer_cosine"][1][1].get<double>(), 1, 1e-6);
+        EXPECT_EQ(all["heads"]["degree"]["of_pairs"]["samples"].size(), 3U);
+    }
+    expect_error(outcome({"analyze", kModel, "--calib", folder / "r.jsonl", "--calib", kText}), 2,
+                 {"records"});
+    write_all(folder / "bad.jsonl", "{\"text\": 3}\n");
+    expect_error(outcome({"analyze", kModel, "--calib", folder / "bad.jsonl"}), 1, {"bad.jsonl", "line 1"});
+}
+
 TEST_F(Analyze, ErrorsSayWhatToDo) {
     expect_error(outcome(words({"--what", "softmx"})), 2,
                  {"unknown part 'softmx'", "did you mean 'softmax'?"});
@@ -113,7 +135,7 @@ TEST_F(Analyze, ErrorsSayWhatToDo) {
     expect_error(outcome({"analyze", kModel, "--calib", folder / "short.txt"}), 1,
                  {"short.txt", "longer text"});
     const std::string encoder = std::string(REFOLD_FIXTURES) + "/hf/bert_hub";
-    expect_error(outcome(words({"--what", "modules"}, encoder)), 1, {"encoder", "--calib"});
+    expect_error(outcome(words({"--what", "modules"}, encoder)), 1, {"encoder", "--what modules"});
     EXPECT_TRUE(refold_json({"analyze", encoder, "--no-cache"}).contains("spectra"));
     expect_error(outcome(words({"--degree-ratio", "2"})), 2, {"--degree-ratio"});
 }

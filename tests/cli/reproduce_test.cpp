@@ -29,7 +29,7 @@ columns:
   mean: {measure: mean, of: [perplexity, loss]}
 rows:
   - {name: dense, model: small, published: ["176712", "1", "0.5", "", "3", ""]}
-  - {name: shared, model: small, steps: [{method: direct_share, ratio: 0.3}], published: ["164424", "", "", "", "", ""]}
+  - {name: shared, model: small, steps: [{method: direct_share, ratio: 0.3}], published: ["164424", "2", "", "", "", ""]}
   - {name: other, model: small, why: nobody has it}
 )");
         // The configuration of the tiny model.
@@ -61,7 +61,8 @@ TEST_F(Reproduce, PublishedHereAndDifference) {
     EXPECT_NEAR(std::log(perplexity), cell(result, 0, 2)["here"].get<double>(), 1e-12);
     EXPECT_NEAR(cell(result, 0, 5)["here"].get<double>(), (perplexity + std::log(perplexity)) / 2, 1e-9);
     EXPECT_NE(cell(result, 1, 1)["here"], perplexity);
-    EXPECT_GT(cell(result, 0, 3)["here"], 100);
+    EXPECT_GT(cell(result, 0, 3)["here"], 100);      // printed for no row, so measured for all
+    EXPECT_EQ(cell(result, 1, 2)["here"], nullptr);  // printed for the other row
     EXPECT_EQ(cell(result, 0, 4)["note"], "of another program");
     EXPECT_EQ(cell(result, 2, 0)["here"], nullptr);
     EXPECT_EQ(cell(result, 2, 0)["note"], "nobody has it");

@@ -26,6 +26,7 @@ TEST(PaperResult, NumbersAreComparedInTheDigitsThatArePrinted) {
     EXPECT_EQ(difference_text({"51", {}, ""}), "");
     EXPECT_EQ(number_as_printed("90.36", 90.452), "90.45");
     EXPECT_EQ(number_as_printed("", 90.4523), "90.45");
+    EXPECT_EQ(number_as_printed("81.3", 81.25), "81.3");
 }
 
 PaperResult example() {
