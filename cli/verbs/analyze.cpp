@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "analyze/activations.h"
 #include "analyze/output.h"
 #include "analyze/stored_analysis.h"
 #include "cli/calibration.h"
@@ -40,6 +41,7 @@ struct Arguments {
 std::set<AnalysisPart> wanted_parts(const Arguments& a, const Model& model) {
     std::set<AnalysisPart> parts;
     for (const auto& name : a.parts) parts.insert(part_from_name(name));
+    if (parts.contains(AnalysisPart::modules)) need_decoder_for_modules(model);
     if (!parts.empty()) return parts;
     parts = all_parts(!a.texts.empty());
     if (!model.config.causal) parts.erase(AnalysisPart::modules);

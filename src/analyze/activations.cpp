@@ -90,14 +90,17 @@ void run_sequence(SingleSequence& sequence, std::span<const int32_t> tokens,
 
 }  // namespace
 
-void run_text(const Model& model, const std::vector<std::vector<int32_t>>& sequences,
-              const PassOptions& options, AttentionMaps* maps, ModuleSimilarities* modules) {
-    if (modules != nullptr && !model.config.causal)
+void need_decoder_for_modules(const Model& model) {
+    if (!model.config.causal)
         fail(ErrorCode::unsupported, "analyze",
              "'{}' is an encoder: its modules are not compared - leave out --what modules, or --calib for "
-             "what "
-             "its weights tell",
+             "what its weights tell",
              model.config.family);
+}
+
+void run_text(const Model& model, const std::vector<std::vector<int32_t>>& sequences,
+              const PassOptions& options, AttentionMaps* maps, ModuleSimilarities* modules) {
+    if (modules != nullptr) need_decoder_for_modules(model);
     if (!model.config.causal && (!model.config.windows.empty() || model.config.max_alibi_bias > 0))
         fail(ErrorCode::unsupported, "analyze", "'{}': maps of an encoder with windows or ALiBi",
              model.config.family);

@@ -18,10 +18,13 @@ struct PassOptions {
     int64_t step_tokens = 128;
 };
 
+// Throws Error(unsupported) for an encoder, whose norms follow the residual stream.
+void need_decoder_for_modules(const Model& model);
+
 // Runs each sequence separately, in steps of options.step_tokens tokens (an encoder: the whole sequence), so
 // that only one step's activations are in memory. The processes of group() split the sequences, and all get
-// the statistics of all sequences. Either collector may be null. Throws Error(unsupported) for the modules of
-// an encoder, whose norms follow the residual stream, and as make_engine() does.
+// the statistics of all sequences. Either collector may be null. Throws as
+// need_decoder_for_modules() and make_engine() do.
 void run_text(const Model& model, const std::vector<std::vector<int32_t>>& sequences,
               const PassOptions& options, AttentionMaps* maps, ModuleSimilarities* modules);
 

@@ -107,7 +107,11 @@ TEST_F(Analyze, RecordsAreSequences) {
     write_all(folder / "r.jsonl",
               "{\"text\": \"one two three four\"}\n{\"text\": \"one two\"}\n"
               "{\"instruction\": \"count to ten\", \"output\": \"one two three\"}\n");
-    const std::string encoder = std::string(REFOLD_FIXTURES) + "/hf/bert_hub";
+    const std::string encoder = folder / "bert";  // weights and tokenizer, which lie apart in the fixtures
+    for (const char* part : {"/hf/bert_hub", "/tokenizers/wordpiece_bert"})
+        std::filesystem::copy(
+            std::string(REFOLD_FIXTURES) + part, encoder,
+            std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
     for (const std::string& model : {kModel, encoder}) {
         const json all =
             refold_json({"analyze", model, "--calib", folder / "r.jsonl", "--sequence-length", "8", "--what",
