@@ -89,6 +89,20 @@ double kv_left(const Compression& compression) {
            static_cast<double>(compression.before.kv_bytes_per_token);
 }
 
+std::vector<std::string> methods_of(const Recipe& recipe) {
+    std::vector<std::string> names;
+    for (const RecipeStep& step : recipe.steps) names.emplace_back(step.method->name);
+    return names;
+}
+
+// Section 4.2: W_c and its first stage are UniAttn's alone; the baselines are post-trained as they are.
+TEST(PublishedSettings, BaselinesAreTrainedWithoutCompensation) {
+    using Names = std::vector<std::string>;
+    EXPECT_EQ(methods_of(recipe("uniattn_train_llama2_7b")), (Names{"uniattn", "train", "train"}));
+    EXPECT_EQ(methods_of(recipe("cla_train_half_llama2_7b")), (Names{"cla", "train"}));
+    EXPECT_EQ(methods_of(recipe("llmdrop_train_half_llama2_7b")), (Names{"drop", "train"}));
+}
+
 // Layers with attention of their own, and the remaining KV cache, by Tables 1, 10 and 11.
 TEST(PublishedSettings, KvCacheAsInThePaper) {
     for (const std::string model : {"llama2_7b", "llama31_8b", "mistral_7b"}) {
