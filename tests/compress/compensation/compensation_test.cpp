@@ -218,6 +218,29 @@ TEST(Compensation, InAllPlaces) {
     }
 }
 
+// Gemma 2 has a norm after attn.o. Layer 1's keys and values serve layer 2, which has the same residual
+// stream: the difference of attn.o's outputs is linear in layer 2's normed input, that after the norm is not.
+TEST(Compensation, BeforeTheNormAfterTheAttention) {
+    Model model = seeing_itself(fixture_model("gemma2"));
+    const auto width = static_cast<size_t>(model.config.n_embd);
+    for (const Slot slot : {Slot::attn_post_norm, Slot::ffn_post_norm})
+        model.tensors[tensor_of(model, 1, slot)] = float_tensor({model.config.n_embd}, Floats(width));
+    const Calibration text = random_text(model, 24, 32);
+    const auto dense = outputs_of(model);
+    const auto solved = [&](const std::string& options) {
+        return calibrated(model, {"cla superblocks=1-2", "compensation type=f32 " + options}, text);
+    };
+    const Compression before = solved("place=before_norm");
+    EXPECT_TRUE(before.model.topology.has(2, Slot::attn_comp_norm));
+    const float shared = largest_difference(outputs_of(planned(model, {"cla superblocks=1-2"}).model), dense);
+    EXPECT_GT(shared, 0.1F);
+    EXPECT_LE(largest_difference(outputs_of(before.model), dense), 0.01F * shared);
+    EXPECT_GT(largest_difference(outputs_of(solved("place=attention").model), dense), 0.1F * shared);
+    EXPECT_EQ(outputs_of(saved_and_loaded(before.model)), outputs_of(before.model));
+    EXPECT_EQ(before.after().parameters,
+              planned(model, {"cla superblocks=1-2", "compensation place=before_norm"}).after().parameters);
+}
+
 TEST(Compensation, IsUniAttnsOwn) {
     const Model model = small_model(kSix, scattered_small);
     const Calibration text = random_text(model, 16, 32);
@@ -338,6 +361,11 @@ TEST(Compensation, WhereThereIsNoPlaceForIt) {
     fails(ErrorCode::unsupported, {"prefix length=2", "compensation layers=2"}, {"prefix"});
     expect_error(ErrorCode::unsupported, {"norm after attn.o"}, [] {
         planned(fixture_model("gemma2"), {"uniattn superblocks=0-1 compensation=zero place=before_o"});
+    });
+    fails(ErrorCode::unsupported, {"cla superblocks=2-3", "compensation place=before_norm"},
+          {"layer 3", "no norm after attn.o", "place=attention"});
+    expect_error(ErrorCode::unsupported, {"layer 2", "left out"}, [] {
+        planned(fixture_model("gemma2"), {"drop layers=2", "compensation place=before_norm"});
     });
     expect_error(ErrorCode::unsupported, {"encoder"},
                  [] { planned(fixture_model("bert_encoder"), {"compensation layers=0"}); });

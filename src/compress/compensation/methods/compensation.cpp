@@ -42,7 +42,9 @@ W_c x should be e. So e contains the errors of the layers below.
 **Where** (`place`, Table 12): `attention`: as above, the paper's best. `ffn`: from the same input to the FFN's output, with
 the whole layer's difference as e. `before_o`: from the same input to the input of attn.o. `values`: from the layer's values
 to the input of attn.o (only for layers that reuse probabilities). In the last two W_c minimizes |W_o W_c x - e|: it is
-pinv(W_o) times the solution for `attention`. A norm after attn.o (Gemma 2 and 3) rules them out.
+pinv(W_o) times the solution for `attention`. A norm after attn.o (Gemma 2 and 3) rules them out. `before_norm`, for models with
+such a norm: from the normed input to the output of attn.o, before the norm, where e is the difference of that output alone:
+what the authors' program does for Gemma 2. e then leaves out the errors of the layers below, and W_c cannot correct them.
 
 **What it costs.** A full W_c has n_embd^2 numbers, most of what dropping Wq and Wk saves. `rank` stores it as a product U V of
 2 rank n_embd numbers: the best product of that rank for the calibration text (reduced-rank regression), not the best
