@@ -11,6 +11,7 @@
 #include "compress/method/selection.h"
 #include "compress/method/work.h"
 #include "core/error.h"
+#include "core/group.h"
 #include "core/progress.h"
 #include "core/text.h"
 #include "model/accounting.h"
@@ -81,6 +82,12 @@ private:
         if (n_layer != step_.original.topology.layers.size())
             fail(ErrorCode::unsupported, "compensation", "the number of layers is not the original's");
         for (const size_t p : layers) check_layer(p);
+        if (settings_.solver != "paper" || step_.dry_run()) return;
+        const auto sequences = static_cast<int64_t>(step_.calibration->fit.size());
+        if (settings_.averages > sequences)
+            fail(ErrorCode::usage, "compensation",
+                 "averages={}, but only {} sequences to average - give more calibration text",
+                 settings_.averages, sequences);
     }
 
     void check_layer(size_t p) const {
@@ -170,6 +177,18 @@ private:
         return *streams_;
     }
 
+    // Sequences that follow each other in the text are averaged together, those that are held out likewise.
+    int64_t average_of(const AlignedStreams::Rows& rows) const {
+        const Calibration& text = *step_.calibration;
+        const auto processes = static_cast<size_t>(group().size()),
+                   rank = static_cast<size_t>(group().rank());
+        // This process has every so manieth sequence, first of `fit`, then of `held_out`.
+        const size_t fit = (text.fit.size() + processes - 1 - rank) / processes;
+        const size_t number = (rows.held_out ? rows.sequence - fit : rows.sequence) * processes + rank;
+        const size_t count = rows.held_out ? text.held_out.size() : text.fit.size();
+        return static_cast<int64_t>(number) * settings_.averages / static_cast<int64_t>(count);
+    }
+
     // The activation whose difference W_c makes up for [tokens, n_embd].
     std::vector<float> compensated(const AlignedStreams::Activations& of) const {
         if (placement_.difference == D::layer) return of.out;
@@ -182,7 +201,7 @@ private:
 
     Arrays solve(size_t p, SlotShape shape) {
         const MapSettings map{shape.in, model_.config.n_embd, settings_.rank, settings_.ridge,
-                              settings_.solver == "paper"};
+                              settings_.solver == "paper" ? settings_.averages : 0};
         CompensatingMap problem(map, step_.calibration->options.length);
         // Where the FFN follows the attention, it need not be computed.
         const D difference = placement_.difference;
@@ -198,7 +217,8 @@ private:
                 std::vector<float> target = compensated(rows.original);
                 const std::vector<float> now = compensated(rows.modified);
                 for (size_t i = 0; i < target.size(); ++i) target[i] -= now[i];
-                problem.add(rows.held_out, rows.tokens, rows.modified.tapped(placement_.input), target);
+                problem.add(rows.held_out, rows.tokens, rows.modified.tapped(placement_.input), target,
+                            average_of(rows));
             },
             half);
         problem.sum_over_processes();
@@ -285,13 +305,19 @@ std::vector<OptionSpec> compensation_options() {
         {.name = "ridge",
          .fallback = "auto",
          .help = "lsq: auto (by held-out text), or a number such as 0.01"},
+        {"averages", OptionSpec::Kind::integer, "1",
+         "paper: number of averages that the sequences are put into", 1, 1 << 20},
         type_option(),
     };
 }
 
 CompensationSettings compensation_settings(const Options& options, const std::string& solver) {
-    CompensationSettings settings{solver, options.text("place"), options.integer("rank"), std::nullopt,
-                                  options.text("type")};
+    CompensationSettings settings{.solver = solver,
+                                  .place = options.text("place"),
+                                  .rank = options.integer("rank"),
+                                  .ridge = std::nullopt,
+                                  .averages = options.integer("averages"),
+                                  .type = options.text("type")};
     if (const std::string& ridge = options.text("ridge"); ridge != "auto") {
         char* end = nullptr;
         settings.ridge = std::strtod(ridge.c_str(), &end);
