@@ -211,6 +211,7 @@ private:
         inner = *with_compensation(l, Slot::attn_comp_o, inner, wanted(x));
         ops_.tap(l, Tap::attn_inner, inner);
         Value attended = linear(l, std::array{Slot::attn_o}, inner)[0];
+        attended = *with_compensation(l, Slot::attn_comp_norm, attended, wanted(x));
         ops_.tap(l, Tap::attn_projected, attended);
         attended = norm_if(l, Slot::attn_post_norm, attended);
         ops_.tap(l, Tap::attn_output, attended);

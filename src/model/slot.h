@@ -35,7 +35,8 @@ enum class Slot {
     attn_prefix_k,  // keys and values that every token sees before the sequence: prefix tuning
     attn_prefix_v,
     // W_c, which makes up for shared attention (UniAttn, Table 12), by its input and what it is added to
-    attn_comp,         // normed input -> output of the attention
+    attn_comp,         // normed input -> output of the attention, after attn.post_norm
+    attn_comp_norm,    // normed input -> input of attn.post_norm
     attn_comp_ffn,     // normed input -> output of the FFN
     attn_comp_o,       // normed input -> input of attn.o
     attn_comp_v,       // values -> input of attn.o
@@ -243,6 +244,8 @@ inline constexpr std::array kRows = {
     prefix(S::attn_prefix_v, "attn.prefix_v", P::value),
     matrix(S::attn_comp, "attn.comp", L, M::compensation, E::n_embd, E::n_embd, none,
            S::attn_comp, S::attn_norm, none, none, O::method, Q::matrix),
+    matrix(S::attn_comp_norm, "attn.comp_norm", L, M::compensation, E::n_embd, E::n_embd, none,
+           S::attn_comp_norm, S::attn_norm, none, none, O::method, Q::matrix),
     matrix(S::attn_comp_ffn, "attn.comp_ffn", L, M::compensation, E::n_embd, E::n_embd, none,
            S::attn_comp_ffn, S::attn_norm, none, none, O::method, Q::matrix),
     matrix(S::attn_comp_o, "attn.comp_o", L, M::compensation, E::n_embd, E::q, none,

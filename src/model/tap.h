@@ -18,7 +18,7 @@ enum class Tap {
     v,               // [n_head_kv * head_dim]
     probabilities,   // of own attention, n_head matrices of keys for every token: see Tapped
     attn_inner,      // input of attn.o [n_head * head_dim]
-    attn_projected,  // output of attn.o, before attn.post_norm [n_embd]
+    attn_projected,  // input of attn.post_norm: output of attn.o, plus attn.comp_norm [n_embd]
     attn_output,     // the addend of the residual stream, without attn.comp [n_embd]
     residual,        // between attention and FFN [n_embd]; not with a parallel residual
     ffn_input,       // normed [n_embd]

@@ -254,7 +254,8 @@ bool is_weight_of(Slot slot, bool attention) {
 // A W_c that adds to something the layer does not compute.
 bool is_unused_compensation(const Model& model, size_t layer, Slot slot) {
     if (slot == Slot::attn_comp_v) return !model.topology.source(layer).probabilities;
-    return slot == Slot::attn_comp_o && model.config.n_head_kv_of(layer) == 0;
+    return (slot == Slot::attn_comp_o || slot == Slot::attn_comp_norm) &&
+           model.config.n_head_kv_of(layer) == 0;
 }
 
 constexpr auto kPrefixes = slots_where([](const SlotProperties& s) { return s.kind == SlotKind::prefix; });

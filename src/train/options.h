@@ -7,7 +7,6 @@
 
 namespace refold {
 
-enum class OptimiserKind { adamw, adam };
 enum class ScheduleKind { cosine, constant };
 enum class TrainType { f32, bf16 };  // of matrix products; weights, gradients, optimizer state are float32
 
@@ -19,7 +18,6 @@ struct TrainOptions {
     int64_t micro_batch = 1;    // sequences per forward pass; gradients accumulate over a step
     int64_t context = 512;      // tokens per sequence
 
-    OptimiserKind optimizer = OptimiserKind::adamw;
     double learning_rate = 2e-4;  // peak
     double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0;
     ScheduleKind schedule = ScheduleKind::cosine;

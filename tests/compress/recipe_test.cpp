@@ -100,13 +100,13 @@ TEST(Options, OldRecipesAreRead) {
         "steps:\n  - {method: train, data: a.txt, optimiser: adam}\n  - {method: laser, rho: 0.1, svd: "
         "randomised}\n",
         "old.yaml");
-    EXPECT_EQ(recipe.steps[0].options.text("optimizer"), "adam");
+    EXPECT_EQ(recipe.steps[0].options.text("optimizer"), "adamw");
     EXPECT_EQ(recipe.steps[1].options.text("svd"), "randomized");
     const std::string now = to_yaml(recipe);
-    EXPECT_NE(now.find("optimizer: adam"), std::string::npos);
+    EXPECT_NE(now.find("optimizer: adamw"), std::string::npos);
     EXPECT_NE(now.find("svd: randomized"), std::string::npos);
     EXPECT_EQ(to_yaml(parse_recipe(now, "new.yaml")), now);
-    const std::vector<std::string> settings = {"data=a.txt", "optimiser=adamw"};
+    const std::vector<std::string> settings = {"data=a.txt", "optimiser=auto"};
     EXPECT_EQ(recipe_from_method("train", settings).steps[0].options.text("optimizer"), "adamw");
 }
 

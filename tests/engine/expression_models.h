@@ -413,8 +413,8 @@ inline void pruned(ExpressionBuilder& b) {
     b.prune_ffn(3, 0);
 }
 
-inline constexpr std::array kCompensation = {Slot::attn_comp, Slot::attn_comp_ffn, Slot::attn_comp_o,
-                                             Slot::attn_comp_v};
+inline constexpr std::array kCompensation = {Slot::attn_comp, Slot::attn_comp_norm, Slot::attn_comp_ffn,
+                                             Slot::attn_comp_o, Slot::attn_comp_v};
 
 // All later layers use the probabilities of the first one.
 inline void superblock(ExpressionBuilder& b) {
@@ -541,7 +541,8 @@ inline const std::vector<std::pair<std::string, Build>>& cases() {
         {"compensation beside own and borrowed keys",
          [](ExpressionBuilder& b) {
              b.share_kv(2, 0);
-             for (const Slot slot : {Slot::attn_comp, Slot::attn_comp_ffn, Slot::attn_comp_o}) {
+             for (const Slot slot :
+                  {Slot::attn_comp, Slot::attn_comp_norm, Slot::attn_comp_ffn, Slot::attn_comp_o}) {
                  b.compensate(1, slot);
                  b.compensate(2, slot);
              }
@@ -729,9 +730,9 @@ inline void random_sources(ExpressionBuilder& b) {
                 b.share_kv(p, *from);
         }
         for (const Slot slot : kCompensation) {
-            const bool fits = slot == Slot::attn_comp_v   ? topology.source(p).probabilities.has_value()
-                              : slot == Slot::attn_comp_o ? attends
-                                                          : true;
+            const bool fits = slot == Slot::attn_comp_v ? topology.source(p).probabilities.has_value()
+                              : slot == Slot::attn_comp_o || slot == Slot::attn_comp_norm ? attends
+                                                                                          : true;
             if (fits && b.random(4) == 0) b.compensate(p, slot);
         }
     }

@@ -324,7 +324,8 @@ private:
     Matrix attention(size_t p, const Matrix& x) {
         const Matrix inner = compensated(p, Slot::attn_comp_o, attended_values(p, x), x);
         note(p, Tap::attn_inner, inner);
-        return note(p, Tap::attn_projected, linear(p, Slot::attn_o, inner));
+        return note(p, Tap::attn_projected,
+                    compensated(p, Slot::attn_comp_norm, linear(p, Slot::attn_o, inner), x));
     }
 
     // Heads beside each other, before attn.o.

@@ -64,6 +64,7 @@ TEST(Slot, ShapesFollowTheConfiguration) {
     EXPECT_EQ(shape(Slot::attn_prefix_k), Shape(30, 5));
     EXPECT_EQ(shape(Slot::attn_prefix_v, 1), Shape(20, 5));
     EXPECT_EQ(shape(Slot::attn_comp), Shape(48, 48));
+    EXPECT_EQ(shape(Slot::attn_comp_norm), Shape(48, 48));
     EXPECT_EQ(shape(Slot::attn_comp_ffn), Shape(48, 48));
     EXPECT_EQ(shape(Slot::attn_comp_o), Shape(48, 60));
     EXPECT_EQ(shape(Slot::attn_comp_v, 1), Shape(20, 40));

@@ -250,6 +250,12 @@ const std::vector<Misfit>& misfits() {
              b.model.topology.layers[1][Slot::attn_comp_o] = Dense{"blk.1.ffn_up.weight"};
          },
          {"layer 1 attn.comp_o", "no use", "no attention"}},
+        {"W_c after attn.o that is not there",
+         [](ExpressionBuilder& b) {
+             b.prune_heads(1, 0);
+             b.compensate(1, Slot::attn_comp_norm);
+         },
+         {"layer 1 attn.comp_norm", "no use", "no attention"}},
         {"W_c of the whole model",
          [](ExpressionBuilder& b) {
              b.model.topology.globals[Slot::attn_comp] = Dense{"blk.1.attn_q.weight"};

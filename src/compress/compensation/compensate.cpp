@@ -11,6 +11,7 @@
 #include "compress/method/selection.h"
 #include "compress/method/work.h"
 #include "core/error.h"
+#include "core/group.h"
 #include "core/progress.h"
 #include "core/text.h"
 #include "model/accounting.h"
@@ -21,18 +22,26 @@ namespace {
 
 using nlohmann::json;
 
-// Table 12: the input of W_c, and the activation that it is added to.
+// What W_c makes up for: the difference in the residual stream after the attention, in that after the layer,
+// or in the output of attn.o.
+enum class Difference { attention, layer, projected };
+
+// Table 12, and the authors' program for Gemma 2 (before_norm): the input of W_c, and the activation that it
+// is added to.
 struct Placement {
     const char* name;
     Slot slot;
     Tap input;
-    bool after_ffn;      // it compensates for the whole layer's difference
+    Difference difference;
     bool before_output;  // it is added to the input of attn.o
 };
-constexpr std::array kPlacements = {Placement{"attention", Slot::attn_comp, Tap::attn_input, false, false},
-                                    Placement{"ffn", Slot::attn_comp_ffn, Tap::attn_input, true, false},
-                                    Placement{"before_o", Slot::attn_comp_o, Tap::attn_input, false, true},
-                                    Placement{"values", Slot::attn_comp_v, Tap::v, false, true}};
+using D = Difference;
+constexpr std::array kPlacements = {
+    Placement{"attention", Slot::attn_comp, Tap::attn_input, D::attention, false},
+    Placement{"before_norm", Slot::attn_comp_norm, Tap::attn_input, D::projected, false},
+    Placement{"ffn", Slot::attn_comp_ffn, Tap::attn_input, D::layer, false},
+    Placement{"before_o", Slot::attn_comp_o, Tap::attn_input, D::attention, true},
+    Placement{"values", Slot::attn_comp_v, Tap::v, D::attention, true}};
 
 const Placement& placement_of(const std::string& name) {
     return *std::find_if(kPlacements.begin(), kPlacements.end(),
@@ -73,6 +82,12 @@ private:
         if (n_layer != step_.original.topology.layers.size())
             fail(ErrorCode::unsupported, "compensation", "the number of layers is not the original's");
         for (const size_t p : layers) check_layer(p);
+        if (settings_.solver != "paper" || step_.dry_run()) return;
+        const auto sequences = static_cast<int64_t>(step_.calibration->fit.size());
+        if (settings_.averages > sequences)
+            fail(ErrorCode::usage, "compensation",
+                 "averages={}, but only {} sequences to average - give more calibration text",
+                 settings_.averages, sequences);
     }
 
     void check_layer(size_t p) const {
@@ -84,12 +99,15 @@ private:
         if (!original.has(p, Slot::attn_o)) refuse("it has no attention in the original model either");
         if (!now.has(p, Slot::attn_norm) && !original.has(p, Slot::attn_norm))
             refuse("it has no norm before the attention, whose output W_c reads");
-        if (placement_.before_output && !now.has(p, Slot::attn_o))
+        const bool projected = placement_.difference == D::projected;
+        if ((placement_.before_output || projected) && !now.has(p, Slot::attn_o))
             refuse(fmt::format("place={}: its attention was left out", placement_.name));
+        if (projected && !now.has(p, Slot::attn_post_norm))
+            refuse("place=before_norm: it has no norm after attn.o - take place=attention");
         if (placement_.before_output && now.has(p, Slot::attn_post_norm))
             refuse(
                 fmt::format("place={}: a norm after attn.o makes the problem non-linear - take "
-                            "place=attention",
+                            "place=attention or before_norm",
                             placement_.name));
         if (placement_.slot == Slot::attn_comp_v && !now.source(p).probabilities)
             refuse("place=values: its attention does not weight values with another layer's probabilities");
@@ -159,22 +177,48 @@ private:
         return *streams_;
     }
 
+    // Sequences that follow each other in the text are averaged together, those that are held out likewise.
+    int64_t average_of(const AlignedStreams::Rows& rows) const {
+        const Calibration& text = *step_.calibration;
+        const auto processes = static_cast<size_t>(group().size()),
+                   rank = static_cast<size_t>(group().rank());
+        // This process has every so manieth sequence, first of `fit`, then of `held_out`.
+        const size_t fit = (text.fit.size() + processes - 1 - rank) / processes;
+        const size_t number = (rows.held_out ? rows.sequence - fit : rows.sequence) * processes + rank;
+        const size_t count = rows.held_out ? text.held_out.size() : text.fit.size();
+        return static_cast<int64_t>(number) * settings_.averages / static_cast<int64_t>(count);
+    }
+
+    // The activation whose difference W_c makes up for [tokens, n_embd].
+    std::vector<float> compensated(const AlignedStreams::Activations& of) const {
+        if (placement_.difference == D::layer) return of.out;
+        if (placement_.difference == D::attention) return of.between();
+        const auto projected = of.tapped(Tap::attn_projected);
+        return {projected.begin(), projected.end()};
+    }
+
     static constexpr Computation kSolution{"compensation", 1};
 
     Arrays solve(size_t p, SlotShape shape) {
         const MapSettings map{shape.in, model_.config.n_embd, settings_.rank, settings_.ridge,
-                              settings_.solver == "paper"};
+                              settings_.solver == "paper" ? settings_.averages : 0};
         CompensatingMap problem(map, step_.calibration->options.length);
         // Where the FFN follows the attention, it need not be computed.
-        const bool half = !placement_.after_ffn && !model_.config.parallel_residual;
+        const D difference = placement_.difference;
+        const bool half =
+            difference == D::projected || (difference == D::attention && !model_.config.parallel_residual);
+        const Tap of_original = difference == D::projected ? Tap::attn_projected : Tap::ffn_output;
+        const Tap of_model = difference == D::projected ? Tap::attn_projected
+                             : half                     ? Tap::residual
+                                                        : Tap::ffn_output;
         streams(p).visit(
-            model_, p, {Tap::ffn_output}, {placement_.input, half ? Tap::residual : Tap::ffn_output},
+            model_, p, {of_original}, {placement_.input, of_model},
             [&](const AlignedStreams::Rows& rows) {
-                const bool whole = placement_.after_ffn;
-                std::vector<float> target = whole ? rows.original.out : rows.original.between();
-                const std::vector<float> now = whole ? rows.modified.out : rows.modified.between();
+                std::vector<float> target = compensated(rows.original);
+                const std::vector<float> now = compensated(rows.modified);
                 for (size_t i = 0; i < target.size(); ++i) target[i] -= now[i];
-                problem.add(rows.held_out, rows.tokens, rows.modified.tapped(placement_.input), target);
+                problem.add(rows.held_out, rows.tokens, rows.modified.tapped(placement_.input), target,
+                            average_of(rows));
             },
             half);
         problem.sum_over_processes();
@@ -253,20 +297,27 @@ std::vector<OptionSpec> compensation_options() {
         {.name = "place",
          .kind = OptionSpec::Kind::choice,
          .fallback = "attention",
-         .help = "what W_c is added to: the output of attention or FFN, or the input of attn.o, from the "
-                 "normed input or from the values",
-         .choices = {"attention", "ffn", "before_o", "values"}},
+         .help =
+             "what W_c is added to: the output of the attention, after or before the norm behind attn.o, or "
+             "of the FFN; or the input of attn.o, from the normed input or from the values",
+         .choices = {"attention", "before_norm", "ffn", "before_o", "values"}},
         {"rank", OptionSpec::Kind::integer, "0", "rank of W_c; 0: full", 0},
         {.name = "ridge",
          .fallback = "auto",
          .help = "lsq: auto (by held-out text), or a number such as 0.01"},
+        {"averages", OptionSpec::Kind::integer, "1",
+         "paper: number of averages that the sequences are put into", 1, 1 << 20},
         type_option(),
     };
 }
 
 CompensationSettings compensation_settings(const Options& options, const std::string& solver) {
-    CompensationSettings settings{solver, options.text("place"), options.integer("rank"), std::nullopt,
-                                  options.text("type")};
+    CompensationSettings settings{.solver = solver,
+                                  .place = options.text("place"),
+                                  .rank = options.integer("rank"),
+                                  .ridge = std::nullopt,
+                                  .averages = options.integer("averages"),
+                                  .type = options.text("type")};
     if (const std::string& ridge = options.text("ridge"); ridge != "auto") {
         char* end = nullptr;
         settings.ridge = std::strtod(ridge.c_str(), &end);

@@ -11,12 +11,13 @@
 
 namespace refold {
 
-// The options `rank`, `place`, `ridge` and `type`, and how W_c is solved.
+// The options `rank`, `place`, `ridge`, `averages` and `type`, and how W_c is solved.
 struct CompensationSettings {
     std::string solver;           // lsq, paper, zero
-    std::string place;            // attention, ffn, before_o, values
+    std::string place;            // attention, before_norm, ffn, before_o, values
     int64_t rank = 0;             // 0: full
     std::optional<double> ridge;  // empty: chosen on held-out text
+    int64_t averages = 1;         // of paper: see MapSettings
     std::string type;             // see computed_type()
 };
 // The options that these settings are read from, besides `solver`. Throws Error(usage) for an invalid ridge.

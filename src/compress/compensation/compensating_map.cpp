@@ -25,23 +25,27 @@ Floats product(const Floats& a, const Floats& b, int64_t m, int64_t k, int64_t n
 
 CompensatingMap::CompensatingMap(const MapSettings& settings, int64_t length)
     : settings_(settings),
+      length_(length),
       fit_(settings.inputs, settings.outputs),
       held_out_(settings.inputs, settings.outputs) {
-    if (!settings.by_means) return;
-    const auto positions = static_cast<size_t>(length), inputs = static_cast<size_t>(settings.inputs),
-               outputs = static_cast<size_t>(settings.outputs);
+    if (settings.averages == 0) return;
+    const auto positions = static_cast<size_t>(settings.averages * length),
+               inputs = static_cast<size_t>(settings.inputs), outputs = static_cast<size_t>(settings.outputs);
     fit_means_ = {std::vector<double>(positions * inputs), std::vector<double>(positions * outputs),
                   std::vector<double>(positions)};
     held_out_means_ = fit_means_;
 }
 
-void CompensatingMap::add(bool held_out, int64_t tokens, std::span<const float> x, std::span<const float> e) {
+void CompensatingMap::add(bool held_out, int64_t tokens, std::span<const float> x, std::span<const float> e,
+                          int64_t average) {
     (held_out ? held_out_ : fit_).add(tokens, x.data(), e.data());
-    if (!settings_.by_means) return;
+    if (settings_.averages == 0) return;
     Means& means = held_out ? held_out_means_ : fit_means_;
-    for (size_t i = 0; i < x.size(); ++i) means.x[i] += static_cast<double>(x[i]);
-    for (size_t i = 0; i < e.size(); ++i) means.e[i] += static_cast<double>(e[i]);
-    for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) means.count[t] += 1;
+    const auto first = static_cast<size_t>(average * length_), inputs = static_cast<size_t>(settings_.inputs),
+               outputs = static_cast<size_t>(settings_.outputs);
+    for (size_t i = 0; i < x.size(); ++i) means.x[first * inputs + i] += static_cast<double>(x[i]);
+    for (size_t i = 0; i < e.size(); ++i) means.e[first * outputs + i] += static_cast<double>(e[i]);
+    for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) means.count[first + t] += 1;
 }
 
 void CompensatingMap::sum_over_processes() {
@@ -52,7 +56,7 @@ void CompensatingMap::sum_over_processes() {
 
 void CompensatingMap::put_before(Floats output) { output_ = std::move(output); }
 
-Floats CompensatingMap::by_means(bool with_held_out) const {
+Floats CompensatingMap::of_averages(bool with_held_out) const {
     constexpr double kSmallest = 1e-10;
     Means all = fit_means_;
     const auto add = [](std::vector<double>& to, const std::vector<double>& from) {
@@ -65,20 +69,24 @@ Floats CompensatingMap::by_means(bool with_held_out) const {
     }
     const auto inputs = static_cast<size_t>(settings_.inputs),
                outputs = static_cast<size_t>(settings_.outputs);
-    size_t positions = 0;  // that a sequence reaches
-    while (positions < all.count.size() && all.count[positions] > 0) ++positions;
-    all.x.resize(positions * inputs);
-    all.e.resize(positions * outputs);
-    for (size_t i = 0; i < all.x.size(); ++i) all.x[i] /= all.count[i / inputs];
-    for (size_t i = 0; i < all.e.size(); ++i) all.e[i] /= all.count[i / outputs];
-    const auto w = solve_minimum_norm(static_cast<int64_t>(positions), settings_.inputs, settings_.outputs,
-                                      all.x, all.e, {.absolute = kSmallest});
+    const auto row = [](const std::vector<double>& sums, size_t at, size_t width, double count,
+                        std::vector<double>& to) {
+        for (size_t i = at * width; i < (at + 1) * width; ++i) to.push_back(sums[i] / count);
+    };
+    std::vector<double> x, e;
+    for (size_t at = 0; at < all.count.size(); ++at) {
+        if (all.count[at] == 0) continue;  // no sequence reaches this position
+        row(all.x, at, inputs, all.count[at], x);
+        row(all.e, at, outputs, all.count[at], e);
+    }
+    const auto w = solve_minimum_norm(static_cast<int64_t>(x.size() / inputs), settings_.inputs,
+                                      settings_.outputs, x, e, {.absolute = kSmallest});
     return {w.begin(), w.end()};
 }
 
 // Zero for an infinite ridge.
 Floats CompensatingMap::dense(const LeastSquares& sums, double ridge, bool with_held_out) const {
-    if (settings_.by_means) return by_means(with_held_out);
+    if (settings_.averages > 0) return of_averages(with_held_out);
     Floats zeros(static_cast<size_t>(settings_.inputs * settings_.outputs));
     return std::isfinite(ridge) ? sums.solve(ridge, zeros) : zeros;
 }
@@ -117,7 +125,7 @@ Floats CompensatingMap::effective(const Map& map) const {
 SolvedMap CompensatingMap::solve() const {
     const Floats zeros(static_cast<size_t>(settings_.inputs * settings_.outputs));
     SolvedMap out;
-    if (!settings_.by_means)
+    if (settings_.averages == 0)
         out.ridge = settings_.ridge ? *settings_.ridge : solve_with_held_out(fit_, held_out_, zeros).ridge;
     const Floats without = effective(reduced(fit_, dense(fit_, out.ridge, false)));
     out.fit_before = fit_.error(zeros);

@@ -17,9 +17,9 @@ struct MapSettings {
     int64_t inputs = 0, outputs = 0;  // features of x and of e
     int64_t rank = 0;                 // 0: full
     std::optional<double> ridge;      // empty: chosen on held-out rows
-    // UniAttn, appendix F, N = 1: the pseudo-inverse, with singular values above 1e-10, of the means of x and
-    // e over sequences at each position.
-    bool by_means = false;
+    // UniAttn, appendix F, which calls it N: the pseudo-inverse, with singular values above 1e-10, of x and e
+    // as so many averages over sequences, each of all positions. 0: of all tokens.
+    int64_t averages = 0;
 };
 
 struct SolvedMap {
@@ -40,8 +40,9 @@ public:
     // `length`: tokens of the longest sequence.
     CompensatingMap(const MapSettings& settings, int64_t length);
 
-    // A whole sequence: x [tokens x inputs], e [tokens x outputs].
-    void add(bool held_out, int64_t tokens, std::span<const float> x, std::span<const float> e);
+    // A whole sequence: x [tokens x inputs], e [tokens x outputs]. `average`: the one it belongs to, from 0.
+    void add(bool held_out, int64_t tokens, std::span<const float> x, std::span<const float> e,
+             int64_t average = 0);
     // Sums over the sequences of all processes of group().
     void sum_over_processes();
     // W_o [outputs x n] follows the map. The map then has n outputs and is pinv(W_o) times the solution
@@ -52,18 +53,19 @@ public:
 
 private:
     struct Means {
-        std::vector<double> x, e, count;  // sums by position
+        std::vector<double> x, e, count;  // sums by average and position
     };
     struct Map {
         std::vector<float> weights, u, v;
     };
     std::vector<float> dense(const LeastSquares& sums, double ridge, bool with_held_out) const;
-    std::vector<float> by_means(bool with_held_out) const;
+    std::vector<float> of_averages(bool with_held_out) const;
     Map reduced(const LeastSquares& sums, std::vector<float> weights) const;
     std::vector<float> before_output(const std::vector<float>& weights, int64_t columns) const;
     std::vector<float> effective(const Map& map) const;
 
     MapSettings settings_;
+    int64_t length_;
     LeastSquares fit_, held_out_;
     Means fit_means_, held_out_means_;
     std::vector<float> output_;

@@ -45,7 +45,8 @@ enum class Chain {
     repo,     // the unit's original weights, and the unit keeps them too (the authors' program)
 };
 
-// Algorithm 2. `selected` is in the order of layer and index.
+// Algorithm 2, of all pairs: the dictionary in its listing has the former unit as key, so that of several
+// pairs with one former unit only the last would remain. `selected` is in the order of layer and index.
 std::vector<Replacement> resolve(const std::vector<Match>& selected, Chain chain);
 // The other choice of Table 13: all units that are connected by matches take the weights of the one in the
 // latest layer (of several there, the first). Saves as many units as Chain::root.

@@ -90,6 +90,8 @@ void OutputSolver::visit_output(const Model& model, size_t layer, const OutputMa
     const bool half = module.matrix == Slot::attn_o && !model.config.parallel_residual;
     for (const Tap tap : {module.projected, module.output, half ? Tap::residual : Tap::ffn_output})
         taps.push_back(tap);
+    if (module.matrix == Slot::attn_o && model.topology.has(layer, Slot::attn_comp_norm))
+        taps.push_back(Tap::attn_input);
     const auto reader = reader_over_a_gap(step_.original, model, layer, module);
     if (!reader) return visit(model, layer, taps, see, half);
     const auto goals = streams(model).original_before(reader->layer, reader->ffn);

@@ -51,6 +51,7 @@ MapRows::MapRows(const Model& model, size_t layer, const OutputMap& output, cons
     };
     gain_ = vector(output.post_norm);
     bias_ = vector(output.bias);
+    if (output.matrix == Slot::attn_o) compensation_ = vector(Slot::attn_comp_norm);
 }
 
 Floats MapRows::prior() const {
@@ -116,6 +117,11 @@ void MapRows::remove_fixed(const AlignedStreams::Rows& rows, Floats& y) const {
         const auto in = static_cast<int64_t>(inner.size()) / rows.tokens;
         blas::multiply(blas::Op::transposed, blas::Op::plain, {map_.outputs, rows.tokens, in},
                        values_.fixed.data(), inner.data(), y.data(), 1, -1);
+    }
+    if (!compensation_.empty()) {
+        const auto x = rows.modified.tapped(Tap::attn_input);
+        blas::multiply(blas::Op::transposed, blas::Op::plain, {map_.outputs, rows.tokens, map_.outputs},
+                       compensation_.data(), x.data(), y.data(), 1, -1);
     }
     if (with_bias_ || bias_.empty()) return;
     for (size_t i = 0; i < y.size(); ++i) y[i] -= bias_[i % bias_.size()];

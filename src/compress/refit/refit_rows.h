@@ -34,7 +34,8 @@ inline const OutputMap* output_map_after(Tap inner) {
 }
 
 // Rows for the map W: inputs x (and a 1 for the bias) and targets y. With a norm after the map, y = gain * W
-// x / divisor; the divisor is taken from the original model, so that the problem is linear.
+// x / divisor; the divisor is taken from the original model, so that the problem is linear. Where
+// attn.comp_norm adds to W x before that norm, rows need Tap::attn_input.
 class MapRows {
 public:
     // `output` and `map` must outlive this object.
@@ -56,7 +57,7 @@ private:
     const FreeMap& map_;
     FreeMap::Values values_;
     bool with_bias_;
-    std::vector<float> gain_, bias_;  // empty: none
+    std::vector<float> gain_, bias_, compensation_;  // empty: none
 };
 
 // Rows for the gain of the norm after the map, with the present map.

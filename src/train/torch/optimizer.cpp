@@ -21,14 +21,14 @@ constexpr int64_t kSharedAtOnce = 1 << 22;  // elements per process in one excha
 
 struct Coefficients {
     float scale, beta1, beta2, epsilon;
-    float l2, keep;            // weight decay: l2 (adam) adds to gradients, keep (adamw) scales weights
+    float keep;                // weights are scaled by it: weight decay
     float step, inverse_root;  // factors of m and of the root of v, with bias correction
 };
 
 void adam(float* __restrict p, const float* __restrict g, float* __restrict m, float* __restrict v, int64_t n,
           const Coefficients& c) {
     for (int64_t i = 0; i < n; ++i) {
-        const float gradient = g[i] * c.scale + c.l2 * p[i];
+        const float gradient = g[i] * c.scale;
         m[i] = c.beta1 * m[i] + (1 - c.beta1) * gradient;
         v[i] = c.beta2 * v[i] + (1 - c.beta2) * gradient * gradient;
         p[i] = c.keep * p[i] - c.step * (m[i] / (std::sqrt(v[i]) * c.inverse_root + c.epsilon));
@@ -36,7 +36,7 @@ void adam(float* __restrict p, const float* __restrict g, float* __restrict m, f
 }
 
 void adam(at::Tensor p, const at::Tensor& g, at::Tensor m, at::Tensor v, const Coefficients& c) {
-    const at::Tensor gradient = c.l2 == 0 ? g.mul(c.scale) : g.mul(c.scale).add_(p, c.l2);
+    const at::Tensor gradient = g.mul(c.scale);
     m.mul_(c.beta1).add_(gradient, 1 - c.beta1);
     v.mul_(c.beta2).addcmul_(gradient, gradient, 1 - c.beta2);
     p.mul_(c.keep).addcdiv_(m, v.sqrt().mul_(c.inverse_root).add_(c.epsilon), -c.step);
@@ -107,7 +107,6 @@ void Optimizer::step(double learning_rate, double gradient_scale) {
     const c10::NoGradGuard no_gradients;
     ++steps_;
     const auto steps = static_cast<double>(steps_);
-    const bool decoupled = options_.optimizer == OptimiserKind::adamw;
     const auto of_leaf = [&](const at::Tensor& leaf) {
         const double decay = leaf.dim() > 1 ? options_.weight_decay : 0;
         return Coefficients{
@@ -115,8 +114,7 @@ void Optimizer::step(double learning_rate, double gradient_scale) {
             .beta1 = static_cast<float>(options_.beta1),
             .beta2 = static_cast<float>(options_.beta2),
             .epsilon = static_cast<float>(options_.epsilon),
-            .l2 = static_cast<float>(decoupled ? 0 : decay),
-            .keep = static_cast<float>(decoupled ? 1 - learning_rate * decay : 1),
+            .keep = static_cast<float>(1 - learning_rate * decay),
             .step = static_cast<float>(learning_rate / (1 - std::pow(options_.beta1, steps))),
             .inverse_root = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, steps))),
         };

@@ -1,6 +1,9 @@
-// Adam (Kingma & Ba 2015) and AdamW (Loshchilov & Hutter 2019) over float32 leaves. The optimizer state is
-// sharded over the processes (ZeRO stage 1, Rajbhandari et al. 2020): the elements of all leaves,
-// concatenated by name, are divided into equal shares, one per process.
+// Adam (Kingma & Ba 2015) with decoupled weight decay, which is AdamW (Loshchilov & Hutter 2019), over
+// float32 leaves. A step scales weights by 1 - learning rate * decay. Decay that is added to the gradient
+// instead is divided by the root of its own square where gradients are smaller than decay * weight, as those
+// of large models are after clipping: every weight then shrinks by the learning rate in each step. The
+// optimizer state is sharded over the processes (ZeRO stage 1, Rajbhandari et al. 2020): the elements of all
+// leaves, concatenated by name, are divided into equal shares, one per process.
 #pragma once
 
 #include <ATen/core/Tensor.h>

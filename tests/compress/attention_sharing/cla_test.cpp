@@ -4,6 +4,9 @@
 
 #include "compress/attention_sharing/superblocks.h"
 #include "compress/calibrated.h"
+#include "core/temp_folder.h"
+#include "model/load.h"
+#include "model/paper_configs.h"
 
 namespace refold {
 namespace {
@@ -80,8 +83,17 @@ Recipe recipe(const std::string& name) {
     return read_recipe(std::string(REFOLD_FIXTURES) + "/../../recipes/" + name + ".yaml");
 }
 
-Compression of_recipe(const std::string& name, int64_t layers) {
-    return plan(small_model({.layers = layers, .ff = 2}, scattered_small), recipe(name));
+// Planned on the model that ends the recipe's name.
+Compression of_recipe(const std::string& name) {
+    const std::map<std::string, const char*> configs = {{"llama2_7b", paper::kLlama2_7B},
+                                                        {"llama31_8b", paper::kLlama31_8B},
+                                                        {"mistral_7b", paper::kMistral7B},
+                                                        {"gemma2_9b", paper::kGemma2_9B}};
+    const auto config = std::find_if(configs.begin(), configs.end(),
+                                     [&](const auto& entry) { return name.ends_with("_" + entry.first); });
+    const TempFolder folder;
+    write_all(folder / "config.json", config->second);
+    return plan(load_model(folder / "config.json"), recipe(name));
 }
 
 double kv_left(const Compression& compression) {
@@ -89,27 +101,45 @@ double kv_left(const Compression& compression) {
            static_cast<double>(compression.before.kv_bytes_per_token);
 }
 
+std::vector<std::string> methods_of(const Recipe& recipe) {
+    std::vector<std::string> names;
+    for (const RecipeStep& step : recipe.steps) names.emplace_back(step.method->name);
+    return names;
+}
+
+// Section 4.2: W_c and its first stage are UniAttn's alone; the baselines are post-trained as they are.
+TEST(PublishedSettings, BaselinesAreTrainedWithoutCompensation) {
+    using Names = std::vector<std::string>;
+    EXPECT_EQ(methods_of(recipe("uniattn_train_llama2_7b")), (Names{"uniattn", "train", "train"}));
+    EXPECT_EQ(methods_of(recipe("cla_train_half_llama2_7b")), (Names{"cla", "train"}));
+    EXPECT_EQ(methods_of(recipe("llmdrop_train_half_llama2_7b")), (Names{"drop", "train"}));
+}
+
 // Layers with attention of their own, and the remaining KV cache, by Tables 1, 10 and 11.
 TEST(PublishedSettings, KvCacheAsInThePaper) {
     for (const std::string model : {"llama2_7b", "llama31_8b", "mistral_7b"}) {
         SCOPED_TRACE(model);
-        const Compression uniattn = of_recipe("uniattn_" + model, 32);
+        const Compression uniattn = of_recipe("uniattn_" + model);
         EXPECT_NEAR(kv_left(uniattn), 0.8125, 1e-9);
         EXPECT_EQ(uniattn.model.topology.sources.size(), 12U);
         EXPECT_EQ(uniattn.model.topology.source(31).probabilities, 28U);
         EXPECT_TRUE(uniattn.model.topology.has(17, Slot::attn_comp));
-        EXPECT_NEAR(kv_left(of_recipe("cla_full_" + model, 32)), 0.625, 1e-9);
-        EXPECT_NEAR(kv_left(of_recipe("cla_half_" + model, 32)), 0.8125, 1e-9);
-        EXPECT_NEAR(kv_left(of_recipe("llmdrop_full_" + model, 32)), 0.625, 1e-9);
-        EXPECT_NEAR(kv_left(of_recipe("llmdrop_half_" + model, 32)), 0.8125, 1e-9);
+        EXPECT_NEAR(kv_left(of_recipe("cla_full_" + model)), 0.625, 1e-9);
+        EXPECT_NEAR(kv_left(of_recipe("cla_half_" + model)), 0.8125, 1e-9);
+        EXPECT_NEAR(kv_left(of_recipe("llmdrop_full_" + model)), 0.625, 1e-9);
+        EXPECT_NEAR(kv_left(of_recipe("llmdrop_half_" + model)), 0.8125, 1e-9);
     }
-    EXPECT_NEAR(kv_left(of_recipe("uniattn_gemma2_9b", 42)), 0.821, 5e-4);
-    EXPECT_NEAR(kv_left(of_recipe("cla_full_gemma2_9b", 42)), 0.643, 5e-4);
-    EXPECT_NEAR(kv_left(of_recipe("cla_half_gemma2_9b", 42)), 0.786, 5e-4);
-    EXPECT_NEAR(kv_left(of_recipe("llmdrop_full_gemma2_9b", 42)), 0.643, 5e-4);
-    EXPECT_NEAR(kv_left(of_recipe("llmdrop_half_gemma2_9b", 42)), 0.810, 5e-4);
-    EXPECT_FALSE(of_recipe("llmdrop_half_llama2_7b", 32).model.topology.has(22, Slot::attn_o));
-    EXPECT_TRUE(of_recipe("uniattn_gemma2_9b", 42).model.topology.source(41).own());
+    EXPECT_NEAR(kv_left(of_recipe("uniattn_gemma2_9b")), 0.821, 5e-4);
+    EXPECT_NEAR(kv_left(of_recipe("cla_full_gemma2_9b")), 0.643, 5e-4);
+    EXPECT_NEAR(kv_left(of_recipe("cla_half_gemma2_9b")), 0.786, 5e-4);
+    EXPECT_NEAR(kv_left(of_recipe("llmdrop_full_gemma2_9b")), 0.643, 5e-4);
+    EXPECT_NEAR(kv_left(of_recipe("llmdrop_half_gemma2_9b")), 0.810, 5e-4);
+    EXPECT_FALSE(of_recipe("llmdrop_half_llama2_7b").model.topology.has(22, Slot::attn_o));
+    const Topology gemma = of_recipe("uniattn_gemma2_9b").model.topology;
+    EXPECT_TRUE(gemma.source(41).own());
+    // The authors' program adds W_c before the norm after the attention.
+    EXPECT_TRUE(gemma.has(22, Slot::attn_comp_norm));
+    EXPECT_FALSE(gemma.has(22, Slot::attn_comp));
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ TEST(CompensatingMap, RecoversALinearDifference) {
     constexpr size_t kIn = 6, kOut = 8;
     const Floats w = noise(kOut * kIn, 1);
     for (const std::optional<double>& ridge : {std::optional<double>(), std::optional<double>(0)}) {
-        CompensatingMap map({kIn, kOut, 0, ridge, false}, 20);
+        CompensatingMap map({kIn, kOut, 0, ridge, 0}, 20);
         add_linear(map, w, kIn, kOut, 8);
         const SolvedMap solved = map.solve();
         EXPECT_LE(largest_difference(solved.weights, w), 1e-4);
@@ -65,7 +65,7 @@ TEST(CompensatingMap, RecoversALinearDifference) {
 TEST(CompensatingMap, OfLowRank) {
     constexpr size_t kIn = 6, kOut = 8;
     const Floats w = times(noise(kOut * 2, 2), noise(2 * kIn, 3), kOut, 2, kIn);
-    CompensatingMap map({kIn, kOut, 2, 0.0, false}, 20);
+    CompensatingMap map({kIn, kOut, 2, 0.0, 0}, 20);
     add_linear(map, w, kIn, kOut, 8);
     const SolvedMap solved = map.solve();
     EXPECT_TRUE(solved.weights.empty());
@@ -73,7 +73,7 @@ TEST(CompensatingMap, OfLowRank) {
     EXPECT_LE(largest_difference(times(solved.u, solved.v, kOut, 2, kIn), w), 1e-3);
     EXPECT_LE(solved.fit_after, 1e-5 * solved.fit_before);
     // A rank that is too small leaves an error.
-    CompensatingMap less({kIn, kOut, 1, 0.0, false}, 20);
+    CompensatingMap less({kIn, kOut, 1, 0.0, 0}, 20);
     add_linear(less, w, kIn, kOut, 8);
     const SolvedMap rest = less.solve();
     EXPECT_GT(rest.fit_after, 1e-3 * rest.fit_before);
@@ -85,7 +85,7 @@ TEST(CompensatingMap, ThroughTheOutputProjection) {
     const Floats output = noise(kOut * kInner, 4), inner = noise(kInner * kIn, 5);
     const Floats w = times(output, inner, kOut, kInner, kIn);
     for (const int64_t rank : {0, 5}) {
-        CompensatingMap map({kIn, kOut, rank, 0.0, false}, 20);
+        CompensatingMap map({kIn, kOut, rank, 0.0, 0}, 20);
         add_linear(map, w, kIn, kOut, 8);
         map.put_before(output);
         const SolvedMap solved = map.solve();
@@ -94,7 +94,7 @@ TEST(CompensatingMap, ThroughTheOutputProjection) {
         EXPECT_LE(solved.fit_after, 1e-5 * solved.fit_before);
     }
     // A part that no input of the projection can produce remains.
-    CompensatingMap map({kIn, kOut, 0, 0.0, false}, 20);
+    CompensatingMap map({kIn, kOut, 0, 0.0, 0}, 20);
     add_linear(map, noise(kOut * kIn, 6), kIn, kOut, 8);
     map.put_before(output);
     const SolvedMap solved = map.solve();
@@ -102,9 +102,9 @@ TEST(CompensatingMap, ThroughTheOutputProjection) {
     EXPECT_LT(solved.fit_after, solved.fit_before);
 }
 
-TEST(CompensatingMap, ByMeansOverSequences) {
+TEST(CompensatingMap, OfTheAverageOverSequences) {
     constexpr size_t kIn = 3, kOut = 2;
-    CompensatingMap map({kIn, kOut, 0, std::nullopt, true}, 4);
+    CompensatingMap map({kIn, kOut, 0, std::nullopt, 1}, 4);
     // One position of the sequence: W = mean(e) mean(x)^T / |mean(x)|^2, with x = (1, 2, 2) and e = (9, 18).
     map.add(false, 1, Floats{0, 2, 1}, Floats{8, 18});
     map.add(false, 1, Floats{2, 2, 3}, Floats{10, 18});
@@ -112,6 +112,20 @@ TEST(CompensatingMap, ByMeansOverSequences) {
     // The means include all sequences: a third, held-out one moves them to x = (1, 0, 0) and e = (3, 12).
     map.add(true, 1, Floats{1, -4, -4}, Floats{-9, 0});
     EXPECT_LE(largest_difference(map.solve().weights, Floats{3, 0, 0, 12, 0, 0}), 1e-5);
+}
+
+// Appendix F with N = 2: the first average alone decides about (1, 0), the second one about (0, 1).
+TEST(CompensatingMap, OfSeveralAverages) {
+    CompensatingMap map({2, 1, 0, std::nullopt, 2}, 3);
+    map.add(false, 1, Floats{2, 0}, Floats{1}, 0);
+    map.add(false, 1, Floats{0, 0}, Floats{5}, 0);  // mean: (1, 0) -> 3
+    map.add(false, 2, Floats{0, 1, 0, 3}, Floats{4, 12}, 1);
+    EXPECT_LE(largest_difference(map.solve().weights, Floats{3, 4}), 1e-5);
+    // A held-out sequence is in its own average: (0, 1) -> 4 becomes (0, 2) -> 2, and the third row stays.
+    map.add(true, 1, Floats{0, 3}, Floats{0}, 1);
+    const Floats w = map.solve().weights;
+    EXPECT_NEAR(w[0], 3, 1e-5);
+    EXPECT_NEAR(w[1], (2 * 2 + 3 * 12) / 13.0, 1e-5);
 }
 
 TEST(PseudoInverse, MinimumNormAndLeastSquares) {
@@ -218,6 +232,29 @@ TEST(Compensation, InAllPlaces) {
     }
 }
 
+// Gemma 2 has a norm after attn.o. Layer 1's keys and values serve layer 2, which has the same residual
+// stream: the difference of attn.o's outputs is linear in layer 2's normed input, that after the norm is not.
+TEST(Compensation, BeforeTheNormAfterTheAttention) {
+    Model model = seeing_itself(fixture_model("gemma2"));
+    const auto width = static_cast<size_t>(model.config.n_embd);
+    for (const Slot slot : {Slot::attn_post_norm, Slot::ffn_post_norm})
+        model.tensors[tensor_of(model, 1, slot)] = float_tensor({model.config.n_embd}, Floats(width));
+    const Calibration text = random_text(model, 24, 32);
+    const auto dense = outputs_of(model);
+    const auto solved = [&](const std::string& options) {
+        return calibrated(model, {"cla superblocks=1-2", "compensation type=f32 " + options}, text);
+    };
+    const Compression before = solved("place=before_norm");
+    EXPECT_TRUE(before.model.topology.has(2, Slot::attn_comp_norm));
+    const float shared = largest_difference(outputs_of(planned(model, {"cla superblocks=1-2"}).model), dense);
+    EXPECT_GT(shared, 0.1F);
+    EXPECT_LE(largest_difference(outputs_of(before.model), dense), 0.01F * shared);
+    EXPECT_GT(largest_difference(outputs_of(solved("place=attention").model), dense), 0.1F * shared);
+    EXPECT_EQ(outputs_of(saved_and_loaded(before.model)), outputs_of(before.model));
+    EXPECT_EQ(before.after().parameters,
+              planned(model, {"cla superblocks=1-2", "compensation place=before_norm"}).after().parameters);
+}
+
 TEST(Compensation, IsUniAttnsOwn) {
     const Model model = small_model(kSix, scattered_small);
     const Calibration text = random_text(model, 16, 32);
@@ -232,6 +269,19 @@ TEST(Compensation, IsUniAttnsOwn) {
                                outputs_of(planned(model, {"uniattn superblocks=1-3"}).model)) > 1e-6;
         EXPECT_EQ(changed, solver != "zero");
     }
+}
+
+// An average of 12 positions leaves directions of the 16 inputs open, eight averages leave none.
+TEST(Compensation, MoreAveragesAreMoreRows) {
+    const Model model = small_model(kSix, scattered_small);
+    const Calibration text = random_text(model, 64, 12);
+    const auto error = [&](const std::string& averages) {
+        const Compression result =
+            calibrated(model, {"uniattn superblocks=3-4 compensation=paper averages=" + averages}, text);
+        return details_of(result)["compensation"]["solved"][0]["held_out_after"].get<double>();
+    };
+    EXPECT_GT(error("1"), 1.5 * error("8"));
+    expect_error(ErrorCode::usage, {"averages=57", "56 sequences"}, [&] { error("57"); });
 }
 
 TEST(Compensation, IsSolvedBottomUp) {
@@ -338,6 +388,11 @@ TEST(Compensation, WhereThereIsNoPlaceForIt) {
     fails(ErrorCode::unsupported, {"prefix length=2", "compensation layers=2"}, {"prefix"});
     expect_error(ErrorCode::unsupported, {"norm after attn.o"}, [] {
         planned(fixture_model("gemma2"), {"uniattn superblocks=0-1 compensation=zero place=before_o"});
+    });
+    fails(ErrorCode::unsupported, {"cla superblocks=2-3", "compensation place=before_norm"},
+          {"layer 3", "no norm after attn.o", "place=attention"});
+    expect_error(ErrorCode::unsupported, {"layer 2", "left out"}, [] {
+        planned(fixture_model("gemma2"), {"drop layers=2", "compensation place=before_norm"});
     });
     expect_error(ErrorCode::unsupported, {"encoder"},
                  [] { planned(fixture_model("bert_encoder"), {"compensation layers=0"}); });

@@ -68,6 +68,27 @@ TEST(Refit, LeavesAnUnchangedModelAlone) {
     }
 }
 
+// attn.comp_norm adds to what attn.o has to give.
+TEST(Refit, SolvesBesideCompensationBeforeANorm) {
+    Model original = fixture_model("gemma2");
+    const int64_t n = original.config.n_embd;
+    std::vector<float> compensation(static_cast<size_t>(n * n));
+    for (size_t i = 0; i < compensation.size(); ++i)
+        compensation[i] = 0.1F * scattered(1, Slot::attn_comp_norm, static_cast<int64_t>(i), 0);
+    original.tensors["W_c"] = float_tensor({n, n}, compensation);
+    original.topology.layers[1][Slot::attn_comp_norm] = Dense{"W_c"};
+    Model changed = original;
+    const std::string& name = tensor_of(original, 1, Slot::attn_o);
+    const std::vector<float> wanted =
+        materialize(original, original.topology.at(1, Slot::attn_o), Slot::attn_o);
+    std::vector<float> other = wanted;
+    for (size_t i = 0; i < other.size(); ++i) other[i] *= i % 3 == 0 ? 0.5F : 1.2F;
+    changed.tensors[name] = float_tensor(original.tensor(name).shape, other);
+    const Model solved = refitted(original, changed, {"slots=attn.o", "type=f32", "ridge=0", "gain=no"});
+    EXPECT_LE(distance(materialize(solved, solved.topology.at(1, Slot::attn_o), Slot::attn_o), wanted),
+              0.02 * distance(other, wanted));
+}
+
 // A model that was compressed earlier, repaired in a separate run.
 TEST(Refit, ComparesWithTheOriginalThatItIsGiven) {
     const TempFolder folder;

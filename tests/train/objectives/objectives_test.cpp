@@ -245,7 +245,6 @@ double distance(const std::vector<HeadPair>& pairs,
 TEST(PostShare, ThePenaltyIsEquation4AndTheHeadsMeet) {
     TinyRun run;
     run.options.objective = "postshare";
-    run.options.optimizer = OptimiserKind::adam;
     run.options.steps = 40;
     run.options.clip = 0;
     run.pairs = {pair_of(1, 0, 0, 1), pair_of(2, 1, 1, 0)};

@@ -100,10 +100,11 @@ as `size` and `count` (or `superblocks`) give.
 of the attention's normed input that is added to its output, makes up for part of that:
 - `none`: no W_c;
 - `lsq`: least squares over all tokens of the calibration text;
-- `paper`: the pseudo-inverse of means over sequences (Theorem 3.1 as in appendix F, N = 1);
+- `paper`: the pseudo-inverse of means over sequences (Theorem 3.1), in one or (`averages`) several parts of the
+  text (appendix F, Table 13);
 - `zero`: to be trained.
 
-This is the method `compensation` as part of this step, with its options `place`, `rank`, `ridge` and `type`. Without GQA a
+This is the method `compensation` as part of this step, with its options `place`, `rank`, `ridge`, `averages` and `type`. Without GQA a
 full W_c has as many numbers as Wk, half of what dropping Wq and Wk saves; with GQA it has most of that. `rank` makes it
 smaller. The report shows both numbers. `lsq`, `paper` and `grouping=adaptive` need calibration text
 (`--calib FILE --calib-tokens N`).

@@ -34,15 +34,18 @@ W_c x should be e. So e contains the errors of the layers below.
 - `lsq`: W_c minimizes the sum over all tokens of |W_c x - e|^2 + ridge * m * |W_c|^2, where m is the mean of the diagonal of
   sum x x^T. Sums are in float64. `ridge=auto` takes for each layer the ridge that is best on the held-out part of the
   calibration text (every eighth sequence), and no W_c where none helps;
-- `paper`: W_c = (pinv(X) E)^T (Theorem 3.1). The rows of X and E are positions, each the mean over all sequences (appendix F,
-  N = 1); singular values above 1e-10, in float64. It is fitted to only as many rows as a sequence has tokens, and may make
-  the model worse on other text;
+- `paper`: W_c = (pinv(X) E)^T (Theorem 3.1). The rows of X and E are positions, each the mean over sequences (appendix F);
+  singular values above 1e-10, in float64. With `averages=1`, the paper's choice, all sequences are one mean: W_c is fitted
+  to only as many rows as a sequence has tokens, and may make the model worse on other text. `averages=N` (Table 13: 1 to 16)
+  takes the means of N parts of the text, N times as many rows;
 - `zero`: W_c = 0, for training (in a product, the factor V is random).
 
 **Where** (`place`, Table 12): `attention`: as above, the paper's best. `ffn`: from the same input to the FFN's output, with
 the whole layer's difference as e. `before_o`: from the same input to the input of attn.o. `values`: from the layer's values
 to the input of attn.o (only for layers that reuse probabilities). In the last two W_c minimizes |W_o W_c x - e|: it is
-pinv(W_o) times the solution for `attention`. A norm after attn.o (Gemma 2 and 3) rules them out.
+pinv(W_o) times the solution for `attention`. A norm after attn.o (Gemma 2 and 3) rules them out. `before_norm`, for models with
+such a norm: from the normed input to the output of attn.o, before the norm, where e is the difference of that output alone:
+what the authors' program does for Gemma 2. e then leaves out the errors of the layers below, and W_c cannot correct them.
 
 **What it costs.** A full W_c has n_embd^2 numbers, most of what dropping Wq and Wk saves. `rank` stores it as a product U V of
 2 rank n_embd numbers: the best product of that rank for the calibration text (reduced-rank regression), not the best

@@ -134,7 +134,7 @@ private:
 
         Arrays out;
         for (size_t e = 0; e < ends_.size(); ++e) {
-            CompensatingMap map({model_.config.n_embd, model_.config.n_embd, rank_, std::nullopt, false},
+            CompensatingMap map({model_.config.n_embd, model_.config.n_embd, rank_, std::nullopt, 0},
                                 text.options.length);
             for (size_t s = 0; s < sequences.size(); ++s) {
                 std::vector<float> x = loops[e][s], difference = last[s];

@@ -150,7 +150,9 @@ heads left out: smaller tensors, a smaller KV cache, and no sharing. The worth o
 **Algorithm 2, sharing.** The `ratio` x (all heads of all layers) heads with the largest cosines take over the weights of
 their match: Wq, Wk, Wv and, with `share=qkvo`, the head's columns of Wo. `ratio` counts layer 0's heads too, as in the
 authors' program; in a looped model, heads of the stored layers count once. A shared head exists once in the file and once
-in memory.
+in memory. As printed, Algorithm 2 puts the pairs into a dictionary whose key is the head in the earlier layer (lines 6 to 9):
+of several later heads that match one earlier head, each would overwrite the one before, and only the last would share. refold
+keeps all pairs, as the authors' program does; otherwise fewer heads than `ratio` would be shared.
 
 **Which one is kept** (`keep`, Table 13): `former`, the earlier head. With `latter`, all heads that are connected by selected
 pairs take the weights of the one in the latest layer (of two there, the first). The paper does not say what happens when

@@ -89,14 +89,16 @@ std::vector<OptionSpec> all_options() {
         {"epochs", Kind::number, "1", "passes over the text", 0, 1e4},
         {.name = "optimizer",
          .kind = Kind::choice,
-         .fallback = "auto",
-         .help = "auto: the paper's, adam for postshare and else adamw",
-         .choices = {"auto", "adamw", "adam"},
-         .former_names = {"optimiser"}},
+         .fallback = "adamw",
+         .help = "Adam with decoupled weight decay; without `weight_decay` it is Adam",
+         .choices = {"adamw"},
+         .former_names = {"optimiser"},
+         .former_choices = {{"auto", "adamw"}, {"adam", "adamw"}}},
         {.name = "learning_rate",
          .fallback = "auto",
          .help = "at its peak; auto: 5e-5 for postshare, else 2e-4"},
-        {"weight_decay", Kind::number, "0", "of matrices", 0, 10},
+        {"weight_decay", Kind::number, "0",
+         "of matrices: a step scales them by 1 - learning rate * weight_decay", 0, 10},
         {"held_out", Kind::number, "0.02", "part of the sequences that is only measured with", 0, 0.9},
         {.name = "responses_only",
          .kind = Kind::boolean,
@@ -152,9 +154,6 @@ TrainOptions train_options(const Options& o) {
     t.objective = o.text("objective");
     t.train = o.text("train");
     t.context = o.integer("context");
-    const std::string& optimizer = o.text("optimizer");
-    const bool adam = optimizer == "adam" || (optimizer == "auto" && t.objective == "postshare");
-    t.optimizer = adam ? OptimiserKind::adam : OptimiserKind::adamw;
     t.learning_rate = learning_rate_of(o.text("learning_rate"), t.objective);
     t.weight_decay = o.number("weight_decay");
     t.save_every = o.integer("save_every");
