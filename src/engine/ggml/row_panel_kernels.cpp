@@ -17,6 +17,7 @@
 // clang-format off
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include "engine/ggml/row_panel_types-inl.h"
+#include "engine/ggml/row_panel_grids-inl.h"
 #include "engine/ggml/vnni-inl.h"
 // clang-format on
 
@@ -298,7 +299,8 @@ const Kernels* Find(ggml_type type) {
 }  // namespace
 
 static const Kernels* KernelsOf(ggml_type type) {
-    return Find<Q40, Q41, Q50, Q51, Q80, Iq4Nl, Mxfp4, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Xs>(type);
+    return Find<Q40, Q41, Q50, Q51, Q80, Iq4Nl, Mxfp4, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Xs, Iq2Xxs, Iq2Xs, Iq2S,
+                Iq3Xxs, Iq3S, Iq1S, Iq1M>(type);
 }
 
 #endif
