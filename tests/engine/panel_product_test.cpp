@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <random>
+#include <tuple>
 
 #include "engine/cpu_level.h"
 #include "io/dtype.h"
@@ -70,9 +72,15 @@ protected:
         const DType type = GetParam();
         const int64_t together = fold(type, columns);
         EXPECT_EQ(rows % together, 0);
-        const std::vector<float> importance(needs_importance(type) ? static_cast<size_t>(columns) : 0, 1.0F);
-        const auto packed =
-            quantize(type, random_floats(static_cast<size_t>(columns * rows), 1), columns, importance);
+        // Kept, because IQ1 and IQ2 are searched for long.
+        static std::map<std::tuple<DType, int64_t, int64_t>, std::vector<std::byte>> made;
+        std::vector<std::byte>& packed = made[{type, columns, rows}];
+        if (packed.empty()) {
+            const std::vector<float> importance(needs_importance(type) ? static_cast<size_t>(columns) : 0,
+                                                1.0F);
+            packed =
+                quantize(type, random_floats(static_cast<size_t>(columns * rows), 1), columns, importance);
+        }
         ggml_tensor* tensor =
             ggml_new_tensor_2d(c, static_cast<ggml_type>(type), columns * together, rows / together);
         EXPECT_EQ(packed.size(), ggml_nbytes(tensor));

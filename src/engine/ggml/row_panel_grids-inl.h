@@ -1,6 +1,6 @@
 // How IQ1, IQ2 and IQ3 are read from a panel, as row_panel_types-inl.h says; included once per Highway
-// target. Their codes stand for eight or four numbers at once (row_panel_grids.h), which are looked up in
-// memory.
+// target. Their codes stand for eight or four numbers at once (row_panel_grids.h). These are gathered from
+// memory. With AVX-512 VBMI codes of up to ten bits are looked up in registers, sixty-four at a time.
 #if defined(REFOLD_ROW_PANEL_GRIDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef REFOLD_ROW_PANEL_GRIDS_INL_H_
 #undef REFOLD_ROW_PANEL_GRIDS_INL_H_
@@ -10,6 +10,8 @@
 
 #include <hwy/highway.h>
 
+#include <cstring>
+
 #include "engine/ggml/row_panel_grids.h"
 #include "engine/ggml/row_panel_types-inl.h"
 
@@ -18,15 +20,29 @@ HWY_BEFORE_NAMESPACE();
 namespace refold::HWY_NAMESPACE {
 namespace {
 
+HWY_INLINE Words Bits(Words x, int64_t first, int count) {
+    return hn::And(Right(x, first), hn::Set(DWords(), (1U << count) - 1));
+}
+HWY_INLINE Words Joined(Words x, Words y) { return hn::Or(x, y); }
+template <class... More>
+HWY_INLINE Words Joined(Words x, Words y, More... more) {
+    return hn::Or(x, Joined(y, more...));
+}
+HWY_INLINE Words Only(Words x, uint32_t bits) { return hn::And(x, hn::Set(DWords(), bits)); }
+// Fields of `width` bits that follow each other, the first four, as bytes.
+template <int width>
+HWY_INLINE Words AsBytes(Words x) {
+    constexpr uint32_t kOnes = (1U << width) - 1;
+    return Joined(Only(x, kOnes), Only(hn::ShiftLeft<8 - width>(x), kOnes << 8),
+                  Only(hn::ShiftLeft<2 * (8 - width)>(x), kOnes << 16),
+                  Only(hn::ShiftLeft<3 * (8 - width)>(x), kOnes << 24));
+}
+
 template <ggml_type type>
-struct Grid : K {
+struct GridType : K {
     static constexpr ggml_type kType = type;
     static constexpr int kMinimums = 0;
-    const uint32_t* entries = row_panels::grid_of(type);
 
-    HWY_INLINE Words entry(Words code) const {
-        return hn::GatherIndex(DWords(), entries, hn::BitCast(DInts(), code));
-    }
     // Byte i, and half-byte i, of what begins at a dword.
     HWY_INLINE Words byte(int64_t first, int64_t i) const {
         return ByteOf(block.dword(first + i / 4), i % 4);
@@ -34,19 +50,123 @@ struct Grid : K {
     HWY_INLINE Words half_byte(int64_t first, int64_t i) const {
         return Bits(block.dword(first + i / 8), 4 * (i % 8), 4);
     }
-    HWY_INLINE static Words Bits(Words x, int64_t first, int count) {
-        return hn::And(Right(x, first), hn::Set(DWords(), (1U << count) - 1));
-    }
     // d * (2 s + 1).
     HWY_INLINE Floats odd_scale(Words s) const {
         return Times(d, hn::Add(hn::Add(s, s), hn::Set(DWords(), 1)));
     }
 };
 
+// Which of a grid's numbers, of eight columns each, four codes stand for. Lower and upper bits of the codes
+// are bytes.
+template <ggml_type type>
+class Gathered {
+public:
+    HWY_INLINE void look_up(Words low, Words high) {
+        for (int l = 0; l < 4; ++l)
+            four_[l] = entry(hn::Or(ByteOf(low, l), hn::ShiftLeft<8>(ByteOf(high, l))));
+    }
+    HWY_INLINE Words quad(int j) const { return HalfOf(four_[j / 2], j % 2); }
+    HWY_INLINE Words entry(Words code) const {
+        return hn::GatherIndex(DWords(), entries_, hn::BitCast(DInts(), code));
+    }
+
+private:
+    const uint32_t* entries_ = row_panels::grid_of(type).entries.data();
+    Words four_[4];
+};
+
+#if HWY_TARGET <= HWY_AVX3_DL
+
+// Bits of `x` from bit `first` of each dword on, `step` further for each byte; more bits follow.
+HWY_INLINE Words Spread(Words x, int first, int step) {
+    alignas(8) uint8_t places[8];
+    for (int i = 0; i < 8; ++i) places[i] = static_cast<uint8_t>(first + i % 4 * step + i / 4 * 32);
+    uint64_t all;
+    memcpy(&all, places, sizeof(all));
+    return Words{_mm512_multishift_epi64_epi8(_mm512_set1_epi64(static_cast<int64_t>(all)), x.raw)};
+}
+
+// The byte of a table for each code.
+template <int codes>
+HWY_INLINE __m512i InRegisters(const uint8_t* table, __m512i low, __m512i high) {
+    if constexpr (codes == 256) {
+        const auto half = [&](int i) {
+            return _mm512_permutex2var_epi8(_mm512_loadu_si512(table + i * 128), low,
+                                            _mm512_loadu_si512(table + i * 128 + 64));
+        };
+        return _mm512_mask_blend_epi8(_mm512_movepi8_mask(low), half(0), half(1));
+    } else {
+        const __m512i bit = _mm512_set1_epi8(codes / 512);
+        return _mm512_mask_blend_epi8(_mm512_test_epi8_mask(high, bit),
+                                      InRegisters<codes / 2>(table, low, high),
+                                      InRegisters<codes / 2>(table + codes / 2, low, high));
+    }
+}
+
+template <ggml_type type, int codes>
+class EightColumns {
+public:
+    HWY_INLINE void look_up(Words low, Words high) {
+        for (int i = 0; i < 2; ++i)
+            halves_[i] = Words{InRegisters<codes>(planes_ + i * codes, low.raw, high.raw)};
+    }
+    HWY_INLINE Words quad(int j) const { return Masked(Spread(halves_[j % 2], j / 2 * 8, 2), 3); }
+
+private:
+    const uint8_t* planes_ = row_panels::grid_of(type).planes.data();
+    Words halves_[2];
+};
+
+template <ggml_type type, int codes>
+class FourColumns {
+public:
+    HWY_INLINE void look_up(int half, Words low, Words high) {
+        for (int i = 0; i < 2; ++i)
+            planes_of_[half][i] = Words{InRegisters<codes>(planes_ + i * codes, low.raw, high.raw)};
+    }
+    HWY_INLINE Words quad(int j) const {
+        const Words x = hn::Or(Masked(Spread(planes_of_[j / 4][0], j % 4 * 8, 2), 3),
+                               Masked(Spread(hn::ShiftLeft<2>(planes_of_[j / 4][1]), j % 4 * 8, 1), 4));
+        return LookedUp(kNumbers, x);
+    }
+
+private:
+    static constexpr auto& kOf =
+        type == GGML_TYPE_IQ3_S ? row_panels::kIq3SNumbers : row_panels::kIq3XxsNumbers;
+    alignas(16) static constexpr uint8_t kNumbers[16] = {kOf[0], kOf[1], kOf[2], kOf[3],
+                                                         kOf[4], kOf[5], kOf[6], kOf[7]};
+    const uint8_t* planes_ = row_panels::grid_of(type).planes.data();
+    Words planes_of_[2][2];
+};
+
+#else
+
+template <ggml_type type, int codes>
+using EightColumns = Gathered<type>;
+
+template <ggml_type type, int codes>
+class FourColumns {
+public:
+    HWY_INLINE void look_up(int half, Words low, Words high) {
+        low_[half] = low;
+        high_[half] = high;
+    }
+    HWY_INLINE Words quad(int j) const {
+        const Words code = hn::Or(ByteOf(low_[j / 4], j % 4), hn::ShiftLeft<8>(ByteOf(high_[j / 4], j % 4)));
+        return hn::GatherIndex(DWords(), entries_, hn::BitCast(DInts(), code));
+    }
+
+private:
+    const uint32_t* entries_ = row_panels::grid_of(type).entries.data();
+    Words low_[2], high_[2];
+};
+
+#endif
+
 // --- IQ2 and IQ3: magnitudes, and a bit for each sign, which a byte of `signs` holds for eight columns.
 
 template <ggml_type type>
-struct Signed : Grid<type> {
+struct Signed : GridType<type> {
     static constexpr int kZero = 64;
     Words signs;
 
@@ -54,15 +174,6 @@ struct Signed : Grid<type> {
     HWY_INLINE static Words Even(Words sevens) {
         const auto ones = hn::PopulationCount(hn::BitCast(DBytes(), sevens));
         return hn::Or(sevens, hn::ShiftLeft<7>(Masked(hn::BitCast(DWords(), ones), 1)));
-    }
-    // The same of four times seven bits that follow each other.
-    HWY_INLINE static Words EvenOfPacked(Words x) {
-        const DWords w;
-        const auto low =
-            hn::Or(hn::And(x, hn::Set(w, 0x7f)), hn::And(hn::ShiftLeft<1>(x), hn::Set(w, 0x7f00)));
-        const auto high = hn::Or(hn::And(hn::ShiftLeft<2>(x), hn::Set(w, 0x7f0000)),
-                                 hn::And(hn::ShiftLeft<3>(x), hn::Set(w, 0x7f000000)));
-        return Even(hn::Or(low, high));
     }
     HWY_INLINE Words with_signs(Words magnitudes, int j) const {
         const DBytes b;
@@ -75,56 +186,54 @@ struct Signed : Grid<type> {
 alignas(16) constexpr uint8_t kIq2Magnitudes[16] = {row_panels::kIq2Numbers[0], row_panels::kIq2Numbers[1],
                                                     row_panels::kIq2Numbers[2]};
 
-template <ggml_type type>
+template <ggml_type type, int codes>
 struct Iq2 : Signed<type> {
-    Words four[4];  // entries of eight columns each
+    EightColumns<type, codes> columns;
 
     HWY_INLINE void enter(const Block& b) {
         this->block = b;
         this->d = hn::Mul(b.half(), hn::Set(DFloats(), 0.125F));
     }
     HWY_INLINE Words quad(int j) const {
-        return this->with_signs(LookedUp(kIq2Magnitudes, HalfOf(four[j / 2], j % 2)), j);
+        return this->with_signs(LookedUp(kIq2Magnitudes, columns.quad(j)), j);
     }
 };
 
-struct Iq2Xxs : Iq2<GGML_TYPE_IQ2_XXS> {
+struct Iq2Xxs : Iq2<GGML_TYPE_IQ2_XXS, 256> {
     static constexpr size_t kBytes = 66;
     static constexpr int kScales = 1;
     HWY_INLINE void group(int64_t i) {
         K::group(i);
-        signs = EvenOfPacked(block.dword(2 * g + 1));
-        for (int l = 0; l < 4; ++l) four[l] = entry(byte(2 * g, l));
+        signs = Even(AsBytes<7>(block.dword(2 * g + 1)));
+        columns.look_up(block.dword(2 * g), hn::Zero(DWords()));
     }
     HWY_INLINE Floats scale(int) const { return odd_scale(hn::ShiftRight<28>(block.dword(2 * g + 1))); }
 };
 
-struct Iq2Xs : Iq2<GGML_TYPE_IQ2_XS> {
+struct Iq2Xs : Iq2<GGML_TYPE_IQ2_XS, 512> {
     static constexpr size_t kBytes = 74;
     static constexpr int kScales = 2;
     // Nine bits of a code and seven of signs.
     HWY_INLINE void group(int64_t i) {
         K::group(i);
-        const DWords w;
         const Words x = block.dword(2 * g), y = block.dword(2 * g + 1);
-        signs = Even(hn::Or(hn::Or(hn::And(hn::ShiftRight<9>(x), hn::Set(w, 0x7f)),
-                                   hn::And(hn::ShiftRight<17>(x), hn::Set(w, 0x7f00))),
-                            hn::Or(hn::And(hn::ShiftLeft<7>(y), hn::Set(w, 0x7f0000)),
-                                   hn::And(hn::ShiftRight<1>(y), hn::Set(w, 0x7f000000)))));
-        for (int l = 0; l < 4; ++l) four[l] = entry(Bits(l < 2 ? x : y, 16 * (l % 2), 9));
+        const Words low = Joined(Only(x, 0xff), Only(hn::ShiftRight<8>(x), 0xff00),
+                                 Only(hn::ShiftLeft<16>(y), 0xff0000), Only(hn::ShiftLeft<8>(y), 0xff000000)),
+                    high = Joined(Only(hn::ShiftRight<8>(x), 0xff), Only(hn::ShiftRight<16>(x), 0xff00),
+                                  Only(hn::ShiftLeft<8>(y), 0xff0000), Only(y, 0xff000000));
+        signs = Even(Masked(hn::ShiftRight<1>(high), 0x7f));
+        columns.look_up(low, Masked(high, 1));
     }
     HWY_INLINE Floats scale(int h) const { return odd_scale(half_byte(16, 2 * g + h)); }
 };
 
-struct Iq2S : Iq2<GGML_TYPE_IQ2_S> {
+struct Iq2S : Iq2<GGML_TYPE_IQ2_S, 1024> {
     static constexpr size_t kBytes = 82;
     static constexpr int kScales = 2;
     HWY_INLINE void group(int64_t i) {
         K::group(i);
         signs = block.dword(8 + g);
-        const Words high = byte(16, g);
-        for (int l = 0; l < 4; ++l)
-            four[l] = entry(hn::Or(byte(g, l), hn::ShiftLeft<8>(Bits(high, 2 * l, 2))));
+        columns.look_up(block.dword(g), AsBytes<2>(byte(16, g)));
     }
     HWY_INLINE Floats scale(int h) const { return odd_scale(half_byte(18, 2 * g + h)); }
 };
@@ -132,22 +241,24 @@ struct Iq2S : Iq2<GGML_TYPE_IQ2_S> {
 struct Iq3Xxs : Signed<GGML_TYPE_IQ3_XXS> {
     static constexpr size_t kBytes = 98;
     static constexpr int kScales = 1;
+    FourColumns<GGML_TYPE_IQ3_XXS, 256> columns;
     HWY_INLINE void enter(const Block& b) {
         block = b;
         d = hn::Mul(b.half(), hn::Set(DFloats(), 0.25F));
     }
     HWY_INLINE void group(int64_t i) {
         K::group(i);
-        signs = EvenOfPacked(block.dword(16 + g));
+        signs = Even(AsBytes<7>(block.dword(16 + g)));
+        for (int h = 0; h < 2; ++h) columns.look_up(h, block.dword(2 * g + h), hn::Zero(DWords()));
     }
     HWY_INLINE Floats scale(int) const { return odd_scale(hn::ShiftRight<28>(block.dword(16 + g))); }
-    HWY_INLINE Words quad(int j) const { return with_signs(entry(byte(2 * g, j)), j); }
+    HWY_INLINE Words quad(int j) const { return with_signs(columns.quad(j), j); }
 };
 
 struct Iq3S : Signed<GGML_TYPE_IQ3_S> {
     static constexpr size_t kBytes = 110;
     static constexpr int kScales = 1;
-    Words high;
+    FourColumns<GGML_TYPE_IQ3_S, 512> columns;
     HWY_INLINE void enter(const Block& b) {
         block = b;
         d = b.half();
@@ -155,50 +266,42 @@ struct Iq3S : Signed<GGML_TYPE_IQ3_S> {
     HWY_INLINE void group(int64_t i) {
         K::group(i);
         signs = block.dword(18 + g);
-        high = byte(16, g);
+        for (int h = 0; h < 2; ++h)
+            columns.look_up(h, block.dword(2 * g + h), AsBytes<1>(Right(byte(16, g), 4 * h)));
     }
     HWY_INLINE Floats scale(int) const { return odd_scale(half_byte(26, g)); }
-    HWY_INLINE Words quad(int j) const {
-        return with_signs(entry(hn::Or(byte(2 * g, j), hn::ShiftLeft<8>(Bits(high, j, 1)))), j);
-    }
+    HWY_INLINE Words quad(int j) const { return with_signs(columns.quad(j), j); }
 };
 
-// --- IQ1: -1, 0 or 1, all of eight columns shifted by 1/8 or -1/8. In eighths these are whole numbers.
+// --- IQ1: -1, 0 or 1, all of eight columns shifted by 1/8 or -1/8, as the upper one of a code's twelve bits
+// says. In eighths these are whole numbers.
+
+alignas(16) constexpr uint8_t kIq1Bytes[16] = {
+    16 + row_panels::kIq1Numbers[0], 16 + row_panels::kIq1Numbers[1], 16 + row_panels::kIq1Numbers[2],
+    16 + row_panels::kIq1Numbers[3], 16 + row_panels::kIq1Numbers[4], 16 + row_panels::kIq1Numbers[5]};
 
 template <ggml_type type>
-struct Iq1 : Grid<type> {
+struct Iq1 : GridType<type> {
     static constexpr int kZero = 16;
-    Words four[4];
-
-    // Three upper bits of a code begin at `bit`; bit `down` says that the shift is -1/8.
-    HWY_INLINE Words entry_of(Words low, Words high, int bit, int down) const {
-        const Words code = hn::Or(low, hn::ShiftLeft<8>(Grid<type>::Bits(high, bit, 3)));
-        const auto all = hn::BroadcastSignBit(hn::BitCast(DInts(), hn::ShiftLeftSame(high, 31 - down)));
-        return hn::Or(this->entry(code), hn::And(hn::BitCast(DWords(), all), hn::Set(DWords(), 0x88888888U)));
-    }
-    HWY_INLINE Words quad(int j) const {
-        constexpr auto& n = row_panels::kIq1Numbers;
-        alignas(16) static constexpr uint8_t kBytes[16] = {
-            kZero + n[0],     kZero + n[1],     kZero + n[2],     0, 0, 0, 0, 0,
-            kZero + n[0] - 2, kZero + n[1] - 2, kZero + n[2] - 2, 0, 0, 0, 0, 0};
-        return LookedUp(kBytes, HalfOf(four[j / 2], j % 2));
-    }
+    Gathered<type> columns;
+    HWY_INLINE Words quad(int j) const { return LookedUp(kIq1Bytes, columns.quad(j)); }
 };
 
 struct Iq1S : Iq1<GGML_TYPE_IQ1_S> {
     static constexpr size_t kBytes = 50;
     static constexpr int kScales = 1;
-    Words high;
+    Words upper;  // three bits for each code, three of the scale, and the shift of the group
     HWY_INLINE void enter(const Block& b) {
         block = b;
         d = hn::Mul(b.half(), hn::Set(DFloats(), 0.125F));
     }
     HWY_INLINE void group(int64_t i) {
         K::group(i);
-        high = Right(block.dword(8 + g / 2), 16 * (g % 2));
-        for (int l = 0; l < 4; ++l) four[l] = entry_of(byte(g, l), high, 3 * l, 15);
+        upper = Right(block.dword(8 + g / 2), 16 * (g % 2));
+        const auto shift = hn::BroadcastSignBit(hn::BitCast(DInts(), hn::ShiftLeft<16>(upper)));
+        columns.look_up(block.dword(g), hn::Or(AsBytes<3>(upper), Masked(hn::BitCast(DWords(), shift), 8)));
     }
-    HWY_INLINE Floats scale(int) const { return odd_scale(Bits(high, 12, 3)); }
+    HWY_INLINE Floats scale(int) const { return odd_scale(Bits(upper, 12, 3)); }
 };
 
 struct Iq1M : Iq1<GGML_TYPE_IQ1_M> {
@@ -207,17 +310,14 @@ struct Iq1M : Iq1<GGML_TYPE_IQ1_M> {
     // Four bits of the F16 scale are the upper ones of each 16 that hold four scales of three bits.
     HWY_INLINE void enter(const Block& b) {
         block = b;
-        const DWords w;
         const Words x = b.dword(12), y = b.dword(13);
-        const Words low = hn::Or(Bits(x, 12, 4), hn::And(hn::ShiftRight<24>(x), hn::Set(w, 0xf0))),
-                    high = hn::Or(hn::And(hn::ShiftRight<4>(y), hn::Set(w, 0xf00)),
-                                  hn::And(hn::ShiftRight<16>(y), hn::Set(w, 0xf000)));
-        d = hn::Mul(LowerF16(hn::Or(low, high)), hn::Set(DFloats(), 0.125F));
+        const Words bits = Joined(Bits(x, 12, 4), Only(hn::ShiftRight<24>(x), 0xf0),
+                                  Only(hn::ShiftRight<4>(y), 0xf00), Only(hn::ShiftRight<16>(y), 0xf000));
+        d = hn::Mul(LowerF16(bits), hn::Set(DFloats(), 0.125F));
     }
     HWY_INLINE void group(int64_t i) {
         K::group(i);
-        const Words high = Right(block.dword(8 + g / 2), 16 * (g % 2));
-        for (int l = 0; l < 4; ++l) four[l] = entry_of(byte(g, l), high, 4 * l, 4 * l + 3);
+        columns.look_up(block.dword(g), AsBytes<4>(Right(block.dword(8 + g / 2), 16 * (g % 2))));
     }
     HWY_INLINE Floats scale(int h) const {
         return odd_scale(Bits(block.dword(12 + g / 4), 16 * (g / 2 % 2) + 6 * (g % 2) + 3 * h, 3));

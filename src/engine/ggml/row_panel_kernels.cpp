@@ -238,6 +238,8 @@ HWY_INLINE void Multiply(Source source, const Product& product, int64_t part) {
                                      : hn::Zero(di);
                 }
             }
+// Otherwise sums of halves are in memory.
+#pragma GCC unroll 8
             for (int j = 0; j < 8; ++j) {
                 const Words columns = source.quad(j);
                 for (int t = 0; t < T; ++t) {
@@ -272,10 +274,9 @@ void MultiplyStored(const Panel& panel, const Product& product, size_t ahead) {
         Multiply<T>(Stored<Type>(panel, part, product.first_group, part == 0 ? ahead : 0), product, part);
 }
 
-template <class Type, int T>
+template <class Bytes, int T>
 void MultiplyBytes(const Unpacked& panel, const Product& product) {
-    for (int64_t part = 0; part < kParts; ++part)
-        Multiply<T>(Bytes<Type::kScales, Type::kMinimums, Type::kZero>(panel, part), product, part);
+    for (int64_t part = 0; part < kParts; ++part) Multiply<T>(Bytes(panel, part), product, part);
 }
 
 template <class Type, size_t... T>
@@ -284,7 +285,7 @@ constexpr Kernels MakeKernels(std::index_sequence<T...>) {
             Type::kMinimums,
             Unpack<Type>,
             {MultiplyStored<Type, static_cast<int>(T) + 1>...},
-            {MultiplyBytes<Type, static_cast<int>(T) + 1>...}};
+            {MultiplyBytes<Bytes<Type::kScales, Type::kMinimums, Type::kZero>, static_cast<int>(T) + 1>...}};
 }
 
 template <class... Types>
