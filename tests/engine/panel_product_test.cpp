@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <random>
+#include <tuple>
 
 #include "engine/cpu_level.h"
 #include "io/dtype.h"
@@ -14,9 +16,10 @@
 namespace refold {
 namespace {
 
-constexpr std::array kTypes = {DType::Q4_0,   DType::Q4_1,  DType::Q5_0,   DType::Q5_1, DType::Q8_0,
-                               DType::IQ4_NL, DType::MXFP4, DType::Q2_K,   DType::Q3_K, DType::Q4_K,
-                               DType::Q5_K,   DType::Q6_K,  DType::IQ4_XS, DType::BF16};
+constexpr std::array kTypes = {
+    DType::Q4_0,  DType::Q4_1,    DType::Q5_0,   DType::Q5_1,  DType::Q8_0,    DType::IQ4_NL, DType::MXFP4,
+    DType::Q2_K,  DType::Q3_K,    DType::Q4_K,   DType::Q5_K,  DType::Q6_K,    DType::IQ4_XS, DType::IQ1_S,
+    DType::IQ1_M, DType::IQ2_XXS, DType::IQ2_XS, DType::IQ2_S, DType::IQ3_XXS, DType::IQ3_S,  DType::BF16};
 
 struct Shape {
     int64_t columns, rows, tokens;
@@ -69,7 +72,15 @@ protected:
         const DType type = GetParam();
         const int64_t together = fold(type, columns);
         EXPECT_EQ(rows % together, 0);
-        const auto packed = quantize(type, random_floats(static_cast<size_t>(columns * rows), 1), columns);
+        // Kept, because IQ1 and IQ2 are searched for long.
+        static std::map<std::tuple<DType, int64_t, int64_t>, std::vector<std::byte>> made;
+        std::vector<std::byte>& packed = made[{type, columns, rows}];
+        if (packed.empty()) {
+            const std::vector<float> importance(needs_importance(type) ? static_cast<size_t>(columns) : 0,
+                                                1.0F);
+            packed =
+                quantize(type, random_floats(static_cast<size_t>(columns * rows), 1), columns, importance);
+        }
         ggml_tensor* tensor =
             ggml_new_tensor_2d(c, static_cast<ggml_type>(type), columns * together, rows / together);
         EXPECT_EQ(packed.size(), ggml_nbytes(tensor));

@@ -1,5 +1,5 @@
-// Products of folded weights (fold() in io/dtype.h) as custom ggml nodes, for what row panels do not do
-// (row_panels.h): IQ1 to IQ3, and CPUs without kernels for them.
+// Products of folded weights (fold() in io/dtype.h) as custom ggml nodes, for CPUs without kernels for row
+// panels (row_panels.h).
 #pragma once
 
 #include <cstddef>

@@ -17,6 +17,7 @@
 // clang-format off
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include "engine/ggml/row_panel_types-inl.h"
+#include "engine/ggml/row_panel_grids-inl.h"
 #include "engine/ggml/vnni-inl.h"
 // clang-format on
 
@@ -237,6 +238,8 @@ HWY_INLINE void Multiply(Source source, const Product& product, int64_t part) {
                                      : hn::Zero(di);
                 }
             }
+// Otherwise sums of halves are in memory.
+#pragma GCC unroll 8
             for (int j = 0; j < 8; ++j) {
                 const Words columns = source.quad(j);
                 for (int t = 0; t < T; ++t) {
@@ -271,10 +274,9 @@ void MultiplyStored(const Panel& panel, const Product& product, size_t ahead) {
         Multiply<T>(Stored<Type>(panel, part, product.first_group, part == 0 ? ahead : 0), product, part);
 }
 
-template <class Type, int T>
+template <class Bytes, int T>
 void MultiplyBytes(const Unpacked& panel, const Product& product) {
-    for (int64_t part = 0; part < kParts; ++part)
-        Multiply<T>(Bytes<Type::kScales, Type::kMinimums, Type::kZero>(panel, part), product, part);
+    for (int64_t part = 0; part < kParts; ++part) Multiply<T>(Bytes(panel, part), product, part);
 }
 
 template <class Type, size_t... T>
@@ -283,7 +285,7 @@ constexpr Kernels MakeKernels(std::index_sequence<T...>) {
             Type::kMinimums,
             Unpack<Type>,
             {MultiplyStored<Type, static_cast<int>(T) + 1>...},
-            {MultiplyBytes<Type, static_cast<int>(T) + 1>...}};
+            {MultiplyBytes<Bytes<Type::kScales, Type::kMinimums, Type::kZero>, static_cast<int>(T) + 1>...}};
 }
 
 template <class... Types>
@@ -298,7 +300,8 @@ const Kernels* Find(ggml_type type) {
 }  // namespace
 
 static const Kernels* KernelsOf(ggml_type type) {
-    return Find<Q40, Q41, Q50, Q51, Q80, Iq4Nl, Mxfp4, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Xs>(type);
+    return Find<Q40, Q41, Q50, Q51, Q80, Iq4Nl, Mxfp4, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Xs, Iq2Xxs, Iq2Xs, Iq2S,
+                Iq3Xxs, Iq3S, Iq1S, Iq1M>(type);
 }
 
 #endif

@@ -72,6 +72,9 @@ HWY_INLINE Floats Times(Floats x, Words y) {
     return hn::Mul(x, hn::ConvertTo(DFloats(), hn::BitCast(DInts(), y)));
 }
 
+// The lower or upper half of each byte.
+HWY_INLINE Words HalfOf(Words x, int h) { return Masked(h == 0 ? x : hn::ShiftRight<4>(x), 0x0f); }
+
 // Looks each byte, below 16, up in a table.
 HWY_INLINE Words LookedUp(const uint8_t (&table)[16], Words x) {
     const DBytes d;
@@ -82,18 +85,22 @@ HWY_INLINE Words LookedUp(const uint8_t (&table)[16], Words x) {
 
 // Half-bytes where the lower four bits of 16 bytes are columns 0 to 15, the upper ones 16 to 31.
 HWY_INLINE Words HalfBytes(const Block& block, int64_t first, int j) {
-    const Words x = block.dword(first + j % 4);
-    return Masked(j < 4 ? x : hn::ShiftRight<4>(x), 0x0f);
+    return HalfOf(block.dword(first + j % 4), j / 4);
 }
 
-// Adds 16 to the bytes of quad j whose bit is set in the 32 bits of each row.
-HWY_INLINE Words WithFifthBits(Words quad, Words bits, int j) {
+// Of 32 bits of each row: those of quad j, as a mask of bytes.
+HWY_INLINE hn::Mask<DBytes> BitsOfQuad(Words bits, int j) {
     alignas(16) static constexpr uint8_t kFirst[16] = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
     const DBytes d;
     const auto places = hn::Add(hn::LoadDup128(d, kFirst), hn::Set(d, static_cast<uint8_t>(j / 2)));
     const auto own = hn::BitCast(d, hn::Set(DWords(), j % 2 == 0 ? 0x08040201U : 0x80402010U));
-    const auto set = hn::TestBit(hn::TableLookupBytes(hn::BitCast(d, bits), places), own);
-    return hn::Or(quad, hn::BitCast(DWords(), hn::IfThenElseZero(set, hn::Set(d, 16))));
+    return hn::TestBit(hn::TableLookupBytes(hn::BitCast(d, bits), places), own);
+}
+
+// Adds 16 to the bytes of quad j whose bit is set.
+HWY_INLINE Words WithFifthBits(Words quad, Words bits, int j) {
+    const DBytes d;
+    return hn::Or(quad, hn::BitCast(DWords(), hn::IfThenElseZero(BitsOfQuad(bits, j), hn::Set(d, 16))));
 }
 
 struct OneScale {
