@@ -13,6 +13,27 @@ inline constexpr const char* kLlama2_13B = R"({"model_type": "llama", "torch_dty
     "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 40, "vocab_size": 32000,
     "max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "tie_word_embeddings": false})";
 
+inline constexpr const char* kLlama31_8B = R"({"model_type": "llama", "torch_dtype": "bfloat16",
+    "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
+    "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "tie_word_embeddings": false})";
+
+// Version 0.1, the one with a window.
+inline constexpr const char* kMistral7B = R"({"model_type": "mistral", "torch_dtype": "bfloat16",
+    "architectures": ["MistralForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000,
+    "max_position_embeddings": 32768, "rms_norm_eps": 1e-05, "sliding_window": 4096,
+    "tie_word_embeddings": false})";
+
+inline constexpr const char* kGemma2_9B = R"({"model_type": "gemma2", "torch_dtype": "bfloat16",
+    "architectures": ["Gemma2ForCausalLM"], "hidden_size": 3584, "intermediate_size": 14336,
+    "num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
+    "vocab_size": 256000, "max_position_embeddings": 8192, "rms_norm_eps": 1e-06, "sliding_window": 4096,
+    "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 256,
+    "hidden_activation": "gelu_pytorch_tanh"})";
+
 inline constexpr const char* kTinyLlama = R"({"model_type": "llama", "torch_dtype": "bfloat16",
     "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "intermediate_size": 5632,
     "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 32000,
