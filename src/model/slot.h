@@ -32,7 +32,10 @@ enum class Slot {
     attn_o_bias,
     attn_q_norm,  // over each head's queries, before the rotation
     attn_k_norm,
-    attn_prefix_k,  // keys and values that every token sees before the sequence: prefix tuning
+    // prefix tuning: keys and values that every token sees before the sequence, or vectors from which the
+    // layer's own maps make them (prefix_rows.h)
+    attn_prefix,
+    attn_prefix_k,
     attn_prefix_v,
     // W_c, which makes up for shared attention (UniAttn, Table 12), by its input and what it is added to
     attn_comp,         // normed input -> output of the attention
@@ -88,7 +91,7 @@ enum class SlotKind {
     norm_bias,
     bias,
     rope_factors,
-    prefix,  // rows that are used as they are, float32
+    prefix,  // rows before the sequence, float32
 };
 
 enum class SlotModule {
@@ -213,9 +216,10 @@ consteval SlotProperties table(S slot, const char* name, E rows, Q quantized) {
     return {slot, name, W, SlotKind::table, M::embedding, E::n_embd, rows, none, none, none, none, none,
             O::family, quantized};
 }
-consteval SlotProperties prefix(S slot, const char* name, P projection) {
-    return {slot, name, L, SlotKind::prefix, M::attention, E::kv, E::prefix, none, none, none, projection,
-            U::columns, O::method, Q::unchanged};
+consteval SlotProperties prefix(S slot, const char* name, E in, std::optional<P> projection,
+                                std::optional<U> units) {
+    return {slot, name, L, SlotKind::prefix, M::attention, in, E::prefix, none, none, none, projection,
+            units, O::method, Q::unchanged};
 }
 consteval SlotProperties rope_factors(S slot, const char* name) {
     return {slot, name, W, SlotKind::rope_factors, M::rotation, E::rotations, E::one, none, none, none, none,
@@ -239,8 +243,9 @@ inline constexpr std::array kRows = {
     bias(S::attn_o_bias, "attn.o.bias", L, M::attention, E::n_embd, P::output, none, O::either),
     gain(S::attn_q_norm, "attn.q_norm", L, M::attention, E::head_dim, none, P::query),
     gain(S::attn_k_norm, "attn.k_norm", L, M::attention, E::head_dim, none, P::key),
-    prefix(S::attn_prefix_k, "attn.prefix_k", P::key),
-    prefix(S::attn_prefix_v, "attn.prefix_v", P::value),
+    prefix(S::attn_prefix, "attn.prefix", E::n_embd, none, none),
+    prefix(S::attn_prefix_k, "attn.prefix_k", E::kv, P::key, U::columns),
+    prefix(S::attn_prefix_v, "attn.prefix_v", E::kv, P::value, U::columns),
     matrix(S::attn_comp, "attn.comp", L, M::compensation, E::n_embd, E::n_embd, none,
            S::attn_comp, S::attn_norm, none, none, O::method, Q::matrix),
     matrix(S::attn_comp_ffn, "attn.comp_ffn", L, M::compensation, E::n_embd, E::n_embd, none,

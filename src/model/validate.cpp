@@ -32,6 +32,11 @@ public:
         fail(ErrorCode::input, "topology", "{}: the layer's size says that it has no such module", where_);
     }
 
+    void second_prefix() const {
+        fail(ErrorCode::input, "topology", "{}: the layer has {} already", where_,
+             slot_name(Slot::attn_prefix));
+    }
+
     void replaced() const {
         fail(ErrorCode::input, "topology", "{}: the layer takes its attention from another one", where_);
     }
@@ -257,7 +262,18 @@ bool is_unused_compensation(const Model& model, size_t layer, Slot slot) {
     return slot == Slot::attn_comp_o && model.config.n_head_kv_of(layer) == 0;
 }
 
-constexpr auto kPrefixes = slots_where([](const SlotProperties& s) { return s.kind == SlotKind::prefix; });
+// Vectors, or keys and values.
+void check_prefix(const Model& model, const Slots& slots, size_t layer) {
+    if (slots.contains(Slot::attn_prefix)) {
+        for (const Slot slot : {Slot::attn_prefix_k, Slot::attn_prefix_v}) {
+            if (slots.contains(slot)) SlotCheck(model, layer, slot).second_prefix();
+        }
+        return;
+    }
+    for (const Slot slot : {Slot::attn_prefix_k, Slot::attn_prefix_v}) {
+        if (!slots.contains(slot)) SlotCheck(model, layer, slot).missing();
+    }
+}
 
 void validate_slots(const Model& model, const Slots& slots, const std::vector<SlotDescription>& descriptions,
                     size_t layer) {
@@ -284,11 +300,7 @@ void validate_slots(const Model& model, const Slots& slots, const std::vector<Sl
         if (properties(slot).module == SlotModule::exit) check.exit_map(layer, expression);
         std::visit(check, expression);
     }
-    if (config.n_prefix > 0 && layer != kWholeModel && attends) {
-        for (const Slot slot : kPrefixes) {
-            if (!slots.contains(slot)) SlotCheck(model, layer, slot).missing();
-        }
-    }
+    if (config.n_prefix > 0 && layer != kWholeModel && attends) check_prefix(model, slots, layer);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ public:
         out_.block.topology.layers.resize(length_);
         for (size_t p = 0; p < length_; ++p) {
             check_slots(p);
+            check_prefix(p);
             for (const auto& [slot, expression] : topology_.layers[p]) split(p, slot);
         }
         split_configuration();
@@ -53,6 +54,19 @@ private:
             };
             check(first, other);
             check(other, first);
+        }
+    }
+
+    // Vectors make the same keys and values in all loops, which the block stores once.
+    void check_prefix(size_t p) const {
+        if (!topology_.has(p, Slot::attn_prefix)) return;
+        for (size_t loop = 1; loop < loops_; ++loop) {
+            for (const Slot slot :
+                 {Slot::attn_k, Slot::attn_v, Slot::attn_k_bias, Slot::attn_v_bias, Slot::attn_k_norm}) {
+                if (topology_.has(p, slot) && topology_.at(p, slot) != topology_.at(at(p, loop), slot))
+                    differ(p, loop,
+                           fmt::format("{}, which makes the prefix's keys and values,", slot_name(slot)));
+            }
         }
     }
 

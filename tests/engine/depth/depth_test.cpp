@@ -558,6 +558,10 @@ TEST(Depth, LoopsThatDifferInMore) {
     ExpressionBuilder prefix = looped_builder("llama", {}, 1);
     prefix.prefix(2);
     refused(prefix, "attn.prefix_k differs");
+    ExpressionBuilder vectors = looped_builder("llama", {}, 1);
+    vectors.prefix(2, {Slot::attn_prefix});
+    for (size_t p = 2; p < vectors.n_layer(); ++p) vectors.tie(p, p % 2, Slot::attn_prefix);
+    refused(vectors, "which makes the prefix's keys and values, differs");
 }
 
 TEST(Depth, FasterWithLora) {
