@@ -32,10 +32,7 @@ enum class Slot {
     attn_o_bias,
     attn_q_norm,  // over each head's queries, before the rotation
     attn_k_norm,
-    // prefix tuning: keys and values that every token sees before the sequence, or vectors from which the
-    // layer's own maps make them (prefix_rows.h)
-    attn_prefix,
-    attn_prefix_k,
+    attn_prefix_k,  // keys and values that every token sees before the sequence: prefix tuning
     attn_prefix_v,
     // W_c, which makes up for shared attention (UniAttn, Table 12), by its input and what it is added to
     attn_comp,         // normed input -> output of the attention
@@ -77,6 +74,11 @@ enum class Slot {
     // at the end of a loop: the final norm of a token that exits there reads x + W x instead of the residual
     // stream x
     exit_map,
+    // the logits of a token that exits there are output times its final hidden state plus this times it
+    exit_output,
+
+    // Of the attention. New slots come last: tests draw random weights by their numbers.
+    attn_prefix,  // vectors of which the layer's own maps make such keys and values (prefix_rows.h)
 
     count,  // of the slots; not a slot
 };
@@ -243,7 +245,6 @@ inline constexpr std::array kRows = {
     bias(S::attn_o_bias, "attn.o.bias", L, M::attention, E::n_embd, P::output, none, O::either),
     gain(S::attn_q_norm, "attn.q_norm", L, M::attention, E::head_dim, none, P::query),
     gain(S::attn_k_norm, "attn.k_norm", L, M::attention, E::head_dim, none, P::key),
-    prefix(S::attn_prefix, "attn.prefix", E::n_embd, none, none),
     prefix(S::attn_prefix_k, "attn.prefix_k", E::kv, P::key, U::columns),
     prefix(S::attn_prefix_v, "attn.prefix_v", E::kv, P::value, U::columns),
     matrix(S::attn_comp, "attn.comp", L, M::compensation, E::n_embd, E::n_embd, none,
@@ -292,6 +293,9 @@ inline constexpr std::array kRows = {
     rope_factors(S::rope_freqs, "rope_freqs"),
     matrix(S::exit_map, "exit.map", L, M::exit, E::n_embd, E::n_embd, none,
            S::exit_map, none, none, none, O::method, Q::matrix),
+    matrix(S::exit_output, "exit.output", L, M::exit, E::n_embd, E::n_vocab, none,
+           S::exit_output, none, none, none, O::method, Q::matrix),
+    prefix(S::attn_prefix, "attn.prefix", E::n_embd, none, none),
 };
 // clang-format on
 

@@ -49,7 +49,7 @@ public:
     }
 
     // Tokens exit at the end of every loop but the last, whose end is that of the model.
-    void exit_map(size_t layer, const Expression& expression) const {
+    void exit(size_t layer, const Expression& expression) const {
         const Topology& topology = model_.topology;
         const size_t length = topology.layers.size() / static_cast<size_t>(topology.loops);
         if ((layer + 1) % length != 0 || layer + 1 == topology.layers.size())
@@ -57,7 +57,7 @@ public:
                  "{}: tokens do not exit here, but after a loop before the last", where_);
         const auto* factors = std::get_if<LowRank>(&expression);
         if (factors == nullptr || factors->transposed)
-            fail(ErrorCode::input, "topology", "{}: an exit map is a product of two factors", where_);
+            fail(ErrorCode::input, "topology", "{}: what an exit adds is a product of two factors", where_);
     }
 
     void operator()(const Dense& dense) const {
@@ -297,7 +297,7 @@ void validate_slots(const Model& model, const Slots& slots, const std::vector<Sl
         if (is_unused_compensation(model, layer, slot)) check.no_use();
         if ((!attends && is_weight_of(slot, true)) || (!feeds && is_weight_of(slot, false)))
             check.no_such_module();
-        if (properties(slot).module == SlotModule::exit) check.exit_map(layer, expression);
+        if (properties(slot).module == SlotModule::exit) check.exit(layer, expression);
         std::visit(check, expression);
     }
     if (config.n_prefix > 0 && layer != kWholeModel && attends) check_prefix(model, slots, layer);

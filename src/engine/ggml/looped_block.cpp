@@ -16,7 +16,8 @@ public:
           length_(topology_.layers.size() / loops_) {}
 
     LoopedBlock run() {
-        take_exit_maps();
+        take_exit_terms(Slot::exit_map);
+        take_exit_terms(Slot::exit_output);
         out_.block = model_;
         out_.loops = topology_.loops;
         out_.block.topology = topology_;
@@ -93,17 +94,17 @@ private:
         }
     }
 
-    // Exit maps are not part of the block: every loop has its own, or none.
-    void take_exit_maps() {
+    // The weights of exits are not part of the block: every loop has its own, or none.
+    void take_exit_terms(Slot slot) {
         std::vector<std::optional<LowRank>> maps(loops_);
         bool any = false;
         for (size_t loop = 0; loop < loops_; ++loop) {
-            const auto map = topology_.layers[at(length_ - 1, loop)].extract(Slot::exit_map);
+            const auto map = topology_.layers[at(length_ - 1, loop)].extract(slot);
             if (!map) continue;
             maps[loop] = std::get<LowRank>(map.mapped());
             any = true;
         }
-        if (any) out_.terms[{length_ - 1, Slot::exit_map}] = std::move(maps);
+        if (any) out_.terms[{length_ - 1, slot}] = std::move(maps);
     }
 
     bool is_bias_of_matrix(size_t p, Slot bias) const {
