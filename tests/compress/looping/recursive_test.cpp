@@ -152,6 +152,39 @@ TEST(Recursive, NormsAveragedChosenOrKept) {
     EXPECT_EQ(norm("fold", "average", 4), std::vector<float>(4, 1.0F));
 }
 
+// Figure 11a: layers 0, 2, ..., 16 of Gemma 2B in place of 0, 2, 4, 6, 9, ..., 17.
+TEST(RecursivePlan, FixedStartLeavesOutTheLast) {
+    EXPECT_EQ(plan_of(18, 2, Tying::cycle, Init::fixed_start).sources,
+              (Sources{{0}, {2}, {4}, {6}, {8}, {10}, {12}, {14}, {16}}));
+    EXPECT_EQ(plan_of(18, 3, Tying::cycle, Init::fixed_start).sources,
+              (Sources{{0}, {3}, {6}, {9}, {12}, {15}}));
+    const Model model = small_model(kSix, scattered);
+    const Model out = plan_method(model, "recursive", {"loops=2", "init=fixed_start"}).model;
+    EXPECT_EQ(weight(out, 4, Slot::ffn_up), weight(model, 2, Slot::ffn_up));
+}
+
+// Figure 11b: zeros of the checkpoint, which Gemma's norms add one to; other biases stay.
+TEST(Recursive, NormsOfZero) {
+    const auto norms = [](const char* fixture, Slot slot) {
+        const Model model = fixture_model(fixture);
+        const std::string loops = fmt::format("loops={}", model.topology.layers.size());
+        const Model out = plan_method(model, "recursive", {loops, "init=average", "norms=zero"}).model;
+        const auto values = weight(out, 0, slot);
+        EXPECT_EQ(values.size(), weight(model, 0, slot).size());
+        EXPECT_EQ(account(out).model.parameters,
+                  account(plan_method(model, "recursive", {loops}).model).model.parameters);
+        EXPECT_EQ(std::set(values.begin(), values.end()).size(), 1U) << fixture;
+        return values.front();
+    };
+    EXPECT_EQ(norms("llama_gqa", Slot::attn_norm), 0);
+    EXPECT_EQ(norms("gpt_neox", Slot::ffn_norm), 0);
+    EXPECT_EQ(norms("gpt_neox", Slot::ffn_norm_bias), 0);
+    EXPECT_EQ(norms("gemma", Slot::attn_norm), 1);
+    const Model model = fixture_model("gpt_neox");
+    EXPECT_EQ(weight(plan_method(model, "recursive", {"loops=3", "norms=zero"}).model, 0, Slot::attn_q_bias),
+              weight(model, 0, Slot::attn_q_bias));
+}
+
 TEST(Recursive, OneRoundIsTheSameModel) {
     const Model model = fixture_model("gemma3");
     const Model out = plan_method(model, "recursive", {"loops=1", "init=average"}).model;
