@@ -81,6 +81,18 @@ TEST(PaperSizes, RecursiveModels) {
               parameters_of(gemma) - 9U * 110'104'576);
 }
 
+// Tables 5 and 10: reduced-size models, as the recipes reduced_* make them.
+TEST(PaperSizes, ReducedModels) {
+    for (const auto& [name, config, size] : {std::tuple{"2_gemma", paper::kGemma2B, 0.99},
+                                             {"3_gemma", paper::kGemma2B, 0.66},
+                                             {"2_tinyllama", paper::kTinyLlama, 0.48},
+                                             {"2_pythia", paper::kPythia1B, 0.40}}) {
+        Recipe recipe = read_recipe(fmt::format("{}/../../recipes/reduced_{}.yaml", REFOLD_FIXTURES, name));
+        recipe.steps.pop_back();  // training, which needs a text
+        EXPECT_NEAR(non_embedding(plan(shapes(config), recipe).model), size, kPrinted) << name;
+    }
+}
+
 struct RelaxedSize {
     const char* config;
     int loops;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "compress/compress.h"
@@ -20,6 +21,8 @@ namespace fs = std::filesystem;
 struct Target {
     std::vector<const char*> words;  // all are in the recipe's file name
     std::vector<const char*> configs;
+    // Recipes that train what another one made, of so many loops.
+    const char* loops = nullptr;
 };
 
 // The first row whose words the file name has. The last one is for recipes of any model.
@@ -33,6 +36,12 @@ const std::vector<Target> kTargets = {
     {{"llama2"}, {paper::kLlama2_7B}},
     {{"_of_40"}, {paper::kLlama2_13B}},
     // Relaxed Recursive Transformers: three loops of Gemma 2B alone.
+    {{"early_exit_", "_3"}, {paper::kGemma2B}, "loops=3"},
+    {{"early_exit_"}, {paper::kGemma2B, paper::kTinyLlama, paper::kPythia1B}, "loops=2"},
+    {{"reduced_", "gemma"}, {paper::kGemma2B}},
+    {{"reduced_", "tinyllama"}, {paper::kTinyLlama}},
+    {{"reduced_", "pythia"}, {paper::kPythia1B}},
+    {{"uptrain_"}, {paper::kGemma2B, paper::kTinyLlama, paper::kPythia1B}},
     {{"recursive_", "_3"}, {paper::kGemma2B}},
     {{"relax_", "_3"}, {paper::kGemma2B}},
     {{"recursive_"}, {paper::kGemma2B, paper::kTinyLlama, paper::kPythia1B}},
@@ -90,7 +99,8 @@ TEST(EveryRecipe, IsPlannedOnItsModels) {
     for (const std::string& name : recipe_names()) {
         const Recipe recipe =
             with_text(read_recipe(fmt::format("{}/../../recipes/{}.yaml", REFOLD_FIXTURES, name)));
-        for (const char* config : target_of(name).configs) {
+        const Target& target = target_of(name);
+        for (const char* config : target.configs) {
             const TempFolder folder;
             write_all(folder / "config.json", config);
             Model model = load_model(folder / "config.json");
@@ -99,9 +109,41 @@ TEST(EveryRecipe, IsPlannedOnItsModels) {
                 read_hf_vocabulary(REFOLD_FIXTURES "/tokenizers/bpe_gpt2", model.config.n_vocab,
                                    model.metadata);
             SCOPED_TRACE(name + " " + model.family->name);
+            if (target.loops != nullptr)
+                model = plan(model, recipe_from_method("recursive", std::vector<std::string>{target.loops}))
+                            .model;
             EXPECT_NO_THROW(check(model, recipe));
         }
     }
+}
+
+// Relaxed Recursive Transformers, appendix G: 200 warm-up steps for 15 billion tokens, 800 for 60 billion, in
+// batches of about two million tokens.
+TEST(EveryRecipe, LengthsOfRecursiveTransformers) {
+    size_t lengths = 0;
+    for (const std::string& name : recipe_names()) {
+        const Recipe recipe = read_recipe(fmt::format("{}/../../recipes/{}.yaml", REFOLD_FIXTURES, name));
+        for (const RecipeStep& step : recipe.steps) {
+            if (std::string(step.method->name) != "train" || step.options.integer("tokens") < 15'000'000'000)
+                continue;
+            const TempFolder folder;
+            write_all(folder / "config.json", paper::kGemma2B);
+            const Model looped = plan(load_model(folder / "config.json"),
+                                      recipe_from_method("recursive", std::vector<std::string>{}))
+                                     .model;
+            Recipe training = with_text(recipe);
+            training.steps = {training.steps.back()};
+            if (step.options.text("train") == "exit")
+                training.steps.insert(training.steps.begin(), with_text(recipe).steps.front());
+            const auto details = nlohmann::json::parse(plan(looped, training).steps.back().report.details);
+            const bool short_run = step.options.integer("tokens") == 15'000'000'000;
+            EXPECT_EQ(details["warmup"], short_run ? 200 : 800) << name;
+            EXPECT_EQ(details["steps"], short_run ? 7153 : 28611) << name;
+            EXPECT_EQ(details["batch_tokens"], 2'097'152) << name;
+            ++lengths;
+        }
+    }
+    EXPECT_GE(lengths, 22U);
 }
 
 // A row that no recipe has would name a model that nothing is planned on.
