@@ -1,4 +1,4 @@
-// Early exit: the loop after which a token's result is taken (Recursive Transformers, section 3.6). The
+// Early exit: the loop after which a token's result is taken (Recursive Transformers, section 3.7). The
 // confidence measures and the handling of an exited token's keys and values follow CALM (Schuster et al.
 // 2022).
 #pragma once

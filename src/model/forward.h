@@ -73,6 +73,8 @@ concept LoopOps = ForwardOps<Ops> && requires(Ops ops, typename Ops::Value x, si
     // x of the selected tokens plus exit map times x, with the map of each token's own loop, which ends with
     // `layer`; x where that loop has none
     { ops.with_exit_map(layer, x) } -> std::same_as<typename Ops::Value>;
+    // logits y of final hidden states x plus exit output times x, likewise
+    { ops.with_exit_output(layer, x, x) } -> std::same_as<typename Ops::Value>;
 };
 
 template <class Value>
@@ -120,8 +122,10 @@ public:
         Value x = ops_.resume(embeddings());
         for (size_t l = 0; l < length; ++l) x = layer(l, x);
         ForwardResult<Value> result{x, std::nullopt, std::nullopt};
-        if (with_logits)
-            result.logits = logits(final_norm(ops_.with_exit_map(length - 1, ops_.select_outputs(x))));
+        if (!with_logits) return result;
+        result.logits =
+            logits(final_norm(ops_.with_exit_map(length - 1, ops_.select_outputs(x))),
+                   [&](Value in, Value out) { return ops_.with_exit_output(length - 1, in, out); });
         return result;
     }
 
@@ -176,16 +180,28 @@ public:
     Value final_norm(Value x) { return norm_if(kWholeModel, Slot::output_norm, x); }
 
     Value logits(Value x) {
+        return logits(x, [](Value, Value out) { return out; });
+    }
+
+    // Of a token that exits after the layer.
+    Value exit_logits(size_t l, Value x) {
+        return logits(x,
+                      [&](Value in, Value out) { return *with_compensation(l, Slot::exit_output, out, in); });
+    }
+
+private:
+    // `added`: from the input and the result of the output layer, what a head that differs from it gives.
+    template <typename Added>
+    Value logits(Value x, Added&& added) {
         if (ops_.has(kWholeModel, Slot::head_dense)) {
             x = linear(kWholeModel, std::array{Slot::head_dense}, x)[0];
             x = norm_if(kWholeModel, Slot::head_norm, ops_.activate(config_.activation, x));
         }
-        x = linear(kWholeModel, std::array{Slot::output}, x)[0];
+        x = added(x, linear(kWholeModel, std::array{Slot::output}, x)[0]);
         if (config_.norm_head) x = ops_.divide_by_row_norms(Slot::output, x);
         return config_.logit_softcap > 0 ? ops_.softcap(x, config_.logit_softcap) : x;
     }
 
-private:
     template <size_t N>
     std::array<Value, N> linear(size_t layer, const std::array<Slot, N>& slots, Value x) {
         std::array<Value, N> out{};
@@ -197,7 +213,7 @@ private:
         return ops_.has(layer, slot) ? ops_.norm(layer, slot, x) : x;
     }
 
-    // sum + W_c x, as far as there are a sum and a W_c in this slot.
+    // sum + W x, as far as there are a sum and a W (of compensation, of an exit) in this slot.
     std::optional<Value> with_compensation(size_t l, Slot slot, std::optional<Value> sum, Value x) {
         if (!ops_.has(l, slot)) return sum;
         const Value compensation = linear(l, std::array{slot}, x)[0];

@@ -75,6 +75,11 @@ enum class Slot {
     // at the end of a loop: the final norm of a token that exits there reads x + W x instead of the residual
     // stream x
     exit_map,
+    // the logits of a token that exits there are output times its final hidden state plus this times it
+    exit_output,
+
+    // Of the attention. New slots come last: tests draw random weights by their numbers.
+    attn_prefix,  // vectors of which the layer's own maps make such keys and values (prefix_rows.h)
 
     count,  // of the slots; not a slot
 };
@@ -89,7 +94,7 @@ enum class SlotKind {
     norm_bias,
     bias,
     rope_factors,
-    prefix,  // rows that are used as they are, float32
+    prefix,  // rows before the sequence, float32
 };
 
 enum class SlotModule {
@@ -214,9 +219,10 @@ consteval SlotProperties table(S slot, const char* name, E rows, Q quantized) {
     return {slot, name, W, SlotKind::table, M::embedding, E::n_embd, rows, none, none, none, none, none,
             O::family, quantized};
 }
-consteval SlotProperties prefix(S slot, const char* name, P projection) {
-    return {slot, name, L, SlotKind::prefix, M::attention, E::kv, E::prefix, none, none, none, projection,
-            U::columns, O::method, Q::unchanged};
+consteval SlotProperties prefix(S slot, const char* name, E in, std::optional<P> projection,
+                                std::optional<U> units) {
+    return {slot, name, L, SlotKind::prefix, M::attention, in, E::prefix, none, none, none, projection,
+            units, O::method, Q::unchanged};
 }
 consteval SlotProperties rope_factors(S slot, const char* name) {
     return {slot, name, W, SlotKind::rope_factors, M::rotation, E::rotations, E::one, none, none, none, none,
@@ -240,8 +246,8 @@ inline constexpr std::array kRows = {
     bias(S::attn_o_bias, "attn.o.bias", L, M::attention, E::n_embd, P::output, none, O::either),
     gain(S::attn_q_norm, "attn.q_norm", L, M::attention, E::head_dim, none, P::query),
     gain(S::attn_k_norm, "attn.k_norm", L, M::attention, E::head_dim, none, P::key),
-    prefix(S::attn_prefix_k, "attn.prefix_k", P::key),
-    prefix(S::attn_prefix_v, "attn.prefix_v", P::value),
+    prefix(S::attn_prefix_k, "attn.prefix_k", E::kv, P::key, U::columns),
+    prefix(S::attn_prefix_v, "attn.prefix_v", E::kv, P::value, U::columns),
     matrix(S::attn_comp, "attn.comp", L, M::compensation, E::n_embd, E::n_embd, none,
            S::attn_comp, S::attn_norm, none, none, O::method, Q::matrix),
     matrix(S::attn_comp_norm, "attn.comp_norm", L, M::compensation, E::n_embd, E::n_embd, none,
@@ -290,6 +296,9 @@ inline constexpr std::array kRows = {
     rope_factors(S::rope_freqs, "rope_freqs"),
     matrix(S::exit_map, "exit.map", L, M::exit, E::n_embd, E::n_embd, none,
            S::exit_map, none, none, none, O::method, Q::matrix),
+    matrix(S::exit_output, "exit.output", L, M::exit, E::n_embd, E::n_vocab, none,
+           S::exit_output, none, none, none, O::method, Q::matrix),
+    prefix(S::attn_prefix, "attn.prefix", E::n_embd, none, none),
 };
 // clang-format on
 

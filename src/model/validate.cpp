@@ -32,6 +32,11 @@ public:
         fail(ErrorCode::input, "topology", "{}: the layer's size says that it has no such module", where_);
     }
 
+    void second_prefix() const {
+        fail(ErrorCode::input, "topology", "{}: the layer has {} already", where_,
+             slot_name(Slot::attn_prefix));
+    }
+
     void replaced() const {
         fail(ErrorCode::input, "topology", "{}: the layer takes its attention from another one", where_);
     }
@@ -44,7 +49,7 @@ public:
     }
 
     // Tokens exit at the end of every loop but the last, whose end is that of the model.
-    void exit_map(size_t layer, const Expression& expression) const {
+    void exit(size_t layer, const Expression& expression) const {
         const Topology& topology = model_.topology;
         const size_t length = topology.layers.size() / static_cast<size_t>(topology.loops);
         if ((layer + 1) % length != 0 || layer + 1 == topology.layers.size())
@@ -52,7 +57,7 @@ public:
                  "{}: tokens do not exit here, but after a loop before the last", where_);
         const auto* factors = std::get_if<LowRank>(&expression);
         if (factors == nullptr || factors->transposed)
-            fail(ErrorCode::input, "topology", "{}: an exit map is a product of two factors", where_);
+            fail(ErrorCode::input, "topology", "{}: what an exit adds is a product of two factors", where_);
     }
 
     void operator()(const Dense& dense) const {
@@ -258,7 +263,18 @@ bool is_unused_compensation(const Model& model, size_t layer, Slot slot) {
            model.config.n_head_kv_of(layer) == 0;
 }
 
-constexpr auto kPrefixes = slots_where([](const SlotProperties& s) { return s.kind == SlotKind::prefix; });
+// Vectors, or keys and values.
+void check_prefix(const Model& model, const Slots& slots, size_t layer) {
+    if (slots.contains(Slot::attn_prefix)) {
+        for (const Slot slot : {Slot::attn_prefix_k, Slot::attn_prefix_v}) {
+            if (slots.contains(slot)) SlotCheck(model, layer, slot).second_prefix();
+        }
+        return;
+    }
+    for (const Slot slot : {Slot::attn_prefix_k, Slot::attn_prefix_v}) {
+        if (!slots.contains(slot)) SlotCheck(model, layer, slot).missing();
+    }
+}
 
 void validate_slots(const Model& model, const Slots& slots, const std::vector<SlotDescription>& descriptions,
                     size_t layer) {
@@ -282,14 +298,10 @@ void validate_slots(const Model& model, const Slots& slots, const std::vector<Sl
         if (is_unused_compensation(model, layer, slot)) check.no_use();
         if ((!attends && is_weight_of(slot, true)) || (!feeds && is_weight_of(slot, false)))
             check.no_such_module();
-        if (properties(slot).module == SlotModule::exit) check.exit_map(layer, expression);
+        if (properties(slot).module == SlotModule::exit) check.exit(layer, expression);
         std::visit(check, expression);
     }
-    if (config.n_prefix > 0 && layer != kWholeModel && attends) {
-        for (const Slot slot : kPrefixes) {
-            if (!slots.contains(slot)) SlotCheck(model, layer, slot).missing();
-        }
-    }
+    if (config.n_prefix > 0 && layer != kWholeModel && attends) check_prefix(model, slots, layer);
 }
 
 }  // namespace

@@ -128,15 +128,16 @@ void set_widest_ffn(const Model& model, Model& dense) {
 
 }  // namespace
 
-Model without_exit_maps(Model model) {
-    for (Slots& slots : model.topology.layers) slots.erase(Slot::exit_map);
+Model without_exits(Model model) {
+    for (Slots& slots : model.topology.layers)
+        std::erase_if(slots, [](const auto& s) { return properties(s.first).module == SlotModule::exit; });
     model.drop_unreferenced();
     return model;
 }
 
 Model without_sharing(const Model& given) {
     const std::optional<Model> tables = with_whole_tables(given);
-    const Model model = without_exit_maps(tables ? *tables : given);
+    const Model model = without_exits(tables ? *tables : given);
     if (model.config.n_prefix > 0)
         fail(ErrorCode::unsupported, "model",
              "{}: prefix keys and values cannot be written as weights - only refold's own format has them",

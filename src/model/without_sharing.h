@@ -13,6 +13,6 @@ namespace refold {
 Model without_sharing(const Model& model);
 
 // The same function for tokens that run all loops.
-Model without_exit_maps(Model model);
+Model without_exits(Model model);
 
 }  // namespace refold

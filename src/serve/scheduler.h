@@ -1,6 +1,6 @@
 // Continuous batching: the requests of all clients share the steps of one engine. In steps by loop the unit
 // of work is one loop of one row (continuous depth-wise batching, Relaxed Recursive Transformers, section
-// 3.7), else the whole model for one row.
+// 2.4), else the whole model for one row.
 #pragma once
 
 #include <chrono>

@@ -8,11 +8,11 @@ namespace refold {
 
 static constexpr ObjectiveInfo kObjectives[] = {
     {"uptrain", "cross entropy of the next token",
-     "Relaxed Recursive Transformers, section 3.1 and appendix H; UniAttn, section 3.2"},
+     "Relaxed Recursive Transformers, section 3.1 and appendix G; UniAttn, section 3.2"},
     {"distill", "cross entropy and a divergence from the original model's distribution",
-     "Relaxed Recursive Transformers, section 3.1 and appendix; Ko et al. 2024, section 2", true},
+     "Relaxed Recursive Transformers, section 3.6 and appendix L; Ko et al. 2024, section 2", true},
     {"early_exit", "cross entropy of the final output and of outputs after earlier layers",
-     "Relaxed Recursive Transformers, section 3.5 and appendix M"},
+     "Relaxed Recursive Transformers, section 3.7 and appendix M"},
     {"postshare", "cross entropy and the distance between heads that are to be shared",
      "Head-wise Shareable Attention for Large Language Models, section 4.3, equations 4 and 5"},
     {"layerwise", "the original's residual stream after every layer, layer by layer",

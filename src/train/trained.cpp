@@ -81,7 +81,7 @@ Names named(const Model& model, const Groups& groups, const std::string& word) {
     static const std::map<std::string, std::string> kMakers = {
         {"lora", " - the methods relax and lora add low-rank terms"},
         {"comp", " - the method compensation adds them"},
-        {"exit", " - the method exit_map adds them"},
+        {"exit", " - the methods exit_map and exit_lora add them"},
         {"prefix", " - the method prefix adds them"},
         {"packed", " - all are float32 or 16 bits"}};
     const auto hint = kMakers.find(word);

@@ -81,6 +81,18 @@ TEST(PaperSizes, RecursiveModels) {
               parameters_of(gemma) - 9U * 110'104'576);
 }
 
+// Tables 5 and 10: reduced-size models, as the recipes reduced_* make them.
+TEST(PaperSizes, ReducedModels) {
+    for (const auto& [name, config, size] : {std::tuple{"2_gemma", paper::kGemma2B, 0.99},
+                                             {"3_gemma", paper::kGemma2B, 0.66},
+                                             {"2_tinyllama", paper::kTinyLlama, 0.48},
+                                             {"2_pythia", paper::kPythia1B, 0.40}}) {
+        Recipe recipe = read_recipe(fmt::format("{}/../../recipes/reduced_{}.yaml", REFOLD_FIXTURES, name));
+        recipe.steps.pop_back();  // training, which needs a text
+        EXPECT_NEAR(non_embedding(plan(shapes(config), recipe).model), size, kPrinted) << name;
+    }
+}
+
 struct RelaxedSize {
     const char* config;
     int loops;
@@ -115,6 +127,33 @@ TEST(PaperSizes, RelaxedModelsWithRanksByModule) {
         const Model out = planned(model, "relax", {"loops=2", std::string("ranks=") + ranks});
         EXPECT_NEAR(non_embedding(out), size, kPrinted) << ranks;
     }
+}
+
+// Table 8: the sizes of prefixes in millions, vectors of the model's width in every layer, and of the whole.
+TEST(PaperSizes, PrefixesOfRecursiveModels) {
+    struct Row {
+        int length;
+        const char* size;
+        double whole;
+    };
+    const std::vector<std::pair<const char*, std::vector<Row>>> tables = {
+        {paper::kGemma2B,
+         {{256, "9.4", 1.00}, {512, "18.9", 1.01}, {1024, "37.7", 1.03}, {2048, "75.5", 1.07}}},
+        {paper::kTinyLlama,
+         {{256, "11.5", 0.49}, {512, "23.1", 0.50}, {1024, "46.1", 0.53}, {2048, "92.3", 0.57}}}};
+    for (const auto& [config, rows] : tables) {
+        const Model looped = planned(shapes(config), "recursive", {"loops=2"});
+        for (const Row& row : rows) {
+            const Model out = planned(looped, "prefix", {fmt::format("length={}", row.length)});
+            const uint64_t size = parameters_of(out) - parameters_of(looped);
+            EXPECT_EQ(fmt::format("{:.1f}", static_cast<double>(size) / 1e6), row.size);
+            EXPECT_NEAR(non_embedding(out), row.whole, 0.01) << row.length;
+        }
+    }
+    // Keys and values themselves: 256 x 2 x 256 numbers in each of 18 layers.
+    const Model looped = planned(shapes(paper::kGemma2B), "recursive", {"loops=2"});
+    EXPECT_EQ(parameters_of(planned(looped, "prefix", {"length=256", "form=kv"})) - parameters_of(looped),
+              2'359'296U);
 }
 
 struct Attention {

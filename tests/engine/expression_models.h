@@ -218,12 +218,12 @@ public:
         sizes[p] = channels;
         refill(p, channels == 0, belongs_to_ffn);
     }
-    // Trained keys and values before the first token at every layer that attends.
-    void prefix(int64_t rows) {
+    // Trained keys and values before the first token at every layer that attends; or vectors that make them.
+    void prefix(int64_t rows, std::vector<Slot> slots = {Slot::attn_prefix_k, Slot::attn_prefix_v}) {
         model.config.n_prefix = rows;
         for (size_t p = 0; p < n_layer(); ++p) {
             if (model.config.n_head_kv_of(p) == 0) continue;
-            for (const Slot slot : {Slot::attn_prefix_k, Slot::attn_prefix_v}) {
+            for (const Slot slot : slots) {
                 const std::string name = new_name(p, slot);
                 const SlotShape shape = shape_of(p, slot);
                 add(name, {shape.in, shape.out}, 1.2F);
@@ -498,6 +498,13 @@ inline const std::vector<std::pair<std::string, Build>>& cases() {
              b.prefix(3);
              b.tie(3, 1, Slot::attn_prefix_k);
          }},
+        {"prefix of vectors",
+         [](ExpressionBuilder& b) {
+             b.prefix(3, {Slot::attn_prefix});
+             b.tie(3, 1, Slot::attn_prefix);
+             b.tie(2, 0, Slot::attn_k);
+             b.at(2, Slot::attn_k) = b.plus(2, Slot::attn_k, std::get<Dense>(b.at(2, Slot::attn_k)), 2);
+         }},
         {"pruned, with a prefix",
          [](ExpressionBuilder& b) {
              pruned(b);
@@ -750,7 +757,14 @@ inline Model random_expression_model(uint32_t seed, const RandomModelOptions& op
             if (b.chance()) b.prune_ffn(p, 32 * b.random(shape.ff / 32 + 1));
         }
     }
-    if (options.prefix && b.chance()) b.prefix(1 + b.random(4));
+    if (options.prefix && b.chance()) {
+        const int64_t rows = 1 + b.random(4);
+        if (b.chance()) {
+            b.prefix(rows, {Slot::attn_prefix});
+        } else {
+            b.prefix(rows);
+        }
+    }
     if (options.sources && b.model.config.n_prefix == 0) expressions::random_sources(b);
     for (size_t p = 0; p < b.n_layer(); ++p) expressions::randomize_slots(b, p);
     const bool alike =

@@ -13,6 +13,7 @@ struct LoopedShape {
     bool vectors = true;            // norms and biases of every layer's own
     int64_t rank = 5;               // the smallest
     bool exit_maps = false;         // of all loops but the last, of different ranks
+    bool exit_outputs = false;      // likewise
     ExpressionShape sizes = {};
 };
 
@@ -34,6 +35,9 @@ inline ExpressionBuilder looped_builder(const std::string& family, const LoopedS
         const auto next = static_cast<int64_t>(p) + 1, end = static_cast<int64_t>(b.n_layer());
         if (shape.exit_maps && next % shape.layers == 0 && next < end)
             b.model.topology.layers[p][Slot::exit_map] = b.low_rank(p, Slot::exit_map, 2 + next, next == 2);
+        if (shape.exit_outputs && next % shape.layers == 0 && next < end)
+            b.model.topology.layers[p][Slot::exit_output] =
+                b.low_rank(p, Slot::exit_output, 1 + next, next == 2);
     }
     return b;
 }

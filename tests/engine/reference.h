@@ -313,10 +313,17 @@ private:
         return window == 0 || query < key + window;
     }
 
-    // The prefix's rows, as they are, before those of the tokens.
+    // The prefix's rows before those of the tokens: as they are, or made of vectors by the layer's maps.
     Matrix behind_prefix(size_t p, Slot slot, const Matrix& x) const {
         if (config_.n_prefix == 0) return x;
-        Matrix rows = weight(p, slot);
+        Matrix rows;
+        if (!has(p, Slot::attn_prefix)) {
+            rows = weight(p, slot);
+        } else if (slot == Slot::attn_prefix_k) {
+            rows = norm(p, Slot::attn_k_norm, linear(p, Slot::attn_k, weight(p, Slot::attn_prefix)));
+        } else {
+            rows = linear(p, Slot::attn_v, weight(p, Slot::attn_prefix));
+        }
         rows.insert(rows.end(), x.begin(), x.end());
         return rows;
     }

@@ -536,6 +536,11 @@ const std::vector<Misfit>& misfits() {
              b.model.topology.layers[2].erase(Slot::attn_prefix_v);
          },
          {"layer 2 attn.prefix_v", "missing"}},
+        {"two prefixes",
+         [](ExpressionBuilder& b) {
+             b.prefix(2, {Slot::attn_prefix, Slot::attn_prefix_v});
+         },
+         {"layer 0 attn.prefix_v", "attn.prefix already"}},
         {"prefix of other length",
          [](ExpressionBuilder& b) {
              b.prefix(2);

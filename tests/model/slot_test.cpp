@@ -62,6 +62,7 @@ TEST(Slot, ShapesFollowTheConfiguration) {
     EXPECT_EQ(shape(Slot::attn_q_norm), Shape(10, 1));
     EXPECT_EQ(shape(Slot::attn_k_norm), Shape(10, 1));
     EXPECT_EQ(shape(Slot::attn_prefix_k), Shape(30, 5));
+    EXPECT_EQ(shape(Slot::attn_prefix), Shape(12, 5));
     EXPECT_EQ(shape(Slot::attn_prefix_v, 1), Shape(20, 5));
     EXPECT_EQ(shape(Slot::attn_comp), Shape(48, 48));
     EXPECT_EQ(shape(Slot::attn_comp_norm), Shape(48, 48));

@@ -266,6 +266,11 @@ const std::vector<Misfit>& misfits() {
              b.model.topology.layers[3][Slot::exit_map] = b.low_rank(3, Slot::exit_map, 2);
          },
          {"layer 3 exit.map", "tokens do not exit here"}},
+        {"an exit's output of a model without loops",
+         [](ExpressionBuilder& b) {
+             b.model.topology.layers[3][Slot::exit_output] = b.low_rank(3, Slot::exit_output, 2);
+         },
+         {"layer 3 exit.output", "tokens do not exit here"}},
         {"an exit map within a loop",
          [](ExpressionBuilder& b) {
              b.loop(2);

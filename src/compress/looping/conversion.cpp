@@ -19,8 +19,8 @@ using Names = std::vector<std::string>;
 
 // Functions, since relax uses them before this file's constants are initialized.
 Names tying_names() { return {"cycle", "sequence", "cycle_rev"}; }
-Names init_names() { return {"stepwise", "average", "lower", "random"}; }
-Names norms_names() { return {"init", "average", "choose", "keep", "fold"}; }
+Names init_names() { return {"stepwise", "average", "lower", "random", "fixed_start"}; }
+Names norms_names() { return {"init", "average", "choose", "keep", "fold", "zero"}; }
 
 // The enumerations are in the order of their names.
 template <typename E>
@@ -34,6 +34,16 @@ std::string name_of(E value, const Names& names) {
 }
 
 bool is_gain(Slot slot) { return properties(slot).kind == SlotKind::norm_gain; }
+
+// Checkpoints of Gemma hold a norm's gain minus one.
+float zero_of_checkpoint(const Family& family, Slot slot) {
+    const auto& slots = family.layer_slots;
+    return std::any_of(
+               slots.begin(), slots.end(),
+               [&](const SlotDescription& d) { return d.slot == slot && (d.layout & hf_plus_one) != 0; })
+               ? 1.0F
+               : 0.0F;
+}
 
 // Slots that hold ones or zeros after folding.
 bool is_folded(Slot slot) {
@@ -148,6 +158,10 @@ private:
     }
 
     Tensor tied(size_t k, Slot slot, const std::string& name) const {
+        const SlotKind kind = properties(slot).kind;
+        if (settings_.norms == Norms::zero && (kind == SlotKind::norm_gain || kind == SlotKind::norm_bias))
+            return lazy::constant(DType::F32, stored(plan_.members(k).front(), slot).shape,
+                                  zero_of_checkpoint(*original_.family, slot));
         const std::vector<size_t> sources = sources_of(k, slot);
         if (sources.size() == 1) return stored(sources.front(), slot);
         std::vector<Tensor> tensors;
@@ -207,7 +221,8 @@ std::vector<OptionSpec> option_specs(const std::string& init) {
         {.name = "norms",
          .kind = Kind::choice,
          .fallback = "init",
-         .help = "norms and biases: tied (initialized like the weights, averaged or chosen), kept, or folded",
+         .help = "norms and biases: tied (initialized like the weights, averaged, chosen or zero), kept, or "
+                 "folded",
          .choices = norms_names()},
         {"seed", Kind::integer, "0", "of random numbers", 0, 4294967295.0},
         type_option(),
@@ -241,6 +256,7 @@ Plan make_plan(size_t layers, const Settings& s) {
             case Init::average: plan.sources.push_back(plan.members(k)); break;
             case Init::lower: plan.sources.push_back({k}); break;
             case Init::random: plan.sources.emplace_back(); break;
+            case Init::fixed_start: plan.sources.push_back({k * static_cast<size_t>(s.loops)}); break;
         }
     }
     return plan;

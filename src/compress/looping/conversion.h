@@ -19,10 +19,11 @@ enum class Tying {
 };
 // The weights of stored layer k.
 enum class Init {
-    stepwise,  // layer floor(k (L - 1) / (K - 1) + 1/2): evenly spaced, the first and the last included
-    average,   // the mean of the layers that use it
-    lower,     // layer k
-    random,    // N(0, 0.02^2), norms one, biases zero
+    stepwise,     // layer floor(k (L - 1) / (K - 1) + 1/2): evenly spaced, the first and the last included
+    average,      // the mean of the layers that use it
+    lower,        // layer k
+    random,       // N(0, 0.02^2), norms one, biases zero
+    fixed_start,  // layer k * loops: the first, then at one interval; the last is not included (Figure 11a)
 };
 // Norms and biases, the vectors of a layer.
 enum class Norms {
@@ -31,6 +32,7 @@ enum class Norms {
     choose,   // tied, those of the copied layer, or of the first of the averaged ones
     keep,     // each layer has its own
     fold,     // gains are folded into the following maps (norm_folding.h); each layer has its own of the rest
+    zero,     // tied; gains and biases of norms are the checkpoint's zeros (Figure 11b, LN-zero)
 };
 
 struct Settings {

@@ -238,8 +238,9 @@ bool faster_by_loop(const Model& model) {
     if (model.topology.loops == 1) return false;
     try {
         const auto terms = looped_block(model).terms;
-        return std::any_of(terms.begin(), terms.end(),
-                           [](const auto& term) { return term.first.second != Slot::exit_map; });
+        return std::any_of(terms.begin(), terms.end(), [](const auto& term) {
+            return properties(term.first.second).module != SlotModule::exit;
+        });
     } catch (const Error& e) {
         if (e.code() != ErrorCode::unsupported) throw;
         return false;

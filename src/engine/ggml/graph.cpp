@@ -158,11 +158,9 @@ public:
         return {ggml_get_rows(context_, x.tensor, step_.outputs_)};
     }
 
-    Value with_exit_map(size_t layer, Value x) {
-        constexpr std::array kExitMap = {Slot::exit_map};
-        ggml_tensor* loops = ggml_get_rows(
-            context_, ggml_reshape_2d(context_, step_.loops_, 1, shape_.tokens), step_.outputs_);
-        return {loops_->add_terms(context_, {layer, kExitMap, 0}, x.tensor, x.tensor, loops)};
+    Value with_exit_map(size_t layer, Value x) { return add_exit_term(layer, Slot::exit_map, x, x); }
+    Value with_exit_output(size_t layer, Value x, Value y) {
+        return add_exit_term(layer, Slot::exit_output, x, y);
     }
 
     Value resume(Value x) {
@@ -191,6 +189,14 @@ public:
     }
 
 private:
+    // y + W x of the selected tokens, with the W of each one's loop.
+    Value add_exit_term(size_t layer, Slot slot, Value x, Value y) {
+        const std::array slots = {slot};
+        ggml_tensor* loops = ggml_get_rows(
+            context_, ggml_reshape_2d(context_, step_.loops_, 1, shape_.tokens), step_.outputs_);
+        return {loops_->add_terms(context_, {layer, slots, 0}, y.tensor, x.tensor, loops)};
+    }
+
     // Products with the weights that all loops share.
     void multiply(size_t layer, std::span<const Slot> slots, Value x, std::span<Value> out) {
         if (const FactoredPlan* plan = weights_.factored(layer, slots)) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "model/materialize.h"
+#include "model/prefix_rows.h"
 
 namespace refold {
 
@@ -43,9 +43,7 @@ KvCache::KvCache(const Model& model, std::span<const int64_t> lengths, ggml_type
 
 // Steps write the tokens' rows after these.
 void KvCache::write_prefixes(const Model& model) const {
-    const auto write = [&](size_t layer, Slot slot, int64_t first_head) {
-        ggml_tensor* cache = layers[layer];
-        const auto rows = materialize(model, model.topology.at(layer, slot), slot, layer);
+    const auto write = [&](ggml_tensor* cache, const std::vector<float>& rows, int64_t first_head) {
         const int64_t heads = cache->ne[2] / 2, width = cache->ne[0];
         for (int64_t row = 0; row < model.config.n_prefix; ++row) {
             for (int64_t h = 0; h < heads; ++h) {
@@ -62,8 +60,9 @@ void KvCache::write_prefixes(const Model& model) const {
     };
     for (size_t p = 0; p < layers.size(); ++p) {
         if (layers[p] == nullptr) continue;
-        write(p, Slot::attn_prefix_k, 0);
-        write(p, Slot::attn_prefix_v, layers[p]->ne[2] / 2);
+        const PrefixRows rows = prefix_rows(model, p);
+        write(layers[p], rows.keys, 0);
+        write(layers[p], rows.values, layers[p]->ne[2] / 2);
     }
 }
 

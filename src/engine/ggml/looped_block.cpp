@@ -16,7 +16,8 @@ public:
           length_(topology_.layers.size() / loops_) {}
 
     LoopedBlock run() {
-        take_exit_maps();
+        take_exit_terms(Slot::exit_map);
+        take_exit_terms(Slot::exit_output);
         out_.block = model_;
         out_.loops = topology_.loops;
         out_.block.topology = topology_;
@@ -24,6 +25,7 @@ public:
         out_.block.topology.layers.resize(length_);
         for (size_t p = 0; p < length_; ++p) {
             check_slots(p);
+            check_prefix(p);
             for (const auto& [slot, expression] : topology_.layers[p]) split(p, slot);
         }
         split_configuration();
@@ -56,6 +58,19 @@ private:
         }
     }
 
+    // Vectors make the same keys and values in all loops, which the block stores once.
+    void check_prefix(size_t p) const {
+        if (!topology_.has(p, Slot::attn_prefix)) return;
+        for (size_t loop = 1; loop < loops_; ++loop) {
+            for (const Slot slot :
+                 {Slot::attn_k, Slot::attn_v, Slot::attn_k_bias, Slot::attn_v_bias, Slot::attn_k_norm}) {
+                if (topology_.has(p, slot) && topology_.at(p, slot) != topology_.at(at(p, loop), slot))
+                    differ(p, loop,
+                           fmt::format("{}, which makes the prefix's keys and values,", slot_name(slot)));
+            }
+        }
+    }
+
     void split(size_t p, Slot slot) {
         std::vector<Expression> expressions;
         for (size_t loop = 0; loop < loops_; ++loop) expressions.push_back(topology_.at(at(p, loop), slot));
@@ -79,17 +94,17 @@ private:
         }
     }
 
-    // Exit maps are not part of the block: every loop has its own, or none.
-    void take_exit_maps() {
+    // The weights of exits are not part of the block: every loop has its own, or none.
+    void take_exit_terms(Slot slot) {
         std::vector<std::optional<LowRank>> maps(loops_);
         bool any = false;
         for (size_t loop = 0; loop < loops_; ++loop) {
-            const auto map = topology_.layers[at(length_ - 1, loop)].extract(Slot::exit_map);
+            const auto map = topology_.layers[at(length_ - 1, loop)].extract(slot);
             if (!map) continue;
             maps[loop] = std::get<LowRank>(map.mapped());
             any = true;
         }
-        if (any) out_.terms[{length_ - 1, Slot::exit_map}] = std::move(maps);
+        if (any) out_.terms[{length_ - 1, slot}] = std::move(maps);
     }
 
     bool is_bias_of_matrix(size_t p, Slot bias) const {

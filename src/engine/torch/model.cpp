@@ -132,12 +132,13 @@ TorchModel::Hidden TorchModel::hidden(const at::Tensor& tokens, std::span<const 
     return hidden;
 }
 
-at::Tensor TorchModel::logits(const at::Tensor& hidden) const {
+at::Tensor TorchModel::logits(const at::Tensor& hidden, size_t exit) const {
     if (!weights_.has(kWholeModel, Slot::output))
         fail(ErrorCode::unsupported, "torch engine", "'{}' has no output layer", config_.family);
     const TorchStep none;
     TorchOps ops(config_, weights_, none);
-    return Forward<TorchOps>(ops, config_, kWholeModel).logits(hidden).to(weights_.type());
+    Forward<TorchOps> parts(ops, config_, kWholeModel);
+    return (exit == 0 ? parts.logits(hidden) : parts.exit_logits(exit - 1, hidden)).to(weights_.type());
 }
 
 at::Tensor TorchModel::range(const at::Tensor& residual) const {

@@ -64,9 +64,10 @@ public:
     // outside the model.
     Hidden hidden(const at::Tensor& tokens, std::span<const size_t> exits = {}) const;
 
-    // Logits [n, n_vocab] of hidden states [n, n_embd], with soft cap and norm_head. Throws
-    // Error(unsupported) for a model without output.
-    at::Tensor logits(const at::Tensor& hidden) const;
+    // Logits [n, n_vocab] of hidden states [n, n_embd], with soft cap and norm_head. `exit`: they are those
+    // of the exit after so many layers, with its own term of the output if there is one; 0: the final ones.
+    // Throws Error(unsupported) for a model without output.
+    at::Tensor logits(const at::Tensor& hidden, size_t exit = 0) const;
 
     // The residual stream [B, T, n_embd] after the constructor's range of layers (default: all), from the one
     // before it.

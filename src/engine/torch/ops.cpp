@@ -180,9 +180,16 @@ TorchOps::Value TorchOps::scaled(size_t layer, const Value& q) const {
     return weights_.to_products(q * config_.attention_scale_of(layer));
 }
 
-TorchOps::Value TorchOps::behind_prefix(size_t layer, Slot slot, const Value& x) const {
-    if (config_.n_prefix == 0) return weights_.to_products(x);
-    const Value rows = weights_.matrix(layer, slot);
+std::pair<TorchOps::Value, TorchOps::Value> TorchOps::prefix_rows(size_t layer) const {
+    if (!has(layer, Slot::attn_prefix))
+        return {weights_.matrix(layer, Slot::attn_prefix_k), weights_.matrix(layer, Slot::attn_prefix_v)};
+    std::array<Value, 2> rows;
+    linear(layer, std::array{Slot::attn_k, Slot::attn_v}, weights_.matrix(layer, Slot::attn_prefix), rows);
+    if (has(layer, Slot::attn_k_norm)) rows[0] = norm(layer, Slot::attn_k_norm, rows[0]);
+    return {rows[0], rows[1]};
+}
+
+TorchOps::Value TorchOps::behind_prefix(const Value& rows, const Value& x) const {
     const Value own = x.to(rows.scalar_type()).reshape({step_.sequences, -1, x.size(1)});
     const Value prefix = rows.unsqueeze(0).expand({step_.sequences, -1, -1});
     return weights_.to_products(at::cat({prefix, own}, 1).reshape({-1, x.size(1)}));
@@ -190,8 +197,13 @@ TorchOps::Value TorchOps::behind_prefix(size_t layer, Slot slot, const Value& x)
 
 TorchOps::Value TorchOps::attention(size_t layer, const Value& q, Value k, Value v) {
     if (cache_ != nullptr) std::tie(k, v) = cache_->append(layer, step_.past, k, v);
-    k = behind_prefix(layer, Slot::attn_prefix_k, k);
-    v = behind_prefix(layer, Slot::attn_prefix_v, v);
+    if (config_.n_prefix > 0) {
+        const auto [keys, values] = prefix_rows(layer);
+        k = behind_prefix(keys, k);
+        v = behind_prefix(values, v);
+    }
+    k = weights_.to_products(k);
+    v = weights_.to_products(v);
     if (weights_.topology().lends_kv(layer)) loans_[layer] = {k, v};
     const Value queries = scaled(layer, q);
     if (weights_.topology().lends_probabilities(layer))

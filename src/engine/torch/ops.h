@@ -77,8 +77,10 @@ private:
     Value rotate(const Rope& rope, const Value& x);
     AttentionRule rule(size_t layer) const;
     Value scaled(size_t layer, const Value& q) const;
+    // The prefix's keys and values, as in model/prefix_rows.h.
+    std::pair<Value, Value> prefix_rows(size_t layer) const;
     // Puts the rows of the prefix before those of every sequence.
-    Value behind_prefix(size_t layer, Slot slot, const Value& x) const;
+    Value behind_prefix(const Value& rows, const Value& x) const;
 
     const ModelConfig& config_;
     const TorchWeights& weights_;

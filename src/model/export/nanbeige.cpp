@@ -50,7 +50,7 @@ std::string inexpressible(const Model& model) {
 }  // namespace
 
 LoopedStock looped_stock(const Model& given) {
-    const Model model = without_exit_maps(given);
+    const Model model = without_exits(given);
     LoopedStock out;
     const size_t layers = model.topology.layers.size(), block = block_of(model);
     if (block == layers) {

@@ -3,9 +3,11 @@
 #include "compress/loop_fixtures.h"
 #include "compress/looping/conversion.h"
 #include "compress/looping/norm_folding.h"
+#include "model/prefix_rows.h"
 #include "model/save.h"
 #include "model/validate.h"
 #include "model/without_sharing.h"
+#include "train/trained.h"
 
 namespace refold {
 namespace {
@@ -150,6 +152,39 @@ TEST(Recursive, NormsAveragedChosenOrKept) {
     EXPECT_EQ(norm("fold", "average", 4), std::vector<float>(4, 1.0F));
 }
 
+// Figure 11a: layers 0, 2, ..., 16 of Gemma 2B in place of 0, 2, 4, 6, 9, ..., 17.
+TEST(RecursivePlan, FixedStartLeavesOutTheLast) {
+    EXPECT_EQ(plan_of(18, 2, Tying::cycle, Init::fixed_start).sources,
+              (Sources{{0}, {2}, {4}, {6}, {8}, {10}, {12}, {14}, {16}}));
+    EXPECT_EQ(plan_of(18, 3, Tying::cycle, Init::fixed_start).sources,
+              (Sources{{0}, {3}, {6}, {9}, {12}, {15}}));
+    const Model model = small_model(kSix, scattered);
+    const Model out = plan_method(model, "recursive", {"loops=2", "init=fixed_start"}).model;
+    EXPECT_EQ(weight(out, 4, Slot::ffn_up), weight(model, 2, Slot::ffn_up));
+}
+
+// Figure 11b: zeros of the checkpoint, which Gemma's norms add one to; other biases stay.
+TEST(Recursive, NormsOfZero) {
+    const auto norms = [](const char* fixture, Slot slot) {
+        const Model model = fixture_model(fixture);
+        const std::string loops = fmt::format("loops={}", model.topology.layers.size());
+        const Model out = plan_method(model, "recursive", {loops, "init=average", "norms=zero"}).model;
+        const auto values = weight(out, 0, slot);
+        EXPECT_EQ(values.size(), weight(model, 0, slot).size());
+        EXPECT_EQ(account(out).model.parameters,
+                  account(plan_method(model, "recursive", {loops}).model).model.parameters);
+        EXPECT_EQ(std::set(values.begin(), values.end()).size(), 1U) << fixture;
+        return values.front();
+    };
+    EXPECT_EQ(norms("llama_gqa", Slot::attn_norm), 0);
+    EXPECT_EQ(norms("gpt_neox", Slot::ffn_norm), 0);
+    EXPECT_EQ(norms("gpt_neox", Slot::ffn_norm_bias), 0);
+    EXPECT_EQ(norms("gemma", Slot::attn_norm), 1);
+    const Model model = fixture_model("gpt_neox");
+    EXPECT_EQ(weight(plan_method(model, "recursive", {"loops=3", "norms=zero"}).model, 0, Slot::attn_q_bias),
+              weight(model, 0, Slot::attn_q_bias));
+}
+
 TEST(Recursive, OneRoundIsTheSameModel) {
     const Model model = fixture_model("gemma3");
     const Model out = plan_method(model, "recursive", {"loops=1", "init=average"}).model;
@@ -274,22 +309,50 @@ TEST(Recursive, WhatDoesNotFitIsRefused) {
 TEST(Prefix, EveryLayerGetsItsOwnKeysAndValues) {
     const Model dense = small_model({.layers = 4, .heads = 4, .kv_heads = 2, .embd = 8, .ff = 8}, scattered);
     const Model looped = plan_method(dense, "recursive", {"loops=2"}).model;
-    const Model out = plan_method(looped, "prefix", {"length=5", "std=0.5", "seed=3"}).model;
+    const std::vector<std::string> kSettings = {"length=5", "std=0.5", "seed=3", "form=kv"};
+    const Model out = plan_method(looped, "prefix", kSettings).model;
     EXPECT_EQ(out.config.n_prefix, 5);
     EXPECT_EQ(account(out).model.parameters, account(looped).model.parameters + 4 * 2 * 5 * 4);
     const auto keys = weight(out, 2, Slot::attn_prefix_k);
     EXPECT_EQ(keys.size(), 5u * 4);
     EXPECT_NE(keys, weight(out, 0, Slot::attn_prefix_k));
     EXPECT_NE(keys, weight(out, 2, Slot::attn_prefix_v));
-    EXPECT_EQ(keys, weight(plan_method(looped, "prefix", {"length=5", "std=0.5", "seed=3"}).model, 2,
-                           Slot::attn_prefix_k));
+    EXPECT_EQ(keys, weight(plan_method(looped, "prefix", kSettings).model, 2, Slot::attn_prefix_k));
     const Model loaded = saved_and_loaded(out);
     EXPECT_EQ(loaded.config.n_prefix, 5);
     // A block may be looped together with its prefixes.
     const Model after =
-        plan_method(plan_method(dense, "prefix", {"length=2"}).model, "recursive", {"loops=2"}).model;
+        plan_method(plan_method(dense, "prefix", {"length=2", "form=kv"}).model, "recursive", {"loops=2"})
+            .model;
     EXPECT_NE(weight(after, 0, Slot::attn_prefix_k), weight(after, 2, Slot::attn_prefix_k));
     saved_and_loaded(after);
+}
+
+// Keys and values are those that the maps would make of tokens with these inputs, at no position.
+TEST(Prefix, VectorsGoThroughTheLayersOwnMaps) {
+    const Model dense = small_model({.layers = 4, .heads = 4, .kv_heads = 2, .embd = 8, .ff = 8}, scattered);
+    const Model looped = plan_method(dense, "recursive", {"loops=2"}).model;
+    const Model out = plan_method(looped, "prefix", {"length=5", "std=0.5", "seed=3"}).model;
+    EXPECT_EQ(account(out).model.parameters, account(looped).model.parameters + 4 * 5 * 8);
+    EXPECT_EQ(trained_tensors(out, "prefix").size(), 4U);
+    const Model loaded = saved_and_loaded(out);
+    for (const size_t p : {0U, 2U}) {
+        const auto vectors = weight(loaded, p, Slot::attn_prefix);
+        const PrefixRows rows = prefix_rows(loaded, p);
+        for (const auto& [slot, made] : {std::pair{Slot::attn_k, rows.keys}, {Slot::attn_v, rows.values}}) {
+            const auto map = weight(loaded, p, slot);
+            ASSERT_EQ(made.size(), 5U * 4);
+            for (size_t i = 0; i < 5; ++i) {
+                for (size_t r = 0; r < 4; ++r) {
+                    double sum = 0;
+                    for (size_t c = 0; c < 8; ++c) sum += double{map[r * 8 + c]} * vectors[i * 8 + c];
+                    EXPECT_NEAR(made[i * 4 + r], sum, 1e-5) << p << " " << slot_name(slot);
+                }
+            }
+        }
+    }
+    EXPECT_NE(weight(out, 0, Slot::attn_prefix), weight(out, 2, Slot::attn_prefix));
+    EXPECT_NE(prefix_rows(out, 0).keys, prefix_rows(out, 2).keys);
 }
 
 TEST(Prefix, WhatCannotHaveOneIsRefused) {

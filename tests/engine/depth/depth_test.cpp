@@ -290,7 +290,9 @@ public:
         Vector x = token.residual;
         const size_t end = (loop + 1) * layers_ - 1;
         if (model_.topology.has(end, Slot::exit_map)) add(x, times(end, Slot::exit_map, token.residual));
-        const Vector out = times(kWholeModel, Slot::output, norm(kWholeModel, Slot::output_norm, x));
+        const Vector hidden = norm(kWholeModel, Slot::output_norm, x);
+        Vector out = times(kWholeModel, Slot::output, hidden);
+        if (model_.topology.has(end, Slot::exit_output)) add(out, times(end, Slot::exit_output, hidden));
         return {out.begin(), out.end()};
     }
 
@@ -428,15 +430,19 @@ TEST(Depth, KeysOnlyAndSharedKeysAreTheReference) {
 }
 
 // Rows of all loops in one step, each through its own loop's map, and without one behind the last loop.
-TEST(Depth, ExitMapsAreTheReference) {
+TEST(Depth, ExitMapsAndOutputsAreTheReference) {
     for (uint32_t seed = 1; seed <= 4; ++seed) {
-        const LoopedShape shape{.loops = 2 + seed % 2, .layers = 2, .lora = seed > 2, .exit_maps = true};
+        const LoopedShape shape{.loops = 2 + seed % 2,
+                                .layers = 2,
+                                .lora = seed > 2,
+                                .exit_maps = seed != 3,
+                                .exit_outputs = seed != 2};
         expect_reference(looped_model("llama", shape, seed), seed);
     }
 }
 
 TEST(Depth, ExitMapsOnSeveralThreads) {
-    const Model model = looped_model("llama", {.exit_maps = true});
+    const Model model = looped_model("llama", {.exit_maps = true, .exit_outputs = true});
     const auto tokens = random_tokens(kContext, model.config.n_vocab, 1);
     const auto logits = [&](int threads) {
         const auto engine = make_engine(model, options_of(threads));
@@ -558,11 +564,16 @@ TEST(Depth, LoopsThatDifferInMore) {
     ExpressionBuilder prefix = looped_builder("llama", {}, 1);
     prefix.prefix(2);
     refused(prefix, "attn.prefix_k differs");
+    ExpressionBuilder vectors = looped_builder("llama", {}, 1);
+    vectors.prefix(2, {Slot::attn_prefix});
+    for (size_t p = 2; p < vectors.n_layer(); ++p) vectors.tie(p, p % 2, Slot::attn_prefix);
+    refused(vectors, "which makes the prefix's keys and values, differs");
 }
 
 TEST(Depth, FasterWithLora) {
     EXPECT_TRUE(faster_by_loop(looped_model("llama")));
-    EXPECT_FALSE(faster_by_loop(looped_model("llama", {.lora = false, .exit_maps = true})));
+    EXPECT_FALSE(
+        faster_by_loop(looped_model("llama", {.lora = false, .exit_maps = true, .exit_outputs = true})));
     EXPECT_FALSE(faster_by_loop(looped_model("llama", {.loops = 1, .layers = 2})));
     ExpressionBuilder other = looped_builder("llama", {}, 1);
     other.at(3, Slot::ffn_down) = Dense{other.own_tensor(3, Slot::ffn_down)};

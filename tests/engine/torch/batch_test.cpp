@@ -66,8 +66,9 @@ TEST(TorchBatch, ExitsAreModelsThatEndThere) {
 }
 
 // As the ggml engine, whose own test has them by hand.
-TEST(TorchBatch, ExitsThroughMaps) {
-    const Model model = looped_model("llama", {.loops = 3, .layers = 2, .exit_maps = true});
+TEST(TorchBatch, ExitsThroughMapsAndOutputs) {
+    const Model model =
+        looped_model("llama", {.loops = 3, .layers = 2, .exit_maps = true, .exit_outputs = true});
     const auto text = random_tokens(9, model.config.n_vocab, 1);
     const auto batch = make_engine(
         model, {.threads = 1, .context = 9, .f32 = true, .sequences = 0, .kv_tokens = 9, .by_loop = true});
@@ -87,7 +88,9 @@ TEST(TorchBatch, ExitsThroughMaps) {
                             .logits = true});
         const auto logits = batch->step({.rows = rows}).logits;
         const at::Tensor expected =
-            torch.logits(hidden.exits[static_cast<size_t>(loop)]).to(at::kFloat).contiguous();
+            torch.logits(hidden.exits[static_cast<size_t>(loop)], exits[static_cast<size_t>(loop)])
+                .to(at::kFloat)
+                .contiguous();
         EXPECT_LE(scaled_difference(logits, {expected.data_ptr<float>(), logits.size()}), 1e-4) << loop;
     }
 }

@@ -213,6 +213,29 @@ TEST(EarlyExit, MapsAlone) {
     EXPECT_EQ(tensors.size(), 2U);
 }
 
+// A LoRA of the output layer for exits: the same.
+TEST(EarlyExit, LoraOfTheOutputAlone) {
+    TinyRun run;
+    run.model = tiny_model(0.3F, 2);
+    run.model.topology.loops = 2;
+    const int64_t n = run.model.config.n_embd, vocab = run.model.config.n_vocab;
+    run.model.tensors["u"] =
+        float_tensor({2, vocab}, std::vector<float>(static_cast<size_t>(2 * vocab), 0.0F));
+    run.model.tensors["v"] = float_tensor({n, 2}, {1, 2, -3, 4, 4, -3, 2, 1});
+    run.model.topology.layers[0][Slot::exit_output] = LowRank{"u", "v"};
+    run.options.objective = "early_exit";
+    run.options.train = "exit";
+    run.options.steps = 40;
+    run.options.learning_rate = 1e-2;
+    run.objective["exits"] = "loops";
+    const auto tensors = run.run(alone).tensors;
+    const auto exit = run.figures("held_out_exit_1_cross_entropy"),
+               final = run.figures("held_out_cross_entropy");
+    EXPECT_LT(exit.back(), exit.front() - 0.01);
+    EXPECT_EQ(final.back(), final.front());
+    EXPECT_EQ(tensors.size(), 2U);
+}
+
 // ---- postshare ----
 
 HeadPair pair_of(size_t later, int64_t head, size_t former, int64_t other) {

@@ -12,7 +12,6 @@
 #include "core/error.h"
 #include "core/group.h"
 #include "core/progress.h"
-#include "model/without_sharing.h"
 
 namespace refold {
 namespace {
@@ -25,10 +24,16 @@ constexpr size_t kMetricTokens = 4096;
 // ranks.
 constexpr double kMetricFloor = 0.3;
 
+Model without_maps(Model model) {
+    for (Slots& slots : model.topology.layers) slots.erase(Slot::exit_map);
+    model.drop_unreferenced();
+    return model;
+}
+
 class ExitMaps {
 public:
     ExitMaps(const Model& model, Step& step)
-        : model_(without_exit_maps(model)),
+        : model_(without_maps(model)),
           step_(step),
           rank_(step.options.integer("rank") > 0 ? step.options.integer("rank")
                                                  : std::max<int64_t>(1, model.config.n_embd / 4)),
@@ -197,7 +202,7 @@ extern const Method exit_map_method;
 const Method exit_map_method = {
     "exit_map",
     "exits between loops: a low-rank map before the head, in closed form",
-    "beyond the papers; Relaxed Recursive Transformers, section 3.6, for early exit",
+    "beyond the papers; Relaxed Recursive Transformers, section 3.7, for early exit",
     kDocumentation + 1,
     {{"rank", OptionSpec::Kind::integer, "0", "of the maps; 0: a quarter of n_embd", 0}, type_option()},
     apply,

@@ -33,7 +33,10 @@ result is not a usable language model: the paper trains all of its models afterw
   k = 0 .. K - 1. The paper's best for recursive models without relaxation;
 - `average`: the mean of the layers that use the stored layer; best with relaxation (`relax`);
 - `lower`: the first K layers;
-- `random`: normal numbers of deviation 0.02 by `seed`, norms one, biases zero: the control.
+- `fixed_start`: layers 0, B, 2 B, ...: at one distance from the first on, without the last. The paper's ablation of stepwise
+  (Figure 11a, "Fixed-start"; stepwise is "Fixed-ends"), worse for Gemma;
+- `random`: normal numbers of deviation 0.02 by `seed`, norms one, biases zero: the control. Embeddings and head stay; the paper's
+  control has no pretrained weights at all: `random_init` after this step.
 
 Copied layers keep their type and their bytes. Means are computed in float32 and stored as `type` says.
 
@@ -41,6 +44,8 @@ Copied layers keep their type and their bytes. Means are computed in float32 and
 - `init`: tied, initialized like the weights: copied with the layer, or averaged;
 - `average`: tied, the mean over the layers that use the stored layer (Appendix I, LN-avg);
 - `choose`: tied, those of the copied layer; with init=average those of the first of the averaged layers (LN-choice);
+- `zero`: tied, gains and biases of norms are zero in the checkpoint (LN-zero), which for Gemma is a gain of one. The paper's
+  ablation, much worse for some architectures;
 - `keep`: each layer has its own;
 - `fold`: not in the paper. Gains of the norms before attention and FFN are first multiplied into Wq, Wk, Wv, gate and up
   (and a layer norm's bias into their biases), so that the norms become ones and lose nothing by being tied. The folded

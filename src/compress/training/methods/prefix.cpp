@@ -1,4 +1,4 @@
-// Prefix tuning: trained keys and values before the sequence, of every layer's own.
+// Prefix tuning: vectors of every layer's own that give keys and values before the sequence.
 // "Relaxed Recursive Transformers: Effective Parameter Sharing with Layer-wise LoRA", Appendix K.
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -29,32 +29,46 @@ Model apply(const Model& model, Step& step) {
     out.config.n_prefix = step.options.integer("length");
     const lazy::Gaussian gaussian{static_cast<float>(step.options.number("std")),
                                   static_cast<uint64_t>(step.options.integer("seed"))};
+    const bool vectors = step.options.text("form") == "vectors";
+    using Parts = std::vector<std::pair<Slot, const char*>>;
+    const Parts parts = vectors ? Parts{{Slot::attn_prefix, ""}}
+                                : Parts{{Slot::attn_prefix_k, "_k"}, {Slot::attn_prefix_v, "_v"}};
     int64_t parameters = 0;
     for (size_t p = 0; p < out.topology.layers.size(); ++p) {
         if (out.config.n_head_kv_of(p) == 0) continue;
-        for (const auto& [slot, part] : {std::pair{Slot::attn_prefix_k, "k"}, {Slot::attn_prefix_v, "v"}}) {
+        for (const auto& [slot, part] : parts) {
             const SlotShape shape = slot_shape(slot, out.config, p);
-            const std::string name = fmt::format("blk.{}.attn_prefix_{}", p, part);
+            const std::string name = fmt::format("blk.{}.attn_prefix{}", p, part);
             out.tensors[name] = lazy::random(DType::F32, {shape.in, shape.out}, gaussian, name);
             out.topology.layers[p][slot] = Dense{name};
             parameters += shape.in * shape.out;
         }
     }
     step.report.lines.push_back(
-        fmt::format("{} keys and values before every sequence, {} parameters; random until they are trained",
-                    out.config.n_prefix, parameters));
-    step.report.details = nlohmann::json{{"parameters", parameters}}.dump();
+        fmt::format("{} {} before every sequence, {} parameters; random until they are trained",
+                    out.config.n_prefix, vectors ? "vectors of each layer" : "keys and values", parameters));
+    step.report.details =
+        nlohmann::json{{"form", step.options.text("form")}, {"parameters", parameters}}.dump();
     return out;
 }
 
 constexpr const char* kDocumentation = R"(
-Each layer gets its own `length` keys and values, which all tokens see before the sequence: the paper's second way to relax a
-recursive model (Appendix K), for any decoder. They have no position: keys are used without rotation. The paper stores
-`length` vectors of the model's width, from which the layer's maps compute keys and values (Table 8: 9.4 M parameters for
-Gemma 2B at 256). Here the keys and values themselves are stored, which is the same function.
+Each layer gets `length` keys and values of its own, which all tokens see before the sequence: the paper's second way to relax
+a recursive model (Appendix K), for any decoder. They have no position: keys are used without rotation, of which the paper says
+nothing.
+
+**Form** (`form`): each layer stores
+- `vectors`: `length` vectors of the model's width, from which the layer's own key and value maps, with their biases, LoRA and
+  key norm, make keys and values. This is the paper's form (Table 8: 9.4 M parameters for Gemma 2B at length 256). Training them
+  trains the maps as well, and a later change of the maps changes the keys and values. Vectors meet the maps as they are,
+  without the norm before the attention, of which the paper says nothing.
+- `kv`: the keys and values themselves, not in the paper: 2 x KV width numbers in place of the model's width (2.4 M there). Keys
+  and values are free of each other and of the maps, where those made of one vector are not: with multi-head attention the
+  vectors give half as many numbers as keys and values have. So the two forms train differently.
 
 They start as normal numbers of deviation `std` by `seed`. Nothing in the original weights says what they should be, so the
-model computes something else than before until they are trained. Use this step after `recursive`.
+model computes something else than before until they are trained. Use this step after `recursive`. The KV cache holds keys and
+values in both forms, computed once when a model is loaded.
 
 Not for encoders, ALiBi and sliding windows. No other format has such prefixes: `refold export` keeps them with `--to native`
 only.
@@ -65,11 +79,16 @@ only.
 extern const Method prefix_method;
 const Method prefix_method = {
     "prefix",
-    "keys and values of each layer before the sequence, to be trained",
+    "vectors of each layer that give keys and values before the sequence, to be trained",
     "Relaxed Recursive Transformers: Effective Parameter Sharing with Layer-wise LoRA, Appendix K",
     kDocumentation + 1,
     {
         {"length", OptionSpec::Kind::integer, "64", "keys and values per layer", 1, 1 << 16},
+        {.name = "form",
+         .kind = OptionSpec::Kind::choice,
+         .fallback = "vectors",
+         .help = "what is stored: vectors that the layer's maps make keys and values of, or these",
+         .choices = {"vectors", "kv"}},
         {"std", OptionSpec::Kind::number, "0.02", "deviation of the initial values", 0, 1e6},
         {"seed", OptionSpec::Kind::integer, "0", "of the initial values", 0, 4294967295.0},
     },

@@ -371,6 +371,15 @@ Model apply(const Model& model, Step& step) {
         step.report.details = details.dump();
         return out;
     };
+    if (o.integer("steps") > 0 || o.integer("tokens") > 0) {
+        set_length(options, o, 1);
+        details["steps"] = options.steps;
+        details["warmup"] = options.warmup;
+        details["batch_tokens"] = options.batch * options.context;
+        step.report.lines.push_back(
+            fmt::format("{} steps of {} x {} tokens, the first {} with a growing learning rate",
+                        options.steps, options.batch, options.context, options.warmup));
+    }
     if (step.dry_run()) return finish(trained.with({}));
     if (step.training == nullptr)
         fail(ErrorCode::internal, "train", "the recipe is applied without a tokenizer");
@@ -429,7 +438,7 @@ engine computes, in one process or many (`torchrun`); see docs/training.md.
 - `early_exit`: L_final + coefficient * sum of L_i over the exits (`aggressive`; 0.1, 0.3 for models with LoRA), or the sum
   of alpha_i L_i with alpha_i = i / sum of i over all outputs (`weighted`). L_i is cross entropy, the divergence from the
   final output without gradients, or their sum. Exits are the ends of loops, or the numbers of layers in `exits`. The
-  paper trains all weights after uptraining; `train=head` or `train=lora` freezes the trunk.
+  paper trains all weights after uptraining; its frozen variant is `exit_lora` and `train=exit`.
 - `postshare`: L + gamma * 1/|N| * sum over pairs of sum over q, k, v of ||W_i - W_j||_2, the pairs being those that
   direct_share selects in the original model (`ratio`, `match`). Follow with `direct_share` of the same ratio and
   `matching=original`.

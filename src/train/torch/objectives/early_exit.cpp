@@ -70,15 +70,18 @@ public:
         };
         for (size_t e = 0; e < exits_.size(); ++e) {
             const at::Tensor& exit = hidden.exits[e];
+            const LogitsOf own = [&, after = exits_[e]](const at::Tensor& h) {
+                return model.logits(h, after);
+            };
             const std::string name = fmt::format("exit_{}", exits_[e]);
             if (entropy_ || batch.held_out) {
-                const auto ce = cross_entropy(logits, exit, batch.targets, batch.scored);
+                const auto ce = cross_entropy(own, exit, batch.targets, batch.scored);
                 out.parts[name + "_cross_entropy"] = ce.sum.item<double>();
                 if (entropy_) out.sum = out.sum + weights_[e] * ce.sum;
             }
             if (distance_) {
                 const auto kd =
-                    divergence(Divergence::forward_kl, logits, exit, teacher, batch.scored, temperature_);
+                    divergence(Divergence::forward_kl, own, exit, teacher, batch.scored, temperature_);
                 out.parts[name + "_divergence"] = kd.sum.item<double>();
                 out.sum = out.sum + weights_[e] * kd.sum;
             }

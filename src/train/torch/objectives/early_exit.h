@@ -1,4 +1,4 @@
-// Also trains the outputs after earlier layers, for early exit (Relaxed Recursive Transformers, section 3.5
+// Also trains the outputs after earlier layers, for early exit (Relaxed Recursive Transformers, section 3.7
 // and appendix M).
 #pragma once
 

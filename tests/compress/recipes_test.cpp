@@ -1,0 +1,158 @@
+// Every recipe of recipes/ on the configuration of the models that it is for: planned without weights.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "compress/compress.h"
+#include "core/error.h"
+#include "core/temp_folder.h"
+#include "model/load.h"
+#include "model/paper_configs.h"
+#include "vocab/hf_vocab.h"
+
+namespace refold {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Target {
+    std::vector<const char*> words;  // all are in the recipe's file name
+    std::vector<const char*> configs;
+    // Recipes that train what another one made, of so many loops.
+    const char* loops = nullptr;
+};
+
+// The first row whose words the file name has. The last one is for recipes of any model.
+const std::vector<Target> kTargets = {
+    {{"llama2_7b"}, {paper::kLlama2_7B}},
+    {{"llama31_8b"}, {paper::kLlama31_8B}},
+    {{"mistral_7b"}, {paper::kMistral7B}},
+    {{"gemma2_9b"}, {paper::kGemma2_9B}},
+    {{"gptj"}, {paper::kGptJ6B}},
+    {{"roberta"}, {paper::kRobertaBase}},
+    {{"llama2"}, {paper::kLlama2_7B}},
+    {{"_of_40"}, {paper::kLlama2_13B}},
+    // Relaxed Recursive Transformers: three loops of Gemma 2B alone.
+    {{"early_exit_", "_3"}, {paper::kGemma2B}, "loops=3"},
+    {{"early_exit_"}, {paper::kGemma2B, paper::kTinyLlama, paper::kPythia1B}, "loops=2"},
+    {{"reduced_", "gemma"}, {paper::kGemma2B}},
+    {{"reduced_", "tinyllama"}, {paper::kTinyLlama}},
+    {{"reduced_", "pythia"}, {paper::kPythia1B}},
+    {{"uptrain_"}, {paper::kGemma2B, paper::kTinyLlama, paper::kPythia1B}},
+    {{"recursive_", "_3"}, {paper::kGemma2B}},
+    {{"relax_", "_3"}, {paper::kGemma2B}},
+    {{"recursive_"}, {paper::kGemma2B, paper::kTinyLlama, paper::kPythia1B}},
+    {{"relax_"}, {paper::kGemma2B, paper::kTinyLlama, paper::kPythia1B}},
+    {{}, {paper::kLlama2_7B}},
+};
+
+const Target& target_of(const std::string& recipe) {
+    return *std::find_if(kTargets.begin(), kTargets.end(), [&](const Target& target) {
+        return std::all_of(target.words.begin(), target.words.end(),
+                           [&](const char* word) { return recipe.find(word) != std::string::npos; });
+    });
+}
+
+// Texts to train on are given with --data.
+Recipe with_text(Recipe recipe) {
+    for (RecipeStep& step : recipe.steps) {
+        std::vector<GivenOption> given;
+        for (const auto& [name, value] : step.options.entries()) {
+            const bool layerwise =
+                step.method->calibrated != nullptr && step.method->calibrated(step.options);
+            given.push_back({name, name == "data" && value.empty() && !layerwise ? "text.txt" : value, ""});
+        }
+        step.options = Options(*step.method, given);
+    }
+    return recipe;
+}
+
+std::vector<std::string> recipe_names() {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(REFOLD_FIXTURES "/../../recipes"))
+        names.insert(entry.path().stem().string());
+    return {names.begin(), names.end()};
+}
+
+std::vector<uint64_t> numbers_of(const Cost& c) {
+    return {c.parameters, c.bytes, c.kv_bytes_per_token, c.flops_per_token,
+            c.attention_flops_per_context_token};
+}
+
+void check(const Model& model, const Recipe& recipe) {
+    const Compression planned = plan(model, recipe);
+    ASSERT_EQ(planned.steps.size(), recipe.steps.size());
+    for (const StepResult& step : planned.steps) {
+        for (const uint64_t number : numbers_of(step.cost)) EXPECT_GT(number, 0U) << step.method->name;
+    }
+    // A setting that does not fit its model could do nothing.
+    const bool only_trained = std::all_of(recipe.steps.begin(), recipe.steps.end(), [](const auto& step) {
+        return std::string(step.method->name) == "train";
+    });
+    EXPECT_EQ(numbers_of(planned.before) == numbers_of(planned.after()), only_trained);
+}
+
+TEST(EveryRecipe, IsPlannedOnItsModels) {
+    for (const std::string& name : recipe_names()) {
+        const Recipe recipe =
+            with_text(read_recipe(fmt::format("{}/../../recipes/{}.yaml", REFOLD_FIXTURES, name)));
+        const Target& target = target_of(name);
+        for (const char* config : target.configs) {
+            const TempFolder folder;
+            write_all(folder / "config.json", config);
+            Model model = load_model(folder / "config.json");
+            // For trim_vocab; padded to the model's size.
+            if (recipe.steps.back().method->last)
+                read_hf_vocabulary(REFOLD_FIXTURES "/tokenizers/bpe_gpt2", model.config.n_vocab,
+                                   model.metadata);
+            SCOPED_TRACE(name + " " + model.family->name);
+            if (target.loops != nullptr)
+                model = plan(model, recipe_from_method("recursive", std::vector<std::string>{target.loops}))
+                            .model;
+            EXPECT_NO_THROW(check(model, recipe));
+        }
+    }
+}
+
+// Relaxed Recursive Transformers, appendix G: 200 warm-up steps for 15 billion tokens, 800 for 60 billion, in
+// batches of about two million tokens.
+TEST(EveryRecipe, LengthsOfRecursiveTransformers) {
+    size_t lengths = 0;
+    for (const std::string& name : recipe_names()) {
+        const Recipe recipe = read_recipe(fmt::format("{}/../../recipes/{}.yaml", REFOLD_FIXTURES, name));
+        for (const RecipeStep& step : recipe.steps) {
+            if (std::string(step.method->name) != "train" || step.options.integer("tokens") < 15'000'000'000)
+                continue;
+            const TempFolder folder;
+            write_all(folder / "config.json", paper::kGemma2B);
+            const Model looped = plan(load_model(folder / "config.json"),
+                                      recipe_from_method("recursive", std::vector<std::string>{}))
+                                     .model;
+            Recipe training = with_text(recipe);
+            training.steps = {training.steps.back()};
+            if (step.options.text("train") == "exit")
+                training.steps.insert(training.steps.begin(), with_text(recipe).steps.front());
+            const auto details = nlohmann::json::parse(plan(looped, training).steps.back().report.details);
+            const bool short_run = step.options.integer("tokens") == 15'000'000'000;
+            EXPECT_EQ(details["warmup"], short_run ? 200 : 800) << name;
+            EXPECT_EQ(details["steps"], short_run ? 7153 : 28611) << name;
+            EXPECT_EQ(details["batch_tokens"], 2'097'152) << name;
+            ++lengths;
+        }
+    }
+    EXPECT_GE(lengths, 22U);
+}
+
+// A row that no recipe has would name a model that nothing is planned on.
+TEST(EveryRecipe, EveryTargetIsUsed) {
+    std::set<const Target*> used;
+    for (const std::string& name : recipe_names()) used.insert(&target_of(name));
+    for (const Target& target : kTargets)
+        EXPECT_TRUE(used.contains(&target)) << (target.words.empty() ? "" : target.words.front());
+}
+
+}  // namespace
+}  // namespace refold
