@@ -52,16 +52,17 @@ inline Model synthetic_model(const SyntheticShape& shape, uint32_t seed = 1) {
     model.label = "synthetic model";
     model.config = shape.config;
     RandomWeights random(seed);
-    const auto add = [&](Slots& slots, Slot slot, const std::string& prefix) {
+    const auto add = [&](Slots& slots, Slot slot, const std::string& prefix, size_t layer = kWholeModel) {
         const std::string name = prefix + slot_name(slot);
         // Norms around 1, factors of the rotation positive.
         const float mean = is_norm(slot) ? 1.0F : slot == Slot::rope_freqs ? 2.0F : 0.0F;
-        model.tensors[name] = random.tensor(slot_shape(slot, shape.config), mean, mean == 1.0F ? 0.4F : 0.7F);
+        model.tensors[name] =
+            random.tensor(slot_shape(slot, shape.config, layer), mean, mean == 1.0F ? 0.4F : 0.7F);
         slots[slot] = Dense{name};
     };
     for (size_t p = 0; p < shape.layers; ++p) {
         Slots& slots = model.topology.layers.emplace_back();
-        for (const Slot slot : shape.layer_slots) add(slots, slot, "p" + std::to_string(p) + ".");
+        for (const Slot slot : shape.layer_slots) add(slots, slot, "p" + std::to_string(p) + ".", p);
     }
     for (const Slot slot : shape.model_slots) add(model.topology.globals, slot, "");
     return model;
@@ -182,6 +183,14 @@ inline SyntheticShape alibi() {  // BLOOM, with a number of heads that is no pow
     return s;
 }
 
+inline SyntheticShape pruned_alibi() {  // with heads left out, and query heads that share key/value heads
+    SyntheticShape s = alibi();
+    s.config.n_head = 12;
+    s.config.heads_kv = {3, 6, 1};
+    s.config.alibi_heads = {{0, 2, 5}, {}, {4}};
+    return s;
+}
+
 inline SyntheticShape capped_windows() {  // Gemma 2 and 3
     SyntheticShape s = decoder();
     s.layer_slots = join(s.layer_slots,
@@ -260,6 +269,7 @@ inline std::vector<SyntheticModel> synthetic_models() {
     add("parallel residual, one norm", synthetic::parallel(false), text);
     add("parallel residual, two norms", synthetic::parallel(true), text);
     add("alibi", synthetic::alibi(), text);
+    add("alibi, heads left out", synthetic::pruned_alibi(), text);
     add("capped windows", synthetic::capped_windows(), text);
     add("local attention, relu", synthetic::local_attention(Activation::relu), text);
     add("local attention, tanh", synthetic::local_attention(Activation::tanh), text);

@@ -77,6 +77,7 @@ private:
     const Rotation& rotation(const Rope& rope);
     Value rotate(const Rope& rope, const Value& x);
     AttentionRule rule(size_t layer) const;
+    Value slopes(size_t layer) const;  // ALiBi, of the layer's heads; undefined: off
     Value scaled(size_t layer, const Value& q) const;
     // Puts the rows of the prefix before those of every sequence.
     Value behind_prefix(size_t layer, Slot slot, const Value& x) const;
