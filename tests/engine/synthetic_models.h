@@ -269,7 +269,6 @@ inline std::vector<SyntheticModel> synthetic_models() {
     add("parallel residual, one norm", synthetic::parallel(false), text);
     add("parallel residual, two norms", synthetic::parallel(true), text);
     add("alibi", synthetic::alibi(), text);
-    add("alibi, heads left out", synthetic::pruned_alibi(), text);
     add("capped windows", synthetic::capped_windows(), text);
     add("local attention, relu", synthetic::local_attention(Activation::relu), text);
     add("local attention, tanh", synthetic::local_attention(Activation::tanh), text);
