@@ -91,12 +91,14 @@ std::vector<TaskRun> prepare(const Arguments& a, const Tokenizer& tokenizer, con
 
 nlohmann::ordered_json settings_of(const Arguments& a, int64_t max_length) {
     const bool torch = a.engine.kind == EngineKind::torch;
-    return {{"engine", torch ? "torch" : "ggml"},
-            {"f32", a.engine.f32 || torch},
-            {"kv", kv_type_name(a.engine.kv)},
-            {"max_length", max_length},
-            {"apply_chat_template", a.prompts.chat_template},
-            {"fewshot_as_multiturn", a.prompts.multiturn}};
+    nlohmann::ordered_json out = {{"engine", torch ? "torch" : "ggml"},
+                                  {"f32", a.engine.f32 || torch},
+                                  {"kv", kv_type_name(a.engine.kv)},
+                                  {"max_length", max_length},
+                                  {"apply_chat_template", a.prompts.chat_template},
+                                  {"fewshot_as_multiturn", a.prompts.multiturn}};
+    if (a.engine.rope.active()) out["rope"] = to_text(a.engine.rope);
+    return out;
 }
 
 // Every process keeps its own answers.
@@ -136,12 +138,14 @@ nlohmann::ordered_json exit_results(const std::vector<TaskRun>& runs, const Exit
 
 std::vector<DataFile> data_files(const std::vector<TaskRun>& runs) {
     std::vector<DataFile> files;
-    for (const TaskRun& run : runs) {
-        const std::string& path = run.task.data_file;
+    const auto add = [&](const std::string& path, const std::string& hash) {
         const bool known =
             std::any_of(files.begin(), files.end(), [&](const DataFile& f) { return f.path == path; });
-        if (!path.empty() && !known)
-            files.push_back({path, run.task.data_sha256, std::filesystem::file_size(path)});
+        if (!path.empty() && !known) files.push_back({path, hash, std::filesystem::file_size(path)});
+    };
+    for (const TaskRun& run : runs) {
+        add(run.task.data_file, run.task.data_sha256);
+        for (const auto& [path, hash] : run.task.more_files) add(path, hash);
     }
     return files;
 }
@@ -266,7 +270,7 @@ Action eval_tasks(CLI::App& eval) {
         ->check(at_least(0))
         ->default_str("the task's");
     app->add_option("--seed", a->seed, "Seed for drawing examples")->type_name("N")->capture_default_str();
-    app->add_option("--length", a->length, "Tokens of generated items (ruler_niah)")
+    app->add_option("--length", a->length, "Tokens of generated items (ruler)")
         ->type_name("TOKENS")
         ->check(at_least(1))
         ->capture_default_str();

@@ -68,6 +68,16 @@ void add_engine_options(CLI::App& app, EngineOptions& options, const char* conte
         ->type_name("TOKENS")
         ->check(at_least(1))
         ->default_str(context_default);
+    app.add_option("--rope-base", options.rope.base,
+                   "Base of the rotary position embeddings, for texts longer than the model was trained for")
+        ->type_name("NUMBER")
+        ->check(at_least(1))
+        ->default_str("the model's");
+    app.add_option_function<std::string>(
+           "--rope-scaling", [&options](const std::string& text) { parse_rope_scaling(text, options.rope); },
+           "Scaling of the rotary position embeddings: none, linear:FACTOR, dynamic:FACTOR or yarn:FACTOR")
+        ->type_name("TYPE:FACTOR")
+        ->default_str("the model's");
     app.add_flag("--f32", options.f32, "Compute with float32 weights, activations and KV cache");
     app.add_option_function<std::string>(
            "--precision",

@@ -127,6 +127,11 @@ int64_t kv_tokens_of(const EngineOptions& o, const Model& model) {
 }  // namespace
 
 std::string obstacle_to_several_sequences(const Model& model, const EngineOptions& options) {
+    if (options.rope.active()) {
+        EngineOptions others = options;
+        others.rope = {};
+        return obstacle_to_several_sequences(with_rope(model, options.rope), others);
+    }
     const ModelConfig& config = model.config;
     if (options.kind != EngineKind::ggml) return "not by the torch engine - use --engine ggml";
     if (options.range || options.observer) return "neither ranges of layers nor observers";

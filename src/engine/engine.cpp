@@ -10,6 +10,11 @@
 namespace refold {
 
 std::unique_ptr<Engine> make_engine(const Model& model, const EngineOptions& options) {
+    if (options.rope.active()) {
+        EngineOptions others = options;
+        others.rope = {};
+        return make_engine(with_rope(model, options.rope), others);
+    }
     choose_cpu_level();
     const EngineOptions complete = checked_options(options, model);
     if (complete.kind == EngineKind::torch) return make_torch_engine(model, complete);

@@ -12,6 +12,7 @@
 
 #include "engine/eviction.h"
 #include "model/model.h"
+#include "model/rope_override.h"
 #include "model/tap.h"
 
 namespace refold {
@@ -58,6 +59,7 @@ struct EngineOptions {
     std::shared_ptr<const Observer> observer = nullptr;
     std::string device = "auto";  // torch engine: auto (a CUDA device where there is one), cpu or cuda
     EvictionOptions eviction = {};
+    RopeOverride rope = {};  // in place of the model's own: see with_rope()
     // Most sequences open at a time; 0: as many as fit kv_tokens. Graphs and cache for a single sequence are
     // faster than those for several.
     int64_t sequences = 1;

@@ -76,13 +76,15 @@ Json model_json(const Provenance& p) {
 
 Json engine_json(const EngineOptions& o) {
     const bool f32 = o.f32 || o.kind == EngineKind::torch;
-    return {{"kind", o.kind == EngineKind::torch ? "torch" : "ggml"},
-            {"f32", f32},
-            {"precision", !f32 && o.precision == Precision::bf16 ? "bf16" : "stored"},
-            {"kv", f32 ? "f32" : kv_type_name(o.kv)},
-            {"context", o.context},
-            {"kv_policy", kv_policy_name(o.eviction.policy)},
-            {"kv_budget", o.eviction.budget}};
+    Json out = {{"kind", o.kind == EngineKind::torch ? "torch" : "ggml"},
+                {"f32", f32},
+                {"precision", !f32 && o.precision == Precision::bf16 ? "bf16" : "stored"},
+                {"kv", f32 ? "f32" : kv_type_name(o.kv)},
+                {"context", o.context},
+                {"kv_policy", kv_policy_name(o.eviction.policy)},
+                {"kv_budget", o.eviction.budget}};
+    if (o.rope.active()) out["rope"] = to_text(o.rope);
+    return out;
 }
 
 }  // namespace

@@ -76,6 +76,9 @@ struct ModelConfig {
     bool scale_by_layer = false;     // attention_scale / (layer + 1)
     float attention_softcap = 0.0F;  // cap * tanh(score / cap); 0: off
     float max_alibi_bias = 0.0F;     // ALiBi slopes 2^(-max_bias * i / n); 0: off
+    // By layer, with ALiBi, where pruning left out some heads: the numbers that the key/value heads had,
+    // whose slopes they keep. An empty list: 0, 1, 2, ...; empty: so in all layers.
+    std::vector<std::vector<int64_t>> alibi_heads;
     // By layer: how many keys a token sees, itself included; 0: all. A shorter list repeats; empty: no
     // windows.
     std::vector<int64_t> windows;
@@ -94,6 +97,10 @@ struct ModelConfig {
     int64_t n_head_kv_of(size_t layer) const { return layer < heads_kv.size() ? heads_kv[layer] : n_head_kv; }
     int64_t n_head_of(size_t layer) const { return n_head_kv_of(layer) * q_per_kv(); }
     int64_t n_ff_of(size_t layer) const { return layer < ffs.size() ? ffs[layer] : n_ff; }
+    const std::vector<int64_t>& alibi_heads_of(size_t layer) const {
+        static const std::vector<int64_t> all;
+        return layer < alibi_heads.size() ? alibi_heads[layer] : all;
+    }
     float attention_scale_of(size_t layer) const {
         return scale_by_layer ? attention_scale / static_cast<float>(layer + 1) : attention_scale;
     }

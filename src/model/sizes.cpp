@@ -24,10 +24,31 @@ static std::vector<int64_t> sizes_of(const json& root, const char* field, size_t
     return sizes;
 }
 
+static std::vector<std::vector<int64_t>> alibi_heads_of(const json& root, size_t layers,
+                                                        const ModelConfig& config) {
+    constexpr const char* kField = "alibi_heads";
+    const auto found = root.find(kField);
+    if (found == root.end()) return {};
+    if (!found->is_array() || found->size() != layers)
+        fail(ErrorCode::input, "model", "refold.sizes: \"{}\" must list {} layers, got {}", kField, layers,
+             found->dump());
+    std::vector<std::vector<int64_t>> out;
+    for (size_t p = 0; p < layers; ++p) {
+        const json& heads = (*found)[p];
+        const auto most = static_cast<size_t>(config.n_head_kv);
+        if (!heads.is_array() || heads.size() > most)
+            fail(ErrorCode::input, "model", "refold.sizes: \"{}\" must list at most {} heads, got {}", kField,
+                 most, heads.dump());
+        out.push_back(sizes_of({{kField, heads}}, kField, heads.size(), config.n_head_kv - 1));
+    }
+    return out;
+}
+
 std::string sizes_to_json(const ModelConfig& config) {
     json out = json::object();
     if (!config.heads_kv.empty()) out["kv_heads"] = config.heads_kv;
     if (!config.ffs.empty()) out["ffn"] = config.ffs;
+    if (!config.alibi_heads.empty()) out["alibi_heads"] = config.alibi_heads;
     if (config.n_prefix > 0) out["prefix"] = config.n_prefix;
     return out.empty() ? "" : out.dump();
 }
@@ -37,11 +58,12 @@ void sizes_from_json(const std::string& text, size_t layers, ModelConfig& config
     const json root = json::parse(text, nullptr, false);
     if (!root.is_object()) fail(ErrorCode::input, "model", "refold.sizes: not a JSON object");
     for (const auto& [key, value] : root.items()) {
-        if (key != "kv_heads" && key != "ffn" && key != "prefix")
+        if (key != "kv_heads" && key != "ffn" && key != "alibi_heads" && key != "prefix")
             fail(ErrorCode::input, "model", "refold.sizes: unknown field \"{}\"", key);
     }
     config.heads_kv = sizes_of(root, "kv_heads", layers, config.n_head_kv);
     config.ffs = sizes_of(root, "ffn", layers, config.n_ff);
+    config.alibi_heads = alibi_heads_of(root, layers, config);
     if (const auto prefix = root.find("prefix"); prefix != root.end()) {
         if (!prefix->is_number_unsigned() || prefix->get<uint64_t>() > kMaxPrefix)
             fail(ErrorCode::input, "model", "refold.sizes: \"prefix\" must be 0 to {}, got {}", kMaxPrefix,

@@ -8,8 +8,8 @@
 
 namespace refold {
 
-// config.heads_kv, ffs and n_prefix as the JSON of the key "refold.sizes"; empty when all have their
-// defaults. Parsing throws Error(input) for sizes that do not fit the configuration.
+// config.heads_kv, ffs, alibi_heads and n_prefix as the JSON of the key "refold.sizes"; empty when all have
+// their defaults. Parsing throws Error(input) for sizes that do not fit the configuration.
 std::string sizes_to_json(const ModelConfig& config);
 void sizes_from_json(const std::string& json, size_t layers, ModelConfig& config);
 

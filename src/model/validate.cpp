@@ -304,14 +304,34 @@ void validate_slots(const Model& model, const Slots& slots, const std::vector<Sl
     if (config.n_prefix > 0 && layer != kWholeModel && attends) check_prefix(model, slots, layer);
 }
 
+// A layer that lacks some of the heads says which numbers, and so which slopes, the others have.
+void validate_alibi_heads(const ModelConfig& c, size_t layer) {
+    const auto& heads = c.alibi_heads_of(layer);
+    const int64_t count = c.n_head_kv_of(layer);
+    const bool listed = c.max_alibi_bias > 0 && count != c.n_head_kv && count != 0;
+    if (heads.size() != (listed ? static_cast<size_t>(count) : 0))
+        fail(ErrorCode::input, "topology", "layer {}: ALiBi's slopes of {} heads are given, expected {}",
+             layer, heads.size(), listed ? count : 0);
+    if (!std::is_sorted(heads.begin(), heads.end(), std::less_equal<>()) ||
+        (!heads.empty() && (heads.front() < 0 || heads.back() >= c.n_head_kv)))
+        fail(ErrorCode::input, "topology",
+             "layer {}: the numbers of the heads that have ALiBi's slopes must ascend from 0 to {}", layer,
+             c.n_head_kv - 1);
+    if (listed && !c.causal)
+        fail(ErrorCode::unsupported, "topology",
+             "layer {}: heads of an encoder with ALiBi cannot be left out", layer);
+}
+
 }  // namespace
 
 void validate(const Model& model) {
     const ModelConfig& c = model.config;
     const size_t layers = model.topology.layers.size();
-    if ((!c.heads_kv.empty() && c.heads_kv.size() != layers) || (!c.ffs.empty() && c.ffs.size() != layers))
-        fail(ErrorCode::input, "topology", "sizes of {} and {} layers are given, the model has {}",
-             c.heads_kv.size(), c.ffs.size(), layers);
+    for (const size_t given : {c.heads_kv.size(), c.ffs.size(), c.alibi_heads.size()}) {
+        if (given != 0 && given != layers)
+            fail(ErrorCode::input, "topology", "sizes of {} layers are given, the model has {}", given,
+                 layers);
+    }
     const int64_t loops = model.topology.loops;
     if (loops < 1 || layers % static_cast<size_t>(loops) != 0)
         fail(ErrorCode::input, "topology", "{} loops do not divide the {} layers", loops, layers);
@@ -326,11 +346,7 @@ void validate(const Model& model) {
             fail(ErrorCode::input, "topology",
                  "layer {}: {} key/value heads and {} FFN channels, the model has {} and {}", l, groups, ff,
                  c.n_head_kv, c.n_ff);
-        if (c.max_alibi_bias > 0 && c.n_head_kv_of(l) != c.n_head_kv && c.n_head_kv_of(l) != 0)
-            fail(ErrorCode::unsupported, "topology",
-                 "layer {}: ALiBi's slopes belong to the heads' numbers, so single heads cannot be left "
-                 "out",
-                 l);
+        validate_alibi_heads(c, l);
         validate_slots(model, model.topology.layers[l], model.family->layer_slots, l);
     }
     validate_slots(model, model.topology.globals, model.family->model_slots, kWholeModel);

@@ -84,25 +84,51 @@ Packed packed(std::shared_ptr<const Model> model, const Expression& expression, 
             }};
 }
 
+// Where the units of a pruned layer's weight (heads with their ALiBi slopes) lie in its full size. Without
+// numbers they are the first ones.
+struct Places {
+    std::vector<int64_t> numbers;  // of the units
+    int64_t width = 1;             // rows or columns of a unit
+    bool columns = false;
+
+    // The row or column in full size of row or column `i`.
+    int64_t of(int64_t i) const {
+        return numbers.empty() ? i : numbers[static_cast<size_t>(i / width)] * width + i % width;
+    }
+};
+
+Places places_of(const ModelConfig& config, Slot slot, size_t layer) {
+    const auto units = properties(slot).units;
+    if (layer == kWholeModel || !units || unit_extent(slot) == Extent::n_ff) return {};
+    const int64_t heads = has_query_heads(slot) ? config.q_per_kv() : 1;
+    return {config.alibi_heads_of(layer), heads * config.head_dim, units == UnitAxis::columns};
+}
+
 // A pruned layer's weight in the full size, filled up with zeros; ones for a norm.
-Tensor padded(const Packed& own, Slot slot, SlotShape full) {
+Tensor padded(const Packed& own, Slot slot, SlotShape full, const Places& places) {
     const bool vector = is_vector(slot);
     Tensor tensor{own.type, vector ? std::vector{full.in} : std::vector{full.in, full.out}, {}, {}};
     if (full.in % block_elements(own.type) != 0 || own.shape.in % block_elements(own.type) != 0)
         fail(ErrorCode::unsupported, "model", "{}: {} of {} columns cannot be filled up in {}",
              slot_name(slot), own.shape.in, full.in, name(own.type));
-    tensor.produce = [own, full] {
-        const size_t stride = row_bytes(own.type, full.in), width = row_bytes(own.type, own.shape.in);
+    const int64_t piece = places.columns && !places.numbers.empty() ? places.width : own.shape.in;
+    if (piece % block_elements(own.type) != 0)
+        fail(ErrorCode::unsupported, "model", "{}: heads of {} columns cannot be put in their places in {}",
+             slot_name(slot), piece, name(own.type));
+    tensor.produce = [own, full, places, piece] {
+        const size_t stride = row_bytes(own.type, full.in), width = row_bytes(own.type, piece);
         const auto zeros = quantize(own.type, Floats(static_cast<size_t>(full.in)), full.in);
         const std::vector<std::byte> rows = own.produce();
         std::vector<std::byte> out;
         out.reserve(stride * static_cast<size_t>(full.out));
-        for (int64_t r = 0; r < full.out; ++r) {
-            const bool given = r < own.shape.out && width > 0;
-            const std::byte* from = given ? rows.data() + static_cast<size_t>(r) * width : zeros.data();
-            out.insert(out.end(), from, from + (given ? width : stride));
-            if (given)
-                out.insert(out.end(), zeros.begin(), zeros.begin() + static_cast<ptrdiff_t>(stride - width));
+        for (int64_t r = 0; r < full.out; ++r) out.insert(out.end(), zeros.begin(), zeros.end());
+        const std::byte* from = rows.data();
+        for (int64_t r = 0; r < own.shape.out; ++r) {
+            const auto row = static_cast<size_t>(places.columns ? r : places.of(r));
+            for (int64_t column = 0; column < own.shape.in; column += piece, from += width) {
+                const int64_t to = places.columns ? places.of(column) : column;
+                memcpy(out.data() + row * stride + row_bytes(own.type, to), from, width);
+            }
         }
         return out;
     };
@@ -163,12 +189,14 @@ Model without_sharing(const Model& given) {
     dense.tensors.clear();
     dense.config.heads_kv.clear();
     dense.config.ffs.clear();
+    dense.config.alibi_heads.clear();
     set_widest_ffn(model, dense);
     const auto add = [&](const std::string& name, Slot slot, const Expression& expression, size_t layer) {
         const SlotShape full = slot_shape(slot, dense.config), own = slot_shape(slot, model.config, layer);
         const auto* whole = std::get_if<Dense>(&expression);
         if (own.in != full.in || own.out != full.out) {
-            dense.tensors[name] = padded(packed(shared, expression, slot, layer), slot, full);
+            dense.tensors[name] = padded(packed(shared, expression, slot, layer), slot, full,
+                                         places_of(model.config, slot, layer));
         } else if (whole != nullptr) {
             dense.tensors[name] = model.tensor(whole->tensor);
         } else {

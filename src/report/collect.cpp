@@ -134,6 +134,7 @@ void merge(Variant& to, const Variant& from) {
     for (auto field : {&Variant::parameters, &Variant::file_bytes, &Variant::kv_bytes_per_token,
                        &Variant::resident_weight_bytes, &Variant::resident_set_bytes})
         take(to.*field, from.*field);
+    take(to.beyond_equal_size, from.beyond_equal_size);
     take(to.prefill, from.prefill);
     take(to.decode, from.decode);
     append(to.perplexities, from.perplexities);

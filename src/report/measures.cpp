@@ -160,6 +160,13 @@ std::vector<Measure> measures(const Comparison& comparison) {
                    [](const Variant& v) { return real(v.parameters); },
                    {},
                    format_parameters});
+    out.push_back({"beyond equal size",
+                   "stored parameters more than those of the model with as large a part of its heads shared",
+                   true,
+                   Change::none,
+                   [](const Variant& v) { return v.beyond_equal_size; },
+                   {},
+                   [](double v) { return (v < 0 ? "-" : "+") + format_parameters(std::abs(v)); }});
     out.push_back(bytes_row("file size", "", &Variant::file_bytes));
     out.push_back(bytes_row("weights in memory", "as the engine holds them, shared ones once",
                             &Variant::resident_weight_bytes));

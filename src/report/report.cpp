@@ -171,6 +171,7 @@ json variant_json(const Variant& v) {
             {"sha256", hashes_json(v.hashes, v.file)},
             {"made_of", v.origins},
             {"parameters", number(v.parameters)},
+            {"beyond_equal_size", number(v.beyond_equal_size)},
             {"file_bytes", number(v.file_bytes)},
             {"kv_bytes_per_token", number(v.kv_bytes_per_token)},
             {"resident_weight_bytes", number(v.resident_weight_bytes)},

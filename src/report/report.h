@@ -71,6 +71,8 @@ struct Variant {
     FileHashes hashes;
 
     std::optional<uint64_t> parameters;  // stored
+    // Stored parameters beyond those of the size at which it is compared (compress: "equal_size").
+    std::optional<double> beyond_equal_size;
     std::optional<uint64_t> file_bytes;
     std::optional<uint64_t> kv_bytes_per_token;
     std::optional<uint64_t> resident_weight_bytes;  // weights as the engine holds them

@@ -294,6 +294,9 @@ void read_compression(const json& root, RunResult& out) {
         for (const json& more : lines.is_array() ? lines : json::array()) line += "; " + text_of(more);
         out.variant.steps.push_back(line);
         read_svd_errors(step, out.variant);
+        const json& size = member(member(step, "details"), "equal_size");
+        if (const auto beyond = number_of(member(size, "difference")))
+            out.variant.beyond_equal_size = *beyond;
     }
 }
 

@@ -254,6 +254,7 @@ Variant variant(const Value& at) {
     v.hashes = hashes(at["sha256"], v.file);
     for (const Value& origin : at["made_of"].list()) v.origins.push_back(named_hashes(origin));
     v.parameters = at["parameters"].count_or_none();
+    v.beyond_equal_size = at["beyond_equal_size"].number_or_none();
     v.file_bytes = at["file_bytes"].count_or_none();
     v.kv_bytes_per_token = at["kv_bytes_per_token"].count_or_none();
     v.resident_weight_bytes = at["resident_weight_bytes"].count_or_none();

@@ -154,13 +154,31 @@ std::vector<Record> make_items(const DataSource& source, const std::string& text
     return items;
 }
 
+// Whether a source has a file, or rows, of exactly this split.
+static bool has_split(const TaskFile& task, const std::string& split, const std::string& data) {
+    return std::ranges::any_of(task.data, [&](const DataSource& source) {
+        if (data.empty()) return source.hub_files.contains(split) || source.hub_splits.contains(split);
+        return std::ranges::any_of(candidates(source, split), [&](const std::string& candidate) {
+            return has_data_file(fs::path(data) / candidate);
+        });
+    });
+}
+
 Dataset load_dataset(const TaskFile& task, const std::string& split, const std::string& data) {
+    if (const size_t plus = split.find('+'); plus != std::string::npos && !has_split(task, split, data)) {
+        Dataset all = load_dataset(task, split.substr(0, plus), data);
+        Dataset more = load_dataset(task, split.substr(plus + 1), data);
+        std::ranges::move(more.items, std::back_inserter(all.items));
+        all.more_files.push_back(more.file);
+        std::ranges::move(more.more_files, std::back_inserter(all.more_files));
+        return all;
+    }
     std::error_code missing;
     if (!data.empty() && !fs::is_directory(data, missing))
         fail(ErrorCode::io, "task", "--data: '{}' is no folder", data);
     const DataPath found = data.empty() ? find_on_hub(task, split) : find_in_directory(task, split, data);
     const DataSource& source = *found.source;
-    Dataset dataset{.items = {}, .file = file_of(found.path), .label = found.path};
+    Dataset dataset{.items = {}, .file = file_of(found.path), .more_files = {}, .label = found.path};
     RecordOptions form = source.form;
     // Rows of the hub's server are always JSON lines.
     const bool own_file = !data.empty() && source.files.contains(split);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace refold {
@@ -21,6 +22,9 @@ enum class TaskOutput {
 struct GenerationSettings {
     std::vector<std::string> until;
     int64_t max_tokens = 256;
+    // Encoders: masks behind the prompt that are filled at once, in place of generated text; 0: the task is
+    // for decoders.
+    int64_t masks = 0;
 };
 
 // A task without its data.
@@ -61,6 +65,7 @@ struct Task {
     int64_t original = 0;     // number of items in the data, before a limit; 0: all are in `items`
     std::string data_file;    // source of the items, for provenance
     std::string data_sha256;  // of that file
+    std::vector<std::pair<std::string, std::string>> more_files;  // of further splits, with their hashes
     std::string fewshot_file, fewshot_sha256;  // of the examples; empty: none, or from `data_file` too
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <span>
 
 #include "core/error.h"
@@ -188,10 +189,46 @@ private:
 
 Dataset generate(const TaskFile& task, const TaskOptions& options) {
     NeedleOptions needle;
+    needle.kind = task.needle;
     needle.length = options.length;
     needle.count_tokens = options.count_tokens;
     if (options.limit > 0) needle.items = std::min(needle.items, options.limit);
-    return {.items = make_needles(needle), .file = "", .label = task.spec.name};
+    Dataset out{.items = {}, .file = "", .more_files = {}, .label = task.spec.name};
+    if (task.needle.haystack == Haystack::text) {
+        const Dataset text = load_dataset(task, task.split, options.data);
+        out.file = text.file;
+        for (const Record& record : text.items) {
+            const Json& part = record.fields.value("text", Json());
+            if (!part.is_string())
+                fail(ErrorCode::input, "data", "{} line {}: expected a field 'text'", text.label,
+                     record.line);
+            needle.text += (needle.text.empty() ? "" : " ") + part.get<std::string>();
+        }
+    }
+    out.items = make_needles(needle);
+    return out;
+}
+
+// One item of those that agree in field `alike`, and none where `agreeing` differs among them.
+void keep_consistent(std::vector<Record>& items, const TaskFile& task, const std::string& label) {
+    const auto value = [&](const Record& item, const std::string& field) {
+        if (!item.fields.contains(field))
+            fail(ErrorCode::input, "data", "{} line {}: no field '{}' ('consistent')", label, item.line,
+                 field);
+        return item.fields.at(field).dump(-1, ' ', false, Json::error_handler_t::replace);
+    };
+    std::map<std::string, std::string> first;
+    std::set<std::string> conflicts;
+    for (const Record& item : items) {
+        const auto [seen, fresh] = first.try_emplace(value(item, task.alike), value(item, task.agreeing));
+        if (!fresh && seen->second != value(item, task.agreeing)) conflicts.insert(seen->first);
+    }
+    std::set<std::string> kept;
+    std::erase_if(items, [&](const Record& item) {
+        const std::string own = value(item, task.alike);
+        return conflicts.contains(own) || !kept.insert(own).second;
+    });
+    if (items.empty()) fail(ErrorCode::input, "data", "{}: no item is left ('consistent')", label);
 }
 
 }  // namespace
@@ -246,7 +283,10 @@ Task load_task(const std::string& name_or_path, const TaskOptions& options) {
     const bool generated = !file.generator.empty();
     if (generated && task.spec.shots > 0)
         fail(ErrorCode::usage, "task", "{} has no examples", task.spec.name);
-    const Dataset data = generated ? generate(file, options) : load_dataset(file, file.split, options.data);
+    Dataset data = generated ? generate(file, options) : load_dataset(file, file.split, options.data);
+    if (!file.alike.empty()) keep_consistent(data.items, file, data.label);
+    // The items before the last ones, whole (LASER's int(0.8 n)).
+    const auto before = static_cast<int64_t>((1 - file.last) * static_cast<double>(data.items.size()) + 1e-9);
     Dataset examples;
     const bool own = file.fewshot_split.empty() || file.fewshot_split == file.split;
     if (task.spec.shots > 0 && !own) examples = load_dataset(file, file.fewshot_split, options.data);
@@ -258,13 +298,13 @@ Task load_task(const std::string& name_or_path, const TaskOptions& options) {
                             .exclude_item = file.exclude_item},
                            "'" + pool.label + "'");
 
-    task.original = static_cast<int64_t>(data.items.size());
+    task.original = static_cast<int64_t>(data.items.size()) - before;
     const int64_t count = options.limit > 0 ? std::min(options.limit, task.original) : task.original;
     std::map<size_t, FewShot> shots;  // examples of the pool filled in so far
     for (int64_t i = 0; i < count; ++i) {
-        const Record& record = data.items[static_cast<size_t>(i)];
+        const Record& record = data.items[static_cast<size_t>(before + i)];
         TaskItem& item = task.items.emplace_back(templates.item(record, data.label));
-        item.doc_id = i;
+        item.doc_id = before + i;
         for (const size_t example : sampler.draw(record.fields)) {
             auto [shot, fresh] = shots.try_emplace(example);
             if (fresh) shot->second = templates.shot(pool.items[example], pool.label);
@@ -275,6 +315,9 @@ Task load_task(const std::string& name_or_path, const TaskOptions& options) {
     DataHashes own_hashes;
     DataHashes& hashes = options.hashes != nullptr ? *options.hashes : own_hashes;
     if (!data.file.empty()) task.data_sha256 = hashes.of(data.file);
+    for (const std::string& more : data.more_files) {
+        if (more != data.file) task.more_files.emplace_back(more, hashes.of(more));
+    }
     if (!examples.file.empty() && examples.file != data.file) {
         task.fewshot_file = examples.file;
         task.fewshot_sha256 = hashes.of(examples.file);

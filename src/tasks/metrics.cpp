@@ -8,6 +8,7 @@
 #include "core/text.h"
 #include "tasks/bleu.h"
 #include "tasks/bootstrap.h"
+#include "tasks/meteor.h"
 #include "tasks/python_text.h"
 
 namespace refold {
@@ -46,12 +47,16 @@ constexpr Definition kDefinitions[] = {
     {"acc", kChoices | target, true, 1, mean_of, 0},
     {"acc_norm", kChoices, true, 1, mean_of, 0},
     {"acc_bytes", kChoices, true, 1, mean_of, 0},
+    {"acc_ppl", kChoices, true, 1, mean_of, 0},
     {"exact_match", choice | text, true, 1, mean_of, 0},
     {"em", text, true, 1, mean_of, 0},
     {"f1", text, true, 1, mean_of, 0},
     {"f1", choice, true, 4, f1_of, kDraws},
     {"mcc", choice, true, 4, matthews_of, kDraws},
     {"string_match_all", text, true, 1, mean_of, 0},
+    {"laser_acc", text, true, 1, mean_of, 0},
+    {"meteor", text, true, 1, mean_of, 0},
+    {"nll", text | mask | label, false, 1, mean_of, 0},
     {"bleu", text, true, std::tuple_size_v<BleuCounts>, bleu_of, kBleuDraws},
     {"perplexity", target | mask | label, false, 1, perplexity_of, kDraws},
     {"label_probability", mask | label, true, 1, mean_of, 0},
@@ -80,13 +85,13 @@ const Definition& definition_of(const TaskSpec& spec, const std::string& metric)
     return *find_definition(spec, metric);
 }
 
-// Index of the choice with the largest log likelihood per unit of length.
-size_t best_choice(const TaskItem& item, const Answer& answer, size_t (*length)(std::string_view)) {
+// Index of the choice with the largest log likelihood per unit of length. `length` of choice i.
+template <typename Length>
+size_t best_choice(const Answer& answer, Length length) {
     size_t best = 0;
     double best_value = -INFINITY;
     for (size_t i = 0; i < answer.choices.size(); ++i) {
-        const std::string& c = item.choices[item.choices.size() == 1 ? 0 : i];
-        const double value = answer.choices[i].log_likelihood / static_cast<double>(length(c));
+        const double value = answer.choices[i].log_likelihood / static_cast<double>(length(i));
         if (i == 0 || value > best_value) {
             best = i;
             best_value = value;
@@ -106,7 +111,14 @@ double best_of(const std::vector<std::string>& references, const std::string& an
     return best;
 }
 
-double text_value(const std::string& metric, const TaskItem& item, const std::string& answer) {
+double text_value(const std::string& metric, const TaskItem& item, const Answer& given) {
+    const std::string& answer = given.text;
+    if (metric == "nll") return -given.choices.at(0).log_likelihood / static_cast<double>(given.scored.at(0));
+    if (metric == "meteor") return best_of(item.references, answer, meteor);
+    if (metric == "laser_acc") {
+        const std::string text = lower(given.filled ? answer : item.prompts[0] + answer);
+        return text.find(lower(strip(item.references[0]))) != std::string::npos ? 1 : 0;
+    }
     if (metric == "exact_match")
         return best_of(item.references, answer,
                        [](std::string_view a, std::string_view b) { return a == b ? 1.0 : 0.0; });
@@ -138,11 +150,16 @@ bool higher_is_better(const std::string& metric) {
                         [&](const Definition& d) { return metric == d.name && !d.higher; });
 }
 
+bool scores_references(const TaskSpec& spec) {
+    return spec.output == TaskOutput::generate_until &&
+           std::find(spec.metrics.begin(), spec.metrics.end(), "nll") != spec.metrics.end();
+}
+
 std::vector<double> item_values(const TaskSpec& spec, const std::string& metric, const TaskItem& item,
                                 const Answer& answer) {
     const Definition& definition = definition_of(spec, metric);
     if (spec.output == TaskOutput::generate_until) {
-        if (definition.aggregate != bleu_of) return {text_value(metric, item, answer.text)};
+        if (definition.aggregate != bleu_of) return {text_value(metric, item, answer)};
         const BleuCounts counts = bleu_counts(answer.text, item.references);
         return {counts.begin(), counts.end()};
     }
@@ -150,12 +167,13 @@ std::vector<double> item_values(const TaskSpec& spec, const std::string& metric,
         const Likelihood& only = answer.choices.front();
         return {metric == "acc" ? (only.greedy ? 1.0 : 0.0) : only.log_likelihood};
     }
-    const auto one = [](std::string_view) { return size_t{1}; };
-    const auto bytes = [](std::string_view c) { return c.size(); };
-    const size_t chosen = best_choice(item, answer,
-                                      metric == "acc_norm"    ? +code_points
-                                      : metric == "acc_bytes" ? +bytes
-                                                              : +one);
+    const size_t chosen = best_choice(answer, [&](size_t i) -> size_t {
+        const std::string& c = item.choices[item.choices.size() == 1 ? 0 : i];
+        if (metric == "acc_norm") return code_points(c);
+        if (metric == "acc_bytes") return c.size();
+        if (metric == "acc_ppl") return static_cast<size_t>(answer.tokens.at(i));
+        return 1;
+    });
     const auto right = static_cast<size_t>(item.gold.front());
     if (definition.width == 4) {
         const bool predicted = chosen == 1, expected = right == 1;
@@ -170,6 +188,7 @@ std::vector<double> item_values(const TaskSpec& spec, const std::string& metric,
     }
     const double likelihood = answer.choices[right].log_likelihood;
     if (metric == "perplexity" || metric == "log_prob") return {likelihood};
+    if (metric == "nll") return {-likelihood};
     if (metric == "label_probability") return {std::exp(likelihood)};
     return {is_right(item, chosen) ? 1.0 : 0.0};
 }

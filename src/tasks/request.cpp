@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "tasks/metrics.h"
 #include "tasks/python_text.h"
 #include "text/jinja.h"
 
@@ -132,11 +133,33 @@ public:
         cut_left(r, room);
     }
 
+    // The prompt and the masks that are filled at once (LASER's program for RoBERTa).
+    void encode_masks(Request& r) const {
+        need_mask();
+        std::string text = r.context;
+        for (int64_t m = 0; m < task_.spec.generation.masks; ++m)
+            text += " " + tokenizer_.piece(*mask_, true);
+        r.tokens = tokenizer_.encode(text, true, true);
+        if (std::count(r.tokens.begin(), r.tokens.end(), *mask_) != task_.spec.generation.masks)
+            bad(r, "has another number of masks than the {} that are put behind its prompt",
+                task_.spec.generation.masks);
+        need_room(r);
+    }
+
+    // Prompt and answer without special tokens; the answer's tokens are masked at once (LASER's program).
+    void encode_masked_answer(Request& r) const {
+        const TokenIds context = tokenizer_.encode(std::string(rstrip(r.context)), false, true);
+        r.tokens = tokenizer_.encode(r.context + r.continuation, false, true);
+        r.first_scored = static_cast<int64_t>(std::min(context.size(), r.tokens.size()));
+        r.scored = static_cast<int64_t>(r.tokens.size()) - r.first_scored;
+        r.together = true;
+        if (r.scored == 0) bad(r, "has an answer '{}' without tokens of its own", r.continuation);
+        need_room(r);
+    }
+
     // Masked tokens replace the marker; the text around them is tokenized independently of the choice.
     void encode_masked(Request& r) const {
-        if (!mask_) {
-            fail(ErrorCode::unsupported, "tasks", "{}: the vocabulary has no mask token", task_.spec.name);
-        }
+        need_mask();
         const size_t marker = r.context.find(kMaskMarker);
         if (marker == std::string::npos || r.context.find(kMaskMarker, marker + 1) != std::string::npos)
             bad(r, "must have {} exactly once in its prompt", kMaskMarker);
@@ -164,9 +187,7 @@ public:
         r.tokens.insert(r.tokens.end(), at + 1, masked.end());
         r.first_scored = head;
         r.scored = static_cast<int64_t>(choice.size());
-        if (static_cast<int64_t>(r.tokens.size()) > options_.max_length) {
-            bad(r, "has {} tokens, the encoder sees {}", r.tokens.size(), options_.max_length);
-        }
+        need_room(r);
     }
 
     template <typename... Args>
@@ -176,6 +197,15 @@ public:
     }
 
 private:
+    void need_mask() const {
+        if (!mask_)
+            fail(ErrorCode::unsupported, "tasks", "{}: the vocabulary has no mask token", task_.spec.name);
+    }
+    void need_room(const Request& r) const {
+        if (static_cast<int64_t>(r.tokens.size()) > options_.max_length)
+            bad(r, "has {} tokens, the encoder sees {}", r.tokens.size(), options_.max_length);
+    }
+
     // Adds special tokens as the model's tokenizer does, unless the text already begins with BOS, which a
     // chat template may write.
     TokenIds encode(const std::string& text) const {
@@ -218,7 +248,8 @@ void check_item(const TaskSpec& spec, const TaskItem& item) {
 
 void check_kind(const TaskSpec& spec, bool encoder) {
     const TaskOutput output = spec.output;
-    if (encoder && output != TaskOutput::masked_lm && output != TaskOutput::label_probability) {
+    const bool fills = output == TaskOutput::generate_until && spec.generation.masks > 0;
+    if (encoder && output != TaskOutput::masked_lm && output != TaskOutput::label_probability && !fills) {
         fail(ErrorCode::usage, "tasks",
              "{}: the model is an encoder, the task needs one that predicts the next token", spec.name);
     }
@@ -254,7 +285,11 @@ std::vector<Request> make_requests(const Task& task, const Tokenizer& tokenizer,
             r.item = i;
             r.context = contexts[contexts.size() == 1 ? 0 : c];
             if (spec.output == TaskOutput::generate_until) {
-                encoder.encode_prompt(r);
+                if (options.encoder) {
+                    encoder.encode_masks(r);
+                } else {
+                    encoder.encode_prompt(r);
+                }
             } else if (options.encoder) {
                 // The prompt is made for decoders: the label comes last.
                 if (r.context.find(kMaskMarker) == std::string::npos) r.context += delimiter + kMaskMarker;
@@ -266,6 +301,17 @@ std::vector<Request> make_requests(const Task& task, const Tokenizer& tokenizer,
             }
             requests.push_back(std::move(r));
         }
+        if (!scores_references(spec)) continue;
+        Request r;
+        r.item = i;
+        r.context = contexts[0];
+        r.continuation = delimiter + item.references[0];
+        if (options.encoder) {
+            encoder.encode_masked_answer(r);
+        } else {
+            encoder.encode_pair(r);
+        }
+        requests.push_back(std::move(r));
     }
     return requests;
 }

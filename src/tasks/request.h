@@ -32,13 +32,16 @@ struct Request {
     std::vector<int32_t> tokens;
     int64_t scored = 0;
     int64_t first_scored = 0;  // encoders: index of the choice's first token
+    bool together = false;     // encoders: all scored tokens are masked at once, instead of one by one
     int64_t cut = 0;           // number of tokens cut off
 };
 
-// All requests of a task, item by item and choice by choice.
-// Throws Error(input) naming an item without choices, prompts or a right choice, or with a continuation that
-// has no tokens of its own or too many. Throws Error(usage) for outputs that need the other kind of model and
-// when there is no room to generate, Error(unsupported) for a missing chat template.
+// All requests of a task, item by item and choice by choice. Where text is generated and a metric asks for
+// the likelihood of the first reference, that request follows the one for the text. Encoders fill masks
+// behind the prompt (GenerationSettings::masks) in place of generating. Throws Error(input) naming an item
+// without choices, prompts or a right choice, or with a continuation that has no tokens of its own or too
+// many. Throws Error(usage) for outputs that need the other kind of model and when there is no room to
+// generate, Error(unsupported) for a missing chat template.
 std::vector<Request> make_requests(const Task& task, const Tokenizer& tokenizer,
                                    const PromptOptions& options);
 

@@ -150,6 +150,8 @@ Json results_json(std::span<const TaskRun> runs) {
             {"effective", items}};
         out["truncated"][spec.name] = run.cut_requests();
         out["data"][spec.name] = {{"file", run.task.data_file}, {"sha256", run.task.data_sha256}};
+        for (const auto& [file, hash] : run.task.more_files)
+            out["data"][spec.name]["more"].push_back({{"file", file}, {"sha256", hash}});
         if (!run.task.fewshot_file.empty())
             out["data"][spec.name]["fewshot"] = {{"file", run.task.fewshot_file},
                                                  {"sha256", run.task.fewshot_sha256}};

@@ -29,8 +29,17 @@ public:
           missing_(run.task.items.size()),
           place_(run.requests.size()),
           taken_(run.requests.size()) {
-        for (size_t r = 0; r < run.requests.size(); ++r) place_[r] = missing_[run.requests[r].item]++;
         run.answers.assign(missing_.size(), {});
+        for (size_t r = 0; r < run.requests.size(); ++r) {
+            const Request& request = run.requests[r];
+            ++missing_[request.item];
+            if (request.scored == 0) continue;
+            Answer& answer = run.answers[request.item];
+            place_[r] = answer.choices.size();
+            answer.choices.emplace_back();
+            answer.scored.push_back(request.scored + (request.together ? 1 : 0));
+            answer.tokens.push_back(static_cast<int64_t>(request.tokens.size()));
+        }
         run.values.clear();
     }
 
@@ -39,15 +48,14 @@ public:
     void take(size_t request, const Likelihood& likelihood) {
         taken_[request] = true;
         const size_t item = run_.requests[request].item;
-        auto& choices = run_.answers[item].choices;
-        if (choices.empty()) choices.resize(missing_[item]);
-        choices[place_[request]] = likelihood;
+        run_.answers[item].choices[place_[request]] = likelihood;
         complete_one(item);
     }
     void take(size_t request, const std::string& text) {
         taken_[request] = true;
         const size_t item = run_.requests[request].item;
         run_.answers[item].text = text;
+        run_.answers[item].filled = run_.filled;
         complete_one(item);
     }
 
@@ -79,7 +87,7 @@ private:
 
     TaskRun& run_;
     std::vector<size_t> missing_;  // number of missing answers by item
-    std::vector<size_t> place_;    // index of a request among its item's requests
+    std::vector<size_t> place_;    // index of a request among its item's scored requests
     std::vector<bool> taken_;
     std::vector<double> sums_;
     size_t done_ = 0;
@@ -122,6 +130,22 @@ ExitCounts of_all_processes(ExitCounts counts) {
 // Answers the open requests: likelihoods, then generated texts.
 using Answering =
     std::function<void(Requests requests, const Answered& answered, const Generated& generated)>;
+
+// Answers the requests that have tokens to score by `score`, the others by `write`.
+template <typename Score, typename Write>
+void answer_both(Requests requests, const Answered& answered, const Generated& generated, Score score,
+                 Write write) {
+    std::vector<const Request*> scored, written;
+    std::vector<size_t> of_scored, of_written;
+    for (size_t i = 0; i < requests.size(); ++i) {
+        (requests[i]->scored > 0 ? scored : written).push_back(requests[i]);
+        (requests[i]->scored > 0 ? of_scored : of_written).push_back(i);
+    }
+    if (!scored.empty())
+        score(scored, [&](size_t i, const Likelihood& likelihood) { answered(of_scored[i], likelihood); });
+    if (!written.empty())
+        write(written, [&](size_t i, const std::string& text) { generated(of_written[i], text); });
+}
 
 // `exiting` answers; null without early exit.
 void answer(TaskRun& run, const Answering& answering, int threads, WorkFile* work, size_t index,
@@ -200,8 +224,9 @@ int64_t context_needed(std::span<const TaskRun> runs) {
     for (const TaskRun& run : runs) {
         const bool generates = run.task.spec.output == TaskOutput::generate_until;
         for (const Request& r : run.requests) {
+            const bool written = generates && r.scored == 0;
             needed = std::max(needed, static_cast<int64_t>(r.tokens.size()) +
-                                          (generates ? run.task.spec.generation.max_tokens : 0));
+                                          (written ? run.task.spec.generation.max_tokens : 0));
         }
     }
     return needed;
@@ -220,7 +245,8 @@ std::string run_key(const std::string& model_hash, const std::string& settings,
             for (const std::string& stop : spec.generation.until) update(hash, stop);
         }
         for (const Request& r : run.requests) {
-            update(hash, fmt::format("{} {} {}", r.tokens.size(), r.first_scored, r.scored));
+            update(hash, fmt::format("{} {} {}{}", r.tokens.size(), r.first_scored, r.scored,
+                                     r.together ? " together" : ""));
             hash.update(std::as_bytes(std::span(r.tokens)));
         }
     }
@@ -228,14 +254,24 @@ std::string run_key(const std::string& model_hash, const std::string& settings,
 }
 
 void run_task(TaskRun& run, Engine& engine, const Tokenizer& tokenizer, WorkFile* work, size_t index) {
-    const auto answering = [&](Requests requests, const Answered& answered, const Generated& generated) {
-        if (!engine.capabilities().causal) {
+    const bool causal = engine.capabilities().causal;
+    run.filled = !causal;
+    const auto score = [&](Requests requests, const Answered& answered) {
+        if (causal) {
+            log_likelihoods(engine, requests, answered);
+        } else {
             masked_likelihoods(engine, tokenizer.mask().value(), requests, answered);
-        } else if (run.task.spec.output == TaskOutput::generate_until) {
+        }
+    };
+    const auto write = [&](Requests requests, const Generated& generated) {
+        if (causal) {
             generate_until(engine, tokenizer, requests, run.task.spec.generation, generated);
         } else {
-            log_likelihoods(engine, requests, answered);
+            fill_masks(engine, tokenizer, requests, generated);
         }
+    };
+    const auto answering = [&](Requests requests, const Answered& answered, const Generated& generated) {
+        answer_both(requests, answered, generated, score, write);
     };
     answer(run, answering, engine.capabilities().threads, work, index);
 }
@@ -244,12 +280,14 @@ void run_task(TaskRun& run, Engine& engine, const ExitPolicy& policy, const Toke
               WorkFile* work, size_t index) {
     ExitAnswers answers(engine, policy);
     run.exits = ExitCounts(answers.loops());
+    const auto score = [&](Requests requests, const Answered& answered) {
+        answers.log_likelihoods(requests, answered);
+    };
+    const auto write = [&](Requests requests, const Generated& generated) {
+        answers.generate_until(tokenizer, requests, run.task.spec.generation, generated);
+    };
     const auto answering = [&](Requests requests, const Answered& answered, const Generated& generated) {
-        if (run.task.spec.output == TaskOutput::generate_until) {
-            answers.generate_until(tokenizer, requests, run.task.spec.generation, generated);
-        } else {
-            answers.log_likelihoods(requests, answered);
-        }
+        answer_both(requests, answered, generated, score, write);
     };
     answer(run, answering, engine.capabilities().threads, work, index, &answers);
     run.exits = of_all_processes(run.exits);

@@ -20,6 +20,7 @@ struct TaskRun {
     std::vector<Answer> answers;        // by item
     std::vector<MetricValues> values;   // by metric of the task
     std::vector<MetricResult> results;  // by metric of the task
+    bool filled = false;                // the model is an encoder: texts fill masks
     double seconds = 0;
     ExitCounts exits;  // of tokens that may exit; zero loops without early exit
 

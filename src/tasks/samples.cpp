@@ -25,8 +25,8 @@ Json target_of(const TaskSpec& spec, const TaskItem& item) {
 }
 
 Json responses_of(const TaskSpec& spec, const Answer& answer) {
-    if (spec.output == TaskOutput::generate_until) return Json::array({answer.text});
     Json responses = Json::array();
+    if (spec.output == TaskOutput::generate_until) responses.push_back(answer.text);
     for (const Likelihood& choice : answer.choices)
         responses.push_back(
             Json::array({fmt::format("{}", choice.log_likelihood), choice.greedy ? "True" : "False"}));
@@ -49,7 +49,9 @@ std::string samples_jsonl(std::span<const TaskRun> runs) {
                  ++request, ++n) {
                 Json& one = arguments[fmt::format("gen_args_{}", n)];
                 one["arg_0"] = run.requests[request].context;
-                if (spec.output == TaskOutput::generate_until) {
+                // The likelihood of a reference follows the text.
+                const bool written = spec.output == TaskOutput::generate_until && n == 0;
+                if (written) {
                     one["arg_1"] = {{"until", spec.generation.until},
                                     {"max_gen_toks", spec.generation.max_tokens}};
                 } else {

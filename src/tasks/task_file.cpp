@@ -13,6 +13,11 @@ namespace {
 using Handler = std::function<void(const YAML::Node&)>;
 using Handlers = std::map<std::string, Handler>;
 
+const std::map<std::string, Haystack> kHaystacks = {
+    {"repeat", Haystack::repeat}, {"text", Haystack::text}, {"needles", Haystack::needles}};
+const std::map<std::string, NeedleText> kNeedleTexts = {
+    {"words", NeedleText::words}, {"numbers", NeedleText::numbers}, {"uuids", NeedleText::uuids}};
+
 const std::map<std::string, TaskOutput> kOutputs = {{"multiple_choice", TaskOutput::multiple_choice},
                                                     {"loglikelihood", TaskOutput::loglikelihood},
                                                     {"generate_until", TaskOutput::generate_until},
@@ -32,6 +37,7 @@ public:
             {"group", text(task_.spec.group)},
             {"subgroups", [&](const YAML::Node& node) { read_subgroups(node, root); }},
             {"subjects", [](const YAML::Node&) {}},  // read earlier: each makes a task
+            {"variants", [](const YAML::Node&) {}},  // read later: each makes a task
             {"version", text(task_.spec.version)},
             {"about", text(task_.about)},
             {"source", text(task_.source)},
@@ -40,8 +46,11 @@ public:
             {"metrics", texts(task_.spec.metrics)},
             {"data", [this](const YAML::Node& node) { read_data(node); }},
             {"split", text(task_.split)},
+            {"last", [this](const YAML::Node& node) { task_.last = part(node); }},
+            {"consistent", [this](const YAML::Node& node) { read_consistent(node); }},
             {"fewshot", [this](const YAML::Node& node) { read_fewshot(node); }},
             {"generator", text(task_.generator)},
+            {"needle", [this](const YAML::Node& node) { read_needle(node); }},
             {"description", text(task_.spec.description)},
             {"prompt", text(task_.prompt)},
             {"prompts", text(task_.prompt_list)},
@@ -136,6 +145,13 @@ private:
         return value;
     }
 
+    double part(const YAML::Node& node) const {
+        double value = 0;
+        if (!node.IsScalar() || !YAML::convert<double>::decode(node, value) || !(value > 0) || value > 1)
+            fail(ErrorCode::usage, "task", "{}: expected a part, above 0 and at most 1", at(node));
+        return value;
+    }
+
     bool flag(const YAML::Node& node) const {
         bool value = false;
         if (!node.IsScalar() || !YAML::convert<bool>::decode(node, value))
@@ -193,6 +209,40 @@ private:
         return source;
     }
 
+    void read_consistent(const YAML::Node& node) {
+        read_map(node, {{"by", text(task_.alike)}, {"same", text(task_.agreeing)}});
+        if (task_.alike.empty() || task_.agreeing.empty())
+            fail(ErrorCode::input, "task", "{}: 'consistent' needs the fields 'by' and 'same'", at(node));
+    }
+
+    void read_needle(const YAML::Node& node) {
+        const auto word = [this](auto& to, const auto& words) {
+            return [this, &to, &words](const YAML::Node& n) {
+                std::vector<std::string> known;
+                for (const auto& [name, value] : words) {
+                    known.push_back(name);
+                    if (name == scalar(n)) to = value;
+                }
+                if (!words.contains(scalar(n)))
+                    fail(ErrorCode::usage, "task", "{}: unknown word '{}'; {}", at(n), scalar(n),
+                         suggestion(scalar(n), known));
+            };
+        };
+        const auto count = [this](int64_t& to) {
+            return [this, &to](const YAML::Node& n) {
+                to = number(n);
+                if (to < 1 || to > 16) fail(ErrorCode::usage, "task", "{}: expected 1 to 16", at(n));
+            };
+        };
+        NeedleKind& needle = task_.needle;
+        read_map(node, {{"haystack", word(needle.haystack, kHaystacks)},
+                        {"keys", word(needle.keys, kNeedleTexts)},
+                        {"values", word(needle.values, kNeedleTexts)},
+                        {"needles", count(needle.needles)},
+                        {"values_per_key", count(needle.values_per_key)},
+                        {"asked", count(needle.asked)}});
+    }
+
     void read_fewshot(const YAML::Node& node) {
         read_map(node, {{"split", text(task_.fewshot_split)},
                         {"shots", [&](const YAML::Node& n) { task_.spec.shots = number(n); }},
@@ -209,9 +259,10 @@ private:
     }
 
     void read_generation(const YAML::Node& node) {
-        read_map(node, {{"until", texts(task_.spec.generation.until)},
-                        {"max_tokens",
-                         [&](const YAML::Node& n) { task_.spec.generation.max_tokens = number(n); }}});
+        read_map(node,
+                 {{"until", texts(task_.spec.generation.until)},
+                  {"max_tokens", [&](const YAML::Node& n) { task_.spec.generation.max_tokens = number(n); }},
+                  {"masks", [&](const YAML::Node& n) { task_.spec.generation.masks = number(n); }}});
     }
 
     void check(const YAML::Node& root) const {
@@ -237,6 +288,10 @@ private:
             if (task_.generator != "needle")
                 fail(ErrorCode::usage, "task", "{}: unknown generator '{}'; known: needle", label_,
                      task_.generator);
+            if (task_.needle.haystack == Haystack::text) {
+                need(!task_.data.empty(), "data");
+                need(!task_.split.empty(), "split");
+            }
             return;
         }
         need(!task_.data.empty(), "data");
@@ -264,19 +319,49 @@ private:
 
 }  // namespace
 
-std::vector<TaskFile> parse_task_file(const std::string& text, const std::string& label) {
-    const YAML::Node root = parse_yaml(text, "task", label);
-    if (!root.IsMap()) fail(ErrorCode::input, "task", "{}: expected one YAML mapping", label);
+// The mapping of a variant: the task's, with the variant's keys in place of its own.
+static YAML::Node with_keys_of(const YAML::Node& root, const YAML::Node& name, const YAML::Node& own,
+                               const Reader& reader) {
+    if (!own.IsMap()) fail(ErrorCode::input, "task", "{}: expected a mapping of keys", reader.at(own));
+    YAML::Node merged(YAML::NodeType::Map);
+    merged["task"] = name;
+    for (const auto& entry : root) {
+        const std::string key = reader.scalar(entry.first);
+        if (key != "task" && key != "aliases" && key != "variants" && !own[key].IsDefined())
+            merged.force_insert(entry.first, entry.second);
+    }
+    for (const auto& entry : own) merged.force_insert(entry.first, entry.second);
+    return merged;
+}
+
+// One task per subject, or one task.
+static void read_tasks(const YAML::Node& root, const std::string& label, std::vector<TaskFile>& tasks) {
     const YAML::Node subjects = root["subjects"];
-    if (!subjects.IsDefined()) return {Reader(label, "", "").read(root)};
     const Reader reader(label, "", "");
+    if (!subjects.IsDefined()) {
+        tasks.push_back(Reader(label, "", "").read(root));
+        return;
+    }
     if (!subjects.IsMap() || subjects.size() == 0)
         fail(ErrorCode::input, "task", "{}: 'subjects' must map subjects to their names",
              reader.at(subjects));
-    std::vector<TaskFile> tasks;
     for (const auto& subject : subjects)
         tasks.push_back(
             Reader(label, reader.scalar(subject.first), reader.scalar(subject.second)).read(root));
+}
+
+std::vector<TaskFile> parse_task_file(const std::string& text, const std::string& label) {
+    const YAML::Node root = parse_yaml(text, "task", label);
+    if (!root.IsMap()) fail(ErrorCode::input, "task", "{}: expected one YAML mapping", label);
+    const Reader reader(label, "", "");
+    std::vector<TaskFile> tasks;
+    read_tasks(root, label, tasks);
+    const YAML::Node variants = root["variants"];
+    if (!variants.IsDefined()) return tasks;
+    if (!variants.IsMap())
+        fail(ErrorCode::input, "task", "{}: 'variants' must map names to keys", reader.at(variants));
+    for (const auto& variant : variants)
+        read_tasks(with_keys_of(root, variant.first, variant.second, reader), label, tasks);
     return tasks;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tasks/item.h"
+#include "tasks/needle.h"
 #include "tasks/records.h"
 
 namespace refold {
@@ -37,11 +38,16 @@ struct TaskFile {
     std::vector<std::string> aliases;
 
     std::vector<DataSource> data;
-    std::string split;          // the evaluated split
+    std::string split;  // the evaluated split, or several, "a+b", one after the other
+    double last = 1;    // part of the items that is evaluated, the last ones
+    // Items with the same text in field `alike` are one, and left out where field `agreeing` differs among
+    // them; empty: no such rule.
+    std::string alike, agreeing;
     std::string fewshot_split;  // the split of the examples; empty: `split`
     bool first_n = false;       // takes the first examples instead of drawing
     bool exclude_item = false;  // the item itself is no example
-    std::string generator;      // "needle": the items are generated, there is no data
+    std::string generator;      // "needle": the items are generated; `data` holds the text around needles
+    NeedleKind needle;          // what it generates
 
     // Templates.
     std::string prompt;
@@ -53,9 +59,9 @@ struct TaskFile {
     std::string references;  // generate_until: accepted answers; empty: `target`
 };
 
-// The task or, for a file with `subjects`, one task per subject. Throws Error(input) when the text is not
-// YAML of this shape, Error(usage) for unknown keys and values; messages name `label`, line and the nearest
-// valid name.
+// The task, or one task per subject for a file with `subjects`; then its variants in the same way. Throws
+// Error(input) when the text is not YAML of this shape, Error(usage) for unknown keys and values; messages
+// name `label`, line and the nearest valid name.
 std::vector<TaskFile> parse_task_file(const std::string& text, const std::string& label);
 
 }  // namespace refold

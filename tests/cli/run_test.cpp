@@ -32,6 +32,18 @@ TEST(Run, ContinuesAPrompt) {
     EXPECT_EQ(refold({"run", kModel, "-f", folder / "prompt.txt", "-n", "12", "--ignore-eos"}).out, text.out);
 }
 
+TEST(Run, OtherRotations) {
+    std::vector<std::string> words = {"run", kModel, "-p",          "Hello world, how are you?",
+                                      "-n",  "12",   "--ignore-eos"};
+    const json own = refold_json(words)["tokens"];
+    words.insert(words.end(), {"--rope-base", "3"});
+    EXPECT_NE(refold_json(words)["tokens"], own);
+    words.insert(words.end(), {"--rope-scaling", "ntk:2"});
+    const Outcome wrong = refold(words);
+    EXPECT_EQ(wrong.code, 2);
+    EXPECT_THAT(wrong.err, HasSubstr("expected none, linear:FACTOR"));
+}
+
 TEST(Run, PrintsWholeCharacters) {
     bool multibyte = false;
     for (const char* seed : {"1", "2", "3", "4", "5", "6"}) {

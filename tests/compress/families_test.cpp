@@ -51,9 +51,8 @@ const std::vector<Setting> kSettings = {
     {"drop_block", "drop", {"layers=1", "modules=block"}},
 };
 
-// ALiBi's slopes belong to the heads' numbers; a model of one key/value head cannot lose half of them.
+// A model of one key/value head cannot lose half of them.
 bool fits(const Model& model, const Setting& setting) {
-    if (setting.name == "none" || setting.name == "prune_magnitude") return model.config.max_alibi_bias == 0;
     return setting.name != "gqa" || model.config.n_head_kv % 2 == 0;
 }
 

@@ -46,6 +46,28 @@ TEST(PaperSizes, HeadSharingOfLlama2) {
     EXPECT_NEAR(part(planned(large_heads, "ffn_share", {"ratio=0.3"}), large), 70.74, 0.1);
 }
 
+// Section 5.1: the baselines are compared "when the same number of parameters is reduced". Whole layers come
+// as near as 13 heads of 1024, or 6 for 10 %.
+TEST(PaperSizes, BaselinesOfHeadSharing) {
+    const Model model = shapes(paper::kLlama2_7B);
+    constexpr uint64_t kHead = 4 * 128 * 4096;
+    for (const auto& [ratio, layers] : {std::pair(0.1, 3U), std::pair(0.3, 10U)}) {
+        const std::string setting = fmt::format("ratio={}", ratio);
+        const uint64_t shared = parameters_of(planned(model, "direct_share", {setting}));
+        EXPECT_EQ(parameters_of(planned(model, "prune_magnitude", {setting})), shared);
+        EXPECT_EQ(parameters_of(planned(model, "llm_pruner", {setting, "what=heads", "rank=even"})), shared);
+        EXPECT_EQ(parameters_of(planned(model, "seq", {setting})),
+                  parameters_of(model) - layers * 32 * kHead);
+        const std::string recipes = std::string(REFOLD_FIXTURES) + "/../../recipes/";
+        for (const char* name : {"llm_pruner", "prune_magnitude"}) {
+            const auto recipe = read_recipe(recipes + fmt::format("{}_{:.0f}.yaml", name, 100 * ratio));
+            EXPECT_EQ(parameters_of(plan(model, recipe).model), shared) << name;
+        }
+        const auto seq = read_recipe(recipes + fmt::format("seq_{:.0f}.yaml", 100 * ratio));
+        EXPECT_EQ(parameters_of(plan(model, seq).model), parameters_of(model) - layers * 32 * kHead);
+    }
+}
+
 TEST(PaperSizes, AttentionAloneLeavesTheRest) {
     const Model model = shapes(paper::kLlama2_7B);
     const Model out = planned(model, "direct_share", {"ratio=0.3", "share=qkv"});

@@ -125,8 +125,13 @@ inline void rotate(double* head, const Rope& rope, int position, int64_t sequenc
     }
 }
 
-// ALiBi's slope of a head. The heads beyond the largest power of two take every other slope of twice as many.
-inline double alibi_slope(const ModelConfig& config, int64_t head) {
+// ALiBi's slope of a head of a layer. The heads beyond the largest power of two take every other slope of
+// twice as many. Heads keep their slopes when others are left out.
+inline double alibi_slope(const ModelConfig& config, size_t layer, int64_t head) {
+    if (const auto& kept = config.alibi_heads_of(layer); !kept.empty()) {
+        const int64_t group = config.q_per_kv();
+        head = kept[static_cast<size_t>(head / group)] * group + head % group;
+    }
     int64_t power = 1;
     while (power * 2 <= config.n_head) power *= 2;
     const double step = static_cast<double>(config.max_alibi_bias) / static_cast<double>(power);
@@ -397,7 +402,8 @@ private:
                                                         : config_.attention_scale),
                         config_.attention_softcap);
             if (config_.max_alibi_bias > 0)
-                score -= alibi_slope(config_, h) * std::abs(static_cast<double>(i) - static_cast<double>(j));
+                score -=
+                    alibi_slope(config_, p, h) * std::abs(static_cast<double>(i) - static_cast<double>(j));
             out[j] = score;
             largest = std::max(largest, score);
         }

@@ -52,16 +52,17 @@ inline Model synthetic_model(const SyntheticShape& shape, uint32_t seed = 1) {
     model.label = "synthetic model";
     model.config = shape.config;
     RandomWeights random(seed);
-    const auto add = [&](Slots& slots, Slot slot, const std::string& prefix) {
+    const auto add = [&](Slots& slots, Slot slot, const std::string& prefix, size_t layer = kWholeModel) {
         const std::string name = prefix + slot_name(slot);
         // Norms around 1, factors of the rotation positive.
         const float mean = is_norm(slot) ? 1.0F : slot == Slot::rope_freqs ? 2.0F : 0.0F;
-        model.tensors[name] = random.tensor(slot_shape(slot, shape.config), mean, mean == 1.0F ? 0.4F : 0.7F);
+        model.tensors[name] =
+            random.tensor(slot_shape(slot, shape.config, layer), mean, mean == 1.0F ? 0.4F : 0.7F);
         slots[slot] = Dense{name};
     };
     for (size_t p = 0; p < shape.layers; ++p) {
         Slots& slots = model.topology.layers.emplace_back();
-        for (const Slot slot : shape.layer_slots) add(slots, slot, "p" + std::to_string(p) + ".");
+        for (const Slot slot : shape.layer_slots) add(slots, slot, "p" + std::to_string(p) + ".", p);
     }
     for (const Slot slot : shape.model_slots) add(model.topology.globals, slot, "");
     return model;
@@ -179,6 +180,14 @@ inline SyntheticShape alibi() {  // BLOOM, with a number of heads that is no pow
     s.config.n_learned_positions = 0;
     s.config.max_alibi_bias = 8.0F;
     s.model_slots = with_biases(join(kModel, {Slot::embd_norm}));
+    return s;
+}
+
+inline SyntheticShape pruned_alibi() {  // with heads left out, and query heads that share key/value heads
+    SyntheticShape s = alibi();
+    s.config.n_head = 12;
+    s.config.heads_kv = {3, 6, 1};
+    s.config.alibi_heads = {{0, 2, 5}, {}, {4}};
     return s;
 }
 

@@ -625,7 +625,9 @@ TEST(Expressions, SizesAreRead) {
     ModelConfig config;
     config.n_head_kv = 4;
     config.n_ff = 96;
-    sizes_from_json(R"({"kv_heads":[4,0,1],"ffn":[0,96,32],"prefix":7})", 3, config);
+    sizes_from_json(R"({"kv_heads":[4,0,1],"ffn":[0,96,32],"alibi_heads":[[],[],[3]],"prefix":7})", 3,
+                    config);
+    EXPECT_EQ(config.alibi_heads, (std::vector<std::vector<int64_t>>{{}, {}, {3}}));
     EXPECT_EQ(config.heads_kv, (std::vector<int64_t>{4, 0, 1}));
     EXPECT_EQ(config.ffs, (std::vector<int64_t>{0, 96, 32}));
     EXPECT_EQ(config.n_prefix, 7);
@@ -635,6 +637,7 @@ TEST(Expressions, SizesAreRead) {
     sizes_from_json(sizes_to_json(config), 3, again);
     EXPECT_EQ(again.heads_kv, config.heads_kv);
     EXPECT_EQ(again.ffs, config.ffs);
+    EXPECT_EQ(again.alibi_heads, config.alibi_heads);
     EXPECT_EQ(again.n_prefix, config.n_prefix);
     EXPECT_EQ(sizes_to_json(ModelConfig()), "");
 }
@@ -653,6 +656,10 @@ TEST(Expressions, MalformedSizesAreRefused) {
              {R"({"kv_heads":[1,"1",1]})", "kv_heads"},
              {R"({"kv_heads":[1,18446744073709551615,1]})", "18446744073709551615"},
              {R"({"ffn":[97,1,1]})", "0 to 96"},
+             {R"({"alibi_heads":[[],[]]})", "3 layers"},
+             {R"({"alibi_heads":[[],[],3]})", "at most 4"},
+             {R"({"alibi_heads":[[],[],[0,1,2,3,3]]})", "at most 4"},
+             {R"({"alibi_heads":[[],[],[4]]})", "0 to 3"},
              {R"({"prefix":-1})", "prefix"},
              {R"({"prefix":true})", "prefix"},
              {R"({"prefix":65537})", "65537"},

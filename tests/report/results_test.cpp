@@ -51,6 +51,18 @@ TEST(Results, PerplexityAlone) {
     EXPECT_EQ(words.variant.perplexities[2].value, 0.6);
 }
 
+TEST(Results, SizeOfABaseline) {
+    const RunResult r = parse(R"({"model": "a.gguf", "output": "b.gguf", "before": {"parameters": 100},
+      "after": {"parameters": 70}, "steps": [{"method": "seq", "lines": [],
+      "details": {"equal_size": {"ratio": 0.3, "parameters": 75, "reached": 70, "difference": -5}}}]})");
+    EXPECT_EQ(r.variant.beyond_equal_size, -5);
+    Comparison comparison;
+    comparison.variants = {r.before.at(0), r.variant};
+    EXPECT_NE(to_table(comparison).find("beyond equal size"), std::string::npos);
+    EXPECT_NE(to_table(comparison).find("-5"), std::string::npos);
+    EXPECT_EQ(parse(to_json(comparison)).variant.beyond_equal_size, -5);
+}
+
 TEST(Results, TasksAsTheHarnessPrintsThem) {
     const RunResult r = parse(R"({
       "results": {

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "tasks/bleu.h"
 #include "tasks/bootstrap.h"
+#include "tasks/meteor.h"
 #include "tasks/python_random.h"
 #include "tasks/python_text.h"
 
@@ -107,6 +108,44 @@ TEST(Metrics, GeneratedText) {
     EXPECT_EQ(text_value("f1", "the", {"word"}), 0);
     EXPECT_EQ(text_value("string_match_all", "It is 12AB, and 77", {"12ab", "77", "9"}), 2.0 / 3);
     EXPECT_EQ(normalize_answer(" An  Apple, a day (the) end! "), "apple day end");
+}
+
+// OpenCompass: -8.8 of 11 tokens is better than -8.5 of 10.
+TEST(Metrics, AccuracyByTokensOfTheWholeText) {
+    Answer answer{.choices = {{-8.5, false}, {-8.8, false}}, .tokens = {10, 11}};
+    const TaskItem item = item_of({"long text", "x"}, {1});
+    const TaskSpec spec = spec_of(TaskOutput::multiple_choice);
+    EXPECT_EQ(item_values(spec, "acc_ppl", item, answer).at(0), 1);
+    EXPECT_EQ(item_values(spec, "acc", item, answer).at(0), 0);
+    answer.tokens = {10, 10};
+    EXPECT_EQ(item_values(spec, "acc_ppl", item, answer).at(0), 0);
+}
+
+TEST(Metrics, AsLaserCountsThem) {
+    TaskItem item;
+    item.prompts = {"Who is older, Ann or Bob? The answer is"};
+    item.references = {" Bob "};
+    const TaskSpec spec = spec_of(TaskOutput::generate_until);
+    Answer answer{.choices = {{-6, false}}, .text = " Ann.", .scored = {4}};
+    EXPECT_EQ(item_values(spec, "laser_acc", item, answer).at(0), 1);  // it is in the question
+    EXPECT_EQ(item_values(spec, "nll", item, answer).at(0), 1.5);
+    answer.filled = true;
+    EXPECT_EQ(item_values(spec, "laser_acc", item, answer).at(0), 0);
+    answer.text = " bob,";
+    EXPECT_EQ(item_values(spec, "laser_acc", item, answer).at(0), 1);
+    EXPECT_EQ(value_of("nll", item_of({"true", "false"}, {1}), {-3, -2}, TaskOutput::label_probability), 2);
+    EXPECT_FALSE(higher_is_better("nll"));
+}
+
+// Values of nltk 3.9's single_meteor_score() without stems and synonyms.
+TEST(Meteor, EqualsNltk) {
+    EXPECT_DOUBLE_EQ(meteor("the cat sat on the mat", "on the mat sat the cat"), 0.5);
+    EXPECT_DOUBLE_EQ(meteor("le chat dort .", "le petit chat noir dort ."), 0.5441810344827586);
+    EXPECT_DOUBLE_EQ(meteor("A b c d", "a B c d"), 0.9921875);
+    EXPECT_DOUBLE_EQ(meteor("a b a b", "b a b"), 0.9498207885304659);
+    EXPECT_EQ(meteor("x y", "z"), 0);
+    EXPECT_EQ(meteor("", "z"), 0);
+    EXPECT_EQ(text_value("meteor", "a b c d", {"x", "a b c d"}), 0.9921875);
 }
 
 MetricResult result_of(TaskOutput output, const std::string& metric, size_t width,

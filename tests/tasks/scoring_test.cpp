@@ -470,6 +470,29 @@ TEST_F(RunTasks, AnswersAndFiguresOfAllItems) {
     EXPECT_EQ(context_needed(std::span(&run, 1)), longest);
 }
 
+// The text, and the likelihood of the first reference behind the prompt.
+TEST_F(RunTasks, TextsAndTheLikelihoodOfTheirReferences) {
+    Task task = task_of({item("Question: which licence is this?\nAnswer:", {})}, TaskOutput::generate_until);
+    task.items[0].references = {"the first one", "another"};
+    task.spec.metrics = {"exact_match", "nll"};
+    task.spec.generation.max_tokens = 6;
+    TaskRun run = prepare_task(task, tokenizer, {.max_length = 200});
+    ASSERT_EQ(run.requests.size(), 2U);
+    EXPECT_EQ(run.requests[0].scored, 0);
+    EXPECT_EQ(run.requests[1].continuation, " the first one");
+    run_task(run, *engine, tokenizer, nullptr, 0);
+
+    TaskRun alone = prepare_task(task_of({item(task.items[0].prompts[0], {"the first one"})}), tokenizer,
+                                 {.max_length = 200});
+    run_task(alone, *engine, tokenizer, nullptr, 0);
+    const double likelihood = alone.answers[0].choices[0].log_likelihood;
+    EXPECT_NEAR(run.results[1].value, -likelihood / static_cast<double>(alone.requests[0].scored), 1e-6);
+    EXPECT_FALSE(run.answers[0].text.empty());
+    EXPECT_EQ(context_needed(std::span(&run, 1)),
+              std::max<int64_t>(static_cast<int64_t>(run.requests[0].tokens.size()) + 6,
+                                static_cast<int64_t>(run.requests[1].tokens.size())));
+}
+
 TEST_F(RunTasks, AnInterruptedRunGoesOn) {
     TaskRun whole = prepared();
     run_task(whole, *engine, tokenizer, nullptr, 0);
@@ -688,6 +711,54 @@ TEST_F(Masked, LabelsOfEncodersComeLast) {
     EXPECT_EQ(requests[0].context, "this is [MASK]");
     EXPECT_EQ(requests[1].scored, 1);
     EXPECT_EQ(requests[1].tokens, tokenizer.encode("this is not", true, true));
+}
+
+// As LASER's program asks RoBERTa: five masks filled at once, and the answer masked at once.
+TEST_F(Masked, MasksInPlaceOfGeneratedText) {
+    const Model model = load_model(folder / "");
+    const Tokenizer tokenizer(folder / "");
+    const int32_t mask = *tokenizer.mask();
+    Task task = task_of({item("the licence is", {})}, TaskOutput::generate_until);
+    task.items[0].references = {"free software"};
+    task.spec.metrics = {"laser_acc", "nll"};
+    EXPECT_EQ(code_of([&] { make_requests(task, tokenizer, {.max_length = 60, .encoder = true}); },
+                      "is an encoder"),
+              ErrorCode::usage);
+    task.spec.generation.masks = 5;
+    TaskRun run = prepare_task(task, tokenizer, {.max_length = 60, .encoder = true});
+    ASSERT_EQ(run.requests.size(), 2U);
+    const std::vector<int32_t>& filled = run.requests[0].tokens;
+    EXPECT_EQ(std::count(filled.begin(), filled.end(), mask), 5);
+    EXPECT_EQ(filled.back(), tokenizer.encode("", true, true).back());  // [SEP]
+    const Request& answer = run.requests[1];
+    EXPECT_EQ(answer.tokens, tokenizer.encode("the licence is free software", false, true));
+
+    const auto engine = make_task_engine(model, {.threads = 1, .context = 64, .f32 = true});
+    run_task(run, *engine, tokenizer, nullptr, 0);
+    SingleSequence sequence(*engine);
+    const auto n_vocab = static_cast<size_t>(engine->capabilities().n_vocab);
+    const auto logits_at = [&](const std::vector<int32_t>& tokens) {
+        const auto logits = sequence.encode({.tokens = tokens, .token_types = {}, .mask = {}}).logits;
+        return [logits, n_vocab](size_t at) {
+            return std::vector<float>(logits.begin() + static_cast<ptrdiff_t>(at * n_vocab),
+                                      logits.begin() + static_cast<ptrdiff_t>((at + 1) * n_vocab));
+        };
+    };
+    std::vector<int32_t> likely;
+    const auto of_masks = logits_at(filled);
+    for (size_t t = 0; t < filled.size(); ++t)
+        if (filled[t] == mask) likely.push_back(likeliest(of_masks(t)));
+    EXPECT_EQ(run.answers[0].text, valid_utf8(tokenizer.decode(likely, false)));
+
+    std::vector<int32_t> masked = answer.tokens;
+    std::fill(masked.begin() + answer.first_scored, masked.end(), mask);
+    const auto of_answer = logits_at(masked);
+    double sum = 0;
+    for (auto t = static_cast<size_t>(answer.first_scored); t < masked.size(); ++t)
+        sum += likelihood_of(of_answer(t), answer.tokens[t]).log_likelihood;
+    // The program counts one token more.
+    EXPECT_NEAR(run.results[1].value, -sum / static_cast<double>(answer.scored + 1), 1e-5);
+    EXPECT_GT(answer.scored, 1);
 }
 
 TEST_F(Masked, BadPrompts) {

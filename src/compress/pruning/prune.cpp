@@ -6,6 +6,7 @@
 
 #include "compress/method/selection.h"
 #include "compress/rewrite/channels.h"
+#include "compress/rewrite/equal_size.h"
 #include "compress/rewrite/heads.h"
 #include "core/error.h"
 #include "core/parallel.h"
@@ -52,22 +53,54 @@ void score(const Model& model, Scores& scores, const std::vector<Slot>& slots, c
     progress.finish();
 }
 
-// The units with the smallest importance: `ratio` of `total`, or of each layer's units. Of equal ones the
-// first.
-std::set<Unit> least_important(std::vector<Scored> candidates, const Options& options, size_t total,
-                               const std::map<size_t, size_t>& units_of_layer) {
+using Counts = std::map<size_t, size_t>;  // by layer
+
+// How many units go: of each layer, and so many more of any.
+struct Quota {
+    Counts of_layer;
+    size_t more = 0;
+    size_t more_per_layer = 0;
+};
+
+// The option `rank`: see pruning_options().
+Quota quota_of(const Options& options, size_t total, const Counts& units_of_layer) {
+    const double ratio = options.number("ratio");
+    const std::string& rank = options.text("rank");
+    if (rank == "global") return {{}, part_of(ratio, total), total};
+    Quota out;
+    if (rank == "layer") {
+        for (const auto& [p, units] : units_of_layer) out.of_layer[p] = part_of(ratio, units);
+        return out;
+    }
+    size_t candidates = 0;
+    for (const auto& [p, units] : units_of_layer) candidates += units;
+    out.more = std::min(part_of(ratio, total), candidates);
+    out.more_per_layer = 1;
+    const size_t aim = out.more;
+    for (const auto& [p, units] : units_of_layer) {
+        out.of_layer[p] = candidates == 0 ? 0 : aim * units / candidates;
+        out.more -= out.of_layer[p];
+    }
+    return out;
+}
+
+// The units with the smallest importance, as many as the quota says. Of equal ones the first.
+std::set<Unit> least_important(std::vector<Scored> candidates, Quota quota) {
     std::stable_sort(candidates.begin(), candidates.end(),
                      [](const Scored& a, const Scored& b) { return a.importance < b.importance; });
-    const bool global = options.text("rank") == "global";
-    const double ratio = options.number("ratio");
-    std::map<size_t, size_t> taken;
+    Counts more;
     std::set<Unit> out;
     for (const Scored& candidate : candidates) {
         const size_t layer = candidate.unit.layer;
-        size_t& count = taken[global ? 0 : layer];
-        if (count == part_of(ratio, global ? total : units_of_layer.at(layer))) continue;
+        if (size_t& own = quota.of_layer[layer]; own > 0) {
+            --own;
+        } else if (quota.more > 0 && more[layer] < quota.more_per_layer) {
+            --quota.more;
+            ++more[layer];
+        } else {
+            continue;
+        }
         out.insert(candidate.unit);
-        ++count;
     }
     return out;
 }
@@ -81,7 +114,7 @@ Model prune_heads(const Model& model, Step& step, const Request& request,
     const HeadUnits units(model, kQkvo, kQkvo);
     const std::set<size_t> wanted(layers.begin(), layers.end());
     Scores scores;
-    std::map<size_t, size_t> units_of_layer;
+    Counts units_of_layer;
     for (const Unit& unit : units.stored()) {
         if (!units.lies_in(unit, wanted)) continue;
         units_of_layer[unit.layer] = static_cast<size_t>(model.config.n_head_kv_of(unit.layer));
@@ -94,7 +127,7 @@ Model prune_heads(const Model& model, Step& step, const Request& request,
             candidates.push_back({unit, scores[unit.layer][static_cast<size_t>(unit.index)]});
     }
     const size_t total = count_head_units(model);
-    const std::set<Unit> pruned = least_important(candidates, step.options, total, units_of_layer);
+    const std::set<Unit> pruned = least_important(candidates, quota_of(step.options, total, units_of_layer));
     Model out = drop_heads(model, pruned, requantized);
 
     std::map<size_t, std::vector<int64_t>> by_layer;
@@ -137,7 +170,7 @@ Model prune_channels(const Model& model, Step& step, const Request& request,
     const auto slots = parse_slots("ffn", *model.family);
     const std::vector<TiedLayers> ffns = ffns_of(model, slots, layers, request.method);
     Scores scores;
-    std::map<size_t, size_t> channels_of_layer;
+    Counts channels_of_layer;
     for (const TiedLayers& tied : ffns) {
         const auto channels = static_cast<size_t>(model.config.n_ff_of(tied.front()));
         scores[tied.front()].resize(channels_of_layer[tied.front()] = channels);
@@ -152,7 +185,7 @@ Model prune_channels(const Model& model, Step& step, const Request& request,
     size_t total = 0;
     for (const TiedLayers& tied : tied_layers(model, everywhere, slots))
         total += static_cast<size_t>(model.config.n_ff_of(tied.front()));
-    const auto pruned = least_important(candidates, step.options, total, channels_of_layer);
+    const auto pruned = least_important(candidates, quota_of(step.options, total, channels_of_layer));
 
     Model out = model;
     size_t gone = 0;
@@ -183,6 +216,7 @@ Model prune(const Model& model, Step& step, const char* method, const Importance
     Model out = model;
     if (what != "ffn") out = prune_heads(out, step, request, requantized, details);
     if (what != "heads") out = prune_channels(out, step, request, requantized, details);
+    if (what == "heads") report_equal_size(model, out, step.options.number("ratio"), step.report, details);
     if (!importance) {
         details["placeholders"] = true;
         step.report.lines.emplace_back(
@@ -205,8 +239,9 @@ std::vector<OptionSpec> pruning_options(const char* ratio, const char* what, con
         {.name = "rank",
          .kind = Kind::choice,
          .fallback = rank,
-         .help = "over the whole model, or layer by layer",
-         .choices = {"global", "layer"}},
+         .help = "over the whole model, or layer by layer; even: as many as global, the same number of each "
+                 "layer",
+         .choices = {"global", "layer", "even"}},
         layers_option(),
         {"multiple", Kind::integer, "32", "a layer keeps a multiple of so many FFN channels", 1},
     };

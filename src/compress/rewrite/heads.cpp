@@ -244,7 +244,7 @@ Model drop_heads(const Model& model, const std::set<Unit>& units, std::vector<Re
         if (indices.empty()) {
             remove_attention(out, p);
         } else {
-            set_heads_kv(out, p, static_cast<int64_t>(indices.size()));
+            keep_heads_kv(out, p, indices);
         }
     }
     out.drop_unreferenced();

@@ -17,6 +17,20 @@ void set_size(std::vector<int64_t>& sizes, size_t layers, int64_t usual, size_t 
 void set_heads_kv(Model& model, size_t layer, int64_t heads) {
     ModelConfig& c = model.config;
     set_size(c.heads_kv, model.topology.layers.size(), c.n_head_kv, layer, heads);
+    if (heads == 0 && !c.alibi_heads.empty()) c.alibi_heads[layer].clear();
+}
+
+void keep_heads_kv(Model& model, size_t layer, const std::vector<int64_t>& kept) {
+    ModelConfig& c = model.config;
+    const auto stay = static_cast<int64_t>(kept.size());
+    if (c.max_alibi_bias > 0 && stay < c.n_head_kv) {
+        if (c.alibi_heads.empty()) c.alibi_heads.resize(model.topology.layers.size());
+        std::vector<int64_t>& numbers = c.alibi_heads[layer];
+        std::vector<int64_t> left;
+        for (const int64_t u : kept) left.push_back(numbers.empty() ? u : numbers[static_cast<size_t>(u)]);
+        numbers = std::move(left);
+    }
+    set_heads_kv(model, layer, stay);
 }
 
 void set_ff(Model& model, size_t layer, int64_t channels) {

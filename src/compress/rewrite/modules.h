@@ -15,4 +15,8 @@ void remove_ffn(Model& model, size_t layer);
 void set_heads_kv(Model& model, size_t layer, int64_t heads);
 void set_ff(Model& model, size_t layer, int64_t channels);
 
+// Sets ModelConfig::heads_kv to the number of heads that stay, and alibi_heads to their numbers. `kept`:
+// their indices in the layer, ascending.
+void keep_heads_kv(Model& model, size_t layer, const std::vector<int64_t>& kept);
+
 }  // namespace refold

@@ -60,24 +60,29 @@ Attention::Attention(int64_t n_head, int64_t head_dim, AttentionRules rules, int
       work_(threads),
       prefill_(threads) {}
 
-Attention::Node* Attention::node_of(float scale, int64_t window) {
-    return &nodes_.try_emplace({scale, window}, Node{this, scale, window}).first->second;
+Attention::Node* Attention::node_of(float scale, int64_t window, const std::vector<int64_t>& numbers) {
+    std::vector<float> slopes;
+    for (const int64_t head : numbers) slopes.push_back(slopes_.at(static_cast<size_t>(head)));
+    return &nodes_.try_emplace({scale, window, numbers}, Node{this, scale, window, std::move(slopes)})
+                .first->second;
 }
 
 ggml_tensor* Attention::node(ggml_context* context, ggml_tensor* queries, ggml_tensor* keys,
-                             ggml_tensor* values, ggml_tensor* seen, float scale, int64_t window) {
+                             ggml_tensor* values, ggml_tensor* seen, float scale, int64_t window,
+                             const std::vector<int64_t>& numbers) {
     ggml_tensor* arguments[] = {queries, keys, values, seen};
     return ggml_custom_4d(context, GGML_TYPE_F32, queries->ne[0], queries->ne[1], 1, 1, arguments, 4,
-                          compute<&Attention::compute_attention>, GGML_N_TASKS_MAX, node_of(scale, window));
+                          compute<&Attention::compute_attention>, GGML_N_TASKS_MAX,
+                          node_of(scale, window, numbers));
 }
 
 ggml_tensor* Attention::probabilities(ggml_context* context, ggml_tensor* queries, ggml_tensor* keys,
                                       ggml_tensor* seen, float scale, int64_t window, int64_t longest,
-                                      ggml_type type) {
+                                      ggml_type type, const std::vector<int64_t>& numbers) {
     ggml_tensor* arguments[] = {queries, keys, seen};
     return ggml_custom_4d(context, type, longest, queries->ne[1], queries->ne[0] / head_dim_, 1, arguments, 3,
                           compute<&Attention::compute_probabilities>, GGML_N_TASKS_MAX,
-                          node_of(scale, window));
+                          node_of(scale, window, numbers));
 }
 
 ggml_tensor* Attention::apply(ggml_context* context, ggml_tensor* probabilities, ggml_tensor* values,
@@ -219,12 +224,13 @@ void Attention::merge_chunks(ggml_tensor* dst, const AttentionStep& step, int64_
 
 AttentionStep Attention::step_of(const ggml_tensor* seen, int64_t heads, int64_t kv_heads,
                                  const Node& node) const {
+    const std::vector<float>& slopes = node.slopes.empty() ? slopes_ : node.slopes;
     return {seen->ne[1],
             heads,
             kv_heads,
             node.window,
             static_cast<const int32_t*>(seen->data),
-            slopes_.empty() ? nullptr : slopes_.data(),
+            slopes.empty() ? nullptr : slopes.data(),
             nullptr};
 }
 

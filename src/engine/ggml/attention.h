@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <tuple>
 #include <vector>
 
 #include "engine/ggml/attention_step.h"
@@ -34,21 +35,23 @@ struct AttentionRules {
 // its sequence up to its own; 0: all.
 class Attention {
 public:
-    // For nodes of at most n_head query heads (exactly n_head with ALiBi), for tokens that see at most
-    // `longest` rows, and for at most `threads` threads.
+    // For nodes of at most n_head query heads (with ALiBi, their numbers are below n_head), for tokens
+    // that see at most `longest` rows, and for at most `threads` threads.
     Attention(int64_t n_head, int64_t head_dim, AttentionRules rules, int64_t longest, int threads);
     Attention(const Attention&) = delete;
     Attention& operator=(const Attention&) = delete;
 
-    // softmax(rules(scale * keys^T queries)) * values: F32 [heads * head_dim, tokens].
+    // softmax(rules(scale * keys^T queries)) * values: F32 [heads * head_dim, tokens]. `numbers`: of the
+    // query heads, whose ALiBi slopes they have; empty: 0, 1, 2, ...
     ggml_tensor* node(ggml_context* context, ggml_tensor* queries, ggml_tensor* keys, ggml_tensor* values,
-                      ggml_tensor* seen, float scale, int64_t window);
+                      ggml_tensor* seen, float scale, int64_t window,
+                      const std::vector<int64_t>& numbers = {});
 
     // softmax(rules(scale * keys^T queries)): [longest, tokens, heads] of `type`, F16 or F32. Entries of rows
     // that a token does not see are not written.
     ggml_tensor* probabilities(ggml_context* context, ggml_tensor* queries, ggml_tensor* keys,
                                ggml_tensor* seen, float scale, int64_t window, int64_t longest,
-                               ggml_type type);
+                               ggml_type type, const std::vector<int64_t>& numbers = {});
 
     // Values weighted by probabilities that were computed with this window: F32 [heads * head_dim, tokens].
     // Entries of rows that a token does not see are not read. `selected` I32 [tokens] picks tokens of the
@@ -68,8 +71,9 @@ private:
         Attention* attention;
         float scale;
         int64_t window;
+        std::vector<float> slopes;  // ALiBi by head, times log2(e); empty: those of the first heads
     };
-    Node* node_of(float scale, int64_t window);
+    Node* node_of(float scale, int64_t window, const std::vector<int64_t>& numbers = {});
     template <void (Attention::*operation)(ggml_tensor*, const Node&, int, int)>
     static void compute(ggml_tensor* dst, int thread, int threads, void* node) {
         const auto* n = static_cast<const Node*>(node);
@@ -116,8 +120,8 @@ private:
 
     int64_t head_dim_;
     AttentionRules rules_;
-    std::vector<float> slopes_;                        // by head, times log2(e); empty without ALiBi
-    std::map<std::pair<float, int64_t>, Node> nodes_;  // by scale and window
+    std::vector<float> slopes_;  // by head, times log2(e); empty without ALiBi
+    std::map<std::tuple<float, int64_t, std::vector<int64_t>>, Node> nodes_;  // by scale, window, numbers
     // Results by chunk, to be merged: [chunk][token][head][2 + head_dim]: maximum, sum, weighted values.
     std::vector<float> partial_results_;
     std::vector<std::vector<float>> weights_;  // per thread [kHeadsPerPass][whole_vectors(longest)]

@@ -308,12 +308,23 @@ private:
         const float scale = config_.attention_scale_of(layer);
         ggml_tensor *keys = keys_of(layer), *values = values_of(layer);
         if (config_.causal)
-            return {attention_.node(context_, q.tensor, keys, values, seen_by(layer, tokens), scale, window)};
+            return {attention_.node(context_, q.tensor, keys, values, seen_by(layer, tokens), scale, window,
+                                    alibi_heads(layer))};
         ggml_tensor* attended =
             ggml_flash_attn_ext(context_, split_heads(q.tensor), keys, values, mask(window, tokens), scale,
                                 config_.max_alibi_bias, config_.attention_softcap);
         ggml_prec_set_acc(attended, GGML_PREC_F32);
         return {ggml_reshape_2d(context_, attended, config_.n_head_of(layer) * config_.head_dim, tokens)};
+    }
+
+    // Numbers of the query heads whose ALiBi slopes the layer's heads have; empty: 0, 1, 2, ...
+    std::vector<int64_t> alibi_heads(size_t layer) const {
+        std::vector<int64_t> out;
+        const int64_t group = config_.q_per_kv();
+        for (const int64_t kv : config_.alibi_heads_of(layer)) {
+            for (int64_t h = kv * group; h < (kv + 1) * group; ++h) out.push_back(h);
+        }
+        return out;
     }
 
     Value attend_by_probabilities(size_t layer, Value q) {
@@ -337,10 +348,10 @@ private:
     ggml_tensor* probabilities(size_t layer, ggml_tensor* queries) {
         const bool observed = network_.observes(layer, Tap::probabilities);
         const bool precise = observed || cache_.layers[layer]->type == GGML_TYPE_F32;
-        ggml_tensor* p =
-            attention_.probabilities(context_, queries, keys_of(layer), seen_by(layer, queries->ne[1]),
-                                     config_.attention_scale_of(layer), config_.window(layer),
-                                     rows(layer).longest, precise ? GGML_TYPE_F32 : GGML_TYPE_F16);
+        ggml_tensor* p = attention_.probabilities(
+            context_, queries, keys_of(layer), seen_by(layer, queries->ne[1]),
+            config_.attention_scale_of(layer), config_.window(layer), rows(layer).longest,
+            precise ? GGML_TYPE_F32 : GGML_TYPE_F16, alibi_heads(layer));
         if (observed) keep(layer, Tap::probabilities, p);
         return p;
     }

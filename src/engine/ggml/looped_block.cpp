@@ -121,6 +121,8 @@ private:
             for (size_t p = 0; p < length_; ++p) {
                 const size_t q = at(p, loop);
                 if (config.n_head_kv_of(q) != config.n_head_kv_of(p)) differ(p, loop, "the number of heads");
+                if (config.alibi_heads_of(q) != config.alibi_heads_of(p))
+                    differ(p, loop, "the slopes of heads");
                 if (config.n_ff_of(q) != config.n_ff_of(p)) differ(p, loop, "the size of the FFN");
                 if (config.window(q) != config.window(p)) differ(p, loop, "the window of attention");
                 if (config.attention_scale_of(q) != config.attention_scale_of(p))
@@ -129,6 +131,7 @@ private:
         }
         if (!block.heads_kv.empty()) block.heads_kv.resize(length_);
         if (!block.ffs.empty()) block.ffs.resize(length_);
+        if (!block.alibi_heads.empty()) block.alibi_heads.resize(length_);
         if (block.windows.empty()) return;
         block.windows.clear();
         for (size_t p = 0; p < length_; ++p) block.windows.push_back(config.window(p));

@@ -163,6 +163,13 @@ void TorchOps::rope(size_t layer, Value& q, Value& k) {
 
 void TorchOps::rope(size_t layer, Value& q) { q = rotate(config_.rope_of(layer), q); }
 
+TorchOps::Value TorchOps::slopes(size_t layer) const {
+    const auto& kept = config_.alibi_heads_of(layer);
+    if (kept.empty()) return slopes_;
+    const Value heads = copied(std::span(kept), at::kLong, weights_.device());
+    return slopes_.reshape({-1, config_.q_per_kv()}).index_select(0, heads).flatten();
+}
+
 AttentionRule TorchOps::rule(size_t layer) const {
     return {.sequences = step_.sequences,
             .groups = config_.n_head_kv_of(layer),
@@ -172,7 +179,7 @@ AttentionRule TorchOps::rule(size_t layer) const {
             .window = config_.window(layer),
             .prefix = config_.n_prefix,
             .softcap = config_.attention_softcap,
-            .slopes = slopes_,
+            .slopes = slopes(layer),
             .padding = step_.padding};
 }
 

@@ -76,6 +76,7 @@ private:
     const Rotation& rotation(const Rope& rope);
     Value rotate(const Rope& rope, const Value& x);
     AttentionRule rule(size_t layer) const;
+    Value slopes(size_t layer) const;  // ALiBi, of the layer's heads; undefined: off
     Value scaled(size_t layer, const Value& q) const;
     // The prefix's keys and values, as in model/prefix_rows.h.
     std::pair<Value, Value> prefix_rows(size_t layer) const;

@@ -37,6 +37,23 @@ TEST(Seq, WholeLayers) {
     expect_identical(run_method("seq", model, {"part=0"}), model);
 }
 
+// A layer has two heads of 32 weights: 6, 4, 5 and 18 heads are to be shared.
+TEST(Seq, EqualSize) {
+    const Model model = small_model({.layers = 10}, scattered);
+    const auto difference = [&](const char* ratio, const char* groups) {
+        StepReport report;
+        const Model shared = run_method("seq", model, {ratio}, &report);
+        const json details = json::parse(report.details);
+        EXPECT_EQ(details["groups"], json::parse(groups)) << ratio;
+        EXPECT_EQ(details["equal_size"]["reached"], parameters(shared));
+        return details["equal_size"]["difference"].get<int64_t>();
+    };
+    EXPECT_EQ(difference("ratio=0.3", "[[4,5],[6,7],[8,9]]"), 0);
+    EXPECT_EQ(difference("ratio=0.2", "[[6,7],[8,9]]"), 0);
+    EXPECT_EQ(difference("ratio=0.25", "[[6,7],[8,9]]"), 32);
+    EXPECT_EQ(difference("ratio=0.9", "[[0,1],[2,3],[4,5],[6,7],[8,9]]"), 8 * 32);
+}
+
 TEST(Seq, WhatDoesNotFitIsRefused) {
     const Model model = small_model({.layers = 5}, scattered);
     expect_error(ErrorCode::usage, {"3 layers", "groups of 2"},

@@ -44,6 +44,50 @@ TEST(PruneMagnitude, LeavesOutTheSmallestHeads) {
     expect_identical(run_method("prune_magnitude", model, {"ratio=0.4", "rank=layer"}), model);
 }
 
+// As many of each layer, and one more where it matters least; the head count is that of global.
+TEST(PruneMagnitude, EvenlyOverTheLayers) {
+    const Model model = sized({{5, 1}, {2, 3}, {6, 4}});
+    StepReport report;
+    const Model pruned = run_method("prune_magnitude", model, {"ratio=0.67", "rank=even"}, &report);
+    EXPECT_EQ(pruned.config.heads_kv, (std::vector<int64_t>{1, 0, 1}));
+    EXPECT_EQ(unit_weights(pruned, {0, 0}, Slot::attn_q), unit_weights(model, {0, 0}, Slot::attn_q));
+    // 4 heads of 32 weights, and the norm of the layer without attention.
+    const json size = json::parse(report.details)["equal_size"];
+    EXPECT_EQ(size["parameters"], parameters(model) - 4U * 32);
+    EXPECT_EQ(size["reached"], parameters(pruned));
+    EXPECT_EQ(size["difference"], -4);
+    const Model half = run_method("prune_magnitude", model, {"ratio=0.5", "rank=even"}, &report);
+    EXPECT_EQ(half.config.heads_kv, (std::vector<int64_t>{1, 1, 1}));
+    EXPECT_EQ(json::parse(report.details)["equal_size"]["difference"], 0);
+    // All that layers 1 and 2 have.
+    const Model two = run_method("prune_magnitude", model, {"ratio=0.9", "rank=even", "layers=1-2"}, &report);
+    EXPECT_EQ(two.config.heads_kv, (std::vector<int64_t>{2, 0, 0}));
+    EXPECT_EQ(json::parse(report.details)["equal_size"]["difference"], 32 - 2 * 4);
+    // 0.4 of two heads are none.
+    run_method("prune_magnitude", model, {"ratio=0.4", "rank=layer"}, &report);
+    EXPECT_EQ(json::parse(report.details)["equal_size"]["difference"], 2 * 32);
+    EXPECT_NE(report.lines.back().find("64 parameters more"), std::string::npos) << report.lines.back();
+}
+
+// Heads keep the slopes that they had, also when more are left out later.
+TEST(PruneMagnitude, HeadsKeepTheirSlopesOfAlibi) {
+    Model model = small_model({.layers = 2, .heads = 4, .kv_heads = 4, .head_dim = 2, .embd = 8},
+                              [](size_t layer, Slot slot, int64_t row, int64_t column) {
+                                  if (!consists_of_heads(slot)) return scattered(layer, slot, row, column);
+                                  const int64_t head = (slot == Slot::attn_o ? column : row) / 2;
+                                  const int64_t sizes[] = {3, 1, 4, 2};
+                                  return static_cast<float>(sizes[head] + static_cast<int64_t>(layer) * 10);
+                              });
+    model.config.max_alibi_bias = 8;
+    const Model once = run_method("prune_magnitude", model, {"ratio=0.125"});
+    EXPECT_EQ(once.config.alibi_heads, (std::vector<std::vector<int64_t>>{{0, 2, 3}, {}}));
+    const Model twice = run_method("prune_magnitude", once, {"ratio=0.145"});
+    EXPECT_EQ(twice.config.alibi_heads, (std::vector<std::vector<int64_t>>{{0, 2}, {}}));
+    const Model none = run_method("prune_magnitude", twice, {"ratio=0.5", "layers=0"});
+    EXPECT_EQ(none.config.heads_kv, (std::vector<int64_t>{0, 4}));
+    EXPECT_EQ(none.config.alibi_heads, (std::vector<std::vector<int64_t>>{{}, {}}));
+}
+
 // One weight of 3 against two of 2: 3 < 4 by |w|, 9 > 8 by w^2.
 TEST(PruneMagnitude, PowerOfTheImportance) {
     const Model model = small_model({.layers = 1}, [](size_t layer, Slot slot, int64_t row, int64_t column) {

@@ -130,6 +130,179 @@ TEST(BuiltinTasks, BiosKeepsTheProfessionsOfOneToken) {
     EXPECT_EQ(task.items[1].choices[static_cast<size_t>(task.items[1].gold[0])], "architect");
 }
 
+// The last 20 % of the items of several splits; claims that occur twice count once, contradictory ones not at
+// all.
+TEST(BuiltinTasks, TestSplitsOfTensorLlm) {
+    const TempFolder folder;
+    std::filesystem::create_directories(folder / "fever");
+    const auto claim = [](const char* text, const char* label) {
+        return fmt::format("{{\"claim\": \"{}\", \"label\": \"{}\"}}\n", text, label);
+    };
+    write_all(folder / "fever/paper_dev.jsonl", claim("a", "SUPPORTS") + claim("b", "REFUTES") +
+                                                    claim("a", "SUPPORTS") + claim("c", "NOT ENOUGH INFO") +
+                                                    claim("d", "SUPPORTS"));
+    write_all(folder / "fever/paper_test.jsonl", claim("b", "SUPPORTS") + claim("e", "REFUTES") +
+                                                     claim("f", "SUPPORTS") + claim("g", "REFUTES"));
+    const Task all = load("fever_all", folder / "");
+    ASSERT_EQ(all.items.size(), 5u);  // a d e f g
+    EXPECT_THAT(all.items[1].prompts[0], HasSubstr("claim: d. Is"));
+    EXPECT_EQ(all.more_files.size(), 1u);
+    EXPECT_EQ(all.more_files[0].second.size(), 64u);
+    const Task test = load("fever_test", folder / "");
+    ASSERT_EQ(test.items.size(), 1u);
+    EXPECT_EQ(test.original, 1);
+    EXPECT_EQ(test.items[0].doc_id, 4);
+    EXPECT_THAT(test.items[0].prompts[0], HasSubstr("claim: g. Is"));
+    EXPECT_THAT(test.items[0].gold, ElementsAre(0));
+    EXPECT_EQ(load("fever", folder / "").items.size(), 4u);
+
+    std::filesystem::create_directories(folder / "bigbench/qa_wikidata");
+    std::string validation, train;
+    for (int i = 0; i < 10; ++i)
+        (i < 4 ? validation : train) +=
+            fmt::format("{{\"inputs\": \"fact {} is \", \"targets\": [\"{}\"]}}\n", i, i);
+    write_all(folder / "bigbench/qa_wikidata/validation.jsonl", validation);
+    write_all(folder / "bigbench/qa_wikidata/train.jsonl", train);
+    const Task facts = load("qa_wikidata_test", folder / "");
+    ASSERT_EQ(facts.items.size(), 2u);
+    EXPECT_EQ(facts.items[0].prompts[0], "fact 8 is");
+    EXPECT_EQ(facts.spec.generation.masks, 5);
+    EXPECT_EQ(load("hotpotqa_test").items.size() * 10, (load("hotpotqa").items.size() * 4 + 9) / 10 * 10);
+    EXPECT_LE(load("bios_profession_test").items.size(), load("bios_profession").items.size());
+    EXPECT_THAT(load("bios_profession_encoder_test").items[0].prompts[0],
+                testing::EndsWith(" is called [MASK]."));
+}
+
+TEST(BuiltinTasks, AsOpenCompassAsks) {
+    const Task letters = load("openbookqa_opencompass");
+    EXPECT_EQ(letters.items[0].prompts[0],
+              "Question: A stone falls because of\nA. gravity\nB. rain\nC. music\nD. paint\nAnswer:");
+    EXPECT_EQ(letters.spec.target_delimiter, "\n");
+    EXPECT_THAT(letters.items[0].gold, ElementsAre(0));
+    EXPECT_THAT(load("race_high_opencompass").items[0].prompts[0],
+                testing::AllOf(HasSubstr("replying A, B, C or D.\n\nArticle:\n"), testing::EndsWith("\nA:")));
+    EXPECT_THAT(load("rte_opencompass").items[0].prompts[0],
+                testing::EndsWith("\nIs the sentence below entailed by the sentence above?"));
+    EXPECT_THAT(load("rte_opencompass").items[0].choices, ElementsAre("Yes", "No"));
+    const Task boolq = load("boolq_opencompass");
+    EXPECT_THAT(boolq.items[0].choices, ElementsAre("No", "Yes"));
+    EXPECT_THAT(boolq.items[0].prompts[0], testing::EndsWith("?"));
+    const Task winogrande = load("winogrande_opencompass");
+    EXPECT_EQ(winogrande.items[0].prompts[0], "");
+    EXPECT_THAT(winogrande.items[0].choices, testing::Each(testing::StartsWith("Good sentence: ")));
+    EXPECT_NE(winogrande.items[0].choices[0], winogrande.items[0].choices[1]);
+    EXPECT_EQ(winogrande.items[0].gold, load("winogrande").items[0].gold);
+    const Task mmlu = load_task("mmlu_opencompass_anatomy", {.data = kFolder, .shots = 0});
+    EXPECT_EQ(mmlu.spec.description,
+              "The following are multiple choice questions (with answers) about  anatomy.\n\n");
+    EXPECT_EQ(find_task("mmlu_opencompass_anatomy").spec.shots, 5);
+    EXPECT_EQ(expand_tasks("mmlu_opencompass").size(), 57u);
+}
+
+TEST(BuiltinTasks, WholeTextsOfOpenCompass) {
+    const TempFolder folder;
+    for (const char* name : {"openbookqa", "winograd", "fewclue/ocnli", "fewclue/csl", "fewclue/tnews"})
+        std::filesystem::create_directories(folder / name);
+    write_all(
+        folder / "openbookqa/test_complete.jsonl",
+        R"({"question": {"stem": "A stone falls by", "choices": [{"text": "rain", "label": "A"}, )"
+        R"({"text": "gravity", "label": "B"}, {"text": "x", "label": "C"}, {"text": "y", "label": "D"}]}, )"
+        R"("fact1": "things fall", "answerKey": "B"})");
+    const Task fact = load("openbookqa_fact", folder / "");
+    EXPECT_EQ(fact.items[0].prompts[0],
+              "Given the fact: things fall\nQuestion: A stone falls by\nA. rain\nB. gravity\nC. x\nD. "
+              "y\nAnswer:");
+    EXPECT_THAT(fact.items[0].gold, ElementsAre(1));
+    write_all(
+        folder / "winograd/wsc285.jsonl",
+        R"({"text": "Ann thanked Sue because she helped.", "pronoun": "she", "options": ["Ann", "Sue"], "label": 1})");
+    const Task winograd = load("winograd", folder / "");
+    EXPECT_EQ(
+        winograd.items[0].choices[1],
+        "Ann thanked Sue because she helped. Q: In the previous text, what does 'she' refer to? A: Sue");
+    EXPECT_THAT(winograd.items[0].gold, ElementsAre(1));
+    write_all(folder / "fewclue/ocnli/dev_few_all.json",
+              R"({"sentence1": "一", "sentence2": "二", "label": "neutral"})");
+    const Task ocnli = load("ocnli_fc", folder / "");
+    EXPECT_THAT(ocnli.items[0].choices, ElementsAre("阅读文章：一\n根据上文，回答如下问题：二？\n错",
+                                                    "阅读文章：一\n根据上文，回答如下问题：二？\n对",
+                                                    "如果一为真，那么二也为真吗？\n可能"));
+    EXPECT_THAT(ocnli.items[0].gold, ElementsAre(2));
+    write_all(folder / "fewclue/csl/dev_few_all.json", R"({"abst": "文", "keyword": ["词"], "label": "1"})");
+    EXPECT_THAT(load("csl_dev", folder / "").items[0].choices,
+                ElementsAre("摘要：文", "摘要：文\n关键词：词"));
+    write_all(folder / "fewclue/tnews/dev_few_all.json",
+              R"({"sentence": "球", "label_desc": "news_sports"})");
+    const Task news = load("tnews_dev", folder / "");
+    EXPECT_EQ(news.items[0].choices.size(), 15u);
+    EXPECT_EQ(news.items[0].choices[static_cast<size_t>(news.items[0].gold[0])],
+              "以下内容属于什么新闻：球。\n体育类别新闻");
+}
+
+TEST(BuiltinTasks, TranslationAsGpt2Learnt) {
+    const Task task = load("wmt14_en_fr_gpt2");
+    EXPECT_THAT(task.items[0].prompts[0], testing::EndsWith("<to-fr>"));
+    EXPECT_EQ(task.items[0].references, load("wmt14_en_fr").items[0].references);
+    EXPECT_THAT(task.spec.metrics, ElementsAre("bleu", "meteor"));
+}
+
+// Every kind of RULER's needles, with a text of numbered sentences around those that have one.
+TEST(BuiltinTasks, NeedlesOfEveryKind) {
+    const TempFolder folder;
+    std::filesystem::create_directories(folder / "ruler");
+    std::string essay;
+    for (int i = 0; i < 400; ++i) essay += fmt::format("Sentence {} is here. ", i);
+    write_all(folder / "ruler/paul_graham_essays.jsonl",
+              nlohmann::json{{"text", essay}}.dump() + "\n" + nlohmann::json{{"text", essay}}.dump());
+    struct Kind {
+        const char* name;
+        size_t answers, sentences;  // sentences 0: all
+        const char* begins;
+    };
+    const std::string uuid = "[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}";
+    for (const auto& [name, answers, sentences, begins] :
+         {Kind{"niah_single_1", 1, 1, "A special magic number is"},
+          Kind{"niah_single_2", 1, 1, "A special magic number is"},
+          Kind{"niah_single_3", 1, 1, "A special magic uuid is"},
+          Kind{"niah_multikey_1", 1, 4, "A special magic number is"},
+          Kind{"niah_multikey_2", 1, 0, "A special magic number is"},
+          Kind{"niah_multikey_3", 1, 0, "A special magic uuid is"},
+          Kind{"niah_multivalue", 4, 4, "Some special magic numbers are"},
+          Kind{"niah_multiquery", 4, 4, "Some special magic numbers are"}}) {
+        const Task task = load_task(name, {.data = folder / "", .limit = 3, .length = 2000});
+        ASSERT_EQ(task.items.size(), 3u) << name;
+        for (const TaskItem& item : task.items) {
+            const std::string& prompt = item.prompts[0];
+            EXPECT_THAT(prompt, testing::StartsWith(begins)) << name;
+            EXPECT_EQ(item.references.size(), answers) << name;
+            size_t found = 0;
+            for (size_t at = 0; (at = prompt.find("One of the special magic", at)) != std::string::npos; ++at)
+                ++found;
+            if (sentences > 0) {
+                EXPECT_EQ(found, sentences) << name;
+            } else {
+                EXPECT_GT(found, 10u) << name;
+            }
+            for (const std::string& answer : item.references) {
+                EXPECT_THAT(prompt, HasSubstr(" is: " + answer + ".")) << name;
+                const bool uuids = std::string(begins).find("uuid") != std::string::npos;
+                EXPECT_THAT(answer, testing::MatchesRegex(uuids ? uuid : "[0-9]{7}")) << name;
+            }
+            EXPECT_LE(item.doc["length"].get<int64_t>(), 2000);
+            EXPECT_GT(item.doc["length"].get<int64_t>(), 700) << name;
+            EXPECT_THAT(prompt, testing::EndsWith(answers == 1 ? "provided text is" : "provided text are"));
+        }
+        EXPECT_NE(task.items[0].references, task.items[1].references) << name;
+    }
+    // The keys of a question with four are all in the text.
+    const Task four = load_task("niah_multiquery", {.data = folder / "", .limit = 1, .length = 2000});
+    EXPECT_THAT(four.items[0].prompts[0],
+                testing::ContainsRegex("for [a-z-]+, [a-z-]+, [a-z-]+, and [a-z-]+ men"));
+    EXPECT_THAT(error_of([&] { load_task("niah_single_2", {.data = kFolder}); }, ErrorCode::io),
+                HasSubstr("paul_graham_essays"));
+    EXPECT_EQ(expand_tasks("ruler").size(), 8u);
+}
+
 TEST(BuiltinTasks, NeedlesAreGenerated) {
     const Task task = load_task("ruler_niah", {.limit = 3, .length = 600});
     ASSERT_EQ(task.items.size(), 3u);
@@ -157,7 +330,7 @@ TEST(BuiltinTasks, NeedlesAreGenerated) {
 // ---- names ----
 
 TEST(TaskNames, EveryFileIsATaskThatParses) {
-    EXPECT_EQ(builtin_task_files().size(), 32u);
+    EXPECT_EQ(builtin_task_files().size(), 33u);
     for (const BuiltinTaskFile& file : builtin_task_files()) {
         for (const TaskFile& task : parse_task_file(std::string(file.text), std::string(file.name))) {
             EXPECT_FALSE(task.about.empty()) << file.name;
@@ -192,15 +365,15 @@ TEST(TaskNames, UnknownOnesNameTheNearest) {
 }
 
 // A row of the table in docs/tasks.md, from the task file.
-std::string table_row(const TaskFile& task) {
+std::string table_row(const TaskFile& task, const std::string& name) {
     std::vector<std::string> places;
     for (const DataSource& source : task.data) {
-        if (const auto files = source.files.find(task.split); files != source.files.end())
+        const std::string first = task.split.substr(0, task.split.find('+'));
+        if (const auto files = source.files.find(first); files != source.files.end())
             places.push_back(fmt::format("`{}`", files->second[0]));
         if (!source.hub.empty()) places.push_back(fmt::format("hub: {}", source.hub));
     }
     if (places.empty()) places = {"generated"};
-    const std::string& name = task.spec.group.empty() ? task.spec.name : task.spec.group;
     return fmt::format("| `{}` | {} | {} | {} | {} | {} | {} |\n", name, task.about,
                        task.split.empty() ? "-" : task.split, join(task.spec.metrics, ", "), task.source,
                        task.licence, join(places, "; "));
@@ -209,8 +382,14 @@ std::string table_row(const TaskFile& task) {
 TEST(TaskNames, TheDocumentationListsThem) {
     const std::string document = read_all(std::string(REFOLD_FIXTURES) + "/../../docs/tasks.md");
     std::string table;
-    for (const BuiltinTaskFile& file : builtin_task_files())
-        table += table_row(parse_task_file(std::string(file.text), std::string(file.name))[0]);
+    std::set<std::string> rows;  // one for all subjects of a group
+    for (const BuiltinTaskFile& file : builtin_task_files()) {
+        const bool subjects = file.text.find("\nsubjects:") != std::string_view::npos;
+        for (const TaskFile& task : parse_task_file(std::string(file.text), std::string(file.name))) {
+            const std::string& name = subjects ? task.spec.group : task.spec.name;
+            if (rows.insert(name).second) table += table_row(task, name);
+        }
+    }
     EXPECT_NE(document.find(table), std::string::npos) << "docs/tasks.md must hold:\n" << table;
 }
 
@@ -307,6 +486,17 @@ TEST_F(TaskLines, ATaskOfOnesOwn) {
     EXPECT_EQ(load_task(this->task(), {.data = folder_ / "", .limit = 2}).original, 3);
 }
 
+TEST_F(TaskLines, VariantsReplaceKeys) {
+    write_all(folder_ / "items.jsonl", "{\"q\": \"Is it?\", \"a\": \"no\"}\n{\"q\": \"b\", \"a\": 0}");
+    const std::string path = task("aliases: [mine]\nvariants: {loud: {prompt: \"{{q}}!\", last: 0.5}}");
+    EXPECT_THAT(expand_tasks(path), ElementsAre(path + "#own", path + "#loud"));
+    EXPECT_EQ(load_task(path + "#own", {.data = folder_ / ""}).items[0].prompts[0], "Is it?");
+    const Task loud = load_task(path + "#loud", {.data = folder_ / ""});
+    ASSERT_EQ(loud.items.size(), 1u);
+    EXPECT_EQ(loud.items[0].prompts[0], "b!");
+    EXPECT_TRUE(find_task(path + "#loud").aliases.empty());
+}
+
 TEST(LoadTask, NamesWhatBelongsToTheData) {
     TempFolder folder;
     std::filesystem::create_directory(folder / "piqa");
@@ -368,6 +558,13 @@ TEST_F(TaskLines, BrokenTaskFilesAreNamed) {
     EXPECT_THAT(error("gold: x", ErrorCode::input), HasSubstr("line 10: key 'gold' is given twice"));
     EXPECT_THAT(error("generation: {max_tokens: many}", ErrorCode::usage),
                 HasSubstr("line 10: expected a number"));
+    EXPECT_THAT(error("last: 1.5", ErrorCode::usage), HasSubstr("line 10: expected a part"));
+    EXPECT_THAT(error("consistent: {by: q}", ErrorCode::input), HasSubstr("line 10: 'consistent' needs"));
+    EXPECT_THAT(error("needle: {haystack: hay}", ErrorCode::usage), HasSubstr("line 10: unknown word 'hay'"));
+    EXPECT_THAT(error("needle: {asked: 17}", ErrorCode::usage), HasSubstr("line 10: expected 1 to 16"));
+    EXPECT_THAT(error("variants: [a]", ErrorCode::input), HasSubstr("line 10: 'variants' must map"));
+    EXPECT_THAT(error("variants: {more: {promt: x}}", ErrorCode::usage),
+                HasSubstr("line 10: unknown key 'promt'; did you mean 'prompt'?"));
     EXPECT_THAT(error("[", ErrorCode::input), HasSubstr("not valid YAML"));
     EXPECT_THAT(error("aliases: {a: b}", ErrorCode::input), HasSubstr("expected a list"));
     EXPECT_THAT(error("subgroups: {a: [b]}", ErrorCode::input), HasSubstr("line 10: 'subgroups' must map"));

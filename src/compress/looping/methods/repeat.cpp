@@ -136,6 +136,10 @@ Model apply(const Model& model, Step& step) {
         set_depth(out, model, sequence);
         out.config.heads_kv = reordered(model.config.heads_kv, sequence, model.config.n_head_kv);
         out.config.ffs = reordered(model.config.ffs, sequence, model.config.n_ff);
+        out.config.alibi_heads.clear();
+        if (!model.config.alibi_heads.empty()) {
+            for (const size_t p : sequence) out.config.alibi_heads.push_back(model.config.alibi_heads[p]);
+        }
         out.drop_unreferenced();
     }
     auto& lines = step.report.lines;

@@ -158,7 +158,9 @@ a head are then added up. `first` is q and gate. With fewer key heads the author
 here the query heads of a group are added up.
 
 **Which.** `rank=layer` (the default, as theirs): `ratio` of each layer in `layers`. `global`: `ratio` of the structures of
-all layers, taken from `layers`. The paper leaves the first four and the last two layers of LLaMA-7B alone and prunes 25 % of
+all layers, taken from `layers`. `even`: as many as with `global`, the same number of each layer of `layers`, and one more of
+those where it matters least: the size of head sharing at this ratio, which `layer` misses where `ratio` of a layer's heads is
+no whole number (28.1 % for 30 % of 32 heads). The paper leaves the first four and the last two layers of LLaMA-7B alone and prunes 25 % of
 the others for 20 % of the model: `ratio=0.25 layers=4-29`. Each layer keeps a multiple of `multiple` FFN channels.
 
 Recovery is a separate step: `lora`, then `train` with `train=lora` (recipes/llm_pruner.yaml).

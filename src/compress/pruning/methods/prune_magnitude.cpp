@@ -58,8 +58,10 @@ grouped-query attention, heads). `ffn`: channels, that is a row of gate and up w
 unstructured pruning but excludes it); this is our reading.
 
 **Rank.** `global`: the floor(`ratio` x all groups of all layers) smallest of the model. A layer that loses all its heads has
-no attention and no KV cache. `layer`: the floor(`ratio` x its groups) smallest of each layer. Only `layers` are pruned; with
-`global`, `ratio` counts the others as well.
+no attention and no KV cache. `layer`: the floor(`ratio` x its groups) smallest of each layer. `even`: as many as with `global`,
+the same number of each layer, and one more of the layers where it matters least. Only `layers` are pruned; with `global` and
+`even`, `ratio` counts the others as well. With `heads` the report names the difference to the size of the model that has
+`ratio` of its heads shared.
 
 **FFN channels**: each layer keeps a multiple of `multiple`, so that products stay fast and quantization blocks whole. For
 that, the most important of the channels to be pruned are kept.
@@ -69,8 +71,8 @@ otherwise the tensor is requantized (Q8_0, or F16), and the report names it. Sin
 pruning FFNs of a 4-bit model can make its down projection larger: prune the unquantized model and quantize at the end.
 
 **Stacking.** Heads or FFNs that several layers have in common, in a loop for instance, are left out in all of them or not at
-all. Layers made of factors have no heads or channels: leave them out with `layers`. ALiBi models cannot lose single heads,
-because slopes belong to the numbers of heads. For a bare config.json only sizes are known, and the choice is a placeholder.
+all. Layers made of factors have no heads or channels: leave them out with `layers`. With ALiBi the heads that stay keep their
+slopes. For a bare config.json only sizes are known, and the choice is a placeholder.
 )";
 
 std::vector<OptionSpec> option_specs() {
