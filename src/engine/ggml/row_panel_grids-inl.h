@@ -1,6 +1,7 @@
 // How IQ1, IQ2 and IQ3 are read from a panel, as row_panel_types-inl.h says; included once per Highway
-// target. Their codes stand for eight or four numbers at once (row_panel_grids.h). These are gathered from
-// memory. With AVX-512 VBMI codes of up to ten bits are looked up in registers, sixty-four at a time.
+// target, of those with AVX-512 VBMI. Their codes stand for eight or four numbers at once (row_panel_grids.h).
+// Codes of up to ten bits are looked up in registers, sixty-four at a time, IQ1's are gathered from memory.
+// Other CPUs would have to gather them all, which is slower than ggml's kernels.
 #if defined(REFOLD_ROW_PANEL_GRIDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef REFOLD_ROW_PANEL_GRIDS_INL_H_
 #undef REFOLD_ROW_PANEL_GRIDS_INL_H_
@@ -14,8 +15,9 @@
 
 #include "engine/ggml/row_panel_grids.h"
 #include "engine/ggml/row_panel_types-inl.h"
+#include "engine/ggml/vnni-inl.h"
 
-#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+#if REFOLD_HAS_VNNI
 HWY_BEFORE_NAMESPACE();
 namespace refold::HWY_NAMESPACE {
 namespace {
@@ -55,27 +57,6 @@ struct GridType : K {
         return Times(d, hn::Add(hn::Add(s, s), hn::Set(DWords(), 1)));
     }
 };
-
-// Which of a grid's numbers, of eight columns each, four codes stand for. Lower and upper bits of the codes
-// are bytes.
-template <ggml_type type>
-class Gathered {
-public:
-    HWY_INLINE void look_up(Words low, Words high) {
-        for (int l = 0; l < 4; ++l)
-            four_[l] = entry(hn::Or(ByteOf(low, l), hn::ShiftLeft<8>(ByteOf(high, l))));
-    }
-    HWY_INLINE Words quad(int j) const { return HalfOf(four_[j / 2], j % 2); }
-    HWY_INLINE Words entry(Words code) const {
-        return hn::GatherIndex(DWords(), entries_, hn::BitCast(DInts(), code));
-    }
-
-private:
-    const uint32_t* entries_ = row_panels::grid_of(type).entries.data();
-    Words four_[4];
-};
-
-#if HWY_TARGET <= HWY_AVX3_DL
 
 // Bits of `x` from bit `first` of each dword on, `step` further for each byte; more bits follow.
 HWY_INLINE Words Spread(Words x, int first, int step) {
@@ -138,30 +119,6 @@ private:
     const uint8_t* planes_ = row_panels::grid_of(type).planes.data();
     Words planes_of_[2][2];
 };
-
-#else
-
-template <ggml_type type, int codes>
-using EightColumns = Gathered<type>;
-
-template <ggml_type type, int codes>
-class FourColumns {
-public:
-    HWY_INLINE void look_up(int half, Words low, Words high) {
-        low_[half] = low;
-        high_[half] = high;
-    }
-    HWY_INLINE Words quad(int j) const {
-        const Words code = hn::Or(ByteOf(low_[j / 4], j % 4), hn::ShiftLeft<8>(ByteOf(high_[j / 4], j % 4)));
-        return hn::GatherIndex(DWords(), entries_, hn::BitCast(DInts(), code));
-    }
-
-private:
-    const uint32_t* entries_ = row_panels::grid_of(type).entries.data();
-    Words low_[2], high_[2];
-};
-
-#endif
 
 // --- IQ2 and IQ3: magnitudes, and a bit for each sign, which a byte of `signs` holds for eight columns.
 
@@ -275,6 +232,24 @@ struct Iq3S : Signed<GGML_TYPE_IQ3_S> {
 
 // --- IQ1: -1, 0 or 1, all of eight columns shifted by 1/8 or -1/8, as the upper one of a code's twelve bits
 // says. In eighths these are whole numbers.
+
+// Which of a grid's numbers, of eight columns each, four codes stand for. Lower and upper bits of the codes
+// are bytes.
+template <ggml_type type>
+class Gathered {
+public:
+    HWY_INLINE void look_up(Words low, Words high) {
+        for (int l = 0; l < 4; ++l) {
+            const Words code = hn::Or(ByteOf(low, l), hn::ShiftLeft<8>(ByteOf(high, l)));
+            four_[l] = hn::GatherIndex(DWords(), entries_, hn::BitCast(DInts(), code));
+        }
+    }
+    HWY_INLINE Words quad(int j) const { return HalfOf(four_[j / 2], j % 2); }
+
+private:
+    const uint32_t* entries_ = row_panels::grid_of(type).entries.data();
+    Words four_[4];
+};
 
 alignas(16) constexpr uint8_t kIq1Bytes[16] = {
     16 + row_panels::kIq1Numbers[0], 16 + row_panels::kIq1Numbers[1], 16 + row_panels::kIq1Numbers[2],

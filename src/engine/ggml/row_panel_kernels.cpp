@@ -300,8 +300,10 @@ const Kernels* Find(ggml_type type) {
 }  // namespace
 
 static const Kernels* KernelsOf(ggml_type type) {
-    return Find<Q40, Q41, Q50, Q51, Q80, Iq4Nl, Mxfp4, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Xs, Iq2Xxs, Iq2Xs, Iq2S,
-                Iq3Xxs, Iq3S, Iq1S, Iq1M>(type);
+#if REFOLD_HAS_VNNI
+    if (const auto* grids = Find<Iq2Xxs, Iq2Xs, Iq2S, Iq3Xxs, Iq3S, Iq1S, Iq1M>(type)) return grids;
+#endif
+    return Find<Q40, Q41, Q50, Q51, Q80, Iq4Nl, Mxfp4, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Xs>(type);
 }
 
 #endif
