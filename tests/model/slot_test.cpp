@@ -62,7 +62,7 @@ TEST(Slot, ShapesFollowTheConfiguration) {
     EXPECT_EQ(shape(Slot::attn_q_norm), Shape(10, 1));
     EXPECT_EQ(shape(Slot::attn_k_norm), Shape(10, 1));
     EXPECT_EQ(shape(Slot::attn_prefix_k), Shape(30, 5));
-    EXPECT_EQ(shape(Slot::attn_prefix), Shape(12, 5));
+    EXPECT_EQ(shape(Slot::attn_prefix), Shape(48, 5));
     EXPECT_EQ(shape(Slot::attn_prefix_v, 1), Shape(20, 5));
     EXPECT_EQ(shape(Slot::attn_comp), Shape(48, 48));
     EXPECT_EQ(shape(Slot::attn_comp_norm), Shape(48, 48));
@@ -80,6 +80,7 @@ TEST(Slot, ShapesFollowTheConfiguration) {
     EXPECT_EQ(shape(Slot::position_embd), Shape(48, 77));
     EXPECT_EQ(shape(Slot::token_types), Shape(48, 2));
     EXPECT_EQ(shape(Slot::rope_freqs), Shape(4, 1));
+    EXPECT_EQ(shape(Slot::exit_output, 0), Shape(48, 1000));
     for (const Slot slot : {Slot::head_dense, Slot::pooler, Slot::exit_map})
         EXPECT_EQ(shape(slot), Shape(48, 48)) << slot_name(slot);
     for (const Slot slot : {Slot::attn_norm,        Slot::attn_norm_bias,   Slot::attn_o_bias,
