@@ -36,7 +36,6 @@ enum class Slot {
     attn_prefix_v,
     // W_c, which makes up for shared attention (UniAttn, Table 12), by its input and what it is added to
     attn_comp,         // normed input -> output of the attention, after attn.post_norm
-    attn_comp_norm,    // normed input -> input of attn.post_norm
     attn_comp_ffn,     // normed input -> output of the FFN
     attn_comp_o,       // normed input -> input of attn.o
     attn_comp_v,       // values -> input of attn.o
@@ -79,7 +78,8 @@ enum class Slot {
     exit_output,
 
     // Of the attention. New slots come last: tests draw random weights by their numbers.
-    attn_prefix,  // vectors of which the layer's own maps make such keys and values (prefix_rows.h)
+    attn_prefix,     // vectors of which the layer's own maps make such keys and values (prefix_rows.h)
+    attn_comp_norm,  // normed input -> input of attn.post_norm
 
     count,  // of the slots; not a slot
 };
@@ -250,8 +250,6 @@ inline constexpr std::array kRows = {
     prefix(S::attn_prefix_v, "attn.prefix_v", E::kv, P::value, U::columns),
     matrix(S::attn_comp, "attn.comp", L, M::compensation, E::n_embd, E::n_embd, none,
            S::attn_comp, S::attn_norm, none, none, O::method, Q::matrix),
-    matrix(S::attn_comp_norm, "attn.comp_norm", L, M::compensation, E::n_embd, E::n_embd, none,
-           S::attn_comp_norm, S::attn_norm, none, none, O::method, Q::matrix),
     matrix(S::attn_comp_ffn, "attn.comp_ffn", L, M::compensation, E::n_embd, E::n_embd, none,
            S::attn_comp_ffn, S::attn_norm, none, none, O::method, Q::matrix),
     matrix(S::attn_comp_o, "attn.comp_o", L, M::compensation, E::n_embd, E::q, none,
@@ -299,6 +297,8 @@ inline constexpr std::array kRows = {
     matrix(S::exit_output, "exit.output", L, M::exit, E::n_embd, E::n_vocab, none,
            S::exit_output, none, none, none, O::method, Q::matrix),
     prefix(S::attn_prefix, "attn.prefix", E::n_embd, none, none),
+    matrix(S::attn_comp_norm, "attn.comp_norm", L, M::compensation, E::n_embd, E::n_embd, none,
+           S::attn_comp_norm, S::attn_norm, none, none, O::method, Q::matrix),
 };
 // clang-format on
 

@@ -42,6 +42,11 @@ uint64_t embedding_parameters(const Model& model) {
         if (!is_table(slot) && slot != Slot::output) continue;
         for (const std::string& name : tensors_of(expression)) names.insert(name);
     }
+    // Terms of the output matrix.
+    for (const Slots& layer : model.topology.layers) {
+        if (!layer.contains(Slot::exit_output)) continue;
+        for (const std::string& name : tensors_of(layer.at(Slot::exit_output))) names.insert(name);
+    }
     return elements(model, names);
 }
 

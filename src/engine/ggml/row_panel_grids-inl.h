@@ -1,7 +1,7 @@
 // How IQ1, IQ2 and IQ3 are read from a panel, as row_panel_types-inl.h says; included once per Highway
-// target, of those with AVX-512 VBMI. Their codes stand for eight or four numbers at once (row_panel_grids.h).
-// Codes of up to ten bits are looked up in registers, sixty-four at a time, IQ1's are gathered from memory.
-// Other CPUs would have to gather them all, which is slower than ggml's kernels.
+// target, of those with AVX-512 VBMI. Their codes stand for eight or four numbers at once
+// (row_panel_grids.h). Codes of up to ten bits are looked up in registers, sixty-four at a time, IQ1's are
+// gathered from memory. Other CPUs would have to gather them all, which is slower than ggml's kernels.
 #if defined(REFOLD_ROW_PANEL_GRIDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef REFOLD_ROW_PANEL_GRIDS_INL_H_
 #undef REFOLD_ROW_PANEL_GRIDS_INL_H_
