@@ -119,6 +119,10 @@ int64_t ExitAnswers::agreed(int32_t sequence, Tokens prompt, Tokens chosen) {
 
 void ExitAnswers::generate_until(const Tokenizer& tokenizer, Requests requests,
                                  const GenerationSettings& settings, const Generated& generated) {
+    if (sequence_ >= 0) {  // the generator has its own, and there is no room for both
+        engine_.close(std::exchange(sequence_, -1));
+        in_engine_.clear();
+    }
     GeneratorOptions options;
     options.sequences = 1;
     options.decoding.exit = policy_;
