@@ -225,6 +225,7 @@ private:
     }
 
     void measure(const PaperRow& row, Cells& cells) {
+        row_model_ = row.model;
         source_ = model_path_.empty() ? find_model(table_, row.model, options_.models) : model_path_;
         is_made_ = false;
         making_failed_.clear();
@@ -377,9 +378,18 @@ private:
         is_made_ = true;
     }
 
-    // Keeps a command for the reader, once.
+    // Keeps a command for the reader, once: with the model's name, and files of the work folder without it.
     void describe(const std::vector<std::string>& words) {
-        const std::string line = "refold " + join(words, " ");
+        std::vector<std::string> shown;
+        for (const std::string& word : words) {
+            const fs::path path(word);
+            if (word == source_) {
+                shown.push_back(options_.model.empty() ? row_model_ : options_.model);
+            } else {
+                shown.push_back(path.parent_path() == folder_ ? path.filename().string() : word);
+            }
+        }
+        const std::string line = "refold " + join(shown, " ");
         if (std::ranges::find(commands_, line) == commands_.end()) commands_.push_back(line);
     }
 
@@ -390,7 +400,7 @@ private:
     std::string model_path_;  // of --model
     std::vector<std::string> commands_;
     // Of the row at hand.
-    std::string name_;
+    std::string name_, row_model_;
     std::optional<Recipe> recipe_;
     std::string source_;
     bool is_made_ = false;

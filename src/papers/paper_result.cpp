@@ -48,7 +48,9 @@ std::vector<std::string> notes(const PaperResult& result) {
             const PaperCell& cell = result.cells[r][c];
             const PaperColumn& column = result.table.columns[c];
             if (cell.note.empty()) continue;
-            add(cell.note, cell.note == column.why || cell.here ? column.name : result.table.rows[r].name);
+            const bool everywhere = std::ranges::all_of(
+                result.cells, [&](const std::vector<PaperCell>& row) { return row[c].note == cell.note; });
+            add(cell.note, everywhere || cell.here ? column.name : result.table.rows[r].name);
         }
     }
     for (const auto& [note, places] : of_cells) out.push_back(join(places, ", ") + ": " + note);
