@@ -189,7 +189,7 @@ private:
     // The row's recipe, for the model that it runs on.
     std::optional<Recipe> adapted(const PaperRow& row) const {
         if (options_.model.empty()) return row.recipe;
-        const std::optional<Recipe> recipe = row.recipe_for(options_.model);
+        std::optional<Recipe> recipe = row.recipe_for(options_.model);
         if (!recipe || row.recipes.contains(options_.model)) return recipe;
         const auto layers = [](const std::string& path) { return load_model(path).topology.layers.size(); };
         return for_depth(*recipe, layers(paper_model_config(table_, row.model)), layers(model_path_));

@@ -219,7 +219,7 @@ public:
         refill(p, channels == 0, belongs_to_ffn);
     }
     // Trained keys and values before the first token at every layer that attends; or vectors that make them.
-    void prefix(int64_t rows, std::vector<Slot> slots = {Slot::attn_prefix_k, Slot::attn_prefix_v}) {
+    void prefix(int64_t rows, const std::vector<Slot>& slots = {Slot::attn_prefix_k, Slot::attn_prefix_v}) {
         model.config.n_prefix = rows;
         for (size_t p = 0; p < n_layer(); ++p) {
             if (model.config.n_head_kv_of(p) == 0) continue;

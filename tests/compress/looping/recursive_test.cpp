@@ -309,15 +309,15 @@ TEST(Recursive, WhatDoesNotFitIsRefused) {
 TEST(Prefix, EveryLayerGetsItsOwnKeysAndValues) {
     const Model dense = small_model({.layers = 4, .heads = 4, .kv_heads = 2, .embd = 8, .ff = 8}, scattered);
     const Model looped = plan_method(dense, "recursive", {"loops=2"}).model;
-    const std::vector<std::string> kSettings = {"length=5", "std=0.5", "seed=3", "form=kv"};
-    const Model out = plan_method(looped, "prefix", kSettings).model;
+    const std::vector<std::string> settings = {"length=5", "std=0.5", "seed=3", "form=kv"};
+    const Model out = plan_method(looped, "prefix", settings).model;
     EXPECT_EQ(out.config.n_prefix, 5);
     EXPECT_EQ(account(out).model.parameters, account(looped).model.parameters + 4 * 2 * 5 * 4);
     const auto keys = weight(out, 2, Slot::attn_prefix_k);
     EXPECT_EQ(keys.size(), 5u * 4);
     EXPECT_NE(keys, weight(out, 0, Slot::attn_prefix_k));
     EXPECT_NE(keys, weight(out, 2, Slot::attn_prefix_v));
-    EXPECT_EQ(keys, weight(plan_method(looped, "prefix", kSettings).model, 2, Slot::attn_prefix_k));
+    EXPECT_EQ(keys, weight(plan_method(looped, "prefix", settings).model, 2, Slot::attn_prefix_k));
     const Model loaded = saved_and_loaded(out);
     EXPECT_EQ(loaded.config.n_prefix, 5);
     // A block may be looped together with its prefixes.
