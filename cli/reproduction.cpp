@@ -199,14 +199,9 @@ private:
         if (!measures(PaperMeasure::planned)) return;
         const Model model =
             load_model(model_path_.empty() ? paper_model_config(table_, row.model) : model_path_);
-        const Compression planned =
-            recipe_ ? plan(model, *recipe_) : Compression{model, {}, account(model).model, {}};
-        for (size_t c = 0; c < cells.size(); ++c) {
-            const PaperColumn& column = table_.columns[c];
-            if (column.measure != PaperMeasure::planned) continue;
-            const double part = column.number == "kv_cache_percent" ? row.kv_budget : 1;
-            cells[c].here = planned_number(column.number, model, planned) * part * column.scale;
-        }
+        const auto planned = planned_cells(table_, row, model, recipe_);
+        for (size_t c = 0; c < cells.size(); ++c)
+            if (planned[c]) cells[c].here = planned[c];
     }
 
     // What a measured number is of: the model, what was done to it, and the words of the command.

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "model/accounting.h"
 
 namespace refold {
 namespace {
@@ -110,6 +111,20 @@ double planned_number(const std::string& name, const Model& before, const Compre
     const auto found = numbers().find(name);
     if (found == numbers().end()) fail(ErrorCode::internal, "paper", "there is no number '{}'", name);
     return found->second(before, plan);
+}
+
+std::vector<std::optional<double>> planned_cells(const PaperTable& table, const PaperRow& row,
+                                                 const Model& model, const std::optional<Recipe>& recipe) {
+    const Compression planned =
+        recipe ? plan(model, *recipe) : Compression{model, {}, account(model).model, {}};
+    std::vector<std::optional<double>> cells;
+    for (const PaperColumn& column : table.columns) {
+        auto& cell = cells.emplace_back();
+        if (column.measure != PaperMeasure::planned) continue;
+        const double part = column.number == "kv_cache_percent" ? row.kv_budget : 1;
+        cell = planned_number(column.number, model, planned) * part * column.scale;
+    }
+    return cells;
 }
 
 }  // namespace refold

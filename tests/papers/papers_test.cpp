@@ -7,7 +7,6 @@
 #include <set>
 
 #include "core/error.h"
-#include "model/accounting.h"
 #include "model/load.h"
 #include "papers/paper_result.h"
 #include "papers/planned_number.h"
@@ -53,14 +52,11 @@ TEST_P(EachPaperTable, PlansAndAccounts) {
         if (!models.contains(row.model))
             models.emplace(row.model, load_model(paper_model_config(table(), row.model)));
         if (!row.why.empty()) continue;
-        const Model& model = models.at(row.model);
-        const Compression planned =
-            row.recipe ? plan(model, *row.recipe) : Compression{model, {}, account(model).model, {}};
+        const auto planned = planned_cells(table(), row, models.at(row.model), row.recipe);
         for (size_t c = 0; c < table().columns.size(); ++c) {
             const PaperColumn& column = table().columns[c];
-            if (column.measure != PaperMeasure::planned || row.published[c].empty()) continue;
-            const double part = column.number == "kv_cache_percent" ? row.kv_budget : 1;
-            const double here = planned_number(column.number, model, planned) * part * column.scale;
+            if (!planned[c] || row.published[c].empty()) continue;
+            const double here = *planned[c];
             EXPECT_NE(equal_as_printed(row.published[c], here), row.misprints.contains(column.name))
                 << column.name << ": published " << row.published[c] << ", here " << here;
         }
