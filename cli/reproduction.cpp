@@ -115,6 +115,10 @@ private:
         }
         check_names("row", options_.rows, table_.rows);
         check_names("column", options_.columns, table_.columns);
+        for (const auto& [task, other] : options_.other_tasks) {
+            if (std::ranges::find(table_.columns, task, &PaperColumn::task) == table_.columns.end())
+                fail(ErrorCode::usage, "reproduce", "{}: no column has the task '{}'", table_.path, task);
+        }
         return out;
     }
 
@@ -139,6 +143,8 @@ private:
             parts.push_back(fmt::format("{} items of each task", options_.items));
         if (texts && options_.windows > 0)
             parts.push_back(fmt::format("{} windows of a text", options_.windows));
+        for (const auto& [task, other] : options_.other_tasks)
+            parts.push_back(fmt::format("{} instead of {}", other, task));
         return join(parts, ", ");
     }
     bool measures(PaperMeasure measure) const {
@@ -293,11 +299,13 @@ private:
     }
 
     double of_task(const PaperRow& row, const PaperColumn& column) {
-        std::vector<std::string> words = {"eval", "tasks", "{model}", "--tasks", column.task};
+        const auto other = options_.other_tasks.find(column.task);
+        const std::string& task = other == options_.other_tasks.end() ? column.task : other->second;
+        std::vector<std::string> words = {"eval", "tasks", "{model}", "--tasks", task};
         if (column.shots) words.insert(words.end(), {"--shots", std::to_string(*column.shots)});
         if (!options_.data.empty()) words.insert(words.end(), {"--data", options_.data});
         if (options_.items > 0) words.insert(words.end(), {"--limit", std::to_string(options_.items)});
-        const std::string name = fs::path(column.task).stem().string();
+        const std::string name = fs::path(task).stem().string();
         return of_command(row, words, fmt::format("/results/{}/{},none", name, column.metric));
     }
 

@@ -1,6 +1,7 @@
 // Measures the rows of a paper's table.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct ReproductionOptions {
     std::string texts;                               // folder with texts; may be empty
     std::string data;                                // folder with the tasks' data; empty: from the hub
     std::vector<std::string> calibration, training;  // files
+    std::map<std::string, std::string> other_tasks;  // measured in place of a column's
     int64_t calibration_tokens = 0;                  // 0: the recipe's
     int64_t items = 0;                               // of each task; 0: all
     int64_t windows = 0;                             // of a text; 0: all
@@ -32,7 +34,8 @@ struct PaperNeeds {
 PaperNeeds needs_of(const PaperTable& table, const std::string& models);
 
 // Plans, makes and measures every row; numbers that are known already are not measured again. What cannot be
-// measured has the reason in its cell. Throws Error(usage) for a row or column that the table does not have.
+// measured has the reason in its cell. Throws Error(usage) for a row, column or task that
+// the table does not have.
 PaperResult reproduce(const PaperTable& table, const ReproductionOptions& options);
 
 }  // namespace refold::cli

@@ -129,6 +129,19 @@ Action declare(CLI::App& app) {
     app.add_option("--train", o.training, "Text to train on, as --data of compress; may be repeated")
         ->type_name("FILE")
         ->allow_extra_args(false);
+    app.add_option_function<std::vector<std::string>>(
+           "--task",
+           [&o](const std::vector<std::string>& given) {
+               for (const std::string& text : given) {
+                   const size_t at = text.find('=');
+                   if (at == std::string::npos || at == 0 || at + 1 == text.size())
+                       throw CLI::ValidationError("--task", "expected NAME=OTHER, got " + text);
+                   o.other_tasks[text.substr(0, at)] = text.substr(at + 1);
+               }
+           },
+           "Measure task OTHER where the table has task NAME, whose data is not at hand; may be repeated")
+        ->type_name("NAME=OTHER")
+        ->allow_extra_args(false);
     app.add_option("--limit", o.items, "Only the first N items of each task")
         ->type_name("N")
         ->check(CLI::PositiveNumber);

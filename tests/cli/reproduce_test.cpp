@@ -129,6 +129,29 @@ TEST_F(Reproduce, OnAnotherModel) {
     EXPECT_EQ(result["model"], folder / "other.gguf");
 }
 
+TEST_F(Reproduce, AnotherTaskInPlaceOfOneWithoutData) {
+    write_all(table, R"(
+place: Table 1
+title: sharing
+columns:
+  physics: {measure: task, task: piqa_of_the_paper, metric: acc, scale: 100}
+rows:
+  - {name: dense, model: small, published: ["50"]}
+)");
+    const std::vector<std::string> data = {"--data", kFixtures + "/tasks", "--limit", "4", "--task"};
+    const auto with = [&](const std::string& task) {
+        std::vector<std::string> more = data;
+        more.push_back(task);
+        return words(more);
+    };
+    const json result = refold_json(with("piqa_of_the_paper=piqa"));
+    EXPECT_NE(cell(result, 0, 0)["here"], nullptr);
+    EXPECT_EQ(result["settings"], "4 items of each task, piqa instead of piqa_of_the_paper");
+    EXPECT_THAT(result["commands"].dump(), HasSubstr("--tasks piqa --data"));
+    expect_error(refold(with("piqa=piqa_of_the_paper")), 2, {"no column has the task 'piqa'"});
+    expect_error(refold(with("piqa_of_the_paper=")), 2, {"--task", "NAME=OTHER"});
+}
+
 TEST_F(Reproduce, AFailingCommandIsOneCell) {
     std::string text = read_all(table);
     text.replace(text.find("--max-windows 1"), 15, "--no-such-word");
