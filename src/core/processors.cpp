@@ -3,22 +3,17 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
 #include <thread>
 
+#include "core/control_groups.h"
+
 namespace refold {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string first_line(const fs::path& path) {
-    std::string line;
-    std::getline(std::ifstream(path) >> std::ws, line);
-    return line;
-}
 
 // The quota of one control group: "MAX PERIOD" in version 2, two files in version 1; neither: no limit.
 std::optional<double> quota_of(const fs::path& group) {
@@ -33,14 +28,6 @@ std::optional<double> quota_of(const fs::path& group) {
     if (end == max.c_str() || period_end == period.c_str() || microseconds <= 0 || of <= 0)
         return std::nullopt;
     return microseconds / of;
-}
-
-// The smallest quota of a group and of those that it lies in, down to the file system's root.
-void limit(std::optional<double>& quota, const fs::path& mount, const std::string& group) {
-    for (fs::path path = fs::path(group).relative_path();; path = path.parent_path()) {
-        if (const auto found = quota_of(mount / path)) quota = std::min(quota.value_or(*found), *found);
-        if (path.empty()) return;
-    }
 }
 
 std::vector<int> allowed_processors() {
@@ -75,17 +62,8 @@ Processors processors_of(const std::vector<int>& allowed, const fs::path& root) 
         cores.insert(siblings.empty() ? "cpu" + std::to_string(i) : siblings);
     }
     out.cores = std::max(1, static_cast<int>(cores.size()));
-    // Lines of "ID:CONTROLLERS:PATH"; version 2 has no controllers.
-    std::ifstream groups(root / "proc/self/cgroup");
-    for (std::string line; std::getline(groups, line);) {
-        const size_t first = line.find(':'), second = line.find(':', first + 1);
-        if (second == std::string::npos) continue;
-        const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",",
-                          path = line.substr(second + 1);
-        if (controllers == ",,") limit(out.quota, root / "sys/fs/cgroup", path);
-        if (controllers.find(",cpu,") != std::string::npos)
-            limit(out.quota, root / "sys/fs/cgroup/cpu", path);
-    }
+    for (const fs::path& group : control_groups("cpu", root))
+        if (const auto found = quota_of(group)) out.quota = std::min(out.quota.value_or(*found), *found);
     return out;
 }
 

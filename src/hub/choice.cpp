@@ -17,8 +17,6 @@ namespace {
 using Names = std::span<const std::string>;
 
 constexpr const char* kConfig = "config.json";
-constexpr const char* kIndex = "model.safetensors.index.json";
-constexpr const char* kWeights = "model.safetensors";
 
 bool has(Names names, std::string_view name) { return std::ranges::find(names, name) != names.end(); }
 
@@ -140,9 +138,26 @@ Choice choose_gguf(const std::map<std::string, GgufModel>& models, const std::st
     return {.files = shards, .gguf = shards.front(), .problem = {}};
 }
 
-// ---- safetensors ----
+// ---- folders of weights ----
 
-std::vector<std::string> indexed_files(const std::string& text) {
+// A name without folders that has the ending.
+bool on_top(const std::string& name, const char* ending) {
+    return name.ends_with(ending) && name.find('/') == name.npos;
+}
+
+struct Weights {
+    const char* single;
+    const char* ending;
+    std::string index() const { return std::string(single) + ".index.json"; }
+    bool occur(Names names) const {
+        return std::ranges::any_of(
+            names, [&](const std::string& name) { return name.ends_with(ending) || name == index(); });
+    }
+};
+constexpr Weights kSafetensors{"model.safetensors", ".safetensors"};
+constexpr Weights kTorch{"pytorch_model.bin", "pytorch_model.bin"};
+
+std::vector<std::string> indexed_files(const std::string& index, const std::string& text) {
     const auto json = nlohmann::json::parse(text, nullptr, false);
     const auto map = json.is_object() ? json.find("weight_map") : json.end();
     std::set<std::string> files;
@@ -151,39 +166,41 @@ std::vector<std::string> indexed_files(const std::string& text) {
             const std::string path = file.is_string() ? file.get<std::string>() : "";
             if (!is_safe_path(path)) {
                 fail(ErrorCode::input, "hub", "{} names '{}', which is not a path inside the repository",
-                     kIndex, quotable(file.is_string() ? path : "something that is no text"));
+                     index, quotable(file.is_string() ? path : "something that is no text"));
             }
             files.insert(path);
         }
     }
-    if (files.empty()) fail(ErrorCode::input, "hub", "{} is no index: it has no 'weight_map'", kIndex);
+    if (files.empty()) fail(ErrorCode::input, "hub", "{} is no index: it has no 'weight_map'", index);
     return {files.begin(), files.end()};
 }
 
-Choice choose_safetensors(Names names, const std::function<std::string(const std::string&)>& read) {
+Choice choose_folder(Names names, const Weights& kind,
+                     const std::function<std::string(const std::string&)>& read) {
     Choice choice;
     std::ranges::copy_if(names, std::back_inserter(choice.files), is_side_file);
     std::vector<std::string> weights;
-    if (has(names, kIndex)) {
-        weights = indexed_files(read(kIndex));
-        choice.files.emplace_back(kIndex);
-    } else if (has(names, kWeights)) {
-        weights = {kWeights};
+    const std::string index = kind.index();
+    if (has(names, index)) {
+        weights = indexed_files(index, read(index));
+        choice.files.push_back(index);
+    } else if (has(names, kind.single)) {
+        weights = {kind.single};
     } else {
-        std::ranges::copy_if(names, std::back_inserter(weights), [](const std::string& name) {
-            return name.ends_with(".safetensors") && name.find('/') == name.npos;
-        });
+        std::ranges::copy_if(names, std::back_inserter(weights),
+                             [&](const std::string& name) { return on_top(name, kind.ending); });
     }
     for (const auto& name : weights) {
         // A shard without an index: the index has not been downloaded yet.
-        if (!has(names, kIndex) && name.find("-of-") != name.npos) {
-            return {.files = {}, .gguf = {}, .problem = fmt::format("'{}' is missing", kIndex)};
+        if (!has(names, index) && name.find("-of-") != name.npos) {
+            return {.files = {}, .gguf = {}, .problem = fmt::format("'{}' is missing", index)};
         }
         if (!has(names, name))
             return {.files = {}, .gguf = {}, .problem = fmt::format("'{}' is missing", name)};
     }
     if (weights.empty())
-        return {.files = {}, .gguf = {}, .problem = "it has no safetensors in its top folder"};
+        return {
+            .files = {}, .gguf = {}, .problem = fmt::format("it has no {} in its top folder", kind.single)};
     if (!has(names, kConfig)) {
         return {.files = {}, .gguf = {}, .problem = fmt::format("'{}' is missing", kConfig)};
     }
@@ -196,11 +213,12 @@ Choice choose_safetensors(Names names, const std::function<std::string(const std
 Choice choose_files(std::span<const std::string> names, const std::string& wanted,
                     const std::function<std::string(const std::string& path)>& read) {
     const auto models = gguf_models(names);
-    const bool has_safetensors = std::ranges::any_of(
-        names, [](const std::string& name) { return name.ends_with(".safetensors") || name == kIndex; });
+    const bool has_safetensors = kSafetensors.occur(names);
     if (!wanted.empty() || (!has_safetensors && !models.empty())) return choose_gguf(models, wanted);
-    if (has_safetensors) return choose_safetensors(names, read);
-    return {.files = {}, .gguf = {}, .problem = "it has neither safetensors nor GGUF files"};
+    if (has_safetensors) return choose_folder(names, kSafetensors, read);
+    if (kTorch.occur(names)) return choose_folder(names, kTorch, read);
+    return {
+        .files = {}, .gguf = {}, .problem = "it has neither safetensors, pytorch_model.bin nor GGUF files"};
 }
 
 }  // namespace refold::hub

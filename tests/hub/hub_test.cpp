@@ -149,10 +149,27 @@ TEST_F(Hub, OneGgufFileIsTheModel) {
     EXPECT_EQ(pull().path, snapshot("name.gguf"));
 }
 
+TEST_F(Hub, PytorchFilesWhereThereIsNothingBetter) {
+    server_.files = {
+        {"config.json", {"{}", false}}, {"pytorch_model.bin", {"x", true}}, {"README.md", {"", false}}};
+    EXPECT_EQ(pull().path, snapshot());
+    EXPECT_TRUE(fs::exists(snapshot("pytorch_model.bin")));
+    EXPECT_FALSE(fs::exists(snapshot("README.md")));
+}
+
+TEST_F(Hub, PytorchShardsComeWithTheirIndex) {
+    server_.files = {{"config.json", {"{}", false}},
+                     {"pytorch_model.bin.index.json",
+                      {R"({"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}})", false}},
+                     {"pytorch_model-00001-of-00001.bin", {"x", true}}};
+    EXPECT_EQ(pull().files, 3U);
+    EXPECT_TRUE(fs::exists(snapshot("pytorch_model-00001-of-00001.bin")));
+}
+
 TEST_F(Hub, RepositoryWithoutAModelIsAnError) {
-    server_.files = {{"config.json", {"{}", false}}, {"pytorch_model.bin", {"x", true}}};
+    server_.files = {{"config.json", {"{}", false}}, {"flax_model.msgpack", {"x", true}}};
     EXPECT_EQ(pull_error(), ErrorCode::unsupported);
-    EXPECT_THAT(text_, HasSubstr("neither safetensors nor GGUF"));
+    EXPECT_THAT(text_, HasSubstr("neither safetensors, pytorch_model.bin nor GGUF"));
     server_.files = sharded_repo();
     server_.files.erase("parts/model-00002-of-00002.safetensors");
     EXPECT_EQ(pull_error(), ErrorCode::unsupported);

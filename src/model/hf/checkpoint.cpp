@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "io/torch_file.h"
 #include "model/families/common/hf_config.h"
 #include "model/hf/description.h"
 #include "model/hf/layout.h"
@@ -19,6 +20,13 @@ namespace {
 
 using nlohmann::json;
 namespace fs = std::filesystem;
+
+// Files of weights, the better ones first.
+struct Kind {
+    const char* file;
+    std::string index() const { return std::string(file) + ".index.json"; }
+};
+constexpr Kind kKinds[] = {{"model.safetensors"}, {"pytorch_model.bin"}};
 
 constexpr const char* kRecordKey = "refold.checkpoint";
 
@@ -55,9 +63,18 @@ std::vector<std::byte> as_bytes(std::span<const float> values) {
 // ---- files ----
 
 HfCheckpoint::HfCheckpoint(const std::string& folder) {
-    const fs::path index = fs::path(folder) / "model.safetensors.index.json";
-    const fs::path single = fs::path(folder) / "model.safetensors";
-    if (fs::exists(index)) {
+    const auto present = [&](const std::string& name) { return fs::exists(fs::path(folder) / name); };
+    const auto kind =
+        std::ranges::find_if(kKinds, [&](const Kind& k) { return present(k.file) || present(k.index()); });
+    if (kind == std::end(kKinds))
+        fail(ErrorCode::io, "checkpoint",
+             "no weights in '{}': expected model.safetensors or pytorch_model.bin, or shards of one with its "
+             "index",
+             folder);
+    const fs::path index = fs::path(folder) / kind->index();
+    if (!fs::exists(index)) {
+        add_shard((fs::path(folder) / kind->file).string(), nullptr, {});
+    } else {
         const json object = parse_object(read_text_file(index.string()), index);
         const auto map = object.find("weight_map");
         if (map == object.end() || !map->is_object() || map->empty())
@@ -72,15 +89,6 @@ HfCheckpoint::HfCheckpoint(const std::string& folder) {
             shards.insert(shard);
         }
         for (const std::string& shard : shards) add_shard((fs::path(folder) / shard).string(), &*map, shard);
-    } else if (fs::exists(single)) {
-        add_shard(single.string(), nullptr, {});
-    } else {
-        const bool pickled = fs::exists(fs::path(folder) / "pytorch_model.bin") ||
-                             fs::exists(fs::path(folder) / "pytorch_model.bin.index.json");
-        fail(ErrorCode::io, "checkpoint",
-             "no model.safetensors and no model.safetensors.index.json in '{}'{}", folder,
-             pickled ? "; pytorch_model.bin is not read, as loading it runs code - convert it to safetensors"
-                     : "");
     }
     std::vector<std::shared_ptr<const MappedFile>> files;
     for (auto& shard : shards_) {
@@ -94,7 +102,7 @@ void HfCheckpoint::add_shard(const std::string& path, const json* weight_map, co
     if (!fs::exists(path))
         fail(ErrorCode::io, "checkpoint", "shard '{}' is missing, which the index names - download it again",
              path);
-    shards_.push_back(read_safetensors(path));
+    shards_.push_back(path.ends_with(".safetensors") ? read_safetensors(path) : read_torch_file(path));
     if (weight_map == nullptr) return;
     const auto& tensors = shards_.back().tensors;
     for (const auto& [tensor, file] : weight_map->items()) {

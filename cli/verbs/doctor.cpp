@@ -1,0 +1,142 @@
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "cli/help.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/verb.h"
+#include "core/files.h"
+#include "core/memory.h"
+#include "core/parallel.h"
+#include "core/text.h"
+#include "engine/cpu_level.h"
+#include "engine/engine.h"
+#include "hub/hub.h"
+#include "io/catalogue.h"
+#include "io/ggml_cpu.h"
+
+namespace refold::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class State { good, advice, broken };
+
+// One thing that was looked at: what was found, and where it could be better, what to do.
+struct Finding {
+    const char* name;
+    State state;
+    std::string found, advice;
+};
+
+const char* text_of(State state) {
+    switch (state) {
+        case State::good: return "ok";
+        case State::advice: return "note";
+        default: return "BROKEN";
+    }
+}
+
+Finding cpu() {
+    choose_cpu_level();
+    const auto levels = cpu_levels();
+    const bool lowered = cpu_level() != levels.front();
+    return {"CPU", lowered ? State::advice : State::good,
+            fmt::format("{}; ggml's products: {}", cpu_level(), ggml_cpu_variant()),
+            lowered ? fmt::format("REFOLD_CPU asks for less than this CPU can do: {}", levels.front()) : ""};
+}
+
+Finding threads() {
+    const Processors found = processors();
+    const int used = default_threads();
+    std::string advice;
+    if (found.quota && *found.quota < found.cores) advice = "a quota of the control group limits the threads";
+    return {"threads", advice.empty() ? State::good : State::advice,
+            fmt::format("{} of {} processors on {} cores", used, found.allowed, found.cores), advice};
+}
+
+Finding memory() {
+    const Memory found = memory_of();
+    if (found.available == 0) return {"memory", State::advice, "not known", ""};
+    const bool little = found.available < (uint64_t{1} << 30);
+    return {"memory", little ? State::advice : State::good,
+            fmt::format("{} of {} available", format_bytes(found.available), format_bytes(found.limit)),
+            little ? "a model needs the memory that `refold inspect MODEL` shows, and its KV cache" : ""};
+}
+
+Finding torch() {
+    if (has_torch_engine()) return {"training", State::good, "libtorch's engine is there", ""};
+    return {"training", State::advice, "this build has no libtorch",
+            "install libtorch (Debian: libtorch-dev) and build again, or use scripts/build-cuda for GPUs; "
+            "everything but `train` and --engine torch works without"};
+}
+
+// The nearest part of a path that exists.
+fs::path existing(fs::path path) {
+    std::error_code none;
+    while (!fs::exists(path, none) && path.has_relative_path()) path = path.parent_path();
+    return path;
+}
+
+Finding folder(const char* name, const fs::path& path, const char* variable) {
+    const fs::path place = existing(path);
+    std::error_code none;
+    const fs::space_info space = fs::space(place, none);
+    const std::string where = path.string() + (place == path ? "" : " (not there yet)");
+    if (access(place.c_str(), W_OK) != 0)
+        return {name, State::broken, where + " cannot be written",
+                fmt::format("set {} to a folder that can be", variable)};
+    const bool little = !none && space.available < (uint64_t{2} << 30);
+    return {name, little ? State::advice : State::good,
+            fmt::format("{}, {} free", where, none ? "?" : format_bytes(space.available)),
+            little ? fmt::format("models take gigabytes: set {} to a larger disk", variable) : ""};
+}
+
+Finding models() {
+    std::vector<std::string> names;
+    for (const CatalogueEntry& entry : catalogue())
+        if (fs::exists(pulled_path(entry))) names.emplace_back(entry.name);
+    return {"models", names.empty() ? State::advice : State::good,
+            names.empty() ? "none of the catalogue is here" : join(names, ", "),
+            names.empty() ? fmt::format("refold pull {}", catalogue().front().name) : ""};
+}
+
+void show(const ReportOptions& report) {
+    const Finding findings[] = {
+        cpu(),
+        threads(),
+        memory(),
+        {"devices", State::good, "inference runs on the CPU; training on GPUs where libtorch has CUDA", ""},
+        torch(),
+        folder("cache", cache_directory(), "REFOLD_CACHE"),
+        folder("hub cache", hub_cache(), "HF_HOME"),
+        models()};
+    bool broken = false;
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    std::string text = "refold " REFOLD_VERSION "\n";
+    for (const Finding& f : findings) {
+        broken |= f.state == State::broken;
+        list.push_back(
+            {{"name", f.name}, {"state", text_of(f.state)}, {"found", f.found}, {"advice", f.advice}});
+        text += fmt::format("  {:<6}  {:<9}  {}\n", text_of(f.state), f.name, f.found);
+        if (!f.advice.empty()) text += fmt::format("  {:<6}  {:<9}    {}\n", "", "", f.advice);
+    }
+    report.json ? print_json({{"version", REFOLD_VERSION}, {"findings", list}}) : print(text);
+    if (broken) fail(ErrorCode::io, "doctor", "refold cannot work as it is: see what is BROKEN");
+}
+
+Action declare(CLI::App& app) {
+    auto report = std::make_shared<ReportOptions>();
+    add_report_options(app, *report);
+    add_examples(app, {"refold doctor", "refold doctor --json"});
+    return [report] { show(*report); };
+}
+
+}  // namespace
+
+extern const Verb doctor_verb;
+const Verb doctor_verb = {"doctor", VerbGroup::measurement,
+                          "Check what this machine and this build can do, and how to get the rest", declare};
+
+}  // namespace refold::cli
