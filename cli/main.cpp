@@ -20,11 +20,10 @@ namespace {
 
 constexpr int kUsage = 2;
 
-constexpr std::pair<VerbGroup, const char*> kGroups[] = {{VerbGroup::models, "Get and examine models"},
-                                                         {VerbGroup::running, "Run a model"},
-                                                         {VerbGroup::compression, "Make a model smaller"},
-                                                         {VerbGroup::measurement, "Measure and compare"},
-                                                         {VerbGroup::conversion, "Convert a model"}};
+constexpr std::pair<VerbGroup, const char*> kGroups[] = {
+    {VerbGroup::models, "Get and examine models"},    {VerbGroup::running, "Run a model"},
+    {VerbGroup::compression, "Make a model smaller"}, {VerbGroup::measurement, "Measure and compare"},
+    {VerbGroup::conversion, "Convert a model"},       {VerbGroup::setup, "Set up"}};
 
 std::string overview() {
     std::string text =

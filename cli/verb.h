@@ -14,7 +14,7 @@ namespace refold::cli {
 using Action = std::function<void()>;
 
 // Headings of `refold --help`, in this order; a group's verbs follow in alphabetical order.
-enum class VerbGroup { models, running, compression, measurement, conversion };
+enum class VerbGroup { models, running, compression, measurement, conversion, setup };
 
 struct Verb {
     const char* name;

@@ -1,14 +1,17 @@
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "cli/help.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verb.h"
+#include "core/error.h"
 #include "core/files.h"
 #include "core/memory.h"
 #include "core/parallel.h"
+#include "core/processors.h"
 #include "core/text.h"
 #include "engine/cpu_level.h"
 #include "engine/engine.h"
@@ -79,12 +82,21 @@ fs::path existing(fs::path path) {
     return path;
 }
 
+bool can_write(const fs::path& folder) {
+    std::string name = (folder / "refold-doctor-XXXXXX").string();
+    const int file = mkstemp(name.data());
+    if (file < 0) return false;
+    close(file);
+    unlink(name.c_str());
+    return true;
+}
+
 Finding folder(const char* name, const fs::path& path, const char* variable) {
     const fs::path place = existing(path);
     std::error_code none;
     const fs::space_info space = fs::space(place, none);
     const std::string where = path.string() + (place == path ? "" : " (not there yet)");
-    if (access(place.c_str(), W_OK) != 0)
+    if (!can_write(place))
         return {name, State::broken, where + " cannot be written",
                 fmt::format("set {} to a folder that can be", variable)};
     const bool little = !none && space.available < (uint64_t{2} << 30);
@@ -136,7 +148,7 @@ Action declare(CLI::App& app) {
 }  // namespace
 
 extern const Verb doctor_verb;
-const Verb doctor_verb = {"doctor", VerbGroup::measurement,
+const Verb doctor_verb = {"doctor", VerbGroup::setup,
                           "Check what this machine and this build can do, and how to get the rest", declare};
 
 }  // namespace refold::cli

@@ -49,7 +49,7 @@ Action declare(CLI::App& app) {
 
 extern const Verb version_verb;
 const Verb version_verb = {
-    "version", VerbGroup::measurement,
+    "version", VerbGroup::setup,
     "Print the version, and what of this machine is used (REFOLD_CPU=LEVEL chooses a lower level)", declare};
 
 }  // namespace refold::cli
