@@ -28,12 +28,13 @@ void bind_encoder(nb::module_& module);
 void bind_compression(nb::module_& module);
 
 // {"parameters": ..., ...}, the fields of the structures by their names.
-nb::dict to_dict(const ModelCost& cost);
-nb::dict to_dict(const ModelInfo& info);
+using Facts = nb::typed<nb::dict, nb::str, nb::any>;
+Facts to_dict(const ModelCost& cost);
+Facts to_dict(const ModelInfo& info);
 
 // The options by their names in refold/generation.h, those of SamplingOptions among them; the others keep
 // their defaults. Throws nb::type_error for unknown names and values of wrong types.
-GenerationOptions generation_options(const nb::dict& options);
+GenerationOptions generation_options(const Facts& options);
 
 // An array that owns `values`, which are not copied.
 template <typename T>

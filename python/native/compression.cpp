@@ -7,16 +7,16 @@
 namespace refold::python {
 namespace {
 
-nb::dict dict_of(const CompressionResult& result) {
+Facts dict_of(const CompressionResult& result) {
     nb::list steps;
     for (const CompressionStep& step : result.steps) {
-        nb::dict out;
+        Facts out;
         out["method"] = step.method;
         out["cost"] = to_dict(step.cost);
         out["seconds"] = step.seconds;
         steps.append(out);
     }
-    nb::dict out;
+    Facts out;
     out["before"] = to_dict(result.before);
     out["after"] = to_dict(result.after);
     out["steps"] = steps;

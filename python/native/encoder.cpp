@@ -22,7 +22,7 @@ public:
     TextEncoder(const std::string& name, const EncoderOptions& options)
         : encoder_(run([&](const std::stop_token&) { return std::make_unique<Encoder>(name, options); })) {}
 
-    nb::dict info() const { return to_dict(encoder_->info()); }
+    Facts info() const { return to_dict(encoder_->info()); }
     std::vector<int32_t> tokenize(const std::string& text) const {
         return encoder_->tokenizer().encode(text, true, true);
     }

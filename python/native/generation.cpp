@@ -51,7 +51,7 @@ const char* name_of(FinishReason reason) {
 
 }  // namespace
 
-GenerationOptions generation_options(const nb::dict& options) {
+GenerationOptions generation_options(const Facts& options) {
     GenerationOptions out;
     for (const auto& [key, value] : options) {
         const auto name = nb::cast<std::string>(key);
@@ -73,7 +73,8 @@ void bind_generation(nb::module_& module) {
         .def_ro("logprob", &TokenLogprob::logprob)
         .def_ro("top", &TokenLogprob::top, "The likeliest tokens with their log probabilities, best first.")
         .def("__repr__", [](const TokenLogprob& t) {
-            return nb::str("TokenLogprob(token={}, logprob={:.4f})").attr("format")(t.token, t.logprob);
+            return nb::str(
+                nb::str("TokenLogprob(token={}, logprob={:.4f})").attr("format")(t.token, t.logprob));
         });
     nb::class_<GenerationResult>(module, "Generation",
                                  "The continuation of a prompt; str() of it is its text.")
@@ -96,8 +97,8 @@ void bind_generation(nb::module_& module) {
         .def_prop_ro("decode_tokens_per_s", &GenerationResult::decode_tokens_per_s)
         .def("__str__", [](const GenerationResult& g) { return g.text; })
         .def("__repr__", [](const GenerationResult& g) {
-            return nb::str("Generation({!r}, tokens={}, finished={!r})")
-                .attr("format")(g.text, g.tokens.size(), name_of(g.finished));
+            return nb::str(nb::str("Generation({!r}, tokens={}, finished={!r})")
+                               .attr("format")(g.text, g.tokens.size(), name_of(g.finished)));
         });
 }
 

@@ -2,8 +2,8 @@
 
 namespace refold::python {
 
-nb::dict to_dict(const ModelCost& cost) {
-    nb::dict out;
+Facts to_dict(const ModelCost& cost) {
+    Facts out;
     out["parameters"] = cost.parameters;
     out["bytes"] = cost.bytes;
     out["kv_bytes_per_token"] = cost.kv_bytes_per_token;
@@ -11,8 +11,8 @@ nb::dict to_dict(const ModelCost& cost) {
     return out;
 }
 
-nb::dict to_dict(const ModelInfo& info) {
-    nb::dict out;
+Facts to_dict(const ModelInfo& info) {
+    Facts out;
     out["architecture"] = info.architecture;
     out["causal"] = info.causal;
     out["layers"] = info.layers;

@@ -90,7 +90,7 @@ public:
         : loaded_(run([&](const std::stop_token&) { return std::make_shared<Loaded>(name, options); })) {}
 
     const std::string& path() const { return loaded_->file.path(); }
-    nb::dict info() const { return to_dict(loaded_->file.info()); }
+    Facts info() const { return to_dict(loaded_->file.info()); }
     int64_t context() const { return loaded_->model.context(); }
     const Tokenizer& tokenizer() const { return loaded_->model.tokenizer(); }
 
@@ -100,7 +100,7 @@ public:
         return tokenizer().apply_chat_template(out);
     }
 
-    std::unique_ptr<TextStream> generate(std::vector<Tokens> prompts, const nb::dict& options) const {
+    std::unique_ptr<TextStream> generate(std::vector<Tokens> prompts, const Facts& options) const {
         return std::make_unique<TextStream>(loaded_, std::move(prompts), generation_options(options));
     }
 
@@ -125,13 +125,13 @@ public:
         });
     }
 
-    nb::dict perplexity(const std::string& text, const TextPerplexityOptions& options,
-                        const nb::object& progress) const {
+    Facts perplexity(const std::string& text, const TextPerplexityOptions& options,
+                     const nb::object& progress) const {
         const auto result = run_with_progress(progress, [&](const Control& control) {
             const Turns::Turn turn(loaded_->turns, control.stop);
             return refold::perplexity(loaded_->model, text, options, control);
         });
-        nb::dict out;
+        Facts out;
         out["perplexity"] = result.perplexity;
         out["standard_error"] = result.standard_error;
         out["mean_nll"] = result.mean_nll;

@@ -4,8 +4,8 @@
 >>> model = refold.load("smollm2-135m-instruct")
 >>> print(model.generate("The capital of France is", max_tokens=8))
 
-docs/python.md of the repository is the guide. Models are named by the path of a GGUF file or of a Hugging Face
-directory, or by what `refold pull` has fetched.
+docs/python.md of the repository is the guide. Models are named by the path of a GGUF file or of a Hugging
+Face directory, or by what `refold pull` has fetched.
 """
 
 from ._compression import Compression, Cost, Step, compress, export, inspect, plan, quantize

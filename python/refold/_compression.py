@@ -135,7 +135,9 @@ def quantize(
         options: those of compress(), and of the method (`refold methods quantize`), such as `types`.
     """
     own = {key: options.pop(key) for key in list(options) if key in _COMPRESS_OPTIONS}
-    return compress(source, [{"method": "quantize", "type": type, "rounding": rounding, **options}], output, **own)
+    return compress(
+        source, [{"method": "quantize", "type": type, "rounding": rounding, **options}], output, **own
+    )
 
 
 _COMPRESS_OPTIONS = ("calibration", "calibration_tokens", "original", "overwrite", "threads", "progress")

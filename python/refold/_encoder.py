@@ -20,7 +20,9 @@ class Encoder:
     Shapes: T is a number of tokens, C the width of the model (`n_embd`).
     """
 
-    def __init__(self, name_or_path: PathLike, *, context: int = 0, threads: int = 0, f32: bool = False) -> None:
+    def __init__(
+        self, name_or_path: PathLike, *, context: int = 0, threads: int = 0, f32: bool = False
+    ) -> None:
         """
         Args:
             name_or_path: as for refold.Model.
@@ -48,7 +50,7 @@ class Encoder:
             normalize: vectors of length 1.
         """
         if isinstance(texts, str):
-            return self._native.embed([texts], pooling, normalize)[0]
+            return self._native.embed([texts], pooling, normalize).reshape(-1)
         return self._native.embed(list(texts), pooling, normalize)
 
     def hidden_states(self, text: Union[str, Sequence[int]]) -> NDArray[np.float32]:

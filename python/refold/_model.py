@@ -96,7 +96,7 @@ def _is_one(prompt: Any) -> bool:
     if isinstance(prompt, str):
         return True
     if hasattr(prompt, "ndim"):
-        return prompt.ndim == 1
+        return bool(prompt.ndim == 1)
     return len(prompt) > 0 and not isinstance(prompt[0], str) and not hasattr(prompt[0], "__len__")
 
 
@@ -199,8 +199,11 @@ class Model:
         return self._native.encode(text, add_special, parse_special)
 
     def detokenize(self, tokens: Tokens, *, special: bool = False) -> str:
-        """The text of token ids. Special tokens become text with `special`, else they are left out. Bytes that are
-        no UTF-8 become U+FFFD."""
+        """The text of token ids.
+
+        Special tokens become text with `special`, else they are left out. Bytes that are no UTF-8
+        become U+FFFD.
+        """
         return self._native.decode(_ids(tokens), special).decode("utf-8", errors="replace")
 
     def apply_chat_template(self, messages: Iterable[Message]) -> str:
@@ -210,12 +213,16 @@ class Model:
     # ---- generating ----
 
     @overload
-    def generate(
+    def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
         self, prompt: Prompt, *, stream: Literal[False] = False, **options: Unpack[GenerationOptions]
     ) -> Generation: ...
     @overload
     def generate(
-        self, prompt: Sequence[Prompt], *, stream: Literal[False] = False, **options: Unpack[GenerationOptions]
+        self,
+        prompt: Sequence[Prompt],
+        *,
+        stream: Literal[False] = False,
+        **options: Unpack[GenerationOptions],
     ) -> List[Generation]: ...
     @overload
     def generate(
@@ -249,7 +256,11 @@ class Model:
 
     @overload
     def chat(
-        self, messages: Iterable[Message], *, stream: Literal[False] = False, **options: Unpack[GenerationOptions]
+        self,
+        messages: Iterable[Message],
+        *,
+        stream: Literal[False] = False,
+        **options: Unpack[GenerationOptions],
     ) -> Generation: ...
     @overload
     def chat(

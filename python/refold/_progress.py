@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Union
 
@@ -31,7 +32,9 @@ class _Bars:
     def __call__(self, progress: Progress) -> None:
         if progress.part != self._part:
             self.close()
-            self._bar = self._tqdm(desc=progress.part, total=progress.total or None, unit=" " + progress.unit)
+            self._bar = self._tqdm(
+                desc=progress.part, total=progress.total or None, unit=" " + progress.unit, unit_scale=True
+            )
             self._part = progress.part
         self._bar.update(progress.done - self._bar.n)
 
@@ -48,7 +51,7 @@ def reporting(progress: ProgressOption) -> Iterator[Optional[Callable[[str, int,
         report = progress
     elif progress:
         try:
-            from tqdm.auto import tqdm
+            tqdm = importlib.import_module("tqdm.auto").tqdm
         except ImportError:
             pass
         else:

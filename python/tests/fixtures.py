@@ -39,7 +39,9 @@ def golden(*folder):
 def program(*arguments):
     """What the command line program prints as JSON."""
     command = [sys.executable, "-I", "-m", "refold", *arguments, "--json"]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
+    return json.loads(
+        subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    )
 
 
 class FolderTest(unittest.TestCase):

@@ -31,11 +31,19 @@ class CompressionTest(FolderTest):
     def test_the_file_is_that_of_the_program(self):
         refold.compress(LLAMA, STEPS, self.path("here.gguf"))
         program(
-            "compress", LLAMA, "-o", self.path("there.gguf"), "--method", "direct_share", "--set", "ratio=0.25"
+            "compress",
+            LLAMA,
+            "-o",
+            self.path("there.gguf"),
+            "--method",
+            "direct_share",
+            "--set",
+            "ratio=0.25",
         )
         tokens = [5, 6, 7, 8]
         here, there = (
-            refold.load(self.path(name), threads=1, f32=True).logits(tokens) for name in ("here.gguf", "there.gguf")
+            refold.load(self.path(name), threads=1, f32=True).logits(tokens)
+            for name in ("here.gguf", "there.gguf")
         )
         np.testing.assert_array_equal(here, there)
 

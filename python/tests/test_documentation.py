@@ -10,7 +10,11 @@ class DocumentationTest(FolderTest):
         with open(os.path.join(REPOSITORY, "docs", "python.md"), encoding="utf-8") as file:
             code = re.search(r"```python\n(.*?)```", file.read(), re.DOTALL).group(1)
         self.assertLessEqual(len(code.strip().splitlines()), 12)
-        for name, path in {"smollm2-135m-instruct": LLAMA, "small.gguf": self.path("small.gguf"), "wiki.txt": CALIBRATION}.items():
+        for name, path in {
+            "smollm2-135m-instruct": LLAMA,
+            "small.gguf": self.path("small.gguf"),
+            "wiki.txt": CALIBRATION,
+        }.items():
             self.assertIn(name, code)
             code = code.replace(name, path)
         exec(compile(code, "docs/python.md", "exec"), {})

@@ -12,7 +12,10 @@ class EncoderTest(FolderTest):
         super().setUp()
         for folder, names in [
             ("hf/bert_encoder", ["config.json", "model.safetensors"]),
-            ("tokenizers/wordpiece_bert", ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"]),
+            (
+                "tokenizers/wordpiece_bert",
+                ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"],
+            ),
         ]:
             for name in names:
                 shutil.copy(os.path.join(FIXTURES, folder, name), self.folder)
@@ -22,7 +25,11 @@ class EncoderTest(FolderTest):
         facts, arrays = golden("hf", "bert_encoder")
         compared = 0
         for i, row in enumerate(facts["rows"]):
-            if f"last_hidden_state.{i}" in arrays and not any(row["token_type_ids"]) and all(row["attention_mask"]):
+            if (
+                f"last_hidden_state.{i}" in arrays
+                and not any(row["token_type_ids"])
+                and all(row["attention_mask"])
+            ):
                 found = self.encoder.hidden_states(row["input_ids"])
                 np.testing.assert_allclose(found, arrays[f"last_hidden_state.{i}"], atol=1e-4)
                 compared += 1

@@ -1,6 +1,7 @@
 import os
 import signal
 import threading
+import time
 import unittest
 
 import numpy as np
@@ -136,11 +137,13 @@ class ModelTest(unittest.TestCase):
         self.assertEqual(facts["stored"]["parameters"], 176712)
 
     def test_threads_take_turns(self):
-        expected = self.model.generate(PROMPT, max_tokens=20).tokens
+        expected = self.model.generate(PROMPT, max_tokens=200, ignore_eos=True).tokens
         found = []
+        ready = threading.Barrier(4)
 
         def run():
-            found.append(self.model.generate(PROMPT, max_tokens=20).tokens)
+            ready.wait()
+            found.append(self.model.generate(PROMPT, max_tokens=200, ignore_eos=True).tokens)
 
         threads = [threading.Thread(target=run) for _ in range(4)]
         for thread in threads:
@@ -152,16 +155,18 @@ class ModelTest(unittest.TestCase):
     def test_ctrl_c_while_it_computes(self):
         # Hours of work, which ends only because another thread can run meanwhile and the signal is seen.
         long = text(20000)
-        computing = threading.Event()
+        begun = threading.Event()
 
         def interrupt():
-            computing.wait()
+            begun.wait()
+            time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=interrupt)
         thread.start()
         with self.assertRaises(KeyboardInterrupt):
-            self.model.perplexity(long, context=250, stride=1, progress=lambda _: computing.set())
+            begun.set()
+            self.model.perplexity(long, context=250, stride=1)
         thread.join()
         self.assertEqual(len(self.model.generate(PROMPT, max_tokens=3).tokens), 3)
 
