@@ -1,3 +1,5 @@
+import contextlib
+import io
 import os
 import re
 import unittest
@@ -17,7 +19,10 @@ class DocumentationTest(FolderTest):
         }.items():
             self.assertIn(name, code)
             code = code.replace(name, path)
-        exec(compile(code, "docs/python.md", "exec"), {})
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+            exec(compile(code, "docs/python.md", "exec"), {})
+        self.assertRegex(printed.getvalue(), r"-[0-9.]+ \([0-9]+, 448\)\n[0-9]+ -> [0-9]+\n$")
         self.assertTrue(os.path.exists(self.path("small.gguf")))
 
 
