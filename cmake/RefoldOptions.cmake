@@ -6,6 +6,7 @@ option(REFOLD_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(REFOLD_BUILD_BENCH "Build the microbenchmarks" ${PROJECT_IS_TOP_LEVEL})
 # Off here and on in the presets: a new compiler's new warning must not break a user's build.
 option(REFOLD_WERROR "Treat warnings as errors" OFF)
+option(REFOLD_PYTHON "Build the Python extension, which needs nanobind (pip install . sets it)" OFF)
 option(REFOLD_SANITIZE "Build everything with the address and undefined-behavior sanitizers" OFF)
 
 if(REFOLD_SANITIZE)

@@ -5,19 +5,14 @@
 #include <functional>
 #include <stop_token>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "refold/control.h"
 #include "refold/model.h"
 
 namespace refold {
 
-// Progress of the part that runs now. `total` is 0 when unknown; `unit` says what is counted ("tokens").
-struct CompressionProgress {
-    std::string_view part;
-    uint64_t done = 0, total = 0;
-    std::string_view unit;
-};
+using CompressionProgress = ProgressReport;
 
 struct CompressionOptions {
     bool overwrite = false;

@@ -131,5 +131,9 @@ GenerationResult generate(LanguageModel& model, std::span<const int32_t> prompt,
 std::vector<GenerationResult> generate(LanguageModel& model, std::span<const std::string> prompts,
                                        const GenerationOptions& options = {},
                                        const PromptTextCallback& on_text = {}, std::stop_token stop = {});
+// The same for token ids, taken as they are.
+std::vector<GenerationResult> generate(LanguageModel& model, std::span<const std::vector<int32_t>> prompts,
+                                       const GenerationOptions& options = {},
+                                       const PromptTextCallback& on_text = {}, std::stop_token stop = {});
 
 }  // namespace refold

@@ -5,8 +5,11 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
+
+#include "refold/control.h"
 
 namespace refold {
 
@@ -53,17 +56,18 @@ public:
     const std::string& path() const;
     ModelInfo info() const;
 
-    // All writers are atomic: the output is complete or absent. They throw Error(usage) when it exists and
-    // `overwrite` is false, Error(io) when it cannot be written.
+    // All writers are atomic: the output is complete or absent. They print nothing. They throw Error(usage)
+    // when it exists and `overwrite` is false, Error(io) when it cannot be written, Error(interrupted) when
+    // cancelled.
 
     // refold's GGUF: every stored tensor once, sharing as data. Without sharing it is plain GGUF.
-    void save(const std::string& path, bool overwrite = false) const;
+    void save(const std::string& path, bool overwrite = false, const Control& control = {}) const;
     // GGUF for stock llama.cpp, sharing written out. Throws Error(unsupported) naming what llama.cpp cannot
     // express.
-    void export_gguf(const std::string& path, bool overwrite = false) const;
+    void export_gguf(const std::string& path, bool overwrite = false, const Control& control = {}) const;
     // A directory that transformers loads, sharing written out; quantized weights become float32. Throws
     // Error(unsupported) naming what the architecture's configuration cannot express.
-    void export_hf(const std::string& directory, bool overwrite = false) const;
+    void export_hf(const std::string& directory, bool overwrite = false, const Control& control = {}) const;
 
     struct Impl;  // internal
     const Impl& impl() const { return *impl_; }
@@ -101,6 +105,8 @@ public:
     // Logits [n_vocab] after `tokens`. Throws Error(usage) without tokens, Error(input) for ids outside the
     // vocabulary and for more tokens than the context.
     std::vector<float> logits(std::span<const int32_t> tokens);
+    // Logits after every token: [tokens, n_vocab]. Throws as logits(); Error(interrupted) when cancelled.
+    std::vector<float> all_logits(std::span<const int32_t> tokens, std::stop_token stop = {});
 
     struct Impl;  // internal
     Impl& impl() { return *impl_; }

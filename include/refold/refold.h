@@ -7,6 +7,7 @@
 #include <string>
 
 #include "refold/compression.h"
+#include "refold/control.h"
 #include "refold/embedding.h"
 #include "refold/error.h"
 #include "refold/generation.h"

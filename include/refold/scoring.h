@@ -1,11 +1,14 @@
-// Scoring: the probabilities that a model gives to text.
+// Scoring: the probabilities that a model gives to text. All functions throw Error(interrupted) when
+// cancelled.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
+#include "refold/control.h"
 #include "refold/generation.h"
 
 namespace refold {
@@ -13,11 +16,14 @@ namespace refold {
 // Log probabilities (natural logarithm) of tokens[1], tokens[2], ..., each given all tokens before it:
 // [tokens - 1]. With `top`, each has that many likeliest tokens too.
 // Throws Error(input) without tokens, for ids outside the vocabulary and for more tokens than the context.
-std::vector<TokenLogprob> score(LanguageModel& model, std::span<const int32_t> tokens, int top = 0);
+std::vector<TokenLogprob> score(LanguageModel& model, std::span<const int32_t> tokens, int top = 0,
+                                std::stop_token stop = {});
 // The same for a text: BOS is added where the model asks for it.
-std::vector<TokenLogprob> score(LanguageModel& model, const std::string& text, int top = 0);
+std::vector<TokenLogprob> score(LanguageModel& model, const std::string& text, int top = 0,
+                                std::stop_token stop = {});
 // Log probability of a continuation after a context: the sum over the continuation's tokens.
-double score_continuation(LanguageModel& model, const std::string& context, const std::string& continuation);
+double score_continuation(LanguageModel& model, const std::string& context, const std::string& continuation,
+                          std::stop_token stop = {});
 
 struct TextPerplexityOptions {
     int64_t context = 1024;   // tokens per window; at most the model's context
@@ -37,6 +43,6 @@ struct TextPerplexity {
 // the first window that has a token before it. As `refold eval ppl`. Throws Error(usage) for options out of
 // range, Error(input) for a text that is too short.
 TextPerplexity perplexity(LanguageModel& model, const std::string& text,
-                          const TextPerplexityOptions& options = {});
+                          const TextPerplexityOptions& options = {}, const Control& control = {});
 
 }  // namespace refold

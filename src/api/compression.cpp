@@ -8,7 +8,6 @@
 #include "compress/compress.h"
 #include "core/error.h"
 #include "core/files.h"
-#include "core/progress_observer.h"
 #include "core/text.h"
 #include "model/save.h"
 #include "refold/refold.h"
@@ -60,15 +59,8 @@ CompressionResult apply(const std::string& model, Recipe recipe, const std::stri
     std::optional<ModelFile> original;
     if (!original_name.empty()) original.emplace(original_name);
 
-    const auto check_stop = [&] {
-        if (options.stop.stop_requested()) fail(ErrorCode::interrupted, "compress", "cancelled");
-    };
-    check_stop();
-    const ProgressObserver observer([&](const ProgressUpdate& p) {
-        if (options.stop.stop_requested()) return false;
-        if (options.on_progress) options.on_progress({p.label, p.done, p.total, p.unit});
-        return true;
-    });
+    const Control control{options.on_progress, options.stop};
+    const Controlled controlled(control);
     std::optional<Calibration> calibration;
     if (first_calibrated(recipe) != nullptr) calibration = read_calibration(recipe, Tokenizer(file.path()));
     Work work(output + ".work");
@@ -78,7 +70,7 @@ CompressionResult apply(const std::string& model, Recipe recipe, const std::stri
                                               .threads = options.threads,
                                               .training = &training,
                                               .original = original ? &original->impl().model : nullptr});
-    check_stop();
+    controlled.check();
     save_model(compression.model, output, options.overwrite);
     work.finish();
     return result_of(compression);
@@ -105,6 +97,8 @@ CompressionResult compress_by_file(const std::string& model, const std::string& 
 
 CompressionResult plan_compression(const std::string& model, const std::string& recipe,
                                    const std::string& original) {
+    const Control silent;
+    const Controlled controlled(silent);
     const ModelFile file(model);
     std::optional<ModelFile> compared;
     if (!original.empty()) compared.emplace(original);

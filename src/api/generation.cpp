@@ -3,15 +3,14 @@
 #include "api/impl.h"
 
 namespace refold {
-namespace {
 
-std::vector<GenerationResult> run(LanguageModel& model, std::vector<std::vector<int32_t>> prompts,
-                                  const GenerationOptions& options, const PromptTextCallback& on_text,
-                                  std::stop_token stop) {
+std::vector<GenerationResult> generate(LanguageModel& model, std::span<const std::vector<int32_t>> prompts,
+                                       const GenerationOptions& options, const PromptTextCallback& on_text,
+                                       std::stop_token stop) {
     std::vector<GenerationRequest> requests(prompts.size());
     for (size_t p = 0; p < prompts.size(); ++p) {
         static_cast<GenerationOptions&>(requests[p]) = options;
-        requests[p].prompt = std::move(prompts[p]);
+        requests[p].prompt = prompts[p];
     }
     GeneratorCallbacks callbacks;
     callbacks.stop = std::move(stop);
@@ -23,18 +22,13 @@ std::vector<GenerationResult> run(LanguageModel& model, std::vector<std::vector<
     return model.impl().generator().run(requests, callbacks);
 }
 
-PromptTextCallback of_one(const TextCallback& on_text) {
-    if (!on_text) return {};
-    return [&on_text](size_t, std::string_view text) { return on_text(text); };
-}
-
-}  // namespace
-
 GenerationResult generate(LanguageModel& model, std::span<const int32_t> prompt,
                           const GenerationOptions& options, const TextCallback& on_text,
                           std::stop_token stop) {
-    return std::move(
-        run(model, {{prompt.begin(), prompt.end()}}, options, of_one(on_text), std::move(stop)).front());
+    const std::vector<int32_t> prompts[] = {{prompt.begin(), prompt.end()}};
+    PromptTextCallback of_one;
+    if (on_text) of_one = [&on_text](size_t, std::string_view text) { return on_text(text); };
+    return std::move(generate(model, prompts, options, of_one, std::move(stop)).front());
 }
 
 GenerationResult generate(LanguageModel& model, const std::string& prompt, const GenerationOptions& options,
@@ -47,7 +41,7 @@ std::vector<GenerationResult> generate(LanguageModel& model, std::span<const std
                                        std::stop_token stop) {
     std::vector<std::vector<int32_t>> tokens;
     for (const std::string& prompt : prompts) tokens.push_back(model.tokenizer().encode(prompt, true, true));
-    return run(model, std::move(tokens), options, on_text, std::move(stop));
+    return generate(model, tokens, options, on_text, std::move(stop));
 }
 
 }  // namespace refold

@@ -4,10 +4,12 @@
 #include <memory>
 #include <string>
 
+#include "core/progress_observer.h"
 #include "engine/engine.h"
 #include "generation/generator.h"
 #include "model/accounting.h"
 #include "model/model.h"
+#include "refold/control.h"
 #include "refold/model.h"
 #include "refold/tokenizer.h"
 
@@ -15,6 +17,18 @@ namespace refold {
 
 ModelInfo info_of(const Model& model);
 ModelCost cost_of(const Cost& cost);
+
+// Passes the progress of this thread on to a control, which outlives it.
+class Controlled {
+public:
+    explicit Controlled(const Control& control);
+    // Throws Error(interrupted) when cancelled.
+    void check() const;
+
+private:
+    const Control& control_;
+    const ProgressObserver observer_;
+};
 
 struct ModelFile::Impl {
     std::string path;

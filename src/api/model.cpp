@@ -4,6 +4,7 @@
 
 #include "api/impl.h"
 #include "core/error.h"
+#include "engine/single_sequence.h"
 #include "hub/resolve.h"
 #include "model/hf/export.h"
 #include "model/load.h"
@@ -52,13 +53,16 @@ ModelFile& ModelFile::operator=(ModelFile&&) noexcept = default;
 const std::string& ModelFile::path() const { return impl_->path; }
 ModelInfo ModelFile::info() const { return info_of(impl_->model); }
 
-void ModelFile::save(const std::string& path, bool overwrite) const {
+void ModelFile::save(const std::string& path, bool overwrite, const Control& control) const {
+    const Controlled controlled(control);
     save_model(impl_->model, path, overwrite);
 }
-void ModelFile::export_gguf(const std::string& path, bool overwrite) const {
+void ModelFile::export_gguf(const std::string& path, bool overwrite, const Control& control) const {
+    const Controlled controlled(control);
     save_model(for_stock(impl_->model).model, path, overwrite);
 }
-void ModelFile::export_hf(const std::string& directory, bool overwrite) const {
+void ModelFile::export_hf(const std::string& directory, bool overwrite, const Control& control) const {
+    const Controlled controlled(control);
     HfExportOptions options;
     options.overwrite = overwrite;
     save_hf_model(impl_->model, directory, options);
@@ -104,34 +108,20 @@ const Tokenizer& LanguageModel::tokenizer() const { return impl_->tokenizer; }
 int64_t LanguageModel::context() const { return impl_->engine->capabilities().context; }
 
 std::vector<float> LanguageModel::logits(std::span<const int32_t> tokens) {
-    Engine& engine = *impl_->engine;
-    const auto count = static_cast<int64_t>(tokens.size());
-    if (count == 0) fail(ErrorCode::usage, "model", "no tokens given");
-    if (count > engine.capabilities().context)
-        fail(ErrorCode::input, "model", "{} tokens do not fit the context of {}", count,
-             engine.capabilities().context);
-    const auto sequence = engine.open(count);
-    if (!sequence) fail(ErrorCode::internal, "model", "no room for {} tokens", count);
-    struct Close {
-        Engine& engine;
-        int32_t sequence;
-        ~Close() { engine.close(sequence); }
-    } const close{engine, *sequence};
-    std::vector<Row> rows;
-    for (int64_t first = 0; first < count; first += engine.capabilities().max_rows) {
-        rows.clear();
-        for (int64_t p = first; p < std::min(first + engine.capabilities().max_rows, count); ++p) {
-            Row row;
-            row.sequence = *sequence;
-            row.position = p;
-            row.token = tokens[static_cast<size_t>(p)];
-            row.logits = p + 1 == count;
-            rows.push_back(row);
-        }
-        const auto logits = engine.step({.rows = rows}).logits;
-        if (first + engine.capabilities().max_rows >= count) return {logits.begin(), logits.end()};
-    }
-    return {};
+    SingleSequence sequence(*impl_->engine);
+    const auto logits = sequence.evaluate(tokens);
+    return {logits.begin(), logits.end()};
+}
+
+std::vector<float> LanguageModel::all_logits(std::span<const int32_t> tokens, std::stop_token stop) {
+    SingleSequence sequence(*impl_->engine);
+    std::vector<float> out;
+    out.reserve(tokens.size() * static_cast<size_t>(sequence.capabilities().n_vocab));
+    sequence.evaluate_all(tokens, [&](size_t, std::span<const float> rows) {
+        if (stop.stop_requested()) fail(ErrorCode::interrupted, "model", "cancelled");
+        out.insert(out.end(), rows.begin(), rows.end());
+    });
+    return out;
 }
 
 }  // namespace refold

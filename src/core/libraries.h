@@ -8,7 +8,8 @@
 namespace refold {
 
 // Where refold's own are looked for: beside the program (build tree), and in a folder of its prefix's
-// libraries (installation).
+// libraries (installation). Where refold is a part of a library of someone else's, first beside that and in
+// the folder of libraries below it.
 std::vector<std::filesystem::path> library_folders();
 
 // Loads a library, with its symbols to itself. Null, and the reason in `error`, if that fails.

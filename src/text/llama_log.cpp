@@ -19,13 +19,14 @@ void init_llama() {
         void* user = nullptr;
         ggml_log_get(&callback, &user);
         llama_log_set(callback, user);
+        // Before libllama looks for backends in folders of its own, the working directory among them.
+        load_ggml_cpu();
         llama_backend_init();
     });
 }
 
 llama_model* open_llama_model(const std::string& path, bool vocabulary_only) {
     init_llama();
-    if (!vocabulary_only) load_ggml_cpu();
     clear_ggml_errors();
     ggml_backend_dev_t no_devices[] = {nullptr};
     llama_model_params params = llama_model_default_params();

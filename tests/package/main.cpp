@@ -41,6 +41,9 @@ void check_generation(const std::string& path) {
     for (size_t p = 0; p < prompts.size(); ++p) {
         const auto alone = refold::generate(one, prompts[p], options);
         require(alone.tokens == together[p].tokens, "a batch gives what one prompt gives");
+        require(refold::generate(one, one.tokenizer().encode(prompts[p], true, true), options).tokens ==
+                    alone.tokens,
+                "token ids give what their text gives");
         require(alone.tokens.size() == 12 && alone.logprobs.size() == 12, "as many tokens as asked for");
         require(alone.logprobs[0].top.size() == 2, "with their likeliest ones");
     }
@@ -74,6 +77,43 @@ void check_scores(const std::string& path) {
     const double expected = static_cast<double>(logits[static_cast<size_t>(tokens.back())]) - std::log(sum);
     require(std::abs(scores.back().logprob - expected) < 1e-4, "scores are those of the logits");
     require(static_cast<int64_t>(logits.size()) == model.info().n_vocab, "one logit per token");
+    const auto all = model.all_logits(tokens);
+    require(all.size() == tokens.size() * logits.size(), "all logits have a row per token");
+    for (size_t v = 0; v < logits.size(); ++v)
+        require(std::abs(all[(tokens.size() - 2) * logits.size() + v] - logits[v]) < 1e-4F, "the same ones");
+    require(refold::score_continuation(model, "The licence", " is") < 0,
+            "a model that a call left can be used again");
+}
+
+// Everything that takes long can be cancelled, and says how far it is.
+void check_control(const std::string& path, const std::string& folder) {
+    refold::LanguageModel model(path, {.threads = 1, .context = 64, .f32 = true});
+    const std::vector<int32_t> tokens = model.tokenizer().encode("The licence is", true, false);
+    std::stop_source source;
+    source.request_stop();
+    const auto cancelled = [](const auto& action) {
+        require_error(refold::ErrorCode::interrupted, action, "a stop token cancels");
+    };
+    const refold::Control stopped{.stop = source.get_token()};
+    const refold::ModelFile file(path);
+    const std::string output = folder + "/saved.gguf";
+    cancelled([&] { model.all_logits(tokens, source.get_token()); });
+    cancelled([&] { refold::score(model, tokens, 0, source.get_token()); });
+    cancelled([&] { refold::perplexity(model, "The licence is", {.context = 64}, stopped); });
+    cancelled([&] { file.save(output, false, stopped); });
+    cancelled([&] { file.export_gguf(output, false, stopped); });
+    require(!std::filesystem::exists(output), "nothing is written when cancelled");
+
+    uint64_t done = 0, total = 1;
+    file.save(output, false, {.on_progress = [&](const refold::ProgressReport& p) {
+                  done = p.done;
+                  total = p.total;
+              }});
+    require(done == total, "progress goes to the end");
+    uint64_t windows = 0;
+    refold::perplexity(model, "The licence is a text and a text is a licence", {.context = 8},
+                       {.on_progress = [&](const auto& p) { windows = p.done; }});
+    require(windows > 1, "windows are counted");
 }
 
 void check_errors(const std::string& path, const std::string& encoder) {
@@ -117,6 +157,7 @@ int main(int argc, char** argv) {
     std::cout << refold::version() << '\n';
     check_generation(argv[1]);
     check_scores(argv[1]);
+    check_control(argv[1], argv[3]);
     check_compression(argv[1], argv[3]);
     check_errors(argv[1], argv[2]);
     return 0;

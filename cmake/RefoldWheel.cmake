@@ -1,0 +1,8 @@
+# `pip install .`: finds what scripts/setup provides, which it runs for that. A wheel has no torch engine.
+include_guard(GLOBAL)
+
+# The compiler that Python was built with is in CC and CXX, and would get a llama.cpp of its own.
+execute_process(
+    COMMAND "${CMAKE_COMMAND}" -E env --unset=CC --unset=CXX REFOLD_TRAIN=OFF "${PROJECT_SOURCE_DIR}/scripts/setup" --print-prefix
+    OUTPUT_VARIABLE prefix OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+list(APPEND CMAKE_PREFIX_PATH ${prefix})
