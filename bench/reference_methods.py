@@ -362,6 +362,7 @@ SETTINGS = [
     ("uniattn_paper", "uniattn", {"superblocks": BLOCKS, "compensation": "paper", "type": "f32"}),
     ("uniattn_lsq", "uniattn", {"superblocks": BLOCKS, "compensation": "lsq", "ridge": 0.01, "type": "f32"}),
     ("cla", "cla", {"superblocks": BLOCKS}),
+    ("cla_2", "cla", {"superblocks": "26-27"}),
     ("llmdrop_4", "llmdrop", {"count": 4}),
     ("llmdrop_8", "llmdrop", {"count": 8}),
     ("gqa_3", "gqa", {"group": 3, "type": "f32"}),
@@ -371,7 +372,6 @@ SETTINGS = [
     ("pruner_heads_vector", "llm_pruner", {"what": "heads", "ratio": 0.34, "layers": "20-29", "taylor": "vector"}),
     ("pruner_ffn_element1", "llm_pruner", {"what": "ffn", "ratio": 0.25, "layers": "4-27"}),
     ("pruner_ffn_element2", "llm_pruner", {"what": "ffn", "ratio": 0.25, "layers": "4-27", "taylor": "element2"}),
-    ("pruner_ffn_mix", "llm_pruner", {"what": "ffn", "ratio": 0.25, "layers": "4-27", "taylor": "mix"}),
 ]
 EVICTION = [("h2o_0.2", {"kv_policy": "h2o", "kv_budget": 0.2}), ("h2o_0.5", {"kv_policy": "h2o", "kv_budget": 0.5}),
             ("recent_0.2", {"kv_policy": "recent", "kv_budget": 0.2})]

@@ -35,7 +35,7 @@ struct AnalysisOptions {
     int repeats = 5;                  // number of text samples for Degree
     size_t sample = 0;                // sequences of such a sample; 0: half of all
     const Model* original = nullptr;  // for the parts that need it, and its file or folder
-    std::string original_path;
+    std::string original_path = {};
 };
 
 using Analysis = std::map<AnalysisPart, nlohmann::ordered_json>;
