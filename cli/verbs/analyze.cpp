@@ -28,7 +28,7 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kSequenceLength = 512;
 
 struct Arguments {
-    std::string model;
+    std::string model, original;
     std::vector<std::string> texts, parts;
     CalibrationOptions calibration{.tokens = 16384, .length = 0};
     AnalysisOptions analysis;
@@ -45,6 +45,7 @@ std::set<AnalysisPart> wanted_parts(const Arguments& a, const Model& model) {
     if (!parts.empty()) return parts;
     parts = all_parts(!a.texts.empty());
     if (!model.config.causal) parts.erase(AnalysisPart::modules);
+    if (!a.original.empty() && !a.texts.empty()) parts.insert(AnalysisPart::sharing);
     return parts;
 }
 
@@ -92,6 +93,11 @@ void run(const Arguments& a) {
     if (first && !a.output.path.empty()) folder.emplace(a.output.path, a.output.overwrite);
     for (const auto& name : a.parts) part_from_name(name);  // fails before the model is read
     const Model model = load_model(path);
+    std::optional<Model> original;
+    if (!a.original.empty()) {
+        options.original_path = resolve_model(a.original);
+        options.original = &original.emplace(load_model(options.original_path));
+    }
     options.parts = wanted_parts(a, model);
     const auto text = read_calibration(a, path, model);
     const std::string cache = a.no_cache ? "" : (cache_directory() / "analyze").string();
@@ -135,10 +141,14 @@ Action declare(CLI::App& app) {
            "--what", a->parts,
            "Any of: weights (cosines of heads and modules), spectra (singular values); with a text also "
            "softmax (cosines of layers' attention maps), heads (of heads' attention maps, and Degree), "
-           "modules (cosine of input and output)")
+           "modules (cosine of input and output); with an original too sharing (what layers lose whose "
+           "attention is "
+           "another one's or left out, without and with W_c, and how far it follows the layer's depth)")
         ->type_name("PART,PART,...")
         ->delimiter(',')
         ->default_str("all");
+    app.add_option("--original", a->original, "For sharing: the model that MODEL was made of")
+        ->type_name("MODEL");
     app.add_option("--degree-ratio", a->analysis.ratio, "Part of all heads that Degree selects")
         ->type_name("X")
         ->check(CLI::Range(0.0, 1.0))
@@ -165,6 +175,7 @@ Action declare(CLI::App& app) {
     add_examples(app, {"refold analyze smollm2-135m-instruct",
                        "refold analyze smollm2-135m-instruct --calib wikitext.txt -o analysis",
                        "refold analyze small.gguf --calib wikitext.txt --what softmax,modules --json",
+                       "refold analyze shared.gguf --original dense.gguf --calib wikitext.txt --what sharing",
                        "refold analyze bert.gguf --calib questions.jsonl --what heads --degree-sample 100"});
     return [a] { run(*a); };
 }

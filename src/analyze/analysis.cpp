@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "analyze/attention_errors.h"
 #include "analyze/degree.h"
 #include "analyze/layer_summary.h"
 #include "analyze/weights.h"
@@ -19,12 +20,12 @@ using Json = nlohmann::ordered_json;
 struct PartInfo {
     AnalysisPart part;
     const char* name;
-    bool text;
+    bool text, original = false;
 };
 constexpr std::array kParts = {
     PartInfo{AnalysisPart::weights, "weights", false}, PartInfo{AnalysisPart::spectra, "spectra", false},
     PartInfo{AnalysisPart::softmax, "softmax", true},  PartInfo{AnalysisPart::heads, "heads", true},
-    PartInfo{AnalysisPart::modules, "modules", true},
+    PartInfo{AnalysisPart::modules, "modules", true},  PartInfo{AnalysisPart::sharing, "sharing", true, true},
 };
 
 const PartInfo& info(AnalysisPart part) {
@@ -160,6 +161,41 @@ Json modules_part(const std::vector<ModuleSimilarity>& modules) {
     return {{"compared", "residual stream before and after, token by token"}, {"layers", layers}};
 }
 
+// The errors of a layer, or their means over layers.
+void add_errors(Json& out, const ErrorSize& without, const std::optional<ErrorSize>& with) {
+    out["error_without"] = number(without.of_means);
+    out["error_with"] = with ? number(with->of_means) : Json();
+    out["error_left"] = with ? number(with->of_means / without.of_means) : Json();
+    out["token_error_without"] = number(without.of_tokens);
+    out["token_error_with"] = with ? number(with->of_tokens) : Json();
+    out["token_error_left"] = with ? number(with->of_tokens / without.of_tokens) : Json();
+}
+
+void add_depth(Json& out, const DepthFactor& depth) {
+    out["depth_factor"] = number(depth.size);
+    out["depth_effect"] = number(depth.effect);
+}
+
+Json sharing_part(const Model& model, const AttentionErrors& errors) {
+    Json layers = Json::array();
+    bool compensated = false;
+    for (const AttentionError& own : errors.layers) {
+        Json& layer = layers.emplace_back();
+        layer = {{"layer", own.layer}, {"source", own.source ? Json(*own.source) : Json()}};
+        add_errors(layer, own.without, own.with);
+        add_depth(layer, own.depth);
+        compensated = compensated || own.with;
+    }
+    Json out = {{"compared", "residual stream after the attention, with the original model's"},
+                {"positions", errors.positions}};
+    add_errors(out, errors.without(), compensated ? std::optional(errors.with()) : std::nullopt);
+    out["expected_error_on_random_data"] =
+        number(expected_error_on_random_data(errors.positions, model.config.n_embd));
+    add_depth(out, errors.depth());
+    out["layers"] = std::move(layers);
+    return out;
+}
+
 void add_text_parts(const Model& model, const std::vector<std::vector<int32_t>>& sequences,
                     const AnalysisOptions& options, Analysis& out) {
     const auto wanted = [&](AnalysisPart part) { return options.parts.contains(part); };
@@ -170,8 +206,9 @@ void add_text_parts(const Model& model, const std::vector<std::vector<int32_t>>&
     AttentionMaps maps(model, candidates.units, samples);
     ModuleSimilarities modules(model);
     const bool any_maps = heads || wanted(AnalysisPart::softmax);
-    run_text(model, sequences, options.pass, any_maps ? &maps : nullptr,
-             wanted(AnalysisPart::modules) ? &modules : nullptr);
+    if (any_maps || wanted(AnalysisPart::modules))
+        run_text(model, sequences, options.pass, any_maps ? &maps : nullptr,
+                 wanted(AnalysisPart::modules) ? &modules : nullptr);
     if (any_maps) {
         const MapSimilarity similarity = maps.similarity();
         if (wanted(AnalysisPart::softmax)) out[AnalysisPart::softmax] = softmax_part(similarity);
@@ -181,6 +218,9 @@ void add_text_parts(const Model& model, const std::vector<std::vector<int32_t>>&
         }
     }
     if (wanted(AnalysisPart::modules)) out[AnalysisPart::modules] = modules_part(modules.layers());
+    if (wanted(AnalysisPart::sharing))
+        out[AnalysisPart::sharing] =
+            sharing_part(model, attention_errors(*options.original, model, sequences, options.pass.threads));
 }
 
 }  // namespace
@@ -188,6 +228,8 @@ void add_text_parts(const Model& model, const std::vector<std::vector<int32_t>>&
 const char* part_name(AnalysisPart part) { return info(part).name; }
 
 bool needs_text(AnalysisPart part) { return info(part).text; }
+
+bool needs_original(AnalysisPart part) { return info(part).original; }
 
 AnalysisPart part_from_name(const std::string& name) {
     std::vector<std::string> known;
@@ -201,7 +243,7 @@ AnalysisPart part_from_name(const std::string& name) {
 std::set<AnalysisPart> all_parts(bool with_text) {
     std::set<AnalysisPart> parts;
     for (const PartInfo& entry : kParts) {
-        if (with_text || !entry.text) parts.insert(entry.part);
+        if (!entry.original && (with_text || !entry.text)) parts.insert(entry.part);
     }
     return parts;
 }

@@ -138,6 +138,21 @@ std::string modules_text(const Json& part) {
     return table.str() + "\n";
 }
 
+std::string sharing_text(const Json& part) {
+    TextTable table({"layer (its source)", "error without W_c", "with", "left", "per token without", "with",
+                     "left", "depth factor", "its effect"});
+    const auto add = [&](const std::string& name, const Json& of) {
+        table.add({name, figure(of["error_without"]), figure(of["error_with"]), figure(of["error_left"]),
+                   figure(of["token_error_without"]), figure(of["token_error_with"]),
+                   figure(of["token_error_left"]), figure(of["depth_factor"]), figure(of["depth_effect"])});
+    };
+    for (const Json& layer : part["layers"])
+        add(layer["layer"].dump() + (layer["source"].is_null() ? "" : " (" + layer["source"].dump() + ")"),
+            layer);
+    add("mean", part);
+    return table.str() + "\n";
+}
+
 // ---- CSV ----
 
 std::string cell(const Json& value) {
@@ -213,6 +228,7 @@ std::string summary_text(const Analysis& analysis) {
             case AnalysisPart::softmax: text += softmax_text(json); break;
             case AnalysisPart::heads: text += heads_text(json); break;
             case AnalysisPart::modules: text += modules_text(json); break;
+            case AnalysisPart::sharing: text += sharing_text(json); break;
         }
     }
     if (text.ends_with("\n\n")) text.pop_back();

@@ -103,9 +103,16 @@ Analysis stored_analysis(const Model& model, const std::string& path, const Cali
     if (calibration == nullptr && missing_text != options.parts.end())
         fail(ErrorCode::usage, "analyze", "'{}' looks at activations: give a text with --calib",
              part_name(*missing_text));
+    const auto missing_original = std::find_if(options.parts.begin(), options.parts.end(), needs_original);
+    if (options.original == nullptr && missing_original != options.parts.end())
+        fail(ErrorCode::usage, "analyze", "'{}' compares with the original model: name it with --original",
+             part_name(*missing_original));
     const std::string files = files_identity(path, model);
+    const std::string original =
+        options.original != nullptr ? files_identity(options.original_path, *options.original) : "";
     const auto place = [&](AnalysisPart part) {
-        return fs::path(folder) / (key_of(part, files, calibration, options) + ".json");
+        const std::string compared = needs_original(part) ? files + "original\n" + original : files;
+        return fs::path(folder) / (key_of(part, compared, calibration, options) + ".json");
     };
     Analysis out;
     AnalysisOptions left = options;

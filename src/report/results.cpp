@@ -301,7 +301,7 @@ void read_compression(const json& root, RunResult& out) {
 }
 
 bool is_analysis(const json& root) {
-    constexpr std::array kParts = {"weights", "spectra", "softmax", "heads", "modules"};
+    constexpr std::array kParts = {"weights", "spectra", "softmax", "heads", "modules", "sharing"};
     return root.contains("layers") && std::any_of(kParts.begin(), kParts.end(), [&](const char* part) {
                return member(root, part).is_object();
            });

@@ -102,6 +102,29 @@ TEST_F(Analyze, SharedAndLoopedModels) {
     }
 }
 
+// Against the original: only where one is named, for it and no other.
+TEST_F(Analyze, SharedAttention) {
+    const std::string shared = folder / "shared.gguf";
+    ASSERT_EQ(
+        refold({"compress", kModel, "-o", shared, "--method", "uniattn", "--set", "superblocks=0-1"}).code,
+        0);
+    EXPECT_FALSE(analysis({}, shared).contains("sharing"));
+    const json part = analysis({"--original", kModel}, shared)["sharing"];
+    EXPECT_EQ(part["positions"], 16);
+    ASSERT_EQ(part["layers"].size(), 1U);
+    EXPECT_EQ(part["layers"][0]["source"], 0);
+    EXPECT_GT(part["error_without"].get<double>(), 0);
+    EXPECT_EQ(part["layers"][0]["error_without"], part["error_without"]);
+    EXPECT_TRUE(part["error_with"].is_null());  // there is no W_c
+    EXPECT_GT(part["depth_effect"].get<double>(), 0);
+    EXPECT_THAT(outcome(words({"--original", kModel, "--what", "sharing"}, shared)).out, HasSubstr("1 (0)"));
+    const std::string other = folder / "other.gguf";
+    ASSERT_EQ(refold({"compress", kModel, "-o", other, "--method", "drop", "--set", "layers=0"}).code, 0);
+    EXPECT_NE(analysis({"--original", other, "--what", "sharing"}, shared)["sharing"], part);
+    expect_error(outcome(words({"--what", "sharing"}, shared)), 2, {"sharing", "--original"});
+    expect_error(outcome(words({"--what", "sharing", "--original", kModel})), 1, {"no layer's attention"});
+}
+
 // Each record is a sequence of its own length, cut at --sequence-length; of an encoder too.
 TEST_F(Analyze, RecordsAreSequences) {
     write_all(folder / "r.jsonl",
