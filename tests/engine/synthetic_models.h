@@ -324,7 +324,9 @@ inline std::vector<SyntheticModel> synthetic_models() {
     add("gains of heads", synthetic::gains_of_heads(), text);
     add("norms after the rotation", synthetic::norms_after_rotation(), text);
     add("long rotation", synthetic::long_rotation(), text);
-    add("long rotation of a short sequence", synthetic::long_rotation(), {{3, 16, 0, 7, 5}, {}, {}});
+    SyntheticShape within = synthetic::long_rotation();
+    within.config.rope.original_context = static_cast<int>(text.tokens.size());
+    add("long rotation within the original context", within, text);
     add("headless encoder", synthetic::headless(), {padded.tokens, {}, padded.mask});
     SyntheticShape blind = synthetic::headless();
     blind.config.windows = {3};

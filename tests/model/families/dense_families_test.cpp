@@ -61,10 +61,10 @@ TEST(Phi3, LongRope) {
 
 TEST(Phi3, OptionsOfItsConfiguration) {
     const Model model = with_config("phi3", [](json& c) {
-        c["partial_rotary_factor"] = 0.75;
+        c["partial_rotary_factor"] = 0.5;
         c["sliding_window"] = nullptr;
     });
-    EXPECT_EQ(model.config.rope.dims, 8);  // of 12, rounded down
+    EXPECT_EQ(model.config.rope.dims, 6);
     EXPECT_TRUE(model.config.windows.empty());
 }
 
