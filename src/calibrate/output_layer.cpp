@@ -22,7 +22,12 @@ OutputLayer::OutputLayer(const Model& model) : norm_(model), softcap_(model.conf
     weights_ = materialize(model, globals.at(Slot::output), Slot::output);
     if (const auto bias = globals.find(Slot::output_bias); bias != globals.end())
         bias_ = materialize(model, bias->second, Slot::output_bias);
-    if (!model.config.norm_head) return;
+    if (model.config.norm_head) divide_by_row_norms();
+    for (std::vector<float>* values : {&weights_, &bias_})
+        for (float& x : *values) x *= model.config.logit_scale;
+}
+
+void OutputLayer::divide_by_row_norms() {
     const size_t width = norm_.gain().size();
     const Tensor rows{DType::F32,
                       {static_cast<int64_t>(width), vocabulary()},

@@ -25,9 +25,7 @@ int64_t context_of(const EngineOptions& options, const ModelConfig& config) {
     return limit > 0 ? std::min(context, limit) : context;
 }
 
-bool stretches_rotation(const ModelConfig& config, int64_t context) {
-    return config.rope.base_for(context) != config.rope.base;
-}
+bool stretches_rotation(const ModelConfig& config, int64_t context) { return config.rope.stretches(context); }
 
 void check_numbers(const EngineOptions& o, const ModelConfig& config) {
     if (o.threads < 0 || o.threads > kMaxThreads)

@@ -144,14 +144,17 @@ std::vector<FitTensor> fit_tensors(const Model& model, RowLayout layout) {
 
 std::vector<std::vector<size_t>> of_one_type(const Model& model, const std::vector<FitTensor>& tensors,
                                              RowLayout layout) {
-    const bool fused = model.family->fused_qkv && layout == RowLayout::whole_blocks;
-    const auto qkv = product_group(Slot::attn_q);
+    const auto& fused = model.family->fused;
     std::vector<std::vector<size_t>> out;
-    std::map<size_t, size_t> of_layer;  // where Q, K and V of a layer are in `out`
+    std::map<std::pair<size_t, Slot>, size_t> joined;  // where a layer's maps of one tensor are in `out`
     for (size_t t = 0; t < tensors.size(); ++t) {
-        const bool joins = fused && std::ranges::find(qkv, tensors[t].slot) != qkv.end();
-        if (joins && !of_layer.emplace(tensors[t].layer, out.size()).second)
-            out[of_layer.at(tensors[t].layer)].push_back(t);
+        const auto first = properties(tensors[t].slot).group;
+        const bool joins =
+            layout == RowLayout::whole_blocks &&
+            std::ranges::any_of(fused, [&](const FusedMaps& maps) { return maps.first == first; });
+        const std::pair place(tensors[t].layer, first.value_or(tensors[t].slot));
+        if (joins && !joined.emplace(place, out.size()).second)
+            out[joined.at(place)].push_back(t);
         else
             out.push_back({t});
     }

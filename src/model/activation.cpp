@@ -20,6 +20,7 @@ constexpr ActivationName kActivations[] = {
     {"gelu_pytorch_tanh", Activation::gelu_tanh},
     {"gelu_fast", Activation::gelu_tanh},
     {"relu", Activation::relu},
+    {"relu2", Activation::relu_squared},
 };
 
 }  // namespace

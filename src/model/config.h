@@ -14,8 +14,8 @@ enum class RopeKind {
     halves,       // rotates pairs (i, i + dims/2): "NEOX"
 };
 
-// Rotary position embedding with the scalings linear, dynamic and YaRN. Llama 3's scaling is a tensor:
-// Slot::rope_freqs.
+// Rotary position embedding with the scalings linear, dynamic and YaRN. Factors of each frequency (Llama 3,
+// LongRoPE) are tensors: Slot::rope_freqs.
 struct Rope {
     RopeKind kind = RopeKind::interleaved;
     int dims = 0;  // rotated dimensions of a head, its first ones; 0: no rotation
@@ -27,10 +27,15 @@ struct Rope {
     float beta_fast = 32.0F;
     float beta_slow = 1.0F;
     float dynamic_factor = 0.0F;  // NTK-aware scaling of sequences beyond original_context; 0: off
+    bool long_factors = false;    // longer sequences than original_context: Slot::rope_freqs_long
 
+    // Sequences of `length` tokens are rotated otherwise than short ones.
+    bool stretches(int64_t length) const {
+        return (dynamic_factor > 0 || long_factors) && length > original_context;
+    }
     // Base for a sequence of `length` tokens: base * (f * length / context - (f - 1)) ^ (dims / (dims - 2)).
     float base_for(int64_t length) const {
-        if (dynamic_factor <= 0 || length <= original_context) return base;
+        if (dynamic_factor <= 0 || !stretches(length)) return base;
         const double stretch =
             static_cast<double>(dynamic_factor) * static_cast<double>(length) / original_context -
             (static_cast<double>(dynamic_factor) - 1.0);
@@ -48,6 +53,7 @@ enum class Activation {
     gelu,       // exact: x * Phi(x)
     gelu_tanh,  // its tanh approximation ("gelu_new", "gelu_pytorch_tanh")
     relu,
+    relu_squared,
     tanh,
 };
 
@@ -70,6 +76,7 @@ struct ModelConfig {
     Activation activation = Activation::silu;
     bool parallel_residual = false;  // attention and FFN read the same residual stream
     float embedding_scale = 1.0F;
+    float residual_scale = 1.0F;  // of what attention and FFN add to the residual stream
 
     bool causal = true;              // false: encoder, every token sees every token
     float attention_scale = 0.0F;    // of query-key products; see attention_scale_of()
@@ -84,6 +91,10 @@ struct ModelConfig {
     std::vector<int64_t> windows;
     Rope rope;
     std::optional<Rope> local_rope;  // of layers with a window, where it differs
+    // By layer: queries and keys are rotated. A shorter list repeats; empty: in all layers.
+    std::vector<bool> rotated;
+    bool norm_after_rope = false;  // norms of queries and keys follow the rotation
+    bool norm_by_head = false;     // attn.q_norm_all, attn.k_norm_all: each head is normalized by itself
 
     int64_t n_prefix = 0;             // trained keys and values before the first token, at every layer
     int64_t n_learned_positions = 0;  // rows of position_embd; 0: none
@@ -91,6 +102,7 @@ struct ModelConfig {
     std::optional<int32_t> padding_token;  // RoBERTa: positions count from padding_token + 1, without padding
 
     bool norm_head = false;      // logits are products with the output rows divided by their L2 norm
+    float logit_scale = 1.0F;    // of logits, before the soft cap
     float logit_softcap = 0.0F;  // cap * tanh(logit / cap); 0: off
 
     int64_t q_per_kv() const { return n_head / n_head_kv; }
@@ -105,7 +117,13 @@ struct ModelConfig {
         return scale_by_layer ? attention_scale / static_cast<float>(layer + 1) : attention_scale;
     }
     int64_t window(size_t layer) const { return windows.empty() ? 0 : windows[layer % windows.size()]; }
-    const Rope& rope_of(size_t layer) const { return local_rope && window(layer) > 0 ? *local_rope : rope; }
+    bool rotates(size_t layer) const { return rotated.empty() || rotated[layer % rotated.size()]; }
+    // Without dimensions where the layer does not rotate.
+    const Rope& rope_of(size_t layer) const {
+        static const Rope none;
+        if (!rotates(layer)) return none;
+        return local_rope && window(layer) > 0 ? *local_rope : rope;
+    }
 };
 
 }  // namespace refold

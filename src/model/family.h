@@ -14,30 +14,46 @@
 
 namespace refold {
 
+class HfConfig;
 class Model;
 struct StockModel;
 
 // How a Hugging Face checkpoint stores a tensor that GGUF has as rows of contiguous inputs; flags combine.
 enum HfLayout : unsigned {
     hf_plain = 0,
-    hf_rotary = 1,        // rows of a head as (first half, second half); GGUF: pairs
-    hf_transposed = 2,    // [in, out]
-    hf_plus_one = 4,      // GGUF holds the stored value + 1
-    hf_qkv_blocks = 8,    // one tensor: all of q, all of k, all of v
-    hf_qkv_per_head = 16  // one tensor: q, k, v of the first head, of the second, ...
+    hf_rotary = 1,         // rows of a head as (first half, second half); GGUF: pairs
+    hf_transposed = 2,     // [in, out]
+    hf_plus_one = 4,       // GGUF holds the stored value + 1
+    hf_stacked = 8,        // one tensor: all of q, all of k, all of v; or all of gate, all of up
+    hf_qkv_per_head = 16,  // one tensor: q, k, v of the first head, of the second, ...
+    hf_by_head = 32,       // a vector as rows of heads
 };
 
 struct SlotDescription {
     Slot slot;
     const char* tensor;  // GGUF name; "{}" stands for the layer
     bool required;
-    // Name in a checkpoint; "@" is Family::hf_prefix or nothing, "|" separates alternatives. Null:
-    // checkpoints do not have it.
+    // Name in a checkpoint; "@" is Family::hf_prefix or nothing, "|" separates alternatives, "[]" stands for the
+    // head of a vector that it has in one tensor for each head. Null: checkpoints do not have it.
     const char* hf;
     unsigned layout = hf_plain;
     const char* fallback = nullptr;  // GGUF tensor used when `tensor` is absent (tied embeddings) ...
     std::optional<Slot> with = std::nullopt;  // ... if this slot is there
 };
+
+// A field of config.json that nobody reads: see check_fields().
+struct UnreadField {
+    const char* name;
+    const char* value = nullptr;  // the only one that may stand there (JSON), besides null; nullptr: any
+};
+
+// Maps of one input as one tensor of a GGUF file, one below the other.
+struct FusedMaps {
+    Slot first;                  // of their product group
+    const char* weight;          // the tensor's name
+    const char* bias = nullptr;  // of that of their biases; null: they have none
+};
+inline constexpr FusedMaps kFusedQkv = {Slot::attn_q, "blk.{}.attn_qkv.weight", "blk.{}.attn_qkv.bias"};
 
 struct Family {
     const char* name;  // general.architecture
@@ -51,13 +67,16 @@ struct Family {
     const char* hf_prefix;                    // of the base model's tensors, which some checkpoints leave out
     bool hf_tied = false;                     // tie_word_embeddings where config.json does not say it
     bool hf_attention_bias = false;           // likewise attention_bias
+    const char* hf_bias = nullptr;   // the field of all biases, instead of attention_bias and mlp_bias
+    bool hf_layer_sharing = false;   // checkpoints may run every layer twice (MobileLLM)
+    const char* hf_norms = nullptr;  // the field of optional norms of queries and keys
+    std::vector<UnreadField> hf_unread = {};  // besides those that no family reads
     // config.json -> the family's metadata keys. Throws Error(input) naming the field, Error(unsupported).
-    void (*read_hf_config)(const nlohmann::json& config, GgufMetadata& metadata);
+    void (*read_hf_config)(const HfConfig& config, GgufMetadata& metadata);
     // The other way, for models that did not come from Hugging Face.
     nlohmann::json (*write_hf_config)(const Model& model);
 
-    // Stock llama.cpp wants Q, K and V as one tensor.
-    bool fused_qkv = false;
+    std::vector<FusedMaps> fused = {};  // what stock llama.cpp wants as one tensor
     // A model without sharing as stock llama.cpp reads it, where that differs. Throws Error(unsupported)
     // naming what it cannot express.
     StockModel (*to_stock)(const Model& model) = nullptr;

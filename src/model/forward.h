@@ -22,8 +22,8 @@ concept ForwardOps = requires(Ops ops, typename Ops::Value x, size_t layer, Slot
     { ops.has(layer, slot) } -> std::same_as<bool>;
     // rows of a table (token_embd, position_embd, token_types) for the tokens of this step [n_embd, tokens]
     { ops.embed(slot) } -> std::same_as<typename Ops::Value>;
-    // normalization (ModelConfig::norm) over groups as long as the slot's weight (attn.q_norm: a head), times
-    // the weight, plus the bias if there is one
+    // normalization (ModelConfig::norm) over groups of normalized_width() (attn.q_norm: a head), times the
+    // weight, plus the bias if there is one
     { ops.norm(layer, slot, x) } -> std::same_as<typename Ops::Value>;
     // out[i] = W_i x (+ bias_i): linear maps of one input, which an engine may run as one
     {ops.linear(layer, slots, x, out)};
@@ -138,7 +138,7 @@ public:
     // The steps of run(), for engines that interleave work of their own.
     Value embeddings() {
         Value x = ops_.embed(Slot::token_embd);
-        if (config_.embedding_scale != 1.0F) x = ops_.scale(x, config_.embedding_scale);
+        x = scaled(x, config_.embedding_scale);
         for (const Slot slot : {Slot::token_types, Slot::position_embd}) {
             if (ops_.has(kWholeModel, slot)) x = ops_.add(x, ops_.embed(slot));
         }
@@ -199,6 +199,7 @@ private:
         }
         x = added(x, linear(kWholeModel, std::array{Slot::output}, x)[0]);
         if (config_.norm_head) x = ops_.divide_by_row_norms(Slot::output, x);
+        x = scaled(x, config_.logit_scale);
         return config_.logit_softcap > 0 ? ops_.softcap(x, config_.logit_softcap) : x;
     }
 
@@ -211,6 +212,23 @@ private:
 
     Value norm_if(size_t layer, Slot slot, Value x) {
         return ops_.has(layer, slot) ? ops_.norm(layer, slot, x) : x;
+    }
+
+    Value scaled(Value x, float factor) { return factor != 1.0F ? ops_.scale(x, factor) : x; }
+
+    Value query_norm(size_t l, Value q) {
+        return norm_if(l, Slot::attn_q_norm_all, norm_if(l, Slot::attn_q_norm, q));
+    }
+    Value key_norm(size_t l, Value k) {
+        return norm_if(l, Slot::attn_k_norm_all, norm_if(l, Slot::attn_k_norm, k));
+    }
+
+    // Calls `norm`, and `rotate` where layer `l` does, in the model's order.
+    template <typename Norm, typename Rotate>
+    void in_order(size_t l, Norm&& norm, Rotate&& rotate) {
+        if (!config_.norm_after_rope) norm();
+        if (config_.rope_of(l).dims > 0) rotate();
+        if (config_.norm_after_rope) norm();
     }
 
     // sum + W x, as far as there are a sum and a W (of compensation, of an exit) in this slot.
@@ -229,7 +247,7 @@ private:
         Value attended = linear(l, std::array{Slot::attn_o}, inner)[0];
         attended = *with_compensation(l, Slot::attn_comp_norm, attended, wanted(x));
         ops_.tap(l, Tap::attn_projected, attended);
-        attended = norm_if(l, Slot::attn_post_norm, attended);
+        attended = scaled(norm_if(l, Slot::attn_post_norm, attended), config_.residual_scale);
         ops_.tap(l, Tap::attn_output, attended);
         return attended;
     }
@@ -245,16 +263,19 @@ private:
                                       last ? ops_.select_outputs(v) : v);
         }
         if (source.kv) {
-            Value q = norm_if(l, Slot::attn_q_norm, linear(l, std::array{Slot::attn_q}, x)[0]);
+            Value q = linear(l, std::array{Slot::attn_q}, x)[0];
             // Rotated like the keys, whatever rotation the layer itself has.
-            if (config_.rope_of(*source.kv).dims > 0) ops_.rope(*source.kv, q);
+            in_order(
+                *source.kv, [&] { q = query_norm(l, q); }, [&] { ops_.rope(*source.kv, q); });
             ops_.tap(l, Tap::q, q);
             return ops_.attention_over_source(l, last ? ops_.select_outputs(q) : q);
         }
         auto [q, k, v] = linear(l, std::array{Slot::attn_q, Slot::attn_k, Slot::attn_v}, x);
-        q = norm_if(l, Slot::attn_q_norm, q);
-        k = norm_if(l, Slot::attn_k_norm, k);
-        if (config_.rope_of(l).dims > 0) ops_.rope(l, q, k);
+        const auto norm = [&, &queries = q, &keys = k] {
+            queries = query_norm(l, queries);
+            keys = key_norm(l, keys);
+        };
+        in_order(l, norm, [&, &queries = q, &keys = k] { ops_.rope(l, queries, keys); });
         ops_.tap(l, Tap::q, q);
         ops_.tap(l, Tap::k, k);
         ops_.tap(l, Tap::v, v);
@@ -267,8 +288,8 @@ private:
         x = norm_if(l, Slot::attn_norm, x);
         if (source.probabilities) return ops_.store(l, linear(l, std::array{Slot::attn_v}, x)[0]);
         auto [k, v] = linear(l, std::array{Slot::attn_k, Slot::attn_v}, x);
-        k = norm_if(l, Slot::attn_k_norm, k);
-        if (config_.rope_of(l).dims > 0) ops_.rope(l, k);
+        in_order(
+            l, [&, &keys = k] { keys = key_norm(l, keys); }, [&, &keys = k] { ops_.rope(l, keys); });
         ops_.store(l, k, v);
     }
 
@@ -294,7 +315,7 @@ private:
         ops_.tap(l, Tap::ffn_inner, inner);
         const Value projected = linear(l, std::array{Slot::ffn_down}, inner)[0];
         ops_.tap(l, Tap::ffn_projected, projected);
-        return norm_if(l, Slot::ffn_post_norm, projected);
+        return scaled(norm_if(l, Slot::ffn_post_norm, projected), config_.residual_scale);
     }
 
     Ops& ops_;

@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "model/folded.h"
-#include "model/fused_qkv.h"
+#include "model/fused_maps.h"
 #include "model/hf/checkpoint.h"
 #include "model/hf/shapes.h"
 #include "model/metadata_keys.h"
@@ -17,6 +17,17 @@ namespace refold {
 Model load_model(const std::string& path) {
     if (is_bare_config(path)) return load_hf_shapes(path);
     return std::filesystem::is_directory(path) ? load_hf_model(path) : load_gguf_model(path);
+}
+
+// llama.cpp has gains of heads as rows of heads.
+static void flatten_gains(Model& model, size_t layers) {
+    for (const SlotDescription& slot : model.family->layer_slots) {
+        if (properties(slot.slot).kind != SlotKind::norm_gain || !properties(slot.slot).units) continue;
+        for (size_t l = 0; l < layers; ++l) {
+            const auto found = model.tensors.find(tensor_name(slot, l));
+            if (found != model.tensors.end()) found->second.shape = {found->second.elements()};
+        }
+    }
 }
 
 // A tensor that nothing reads belongs to a variant of the family that would be computed wrongly.
@@ -51,7 +62,8 @@ Model load_gguf_model(const std::string& path) {
         if (layers == 0 || layers > 4096)
             fail(ErrorCode::input, "model", "key '{}.block_count' is out of range: {}", model.family->name,
                  layers);
-        split_fused_qkv(model, layers);
+        split_fused_maps(model, layers);
+        flatten_gains(model, layers);
         const Topology implied = implied_topology(*model.family, layers, has_tensor);
         model.topology = model.metadata.has(kTopologyKey)
                              ? topology_from_json(model.metadata.string(kTopologyKey), implied)

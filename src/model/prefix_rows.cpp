@@ -15,17 +15,17 @@ Floats weight(const Model& model, size_t layer, Slot slot) {
     return materialize(model, model.topology.at(layer, slot), slot, layer);
 }
 
-// Each head of each row, normalized as the model does it.
-void norm_heads(Floats& rows, const Floats& gain, const ModelConfig& config) {
-    const auto width = static_cast<double>(gain.size());
-    for (size_t at = 0; at < rows.size(); at += gain.size()) {
+// `width` elements at a time, normalized as the model does it.
+void norm_groups(Floats& rows, const Floats& gain, size_t width, const ModelConfig& config) {
+    const auto count = static_cast<double>(width);
+    for (size_t at = 0; at < rows.size(); at += width) {
         double mean = 0, variance = 0;
-        for (size_t i = 0; i < gain.size() && config.norm == NormKind::layer; ++i)
-            mean += static_cast<double>(rows[at + i]) / width;
-        for (size_t i = 0; i < gain.size(); ++i) variance += std::pow(rows[at + i] - mean, 2) / width;
+        for (size_t i = 0; i < width && config.norm == NormKind::layer; ++i)
+            mean += static_cast<double>(rows[at + i]) / count;
+        for (size_t i = 0; i < width; ++i) variance += std::pow(rows[at + i] - mean, 2) / count;
         const double scale = 1 / std::sqrt(variance + static_cast<double>(config.norm_eps));
-        for (size_t i = 0; i < gain.size(); ++i)
-            rows[at + i] = static_cast<float>((rows[at + i] - mean) * scale) * gain[i];
+        for (size_t i = at; i < at + width; ++i)
+            rows[i] = static_cast<float>((rows[i] - mean) * scale) * gain[i % gain.size()];
     }
 }
 
@@ -52,8 +52,11 @@ PrefixRows prefix_rows(const Model& model, size_t layer) {
     const Floats vectors = weight(model, layer, Slot::attn_prefix);
     PrefixRows rows{projected(model, layer, Slot::attn_k, vectors),
                     projected(model, layer, Slot::attn_v, vectors)};
-    if (model.topology.has(layer, Slot::attn_k_norm))
-        norm_heads(rows.keys, weight(model, layer, Slot::attn_k_norm), model.config);
+    for (const Slot gain : {Slot::attn_k_norm, Slot::attn_k_norm_all}) {
+        if (model.topology.has(layer, gain))
+            norm_groups(rows.keys, weight(model, layer, gain),
+                        static_cast<size_t>(normalized_width(gain, model.config, layer)), model.config);
+    }
     return rows;
 }
 

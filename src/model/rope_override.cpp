@@ -67,7 +67,9 @@ Model with_rope(Model model, const RopeOverride& rope) {
             break;
         default: break;
     }
-    if (model.topology.globals.erase(Slot::rope_freqs) > 0) model.drop_unreferenced();
+    for (const Slot factors : {Slot::rope_freqs, Slot::rope_freqs_long})
+        model.topology.globals.erase(factors);
+    model.drop_unreferenced();
     return model;
 }
 

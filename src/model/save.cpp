@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "core/progress.h"
 #include "model/folded.h"
-#include "model/fused_qkv.h"
+#include "model/fused_maps.h"
 #include "model/metadata_keys.h"
 #include "model/sizes.h"
 #include "model/validate.h"
@@ -47,7 +47,7 @@ void save_model(const Model& model, const std::string& path, bool overwrite) {
     } else {
         metadata.set(kSizesKey, GgufValue::string(sizes));
     }
-    const std::map<std::string, Tensor> tensors = with_fused_qkv(model);
+    const std::map<std::string, Tensor> tensors = with_fused_maps(model);
     if (const std::string folded = folded_to_json(tensors); folded.empty()) {
         metadata.erase(kFoldedKey);
     } else {

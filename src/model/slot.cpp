@@ -39,6 +39,11 @@ SlotShape slot_shape(Slot slot, const ModelConfig& config, size_t layer) {
     return {size_of(s.in, config, layer), size_of(s.out, config, layer)};
 }
 
+int64_t normalized_width(Slot slot, const ModelConfig& config, size_t layer) {
+    return config.norm_by_head && properties(slot).units ? config.head_dim
+                                                         : slot_shape(slot, config, layer).in;
+}
+
 int64_t slot_heads(Slot slot, const ModelConfig& config, size_t layer) {
     if (!consists_of_heads(slot)) return 0;
     return has_query_heads(slot) ? config.n_head_of(layer) : config.n_head_kv_of(layer);

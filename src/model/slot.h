@@ -80,6 +80,11 @@ enum class Slot {
     // Of the attention. New slots come last: tests draw random weights by their numbers.
     attn_prefix,     // vectors of which the layer's own maps make such keys and values (prefix_rows.h)
     attn_comp_norm,  // normed input -> input of attn.post_norm
+    // Norms of queries and keys with a gain for each row of attn.q and attn.k: over all of them at once, or
+    // head by head (ModelConfig::norm_by_head).
+    attn_q_norm_all,
+    attn_k_norm_all,
+    rope_freqs_long,  // instead of rope_freqs in sequences that are longer than Rope::original_context
 
     count,  // of the slots; not a slot
 };
@@ -206,6 +211,10 @@ consteval SlotProperties gain(S slot, const char* name, SlotScope scope, M modul
     return {slot, name, scope, SlotKind::norm_gain, module, length, E::one, bias, none, none, projection, none,
             O::family, Q::unchanged};
 }
+consteval SlotProperties gain_of_heads(S slot, const char* name, E length, P projection) {
+    return {slot, name, L, SlotKind::norm_gain, M::attention, length, E::one, none, none, none, projection,
+            U::columns, O::family, Q::unchanged};
+}
 consteval SlotProperties norm_bias(S slot, const char* name, SlotScope scope, M module, E length) {
     return {slot, name, scope, SlotKind::norm_bias, module, length, E::one, none, none, none, none, none,
             O::family, Q::unchanged};
@@ -299,6 +308,9 @@ inline constexpr std::array kRows = {
     prefix(S::attn_prefix, "attn.prefix", E::n_embd, none, none),
     matrix(S::attn_comp_norm, "attn.comp_norm", L, M::compensation, E::n_embd, E::n_embd, none,
            S::attn_comp_norm, S::attn_norm, none, none, O::method, Q::matrix),
+    gain_of_heads(S::attn_q_norm_all, "attn.q_norm_all", E::q, P::query),
+    gain_of_heads(S::attn_k_norm_all, "attn.k_norm_all", E::kv, P::key),
+    rope_factors(S::rope_freqs_long, "rope_freqs_long"),
 };
 // clang-format on
 
@@ -373,6 +385,9 @@ struct SlotShape {
 };
 // Without a layer: the size that layers have by default.
 SlotShape slot_shape(Slot slot, const ModelConfig& config, size_t layer = kWholeModel);
+// How many elements a norm with the gain `slot` normalizes at a time: all that there are gains for, or a
+// head.
+int64_t normalized_width(Slot slot, const ModelConfig& config, size_t layer = kWholeModel);
 // Heads of a slot that consists of heads, otherwise 0.
 int64_t slot_heads(Slot slot, const ModelConfig& config, size_t layer = kWholeModel);
 

@@ -62,7 +62,10 @@ public:
 
     void operator()(const Dense& dense) const {
         const Tensor& tensor = find_any(dense.tensor);
-        if (tensor.row_elements() != shape_.in || tensor.rows() != shape_.out) {
+        // llama.cpp has gains of heads as rows of heads.
+        const bool by_head = is_vector(slot_) && properties(slot_).units && tensor.elements() == shape_.in &&
+                             tensor.row_elements() == model_.config.head_dim;
+        if (!by_head && (tensor.row_elements() != shape_.in || tensor.rows() != shape_.out)) {
             fail(ErrorCode::input, "topology", "{}: tensor '{}' has shape {}, expected [{}, {}]", where_,
                  dense.tensor, shape_text(tensor.shape), shape_.in, shape_.out);
         }
@@ -288,6 +291,10 @@ void validate_slots(const Model& model, const Slots& slots, const std::vector<Sl
         if (layer != kWholeModel && model.topology.is_replaced(layer, slot)) continue;
         if (description.required && !slots.contains(slot)) SlotCheck(model, layer, slot).missing();
     }
+    // Families in which it is optional have it where attention and FFN follow each other.
+    if (feeds && layer != kWholeModel && !config.parallel_residual && slots.contains(Slot::attn_norm) &&
+        !slots.contains(Slot::ffn_norm) && !slots.contains(Slot::ffn_output_norm))
+        SlotCheck(model, layer, Slot::ffn_norm).missing();
     for (const auto& [slot, expression] : slots) {
         const SlotCheck check(model, layer, slot);
         const bool known = std::any_of(descriptions.begin(), descriptions.end(),

@@ -1,6 +1,7 @@
 #include "model/without_sharing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "core/error.h"
@@ -104,6 +105,25 @@ Places places_of(const ModelConfig& config, Slot slot, size_t layer) {
     return {config.alibi_heads_of(layer), heads * config.head_dim, units == UnitAxis::columns};
 }
 
+// The norm reads the rows of all heads at once, so that it changes when heads of zeros are added.
+bool normalizes_all(Slot slot, const ModelConfig& config) {
+    return properties(slot).kind == SlotKind::norm_gain && properties(slot).units && !config.norm_by_head;
+}
+
+// The gain of such a norm when zeros fill its input up to `full` elements: but for the epsilon, the root mean
+// square then is sqrt(n / full) of what it was.
+std::function<std::vector<std::byte>()> as_part_of(const Packed& own, int64_t full) {
+    return [own, full] {
+        std::vector<std::byte> bytes = own.produce();
+        Floats gain(bytes.size() / sizeof(float));
+        memcpy(gain.data(), bytes.data(), bytes.size());
+        const double factor = std::sqrt(static_cast<double>(gain.size()) / static_cast<double>(full));
+        for (float& g : gain) g = static_cast<float>(g * factor);
+        memcpy(bytes.data(), gain.data(), bytes.size());
+        return bytes;
+    };
+}
+
 // A pruned layer's weight in the full size, filled up with zeros; ones for a norm.
 Tensor padded(const Packed& own, Slot slot, SlotShape full, const Places& places) {
     const bool vector = is_vector(slot);
@@ -195,8 +215,9 @@ Model without_sharing(const Model& given) {
         const SlotShape full = slot_shape(slot, dense.config), own = slot_shape(slot, model.config, layer);
         const auto* whole = std::get_if<Dense>(&expression);
         if (own.in != full.in || own.out != full.out) {
-            dense.tensors[name] = padded(packed(shared, expression, slot, layer), slot, full,
-                                         places_of(model.config, slot, layer));
+            Packed weight = packed(shared, expression, slot, layer);
+            if (normalizes_all(slot, model.config)) weight.produce = as_part_of(weight, full.in);
+            dense.tensors[name] = padded(weight, slot, full, places_of(model.config, slot, layer));
         } else if (whole != nullptr) {
             dense.tensors[name] = model.tensor(whole->tensor);
         } else {

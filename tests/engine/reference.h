@@ -47,6 +47,7 @@ inline double activate(Activation activation, double x) {
         case Activation::gelu_tanh:
             return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
         case Activation::relu: return std::max(0.0, x);
+        case Activation::relu_squared: return std::max(0.0, x) * std::max(0.0, x);
         case Activation::tanh: return std::tanh(x);
     }
     return NAN;
@@ -209,15 +210,20 @@ private:
         return out;
     }
 
-    // Each group of as many features as the weight has is normalized by itself. Nothing without the slot.
+    // Each group of as many features as the weight has is normalized by itself; where heads have gains of
+    // their own and are normalized by themselves, each head. Nothing without the slot.
     Matrix norm(size_t p, Slot slot, Matrix x) const {
         if (!has(p, slot)) return x;
         const Vector weight = vector(p, slot), bias = vector(p, bias_of(slot));
-        const auto width = static_cast<ptrdiff_t>(weight.size());
+        const bool all = slot == Slot::attn_q_norm_all || slot == Slot::attn_k_norm_all;
+        const auto width =
+            all && config_.norm_by_head ? config_.head_dim : static_cast<ptrdiff_t>(weight.size());
         for (Vector& token : x) {
             for (auto group = token.begin(); group != token.end(); group += width) {
-                const Vector normed =
-                    normalize({group, group + width}, config_.norm, config_.norm_eps, weight, bias);
+                const auto own =
+                    weight.begin() + (group - token.begin()) % static_cast<ptrdiff_t>(weight.size());
+                const Vector normed = normalize({group, group + width}, config_.norm, config_.norm_eps,
+                                                {own, own + width}, bias);
                 std::copy(normed.begin(), normed.end(), group);
             }
         }
@@ -265,7 +271,7 @@ private:
         const Matrix normed = note(p, Tap::attn_input, norm(p, Slot::attn_norm, x));
         Matrix between = x;
         if (attends) {
-            const Matrix attended = norm(p, Slot::attn_post_norm, attention(p, normed));
+            const Matrix attended = scaled(norm(p, Slot::attn_post_norm, attention(p, normed)));
             between = sum(between, note(p, Tap::attn_output, attended));
         }
         between = compensated(p, Slot::attn_comp, between, normed);
@@ -294,17 +300,35 @@ private:
         }
         note(p, Tap::ffn_inner, inner);
         const Matrix projected = note(p, Tap::ffn_projected, linear(p, Slot::ffn_down, inner));
-        return note(p, Tap::ffn_output, norm(p, Slot::ffn_post_norm, projected));
+        return note(p, Tap::ffn_output, scaled(norm(p, Slot::ffn_post_norm, projected)));
+    }
+
+    // What a module adds to the residual stream.
+    Matrix scaled(Matrix x) const {
+        for (Vector& token : x) {
+            for (double& value : token) value *= config_.residual_scale;
+        }
+        return x;
     }
 
     void rotate_heads(size_t p, Matrix& x) const {
         const bool local = config_.local_rope && config_.window(p) > 0;
         const Rope& rope = local ? *config_.local_rope : config_.rope;
-        const Vector factors = local ? Vector() : vector(kWholeModel, Slot::rope_freqs);
+        if (!config_.rotated.empty() && !config_.rotated[p % config_.rotated.size()]) return;
+        const bool is_long = rope.long_factors && static_cast<int>(x.size()) > rope.original_context;
+        const Vector factors =
+            local ? Vector() : vector(kWholeModel, is_long ? Slot::rope_freqs_long : Slot::rope_freqs);
         for (size_t t = 0; t < x.size() && rope.dims > 0; ++t) {
             for (size_t at = 0; at < x[t].size(); at += static_cast<size_t>(config_.head_dim))
                 rotate(&x[t][at], rope, positions_[t], static_cast<int64_t>(x.size()), factors);
         }
+    }
+
+    // Norms of layer p, rotation of layer `rotation`.
+    void norm_and_rotate(size_t p, size_t rotation, const std::vector<Slot>& norms, Matrix& x) const {
+        if (config_.norm_after_rope) rotate_heads(rotation, x);
+        for (const Slot slot : norms) x = norm(p, slot, x);
+        if (!config_.norm_after_rope) rotate_heads(rotation, x);
     }
 
     // Keys count from the first row of the prefix, which every token sees.
@@ -325,7 +349,8 @@ private:
         if (!has(p, Slot::attn_prefix)) {
             rows = weight(p, slot);
         } else if (slot == Slot::attn_prefix_k) {
-            rows = norm(p, Slot::attn_k_norm, linear(p, Slot::attn_k, weight(p, Slot::attn_prefix)));
+            rows = norm(p, Slot::attn_k_norm_all,
+                        norm(p, Slot::attn_k_norm, linear(p, Slot::attn_k, weight(p, Slot::attn_prefix))));
         } else {
             rows = linear(p, Slot::attn_v, weight(p, Slot::attn_prefix));
         }
@@ -352,12 +377,12 @@ private:
                                v);
         }
         const size_t lender = source.kv.value_or(p);
-        Matrix q = norm(p, Slot::attn_q_norm, linear(p, Slot::attn_q, x));
-        rotate_heads(lender, q);
+        Matrix q = linear(p, Slot::attn_q, x);
+        norm_and_rotate(p, lender, {Slot::attn_q_norm, Slot::attn_q_norm_all}, q);
         note(p, Tap::q, q);
         if (lender == p) {
-            Matrix k = norm(p, Slot::attn_k_norm, linear(p, Slot::attn_k, x));
-            rotate_heads(p, k);
+            Matrix k = linear(p, Slot::attn_k, x);
+            norm_and_rotate(p, p, {Slot::attn_k_norm, Slot::attn_k_norm_all}, k);
             const Matrix v = linear(p, Slot::attn_v, x);
             note(p, Tap::k, k);
             note(p, Tap::v, v);
@@ -440,7 +465,7 @@ private:
         for (Vector& token : out) {
             for (size_t r = 0; r < token.size(); ++r) {
                 if (config_.norm_head) token[r] /= std::sqrt(dot(rows[r], rows[r]));
-                token[r] = softcap(token[r], config_.logit_softcap);
+                token[r] = softcap(token[r] * config_.logit_scale, config_.logit_softcap);
             }
         }
         return out;

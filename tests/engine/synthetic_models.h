@@ -43,9 +43,7 @@ private:
     std::mt19937 random_;
 };
 
-inline bool is_norm(Slot slot) {
-    return slot != Slot::rope_freqs && std::string(slot_name(slot)).ends_with("norm");
-}
+inline bool is_norm(Slot slot) { return properties(slot).kind == SlotKind::norm_gain; }
 
 inline Model synthetic_model(const SyntheticShape& shape, uint32_t seed = 1) {
     Model model;
@@ -55,7 +53,9 @@ inline Model synthetic_model(const SyntheticShape& shape, uint32_t seed = 1) {
     const auto add = [&](Slots& slots, Slot slot, const std::string& prefix, size_t layer = kWholeModel) {
         const std::string name = prefix + slot_name(slot);
         // Norms around 1, factors of the rotation positive.
-        const float mean = is_norm(slot) ? 1.0F : slot == Slot::rope_freqs ? 2.0F : 0.0F;
+        const float mean = is_norm(slot)                                     ? 1.0F
+                           : properties(slot).kind == SlotKind::rope_factors ? 2.0F
+                                                                             : 0.0F;
         model.tensors[name] =
             random.tensor(slot_shape(slot, shape.config, layer), mean, mean == 1.0F ? 0.4F : 0.7F);
         slots[slot] = Dense{name};
@@ -239,6 +239,51 @@ inline SyntheticShape yarn() {
     return s;
 }
 
+inline SyntheticShape multipliers() {  // Granite, with SmolLM3's layers that do not rotate
+    SyntheticShape s = decoder();
+    s.config.embedding_scale = 1.8F;
+    s.config.residual_scale = 0.45F;
+    s.config.logit_scale = 0.7F;
+    s.config.logit_softcap = 2.0F;
+    s.config.rotated = {true, false};
+    return s;
+}
+
+inline SyntheticShape norms_of_all_heads() {  // OLMo 2, with the activation of Nemotron
+    SyntheticShape s{
+        config(),
+        {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o, Slot::attn_q_norm_all, Slot::attn_k_norm_all,
+         Slot::attn_post_norm, Slot::ffn_up, Slot::ffn_down, Slot::ffn_post_norm},
+        kModel};
+    s.config.activation = Activation::relu_squared;
+    s.config.rope = rope(RopeKind::halves);
+    return s;
+}
+
+inline SyntheticShape gains_of_heads() {  // Command R+
+    SyntheticShape s = parallel(false);
+    s.layer_slots = join(kAttention, {Slot::attn_q_norm_all, Slot::attn_k_norm_all, Slot::ffn_gate,
+                                      Slot::ffn_up, Slot::ffn_down});
+    s.config.norm_by_head = true;
+    return s;
+}
+
+inline SyntheticShape norms_after_rotation() {  // Hunyuan
+    SyntheticShape s = decoder();
+    s.layer_slots = join(s.layer_slots, {Slot::attn_q_norm, Slot::attn_k_norm});
+    s.config.norm_after_rope = true;
+    return s;
+}
+
+inline SyntheticShape long_rotation() {  // Phi-3 with LongRoPE
+    SyntheticShape s = decoder();
+    s.model_slots = join(s.model_slots, {Slot::rope_freqs, Slot::rope_freqs_long});
+    s.config.rope.original_context = 5;
+    s.config.rope.attention_factor = 1.2F;
+    s.config.rope.long_factors = true;
+    return s;
+}
+
 inline SyntheticShape headless() {  // an encoder that is only asked for its states
     SyntheticShape s{config(), with_biases(join(kAttention, kGated)), {Slot::token_embd, Slot::output_norm}};
     s.config.causal = false;
@@ -274,6 +319,14 @@ inline std::vector<SyntheticModel> synthetic_models() {
     add("local attention, tanh", synthetic::local_attention(Activation::tanh), text);
     add("dynamic rotation", synthetic::dynamic_rotation(), text);
     add("yarn", synthetic::yarn(), text);
+    add("multipliers", synthetic::multipliers(), text);
+    add("norms of all heads", synthetic::norms_of_all_heads(), text);
+    add("gains of heads", synthetic::gains_of_heads(), text);
+    add("norms after the rotation", synthetic::norms_after_rotation(), text);
+    add("long rotation", synthetic::long_rotation(), text);
+    SyntheticShape within = synthetic::long_rotation();
+    within.config.rope.original_context = static_cast<int>(text.tokens.size());
+    add("long rotation within the original context", within, text);
     add("headless encoder", synthetic::headless(), {padded.tokens, {}, padded.mask});
     SyntheticShape blind = synthetic::headless();
     blind.config.windows = {3};
@@ -281,6 +334,7 @@ inline std::vector<SyntheticModel> synthetic_models() {
     for (const auto& [name, shape] :
          {std::pair("shared decoder", synthetic::decoder()),
           std::pair("shared, q and k norms, windows", synthetic::capped_windows()),
+          std::pair("shared, norms of all heads", synthetic::norms_of_all_heads()),
           std::pair("shared, learned positions", synthetic::learned_positions())}) {
         add(name, shape, text);
         models.back().model = share(models.back().model);

@@ -184,8 +184,8 @@ TEST_F(Directory, ContradictoryFields) {
 }
 
 TEST_F(Directory, UnknownRopeScaling) {
-    edit_config([](json& c) { c["rope_scaling"] = {{"rope_type", "longrope"}, {"factor", 2.0}}; });
-    EXPECT_THAT(error(), testing::HasSubstr("'longrope' is not supported; known: default, linear"));
+    edit_config([](json& c) { c["rope_scaling"] = {{"rope_type", "ntk"}, {"factor", 2.0}}; });
+    EXPECT_THAT(error(), testing::HasSubstr("'ntk' is not supported; known: default, linear"));
 }
 
 // Files of newer versions of transformers.

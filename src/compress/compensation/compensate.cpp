@@ -222,8 +222,11 @@ private:
             },
             half);
         problem.sum_over_processes();
-        if (placement_.before_output)
-            problem.put_before(materialize(model_, model_.topology.at(p, Slot::attn_o), Slot::attn_o, p));
+        if (placement_.before_output) {
+            auto output = materialize(model_, model_.topology.at(p, Slot::attn_o), Slot::attn_o, p);
+            for (float& x : output) x *= model_.config.residual_scale;
+            problem.put_before(std::move(output));
+        }
         SolvedMap solved = problem.solve();
         Arrays out = {{"figures", figures_of(solved)}};
         if (settings_.rank == 0) {

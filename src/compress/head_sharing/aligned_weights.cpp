@@ -1,5 +1,7 @@
 #include "compress/head_sharing/aligned_weights.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <complex>
 
@@ -40,11 +42,14 @@ private:
     std::vector<double> gram_;
 };
 
+constexpr std::array kHeadNorms = {Slot::attn_q_norm, Slot::attn_k_norm, Slot::attn_q_norm_all,
+                                   Slot::attn_k_norm_all};
+
 void check(const Model& model, const HeadUnits& units) {
     for (const Unit& unit : units.stored()) {
         const Topology& topology = model.topology;
         if (model.config.rope_of(unit.layer).dims != model.config.head_dim ||
-            topology.has(unit.layer, Slot::attn_q_norm) || topology.has(unit.layer, Slot::attn_k_norm))
+            std::ranges::any_of(kHeadNorms, [&](Slot s) { return topology.has(unit.layer, s); }))
             fail(ErrorCode::unsupported, "direct_share",
                  "align=symmetries compares weights only of heads that are rotated as a whole, without norms "
                  "of queries and keys (layer {} is not like that) - use metric=output",

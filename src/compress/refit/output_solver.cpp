@@ -195,7 +195,7 @@ RidgedGain OutputSolver::solve_gain(const Model& model, size_t layer, const Outp
         materialize(model, model.topology.at(layer, module.post_norm), module.post_norm, layer);
     GainSquares fit(model.config.n_embd), held_out(model.config.n_embd);
     visit_output(model, layer, module, {}, [&](const AlignedStreams::Rows& seen) {
-        add_gain_rows(module, model.config.norm_eps, seen, seen.held_out ? held_out : fit);
+        add_gain_rows(module, model.config, seen, seen.held_out ? held_out : fit);
     });
     fit.sum_over_processes();
     held_out.sum_over_processes();

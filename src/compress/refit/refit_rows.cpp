@@ -11,14 +11,15 @@ namespace {
 
 using Floats = std::vector<float>;
 
-// The outputs of the module after which the residual stream is the original's, here or at the goal.
-Floats targets_of(const OutputMap& output, const AlignedStreams::Rows& rows) {
+// The outputs of the module after which the residual stream is the original's, here or at the goal, before
+// ModelConfig::residual_scale.
+Floats targets_of(const OutputMap& output, float residual_scale, const AlignedStreams::Rows& rows) {
     const bool attention = output.matrix == Slot::attn_o;
     Floats y(rows.goal.begin(), rows.goal.end());
     if (y.empty()) y = attention ? rows.original.between() : rows.original.out;
     const Floats now = attention ? rows.modified.between() : rows.modified.out;
     const auto added = rows.modified.tapped(output.output);
-    for (size_t i = 0; i < y.size(); ++i) y[i] += added[i] - now[i];
+    for (size_t i = 0; i < y.size(); ++i) y[i] = (y[i] + added[i] - now[i]) / residual_scale;
     return y;
 }
 
@@ -44,7 +45,12 @@ void divide_rows(const Floats& divisors, Floats& values) {
 
 MapRows::MapRows(const Model& model, size_t layer, const OutputMap& output, const FreeMap& map,
                  bool with_bias)
-    : eps_(model.config.norm_eps), output_(output), map_(map), values_(map.values()), with_bias_(with_bias) {
+    : eps_(model.config.norm_eps),
+      scale_(model.config.residual_scale),
+      output_(output),
+      map_(map),
+      values_(map.values()),
+      with_bias_(with_bias) {
     const auto vector = [&](Slot slot) {
         if (!model.topology.has(layer, slot)) return Floats();
         return materialize(model, model.topology.at(layer, slot), slot, layer);
@@ -66,7 +72,7 @@ Floats MapRows::prior() const {
 }
 
 void MapRows::add(const AlignedStreams::Rows& rows, LeastSquares& sums) const {
-    Floats x = inputs_of(rows), y = targets_of(output_, rows);
+    Floats x = inputs_of(rows), y = targets_of(output_, scale_, rows);
     const Floats divisor = gain_.empty() ? Floats() : divisors(rows);
     if (!divisor.empty()) undo_norm(rows, divisor, y);
     remove_fixed(rows, y);
@@ -127,12 +133,13 @@ void MapRows::remove_fixed(const AlignedStreams::Rows& rows, Floats& y) const {
     for (size_t i = 0; i < y.size(); ++i) y[i] -= bias_[i % bias_.size()];
 }
 
-void add_gain_rows(const OutputMap& output, float eps, const AlignedStreams::Rows& rows, GainSquares& sums) {
+void add_gain_rows(const OutputMap& output, const ModelConfig& config, const AlignedStreams::Rows& rows,
+                   GainSquares& sums) {
     const auto projected = rows.modified.tapped(output.projected);
     const size_t width = projected.size() / static_cast<size_t>(rows.tokens);
     Floats normed(projected.begin(), projected.end());
-    divide_rows(divisors_of(projected, width, eps), normed);
-    sums.add(normed, targets_of(output, rows));
+    divide_rows(divisors_of(projected, width, config.norm_eps), normed);
+    sums.add(normed, targets_of(output, config.residual_scale, rows));
 }
 
 }  // namespace refold

@@ -52,7 +52,7 @@ private:
                    std::vector<float>& y) const;
     void remove_fixed(const AlignedStreams::Rows& rows, std::vector<float>& y) const;
 
-    float eps_;
+    float eps_, scale_;
     const OutputMap& output_;
     const FreeMap& map_;
     FreeMap::Values values_;
@@ -61,6 +61,7 @@ private:
 };
 
 // Rows for the gain of the norm after the map, with the present map.
-void add_gain_rows(const OutputMap& output, float eps, const AlignedStreams::Rows& rows, GainSquares& sums);
+void add_gain_rows(const OutputMap& output, const ModelConfig& config, const AlignedStreams::Rows& rows,
+                   GainSquares& sums);
 
 }  // namespace refold

@@ -129,26 +129,33 @@ Columns columns_of(const Model& model, Slot slot, Unit unit, int64_t width) {
     return {std::get<Dense>(model.topology.at(unit.layer, slot)).tensor, unit.index * width, width};
 }
 
-// Biases are stored whole: a layer with replaced units gets a vector of its own.
-void share_biases(Model& model, const Model& original, Slot slot, const std::map<Unit, Unit>& source) {
-    const Slot bias = *bias_of(slot);
-    const int64_t width = heads_per_unit(slot, model.config) * model.config.head_dim;
+// Biases and gains of heads are stored whole: a layer with replaced units gets a vector of its own.
+void share_vector(Model& model, const Model& original, Slot vector, const std::map<Unit, Unit>& source) {
+    const int64_t width = heads_per_unit(vector, model.config) * model.config.head_dim;
     std::map<size_t, std::vector<Columns>> columns;
     for (const auto& [unit, from] : source) {
         const size_t p = unit.layer;
-        if (!original.topology.has(p, bias) || !original.topology.has(from.layer, bias)) continue;
+        if (!original.topology.has(p, vector) || !original.topology.has(from.layer, vector)) continue;
         auto& own = columns[p];
         for (int64_t u = 0; own.size() < static_cast<size_t>(model.config.n_head_kv_of(p)); ++u)
-            own.push_back(columns_of(original, bias, {p, u}, width));
-        own[static_cast<size_t>(unit.index)] = columns_of(original, bias, from, width);
+            own.push_back(columns_of(original, vector, {p, u}, width));
+        own[static_cast<size_t>(unit.index)] = columns_of(original, vector, from, width);
     }
-    set_columns(model, bias, columns);
+    set_columns(model, vector, columns);
 }
 
-// Biases and prefixes whose elements belong to heads.
+// Biases, gains and prefixes whose elements belong to heads.
 constexpr auto kHeadVectors = slots_where([](const SlotProperties& s) {
     return s.kind != SlotKind::matrix && s.units && unit_extent(s.slot) != Extent::n_ff;
 });
+
+// Replaced units of a matrix take their elements of its bias, and of the gain of its norm, along.
+void share_vectors(Model& model, const Model& original, Slot matrix, const std::map<Unit, Unit>& source) {
+    for (const Slot vector : kHeadVectors) {
+        if (!is_prefix(vector) && properties(vector).projection == properties(matrix).projection)
+            share_vector(model, original, vector, source);
+    }
+}
 
 using KeptUnits = std::map<size_t, std::vector<int64_t>>;  // layer -> indices
 
@@ -185,7 +192,7 @@ Model share_heads(const Model& model, const std::vector<Replacement>& replacemen
     }
     rewrite_slots(out, slots, units.refs(), refs, requantized);
     for (const Slot slot : slots) {
-        if (!heads_are_columns(slot)) share_biases(out, model, slot, source);
+        if (!heads_are_columns(slot)) share_vectors(out, model, slot, source);
     }
     return out;
 }
@@ -202,7 +209,7 @@ Model with_heads_of(const Model& model, size_t layer, const std::vector<Unit>& u
             heads.insert(heads.end(), own.begin(), own.end());
         }
         out.topology.layers[layer][slot] = collapse(heads);
-        share_biases(out, model, slot, source);
+        share_vectors(out, model, slot, source);
     }
     return out;
 }

@@ -50,9 +50,11 @@ public:
     Value norm(size_t layer, Slot slot, Value x) {
         ggml_tensor* weight = weights_.vector(layer, slot);
         ggml_tensor* groups = x.tensor;
-        if (weight->ne[0] != groups->ne[0]) groups = heads_view(groups);
+        if (normalized_width(slot, config_, layer) != groups->ne[0]) groups = heads_view(groups);
         ggml_tensor* y = config_.norm == NormKind::rms ? ggml_rms_norm(context_, groups, config_.norm_eps)
                                                        : ggml_norm(context_, groups, config_.norm_eps);
+        const auto whole = [&] { return ggml_reshape_2d(context_, y, x.tensor->ne[0], x.tensor->ne[1]); };
+        if (groups != x.tensor && weight->ne[0] == x.tensor->ne[0]) y = whole();
         const auto differs = [&](Slot s) { return loops_ != nullptr && loops_->differs(layer, s); };
         y = differs(slot) ? loops_->scale(context_, layer, slot, y, step_.loops_)
                           : ggml_mul(context_, y, weight);
@@ -60,7 +62,7 @@ public:
             y = differs(*bias) ? loops_->add(context_, layer, *bias, y, step_.loops_)
                                : ggml_add(context_, y, weights_.vector(layer, *bias));
         }
-        return {groups == x.tensor ? y : ggml_reshape_2d(context_, y, x.tensor->ne[0], x.tensor->ne[1])};
+        return {groups == x.tensor ? y : whole()};
     }
 
     void linear(size_t layer, std::span<const Slot> slots, Value x, std::span<Value> out) {
@@ -119,6 +121,7 @@ public:
             case Activation::silu: return {ggml_silu(context_, rows)};
             case Activation::gelu: return {ggml_gelu_erf(context_, rows)};
             case Activation::relu: return {ggml_relu(context_, rows)};
+            case Activation::relu_squared: return {ggml_sqr(context_, ggml_relu(context_, rows))};
             default: return {ggml_tanh(context_, rows)};
         }
     }
@@ -401,8 +404,12 @@ private:
 
     ggml_tensor* rotate_heads(size_t layer, ggml_tensor* x) {
         const Rope& r = config_.rope_of(layer);
-        // Llama 3's frequency factors apply to layers without a window.
-        ggml_tensor* factors = &r == &config_.rope ? weights_.vector(kWholeModel, Slot::rope_freqs) : nullptr;
+        const bool stretched = shape_.stretched > 0 && r.long_factors;
+        // Frequency factors apply to the model's main rotation only.
+        ggml_tensor* factors =
+            &r == &config_.rope
+                ? weights_.vector(kWholeModel, stretched ? Slot::rope_freqs_long : Slot::rope_freqs)
+                : nullptr;
         const float base = shape_.stretched > 0 ? r.base_for(shape_.stretched) : r.base;
         const int mode = r.kind == RopeKind::halves ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
         return ggml_rope_ext_inplace(context_, heads_view(x), step_.positions_, factors, r.dims, mode,

@@ -62,8 +62,8 @@ private:
     void check_prefix(size_t p) const {
         if (!topology_.has(p, Slot::attn_prefix)) return;
         for (size_t loop = 1; loop < loops_; ++loop) {
-            for (const Slot slot :
-                 {Slot::attn_k, Slot::attn_v, Slot::attn_k_bias, Slot::attn_v_bias, Slot::attn_k_norm}) {
+            for (const Slot slot : {Slot::attn_k, Slot::attn_v, Slot::attn_k_bias, Slot::attn_v_bias,
+                                    Slot::attn_k_norm, Slot::attn_k_norm_all}) {
                 if (topology_.has(p, slot) && topology_.at(p, slot) != topology_.at(at(p, loop), slot))
                     differ(p, loop,
                            fmt::format("{}, which makes the prefix's keys and values,", slot_name(slot)));
@@ -125,6 +125,7 @@ private:
                     differ(p, loop, "the slopes of heads");
                 if (config.n_ff_of(q) != config.n_ff_of(p)) differ(p, loop, "the size of the FFN");
                 if (config.window(q) != config.window(p)) differ(p, loop, "the window of attention");
+                if (config.rotates(q) != config.rotates(p)) differ(p, loop, "the rotation");
                 if (config.attention_scale_of(q) != config.attention_scale_of(p))
                     differ(p, loop, "the scale of attention");
             }
@@ -132,9 +133,12 @@ private:
         if (!block.heads_kv.empty()) block.heads_kv.resize(length_);
         if (!block.ffs.empty()) block.ffs.resize(length_);
         if (!block.alibi_heads.empty()) block.alibi_heads.resize(length_);
-        if (block.windows.empty()) return;
         block.windows.clear();
-        for (size_t p = 0; p < length_; ++p) block.windows.push_back(config.window(p));
+        block.rotated.clear();
+        for (size_t p = 0; p < length_; ++p) {
+            if (!config.windows.empty()) block.windows.push_back(config.window(p));
+            if (!config.rotated.empty()) block.rotated.push_back(config.rotates(p));
+        }
     }
 
     void split_sources() {

@@ -29,7 +29,7 @@ Model restricted(const Model& model, const std::optional<LayerRange>& range) {
     std::erase_if(topology.globals, [&](const auto& entry) {
         const bool embedding =
             is_table(entry.first) || entry.first == Slot::embd_norm || entry.first == Slot::embd_norm_bias;
-        return entry.first != Slot::rope_freqs && !(embedding && range->first == 0);
+        return properties(entry.first).kind != SlotKind::rope_factors && !(embedding && range->first == 0);
     });
     out.config.norm_head = false;
     return out;
@@ -121,8 +121,7 @@ private:
     const StepGraph& run(const ForwardInput& input) {
         const int64_t count = input.count();
         StepGraph& graph = count == 1 ? decode_ : prefill_;
-        const Rope& rope = network_.config.rope;
-        const bool stretched = rope.base_for(input.sequence_length) != rope.base;
+        const bool stretched = network_.config.rope.stretches(input.sequence_length);
         if (input.past == 0) kept_.clear();
         kept_.make_room(count, cache_.layers);
         const int64_t cached = cache_length(input.past + count);

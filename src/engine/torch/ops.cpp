@@ -105,8 +105,14 @@ TorchOps::Value TorchOps::embed(Slot slot) const {
 TorchOps::Value TorchOps::norm(size_t layer, Slot slot, const Value& given) const {
     const Value weight = weights_.vector(layer, slot), bias = weights_.bias(layer, slot);
     const Value x = given.to(weights_.type());
-    const int64_t width = weight.size(0);
+    const int64_t width = normalized_width(slot, config_, layer);
     const Value groups = x.size(1) == width ? x : x.reshape({x.size(0), -1, width});
+    if (weight.size(0) != width) {  // a gain for each row of a head
+        const Value plain = config_.norm == NormKind::layer
+                                ? at::layer_norm(groups, {width}, {}, {}, config_.norm_eps)
+                                : rms_norm(groups, at::ones({width}, groups.options()), config_.norm_eps);
+        return plain.reshape(x.sizes()) * weight;
+    }
     Value normed;
     if (config_.norm == NormKind::layer) {
         normed = at::layer_norm(groups, {width}, weight, bias, config_.norm_eps);
@@ -128,7 +134,10 @@ const TorchOps::Rotation& TorchOps::rotation(const Rope& rope) {
     if (rotation.cosines.defined()) return rotation;
     // Frequency factors apply to the model's main RoPE only.
     std::span<const float> frequencies;
-    if (&rope == &config_.rope) frequencies = weights_.rope_frequencies();
+    if (&rope == &config_.rope)
+        frequencies = weights_.rope_frequencies(rope.long_factors && rope.stretches(step_.sequence_length)
+                                                    ? Slot::rope_freqs_long
+                                                    : Slot::rope_freqs);
     std::vector<int32_t> positions(static_cast<size_t>(step_.length));
     std::iota(positions.begin(), positions.end(), static_cast<int32_t>(step_.past));
     const Angles angles = rotation_angles(rope, positions, step_.sequence_length, frequencies);
@@ -192,7 +201,8 @@ std::pair<TorchOps::Value, TorchOps::Value> TorchOps::prefix_rows(size_t layer) 
         return {weights_.matrix(layer, Slot::attn_prefix_k), weights_.matrix(layer, Slot::attn_prefix_v)};
     std::array<Value, 2> rows;
     linear(layer, std::array{Slot::attn_k, Slot::attn_v}, weights_.matrix(layer, Slot::attn_prefix), rows);
-    if (has(layer, Slot::attn_k_norm)) rows[0] = norm(layer, Slot::attn_k_norm, rows[0]);
+    for (const Slot gain : {Slot::attn_k_norm, Slot::attn_k_norm_all})
+        if (has(layer, gain)) rows[0] = norm(layer, gain, rows[0]);
     return {rows[0], rows[1]};
 }
 
@@ -249,6 +259,7 @@ TorchOps::Value TorchOps::activate(Activation activation, const Value& x) const 
         case Activation::gelu: return at::gelu(x);
         case Activation::gelu_tanh: return at::gelu(x, "tanh");
         case Activation::relu: return at::relu(x);
+        case Activation::relu_squared: return at::relu(x).square();
         case Activation::tanh: return at::tanh(x);
     }
     fail(ErrorCode::internal, "torch engine", "unknown activation");

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "model/forward.h"
+#include "model/materialize.h"
 #include "model/row_parts.h"
 
 namespace refold {
@@ -29,7 +30,7 @@ TorchWeights::TorchWeights(const Model& model, at::TensorOptions options, bool t
       factored_(factored) {
     const auto add = [&](const Slots& slots) {
         for (const auto& [slot, expression] : slots) {
-            if (slot == Slot::rope_freqs) continue;
+            if (properties(slot).kind == SlotKind::rope_factors) continue;
             if (const auto* parts = std::get_if<RowParts>(&expression)) {
                 add_row_parts(model, *parts, trainable);
                 continue;
@@ -41,10 +42,8 @@ TorchWeights::TorchWeights(const Model& model, at::TensorOptions options, bool t
         if (!range || range->contains(p)) add(topology_.layers[p]);
     }
     if (!range) add(topology_.globals);
-    if (has(kWholeModel, Slot::rope_freqs)) {
-        const Tensor& tensor = model.tensor(std::get<Dense>(at(kWholeModel, Slot::rope_freqs)).tensor);
-        rope_frequencies_.resize(static_cast<size_t>(tensor.elements()));
-        dequantize_into(tensor, rope_frequencies_.data());
+    for (const Slot slot : {Slot::rope_freqs, Slot::rope_freqs_long}) {
+        if (has(kWholeModel, slot)) rope_frequencies_[slot] = materialize(model, at(kWholeModel, slot), slot);
     }
 }
 
@@ -91,7 +90,7 @@ const Expression& TorchWeights::at(size_t layer, Slot slot) const {
 std::vector<at::Tensor> TorchWeights::leaves_of(size_t layer) const {
     std::set<std::string> names;
     for (const auto& [slot, expression] : slots(layer)) {
-        if (slot == Slot::rope_freqs) continue;
+        if (properties(slot).kind == SlotKind::rope_factors) continue;
         for (auto& name : tensors_of(expression))
             if (leaves_.contains(name)) names.insert(std::move(name));
     }
@@ -190,7 +189,8 @@ at::Tensor TorchWeights::bias(size_t layer, Slot slot) const {
 }
 
 uint64_t TorchWeights::bytes() const {
-    uint64_t bytes = rope_frequencies_.size() * sizeof(float);
+    uint64_t bytes = 0;
+    for (const auto& [slot, values] : rope_frequencies_) bytes += values.size() * sizeof(float);
     for (const auto& [name, leaf] : leaves_) bytes += leaf.nbytes();
     return bytes;
 }

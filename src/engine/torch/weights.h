@@ -47,7 +47,12 @@ public:
     // frequencies are constants and not among them, nor which rows parts of tables have: where nothing is
     // trained, the whole table stands under the name of its list.
     const std::map<std::string, at::Tensor>& leaves() const { return leaves_; }
-    const std::vector<float>& rope_frequencies() const { return rope_frequencies_; }
+    // Of Slot::rope_freqs or rope_freqs_long; empty where the model has none.
+    const std::vector<float>& rope_frequencies(Slot slot) const {
+        static const std::vector<float> none;
+        const auto found = rope_frequencies_.find(slot);
+        return found == rope_frequencies_.end() ? none : found->second;
+    }
     // The leaves that a layer reads.
     std::vector<at::Tensor> leaves_of(size_t layer) const;
     const Topology& topology() const { return topology_; }
@@ -79,7 +84,7 @@ private:
     FactoredExecution factored_;
     std::map<std::string, at::Tensor> leaves_;
     std::map<std::string, at::Tensor> row_places_;  // by RowParts::ids: where each row is in the parts
-    std::vector<float> rope_frequencies_;
+    std::map<Slot, std::vector<float>> rope_frequencies_;
 };
 
 }  // namespace refold

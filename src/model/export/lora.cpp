@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "io/safetensors.h"
-#include "model/fused_qkv.h"
+#include "model/fused_maps.h"
 #include "model/hf/layout.h"
 #include "model/materialize.h"
 #include "model/stock.h"
@@ -86,12 +86,13 @@ std::string stock_name(const Model& model, const StockModel& stock,
     const auto found = slots.find(term.slot);
     const auto* dense = found == slots.end() ? nullptr : std::get_if<Dense>(&found->second);
     const bool rescaled = stock.model.config.attention_scale != model.config.attention_scale;
-    if (dense == nullptr || !tensors.contains(dense->tensor) || (rescaled && term.slot == Slot::attn_q))
+    const auto own = dense == nullptr ? tensors.end() : tensors.find(dense->tensor);
+    const bool joined = own == tensors.end() || own->second.shape != stock.model.tensor(own->first).shape;
+    if (joined || (rescaled && term.slot == Slot::attn_q))
         fail(ErrorCode::unsupported, "export",
              "layer {} {}: stock llama.cpp has this matrix of family '{}' in another form ({}), which no "
              "adapter fits; export the merged model",
-             term.layer, slot_name(term.slot), model.family->name,
-             rescaled ? "scaled" : "Q, K and V in one tensor");
+             term.layer, slot_name(term.slot), model.family->name, joined ? "joined with others" : "scaled");
     return dense->tensor;
 }
 
@@ -100,7 +101,7 @@ std::string module_name(const Model& model, const Term& term) {
     const auto& slots = model.family->layer_slots;
     const SlotDescription& slot =
         *std::find_if(slots.begin(), slots.end(), [&](const auto& d) { return d.slot == term.slot; });
-    if ((slot.layout & (hf_transposed | hf_qkv_blocks | hf_qkv_per_head)) != 0)
+    if ((slot.layout & (hf_transposed | hf_stacked | hf_qkv_per_head)) != 0)
         fail(ErrorCode::unsupported, "export",
              "layer {} {}: the checkpoints of family '{}' have this matrix {}, which no PEFT adapter here "
              "fits; "
@@ -193,7 +194,7 @@ Model without_lora(const Model& model) {
 AdapterExport save_lora_gguf(const Model& model, const std::string& path, bool overwrite) {
     const std::vector<Term> terms = terms_of(model);
     const StockModel stock = for_stock(without_lora(model));
-    const auto base_tensors = with_fused_qkv(stock.model);
+    const auto base_tensors = with_fused_maps(stock.model);
     GgufMetadata metadata;
     metadata.set("general.type", GgufValue::string("adapter"));
     metadata.set("general.architecture",

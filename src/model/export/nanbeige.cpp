@@ -17,7 +17,8 @@ constexpr size_t kMaxLayers = 512;  // LLAMA_MAX_LAYERS
 bool same_layer(const Model& model, size_t a, size_t b) {
     const ModelConfig& c = model.config;
     return model.topology.layers[a] == model.topology.layers[b] && c.window(a) == c.window(b) &&
-           c.n_head_kv_of(a) == c.n_head_kv_of(b) && c.n_ff_of(a) == c.n_ff_of(b);
+           c.rotates(a) == c.rotates(b) && c.n_head_kv_of(a) == c.n_head_kv_of(b) &&
+           c.n_ff_of(a) == c.n_ff_of(b);
 }
 
 // Layers of the shortest block that the model repeats; all of them when it repeats none.

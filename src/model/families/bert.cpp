@@ -10,8 +10,8 @@ ModelConfig read_config(const GgufMetadata& metadata) {
     return read_encoder_config(FamilyKeys(metadata, kBert));
 }
 
-void read_hf_config(const nlohmann::json& json, GgufMetadata& metadata) {
-    encoder_from_hf(json, kBert, metadata);
+void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
+    encoder_from_hf(config, kBert, metadata);
 }
 
 nlohmann::json write_hf_config(const Model& model) { return encoder_to_hf(model, kBert, "Bert"); }
@@ -36,6 +36,7 @@ const Family bert_family = {
     .hf_model_types = {"bert"},
     .hf_prefix = "bert.",
     .hf_tied = true,
+    .hf_unread = encoder_unread(),
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .to_stock = to_stock,

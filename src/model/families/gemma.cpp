@@ -10,9 +10,9 @@ ModelConfig read_config(const GgufMetadata& metadata) {
     return read_gemma_config(FamilyKeys(metadata, kName));
 }
 
-void read_hf_config(const nlohmann::json& json, GgufMetadata& metadata) {
+void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    write_gemma_keys(HfConfig(json), out);
+    write_gemma_keys(config, out);
 }
 
 nlohmann::json write_hf_config(const Model& model) { return gemma_to_hf(model, "GemmaForCausalLM", "gemma"); }
@@ -28,6 +28,7 @@ const Family gemma_family = {
     .hf_model_types = {"gemma"},
     .hf_prefix = "model.",
     .hf_tied = true,
+    .hf_unread = {{"hidden_act"}},
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .to_stock = gemma_to_stock,

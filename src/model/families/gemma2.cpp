@@ -15,15 +15,14 @@ ModelConfig read_config(const GgufMetadata& metadata) {
     return c;
 }
 
-void read_hf_config(const nlohmann::json& json, GgufMetadata& metadata) {
-    const HfConfig config(json);
+void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
     write_gemma_keys(config, out);
     write_gemma_scale(config, kName, metadata, out);
     out.real("attn_logit_softcapping",
-             json.contains("attn_logit_softcapping") ? config.real("attn_logit_softcapping", 0) : 50.0);
+             config.given("attn_logit_softcapping") ? config.real("attn_logit_softcapping", 0) : 50.0);
     out.real("final_logit_softcapping",
-             json.contains("final_logit_softcapping") ? config.real("final_logit_softcapping", 0) : 30.0);
+             config.given("final_logit_softcapping") ? config.real("final_logit_softcapping", 0) : 30.0);
     write_windows(config.integer("sliding_window", 4096),
                   layers_with_window(config, [](size_t l) { return l % 2 == 0; }), out);
 }
@@ -48,6 +47,7 @@ const Family gemma2_family = {
     .hf_model_types = {"gemma2"},
     .hf_prefix = "model.",
     .hf_tied = true,
+    .hf_unread = {{"hidden_act"}},
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .to_stock = gemma_to_stock,

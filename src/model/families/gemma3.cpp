@@ -20,8 +20,7 @@ ModelConfig read_config(const GgufMetadata& metadata) {
     return c;
 }
 
-void read_hf_config(const nlohmann::json& json, GgufMetadata& metadata) {
-    const HfConfig config(json);
+void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     if (config.has("attn_logit_softcapping"))
         fail(ErrorCode::unsupported, "config.json",
              "field 'attn_logit_softcapping' is not supported for Gemma 3");
@@ -61,6 +60,7 @@ const Family gemma3_family = {
     .hf_model_types = {"gemma3_text"},
     .hf_prefix = "model.",
     .hf_tied = true,
+    .hf_unread = {{"hidden_act"}},
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .to_stock = gemma_to_stock,

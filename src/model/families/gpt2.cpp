@@ -10,7 +10,7 @@ namespace refold {
 namespace {
 
 constexpr const char* kName = "gpt2";
-constexpr unsigned kQkv = hf_transposed | hf_qkv_blocks;
+constexpr unsigned kQkv = hf_transposed | hf_stacked;
 ModelConfig read_config(const GgufMetadata& metadata) {
     const FamilyKeys keys(metadata, kName);
     ModelConfig c = read_common(keys, NormKind::layer, Activation::gelu_tanh);
@@ -19,8 +19,7 @@ ModelConfig read_config(const GgufMetadata& metadata) {
     return c;
 }
 
-void read_hf_config(const nlohmann::json& json, GgufMetadata& metadata) {
-    const HfConfig config(json);
+void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
     write_common(config, kGptFields, NormKind::layer, Activation::gelu_tanh, 1e-5, out);
     if (!config.boolean("scale_attn_weights", true)) out.real("attention.scale", 1.0);
@@ -50,9 +49,9 @@ const Family gpt2_family = {
             {Slot::attn_k, "blk.{}.attn_k.weight", true, "@h.{}.attn.c_attn.weight", kQkv},
             {Slot::attn_v, "blk.{}.attn_v.weight", true, "@h.{}.attn.c_attn.weight", kQkv},
             {Slot::attn_o, "blk.{}.attn_output.weight", true, "@h.{}.attn.c_proj.weight", hf_transposed},
-            {Slot::attn_q_bias, "blk.{}.attn_q.bias", true, "@h.{}.attn.c_attn.bias", hf_qkv_blocks},
-            {Slot::attn_k_bias, "blk.{}.attn_k.bias", true, "@h.{}.attn.c_attn.bias", hf_qkv_blocks},
-            {Slot::attn_v_bias, "blk.{}.attn_v.bias", true, "@h.{}.attn.c_attn.bias", hf_qkv_blocks},
+            {Slot::attn_q_bias, "blk.{}.attn_q.bias", true, "@h.{}.attn.c_attn.bias", hf_stacked},
+            {Slot::attn_k_bias, "blk.{}.attn_k.bias", true, "@h.{}.attn.c_attn.bias", hf_stacked},
+            {Slot::attn_v_bias, "blk.{}.attn_v.bias", true, "@h.{}.attn.c_attn.bias", hf_stacked},
             {Slot::attn_o_bias, "blk.{}.attn_output.bias", true, "@h.{}.attn.c_proj.bias"},
             {Slot::ffn_norm, "blk.{}.ffn_norm.weight", true, "@h.{}.ln_2.weight"},
             {Slot::ffn_norm_bias, "blk.{}.ffn_norm.bias", true, "@h.{}.ln_2.bias"},
@@ -73,9 +72,16 @@ const Family gpt2_family = {
     .hf_model_types = {"gpt2"},
     .hf_prefix = "transformer.",
     .hf_tied = true,
+    .hf_unread = {{"n_ctx"},
+                  {"reorder_and_upcast_attn"},
+                  {"summary_activation"},
+                  {"summary_first_dropout"},
+                  {"summary_proj_to_labels"},
+                  {"summary_type"},
+                  {"summary_use_proj"}},
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
-    .fused_qkv = true,
+    .fused = {kFusedQkv},
     .to_stock = [](const Model& model) -> StockModel {
         if (model.config.scale_by_layer) fail_stock(model, "the scale of attention by layer");
         if (model.metadata.has("gpt2.attention.scale")) fail_stock(model, "unscaled attention");

@@ -23,14 +23,11 @@ ModelConfig read_config(const GgufMetadata& metadata) {
     return c;
 }
 
-void read_hf_config(const nlohmann::json& json, GgufMetadata& metadata) {
-    const HfConfig config(json);
+void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
     write_common(config, fields(), NormKind::layer, Activation::gelu, 1e-5, out);
     write_rope(config, config.real("rotary_emb_base", 10000.0), out);
-    const int64_t head_dim = config.integer("hidden_size") / config.integer("num_attention_heads");
-    const double part = config.real("partial_rotary_factor", config.real("rotary_pct", 0.25));
-    out.integer("rope.dimension_count", static_cast<int64_t>(static_cast<double>(head_dim) * part));
+    write_rotated_part(config, config.real("rotary_pct", 0.25), out);
     out.boolean("use_parallel_residual", config.boolean("use_parallel_residual", true));
 }
 
@@ -88,7 +85,7 @@ const Family gpt_neox_family = {
     .hf_attention_bias = true,
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
-    .fused_qkv = true,
+    .fused = {kFusedQkv},
 };
 
 }  // namespace refold

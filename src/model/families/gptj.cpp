@@ -19,8 +19,7 @@ ModelConfig read_config(const GgufMetadata& metadata) {
     return c;
 }
 
-void read_hf_config(const nlohmann::json& json, GgufMetadata& metadata) {
-    const HfConfig config(json);
+void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
     write_common(config, kGptFields, NormKind::layer, Activation::gelu_tanh, 1e-5, out);
     const int64_t head_dim = config.integer("n_embd") / config.integer("n_head");
@@ -62,6 +61,14 @@ const Family gptj_family = {
     .read_config = read_config,
     .hf_model_types = {"gptj"},
     .hf_prefix = "transformer.",
+    .hf_unread = {{"n_ctx"},
+                  {"rotary", "true"},
+                  {"scale_attn_weights", "true"},
+                  {"summary_activation"},
+                  {"summary_first_dropout"},
+                  {"summary_proj_to_labels"},
+                  {"summary_type"},
+                  {"summary_use_proj"}},
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .to_stock = [](const Model& model) -> StockModel { fail_stock(model, "any part (it has no GPT-J)"); },

@@ -1,26 +1,25 @@
 // Qwen3 (dense): Qwen2 without biases, with RMS norms over each head's queries and keys and a head size of
 // its own.
 #include "core/error.h"
+#include "model/families/common/llama.h"
 #include "model/families/common/qwen.h"
 
 namespace refold {
 namespace {
 
 constexpr const char* kName = "qwen3";
-constexpr int64_t kUsualHeadDim = 128;  // where config.json does not say it
 
 ModelConfig read_config(const GgufMetadata& metadata) {
     return read_qwen_config(FamilyKeys(metadata, kName));
 }
 
-void read_hf_config(const nlohmann::json& json, GgufMetadata& metadata) {
-    const HfConfig config(json);
+void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     if (config.boolean("attention_bias", false))
         fail(ErrorCode::unsupported, "config.json", "field 'attention_bias' is not supported for Qwen3");
     FamilyWriter out(metadata, kName);
-    nlohmann::json complete = json;
-    if (!config.has("head_dim")) complete["head_dim"] = kUsualHeadDim;
-    qwen_from_hf(HfConfig(complete), out);
+    HfFields fields;
+    fields.head_dim = 128;
+    qwen_from_hf(config, fields, out);
 }
 
 nlohmann::json write_hf_config(const Model& model) {
@@ -39,10 +38,11 @@ const Family qwen3_family = {
         {Slot::attn_q_norm, "blk.{}.attn_q_norm.weight", true, "@layers.{}.self_attn.q_norm.weight"},
         {Slot::attn_k_norm, "blk.{}.attn_k_norm.weight", true, "@layers.{}.self_attn.k_norm.weight"},
     }),
-    .model_slots = qwen_model_slots(),
+    .model_slots = llama_model_slots(),
     .read_config = read_config,
     .hf_model_types = {"qwen3"},
     .hf_prefix = "model.",
+    .hf_unread = qwen_unread(),
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .to_stock = qwen_to_stock,

@@ -18,10 +18,9 @@ ModelConfig read_config(const GgufMetadata& metadata) {
     return c;
 }
 
-void read_hf_config(const nlohmann::json& json, GgufMetadata& metadata) {
-    encoder_from_hf(json, kName, metadata);
-    metadata.set(kPaddingKey,
-                 GgufValue::u32(static_cast<uint32_t>(HfConfig(json).integer("pad_token_id", 1))));
+void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
+    encoder_from_hf(config, kName, metadata);
+    metadata.set(kPaddingKey, GgufValue::u32(static_cast<uint32_t>(config.integer("pad_token_id", 1))));
 }
 
 nlohmann::json write_hf_config(const Model& model) {
@@ -73,6 +72,7 @@ const Family roberta_family = {
     .hf_model_types = {"roberta"},
     .hf_prefix = "roberta.",
     .hf_tied = true,
+    .hf_unread = encoder_unread(),
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .to_stock = to_stock,

@@ -161,15 +161,11 @@ private:
                 !checkpoint_.find(slot.hf, model_.family->hf_prefix, 0)) {
                 fail_missing(slot, 0);
             }
-            if (slot.slot == Slot::rope_freqs) {
-                add_rope_factors(description_);
-            } else {
-                read_slot(slot, 0);
-            }
+            if (slot.hf != nullptr) read_slot(slot, 0);
         }
-        model_.topology = implied_topology(
-            *model_.family, layers, [&](const std::string& name) { return model_.tensors.contains(name); });
-        check_biases(HfConfig(description_.fields));
+        add_rope_factors(description_);
+        model_.topology = described_topology(description_);
+        check_optional(HfConfig(description_.fields));
     }
 
     [[noreturn]] void fail_missing(const SlotDescription& slot, size_t layer) const {
@@ -178,24 +174,54 @@ private:
              model_.family->name);
     }
 
+    // A vector that the checkpoint has as one tensor for each head.
+    void read_heads(const SlotDescription& slot, size_t layer) {
+        const int64_t width = model_.config.head_dim, heads = slot_rows(slot.slot, model_.config).rows / width;
+        std::vector<float> values;
+        for (int64_t h = 0; h < heads; ++h) {
+            const std::string names = names_of_head(slot.hf, h);
+            const auto found = checkpoint_.find(names.c_str(), model_.family->hf_prefix, layer);
+            if (!found && h == 0 && !slot.required) return;
+            if (!found)
+                fail(ErrorCode::input, "checkpoint", "tensor '{}' is missing",
+                     hf_names(names.c_str(), model_.family->hf_prefix, layer).front());
+            const DType type = type_of(*found);
+            check_shape(*found, {width});
+            types_[found->name] = found->view->dtype;
+            const std::vector<float> own = as_floats(type, found->view->data);
+            values.insert(values.end(), own.begin(), own.end());
+        }
+        model_.tensors[tensor_name(slot, layer)] = {
+            DType::F32, {width * heads}, {}, [bytes = as_bytes(values)] { return bytes; }};
+    }
+
+    DType type_of(const HfCheckpoint::NamedView& found) const {
+        const auto type = float_type(found.view->dtype);
+        if (!type)
+            fail(ErrorCode::unsupported, "checkpoint", "tensor '{}' has type {}, expected F32, F16 or BF16",
+                 found.name, found.view->dtype);
+        return *type;
+    }
+
+    void check_shape(const HfCheckpoint::NamedView& found, const std::vector<int64_t>& expected) const {
+        if (found.view->shape != expected)
+            fail(ErrorCode::input, "checkpoint", "tensor '{}' has shape [{}], expected [{}] by config.json",
+                 found.name, fmt::join(found.view->shape, ", "), fmt::join(expected, ", "));
+    }
+
     void read_slot(const SlotDescription& slot, size_t layer) {
+        if (is_by_head(slot.hf)) return read_heads(slot, layer);
         const auto found = checkpoint_.find(slot.hf, model_.family->hf_prefix, layer);
         if (!found) {
             if (slot.required && slot.fallback == nullptr) fail_missing(slot, layer);
             return;
         }
-        const auto type = float_type(found->view->dtype);
-        if (!type)
-            fail(ErrorCode::unsupported, "checkpoint", "tensor '{}' has type {}, expected F32, F16 or BF16",
-                 found->name, found->view->dtype);
-        if (const auto expected = hf_shape(slot, model_.config); found->view->shape != expected) {
-            fail(ErrorCode::input, "checkpoint", "tensor '{}' has shape [{}], expected [{}] by config.json",
-                 found->name, fmt::join(found->view->shape, ", "), fmt::join(expected, ", "));
-        }
+        const DType type = type_of(*found);
+        check_shape(*found, hf_shape(slot, model_.config));
         types_[found->name] = found->view->dtype;
         const std::string name = tensor_name(slot, layer);
-        model_.tensors[name] = is_vector(slot.slot) ? vector(slot, *found->view, *type, name)
-                                                    : matrix(slot, *found->view, *type);
+        model_.tensors[name] = is_vector(slot.slot) ? vector(slot, *found->view, type, name)
+                                                    : matrix(slot, *found->view, type);
     }
 
     Tensor matrix(const SlotDescription& slot, const SafetensorsView& view, DType type) const {
@@ -258,10 +284,14 @@ private:
         model_.metadata.set(raw_vector_key(name), {GgufType::Array, std::move(array)});
     }
 
-    // config.json and the tensors must agree about biases.
-    void check_biases(const HfConfig& config) const {
-        for (const auto& [field, slot] :
-             {std::pair{"attention_bias", Slot::attn_q_bias}, {"mlp_bias", Slot::ffn_up_bias}}) {
+    // config.json and the tensors must agree about biases and norms of queries and keys.
+    void check_optional(const HfConfig& config) const {
+        std::vector fields = {std::pair{"attention_bias", Slot::attn_q_bias},
+                              {"mlp_bias", Slot::ffn_up_bias}};
+        if (model_.family->hf_bias != nullptr) fields = {{model_.family->hf_bias, Slot::attn_q_bias}};
+        if (model_.family->hf_norms != nullptr)
+            fields.emplace_back(model_.family->hf_norms, Slot::attn_q_norm_all);
+        for (const auto& [field, slot] : fields) {
             if (!config.has(field)) continue;
             const bool said = config.boolean(field, false), there = model_.topology.has(0, slot);
             if (said != there)

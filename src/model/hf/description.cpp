@@ -1,10 +1,12 @@
 #include "model/hf/description.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "core/error.h"
 #include "core/text.h"
 #include "model/families/common/hf_config.h"
+#include "model/hf/known_fields.h"
 
 namespace refold {
 namespace {
@@ -49,25 +51,48 @@ HfDescription read_hf_description(const std::string& config_file, const std::str
     model.family = &family_of(config);
     model.metadata.set("general.architecture", GgufValue::string(model.family->name));
     model.metadata.set("general.name", GgufValue::string(name_of(folder)));
-    model.family->read_hf_config(out.fields, model.metadata);
+    model.family->read_hf_config(config, model.metadata);
     model.family = &find_family(model.metadata.string("general.architecture"));
     model.config = model.family->read_config(model.metadata);
     out.layers =
         static_cast<size_t>(model.metadata.integer(std::string(model.family->name) + ".block_count"));
-    out.tied = config.boolean("tie_word_embeddings", model.family->hf_tied);
+    const bool shares_embedding = config.boolean("share_embedding", false);  // MobileLLM
+    out.tied = config.boolean("tie_word_embeddings", model.family->hf_tied) || shares_embedding;
+    if (model.family->hf_layer_sharing && config.boolean("layer_sharing", false)) out.repeats = 2;
+    check_fields(config, *model.family);
     return out;
+}
+
+Topology described_topology(const HfDescription& description) {
+    const Model& model = description.model;
+    Topology topology = implied_topology(*model.family, description.layers, [&](const std::string& name) {
+        return model.tensors.contains(name);
+    });
+    std::vector<Slots> layers;
+    for (const Slots& stored : topology.layers) layers.insert(layers.end(), description.repeats, stored);
+    topology.layers = std::move(layers);
+    return topology;
 }
 
 void add_rope_factors(HfDescription& description) {
     Model& model = description.model;
-    const std::vector<float> factors = llama3_factors(description.fields, model.config.rope.dims);
-    if (factors.empty()) return;
-    const auto bytes = std::as_bytes(std::span(factors));
-    model.tensors[tensor_name(*model.family, Slot::rope_freqs, 0)] = {
-        DType::F32,
-        {static_cast<int64_t>(factors.size())},
-        {},
-        [owned = std::vector<std::byte>(bytes.begin(), bytes.end())] { return owned; }};
+    const auto add = [&](Slot slot, const std::vector<float>& factors) {
+        if (factors.empty()) return;
+        const auto& slots = model.family->model_slots;
+        if (std::none_of(slots.begin(), slots.end(), [&](const auto& d) { return d.slot == slot; }))
+            fail(ErrorCode::unsupported, "config.json",
+                 "the type of rope_scaling is not supported for family '{}'", model.family->name);
+        const auto bytes = std::as_bytes(std::span(factors));
+        model.tensors[tensor_name(*model.family, slot, 0)] = {
+            DType::F32,
+            {static_cast<int64_t>(factors.size())},
+            {},
+            [owned = std::vector<std::byte>(bytes.begin(), bytes.end())] { return owned; }};
+    };
+    const int64_t dims = model.config.rope.dims;
+    add(Slot::rope_freqs, llama3_factors(description.fields, dims));
+    add(Slot::rope_freqs, longrope_factors(description.fields, "short_factor", dims));
+    add(Slot::rope_freqs_long, longrope_factors(description.fields, "long_factor", dims));
 }
 
 }  // namespace refold

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "core/error.h"
 #include "core/progress.h"
@@ -60,6 +61,7 @@ struct HfTensor {
     std::vector<SlotSource> sources;  // Q, K and V where the checkpoint has them as one tensor
     DType type = DType::F32;
     std::vector<int64_t> shape;
+    std::optional<int64_t> head = std::nullopt;  // of the source, of which this is a part
     uint64_t bytes() const {
         uint64_t count = 1;
         for (const int64_t n : shape) count *= static_cast<uint64_t>(n);
@@ -67,12 +69,32 @@ struct HfTensor {
     }
 };
 
+// A model that runs every layer twice in succession, with each of them once; nothing for other models.
+std::optional<Model> without_repeats(const Model& model) {
+    Model out = model;
+    auto& layers = out.topology.layers;
+    const ModelConfig& c = model.config;
+    if (layers.size() % 2 != 0 || !c.windows.empty() || !c.rotated.empty() || !model.topology.sources.empty())
+        return std::nullopt;
+    for (size_t l = 0; 2 * l < layers.size(); ++l) {
+        if (layers[2 * l] != layers[2 * l + 1] || c.n_head_kv_of(2 * l) != c.n_head_kv ||
+            c.n_ff_of(2 * l) != c.n_ff)
+            return std::nullopt;
+        layers[l] = layers[2 * l];
+    }
+    layers.resize(layers.size() / 2);
+    return out;
+}
+
 class HfWriter {
 public:
     HfWriter(const Model& model, const HfExportOptions& options)
-        : model_(std::make_shared<const Model>(dense(with_whole_tables(model, DType::F32).value_or(model)))),
-          options_(options),
-          record_(checkpoint_record(model.metadata)) {
+        : options_(options), record_(checkpoint_record(model.metadata)) {
+        const Model whole = with_whole_tables(model, DType::F32).value_or(model);
+        const std::optional<Model> stored =
+            config_of(record_).value("layer_sharing", false) ? without_repeats(whole) : std::nullopt;
+        runs_twice_ = stored.has_value();
+        model_ = std::make_shared<const Model>(dense(stored ? *stored : whole));
         const Tensor& embedding = model_->tensor(dense_name(model_->topology.globals, Slot::token_embd));
         main_type_ = options.type ? *options.type : is_float(embedding.type) ? embedding.type : DType::F32;
         for (size_t l = 0; l < model_->topology.layers.size(); ++l)
@@ -103,9 +125,13 @@ private:
             const std::string source = dense_name(slots, slot.slot);
             // Tied embeddings are stored once.
             if (slot.slot == Slot::output && source == dense_name(slots, Slot::token_embd)) continue;
-            const std::string name = checkpoint_name(slot, layer);
+            if (is_by_head(slot.hf)) {
+                add_heads(slot, source, layer);
+                continue;
+            }
+            const std::string name = checkpoint_name(slot.hf, layer);
             if (tensors_.empty() || tensors_.back().name != name) {
-                const bool fused = (slot.layout & (hf_qkv_blocks | hf_qkv_per_head)) != 0;
+                const bool fused = (slot.layout & (hf_stacked | hf_qkv_per_head)) != 0;
                 auto known = std::find_if(tensors_.begin(), tensors_.end(), [&](const HfTensor& tensor) {
                     return fused && tensor.name == name;
                 });
@@ -120,9 +146,17 @@ private:
         }
     }
 
+    void add_heads(const SlotDescription& slot, const std::string& source, size_t layer) {
+        const int64_t width = model_->config.head_dim;
+        for (int64_t h = 0; h < model_->tensor(source).elements() / width; ++h) {
+            const std::string name = checkpoint_name(names_of_head(slot.hf, h).c_str(), layer);
+            tensors_.push_back({name, {{slot, source}}, output_type(slot, name, source), {width}, h});
+        }
+    }
+
     // The name that the source used, else the usual one.
-    std::string checkpoint_name(const SlotDescription& slot, size_t layer) const {
-        const auto names = hf_names(slot.hf, model_->family->hf_prefix, layer);
+    std::string checkpoint_name(const char* given, size_t layer) const {
+        const auto names = hf_names(given, model_->family->hf_prefix, layer);
         for (const auto& name : names) {
             if (record_.types.contains(name)) return name;
         }
@@ -142,7 +176,13 @@ private:
     using Sink = std::function<void(std::span<const std::byte>)>;
 
     static void write(const Model& model, const HfTensor& tensor, const Sink& sink) {
-        if (tensor.sources.size() == 1 && is_in_order(tensor.sources.front(), model.config)) {
+        if (tensor.head) {
+            std::vector<std::byte> all;
+            converted(model, tensor.sources.front(), tensor.type,
+                      [&](std::span<const std::byte> part) { all.insert(all.end(), part.begin(), part.end()); });
+            const size_t bytes = tensor.bytes();
+            sink(std::span<const std::byte>(all).subspan(static_cast<size_t>(*tensor.head) * bytes, bytes));
+        } else if (tensor.sources.size() == 1 && is_in_order(tensor.sources.front(), model.config)) {
             converted(model, tensor.sources.front(), tensor.type, sink);
         } else {
             sink(rearranged(model, tensor));
@@ -231,9 +271,16 @@ private:
         return packed;
     }
 
+    // An empty object for models that did not come from a directory.
+    static json config_of(const CheckpointRecord& record) {
+        const json config = json::parse(record.config, nullptr, false);
+        return config.is_object() ? config : json::object();
+    }
+
     json make_config() const {
-        json config = record_.config.empty() ? json() : json::parse(record_.config, nullptr, false);
-        if (config.is_object()) {
+        json config = config_of(record_);
+        if (!config.empty()) {
+            if (config.contains("layer_sharing")) config["layer_sharing"] = runs_twice_;
             // Methods may have changed the number of layers.
             for (const char* field : {"num_hidden_layers", "n_layer"}) {
                 if (config.contains(field)) config[field] = model_->topology.layers.size();
@@ -321,6 +368,7 @@ private:
     std::shared_ptr<const Model> model_;
     HfExportOptions options_;
     CheckpointRecord record_;
+    bool runs_twice_ = false;  // config.json says that every layer does (layer_sharing)
     DType main_type_ = DType::F32;
     std::vector<HfTensor> tensors_;
 };

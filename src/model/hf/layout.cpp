@@ -12,34 +12,60 @@ SlotRows slot_rows(Slot slot, const ModelConfig& config) {
     return is_vector(slot) ? SlotRows{shape.in, 1} : SlotRows{shape.out, shape.in};
 }
 
-// 0, 1, 2 for Q, K, V: their order in a tensor that holds all three.
-static int64_t place_in_qkv(Slot slot) {
-    const auto projection = properties(slot).projection;
-    if (!projection || *projection == Projection::output)
-        fail(ErrorCode::internal, "model", "{} is not part of a QKV tensor", slot_name(slot));
-    return static_cast<int64_t>(*projection);
+// The slots whose rows a checkpoint's tensor holds together with those of this one: Q, K and V or gate and
+// up, or their biases; and the place of this one among them.
+struct Stack {
+    std::vector<Slot> slots;
+    size_t place = 0;
+};
+static Stack stack_of(Slot slot) {
+    for (const Slot first : kProductGroups) {
+        Stack matrices{to_vector(product_group(first))}, biases;
+        for (const Slot matrix : matrices.slots) biases.slots.push_back(bias_of(matrix).value_or(matrix));
+        for (Stack* stack : {&matrices, &biases}) {
+            const auto found = std::find(stack->slots.begin(), stack->slots.end(), slot);
+            if (found == stack->slots.end() || stack->slots.size() == 1) continue;
+            stack->place = static_cast<size_t>(found - stack->slots.begin());
+            return *stack;
+        }
+    }
+    fail(ErrorCode::internal, "model", "{} is not part of a joined tensor", slot_name(slot));
 }
 
 int64_t hf_row(const SlotDescription& slot, const ModelConfig& config, int64_t row) {
     const int64_t head_dim = config.head_dim;
     if ((slot.layout & hf_rotary) != 0) row = rotary_row(row, head_dim);
-    if ((slot.layout & hf_qkv_blocks) != 0) {
-        const int64_t place = place_in_qkv(slot.slot);
-        if (place > 0) row += config.n_head * head_dim;
-        if (place > 1) row += config.n_head_kv * head_dim;
+    if ((slot.layout & hf_stacked) != 0) {
+        const Stack stack = stack_of(slot.slot);
+        for (size_t i = 0; i < stack.place; ++i) row += slot_rows(stack.slots[i], config).rows;
     }
     if ((slot.layout & hf_qkv_per_head) != 0)
-        row = (row / head_dim * 3 + place_in_qkv(slot.slot)) * head_dim + row % head_dim;
+        row = (row / head_dim * 3 + static_cast<int64_t>(stack_of(slot.slot).place)) * head_dim +
+              row % head_dim;
     return row;
 }
 
 std::vector<int64_t> hf_shape(const SlotDescription& slot, const ModelConfig& config) {
     SlotRows rows = slot_rows(slot.slot, config);
-    if ((slot.layout & (hf_qkv_blocks | hf_qkv_per_head)) != 0)
-        rows.rows = (config.n_head + 2 * config.n_head_kv) * config.head_dim;
+    if ((slot.layout & (hf_stacked | hf_qkv_per_head)) != 0) {
+        rows.rows = 0;
+        for (const Slot part : stack_of(slot.slot).slots) rows.rows += slot_rows(part, config).rows;
+    }
+    if ((slot.layout & hf_by_head) != 0) return {rows.rows / config.head_dim, config.head_dim};
     if (is_vector(slot.slot)) return {rows.rows};
     if ((slot.layout & hf_transposed) != 0) return {rows.width, rows.rows};
     return {rows.rows, rows.width};
+}
+
+static constexpr std::string_view kHead = "[]";
+
+bool is_by_head(const char* names) { return std::string_view(names).find(kHead) != std::string_view::npos; }
+
+std::string names_of_head(const char* names, int64_t head) {
+    std::string out = names;
+    for (size_t at = out.find(kHead); at != std::string::npos; at = out.find(kHead))
+        out.replace(at, kHead.size(), std::to_string(head));
+    return out;
 }
 
 std::vector<std::string> hf_names(const char* names, const char* prefix, size_t layer) {

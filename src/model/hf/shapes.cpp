@@ -45,7 +45,13 @@ bool is_stored(const SlotDescription& slot, const HfDescription& description) {
     if (slot.slot == Slot::output_bias) return causal || encoder.head;
     if (slot_is.module == SlotModule::head) return encoder.head;
     if (slot_is.module == SlotModule::pooler) return encoder.pooler;
-    if (slot_is.kind != SlotKind::bias || slot.required) return true;
+    if (slot.required) return true;
+    if (slot_is.kind == SlotKind::norm_gain && slot_is.projection)
+        return config.boolean(description.model.family->hf_norms, false);
+    if (slot.slot == Slot::ffn_norm || slot.slot == Slot::ffn_norm_bias)
+        return !description.model.config.parallel_residual;
+    if (slot_is.kind != SlotKind::bias) return true;
+    if (const char* field = description.model.family->hf_bias) return config.boolean(field, false);
     if (slot_is.module == SlotModule::ffn) return config.boolean("mlp_bias", false);
     return config.boolean("attention_bias", description.model.family->hf_attention_bias);
 }
@@ -94,13 +100,9 @@ Model load_hf_shapes(const std::string& path) {
         for (size_t l = 0; l < description.layers; ++l) {
             for (const auto& slot : model.family->layer_slots) add(slot, l);
         }
-        for (const auto& slot : model.family->model_slots) {
-            add(slot, 0);
-            if (slot.slot == Slot::rope_freqs) add_rope_factors(description);
-        }
-        model.topology = implied_topology(*model.family, description.layers, [&](const std::string& name) {
-            return model.tensors.contains(name);
-        });
+        for (const auto& slot : model.family->model_slots) add(slot, 0);
+        add_rope_factors(description);
+        model.topology = described_topology(description);
         model.metadata.set("tokenizer.ggml.model", GgufValue::string("none"));
         validate(model);
         return std::move(model);

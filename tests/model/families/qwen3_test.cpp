@@ -2,31 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-
-#include "core/error.h"
-#include "core/temp_folder.h"
-#include "core/text.h"
-#include "model/load.h"
+#include "model/families/edited_config.h"
 
 namespace refold {
 namespace {
 
-const std::string kQwen3 = std::string(REFOLD_FIXTURES) + "/hf/qwen3";
-
-// The fixture's config.json alone, edited.
-Model with_config(const std::function<void(nlohmann::json&)>& edit) {
-    const TempFolder folder;
-    nlohmann::json config = nlohmann::json::parse(read_text_file(kQwen3 + "/config.json"));
-    edit(config);
-    std::ofstream(folder / "config.json") << config.dump();
-    return load_model(folder / "config.json");
-}
+Model edited(const EditConfig& edit) { return with_config("qwen3", edit); }
 
 TEST(Qwen3, HeadsHaveASizeAndNormsOfTheirOwn) {
-    const Model model = load_model(kQwen3);
+    const Model model = load_model(fixture_path("qwen3"));
     EXPECT_STREQ(model.family->name, "qwen3");
     EXPECT_EQ(model.config.head_dim, 16);
     EXPECT_NE(model.config.head_dim * model.config.n_head, model.config.n_embd);
@@ -40,7 +24,7 @@ TEST(Qwen3, HeadsHaveASizeAndNormsOfTheirOwn) {
 }
 
 TEST(Qwen3, DefaultsOfTransformers) {
-    const Model model = with_config([](nlohmann::json& c) {
+    const Model model = edited([](nlohmann::json& c) {
         for (const char* field : {"head_dim", "rope_theta", "tie_word_embeddings", "attention_bias"})
             c.erase(field);
     });
@@ -56,24 +40,19 @@ TEST(Qwen3, WindowsOfTheUpperLayers) {
         c["max_window_layers"] = 1;
         c.erase("layer_types");
     };
-    EXPECT_EQ(with_config(windowed).config.windows, (std::vector<int64_t>{0, 8, 8}));
-    const Model by_type = with_config([&](nlohmann::json& c) {
+    EXPECT_EQ(edited(windowed).config.windows, (std::vector<int64_t>{0, 8, 8}));
+    const Model by_type = edited([&](nlohmann::json& c) {
         windowed(c);
         c["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention"};
     });
     EXPECT_EQ(by_type.config.windows, (std::vector<int64_t>{8, 0, 8}));
     // The number alone does not switch them on.
-    EXPECT_TRUE(with_config([](nlohmann::json& c) { c["sliding_window"] = 8; }).config.windows.empty());
+    EXPECT_TRUE(edited([](nlohmann::json& c) { c["sliding_window"] = 8; }).config.windows.empty());
 }
 
 TEST(Qwen3, BiasesAreRefused) {
-    try {
-        with_config([](nlohmann::json& c) { c["attention_bias"] = true; });
-        FAIL();
-    } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::unsupported);
-        EXPECT_THAT(error.what(), testing::HasSubstr("'attention_bias' is not supported for Qwen3"));
-    }
+    EXPECT_THAT(config_error("qwen3", [](nlohmann::json& c) { c["attention_bias"] = true; }),
+                testing::HasSubstr("'attention_bias' is not supported for Qwen3"));
 }
 
 }  // namespace

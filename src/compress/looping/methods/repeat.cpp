@@ -7,6 +7,8 @@
 #include "compress/method/method.h"
 #include "compress/method/selection.h"
 #include "core/error.h"
+#include "model/families/common/gguf_keys.h"
+#include "model/families/common/hf_config.h"
 
 namespace refold {
 namespace {
@@ -95,11 +97,18 @@ void set_depth(Model& out, const Model& model, const Sequence& sequence) {
     if (const GgufValue* value = out.metadata.find(pattern);
         value != nullptr && value->type == GgufType::Array)
         out.metadata.erase(pattern);
+    out.metadata.erase(family + "." + kRotatedKey);
     ModelConfig read = model.family->read_config(out.metadata);
     if (read.attention_scale != given.attention_scale)
         out.metadata.set(family + ".attention.scale", GgufValue::f32(given.attention_scale));
     if (read.max_alibi_bias != given.max_alibi_bias)
         out.metadata.set(family + ".attention.max_alibi_bias", GgufValue::f32(given.max_alibi_bias));
+    std::vector<bool> rotated, usual;
+    for (size_t i = 0; i < sequence.size(); ++i) {
+        rotated.push_back(given.rotates(sequence[i]));
+        usual.push_back(read.rotates(i));
+    }
+    if (rotated != usual) FamilyWriter(out.metadata, family.c_str()).flags(kRotatedKey, rotated);
     read = model.family->read_config(out.metadata);
     for (size_t i = 0; i < sequence.size(); ++i) {
         const auto text = [](int64_t window) {
@@ -112,8 +121,14 @@ void set_depth(Model& out, const Model& model, const Sequence& sequence) {
                  "keep the "
                  "order of windows",
                  sequence[i], text(own), i, text(here), family);
+        if (rotated[i] != read.rotates(i))
+            fail(ErrorCode::unsupported, "repeat",
+                 "layer {} would become layer {}, and family '{}' rotates queries and keys in one of them "
+                 "only",
+                 sequence[i], i, family);
     }
     out.config.windows = read.windows;
+    out.config.rotated = read.rotated;
 }
 
 Model apply(const Model& model, Step& step) {

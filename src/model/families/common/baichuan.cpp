@@ -25,8 +25,7 @@ static bool is_second(const HfConfig& config) {
     return !first && config.integer("vocab_size") != kFirstVocabulary;
 }
 
-void baichuan_from_hf(const nlohmann::json& json, GgufMetadata& metadata) {
-    const HfConfig config(json);
+void baichuan_from_hf(const HfConfig& config, GgufMetadata& metadata) {
     const char* family = is_second(config) ? kBaichuan2 : kBaichuan;
     metadata.set("general.architecture", GgufValue::string(family));
     FamilyWriter out(metadata, family);
@@ -65,10 +64,10 @@ std::vector<SlotDescription> baichuan_layer_slots() {
     return {
         {Slot::attn_norm, "blk.{}.attn_norm.weight", true, "@layers.{}.input_layernorm.weight"},
         {Slot::attn_q, "blk.{}.attn_q.weight", true, "@layers.{}.self_attn.W_pack.weight",
-         hf_qkv_blocks | hf_rotary},
+         hf_stacked | hf_rotary},
         {Slot::attn_k, "blk.{}.attn_k.weight", true, "@layers.{}.self_attn.W_pack.weight",
-         hf_qkv_blocks | hf_rotary},
-        {Slot::attn_v, "blk.{}.attn_v.weight", true, "@layers.{}.self_attn.W_pack.weight", hf_qkv_blocks},
+         hf_stacked | hf_rotary},
+        {Slot::attn_v, "blk.{}.attn_v.weight", true, "@layers.{}.self_attn.W_pack.weight", hf_stacked},
         {Slot::attn_o, "blk.{}.attn_output.weight", true, "@layers.{}.self_attn.o_proj.weight"},
         {Slot::ffn_norm, "blk.{}.ffn_norm.weight", true, "@layers.{}.post_attention_layernorm.weight"},
         {Slot::ffn_gate, "blk.{}.ffn_gate.weight", true, "@layers.{}.mlp.gate_proj.weight"},

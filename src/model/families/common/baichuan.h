@@ -14,7 +14,7 @@ inline constexpr const char* kBaichuan2 = "baichuan2";  // ours: llama.cpp has n
 
 ModelConfig read_baichuan_config(const FamilyKeys& keys);
 // The versions share their model_type: sets general.architecture to the version that config.json describes.
-void baichuan_from_hf(const nlohmann::json& json, GgufMetadata& metadata);
+void baichuan_from_hf(const HfConfig& config, GgufMetadata& metadata);
 nlohmann::json baichuan_to_hf(const Model& model);
 // Throws Error(unsupported) where stock llama.cpp, which goes by the number of layers, would compute the
 // wrong positions.

@@ -24,8 +24,7 @@ ModelConfig read_encoder_config(const FamilyKeys& keys) {
     return c;
 }
 
-void encoder_from_hf(const nlohmann::json& json, const char* family, GgufMetadata& metadata) {
-    const HfConfig config(json);
+void encoder_from_hf(const HfConfig& config, const char* family, GgufMetadata& metadata) {
     if (const std::string kind = config.string("position_embedding_type", "absolute"); kind != "absolute")
         fail(ErrorCode::unsupported, "config.json",
              "position_embedding_type '{}' is not supported; known: absolute", kind);
@@ -54,6 +53,11 @@ Model without_heads(const Model& model) {
     out.drop_unreferenced();
     out.metadata = renamed_metadata(model.metadata, kBert, kBert);
     return out;
+}
+
+std::vector<UnreadField> encoder_unread() {
+    return {{"directionality"},       {"pooler_fc_size"},       {"pooler_num_attention_heads"},
+            {"pooler_num_fc_layers"}, {"pooler_size_per_head"}, {"pooler_type"}};
 }
 
 std::vector<SlotDescription> encoder_layer_slots() {

@@ -13,7 +13,7 @@ namespace refold {
 inline constexpr const char* kBert = "bert";
 
 ModelConfig read_encoder_config(const FamilyKeys& keys);
-void encoder_from_hf(const nlohmann::json& json, const char* family, GgufMetadata& metadata);
+void encoder_from_hf(const HfConfig& config, const char* family, GgufMetadata& metadata);
 // `name`: of the classes in transformers, "Bert".
 nlohmann::json encoder_to_hf(const Model& model, const char* model_type, const std::string& name);
 
@@ -23,6 +23,8 @@ inline constexpr const char* kEncoderNote =
     "llama.cpp runs encoders for embeddings: the language-model head and the pooler are left out";
 
 std::vector<SlotDescription> encoder_layer_slots();
+// Of a pooler that nobody builds.
+std::vector<UnreadField> encoder_unread();
 // Names of the masked-language-model head's tensors in the checkpoint.
 struct EncoderHeadNames {
     const char* dense;

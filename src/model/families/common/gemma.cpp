@@ -29,11 +29,8 @@ ModelConfig read_gemma_config(const FamilyKeys& keys) {
 void write_gemma_keys(const HfConfig& config, FamilyWriter& out) {
     HfFields fields;
     fields.activation = "hidden_activation";
+    fields.head_dim = 256;
     write_common(config, fields, NormKind::rms, Activation::gelu_tanh, 1e-6, out);
-    if (!config.has("head_dim")) {
-        out.integer("attention.key_length", 256);
-        out.integer("attention.value_length", 256);
-    }
     write_rope(config, 10000.0, out);
 }
 
@@ -64,21 +61,15 @@ void gemma_windows_to_hf(const Model& model, nlohmann::json& out) {
     const ModelConfig& c = model.config;
     out["query_pre_attn_scalar"] =
         std::round(1.0 / (static_cast<double>(c.attention_scale) * c.attention_scale) * 1e3) / 1e3;
-    nlohmann::json types = nlohmann::json::array();
-    for (size_t l = 0; l < model.topology.layers.size(); ++l) {
-        types.push_back(c.window(l) > 0 ? "sliding_attention" : "full_attention");
-        if (c.window(l) > 0) out["sliding_window"] = c.window(l);
-    }
-    out["layer_types"] = std::move(types);
+    windows_to_hf(model, out);
 }
 
 StockModel gemma_to_stock(const Model& model) {
     const size_t layers = model.topology.layers.size();
     const double usual = usual_scale(model.config, static_cast<int64_t>(layers));
     const double factor = model.config.attention_scale / usual;
-    if (model.config.rope.dynamic_factor > 0) fail_stock(model, "dynamic rope scaling");
-    for (size_t l = 0; l < layers; ++l)  // of Q, K and V it reads them
-        if (model.topology.has(l, Slot::attn_o_bias)) fail_stock(model, slot_name(Slot::attn_o_bias));
+    refuse_rotation_in_stock(model, false);
+    refuse_in_stock(model, {Slot::attn_o_bias});  // of Q, K and V it reads them
     Model out = model;
     if (std::abs(factor - 1) < 1e-6) return {out, {}};
     const auto shared = std::make_shared<const Model>(model);

@@ -33,6 +33,24 @@ float FamilyKeys::at_least_zero(const std::string& key, double fallback) const {
     return static_cast<float>(value);
 }
 
+std::optional<std::vector<bool>> FamilyKeys::flags(const std::string& key) const {
+    const GgufValue* value = metadata_.find(name(key));
+    if (value == nullptr || value->type != GgufType::Array) return std::nullopt;
+    const auto layers = static_cast<size_t>(size("block_count"));
+    const auto& flags = *std::get<std::shared_ptr<const GgufArray>>(value->value);
+    if (flags.count != layers || flags.packed.size() % layers != 0) {
+        fail(ErrorCode::input, family_, "key '{}' has {} entries, expected one for each of {} layers",
+             name(key), flags.count, layers);
+    }
+    const size_t width = flags.packed.size() / layers;
+    std::vector<bool> out;
+    for (size_t l = 0; l < layers; ++l) {
+        const auto flag = std::span(flags.packed).subspan(l * width, width);
+        out.push_back(std::any_of(flag.begin(), flag.end(), [](std::byte b) { return b != std::byte{0}; }));
+    }
+    return out;
+}
+
 ModelConfig read_common(const FamilyKeys& keys, NormKind norm, Activation activation) {
     if (const uint64_t experts = keys.metadata().integer(keys.name("expert_count"), 0); experts > 0) {
         fail(ErrorCode::unsupported, keys.family(), "mixture of experts is not supported (key '{}' is {})",
@@ -110,25 +128,18 @@ Rope read_rope(const FamilyKeys& keys, const ModelConfig& config, RopeKind kind)
     return rope;
 }
 
+std::vector<bool> read_rotated(const FamilyKeys& keys, std::vector<bool> usual) {
+    return keys.flags(kRotatedKey).value_or(std::move(usual));
+}
+
 std::vector<int64_t> read_windows(const FamilyKeys& keys, int64_t period) {
     const int64_t window = keys.size("attention.sliding_window", 0);
     if (window == 0) return {};
     const auto layers = static_cast<size_t>(keys.size("block_count"));
     const std::string name = keys.name("attention.sliding_window_pattern");
     std::vector<int64_t> windows(layers, 0);
-    if (const GgufValue* value = keys.metadata().find(name);
-        value != nullptr && value->type == GgufType::Array) {
-        const auto& flags = *std::get<std::shared_ptr<const GgufArray>>(value->value);
-        if (flags.count != layers || flags.packed.size() % layers != 0) {
-            fail(ErrorCode::input, keys.family(),
-                 "key '{}' has {} entries, expected one for each of {} layers", name, flags.count, layers);
-        }
-        const size_t width = flags.packed.size() / layers;
-        for (size_t l = 0; l < layers; ++l) {
-            const auto flag = std::span(flags.packed).subspan(l * width, width);
-            if (std::any_of(flag.begin(), flag.end(), [](std::byte b) { return b != std::byte{0}; }))
-                windows[l] = window;
-        }
+    if (const auto flags = keys.flags("attention.sliding_window_pattern")) {
+        for (size_t l = 0; l < layers; ++l) windows[l] = (*flags)[l] ? window : 0;
         return windows;
     }
     if (keys.metadata().has(name)) period = static_cast<int64_t>(keys.metadata().integer(name));

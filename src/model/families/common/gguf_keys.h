@@ -1,6 +1,7 @@
 // GGUF metadata -> ModelConfig: the keys that most families have.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ public:
     std::string string(const std::string& key, const std::string& fallback) const {
         return metadata_.string(name(key), fallback);
     }
+    // One flag for each layer; nothing where the key is absent or not an array.
+    std::optional<std::vector<bool>> flags(const std::string& key) const;
     const GgufMetadata& metadata() const { return metadata_; }
     const char* family() const { return family_; }
 
@@ -42,6 +45,10 @@ private:
 ModelConfig read_common(const FamilyKeys& keys, NormKind norm, Activation activation);
 // Rotation with the scalings none, linear, dynamic and yarn.
 Rope read_rope(const FamilyKeys& keys, const ModelConfig& config, RopeKind kind);
+// Key of the layers that rotate queries and keys, where they are not the family's usual ones.
+inline constexpr const char* kRotatedKey = "rope.layers";
+// ModelConfig::rotated: kRotatedKey, or `usual`.
+std::vector<bool> read_rotated(const FamilyKeys& keys, std::vector<bool> usual);
 // attention.sliding_window and its pattern (a period n: every n-th layer sees all; or one flag per layer).
 // `period` is used when the pattern is absent; 1: no layer has a window, 0: all have.
 std::vector<int64_t> read_windows(const FamilyKeys& keys, int64_t period);

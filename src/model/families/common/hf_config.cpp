@@ -6,34 +6,64 @@
 #include "core/error.h"
 #include "model/activation.h"
 #include "model/families/common/gguf_keys.h"
+#include "model/materialize.h"
 
 namespace refold {
 
 static constexpr int64_t kMaxLayers = 4096;
 
+// "rope_type" in new files, "type" in old ones.
+static std::string scaling_type(const HfConfig& scaling) {
+    const std::string old = scaling.string("type", "default");
+    return scaling.string("rope_type", old);
+}
+
+void check_asked(const HfConfig& object, const std::string& name) {
+    for (const auto& [field, value] : object.json().items()) {
+        if (!value.is_null() && !object.asked(field))
+            fail(ErrorCode::unsupported, "config.json",
+                 "field '{}.{}' ({}) is not known for this type of rotation", name, field, value.dump());
+    }
+}
+
 nlohmann::json with_older_fields(nlohmann::json config) {
     const auto parameters = config.find("rope_parameters");
     if (parameters == config.end() || !parameters->is_object()) return config;
     const nlohmann::json given = *parameters;
-    const bool by_layer = given.contains("full_attention") || given.contains("sliding_attention");
-    const nlohmann::json all = by_layer ? given.value("full_attention", nlohmann::json::object()) : given;
+    config.erase(parameters);
+    const auto full = given.find("full_attention"), local = given.find("sliding_attention");
+    const bool by_layer = full != given.end() || local != given.end();
+    nlohmann::json all = given;
+    if (by_layer) all = full != given.end() ? *full : nlohmann::json::object();
     if (all.is_object()) {
         for (const char* field : {"rope_theta", "partial_rotary_factor"}) {
-            if (all.contains(field)) config[field] = all[field];
+            if (!all.contains(field)) continue;
+            config[field] = all[field];
+            all.erase(field);
         }
         config["rope_scaling"] = all;
     }
-    if (by_layer) {
-        const nlohmann::json local = given.value("sliding_attention", nlohmann::json::object());
-        if (local.is_object() && local.contains("rope_theta"))
-            config["rope_local_base_freq"] = local["rope_theta"];
+    if (local != given.end() && local->is_object()) {
+        const HfConfig rotation(*local);
+        if (rotation.has("rope_theta")) config["rope_local_base_freq"] = rotation.real("rope_theta");
+        if (scaling_type(rotation) != "default")
+            fail(ErrorCode::unsupported, "config.json",
+                 "field 'rope_parameters.sliding_attention' scales the rotation of layers with windows: {}",
+                 local->dump());
+        check_asked(rotation, "rope_parameters.sliding_attention");
     }
     return config;
 }
 
 const nlohmann::json* HfConfig::find(const char* field) const {
+    asked_.insert(field);
     const auto found = json_.find(field);
     return found == json_.end() || found->is_null() ? nullptr : &*found;
+}
+
+bool HfConfig::given(const char* field) const {
+    asked_.insert(field);
+    return json_.contains(field);
 }
 
 int64_t HfConfig::integer(const char* field) const {
@@ -129,9 +159,10 @@ void write_common(const HfConfig& config, const HfFields& fields, NormKind norm,
     out.integer("block_count", layers);
     out.integer("attention.head_count", heads);
     out.integer("attention.head_count_kv", heads_kv);
-    if (config.has("head_dim")) {
-        out.integer("attention.key_length", size("head_dim"));
-        out.integer("attention.value_length", size("head_dim"));
+    const int64_t usual = config.given("head_dim") ? 0 : fields.head_dim;
+    if (const int64_t head_dim = config.has("head_dim") ? size("head_dim") : usual; head_dim > 0) {
+        out.integer("attention.key_length", head_dim);
+        out.integer("attention.value_length", head_dim);
     } else if (hidden % heads != 0) {
         fail(ErrorCode::input, "config.json",
              "fields contradict each other: '{}' ({}) is not a multiple of '{}' ({}), and there is no "
@@ -151,10 +182,39 @@ void write_common(const HfConfig& config, const HfFields& fields, NormKind norm,
     if (activation_from_name(name, "config.json") != activation) out.activation(name);
 }
 
-// "rope_type" in new files, "type" in old ones.
-static std::string scaling_type(const nlohmann::json& scaling) {
-    const HfConfig fields(scaling);
-    return fields.string("rope_type", fields.string("type", "default"));
+// YaRN's factor of cosines and sines, as transformers computes it.
+static double yarn_attention_factor(const HfConfig& scaling, double factor) {
+    const auto magnitude = [&](double scale) { return 0.1 * scale * std::log(factor) + 1; };
+    const double scale = scaling.real("mscale", 0), scale_all = scaling.real("mscale_all_dim", 0);
+    const double usual =
+        scale != 0 && scale_all != 0 ? magnitude(scale) / magnitude(scale_all) : magnitude(1);
+    return scaling.real("attention_factor", usual);
+}
+
+static void write_yarn(const HfConfig& scaling, double factor, FamilyWriter& out) {
+    if (const int64_t original = scaling.integer("original_max_position_embeddings", 0); original > 0)
+        out.integer("rope.scaling.original_context_length", original);
+    out.real("rope.scaling.yarn_beta_fast", scaling.real("beta_fast", 32));
+    out.real("rope.scaling.yarn_beta_slow", scaling.real("beta_slow", 1));
+    out.real("rope.scaling.attn_factor",
+             yarn_attention_factor(scaling, factor) / (0.1 * std::log(factor) + 1));
+    if (!scaling.boolean("truncate", true))
+        fail(ErrorCode::unsupported, "config.json", "field 'rope_scaling.truncate' (false) is not supported");
+}
+
+// As transformers: the factor of cosines and sines follows from how far the context was stretched.
+static void write_longrope(const HfConfig& config, const HfConfig& scaling, FamilyWriter& out) {
+    const int64_t context = config.integer("max_position_embeddings");
+    const int64_t original = config.integer("original_max_position_embeddings", context);
+    const double factor = static_cast<double>(context) / static_cast<double>(original);
+    const double usual =
+        factor > 1 ? std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original))) : 1.0;
+    out.integer("rope.scaling.original_context_length", original);
+    out.real("rope.scaling.attn_factor", scaling.real("attention_factor", usual));
+    for (const char* field : {"short_factor", "long_factor"}) {  // tensors: see longrope_factors()
+        if (!scaling.has(field))
+            fail(ErrorCode::input, "config.json", "field 'rope_scaling.{}' is missing", field);
+    }
 }
 
 void write_rope(const HfConfig& config, double default_theta, FamilyWriter& out) {
@@ -165,36 +225,58 @@ void write_rope(const HfConfig& config, double default_theta, FamilyWriter& out)
         fail(ErrorCode::input, "config.json", "field 'rope_scaling' must be an object, got {}",
              object->dump());
     const HfConfig scaling(*object);
-    const std::string type = scaling_type(*object);
-    if (type == "default" || type == "llama3") return;
-    if (type != "linear" && type != "dynamic" && type != "yarn") {
+    const std::string type = scaling_type(scaling);
+    if (type == "linear" || type == "dynamic" || type == "yarn") {
+        const double factor = scaling.real("factor");
+        if (!(factor >= 1))
+            fail(ErrorCode::input, "config.json", "field 'rope_scaling.factor' must be at least 1, got {}",
+                 factor);
+        out.string("rope.scaling.type", type);
+        out.real("rope.scaling.factor", factor);
+        if (type == "yarn") write_yarn(scaling, factor, out);
+    } else if (type == "llama3") {  // a tensor: see llama3_factors()
+        for (const char* field :
+             {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})
+            scaling.real(field);
+    } else if (type == "longrope" || type == "su") {
+        write_longrope(config, scaling, out);
+    } else if (type != "default") {
         fail(ErrorCode::unsupported, "config.json",
-             "rope_scaling type '{}' is not supported; known: default, linear, dynamic, llama3, yarn", type);
+             "rope_scaling type '{}' is not supported; known: default, linear, dynamic, llama3, longrope, "
+             "yarn",
+             type);
     }
-    const double factor = scaling.real("factor");
-    if (!(factor >= 1))
-        fail(ErrorCode::input, "config.json", "field 'rope_scaling.factor' must be at least 1, got {}",
-             factor);
-    out.string("rope.scaling.type", type);
-    out.real("rope.scaling.factor", factor);
-    if (type != "yarn") return;
-    if (const int64_t original = scaling.integer("original_max_position_embeddings", 0); original > 0)
-        out.integer("rope.scaling.original_context_length", original);
-    out.real("rope.scaling.yarn_beta_fast", scaling.real("beta_fast", 32));
-    out.real("rope.scaling.yarn_beta_slow", scaling.real("beta_slow", 1));
-    const double usual = 0.1 * std::log(factor) + 1;
-    out.real("rope.scaling.attn_factor", scaling.real("attention_factor", usual) / usual);
-    for (const char* field : {"mscale", "mscale_all_dim", "truncate"}) {
-        if (scaling.has(field))
-            fail(ErrorCode::unsupported, "config.json", "field 'rope_scaling.{}' is not supported", field);
-    }
+    check_asked(scaling, "rope_scaling");
+}
+
+void write_rotated_part(const HfConfig& config, double usual, FamilyWriter& out) {
+    const int64_t head_dim =
+        config.integer("head_dim", config.integer("hidden_size") / config.integer("num_attention_heads"));
+    const double part = config.real("partial_rotary_factor", usual);
+    out.integer("rope.dimension_count", static_cast<int64_t>(static_cast<double>(head_dim) * part));
+}
+
+std::vector<float> longrope_factors(const nlohmann::json& json, const char* field, int64_t dims) {
+    const nlohmann::json* object = HfConfig(json).find("rope_scaling");
+    if (object == nullptr) return {};
+    const HfConfig scaling(*object);
+    if (const std::string type = scaling_type(scaling); type != "longrope" && type != "su") return {};
+    const nlohmann::json* given = scaling.find(field);
+    const bool numbers =
+        given != nullptr && given->is_array() &&
+        std::all_of(given->begin(), given->end(), [](const auto& x) { return x.is_number(); });
+    if (!numbers || static_cast<int64_t>(given->size()) != dims / 2)
+        fail(ErrorCode::input, "config.json", "field 'rope_scaling.{}' must be a list of {} numbers", field,
+             dims / 2);
+    return given->get<std::vector<float>>();
 }
 
 std::vector<float> llama3_factors(const nlohmann::json& json, int64_t dims) {
     const HfConfig config(json);
     const nlohmann::json* object = config.find("rope_scaling");
-    if (object == nullptr || !object->is_object() || scaling_type(*object) != "llama3") return {};
+    if (object == nullptr || !object->is_object()) return {};
     const HfConfig scaling(*object);
+    if (scaling_type(scaling) != "llama3") return {};
     const double factor = scaling.real("factor"), low = scaling.real("low_freq_factor"),
                  high = scaling.real("high_freq_factor"),
                  original = scaling.real("original_max_position_embeddings"),
@@ -276,20 +358,47 @@ nlohmann::json hf_common(const Model& model, const HfFields& fields, const char*
     return out;
 }
 
+void windows_to_hf(const Model& model, nlohmann::json& config) {
+    const ModelConfig& c = model.config;
+    if (c.windows.empty()) return;
+    nlohmann::json types = nlohmann::json::array();
+    for (size_t l = 0; l < model.topology.layers.size(); ++l) {
+        types.push_back(c.window(l) > 0 ? "sliding_attention" : "full_attention");
+        if (c.window(l) > 0) config["sliding_window"] = c.window(l);
+    }
+    config["layer_types"] = std::move(types);
+}
+
+// rope_scaling with the factors of each frequency, which only LongRoPE has as tensors that say so.
+static nlohmann::json hf_longrope(const Model& model) {
+    const auto factors = [&](Slot slot) {
+        return nlohmann::json(materialize(model, model.topology.globals.at(slot), slot));
+    };
+    return {{"rope_type", "longrope"},
+            {"type", "longrope"},
+            {"short_factor", factors(Slot::rope_freqs)},
+            {"long_factor", factors(Slot::rope_freqs_long)}};
+}
+
 void hf_rope(const Model& model, nlohmann::json& config) {
     const Rope& rope = model.config.rope;
     config["rope_theta"] = rope.base;
-    if (model.topology.globals.contains(Slot::rope_freqs)) {
+    if (model.topology.globals.contains(Slot::rope_freqs_long)) {
+        config["original_max_position_embeddings"] = rope.original_context;
+        config["rope_scaling"] = hf_longrope(model);
+    } else if (model.topology.globals.contains(Slot::rope_freqs)) {
         fail(ErrorCode::unsupported, "export",
              "the rope factors of this GGUF do not say which rope_scaling they came from - export from the "
              "Hugging Face checkpoint");
-    }
-    if (rope.ext_factor > 0) {
+    } else if (rope.ext_factor > 0) {
+        const double factor = 1.0 / rope.frequency_scale;
         config["rope_scaling"] = {{"rope_type", "yarn"},
-                                  {"factor", 1.0 / rope.frequency_scale},
+                                  {"factor", factor},
                                   {"original_max_position_embeddings", rope.original_context},
                                   {"beta_fast", rope.beta_fast},
                                   {"beta_slow", rope.beta_slow}};
+        if (rope.attention_factor != 1.0F)
+            config["rope_scaling"]["attention_factor"] = rope.attention_factor * (0.1 * std::log(factor) + 1);
     } else if (rope.dynamic_factor > 0) {
         config["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", rope.dynamic_factor}};
     } else if (rope.frequency_scale != 1.0F) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ public:
     explicit HfConfig(const nlohmann::json& json) : json_(json) {}
 
     const nlohmann::json* find(const char* field) const;
+    bool given(const char* field) const;  // null counts as given
     bool has(const char* field) const { return find(field) != nullptr; }
     int64_t integer(const char* field) const;
     int64_t integer(const char* field, int64_t fallback) const;
@@ -30,8 +32,13 @@ public:
     bool boolean(const char* field, bool fallback) const;
     std::string string(const char* field, const std::string& fallback) const;
 
+    const nlohmann::json& json() const { return json_; }
+    // Somebody has asked for the field, whether it is there or not: see check_fields().
+    bool asked(const std::string& field) const { return asked_.contains(field); }
+
 private:
     const nlohmann::json& json_;
+    mutable std::set<std::string> asked_;
 };
 
 // Names of the fields of one model_type.
@@ -44,6 +51,7 @@ struct HfFields {
     const char* context = "max_position_embeddings";
     const char* epsilon = "rms_norm_eps";
     const char* activation = "hidden_act";
+    int64_t head_dim = 0;  // where there is no "head_dim"; 0: hidden / heads
 };
 
 // Those of GPT-2 and GPT-J.
@@ -76,10 +84,16 @@ private:
 // Sizes, context, epsilon and activation. Throws Error(input) for sizes that contradict each other.
 void write_common(const HfConfig& config, const HfFields& fields, NormKind norm, Activation activation,
                   double default_epsilon, FamilyWriter& out);
-// rope_theta and rope_scaling; the factors of Llama 3's scaling are a tensor: see llama3_factors().
+// rope_theta and rope_scaling; factors by frequency are tensors: see llama3_factors(), longrope_factors().
 void write_rope(const HfConfig& config, double default_theta, FamilyWriter& out);
+// rope.dimension_count: this part of a head, where "partial_rotary_factor" does not say it.
+void write_rotated_part(const HfConfig& config, double usual, FamilyWriter& out);
 // The factors of each frequency for rope_scaling of type "llama3"; empty for other types.
 std::vector<float> llama3_factors(const nlohmann::json& config, int64_t dims);
+// Those of type "longrope": `field` is short_factor or long_factor.
+std::vector<float> longrope_factors(const nlohmann::json& config, const char* field, int64_t dims);
+// Throws Error(unsupported) naming a field of an object within config.json that nobody has asked for.
+void check_asked(const HfConfig& object, const std::string& name);
 // Which layers have a window: "layer_types" of newer files says it, else `usual`.
 std::vector<bool> layers_with_window(const HfConfig& config, const std::function<bool(size_t layer)>& usual);
 // Windows by layer: as a period where the layers repeat one, else one flag each.
@@ -89,6 +103,8 @@ void write_windows(int64_t window, const std::vector<bool>& windowed, FamilyWrit
 
 nlohmann::json hf_common(const Model& model, const HfFields& fields, const char* architecture,
                          const char* model_type);
+// Fields sliding_window and layer_types, where layers have windows.
+void windows_to_hf(const Model& model, nlohmann::json& config);
 // Fields rope_theta and rope_scaling.
 void hf_rope(const Model& model, nlohmann::json& config);
 

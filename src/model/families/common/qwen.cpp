@@ -26,12 +26,8 @@ std::vector<SlotDescription> qwen_layer_slots(const std::vector<SlotDescription>
     return slots;
 }
 
-std::vector<SlotDescription> qwen_model_slots() {
-    return {
-        {Slot::token_embd, "token_embd.weight", true, "@embed_tokens.weight"},
-        {Slot::output_norm, "output_norm.weight", true, "@norm.weight"},
-        {Slot::output, "output.weight", true, "lm_head.weight", hf_plain, "token_embd.weight"},
-    };
+std::vector<UnreadField> qwen_unread() {
+    return {{"layer_types"}, {"max_window_layers"}, {"sliding_window"}};
 }
 
 ModelConfig read_qwen_config(const FamilyKeys& keys) {
@@ -41,8 +37,8 @@ ModelConfig read_qwen_config(const FamilyKeys& keys) {
     return c;
 }
 
-void qwen_from_hf(const HfConfig& config, FamilyWriter& out) {
-    write_common(config, {}, NormKind::rms, Activation::silu, 1e-6, out);
+void qwen_from_hf(const HfConfig& config, const HfFields& fields, FamilyWriter& out) {
+    write_common(config, fields, NormKind::rms, Activation::silu, 1e-6, out);
     write_rope(config, 10000.0, out);
     if (!config.boolean("use_sliding_window", false)) return;
     const auto full = static_cast<size_t>(config.integer("max_window_layers", 28));
@@ -66,7 +62,7 @@ nlohmann::json qwen_to_hf(const Model& model, const char* architecture, const ch
 }
 
 StockModel qwen_to_stock(const Model& model) {
-    if (model.config.rope.dynamic_factor > 0) fail_stock(model, "dynamic rope scaling");
+    refuse_rotation_in_stock(model, false);
     if (!model.config.windows.empty()) fail_stock(model, "the sliding windows");
     return {model, {}};
 }

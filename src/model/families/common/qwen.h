@@ -10,9 +10,10 @@ namespace refold {
 
 // The slots of both; `of_attention` are those that only the family has, between attention and FFN.
 std::vector<SlotDescription> qwen_layer_slots(const std::vector<SlotDescription>& of_attention);
-std::vector<SlotDescription> qwen_model_slots();
+// What describes windows that "use_sliding_window" leaves unused.
+std::vector<UnreadField> qwen_unread();
 ModelConfig read_qwen_config(const FamilyKeys& keys);
-void qwen_from_hf(const HfConfig& config, FamilyWriter& out);
+void qwen_from_hf(const HfConfig& config, const HfFields& fields, FamilyWriter& out);
 nlohmann::json qwen_to_hf(const Model& model, const char* architecture, const char* model_type);
 StockModel qwen_to_stock(const Model& model);
 

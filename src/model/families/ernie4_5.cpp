@@ -1,0 +1,57 @@
+// ERNIE 4.5 (dense): Llama whose checkpoints rotate neighboring pairs, with a head size of its own.
+#include "core/error.h"
+#include "model/families/common/llama.h"
+#include "model/families/common/stock.h"
+#include "model/stock.h"
+
+namespace refold {
+namespace {
+
+constexpr const char* kName = "ernie4_5";
+
+ModelConfig read_config(const GgufMetadata& metadata) {
+    const FamilyKeys keys(metadata, kName);
+    ModelConfig c = read_common(keys, NormKind::rms, Activation::silu);
+    c.rope = read_rope(keys, c, RopeKind::interleaved);
+    return c;
+}
+
+void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
+    FamilyWriter out(metadata, kName);
+    HfFields fields;
+    fields.head_dim = 128;
+    write_common(config, fields, NormKind::rms, Activation::silu, 1e-5, out);
+    write_rope(config, 500000.0, out);
+}
+
+nlohmann::json write_hf_config(const Model& model) {
+    nlohmann::json out = hf_common(model, {}, "Ernie4_5ForCausalLM", kName);
+    hf_rope(model, out);
+    out["head_dim"] = model.config.head_dim;
+    out["num_key_value_heads"] = model.config.n_head_kv;  // Ernie4_5Config's usual number is not n_head
+    out["use_bias"] = model.topology.has(0, Slot::attn_q_bias);
+    return out;
+}
+
+}  // namespace
+
+extern const Family ernie4_5_family;
+const Family ernie4_5_family = {
+    .name = kName,
+    .layer_slots = llama_layer_slots(hf_plain),
+    .model_slots = llama_model_slots(),
+    .read_config = read_config,
+    .hf_model_types = {"ernie4_5"},
+    .hf_prefix = "model.",
+    .hf_tied = true,
+    .hf_bias = "use_bias",
+    .read_hf_config = read_hf_config,
+    .write_hf_config = write_hf_config,
+    .to_stock = [](const Model& model) -> StockModel {
+        refuse_rotation_in_stock(model, false);
+        refuse_in_stock(model, {Slot::attn_o_bias, Slot::ffn_up_bias, Slot::ffn_down_bias});
+        return {model, {}};
+    },
+};
+
+}  // namespace refold

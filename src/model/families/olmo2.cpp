@@ -1,0 +1,73 @@
+// OLMo 2: Llama with RMS norms of what modules add instead of what they read, and RMS norms over the queries
+// and over the keys of all heads at once.
+#include "core/error.h"
+#include "model/families/common/llama.h"
+#include "model/families/common/stock.h"
+#include "model/stock.h"
+
+namespace refold {
+namespace {
+
+constexpr const char* kName = "olmo2";
+
+ModelConfig read_config(const GgufMetadata& metadata) {
+    const FamilyKeys keys(metadata, kName);
+    if (keys.has("attention.sliding_window"))
+        fail(ErrorCode::unsupported, kName, "key '{}' (OLMo 3) is not supported",
+             keys.name("attention.sliding_window"));
+    ModelConfig c = read_common(keys, NormKind::rms, Activation::silu);
+    c.rope = read_rope(keys, c, RopeKind::halves);
+    return c;
+}
+
+void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
+    FamilyWriter out(metadata, kName);
+    write_common(config, {}, NormKind::rms, Activation::silu, 1e-5, out);
+    write_rope(config, 10000.0, out);
+}
+
+nlohmann::json write_hf_config(const Model& model) {
+    nlohmann::json out = hf_common(model, {}, "Olmo2ForCausalLM", kName);
+    hf_rope(model, out);
+    out["attention_bias"] = model.topology.has(0, Slot::attn_q_bias);
+    return out;
+}
+
+std::vector<SlotDescription> layer_slots() {
+    std::vector<SlotDescription> slots = llama_layer_slots(hf_plain);
+    std::erase_if(slots, [](const SlotDescription& d) {
+        return d.slot == Slot::attn_norm || d.slot == Slot::ffn_norm ||
+               (properties(d.slot).kind == SlotKind::bias && belongs_to_ffn(d.slot));
+    });
+    const std::vector<SlotDescription> norms = {
+        {Slot::attn_q_norm_all, "blk.{}.attn_q_norm.weight", true, "@layers.{}.self_attn.q_norm.weight"},
+        {Slot::attn_k_norm_all, "blk.{}.attn_k_norm.weight", true, "@layers.{}.self_attn.k_norm.weight"},
+        {Slot::attn_post_norm, "blk.{}.post_attention_norm.weight", true,
+         "@layers.{}.post_attention_layernorm.weight"},
+        {Slot::ffn_post_norm, "blk.{}.post_ffw_norm.weight", true,
+         "@layers.{}.post_feedforward_layernorm.weight"}};
+    slots.insert(slots.end(), norms.begin(), norms.end());
+    return slots;
+}
+
+}  // namespace
+
+extern const Family olmo2_family;
+const Family olmo2_family = {
+    .name = kName,
+    .layer_slots = layer_slots(),
+    .model_slots = llama_model_slots(),
+    .read_config = read_config,
+    .hf_model_types = {"olmo2"},
+    .hf_prefix = "model.",
+    .read_hf_config = read_hf_config,
+    .write_hf_config = write_hf_config,
+    .to_stock = [](const Model& model) -> StockModel {
+        refuse_rotation_in_stock(model, false);
+        refuse_head_width_in_stock(model);
+        refuse_in_stock(model, {Slot::attn_o_bias});
+        return {with_own_output(model), {}};
+    },
+};
+
+}  // namespace refold

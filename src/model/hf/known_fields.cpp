@@ -1,0 +1,87 @@
+#include "model/hf/known_fields.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/error.h"
+
+namespace refold {
+namespace {
+
+// About files, training, generation, other tasks, or how transformers computes: nothing of it changes logits.
+const std::set<std::string> kIrrelevant = {
+    // files and versions
+    "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal", "_commit_hash",
+    "_experts_implementation", "_flash_attn_2_enabled", "_from_model_config", "_name_or_path",
+    "architectures", "attn_implementation", "auto_map", "dtype", "is_llama_config", "name_or_path",
+    "torch_dtype", "transformers.js_config", "transformers_version", "unsloth_fixed", "unsloth_version",
+    "use_bfloat16", "use_flash_attn", "use_flash_attention",
+    // tokens
+    "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "cls_token_id", "decoder_start_token_id",
+    "eod_token_id", "eos_token_id", "forced_bos_token_id", "forced_eos_token_id", "im_end_id", "im_start_id",
+    "mask_token_id", "pad_id", "pad_token_id", "prefix", "sep_token_id", "suppress_tokens", "tokenizer_class",
+    "unk_token_id",
+    // training
+    "attention_dropout", "attention_probs_dropout_prob", "attn_dropout", "attn_pdrop", "classifier_dropout",
+    "classifier_dropout_prob", "embd_pdrop", "embedding_dropout", "ffn_dropout", "gradient_checkpointing",
+    "hidden_dropout", "hidden_dropout_prob", "initializer_factor", "initializer_range", "resid_pdrop",
+    "z_loss_weight",
+    // generation
+    "cache_implementation", "diversity_penalty", "do_sample", "early_stopping",
+    "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "length_penalty", "max_length",
+    "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences",
+    "output_scores", "remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "temperature",
+    "top_k", "top_p", "typical_p", "use_cache",
+    // other tasks
+    "finetuning_task", "id2label", "label2id", "num_labels", "problem_type", "task_specific_params",
+    // how it is computed
+    "chunk_size_feed_forward", "is_decoder", "model_max_length", "output_attentions", "output_hidden_states",
+    "pretraining_tp", "return_dict", "tf_legacy_loss", "tie_encoder_decoder", "torchscript"};
+
+// Change what is computed unless they have this value.
+constexpr UnreadField kNeutral[] = {
+    {"add_cross_attention", "false"}, {"attention_bias", "false"},   {"is_encoder_decoder", "false"},
+    {"layer_sharing", "false"},       {"mlp_bias", "false"},         {"partial_rotary_factor", "1.0"},
+    {"pruned_heads", "{}"},           {"rope_interleaved", "false"}, {"use_bidirectional_attention", "false"},
+    {"use_sliding_window", "false"}};
+
+bool may_stay(const UnreadField& rule, const std::string& field, const nlohmann::json& value) {
+    return field == rule.name && (rule.value == nullptr || value == nlohmann::json::parse(rule.value));
+}
+
+// Whether the checkpoint's tensors say what the field does.
+bool told_by_tensors(const Family& family, const std::string& field) {
+    const auto has = [&](Slot slot) {
+        return std::any_of(family.layer_slots.begin(), family.layer_slots.end(),
+                           [&](const SlotDescription& d) { return d.slot == slot; });
+    };
+    if (family.hf_norms != nullptr && field == family.hf_norms) return true;
+    if (family.hf_bias != nullptr) return field == family.hf_bias;
+    return (field == "attention_bias" && has(Slot::attn_q_bias)) ||
+           (field == "mlp_bias" && has(Slot::ffn_up_bias));
+}
+
+bool sees_all(const nlohmann::json& layer_types) {
+    return layer_types.is_array() && std::all_of(layer_types.begin(), layer_types.end(),
+                                                 [](const auto& type) { return type == "full_attention"; });
+}
+
+}  // namespace
+
+void check_fields(const HfConfig& config, const Family& family) {
+    for (const auto& [field, value] : config.json().items()) {
+        const auto allows = [&, name = field, given = value](const UnreadField& rule) {
+            return may_stay(rule, name, given);
+        };
+        if (value.is_null() || config.asked(field) || kIrrelevant.contains(field) ||
+            told_by_tensors(family, field) || (field == "layer_types" && sees_all(value)) ||
+            std::any_of(std::begin(kNeutral), std::end(kNeutral), allows) ||
+            std::any_of(family.hf_unread.begin(), family.hf_unread.end(), allows))
+            continue;
+        fail(ErrorCode::unsupported, "config.json",
+             "field '{}' ({}) is not known for family '{}': it may change what the model computes", field,
+             value.dump(), family.name);
+    }
+}
+
+}  // namespace refold
