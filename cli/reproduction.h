@@ -26,13 +26,6 @@ struct ReproductionOptions {
     bool quiet = false;
 };
 
-// What a table needs and what of it is there, for `reproduce --list`.
-struct PaperNeeds {
-    std::vector<std::string> models, missing_models;
-    bool tasks = false, texts = false, calibration = false, training = false;
-};
-PaperNeeds needs_of(const PaperTable& table, const std::string& models);
-
 // Plans, makes and measures every row; numbers that are known already are not measured again. What cannot be
 // measured has the reason in its cell. Throws Error(usage) for a row, column or task that
 // the table does not have.

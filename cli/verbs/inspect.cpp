@@ -12,7 +12,9 @@
 #include "model/accounting.h"
 #include "model/activation.h"
 #include "model/load.h"
+#include "model/metadata_keys.h"
 #include "model/sizes.h"
+#include "report/topology_picture.h"
 
 namespace refold::cli {
 namespace {
@@ -97,7 +99,7 @@ Json sizes(const ModelConfig& config) {
 }
 
 Json provenance(const Model& model) {
-    const std::string text = model.metadata.string("refold.provenance", "");
+    const std::string text = model.metadata.string(kProvenanceKey, "");
     if (text.empty()) return nullptr;
     Json parsed = Json::parse(text, nullptr, false);
     return parsed.is_discarded() ? Json(text) : parsed;
@@ -113,6 +115,13 @@ KvSize kv_size(const Model& model, const Arguments& a) {
     const int64_t context = a.context > 0 ? a.context : model.config.context_length;
     const int64_t rows = EvictionOptions{.budget = a.kv_budget}.rows(context);
     return {context, rows, kv_bytes(model, context, rows)};
+}
+
+// Per layer, the parts of its heads and of its FFN that belong to another one; null without any.
+Json borrowed_json(const Model& model) {
+    const TopologyMap map = topology_map(model);
+    return {{"attention", borrowed_parts(map, consists_of_heads)},
+            {"ffn", borrowed_parts(map, belongs_to_ffn)}};
 }
 
 void show_json(const Model& model, uint64_t file_bytes, const KvSize& kv) {
@@ -143,6 +152,7 @@ void show_json(const Model& model, uint64_t file_bytes, const KvSize& kv) {
          {"loops", model.topology.loops},
          {"sizes", sizes(model.config)},
          {"factors", factor_json(model)},
+         {"borrowed", borrowed_json(model)},
          {"topology", Json::parse(topology_to_json(model.topology, model.implied()))},
          {"tensor_types", types},
          {"tensors", tensors},

@@ -1,6 +1,7 @@
 #include "cli/help.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/paper_models.h"
 #include "cli/report_file.h"
 #include "cli/reproduction.h"
 #include "cli/verb.h"

@@ -8,6 +8,7 @@
 #include "core/file_hash.h"
 #include "core/sha256.h"
 #include "core/text.h"
+#include "model/metadata_keys.h"
 #include "model/validate.h"
 #include "vocab/trim.h"
 
@@ -15,7 +16,6 @@ namespace refold {
 namespace {
 
 using nlohmann::json;
-constexpr const char* kProvenanceKey = "refold.provenance";
 
 // Path, size and time of a model's files: tells models apart without reading their weights.
 std::string files_of(const Model& model) {
@@ -38,7 +38,7 @@ std::string identity_of(const Model& source, const Recipe& recipe, size_t steps,
     if (inputs.original != nullptr) all += "original " + files_of(*inputs.original);
     // Of the recipe the steps alone: where its texts lie changes nothing.
     Recipe part;
-    part.steps.assign(recipe.steps.begin(), recipe.steps.begin() + static_cast<ptrdiff_t>(steps));
+    part.steps = first_steps(recipe, steps).steps;
     all += to_yaml(part);
     if (const Calibration* text = inputs.calibration; text != nullptr)
         all += fmt::format("{} {} {}", text->hash, text->options.tokens, text->options.length);
@@ -143,8 +143,15 @@ void check_rows(const Model& model) {
     }
 }
 
-// A dry run when `work` is null.
-Compression apply(const Model& model, const Recipe& recipe, Work* work, const StepInputs& inputs) {
+// What a dry run has not.
+struct Run {
+    Work& work;
+    const std::string& version;
+};
+
+// A dry run when `run` is null.
+Compression apply(const Model& model, const Recipe& recipe, const Run* run, const StepInputs& inputs) {
+    Work* const work = run == nullptr ? nullptr : &run->work;
     check_order(recipe);
     if (inputs.original != nullptr) check_original(model, *inputs.original);
     if (work != nullptr) work->begin();
@@ -164,6 +171,10 @@ Compression apply(const Model& model, const Recipe& recipe, Work* work, const St
                   inputs.training,
                   s + 1,
                   identity_of(model, recipe, s, inputs, computations)};
+        if (run != nullptr)
+            step.provenance = [&, s] {
+                return provenance(model, first_steps(recipe, s + 1), run->version, inputs).dump();
+            };
         try {
             if (!recipe_step.method->only_adds) check_rows(result.model);
             result.model = recipe_step.method->apply(result.model, step);
@@ -198,7 +209,8 @@ Compression compress(const Model& model, const Recipe& recipe, const std::string
     if (model.shapes_only)
         fail(ErrorCode::input, "compress",
              "{}: there are only shapes, no weights - give --dry-run, or the whole model", model.label);
-    Compression result = apply(model, recipe, &work, inputs);
+    const Run run{work, version};
+    Compression result = apply(model, recipe, &run, inputs);
     const json made = provenance(model, recipe, version, inputs);
     result.model.metadata.set(kProvenanceKey, GgufValue::string(made.dump()));
     return result;

@@ -112,6 +112,12 @@ Recipe recipe_from_method(const std::string& method, std::span<const std::string
     return recipe;
 }
 
+Recipe first_steps(const Recipe& recipe, size_t count) {
+    Recipe out = recipe;
+    out.steps.erase(out.steps.begin() + static_cast<ptrdiff_t>(count), out.steps.end());
+    return out;
+}
+
 const Method* first_calibrated(const Recipe& recipe) {
     for (const auto& step : recipe.steps) {
         if (step.method->calibrated != nullptr && step.method->calibrated(step.options)) return step.method;

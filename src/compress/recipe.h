@@ -44,6 +44,9 @@ Recipe parse_recipe(const std::string& text, const std::string& label);
 // for a setting without '='.
 Recipe recipe_from_method(const std::string& method, std::span<const std::string> settings);
 
+// The recipe with its first `count` steps alone.
+Recipe first_steps(const Recipe& recipe, size_t count);
+
 // The first step that needs calibration text; null when none does.
 const Method* first_calibrated(const Recipe& recipe);
 

@@ -14,6 +14,7 @@
 #include "core/sha256.h"
 #include "core/text.h"
 #include "engine/cpu_level.h"
+#include "model/metadata_keys.h"
 
 namespace refold {
 namespace {
@@ -22,8 +23,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 Json parsed_compression(const Model& model) {
-    if (!model.metadata.has("refold.provenance")) return {};
-    const auto* text = std::get_if<std::string>(&model.metadata.find("refold.provenance")->value);
+    if (!model.metadata.has(kProvenanceKey)) return {};
+    const auto* text = std::get_if<std::string>(&model.metadata.find(kProvenanceKey)->value);
     Json found = text == nullptr ? Json() : parse_bounded(*text);
     return found.is_object() ? found : Json();
 }

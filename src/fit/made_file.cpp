@@ -11,6 +11,7 @@
 #include "core/text.h"
 #include "fit/structure.h"
 #include "model/load.h"
+#include "model/metadata_keys.h"
 #include "model/save.h"
 
 namespace refold {
@@ -27,7 +28,7 @@ std::string with_ending(const std::string& file, const char* ending) {
 
 // Tells a file apart from those of other recipes, sources and versions.
 std::string origin_of(const Model& model) {
-    const std::string origin = model.metadata.string("refold.provenance", "");
+    const std::string origin = model.metadata.string(kProvenanceKey, "");
     return sha256_hex(std::as_bytes(std::span(origin)));
 }
 

@@ -6,5 +6,6 @@ namespace refold {
 inline constexpr const char* kTopologyKey = "refold.topology";
 inline constexpr const char* kFoldedKey = "refold.folded";
 inline constexpr const char* kSizesKey = "refold.sizes";
+inline constexpr const char* kProvenanceKey = "refold.provenance";
 
 }  // namespace refold

@@ -1,5 +1,6 @@
 #include "papers/known_numbers.h"
 
+#include <cmath>
 #include <filesystem>
 
 #include "core/error.h"
@@ -21,10 +22,11 @@ KnownNumbers::KnownNumbers(std::string path) : path_(std::move(path)) {
         if (line.empty()) return;  // after the last newline
         const auto entry = parse_json_line(line, "reproduce", path_, number);
         const auto of = entry.find("of"), value = entry.find("number");
-        if (of == entry.end() || !of->is_string() || value == entry.end() || !value->is_number())
+        if (of == entry.end() || !of->is_string() || value == entry.end() ||
+            !(value->is_number() || value->is_null()))
             fail(ErrorCode::input, "reproduce", "{} line {}: expected 'of' and 'number' - remove the file",
                  path_, number);
-        known_[of->get<std::string>()] = value->get<double>();
+        known_[of->get<std::string>()] = value->is_null() ? std::nan("") : value->get<double>();
     });
 }
 

@@ -10,7 +10,7 @@ class KnownNumbers {
 public:
     // Reads the file (JSON lines) if there is one; makes its folder. Throws Error(io), Error(input).
     explicit KnownNumbers(std::string path);
-    // Null when it is not known. `of` says what the number is of.
+    // Null when it is not known. A number may be NaN. `of` says what the number is of.
     const double* find(const std::string& of) const;
     // Writes the file with this number, complete or not at all.
     void keep(const std::string& of, double number);

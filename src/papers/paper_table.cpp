@@ -135,12 +135,14 @@ private:
 
     void read_row(const YAML::Node& node) {
         PaperRow row;
+        double kept = 0;
         file_.read_map(node, "a row",
                        {{"name", text(row.name)},
                         {"model", text(row.model)},
                         {"recipe", [&](const YAML::Node& n) { row.recipe = recipe_file(n); }},
                         {"steps", [&](const YAML::Node& n) { row.recipe = steps(n); }},
                         {"for", [&](const YAML::Node& n) { read_recipes(n, row); }},
+                        {"kept", number(kept, 0)},
                         {"kv_budget", number(row.kv_budget, 0)},
                         {"options", [&](const YAML::Node& n) { row.options = file_.scalars(n, "options"); }},
                         {"why", text(row.why)},
@@ -150,6 +152,11 @@ private:
             fail(ErrorCode::input, "paper", "{}: a row needs the keys 'name' and 'model'", file_.at(node));
         if (node["recipe"] && node["steps"])
             fail(ErrorCode::input, "paper", "{}: give 'recipe' or 'steps', not both", file_.at(node));
+        row.kept = static_cast<int64_t>(kept);
+        if (row.kept > 0) {
+            check_kept(node, row, row.recipe);
+            for (const auto& [model, recipe] : row.recipes) check_kept(node, row, recipe);
+        }
         if (row.published.empty()) row.published.resize(table_.columns.size());
         if (row.published.size() != table_.columns.size())
             fail(ErrorCode::input, "paper", "{}: row '{}' has {} published numbers for {} columns",
@@ -158,6 +165,14 @@ private:
             if (other.name == row.name)
                 fail(ErrorCode::input, "paper", "{}: there is a row '{}' already", file_.at(node), row.name);
         table_.rows.push_back(std::move(row));
+    }
+
+    void check_kept(const YAML::Node& node, const PaperRow& row, const std::optional<Recipe>& recipe) const {
+        const size_t step = recipe ? keeping_step(*recipe) : 0;
+        if (step == 0 || recipe->steps[step - 1].options.integer("keep") < row.kept)
+            fail(ErrorCode::input, "paper",
+                 "{}: 'kept' is {}, and no step of the recipe keeps so many models", file_.at(node),
+                 row.kept);
     }
 
     // Beside the file: ../../recipes/NAME.yaml.
@@ -230,6 +245,14 @@ bool needs_training_text(const Recipe& recipe) {
         return std::string_view(step.method->name) == "train" && !calibrated &&
                step.options.text("data").empty();
     });
+}
+
+size_t keeping_step(const Recipe& recipe) {
+    for (size_t s = 0; s < recipe.steps.size(); ++s) {
+        const RecipeStep& step = recipe.steps[s];
+        if (std::string_view(step.method->name) == "train" && step.options.integer("keep") > 0) return s + 1;
+    }
+    return 0;
 }
 
 bool PaperTable::planned() const {

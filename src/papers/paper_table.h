@@ -43,6 +43,9 @@ struct PaperRow {
     std::optional<Recipe> recipe;  // none: the model as it is
     // For models that --model names, in place of `recipe`.
     std::map<std::string, std::optional<Recipe>> recipes;
+    // The model is number `kept` of those that the recipe's training keeps, with the steps after it: several
+    // rows are points of one run. 0: the model at the end of all steps.
+    int64_t kept = 0;
     double kv_budget = 1;                // part of the KV cache that H2O keeps (--kv-policy h2o)
     std::vector<std::string> options;    // of measuring commands
     std::string why;                     // reason why it cannot be run; else empty
@@ -75,6 +78,9 @@ struct PaperTable {
 
 // A step trains, and names no text to train on.
 bool needs_training_text(const Recipe& recipe);
+
+// The number of the first step, from 1, that trains and keeps models on its way; 0: none does.
+size_t keeping_step(const Recipe& recipe);
 
 // Throws Error(io) when a file cannot be read, Error(input) when one is not of this form, Error(usage) for an
 // unknown key, measure, method or option. Messages name file and line.

@@ -220,25 +220,6 @@ std::optional<Quality> mean_accuracy(const Comparison& c) {
     return mean;
 }
 
-bool is_attention(Slot slot) { return consists_of_heads(slot); }
-bool is_ffn(Slot slot) { return is_matrix(slot) && belongs_to_ffn(slot); }
-
-// Percentage of borrowed cells per layer; NaN for a layer without such a module.
-std::vector<double> borrowed_per_layer(const TopologyMap& map, bool (*wanted)(Slot)) {
-    std::vector<double> out;
-    for (size_t p = 0; p < map.rows.size(); ++p) {
-        size_t cells = 0, borrowed = 0;
-        for (size_t s = 0; s < map.slots.size(); ++s) {
-            if (!wanted(map.slots[s])) continue;
-            for (size_t i = 0; i < map.rows[p][s].size(); ++i, ++cells)
-                borrowed += map.borrowed(p, s, i) ? 1 : 0;
-        }
-        out.push_back(cells == 0 ? std::nan("")
-                                 : 100.0 * static_cast<double>(borrowed) / static_cast<double>(cells));
-    }
-    return out;
-}
-
 std::vector<double> counting(size_t n) {
     std::vector<double> out(n);
     for (size_t i = 0; i < n; ++i) out[i] = static_cast<double>(i);
@@ -255,7 +236,8 @@ void add_shares(std::vector<Figure>& out, const Comparison& c, const char* title
                   .from_zero = true};
     for (const auto& v : c.variants) {
         if (!v.topology) continue;
-        const auto shares = borrowed_per_layer(*v.topology, wanted);
+        auto shares = borrowed_parts(*v.topology, wanted);
+        for (double& share : shares) share *= 100;
         if (std::any_of(shares.begin(), shares.end(), [](double share) { return share > 0; }))
             plot.lines.push_back({v.name, counting(shares.size()), shares});
     }
@@ -303,9 +285,10 @@ std::vector<Figure> quality_figures(const Comparison& c) {
 std::vector<Figure> share_figures(const Comparison& c) {
     std::vector<Figure> out;
     add_shares(out, c, "Shared attention per layer",
-               "Part of the heads of Q, K, V and O whose weights belong to another layer.", is_attention);
+               "Part of the heads of Q, K, V and O whose weights belong to another layer.",
+               consists_of_heads);
     add_shares(out, c, "Shared FFN per layer", "Part of the FFN's matrices that belong to another layer.",
-               is_ffn);
+               belongs_to_ffn);
     return out;
 }
 

@@ -1,6 +1,7 @@
 #include "report/provenance.h"
 
 #include "core/json_lines.h"
+#include "model/metadata_keys.h"
 #include "report/json_access.h"
 
 namespace refold {
@@ -8,7 +9,7 @@ namespace refold {
 using nlohmann::json;
 
 json provenance_of(const Model& model) {
-    const std::string text = model.metadata.string("refold.provenance", "");
+    const std::string text = model.metadata.string(kProvenanceKey, "");
     const json parsed = parse_bounded(text);
     return parsed.is_object() ? parsed : json();
 }

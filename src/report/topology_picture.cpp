@@ -54,6 +54,20 @@ bool TopologyMap::borrowed(size_t layer, size_t slot, size_t cell) const {
     return has_heads && c.head != static_cast<int64_t>(cell);
 }
 
+std::vector<double> borrowed_parts(const TopologyMap& map, bool (*wanted)(Slot)) {
+    std::vector<double> out;
+    for (size_t p = 0; p < map.rows.size(); ++p) {
+        size_t cells = 0, borrowed = 0;
+        for (size_t s = 0; s < map.slots.size(); ++s) {
+            if (!wanted(map.slots[s])) continue;
+            for (size_t i = 0; i < map.rows[p][s].size(); ++i, ++cells)
+                borrowed += map.borrowed(p, s, i) ? 1 : 0;
+        }
+        out.push_back(cells == 0 ? std::nan("") : static_cast<double>(borrowed) / static_cast<double>(cells));
+    }
+    return out;
+}
+
 bool TopologyMap::replaced(size_t layer, size_t slot) const {
     Topology topology;
     if (layer < sources.size()) topology.sources[layer] = sources[layer];

@@ -45,6 +45,10 @@ TopologyMap topology_map(const Model& model);
 // Fills in TopologyCell::borrowers.
 void count_borrowers(TopologyMap& map);
 
+// Per layer, the part of the cells of slots that are wanted which is borrowed, 0 to 1; NaN for a layer
+// without any.
+std::vector<double> borrowed_parts(const TopologyMap& map, bool (*wanted)(Slot));
+
 // "30 layers, no sharing" or "30 layers in 2 loops; 9 with attention probabilities of another; attn.q,
 // attn.o: each 27 of 270 heads borrowed (10.0 %); ffn.down: 10 of 30 in factors; ...".
 std::string topology_summary(const TopologyMap& map);

@@ -1,8 +1,5 @@
 #include "tasks/task_file.h"
 
-#include <functional>
-#include <set>
-
 #include "core/error.h"
 #include "core/text.h"
 #include "io/yaml.h"
@@ -11,7 +8,6 @@ namespace refold {
 namespace {
 
 using Handler = std::function<void(const YAML::Node&)>;
-using Handlers = std::map<std::string, Handler>;
 
 const std::map<std::string, Haystack> kHaystacks = {
     {"repeat", Haystack::repeat}, {"text", Haystack::text}, {"needles", Haystack::needles}};
@@ -26,12 +22,12 @@ const std::map<std::string, TaskOutput> kOutputs = {{"multiple_choice", TaskOutp
 
 class Reader {
 public:
-    Reader(std::string label, std::string subject, std::string subject_name)
-        : label_(std::move(label)), subject_(std::move(subject)), subject_name_(std::move(subject_name)) {}
+    Reader(const YamlFile& file, std::string subject, std::string subject_name)
+        : file_(file), subject_(std::move(subject)), subject_name_(std::move(subject_name)) {}
 
     TaskFile read(const YAML::Node& root) {
-        task_.label = label_;
-        const Handlers handlers = {
+        task_.label = file_.label();
+        const YamlFile::Readers readers = {
             {"task", text(task_.spec.name)},
             {"aliases", texts(task_.aliases)},
             {"group", text(task_.spec.group)},
@@ -62,31 +58,13 @@ public:
             {"fewshot_delimiter", text(task_.spec.fewshot_delimiter)},
             {"generation", [this](const YAML::Node& node) { read_generation(node); }},
         };
-        read_map(root, handlers);
+        file_.read_map(root, "a task", readers);
         check(root);
         return std::move(task_);
     }
 
-    // yaml-cpp silently keeps both of two equal keys.
-    void read_map(const YAML::Node& map, const Handlers& handlers) const {
-        if (!map.IsMap()) fail(ErrorCode::input, "task", "{}: expected a mapping", at(map));
-        std::set<std::string> seen;
-        for (const auto& entry : map) {
-            if (!entry.first.IsScalar())
-                fail(ErrorCode::input, "task", "{}: a key must be a word", at(entry.first));
-            const std::string key = entry.first.Scalar();
-            const auto handler = handlers.find(key);
-            if (handler == handlers.end()) {
-                std::vector<std::string> known;
-                for (const auto& [name, unused] : handlers) known.push_back(name);
-                fail(ErrorCode::usage, "task", "{}: unknown key '{}'; {}", at(entry.first), key,
-                     suggestion(key, known));
-            }
-            if (!seen.insert(key).second)
-                fail(ErrorCode::input, "task", "{}: key '{}' is given twice", at(entry.first), key);
-            handler->second(entry.second);
-        }
-    }
+private:
+    std::string at(const YAML::Node& node) const { return file_.at(node); }
 
     std::string scalar(const YAML::Node& node) const {
         if (!node.IsScalar()) fail(ErrorCode::input, "task", "{}: expected a single value", at(node));
@@ -101,11 +79,6 @@ public:
         return value;
     }
 
-    std::string at(const YAML::Node& node) const {
-        return fmt::format("{} line {}", label_, node.Mark().line + 1);
-    }
-
-private:
     Handler text(std::string& to) const {
         return [this, &to](const YAML::Node& node) { to = scalar(node); };
     }
@@ -178,30 +151,31 @@ private:
 
     DataSource read_source(const YAML::Node& node) const {
         DataSource source;
-        read_map(node,
-                 {
-                     {"files", [&](const YAML::Node& n) { source.files = lists(n); }},
-                     {"get", text(source.get)},
-                     {"hub", text(source.hub)},
-                     {"config", text(source.config)},
-                     {"hub_files", by_split(source.hub_files)},
-                     {"splits", by_split(source.hub_splits)},
-                     {"form",
-                      [&](const YAML::Node& n) { source.form.form = parse_record_form(scalar(n), at(n)); }},
-                     {"columns", texts(source.form.columns)},
-                     {"items", text(source.form.items)},
-                     {"key", text(source.form.key)},
-                     {"unfold", texts(source.form.unfold)},
-                     {"labels", by_split(source.labels)},
-                     {"only", by_split(source.only)},
-                     {"where", text(source.where)},
-                     {"fields",
-                      [&](const YAML::Node& n) {
-                          if (!n.IsMap()) fail(ErrorCode::input, "task", "{}: expected a mapping", at(n));
-                          for (const auto& field : n)
-                              source.fields.emplace_back(scalar(field.first), scalar(field.second));
-                      }},
-                 });
+        file_.read_map(
+            node, "a source",
+            {
+                {"files", [&](const YAML::Node& n) { source.files = lists(n); }},
+                {"get", text(source.get)},
+                {"hub", text(source.hub)},
+                {"config", text(source.config)},
+                {"hub_files", by_split(source.hub_files)},
+                {"splits", by_split(source.hub_splits)},
+                {"form",
+                 [&](const YAML::Node& n) { source.form.form = parse_record_form(scalar(n), at(n)); }},
+                {"columns", texts(source.form.columns)},
+                {"items", text(source.form.items)},
+                {"key", text(source.form.key)},
+                {"unfold", texts(source.form.unfold)},
+                {"labels", by_split(source.labels)},
+                {"only", by_split(source.only)},
+                {"where", text(source.where)},
+                {"fields",
+                 [&](const YAML::Node& n) {
+                     if (!n.IsMap()) fail(ErrorCode::input, "task", "{}: expected a mapping", at(n));
+                     for (const auto& field : n)
+                         source.fields.emplace_back(scalar(field.first), scalar(field.second));
+                 }},
+            });
         if (source.files.empty() && source.hub.empty())
             fail(ErrorCode::input, "task", "{}: a source needs 'files' or 'hub'", at(node));
         if (!source.hub.empty() && source.hub_files.empty() && source.hub_splits.empty())
@@ -210,7 +184,7 @@ private:
     }
 
     void read_consistent(const YAML::Node& node) {
-        read_map(node, {{"by", text(task_.alike)}, {"same", text(task_.agreeing)}});
+        file_.read_map(node, "'consistent'", {{"by", text(task_.alike)}, {"same", text(task_.agreeing)}});
         if (task_.alike.empty() || task_.agreeing.empty())
             fail(ErrorCode::input, "task", "{}: 'consistent' needs the fields 'by' and 'same'", at(node));
     }
@@ -235,7 +209,8 @@ private:
             };
         };
         NeedleKind& needle = task_.needle;
-        read_map(node, {{"haystack", word(needle.haystack, kHaystacks)},
+        file_.read_map(node, "'needle'",
+                       {{"haystack", word(needle.haystack, kHaystacks)},
                         {"keys", word(needle.keys, kNeedleTexts)},
                         {"values", word(needle.values, kNeedleTexts)},
                         {"needles", count(needle.needles)},
@@ -244,7 +219,8 @@ private:
     }
 
     void read_fewshot(const YAML::Node& node) {
-        read_map(node, {{"split", text(task_.fewshot_split)},
+        file_.read_map(node, "'fewshot'",
+                       {{"split", text(task_.fewshot_split)},
                         {"shots", [&](const YAML::Node& n) { task_.spec.shots = number(n); }},
                         {"first", [&](const YAML::Node& n) { task_.first_n = flag(n); }},
                         {"exclude_item", [&](const YAML::Node& n) { task_.exclude_item = flag(n); }}});
@@ -259,15 +235,16 @@ private:
     }
 
     void read_generation(const YAML::Node& node) {
-        read_map(node,
-                 {{"until", texts(task_.spec.generation.until)},
-                  {"max_tokens", [&](const YAML::Node& n) { task_.spec.generation.max_tokens = number(n); }},
-                  {"masks", [&](const YAML::Node& n) { task_.spec.generation.masks = number(n); }}});
+        file_.read_map(
+            node, "'generation'",
+            {{"until", texts(task_.spec.generation.until)},
+             {"max_tokens", [&](const YAML::Node& n) { task_.spec.generation.max_tokens = number(n); }},
+             {"masks", [&](const YAML::Node& n) { task_.spec.generation.masks = number(n); }}});
     }
 
     void check(const YAML::Node& root) const {
         const auto need = [&](bool given, const char* key) {
-            if (!given) fail(ErrorCode::input, "task", "{}: the key '{}' is missing", label_, key);
+            if (!given) fail(ErrorCode::input, "task", "{}: the key '{}' is missing", file_.label(), key);
         };
         need(!task_.spec.name.empty(), "task");
         need(!task_.spec.metrics.empty(), "metrics");
@@ -286,7 +263,7 @@ private:
         need(root["prompt"].IsDefined() || !task_.prompt_list.empty(), "prompt");
         if (!task_.generator.empty()) {
             if (task_.generator != "needle")
-                fail(ErrorCode::usage, "task", "{}: unknown generator '{}'; known: needle", label_,
+                fail(ErrorCode::usage, "task", "{}: unknown generator '{}'; known: needle", file_.label(),
                      task_.generator);
             if (task_.needle.haystack == Haystack::text) {
                 need(!task_.data.empty(), "data");
@@ -313,20 +290,19 @@ private:
         }
     }
 
-    std::string label_, subject_, subject_name_;
+    const YamlFile& file_;
+    std::string subject_, subject_name_;
     TaskFile task_;
 };
 
-}  // namespace
-
 // The mapping of a variant: the task's, with the variant's keys in place of its own.
-static YAML::Node with_keys_of(const YAML::Node& root, const YAML::Node& name, const YAML::Node& own,
-                               const Reader& reader) {
-    if (!own.IsMap()) fail(ErrorCode::input, "task", "{}: expected a mapping of keys", reader.at(own));
+YAML::Node with_keys_of(const YAML::Node& root, const YAML::Node& name, const YAML::Node& own,
+                        const YamlFile& file) {
+    file.check_map(own, "a variant");
     YAML::Node merged(YAML::NodeType::Map);
     merged["task"] = name;
     for (const auto& entry : root) {
-        const std::string key = reader.scalar(entry.first);
+        const std::string key = entry.first.Scalar();
         if (key != "task" && key != "aliases" && key != "variants" && !own[key].IsDefined())
             merged.force_insert(entry.first, entry.second);
     }
@@ -335,33 +311,34 @@ static YAML::Node with_keys_of(const YAML::Node& root, const YAML::Node& name, c
 }
 
 // One task per subject, or one task.
-static void read_tasks(const YAML::Node& root, const std::string& label, std::vector<TaskFile>& tasks) {
+void read_tasks(const YAML::Node& root, const YamlFile& file, std::vector<TaskFile>& tasks) {
     const YAML::Node subjects = root["subjects"];
-    const Reader reader(label, "", "");
     if (!subjects.IsDefined()) {
-        tasks.push_back(Reader(label, "", "").read(root));
+        tasks.push_back(Reader(file, "", "").read(root));
         return;
     }
     if (!subjects.IsMap() || subjects.size() == 0)
-        fail(ErrorCode::input, "task", "{}: 'subjects' must map subjects to their names",
-             reader.at(subjects));
+        fail(ErrorCode::input, "task", "{}: 'subjects' must map subjects to their names", file.at(subjects));
     for (const auto& subject : subjects)
         tasks.push_back(
-            Reader(label, reader.scalar(subject.first), reader.scalar(subject.second)).read(root));
+            Reader(file, file.scalar(subject.first, "subjects"), file.scalar(subject.second, "subjects"))
+                .read(root));
 }
 
+}  // namespace
+
 std::vector<TaskFile> parse_task_file(const std::string& text, const std::string& label) {
+    const YamlFile file("task", label);
     const YAML::Node root = parse_yaml(text, "task", label);
     if (!root.IsMap()) fail(ErrorCode::input, "task", "{}: expected one YAML mapping", label);
-    const Reader reader(label, "", "");
     std::vector<TaskFile> tasks;
-    read_tasks(root, label, tasks);
+    read_tasks(root, file, tasks);
     const YAML::Node variants = root["variants"];
     if (!variants.IsDefined()) return tasks;
     if (!variants.IsMap())
-        fail(ErrorCode::input, "task", "{}: 'variants' must map names to keys", reader.at(variants));
+        fail(ErrorCode::input, "task", "{}: 'variants' must map names to keys", file.at(variants));
     for (const auto& variant : variants)
-        read_tasks(with_keys_of(root, variant.first, variant.second, reader), label, tasks);
+        read_tasks(with_keys_of(root, variant.first, variant.second, file), file, tasks);
     return tasks;
 }
 

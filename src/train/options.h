@@ -32,6 +32,7 @@ struct TrainOptions {
     int64_t save_every = 0;      // steps; 0: about every five minutes, and at the end
     int64_t evaluate_every = 0;  // steps between losses on held-out text; 0: ten times in a run
     int64_t patience = 0;        // stop after this many evaluations without improvement; 0: never
+    int64_t keep = 0;            // models of the run, evenly over its steps: kept_step()
     // Return the weights with the smallest held-out loss, as with `patience`. A run that diverges ends early.
     bool keep_best = false;
 };

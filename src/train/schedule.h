@@ -1,4 +1,4 @@
-// Learning rate schedules.
+// What happens in which step.
 #pragma once
 
 #include <algorithm>
@@ -19,6 +19,14 @@ inline double learning_rate_at(const TrainOptions& o, int64_t step) {
     const double part = std::min(1.0, (at - warm) / std::max(1.0, static_cast<double>(o.steps) - warm));
     return o.learning_rate *
            (o.final_rate + (1 - o.final_rate) * (1 + std::cos(std::numbers::pi * part)) / 2);
+}
+
+// The step after which a run keeps model `number`, 1 to `keep`: the last one at its end.
+inline int64_t kept_step(const TrainOptions& o, int64_t number) { return number * o.steps / o.keep; }
+// The number of the model that is kept after `step` steps; 0: none is. `keep` is at most `steps`.
+inline int64_t kept_number(const TrainOptions& o, int64_t step) {
+    const int64_t number = (step * o.keep + o.steps - 1) / o.steps;
+    return number > 0 && kept_step(o, number) == step ? number : 0;
 }
 
 }  // namespace refold

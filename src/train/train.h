@@ -18,6 +18,9 @@ namespace refold {
 // Logits [tokens, n_vocab] of one sequence.
 using SequenceLogits = std::function<std::vector<float>(std::span<const int32_t> tokens)>;
 
+// Values of tensors, by name.
+using TensorValues = std::map<std::string, std::vector<float>>;
+
 struct TrainRequest {
     const Model& model;
     const Model* teacher = nullptr;  // for distillation
@@ -35,6 +38,9 @@ struct TrainRequest {
     std::function<bool()> stop = {};  // true: save, then throw Error(interrupted)
     // Reports long work before the first step (a teacher's logits): `done` of `total` sequences.
     std::function<void(const std::string& what, int64_t done, int64_t total)> prepare = {};
+    // Writes model `number` of the run (TrainOptions::keep) with these values of the trained tensors, again
+    // when it was there before an interruption. False: interrupted, so save, then throw Error(interrupted).
+    std::function<bool(int64_t number, TensorValues tensors)> keep = {};
     std::string metrics = {};          // folder for metrics files; empty: none
     std::vector<HeadPair> pairs = {};  // for the objective `postshare`
     // Computes the teacher's logits in place of the torch engine.
@@ -43,9 +49,10 @@ struct TrainRequest {
 
 // The trained tensors as float32, by name. All others are unchanged.
 struct TrainResult {
-    std::map<std::string, std::vector<float>> tensors;
+    TensorValues tensors;
     int64_t steps = 0;           // steps that produced these weights (the best ones, when `patience` is set)
     bool stopped_early = false;  // by `patience`
+    int64_t kept = 0;            // models that were kept
     std::string device;          // torch's name of the device
     double loss = 0;             // of the last step; NaN when there was none
     double held_out_before = 0, held_out_after = 0;  // mean loss per token; NaN without held-out text

@@ -9,7 +9,7 @@
 #include "engine/compare.h"
 #include "io/safetensors.h"
 #include "model/model.h"
-#include "model/paper_configs.h"
+#include "model/paper_model.h"
 
 namespace refold {
 namespace {
@@ -123,7 +123,7 @@ TEST_F(Models, QuantisingKeepsSharing) {
 // TinyLlama: 22 layers of 44,044,288 parameters.
 TEST_F(Models, ABareConfigIsInspectedAndPlanned) {
     const std::string config = folder / "config.json", out = folder / "out";
-    write_all(config, paper::kTinyLlama);
+    std::filesystem::copy_file(paper_config("tinyllama-1.1b"), config);
     const json report = refold_json({"inspect", config});
     EXPECT_EQ(report["shapes_only"], true);
     EXPECT_EQ(report["file_bytes"], 0);

@@ -91,6 +91,95 @@ TEST_F(Reproduce, KnownNumbersAreNotMeasuredAgain) {
     EXPECT_NE(cell(refold_json(words({"--rows", "shared"})), 0, 1)["here"], 42.5);
 }
 
+#ifdef REFOLD_HAVE_TORCH
+// Points of one training, of which heads are shared in each.
+TEST_F(Reproduce, RowsOfOneTraining) {
+    std::string text = R"(
+place: Figure 1
+title: lengths of training
+columns:
+  perplexity: {measure: perplexity, text: a.txt}
+rows:
+  - {name: half, model: small, kept: 1, published: ["1"],
+     steps: [&training {method: train, steps: 2, batch: 1, context: 16, keep: 2, learning_rate: 1e-3},
+             &sharing {method: direct_share, ratio: 0.3, matching: original}]}
+  - {name: whole, model: small, kept: 2, steps: [*training, *sharing], published: ["1"]}
+  - {name: not shared, model: small, kept: 2, steps: [*training], published: ["1"]}
+)";
+    write_all(table, text);
+    const auto with_text = [&](std::vector<std::string> more) {
+        more.insert(more.end(), {"--train", folder / "texts/a.txt"});
+        return words(more);
+    };
+    const json one = refold_json(with_text({"--rows", "half"}));
+    const auto left = [&] {
+        size_t count = 0;
+        for (const auto& entry : std::filesystem::directory_iterator(folder / "work"))
+            count += entry.path().filename().string().starts_with("training-") &&
+                             entry.path().extension() == ".gguf"
+                         ? 1
+                         : 0;
+        return count;
+    };
+    EXPECT_EQ(left(), 1U);  // for the other rows
+    const json all = refold_json(with_text({}));
+    EXPECT_EQ(left(), 0U);
+    EXPECT_EQ(cell(all, 0, 0)["here"], cell(one, 0, 0)["here"]);
+    for (const size_t other : {1U, 2U}) EXPECT_NE(cell(all, other, 0)["here"], cell(all, 0, 0)["here"]);
+    EXPECT_NE(cell(all, 1, 0)["here"], cell(all, 2, 0)["here"]);
+    const std::string commands = all["commands"].dump();
+    EXPECT_THAT(commands, HasSubstr("step-1/kept-2-of-2.gguf -o row-2.gguf"));
+    EXPECT_THAT(commands, HasSubstr("--original small"));
+    // The same as the recipe whole.
+    text.erase(text.find("kept: 2, "), 9);
+    write_all(table, text);
+    const json whole = refold_json(with_text({"--rows", "whole"}));
+    EXPECT_EQ(cell(whole, 0, 0)["here"], cell(all, 1, 0)["here"]);
+    text.replace(text.find("kept: 1"), 7, "kept: 3");
+    write_all(table, text);
+    expect_error(refold(with_text({})), 1, {"line 7", "'kept' is 3"});
+}
+#endif
+
+TEST_F(Reproduce, ANumberPastTheEndOfAListIsNoFailure) {
+    std::string text = read_all(table);
+    const std::string old = "eval ppl {model} --text {texts}/a.txt --max-windows 1\", value: /tokens_scored";
+    ASSERT_NE(text.find(old), std::string::npos);
+    text.replace(text.find(old), old.size(), "inspect {model}\", value: /borrowed/attention/4");
+    write_all(table, text);
+    for (int run = 0; run < 2; ++run)
+        EXPECT_EQ(cell(refold_json(words()), 1, 3)["note"], "this model has none");
+    text.replace(text.find("attention/4"), 11, "attention/3");
+    write_all(table, text);
+    const json result = refold_json(words());
+    EXPECT_EQ(cell(result, 0, 3)["here"], 0);
+    EXPECT_GT(cell(result, 1, 3)["here"], 0);
+}
+
+// Rows that measure one model in several ways.
+TEST_F(Reproduce, RowsWithTheSameRecipeShareTheModel) {
+    std::string text = read_all(table);
+    text += R"(  - {name: with options, model: small, steps: [{method: direct_share, ratio: 0.3}], options: ["--threads", "1"],
+     published: ["", "2", "", "", "", ""]}
+  - {name: less, model: small, steps: [{method: direct_share, ratio: 0.2}], published: ["", "2", "", "", "", ""]}
+)";
+    text.replace(text.find("  - {name: other"), text.find("  - {name: with") - text.find("  - {name: other"), "");
+    write_all(table, text);
+    const Outcome done = refold(words({"--json"}));
+    ASSERT_EQ(done.code, 0) << done.err;
+    const json result = json::parse(done.out);
+    EXPECT_EQ(cell(result, 1, 1)["here"], cell(result, 2, 1)["here"]);
+    EXPECT_NE(cell(result, 1, 1)["here"], cell(result, 3, 1)["here"]);
+    std::vector<std::string> made;
+    for (const json& command : result["commands"])
+        if (command.get<std::string>().starts_with("refold compress")) made.push_back(command);
+    EXPECT_THAT(made, testing::ElementsAre(HasSubstr("row-2.gguf"), HasSubstr("row-4.gguf")));
+    size_t written = 0;
+    for (size_t at = 0; (at = done.err.find("wrote ", at)) != std::string::npos; ++at) ++written;
+    EXPECT_EQ(written, 2U) << done.err;
+    EXPECT_FALSE(std::filesystem::exists(folder / "work/row-4.gguf"));
+}
+
 TEST_F(Reproduce, WritesAPage) {
     for (const char* name : {"t.html", "t.md", "t.json"}) {
         const Outcome done = refold(words({"--rows", "dense", "-o", folder / name}));

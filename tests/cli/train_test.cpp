@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "cli/refold.h"
+#include "core/error.h"
 #include "io/gguf.h"
 
 namespace refold {
@@ -67,7 +68,7 @@ TEST_F(Train, AfterSigtermTheSameCommandGoesOn) {
     const std::string whole = folder_ / "whole/out.gguf", parts = folder_ / "parts/out.gguf";
     fs::create_directories(folder_ / "whole");
     fs::create_directories(folder_ / "parts");
-    const std::vector<std::string> settings = {"steps=60", "evaluate_every=20"};
+    const std::vector<std::string> settings = {"steps=60", "evaluate_every=20", "keep=12"};
     ASSERT_EQ(refold(command(whole, settings)).code, 0);
 
     auto words = command(parts, settings);
@@ -88,6 +89,36 @@ TEST_F(Train, AfterSigtermTheSameCommandGoesOn) {
     const Outcome resumed = refold(command(parts, settings));
     EXPECT_EQ(resumed.code, 0) << resumed.err;
     EXPECT_EQ(read_all(parts), read_all(whole));
+    for (int number = 1; number <= 12; ++number) {
+        const std::string kept = fmt::format("/out.train/step-1/kept-{:02}-of-12.gguf", number);
+        EXPECT_TRUE(read_all(folder_ / "parts" + kept) == read_all(folder_ / "whole" + kept)) << number;
+    }
+}
+
+// Models of the run as any other model: the last one has the weights of the result.
+TEST_F(Train, KeepsModelsOfTheRun) {
+    const std::string out = folder_ / "out.gguf";
+    const auto details = refold_json(command(out, {"steps=5", "keep=2"}))["steps"][0]["details"];
+    const std::string first = folder_ / "out.train/step-1/kept-1-of-2.gguf",
+                      last = folder_ / "out.train/step-1/kept-2-of-2.gguf";
+    EXPECT_EQ(details["kept"],
+              (nlohmann::json{{{"step", 2}, {"file", first}}, {{"step", 5}, {"file", last}}}));
+    const auto tensors = [](const std::string& path) {
+        std::map<std::string, std::vector<std::byte>> all;
+        const auto file = GgufFile::open(path);
+        for (const GgufTensor& tensor : file->tensors())
+            all[tensor.name] = {tensor.data.begin(), tensor.data.end()};
+        return all;
+    };
+    EXPECT_TRUE(tensors(last) == tensors(out));
+    EXPECT_FALSE(tensors(first) == tensors(out));
+    EXPECT_FALSE(tensors(first) == tensors(kModel));
+    const auto provenance = refold_json({"inspect", first})["provenance"];
+    EXPECT_EQ(provenance["training_step"], 2);
+    EXPECT_THAT(provenance["recipe"].get<std::string>(), HasSubstr("method: train"));
+    expect_error(refold(command(folder_ / "more.gguf", {"steps=5", "keep=6"})), 2,
+                 {"keep: got 6", "5 steps"});
+    expect_error(refold(command(folder_ / "more.gguf", {"objective=layerwise", "keep=1"})), 2, {"layerwise"});
 }
 
 // A resumed run reuses finished layers and gives the same bits.

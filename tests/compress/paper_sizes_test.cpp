@@ -7,19 +7,11 @@
 #include "compress/compress.h"
 #include "compress/recipe.h"
 #include "core/error.h"
-#include "core/temp_folder.h"
 #include "model/accounting.h"
-#include "model/load.h"
-#include "model/paper_configs.h"
+#include "model/paper_model.h"
 
 namespace refold {
 namespace {
-
-Model shapes(const char* config) {
-    const TempFolder folder;
-    write_all(folder / "config.json", config);
-    return load_model(folder / "config.json");
-}
 
 Model planned(const Model& model, const std::string& method, const std::vector<std::string>& settings) {
     return plan(model, recipe_from_method(method, settings)).model;
@@ -34,7 +26,7 @@ double part(const Model& model, const Model& original) {
 // "Head-wise Shareable Attention for Large Language Models", Table 3: Llama-2-7B 90.36 % with 30 % of the
 // heads shared, 70.33 % with 30 % of the FFNs, too; Llama-2-13B 90.32 % and 70.74 %.
 TEST(PaperSizes, HeadSharingOfLlama2) {
-    const Model small = shapes(paper::kLlama2_7B), large = shapes(paper::kLlama2_13B);
+    const Model small = paper_model("llama2-7b"), large = paper_model("llama2-13b");
     const Model small_heads = planned(small, "direct_share", {"ratio=0.3"}),
                 large_heads = planned(large, "direct_share", {"ratio=0.3"});
     EXPECT_NEAR(part(small_heads, small), 90.36, 0.1);
@@ -49,7 +41,7 @@ TEST(PaperSizes, HeadSharingOfLlama2) {
 // Section 5.1: the baselines are compared "when the same number of parameters is reduced". Whole layers come
 // as near as 13 heads of 1024, or 6 for 10 %.
 TEST(PaperSizes, BaselinesOfHeadSharing) {
-    const Model model = shapes(paper::kLlama2_7B);
+    const Model model = paper_model("llama2-7b");
     constexpr uint64_t kHead = 4 * 128 * 4096;
     for (const auto& [ratio, layers] : {std::pair(0.1, 3U), std::pair(0.3, 10U)}) {
         const std::string setting = fmt::format("ratio={}", ratio);
@@ -69,7 +61,7 @@ TEST(PaperSizes, BaselinesOfHeadSharing) {
 }
 
 TEST(PaperSizes, AttentionAloneLeavesTheRest) {
-    const Model model = shapes(paper::kLlama2_7B);
+    const Model model = paper_model("llama2-7b");
     const Model out = planned(model, "direct_share", {"ratio=0.3", "share=qkv"});
     EXPECT_EQ(parameters_of(out), 6'738'415'616U - 307U * 3 * 128 * 4096);
 }
@@ -89,8 +81,8 @@ constexpr double kPrinted = 0.0075;
 
 // "Relaxed Recursive Transformers", Tables 2, 3 and 5.
 TEST(PaperSizes, RecursiveModels) {
-    const Model gemma = shapes(paper::kGemma2B), llama = shapes(paper::kTinyLlama),
-                pythia = shapes(paper::kPythia1B);
+    const Model gemma = paper_model("gemma-2b"), llama = paper_model("tinyllama-1.1b"),
+                pythia = paper_model("pythia-1b");
     EXPECT_NEAR(non_embedding(gemma), 1.98, kPrinted);
     EXPECT_NEAR(non_embedding(llama), 0.97, kPrinted);
     EXPECT_NEAR(non_embedding(pythia), 0.81, kPrinted);
@@ -105,30 +97,30 @@ TEST(PaperSizes, RecursiveModels) {
 
 // Tables 5 and 10: reduced-size models, as the recipes reduced_* make them.
 TEST(PaperSizes, ReducedModels) {
-    for (const auto& [name, config, size] : {std::tuple{"2_gemma", paper::kGemma2B, 0.99},
-                                             {"3_gemma", paper::kGemma2B, 0.66},
-                                             {"2_tinyllama", paper::kTinyLlama, 0.48},
-                                             {"2_pythia", paper::kPythia1B, 0.40}}) {
+    for (const auto& [name, original, size] : {std::tuple{"2_gemma", "gemma-2b", 0.99},
+                                               {"3_gemma", "gemma-2b", 0.66},
+                                               {"2_tinyllama", "tinyllama-1.1b", 0.48},
+                                               {"2_pythia", "pythia-1b", 0.40}}) {
         Recipe recipe = read_recipe(fmt::format("{}/../../recipes/reduced_{}.yaml", REFOLD_FIXTURES, name));
         recipe.steps.pop_back();  // training, which needs a text
-        EXPECT_NEAR(non_embedding(plan(shapes(config), recipe).model), size, kPrinted) << name;
+        EXPECT_NEAR(non_embedding(plan(paper_model(original), recipe).model), size, kPrinted) << name;
     }
 }
 
 struct RelaxedSize {
-    const char* config;
+    const char* original;
     int loops;
     std::vector<std::pair<int, double>> sizes;  // by rank
 };
 
 // Ranks are limited by the matrix: K and V of Gemma and TinyLlama have 256 rows.
 TEST(PaperSizes, RelaxedModels) {
-    for (const auto& [config, loops, sizes] :
-         {RelaxedSize{paper::kGemma2B, 2, {{64, 1.07}, {128, 1.15}, {256, 1.30}, {512, 1.60}}},
-          RelaxedSize{paper::kGemma2B, 3, {{64, 0.74}, {128, 0.82}, {256, 0.97}, {512, 1.27}}},
-          RelaxedSize{paper::kTinyLlama, 2, {{64, 0.53}, {128, 0.58}, {256, 0.68}, {512, 0.86}}},
-          RelaxedSize{paper::kPythia1B, 2, {{64, 0.44}, {128, 0.48}, {256, 0.55}, {512, 0.70}}}}) {
-        const Model model = shapes(config);
+    for (const auto& [original, loops, sizes] :
+         {RelaxedSize{"gemma-2b", 2, {{64, 1.07}, {128, 1.15}, {256, 1.30}, {512, 1.60}}},
+          RelaxedSize{"gemma-2b", 3, {{64, 0.74}, {128, 0.82}, {256, 0.97}, {512, 1.27}}},
+          RelaxedSize{"tinyllama-1.1b", 2, {{64, 0.53}, {128, 0.58}, {256, 0.68}, {512, 0.86}}},
+          RelaxedSize{"pythia-1b", 2, {{64, 0.44}, {128, 0.48}, {256, 0.55}, {512, 0.70}}}}) {
+        const Model model = paper_model(original);
         for (const auto& [rank, size] : sizes) {
             const Model out =
                 planned(model, "relax", {fmt::format("loops={}", loops), fmt::format("rank={}", rank)});
@@ -140,7 +132,7 @@ TEST(PaperSizes, RelaxedModels) {
 
 // Gemma 2B, two loops: ranks of Q, K and V, output and FFN.
 TEST(PaperSizes, RelaxedModelsWithRanksByModule) {
-    const Model model = shapes(paper::kGemma2B);
+    const Model model = paper_model("gemma-2b");
     const std::vector<std::pair<const char*, double>> rows = {
         {"128,256,128,256", 1.28}, {"256,128,256,256", 1.29}, {"256,256,256,128", 1.18},
         {"128,128,128,256", 1.27}, {"64,128,64,128", 1.14},   {"128,64,128,128", 1.14},
@@ -159,12 +151,11 @@ TEST(PaperSizes, PrefixesOfRecursiveModels) {
         double whole;
     };
     const std::vector<std::pair<const char*, std::vector<Row>>> tables = {
-        {paper::kGemma2B,
-         {{256, "9.4", 1.00}, {512, "18.9", 1.01}, {1024, "37.7", 1.03}, {2048, "75.5", 1.07}}},
-        {paper::kTinyLlama,
+        {"gemma-2b", {{256, "9.4", 1.00}, {512, "18.9", 1.01}, {1024, "37.7", 1.03}, {2048, "75.5", 1.07}}},
+        {"tinyllama-1.1b",
          {{256, "11.5", 0.49}, {512, "23.1", 0.50}, {1024, "46.1", 0.53}, {2048, "92.3", 0.57}}}};
-    for (const auto& [config, rows] : tables) {
-        const Model looped = planned(shapes(config), "recursive", {"loops=2"});
+    for (const auto& [original, rows] : tables) {
+        const Model looped = planned(paper_model(original), "recursive", {"loops=2"});
         for (const Row& row : rows) {
             const Model out = planned(looped, "prefix", {fmt::format("length={}", row.length)});
             const uint64_t size = parameters_of(out) - parameters_of(looped);
@@ -173,23 +164,23 @@ TEST(PaperSizes, PrefixesOfRecursiveModels) {
         }
     }
     // Keys and values themselves: 256 x 2 x 256 numbers in each of 18 layers.
-    const Model looped = planned(shapes(paper::kGemma2B), "recursive", {"loops=2"});
+    const Model looped = planned(paper_model("gemma-2b"), "recursive", {"loops=2"});
     EXPECT_EQ(parameters_of(planned(looped, "prefix", {"length=256", "form=kv"})) - parameters_of(looped),
               2'359'296U);
 }
 
 struct Attention {
-    const char* config;
+    const char* original;
     const char* ranks;
     double ratio;
 };
 
 const std::vector<Attention> kTableII = {
-    {paper::kRobertaBase, "720,60,3", 1.12}, {paper::kRobertaBase, "340,30,3", 3.74},
-    {paper::kRobertaBase, "120,60,2", 8.78}, {paper::kRobertaBase, "540,20,4", 2.52},
-    {paper::kGptJ6B, "40,70,2", 247.30},     {paper::kGptJ6B, "540,90,3", 14.69},
-    {paper::kGptJ6B, "128,86,2", 74.68},     {paper::kLlama2_7B, "2850,40,2", 3.54},
-    {paper::kLlama2_7B, "1100,50,4", 5.81}};
+    {"roberta-base", "720,60,3", 1.12}, {"roberta-base", "340,30,3", 3.74},
+    {"roberta-base", "120,60,2", 8.78}, {"roberta-base", "540,20,4", 2.52},
+    {"gptj-6b", "40,70,2", 247.30},     {"gptj-6b", "540,90,3", 14.69},
+    {"gptj-6b", "128,86,2", 74.68},     {"llama2-7b", "2850,40,2", 3.54},
+    {"llama2-7b", "1100,50,4", 5.81}};
 
 // Elements of a layer's attention matrices divided by the elements stored for them.
 double compression(const Model& model, const Model& original, size_t layer) {
@@ -210,7 +201,7 @@ double compression(const Model& model, const Model& original, size_t layer) {
 // have its ratios.
 TEST(PaperSizes, TuckerOfAttention) {
     for (const Attention& row : kTableII) {
-        const Model model = shapes(row.config);
+        const Model model = paper_model(row.original);
         const Model out = planned(model, "tensorllm", {"layers=3", std::string("ranks=") + row.ranks});
         EXPECT_NEAR(compression(out, model, 3), row.ratio, 0.006) << model.family->name << " " << row.ranks;
         EXPECT_EQ(compression(out, model, 2), 1.0);
@@ -219,7 +210,7 @@ TEST(PaperSizes, TuckerOfAttention) {
 
 // The last row worked out by hand: a core of 1 x 1 x 1 per head.
 TEST(PaperSizes, SmallestTuckerOfGptJ) {
-    const Model model = shapes(paper::kGptJ6B);
+    const Model model = paper_model("gptj-6b");
     const Model out = planned(model, "tensorllm", {"layers=0", "ranks=1,1,1"});
     EXPECT_EQ(parameters_of(out), 6'050'882'784U - 4U * 4096 * 4096 + 16 + 4096 + 256 + 4);
 }

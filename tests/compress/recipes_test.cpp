@@ -9,8 +9,7 @@
 #include "compress/compress.h"
 #include "core/error.h"
 #include "core/temp_folder.h"
-#include "model/load.h"
-#include "model/paper_configs.h"
+#include "model/paper_model.h"
 #include "vocab/hf_vocab.h"
 
 namespace refold {
@@ -20,33 +19,33 @@ namespace fs = std::filesystem;
 
 struct Target {
     std::vector<const char*> words;  // all are in the recipe's file name
-    std::vector<const char*> configs;
+    std::vector<const char*> models;
     // Recipes that train what another one made, of so many loops.
     const char* loops = nullptr;
 };
 
 // The first row whose words the file name has. The last one is for recipes of any model.
 const std::vector<Target> kTargets = {
-    {{"llama2_7b"}, {paper::kLlama2_7B}},
-    {{"llama31_8b"}, {paper::kLlama31_8B}},
-    {{"mistral_7b"}, {paper::kMistral7B}},
-    {{"gemma2_9b"}, {paper::kGemma2_9B}},
-    {{"gptj"}, {paper::kGptJ6B}},
-    {{"roberta"}, {paper::kRobertaBase}},
-    {{"llama2"}, {paper::kLlama2_7B}},
-    {{"_of_40"}, {paper::kLlama2_13B}},
+    {{"llama2_7b"}, {"llama2-7b"}},
+    {{"llama31_8b"}, {"llama31-8b"}},
+    {{"mistral_7b"}, {"mistral-7b"}},
+    {{"gemma2_9b"}, {"gemma2-9b"}},
+    {{"gptj"}, {"gptj-6b"}},
+    {{"roberta"}, {"roberta-base"}},
+    {{"llama2"}, {"llama2-7b"}},
+    {{"_of_40"}, {"llama2-13b"}},
     // Relaxed Recursive Transformers: three loops of Gemma 2B alone.
-    {{"early_exit_", "_3"}, {paper::kGemma2B}, "loops=3"},
-    {{"early_exit_"}, {paper::kGemma2B, paper::kTinyLlama, paper::kPythia1B}, "loops=2"},
-    {{"reduced_", "gemma"}, {paper::kGemma2B}},
-    {{"reduced_", "tinyllama"}, {paper::kTinyLlama}},
-    {{"reduced_", "pythia"}, {paper::kPythia1B}},
-    {{"uptrain_"}, {paper::kGemma2B, paper::kTinyLlama, paper::kPythia1B}},
-    {{"recursive_", "_3"}, {paper::kGemma2B}},
-    {{"relax_", "_3"}, {paper::kGemma2B}},
-    {{"recursive_"}, {paper::kGemma2B, paper::kTinyLlama, paper::kPythia1B}},
-    {{"relax_"}, {paper::kGemma2B, paper::kTinyLlama, paper::kPythia1B}},
-    {{}, {paper::kLlama2_7B}},
+    {{"early_exit_", "_3"}, {"gemma-2b"}, "loops=3"},
+    {{"early_exit_"}, {"gemma-2b", "tinyllama-1.1b", "pythia-1b"}, "loops=2"},
+    {{"reduced_", "gemma"}, {"gemma-2b"}},
+    {{"reduced_", "tinyllama"}, {"tinyllama-1.1b"}},
+    {{"reduced_", "pythia"}, {"pythia-1b"}},
+    {{"uptrain_"}, {"gemma-2b", "tinyllama-1.1b", "pythia-1b"}},
+    {{"recursive_", "_3"}, {"gemma-2b"}},
+    {{"relax_", "_3"}, {"gemma-2b"}},
+    {{"recursive_"}, {"gemma-2b", "tinyllama-1.1b", "pythia-1b"}},
+    {{"relax_"}, {"gemma-2b", "tinyllama-1.1b", "pythia-1b"}},
+    {{}, {"llama2-7b"}},
 };
 
 const Target& target_of(const std::string& recipe) {
@@ -100,10 +99,8 @@ TEST(EveryRecipe, IsPlannedOnItsModels) {
         const Recipe recipe =
             with_text(read_recipe(fmt::format("{}/../../recipes/{}.yaml", REFOLD_FIXTURES, name)));
         const Target& target = target_of(name);
-        for (const char* config : target.configs) {
-            const TempFolder folder;
-            write_all(folder / "config.json", config);
-            Model model = load_model(folder / "config.json");
+        for (const char* original : target.models) {
+            Model model = paper_model(original);
             // For trim_vocab; padded to the model's size.
             if (recipe.steps.back().method->last)
                 read_hf_vocabulary(REFOLD_FIXTURES "/tokenizers/bpe_gpt2", model.config.n_vocab,
@@ -126,11 +123,9 @@ TEST(EveryRecipe, LengthsOfRecursiveTransformers) {
         for (const RecipeStep& step : recipe.steps) {
             if (std::string(step.method->name) != "train" || step.options.integer("tokens") < 15'000'000'000)
                 continue;
-            const TempFolder folder;
-            write_all(folder / "config.json", paper::kGemma2B);
-            const Model looped = plan(load_model(folder / "config.json"),
-                                      recipe_from_method("recursive", std::vector<std::string>{}))
-                                     .model;
+            const Model looped =
+                plan(paper_model("gemma-2b"), recipe_from_method("recursive", std::vector<std::string>{}))
+                    .model;
             Recipe training = with_text(recipe);
             training.steps = {training.steps.back()};
             if (step.options.text("train") == "exit")

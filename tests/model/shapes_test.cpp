@@ -11,9 +11,8 @@
 #include "core/temp_folder.h"
 #include "core/text.h"
 #include "model/accounting.h"
-#include "model/load.h"
 #include "model/materialize.h"
-#include "model/paper_configs.h"
+#include "model/paper_model.h"
 #include "model/quantized.h"
 #include "model/save.h"
 
@@ -26,16 +25,18 @@ using testing::HasSubstr;
 
 class Shapes : public testing::Test {
 protected:
-    Model model_of(const std::string& config) {
-        write_all(folder / "config.json", config);
+    Model model_of(const json& config) {
+        write_all(folder / "config.json", config.dump());
         return load_model(folder / "config.json");
     }
-    Model model_of(const char* config, const std::function<void(json&)>& edit) {
-        json fields = json::parse(config);
+    Model model_of(const std::string& name, const std::function<void(json&)>& edit) {
+        json fields = json::parse(read_text_file(paper_config(name)));
         edit(fields);
-        return model_of(fields.dump());
+        return model_of(fields);
     }
-    uint64_t parameters_of(const std::string& config) { return account(model_of(config)).model.parameters; }
+    static uint64_t parameters_of(const std::string& name) {
+        return account(paper_model(name)).model.parameters;
+    }
     static std::string error_of(const std::function<void()>& act) {
         try {
             act();
@@ -50,20 +51,20 @@ protected:
 
 // The published checkpoints' numbers of parameters.
 TEST_F(Shapes, ParametersOfThePapersModels) {
-    EXPECT_EQ(parameters_of(paper::kLlama2_7B), 6'738'415'616U);
-    EXPECT_EQ(parameters_of(paper::kLlama2_13B), 13'015'864'320U);
-    EXPECT_EQ(parameters_of(paper::kTinyLlama), 1'100'048'384U);
-    EXPECT_EQ(parameters_of(paper::kGemma2B), 2'506'172'416U);
-    EXPECT_EQ(parameters_of(paper::kPythia1B), 1'011'781'632U);
-    EXPECT_EQ(parameters_of(paper::kGptJ6B), 6'050'882'784U);
-    EXPECT_EQ(parameters_of(paper::kRobertaBase), 124'697'433U);
-    EXPECT_EQ(parameters_of(paper::kRobertaLarge), 355'412'057U);
+    EXPECT_EQ(parameters_of("llama2-7b"), 6'738'415'616U);
+    EXPECT_EQ(parameters_of("llama2-13b"), 13'015'864'320U);
+    EXPECT_EQ(parameters_of("tinyllama-1.1b"), 1'100'048'384U);
+    EXPECT_EQ(parameters_of("gemma-2b"), 2'506'172'416U);
+    EXPECT_EQ(parameters_of("pythia-1b"), 1'011'781'632U);
+    EXPECT_EQ(parameters_of("gptj-6b"), 6'050'882'784U);
+    EXPECT_EQ(parameters_of("roberta-base"), 124'697'433U);
+    EXPECT_EQ(parameters_of("roberta-large"), 355'412'057U);
 }
 
 TEST_F(Shapes, EncodersHaveWhatTheirArchitectureNames) {
     const auto roberta = [&](const char* name) {
         const Model model =
-            model_of(paper::kRobertaBase, [&](json& c) { c["architectures"] = {std::string(name)}; });
+            model_of("roberta-base", [&](json& c) { c["architectures"] = {std::string(name)}; });
         const auto& globals = model.topology.globals;
         return std::pair(globals.contains(Slot::head_dense) && globals.contains(Slot::output),
                          globals.contains(Slot::pooler));
@@ -72,21 +73,20 @@ TEST_F(Shapes, EncodersHaveWhatTheirArchitectureNames) {
     EXPECT_EQ(roberta("RobertaModel"), std::pair(false, true));
     EXPECT_EQ(roberta("RobertaForPreTraining"), std::pair(true, true));
     // RobertaModel with its pooler.
-    EXPECT_EQ(
-        account(model_of(paper::kRobertaBase, [](json& c) { c.erase("architectures"); })).model.parameters,
-        124'645'632U);
+    EXPECT_EQ(account(model_of("roberta-base", [](json& c) { c.erase("architectures"); })).model.parameters,
+              124'645'632U);
 }
 
 TEST_F(Shapes, TypesAreTheCheckpoints) {
-    const Model half = model_of(paper::kLlama2_7B);
+    const Model half = paper_model("llama2-7b");
     EXPECT_TRUE(half.shapes_only);
     EXPECT_EQ(half.tensor("blk.31.ffn_down.weight").type, DType::F16);
     EXPECT_EQ(half.tensor("blk.31.ffn_down.weight").shape, (std::vector<int64_t>{11008, 4096}));
     EXPECT_EQ(half.tensor("token_embd.weight").type, DType::F16);
     EXPECT_EQ(half.tensor("blk.0.attn_norm.weight").type, DType::F32);
-    EXPECT_EQ(model_of(paper::kGemma2B).tensor("blk.0.attn_k.weight").type, DType::BF16);
-    EXPECT_EQ(model_of(paper::kGptJ6B).tensor("blk.0.attn_k.weight").type, DType::F32);
-    const Model renamed = model_of(paper::kLlama2_7B, [](json& c) {
+    EXPECT_EQ(paper_model("gemma-2b").tensor("blk.0.attn_k.weight").type, DType::BF16);
+    EXPECT_EQ(paper_model("gptj-6b").tensor("blk.0.attn_k.weight").type, DType::F32);
+    const Model renamed = model_of("llama2-7b", [](json& c) {
         c.erase("torch_dtype");
         c["dtype"] = "bfloat16";
     });
@@ -94,8 +94,8 @@ TEST_F(Shapes, TypesAreTheCheckpoints) {
 }
 
 TEST_F(Shapes, OptionalTensorsFollowTheFields) {
-    EXPECT_FALSE(model_of(paper::kLlama2_7B).topology.has(0, Slot::attn_q_bias));
-    const Model biased = model_of(paper::kLlama2_7B, [](json& c) {
+    EXPECT_FALSE(paper_model("llama2-7b").topology.has(0, Slot::attn_q_bias));
+    const Model biased = model_of("llama2-7b", [](json& c) {
         c["attention_bias"] = true;
         c["mlp_bias"] = true;
         c["tie_word_embeddings"] = true;
@@ -111,7 +111,7 @@ TEST_F(Shapes, OptionalTensorsFollowTheFields) {
     EXPECT_EQ(biased.topology.globals.at(Slot::output), Expression(Dense{"token_embd.weight"}));
     // These are not weights: config.json gives them.
     EXPECT_EQ(floats_of(biased, "rope_freqs.weight").back(), 8.0F);
-    EXPECT_FALSE(model_of(paper::kPythia1B, [](json& c) {
+    EXPECT_FALSE(model_of("pythia-1b", [](json& c) {
                      c["attention_bias"] = false;
                  }).topology.has(0, Slot::attn_q_bias));
 }
@@ -140,10 +140,11 @@ TEST_F(Shapes, AreThoseOfTheCheckpoint) {
 }
 
 TEST_F(Shapes, WeightsAreMissedWhereTheyAreNeeded) {
-    const Model model = model_of(paper::kTinyLlama);
+    const Model model = paper_model("tinyllama-1.1b");
     const auto missing = HasSubstr("no weights: only config.json was given");
     EXPECT_THAT(error_of([&] { floats_of(model, "output_norm.weight"); }), missing);
-    EXPECT_THAT(error_of([&] { floats_of(model, "output_norm.weight"); }), HasSubstr(folder / "config.json"));
+    EXPECT_THAT(error_of([&] { floats_of(model, "output_norm.weight"); }),
+                HasSubstr(paper_config("tinyllama-1.1b")));
     EXPECT_THAT(error_of([&] { save_model(model, folder / "out.gguf", false); }), missing);
     EXPECT_THAT(error_of([&] { save_model(quantize_model(model, {}).model, folder / "out.gguf", false); }),
                 missing);
@@ -156,7 +157,7 @@ TEST_F(Shapes, WeightsAreMissedWhereTheyAreNeeded) {
 TEST_F(Shapes, OnlyWhereThereAreNoWeights) {
     const auto bare = [&] { return is_bare_config(folder / ""); };
     EXPECT_FALSE(bare());
-    write_all(folder / "config.json", paper::kTinyLlama);
+    fs::copy_file(paper_config("tinyllama-1.1b"), folder / "config.json");
     write_all(folder / "tokenizer.json", "{}");
     EXPECT_TRUE(bare());
     for (const char* name : {"model-00001-of-00002.safetensors", "model.safetensors.index.json",
@@ -166,8 +167,8 @@ TEST_F(Shapes, OnlyWhereThereAreNoWeights) {
         fs::remove(folder / name);
     }
     EXPECT_FALSE(is_bare_config(folder / "model.gguf"));
-    EXPECT_THAT(error_of([&] { model_of("[1]"); }), HasSubstr("is not a JSON object"));
-    EXPECT_THAT(error_of([&] { model_of(paper::kTinyLlama, [](json& c) { c.erase("hidden_size"); }); }),
+    EXPECT_THAT(error_of([&] { model_of(json::array({1})); }), HasSubstr("is not a JSON object"));
+    EXPECT_THAT(error_of([&] { model_of("tinyllama-1.1b", [](json& c) { c.erase("hidden_size"); }); }),
                 HasSubstr("'hidden_size' is missing"));
 }
 

@@ -58,7 +58,9 @@ struct TinyRun {
     SequenceLogits teacher_logits;
     std::string identity = "model: tiny\ntext: letters\n";
     std::vector<StepMetrics> metrics;
-    int64_t prepared = 0;  // calls of TrainRequest::prepare
+    int64_t prepared = 0;                  // calls of TrainRequest::prepare
+    std::map<int64_t, TensorValues> kept;  // by number
+    int64_t interrupted_at = 0;            // number of the model that is not written
     // Stop each call of run() after this many steps; -1: never.
     int64_t stop_after = -1;
 
@@ -82,6 +84,11 @@ struct TinyRun {
         TrainRequest request{model, teacher, options, objective, text, folder / "run", identity, 1};
         request.pairs = pairs;
         request.teacher_logits = teacher_logits;
+        request.keep = [&](int64_t number, TensorValues tensors) {
+            if (number == interrupted_at) return false;
+            kept[number] = std::move(tensors);
+            return true;
+        };
         int64_t steps = 0;
         request.report = [&](const StepMetrics& m) {
             metrics.push_back(m);

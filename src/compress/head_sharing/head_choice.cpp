@@ -137,7 +137,7 @@ std::vector<Match> choose(const Model& model, const Model& compared, const Selec
     if (options.text("match") != "random") return selected;
     report.lines.emplace_back(
         "control: each takes a random earlier head; cosines are those of its best match");
-    return with_random_formers(selected, units.stored(), static_cast<uint64_t>(options.integer("seed")));
+    return with_random_formers(selected, units.stored(), seed_of(options));
 }
 
 std::vector<HeadMap> maps_of(const Model& model, const std::vector<Replacement>& replacements, Step& step,

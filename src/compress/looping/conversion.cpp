@@ -224,7 +224,7 @@ std::vector<OptionSpec> option_specs(const std::string& init) {
          .help = "norms and biases: tied (initialized like the weights, averaged, chosen or zero), kept, or "
                  "folded",
          .choices = norms_names()},
-        {"seed", Kind::integer, "0", "of random numbers", 0, 4294967295.0},
+        seed_option("of random numbers"),
         type_option(),
     };
 }
@@ -234,7 +234,7 @@ Settings settings_of(const Options& options) {
             .tying = choice<Tying>(options, "tying", tying_names()),
             .init = choice<Init>(options, "init", init_names()),
             .norms = choice<Norms>(options, "norms", norms_names()),
-            .seed = static_cast<uint64_t>(options.integer("seed")),
+            .seed = seed_of(options),
             .type = options.text("type")};
 }
 

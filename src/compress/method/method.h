@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <span>
@@ -69,6 +70,10 @@ struct Step {
     size_t number = 1;  // of this step in the recipe
     // Like `identity`, without this step.
     std::string identity_before = "";
+
+    // Where a model comes from that this step writes besides its result: JSON for kProvenanceKey. Null in a
+    // dry run.
+    std::function<std::string()> provenance = {};
 
     bool dry_run() const { return work == nullptr; }
 };

@@ -113,6 +113,10 @@ OptionSpec type_option() {
             .choices = {"auto", "f32", "f16", "bf16"}};
 }
 
+OptionSpec seed_option(const std::string& help) { return {"seed", OptionSpec::Kind::integer, "0", help, 0}; }
+
+uint64_t seed_of(const Options& options) { return static_cast<uint64_t>(options.integer("seed")); }
+
 DType computed_type(const std::string& given, const Model& model, const std::vector<std::string>& sources) {
     if (given == "f32") return DType::F32;
     if (given == "f16") return DType::F16;

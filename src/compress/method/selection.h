@@ -1,4 +1,4 @@
-// Options that several methods have (`layers`, `slots`, `ranks`, `type`), and texts of their reports.
+// Options that several methods have (`layers`, `slots`, `ranks`, `type`, `seed`), and texts of their reports.
 #pragma once
 
 #include <set>
@@ -33,6 +33,9 @@ std::vector<int64_t> parse_ranks(const std::string& text, size_t count);
 OptionSpec layers_option(const std::string& fallback = "all");
 OptionSpec slots_option(const std::string& fallback, const std::string& help);
 OptionSpec type_option();
+// `seed` of random numbers; `help` says which.
+OptionSpec seed_option(const std::string& help);
+uint64_t seed_of(const Options& options);
 
 // Type of a tensor that is computed from `sources`. `given` is the option `type`; "auto" means F32 when one
 // of the sources is F32, BF16 when all are BF16, else F16. Quantized sources give F16: quantizing is a

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "compress/method/selection.h"
 #include "core/error.h"
 
 namespace refold {
@@ -40,7 +41,7 @@ std::vector<OptionSpec> run_options(const char* batch) {
          .kind = Kind::boolean,
          .fallback = "false",
          .help = "compute activations again in the backward pass: less memory, a third more work"},
-        {"seed", Kind::integer, "0", "of the order of sequences", 0},
+        seed_option("of the order of sequences"),
         {"evaluate_every", Kind::integer, "0",
          "steps between measurements on held-out text; 0: ten times in a run", 0, 1e9},
         {"patience", Kind::integer, "0",
@@ -61,7 +62,7 @@ TrainOptions run_options_of(const Options& o) {
     t.type = o.text("precision") == "bf16" ? TrainType::bf16 : TrainType::f32;
     t.device = o.text("device");
     t.checkpointing = o.boolean("checkpointing");
-    t.seed = static_cast<uint64_t>(o.integer("seed"));
+    t.seed = seed_of(o);
     t.evaluate_every = o.integer("evaluate_every");
     t.patience = o.integer("patience");
     return t;

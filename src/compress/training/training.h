@@ -13,7 +13,7 @@ struct Training {
     // For tokens and checkpoints: the same folder when a run is repeated. Not needed once the model is
     // written.
     std::string folder;
-    std::string metrics;  // folder of loss curves, which stay; empty: none
+    std::string metrics;  // folder of loss curves and of kept models, which stay; empty: none
 };
 
 }  // namespace refold

@@ -30,11 +30,12 @@ double seconds_since(Clock::time_point start) {
 }
 
 void check_options(const TrainOptions& o, const TrainData& data, int processes) {
-    const auto need = [](bool right, const char* what, auto got, const char* expected) {
+    const auto need = [](bool right, const char* what, auto got, const std::string& expected) {
         if (!right) fail(ErrorCode::usage, "train", "{}: got {}, expected {}", what, got, expected);
     };
     need(o.steps > 0, "steps", o.steps, "at least 1");
     need(o.micro_batch > 0, "micro_batch", o.micro_batch, "at least 1");
+    need(o.keep <= o.steps, "keep", o.keep, fmt::format("at most one model for each of {} steps", o.steps));
     need(o.context == data.context(), "context", o.context, "the length that the data is cut to");
     if (o.batch < processes)
         fail(ErrorCode::usage, "train",
@@ -100,6 +101,7 @@ private:
     void loop() {
         while (true) {
             if (!state_.stopped_early && evaluation_is_due()) evaluate();
+            keep_model();
             if (state_.step >= options_.steps || state_.stopped_early) return;
             const Sums sums = step();
             if (sums.stop) interrupt();
@@ -274,6 +276,29 @@ private:
         for (const auto& [name, leaf] : trained_) best_[name] = leaf.detach().clone();
     }
 
+    // --- models that are kept
+
+    // A resumed run keeps the model of its first step again: the run may have been interrupted while it was
+    // written.
+    void keep_model() {
+        const int64_t number = options_.keep > 0 ? kept_number(options_, state_.step) : 0;
+        if (number == 0) return;
+        at::Tensor written = at::tensor({1.0}, at::kDouble);
+        if (processes_.first()) written.fill_(request_.keep(number, cpu_values(trained_)) ? 1.0 : 0.0);
+        processes_.broadcast(written, 0);
+        if (written.item<double>() == 0) interrupt();
+    }
+
+    static TensorValues cpu_values(const Leaves& leaves) {
+        TensorValues out;
+        for (const auto& [name, leaf] : leaves) {
+            const at::Tensor values = leaf.detach().to(at::kCPU, at::kFloat).contiguous();
+            const float* data = values.data_ptr<float>();
+            out[name].assign(data, data + values.numel());
+        }
+        return out;
+    }
+
     // --- the folder
 
     bool save_is_due() const {
@@ -322,13 +347,10 @@ private:
 
     TrainResult result() const {
         TrainResult out;
-        for (const auto& [name, leaf] : best_.empty() ? trained_ : best_) {
-            const at::Tensor values = leaf.detach().to(at::kCPU, at::kFloat).contiguous();
-            const float* data = values.data_ptr<float>();
-            out.tensors[name].assign(data, data + values.numel());
-        }
+        out.tensors = cpu_values(best_.empty() ? trained_ : best_);
         out.steps = best_.empty() ? state_.step : state_.best_step;
         out.stopped_early = state_.stopped_early;
+        out.kept = state_.step * options_.keep / options_.steps;
         out.device = device_.str();
         out.loss = state_.loss;
         out.held_out_before = state_.held_out_before;

@@ -6,7 +6,7 @@
 #include "compress/calibrated.h"
 #include "core/temp_folder.h"
 #include "model/load.h"
-#include "model/paper_configs.h"
+#include "model/paper_model.h"
 
 namespace refold {
 namespace {
@@ -85,15 +85,13 @@ Recipe recipe(const std::string& name) {
 
 // Planned on the model that ends the recipe's name.
 Compression of_recipe(const std::string& name) {
-    const std::map<std::string, const char*> configs = {{"llama2_7b", paper::kLlama2_7B},
-                                                        {"llama31_8b", paper::kLlama31_8B},
-                                                        {"mistral_7b", paper::kMistral7B},
-                                                        {"gemma2_9b", paper::kGemma2_9B}};
-    const auto config = std::find_if(configs.begin(), configs.end(),
-                                     [&](const auto& entry) { return name.ends_with("_" + entry.first); });
-    const TempFolder folder;
-    write_all(folder / "config.json", config->second);
-    return plan(load_model(folder / "config.json"), recipe(name));
+    const std::map<std::string, std::string> models = {{"llama2_7b", "llama2-7b"},
+                                                       {"llama31_8b", "llama31-8b"},
+                                                       {"mistral_7b", "mistral-7b"},
+                                                       {"gemma2_9b", "gemma2-9b"}};
+    const auto model = std::find_if(models.begin(), models.end(),
+                                    [&](const auto& entry) { return name.ends_with("_" + entry.first); });
+    return plan(paper_model(model->second), recipe(name));
 }
 
 double kv_left(const Compression& compression) {

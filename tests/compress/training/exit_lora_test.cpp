@@ -2,7 +2,6 @@
 
 #include "compress/calibrated.h"
 #include "compress/loop_fixtures.h"
-#include "model/paper_configs.h"
 #include "train/trained.h"
 
 namespace refold {

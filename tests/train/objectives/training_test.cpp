@@ -11,6 +11,7 @@
 #include "io/safetensors.h"
 #include "model/materialize.h"
 #include "train/alone.h"
+#include "train/schedule.h"
 #include "train/tiny_run.h"
 #include "train/torch/checkpoint.h"
 #include "train/torch/trainer.h"
@@ -123,6 +124,39 @@ TEST(Checkpoints, AResumedRunIsTheSameBitForBit) {
         EXPECT_EQ(parts.run(alone).tensors, expected.tensors);
         EXPECT_EQ(parts.metrics.size(), told);
     }
+}
+
+TEST(Checkpoints, KeptModelsHaveTheWeightsOfTheirSteps) {
+    TinyRun whole, parts;
+    whole.options.keep = parts.options.keep = 3;
+    const TrainResult expected = whole.run(alone);
+    EXPECT_EQ(expected.kept, 3);
+    ASSERT_EQ(whole.kept.size(), 3U);
+    EXPECT_EQ(whole.kept.at(3), expected.tensors);
+    // Interrupted while the second one is written.
+    parts.interrupted_at = 2;
+    EXPECT_THAT(error_of([&] { parts.run(alone); }, ErrorCode::interrupted), HasSubstr("after 4 of 6"));
+    EXPECT_EQ(parts.kept.size(), 1U);
+    const SafetensorsFile saved = read_safetensors(parts.folder / "run/checkpoint.safetensors");
+    for (const auto& [name, values] : whole.kept.at(2)) {
+        const auto bytes = std::as_bytes(std::span(values));
+        EXPECT_TRUE(std::ranges::equal(saved.tensors.at("weights." + name).data, bytes)) << name;
+    }
+    parts.interrupted_at = 0;
+    EXPECT_EQ(parts.run(alone).tensors, expected.tensors);
+    EXPECT_EQ(parts.kept, whole.kept);
+}
+
+// After floor(i * steps / keep) steps.
+TEST(Checkpoints, StepsOfKeptModels) {
+    TrainOptions options;
+    options.steps = 7;
+    options.keep = 3;
+    std::vector<int64_t> numbers;
+    for (int64_t step = 0; step <= 7; ++step) numbers.push_back(kept_number(options, step));
+    EXPECT_EQ(numbers, (std::vector<int64_t>{0, 0, 1, 0, 2, 0, 0, 3}));
+    options.keep = 7;
+    for (int64_t step = 0; step <= 7; ++step) EXPECT_EQ(kept_number(options, step), step);
 }
 
 TEST(Checkpoints, OfAnotherRunAreRefused) {

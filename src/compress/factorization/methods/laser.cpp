@@ -197,8 +197,7 @@ Model apply(const Model& model, Step& step) {
         report.lines.push_back(
             fmt::format("{}: rank {} is the full rank, unchanged", target.place(), target.full()));
     }
-    const Settings settings{options.text("svd") == "randomized",
-                            static_cast<uint64_t>(options.integer("seed"))};
+    const Settings settings{options.text("svd") == "randomized", seed_of(options)};
     const auto results = decompose_all(model, changed, settings, step.work);
 
     Model out = model;
@@ -287,8 +286,7 @@ const Method laser_method = {
          .fallback = "auto",
          .help = "factors, their product, or whichever has fewer numbers",
          .choices = {"auto", "factors", "dense"}},
-        {"seed", OptionSpec::Kind::integer, "0", "of the randomized decomposition", 0,
-         std::numeric_limits<int32_t>::max()},
+        seed_option("of the randomized decomposition"),
         type_option(),
     },
     laser::apply,

@@ -235,7 +235,7 @@ void store(Model& model, const Stack& stack, const factoring::Tensors& factors, 
 std::vector<factoring::Job> jobs_of(const Model& model, const std::vector<Stack>& stacks,
                                     const Options& options, bool cp) {
     const Settings settings{options.number("tol"), static_cast<int>(options.integer("sweeps")),
-                            static_cast<uint64_t>(options.integer("seed")), options.boolean("compare")};
+                            seed_of(options), options.boolean("compare")};
     std::vector<factoring::Job> jobs;
     for (const Stack& stack : stacks) {
         if (cp) {
@@ -356,8 +356,7 @@ const Method trawl_method = {
         factoring::tolerance_option(),
         factoring::sweeps_option(),
         factoring::compare_option(),
-        {"seed", OptionSpec::Kind::integer, "0", "of random vectors, where the rank exceeds a dimension", 0,
-         std::numeric_limits<int32_t>::max()},
+        seed_option("of random vectors, where the rank exceeds a dimension"),
         type_option(),
     },
     trawl::apply,

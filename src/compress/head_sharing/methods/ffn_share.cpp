@@ -133,7 +133,7 @@ std::vector<Match> choose(const Model& model, const Ffns& ffns, size_t count, St
     if (options.text("match") != "random") return selected;
     report.lines.emplace_back(
         "control: each takes a random earlier FFN; cosines are those of its best match");
-    return with_random_formers(selected, ffns.stored(), static_cast<uint64_t>(options.integer("seed")));
+    return with_random_formers(selected, ffns.stored(), seed_of(options));
 }
 
 // The layer takes over slots of another layer, with their biases.
@@ -228,7 +228,7 @@ const Method ffn_share_method = {
          .choices = {"weights", "random", "none"}},
         slots_option("ffn", "matrices that are shared, such as ffn.gate,ffn.up"),
         layers_option(),
-        {"seed", OptionSpec::Kind::integer, "0", "of match=random", 0},
+        seed_option("of match=random"),
     },
     apply,
 };

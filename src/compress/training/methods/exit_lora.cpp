@@ -14,7 +14,7 @@ namespace {
 Model apply(const Model& model, Step& step) {
     const size_t layers = model.topology.layers.size();
     const size_t length = layers / static_cast<size_t>(model.topology.loops);
-    const auto seed = static_cast<uint64_t>(step.options.integer("seed"));
+    const auto seed = seed_of(step.options);
     if (length == layers)
         fail(ErrorCode::unsupported, "exit_lora", "{}: the model has no loops to exit between", model.label);
     if (!model.config.causal || model.config.n_prefix > 0)
@@ -73,7 +73,7 @@ const Method exit_lora_method = {
     kDocumentation + 1,
     {
         {"rank", OptionSpec::Kind::integer, "128", "of each exit's LoRA", 1, 1 << 16},
-        {"seed", OptionSpec::Kind::integer, "0", "of the initial values", 0, 4294967295.0},
+        seed_option("of the initial values"),
         type_option(),
     },
     apply,

@@ -17,7 +17,7 @@ Model apply(const Model& model, Step& step) {
     const auto layers = parse_layers(step.options.text("layers"), model.topology.layers.size());
     const auto slots = parse_slots(step.options.text("slots"), *model.family);
     const auto ranks = lora_ranks(step.options);
-    const auto seed = static_cast<uint64_t>(step.options.integer("seed"));
+    const auto seed = seed_of(step.options);
     Model out = model;
     size_t maps = 0;
     int64_t parameters = 0;
@@ -64,7 +64,7 @@ std::vector<OptionSpec> option_specs() {
     std::vector<OptionSpec> specs = lora_rank_options();
     specs.push_back(slots_option("all", "which maps get one: attn.q, ..., attn, ffn, all"));
     specs.push_back(layers_option());
-    specs.push_back({"seed", OptionSpec::Kind::integer, "0", "of the random numbers", 0});
+    specs.push_back(seed_option("of the random numbers"));
     specs.push_back(type_option());
     return specs;
 }

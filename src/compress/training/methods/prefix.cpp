@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "compress/method/lazy.h"
-#include "compress/method/method.h"
+#include "compress/training/random_start.h"
 #include "core/error.h"
 
 namespace refold {
@@ -27,8 +26,7 @@ Model apply(const Model& model, Step& step) {
     check(model);
     Model out = model;
     out.config.n_prefix = step.options.integer("length");
-    const lazy::Gaussian gaussian{static_cast<float>(step.options.number("std")),
-                                  static_cast<uint64_t>(step.options.integer("seed"))};
+    const lazy::Gaussian gaussian = random_start(step.options);
     const bool vectors = step.options.text("form") == "vectors";
     using Parts = std::vector<std::pair<Slot, const char*>>;
     const Parts parts = vectors ? Parts{{Slot::attn_prefix, ""}}
@@ -50,6 +48,18 @@ Model apply(const Model& model, Step& step) {
     step.report.details =
         nlohmann::json{{"form", step.options.text("form")}, {"parameters", parameters}}.dump();
     return out;
+}
+
+std::vector<OptionSpec> option_specs() {
+    std::vector<OptionSpec> specs = random_start_options();
+    specs.insert(specs.begin(),
+                 {{"length", OptionSpec::Kind::integer, "64", "keys and values per layer", 1, 1 << 16},
+                  {.name = "form",
+                   .kind = OptionSpec::Kind::choice,
+                   .fallback = "vectors",
+                   .help = "what is stored: vectors that the layer's maps make keys and values of, or these",
+                   .choices = {"vectors", "kv"}}});
+    return specs;
 }
 
 constexpr const char* kDocumentation = R"(
@@ -82,16 +92,7 @@ const Method prefix_method = {
     "vectors of each layer that give keys and values before the sequence, to be trained",
     "Relaxed Recursive Transformers: Effective Parameter Sharing with Layer-wise LoRA, Appendix K",
     kDocumentation + 1,
-    {
-        {"length", OptionSpec::Kind::integer, "64", "keys and values per layer", 1, 1 << 16},
-        {.name = "form",
-         .kind = OptionSpec::Kind::choice,
-         .fallback = "vectors",
-         .help = "what is stored: vectors that the layer's maps make keys and values of, or these",
-         .choices = {"vectors", "kv"}},
-        {"std", OptionSpec::Kind::number, "0.02", "deviation of the initial values", 0, 1e6},
-        {"seed", OptionSpec::Kind::integer, "0", "of the initial values", 0, 4294967295.0},
-    },
+    option_specs(),
     apply,
 };
 

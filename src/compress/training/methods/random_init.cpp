@@ -3,9 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "compress/method/lazy.h"
-#include "compress/method/method.h"
 #include "compress/method/selection.h"
+#include "compress/training/random_start.h"
 #include "core/error.h"
 
 namespace refold {
@@ -14,10 +13,7 @@ namespace {
 class RandomInit {
 public:
     RandomInit(const Model& model, const Step& step)
-        : out_(model),
-          type_(step.options.text("type")),
-          gaussian_{static_cast<float>(step.options.number("std")),
-                    static_cast<uint64_t>(step.options.integer("seed"))} {}
+        : out_(model), type_(step.options.text("type")), gaussian_(random_start(step.options)) {}
 
     Model run() {
         for (size_t p = 0; p < out_.topology.layers.size(); ++p) fill(out_.topology.layers[p], p);
@@ -69,6 +65,12 @@ Model apply(const Model& model, Step& step) {
     return out;
 }
 
+std::vector<OptionSpec> option_specs() {
+    std::vector<OptionSpec> specs = random_start_options();
+    specs.push_back(type_option());
+    return specs;
+}
+
 constexpr const char* kDocumentation = R"(
 All weights become those of a model that was never trained: matrices, embeddings and output are normal numbers of deviation `std`
 by `seed`, gains of norms one, biases zero. Shapes, shared tensors, loops and the tokenizer stay.
@@ -88,11 +90,7 @@ const Method random_init_method = {
     "random weights, for baselines that are trained from scratch",
     "Relaxed Recursive Transformers: Effective Parameter Sharing with Layer-wise LoRA, section 3.2",
     kDocumentation + 1,
-    {
-        {"std", OptionSpec::Kind::number, "0.02", "deviation of the values", 0, 1e6},
-        {"seed", OptionSpec::Kind::integer, "0", "of the values", 0, 4294967295.0},
-        type_option(),
-    },
+    option_specs(),
     apply,
 };
 

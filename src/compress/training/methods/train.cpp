@@ -9,9 +9,10 @@
 #include "compress/method/lazy.h"
 #include "compress/method/method.h"
 #include "compress/method/selection.h"
+#include "compress/training/kept_models.h"
 #include "compress/training/layerwise.h"
 #include "compress/training/run_options.h"
-#include "compress/training/trained_types.h"
+#include "compress/training/trained_tensors.h"
 #include "compress/training/training.h"
 #include "compress/training/training_progress.h"
 #include "core/error.h"
@@ -22,7 +23,6 @@
 #include "engine/torch/plugin.h"
 #include "model/load.h"
 #include "train/train.h"
-#include "train/trained.h"
 
 namespace refold {
 namespace {
@@ -105,6 +105,8 @@ std::vector<OptionSpec> all_options() {
          .fallback = "true",
          .help = "of dialogues and instructions, only answers count in the loss"},
         {"save_every", Kind::integer, "0", "steps between checkpoints; 0: about every five minutes", 0, 1e9},
+        {"keep", Kind::integer, "0",
+         "number of models of the run to keep, evenly over its steps, the last one at its end", 0, 1e4},
         {.name = "teacher",
          .fallback = "",
          .help = "distill: a model file; empty: the model before the first step"},
@@ -157,6 +159,7 @@ TrainOptions train_options(const Options& o) {
     t.learning_rate = learning_rate_of(o.text("learning_rate"), t.objective);
     t.weight_decay = o.number("weight_decay");
     t.save_every = o.integer("save_every");
+    t.keep = o.integer("keep");
     return t;
 }
 
@@ -243,56 +246,6 @@ SequenceLogits logits_by_ggml(const Model& teacher, int64_t context, int threads
 
 // ---- the result ----
 
-class TrainedTensors {
-public:
-    TrainedTensors(const Model& model, Step& step)
-        : model_(model),
-          step_(step),
-          names_(trained_tensors(model, step.options.text("train"))),
-          type_of_(model, step.options.text("type")) {}
-
-    uint64_t parameters() const {
-        uint64_t sum = 0;
-        for (const auto& name : names_) sum += static_cast<uint64_t>(model_.tensor(name).elements());
-        return sum;
-    }
-    size_t count() const { return names_.size(); }
-
-    // The model with the trained tensors in their final types. In a dry run without values, which are never
-    // read.
-    Model with(std::map<std::string, std::vector<float>> values) {
-        Model out = model_;
-        for (const auto& name : names_) {
-            const Tensor& before = model_.tensor(name);
-            const DType type = type_of_(name);
-            if (!is_float(before.type)) widened_.push_back(name);
-            const auto found = values.find(name);
-            if (found == values.end()) {
-                if (type != before.type) out.tensors[name] = lazy::constant(type, before.shape, 0);
-                continue;
-            }
-            auto shared = std::make_shared<const std::vector<float>>(std::move(found->second));
-            out.tensors[name] = lazy::computed(type, before.shape, [shared] { return *shared; });
-        }
-        return out;
-    }
-
-    void report(json& details) const {
-        if (widened_.empty()) return;
-        details["widened"] = widened_;
-        step_.report.lines.push_back(fmt::format(
-            "{} quantized tensors were trained and are {} now: refold quantize makes them small again",
-            widened_.size(), name(type_of_(widened_.front()))));
-    }
-
-private:
-    const Model& model_;
-    Step& step_;
-    std::set<std::string> names_;
-    TrainedTypes type_of_;
-    std::vector<std::string> widened_;
-};
-
 // Shows the work before the first step.
 class PreparationProgress {
 public:
@@ -345,6 +298,8 @@ Model apply_layerwise(const Model& model, Step& step, TrainOptions options) {
         fail(ErrorCode::usage, "train",
              "objective=layerwise trains on the calibration text: give it with --calib or 'calibration', and "
              "no data");
+    if (options.keep > 0)
+        fail(ErrorCode::usage, "train", "keep: objective=layerwise has no model before its last layer");
     if (step.calibration != nullptr) options.context = step.calibration->options.length;
     set_length(options, step.options,
                step.calibration == nullptr ? 1 : static_cast<int64_t>(step.calibration->fit.size()));
@@ -359,7 +314,7 @@ Model apply(const Model& model, Step& step) {
     std::vector<std::string> files;
     if (!step.dry_run()) files = files_of(o.text("data"));  // a plan needs no text
     check_teacher(model, step);
-    TrainedTensors trained(model, step);
+    const TrainedTensors trained(model, o.text("train"), o.text("type"));
     json details = {{"objective", options.objective},
                     {"tensors", trained.count()},
                     {"trained_parameters", trained.parameters()}};
@@ -367,7 +322,12 @@ Model apply(const Model& model, Step& step) {
                                             options.objective, trained.count(),
                                             format_count(trained.parameters())));
     const auto finish = [&](Model out) {
-        trained.report(details);
+        if (const auto widened = trained.widened(); !widened.empty()) {
+            details["widened"] = widened;
+            step.report.lines.push_back(fmt::format(
+                "{} quantized tensors were trained and are {} now: refold quantize makes them small again",
+                widened.size(), name(out.tensor(widened.front()).type)));
+        }
         step.report.details = details.dump();
         return out;
     };
@@ -408,6 +368,8 @@ Model apply(const Model& model, Step& step) {
         request.teacher_logits = logits_by_ggml(*request.teacher, options.context, step.threads);
     if (!step.training->metrics.empty())
         request.metrics = fmt::format("{}/step-{}", step.training->metrics, step.number);
+    const KeptModels kept(trained, step, options);
+    request.keep = std::cref(kept);
     TrainingProgress progress(options);
     PreparationProgress preparation;
     request.report = std::ref(progress);
@@ -417,6 +379,7 @@ Model apply(const Model& model, Step& step) {
     progress.finish();
 
     report_run(options, result, data, step.report, details);
+    kept.report(result.kept, step.report, details);
     if (options.objective == "postshare") {
         details["pairs"] = request.pairs.size();
         step.report.lines.push_back(fmt::format("{} pairs of heads were made alike", request.pairs.size()));
@@ -456,6 +419,9 @@ only measured with.
 
 **Length**: `steps`, or `tokens`, or else `epochs`. The paper's context is 2048 and its batch two million tokens; the defaults
 are for small machines.
+
+**Along the run**: `keep=10` keeps ten models of the run, evenly over its steps, beside the metrics: OUT.train/step-1/kept-03-of-10.gguf.
+`refold eval tasks` and others take them; see docs/training.md.
 
 **Interruption**: Ctrl-C and SIGTERM save a checkpoint; the same command resumes, bit for bit. A checkpoint of another model,
 text or option is refused. Metrics (JSON lines and TensorBoard events) lie beside the output.
