@@ -178,8 +178,9 @@ private:
     static void write(const Model& model, const HfTensor& tensor, const Sink& sink) {
         if (tensor.head) {
             std::vector<std::byte> all;
-            converted(model, tensor.sources.front(), tensor.type,
-                      [&](std::span<const std::byte> part) { all.insert(all.end(), part.begin(), part.end()); });
+            converted(model, tensor.sources.front(), tensor.type, [&](std::span<const std::byte> part) {
+                all.insert(all.end(), part.begin(), part.end());
+            });
             const size_t bytes = tensor.bytes();
             sink(std::span<const std::byte>(all).subspan(static_cast<size_t>(*tensor.head) * bytes, bytes));
         } else if (tensor.sources.size() == 1 && is_in_order(tensor.sources.front(), model.config)) {
