@@ -33,8 +33,8 @@ struct SlotDescription {
     Slot slot;
     const char* tensor;  // GGUF name; "{}" stands for the layer
     bool required;
-    // Name in a checkpoint; "@" is Family::hf_prefix or nothing, "|" separates alternatives, "[]" stands for the
-    // head of a vector that it has in one tensor for each head. Null: checkpoints do not have it.
+    // Name in a checkpoint; "@" is Family::hf_prefix or nothing, "|" separates alternatives, "[]" stands for
+    // the head of a vector that it has in one tensor for each head. Null: checkpoints do not have it.
     const char* hf;
     unsigned layout = hf_plain;
     const char* fallback = nullptr;  // GGUF tensor used when `tensor` is absent (tied embeddings) ...

@@ -1,6 +1,6 @@
 // StableLM 2: LayerNorm with biases, biases of Q, K and V, rotation by halves of a part of each head, gated
-// FFN; attention and FFN one after the other, or in parallel from one norm (12B, which also normalizes each head's queries and keys with
-// gains of its own).
+// FFN; attention and FFN one after the other, or in parallel from one norm (12B, which also normalizes each
+// head's queries and keys with gains of its own).
 #include "core/error.h"
 #include "model/families/common/gguf_keys.h"
 #include "model/families/common/hf_config.h"

@@ -168,7 +168,8 @@ private:
 
     // A vector that the checkpoint has as one tensor for each head.
     void read_heads(const SlotDescription& slot, size_t layer) {
-        const int64_t width = model_.config.head_dim, heads = slot_rows(slot.slot, model_.config).rows / width;
+        const int64_t width = model_.config.head_dim,
+                      heads = slot_rows(slot.slot, model_.config).rows / width;
         std::vector<float> values;
         for (int64_t h = 0; h < heads; ++h) {
             const std::string names = names_of_head(slot.hf, h);
@@ -212,8 +213,8 @@ private:
         check_shape(*found, hf_shape(slot, model_.config));
         types_[found->name] = found->view->dtype;
         const std::string name = tensor_name(slot, layer);
-        model_.tensors[name] = is_vector(slot.slot) ? vector(slot, *found->view, type, name)
-                                                    : matrix(slot, *found->view, type);
+        model_.tensors[name] =
+            is_vector(slot.slot) ? vector(slot, *found->view, type, name) : matrix(slot, *found->view, type);
     }
 
     Tensor matrix(const SlotDescription& slot, const SafetensorsView& view, DType type) const {

@@ -178,8 +178,9 @@ private:
     static void write(const Model& model, const HfTensor& tensor, const Sink& sink) {
         if (tensor.head) {
             std::vector<std::byte> all;
-            converted(model, tensor.sources.front(), tensor.type,
-                      [&](std::span<const std::byte> part) { all.insert(all.end(), part.begin(), part.end()); });
+            converted(model, tensor.sources.front(), tensor.type, [&](std::span<const std::byte> part) {
+                all.insert(all.end(), part.begin(), part.end());
+            });
             const size_t bytes = tensor.bytes();
             sink(std::span<const std::byte>(all).subspan(static_cast<size_t>(*tensor.head) * bytes, bytes));
         } else if (tensor.sources.size() == 1 && is_in_order(tensor.sources.front(), model.config)) {
@@ -291,6 +292,13 @@ private:
                 *types = json::array();
                 for (size_t p = 0; p < model_->topology.layers.size(); ++p)
                     types->push_back(c.window(p) > 0 ? "sliding_attention" : "full_attention");
+            }
+            if (const auto flags = config.find("no_rope_layers");
+                flags != config.end() && flags->is_array() &&
+                flags->size() != model_->topology.layers.size()) {
+                *flags = json::array();
+                for (size_t p = 0; p < model_->topology.layers.size(); ++p)
+                    flags->push_back(c.rotates(p) ? 1 : 0);
             }
             // ... or the number of key/value heads.
             if (config.contains("num_key_value_heads")) {

@@ -148,16 +148,19 @@ TEST(StableLm, GainsOfHeads) {
     for (size_t l = 0; l < model.topology.layers.size(); ++l) {
         for (const Slot slot : {Slot::attn_q_norm_all, Slot::attn_k_norm_all}) {
             const std::string name = tensor_name(*model.family, slot, l);
-            model.tensors[name] = {DType::F32, {48}, {}, [bytes = quantize(DType::F32, gains, 48)] { return bytes; }};
+            model.tensors[name] = {
+                DType::F32, {48}, {}, [bytes = quantize(DType::F32, gains, 48)] { return bytes; }};
             model.topology.layers[l][slot] = Dense{name};
         }
     }
     EXPECT_EQ(for_stock(model).model.tensor("blk.1.attn_q_norm.weight").shape, (std::vector<int64_t>{16, 3}));
-    EXPECT_EQ(saved(for_stock(model).model).tensor("blk.1.attn_q_norm.weight").shape, std::vector<int64_t>{48});
+    EXPECT_EQ(saved(for_stock(model).model).tensor("blk.1.attn_q_norm.weight").shape,
+              std::vector<int64_t>{48});
     const TempFolder folder;
     save_hf_model(model, folder / "out", {});
     const SafetensorsFile file = read_safetensors(folder / "out/model.safetensors");
-    EXPECT_EQ(file.tensors.at("model.layers.1.self_attn.k_layernorm.norms.2.weight").shape, std::vector<int64_t>{16});
+    EXPECT_EQ(file.tensors.at("model.layers.1.self_attn.k_layernorm.norms.2.weight").shape,
+              std::vector<int64_t>{16});
     const Model again = load_model(folder / "out");
     EXPECT_EQ(materialize(again, again.topology.at(1, Slot::attn_k_norm_all), Slot::attn_k_norm_all), gains);
     EXPECT_EQ(again.topology, model.topology);
