@@ -51,7 +51,16 @@ const Family cohere2_family = {
     .hf_model_types = {"cohere2"},
     .hf_prefix = "model.",
     .hf_tied = true,
-    .hf_unread = {{"_sliding_window_pattern"}},  // layer_types says it
+    .hf_unread = {{"_sliding_window_pattern"},  // layer_types says it
+                  {"layer_switch", "4"},
+                  {"order_of_interleaved_layers", "\"local_attn_first\""},
+                  {"position_embedding_type", "\"rope_gptj\""},
+                  {"rotary_pct", "1.0"},
+                  {"use_embedding_sharing", "true"},
+                  {"use_gated_activation", "true"},
+                  {"use_parallel_block", "true"},
+                  {"use_parallel_embedding"},
+                  {"use_qk_norm", "false"}},
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .to_stock = to_stock,

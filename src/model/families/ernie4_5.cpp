@@ -45,6 +45,7 @@ const Family ernie4_5_family = {
     .hf_prefix = "model.",
     .hf_tied = true,
     .hf_bias = "use_bias",
+    .hf_unread = {{"compression_ratio", "1.0"}},
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .to_stock = [](const Model& model) -> StockModel {

@@ -58,6 +58,7 @@ const Family llama_family = {
     .hf_model_types = {"llama", "mistral", "mobilellm"},
     .hf_prefix = "model.",
     .hf_layer_sharing = true,
+    .hf_unread = {{"activation", "\"swiglu\""}},
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .to_stock = [](const Model& model) -> StockModel {

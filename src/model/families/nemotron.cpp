@@ -72,6 +72,7 @@ const Family nemotron_family = {
     .read_config = read_config,
     .hf_model_types = {"nemotron"},
     .hf_prefix = "model.",
+    .hf_unread = {{"rope_percent", "0.5"}},
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .to_stock = [](const Model& model) -> StockModel {

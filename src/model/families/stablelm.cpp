@@ -87,6 +87,7 @@ const Family stablelm_family = {
     .hf_prefix = "model.",
     .hf_bias = "use_qkv_bias",
     .hf_norms = "qk_layernorm",
+    .hf_unread = {{"rotary_scaling_factor", "1.0"}},
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .to_stock = [](const Model& model) -> StockModel {

@@ -293,6 +293,13 @@ private:
                 for (size_t p = 0; p < model_->topology.layers.size(); ++p)
                     types->push_back(c.window(p) > 0 ? "sliding_attention" : "full_attention");
             }
+            if (const auto flags = config.find("no_rope_layers");
+                flags != config.end() && flags->is_array() &&
+                flags->size() != model_->topology.layers.size()) {
+                *flags = json::array();
+                for (size_t p = 0; p < model_->topology.layers.size(); ++p)
+                    flags->push_back(c.rotates(p) ? 1 : 0);
+            }
             // ... or the number of key/value heads.
             if (config.contains("num_key_value_heads")) {
                 config["num_key_value_heads"] = c.n_head_kv;

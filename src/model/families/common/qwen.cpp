@@ -27,7 +27,7 @@ std::vector<SlotDescription> qwen_layer_slots(const std::vector<SlotDescription>
 }
 
 std::vector<UnreadField> qwen_unread() {
-    return {{"layer_types"}, {"max_window_layers"}, {"sliding_window"}};
+    return {{"layer_types"}, {"max_window_layers"}, {"sliding_window"}, {"use_mrope", "false"}};
 }
 
 ModelConfig read_qwen_config(const FamilyKeys& keys) {
