@@ -141,9 +141,17 @@ std::vector<float> factor_for(std::span<const double> gram, int64_t inputs, std:
     };
     scaled(normal);
     for (size_t i = 0; i < normal.size(); ++i) normal[i] *= scale[i / n];
-    for (size_t r = 0; r < n; ++r) normal[r * (n + 1)] += 1e-9;
     scaled(u);
-    if (!blas::solve_positive(rank, p.outputs, normal.data(), u.data()))
+    // Outputs of a LayerNorm without bias depend on each other: a larger term on the diagonal decides then.
+    const Doubles aims = u;
+    bool solved = false;
+    for (const double ridge : {1e-9, 1e-7, 1e-5}) {
+        Doubles raised = normal;
+        for (size_t r = 0; r < n; ++r) raised[r * (n + 1)] += ridge;
+        u = aims;
+        if ((solved = blas::solve_positive(rank, p.outputs, raised.data(), u.data()))) break;
+    }
+    if (!solved)
         fail(ErrorCode::input, "reduced rank", "{} features of {} inputs depend on each other", rank, inputs);
     scaled(u);
     return {u.begin(), u.end()};

@@ -153,7 +153,7 @@ void expect_equal(const std::string& name, const Model& model, const EngineOptio
 // Learned positions, ALiBi, windows with soft caps, rotations, parallel modules, norms of heads.
 TEST(Batch, EveryArchitecture) {
     for (auto& [name, model, input] : synthetic_models()) {
-        if (!model.config.causal || model.config.rope.dynamic_factor > 0) continue;
+        if (!model.config.causal || model.config.rope.stretches(kContext)) continue;
         expect_equal(name, model, options_of(), 1e-4);
         expect_equal(name + ", shared", share(model), options_of(), 1e-4, 2);
     }
@@ -176,7 +176,7 @@ TEST(Batch, AttentionOfOtherLayers) {
     }
     EXPECT_GT(lending, 4);
     for (auto& [name, model, input] : synthetic_models()) {
-        if (!model.config.causal || model.config.rope.dynamic_factor > 0) continue;
+        if (!model.config.causal || model.config.rope.stretches(kContext)) continue;
         take_attention(model, 1, {std::nullopt, 0});
         take_attention(model, 2, {0, std::nullopt});
         expect_equal(name, model, options_of(), 1e-4);
