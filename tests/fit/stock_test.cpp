@@ -38,7 +38,7 @@ class StockFit : public testing::TestWithParam<const char*> {};
 // Optional biases (Llama), none (Qwen), refused ones (Gemma), required ones and fused Q, K, V (the others).
 INSTANTIATE_TEST_SUITE_P(Families, StockFit,
                          testing::Values("llama_gqa", "qwen2", "gemma", "gemma2", "gemma3", "gpt_neox",
-                                         "phi3", "gpt2_hub"),
+                                         "gpt2_hub"),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST_P(StockFit, LibllamaComputesTheSame) {
