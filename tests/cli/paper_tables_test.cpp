@@ -10,6 +10,8 @@ namespace {
 using nlohmann::json;
 
 struct SmallTable {
+    friend void PrintTo(const SmallTable& table, std::ostream* out) { *out << table.table; }
+
     const char* table;
     json model;  // values of config.json
     size_t rows = 0, published = 0;
@@ -19,34 +21,54 @@ struct SmallTable {
 class PaperTables : public testing::TestWithParam<SmallTable> {
 protected:
     PaperTables() {
-        std::filesystem::create_directories(folder / "texts/pmc-llama");
-        write_random_text(folder / "texts/pmc-llama/instructions.txt", 1, 12000);
         write_random_model(folder / "small.gguf", GetParam().model);
+        write_data();
+        write_texts();
     }
-    json reproduced() const {
-        return refold_json({"reproduce",      std::string("papers/") + GetParam().table + ".yaml",
-                            "--model",        folder / "small.gguf",
-                            "--data",         kFixtures + "/tasks",
-                            "--texts",        folder / "texts",
-                            "--calib",        folder / "texts/pmc-llama/instructions.txt",
-                            "--calib-tokens", "1024",
-                            "--limit",        "2",
-                            "--max-windows",  "1",
-                            "--threads",      "1",
-                            "--quiet",        "--work",
-                            folder / "work"});
+    // The samples of paper 004.
+    void write_texts() const {
+        std::filesystem::create_directories(folder / "texts/uniattn-sft");
+        json records;
+        for (const char* text : {"the cat sat on the mat", "one two three four", "a dog lay by the door"})
+            records.push_back({{"instruction", text}, {"output", "yes"}});
+        for (const char* name : {"pmc_llama_instructions_1000", "infinity_instruct_math_1000",
+                                 "tulu3_sft_filtered_1000", "f15k"})
+            write_all(folder / ("texts/uniattn-sft/" + std::string(name) + ".json"), records.dump());
     }
+    // Small task data, with the splits of paper 003.
+    void write_data() const {
+        std::filesystem::copy(kFixtures + "/tasks", folder / "data",
+                              std::filesystem::copy_options::recursive);
+        std::filesystem::create_directories(folder / "data/bigbench/qa_wikidata");
+        std::string claims, facts;
+        for (const char* word : {"one", "two", "three", "four", "five", "six", "seven", "eight"}) {
+            claims += json{{"label", "SUPPORTS"}, {"claim", word}}.dump() + "\n";
+            facts += json{{"inputs", word}, {"targets", json::array({"number"})}}.dump() + "\n";
+        }
+        write_all(folder / "data/fever/paper_test.jsonl", claims);
+        for (const char* split : {"train", "validation"})
+            write_all(folder / ("data/bigbench/qa_wikidata/" + std::string(split) + ".jsonl"), facts);
+    }
+    json reproduced() {
+        const Outcome done =
+            refold({"reproduce", std::string("papers/") + GetParam().table + ".yaml", "--model",
+                    folder / "small.gguf", "--data", folder / "data", "--texts", folder / "texts", "--limit",
+                    "2", "--threads", "1", "--work", folder / "work", "--quiet", "--json"});
+        messages = done.err;
+        return json::parse(done.out, nullptr, false);
+    }
+    std::string messages;
     const TempFolder folder;
 };
 
 TEST_P(PaperTables, EveryMeasurableColumnHasANumber) {
     const json first = reproduced();
-    ASSERT_EQ(first["rows"].size(), GetParam().rows);
+    ASSERT_EQ(first["rows"].size(), GetParam().rows) << messages;
     size_t published = 0;
     for (const json& row : first["rows"]) {
         for (const json& cell : row["cells"]) {
             if (cell["published"].is_null()) continue;
-            ASSERT_TRUE(cell["here"].is_number()) << row["row"] << cell;
+            ASSERT_TRUE(cell["here"].is_number()) << row["row"] << cell << messages;
             EXPECT_NEAR(cell["difference"].get<double>(),
                         cell["here"].get<double>() - cell["published"].get<double>(), 1e-12);
             ++published;
@@ -78,8 +100,7 @@ const SmallTable kTables[] = {
      5,
      20,
      4},
-    // Superblocks in the last 16 layers.
-    {"004/table-13", {{"num_hidden_layers", 16}, {"hidden_size", 16}, {"intermediate_size", 16}}, 8, 8},
+    {"004/table-11", {{"num_hidden_layers", 6}}, 4, 20},
 };
 
 INSTANTIATE_TEST_SUITE_P(OneOfEachPaper, PaperTables, testing::ValuesIn(kTables),

@@ -1,7 +1,6 @@
 // A Llama of any size with random weights, for settings that the tiny models are too small for.
 #pragma once
 
-#include <filesystem>
 #include <string>
 
 #include "cli/tiny_model.h"
@@ -9,18 +8,17 @@
 #include "engine/synthetic_models.h"
 #include "model/load.h"
 #include "model/save.h"
+#include "vocab/hf_vocab.h"
 
 namespace refold {
 
 // The tiny model's config.json with other values, its vocabulary and tokenizer.
 inline void write_random_model(const std::string& path, const nlohmann::json& values) {
-    namespace fs = std::filesystem;
     const TempFolder folder;
     auto config = nlohmann::json::parse(read_all(kFixtures + "/hf/llama_gqa/config.json"));
-    config.update(values);
     config.erase("rope_scaling");
-    for (const auto& entry : fs::directory_iterator(kFixtures + "/tokenizers/bpe_llama3"))
-        fs::copy_file(entry.path(), folder / entry.path().filename().string());
+    config["max_position_embeddings"] = 4096;
+    config.update(values);
     write_all(folder / "config.json", config.dump());
     Model model = load_model(folder / "");
     RandomWeights random(1);
@@ -30,6 +28,7 @@ inline void write_random_model(const std::string& path, const nlohmann::json& va
         tensor = random.tensor({tensor.shape[0], rows}, norm ? 1.0F : 0.0F, 0.1F);
     }
     model.shapes_only = false;
+    read_hf_vocabulary(kFixtures + "/tokenizers/bpe_llama3", model.config.n_vocab, model.metadata);
     save_model(model, path, false);
 }
 

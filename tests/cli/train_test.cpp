@@ -118,7 +118,9 @@ TEST_F(Train, KeepsModelsOfTheRun) {
     EXPECT_THAT(provenance["recipe"].get<std::string>(), HasSubstr("method: train"));
     expect_error(refold(command(folder_ / "more.gguf", {"steps=5", "keep=6"})), 2,
                  {"keep: got 6", "5 steps"});
-    expect_error(refold(command(folder_ / "more.gguf", {"objective=layerwise", "keep=1"})), 2, {"layerwise"});
+    expect_error(refold({"train", kModel, "-o", folder_ / "more.gguf", "--calib", text_, "--set",
+                         "objective=layerwise", "--set", "keep=1"}),
+                 2, {"keep", "objective=layerwise"});
 }
 
 // A resumed run reuses finished layers and gives the same bits.
