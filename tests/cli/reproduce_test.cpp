@@ -159,11 +159,13 @@ TEST_F(Reproduce, ANumberPastTheEndOfAListIsNoFailure) {
 // Rows that measure one model in several ways.
 TEST_F(Reproduce, RowsWithTheSameRecipeShareTheModel) {
     std::string text = read_all(table);
-    text += R"(  - {name: with options, model: small, steps: [{method: direct_share, ratio: 0.3}], options: ["--threads", "1"],
+    text +=
+        R"(  - {name: with options, model: small, steps: [{method: direct_share, ratio: 0.3}], options: ["--threads", "1"],
      published: ["", "2", "", "", "", ""]}
   - {name: less, model: small, steps: [{method: direct_share, ratio: 0.2}], published: ["", "2", "", "", "", ""]}
 )";
-    text.replace(text.find("  - {name: other"), text.find("  - {name: with") - text.find("  - {name: other"), "");
+    text.replace(text.find("  - {name: other"), text.find("  - {name: with") - text.find("  - {name: other"),
+                 "");
     write_all(table, text);
     const Outcome done = refold(words({"--json"}));
     ASSERT_EQ(done.code, 0) << done.err;
