@@ -3,12 +3,12 @@
 rows of bench/data/reference_rows.json, which bench/reference compares with refold. Written from the papers and from
 `refold methods NAME`.
 
-usage: bench/reference_methods.py [--only ID,ID] [--python PYTHON]
+usage: bench/reference_methods.py [--only ID,ID]
 
 Takes the weights of the Q4_1 file as float32, the token ids of `refold tokenize`, the first 4096 tokens of
 wikitext-2-valid-excerpt.txt as calibration text and the first 4 windows of 1024 tokens of wikitext-2-test-excerpt.txt.
-Needs scripts/build release first, and Python with numpy, torch and gguf (default: a virtual environment with them is made
-in the cache); about 10 minutes on 2 cores.
+Needs scripts/build release first, and Python with torch and gguf (where they are missing, a virtual environment of 5 GB is made
+in the cache); about 20 minutes on 2 cores.
 """
 import argparse
 import json
@@ -259,7 +259,7 @@ def trawl(model, calibration, layers, decomposition, rank=None, ranks=None, tol=
         tensor = torch.stack([w["gate"].T, w["up"].T, w["down"]], -1).double()
         found, size = (cp(tensor, rank, sweeps, tol) if decomposition == "cp" else
                        tucker(tensor, [int(r) for r in ranks.split(",")], sweeps, tol))
-        errors.append(float((found - tensor).norm() / tensor.norm()))
+        errors.append(round(float((found - tensor).norm() / tensor.norm()), 3))
         numbers += size
         found = found.float()
         w |= {"product_gate": found[..., 0].T, "product_up": found[..., 1].T, "product_down": found[..., 2]}
@@ -355,6 +355,8 @@ def eviction(kv_policy, kv_budget, kv_recent=0.5, kv_sinks=4):
 
 # ---- the rows
 
+# Random vectors start the decomposition: refold with seeds 0, 1 and 2 has 40.02, 42.06 and 40.72.
+TOLERANCES = {"trawl_cp": 0.05}
 METHODS = {f.__name__: f for f in [uniattn, cla, llmdrop, gqa, trawl, llm_pruner]}
 BLOCKS = "18-21,22-25,26-29"
 SETTINGS = [
@@ -366,8 +368,8 @@ SETTINGS = [
     ("llmdrop_4", "llmdrop", {"count": 4}),
     ("llmdrop_8", "llmdrop", {"count": 8}),
     ("gqa_3", "gqa", {"group": 3, "type": "f32"}),
-    ("trawl_tucker", "trawl", {"layers": "27,28", "decomposition": "tucker", "ranks": "480,1024,3", "type": "f32"}),
-    ("trawl_cp", "trawl", {"layers": "28", "decomposition": "cp", "rank": 1024, "tol": 1e-4, "type": "f32"}),
+    ("trawl_tucker", "trawl", {"layers": "27,28", "decomposition": "tucker", "ranks": "480,1024,3", "compare": False, "type": "f32"}),
+    ("trawl_cp", "trawl", {"layers": "28", "decomposition": "cp", "rank": 256, "compare": False, "type": "f32"}),
     ("pruner_heads_element1", "llm_pruner", {"what": "heads", "ratio": 0.34, "layers": "20-29"}),
     ("pruner_heads_vector", "llm_pruner", {"what": "heads", "ratio": 0.34, "layers": "20-29", "taylor": "vector"}),
     ("pruner_ffn_element1", "llm_pruner", {"what": "ffn", "ratio": 0.25, "layers": "4-27"}),
@@ -396,7 +398,8 @@ def main():
             continue
         made, choice = METHODS[method](model, calibration, **settings)
         rows[name] = {"id": name, "steps": [[method, settings]], "parameters": made.parameters(choice.pop("factors", 0)),
-                      "perplexity": float(f"{perplexity(made, text):.6g}"), **({"choice": choice} if choice else {})}
+                      "perplexity": float(f"{perplexity(made, text):.6g}"), **({"choice": choice} if choice else {}),
+                      **({"tolerance": TOLERANCES[name]} if name in TOLERANCES else {})}
         print(rows[name], flush=True)
     for name, settings in EVICTION:
         if only and name not in only:
@@ -409,7 +412,6 @@ def main():
 
 try:
     import gguf
-    import numpy
     import torch
 except ImportError:
     python = environment(PACKAGES)

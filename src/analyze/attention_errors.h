@@ -22,7 +22,7 @@ struct ErrorSize {
     double of_tokens = 0;
 };
 
-// Undefined without a source.
+// Undefined without a source. The paper argues with expansions; these two numbers are what they amount to.
 struct DepthFactor {
     // Mean over tokens of |d| / |x|, where x is the residual stream before the source and d, the depth
     // factor, that before the layer minus x.
