@@ -26,7 +26,7 @@ double number_at(const Json& printed, const std::string& pointer) {
 }  // namespace
 
 std::string RowNumbers::missing(const PaperColumn& column) const {
-    if (const std::string reason = model_.missing(); !reason.empty()) return reason;
+    if (std::string reason = model_.missing(); !reason.empty()) return reason;
     if (!column.text.empty() && !fs::exists(fs::path(run_.options.texts) / column.text))
         return fmt::format("needs the text {} (--texts)", column.text);
     if (column.measure == PaperMeasure::task && model_.row().kv_budget < 1)

@@ -10,7 +10,7 @@ namespace {
 using nlohmann::json;
 
 struct SmallTable {
-    friend void PrintTo(const SmallTable& table, std::ostream* out) { *out << table.table; }
+    friend void PrintTo(const SmallTable& shown, std::ostream* out) { *out << shown.table; }
 
     const char* table;
     json model;  // values of config.json

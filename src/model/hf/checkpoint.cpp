@@ -287,8 +287,8 @@ private:
 
     // config.json and the tensors must agree about biases and norms of queries and keys.
     void check_optional(const HfConfig& config) const {
-        std::vector fields = {std::pair{"attention_bias", Slot::attn_q_bias},
-                              {"mlp_bias", Slot::ffn_up_bias}};
+        std::vector<std::pair<const char*, Slot>> fields = {{"attention_bias", Slot::attn_q_bias},
+                                                            {"mlp_bias", Slot::ffn_up_bias}};
         if (model_.family->hf_bias != nullptr) fields = {{model_.family->hf_bias, Slot::attn_q_bias}};
         if (model_.family->hf_norms != nullptr)
             fields.emplace_back(model_.family->hf_norms, Slot::attn_q_norm_all);

@@ -61,7 +61,7 @@ TEST(Cla, EveryDecoder) {
         const Model model = fixture_model(name);
         std::vector<std::string> steps = {"cla superblocks=0-1"};
         // W_c reads the norm before the attention.
-        if (model.topology.has(0, Slot::attn_norm)) steps.push_back("compensation compensation=zero");
+        if (model.topology.has(0, Slot::attn_norm)) steps.emplace_back("compensation compensation=zero");
         const Model shared = planned(model, steps).model;
         const auto outputs = outputs_of(shared);
         EXPECT_TRUE(std::all_of(outputs.begin(), outputs.end(), [](float x) { return std::isfinite(x); }));
