@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <ctime>
 #include <fstream>
@@ -39,7 +40,7 @@ std::string utc_now(const char* format) {
 
 std::string format_seconds(double seconds) {
     if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);
-    const auto total = static_cast<int64_t>(seconds + 0.5);
+    const auto total = std::llround(seconds);
     if (total < 3600) return fmt::format("{} min {:02} s", total / 60, total % 60);
     return fmt::format("{} h {:02} min", total / 3600, total % 3600 / 60);
 }

@@ -14,6 +14,16 @@
 
 namespace refold {
 
+uint64_t safetensors_element_bytes(std::string_view dtype) {
+    static const std::map<std::string_view, uint64_t> sizes{
+        {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1},
+        {"U16", 2},  {"I16", 2}, {"F16", 2}, {"BF16", 2},    {"U32", 4},
+        {"I32", 4},  {"F32", 4}, {"U64", 8}, {"I64", 8},     {"F64", 8},
+    };
+    const auto found = sizes.find(dtype);
+    return found == sizes.end() ? 0 : found->second;
+}
+
 static_assert(std::endian::native == std::endian::little, "safetensors data is little endian");
 
 namespace {
@@ -23,17 +33,6 @@ using nlohmann::ordered_json;
 
 constexpr const char* kMetadataKey = "__metadata__";
 constexpr uint64_t kMaxHeader = 100'000'000;  // the library's limit
-
-// Bytes of one element, or 0 for an unknown dtype.
-uint64_t element_bytes(std::string_view dtype) {
-    static const std::map<std::string_view, uint64_t> sizes{
-        {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1},
-        {"U16", 2},  {"I16", 2}, {"F16", 2}, {"BF16", 2},    {"U32", 4},
-        {"I32", 4},  {"F32", 4}, {"U64", 8}, {"I64", 8},     {"F64", 8},
-    };
-    const auto found = sizes.find(dtype);
-    return found == sizes.end() ? 0 : found->second;
-}
 
 // Product of `shape` and `element`, or nothing when it overflows or a dimension is negative.
 std::optional<uint64_t> size_of(std::span<const int64_t> shape, uint64_t element) {
@@ -100,7 +99,7 @@ SafetensorsView read_view(const std::string& path, const std::string& place, con
     if (dtype == entry.end() || !dtype->is_string())
         reject(path, place, "no text 'dtype'", "an element type");
     SafetensorsView view{dtype->get<std::string>(), whole_numbers(path, place, entry, "shape"), {}};
-    const uint64_t element = element_bytes(view.dtype);
+    const uint64_t element = safetensors_element_bytes(view.dtype);
     if (element == 0) {
         fail(ErrorCode::unsupported, "safetensors", "{}: got dtype '{}', which is not known (file '{}')",
              place, view.dtype, path);
@@ -164,7 +163,7 @@ void write_safetensors(const std::string& path, bool overwrite, const std::vecto
             fail(ErrorCode::internal, "safetensors", "cannot write tensor '{}': the name is taken",
                  tensor.name);
         }
-        const auto size = size_of(tensor.shape, element_bytes(tensor.dtype));
+        const auto size = size_of(tensor.shape, safetensors_element_bytes(tensor.dtype));
         if (!size) {
             fail(ErrorCode::internal, "safetensors", "cannot write tensor '{}' of shape [{}]", tensor.name,
                  fmt::join(tensor.shape, ", "));

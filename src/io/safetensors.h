@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/files.h"
@@ -44,6 +45,9 @@ struct SafetensorsView {
     std::vector<int64_t> shape;
     std::span<const std::byte> data;  // packed little endian, not aligned for its type
 };
+
+// Bytes of one element of a dtype; 0 for an unknown one.
+uint64_t safetensors_element_bytes(std::string_view dtype);
 
 // A memory-mapped file. Its spans are valid as long as the object lives.
 struct SafetensorsFile {

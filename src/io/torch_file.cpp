@@ -22,9 +22,8 @@ struct Global {
 struct Tuple {
     std::vector<ValuePtr> items;  // of lists, too
 };
-struct ElementType;
 struct Storage {
-    const ElementType* type = nullptr;
+    const char* dtype = nullptr;  // as in safetensors
     std::string entry;
     std::span<const std::byte> bytes;
 };
@@ -44,21 +43,16 @@ struct Value {
 constexpr size_t kMaxPickle = 32 << 20, kMaxText = 1 << 12, kMaxValues = 2'000'000, kMaxDimensions = 16;
 constexpr int kMaxDepth = 32;  // of tuples in tuples, which are destroyed recursively
 
-struct ElementType {
-    const char* dtype;  // as in safetensors
-    uint64_t bytes;
-};
-// Of a storage's class; nullptr for others.
-const ElementType* element_type(const std::string& name) {
-    static const std::map<std::string, ElementType> types{
-        {"torch.FloatStorage", {"F32", 4}},     {"torch.HalfStorage", {"F16", 2}},
-        {"torch.BFloat16Storage", {"BF16", 2}}, {"torch.DoubleStorage", {"F64", 8}},
-        {"torch.LongStorage", {"I64", 8}},      {"torch.IntStorage", {"I32", 4}},
-        {"torch.ShortStorage", {"I16", 2}},     {"torch.CharStorage", {"I8", 1}},
-        {"torch.ByteStorage", {"U8", 1}},       {"torch.BoolStorage", {"BOOL", 1}},
+// The name that safetensors have for the elements of a storage's class; nullptr for others.
+const char* element_type(const std::string& name) {
+    static const std::map<std::string, const char*> types{
+        {"torch.FloatStorage", "F32"},  {"torch.HalfStorage", "F16"}, {"torch.BFloat16Storage", "BF16"},
+        {"torch.DoubleStorage", "F64"}, {"torch.LongStorage", "I64"}, {"torch.IntStorage", "I32"},
+        {"torch.ShortStorage", "I16"},  {"torch.CharStorage", "I8"},  {"torch.ByteStorage", "U8"},
+        {"torch.BoolStorage", "BOOL"},
     };
     const auto found = types.find(name);
-    return found == types.end() ? nullptr : &found->second;
+    return found == types.end() ? nullptr : found->second;
 }
 
 using Entries = std::map<std::string, std::span<const std::byte>>;
@@ -249,7 +243,7 @@ private:
         const auto& items = as<Tuple>(id, "a storage").items;
         if (items.size() != 5 || as<std::string>(items[0], "a storage") != "storage") reject("no storage");
         const std::string& type = as<Global>(items[1], "an element type").name;
-        const ElementType* known = element_type(type);
+        const char* known = element_type(type);
         if (known == nullptr) reject(fmt::format("the element type '{}'", type));
         const std::string& name = as<std::string>(items[2], "a storage");
         const auto entry = entries_.find(folder_ + "data/" + name);
@@ -301,12 +295,13 @@ private:
             if (__builtin_mul_overflow(count, static_cast<uint64_t>(shape[i]), &count))
                 reject("too large a shape");
         }
-        const uint64_t element = storage.type->bytes, held = storage.bytes.size() / element;
+        const uint64_t element = safetensors_element_bytes(storage.dtype),
+                       held = storage.bytes.size() / element;
         const auto first = static_cast<uint64_t>(offset);
         if (first > held || count > held - first)
             reject(fmt::format("a tensor of {} elements from {} on in storage '{}', which has {},", count,
                                first, storage.entry, held));
-        return {storage.type->dtype, shape, storage.bytes.subspan(first * element, count * element)};
+        return {storage.dtype, shape, storage.bytes.subspan(first * element, count * element)};
     }
 
     // Keys and values in turn, into the dictionary below them.

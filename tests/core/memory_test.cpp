@@ -3,26 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-
-#include "core/temp_folder.h"
+#include "core/fake_root.h"
 
 namespace refold {
 namespace {
 
-namespace fs = std::filesystem;
-
-class MemoryTest : public testing::Test {
-protected:
-    void write(const std::string& path, const std::string& text) {
-        fs::create_directories((root() / path).parent_path());
-        std::ofstream(root() / path) << text << "\n";
-    }
-    fs::path root() const { return folder_ / ""; }
-
-private:
-    TempFolder folder_;
-};
+class MemoryTest : public testing::Test, protected FakeRoot {};
 
 TEST_F(MemoryTest, OfTheMachine) {
     EXPECT_EQ(memory_of(root()).available, 0U);

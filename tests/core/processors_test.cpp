@@ -4,29 +4,17 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-
-#include "core/temp_folder.h"
+#include "core/fake_root.h"
 
 namespace refold {
 namespace {
 
-namespace fs = std::filesystem;
-
-class ProcessorsTest : public testing::Test {
+class ProcessorsTest : public testing::Test, protected FakeRoot {
 protected:
-    void write(const std::string& path, const std::string& text) {
-        fs::create_directories((root() / path).parent_path());
-        std::ofstream(root() / path) << text << "\n";
-    }
-    void siblings(int processor, const std::string& list) {
+    void siblings(int processor, const std::string& list) const {
         write("sys/devices/system/cpu/cpu" + std::to_string(processor) + "/topology/thread_siblings_list",
               list);
     }
-    fs::path root() const { return folder_ / ""; }
-
-private:
-    TempFolder folder_;
 };
 
 TEST_F(ProcessorsTest, WithoutFilesAllThatAreAllowed) {

@@ -63,7 +63,8 @@ public:
                                 .position = static_cast<int64_t>(done),
                                 .token = texts_[text][done],
                                 .logits = asked});
-                if (asked) expected.push_back(std::span(expected_[text]).subspan(done * n_vocab_, n_vocab_));
+                if (asked)
+                    expected.emplace_back(std::span(expected_[text]).subspan(done * n_vocab_, n_vocab_));
             }
         }
         const auto logits = engine_->step({.rows = rows}).logits;

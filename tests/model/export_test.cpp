@@ -127,7 +127,7 @@ TEST(LoraExport, TheBaseIsTheModelWithoutTerms) {
 }
 
 // In the folders for transformers and PEFT, base + B A equals the merged folder, row by row.
-void expect_peft_merges(Model model) {
+void expect_peft_merges(const Model& model) {
     const TempFolder folder;
     const AdapterExport done = save_peft(model, folder / "peft", false);
     save_hf_model(without_lora(model), folder / "base", {});

@@ -9,12 +9,6 @@ namespace {
 
 constexpr const char* kName = "gptneox";
 
-HfFields fields() {
-    HfFields names;
-    names.epsilon = "layer_norm_eps";
-    return names;
-}
-
 ModelConfig read_config(const GgufMetadata& metadata) {
     const FamilyKeys keys(metadata, kName);
     ModelConfig c = read_common(keys, NormKind::layer, Activation::gelu);
@@ -25,18 +19,17 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    write_common(config, fields(), NormKind::layer, Activation::gelu, 1e-5, out);
+    write_common(config, kLayerNormFields, NormKind::layer, Activation::gelu, 1e-5, out);
     write_rope(config, config.real("rotary_emb_base", 10000.0), out);
     write_rotated_part(config, config.real("rotary_pct", 0.25), out);
     out.boolean("use_parallel_residual", config.boolean("use_parallel_residual", true));
 }
 
 nlohmann::json write_hf_config(const Model& model) {
-    nlohmann::json out = hf_common(model, fields(), "GPTNeoXForCausalLM", "gpt_neox");
+    nlohmann::json out = hf_common(model, kLayerNormFields, "GPTNeoXForCausalLM", "gpt_neox");
     hf_rope(model, out);
     out["rotary_emb_base"] = out["rope_theta"];
-    out["rotary_pct"] =
-        static_cast<double>(model.config.rope.dims) / static_cast<double>(model.config.head_dim);
+    out["rotary_pct"] = rotated_part(model.config);
     out["use_parallel_residual"] = model.config.parallel_residual;
     out["attention_bias"] = model.topology.has(0, Slot::attn_q_bias);
     return out;

@@ -12,11 +12,7 @@ namespace {
 
 constexpr const char* kName = "nemotron";
 
-HfFields fields() {
-    HfFields names;
-    names.epsilon = "norm_eps";
-    return names;
-}
+constexpr HfFields kFields = {.epsilon = "norm_eps"};
 
 ModelConfig read_config(const GgufMetadata& metadata) {
     const FamilyKeys keys(metadata, kName);
@@ -27,17 +23,16 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    write_common(config, fields(), NormKind::layer, Activation::relu_squared, 1e-5, out);
+    write_common(config, kFields, NormKind::layer, Activation::relu_squared, 1e-5, out);
     write_rope(config, 10000.0, out);
     write_rotated_part(config, 0.5, out);
 }
 
 nlohmann::json write_hf_config(const Model& model) {
-    nlohmann::json out = hf_common(model, fields(), "NemotronForCausalLM", kName);
+    nlohmann::json out = hf_common(model, kFields, "NemotronForCausalLM", kName);
     hf_rope(model, out);
     biases_to_hf(model, out);
-    out["partial_rotary_factor"] =
-        static_cast<double>(model.config.rope.dims) / static_cast<double>(model.config.head_dim);
+    out["partial_rotary_factor"] = rotated_part(model.config);
     return out;
 }
 

@@ -34,7 +34,7 @@ nlohmann::json write_hf_config(const Model& model) {
     const ModelConfig& c = model.config;
     nlohmann::json out = hf_common(model, {}, "Phi3ForCausalLM", kName);
     hf_rope(model, out);
-    out["partial_rotary_factor"] = static_cast<double>(c.rope.dims) / static_cast<double>(c.head_dim);
+    out["partial_rotary_factor"] = rotated_part(c);
     out["sliding_window"] = c.windows.empty() ? nlohmann::json() : nlohmann::json(c.windows.front());
     out["pad_token_id"] =
         out.value("pad_token_id", 0);  // Phi3Config's usual one may be outside the vocabulary

@@ -54,7 +54,7 @@ private:
 };
 
 std::vector<Slot> shared_slots(const Options& options, const Family& family) {
-    const auto slots = parse_slots(options.text("slots"), family);
+    auto slots = parse_slots(options.text("slots"), family);
     for (const Slot slot : slots) {
         if (!belongs_to_ffn(slot))
             fail(ErrorCode::usage, "ffn_share", "slots: {} is not of the FFN; direct_share shares attention",

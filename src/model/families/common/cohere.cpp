@@ -4,12 +4,6 @@
 
 namespace refold {
 
-static HfFields fields() {
-    HfFields names;
-    names.epsilon = "layer_norm_eps";
-    return names;
-}
-
 ModelConfig read_cohere_config(const FamilyKeys& keys) {
     ModelConfig c = read_common(keys, NormKind::layer, Activation::silu);
     c.rope = read_rope(keys, c, RopeKind::interleaved);
@@ -19,13 +13,13 @@ ModelConfig read_cohere_config(const FamilyKeys& keys) {
 }
 
 void cohere_from_hf(const HfConfig& config, FamilyWriter& out) {
-    write_common(config, fields(), NormKind::layer, Activation::silu, 1e-5, out);
+    write_common(config, kLayerNormFields, NormKind::layer, Activation::silu, 1e-5, out);
     write_rope(config, 10000.0, out);
     out.real("logit_scale", config.real("logit_scale", 0.0625));
 }
 
 nlohmann::json cohere_to_hf(const Model& model, const char* architecture, const char* model_type) {
-    nlohmann::json out = hf_common(model, fields(), architecture, model_type);
+    nlohmann::json out = hf_common(model, kLayerNormFields, architecture, model_type);
     hf_rope(model, out);
     out["logit_scale"] = model.config.logit_scale;
     out["attention_bias"] = model.topology.has(0, Slot::attn_q_bias);

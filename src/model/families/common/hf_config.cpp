@@ -256,6 +256,10 @@ void write_rotated_part(const HfConfig& config, double usual, FamilyWriter& out)
     out.integer("rope.dimension_count", static_cast<int64_t>(static_cast<double>(head_dim) * part));
 }
 
+double rotated_part(const ModelConfig& config) {
+    return static_cast<double>(config.rope.dims) / static_cast<double>(config.head_dim);
+}
+
 std::vector<float> longrope_factors(const nlohmann::json& json, const char* field, int64_t dims) {
     const nlohmann::json* object = HfConfig(json).find("rope_scaling");
     if (object == nullptr) return {};

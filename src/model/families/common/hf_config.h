@@ -54,6 +54,8 @@ struct HfFields {
     int64_t head_dim = 0;  // where there is no "head_dim"; 0: hidden / heads
 };
 
+// Usual ones of families with LayerNorm.
+inline constexpr HfFields kLayerNormFields = {.epsilon = "layer_norm_eps"};
 // Those of GPT-2 and GPT-J.
 inline constexpr HfFields kGptFields = {"n_embd",
                                         "n_layer",
@@ -103,6 +105,8 @@ void write_windows(int64_t window, const std::vector<bool>& windowed, FamilyWrit
 
 nlohmann::json hf_common(const Model& model, const HfFields& fields, const char* architecture,
                          const char* model_type);
+// The part of a head that is rotated.
+double rotated_part(const ModelConfig& config);
 // Fields sliding_window and layer_types, where layers have windows.
 void windows_to_hf(const Model& model, nlohmann::json& config);
 // Fields rope_theta and rope_scaling.
