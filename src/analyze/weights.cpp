@@ -57,10 +57,10 @@ void need_weights(const Model& model) {
 }
 
 // The rows of a weight of a model from with_stored_weights().
-std::vector<RowBlock> rows_of(const Model& model, const Expression& expression) {
+std::vector<RowBlock> rows_of(const Model& model, const Expression& expression, Slot slot) {
     std::vector<RowBlock> blocks;
     if (const auto* heads = std::get_if<Heads>(&expression)) {
-        const int64_t rows = model.config.head_dim;
+        const int64_t rows = block_size(slot, model.config);
         for (const HeadRun& run : heads->runs)
             blocks.push_back({run.tensor, run.first * rows, run.count * rows});
     } else {
@@ -169,7 +169,8 @@ SquareMatrix module_cosines(const Model& model, const std::vector<Slot>& slots) 
         for (const Slot slot : slots) {
             if (!model.topology.has(members[0], slot)) continue;
             auto& matrix = matrices.emplace_back();
-            for (const size_t p : members) matrix.push_back(rows_of(stored, stored.topology.at(p, slot)));
+            for (const size_t p : members)
+                matrix.push_back(rows_of(stored, stored.topology.at(p, slot), slot));
         }
         const SquareMatrix cosines =
             cosines_of(gram_matrix(stored, matrices, "weights of modules"), members.size());

@@ -177,8 +177,17 @@ std::map<std::string, uint64_t> weights_multiplied(const Model& model) {
         for (const auto& [slot, expression] : slots) {
             if (!is_matrix(slot) || properties(slot).module == SlotModule::exit) continue;
             const SlotShape shape = slot_shape(slot, model.config, layer);
+            if (consists_of_experts(slot)) {
+                std::map<std::string, uint64_t> all;
+                add_weights(model, expression, block_size(slot, model.config) * shape.in, all);
+                for (const auto& [name, weights] : all)
+                    of_layer[name] += weights * static_cast<uint64_t>(model.config.n_expert_used) /
+                                      static_cast<uint64_t>(model.config.n_expert_of(layer));
+                continue;
+            }
             add_weights(model, expression,
-                        model.config.head_dim * (heads_are_columns(slot) ? shape.out : shape.in), of_layer);
+                        block_size(slot, model.config) * (heads_are_columns(slot) ? shape.out : shape.in),
+                        of_layer);
         }
         for (const auto& [name, weights] : of_layer) out[name] += weights;
     };

@@ -71,17 +71,24 @@ Cost cost_of(const Model& model, size_t kv_element_bytes) {
     const auto visit = [&](const Slots& slots, size_t layer) {
         Flops flops(model, layer);
         for (const auto& [slot, expression] : slots) {
+            const auto used = [&, whole = consists_of_experts(slot)](uint64_t count) {
+                if (!whole) return count;
+                return count * static_cast<uint64_t>(c.n_expert_used) /
+                       static_cast<uint64_t>(c.n_expert_of(layer));
+            };
             for (const auto& name : tensors_of(expression)) {
                 if (!seen.insert(name).second) continue;
                 const Tensor& tensor = model.tensor(name);
                 const auto* rows = std::get_if<RowParts>(&expression);
-                if (rows == nullptr || name != rows->ids)
+                if (rows == nullptr || name != rows->ids) {
                     cost.parameters += static_cast<uint64_t>(tensor.elements());
+                    cost.active_parameters += used(static_cast<uint64_t>(tensor.elements()));
+                }
                 cost.bytes += tensor.bytes();
             }
             // Neither exit maps nor the head at each exit are counted.
             if (is_matrix(slot) && properties(slot).module != SlotModule::exit)
-                cost.flops_per_token += 2 * flops.of(slot, expression);
+                cost.flops_per_token += used(2 * flops.of(slot, expression));
         }
     };
     for (size_t l = 0; l < model.topology.layers.size(); ++l) {

@@ -9,6 +9,7 @@ namespace refold {
 
 struct Cost {
     uint64_t parameters = 0;          // elements of stored tensors
+    uint64_t active_parameters = 0;   // of them, those that one token reads: of experts only the part it uses
     uint64_t bytes = 0;               // of stored tensors, on disk and resident: each tensor once
     uint64_t kv_bytes_per_token = 0;  // all layers together, at the given KV element size
     uint64_t flops_per_token = 0;     // multiply-adds x 2 of all linear maps of one token, head included

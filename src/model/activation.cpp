@@ -21,6 +21,7 @@ constexpr ActivationName kActivations[] = {
     {"gelu_fast", Activation::gelu_tanh},
     {"relu", Activation::relu},
     {"relu2", Activation::relu_squared},
+    {"swiglu_clamped", Activation::swiglu_clamped},
 };
 
 }  // namespace

@@ -55,7 +55,10 @@ enum class Activation {
     relu,
     relu_squared,
     tanh,
+    // Of gates, with the map beside them (gpt-oss): min(g, 7) sigmoid(1.702 min(g, 7)) (clamp(u, -7, 7) + 1)
+    swiglu_clamped,
 };
+constexpr float kSwigluLimit = 7.0F, kSwigluAlpha = 1.702F;  // of swiglu_clamped
 
 // Modules and norms are not listed here: a layer has those whose slots the topology fills.
 struct ModelConfig {
@@ -70,6 +73,14 @@ struct ModelConfig {
     // layer differs.
     std::vector<int64_t> heads_kv, ffs;
     int64_t context_length = 0;  // tokens the model was trained for
+    int64_t n_embedding = 0;     // of a row of the embeddings; 0: n_embd
+
+    // Mixture of experts; n_expert 0: every layer has an FFN.
+    int64_t n_expert = 0, n_expert_used = 0, n_ff_expert = 0;
+    std::vector<int64_t>
+        experts;  // by layer, where some have fewer; 0: the layer has an FFN. Empty: n_expert
+    // Weights of the experts that a token uses: their softmax over all experts, or (true) over those.
+    bool norm_expert_weights = true;
 
     NormKind norm = NormKind::rms;
     float norm_eps = 1e-5F;
@@ -109,6 +120,8 @@ struct ModelConfig {
     int64_t n_head_kv_of(size_t layer) const { return layer < heads_kv.size() ? heads_kv[layer] : n_head_kv; }
     int64_t n_head_of(size_t layer) const { return n_head_kv_of(layer) * q_per_kv(); }
     int64_t n_ff_of(size_t layer) const { return layer < ffs.size() ? ffs[layer] : n_ff; }
+    int64_t n_expert_of(size_t layer) const { return layer < experts.size() ? experts[layer] : n_expert; }
+    int64_t embedding_width() const { return n_embedding > 0 ? n_embedding : n_embd; }
     const std::vector<int64_t>& alibi_heads_of(size_t layer) const {
         static const std::vector<int64_t> all;
         return layer < alibi_heads.size() ? alibi_heads[layer] : all;

@@ -1,5 +1,7 @@
 #include "model/family.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "core/text.h"
 
@@ -34,10 +36,21 @@ std::string tensor_name(const Family& family, Slot slot, size_t layer) {
     fail(ErrorCode::internal, "model", "family '{}' has no slot {}", family.name, slot_name(slot));
 }
 
+bool is_of_layer(Slot slot, bool mixture) {
+    if (belongs_to_experts(slot)) return mixture;
+    const SlotProperties& s = properties(slot);
+    return !mixture || s.module != SlotModule::ffn || s.kind == SlotKind::norm_gain ||
+           s.kind == SlotKind::norm_bias;
+}
+
 static Slots implied_slots(std::span<const SlotDescription> descriptions, size_t layer,
                            const std::function<bool(const std::string&)>& has_tensor) {
     Slots slots;
+    const auto router = std::find_if(descriptions.begin(), descriptions.end(),
+                                     [](const auto& d) { return d.slot == Slot::ffn_router; });
+    const bool mixture = router != descriptions.end() && has_tensor(tensor_name(*router, layer));
     for (const auto& description : descriptions) {
+        if (!is_of_layer(description.slot, mixture)) continue;
         const std::string name = tensor_name(description, layer);
         const bool falls_back =
             description.fallback != nullptr && (!description.with || slots.contains(*description.with));
@@ -55,8 +68,10 @@ static Slots implied_slots(std::span<const SlotDescription> descriptions, size_t
 Topology implied_topology(const Family& family, size_t layers,
                           const std::function<bool(const std::string&)>& has_tensor) {
     Topology topology;
-    for (size_t l = 0; l < layers; ++l)
+    for (size_t l = 0; l < layers; ++l) {
         topology.layers.push_back(implied_slots(family.layer_slots, l, has_tensor));
+        if (family.norm_of_loop && l + 1 < layers) topology.layers.back().erase(Slot::ffn_output_norm);
+    }
     topology.globals = implied_slots(family.model_slots, 0, has_tensor);
     return topology;
 }

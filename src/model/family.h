@@ -27,6 +27,7 @@ enum HfLayout : unsigned {
     hf_stacked = 8,        // one tensor: all of q, all of k, all of v; or all of gate, all of up
     hf_qkv_per_head = 16,  // one tensor: q, k, v of the first head, of the second, ...
     hf_by_head = 32,       // a vector as rows of heads
+    hf_interleaved = 64,   // stacked, with a row of gate and one of up in turn
 };
 
 struct SlotDescription {
@@ -34,7 +35,8 @@ struct SlotDescription {
     const char* tensor;  // GGUF name; "{}" stands for the layer
     bool required;
     // Name in a checkpoint; "@" is Family::hf_prefix or nothing, "|" separates alternatives, "[]" stands for
-    // the head of a vector that it has in one tensor for each head. Null: checkpoints do not have it.
+    // the head of a vector, or the expert of a matrix, that it has in one tensor for each. Null: checkpoints
+    // do not have it.
     const char* hf;
     unsigned layout = hf_plain;
     const char* fallback = nullptr;  // GGUF tensor used when `tensor` is absent (tied embeddings) ...
@@ -55,6 +57,15 @@ struct FusedMaps {
 };
 inline constexpr FusedMaps kFusedQkv = {Slot::attn_q, "blk.{}.attn_qkv.weight", "blk.{}.attn_qkv.bias"};
 
+// How often the layers run that a checkpoint stores, as config.json says it.
+struct HfRepeats {
+    // Each layer in succession, before the next one; null: once.
+    size_t (*of_layer)(const HfConfig& config) = nullptr;
+    // Writes it; `stored` layers. Throws Error(unsupported) for what the field cannot say.
+    void (*write)(nlohmann::json& config, size_t stored, size_t repeats) = nullptr;
+    const char* loops = nullptr;  // the field of how often all layers run, one after the other
+};
+
 struct Family {
     const char* name;  // general.architecture
     std::vector<SlotDescription> layer_slots;
@@ -68,7 +79,7 @@ struct Family {
     bool hf_tied = false;                     // tie_word_embeddings where config.json does not say it
     bool hf_attention_bias = false;           // likewise attention_bias
     const char* hf_bias = nullptr;   // the field of all biases, instead of attention_bias and mlp_bias
-    bool hf_layer_sharing = false;   // checkpoints may run every layer twice (MobileLLM)
+    HfRepeats hf_repeats = {};       // of layers, where checkpoints say any
     const char* hf_norms = nullptr;  // the field of optional norms of queries and keys
     std::vector<UnreadField> hf_unread = {};  // besides those that no family reads
     // config.json -> the family's metadata keys. Throws Error(input) naming the field, Error(unsupported).
@@ -76,6 +87,7 @@ struct Family {
     // The other way, for models that did not come from Hugging Face.
     nlohmann::json (*write_hf_config)(const Model& model);
 
+    bool norm_of_loop = false;  // ffn.output_norm is only in the last layer: the final norm of every loop
     std::vector<FusedMaps> fused = {};  // what stock llama.cpp wants as one tensor
     // A model without sharing as stock llama.cpp reads it, where that differs. Throws Error(unsupported)
     // naming what it cannot express.
@@ -92,6 +104,9 @@ std::string tensor_name(const SlotDescription& slot, size_t layer);
 std::string tensor_name(const Family& family, Slot slot, size_t layer);
 // "{}" replaced by the layer.
 std::string numbered(const char* pattern, size_t layer);
+
+// Whether layers with a mixture of experts, or those with an FFN, may have the slot.
+bool is_of_layer(Slot slot, bool mixture);
 
 // The topology that the family's naming implies: every slot its own tensor. `has_tensor` tells which optional
 // tensors exist; required ones are named even when absent (validation reports them).

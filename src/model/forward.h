@@ -45,6 +45,14 @@ concept ForwardOps = requires(Ops ops, typename Ops::Value x, size_t layer, Slot
     { ops.activate(activation, x) } -> std::same_as<typename Ops::Value>;
     // activation(gate) * up
     { ops.gated(activation, x, x) } -> std::same_as<typename Ops::Value>;
+    // from a router's scores [experts, tokens]: which experts each token uses, and their weights (routing.h)
+    { ops.route(layer, x) } -> std::same_as<typename Ops::Value>;
+    // the inputs of the experts, sorted by expert, for their tokens [features, tokens * experts used]
+    { ops.dispatch(x, x) } -> std::same_as<typename Ops::Value>;
+    // out[i] = W_i x (+ bias_i) of such inputs and routes, each with its expert's weights
+    {ops.expert_linear(layer, slots, x, x, out)};
+    // the sum of the results of each token's experts, times their weights [features, tokens]
+    { ops.combine(x, x) } -> std::same_as<typename Ops::Value>;
     { ops.add(x, x) } -> std::same_as<typename Ops::Value>;
     { ops.scale(x, number) } -> std::same_as<typename Ops::Value>;
     // cap * tanh(x / cap)
@@ -142,7 +150,9 @@ public:
         for (const Slot slot : {Slot::token_types, Slot::position_embd}) {
             if (ops_.has(kWholeModel, slot)) x = ops_.add(x, ops_.embed(slot));
         }
-        return norm_if(kWholeModel, Slot::embd_norm, x);
+        x = norm_if(kWholeModel, Slot::embd_norm, x);
+        return ops_.has(kWholeModel, Slot::embd_map) ? linear(kWholeModel, std::array{Slot::embd_map}, x)[0]
+                                                     : x;
     }
 
     // Pruning may leave a layer without attention or without FFN.
@@ -207,6 +217,14 @@ private:
     std::array<Value, N> linear(size_t layer, const std::array<Slot, N>& slots, Value x) {
         std::array<Value, N> out{};
         ops_.linear(layer, std::span<const Slot>(slots), x, std::span<Value>(out));
+        return out;
+    }
+
+    template <size_t N>
+    std::array<Value, N> expert_linear(size_t layer, const std::array<Slot, N>& slots, Value x,
+                                       Value routes) {
+        std::array<Value, N> out{};
+        ops_.expert_linear(layer, std::span<const Slot>(slots), x, routes, std::span<Value>(out));
         return out;
     }
 
@@ -296,9 +314,12 @@ private:
     // The FFN's output plus attn.comp_ffn, as far as the layer has them.
     std::optional<Value> fed_from(size_t l, Value input, Value normed) {
         std::optional<Value> fed;
-        if (ops_.has(l, Slot::ffn_down)) {
+        const bool mixture = ops_.has(l, Slot::ffn_router);
+        if (mixture || ops_.has(l, Slot::ffn_down)) {
             ops_.tap(l, Tap::ffn_input, input);
-            fed = feed_forward(l, input);
+            const Value projected = mixture ? mixture_of_experts(l, input) : feed_forward(l, input);
+            ops_.tap(l, Tap::ffn_projected, projected);
+            fed = scaled(norm_if(l, Slot::ffn_post_norm, projected), config_.residual_scale);
             ops_.tap(l, Tap::ffn_output, *fed);
         }
         return with_compensation(l, Slot::attn_comp_ffn, fed, normed);
@@ -313,9 +334,15 @@ private:
             inner = ops_.activate(config_.activation, linear(l, std::array{Slot::ffn_up}, x)[0]);
         }
         ops_.tap(l, Tap::ffn_inner, inner);
-        const Value projected = linear(l, std::array{Slot::ffn_down}, inner)[0];
-        ops_.tap(l, Tap::ffn_projected, projected);
-        return scaled(norm_if(l, Slot::ffn_post_norm, projected), config_.residual_scale);
+        return linear(l, std::array{Slot::ffn_down}, inner)[0];
+    }
+
+    Value mixture_of_experts(size_t l, Value x) {
+        const Value routes = ops_.route(l, linear(l, std::array{Slot::ffn_router}, x)[0]);
+        const auto [gate, up] = expert_linear(l, std::array{Slot::ffn_gate_exps, Slot::ffn_up_exps},
+                                              ops_.dispatch(x, routes), routes);
+        const Value inner = ops_.gated(config_.activation, gate, up);
+        return ops_.combine(expert_linear(l, std::array{Slot::ffn_down_exps}, inner, routes)[0], routes);
     }
 
     Ops& ops_;

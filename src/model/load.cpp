@@ -19,10 +19,11 @@ Model load_model(const std::string& path) {
     return std::filesystem::is_directory(path) ? load_hf_model(path) : load_gguf_model(path);
 }
 
-// llama.cpp has gains of heads as rows of heads.
-static void flatten_gains(Model& model, size_t layers) {
+// llama.cpp has gains of heads as rows of heads, and biases of experts as rows of experts.
+static void flatten_vectors(Model& model, size_t layers) {
     for (const SlotDescription& slot : model.family->layer_slots) {
-        if (properties(slot.slot).kind != SlotKind::norm_gain || !properties(slot.slot).units) continue;
+        const bool gains = properties(slot.slot).kind == SlotKind::norm_gain && properties(slot.slot).units;
+        if (!gains && !(is_vector(slot.slot) && belongs_to_experts(slot.slot))) continue;
         for (size_t l = 0; l < layers; ++l) {
             const auto found = model.tensors.find(tensor_name(slot, l));
             if (found != model.tensors.end()) found->second.shape = {found->second.elements()};
@@ -63,7 +64,7 @@ Model load_gguf_model(const std::string& path) {
             fail(ErrorCode::input, "model", "key '{}.block_count' is out of range: {}", model.family->name,
                  layers);
         split_fused_maps(model, layers);
-        flatten_gains(model, layers);
+        flatten_vectors(model, layers);
         const Topology implied = implied_topology(*model.family, layers, has_tensor);
         model.topology = model.metadata.has(kTopologyKey)
                              ? topology_from_json(model.metadata.string(kTopologyKey), implied)

@@ -6,7 +6,7 @@ std::vector<HeadRef> stored_heads_of(const ModelConfig& config, Slot slot, const
                                      size_t layer) {
     const Expression base = base_of(expression);
     if (const auto* heads = std::get_if<Heads>(&base)) return expand(*heads);
-    const int64_t count = slot_heads(slot, config, layer);
+    const int64_t count = slot_blocks(slot, config, layer);
     if (count == 0) return {};
     return expand(Heads{{{tensors_of(base).front(), 0, count}}});
 }

@@ -35,8 +35,10 @@ std::map<std::string, QuantizedUse> quantized_uses(const Model& model) {
             use.matrix |= properties(slot).quantized != QuantizedAs::unchanged;
             use.embedding |= properties(slot).quantized == QuantizedAs::embedding;
             use.unit = std::gcd(use.unit, model.tensor(name).row_elements());
-            const bool whole = base_of(expression) == Expression(Dense{name}) ||
-                               std::holds_alternative<RowParts>(expression);
+            // Rows of experts are not folded.
+            const bool whole =
+                (base_of(expression) == Expression(Dense{name}) && !consists_of_experts(slot)) ||
+                std::holds_alternative<RowParts>(expression);
             use.whole_rows = std::gcd(use.whole_rows, whole ? model.tensor(name).rows() : 1);
         }
         const Expression base = base_of(expression);

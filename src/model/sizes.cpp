@@ -48,6 +48,7 @@ std::string sizes_to_json(const ModelConfig& config) {
     json out = json::object();
     if (!config.heads_kv.empty()) out["kv_heads"] = config.heads_kv;
     if (!config.ffs.empty()) out["ffn"] = config.ffs;
+    if (!config.experts.empty()) out["experts"] = config.experts;
     if (!config.alibi_heads.empty()) out["alibi_heads"] = config.alibi_heads;
     if (config.n_prefix > 0) out["prefix"] = config.n_prefix;
     return out.empty() ? "" : out.dump();
@@ -58,11 +59,12 @@ void sizes_from_json(const std::string& text, size_t layers, ModelConfig& config
     const json root = json::parse(text, nullptr, false);
     if (!root.is_object()) fail(ErrorCode::input, "model", "refold.sizes: not a JSON object");
     for (const auto& [key, value] : root.items()) {
-        if (key != "kv_heads" && key != "ffn" && key != "alibi_heads" && key != "prefix")
+        if (key != "kv_heads" && key != "ffn" && key != "experts" && key != "alibi_heads" && key != "prefix")
             fail(ErrorCode::input, "model", "refold.sizes: unknown field \"{}\"", key);
     }
     config.heads_kv = sizes_of(root, "kv_heads", layers, config.n_head_kv);
     config.ffs = sizes_of(root, "ffn", layers, config.n_ff);
+    if (root.contains("experts")) config.experts = sizes_of(root, "experts", layers, config.n_expert);
     config.alibi_heads = alibi_heads_of(root, layers, config);
     if (const auto prefix = root.find("prefix"); prefix != root.end()) {
         if (!prefix->is_number_unsigned() || prefix->get<uint64_t>() > kMaxPrefix)

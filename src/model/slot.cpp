@@ -21,6 +21,12 @@ static int64_t size_of(Extent extent, const ModelConfig& c, size_t layer) {
         case Extent::token_types: return c.n_token_types;
         case Extent::prefix: return c.n_prefix;
         case Extent::rotations: return c.rope.dims / 2;
+        case Extent::embedding: return c.embedding_width();
+        case Extent::heads: return c.n_head_of(layer);
+        case Extent::experts: return c.n_expert_of(layer);
+        case Extent::expert_ff: return c.n_ff_expert;
+        case Extent::experts_ff: return c.n_expert_of(layer) * c.n_ff_expert;
+        case Extent::experts_embd: return c.n_expert_of(layer) * c.n_embd;
     }
     return 0;
 }
@@ -44,9 +50,24 @@ int64_t normalized_width(Slot slot, const ModelConfig& config, size_t layer) {
                                                          : slot_shape(slot, config, layer).in;
 }
 
-int64_t slot_heads(Slot slot, const ModelConfig& config, size_t layer) {
+int64_t slot_blocks(Slot slot, const ModelConfig& config, size_t layer) {
+    if (consists_of_experts(slot)) return config.n_expert_of(layer);
     if (!consists_of_heads(slot)) return 0;
     return has_query_heads(slot) ? config.n_head_of(layer) : config.n_head_kv_of(layer);
+}
+
+int64_t block_size(Slot slot, const ModelConfig& config) {
+    if (!consists_of_experts(slot)) return config.head_dim;
+    return properties(slot).out == Extent::experts_ff ? config.n_ff_expert : config.n_embd;
+}
+
+std::vector<int64_t> tensor_shape(Slot slot, const ModelConfig& config, size_t layer) {
+    const SlotShape shape = slot_shape(slot, config, layer);
+    if (consists_of_experts(slot)) {
+        const int64_t rows = block_size(slot, config);
+        return {shape.in, rows, shape.out / rows};
+    }
+    return is_vector(slot) ? std::vector{shape.in} : std::vector{shape.in, shape.out};
 }
 
 }  // namespace refold

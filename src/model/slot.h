@@ -85,6 +85,26 @@ enum class Slot {
     attn_q_norm_all,
     attn_k_norm_all,
     rope_freqs_long,  // instead of rope_freqs in sequences that are longer than Rope::original_context
+    // By query head: a score in its softmax that weights no value (gpt-oss).
+    attn_sinks,
+
+    // A mixture of experts in place of the FFN: the router scores the experts, of which a token uses the
+    // best. Matrices and biases of all experts of a layer are one, expert below expert.
+    ffn_router,
+    ffn_router_bias,
+    ffn_gate_exps,
+    ffn_up_exps,
+    ffn_down_exps,
+    ffn_gate_exps_bias,
+    ffn_up_exps_bias,
+    ffn_down_exps_bias,
+
+    // normed sum of the embeddings -> residual stream, where embeddings are narrower (ALBERT)
+    embd_map,
+    embd_map_bias,
+    // final hidden state of a loop -> score, whose sigmoid is the probability to exit there (Ouro)
+    exit_gate,
+    exit_gate_bias,
 
     count,  // of the slots; not a slot
 };
@@ -107,8 +127,9 @@ enum class SlotModule {
     attention,
     compensation,  // W_c: goes where the attention goes
     ffn,
-    stream,  // norms of the residual stream: after a sum, and before the output
-    head,    // from the final norm to logits
+    experts,  // in place of the FFN's matrices
+    stream,   // norms of the residual stream: after a sum, and before the output
+    head,     // from the final norm to logits
     pooler,
     rotation,
     exit,
@@ -127,6 +148,12 @@ enum class Extent {
     token_types,
     prefix,
     rotations,  // half of a head's rotated dimensions
+    embedding,  // of a row of the embeddings; n_embd, but for ALBERT
+    heads,      // query heads of the layer
+    experts,
+    expert_ff,     // channels of an expert
+    experts_ff,    // of all experts
+    experts_embd,  // n_embd x experts
 };
 
 // The map of the attention that a slot is, or whose result it changes.
@@ -225,7 +252,7 @@ consteval SlotProperties bias(S slot, const char* name, SlotScope scope, M modul
             origin, Q::unchanged};
 }
 consteval SlotProperties table(S slot, const char* name, E rows, Q quantized) {
-    return {slot, name, W, SlotKind::table, M::embedding, E::n_embd, rows, none, none, none, none, none,
+    return {slot, name, W, SlotKind::table, M::embedding, E::embedding, rows, none, none, none, none, none,
             O::family, quantized};
 }
 consteval SlotProperties prefix(S slot, const char* name, E in, std::optional<P> projection,
@@ -285,16 +312,16 @@ inline constexpr std::array kRows = {
     table(S::token_embd, "token_embd", E::n_vocab, Q::embedding),
     table(S::position_embd, "position_embd", E::positions, Q::unchanged),
     table(S::token_types, "token_types", E::token_types, Q::unchanged),
-    gain(S::embd_norm, "embd_norm", W, M::embedding, E::n_embd, S::embd_norm_bias, none),
-    norm_bias(S::embd_norm_bias, "embd_norm.bias", W, M::embedding, E::n_embd),
+    gain(S::embd_norm, "embd_norm", W, M::embedding, E::embedding, S::embd_norm_bias, none),
+    norm_bias(S::embd_norm_bias, "embd_norm.bias", W, M::embedding, E::embedding),
     gain(S::output_norm, "output_norm", W, M::stream, E::n_embd, S::output_norm_bias, none),
     norm_bias(S::output_norm_bias, "output_norm.bias", W, M::stream, E::n_embd),
-    matrix(S::head_dense, "head.dense", W, M::head, E::n_embd, E::n_embd, S::head_dense_bias,
+    matrix(S::head_dense, "head.dense", W, M::head, E::n_embd, E::embedding, S::head_dense_bias,
            S::head_dense, none, none, none, O::family, Q::matrix),
-    bias(S::head_dense_bias, "head.dense.bias", W, M::head, E::n_embd, none, none, O::family),
-    gain(S::head_norm, "head.norm", W, M::head, E::n_embd, S::head_norm_bias, none),
-    norm_bias(S::head_norm_bias, "head.norm.bias", W, M::head, E::n_embd),
-    matrix(S::output, "output", W, M::head, E::n_embd, E::n_vocab, S::output_bias,
+    bias(S::head_dense_bias, "head.dense.bias", W, M::head, E::embedding, none, none, O::family),
+    gain(S::head_norm, "head.norm", W, M::head, E::embedding, S::head_norm_bias, none),
+    norm_bias(S::head_norm_bias, "head.norm.bias", W, M::head, E::embedding),
+    matrix(S::output, "output", W, M::head, E::embedding, E::n_vocab, S::output_bias,
            S::output, none, none, none, O::family, Q::embedding),
     bias(S::output_bias, "output.bias", W, M::head, E::n_vocab, none, none, O::family),
     matrix(S::pooler, "pooler", W, M::pooler, E::n_embd, E::n_embd, S::pooler_bias,
@@ -311,6 +338,25 @@ inline constexpr std::array kRows = {
     gain_of_heads(S::attn_q_norm_all, "attn.q_norm_all", E::q, P::query),
     gain_of_heads(S::attn_k_norm_all, "attn.k_norm_all", E::kv, P::key),
     rope_factors(S::rope_freqs_long, "rope_freqs_long"),
+    bias(S::attn_sinks, "attn.sinks", L, M::attention, E::heads, none, none, O::family),
+    matrix(S::ffn_router, "ffn.router", L, M::experts, E::n_embd, E::experts, S::ffn_router_bias,
+           S::ffn_router, S::ffn_norm, none, none, O::family, Q::unchanged),
+    bias(S::ffn_router_bias, "ffn.router.bias", L, M::experts, E::experts, none, none, O::family),
+    matrix(S::ffn_gate_exps, "ffn.gate_exps", L, M::experts, E::n_embd, E::experts_ff, S::ffn_gate_exps_bias,
+           S::ffn_gate_exps, S::ffn_norm, none, none, O::family, Q::matrix),
+    matrix(S::ffn_up_exps, "ffn.up_exps", L, M::experts, E::n_embd, E::experts_ff, S::ffn_up_exps_bias,
+           S::ffn_gate_exps, S::ffn_norm, none, none, O::family, Q::matrix),
+    matrix(S::ffn_down_exps, "ffn.down_exps", L, M::experts, E::expert_ff, E::experts_embd, S::ffn_down_exps_bias,
+           S::ffn_down_exps, none, none, none, O::family, Q::matrix),
+    bias(S::ffn_gate_exps_bias, "ffn.gate_exps.bias", L, M::experts, E::experts_ff, none, none, O::family),
+    bias(S::ffn_up_exps_bias, "ffn.up_exps.bias", L, M::experts, E::experts_ff, none, none, O::family),
+    bias(S::ffn_down_exps_bias, "ffn.down_exps.bias", L, M::experts, E::experts_embd, none, none, O::family),
+    matrix(S::embd_map, "embd_map", W, M::embedding, E::embedding, E::n_embd, S::embd_map_bias,
+           S::embd_map, none, none, none, O::family, Q::matrix),
+    bias(S::embd_map_bias, "embd_map.bias", W, M::embedding, E::n_embd, none, none, O::family),
+    matrix(S::exit_gate, "exit.gate", W, M::exit, E::n_embd, E::one, S::exit_gate_bias,
+           S::exit_gate, none, none, none, O::family, Q::unchanged),
+    bias(S::exit_gate_bias, "exit.gate.bias", W, M::exit, E::one, none, none, O::family),
 };
 // clang-format on
 
@@ -347,7 +393,10 @@ constexpr bool is_compensation(Slot slot) { return properties(slot).module == Sl
 constexpr bool belongs_to_attention(Slot slot) {
     return properties(slot).module == SlotModule::attention || is_compensation(slot);
 }
-constexpr bool belongs_to_ffn(Slot slot) { return properties(slot).module == SlotModule::ffn; }
+constexpr bool belongs_to_experts(Slot slot) { return properties(slot).module == SlotModule::experts; }
+constexpr bool belongs_to_ffn(Slot slot) {
+    return properties(slot).module == SlotModule::ffn || belongs_to_experts(slot);
+}
 
 constexpr std::optional<Slot> bias_of(Slot slot) { return properties(slot).bias; }
 
@@ -356,10 +405,16 @@ constexpr Extent unit_extent(Slot slot) {
     const SlotProperties& s = properties(slot);
     return s.units == UnitAxis::rows ? s.out : s.in;
 }
-// Matrices whose rows or columns are those of heads: the weight expression Heads is for them.
+// Matrices whose rows or columns are those of heads.
 constexpr bool consists_of_heads(Slot slot) {
     return is_matrix(slot) && properties(slot).units && unit_extent(slot) != Extent::n_ff;
 }
+// Matrices whose rows are those of experts.
+constexpr bool consists_of_experts(Slot slot) {
+    return is_matrix(slot) && belongs_to_experts(slot) && slot != Slot::ffn_router;
+}
+// The weight expression Heads is for them: its heads are blocks of rows or columns, of heads or of experts.
+constexpr bool consists_of_blocks(Slot slot) { return consists_of_heads(slot) || consists_of_experts(slot); }
 // attn.o takes heads in along its columns; attn.q, attn.k and attn.v put them out along their rows.
 constexpr bool heads_are_columns(Slot slot) {
     return consists_of_heads(slot) && properties(slot).units == UnitAxis::columns;
@@ -388,8 +443,12 @@ SlotShape slot_shape(Slot slot, const ModelConfig& config, size_t layer = kWhole
 // How many elements a norm with the gain `slot` normalizes at a time: all that there are gains for, or a
 // head.
 int64_t normalized_width(Slot slot, const ModelConfig& config, size_t layer = kWholeModel);
-// Heads of a slot that consists of heads, otherwise 0.
-int64_t slot_heads(Slot slot, const ModelConfig& config, size_t layer = kWholeModel);
+// Heads or experts of a slot that consists of them, otherwise 0.
+int64_t slot_blocks(Slot slot, const ModelConfig& config, size_t layer = kWholeModel);
+// Rows or columns of a head, rows of an expert; of a slot that consists of them.
+int64_t block_size(Slot slot, const ModelConfig& config);
+// The shape of a tensor that holds the whole weight, fastest dimension first: experts are a third dimension.
+std::vector<int64_t> tensor_shape(Slot slot, const ModelConfig& config, size_t layer = kWholeModel);
 
 namespace slot_table {
 

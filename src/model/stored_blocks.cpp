@@ -9,13 +9,13 @@ std::vector<StoredBlock> stored_blocks(const Model& model, const Expression& exp
         blocks.push_back({&tensor, 0, tensor.rows(), 0, tensor.row_elements()});
         return blocks;
     }
-    const int64_t head_dim = model.config.head_dim;
+    const int64_t size = block_size(slot, model.config);
     for (const auto& run : std::get<Heads>(expression).runs) {
         const Tensor& tensor = model.tensor(run.tensor);
         if (heads_are_columns(slot)) {
-            blocks.push_back({&tensor, 0, tensor.rows(), run.first * head_dim, run.count * head_dim});
+            blocks.push_back({&tensor, 0, tensor.rows(), run.first * size, run.count * size});
         } else {
-            blocks.push_back({&tensor, run.first * head_dim, run.count * head_dim, 0, tensor.row_elements()});
+            blocks.push_back({&tensor, run.first * size, run.count * size, 0, tensor.row_elements()});
         }
     }
     return blocks;

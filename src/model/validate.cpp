@@ -62,14 +62,16 @@ public:
 
     void operator()(const Dense& dense) const {
         const Tensor& tensor = find_any(dense.tensor);
-        // llama.cpp has gains of heads as rows of heads.
-        const bool by_head = is_vector(slot_) && properties(slot_).units && tensor.elements() == shape_.in &&
-                             tensor.row_elements() == model_.config.head_dim;
+        // llama.cpp has gains of heads as rows of heads, and biases of experts as rows of experts.
+        const bool by_head = is_vector(slot_) && tensor.elements() == shape_.in &&
+                             (belongs_to_experts(slot_) ||
+                              (properties(slot_).units && tensor.row_elements() == model_.config.head_dim));
         if (!by_head && (tensor.row_elements() != shape_.in || tensor.rows() != shape_.out)) {
             fail(ErrorCode::input, "topology", "{}: tensor '{}' has shape {}, expected [{}, {}]", where_,
                  dense.tensor, shape_text(tensor.shape), shape_.in, shape_.out);
         }
         if (is_vector(slot_) || is_prefix(slot_)) return need_f32(dense.tensor);
+        if (consists_of_experts(slot_)) find(dense.tensor);
         if (tensor.rows() % tensor.fold() != 0)
             fail(ErrorCode::input, "topology",
                  "{}: {} rows of {} elements of tensor '{}' are no whole blocks of {}", where_, tensor.rows(),
@@ -77,11 +79,14 @@ public:
     }
 
     void operator()(const Heads& heads) const {
-        if (!consists_of_heads(slot_)) {
-            fail(ErrorCode::input, "topology", "{}: only attn.q, attn.k, attn.v and attn.o consist of heads",
+        if (!consists_of_blocks(slot_)) {
+            fail(ErrorCode::input, "topology",
+                 "{}: only attn.q, attn.k, attn.v and attn.o consist of heads, and only matrices of experts "
+                 "of "
+                 "experts",
                  where_);
         }
-        const int64_t head_dim = model_.config.head_dim;
+        const int64_t head_dim = block_size(slot_, model_.config);
         const bool columns = heads_are_columns(slot_);
         int64_t total = 0;
         for (const auto& run : heads.runs) {
@@ -288,6 +293,7 @@ void validate_slots(const Model& model, const Slots& slots, const std::vector<Sl
         const Slot slot = description.slot;
         if (!attends && belongs_to_attention(slot)) continue;
         if (!feeds && belongs_to_ffn(slot)) continue;
+        if (layer != kWholeModel && !is_of_layer(slot, config.n_expert_of(layer) > 0)) continue;
         if (layer != kWholeModel && model.topology.is_replaced(layer, slot)) continue;
         if (description.required && !slots.contains(slot)) SlotCheck(model, layer, slot).missing();
     }
@@ -303,9 +309,10 @@ void validate_slots(const Model& model, const Slots& slots, const std::vector<Sl
         if (!fits || (layer == kWholeModel) != (properties(slot).scope == SlotScope::model)) check.unknown();
         if (layer != kWholeModel && model.topology.is_replaced(layer, slot)) check.replaced();
         if (is_unused_compensation(model, layer, slot)) check.no_use();
-        if ((!attends && is_weight_of(slot, true)) || (!feeds && is_weight_of(slot, false)))
+        if ((!attends && is_weight_of(slot, true)) || (!feeds && is_weight_of(slot, false)) ||
+            (layer != kWholeModel && !is_of_layer(slot, config.n_expert_of(layer) > 0)))
             check.no_such_module();
-        if (properties(slot).module == SlotModule::exit) check.exit(layer, expression);
+        if (properties(slot).module == SlotModule::exit && layer != kWholeModel) check.exit(layer, expression);
         std::visit(check, expression);
     }
     if (config.n_prefix > 0 && layer != kWholeModel && attends) check_prefix(model, slots, layer);
@@ -334,7 +341,7 @@ void validate_alibi_heads(const ModelConfig& c, size_t layer) {
 void validate(const Model& model) {
     const ModelConfig& c = model.config;
     const size_t layers = model.topology.layers.size();
-    for (const size_t given : {c.heads_kv.size(), c.ffs.size(), c.alibi_heads.size()}) {
+    for (const size_t given : {c.heads_kv.size(), c.ffs.size(), c.alibi_heads.size(), c.experts.size()}) {
         if (given != 0 && given != layers)
             fail(ErrorCode::input, "topology", "sizes of {} layers are given, the model has {}", given,
                  layers);
@@ -353,6 +360,11 @@ void validate(const Model& model) {
             fail(ErrorCode::input, "topology",
                  "layer {}: {} key/value heads and {} FFN channels, the model has {} and {}", l, groups, ff,
                  c.n_head_kv, c.n_ff);
+        const int64_t experts = c.n_expert_of(l);
+        if (experts < 0 || experts > c.n_expert || (experts > 0 && experts < c.n_expert_used))
+            fail(ErrorCode::input, "topology",
+                 "layer {}: {} experts, of which a token uses {}; the model has {}", l, experts,
+                 c.n_expert_used, c.n_expert);
         validate_alibi_heads(c, l);
         validate_slots(model, model.topology.layers[l], model.family->layer_slots, l);
     }

@@ -222,7 +222,8 @@ Model without_sharing(const Model& given) {
             dense.tensors[name] = model.tensor(whole->tensor);
         } else {
             Packed weight = packed(shared, expression, slot, layer);
-            dense.tensors[name] = Tensor{weight.type, {full.in, full.out}, {}, weight.produce};
+            dense.tensors[name] =
+                Tensor{weight.type, tensor_shape(slot, dense.config, layer), {}, weight.produce};
         }
     };
     std::map<Slot, DType> types;  // of every slot that some layer has

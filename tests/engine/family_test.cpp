@@ -55,7 +55,7 @@ std::vector<std::string> models(bool causal) {
     for (const auto& entry : std::filesystem::directory_iterator(std::string(REFOLD_FIXTURES) + "/hf")) {
         std::ifstream text(entry.path() / "config.json");
         const std::string type = nlohmann::json::parse(text)["model_type"];
-        const bool encoder = type == "bert" || type == "roberta";
+        const bool encoder = type == "bert" || type == "roberta" || type == "albert";
         if (encoder != causal) names.push_back(entry.path().filename());
     }
     std::sort(names.begin(), names.end());

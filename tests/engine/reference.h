@@ -49,6 +49,7 @@ inline double activate(Activation activation, double x) {
         case Activation::relu: return std::max(0.0, x);
         case Activation::relu_squared: return std::max(0.0, x) * std::max(0.0, x);
         case Activation::tanh: return std::tanh(x);
+        case Activation::swiglu_clamped: break;  // of two maps
     }
     return NAN;
 }

@@ -91,11 +91,11 @@ TEST(Slot, ShapesFollowTheConfiguration) {
                             Slot::output_norm_bias, Slot::head_dense_bias,  Slot::head_norm,
                             Slot::head_norm_bias,   Slot::pooler_bias})
         EXPECT_EQ(shape(slot), Shape(48, 1)) << slot_name(slot);
-    EXPECT_EQ(slot_heads(Slot::attn_q, c), 6);
-    EXPECT_EQ(slot_heads(Slot::attn_o, c, 1), 4);
-    EXPECT_EQ(slot_heads(Slot::attn_v, c, 1), 2);
-    EXPECT_EQ(slot_heads(Slot::attn_comp_o, c), 0);
-    EXPECT_EQ(slot_heads(Slot::ffn_down, c), 0);
+    EXPECT_EQ(slot_blocks(Slot::attn_q, c), 6);
+    EXPECT_EQ(slot_blocks(Slot::attn_o, c, 1), 4);
+    EXPECT_EQ(slot_blocks(Slot::attn_v, c, 1), 2);
+    EXPECT_EQ(slot_blocks(Slot::attn_comp_o, c), 0);
+    EXPECT_EQ(slot_blocks(Slot::ffn_down, c), 0);
 }
 
 // What methods may add is named by no family, and families describe slots where they belong.

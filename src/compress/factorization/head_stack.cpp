@@ -23,7 +23,7 @@ bool stored_as_pairs(const Family& family, Slot slot) {
 }
 
 int64_t Stack::heads_of(Slot slot, const ModelConfig& config) const {
-    return slot_heads(slot, config, layers.front());
+    return slot_blocks(slot, config, layers.front());
 }
 
 int64_t Stack::parameters() const {

@@ -17,7 +17,7 @@ struct RowsUse {
 using Uses = std::map<std::string, std::vector<RowsUse>>;
 
 void add_heads(const Model& model, const Heads& heads, const InputUse& slot, Uses& uses) {
-    const int64_t width = model.config.head_dim;
+    const int64_t width = block_size(slot.slot, model.config);
     int64_t input = 0;
     for (const HeadRun& run : heads.runs) {
         InputUse use = slot;

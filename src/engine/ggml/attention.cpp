@@ -15,6 +15,7 @@
 
 #include <cmath>
 #include <limits>
+#include <span>
 
 namespace refold {
 namespace {
@@ -60,29 +61,33 @@ Attention::Attention(int64_t n_head, int64_t head_dim, AttentionRules rules, int
       work_(threads),
       prefill_(threads) {}
 
-Attention::Node* Attention::node_of(float scale, int64_t window, const std::vector<int64_t>& numbers) {
-    std::vector<float> slopes;
-    for (const int64_t head : numbers) slopes.push_back(slopes_.at(static_cast<size_t>(head)));
-    return &nodes_.try_emplace({scale, window, numbers}, Node{this, scale, window, std::move(slopes)})
-                .first->second;
+Attention::Node* Attention::node_of(float scale, int64_t window, const AttentionHeads& heads) {
+    Node node{this, scale, window, {}, {}};
+    for (const int64_t head : heads.numbers) node.slopes.push_back(slopes_.at(static_cast<size_t>(head)));
+    if (heads.sinks != nullptr) {
+        const std::span sinks(static_cast<const float*>(heads.sinks->data),
+                              static_cast<size_t>(ggml_nelements(heads.sinks)));
+        for (const float sink : sinks) node.sinks.push_back(sink * attention::kLog2E);
+    }
+    return &nodes_.try_emplace({scale, window, heads.numbers, heads.sinks}, std::move(node)).first->second;
 }
 
 ggml_tensor* Attention::node(ggml_context* context, ggml_tensor* queries, ggml_tensor* keys,
                              ggml_tensor* values, ggml_tensor* seen, float scale, int64_t window,
-                             const std::vector<int64_t>& numbers) {
+                             const AttentionHeads& heads) {
     ggml_tensor* arguments[] = {queries, keys, values, seen};
     return ggml_custom_4d(context, GGML_TYPE_F32, queries->ne[0], queries->ne[1], 1, 1, arguments, 4,
                           compute<&Attention::compute_attention>, GGML_N_TASKS_MAX,
-                          node_of(scale, window, numbers));
+                          node_of(scale, window, heads));
 }
 
 ggml_tensor* Attention::probabilities(ggml_context* context, ggml_tensor* queries, ggml_tensor* keys,
                                       ggml_tensor* seen, float scale, int64_t window, int64_t longest,
-                                      ggml_type type, const std::vector<int64_t>& numbers) {
+                                      ggml_type type, const AttentionHeads& heads) {
     ggml_tensor* arguments[] = {queries, keys, seen};
     return ggml_custom_4d(context, type, longest, queries->ne[1], queries->ne[0] / head_dim_, 1, arguments, 3,
                           compute<&Attention::compute_probabilities>, GGML_N_TASKS_MAX,
-                          node_of(scale, window, numbers));
+                          node_of(scale, window, heads));
 }
 
 ggml_tensor* Attention::apply(ggml_context* context, ggml_tensor* probabilities, ggml_tensor* values,
@@ -187,6 +192,15 @@ Attention::ChunkSoftmax Attention::score(const AttentionStep& step, const TokenC
     return out;
 }
 
+Attention::ChunkSoftmax Attention::score_whole(const AttentionStep& step, const TokenChunk& chunk,
+                                               const ggml_tensor* queries, const ggml_tensor* keys,
+                                               const attention::ScoreRules& rules) const {
+    ChunkSoftmax out = score(step, chunk, queries, keys, rules);
+    for (int64_t h = 0; step.sinks != nullptr && h < chunk.heads; ++h)
+        out.sums[h] += std::exp2(step.sinks[chunk.head + h] - out.maxima[h]);
+    return out;
+}
+
 void Attention::weigh_values(const AttentionStep& step, const TokenChunk& chunk, const ggml_tensor* values,
                              float* out, int64_t stride) const {
     attention::weight_few(cached_rows(values, chunk.kv_head, step.first_row(chunk.token), chunk.rows),
@@ -196,13 +210,14 @@ void Attention::weigh_values(const AttentionStep& step, const TokenChunk& chunk,
 // Combines the statistics of all chunks of a token and head.
 Attention::TokenSoftmax Attention::token_softmax(const AttentionStep& step, int64_t token, int64_t head,
                                                  int64_t chunks) {
-    TokenSoftmax total{-std::numeric_limits<float>::infinity(), 0};
+    TokenSoftmax total{step.sinks == nullptr ? -std::numeric_limits<float>::infinity() : step.sinks[head], 0};
     for (int64_t c = 0; c < chunks; ++c)
         total.maximum = std::max(total.maximum, partial_result(step, c, token, head)[0]);
     for (int64_t c = 0; c < chunks; ++c) {
         const float* part = partial_result(step, c, token, head);
         total.sum += part[1] * std::exp2(part[0] - total.maximum);
     }
+    if (step.sinks != nullptr) total.sum += std::exp2(step.sinks[head] - total.maximum);
     return total;
 }
 
@@ -231,6 +246,7 @@ AttentionStep Attention::step_of(const ggml_tensor* seen, int64_t heads, int64_t
             node.window,
             static_cast<const int32_t*>(seen->data),
             slopes.empty() ? nullptr : slopes.data(),
+            node.sinks.empty() ? nullptr : node.sinks.data(),
             nullptr};
 }
 
@@ -243,7 +259,7 @@ void Attention::compute_attention(ggml_tensor* dst, const Node& node, int thread
         work_.for_each(step, thread, threads, [&](const AttentionWorkItem& item) {
             if (!item.single_token) return prefill_.attend(dst, step, rules, item, thread);
             for_whole_token(step, item, thread, [&](const TokenChunk& chunk) {
-                const ChunkSoftmax softmax = score(step, chunk, queries, keys, rules);
+                const ChunkSoftmax softmax = score_whole(step, chunk, queries, keys, rules);
                 float* out = head_of(dst, chunk.token, chunk.head, head_dim_);
                 weigh_values(step, chunk, values, out, head_dim_);
                 for (int64_t h = 0; h < chunk.heads; ++h, out += head_dim_)
@@ -275,7 +291,7 @@ void Attention::compute_probabilities(ggml_tensor* dst, const Node& node, int th
         work_.for_each(step, thread, threads, [&](const AttentionWorkItem& item) {
             if (!item.single_token) return prefill_.probabilities(dst, step, rules, item, thread);
             for_whole_token(step, item, thread, [&](const TokenChunk& chunk) {
-                const ChunkSoftmax softmax = score(step, chunk, queries, keys, rules);
+                const ChunkSoftmax softmax = score_whole(step, chunk, queries, keys, rules);
                 for (int64_t h = 0; h < chunk.heads; ++h) write(chunk, h, 1.0F / softmax.sums[h]);
             });
         });

@@ -21,6 +21,14 @@ struct AttentionRules {
     float max_alibi = 0.0F;  // ALiBi: the largest bias, from which ggml derives slopes; 0: off
 };
 
+// What distinguishes the query heads of a layer.
+struct AttentionHeads {
+    // Numbers of the heads whose ALiBi slopes they have; empty: 0, 1, 2, ...
+    std::vector<int64_t> numbers;
+    // F32 [heads]: a score in each head's softmax that weights no value; null: none.
+    const ggml_tensor* sinks = nullptr;
+};
+
 // One object serves all attention nodes of a graph, which run one after the other: it holds their parameters
 // and the threads' buffers.
 //
@@ -41,17 +49,15 @@ public:
     Attention(const Attention&) = delete;
     Attention& operator=(const Attention&) = delete;
 
-    // softmax(rules(scale * keys^T queries)) * values: F32 [heads * head_dim, tokens]. `numbers`: of the
-    // query heads, whose ALiBi slopes they have; empty: 0, 1, 2, ...
+    // softmax(rules(scale * keys^T queries)) * values: F32 [heads * head_dim, tokens].
     ggml_tensor* node(ggml_context* context, ggml_tensor* queries, ggml_tensor* keys, ggml_tensor* values,
-                      ggml_tensor* seen, float scale, int64_t window,
-                      const std::vector<int64_t>& numbers = {});
+                      ggml_tensor* seen, float scale, int64_t window, const AttentionHeads& heads = {});
 
     // softmax(rules(scale * keys^T queries)): [longest, tokens, heads] of `type`, F16 or F32. Entries of rows
     // that a token does not see are not written.
     ggml_tensor* probabilities(ggml_context* context, ggml_tensor* queries, ggml_tensor* keys,
                                ggml_tensor* seen, float scale, int64_t window, int64_t longest,
-                               ggml_type type, const std::vector<int64_t>& numbers = {});
+                               ggml_type type, const AttentionHeads& heads = {});
 
     // Values weighted by probabilities that were computed with this window: F32 [heads * head_dim, tokens].
     // Entries of rows that a token does not see are not read. `selected` I32 [tokens] picks tokens of the
@@ -72,8 +78,9 @@ private:
         float scale;
         int64_t window;
         std::vector<float> slopes;  // ALiBi by head, times log2(e); empty: those of the first heads
+        std::vector<float> sinks;   // by head, times log2(e); empty: none
     };
-    Node* node_of(float scale, int64_t window, const std::vector<int64_t>& numbers = {});
+    Node* node_of(float scale, int64_t window, const AttentionHeads& heads = {});
     template <void (Attention::*operation)(ggml_tensor*, const Node&, int, int)>
     static void compute(ggml_tensor* dst, int thread, int threads, void* node) {
         const auto* n = static_cast<const Node*>(node);
@@ -112,6 +119,9 @@ private:
     void for_whole_token(const AttentionStep& step, const AttentionWorkItem& item, int thread, Do visit);
     ChunkSoftmax score(const AttentionStep& step, const TokenChunk& chunk, const ggml_tensor* queries,
                        const ggml_tensor* keys, const attention::ScoreRules& rules) const;
+    // The same of all rows that a token sees, with its sink in the sum.
+    ChunkSoftmax score_whole(const AttentionStep& step, const TokenChunk& chunk, const ggml_tensor* queries,
+                             const ggml_tensor* keys, const attention::ScoreRules& rules) const;
     void weigh_values(const AttentionStep& step, const TokenChunk& chunk, const ggml_tensor* values,
                       float* out, int64_t stride) const;
     float* partial_result(const AttentionStep& step, int64_t chunk, int64_t token, int64_t head);
@@ -121,7 +131,8 @@ private:
     int64_t head_dim_;
     AttentionRules rules_;
     std::vector<float> slopes_;  // by head, times log2(e); empty without ALiBi
-    std::map<std::tuple<float, int64_t, std::vector<int64_t>>, Node> nodes_;  // by scale, window, numbers
+    // By scale, window and heads.
+    std::map<std::tuple<float, int64_t, std::vector<int64_t>, const ggml_tensor*>, Node> nodes_;
     // Results by chunk, to be merged: [chunk][token][head][2 + head_dim]: maximum, sum, weighted values.
     std::vector<float> partial_results_;
     std::vector<std::vector<float>> weights_;  // per thread [kHeadsPerPass][whole_vectors(longest)]

@@ -15,6 +15,7 @@ struct AttentionStep {
     int64_t tokens, heads, kv_heads, window;
     const int32_t* seen;      // [tokens][2]: the cached row where the sequence begins, and the token's own
     const float* slopes;      // ALiBi [heads], times log2(e); null: off
+    const float* sinks;       // [heads], times log2(e); null: none
     const int32_t* selected;  // [tokens]: their tokens of the given probabilities; null: the same
 
     int64_t group() const { return heads / kv_heads; }

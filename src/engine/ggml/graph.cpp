@@ -43,7 +43,8 @@ public:
 
     Value embed(Slot table) {
         ggml_tensor*& rows = step_.tables_[table];
-        rows = step_.input(ggml_new_tensor_2d(context_, GGML_TYPE_F32, config_.n_embd, shape_.tokens));
+        rows = step_.input(
+            ggml_new_tensor_2d(context_, GGML_TYPE_F32, config_.embedding_width(), shape_.tokens));
         return {rows};
     }
 
@@ -135,7 +136,29 @@ public:
             case Activation::gelu_tanh: return {gelu_tanh(context_, gate.tensor, up.tensor)};
             case Activation::gelu: return {ggml_geglu_erf_split(context_, gate.tensor, up.tensor)};
             case Activation::relu: return {ggml_reglu_split(context_, gate.tensor, up.tensor)};
+            case Activation::swiglu_clamped:
+                return {ggml_swiglu_oai(context_, gate.tensor, up.tensor, kSwigluAlpha, kSwigluLimit)};
             default: return {ggml_mul(context_, activate(activation, gate).tensor, up.tensor)};
+        }
+    }
+
+    Value route(size_t /*layer*/, Value scores) {
+        return {experts().route(context_, scores.tensor, config_.n_expert_used, config_.norm_expert_weights)};
+    }
+    Value dispatch(Value x, Value routes) { return {experts().dispatch(context_, x.tensor, routes.tensor)}; }
+    Value combine(Value uses, Value routes) {
+        return {experts().combine(context_, uses.tensor, routes.tensor)};
+    }
+
+    void expert_linear(size_t layer, std::span<const Slot> slots, Value x, Value routes,
+                       std::span<Value> out) {
+        const ExpertPlan& plan = weights_.experts(layer, slots);
+        ggml_tensor* y = experts().multiply(context_, plan, x.tensor, routes.tensor);
+        int64_t row = 0;
+        for (size_t s = 0; s < out.size(); ++s) {
+            const int64_t rows = plan.slots[s].rows;
+            out[s] = {out.size() == 1 ? y : rows_of(y, row, rows), y, row};
+            row += rows;
         }
     }
 
@@ -192,6 +215,8 @@ public:
     }
 
 private:
+    ExpertProduct& experts() { return step_.workspace_.expert_product; }
+
     // y + W x of the selected tokens, with the W of each one's loop.
     Value add_exit_term(size_t layer, Slot slot, Value x, Value y) {
         const std::array slots = {slot};
@@ -312,7 +337,7 @@ private:
         ggml_tensor *keys = keys_of(layer), *values = values_of(layer);
         if (config_.causal)
             return {attention_.node(context_, q.tensor, keys, values, seen_by(layer, tokens), scale, window,
-                                    alibi_heads(layer))};
+                                    heads_of_layer(layer))};
         ggml_tensor* attended =
             ggml_flash_attn_ext(context_, split_heads(q.tensor), keys, values, mask(window, tokens), scale,
                                 config_.max_alibi_bias, config_.attention_softcap);
@@ -320,12 +345,11 @@ private:
         return {ggml_reshape_2d(context_, attended, config_.n_head_of(layer) * config_.head_dim, tokens)};
     }
 
-    // Numbers of the query heads whose ALiBi slopes the layer's heads have; empty: 0, 1, 2, ...
-    std::vector<int64_t> alibi_heads(size_t layer) const {
-        std::vector<int64_t> out;
+    AttentionHeads heads_of_layer(size_t layer) const {
+        AttentionHeads out{{}, weights_.vector(layer, Slot::attn_sinks)};
         const int64_t group = config_.q_per_kv();
         for (const int64_t kv : config_.alibi_heads_of(layer)) {
-            for (int64_t h = kv * group; h < (kv + 1) * group; ++h) out.push_back(h);
+            for (int64_t h = kv * group; h < (kv + 1) * group; ++h) out.numbers.push_back(h);
         }
         return out;
     }
@@ -354,7 +378,7 @@ private:
         ggml_tensor* p = attention_.probabilities(
             context_, queries, keys_of(layer), seen_by(layer, queries->ne[1]),
             config_.attention_scale_of(layer), config_.window(layer), rows(layer).longest,
-            precise ? GGML_TYPE_F32 : GGML_TYPE_F16, alibi_heads(layer));
+            precise ? GGML_TYPE_F32 : GGML_TYPE_F16, heads_of_layer(layer));
         if (observed) keep(layer, Tap::probabilities, p);
         return p;
     }

@@ -7,6 +7,7 @@
 #include "engine/forward_input.h"
 #include "engine/ggml/activation_memory.h"
 #include "engine/ggml/attention.h"
+#include "engine/ggml/expert_product.h"
 #include "engine/ggml/folded_product.h"
 #include "engine/ggml/handles.h"
 #include "engine/ggml/kept_rows.h"
@@ -72,11 +73,14 @@ struct StepWorkspace {
           attention(config.n_head, config.head_dim, {config.attention_softcap, config.max_alibi_bias},
                     longest, n_threads),
           panel_product(n_threads),
+          expert_product(n_threads),
           folded_product(n_threads),
           few(kFewTokens, ThreadChoice(n_threads, ThreadChoice::kShortSteps)),
           many(n_threads, ThreadChoice::kLongSteps) {}
 
-    uint64_t bytes() const { return activations.bytes() + buffer.size() + panel_product.bytes(); }
+    uint64_t bytes() const {
+        return activations.bytes() + buffer.size() + panel_product.bytes() + expert_product.bytes();
+    }
 
     static constexpr size_t kFewTokens = 8;
     // Of a step of so many tokens.
@@ -89,6 +93,7 @@ struct StepWorkspace {
     ActivationMemory activations;
     Attention attention;
     PanelProduct panel_product;
+    ExpertProduct expert_product;
     FoldedProduct folded_product;
     std::vector<ThreadChoice> few;  // by number of tokens - 1
     ThreadChoice many;

@@ -31,6 +31,8 @@ struct Storage {
     bool used_in_runs = false;
     // Our row kernels read it, for factors: its layout must be plain or q4_0x8.
     bool used_by_factors = false;
+    // Experts read it: its layout must be plain, or panels where those of every expert are whole.
+    bool used_by_experts = false;
     // Some map reads column ranges or single rows: its layout must be plain.
     bool needs_plain = false;
 

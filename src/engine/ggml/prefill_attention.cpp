@@ -58,6 +58,10 @@ QueryRows PrefillAttention::rows_of(const AttentionStep& step, const AttentionWo
     float* slopes = step.slopes == nullptr ? nullptr : workspace.slopes.resize(rows.count);
     for (int64_t row = 0; row < used; ++row) {
         workspace.visible[static_cast<size_t>(row)] = step.visible(item.first + row / group);
+        if (step.sinks != nullptr) {  // as if the row had met it before its first key
+            rows.maximum[row] = step.sinks[item.kv_head * group + row % group];
+            rows.sum[row] = 1.0F;
+        }
         if (slopes != nullptr) slopes[row] = step.slopes[item.kv_head * group + row % group];
     }
     rows.visible = workspace.visible.data();

@@ -29,6 +29,8 @@ struct Inputs {
         return {quants + count * kInputGroup, scales + count, negative_sums + 3 * count,
                 values + 3 * count,           groups,         pairs + count * (kInputGroup / 2)};
     }
+    // Without the first `count` tokens.
+    Inputs after(int64_t count) const { return from(count * groups); }
 };
 
 // Owns the data of Inputs.

@@ -30,7 +30,9 @@ private:
     };
 
     bool wanted(size_t layer, Slot slot, const Expression& expression) const {
-        if (!has_factors(expression) || options_.factored == FactoredExecution::factored) return false;
+        if (!has_factors(expression)) return false;
+        if (consists_of_experts(slot)) return true;  // their products read stored rows
+        if (options_.factored == FactoredExecution::factored) return false;
         return options_.factored == FactoredExecution::reconstructed ||
                chooser_.choose(layer, std::span(&slot, 1), 1).when_loading;
     }
@@ -57,7 +59,7 @@ private:
             return found->tensor;
         std::string name = fmt::format("reconstructed.{}", dense_.size());
         const DType type = options_.f32 ? DType::F32 : reconstructed_type(*source_, expression);
-        Tensor tensor{type, {shape.in, shape.out}, {}, {}};
+        Tensor tensor{type, tensor_shape(slot, source_->config, layer), {}, {}};
         tensor.produce = [=, source = source_] {
             return quantize(type, materialize(*source, expression, slot, layer), shape.in);
         };

@@ -121,6 +121,13 @@ void WeightLoader::choose_panels() {
             row_panels::supports(storage->tensor->type, storage->in()))
             panels_.insert(storage.get());
     }
+    for (const auto& [key, plan] : plans_.experts) {
+        for (const auto& weights : plan.slots) {
+            for (const Run& run : weights.experts) {
+                if (!is_in_panels(run, false)) panels_.erase(run.storage);
+            }
+        }
+    }
     for (bool changed = true; changed;) {
         changed = false;
         plans_.for_each_linear([&](const LinearPlan& plan) {
@@ -180,7 +187,7 @@ void WeightLoader::choose_layouts() {
         const bool eight_rows = t->type == GGML_TYPE_Q4_0 && t->ne[1] % 8 == 0 && head_runs::has_q4_0x8() &&
                                 (!storage->used_in_runs || model_.config.head_dim % 8 == 0);
         for (ggml_backend_buffer_type_t type : extra) {
-            if (storage->needs_plain || storage->layout == Layout::folded) break;
+            if (storage->needs_plain || storage->used_by_experts || storage->layout == Layout::folded) break;
             if (is_repack(type) && in_panels) break;
             const bool known_layout = is_repack(type) && eight_rows;
             // Our code reads runs and rows of tables, so their layout must be a known one.

@@ -1,6 +1,7 @@
 #include "engine/ggml/weight_plans.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/error.h"
 #include "engine/ggml/factor_terms.h"
@@ -45,6 +46,7 @@ private:
     void plan_layer(size_t layer, const Slots& slots);
     void plan_group(size_t layer, std::span<const Slot> slots);
     void plan_factored(size_t layer, std::span<const Slot> slots);
+    void plan_experts(size_t layer, std::span<const Slot> slots);
     void plan_table(Slot slot, const Expression& expression);
     LinearPlan plan_row_parts(const RowParts& parts, SlotShape shape);
     void plan_output_norms();
@@ -76,10 +78,9 @@ WeightPlanner::Runs WeightPlanner::runs_of(const Expression& expression, Slot sl
         return {{dense->tensor, 0, heads_are_columns(slot) ? shape.in : shape.out}};
     }
     Runs runs;
-    const int64_t head_dim = model_.config.head_dim;
+    const int64_t size = block_size(slot, model_.config);
     if (const auto* heads = std::get_if<Heads>(&expression)) {
-        for (const auto& run : heads->runs)
-            runs.push_back({run.tensor, run.first * head_dim, run.count * head_dim});
+        for (const auto& run : heads->runs) runs.push_back({run.tensor, run.first * size, run.count * size});
     }
     return runs;
 }
@@ -223,6 +224,7 @@ std::vector<FactoredPlan::Stored> WeightPlanner::plan_stored(size_t layer, std::
 
 void WeightPlanner::plan_group(size_t layer, std::span<const Slot> slots) {
     const Slots& topology = slots_at(layer);
+    if (consists_of_experts(slots[0])) return plan_experts(layer, slots);
     const auto factored = [&](Slot slot) { return has_factors(topology.at(slot)); };
     if (std::any_of(slots.begin(), slots.end(), factored)) return plan_factored(layer, slots);
     if (const auto* parts = std::get_if<RowParts>(&topology.at(slots[0]))) {
@@ -263,6 +265,32 @@ void WeightPlanner::plan_factored(size_t layer, std::span<const Slot> slots) {
     if (options_.factored == FactoredExecution::automatic)
         plan.reconstruct_from = chooser_.choose(layer, slots, 1).from_tokens;
     plans_.factored[{layer, slots[0]}] = std::move(plan);
+}
+
+void WeightPlanner::plan_experts(size_t layer, std::span<const Slot> slots) {
+    const Slots& topology = slots_at(layer);
+    const int64_t experts = model_.config.n_expert_of(layer);
+    ExpertPlan plan;
+    for (const Slot slot : slots) {
+        const SlotShape shape = slot_shape(slot, model_.config, layer);
+        ExpertPlan::Weights weights{
+            {}, block_size(slot, model_.config), concatenated_bias(layer, {&slot, 1})};
+        const std::array all = {runs_of(topology.at(slot), slot, layer)};
+        place_runs(all, false);
+        for (const TensorRun& run : all[0]) {
+            Storage* storage = placement_.rows_of(run.tensor).storage;
+            storage->used_by_experts = true;
+            for (int64_t first = run.first; first < run.first + run.count; first += weights.rows)
+                weights.experts.push_back({storage, first, weights.rows});
+        }
+        plan.in = shape.in;
+        plan.out += weights.rows;
+        plan.slots.push_back(std::move(weights));
+    }
+    if (static_cast<int64_t>(plan.slots.front().experts.size()) != experts)
+        fail(ErrorCode::internal, "engine", "layer {}: {} experts, expected {}", layer,
+             plan.slots.front().experts.size(), experts);
+    plans_.experts[{layer, slots[0]}] = std::move(plan);
 }
 
 void WeightPlanner::mark_partial_use() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/ggml/expert_product.h"
 #include "engine/ggml/factored_plan.h"
 #include "engine/ggml/linear_plan.h"
 
@@ -24,6 +25,7 @@ struct WeightPlans {
     // By layer and first slot of a group of slots with one input.
     std::map<LayerSlot, std::vector<LinearPlan>> linear;
     std::map<LayerSlot, FactoredPlan> factored;
+    std::map<LayerSlot, ExpertPlan> experts;
     // Norm weights and biases [n]; biases of linear maps are in their plans.
     std::map<LayerSlot, ggml_tensor*> vectors;
     struct Table {

@@ -26,6 +26,10 @@ public:
     const std::vector<LinearPlan>& linear(size_t layer, std::span<const Slot> slots) const;
     // The plan of a group with factored slots; null for other groups.
     const FactoredPlan* factored(size_t layer, std::span<const Slot> slots) const;
+    // Of a group whose matrices consist of experts.
+    const ExpertPlan& experts(size_t layer, std::span<const Slot> slots) const {
+        return plans_.experts.at({layer, slots[0]});
+    }
     bool has_factors() const { return !plans_.factored.empty(); }
     // False with SharedExecution::composed.
     bool own_operations() const { return shared_ == SharedExecution::automatic; }

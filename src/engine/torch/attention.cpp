@@ -53,6 +53,17 @@ at::Tensor distances(const AttentionRule& rule, const Block& block, const at::Te
            at::arange(first_key, first_key + block.keys, options);
 }
 
+// The softmax over keys and the head's sink, without the sink.
+at::Tensor softmax_with_sinks(const AttentionRule& rule, const at::Tensor& scores) {
+    if (!rule.sinks.defined()) return at::softmax(scores, -1);
+    const int64_t queries = scores.size(1) / rule.per_group;
+    const at::Tensor sinks = rule.sinks.to(scores.scalar_type())
+                                 .reshape({1, rule.groups, 1, rule.per_group})
+                                 .expand({rule.sequences, rule.groups, queries, rule.per_group})
+                                 .reshape({scores.size(0), scores.size(1), 1});
+    return at::softmax(at::cat({scores, sinks}, -1), -1).narrow(-1, 0, scores.size(-1)).contiguous();
+}
+
 // Softmax of scores [sequences * groups, queries * per_group, keys], after the soft cap. Overwrites the
 // scores.
 at::Tensor softmax_of_seen(const AttentionRule& rule, const Block& block, const at::Tensor& scores) {
@@ -73,7 +84,7 @@ at::Tensor softmax_of_seen(const AttentionRule& rule, const Block& block, const 
             const at::Tensor later = distances(rule, own, scores) < 0;
             view.narrow(-1, block.keys - block.count, block.count).masked_fill_(later, kHidden);
         }
-        return at::softmax(scores, -1);
+        return softmax_with_sinks(rule, scores);
     }
     at::Tensor hidden;
     if (rule.window > 0) {
@@ -87,7 +98,7 @@ at::Tensor softmax_of_seen(const AttentionRule& rule, const Block& block, const 
         hidden = hidden.defined() ? hidden.logical_or(padding) : padding;
     }
     view.masked_fill_(hidden, kHidden);
-    const at::Tensor out = at::softmax(scores, -1);
+    const at::Tensor out = softmax_with_sinks(rule, scores);
     if (rule.padding.defined()) out.view_as(view).masked_fill_(hidden, 0);
     return out;
 }
@@ -132,7 +143,7 @@ struct Attention : torch::autograd::Function<Attention> {
 
     // q, k, v and the result [sequences * groups, ...].
     static at::Tensor forward(AutogradContext* context, const AttentionRule& rule, const at::Tensor& q,
-                              const at::Tensor& k, const at::Tensor& v) {
+                              const at::Tensor& k, const at::Tensor& v, const at::Tensor& /*sinks*/) {
         context->save_for_backward({q, k, v});
         context->saved_data["rule"] = hold(rule);
         const at::Tensor out = at::empty_like(q);
@@ -151,18 +162,27 @@ struct Attention : torch::autograd::Function<Attention> {
         const auto sums = q.options().dtype(wide(q.scalar_type()));
         const at::Tensor gq = at::empty_like(q), gk = at::zeros(k.sizes(), sums),
                          gv = at::zeros(v.sizes(), sums);
+        at::Tensor gsinks;
+        if (rule.sinks.defined()) gsinks = at::zeros(rule.sinks.sizes(), sums);
         for_each_block(rule, q, k, [&](const Block& block) {
             const auto [p, capped] = scores(rule, block, q, k);
             const at::Tensor g = queries_of(rule, block, gradient);
             keys_of(block, gv).add_(at::bmm(p.to(q.scalar_type()).transpose(1, 2), g));
             const at::Tensor gp = at::bmm(g, keys_of(block, v).transpose(1, 2)).to(p.scalar_type());
             at::Tensor gs = softmax_gradient(gp, p);
+            if (gsinks.defined()) {  // what a sink takes from all keys of its row
+                const at::Tensor taken = (1 - p.sum(-1)) * (gp * p).sum(-1);
+                gsinks.sub_(taken.reshape({rule.sequences, rule.groups, block.count, rule.per_group})
+                                .sum(at::IntArrayRef{0, 2})
+                                .reshape({-1}));
+            }
             if (capped.defined()) gs = gs.mul_(1 - capped * capped);
             gs = gs.to(q.scalar_type());
             queries_of(rule, block, gq).copy_(at::bmm(gs, keys_of(block, k)));
             keys_of(block, gk).add_(at::bmm(gs.transpose(1, 2), queries_of(rule, block, q)));
         });
-        return {{}, gq, gk.to(k.scalar_type()), gv.to(v.scalar_type())};
+        if (gsinks.defined()) gsinks = gsinks.to(rule.sinks.scalar_type());
+        return {{}, gq, gk.to(k.scalar_type()), gv.to(v.scalar_type()), gsinks};
     }
 };
 
@@ -170,8 +190,10 @@ struct Attention : torch::autograd::Function<Attention> {
 
 at::Tensor attention(const AttentionRule& rule, const at::Tensor& q, const at::Tensor& k,
                      const at::Tensor& v) {
+    // An argument that is undefined has no device to run on.
+    const at::Tensor sinks = rule.sinks.defined() ? rule.sinks : at::empty({0}, q.options());
     return from_groups(rule, Attention::apply(rule, to_groups(rule, q, rule.per_group), to_groups(rule, k, 1),
-                                              to_groups(rule, v, 1)));
+                                              to_groups(rule, v, 1), sinks));
 }
 
 }  // namespace refold

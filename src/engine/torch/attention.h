@@ -15,6 +15,7 @@ struct AttentionRule {
     int64_t prefix = 0;  // number of first keys that every token sees
     double softcap = 0;  // of scores; 0: off
     at::Tensor slopes;   // ALiBi [n_head]; undefined: off
+    at::Tensor sinks;    // [n_head]: scores in the softmax that weight no value; undefined: none
     at::Tensor padding;  // [keys], true: no token sees the key; undefined: none
 };
 

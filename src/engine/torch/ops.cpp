@@ -189,6 +189,7 @@ AttentionRule TorchOps::rule(size_t layer) const {
             .prefix = config_.n_prefix,
             .softcap = config_.attention_softcap,
             .slopes = slopes(layer),
+            .sinks = has(layer, Slot::attn_sinks) ? weights_.vector(layer, Slot::attn_sinks) : Value(),
             .padding = step_.padding};
 }
 
@@ -261,13 +262,76 @@ TorchOps::Value TorchOps::activate(Activation activation, const Value& x) const 
         case Activation::relu: return at::relu(x);
         case Activation::relu_squared: return at::relu(x).square();
         case Activation::tanh: return at::tanh(x);
+        case Activation::swiglu_clamped: break;  // has no form without a second map
     }
     fail(ErrorCode::internal, "torch engine", "unknown activation");
 }
 
 TorchOps::Value TorchOps::gated(Activation activation, const Value& gate, const Value& up) const {
+    if (activation == Activation::swiglu_clamped) {
+        const Value g = gate.clamp_max(kSwigluLimit), u = up.clamp(-kSwigluLimit, kSwigluLimit);
+        return g * at::sigmoid(g * kSwigluAlpha) * (u + 1);
+    }
     if (activation == Activation::silu) return silu_gated(gate, up);
     return activate(activation, gate) * up;
+}
+
+namespace {
+
+// Experts by use [tokens * used], and the order that sorts uses by them.
+struct Uses {
+    int64_t used;
+    at::Tensor experts, order;
+};
+Uses uses_of(const at::Tensor& routes) {
+    const int64_t used = routes.size(1) / 2;
+    const at::Tensor experts = routes.narrow(1, 0, used).reshape({-1}).to(at::kLong);
+    return {used, experts, std::get<1>(at::sort(experts, /*stable=*/true, 0, false))};
+}
+
+}  // namespace
+
+TorchOps::Value TorchOps::route(size_t /*layer*/, const Value& scores) const {
+    const Value wide = scores.to(weights_.type());
+    const auto [best, experts] = wide.topk(config_.n_expert_used, 1);
+    const Value weights =
+        config_.norm_expert_weights ? at::softmax(best, 1) : at::softmax(wide, 1).gather(1, experts);
+    return at::cat({experts.to(weights.scalar_type()), weights}, 1);
+}
+
+TorchOps::Value TorchOps::dispatch(const Value& x, const Value& routes) const {
+    const Uses uses = uses_of(routes);
+    return x.index_select(0, uses.order.floor_divide(uses.used));
+}
+
+void TorchOps::expert_linear(size_t layer, std::span<const Slot> slots, const Value& x, const Value& routes,
+                             std::span<Value> out) const {
+    const int64_t experts = config_.n_expert_of(layer);
+    const at::Tensor counts = at::bincount(uses_of(routes).experts, {}, experts).to(at::kCPU);
+    const Value input = weights_.to_products(x);
+    for (size_t s = 0; s < slots.size(); ++s) {
+        const Value all = weights_.to_products(weights_.matrix(layer, slots[s]));
+        const Value bias = weights_.bias(layer, slots[s]);
+        const int64_t rows = block_size(slots[s], config_);
+        std::vector<Value> parts;
+        for (int64_t e = 0, first = 0; e < experts; ++e) {
+            const int64_t count = counts[e].item<int64_t>();
+            if (count == 0) continue;
+            const Value added =
+                bias.defined() ? weights_.to_products(bias.narrow(0, e * rows, rows)) : Value();
+            parts.push_back(at::linear(input.narrow(0, first, count), all.narrow(0, e * rows, rows), added));
+            first += count;
+        }
+        out[s] = at::cat(parts);
+    }
+}
+
+TorchOps::Value TorchOps::combine(const Value& uses, const Value& routes) const {
+    const auto [used, experts, order] = uses_of(routes);
+    const Value weights = routes.narrow(1, used, used).reshape({-1}).index_select(0, order).unsqueeze(1);
+    const Value wide = uses.to(weights_.type());
+    return at::zeros({routes.size(0), uses.size(1)}, wide.options())
+        .index_add(0, order.floor_divide(used), wide * weights);
 }
 
 TorchOps::Value TorchOps::add(const Value& a, const Value& b) const { return a + b; }

@@ -57,6 +57,12 @@ public:
     std::optional<Value> given_input() const { return std::nullopt; }
     Value activate(Activation activation, const Value& x) const;
     Value gated(Activation activation, const Value& gate, const Value& up) const;
+    // Routes [tokens, 2 * used]: the numbers of a token's experts, and their weights.
+    Value route(size_t layer, const Value& scores) const;
+    Value dispatch(const Value& x, const Value& routes) const;
+    void expert_linear(size_t layer, std::span<const Slot> slots, const Value& x, const Value& routes,
+                       std::span<Value> out) const;
+    Value combine(const Value& uses, const Value& routes) const;
     Value add(const Value& a, const Value& b) const;
     Value scale(const Value& x, float factor) const;
     Value softcap(const Value& x, float cap) const;

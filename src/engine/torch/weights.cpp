@@ -126,12 +126,10 @@ at::Tensor TorchWeights::matrix_of(const Expression& expression, Slot slot, Slot
     if (const auto* plus = std::get_if<Plus>(&expression))
         return matrix_of(base_of(expression), slot, shape, type) + factors_of(plus->term, type).matrix();
     if (const auto* rows = std::get_if<RowParts>(&expression)) return joined_rows(*rows, type);
-    const int64_t dimension = heads_are_columns(slot) ? 1 : 0, head_dim = config_.head_dim;
+    const int64_t dimension = heads_are_columns(slot) ? 1 : 0, size = block_size(slot, config_);
     std::vector<at::Tensor> parts;
-    for (const HeadRun& run : std::get<Heads>(expression).runs) {
-        parts.push_back(
-            rows_of(run.tensor, type).narrow(dimension, run.first * head_dim, run.count * head_dim));
-    }
+    for (const HeadRun& run : std::get<Heads>(expression).runs)
+        parts.push_back(rows_of(run.tensor, type).narrow(dimension, run.first * size, run.count * size));
     return parts.size() == 1 ? parts.front() : at::cat(parts, dimension);
 }
 

@@ -1,9 +1,10 @@
-// Llama 1-3, TinyLlama, SmolLM, MobileLLM, Mistral and others that are stored as general.architecture
-// "llama": RMSNorm before each module, rotary positions, grouped-query attention, SwiGLU; Mistral's sliding
-// window.
+// Llama 1-3, TinyLlama, SmolLM, MobileLLM, Mistral, Mixtral and others that are stored as
+// general.architecture "llama": RMSNorm before each module, rotary positions, grouped-query attention,
+// SwiGLU; Mistral's sliding window; Mixtral's experts.
 #include "model/families/common/llama.h"
 
 #include "core/error.h"
+#include "model/families/common/experts.h"
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
@@ -11,10 +12,11 @@ namespace refold {
 namespace {
 
 constexpr const char* kName = "llama";
+constexpr ExpertFields kExperts = {"num_local_experts"};
 
 ModelConfig read_config(const GgufMetadata& metadata) {
     const FamilyKeys keys(metadata, kName);
-    ModelConfig c = read_common(keys, NormKind::rms, Activation::silu);
+    ModelConfig c = read_mixture(keys, Activation::silu, true);
     c.rope = read_rope(keys, c, RopeKind::interleaved);
     c.windows = read_windows(keys, 0);
     return c;
@@ -22,9 +24,11 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    write_common(config, {}, NormKind::rms, Activation::silu, 1e-6, out);
-    write_rope(config, 10000.0, out);
-    const bool mistral = config.string("model_type", "") == "mistral";
+    const bool mixtral = config.string("model_type", "") == "mixtral";
+    write_common(config, {}, NormKind::rms, Activation::silu, mixtral ? 1e-5 : 1e-6, out);
+    write_rope(config, mixtral ? 1e6 : 10000.0, out);
+    if (mixtral) write_experts(config, kExperts, out);
+    const bool mistral = mixtral || config.string("model_type", "") == "mistral";
     if (mistral && config.boolean("layer_sharing", false))
         fail(ErrorCode::unsupported, "config.json", "field 'layer_sharing' is not supported for Mistral");
     if (mistral && config.has("sliding_window")) {
@@ -35,16 +39,23 @@ void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
 
 nlohmann::json write_hf_config(const Model& model) {
     const ModelConfig& c = model.config;
-    const bool mistral = !c.windows.empty();
-    nlohmann::json out = hf_common(model, {}, mistral ? "MistralForCausalLM" : "LlamaForCausalLM",
-                                   mistral ? "mistral" : "llama");
+    const bool mixtral = c.n_expert > 0, mistral = !mixtral && !c.windows.empty();
+    nlohmann::json out = hf_common(model, {},
+                                   mixtral   ? "MixtralForCausalLM"
+                                   : mistral ? "MistralForCausalLM"
+                                             : "LlamaForCausalLM",
+                                   mixtral   ? "mixtral"
+                                   : mistral ? "mistral"
+                                             : "llama");
     hf_rope(model, out);
-    if (mistral) {
-        out["sliding_window"] = c.windows.front();
-    } else {
-        biases_to_hf(model, out);
-    }
+    if (mixtral) experts_to_hf(model, kExperts, out);
+    if (!c.windows.empty()) out["sliding_window"] = c.windows.front();
+    if (!mixtral && !mistral) biases_to_hf(model, out);
     return out;
+}
+
+void write_layer_sharing(nlohmann::json& config, size_t /*stored*/, size_t repeats) {
+    if (repeats > 1 || config.contains("layer_sharing")) config["layer_sharing"] = repeats > 1;
 }
 
 }  // namespace
@@ -52,17 +63,26 @@ nlohmann::json write_hf_config(const Model& model) {
 extern const Family llama_family;
 const Family llama_family = {
     .name = kName,
-    .layer_slots = llama_layer_slots(hf_rotary),
+    .layer_slots = with_experts(llama_layer_slots(hf_rotary),
+                                expert_slots({"@layers.{}.block_sparse_moe.gate.weight",
+                                              "@layers.{}.block_sparse_moe.experts.[].w1.weight",
+                                              "@layers.{}.block_sparse_moe.experts.[].w3.weight",
+                                              "@layers.{}.block_sparse_moe.experts.[].w2.weight"}),
+                                true),
     .model_slots = llama_model_slots(),
     .read_config = read_config,
-    .hf_model_types = {"llama", "mistral", "mobilellm"},
+    .hf_model_types = {"llama", "mistral", "mixtral", "mobilellm"},
     .hf_prefix = "model.",
-    .hf_layer_sharing = true,
+    .hf_repeats = {.of_layer = [](const HfConfig& config) -> size_t {
+                       return config.boolean("layer_sharing", false) ? 2 : 1;
+                   },
+                   .write = write_layer_sharing},
     .hf_unread = {{"activation", "\"swiglu\""}},
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .to_stock = [](const Model& model) -> StockModel {
         refuse_rotation_in_stock(model, true);
+        check_mixture_in_stock(model, true);
         if (model.config.windows.empty()) return {model, {}};
         return {
             model,

@@ -174,26 +174,48 @@ private:
              model_.family->name);
     }
 
-    // A vector that the checkpoint has as one tensor for each head.
-    void read_heads(const SlotDescription& slot, size_t layer) {
-        const int64_t width = model_.config.head_dim,
-                      heads = slot_rows(slot.slot, model_.config).rows / width;
-        std::vector<float> values;
-        for (int64_t h = 0; h < heads; ++h) {
-            const std::string names = names_of_head(slot.hf, h);
+    // What the checkpoint has as one tensor for each head (a vector) or each expert (a matrix).
+    void read_blocks(const SlotDescription& slot, size_t layer) {
+        const SlotRows size = slot_rows(slot.slot, model_.config);
+        const int64_t rows = block_size(slot.slot, model_.config);
+        const bool vector = is_vector(slot.slot);
+        std::vector<HfCheckpoint::NamedView> blocks;
+        for (int64_t block = 0; block < size.rows / rows; ++block) {
+            const std::string names = names_of_block(slot.hf, block);
             const auto found = checkpoint_.find(names.c_str(), model_.family->hf_prefix, layer);
-            if (!found && h == 0 && !slot.required) return;
+            if (!found && block == 0 && !slot.required) return;
             if (!found)
                 fail(ErrorCode::input, "checkpoint", "tensor '{}' is missing",
                      hf_names(names.c_str(), model_.family->hf_prefix, layer).front());
-            const DType type = type_of(*found);
-            check_shape(*found, {width});
+            check_shape(*found, vector ? std::vector{rows} : std::vector{rows, size.width});
+            if (!vector && type_of(*found) != type_of(blocks.empty() ? *found : blocks.front()))
+                fail(ErrorCode::unsupported, "checkpoint",
+                     "tensor '{}' has type {}, that of the first expert {}", found->name, found->view->dtype,
+                     blocks.front().view->dtype);
             types_[found->name] = found->view->dtype;
-            const std::vector<float> own = as_floats(type, found->view->data);
+            blocks.push_back(*found);
+        }
+        Tensor& tensor = model_.tensors[tensor_name(slot, layer)];
+        if (!vector) {
+            tensor = {type_of(blocks.front()), tensor_shape(slot.slot, model_.config, layer), {}, {}};
+            std::vector<std::span<const std::byte>> parts;
+            for (const auto& block : blocks) parts.push_back(block.view->data);
+            tensor.produce = [parts, files = checkpoint_.files()] {
+                std::vector<std::byte> out;
+                for (const auto& part : parts) {
+                    out.insert(out.end(), part.begin(), part.end());
+                    files->release(part);
+                }
+                return out;
+            };
+            return;
+        }
+        std::vector<float> values;
+        for (const auto& block : blocks) {
+            const std::vector<float> own = as_floats(type_of(block), block.view->data);
             values.insert(values.end(), own.begin(), own.end());
         }
-        model_.tensors[tensor_name(slot, layer)] = {
-            DType::F32, {width * heads}, {}, [bytes = as_bytes(values)] { return bytes; }};
+        tensor = {DType::F32, {size.rows}, {}, [bytes = as_bytes(values)] { return bytes; }};
     }
 
     DType type_of(const HfCheckpoint::NamedView& found) const {
@@ -211,7 +233,8 @@ private:
     }
 
     void read_slot(const SlotDescription& slot, size_t layer) {
-        if (is_by_head(slot.hf)) return read_heads(slot, layer);
+        if (!is_of_layer(slot.slot, model_.config.n_expert_of(layer) > 0)) return;
+        if (is_by_block(slot.hf)) return read_blocks(slot, layer);
         const auto found = checkpoint_.find(slot.hf, model_.family->hf_prefix, layer);
         if (!found) {
             if (slot.required && slot.fallback == nullptr) fail_missing(slot, layer);
@@ -227,10 +250,11 @@ private:
 
     Tensor matrix(const SlotDescription& slot, const SafetensorsView& view, DType type) const {
         const SlotRows size = slot_rows(slot.slot, model_.config);
-        Tensor tensor{type, {size.width, size.rows}, {}, {}};
+        Tensor tensor{type, tensor_shape(slot.slot, model_.config), {}, {}};
         const size_t width = row_bytes(type, size.width);
         const bool transposed = (slot.layout & hf_transposed) != 0;
-        const bool in_order = (slot.layout & (hf_rotary | hf_qkv_per_head)) == 0;
+        const bool in_order = (slot.layout & (hf_rotary | hf_qkv_per_head)) == 0 &&
+                              ((slot.layout & hf_stacked) == 0 || !belongs_to_experts(slot.slot));
         if (!transposed && in_order && aligned(view.data, type)) {
             const int64_t first = hf_row(slot, model_.config, 0);
             tensor.mapped =
@@ -248,9 +272,11 @@ private:
                     memcpy(to, data.data() + from * width, width);
                     continue;
                 }
-                for (size_t c = 0; c < static_cast<size_t>(size.width); ++c)
-                    memcpy(to + c * element,
-                           data.data() + (c * static_cast<size_t>(columns) + from) * element, element);
+                // Experts lie one after the other.
+                const auto across = static_cast<size_t>(columns), inputs = static_cast<size_t>(size.width);
+                const std::byte* block = data.data() + from / across * inputs * across * element;
+                for (size_t c = 0; c < inputs; ++c)
+                    memcpy(to + c * element, block + (c * across + from % across) * element, element);
             }
             files->release(data);
             return out;

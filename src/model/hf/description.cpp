@@ -14,6 +14,8 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
+constexpr int64_t kUsualLoops = 4;  // of Ouro
+
 const Family& family_of(const HfConfig& config) {
     const std::string type = config.string("model_type", "");
     if (type.empty()) fail(ErrorCode::input, "config.json", "field 'model_type' is missing");
@@ -58,7 +60,16 @@ HfDescription read_hf_description(const std::string& config_file, const std::str
         static_cast<size_t>(model.metadata.integer(std::string(model.family->name) + ".block_count"));
     const bool shares_embedding = config.boolean("share_embedding", false);  // MobileLLM
     out.tied = config.boolean("tie_word_embeddings", model.family->hf_tied) || shares_embedding;
-    if (model.family->hf_layer_sharing && config.boolean("layer_sharing", false)) out.repeats = 2;
+    const HfRepeats& repeats = model.family->hf_repeats;
+    if (repeats.of_layer != nullptr) out.repeats = repeats.of_layer(config);
+    constexpr int64_t kMostLoops = 64;
+    if (repeats.loops != nullptr) {
+        const int64_t loops = config.integer(repeats.loops, kUsualLoops);
+        if (loops < 1 || loops > kMostLoops)
+            fail(ErrorCode::input, "config.json", "field '{}' must be 1 to {}, got {}", repeats.loops,
+                 kMostLoops, loops);
+        out.loops = static_cast<size_t>(loops);
+    }
     check_fields(config, *model.family);
     return out;
 }
@@ -70,7 +81,10 @@ Topology described_topology(const HfDescription& description) {
     });
     std::vector<Slots> layers;
     for (const Slots& stored : topology.layers) layers.insert(layers.end(), description.repeats, stored);
-    topology.layers = std::move(layers);
+    topology.layers.clear();
+    for (size_t i = 0; i < description.loops; ++i)
+        topology.layers.insert(topology.layers.end(), layers.begin(), layers.end());
+    topology.loops = static_cast<int64_t>(description.loops);
     return topology;
 }
 
@@ -92,6 +106,7 @@ void add_rope_factors(HfDescription& description) {
     const int64_t dims = model.config.rope.dims;
     add(Slot::rope_freqs, llama3_factors(description.fields, dims));
     add(Slot::rope_freqs, longrope_factors(description.fields, "short_factor", dims));
+    add(Slot::rope_freqs, yarn_factors(description.fields, dims));
     add(Slot::rope_freqs_long, longrope_factors(description.fields, "long_factor", dims));
 }
 

@@ -14,6 +14,7 @@ struct HfDescription {
     Model model;            // label, family, metadata and hyper-parameters; no tensors, no topology
     size_t layers = 0;      // that are stored
     size_t repeats = 1;     // every stored layer runs so often, one time right after the other (MobileLLM)
+    size_t loops = 1;       // all of them run so often (Ouro)
     bool tied = false;      // the output is the embedding again
 };
 

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/progress.h"
 #include "io/safetensors.h"
+#include "model/families/common/hf_config.h"
 #include "model/hf/checkpoint.h"
 #include "model/hf/layout.h"
 #include "model/row_parts.h"
@@ -61,7 +62,7 @@ struct HfTensor {
     std::vector<SlotSource> sources;  // Q, K and V where the checkpoint has them as one tensor
     DType type = DType::F32;
     std::vector<int64_t> shape;
-    std::optional<int64_t> head = std::nullopt;  // of the source, of which this is a part
+    std::optional<int64_t> block = std::nullopt;  // head or expert of the source, of which this is a part
     uint64_t bytes() const {
         uint64_t count = 1;
         for (const int64_t n : shape) count *= static_cast<uint64_t>(n);
@@ -69,20 +70,24 @@ struct HfTensor {
     }
 };
 
-// A model that runs every layer twice in succession, with each of them once; nothing for other models.
-std::optional<Model> without_repeats(const Model& model) {
-    Model out = model;
-    auto& layers = out.topology.layers;
+// A model whose stored layers run `repeats` times in succession, and all of them `loops` times, with each of
+// them once; nothing for other models.
+std::optional<Model> without_repeats(const Model& model, size_t repeats, size_t loops) {
+    const auto& layers = model.topology.layers;
     const ModelConfig& c = model.config;
-    if (layers.size() % 2 != 0 || !c.windows.empty() || !c.rotated.empty() || !model.topology.sources.empty())
-        return std::nullopt;
-    for (size_t l = 0; 2 * l < layers.size(); ++l) {
-        if (layers[2 * l] != layers[2 * l + 1] || c.n_head_kv_of(2 * l) != c.n_head_kv ||
-            c.n_ff_of(2 * l) != c.n_ff)
+    const size_t times = repeats * loops, stored = layers.size() / times;
+    if (layers.size() % times != 0 || !model.topology.sources.empty()) return std::nullopt;
+    if (repeats > 1 && (!c.windows.empty() || !c.rotated.empty())) return std::nullopt;
+    Model out = model;
+    out.topology.layers.resize(stored);
+    out.topology.loops = 1;
+    for (size_t l = 0; l < layers.size(); ++l) {
+        const size_t s = l / repeats % stored;
+        if (l % repeats == 0 && l < stored * repeats) out.topology.layers[s] = layers[l];
+        if (layers[l] != out.topology.layers[s] || c.n_head_kv_of(l) != c.n_head_kv ||
+            c.n_ff_of(l) != c.n_ff || c.n_expert_of(l) != c.n_expert)
             return std::nullopt;
-        layers[l] = layers[2 * l];
     }
-    layers.resize(layers.size() / 2);
     return out;
 }
 
@@ -91,9 +96,18 @@ public:
     HfWriter(const Model& model, const HfExportOptions& options)
         : options_(options), record_(checkpoint_record(model.metadata)) {
         const Model whole = with_whole_tables(model, DType::F32).value_or(model);
+        const HfRepeats& fields = model.family->hf_repeats;
+        const json fields_of_source = config_of(record_);
+        size_t repeats = 1;
+        if (fields.of_layer != nullptr && !fields_of_source.empty())
+            repeats = fields.of_layer(HfConfig(fields_of_source));
+        const size_t loops = fields.loops != nullptr ? static_cast<size_t>(model.topology.loops) : 1;
         const std::optional<Model> stored =
-            config_of(record_).value("layer_sharing", false) ? without_repeats(whole) : std::nullopt;
-        runs_twice_ = stored.has_value();
+            repeats * loops > 1 ? without_repeats(whole, repeats, loops) : std::nullopt;
+        if (stored) {
+            repeats_ = repeats;
+            loops_ = loops;
+        }
         model_ = std::make_shared<const Model>(dense(stored ? *stored : whole));
         const Tensor& embedding = model_->tensor(dense_name(model_->topology.globals, Slot::token_embd));
         main_type_ = options.type ? *options.type : is_float(embedding.type) ? embedding.type : DType::F32;
@@ -125,8 +139,8 @@ private:
             const std::string source = dense_name(slots, slot.slot);
             // Tied embeddings are stored once.
             if (slot.slot == Slot::output && source == dense_name(slots, Slot::token_embd)) continue;
-            if (is_by_head(slot.hf)) {
-                add_heads(slot, source, layer);
+            if (is_by_block(slot.hf)) {
+                add_blocks(slot, source, layer);
                 continue;
             }
             const std::string name = checkpoint_name(slot.hf, layer);
@@ -146,11 +160,14 @@ private:
         }
     }
 
-    void add_heads(const SlotDescription& slot, const std::string& source, size_t layer) {
-        const int64_t width = model_->config.head_dim;
-        for (int64_t h = 0; h < model_->tensor(source).elements() / width; ++h) {
-            const std::string name = checkpoint_name(names_of_head(slot.hf, h).c_str(), layer);
-            tensors_.push_back({name, {{slot, source}}, output_type(slot, name, source), {width}, h});
+    void add_blocks(const SlotDescription& slot, const std::string& source, size_t layer) {
+        const SlotRows size = slot_rows(slot.slot, model_->config);
+        const int64_t rows = block_size(slot.slot, model_->config);
+        for (int64_t block = 0; block < size.rows / rows; ++block) {
+            const std::string name = checkpoint_name(names_of_block(slot.hf, block).c_str(), layer);
+            std::vector<int64_t> shape = {rows};
+            if (!is_vector(slot.slot)) shape.push_back(size.width);
+            tensors_.push_back({name, {{slot, source}}, output_type(slot, name, source), shape, block});
         }
     }
 
@@ -176,13 +193,9 @@ private:
     using Sink = std::function<void(std::span<const std::byte>)>;
 
     static void write(const Model& model, const HfTensor& tensor, const Sink& sink) {
-        if (tensor.head) {
-            std::vector<std::byte> all;
-            converted(model, tensor.sources.front(), tensor.type, [&](std::span<const std::byte> part) {
-                all.insert(all.end(), part.begin(), part.end());
-            });
-            const size_t bytes = tensor.bytes();
-            sink(std::span<const std::byte>(all).subspan(static_cast<size_t>(*tensor.head) * bytes, bytes));
+        if (tensor.block) {
+            const int64_t rows = tensor.shape.front();
+            converted(model, tensor.sources.front(), tensor.type, sink, Rows{*tensor.block * rows, rows});
         } else if (tensor.sources.size() == 1 && is_in_order(tensor.sources.front(), model.config)) {
             converted(model, tensor.sources.front(), tensor.type, sink);
         } else {
@@ -215,28 +228,37 @@ private:
                         memcpy(out.data() + to * width, from, width);
                         continue;
                     }
+                    std::byte* block =
+                        out.data() + to / columns * width * columns;  // experts follow each other
                     for (size_t c = 0; c < width; c += element)
-                        memcpy(out.data() + c * columns + to * element, from + c, element);
+                        memcpy(block + c * columns + to % columns * element, from + c, element);
                 }
             });
         }
         return out;
     }
 
-    // A slot's weight in the type wanted, in pieces of whole rows.
-    static void converted(const Model& model, const SlotSource& source, DType type, const Sink& sink) {
+    struct Rows {
+        int64_t first, count;
+    };
+    // A slot's weight, or some rows of it, in the type wanted, in pieces of whole rows.
+    static void converted(const Model& model, const SlotSource& source, DType type, const Sink& sink,
+                          std::optional<Rows> some = std::nullopt) {
         const Tensor& tensor = model.tensor(source.tensor);
         const TensorBytes bytes(tensor);
+        const SlotRows size = slot_rows(source.slot.slot, model.config);
+        const Rows wanted = some.value_or(Rows{0, size.rows});
+        const size_t row_bytes = bytes.bytes().size() / static_cast<size_t>(size.rows);
         if ((source.slot.layout & hf_plus_one) != 0) {
             sink(without_one(model, source, type, bytes.bytes()));
         } else if (tensor.type == type) {
-            sink(bytes.bytes());
+            sink(bytes.bytes().subspan(static_cast<size_t>(wanted.first) * row_bytes,
+                                       static_cast<size_t>(wanted.count) * row_bytes));
         } else {
-            const SlotRows size = slot_rows(source.slot.slot, model.config);
-            const int64_t step = std::max<int64_t>(1, kPieceElements / size.width);
-            const size_t row_bytes = bytes.bytes().size() / static_cast<size_t>(size.rows);
-            for (int64_t row = 0; row < size.rows; row += step) {
-                const auto count = static_cast<size_t>(std::min(step, size.rows - row));
+            const int64_t step = std::max<int64_t>(1, kPieceElements / size.width),
+                          end = wanted.first + wanted.count;
+            for (int64_t row = wanted.first; row < end; row += step) {
+                const auto count = static_cast<size_t>(std::min(step, end - row));
                 std::vector<float> values(count * static_cast<size_t>(size.width));
                 dequantize(tensor.type,
                            bytes.bytes().subspan(static_cast<size_t>(row) * row_bytes, count * row_bytes),
@@ -281,7 +303,6 @@ private:
     json make_config() const {
         json config = config_of(record_);
         if (!config.empty()) {
-            if (config.contains("layer_sharing")) config["layer_sharing"] = runs_twice_;
             // Methods may have changed the number of layers.
             for (const char* field : {"num_hidden_layers", "n_layer"}) {
                 if (config.contains(field)) config[field] = model_->topology.layers.size();
@@ -313,6 +334,9 @@ private:
         } else {
             config = model_->family->write_hf_config(*model_);
         }
+        const HfRepeats& repeats = model_->family->hf_repeats;
+        if (repeats.write != nullptr) repeats.write(config, model_->topology.layers.size(), repeats_);
+        if (repeats.loops != nullptr) config[repeats.loops] = loops_;
         const char* field = config.contains("dtype") ? "dtype" : "torch_dtype";
         if (options_.type || !config.contains(field)) config[field] = torch_name(main_type_);
         return config;
@@ -376,7 +400,7 @@ private:
     std::shared_ptr<const Model> model_;
     HfExportOptions options_;
     CheckpointRecord record_;
-    bool runs_twice_ = false;  // config.json says that every layer does (layer_sharing)
+    size_t repeats_ = 1, loops_ = 1;  // of the layers that are written
     DType main_type_ = DType::F32;
     std::vector<HfTensor> tensors_;
 };

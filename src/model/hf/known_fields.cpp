@@ -25,7 +25,7 @@ const std::set<std::string> kIrrelevant = {
     "attention_dropout", "attention_probs_dropout_prob", "attn_dropout", "attn_pdrop", "classifier_dropout",
     "classifier_dropout_prob", "embd_pdrop", "embedding_dropout", "ffn_dropout", "gradient_checkpointing",
     "hidden_dropout", "hidden_dropout_prob", "initializer_factor", "initializer_range", "resid_pdrop",
-    "z_loss_weight",
+    "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "z_loss_weight",
     // generation
     "cache_implementation", "diversity_penalty", "do_sample", "early_stopping",
     "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "length_penalty", "max_length",

@@ -34,6 +34,12 @@ static Stack stack_of(Slot slot) {
 
 int64_t hf_row(const SlotDescription& slot, const ModelConfig& config, int64_t row) {
     const int64_t head_dim = config.head_dim;
+    if (belongs_to_experts(slot.slot) && (slot.layout & hf_stacked) != 0) {
+        const int64_t expert = row / config.n_ff_expert, own = row % config.n_ff_expert;
+        const auto place = static_cast<int64_t>(stack_of(slot.slot).place);
+        return 2 * expert * config.n_ff_expert +
+               ((slot.layout & hf_interleaved) != 0 ? 2 * own + place : place * config.n_ff_expert + own);
+    }
     if ((slot.layout & hf_rotary) != 0) row = rotary_row(row, head_dim);
     if ((slot.layout & hf_stacked) != 0) {
         const Stack stack = stack_of(slot.slot);
@@ -51,20 +57,27 @@ std::vector<int64_t> hf_shape(const SlotDescription& slot, const ModelConfig& co
         rows.rows = 0;
         for (const Slot part : stack_of(slot.slot).slots) rows.rows += slot_rows(part, config).rows;
     }
+    if (belongs_to_experts(slot.slot) && slot.slot != Slot::ffn_router &&
+        slot.slot != Slot::ffn_router_bias) {
+        const int64_t experts = config.n_expert, own = rows.rows / experts;
+        if (is_vector(slot.slot)) return {experts, own};
+        if ((slot.layout & hf_transposed) != 0) return {experts, rows.width, own};
+        return {experts, own, rows.width};
+    }
     if ((slot.layout & hf_by_head) != 0) return {rows.rows / config.head_dim, config.head_dim};
     if (is_vector(slot.slot)) return {rows.rows};
     if ((slot.layout & hf_transposed) != 0) return {rows.width, rows.rows};
     return {rows.rows, rows.width};
 }
 
-static constexpr std::string_view kHead = "[]";
+static constexpr std::string_view kBlock = "[]";
 
-bool is_by_head(const char* names) { return std::string_view(names).find(kHead) != std::string_view::npos; }
+bool is_by_block(const char* names) { return std::string_view(names).find(kBlock) != std::string_view::npos; }
 
-std::string names_of_head(const char* names, int64_t head) {
+std::string names_of_block(const char* names, int64_t block) {
     std::string out = names;
-    for (size_t at = out.find(kHead); at != std::string::npos; at = out.find(kHead))
-        out.replace(at, kHead.size(), std::to_string(head));
+    for (size_t at = out.find(kBlock); at != std::string::npos; at = out.find(kBlock))
+        out.replace(at, kBlock.size(), std::to_string(block));
     return out;
 }
 

@@ -20,8 +20,9 @@ std::vector<int64_t> hf_shape(const SlotDescription& slot, const ModelConfig& co
 // gamma and beta.
 std::vector<std::string> hf_names(const char* names, const char* prefix, size_t layer);
 
-// Whether the checkpoint has a tensor for each head ("[]" in its name), and the names for one of them.
-bool is_by_head(const char* names);
-std::string names_of_head(const char* names, int64_t head);
+// Whether the checkpoint has a tensor for each head or expert ("[]" in its name), and the names for one of
+// them.
+bool is_by_block(const char* names);
+std::string names_of_block(const char* names, int64_t block);
 
 }  // namespace refold

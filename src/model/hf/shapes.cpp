@@ -57,10 +57,8 @@ bool is_stored(const SlotDescription& slot, const HfDescription& description) {
 }
 
 Tensor shape_of(Slot slot, const ModelConfig& config, DType type, const std::string& path) {
-    const SlotShape shape = slot_shape(slot, config);
-    const bool vector = is_vector(slot);
-    return {vector ? DType::F32 : type,
-            vector ? std::vector{shape.in} : std::vector{shape.in, shape.out},
+    return {is_vector(slot) ? DType::F32 : type,
+            tensor_shape(slot, config),
             {},
             [path]() -> std::vector<std::byte> {
                 fail(ErrorCode::input, "model",
@@ -94,7 +92,7 @@ Model load_hf_shapes(const std::string& path) {
         model.shapes_only = true;
         const DType type = stored_type(HfConfig(description.fields));
         const auto add = [&](const SlotDescription& slot, size_t layer) {
-            if (is_stored(slot, description))
+            if (is_of_layer(slot.slot, model.config.n_expert_of(layer) > 0) && is_stored(slot, description))
                 model.tensors[tensor_name(slot, layer)] = shape_of(slot.slot, model.config, type, file);
         };
         for (size_t l = 0; l < description.layers; ++l) {

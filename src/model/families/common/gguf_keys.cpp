@@ -56,6 +56,10 @@ ModelConfig read_common(const FamilyKeys& keys, NormKind norm, Activation activa
         fail(ErrorCode::unsupported, keys.family(), "mixture of experts is not supported (key '{}' is {})",
              keys.name("expert_count"), experts);
     }
+    return read_sizes(keys, norm, activation);
+}
+
+ModelConfig read_sizes(const FamilyKeys& keys, NormKind norm, Activation activation) {
     ModelConfig c;
     c.family = keys.family();
     c.n_embd = keys.size("embedding_length");
@@ -118,6 +122,12 @@ Rope read_rope(const FamilyKeys& keys, const ModelConfig& config, RopeKind kind)
              "rope scaling type '{}' is not supported; known: none, linear, dynamic, yarn", type);
     }
     if (factor != 0.0) rope.frequency_scale = static_cast<float>(1.0 / factor);
+    if (type == "yarn" && !keys.boolean(kYarnTruncateKey, true)) {
+        // Then its factors by frequency are a tensor, and ggml does not multiply by the magnitude factor.
+        rope.frequency_scale = 1.0F;
+        rope.attention_factor *= static_cast<float>(0.1 * std::log(factor) + 1);
+        return rope;
+    }
     if (type == "yarn") {
         rope.ext_factor = keys.at_least_zero("rope.scaling.yarn_ext_factor", 1.0);
         if (keys.has("rope.scaling.yarn_log_multiplier")) {

@@ -42,6 +42,8 @@ private:
 };
 
 // Sizes, context, norm, activation and attention scale. Defaults as llama.cpp's.
+ModelConfig read_sizes(const FamilyKeys& keys, NormKind norm, Activation activation);
+// The same of a family without mixtures of experts, which are refused.
 ModelConfig read_common(const FamilyKeys& keys, NormKind norm, Activation activation);
 // Rotation with the scalings none, linear, dynamic and yarn.
 Rope read_rope(const FamilyKeys& keys, const ModelConfig& config, RopeKind kind);
@@ -52,6 +54,9 @@ std::vector<bool> read_rotated(const FamilyKeys& keys, std::vector<bool> usual);
 // attention.sliding_window and its pattern (a period n: every n-th layer sees all; or one flag per layer).
 // `period` is used when the pattern is absent; 1: no layer has a window, 0: all have.
 std::vector<int64_t> read_windows(const FamilyKeys& keys, int64_t period);
+
+// Key of YaRN whose range of frequencies is not rounded to whole dimensions.
+inline constexpr const char* kYarnTruncateKey = "rope.scaling.yarn_truncate";
 
 // Key of the activation where it is not its family's usual one.
 inline constexpr const char* kActivationKey = "refold.activation";

@@ -198,8 +198,7 @@ static void write_yarn(const HfConfig& scaling, double factor, FamilyWriter& out
     out.real("rope.scaling.yarn_beta_slow", scaling.real("beta_slow", 1));
     out.real("rope.scaling.attn_factor",
              yarn_attention_factor(scaling, factor) / (0.1 * std::log(factor) + 1));
-    if (!scaling.boolean("truncate", true))
-        fail(ErrorCode::unsupported, "config.json", "field 'rope_scaling.truncate' (false) is not supported");
+    if (!scaling.boolean("truncate", true)) out.boolean(kYarnTruncateKey, false);  // see yarn_factors()
 }
 
 // As transformers: the factor of cosines and sines follows from how far the context was stretched.
@@ -273,6 +272,31 @@ std::vector<float> longrope_factors(const nlohmann::json& json, const char* fiel
         fail(ErrorCode::input, "config.json", "field 'rope_scaling.{}' must be a list of {} numbers", field,
              dims / 2);
     return given->get<std::vector<float>>();
+}
+
+// As transformers' _compute_yarn_parameters.
+std::vector<float> yarn_factors(const nlohmann::json& json, int64_t dims) {
+    const HfConfig config(json);
+    const nlohmann::json* object = config.find("rope_scaling");
+    if (object == nullptr || !object->is_object()) return {};
+    const HfConfig scaling(*object);
+    if (scaling_type(scaling) != "yarn" || scaling.boolean("truncate", true)) return {};
+    const double factor = scaling.real("factor"), theta = config.real("rope_theta", 10000.0);
+    const auto original = static_cast<double>(
+        scaling.integer("original_max_position_embeddings", config.integer("max_position_embeddings")));
+    const auto width = static_cast<double>(dims);
+    const auto dimension_of = [&](double rotations) {
+        return width * std::log(original / (rotations * 2 * M_PI)) / (2 * std::log(theta));
+    };
+    const double low = std::max(0.0, dimension_of(scaling.real("beta_fast", 32)));
+    double high = std::min(width - 1, dimension_of(scaling.real("beta_slow", 1)));
+    if (low == high) high += 0.001;
+    std::vector<float> factors;
+    for (int64_t i = 0; i < dims / 2; ++i) {
+        const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+        factors.push_back(static_cast<float>(1 / (ramp / factor + 1 - ramp)));
+    }
+    return factors;
 }
 
 std::vector<float> llama3_factors(const nlohmann::json& json, int64_t dims) {

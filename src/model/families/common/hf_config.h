@@ -94,6 +94,8 @@ void write_rotated_part(const HfConfig& config, double usual, FamilyWriter& out)
 std::vector<float> llama3_factors(const nlohmann::json& config, int64_t dims);
 // Those of type "longrope": `field` is short_factor or long_factor.
 std::vector<float> longrope_factors(const nlohmann::json& config, const char* field, int64_t dims);
+// Those of type "yarn" with "truncate": false.
+std::vector<float> yarn_factors(const nlohmann::json& config, int64_t dims);
 // Throws Error(unsupported) naming a field of an object within config.json that nobody has asked for.
 void check_asked(const HfConfig& object, const std::string& name);
 // Which layers have a window: "layer_types" of newer files says it, else `usual`.

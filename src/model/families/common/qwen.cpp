@@ -32,9 +32,13 @@ std::vector<UnreadField> qwen_unread() {
 
 ModelConfig read_qwen_config(const FamilyKeys& keys) {
     ModelConfig c = read_common(keys, NormKind::rms, Activation::silu);
+    finish_qwen_config(keys, c);
+    return c;
+}
+
+void finish_qwen_config(const FamilyKeys& keys, ModelConfig& c) {
     c.rope = read_rope(keys, c, RopeKind::halves);
     if (keys.has("attention.sliding_window_pattern")) c.windows = read_windows(keys, 1);
-    return c;
 }
 
 void qwen_from_hf(const HfConfig& config, const HfFields& fields, FamilyWriter& out) {

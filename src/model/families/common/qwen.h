@@ -13,6 +13,8 @@ std::vector<SlotDescription> qwen_layer_slots(const std::vector<SlotDescription>
 // What describes windows that "use_sliding_window" leaves unused.
 std::vector<UnreadField> qwen_unread();
 ModelConfig read_qwen_config(const FamilyKeys& keys);
+// Rotation and windows.
+void finish_qwen_config(const FamilyKeys& keys, ModelConfig& config);
 void qwen_from_hf(const HfConfig& config, const HfFields& fields, FamilyWriter& out);
 nlohmann::json qwen_to_hf(const Model& model, const char* architecture, const char* model_type);
 StockModel qwen_to_stock(const Model& model);
