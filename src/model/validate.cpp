@@ -312,7 +312,8 @@ void validate_slots(const Model& model, const Slots& slots, const std::vector<Sl
         if ((!attends && is_weight_of(slot, true)) || (!feeds && is_weight_of(slot, false)) ||
             (layer != kWholeModel && !is_of_layer(slot, config.n_expert_of(layer) > 0)))
             check.no_such_module();
-        if (properties(slot).module == SlotModule::exit && layer != kWholeModel) check.exit(layer, expression);
+        if (properties(slot).module == SlotModule::exit && layer != kWholeModel)
+            check.exit(layer, expression);
         std::visit(check, expression);
     }
     if (config.n_prefix > 0 && layer != kWholeModel && attends) check_prefix(model, slots, layer);

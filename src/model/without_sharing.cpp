@@ -203,6 +203,12 @@ Model without_sharing(const Model& given) {
                      slot_name(slot));
         }
     }
+    for (const int64_t experts : model.config.experts) {
+        if (experts != 0 && experts != model.config.n_expert)
+            fail(ErrorCode::unsupported, "model",
+                 "{}: layers have different numbers of experts, which only refold's own format can say",
+                 model.label);
+    }
     // Producers share ownership of what they read: `model` may be gone when they run.
     const auto shared = std::make_shared<const Model>(model);
     Model dense = model;
@@ -241,7 +247,8 @@ Model without_sharing(const Model& given) {
         for (const auto& [slot, type] : types) {
             const bool left_out = (model.config.n_head_kv_of(l) == 0 && belongs_to_attention(slot)) ||
                                   (model.config.n_ff_of(l) == 0 && belongs_to_ffn(slot));
-            if (!left_out || slots.contains(slot)) continue;
+            if (!left_out || slots.contains(slot) || !is_of_layer(slot, model.config.n_expert_of(l) > 0))
+                continue;
             const SlotShape full = slot_shape(slot, dense.config);
             Packed weight = constant(slot, full.in % block_elements(type) == 0 ? type : DType::F16, full);
             dense.tensors[tensor_name(*model.family, slot, l)] =

@@ -61,10 +61,11 @@ public:
         write_metadata(family, shape);
         model.config = model.family->read_config(model.metadata);
         model.config.n_vocab = shape.vocab;
-        // Every slot of its own: an output, and the optional biases of some families.
+        // Every slot of its own: an output, and the optional biases of some families; no experts.
         model.topology =
             implied_topology(*model.family, static_cast<size_t>(shape.layers), [&](const std::string& name) {
-                return name != "rope_freqs.weight" && (family != "llama" || !name.ends_with(".bias"));
+                return name != "rope_freqs.weight" && !name.ends_with("ffn_gate_inp.weight") &&
+                       (family != "llama" || !name.ends_with(".bias"));
             });
         for (size_t p = 0; p < n_layer(); ++p) fill(p, [](Slot) { return true; });
         for (const auto& [slot, expression] : model.topology.globals)

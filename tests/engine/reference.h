@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <numbers>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -255,7 +256,8 @@ private:
         };
         add(Slot::token_types, input_.token_types);
         add(Slot::position_embd, positions_);
-        return norm(kWholeModel, Slot::embd_norm, x);
+        x = norm(kWholeModel, Slot::embd_norm, x);
+        return has(kWholeModel, Slot::embd_map) ? linear(kWholeModel, Slot::embd_map, x) : x;
     }
 
     const Matrix& note(size_t p, Tap tap, const Matrix& x) { return taps_[{p, tap}] = x; }
@@ -290,6 +292,10 @@ private:
 
     Matrix feed_forward(size_t p, const Matrix& x) {
         note(p, Tap::ffn_input, x);
+        if (has(p, Slot::ffn_router)) {
+            const Matrix projected = note(p, Tap::ffn_projected, mixture_of_experts(p, x));
+            return note(p, Tap::ffn_output, scaled(norm(p, Slot::ffn_post_norm, projected)));
+        }
         Matrix inner = linear(p, Slot::ffn_up, x);
         if (has(p, Slot::ffn_gate)) {
             const Matrix gate = activated(config_.activation, linear(p, Slot::ffn_gate, x));
@@ -302,6 +308,45 @@ private:
         note(p, Tap::ffn_inner, inner);
         const Matrix projected = note(p, Tap::ffn_projected, linear(p, Slot::ffn_down, inner));
         return note(p, Tap::ffn_output, scaled(norm(p, Slot::ffn_post_norm, projected)));
+    }
+
+    // The experts with the largest scores, weighted by the softmax of the scores.
+    Matrix mixture_of_experts(size_t p, const Matrix& x) {
+        const Matrix scores = linear(p, Slot::ffn_router, x);
+        const Matrix gate = linear(p, Slot::ffn_gate_exps, x), up = linear(p, Slot::ffn_up_exps, x);
+        const Matrix down = weight(p, Slot::ffn_down_exps);
+        const Vector bias = vector(p, Slot::ffn_down_exps_bias);
+        const auto width = static_cast<size_t>(config_.n_ff_expert),
+                   embd = static_cast<size_t>(config_.n_embd);
+        Matrix out(x.size(), Vector(embd));
+        for (size_t t = 0; t < x.size(); ++t) {
+            std::vector<size_t> order(scores[t].size());
+            std::iota(order.begin(), order.end(), size_t{0});
+            std::sort(order.begin(), order.end(),
+                      [&](size_t a, size_t b) { return scores[t][a] > scores[t][b]; });
+            const auto used = static_cast<size_t>(config_.n_expert_used);
+            double total = 0;
+            for (size_t i = 0; i < (config_.norm_expert_weights ? used : order.size()); ++i)
+                total += std::exp(scores[t][order[i]]);
+            for (size_t i = 0; i < used; ++i) {
+                const size_t expert = order[i];
+                Vector inner;
+                for (size_t c = 0; c < width; ++c)
+                    inner.push_back(gated(gate[t][expert * width + c], up[t][expert * width + c]));
+                for (size_t r = 0; r < embd; ++r) {
+                    const double own = bias.empty() ? 0 : bias[expert * embd + r];
+                    out[t][r] +=
+                        std::exp(scores[t][expert]) / total * (dot(down[expert * embd + r], inner) + own);
+                }
+            }
+        }
+        return out;
+    }
+
+    double gated(double gate, double up) const {
+        if (config_.activation != Activation::swiglu_clamped) return activate(config_.activation, gate) * up;
+        const double g = std::min(gate, 7.0);
+        return g / (1 + std::exp(-1.702 * g)) * (std::clamp(up, -7.0, 7.0) + 1);
     }
 
     // What a module adds to the residual stream.
@@ -434,6 +479,8 @@ private:
             largest = std::max(largest, score);
         }
         if (largest == -INFINITY) return Vector(k.size());
+        if (const Vector sinks = vector(p, Slot::attn_sinks); !sinks.empty())
+            total = std::exp(sinks[static_cast<size_t>(h)] - largest);
         for (double& score : out) total += score = std::exp(score - largest);
         for (double& score : out) score /= total;
         return out;

@@ -284,6 +284,33 @@ inline SyntheticShape long_rotation() {  // Phi-3 with LongRoPE
     return s;
 }
 
+inline SyntheticShape mixture() {  // OLMoE
+    SyntheticShape s = decoder();
+    s.layer_slots = join(kAttention, {Slot::ffn_norm, Slot::ffn_router, Slot::ffn_gate_exps,
+                                      Slot::ffn_up_exps, Slot::ffn_down_exps});
+    s.config.n_expert = 5;
+    s.config.n_expert_used = 2;
+    s.config.n_ff_expert = 6;
+    s.config.norm_expert_weights = false;
+    return s;
+}
+
+inline SyntheticShape mixture_with_sinks() {  // gpt-oss
+    SyntheticShape s = mixture();
+    s.layer_slots = with_biases(join(s.layer_slots, {Slot::attn_sinks}));
+    s.config.activation = Activation::swiglu_clamped;
+    s.config.norm_expert_weights = true;
+    s.config.windows = {3, 0};
+    return s;
+}
+
+inline SyntheticShape narrow_embeddings() {  // ALBERT
+    SyntheticShape s = encoder();
+    s.config.n_embedding = 7;
+    s.model_slots = join(s.model_slots, {Slot::embd_map, Slot::embd_map_bias});
+    return s;
+}
+
 inline SyntheticShape headless() {  // an encoder that is only asked for its states
     SyntheticShape s{config(), with_biases(join(kAttention, kGated)), {Slot::token_embd, Slot::output_norm}};
     s.config.causal = false;
@@ -327,6 +354,9 @@ inline std::vector<SyntheticModel> synthetic_models() {
     SyntheticShape within = synthetic::long_rotation();
     within.config.rope.original_context = static_cast<int>(text.tokens.size());
     add("long rotation within the original context", within, text);
+    add("mixture of experts", synthetic::mixture(), text);
+    add("mixture of experts with sinks", synthetic::mixture_with_sinks(), text);
+    add("narrow embeddings", synthetic::narrow_embeddings(), padded);
     add("headless encoder", synthetic::headless(), {padded.tokens, {}, padded.mask});
     SyntheticShape blind = synthetic::headless();
     blind.config.windows = {3};

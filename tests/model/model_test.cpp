@@ -204,7 +204,7 @@ TEST(Model, ConfigurationErrorsNameTheKey) {
         const std::string message = broken(std::string("llama.") + key, GgufValue::u32(0));
         EXPECT_NE(message.find(key), std::string::npos) << message;
     }
-    EXPECT_NE(broken("llama.expert_count", GgufValue::u32(8)).find("expert_count"), std::string::npos);
+    EXPECT_NE(broken("llama.expert_count", GgufValue::u32(8)).find("expert_used_count"), std::string::npos);
     EXPECT_NE(broken("llama.rope.scaling.type", GgufValue::string("longrope")).find("longrope"),
               std::string::npos);
     EXPECT_NE(broken("llama.rope.dimension_count", GgufValue::u32(3)).find("dimension_count"),

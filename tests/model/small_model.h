@@ -67,7 +67,8 @@ inline Model small_model(const SmallShape& s, const WeightOf& weight,
     };
     for (size_t p = 0; p < layers; ++p) {
         for (const auto& description : model.family->layer_slots) {
-            if (description.required) add(tensor_name(description, p), description.slot, p);
+            if (description.required && is_of_layer(description.slot, false))
+                add(tensor_name(description, p), description.slot, p);
         }
     }
     for (const auto& description : model.family->model_slots) {

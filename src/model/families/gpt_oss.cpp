@@ -26,6 +26,12 @@ void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     if (const std::string name = config.string("hidden_act", "silu"); name != "silu")
         fail(ErrorCode::unsupported, "config.json", "field 'hidden_act' ('{}') is not supported for gpt-oss",
              name);
+    if (const nlohmann::json* packed = config.find("quantization_config")) {
+        const std::string method = packed->is_object() ? packed->value("quant_method", "") : packed->dump();
+        if (method != "mxfp4")
+            fail(ErrorCode::unsupported, "config.json", "quantization '{}' is not supported; known: mxfp4",
+                 method);
+    }
     FamilyWriter out(metadata, kName);
     HfFields fields;
     fields.head_dim = 64;

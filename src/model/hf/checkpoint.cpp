@@ -12,6 +12,7 @@
 #include "model/families/common/hf_config.h"
 #include "model/hf/description.h"
 #include "model/hf/layout.h"
+#include "model/hf/mxfp4.h"
 #include "model/validate.h"
 #include "vocab/hf_vocab.h"
 
@@ -236,6 +237,7 @@ private:
         if (!is_of_layer(slot.slot, model_.config.n_expert_of(layer) > 0)) return;
         if (is_by_block(slot.hf)) return read_blocks(slot, layer);
         const auto found = checkpoint_.find(slot.hf, model_.family->hf_prefix, layer);
+        if (!found && consists_of_experts(slot.slot) && read_mxfp4(slot, layer)) return;
         if (!found) {
             if (slot.required && slot.fallback == nullptr) fail_missing(slot, layer);
             return;
@@ -246,6 +248,40 @@ private:
         const std::string name = tensor_name(slot, layer);
         model_.tensors[name] =
             is_vector(slot.slot) ? vector(slot, *found->view, type, name) : matrix(slot, *found->view, type);
+    }
+
+    // Experts in MXFP4 (mxfp4.h); false: there are none.
+    bool read_mxfp4(const SlotDescription& slot, size_t layer) {
+        const auto part = [&](const char* suffix) {
+            return checkpoint_.find((std::string(slot.hf) + suffix).c_str(), model_.family->hf_prefix, layer);
+        };
+        const auto blocks = part(mxfp4::kBlocksSuffix), scales = part(mxfp4::kScalesSuffix);
+        if (!blocks || !scales) return false;
+        const SlotRows expert = expert_rows(slot, model_.config), own = slot_rows(slot.slot, model_.config);
+        const int64_t groups = expert.width / mxfp4::kBlock;
+        if (expert.width % mxfp4::kBlock != 0 || blocks->view->dtype != "U8" || scales->view->dtype != "U8")
+            fail(ErrorCode::input, "checkpoint", "tensors '{}' ({}) and '{}' ({}) are no MXFP4 of {} columns",
+                 blocks->name, blocks->view->dtype, scales->name, scales->view->dtype, expert.width);
+        std::vector<int64_t> shape = {model_.config.n_expert, expert.rows, groups};
+        check_shape(*scales, shape);
+        shape.push_back(mxfp4::kPackedBytes);
+        check_shape(*blocks, shape);
+        types_[blocks->name] = types_[scales->name] = "U8";
+        Tensor& tensor = model_.tensors[tensor_name(slot, layer)];
+        tensor = {DType::MXFP4, tensor_shape(slot.slot, model_.config), {}, {}};
+        tensor.produce = [=, config = model_.config, packed = blocks->view->data,
+                          exponents = scales->view->data, files = checkpoint_.files()] {
+            const size_t width = row_bytes(DType::MXFP4, own.width), count = static_cast<size_t>(groups);
+            std::vector<std::byte> out(static_cast<size_t>(own.rows) * width);
+            for (int64_t row = 0; row < own.rows; ++row) {
+                const auto from = static_cast<size_t>(hf_row(slot, config, row)) * count;
+                mxfp4::to_ggml(packed.data() + from * mxfp4::kPackedBytes, exponents.data() + from, groups,
+                               out.data() + static_cast<size_t>(row) * width);
+            }
+            files->release(packed);
+            return out;
+        };
+        return true;
     }
 
     Tensor matrix(const SlotDescription& slot, const SafetensorsView& view, DType type) const {

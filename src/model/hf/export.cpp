@@ -13,6 +13,7 @@
 #include "model/families/common/hf_config.h"
 #include "model/hf/checkpoint.h"
 #include "model/hf/layout.h"
+#include "model/hf/mxfp4.h"
 #include "model/row_parts.h"
 #include "model/without_sharing.h"
 #include "vocab/hf_vocab.h"
@@ -57,17 +58,22 @@ struct SlotSource {
     std::string tensor;  // GGUF name
 };
 
+// Of a weight: its values, or a part of its MXFP4 form (mxfp4.h).
+enum class HfPart { values, blocks, scales };
+
 struct HfTensor {
     std::string name;
     std::vector<SlotSource> sources;  // Q, K and V where the checkpoint has them as one tensor
     DType type = DType::F32;
     std::vector<int64_t> shape;
     std::optional<int64_t> block = std::nullopt;  // head or expert of the source, of which this is a part
+    HfPart part = HfPart::values;
     uint64_t bytes() const {
         uint64_t count = 1;
         for (const int64_t n : shape) count *= static_cast<uint64_t>(n);
-        return count * block_bytes(type);
+        return part == HfPart::values ? count * block_bytes(type) : count;
     }
+    std::string dtype() const { return part == HfPart::values ? refold::name(type) : "U8"; }
 };
 
 // A model whose stored layers run `repeats` times in succession, and all of them `loops` times, with each of
@@ -98,10 +104,13 @@ public:
         const Model whole = with_whole_tables(model, DType::F32).value_or(model);
         const HfRepeats& fields = model.family->hf_repeats;
         const json fields_of_source = config_of(record_);
-        size_t repeats = 1;
-        if (fields.of_layer != nullptr && !fields_of_source.empty())
-            repeats = fields.of_layer(HfConfig(fields_of_source));
         const size_t loops = fields.loops != nullptr ? static_cast<size_t>(model.topology.loops) : 1;
+        size_t repeats = 1;
+        if (fields.of_layer != nullptr) {
+            repeats = !fields_of_source.empty()
+                          ? fields.of_layer(HfConfig(fields_of_source))
+                          : model.topology.layers.size() / model.topology.stored_layers();
+        }
         const std::optional<Model> stored =
             repeats * loops > 1 ? without_repeats(whole, repeats, loops) : std::nullopt;
         if (stored) {
@@ -144,6 +153,10 @@ private:
                 continue;
             }
             const std::string name = checkpoint_name(slot.hf, layer);
+            if (is_mxfp4(slot, name, source)) {
+                add_mxfp4(slot, name, source);
+                continue;
+            }
             if (tensors_.empty() || tensors_.back().name != name) {
                 const bool fused = (slot.layout & (hf_stacked | hf_qkv_per_head)) != 0;
                 auto known = std::find_if(tensors_.begin(), tensors_.end(), [&](const HfTensor& tensor) {
@@ -158,6 +171,49 @@ private:
             }
             tensors_.back().sources.push_back({slot, source});
         }
+    }
+
+    // The source had MXFP4, and the model still has.
+    bool is_mxfp4(const SlotDescription& slot, const std::string& name, const std::string& source) const {
+        return !options_.type && consists_of_experts(slot.slot) &&
+               model_->tensor(source).type == DType::MXFP4 &&
+               record_.types.contains(name + mxfp4::kBlocksSuffix);
+    }
+
+    void add_mxfp4(const SlotDescription& slot, const std::string& name, const std::string& source) {
+        const SlotRows expert = expert_rows(slot, model_->config);
+        std::vector<int64_t> shape = {model_->config.n_expert, expert.rows, expert.width / mxfp4::kBlock};
+        for (const auto& [part, suffix] :
+             {std::pair{HfPart::scales, mxfp4::kScalesSuffix}, {HfPart::blocks, mxfp4::kBlocksSuffix}}) {
+            const auto known = std::find_if(tensors_.begin(), tensors_.end(), [&](const HfTensor& tensor) {
+                return tensor.name == name + suffix;
+            });
+            if (part == HfPart::blocks) shape.push_back(mxfp4::kPackedBytes);
+            if (known != tensors_.end())
+                known->sources.push_back({slot, source});
+            else
+                tensors_.push_back(
+                    {name + suffix, {{slot, source}}, DType::MXFP4, shape, std::nullopt, part});
+        }
+    }
+
+    static std::vector<std::byte> mxfp4_part(const Model& model, const HfTensor& tensor) {
+        std::vector<std::byte> out(tensor.bytes());
+        for (const SlotSource& source : tensor.sources) {
+            const TensorBytes bytes(model.tensor(source.tensor));
+            const SlotRows size = slot_rows(source.slot.slot, model.config);
+            const auto groups = static_cast<size_t>(size.width / mxfp4::kBlock),
+                       width = row_bytes(DType::MXFP4, size.width);
+            std::vector<std::byte> blocks(groups * mxfp4::kPackedBytes), scales(groups);
+            for (int64_t row = 0; row < size.rows; ++row) {
+                mxfp4::from_ggml(bytes.bytes().data() + static_cast<size_t>(row) * width,
+                                 size.width / mxfp4::kBlock, blocks.data(), scales.data());
+                const std::vector<std::byte>& part = tensor.part == HfPart::blocks ? blocks : scales;
+                memcpy(out.data() + static_cast<size_t>(hf_row(source.slot, model.config, row)) * part.size(),
+                       part.data(), part.size());
+            }
+        }
+        return out;
     }
 
     void add_blocks(const SlotDescription& slot, const std::string& source, size_t layer) {
@@ -193,7 +249,9 @@ private:
     using Sink = std::function<void(std::span<const std::byte>)>;
 
     static void write(const Model& model, const HfTensor& tensor, const Sink& sink) {
-        if (tensor.block) {
+        if (tensor.part != HfPart::values) {
+            sink(mxfp4_part(model, tensor));
+        } else if (tensor.block) {
             const int64_t rows = tensor.shape.front();
             converted(model, tensor.sources.front(), tensor.type, sink, Rows{*tensor.block * rows, rows});
         } else if (tensor.sources.size() == 1 && is_in_order(tensor.sources.front(), model.config)) {
@@ -337,6 +395,9 @@ private:
         const HfRepeats& repeats = model_->family->hf_repeats;
         if (repeats.write != nullptr) repeats.write(config, model_->topology.layers.size(), repeats_);
         if (repeats.loops != nullptr) config[repeats.loops] = loops_;
+        const bool packed = std::any_of(tensors_.begin(), tensors_.end(),
+                                        [](const HfTensor& t) { return t.part != HfPart::values; });
+        if (!packed) config.erase("quantization_config");
         const char* field = config.contains("dtype") ? "dtype" : "torch_dtype";
         if (options_.type || !config.contains(field)) config[field] = torch_name(main_type_);
         return config;
@@ -357,7 +418,7 @@ private:
             result.bytes += tensor.bytes();
             shard_of.push_back(shards.size() - 1);
             shards.back().push_back(
-                {tensor.name, name(tensor.type), tensor.shape,
+                {tensor.name, tensor.dtype(), tensor.shape,
                  [model = model_, tensor](const auto& sink) { write(*model, tensor, sink); }});
         }
         result.files = shards.size();

@@ -70,6 +70,12 @@ std::vector<int64_t> hf_shape(const SlotDescription& slot, const ModelConfig& co
     return {rows.rows, rows.width};
 }
 
+SlotRows expert_rows(const SlotDescription& slot, const ModelConfig& config) {
+    const std::vector<int64_t> shape = hf_shape(slot, config);
+    const bool transposed = (slot.layout & hf_transposed) != 0;
+    return {transposed ? shape[2] : shape[1], transposed ? shape[1] : shape[2]};
+}
+
 static constexpr std::string_view kBlock = "[]";
 
 bool is_by_block(const char* names) { return std::string_view(names).find(kBlock) != std::string_view::npos; }

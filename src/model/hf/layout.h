@@ -15,6 +15,8 @@ SlotRows slot_rows(Slot slot, const ModelConfig& config);
 int64_t hf_row(const SlotDescription& slot, const ModelConfig& config, int64_t row);
 // Shape of the checkpoint's tensor, slowest dimension first; Q, K and V together where they are one.
 std::vector<int64_t> hf_shape(const SlotDescription& slot, const ModelConfig& config);
+// Shape of the part of such a tensor that one expert has, without transposition: rows and columns.
+SlotRows expert_rows(const SlotDescription& slot, const ModelConfig& config);
 // The names that a checkpoint may have for a slot's tensor, preferred ones first. `names` is the
 // description's: "|" separates alternatives, "@" is the prefix of the base model or nothing. Old files say
 // gamma and beta.

@@ -45,7 +45,7 @@ bool is_stored(const SlotDescription& slot, const HfDescription& description) {
     if (slot.slot == Slot::output_bias) return causal || encoder.head;
     if (slot_is.module == SlotModule::head) return encoder.head;
     if (slot_is.module == SlotModule::pooler) return encoder.pooler;
-    if (slot.required) return true;
+    if (slot.required || slot_is.module == SlotModule::exit) return true;
     if (slot_is.kind == SlotKind::norm_gain && slot_is.projection)
         return config.boolean(description.model.family->hf_norms, false);
     if (slot.slot == Slot::ffn_norm || slot.slot == Slot::ffn_norm_bias)
