@@ -52,7 +52,7 @@ void add_eval_exit_options(CLI::App& app, ExitArguments& a, bool perplexity) {
 void check_exits(const ExitArguments& a, const Model& model, const EngineOptions& engine) {
     ExitPolicy policy = a.plan.policy;
     if (!a.active()) {
-        check_exit_policy(policy, model.topology.loops);
+        check_exit_policy(policy, model.topology.loops, model.topology.globals.contains(Slot::exit_gate));
         if (a.agreement > 0 || !a.trajectory.empty()) wrong("--exit none exits nowhere - give another rule");
         return;
     }
@@ -68,10 +68,11 @@ void check_exits(const ExitArguments& a, const Model& model, const EngineOptions
         if (a.calibration.empty()) wrong("--exit-agreement needs a text to find thresholds on: --calib FILE");
         if (!policy.thresholds.empty())
             wrong("--exit-threshold and --exit-agreement both set the thresholds - give one");
-        if (policy.rule == ExitRule::fixed) wrong("--exit-agreement is for probability, margin and entropy");
+        if (policy.rule == ExitRule::fixed)
+            wrong("--exit-agreement is for probability, margin, entropy and gate");
         policy.thresholds = {strictest_threshold(policy.rule)};
     }
-    check_exit_policy(policy, model.topology.loops);
+    check_exit_policy(policy, model.topology.loops, model.topology.globals.contains(Slot::exit_gate));
 }
 
 std::unique_ptr<Engine> make_exit_engine(const Model& model, const ExitArguments& a, EngineOptions options,

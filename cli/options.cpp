@@ -199,8 +199,9 @@ CLI::Option* add_exit_options(CLI::App& app, ExitPolicy& policy, bool* oracle) {
                fmt::format(
                    "When a token of a looped model exits after fewer loops. none; fixed: after --exit-loop; "
                    "probability, margin (over the second likeliest token), entropy: of the prediction, "
-                   "compared "
-                   "with --exit-threshold{}",
+                   "compared with --exit-threshold; gate: the probability to have exited by the model's own "
+                   "gate "
+                   "(Ouro), at least --exit-threshold{}",
                    oracle != nullptr ? "; oracle: once the likeliest token is the last loop's, for analysis"
                                      : ""))
             ->type_name("RULE")

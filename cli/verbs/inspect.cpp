@@ -66,6 +66,9 @@ Json hyper_parameters(const Model& model) {
             {"n_head_kv", c.n_head_kv},
             {"head_dim", c.head_dim},
             {"n_ff", c.n_ff},
+            {"n_expert", c.n_expert},
+            {"n_expert_used", c.n_expert_used},
+            {"n_ff_expert", c.n_ff_expert},
             {"n_vocab", c.n_vocab},
             {"context_length", c.context_length},
             {"norm", c.norm == NormKind::rms ? "rms" : "layer"},
@@ -86,6 +89,7 @@ Json hyper_parameters(const Model& model) {
 
 Json cost_json(const Cost& cost) {
     return {{"parameters", cost.parameters},
+            {"active_parameters", cost.active_parameters},
             {"bytes", cost.bytes},
             {"kv_bytes_per_token", cost.kv_bytes_per_token},
             {"flops_per_token", cost.flops_per_token},
@@ -170,6 +174,8 @@ std::string accounting_table(const Accounting& accounting, bool shared) {
         table.add({label, format(own), format(dense), fmt::format("{:.2f} %", percent)});
     };
     add("parameters stored", &Cost::parameters, format_count);
+    if (accounting.model.active_parameters < accounting.model.parameters)
+        add("parameters active, of one token", &Cost::active_parameters, format_count);
     add("weights on disk and resident", &Cost::bytes, format_bytes);
     add("KV cache per token (F16)", &Cost::kv_bytes_per_token, format_bytes);
     add("FLOPs per token", &Cost::flops_per_token, format_count);
@@ -219,6 +225,9 @@ void show_text(const Model& model, uint64_t file_bytes, const KvSize& kv, bool t
     text += fmt::format("layers {}{}, width {}, heads {} (KV {}) of {}, FFN {}, vocabulary {}, context {}\n",
                         layers, stored < layers ? fmt::format(" ({} stored)", stored) : "", c.n_embd,
                         c.n_head, c.n_head_kv, c.head_dim, c.n_ff, c.n_vocab, c.context_length);
+    if (c.n_expert > 0)
+        text += fmt::format("{} experts of {} channels, {} for each token{}\n", c.n_expert, c.n_ff_expert,
+                            c.n_expert_used, c.experts.empty() ? "" : ", not in every layer");
     text += fmt::format("{}, {} norm with epsilon {:g}, {}; {}\n\n", c.causal ? "decoder" : "encoder",
                         c.norm == NormKind::rms ? "RMS" : "layer", c.norm_eps, activation_name(c.activation),
                         position_text(c));

@@ -182,6 +182,7 @@ Capabilities capabilities_of(const Model& model, const EngineOptions& options) {
     out.n_embd = config.n_embd;
     out.threads = options.threads;
     out.loops = options.by_loop ? static_cast<int32_t>(model.topology.loops) : 1;
+    out.exit_gate = out.loops > 1 && model.topology.globals.contains(Slot::exit_gate);
     out.causal = config.causal;
     out.range = options.range;
     out.observed = options.observer != nullptr;

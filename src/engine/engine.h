@@ -80,8 +80,9 @@ struct Capabilities {
     int64_t n_vocab = 0;
     int64_t n_embd = 0;
     int threads = 1;
-    int32_t loops = 1;   // Row::loop is 0 to loops - 1; 1 without EngineOptions::by_loop
-    bool causal = true;  // a decoder; false: an encoder, each step of which is one whole sequence
+    int32_t loops = 1;       // Row::loop is 0 to loops - 1; 1 without EngineOptions::by_loop
+    bool exit_gate = false;  // steps by loop give StepOutput::exited
+    bool causal = true;      // a decoder; false: an encoder, each step of which is one whole sequence
     std::optional<LayerRange> range;  // the layers that steps run; none: all
     bool logits = true;               // rows can ask for logits
     bool observed = false;            // steps show activations to EngineOptions::observer
@@ -136,6 +137,10 @@ struct StepOutput {
     // encoder's last hidden state.
     std::span<const float> hidden;
     std::span<const float> pooled;  // [n_embd] of an encoder with a pooler
+    // [rows that asked]: the probability, by the model's own gate, that the token has exited by the row's
+    // loop: 1 - prod (1 - gate) over the loops so far (Ouro, "Scaling Latent Reasoning via Looped Language
+    // Models"). Empty without a gate.
+    std::span<const double> exited = {};
 };
 
 // A decoder's rows move through the loops one after the other. A row at a later loop than the first needs an

@@ -69,7 +69,7 @@ Pass run_pass(Engine& engine, const PerplexityPlan& plan, const char* label, Exi
             outcomes[w].resize(scored * stride);
             exited[w].assign(scored, loops);
             run_window(engine, *sequence, window, kv,
-                       [&](size_t row, int32_t loop, std::span<const float> logits) {
+                       [&](size_t row, int32_t loop, const LoopLogits& logits) {
                            const size_t token = row - first_row;
                            LoopOutcome& outcome = outcomes[w][token * stride + static_cast<size_t>(loop - 1)];
                            outcome = loop_outcome(rule, logits, window.rest[row]);
@@ -129,7 +129,7 @@ PerplexityResult result_of(const PerplexityPlan& plan, const Pass& pass, std::sp
 ExitPerplexity measure_exit_perplexity(Engine& engine, const PerplexityPlan& plan, const ExitPlan& exits) {
     const ExitPolicy& policy = exits.policy;
     check_exit_policy(exits.oracle ? ExitPolicy{.rule = ExitRule::fixed, .loop = 1} : policy,
-                      engine.capabilities().loops);
+                      engine.capabilities().loops, engine.capabilities().exit_gate);
     const Pass all = run_all_loops(engine, plan, policy.rule);
     Pass pass = all;
     pass.exits = exits.oracle ? oracle_exits(all.trace) : exits_of(all.trace, policy);
@@ -162,11 +162,11 @@ ExitCalibration calibrate_exits(Engine& engine, const PerplexityPlan& plan, cons
                                 double agreement) {
     if (given.rule == ExitRule::none || given.rule == ExitRule::fixed)
         fail(ErrorCode::usage, "exit",
-             "an agreement gives thresholds of probability, margin or entropy, not of {}",
+             "an agreement gives thresholds of probability, margin, entropy or gate, not of {}",
              exit_rule_name(given.rule));
     ExitPolicy policy = given;
     policy.thresholds = {strictest_threshold(policy.rule)};
-    check_exit_policy(policy, engine.capabilities().loops);
+    check_exit_policy(policy, engine.capabilities().loops, engine.capabilities().exit_gate);
     const Pass all = run_all_loops(engine, plan, policy.rule);
     const auto set = [&](double asked) { policy.thresholds = thresholds_for(all.trace, policy.rule, asked); };
     const auto counts = [&] {

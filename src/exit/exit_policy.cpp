@@ -9,8 +9,8 @@
 namespace refold {
 namespace {
 
-constexpr ExitRule kRules[] = {ExitRule::none, ExitRule::fixed, ExitRule::probability, ExitRule::margin,
-                               ExitRule::entropy};
+constexpr ExitRule kRules[] = {ExitRule::none,   ExitRule::fixed,   ExitRule::probability,
+                               ExitRule::margin, ExitRule::entropy, ExitRule::gate};
 constexpr ExitedKv kKvs[] = {ExitedKv::propagate, ExitedKv::catch_up, ExitedKv::share};
 
 template <typename Choice, size_t n>
@@ -44,7 +44,7 @@ void check_thresholds(const ExitPolicy& policy, int64_t loops) {
 
 }  // namespace
 
-bool ExitPolicy::exits(int32_t at, std::span<const float> logits) const {
+bool ExitPolicy::exits(int32_t at, const LoopLogits& logits) const {
     return rule == ExitRule::fixed ? at >= loop : exits(at, exit_confidence(rule, logits));
 }
 
@@ -58,6 +58,7 @@ bool ExitPolicy::exits(int32_t at, double confidence) const {
 double exit_confidence(ExitRule rule, const LogitMeasures& measures) {
     switch (rule) {
         case ExitRule::none:
+        case ExitRule::gate:
         case ExitRule::fixed: break;
         case ExitRule::probability: return measures.probability();
         case ExitRule::margin: return measures.margin();
@@ -66,7 +67,8 @@ double exit_confidence(ExitRule rule, const LogitMeasures& measures) {
     return 0;
 }
 
-double exit_confidence(ExitRule rule, std::span<const float> logits) {
+double exit_confidence(ExitRule rule, const LoopLogits& logits) {
+    if (rule == ExitRule::gate) return logits.exited;
     const bool measured = rule != ExitRule::none && rule != ExitRule::fixed;
     return measured ? exit_confidence(rule, measure_logits(logits)) : 0;
 }
@@ -82,6 +84,7 @@ const char* exit_rule_name(ExitRule rule) {
         case ExitRule::probability: return "probability";
         case ExitRule::margin: return "margin";
         case ExitRule::entropy: return "entropy";
+        case ExitRule::gate: return "gate";
     }
     return "none";
 }
@@ -99,20 +102,23 @@ const char* exited_kv_name(ExitedKv kv) {
     return "catch-up";
 }
 
-void check_exit_policy(const ExitPolicy& policy, int64_t loops) {
+void check_exit_policy(const ExitPolicy& policy, int64_t loops, bool has_gate) {
     if (policy.rule != ExitRule::fixed && policy.loop != 0)
         wrong(fmt::format("a loop to exit after (--exit-loop) belongs to the rule fixed, got {}",
                           exit_rule_name(policy.rule)));
     if (!policy.active() || policy.rule == ExitRule::fixed) {
         if (!policy.thresholds.empty())
-            wrong(fmt::format("a threshold belongs to the rules probability, margin and entropy, got {}",
-                              exit_rule_name(policy.rule)));
+            wrong(
+                fmt::format("a threshold belongs to the rules probability, margin, entropy and gate, got {}",
+                            exit_rule_name(policy.rule)));
     }
     if (!policy.active()) return;
     if (loops < 2)
         wrong(
             "the model has no loops to exit from - leave out --exit, or make a looped model (methods "
             "recursive and relax)");
+    if (policy.rule == ExitRule::gate && !has_gate)
+        wrong("the model has no gate of its own for exits - use probability, margin or entropy");
     if (policy.rule != ExitRule::fixed) {
         check_thresholds(policy, loops);
     } else if (policy.loop < 1 || policy.loop > loops) {

@@ -18,6 +18,15 @@ enum class ExitRule {
     probability,  // largest probability at least the threshold
     margin,       // largest minus second largest probability at least the threshold
     entropy,      // entropy in nats at most the threshold
+    gate,         // probability to have exited, by the model's own gate, at least the threshold
+};
+
+// The logits of a token after a loop [n_vocab], and StepOutput::exited (0 without a gate).
+struct LoopLogits : std::span<const float> {
+    LoopLogits(std::span<const float> logits, double probability = 0)
+        : std::span<const float>(logits), exited(probability) {}
+    LoopLogits(const std::vector<float>& logits) : LoopLogits(std::span<const float>(logits)) {}
+    double exited;
 };
 
 // The keys and values of an exited token in the loops that it skips. Later tokens that run these loops attend
@@ -35,25 +44,26 @@ struct ExitPolicy {
     ExitedKv kv = ExitedKv::catch_up;
 
     bool active() const { return rule != ExitRule::none; }
-    // Whether a token with these logits [n_vocab] exits after loop `loop` (1-based, not the last).
-    bool exits(int32_t loop, std::span<const float> logits) const;
+    // Whether a token with these logits [n_vocab] exits after loop `at` (1-based, not the last).
+    bool exits(int32_t at, const LoopLogits& logits) const;
     // The same, given exit_confidence() for `rule`.
-    bool exits(int32_t loop, double confidence) const;
+    bool exits(int32_t at, double confidence) const;
 };
 
 // The measure that the rule compares; 0 for rules without one.
-double exit_confidence(ExitRule rule, std::span<const float> logits);
+double exit_confidence(ExitRule rule, const LoopLogits& logits);
+// Of the rules that measure logits.
 double exit_confidence(ExitRule rule, const LogitMeasures& measures);
 
-// Names on the command line: "none", "fixed", "probability", "margin", "entropy"; "propagate", "catch-up",
-// "share". Unknown names throw Error(usage) with the choices.
+// Names on the command line: "none", "fixed", "probability", "margin", "entropy", "gate"; "propagate",
+// "catch-up", "share". Unknown names throw Error(usage) with the choices.
 ExitRule exit_rule_from_name(const std::string& name);
 const char* exit_rule_name(ExitRule rule);
 ExitedKv exited_kv_from_name(const std::string& name);
 const char* exited_kv_name(ExitedKv kv);
 
 // Throws Error(usage) for a policy that does not fit this number of loops: a single loop, a loop or a
-// threshold out of range, a wrong number of thresholds.
-void check_exit_policy(const ExitPolicy& policy, int64_t loops);
+// threshold out of range, a wrong number of thresholds; or for the rule gate without a gate.
+void check_exit_policy(const ExitPolicy& policy, int64_t loops, bool has_gate = false);
 
 }  // namespace refold

@@ -52,19 +52,20 @@ private:
                             .logits = logits});
             if (logits) asked.push_back(token);
         }
-        take(asked, loop + 1, engine_.step({.rows = step}).logits, sink);
+        take(asked, loop + 1, engine_.step({.rows = step}), sink);
     }
 
     int64_t position(size_t token) const { return rows_.position + static_cast<int64_t>(token); }
 
-    void take(const std::vector<size_t>& tokens, int32_t loop, std::span<const float> logits,
+    void take(const std::vector<size_t>& tokens, int32_t loop, const StepOutput& output,
               const LoopSink& sink) {
         const auto n_vocab = static_cast<size_t>(engine_.capabilities().n_vocab);
         const auto count = static_cast<int64_t>(tokens.size());
         parallel_for(count, count < 8 ? 1 : engine_.capabilities().threads, [&](int64_t i) {
             const auto row = static_cast<size_t>(i);
-            exited_[tokens[row] - begin_] =
-                sink(tokens[row], loop, logits.subspan(row * n_vocab, n_vocab)) ? 1 : 0;
+            const LoopLogits logits(output.logits.subspan(row * n_vocab, n_vocab),
+                                    output.exited.empty() ? 0 : output.exited[row]);
+            exited_[tokens[row] - begin_] = sink(tokens[row], loop, logits) ? 1 : 0;
         });
     }
 

@@ -19,7 +19,7 @@ struct ExitRows {
 // Called for every token from ExitRows::first_exit on after each loop until the token exits, by several
 // threads at once. Returns true to let it exit; ignored after the last loop. `token` is an index into
 // ExitRows::tokens; loops count from 1.
-using LoopSink = std::function<bool(size_t token, int32_t loop, std::span<const float> logits)>;
+using LoopSink = std::function<bool(size_t token, int32_t loop, const LoopLogits& logits)>;
 
 // Gives the same results as running token by token, because the keys and values that a token attends to at a
 // loop always exist before it runs. The sequence must have room for the tokens. At most max_rows() rows of

@@ -47,10 +47,10 @@ private:
 
 }  // namespace
 
-LoopOutcome loop_outcome(ExitRule rule, std::span<const float> logits, int32_t token) {
+LoopOutcome loop_outcome(ExitRule rule, const LoopLogits& logits, int32_t token) {
     const LogitMeasures m = measure_logits(logits);
     return {m.best, m.log_sum_exp - static_cast<double>(logits[static_cast<size_t>(token)]),
-            exit_confidence(rule, m)};
+            rule == ExitRule::gate ? logits.exited : exit_confidence(rule, m)};
 }
 
 std::vector<int32_t> exits_of(const ExitTrace& trace, const ExitPolicy& policy) {

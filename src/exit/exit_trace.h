@@ -17,7 +17,7 @@ struct LoopOutcome {
 };
 
 // The outcome of logits that predict `token`.
-LoopOutcome loop_outcome(ExitRule rule, std::span<const float> logits, int32_t token);
+LoopOutcome loop_outcome(ExitRule rule, const LoopLogits& logits, int32_t token);
 
 struct ExitTrace {
     int32_t loops = 0;

@@ -160,10 +160,9 @@ private:
         plan();
         if (active_.empty()) fail(ErrorCode::internal, "generation", "the engine has no room for a prompt");
         if (plan_.rows.empty()) return;
-        const std::span<const float> logits =
-            engine_.step({.rows = plan_.rows, .sequence_length = sequence_length_}).logits;
+        const StepOutput output = engine_.step({.rows = plan_.rows, .sequence_length = sequence_length_});
         const auto now = Clock::now();
-        plan_.take_logits(logits, engine_.capabilities().n_vocab);
+        plan_.take(output, engine_.capabilities().n_vocab);
         for (Active& active : active_) {
             const Sequence& s = active.sequence;
             active.place->done = std::min(static_cast<size_t>(s.exact()), active.place->tokens.size());
@@ -250,7 +249,7 @@ Generator::Generator(Engine& engine, const Tokenizer& tokenizer, GeneratorOption
       options_(std::move(options)),
       sequences_(engine),
       counts_(engine.capabilities().loops) {
-    check_exit_policy(options_.decoding.exit, engine.capabilities().loops);
+    check_exit_policy(options_.decoding.exit, engine.capabilities().loops, engine.capabilities().exit_gate);
 }
 
 std::vector<GenerationResult> Generator::run(std::span<const GenerationRequest> requests,

@@ -16,7 +16,9 @@ void StepPlan::clear() {
     ranges.clear();
 }
 
-void StepPlan::take_logits(std::span<const float> logits, int64_t n_vocab) const {
+void StepPlan::take(const StepOutput& output, int64_t n_vocab) const {
+    std::span<const float> logits = output.logits;
+    std::span<const double> exited = output.exited;
     for (const RowRange& range : ranges) range.sequence->ran(range);
     const auto width = static_cast<size_t>(n_vocab);
     auto row = rows.begin();
@@ -24,11 +26,13 @@ void StepPlan::take_logits(std::span<const float> logits, int64_t n_vocab) const
         for (int64_t position = range.begin; position < range.end; ++position, ++row) {
             if (!row->logits) continue;
             try {
-                range.sequence->take(position, range.loop, logits.first(width));
+                range.sequence->take(position, range.loop,
+                                     {logits.first(width), exited.empty() ? 0 : exited.front()});
             } catch (const Error& error) {
                 range.sequence->continuation().finish(FinishReason::error, error.what());
             }
             logits = logits.subspan(width);
+            if (!exited.empty()) exited = exited.subspan(1);
         }
     }
 }
@@ -101,7 +105,7 @@ bool Sequence::asks_logits(int64_t position, int32_t loop) const {
     return options_.exit.active();
 }
 
-bool Sequence::exits(int64_t position, int32_t loops_run, std::span<const float> logits) const {
+bool Sequence::exits(int64_t position, int32_t loops_run, const LoopLogits& logits) const {
     if (loops_run == loops_) return true;
     return continuation_.request().exits.empty() ? options_.exit.exits(loops_run, logits)
                                                  : loops_run == replayed_exit(position);
@@ -138,7 +142,7 @@ int64_t Sequence::plan(StepPlan& plan, int64_t room) {
 
 void Sequence::ran(const RowRange& range) { done_[static_cast<size_t>(range.loop)] = range.end; }
 
-void Sequence::take(int64_t position, int32_t loop, std::span<const float> logits) {
+void Sequence::take(int64_t position, int32_t loop, const LoopLogits& logits) {
     if (continuation_.finished()) return;
     if (position < prompt_ - 1) {
         continuation_.add_prompt(logits, tokens_[static_cast<size_t>(position) + 1]);

@@ -54,7 +54,7 @@ struct StepPlan {
     void clear();
     // Tells the sequences that the rows have run, then hands them their logits, [rows that asked, n_vocab]. A
     // sequence whose logits are not finite finishes with FinishReason::error.
-    void take_logits(std::span<const float> logits, int64_t n_vocab) const;
+    void take(const StepOutput& output, int64_t n_vocab) const;
 };
 
 // Tokens pass the loops in order: those that have a loop's keys and values are always the first so many.
@@ -93,7 +93,7 @@ public:
 private:
     friend struct StepPlan;
     void ran(const RowRange& range);
-    void take(int64_t position, int32_t loop, std::span<const float> logits);
+    void take(int64_t position, int32_t loop, const LoopLogits& logits);
 
     int64_t total() const;      // tokens, drafts included
     int64_t wanted() const;     // of them, those that are to run now
@@ -103,7 +103,7 @@ private:
     int32_t goal() const;             // loops before it run now
     int32_t replayed_exit(int64_t position) const;
     bool asks_logits(int64_t position, int32_t loop) const;
-    bool exits(int64_t position, int32_t loops_run, std::span<const float> logits) const;
+    bool exits(int64_t position, int32_t loops_run, const LoopLogits& logits) const;
     Row row(int64_t position, int32_t loop) const;
 
     void leave(int64_t position, int32_t loops_run);

@@ -89,8 +89,9 @@ template <class Value>
 struct ForwardResult {
     // After the final norm [n_embd, selected tokens]; of a range or a loop: of all tokens, without the norm.
     Value hidden;
-    std::optional<Value> logits;  // [n_vocab, selected tokens], where the model has an output
-    std::optional<Value> pooled;  // [n_embd, 1], where the model has a pooler
+    std::optional<Value> logits;       // [n_vocab, selected tokens], where the model has an output
+    std::optional<Value> pooled;       // [n_embd, 1], where the model has a pooler
+    std::optional<Value> exit_scores;  // [1, tokens] of a loop, where the model has an exit gate
 };
 
 template <ForwardOps Ops>
@@ -106,14 +107,14 @@ public:
         const std::optional<Value> given = ops_.given_input();
         Value x = given ? *given : embeddings();
         for (size_t l = range.first; l < range.last; ++l) x = layer(l, x);
-        return {x, std::nullopt, std::nullopt};
+        return {x, std::nullopt, std::nullopt, std::nullopt};
     }
 
     ForwardResult<Value> run() {
         Value x = embeddings();
         for (size_t l = 0; l < n_layer_; ++l) x = layer(l, x);
         x = final_norm(x);
-        ForwardResult<Value> result{x, std::nullopt, std::nullopt};
+        ForwardResult<Value> result{x, std::nullopt, std::nullopt, std::nullopt};
         if (ops_.has(kWholeModel, Slot::output)) {
             result.logits = logits(x);
             ops_.tap(kWholeModel, Tap::logits, *result.logits);
@@ -129,7 +130,9 @@ public:
     ForwardResult<Value> run_loop(size_t length, bool with_logits) requires LoopOps<Ops> {
         Value x = ops_.resume(embeddings());
         for (size_t l = 0; l < length; ++l) x = layer(l, x);
-        ForwardResult<Value> result{x, std::nullopt, std::nullopt};
+        ForwardResult<Value> result{x, std::nullopt, std::nullopt, std::nullopt};
+        if (ops_.has(kWholeModel, Slot::exit_gate))
+            result.exit_scores = linear(kWholeModel, std::array{Slot::exit_gate}, x)[0];
         if (!with_logits) return result;
         result.logits =
             logits(final_norm(ops_.with_exit_map(length - 1, ops_.select_outputs(x))),

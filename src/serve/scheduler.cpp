@@ -29,7 +29,7 @@ void check(const SchedulerOptions& o, const Engine& engine) {
              "got {} slots, but a step has at most {} rows - take a larger batch", o.slots,
              engine.capabilities().max_rows);
     }
-    check_exit_policy(o.exit, engine.capabilities().loops);
+    check_exit_policy(o.exit, engine.capabilities().loops, engine.capabilities().exit_gate);
     if (o.draft == 0) return;
     if (o.draft_loop < 1 || o.draft_loop >= engine.capabilities().loops) {
         fail(ErrorCode::usage, "scheduler",

@@ -145,9 +145,9 @@ void Worker::step() {
     const bool free_slot = static_cast<int64_t>(running_.size()) < options_.slots;
     if (free_slot && queue_.waiting() > 0) ++status_.starved;
     try {
-        const std::span<const float> logits = engine_.step({.rows = plan_.rows}).logits;
+        const StepOutput output = engine_.step({.rows = plan_.rows});
         count_rows();
-        plan_.take_logits(logits, engine_.capabilities().n_vocab);
+        plan_.take(output, engine_.capabilities().n_vocab);
     } catch (const std::exception& error) {
         fail_step(error.what());
     }

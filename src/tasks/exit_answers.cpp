@@ -25,7 +25,7 @@ int32_t opened(Engine& engine) {
 
 ExitAnswers::ExitAnswers(Engine& engine, const ExitPolicy& policy)
     : engine_(engine), policy_(policy), counts_(engine.capabilities().loops) {
-    check_exit_policy(policy, engine.capabilities().loops);
+    check_exit_policy(policy, engine.capabilities().loops, engine.capabilities().exit_gate);
     if (sequences(policy) == 2) full_ = opened(engine);
 }
 
@@ -58,7 +58,7 @@ std::vector<LoopOutcome> ExitAnswers::append(Tokens tokens, Tokens targets) {
     const auto run = [&](int32_t sequence, ExitedKv kv, ExitTrace& trace, auto&& exits) {
         trace = {loops, std::vector<LoopOutcome>(tokens.size() * stride)};
         run_with_exits(engine_, kv, {.sequence = sequence, .position = length_, .tokens = tokens},
-                       [&](size_t t, int32_t loop, std::span<const float> logits) {
+                       [&](size_t t, int32_t loop, const LoopLogits& logits) {
                            LoopOutcome& o = trace.outcomes[t * stride + static_cast<size_t>(loop - 1)];
                            o = loop_outcome(policy_.rule, logits, targets[t]);
                            return loop < loops && exits(loop, o.confidence);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "core/error.h"
@@ -87,6 +88,7 @@ public:
             const StepGraph& graph = compute(loops_ == 1 ? StepKind::network : StepKind::loop);
             if (loops_ > 1) keep_residuals(rows, graph.hidden());
             if (wanted) result.logits = graph.logits();
+            if (capabilities().exit_gate) result.exited = exited(rows, graph.exit_scores());
         }
         for (const Row& row : rows) {
             LoopProgress& progress = progress_.at(row.sequence);
@@ -200,6 +202,19 @@ private:
         }
     }
 
+    std::span<const double> exited(std::span<const Row> rows, std::span<const float> scores) {
+        for (size_t i = 0; i < order_.size(); ++i) {
+            const Row& row = rows[order_[i]];
+            progress_.at(row.sequence)
+                .leave(row.position, 1 / (1 + std::exp(-static_cast<double>(scores[i]))));
+        }
+        exited_.clear();
+        for (const Row& row : rows) {
+            if (row.logits) exited_.push_back(progress_.at(row.sequence).exited(row.position));
+        }
+        return exited_;
+    }
+
     // Needed by probabilities only.
     int64_t longest_of_step() const {
         if (!lends_) return 0;
@@ -222,6 +237,7 @@ private:
     std::vector<size_t> order_;
     std::vector<int32_t> tokens_, positions_, index_;
     std::vector<float> residual_;
+    std::vector<double> exited_;
     StepRows rows_;
 };
 

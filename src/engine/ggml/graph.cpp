@@ -623,8 +623,9 @@ void StepGraph::prepare(const Weights& weights, const KvCache& cache, const Step
     result_ = {};
     if (result && (network_.observer == nullptr || !network_.observer->only_taps))
         result_ = {result->hidden.tensor, result->logits ? result->logits->tensor : nullptr,
-                   result->pooled ? result->pooled->tensor : nullptr};
-    for (ggml_tensor* output : {result_.hidden, result_.logits, result_.pooled}) {
+                   result->pooled ? result->pooled->tensor : nullptr,
+                   result->exit_scores ? result->exit_scores->tensor : nullptr};
+    for (ggml_tensor* output : {result_.hidden, result_.logits, result_.pooled, result_.exit_scores}) {
         if (output == nullptr) continue;
         ggml_set_output(output);
         ggml_build_forward_expand(graph_, output);

@@ -127,11 +127,13 @@ public:
     std::span<const float> hidden() const { return floats(result_.hidden); }
     std::span<const float> logits() const { return floats(result_.logits); }  // [outputs, n_vocab]
     std::span<const float> pooled() const { return floats(result_.pooled); }  // [n_embd]
+    // [tokens] of a loop, before the sigmoid
+    std::span<const float> exit_scores() const { return floats(result_.exit_scores); }
 
 private:
     friend class GraphOps;
     struct Result {
-        ggml_tensor *hidden = nullptr, *logits = nullptr, *pooled = nullptr;
+        ggml_tensor *hidden = nullptr, *logits = nullptr, *pooled = nullptr, *exit_scores = nullptr;
     };
     // Inputs of the graph for caches of one length: the row that each token is written to, and the rows that
     // each token and each output sees (as Attention takes them).

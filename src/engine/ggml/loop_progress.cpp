@@ -32,6 +32,7 @@ void LoopProgress::commit() { set_lengths(next_); }
 void LoopProgress::set_lengths(const std::vector<int64_t>& lengths) {
     const int64_t completed = lengths.back() - complete();
     for (int64_t i = 0; i < completed && !residuals_.empty(); ++i) residuals_.pop_front();
+    for (int64_t i = 0; i < completed && !remaining_.empty(); ++i) remaining_.pop_front();
     lengths_ = lengths;
 }
 
@@ -43,6 +44,16 @@ void LoopProgress::set_residual(int64_t position, std::span<const float> residua
     const auto index = static_cast<size_t>(position - complete());
     if (index == residuals_.size()) residuals_.emplace_back();
     residuals_[index].assign(residual.begin(), residual.end());
+}
+
+double LoopProgress::exited(int64_t position) const {
+    return 1 - remaining_[static_cast<size_t>(position - complete())];
+}
+
+void LoopProgress::leave(int64_t position, double probability) {
+    const auto index = static_cast<size_t>(position - complete());
+    if (index == remaining_.size()) remaining_.push_back(1);
+    remaining_[index] *= 1 - probability;
 }
 
 void LoopProgress::share(int64_t position, int32_t loop) {
@@ -59,12 +70,15 @@ void LoopProgress::share(int64_t position, int32_t loop) {
 
 void LoopProgress::truncate(int64_t length) {
     for (int64_t& own : lengths_) own = std::min(own, length);
-    residuals_.resize(std::min(residuals_.size(), static_cast<size_t>(lengths_.front() - lengths_.back())));
+    const auto open = static_cast<size_t>(lengths_.front() - lengths_.back());
+    residuals_.resize(std::min(residuals_.size(), open));
+    remaining_.resize(std::min(remaining_.size(), open));
 }
 
 void LoopProgress::assign(int64_t tokens) {
     std::fill(lengths_.begin(), lengths_.end(), tokens);
     residuals_.clear();
+    remaining_.clear();
 }
 
 }  // namespace refold

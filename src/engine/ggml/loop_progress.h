@@ -29,6 +29,11 @@ public:
     std::span<const float> residual(int64_t position) const;
     void set_residual(int64_t position, std::span<const float> residual);
 
+    // Probability that a token, which has a loop left to run or runs its last one in this step, has exited;
+    // leave() is called with that of exiting at one more loop if it has not.
+    double exited(int64_t position) const;
+    void leave(int64_t position, double probability);
+
     // Marks the token as having keys and values of `loop` and all later ones. Throws Error(internal) unless
     // `loop` is the next one for it and all tokens before it are complete.
     void share(int64_t position, int32_t loop);
@@ -44,6 +49,7 @@ private:
     // passed the loop.
     std::vector<int64_t> next_, ready_;
     std::deque<std::vector<float>> residuals_;  // of tokens complete(), complete() + 1, ...
+    std::deque<double> remaining_;              // likewise, 1 - exited(); empty without a gate
 };
 
 }  // namespace refold

@@ -98,7 +98,8 @@ Tensor WeightPlanner::materialized(const Expression& expression, Slot slot) cons
 void WeightPlanner::plan_layer(size_t layer, const Slots& slots) {
     const auto present = [&](Slot slot) { return slots.contains(slot); };
     for (const Slot first : kProductGroups) {
-        if (properties(first).module == SlotModule::exit) continue;
+        // What layers add for exits is read by LoopWeights.
+        if (properties(first).module == SlotModule::exit && layer != kWholeModel) continue;
         const std::span<const Slot> group = product_group(first);
         if (std::all_of(group.begin(), group.end(), present)) {
             plan_group(layer, group);
