@@ -68,10 +68,8 @@ static Slots implied_slots(std::span<const SlotDescription> descriptions, size_t
 Topology implied_topology(const Family& family, size_t layers,
                           const std::function<bool(const std::string&)>& has_tensor) {
     Topology topology;
-    for (size_t l = 0; l < layers; ++l) {
+    for (size_t l = 0; l < layers; ++l)
         topology.layers.push_back(implied_slots(family.layer_slots, l, has_tensor));
-        if (family.norm_of_loop && l + 1 < layers) topology.layers.back().erase(Slot::ffn_output_norm);
-    }
     topology.globals = implied_slots(family.model_slots, 0, has_tensor);
     return topology;
 }

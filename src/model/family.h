@@ -87,7 +87,8 @@ struct Family {
     // The other way, for models that did not come from Hugging Face.
     nlohmann::json (*write_hf_config)(const Model& model);
 
-    bool norm_of_loop = false;  // ffn.output_norm is only in the last layer: the final norm of every loop
+    // Checkpoints have ffn.output_norm in the last layer that they store only: the norm of every loop.
+    bool hf_norm_of_loop = false;
     std::vector<FusedMaps> fused = {};  // what stock llama.cpp wants as one tensor
     // A model without sharing as stock llama.cpp reads it, where that differs. Throws Error(unsupported)
     // naming what it cannot express.

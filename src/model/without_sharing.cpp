@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "model/families/common/gguf_keys.h"
 #include "model/materialize.h"
 #include "model/row_parts.h"
 #include "model/stored_blocks.h"
@@ -264,6 +265,7 @@ Model without_sharing(const Model& given) {
     }
     const auto has_tensor = [&](const std::string& name) { return dense.tensors.contains(name); };
     dense.topology = implied_topology(*model.family, model.topology.layers.size(), has_tensor);
+    dense.metadata.erase(std::string(model.family->name) + "." + kExpertLayersKey);  // of the stored layers
     dense.metadata.set(std::string(model.family->name) + ".block_count",
                        GgufValue::u32(static_cast<uint32_t>(model.topology.layers.size())));
     validate(dense);

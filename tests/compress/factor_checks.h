@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compress/compress.h"
+#include "compress/fixtures.h"
 #include "compress/small_model.h"
 #include "core/temp_folder.h"
 #include "engine/compare.h"
@@ -40,13 +41,7 @@ inline Model fixture(const std::string& name) {
     return load_model(std::string(REFOLD_FIXTURES) + "/" + name);
 }
 
-inline std::vector<std::string> fixture_families() {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(std::string(REFOLD_FIXTURES) + "/hf"))
-        names.push_back(entry.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
-}
+inline std::vector<std::string> fixture_families() { return unshared_fixtures(); }
 
 // A model without weights, of the size in a Hugging Face config.json.
 inline Model shapes_of(const nlohmann::json& config) {

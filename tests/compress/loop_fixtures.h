@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compress/compress.h"
+#include "compress/fixtures.h"
 #include "compress/small_model.h"
 #include "core/temp_folder.h"
 #include "engine/compare.h"
@@ -17,13 +18,7 @@
 
 namespace refold {
 
-inline std::vector<std::string> fixture_models() {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(std::string(REFOLD_FIXTURES) + "/hf"))
-        names.push_back(entry.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
-}
+inline std::vector<std::string> fixture_models() { return unshared_fixtures(); }
 
 inline Model fixture_model(const std::string& name) {
     return load_model(std::string(REFOLD_FIXTURES) + "/hf/" + name);

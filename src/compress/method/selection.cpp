@@ -67,18 +67,24 @@ std::vector<Slot> parse_slots(const std::string& text, const Family& family) {
         known.push_back(description.slot);
         names.emplace_back(slot_name(description.slot));
     }
+    const bool has_experts = std::any_of(known.begin(), known.end(), belongs_to_experts);
     for (const std::string& part : split(text, ',')) {
         const size_t before = slots.size();
         for (const Slot slot : known) {
-            if (part == slot_name(slot) || part == "all" || (part == "attn" && belongs_to_attention(slot)) ||
-                (part == "ffn" && belongs_to_ffn(slot)))
-                slots.push_back(slot);
+            const bool named = part == "all" || (part == "attn" && belongs_to_attention(slot)) ||
+                               (part == "ffn" && belongs_to_ffn(slot));
+            if (part == slot_name(slot) || (named && !belongs_to_experts(slot))) slots.push_back(slot);
         }
-        if (slots.size() == before)
+        // What methods ask for by default need not be there in families of mixtures of experts.
+        if (slots.size() == before && !(has_experts && (part == "ffn" || part.starts_with("ffn."))))
             fail(ErrorCode::usage, "slots",
                  "'{}' is no weight matrix of a layer of family '{}': {}, attn, ffn or all", part,
                  family.name, fmt::join(names, ", "));
     }
+    if (slots.empty())
+        fail(ErrorCode::unsupported, "slots",
+             "'{}': family '{}' has experts in place of an FFN - name their slots: {}", text, family.name,
+             fmt::join(names, ", "));
     std::sort(slots.begin(), slots.end());
     slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
     return slots;

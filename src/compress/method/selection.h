@@ -19,8 +19,8 @@ size_t top_half(size_t n_layer);
 // As parse_layers(), or "top half".
 std::vector<size_t> parse_layers_or_half(const std::string& text, size_t n_layer);
 
-// "attn.q,ffn.down", "attn" or "ffn" (all matrices that the family's module has), or "all". Matrix slots
-// only. Throws Error(usage) with the slots that the family has.
+// "attn.q,ffn.down", "attn" or "ffn" (all matrices that the family's module has), or "all"; experts only
+// where they are named. Matrix slots only. Throws Error(usage) with the slots that the family has.
 std::vector<Slot> parse_slots(const std::string& text, const Family& family);
 
 // floor(ratio * units), where 0.3 * 90 = 26.999... counts as 27.

@@ -39,7 +39,11 @@ std::vector<Narrowable> narrowable_modules(const Model& model, const std::vector
                                            bool attentions) {
     const ModelConfig& c = model.config;
     std::set<size_t> with_ffn;
-    for (const TiedLayers& tied : ffns_of(model, parse_slots("ffn", *model.family), layers, "narrow")) {
+    const auto& described = model.family->layer_slots;
+    const bool has_ffn = std::any_of(described.begin(), described.end(),
+                                     [](const SlotDescription& d) { return d.slot == Slot::ffn_down; });
+    const std::vector<Slot> slots = has_ffn ? parse_slots("ffn", *model.family) : std::vector<Slot>{};
+    for (const TiedLayers& tied : ffns_of(model, slots, layers, "narrow")) {
         if (tied.size() > 1)
             fail(ErrorCode::unsupported, "narrow",
                  "layers {} have one FFN, which cannot be narrowed for each of them - do this step first, or "
@@ -55,6 +59,10 @@ std::vector<Narrowable> narrowable_modules(const Model& model, const std::vector
         if (with_ffn.contains(p))
             out.push_back({p, &kOutputMaps[1], c.n_ff_of(p), 1, channel_parameters(model, p)});
     }
+    if (out.empty())
+        fail(ErrorCode::unsupported, "narrow",
+             "the layers have no FFN of whole matrices that could be narrowed (experts cannot) - give "
+             "attention=PART");
     return out;
 }
 

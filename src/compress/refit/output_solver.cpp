@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "compress/method/selection.h"
+#include "compress/rewrite/modules.h"
 #include "compress/rounding/gptq_rounding.h"
 #include "core/error.h"
 #include "model/materialize.h"
@@ -22,8 +23,8 @@ struct Reader {
     bool in(const Model& model) const {
         if (layer == model.topology.layers.size()) return true;
         if (model.config.parallel_residual)
-            return model.topology.has(layer, Slot::attn_o) || model.topology.has(layer, Slot::ffn_down);
-        return model.topology.has(layer, ffn ? Slot::ffn_down : Slot::attn_o);
+            return model.topology.has(layer, Slot::attn_o) || has_ffn(model.topology, layer);
+        return ffn ? has_ffn(model.topology, layer) : model.topology.has(layer, Slot::attn_o);
     }
     Reader next(bool parallel) const {
         return ffn || parallel ? Reader{layer + 1, false} : Reader{layer, true};

@@ -160,8 +160,12 @@ void share_vectors(Model& model, const Model& original, Slot matrix, const std::
 using KeptUnits = std::map<size_t, std::vector<int64_t>>;  // layer -> indices
 
 void cut_vectors(Model& model, const KeptUnits& kept) {
-    for (const Slot slot : kHeadVectors) {
-        const int64_t width = heads_per_unit(slot, model.config) * model.config.head_dim;
+    std::vector<Slot> vectors = to_vector(kHeadVectors);
+    vectors.push_back(Slot::attn_sinks);
+    for (const Slot slot : vectors) {
+        const int64_t width = slot == Slot::attn_sinks
+                                  ? model.config.q_per_kv()
+                                  : heads_per_unit(slot, model.config) * model.config.head_dim;
         std::map<size_t, std::vector<Columns>> columns;
         for (const auto& [p, units] : kept) {
             if (units.empty() || !model.topology.has(p, slot)) continue;

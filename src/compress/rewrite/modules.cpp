@@ -42,7 +42,7 @@ void remove_attention(Model& model, size_t layer) {
     Slots& slots = model.topology.layers[layer];
     // GPT-J's FFN reads the attention's norm.
     const bool norm_is_shared =
-        model.config.parallel_residual && !slots.contains(Slot::ffn_norm) && slots.contains(Slot::ffn_down);
+        model.config.parallel_residual && !slots.contains(Slot::ffn_norm) && has_ffn(model.topology, layer);
     std::erase_if(slots, [&](const auto& entry) {
         const bool norm = entry.first == Slot::attn_norm || entry.first == Slot::attn_norm_bias;
         return belongs_to_attention(entry.first) && !(norm && norm_is_shared);

@@ -5,6 +5,11 @@
 
 namespace refold {
 
+// The layer has an FFN or a mixture of experts.
+inline bool has_ffn(const Topology& topology, size_t layer) {
+    return topology.has(layer, Slot::ffn_down) || topology.has(layer, Slot::ffn_router);
+}
+
 // Removes the slots of the layer's attention (FFN), norms and biases included. A norm that the other module
 // also reads (GPT-J) and norms of the residual stream (BERT) stay. Tensors stay until
 // Model::drop_unreferenced().

@@ -38,7 +38,7 @@ std::vector<SlotDescription> layer_slots() {
                      "@layers.{}.input_layernorm_2.weight"});
     slots.push_back({Slot::ffn_post_norm, "blk.{}.post_ffw_norm.weight", true,
                      "@layers.{}.post_attention_layernorm_2.weight"});
-    slots.push_back({Slot::ffn_output_norm, "output_norm.weight", false, "@norm.weight"});
+    slots.push_back({Slot::ffn_output_norm, "blk.{}.loop_norm.weight", false, "@norm.weight"});
     return slots;
 }
 
@@ -60,7 +60,7 @@ const Family ouro_family = {
     .hf_unread = {{"early_exit_threshold"}, {"max_window_layers"}, {"sliding_window"}},
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
-    .norm_of_loop = true,
+    .hf_norm_of_loop = true,
     .to_stock = [](const Model& model) -> StockModel { fail_stock(model, "the architecture"); },
 };
 

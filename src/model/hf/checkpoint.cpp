@@ -152,7 +152,8 @@ private:
     void read_tensors() {
         const size_t layers = description_.layers;
         for (size_t l = 0; l < layers; ++l) {
-            for (const auto& slot : model_.family->layer_slots) read_slot(slot, l);
+            for (const auto& slot : model_.family->layer_slots)
+                if (is_in_layer(*model_.family, slot.slot, l, layers)) read_slot(slot, l);
         }
         const bool tied = description_.tied;
         for (const auto& slot : model_.family->model_slots) {

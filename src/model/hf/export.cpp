@@ -145,6 +145,11 @@ private:
     void add(const std::vector<SlotDescription>& descriptions, const Slots& slots, size_t layer) {
         for (const auto& slot : descriptions) {
             if (!slots.contains(slot.slot) || slot.hf == nullptr) continue;
+            if (!is_in_layer(*model_->family, slot.slot, layer, model_->topology.layers.size()))
+                fail(ErrorCode::unsupported, "export",
+                     "layer {} has {}, which a checkpoint of '{}' has at the end of a loop only: the loops "
+                     "differ",
+                     layer, slot_name(slot.slot), model_->family->name);
             const std::string source = dense_name(slots, slot.slot);
             // Tied embeddings are stored once.
             if (slot.slot == Slot::output && source == dense_name(slots, Slot::token_embd)) continue;
@@ -378,6 +383,12 @@ private:
                 *flags = json::array();
                 for (size_t p = 0; p < model_->topology.layers.size(); ++p)
                     flags->push_back(c.rotates(p) ? 1 : 0);
+            }
+            if (const auto dense = config.find("mlp_only_layers"); dense != config.end()) {
+                *dense = json::array();
+                for (size_t p = 0; p < model_->topology.layers.size(); ++p)
+                    if (c.n_expert_of(p) == 0) dense->push_back(p);
+                config["decoder_sparse_step"] = 1;
             }
             // ... or the number of key/value heads.
             if (config.contains("num_key_value_heads")) {

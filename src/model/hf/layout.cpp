@@ -78,6 +78,10 @@ SlotRows expert_rows(const SlotDescription& slot, const ModelConfig& config) {
 
 static constexpr std::string_view kBlock = "[]";
 
+bool is_in_layer(const Family& family, Slot slot, size_t layer, size_t layers) {
+    return !family.hf_norm_of_loop || slot != Slot::ffn_output_norm || layer + 1 == layers;
+}
+
 bool is_by_block(const char* names) { return std::string_view(names).find(kBlock) != std::string_view::npos; }
 
 std::string names_of_block(const char* names, int64_t block) {

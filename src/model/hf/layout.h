@@ -22,6 +22,9 @@ SlotRows expert_rows(const SlotDescription& slot, const ModelConfig& config);
 // gamma and beta.
 std::vector<std::string> hf_names(const char* names, const char* prefix, size_t layer);
 
+// Whether the checkpoint may have the slot in a layer, one of `layers` that it stores.
+bool is_in_layer(const Family& family, Slot slot, size_t layer, size_t layers);
+
 // Whether the checkpoint has a tensor for each head or expert ("[]" in its name), and the names for one of
 // them.
 bool is_by_block(const char* names);

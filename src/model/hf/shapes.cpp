@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "model/families/common/hf_config.h"
 #include "model/hf/description.h"
+#include "model/hf/layout.h"
 #include "model/validate.h"
 
 namespace refold {
@@ -96,7 +97,8 @@ Model load_hf_shapes(const std::string& path) {
                 model.tensors[tensor_name(slot, layer)] = shape_of(slot.slot, model.config, type, file);
         };
         for (size_t l = 0; l < description.layers; ++l) {
-            for (const auto& slot : model.family->layer_slots) add(slot, l);
+            for (const auto& slot : model.family->layer_slots)
+                if (is_in_layer(*model.family, slot.slot, l, description.layers)) add(slot, l);
         }
         for (const auto& slot : model.family->model_slots) add(slot, 0);
         add_rope_factors(description);

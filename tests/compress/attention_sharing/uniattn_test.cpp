@@ -90,7 +90,9 @@ TEST(UniAttn, EveryDecoder) {
         const Compression result = planned(model, {last});
         for (const auto& [slot, expression] : result.model.topology.layers.back())
             EXPECT_FALSE(result.model.topology.is_replaced(layers - 1, slot)) << slot_name(slot);
-        EXPECT_LT(result.after().parameters, result.before.parameters);
+        if (model.topology.loops == 1) {  // else other loops need what one does not
+            EXPECT_LT(result.after().parameters, result.before.parameters);
+        }
         const auto dense = outputs_of(model), shared = outputs_of(result.model);
         EXPECT_GT(largest_difference(dense, shared), 1e-4);
         EXPECT_TRUE(std::all_of(shared.begin(), shared.end(), [](float x) { return std::isfinite(x); }));

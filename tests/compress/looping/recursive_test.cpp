@@ -206,7 +206,7 @@ TEST(Recursive, PlanReadsNoWeights) {
 }
 
 class RecursiveFamilies : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Families, RecursiveFamilies, testing::ValuesIn(fixture_models()),
+INSTANTIATE_TEST_SUITE_P(Families, RecursiveFamilies, testing::ValuesIn(fixtures_of_equal_layers()),
                          [](const auto& test) { return test.param; });
 
 TEST_P(RecursiveFamilies, RunAsExpanded) {

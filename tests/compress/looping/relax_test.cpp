@@ -46,7 +46,7 @@ TEST(Relax, FullRankWithOwnNormsIsTheDenseModel) {
 }
 
 class RelaxFamilies : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Families, RelaxFamilies, testing::ValuesIn(fixture_models()),
+INSTANTIATE_TEST_SUITE_P(Families, RelaxFamilies, testing::ValuesIn(fixtures_of_equal_layers()),
                          [](const auto& test) { return test.param; });
 
 TEST_P(RelaxFamilies, FullRankWithOwnNormsComputesTheDenseLogits) {

@@ -33,6 +33,9 @@ public:
             if (layers.empty()) stored_.push_back({p, 0});
             layers.push_back(p);
         }
+        if (stored_.empty())
+            fail(ErrorCode::unsupported, "ffn_share", "{}: no layer has an FFN of whole matrices",
+                 model.label);
     }
 
     const std::vector<Unit>& stored() const { return stored_; }

@@ -98,6 +98,7 @@ void set_depth(Model& out, const Model& model, const Sequence& sequence) {
         value != nullptr && value->type == GgufType::Array)
         out.metadata.erase(pattern);
     out.metadata.erase(family + "." + kRotatedKey);
+    out.metadata.erase(family + "." + kExpertLayersKey);  // refold.sizes says it
     ModelConfig read = model.family->read_config(out.metadata);
     if (read.attention_scale != given.attention_scale)
         out.metadata.set(family + ".attention.scale", GgufValue::f32(given.attention_scale));
@@ -151,6 +152,7 @@ Model apply(const Model& model, Step& step) {
         set_depth(out, model, sequence);
         out.config.heads_kv = reordered(model.config.heads_kv, sequence, model.config.n_head_kv);
         out.config.ffs = reordered(model.config.ffs, sequence, model.config.n_ff);
+        out.config.experts = reordered(model.config.experts, sequence, model.config.n_expert);
         out.config.alibi_heads.clear();
         if (!model.config.alibi_heads.empty()) {
             for (const size_t p : sequence) out.config.alibi_heads.push_back(model.config.alibi_heads[p]);

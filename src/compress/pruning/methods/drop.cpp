@@ -29,7 +29,7 @@ Model apply(const Model& model, Step& step) {
             remove_attention(out, p);
         }
         if (modules != "attention") {
-            need(model.topology.has(p, Slot::ffn_down), p, "FFN");
+            need(has_ffn(model.topology, p), p, "FFN");
             remove_ffn(out, p);
         }
     }

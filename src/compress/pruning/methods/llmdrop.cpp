@@ -27,8 +27,7 @@ Module module_of(const std::string& modules) {
 }
 
 bool has(const Model& model, size_t layer, Module module) {
-    const bool attention = model.topology.has(layer, Slot::attn_o),
-               ffn = model.topology.has(layer, Slot::ffn_down);
+    const bool attention = model.topology.has(layer, Slot::attn_o), ffn = has_ffn(model.topology, layer);
     return module == Module::attention ? attention : module == Module::ffn ? ffn : attention && ffn;
 }
 

@@ -9,7 +9,7 @@ namespace refold {
 
 // Our keys: which layers have a mixture, where not all do; llama.cpp's, in some of its families: the weights
 // are those of a softmax over the experts that are used.
-static constexpr const char* kLayersKey = "expert_layers";
+static constexpr const char* kExpertLayersKey = "expert_layers";
 static constexpr const char* kNormKey = "expert_weights_norm";
 
 ModelConfig read_mixture(const FamilyKeys& keys, Activation activation, bool normalized) {
@@ -28,7 +28,7 @@ ModelConfig read_mixture(const FamilyKeys& keys, Activation activation, bool nor
         if (keys.metadata().integer(keys.name(key), 0) > 0)
             fail(ErrorCode::unsupported, keys.family(), "key '{}' is not supported", keys.name(key));
     }
-    if (const auto layers = keys.flags(kLayersKey)) {
+    if (const auto layers = keys.flags(kExpertLayersKey)) {
         for (const bool mixture : *layers) c.experts.push_back(mixture ? c.n_expert : 0);
     }
     return c;
@@ -57,7 +57,8 @@ void write_experts(const HfConfig& config, const ExpertFields& fields, FamilyWri
             mixture[layer.get<size_t>()] = false;
         }
     }
-    if (std::find(mixture.begin(), mixture.end(), false) != mixture.end()) out.flags(kLayersKey, mixture);
+    if (std::find(mixture.begin(), mixture.end(), false) != mixture.end())
+        out.flags(kExpertLayersKey, mixture);
 }
 
 void write_expert_norm(const HfConfig& config, bool usual, FamilyWriter& out) {

@@ -55,6 +55,8 @@ std::vector<bool> read_rotated(const FamilyKeys& keys, std::vector<bool> usual);
 // `period` is used when the pattern is absent; 1: no layer has a window, 0: all have.
 std::vector<int64_t> read_windows(const FamilyKeys& keys, int64_t period);
 
+// Key of the layers that have a mixture of experts, where not all do.
+inline constexpr const char* kExpertLayersKey = "expert_layers";
 // Key of YaRN whose range of frequencies is not rounded to whole dimensions.
 inline constexpr const char* kYarnTruncateKey = "rope.scaling.yarn_truncate";
 
