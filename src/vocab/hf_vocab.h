@@ -14,6 +14,8 @@ namespace refold {
 
 inline constexpr const char* kTokenizerJsonKey = "refold.tokenizer.json";
 inline constexpr const char* kTokenizerConfigKey = "refold.tokenizer.config";
+// The scores of a unigram vocabulary where they are no float32 numbers.
+inline constexpr const char* kTokenizerScoresKey = "refold.tokenizer.scores";
 // Why a model has no tokenizer although it came with tokenizer files.
 inline constexpr const char* kTokenizerReasonKey = "refold.tokenizer.unsupported";
 
@@ -29,7 +31,7 @@ bool read_hf_vocabulary(const std::filesystem::path& folder, int64_t vocab_size,
 // Writes tokenizer.json, tokenizer_config.json, special_tokens_map.json and, for BERT, vocab.txt, from which
 // transformers loads a fast tokenizer with the same ids. Vocabularies that did not come from Hugging Face
 // files work too; llama.cpp's defaults then fill in for missing keys. Throws Error(input) for contradictory
-// keys, Error(unsupported) for a tokenizer.ggml.model other than gpt2, llama and bert or a pre-tokenizer
+// keys, Error(unsupported) for a tokenizer.ggml.model other than gpt2, llama, bert and t5 or a pre-tokenizer
 // without a known pattern, Error(io) when a file cannot be written.
 void write_hf_vocabulary(const GgufMetadata& metadata, const std::filesystem::path& folder);
 
