@@ -42,6 +42,7 @@ bool is_side_file(const std::string& path) {
         "merges.txt",
         "spiece.model",
         "sentencepiece.bpe.model",
+        "tiktoken.model",
         "chat_template.jinja",
         "chat_template.json",
     };

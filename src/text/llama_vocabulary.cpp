@@ -43,7 +43,7 @@ void check_tokens(const GgufMetadata& metadata, const std::string& label) {
     if (array == nullptr || (*array)->element != GgufType::String) {
         fail(ErrorCode::unsupported, "tokenizer",
              "'{}' has no tokenizer (in GGUF: tokenizer.ggml.tokens; in a directory: tokenizer.json, "
-             "tokenizer.model, vocab.json with merges.txt, or vocab.txt)",
+             "tokenizer.model, *.tiktoken, vocab.json with merges.txt, or vocab.txt)",
              label);
     }
     std::unordered_set<std::string_view> seen;

@@ -144,8 +144,8 @@ void apply_language(const TokenizerSettings& settings, Vocabulary& vocabulary) {
              vocabulary.source, language);
     }
     const SpecialToken eos{*end, "</s>"}, code{*id, language};
-    Json processor =
-        kind == "MBartTokenizer" ? template_processor({}, {eos, code}) : template_processor({code}, {eos});
+    Json processor = kind == "MBartTokenizer" ? template_processor({}, {eos, code}, false)
+                                              : template_processor({code}, {eos}, false);
     // The two texts of a pair stand side by side.
     processor["pair"] = processor["single"];
     for (size_t i = 0; i < processor["pair"].size(); ++i) {

@@ -93,10 +93,12 @@ SentencePiece read_piece(std::string_view bytes, const std::string& source) {
 SentencePieceModel parse(std::string_view bytes, const std::string& source) {
     SentencePieceModel model;
     model.source = source;
+    bool has_trainer = false, has_normalizer = false;
     for (ProtoReader in(bytes, source); in.next();) {
         if (in.field() == 1) {
             model.pieces.push_back(read_piece(in.bytes(), source));
         } else if (in.field() == 2) {  // trainer_spec
+            has_trainer = true;
             for (ProtoReader spec(in.bytes(), source); spec.next();) {
                 if (spec.field() == 3) model.type = spec.number();
                 if (spec.field() == 24) model.suffix = spec.number() != 0;
@@ -105,6 +107,7 @@ SentencePieceModel parse(std::string_view bytes, const std::string& source) {
                 if (spec.field() == 45) model.unknown = spec.bytes();
             }
         } else if (in.field() == 3) {  // normalizer_spec
+            has_normalizer = true;
             for (ProtoReader spec(in.bytes(), source); spec.next();) {
                 if (spec.field() == 2) model.char_map = spec.bytes();
                 if (spec.field() == 3) model.space_prefix = spec.number() != 0;
@@ -112,6 +115,12 @@ SentencePieceModel parse(std::string_view bytes, const std::string& source) {
                 if (spec.field() == 5) model.escapes_spaces = spec.number() != 0;
             }
         }
+    }
+    if (model.pieces.empty() || !has_trainer || !has_normalizer) {
+        fail(ErrorCode::input, "tokenizer", "'{}' has no {} - fetch the file again", source,
+             model.pieces.empty() ? "pieces"
+             : has_trainer        ? "normalizer_spec"
+                                  : "trainer_spec");
     }
     return model;
 }
@@ -160,8 +169,6 @@ Vocabulary read_sentencepiece(const std::filesystem::path& file, const Tokenizer
     const MappedFile map(file.string());
     const std::string_view bytes(reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size());
     const SentencePieceModel model = parse(bytes, file.string());
-    if (model.pieces.empty())
-        fail(ErrorCode::input, "tokenizer", "'{}' has no pieces - fetch the file again", model.source);
     return model.type == 1 ? unigram_vocabulary(model, settings, vocab_size) : read_bpe(model, vocab_size);
 }
 

@@ -38,9 +38,9 @@ public:
         }
         options_.char_map = base64(model_.char_map);
         const bool legacy = config_.boolean("legacy", true);
-        options_.prepend_scheme = !config_.boolean("add_prefix_space", true) ? "never"
-                                  : legacy                                   ? "always"
-                                                                             : "first";
+        const auto prefix = config_.json().find("add_prefix_space");  // null counts as false
+        const bool prepends = prefix == config_.json().end() || *prefix == true;
+        options_.prepend_scheme = !prepends ? "never" : legacy ? "always" : "first";
         static const std::map<std::string, void (Reader::*)()> by_class{
             {"", &Reader::plain},
             {"PreTrainedTokenizer", &Reader::plain},
@@ -107,7 +107,7 @@ private:
         if (!id) return;  // a class may spell it differently
         AddedToken added{*id, content};
         added.special = special;
-        added.normalized = false;
+        added.normalized = takes_space && content == "<mask>";  // as the classes of fairseq's models have it
         added.lstrip = takes_space;
         Json& list = out_.skeleton["added_tokens"];
         for (Json& other : list) {
@@ -136,7 +136,7 @@ private:
         for (int64_t i = extra; i-- > 0;) add(extra_id(i), 0);
         finish(model_.unknown_id);
         const SpecialToken end = token("</s>");
-        out_.skeleton["post_processor"] = template_processor({}, {end});
+        out_.skeleton["post_processor"] = template_processor({}, {end}, false);
         special({{"eos", "</s>"}, {"unk", "<unk>"}, {"pad", "<pad>"}});
         for (int64_t i = 0; i < extra; ++i) mark(extra_id(i), true);
     }

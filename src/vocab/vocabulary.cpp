@@ -173,12 +173,15 @@ Json word_piece_skeleton(bool lower_case, const Json& strip_accents, bool chines
               {"max_input_chars_per_word", 100}}}};
 }
 
-Json template_processor(const std::vector<SpecialToken>& before, const std::vector<SpecialToken>& after) {
+Json template_processor(const std::vector<SpecialToken>& before, const std::vector<SpecialToken>& after,
+                        bool types) {
     if (before.empty() && after.empty()) return nullptr;
     Json single = Json::array(), pair = Json::array(), tokens = Json::object();
-    for (const auto& [name, type] : {std::pair{"A", 0}, std::pair{"B", 1}}) {
-        const auto add = [&, type = type](const Json& zero, const Json& typed) {
-            if (type == 0) single.push_back(zero);
+    for (const bool second : {false, true}) {
+        const char* const name = second ? "B" : "A";
+        const int type = second && types ? 1 : 0;
+        const auto add = [&](const Json& zero, const Json& typed) {
+            if (!second) single.push_back(zero);
             pair.push_back(typed);
         };
         for (const auto& token : before)

@@ -104,8 +104,10 @@ struct SpecialToken {
     int32_t id;
     std::string content;
 };
-// The "post_processor" that puts special tokens around a text.
-Json template_processor(const std::vector<SpecialToken>& before, const std::vector<SpecialToken>& after);
+// The "post_processor" that puts special tokens around a text, and around both texts of a pair, whose second
+// is of type 1 where the model has `types`.
+Json template_processor(const std::vector<SpecialToken>& before, const std::vector<SpecialToken>& after,
+                        bool types = true);
 Json bert_processor(const char* type, const SpecialToken& cls, const SpecialToken& sep);
 
 }  // namespace refold

@@ -108,8 +108,10 @@ std::vector<std::string> merges_from_scores(const GgufVocabulary& source) {
 }
 
 Json added_from_types(const GgufVocabulary& source) {
-    const bool roberta = source.metadata.string("tokenizer.ggml.pre", "") == "roberta-bpe";
-    const auto mask = roberta ? source.special("tokenizer.ggml.mask_token_id") : std::nullopt;
+    // transformers' classes of these kinds let the mask swallow the space before it.
+    const bool takes_space =
+        source.metadata.string("tokenizer.ggml.pre", "") == "roberta-bpe" || source.model == "t5";
+    const auto mask = takes_space ? source.special("tokenizer.ggml.mask_token_id") : std::nullopt;
     Json list = Json::array();
     for (size_t id = 0; id < source.tokens.size(); ++id) {
         const int32_t type = source.types[id];
@@ -117,8 +119,8 @@ Json added_from_types(const GgufVocabulary& source) {
         if (!special && type != kUserDefinedToken) continue;
         AddedToken token{static_cast<int32_t>(id), source.tokens[id]};
         token.special = special;
-        token.normalized = false;
         token.lstrip = mask && mask->id == token.id;
+        token.normalized = token.lstrip && source.model == "t5" && token.content == "<mask>";
         list.push_back(to_json(token));
     }
     return list;
@@ -183,7 +185,7 @@ Json default_skeleton(const GgufVocabulary& source) {
     } else if (encoder && roberta) {
         out["post_processor"] = bert_processor("RobertaProcessing", *begin, *end);
     } else if (!before.empty() || !after.empty()) {
-        out["post_processor"] = template_processor(before, after);
+        out["post_processor"] = template_processor(before, after, !unigram);
     }
     return out;
 }

@@ -23,12 +23,15 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr std::array kCarriedFiles = {
+constexpr std::array<std::string_view, 14> kCarriedFiles = {
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tiktoken.model",
     "vocab.json",
     "merges.txt",
     "vocab.txt",
@@ -361,10 +364,13 @@ private:
     void write_tokenizer(const std::string& folder) const {
         // A trimmed vocabulary is no longer that of the source directory.
         if (fs::is_directory(model_->label) && !model_->metadata.has(kKeptTokensKey)) {
-            for (const char* file : kCarriedFiles) {
-                const fs::path source = fs::path(model_->label) / file;
+            for (const auto& entry : fs::directory_iterator(model_->label)) {
+                const fs::path& source = entry.path();
+                const bool carried =
+                    std::ranges::find(kCarriedFiles, source.filename().string()) != kCarriedFiles.end();
+                if (!carried && source.extension() != ".tiktoken") continue;
                 std::error_code error;
-                if (fs::exists(source)) fs::copy_file(source, fs::path(folder) / file, error);
+                fs::copy_file(source, fs::path(folder) / source.filename(), error);
                 if (error)
                     fail(ErrorCode::io, "export", "cannot copy '{}': {}", source.string(), error.message());
             }
