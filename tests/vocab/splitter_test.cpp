@@ -99,6 +99,10 @@ TEST(Regex, FindsLeftmostMatches) {
     EXPECT_EQ(matches("(?:ab|c)?d", "abd cd d"), (Texts{"abd", "cd", "d"}));
 }
 
+TEST(Regex, SquaredLettersAreWordCharacters) {
+    EXPECT_EQ(matches("\\w+", "a\U0001F146\u24B6-\U0001F170\u2211").size(), 2U);
+}
+
 TEST(Regex, RefusesWhatItCannotBound) {
     for (const char* pattern :
          {"(a|b)+", "(?<=a)b", "a{2}+", "[a[b]]", "[a&&b]", "(a", "a)", "[a", "\\p{Han}", "\\k", "a**", "*",
