@@ -19,7 +19,7 @@ constexpr std::array<std::pair<RowPooling, const char*>, 6> kPoolings{
     {{RowPooling::cls, "cls"},
      {RowPooling::max, "max"},
      {RowPooling::mean, "mean"},
-     {RowPooling::mean_sqrt, "mean_sqrt_len"},
+     {RowPooling::mean_sqrt, "mean_sqrt_len_tokens"},
      {RowPooling::weighted_mean, "weightedmean"},
      {RowPooling::last, "lasttoken"}}};
 constexpr std::array<std::pair<DenseActivation, const char*>, 5> kDenseActivations{
@@ -176,7 +176,7 @@ void set_embedding_config(const EmbeddingConfig& config, const std::string& arch
 
 std::optional<EmbeddingConfig> embedding_config(const GgufMetadata& metadata) {
     if (metadata.has(kEmbeddingReasonKey))
-        fail(ErrorCode::unsupported, "embedding", "{}", metadata.string(kEmbeddingReasonKey));
+        throw Error(ErrorCode::unsupported, metadata.string(kEmbeddingReasonKey));
     if (metadata.has(kKey)) {
         try {
             return parse(json::parse(metadata.string(kKey)), metadata);

@@ -52,7 +52,7 @@ struct EmbeddingConfig {
 std::vector<double> pooled(RowPooling how, std::span<const float> rows, size_t width);
 void scale_to_length_1(std::vector<double>& x);
 
-// The names that sentence-transformers use: "cls", "max", "mean", "mean_sqrt_len", "weightedmean",
+// The names that sentence-transformers use: "cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean",
 // "lasttoken".
 const char* pooling_name(RowPooling pooling);
 std::optional<RowPooling> pooling_from_name(const std::string& name);
