@@ -127,7 +127,9 @@ void add_class_specials(const TokenizerSettings& settings, const Vocabulary& voc
 std::vector<SpecialToken> token_list(const TokenizerSettings& settings, const Vocabulary& vocabulary,
                                      bool wanted, const char* name, const char* fallback) {
     if (!wanted) return {};
-    const std::string token = settings.special(name).value_or(fallback);
+    const auto own = vocabulary.specials.find(name);
+    const std::string token =
+        settings.special(name).value_or(own == vocabulary.specials.end() ? fallback : own->second);
     const auto id = vocabulary.find(token);
     if (!id) return {};
     return {{*id, token}};

@@ -249,7 +249,8 @@ Json kept_config(const Vocabulary& vocabulary, const TokenizerSettings& settings
     const JsonView config(settings.config, "'" + (settings.folder / "tokenizer_config.json").string() + "':");
     out["clean_up_tokenization_spaces"] = config.boolean("clean_up_tokenization_spaces", false);
     const std::string kind = settings.tokenizer_class();
-    out["tokenizer_class"] = (kind.empty() ? by_model.at(vocabulary.model) : kind) + "Fast";
+    const bool unknown = kind.empty() || kind == "QWenTokenizer";  // transformers has no such class
+    out["tokenizer_class"] = (unknown ? by_model.at(vocabulary.model) : kind) + "Fast";
     const Json& normalizer = vocabulary.skeleton["normalizer"];
     if (normalizer.is_object() && normalizer.value("type", Json()) == "BertNormalizer") {
         out["do_lower_case"] = normalizer.value("lowercase", true);

@@ -201,6 +201,18 @@ TEST_F(HostileVocabulary, DamagedUnigramModels) {
     }
 }
 
+// Llama 3's first release has no file that names its special tokens, and the class of Llama 2.
+TEST_F(HostileVocabulary, TiktokenOfLlamaHasItsOwnSpecialTokens) {
+    put("tokenizer.model", fixture("tiktoken_llama3/tokenizer.model"));
+    put("config.json", Json{{"model_type", "llama"}});
+    const GgufMetadata metadata = read();
+    const Tokenizer tokenizer(metadata, "llama 3");
+    const auto ids = tokenizer.encode("a", true, true);
+    EXPECT_EQ(tokenizer.decode(ids, true), "<|begin_of_text|>a");
+    EXPECT_EQ(tokenizer.decode(std::vector{*tokenizer.eos()}, true), "<|end_of_text|>");
+    EXPECT_EQ(tokenizer.encode("<|eot_id|>", false, true).size(), 1U);
+}
+
 TEST_F(HostileVocabulary, DamagedTiktokenFiles) {
     put("tokenizer_config.json", Json{{"tokenizer_class", "QWenTokenizer"}});
     for (const char* lines :
