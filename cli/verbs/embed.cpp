@@ -24,9 +24,9 @@ const std::map<std::string, Pooling> kPoolings{
     {"mean", Pooling::mean}, {"cls", Pooling::first}, {"max", Pooling::max}, {"last", Pooling::last}};
 
 struct Arguments {
-    std::string model, file, pooling;
-    std::vector<std::string> texts;
-    std::optional<bool> normalize;
+    std::string model, text, file, pooling;
+    std::vector<std::string> more;
+    bool normalize = false, plain = false;
     EncoderOptions encoder;
     OutputOptions output;
     ReportOptions report;
@@ -45,8 +45,10 @@ std::vector<std::string> read_lines(const std::string& file) {
 
 std::vector<std::string> texts_of(const Arguments& a) {
     if (!a.file.empty()) return read_lines(a.file);
-    for (size_t i = 0; i < a.texts.size(); ++i) require_utf8(a.texts[i], fmt::format("TEXT {}", i + 1));
-    return a.texts;
+    std::vector<std::string> texts{a.text};
+    texts.insert(texts.end(), a.more.begin(), a.more.end());
+    for (size_t i = 0; i < texts.size(); ++i) require_utf8(texts[i], fmt::format("TEXT {}", i + 1).c_str());
+    return texts;
 }
 
 // NumPy's format 1.0: a float32 array [rows, columns] in C order.
@@ -94,8 +96,8 @@ void embed(const Arguments& a) {
     if (!a.output.path.empty()) check_output(a.output, path);
     const std::vector<std::string> texts = texts_of(a);
     Encoder encoder(path, a.encoder);
-    std::optional<bool> normalize = a.normalize;
-    if (!normalize && !encoder.configures_embeddings()) normalize = false;
+    std::optional<bool> normalize;
+    if (a.normalize || a.plain || !encoder.configures_embeddings()) normalize = a.normalize;
     const auto pooling = a.pooling.empty() ? std::nullopt : std::optional(kPoolings.at(a.pooling));
     const size_t columns = encoder.embedding_size(pooling);
     Progress progress("embed", texts.size(), "texts");
@@ -110,10 +112,12 @@ void embed(const Arguments& a) {
 Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     add_model(app, a->model)->required();
-    auto* texts = app.add_option("TEXT", a->texts, "Texts to embed");
+    // Of a list of texts CLI11 would split "[a, b]", so the texts after the first are what it does not know.
+    auto* text = app.add_option("TEXT", a->text, "Text to embed; more texts may follow");
+    app.allow_extras();
     auto* file = app.add_option("-f,--file", a->file, "Embed every line of a file instead")
                      ->type_name("FILE")
-                     ->excludes(texts);
+                     ->excludes(text);
     app.add_option(
            "--pooling", a->pooling,
            "What makes one vector of those of the tokens: mean, cls (the first token's), max (by element) or "
@@ -121,8 +125,10 @@ Action declare(CLI::App& app) {
            "(the last token's) [as the model's sentence-transformers folder configures it, else mean]")
         ->type_name("POOLING")
         ->check(CLI::IsMember(kPoolings));
-    app.add_flag("--normalize,!--no-normalize", a->normalize,
-                 "Scale vectors to length 1, or do not [as the model's folder configures it, else not]");
+    auto* normalize =
+        app.add_flag("--normalize", a->normalize,
+                     "Scale vectors to length 1 [as the model's folder configures it, else not]");
+    app.add_flag("--no-normalize", a->plain, "Do not")->excludes(normalize);
     add_output(app, a->output, "Write a NumPy file (.npy, float32 [texts, dimensions]) instead of printing");
     add_threads(app, a->encoder.threads);
     app.add_option("--context", a->encoder.context, "Most tokens of a text [the model's own]")
@@ -132,8 +138,14 @@ Action declare(CLI::App& app) {
     add_examples(app, {"refold embed minilm-l6 \"A cat sat on the mat.\" \"A kitten rested.\" --json",
                        "refold embed minilm-l6 --file lines.txt -o vectors.npy",
                        "refold embed ./bert-base-uncased --pooling cls --normalize \"A text\""});
-    return [a, texts, file] {
-        if (texts->count() + file->count() == 0) fail(ErrorCode::usage, "embed", "give TEXT or --file");
+    return [a, &app, text, file] {
+        a->more = app.remaining();
+        for (const std::string& extra : a->more) {
+            if (file->count() > 0 || (extra.size() > 1 && extra.front() == '-'))
+                fail(ErrorCode::usage, "embed",
+                     "the argument '{}' was not expected - see `refold embed --help`", extra);
+        }
+        if (text->count() + file->count() == 0) fail(ErrorCode::usage, "embed", "give TEXT or --file");
         embed(*a);
     };
 }

@@ -1,7 +1,9 @@
 // refold embed. The folder is a tiny BERT with files of sentence-transformers, whose results are in
 // golden.json.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "cli/refold.h"
 #include "cli/tiny_model.h"
@@ -112,13 +114,14 @@ TEST_F(Embed, PoolsAsAsked) {
 TEST_F(Embed, ReadsLinesAndWritesNumPy) {
     write_all(folder_ / "lines", "A text\r\nAnother, longer text\n\nlast");
     const json whole = run({"--file", folder_ / "lines"});
+    EXPECT_EQ(run({"[a, b]", "[c]"})["texts"], 2);
     ASSERT_EQ(whole["texts"], 4);
     EXPECT_EQ(whole["embeddings"][0], run({"A text"})["embeddings"][0]);
     EXPECT_EQ(whole["embeddings"][2], run({""})["embeddings"][0]);
     const std::string out = folder_ / "out.npy";
     const json written = run({"--file", folder_ / "lines", "-o", out});
     const size_t columns = written["dimensions"];
-    const std::string bytes = read_all(out), shape = fmt::format("'shape': (4, {}), }}", columns);
+    const std::string bytes = read_all(out), shape = "'shape': (4, " + std::to_string(columns) + "), }";
     EXPECT_TRUE(bytes.starts_with(std::string("\x93NUMPY\x01\x00", 8)));
     const size_t header = static_cast<unsigned char>(bytes[8]) + 256U * static_cast<unsigned char>(bytes[9]);
     EXPECT_EQ((header + 10) % 64, 0U);
@@ -137,6 +140,8 @@ TEST_F(Embed, ReadsLinesAndWritesNumPy) {
 TEST_F(Embed, SaysWhatIsWrong) {
     expect_error(refold({"embed", model_}), 2, {"TEXT or --file"});
     expect_error(refold({"embed", model_, "A", "--pooling", "median"}), 2, {"median"});
+    expect_error(refold({"embed", model_, "A", "--pool", "mean"}), 2, {"--pool"});
+    expect_error(refold({"embed", model_, "--file", kModel, "A"}), 2, {"TEXT", "--file"});
     expect_error(refold({"embed", kModel, "A"}), 1, {"decoder"});
     expect_error(refold({"embed", model_, "--file", folder_ / "none"}), 1, {"none"});
     std::string text;
@@ -146,22 +151,27 @@ TEST_F(Embed, SaysWhatIsWrong) {
 
 TEST_F(Embed, RefusesWhatItDoesNotKnow) {
     configure("mean");
-    const auto change = [&](const std::string& file, const std::string& from, const std::string& to) {
+    const auto change = [&](const std::string& file, const std::string& from, const std::string& to,
+                            const std::string& named) {
         std::string whole = read_all(folder_ / file);
         const size_t at = whole.find(from);
         ASSERT_NE(at, std::string::npos) << file;
         write_all(folder_ / file, std::string(whole).replace(at, from.size(), to));
         SCOPED_TRACE(to);
-        expect_error(refold({"embed", model_, "A"}), 1, {file.substr(0, file.find('/')), to});
+        expect_error(refold({"embed", model_, "A"}), 1, {file.substr(0, file.find('/')), named});
         write_all(folder_ / file, whole);
     };
-    change("modules.json", "models.Normalize", "models.LSTM");
-    change("modules.json", "models.Pooling", "models.WeightedLayerPooling");
-    change("1_Pooling/config.json", "\"include_prompt\": true", "\"include_prompt\": false");
-    change("1_Pooling/config.json", "pooling_mode_mean_tokens", "pooling_mode_median_tokens");
-    change("1_Pooling/config.json", "\"word_embedding_dimension\": 64", "\"word_embedding_dimension\": 63");
-    change("sentence_bert_config.json", "do_lower_case", "do_upper_case");
-    change("sentence_bert_config.json", "\"max_seq_length\": 16", "\"max_seq_length\": \"16\"");
+    change("modules.json", "models.Normalize", "models.LSTM", "models.LSTM");
+    change("modules.json", "models.Pooling", "models.WeightedLayerPooling", "WeightedLayerPooling");
+    change("1_Pooling/config.json", "\"include_prompt\": true", "\"include_prompt\": false",
+           "include_prompt false");
+    change("1_Pooling/config.json", "pooling_mode_mean_tokens", "pooling_mode_median_tokens",
+           "pooling_mode_median_tokens");
+    change("1_Pooling/config.json", "\"word_embedding_dimension\": 64", "\"word_embedding_dimension\": 63",
+           "63 elements");
+    change("sentence_bert_config.json", "do_lower_case", "do_upper_case", "do_upper_case");
+    change("sentence_bert_config.json", "\"max_seq_length\": 16", "\"max_seq_length\": \"16\"",
+           "max_seq_length");
     write_all(folder_ / "modules.json", "[");
     expect_error(refold({"embed", model_, "A"}), 1, {"modules.json"});
 }
