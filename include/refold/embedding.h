@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +17,8 @@ enum class Pooling {
     mean,   // of the last hidden states of all tokens
     first,  // the last hidden state of the first token, [CLS]
     model,  // the model's own pooler
+    max,    // of the last hidden states, element by element
+    last,   // the last hidden state of the last token
 };
 
 struct EncoderOptions {
@@ -46,9 +50,23 @@ public:
     EncodedText encode(const std::string& text);
     // The same for token ids, taken as they are.
     EncodedText encode(std::span<const int32_t> tokens);
-    // One vector [n_embd] for a text; of length 1 when `normalize`. Throws Error(unsupported) for
-    // Pooling::model when the model has no pooler.
-    std::vector<float> embed(const std::string& text, Pooling pooling = Pooling::mean, bool normalize = true);
+    // One vector [embedding_size()] for a text, as the model's sentence-transformers folder configures it:
+    // pooling, dense modules, normalization; the prompt stands before the text, and a text that is too long
+    // is cut. A model without that configuration has mean pooling and vectors of length 1, and a text that is
+    // too long is Error(input). `pooling` replaces the configured one; `normalize` says whether vectors have
+    // length 1. Throws Error(unsupported) for a configuration that is not known and for Pooling::model when
+    // the model has no pooler, Error(usage) for a pooling whose vectors do not fit the dense modules.
+    std::vector<float> embed(const std::string& text, std::optional<Pooling> pooling = {},
+                             std::optional<bool> normalize = {});
+    // The vectors of several texts one after another, [texts, embedding_size()], each that of its text alone.
+    // `done` gets the number of texts that are finished, in between.
+    std::vector<float> embed(std::span<const std::string> texts, std::optional<Pooling> pooling = {},
+                             std::optional<bool> normalize = {},
+                             const std::function<void(size_t)>& done = {});
+    // Elements of an embedding: n_embd, unless the configuration has dense modules or several poolings.
+    size_t embedding_size(std::optional<Pooling> pooling = {}) const;
+    // Whether the model comes with a configuration of its embeddings.
+    bool configures_embeddings() const;
 
 private:
     struct Impl;

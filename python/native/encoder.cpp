@@ -1,4 +1,5 @@
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -9,12 +10,15 @@
 namespace refold::python {
 namespace {
 
-Pooling pooling_of(const std::string& name) {
-    if (name == "mean") return Pooling::mean;
-    if (name == "first") return Pooling::first;
-    if (name == "model") return Pooling::model;
+std::optional<Pooling> pooling_of(const std::optional<std::string>& name) {
+    if (!name) return std::nullopt;
+    if (*name == "mean") return Pooling::mean;
+    if (*name == "first" || *name == "cls") return Pooling::first;
+    if (*name == "max") return Pooling::max;
+    if (*name == "last") return Pooling::last;
+    if (*name == "model") return Pooling::model;
     throw Error(ErrorCode::usage,
-                "[python] pooling: got '" + name + "', expected 'mean', 'first' or 'model'");
+                "[python] pooling: got '" + *name + "', expected 'mean', 'cls', 'max', 'last' or 'model'");
 }
 
 class TextEncoder {
@@ -27,20 +31,17 @@ public:
         return encoder_->tokenizer().encode(text, true, true);
     }
 
-    nb::ndarray<nb::numpy, float> embed(const std::vector<std::string>& texts, const std::string& pooling,
-                                        bool normalize) {
-        const Pooling how = pooling_of(pooling);
+    nb::ndarray<nb::numpy, float> embed(const std::vector<std::string>& texts,
+                                        const std::optional<std::string>& pooling,
+                                        std::optional<bool> normalize) {
+        const auto how = pooling_of(pooling);
         auto values = run([&](const std::stop_token& stop) {
             const Turns::Turn turn(turns_, stop);
-            std::vector<float> out;
-            for (const std::string& text : texts) {
+            return encoder_->embed(texts, how, normalize, [&](size_t) {
                 if (stop.stop_requested()) throw Error(ErrorCode::interrupted, "[python] cancelled");
-                const auto row = encoder_->embed(text, how, normalize);
-                out.insert(out.end(), row.begin(), row.end());
-            }
-            return out;
+            });
         });
-        return to_array(std::move(values), {texts.size(), width()});
+        return to_array(std::move(values), {texts.size(), encoder_->embedding_size(how)});
     }
 
     nb::ndarray<nb::numpy, float> hidden_states(const std::vector<int32_t>& tokens) {
@@ -70,7 +71,8 @@ void bind_encoder(nb::module_& module) {
             nb::arg("name"), nb::kw_only(), nb::arg("threads"), nb::arg("context"), nb::arg("f32"))
         .def("info", &TextEncoder::info)
         .def("tokenize", &TextEncoder::tokenize, nb::arg("text"))
-        .def("embed", &TextEncoder::embed, nb::arg("texts"), nb::arg("pooling"), nb::arg("normalize"))
+        .def("embed", &TextEncoder::embed, nb::arg("texts"), nb::arg("pooling").none(),
+             nb::arg("normalize").none())
         .def("hidden_states", &TextEncoder::hidden_states, nb::arg("tokens"));
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Union
 
 from . import _native
 
@@ -41,13 +41,22 @@ class Encoder:
         return self._native.tokenize(text)
 
     def embed(
-        self, texts: Union[str, Sequence[str]], *, pooling: str = "mean", normalize: bool = True
+        self,
+        texts: Union[str, Sequence[str]],
+        *,
+        pooling: Optional[str] = None,
+        normalize: Optional[bool] = None,
     ) -> NDArray[np.float32]:
         """One vector for each text: [C] for a text, [texts, C] for a list.
 
+        By default the vectors are as the model's sentence-transformers folder configures them (pooling, dense
+        modules, normalization, prompt, longest text); of a model without that configuration they are means of
+        length 1.
+
         Args:
-            pooling: "mean" of the last hidden states, "first" (that of [CLS]), or "model" (its own pooler).
-            normalize: vectors of length 1.
+            pooling: "mean" of the last hidden states, "cls" (that of the first token, also "first"), "max" (by
+                element), "last" (that of the last token), or "model" (its own pooler).
+            normalize: whether vectors have length 1.
         """
         if isinstance(texts, str):
             return self._native.embed([texts], pooling, normalize).reshape(-1)
@@ -59,7 +68,11 @@ class Encoder:
 
 
 def embed(
-    name_or_path: PathLike, texts: Union[str, Sequence[str]], *, pooling: str = "mean", normalize: bool = True
+    name_or_path: PathLike,
+    texts: Union[str, Sequence[str]],
+    *,
+    pooling: Optional[str] = None,
+    normalize: Optional[bool] = None,
 ) -> NDArray[np.float32]:
     """Encoder(name_or_path).embed(texts): for a single use."""
     return Encoder(name_or_path).embed(texts, pooling=pooling, normalize=normalize)

@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import unittest
@@ -48,8 +49,25 @@ class EncoderTest(FolderTest):
             self.encoder.embed(texts[0], pooling="first", normalize=False), states[0], atol=1e-6
         )
         np.testing.assert_allclose(refold.embed(self.folder, texts), found, atol=1e-1)
+        np.testing.assert_allclose(
+            self.encoder.embed(texts[0], pooling="last", normalize=False), states[-1], atol=1e-6
+        )
+        np.testing.assert_allclose(
+            self.encoder.embed(texts[0], pooling="max", normalize=False), states.max(axis=0), atol=1e-6
+        )
         with self.assertRaises(refold.UsageError):
-            self.encoder.embed(texts, pooling="last")
+            self.encoder.embed(texts, pooling="median")
+
+    def test_embeddings_follow_the_folder(self):
+        sentence = os.path.join(FIXTURES, "sentence")
+        with open(os.path.join(sentence, "golden.json"), encoding="utf-8") as file:
+            expected = json.load(file)
+        vocabulary = os.path.join(FIXTURES, "tokenizers", "wordpiece_bert_cased")
+        for name in ["tokenizer.json", "tokenizer_config.json"]:
+            shutil.copy(os.path.join(vocabulary, name), self.folder)
+        shutil.copytree(os.path.join(sentence, "dense"), self.folder, dirs_exist_ok=True)
+        found = refold.Encoder(self.folder, threads=1, f32=True).embed(expected["texts"])
+        np.testing.assert_allclose(found, expected["embeddings"]["dense"], atol=1e-5)
 
 
 if __name__ == "__main__":

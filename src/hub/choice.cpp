@@ -42,12 +42,21 @@ bool is_side_file(const std::string& path) {
         "merges.txt",
         "spiece.model",
         "sentencepiece.bpe.model",
+        "tiktoken.model",
         "chat_template.jinja",
         "chat_template.json",
+        "modules.json",
+        "sentence_bert_config.json",
+        "config_sentence_transformers.json",
     };
     const bool is_template = path.starts_with("additional_chat_templates/") && path.ends_with(".jinja");
     const bool is_tiktoken = path.find('/') == path.npos && path.ends_with(".tiktoken");
-    return kNames.contains(path) || is_template || is_tiktoken;
+    // Modules of sentence-transformers: "1_Pooling/config.json", "2_Dense/model.safetensors".
+    const size_t digits = path.find_first_not_of("0123456789"), slash = path.find('/');
+    const std::string file = slash == path.npos ? "" : path.substr(slash + 1);
+    const bool is_module = digits > 0 && digits != path.npos && path[digits] == '_' &&
+                           (file == kConfig || file == "model.safetensors" || file == "pytorch_model.bin");
+    return kNames.contains(path) || is_template || is_tiktoken || is_module;
 }
 
 // ---- GGUF ----

@@ -14,6 +14,7 @@
 #include "io/ggml_log.h"
 #include "text/llama_log.h"
 #include "vocab/hf_vocab.h"
+#include "vocab/pre_tokenizers.h"
 
 namespace refold {
 namespace {
@@ -42,7 +43,7 @@ void check_tokens(const GgufMetadata& metadata, const std::string& label) {
     if (array == nullptr || (*array)->element != GgufType::String) {
         fail(ErrorCode::unsupported, "tokenizer",
              "'{}' has no tokenizer (in GGUF: tokenizer.ggml.tokens; in a directory: tokenizer.json, "
-             "tokenizer.model, vocab.json with merges.txt, or vocab.txt)",
+             "tokenizer.model, *.tiktoken, vocab.json with merges.txt, or vocab.txt)",
              label);
     }
     std::unordered_set<std::string_view> seen;
@@ -91,8 +92,13 @@ std::vector<char> vocabulary_file(const GgufMetadata& metadata) {
     const std::unique_ptr<gguf_context, decltype(&gguf_free)> file(gguf_init_empty(), gguf_free);
     gguf_set_val_str(file.get(), "general.architecture", "llama");
     for (const auto& [key, value] : metadata.entries()) {
+        // refold normalizes and splits these texts itself; libllama need not check how.
+        const bool own = metadata.has(kTokenizerJsonKey);
+        if (own && key == "tokenizer.ggml.precompiled_charsmap") continue;
         if (key.starts_with("tokenizer.")) set_value(file.get(), key, value);
     }
+    if (metadata.string("tokenizer.ggml.pre", "") == kOwnPreTokenizer && metadata.has(kTokenizerJsonKey))
+        gguf_set_val_str(file.get(), "tokenizer.ggml.pre", "default");
     std::vector<char> bytes(gguf_get_meta_size(file.get()));
     gguf_get_meta_data(file.get(), bytes.data());
     return bytes;

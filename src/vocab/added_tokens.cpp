@@ -19,12 +19,6 @@ bool starts_with_word(std::string_view text) {
     return !text.empty() && is_word_character(to_code_points(text.substr(0, 4)).front());
 }
 
-size_t code_point_size(std::string_view text, size_t at) {
-    size_t end = at + 1;
-    while (end < text.size() && (text[end] & 0xC0) == 0x80) ++end;
-    return end - at;
-}
-
 // Where the white space at the end of `text` starts.
 size_t trailing_space(std::string_view text) {
     size_t end = text.size();

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <set>
 
 #include "core/error.h"
 #include "vocab/vocabulary.h"
@@ -83,15 +84,17 @@ void add_special(const JsonView& token, bool mask_takes_space, const Vocabulary&
 
 void add_specials(const TokenizerSettings& settings, const Vocabulary& vocabulary, AddedTokenList& tokens) {
     const std::string kind = settings.tokenizer_class();
-    const bool roberta =
-        kind == "RobertaTokenizer" || kind == "BartTokenizer" || kind == "LongformerTokenizer";
+    static const std::set<std::string> with_mask_after_space{
+        "RobertaTokenizer",   "BartTokenizer",  "LongformerTokenizer", "XLMRobertaTokenizer",
+        "CamembertTokenizer", "MBartTokenizer", "MBart50Tokenizer",    "AlbertTokenizer"};
+    const bool takes_space = with_mask_after_space.contains(kind);
     const JsonView map(settings.special_map,
                        "'" + (settings.folder / "special_tokens_map.json").string() + "':");
     // The map comes first because it has the tokens' flags; the configuration is the fallback.
     for (const JsonView& file : {map, config_of(settings)}) {
         for (const std::string name : kSpecialNames) {
             const auto token = file.find(name + "_token");
-            if (token) add_special(*token, roberta && name == "mask", vocabulary, tokens);
+            if (token) add_special(*token, takes_space && name == "mask", vocabulary, tokens);
         }
         const auto more = file.find("additional_special_tokens");
         for (size_t i = 0; more && i < more->array().size(); ++i)
@@ -124,10 +127,36 @@ void add_class_specials(const TokenizerSettings& settings, const Vocabulary& voc
 std::vector<SpecialToken> token_list(const TokenizerSettings& settings, const Vocabulary& vocabulary,
                                      bool wanted, const char* name, const char* fallback) {
     if (!wanted) return {};
-    const std::string token = settings.special(name).value_or(fallback);
+    const auto own = vocabulary.specials.find(name);
+    const std::string token =
+        settings.special(name).value_or(own == vocabulary.specials.end() ? fallback : own->second);
     const auto id = vocabulary.find(token);
     if (!id) return {};
     return {{*id, token}};
+}
+
+// These classes put the language of the text beside its end, or before the text.
+void apply_language(const TokenizerSettings& settings, Vocabulary& vocabulary) {
+    const std::string kind = settings.tokenizer_class();
+    if (kind != "MBartTokenizer" && kind != "MBart50Tokenizer") return;
+    const std::string language = config_of(settings).string("src_lang", "en_XX");
+    const auto id = vocabulary.find(language), end = vocabulary.find("</s>");
+    if (!id || !end) {
+        fail(ErrorCode::input, "tokenizer", "'{}' has no token for the source language '{}'",
+             vocabulary.source, language);
+    }
+    const SpecialToken eos{*end, "</s>"}, code{*id, language};
+    Json processor = kind == "MBartTokenizer" ? template_processor({}, {eos, code}, false)
+                                              : template_processor({code}, {eos}, false);
+    // The two texts of a pair stand side by side.
+    processor["pair"] = processor["single"];
+    for (size_t i = 0; i < processor["pair"].size(); ++i) {
+        if (!processor["pair"][i].contains("Sequence")) continue;
+        processor["pair"].insert(processor["pair"].begin() + static_cast<ptrdiff_t>(i) + 1,
+                                 Json{{"Sequence", {{"id", "B"}, {"type_id", 0}}}});
+        break;
+    }
+    vocabulary.skeleton["post_processor"] = processor;
 }
 
 // These classes build their post-processor from two flags and ignore the one in the file.
@@ -135,7 +164,7 @@ void apply_flags(const TokenizerSettings& settings, Vocabulary& vocabulary) {
     const std::string kind = settings.tokenizer_class();
     const bool gemma = kind == "GemmaTokenizer";
     const bool by_flags =
-        gemma || kind == "LlamaTokenizer" || kind == "CodeLlamaTokenizer" || !vocabulary.scores.empty();
+        gemma || kind == "LlamaTokenizer" || kind == "CodeLlamaTokenizer" || vocabulary.merges_by_score();
     if (!by_flags) return;
     const JsonView config = config_of(settings);
     vocabulary.skeleton["post_processor"] =
@@ -174,6 +203,7 @@ void apply_settings(const TokenizerSettings& settings, int64_t vocab_size, Vocab
     add_class_specials(settings, vocabulary, tokens);
     tokens.write();
     apply_flags(settings, vocabulary);
+    apply_language(settings, vocabulary);
     apply_normalizer_options(settings, vocabulary);
 }
 

@@ -48,7 +48,11 @@ GgufValue string_array(std::vector<std::string> strings) {
 }
 
 GgufValue float_array(const std::vector<float>& values) { return numbers(GgufType::F32, values); }
+GgufValue double_array(const std::vector<double>& values) { return numbers(GgufType::F64, values); }
 GgufValue int_array(const std::vector<int32_t>& values) { return numbers(GgufType::I32, values); }
+GgufValue byte_array(std::string_view bytes) {
+    return numbers(GgufType::U8, std::vector<char>(bytes.begin(), bytes.end()));
+}
 
 const std::vector<std::string>& strings_of(const GgufMetadata& metadata, const std::string& key) {
     static const std::vector<std::string> none;
@@ -58,6 +62,19 @@ const std::vector<std::string>& strings_of(const GgufMetadata& metadata, const s
 
 std::vector<float> floats_of(const GgufMetadata& metadata, const std::string& key) {
     return numbers_of<float>(metadata, key, GgufType::F32);
+}
+
+std::vector<double> doubles_of(const GgufMetadata& metadata, const std::string& key) {
+    return numbers_of<double>(metadata, key, GgufType::F64);
+}
+
+std::string bytes_of(const GgufMetadata& metadata, const std::string& key) {
+    const GgufValue* value = metadata.find(key);
+    const auto* array =
+        value == nullptr ? nullptr : std::get_if<std::shared_ptr<const GgufArray>>(&value->value);
+    const bool is_signed = array != nullptr && *array != nullptr && (*array)->element == GgufType::I8;
+    const std::vector<char> bytes = numbers_of<char>(metadata, key, is_signed ? GgufType::I8 : GgufType::U8);
+    return {bytes.begin(), bytes.end()};
 }
 
 std::vector<int32_t> ints_of(const GgufMetadata& metadata, const std::string& key) {

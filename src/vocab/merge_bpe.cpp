@@ -5,18 +5,13 @@
 #include <utility>
 
 #include "core/error.h"
+#include "vocab/unicode.h"
 
 namespace refold {
 namespace {
 
 uint64_t pair_key(int32_t left, int32_t right) {
     return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
-}
-
-size_t character_size(std::string_view text, size_t at) {
-    size_t end = at + 1;
-    while (end < text.size() && (text[end] & 0xC0) == 0x80) ++end;
-    return end - at;
 }
 
 }  // namespace
@@ -70,7 +65,7 @@ std::vector<MergeBpe::Symbol> MergeBpe::characters(std::string_view text) const 
         symbols.push_back({0, 0, begin, size, id});
     };
     for (size_t at = 0; at < text.size();) {
-        const size_t size = character_size(text, at);
+        const size_t size = code_point_size(text, at);
         const auto it = ids_.find(text.substr(at, size));
         if (it != ids_.end() || !scores_.empty()) {
             if (unknown) symbols.push_back(*std::exchange(unknown, std::nullopt));

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "core/error.h"
+#include "vocab/base64.h"
 #include "vocab/decoder.h"
 #include "vocab/gguf_arrays.h"
 #include "vocab/hf_vocab.h"
@@ -37,6 +38,13 @@ bool looks_special(const std::string& token) {
            between("<|", "|>") || between("<\uFF5C", "\uFF5C>") || between("<unused", ">");
 }
 
+std::optional<int32_t> unknown_id(const Vocabulary& vocabulary) {
+    const Json& model = vocabulary.skeleton["model"];
+    if (const Json id = model.value("unk_id", Json()); id.is_number()) return id.get<int32_t>();
+    const Json token = model.value("unk_token", Json());
+    return token.is_string() ? vocabulary.find(token) : std::nullopt;
+}
+
 std::vector<int32_t> token_types(const Vocabulary& vocabulary, size_t size) {
     std::vector<int32_t> types(size, kUnusedToken);
     const Json& model = vocabulary.skeleton["model"];
@@ -49,9 +57,8 @@ std::vector<int32_t> token_types(const Vocabulary& vocabulary, size_t size) {
         const bool control = added["special"] || looks_special(added["content"]);
         types[added["id"].get<size_t>()] = control ? kControlToken : kUserDefinedToken;
     }
-    if (vocabulary.model == "llama" && model["unk_token"].is_string()) {
-        if (const auto unknown = vocabulary.find(model["unk_token"]))
-            types[static_cast<size_t>(*unknown)] = kUnknownToken;
+    if (vocabulary.model == "llama" || vocabulary.model == "t5") {
+        if (const auto unknown = unknown_id(vocabulary)) types[static_cast<size_t>(*unknown)] = kUnknownToken;
     }
     return types;
 }
@@ -78,7 +85,7 @@ std::vector<std::string> token_texts(const Vocabulary& vocabulary, const std::ve
 // SentencePiece's own scores, else scores that make libllama, which merges by score, follow the order of the
 // merges.
 std::vector<float> token_scores(const Vocabulary& vocabulary, size_t size) {
-    std::vector<float> scores = vocabulary.scores;
+    std::vector<float> scores(vocabulary.scores.begin(), vocabulary.scores.end());
     if (!scores.empty()) {
         scores.resize(size, -10000.0F);
         return scores;
@@ -100,6 +107,11 @@ std::vector<float> token_scores(const Vocabulary& vocabulary, size_t size) {
     return scores;
 }
 
+bool are_floats(const std::vector<double>& numbers) {
+    return std::all_of(numbers.begin(), numbers.end(),
+                       [](double number) { return double{static_cast<float>(number)} == number; });
+}
+
 std::optional<int32_t> first_id(const Json& json, const std::string& name, int64_t vocab_size) {
     const auto it = json.find(name + "_token_id");
     if (it == json.end()) return std::nullopt;
@@ -118,9 +130,10 @@ std::map<std::string, int32_t> special_ids(const Vocabulary& vocabulary, const T
     for (const auto& [name, key] : kSpecialKeys) {
         const auto token = settings.special(name);
         if (token) set(name, vocabulary.find(*token));
+        const auto of_class = vocabulary.specials.find(name);
+        if (of_class != vocabulary.specials.end()) set(name, vocabulary.find(of_class->second));
     }
-    const auto unknown = vocabulary.skeleton["model"].find("unk_token");
-    if (unknown->is_string()) set("unk", vocabulary.find(unknown->get<std::string>()));
+    set("unk", unknown_id(vocabulary));
     if (vocabulary.model == "bert") {
         for (const auto& [name, token] :
              {std::pair{"cls", "[CLS]"}, {"sep", "[SEP]"}, {"pad", "[PAD]"}, {"mask", "[MASK]"}}) {
@@ -179,15 +192,24 @@ void set_spaces(const Vocabulary& vocabulary, GgufMetadata& metadata) {
             }
         }
     }
-    if (vocabulary.model != "llama") return;
+    if (vocabulary.model != "llama" && vocabulary.model != "t5") return;
     bool prefix = !normalizer.is_null() && Normalizer(JsonView(normalizer, "normalizer")).prepends();
     const Json& pre = vocabulary.skeleton["pre_tokenizer"];
-    if (pre.is_object() && pre.value("type", Json()) == "Metaspace") {
-        prefix = pre.value("add_prefix_space", Json(true)) == true &&
-                 pre.value("prepend_scheme", Json("always")) != "never";
+    if (const Json* metaspace = find_step(pre, "Metaspace")) {
+        prefix = metaspace->value("add_prefix_space", Json(true)) == true &&
+                 metaspace->value("prepend_scheme", Json("always")) != "never";
+    }
+    bool merges_spaces = false;
+    if (vocabulary.model == "t5") {
+        const Json* replace = find_step(normalizer, "Replace");
+        merges_spaces = replace != nullptr || find_step(pre, "WhitespaceSplit") != nullptr;
+        const Json* map = find_step(normalizer, "Precompiled");
+        const Json text = map == nullptr ? Json() : map->value("precompiled_charsmap", Json());
+        const auto bytes = text.is_string() ? from_base64(text.get<std::string>()) : std::nullopt;
+        if (bytes) metadata.set("tokenizer.ggml.precompiled_charsmap", byte_array(*bytes));
     }
     metadata.set("tokenizer.ggml.add_space_prefix", GgufValue::boolean(prefix));
-    metadata.set("tokenizer.ggml.remove_extra_whitespaces", GgufValue::boolean(false));
+    metadata.set("tokenizer.ggml.remove_extra_whitespaces", GgufValue::boolean(merges_spaces));
 }
 
 void set_chat_template(const TokenizerSettings& settings, GgufMetadata& metadata) {
@@ -212,19 +234,23 @@ void set_chat_template(const TokenizerSettings& settings, GgufMetadata& metadata
 
 // The fields that transformers needs besides tokenizer.json, in one form for all sources.
 Json kept_config(const Vocabulary& vocabulary, const TokenizerSettings& settings) {
-    static const std::map<std::string, std::string> by_model{
-        {"gpt2", "PreTrainedTokenizer"}, {"llama", "LlamaTokenizer"}, {"bert", "BertTokenizer"}};
+    static const std::map<std::string, std::string> by_model{{"gpt2", "PreTrainedTokenizer"},
+                                                             {"llama", "LlamaTokenizer"},
+                                                             {"bert", "BertTokenizer"},
+                                                             {"t5", "PreTrainedTokenizer"}};
     Json out = Json::object();
     for (const char* field :
-         {"add_bos_token", "add_eos_token", "add_prefix_space", "additional_special_tokens", "legacy",
-          "model_max_length", "padding_side", "truncation_side"}) {
+         {"add_bos_token", "add_eos_token", "add_prefix_space", "additional_special_tokens", "extra_ids",
+          "keep_accents", "legacy", "model_max_length", "padding_side", "remove_space", "src_lang",
+          "tgt_lang", "truncation_side"}) {
         const auto it = settings.config.find(field);
         if (it != settings.config.end() && !it->is_null()) out[field] = *it;
     }
     const JsonView config(settings.config, "'" + (settings.folder / "tokenizer_config.json").string() + "':");
     out["clean_up_tokenization_spaces"] = config.boolean("clean_up_tokenization_spaces", false);
     const std::string kind = settings.tokenizer_class();
-    out["tokenizer_class"] = (kind.empty() ? by_model.at(vocabulary.model) : kind) + "Fast";
+    const bool unknown = kind.empty() || kind == "QWenTokenizer";  // transformers has no such class
+    out["tokenizer_class"] = (unknown ? by_model.at(vocabulary.model) : kind) + "Fast";
     const Json& normalizer = vocabulary.skeleton["normalizer"];
     if (normalizer.is_object() && normalizer.value("type", Json()) == "BertNormalizer") {
         out["do_lower_case"] = normalizer.value("lowercase", true);
@@ -253,10 +279,12 @@ void set_metadata(const Vocabulary& vocabulary, const TokenizerSettings& setting
     metadata.set("tokenizer.ggml.model", GgufValue::string(vocabulary.model));
     metadata.set("tokenizer.ggml.pre", GgufValue::string(pre));
     metadata.set("tokenizer.ggml.tokens", string_array(token_texts(vocabulary, types)));
-    if (vocabulary.model == "llama")
+    if (vocabulary.model == "llama" || vocabulary.model == "t5")
         metadata.set("tokenizer.ggml.scores", float_array(token_scores(vocabulary, size)));
+    if (vocabulary.model == "t5" && !are_floats(vocabulary.scores))
+        metadata.set(kTokenizerScoresKey, double_array(vocabulary.scores));
     metadata.set("tokenizer.ggml.token_type", int_array(types));
-    if (vocabulary.model != "bert" && vocabulary.scores.empty()) {
+    if (vocabulary.model == "gpt2" || (vocabulary.model == "llama" && !vocabulary.merges_by_score())) {
         metadata.set("tokenizer.ggml.merges", string_array(vocabulary.merges));
     }
     set_special(vocabulary, settings, vocab_size, metadata);

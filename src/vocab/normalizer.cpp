@@ -1,8 +1,12 @@
 #include "vocab/normalizer.h"
 
 #include <map>
+#include <memory>
 
 #include "core/error.h"
+#include "vocab/base64.h"
+#include "vocab/char_map.h"
+#include "vocab/regex.h"
 #include "vocab/unicode.h"
 
 namespace refold {
@@ -15,6 +19,22 @@ std::string replace_all(const std::string& text, const std::string& from, const 
         out.append(text, at, hit - at).append(to);
     }
     return out.append(text, at);
+}
+
+std::string replace_matches(const std::string& text, const Regex& pattern, const std::string& to) {
+    const std::u32string points = to_code_points(text);
+    std::string out;
+    size_t done = 0;
+    const auto copy = [&](size_t end) {
+        for (; done < end; ++done) append_utf8(out, points[done]);
+    };
+    while (const auto found = pattern.find(points, done)) {
+        copy(found->first);
+        out += to;
+        done = found->second;
+    }
+    copy(points.size());
+    return out;
 }
 
 std::string strip(const std::string& text, bool left, bool right) {
@@ -85,6 +105,8 @@ void Normalizer::add(const JsonView& json, int depth) {
         add_replace(json);
     } else if (type == "BertNormalizer") {
         add_bert(json);
+    } else if (type == "Precompiled" && json.find("precompiled_charsmap")) {
+        add_char_map(json);
     } else {
         fail(ErrorCode::unsupported, "tokenizer", "{}: the normalizer {} is not known", json.where(),
              json.json().dump());
@@ -92,14 +114,25 @@ void Normalizer::add(const JsonView& json, int depth) {
 }
 
 void Normalizer::add_replace(const JsonView& json) {
-    const auto pattern = json.at("pattern").find("String");
-    if (!pattern || pattern->string().empty()) {
-        fail(ErrorCode::unsupported, "tokenizer", "{}: only a plain text can be replaced, got {}",
-             json.where(), json.json().dump());
+    const auto text = json.at("pattern").find("String");
+    const std::string to = json.at("content").string();
+    if (!text) {
+        const Regex pattern(json.at("pattern").at("Regex").string());
+        steps_.emplace_back([pattern, to](const std::string& t) { return replace_matches(t, pattern, to); });
+        return;
     }
-    const std::string from = pattern->string(), to = json.at("content").string();
+    const std::string from = text->string();
+    if (from.empty()) text->expected("a text that is not empty");
     if (from == " " && to.find(' ') == std::string::npos) replaces_spaces_ = true;
     steps_.emplace_back([from, to](const std::string& t) { return replace_all(t, from, to); });
+}
+
+void Normalizer::add_char_map(const JsonView& json) {
+    const JsonView field = json.at("precompiled_charsmap");
+    const auto bytes = from_base64(field.string());
+    if (!bytes) field.expected("base64");
+    const auto map = std::make_shared<const CharMap>(*bytes, field.where());
+    steps_.emplace_back([map](const std::string& t) { return map->replaced(t); });
 }
 
 void Normalizer::add_bert(const JsonView& json) {

@@ -23,6 +23,7 @@ public:
 private:
     void add(const JsonView& json, int depth);
     void add_replace(const JsonView& json);
+    void add_char_map(const JsonView& json);
     void add_bert(const JsonView& json);
 
     std::vector<std::function<std::string(std::string)>> steps_;

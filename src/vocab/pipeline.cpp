@@ -51,9 +51,11 @@ HfPipeline::HfPipeline(const GgufMetadata& metadata, const std::string& label)
         read_merges(metadata, json.at("model"));
     } else if (model_ == "bert") {
         read_word_pieces(json);
+    } else if (model_ == "t5") {
+        read_unigram(metadata, json);
     } else {
         fail(ErrorCode::unsupported, "tokenizer",
-             "{}: tokenizer.ggml.model '{}' is not one of gpt2, llama, bert", label, model_);
+             "{}: tokenizer.ggml.model '{}' is not one of gpt2, llama, bert, t5", label, model_);
     }
 }
 
@@ -88,12 +90,23 @@ std::optional<int32_t> HfPipeline::unknown_id(const JsonView& model, const Token
 
 void HfPipeline::read_byte_level(const GgufMetadata& metadata, const JsonView& json) {
     const JsonView model = json.at("model");
-    add_prefix_space_ =
-        recognize_pre_tokenizer(json.at("pre_tokenizer"), model.boolean("ignore_merges", false))
-            .add_prefix_space;
-    const TokenIds ids = model_ids();
+    const JsonView pre = json.at("pre_tokenizer");
+    const bool ignore_merges = model.boolean("ignore_merges", false);
+    const PreTokenizer recognized = recognize_pre_tokenizer(pre, ignore_merges);
+    const std::vector<std::string>& merges = strings_of(metadata, "tokenizer.ggml.merges");
+    TokenIds ids = model_ids();
+    if (!recognized.exact) {
+        splitter_ = Splitter(pre);
+        MergeBpe::Options options;
+        options.unknown = unknown_id(model, ids);
+        options.fuse_unknown = model.boolean("fuse_unk", false);
+        options.ignore_merges = ignore_merges;
+        bpe_ = MergeBpe::by_rank(std::move(ids), merges, options);
+        return;
+    }
+    add_prefix_space_ = recognized.add_prefix_space;
     // Only checks that the merges name tokens; libllama does the merging.
-    MergeBpe::by_rank(ids, strings_of(metadata, "tokenizer.ggml.merges"), {});
+    MergeBpe::by_rank(ids, merges, {});
     for (unsigned byte = 0; byte < 256; ++byte) {
         std::string character;
         append_utf8(character, byte_level_character(static_cast<unsigned char>(byte)));
@@ -107,15 +120,7 @@ void HfPipeline::read_metaspace(const JsonView& json) {
     const auto pre = json.find("pre_tokenizer");
     const std::string type = pre ? pre->at("type").string() : "";
     if (type == "Metaspace") {
-        // Old files have only add_prefix_space.
-        const bool prefix = pre->boolean("add_prefix_space", true);
-        metaspace_ = Metaspace{pre->string("replacement", kMark),
-                               prefix ? pre->string("prepend_scheme", "always") : "never",
-                               pre->boolean("split", true)};
-        const auto& scheme = metaspace_->scheme;
-        if (metaspace_->mark.empty() || (scheme != "always" && scheme != "first" && scheme != "never")) {
-            pre->expected("a replacement and the prepend_scheme always, first or never");
-        }
+        splitter_ = Splitter(*pre);
         return;
     }
     // Gemma's split at spaces does nothing, because its normalizer has replaced them.
@@ -173,6 +178,28 @@ void HfPipeline::read_word_pieces(const JsonView& json) {
     word_piece_.emplace(std::move(ids), std::move(options));
 }
 
+void HfPipeline::read_unigram(const GgufMetadata& metadata, const JsonView& json) {
+    if (const auto pre = json.find("pre_tokenizer")) splitter_ = Splitter(*pre);
+    const JsonView model = json.at("model");
+    std::vector<double> scores = doubles_of(metadata, kTokenizerScoresKey);
+    if (scores.empty()) {
+        const std::vector<float> rounded = floats_of(metadata, "tokenizer.ggml.scores");
+        scores.assign(rounded.begin(), rounded.end());
+    }
+    const auto own = static_cast<size_t>(model.at(kOwnSize).integer(0, size()));
+    if (scores.size() < own) {
+        fail(ErrorCode::input, "tokenizer", "got {} scores, expected one for each of {} tokens",
+             scores.size(), own);
+    }
+    scores.resize(own);
+    Unigram::Options options;
+    if (const auto unknown = model.find("unk_id"))
+        options.unknown = static_cast<int32_t>(unknown->integer(0, static_cast<int64_t>(own) - 1));
+    options.byte_fallback = model.boolean("byte_fallback", false);
+    unigram_.emplace(std::vector<std::string>(tokens_.begin(), tokens_.begin() + static_cast<ptrdiff_t>(own)),
+                     std::move(scores), options);
+}
+
 std::vector<int32_t> HfPipeline::encode(const std::string& text, bool parse_special,
                                         const ByteLevelBpe& bpe) const {
     std::vector<int32_t> ids;
@@ -189,34 +216,20 @@ std::vector<int32_t> HfPipeline::encode(const std::string& text, bool parse_spec
 void HfPipeline::encode_text(const TextPart& part, const ByteLevelBpe& bpe, std::vector<int32_t>& ids) const {
     if (word_piece_) {
         word_piece_->encode(part.text, ids);
-    } else if (metaspace_) {
-        encode_metaspace(part, ids);
-    } else if (bpe_) {
-        bpe_->encode(part.text, ids);
+    } else if (unigram_ || bpe_) {
+        // A unigram model needs whole characters.
+        std::string text = unigram_ ? replace_invalid_utf8(part.text) : part.text;
+        for (const std::string& word : splitter_({std::move(text), part.at_start})) {
+            if (unigram_) {
+                unigram_->encode(word, ids);
+            } else {
+                bpe_->encode(word, ids);
+            }
+        }
     } else {
         encode_bytes(add_prefix_space_ && !part.text.starts_with(' ') ? " " + part.text : part.text, bpe,
                      ids);
     }
-}
-
-void HfPipeline::encode_metaspace(const TextPart& part, std::vector<int32_t>& ids) const {
-    const std::string& mark = metaspace_->mark;
-    std::string text;
-    for (const char c : part.text) {
-        if (c == ' ') {
-            text += mark;
-        } else {
-            text += c;
-        }
-    }
-    const bool prepend = metaspace_->scheme == "always" || (metaspace_->scheme == "first" && part.at_start);
-    if (prepend && !text.starts_with(mark)) text.insert(0, mark);
-    while (metaspace_->split && !text.empty()) {
-        const size_t next = std::min(text.find(mark, text.starts_with(mark) ? mark.size() : 0), text.size());
-        bpe_->encode(std::string_view(text).substr(0, next), ids);
-        text.erase(0, next);
-    }
-    if (!text.empty()) bpe_->encode(text, ids);
 }
 
 void HfPipeline::encode_bytes(const std::string& text, const ByteLevelBpe& bpe,

@@ -1,5 +1,6 @@
 // A complete Hugging Face tokenizer, built from the metadata that read_hf_vocabulary() sets. It leaves to
-// libllama the one part that libllama does identically: the word splitting and merges of byte-level BPE.
+// libllama the one part that libllama does identically: the word splitting and merges of byte-level BPE with
+// most patterns.
 #pragma once
 
 #include <functional>
@@ -15,6 +16,8 @@
 #include "vocab/merge_bpe.h"
 #include "vocab/normalizer.h"
 #include "vocab/post_processor.h"
+#include "vocab/splitter.h"
+#include "vocab/unigram.h"
 #include "vocab/wordpiece.h"
 
 namespace refold {
@@ -40,22 +43,15 @@ public:
     int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
 
 private:
-    // How a SentencePiece vocabulary marks words when its normalizer does not.
-    struct Metaspace {
-        std::string mark;
-        std::string scheme;  // "always", "first", "never"
-        bool split = true;
-    };
-
     TokenIds model_ids() const;
     void read_merges(const GgufMetadata& metadata, const JsonView& model);
     void read_word_pieces(const JsonView& json);
     void read_byte_level(const GgufMetadata& metadata, const JsonView& json);
     void read_metaspace(const JsonView& json);
+    void read_unigram(const GgufMetadata& metadata, const JsonView& json);
     std::optional<int32_t> unknown_id(const JsonView& model, const TokenIds& ids) const;
     void check_ids(const std::string& label) const;
     void encode_text(const TextPart& part, const ByteLevelBpe& bpe, std::vector<int32_t>& ids) const;
-    void encode_metaspace(const TextPart& part, std::vector<int32_t>& ids) const;
     void encode_bytes(const std::string& text, const ByteLevelBpe& bpe, std::vector<int32_t>& ids) const;
 
     std::string model_;
@@ -67,8 +63,9 @@ private:
     bool clean_up_ = false;
     bool add_prefix_space_ = false;
     std::vector<bool> missing_bytes_;
-    std::optional<Metaspace> metaspace_;
+    Splitter splitter_;
     std::optional<MergeBpe> bpe_;
+    std::optional<Unigram> unigram_;
     std::optional<WordPiece> word_piece_;
 };
 

@@ -1,4 +1,5 @@
-// The "pre_tokenizer" of byte-level BPE. libllama has a fixed set of named ones and accepts no patterns.
+// The "pre_tokenizer" of byte-level BPE. libllama has a fixed set of named ones and accepts no patterns; some
+// of them only come close to the pattern of their models.
 #pragma once
 
 #include <string>
@@ -10,11 +11,16 @@ namespace refold {
 // Whether `json` (a "pre_tokenizer" or null) is byte level.
 bool is_byte_level(const Json& json);
 
+// tokenizer.ggml.pre of a splitting that libllama lacks. llama.cpp refuses it rather than splitting
+// otherwise.
+inline constexpr const char* kOwnPreTokenizer = "refold";
+
 struct PreTokenizer {
-    std::string name;               // tokenizer.ggml.pre
-    bool add_prefix_space = false;  // put a space before every text that does not start with one
+    std::string name = kOwnPreTokenizer;  // tokenizer.ggml.pre
+    bool exact = false;                   // libllama splits exactly so; else Splitter has to
+    bool add_prefix_space = false;        // put a space before every text that does not start with one
 };
-// libllama's name for exactly this splitting. Throws Error(unsupported) quoting `json` when it has none.
+// libllama's name for this splitting, or for the one of its models.
 PreTokenizer recognize_pre_tokenizer(const JsonView& json, bool ignore_merges);
 
 // The reverse, for a vocabulary that comes with a name only. Throws Error(unsupported) for an unknown name.

@@ -1,12 +1,13 @@
 // Reads tokenizer.model, a SentencePiece ModelProto in the wire format of protocol buffers: only the few
 // fields that determine ids.
+#include "vocab/sentencepiece.h"
+
 #include <cstring>
 #include <span>
 
 #include "core/error.h"
 #include "core/files.h"
 #include "core/text.h"
-#include "vocab/vocabulary.h"
 
 namespace refold {
 namespace {
@@ -73,21 +74,6 @@ private:
     std::string_view bytes_;
 };
 
-struct SentencePiece {
-    std::string text;
-    float score = 0;
-    uint64_t type = kNormalToken;
-};
-
-struct SentencePieceModel {
-    std::vector<SentencePiece> pieces;
-    uint64_t type = 1;  // unigram
-    bool byte_fallback = false;
-    bool space_prefix = true, removes_spaces = true, escapes_spaces = true, suffix = false;
-    bool charsmap = false;
-    std::string unknown = "<unk>";
-};
-
 SentencePiece read_piece(std::string_view bytes, const std::string& source) {
     SentencePiece piece;
     for (ProtoReader in(bytes, source); in.next();) {
@@ -106,55 +92,59 @@ SentencePiece read_piece(std::string_view bytes, const std::string& source) {
 
 SentencePieceModel parse(std::string_view bytes, const std::string& source) {
     SentencePieceModel model;
+    model.source = source;
+    bool has_trainer = false, has_normalizer = false;
     for (ProtoReader in(bytes, source); in.next();) {
         if (in.field() == 1) {
             model.pieces.push_back(read_piece(in.bytes(), source));
         } else if (in.field() == 2) {  // trainer_spec
+            has_trainer = true;
             for (ProtoReader spec(in.bytes(), source); spec.next();) {
                 if (spec.field() == 3) model.type = spec.number();
                 if (spec.field() == 24) model.suffix = spec.number() != 0;
+                if (spec.field() == 40) model.unknown_id = static_cast<int64_t>(spec.number());
                 if (spec.field() == 35) model.byte_fallback = spec.number() != 0;
                 if (spec.field() == 45) model.unknown = spec.bytes();
             }
         } else if (in.field() == 3) {  // normalizer_spec
+            has_normalizer = true;
             for (ProtoReader spec(in.bytes(), source); spec.next();) {
-                if (spec.field() == 2) model.charsmap = !spec.bytes().empty();
+                if (spec.field() == 2) model.char_map = spec.bytes();
                 if (spec.field() == 3) model.space_prefix = spec.number() != 0;
                 if (spec.field() == 4) model.removes_spaces = spec.number() != 0;
                 if (spec.field() == 5) model.escapes_spaces = spec.number() != 0;
             }
         }
     }
+    if (model.pieces.empty() || !has_trainer || !has_normalizer) {
+        fail(ErrorCode::input, "tokenizer", "'{}' has no {} - fetch the file again", source,
+             model.pieces.empty() ? "pieces"
+             : has_trainer        ? "normalizer_spec"
+                                  : "trainer_spec");
+    }
     return model;
 }
 
-void check(const SentencePieceModel& model, const std::string& source) {
+void check_bpe(const SentencePieceModel& model) {
     const auto refuse = [&](const char* what) {
         fail(ErrorCode::unsupported, "tokenizer", "'{}': a SentencePiece model {} cannot be run exactly",
-             source, what);
+             model.source, what);
     };
-    if (model.pieces.empty())
-        fail(ErrorCode::input, "tokenizer", "'{}' has no pieces - fetch the file again", source);
-    if (model.type != 2) refuse("that is not BPE (model_type)");
-    if (model.charsmap) refuse("with character normalization (precompiled_charsmap)");
-    if (model.removes_spaces) refuse("with remove_extra_whitespaces");
+    if (model.type != 2) refuse("that is neither BPE nor unigram (model_type)");
+    if (!model.char_map.empty()) refuse("of BPE with character normalization (precompiled_charsmap)");
+    if (model.removes_spaces) refuse("of BPE with remove_extra_whitespaces");
     if (!model.escapes_spaces) refuse("without escape_whitespaces");
     if (model.suffix) refuse("with treat_whitespace_as_suffix");
     for (const SentencePiece& piece : model.pieces) {
-        if (piece.type == kUnusedToken) refuse("with unused pieces");
+        if (piece.type == kUnusedToken) refuse("of BPE with unused pieces");
     }
 }
 
-}  // namespace
-
-Vocabulary read_sentencepiece(const std::filesystem::path& file, int64_t vocab_size) {
+Vocabulary read_bpe(const SentencePieceModel& model, int64_t vocab_size) {
+    check_bpe(model);
     Vocabulary out;
-    out.source = file.string();
+    out.source = model.source;
     out.model = "llama";
-    const MappedFile map(out.source);
-    const std::string_view bytes(reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size());
-    const SentencePieceModel model = parse(bytes, out.source);
-    check(model, out.source);
     out.skeleton = sentencepiece_skeleton(model.space_prefix, model.byte_fallback, model.unknown);
     int64_t id = 0;
     for (const SentencePiece& piece : model.pieces) {
@@ -166,10 +156,20 @@ Vocabulary read_sentencepiece(const std::filesystem::path& file, int64_t vocab_s
             token.normalized = !special;  // SentencePiece searches for user symbols in the normalized text
             out.skeleton["added_tokens"].push_back(to_json(token));
         }
-        out.scores.push_back(piece.score);
+        out.scores.push_back(double{piece.score});
         out.set(id++, piece.text, vocab_size);
     }
     return out;
+}
+
+}  // namespace
+
+Vocabulary read_sentencepiece(const std::filesystem::path& file, const TokenizerSettings& settings,
+                              int64_t vocab_size) {
+    const MappedFile map(file.string());
+    const std::string_view bytes(reinterpret_cast<const char*>(map.bytes().data()), map.bytes().size());
+    const SentencePieceModel model = parse(bytes, file.string());
+    return model.type == 1 ? unigram_vocabulary(model, settings, vocab_size) : read_bpe(model, vocab_size);
 }
 
 }  // namespace refold

@@ -38,10 +38,22 @@ std::string TokenizerSettings::tokenizer_class() const {
     const std::string where = "'" + (folder / "tokenizer_config.json").string() + "':";
     std::string name = JsonView(config, where).string("tokenizer_class", "");
     if (name.empty()) {
-        static const std::map<std::string, std::string> by_model{
-            {"bert", "BertTokenizer"},    {"gpt2", "GPT2Tokenizer"},       {"gptj", "GPT2Tokenizer"},
-            {"llama", "LlamaTokenizer"},  {"mistral", "LlamaTokenizer"},   {"gemma", "GemmaTokenizer"},
-            {"gemma2", "GemmaTokenizer"}, {"roberta", "RobertaTokenizer"}, {"qwen2", "Qwen2Tokenizer"}};
+        static const std::map<std::string, std::string> by_model{{"bert", "BertTokenizer"},
+                                                                 {"gpt2", "GPT2Tokenizer"},
+                                                                 {"gptj", "GPT2Tokenizer"},
+                                                                 {"llama", "LlamaTokenizer"},
+                                                                 {"mistral", "LlamaTokenizer"},
+                                                                 {"gemma", "GemmaTokenizer"},
+                                                                 {"gemma2", "GemmaTokenizer"},
+                                                                 {"roberta", "RobertaTokenizer"},
+                                                                 {"qwen2", "Qwen2Tokenizer"},
+                                                                 {"qwen", "QWenTokenizer"},
+                                                                 {"t5", "T5Tokenizer"},
+                                                                 {"mt5", "T5Tokenizer"},
+                                                                 {"xlm-roberta", "XLMRobertaTokenizer"},
+                                                                 {"camembert", "CamembertTokenizer"},
+                                                                 {"mbart", "MBartTokenizer"},
+                                                                 {"albert", "AlbertTokenizer"}};
         const JsonView file(model, "'" + (folder / "config.json").string() + "':");
         const auto known = by_model.find(file.string("model_type", ""));
         if (known != by_model.end()) name = known->second;

@@ -1,4 +1,6 @@
 // Reads tokenizer.json, the file of Hugging Face's tokenizers library.
+#include <cmath>
+
 #include "core/error.h"
 #include "vocab/pre_tokenizers.h"
 #include "vocab/vocabulary.h"
@@ -10,6 +12,7 @@ namespace {
 std::string model_type(const JsonView& model) {
     if (const auto type = model.find("type")) return type->string();
     if (model.find("merges")) return "BPE";
+    if (model.json().contains("unk_id")) return "Unigram";
     return model.find("max_input_chars_per_word") ? "WordPiece" : "of no known kind";
 }
 
@@ -91,6 +94,30 @@ void read_word_piece(const JsonView& model, Vocabulary& out) {
                              {"max_input_chars_per_word", longest ? longest->integer(0, INT32_MAX) : 100}};
 }
 
+// "vocab" is a list of tokens with their scores.
+void read_unigram(const JsonView& model, int64_t vocab_size, Vocabulary& out) {
+    out.model = "t5";
+    const JsonView vocab = model.at("vocab");
+    if (!vocab.json().is_array()) {
+        fail(ErrorCode::unsupported, "tokenizer", "{} of a Unigram model is not a list of tokens with scores",
+             vocab.where());
+    }
+    for (size_t id = 0; id < vocab.size(); ++id) {
+        const JsonView entry = vocab.at(id);
+        if (entry.array().size() != 2 || !entry.at(1).json().is_number())
+            entry.expected("a token and its score");
+        const double score = entry.at(1).json().get<double>();
+        if (!(std::abs(score) < 1e30)) entry.expected("a finite score");
+        out.set(static_cast<int64_t>(id), entry.at(0).string(), vocab_size);
+        out.scores.push_back(score);
+    }
+    const auto unknown = model.find("unk_id");
+    const auto last = static_cast<int64_t>(vocab.size()) - 1;
+    out.skeleton["model"] =
+        unigram_model(unknown ? std::optional(static_cast<int32_t>(unknown->integer(0, last))) : std::nullopt,
+                      model.boolean("byte_fallback", false), vocab.size());
+}
+
 }  // namespace
 
 Vocabulary read_tokenizer_json(const std::filesystem::path& file, int64_t vocab_size) {
@@ -109,11 +136,13 @@ Vocabulary read_tokenizer_json(const std::filesystem::path& file, int64_t vocab_
         read_bpe(root, model, out);
     } else if (type == "WordPiece") {
         read_word_piece(model, out);
+    } else if (type == "Unigram") {
+        read_unigram(model, vocab_size, out);
     } else {
-        fail(ErrorCode::unsupported, "tokenizer", "{}: the model is {}, only BPE and WordPiece are known",
-             root.where(), type);
+        fail(ErrorCode::unsupported, "tokenizer",
+             "{}: the model is {}, only BPE, WordPiece and Unigram are known", root.where(), type);
     }
-    read_tokens(model, vocab_size, out);
+    if (type != "Unigram") read_tokens(model, vocab_size, out);
     read_added_tokens(root, vocab_size, out);
     return out;
 }

@@ -58,6 +58,12 @@ std::u32string to_code_points(std::string_view utf8) {
     return out;
 }
 
+size_t code_point_size(std::string_view utf8, size_t at) {
+    size_t end = at + 1;
+    while (end < utf8.size() && (utf8[end] & 0xC0) == 0x80) ++end;
+    return end - at;
+}
+
 void append_utf8(std::string& text, char32_t c) {
     const auto add = [&](char32_t byte) { text += static_cast<char>(static_cast<unsigned char>(byte)); };
     if (c < 0x80) {
@@ -106,6 +112,47 @@ std::string lower_case(std::string_view utf8) {
         if (c == 0x130) append_utf8(out, 0x307);  // the only character whose full form is longer
     });
     return out;
+}
+
+char32_t simple_lower(char32_t c) {
+    return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
+}
+char32_t simple_upper(char32_t c) {
+    return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c)));
+}
+char32_t simple_fold(char32_t c) { return simple_lower(simple_upper(c)); }
+
+uint32_t category_bit(char32_t c) { return uint32_t{1} << category(c); }
+
+uint32_t category_bits(std::string_view property) {
+    uint32_t bits = 0;
+    for (int kind = UTF8PROC_CATEGORY_CN; kind <= UTF8PROC_CATEGORY_CO; ++kind) {
+        // A character of every category; utf8proc names categories of characters only.
+        static constexpr char32_t samples[] = {0x378,  'A',    'a',    0x1C5, 0x2B0,  0x5D0, 0x300, 0x903,
+                                               0x488,  '0',    0x2160, 0xB2,  '_',    '-',   '(',   ')',
+                                               0xAB,   0xBB,   '!',    '+',   '$',    '^',   0xA6,  ' ',
+                                               0x2028, 0x2029, 0x1,    0xAD,  0xD800, 0xE000};
+        const std::string_view name = utf8proc_category_string(static_cast<utf8proc_int32_t>(samples[kind]));
+        if (!property.empty() && property.size() <= 2 && name.starts_with(property))
+            bits |= uint32_t{1} << kind;
+    }
+    return bits;
+}
+
+bool is_numeric(char32_t c) {
+    const utf8proc_category_t kind = category(c);
+    return kind >= UTF8PROC_CATEGORY_ND && kind <= UTF8PROC_CATEGORY_NO;
+}
+
+size_t grapheme_end(std::u32string_view text, size_t at) {
+    utf8proc_int32_t state = 0;
+    size_t end = at + 1;
+    while (end < text.size() &&
+           !utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(text[end - 1]),
+                                             static_cast<utf8proc_int32_t>(text[end]), &state)) {
+        ++end;
+    }
+    return end;
 }
 
 bool is_mark(char32_t c) {
@@ -159,7 +206,11 @@ bool is_word_character(char32_t c) {
         case UTF8PROC_CATEGORY_ND:
         case UTF8PROC_CATEGORY_NL:
         case UTF8PROC_CATEGORY_PC: return true;
-        default: return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9);
+        // The joiners, and circled and squared letters, which are alphabetic.
+        default:
+            return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
+                   (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
+                   (c >= 0x1F170 && c <= 0x1F189);
     }
 }
 

@@ -41,6 +41,26 @@ std::optional<int32_t> Vocabulary::find(const std::string& token) const {
     return static_cast<int32_t>(it - tokens.begin());
 }
 
+const Json* find_step(const Json& json, const std::string& type) {
+    if (!json.is_object()) return nullptr;
+    if (json.value("type", Json()) == type) return &json;
+    for (const char* list : {"normalizers", "pretokenizers"}) {
+        const auto parts = json.find(list);
+        if (parts == json.end() || !parts->is_array()) continue;
+        for (const Json& part : *parts) {
+            if (const Json* found = find_step(part, type)) return found;
+        }
+    }
+    return nullptr;
+}
+
+Json unigram_model(std::optional<int32_t> unknown, bool byte_fallback, size_t size) {
+    return {{"type", "Unigram"},
+            {"unk_id", unknown ? Json(*unknown) : Json()},
+            {"byte_fallback", byte_fallback},
+            {kOwnSize, size}};
+}
+
 std::string llama_spelling(const std::string& model, const std::string& token, TokenType type) {
     if (model == "bert" && type != kControlToken) {
         return token.starts_with("##") ? token.substr(2) : kMark + token;
@@ -116,6 +136,24 @@ Json sentencepiece_skeleton(bool space_prefix, bool byte_fallback, const std::st
               {"ignore_merges", false}}}};
 }
 
+Json unigram_skeleton(const UnigramSkeleton& options) {
+    Json normalizers = Json::array();
+    if (!options.char_map.empty())
+        normalizers.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", options.char_map}});
+    if (options.merges_spaces) {
+        normalizers.push_back({{"type", "Strip"}, {"strip_left", false}, {"strip_right", true}});
+        normalizers.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", kMark}});
+    }
+    const Json metaspace{{"type", "Metaspace"},
+                         {"replacement", kMark},
+                         {"prepend_scheme", options.prepend_scheme},
+                         {"split", true}};
+    return {
+        {"added_tokens", Json::array()}, {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
+        {"pre_tokenizer", metaspace},    {"post_processor", nullptr},
+        {"decoder", metaspace},          {"model", unigram_model(options.unknown, false, options.size)}};
+}
+
 Json word_piece_skeleton(bool lower_case, const Json& strip_accents, bool chinese,
                          const std::string& unknown) {
     return {{"added_tokens", Json::array()},
@@ -135,12 +173,15 @@ Json word_piece_skeleton(bool lower_case, const Json& strip_accents, bool chines
               {"max_input_chars_per_word", 100}}}};
 }
 
-Json template_processor(const std::vector<SpecialToken>& before, const std::vector<SpecialToken>& after) {
+Json template_processor(const std::vector<SpecialToken>& before, const std::vector<SpecialToken>& after,
+                        bool types) {
     if (before.empty() && after.empty()) return nullptr;
     Json single = Json::array(), pair = Json::array(), tokens = Json::object();
-    for (const auto& [name, type] : {std::pair{"A", 0}, std::pair{"B", 1}}) {
-        const auto add = [&, type = type](const Json& zero, const Json& typed) {
-            if (type == 0) single.push_back(zero);
+    for (const bool second : {false, true}) {
+        const char* const name = second ? "B" : "A";
+        const int type = second && types ? 1 : 0;
+        const auto add = [&](const Json& zero, const Json& typed) {
+            if (!second) single.push_back(zero);
             pair.push_back(typed);
         };
         for (const auto& token : before)

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,16 +26,23 @@ enum TokenType : int32_t {
 
 struct Vocabulary {
     std::string source;                              // the file, for errors
-    std::string model;                               // tokenizer.ggml.model: "gpt2", "llama", "bert"
+    std::string model;                               // tokenizer.ggml.model: "gpt2", "llama", "bert", "t5"
     std::vector<std::optional<std::string>> tokens;  // by id, as Hugging Face spells them
     std::vector<std::string> merges;                 // "left right", best first
-    std::vector<float> scores;                       // by id, of a SentencePiece model; else empty
+    std::vector<double> scores;                      // by id, of a SentencePiece or unigram model; else empty
     Json skeleton;                                   // kTokenizerJsonKey
+    std::map<std::string, std::string> specials;     // "bos" -> "<s>", where no file names one
 
     // Throws Error(input) when the id is not below `vocab_size` or already has another token.
     void set(int64_t id, const std::string& token, int64_t vocab_size);
     std::optional<int32_t> find(const std::string& token) const;
+    // SentencePiece's BPE, which merges by score.
+    bool merges_by_score() const { return model == "llama" && !scores.empty(); }
 };
+
+// The first step of that type in a normalizer or pre-tokenizer (or null), which may be a Sequence; else
+// nullptr.
+const Json* find_step(const Json& json, const std::string& type);
 
 // The tokens of a GGUF vocabulary in Hugging Face's spelling.
 std::vector<std::string> hf_tokens(const GgufMetadata& metadata);
@@ -59,7 +67,12 @@ struct TokenizerSettings {
 TokenizerSettings read_settings(const std::filesystem::path& folder);
 
 Vocabulary read_tokenizer_json(const std::filesystem::path& file, int64_t vocab_size);
-Vocabulary read_sentencepiece(const std::filesystem::path& file, int64_t vocab_size);
+Vocabulary read_sentencepiece(const std::filesystem::path& file, const TokenizerSettings& settings,
+                              int64_t vocab_size);
+// Whether the file is a tiktoken vocabulary.
+bool is_tiktoken(const std::filesystem::path& file);
+Vocabulary read_tiktoken(const std::filesystem::path& file, const TokenizerSettings& settings,
+                         int64_t vocab_size);
 Vocabulary read_bpe_files(const TokenizerSettings& settings, int64_t vocab_size);
 Vocabulary read_word_list(const TokenizerSettings& settings, int64_t vocab_size);
 
@@ -73,14 +86,28 @@ void set_metadata(const Vocabulary& vocabulary, const TokenizerSettings& setting
 // tokenizer.json without vocabulary, by kind of tokenizer. The caller adds `added_tokens`.
 Json byte_level_skeleton(const Json& pre_tokenizer, const Json& normalizer, bool ignore_merges);
 Json sentencepiece_skeleton(bool space_prefix, bool byte_fallback, const std::string& unknown);
+// The "model" of a unigram vocabulary. Its own tokens come first; added tokens may follow, which take no part
+// in encoding. "vocab", the list of its own, is not kept, so kOwnSize says how many there are.
+inline constexpr const char* kOwnSize = "own_size";
+Json unigram_model(std::optional<int32_t> unknown, bool byte_fallback, size_t size);
+// `char_map`: base64 or empty. `prepend_scheme`: of Metaspace.
+struct UnigramSkeleton {
+    std::string char_map, prepend_scheme = "always";
+    bool merges_spaces = true;  // spaces at the end go, and of several spaces one stays
+    std::optional<int32_t> unknown;
+    size_t size = 0;  // tokens of the model itself
+};
+Json unigram_skeleton(const UnigramSkeleton& options);
 Json word_piece_skeleton(bool lower_case, const Json& strip_accents, bool chinese,
                          const std::string& unknown);
 struct SpecialToken {
     int32_t id;
     std::string content;
 };
-// The "post_processor" that puts special tokens around a text.
-Json template_processor(const std::vector<SpecialToken>& before, const std::vector<SpecialToken>& after);
+// The "post_processor" that puts special tokens around a text, and around both texts of a pair, whose second
+// is of type 1 where the model has `types`.
+Json template_processor(const std::vector<SpecialToken>& before, const std::vector<SpecialToken>& after,
+                        bool types = true);
 Json bert_processor(const char* type, const SpecialToken& cls, const SpecialToken& sep);
 
 }  // namespace refold

@@ -8,6 +8,7 @@
 #include "core/files.h"
 #include "core/text.h"
 #include "vocab/added_tokens.h"
+#include "vocab/base64.h"
 #include "vocab/decoder.h"
 #include "vocab/gguf_arrays.h"
 #include "vocab/hf_vocab.h"
@@ -54,9 +55,9 @@ GgufVocabulary read_vocabulary(const GgufMetadata& metadata) {
                        {},
                        {},
                        floats_of(metadata, "tokenizer.ggml.scores")};
-    if (out.model != "gpt2" && out.model != "llama" && out.model != "bert") {
+    if (out.model != "gpt2" && out.model != "llama" && out.model != "bert" && out.model != "t5") {
         fail(ErrorCode::unsupported, "tokenizer",
-             "tokenizer.ggml.model is '{}', only gpt2, llama and bert can be written for transformers",
+             "tokenizer.ggml.model is '{}', only gpt2, llama, bert and t5 can be written for transformers",
              out.model);
     }
     out.tokens = hf_tokens(metadata);
@@ -107,8 +108,10 @@ std::vector<std::string> merges_from_scores(const GgufVocabulary& source) {
 }
 
 Json added_from_types(const GgufVocabulary& source) {
-    const bool roberta = source.metadata.string("tokenizer.ggml.pre", "") == "roberta-bpe";
-    const auto mask = roberta ? source.special("tokenizer.ggml.mask_token_id") : std::nullopt;
+    // transformers' classes of these kinds let the mask swallow the space before it.
+    const bool takes_space =
+        source.metadata.string("tokenizer.ggml.pre", "") == "roberta-bpe" || source.model == "t5";
+    const auto mask = takes_space ? source.special("tokenizer.ggml.mask_token_id") : std::nullopt;
     Json list = Json::array();
     for (size_t id = 0; id < source.tokens.size(); ++id) {
         const int32_t type = source.types[id];
@@ -116,11 +119,28 @@ Json added_from_types(const GgufVocabulary& source) {
         if (!special && type != kUserDefinedToken) continue;
         AddedToken token{static_cast<int32_t>(id), source.tokens[id]};
         token.special = special;
-        token.normalized = false;
         token.lstrip = mask && mask->id == token.id;
+        token.normalized = token.lstrip && source.model == "t5" && token.content == "<mask>";
         list.push_back(to_json(token));
     }
     return list;
+}
+
+Json default_unigram(const GgufVocabulary& source, const std::optional<SpecialToken>& unknown) {
+    UnigramSkeleton options;
+    options.char_map = base64(bytes_of(source.metadata, "tokenizer.ggml.precompiled_charsmap"));
+    options.merges_spaces = source.metadata.boolean("tokenizer.ggml.remove_extra_whitespaces", true);
+    options.prepend_scheme =
+        source.metadata.boolean("tokenizer.ggml.add_space_prefix", true) ? "always" : "never";
+    if (unknown) options.unknown = unknown->id;
+    options.size = source.tokens.size();
+    if (source.scores.size() != source.tokens.size()) return unigram_skeleton(options);
+    // Added tokens and padding come after the model's own tokens and have no score.
+    while (options.size > 0 && source.scores[options.size - 1] <= -10000.0F &&
+           source.types[options.size - 1] != kNormalToken) {
+        --options.size;
+    }
+    return unigram_skeleton(options);
 }
 
 // For a vocabulary that another program wrote: reproduces what libllama does with it.
@@ -139,6 +159,8 @@ Json default_skeleton(const GgufVocabulary& source) {
             std::any_of(source.types.begin(), source.types.end(), [](int32_t t) { return t == kByteToken; });
         out = sentencepiece_skeleton(metadata.boolean("tokenizer.ggml.add_space_prefix", true), bytes,
                                      unknown ? unknown->content : "<unk>");
+    } else if (source.model == "t5") {
+        out = default_unigram(source, unknown);
     } else {
         const bool lower = metadata.boolean("tokenizer.ggml.normalizer.lowercase", true);
         out = word_piece_skeleton(lower, metadata.boolean("tokenizer.ggml.normalizer.strip_accents", lower),
@@ -152,15 +174,18 @@ Json default_skeleton(const GgufVocabulary& source) {
         if (begin && end) out["post_processor"] = bert_processor("BertProcessing", *begin, *end);
         return out;
     }
+    const bool unigram = source.model == "t5";
     std::vector<SpecialToken> before, after;
-    if (begin && metadata.boolean("tokenizer.ggml.add_bos_token", bos)) before.push_back(*begin);
-    if (end && metadata.boolean("tokenizer.ggml.add_eos_token", false)) after.push_back(*end);
-    const bool roberta =
-        metadata.string("tokenizer.ggml.pre", "") == "roberta-bpe" && !before.empty() && !after.empty();
-    if (roberta) {
+    if (begin && metadata.boolean("tokenizer.ggml.add_bos_token", bos && !unigram)) before.push_back(*begin);
+    if (end && metadata.boolean("tokenizer.ggml.add_eos_token", unigram)) after.push_back(*end);
+    const bool encoder = !before.empty() && !after.empty();
+    const bool roberta = metadata.string("tokenizer.ggml.pre", "") == "roberta-bpe" || unigram;
+    if (encoder && unigram && begin->content == "[CLS]") {
+        out["post_processor"] = bert_processor("BertProcessing", *begin, *end);
+    } else if (encoder && roberta) {
         out["post_processor"] = bert_processor("RobertaProcessing", *begin, *end);
     } else if (!before.empty() || !after.empty()) {
-        out["post_processor"] = template_processor(before, after);
+        out["post_processor"] = template_processor(before, after, !unigram);
     }
     return out;
 }
@@ -181,6 +206,17 @@ OrderedJson vocabulary_of(const GgufVocabulary& source, const Json& added) {
     return vocab;
 }
 
+OrderedJson scored_vocabulary(const GgufVocabulary& source, const JsonView& model) {
+    const std::vector<double> exact = doubles_of(source.metadata, kTokenizerScoresKey);
+    const std::vector<double> scores =
+        exact.empty() ? std::vector<double>(source.scores.begin(), source.scores.end()) : exact;
+    const auto last = static_cast<int64_t>(std::min(scores.size(), source.tokens.size()));
+    const auto own = static_cast<size_t>(model.at(kOwnSize).integer(0, last));
+    OrderedJson vocab = OrderedJson::array();
+    for (size_t id = 0; id < own; ++id) vocab.push_back({source.tokens[id], scores[id]});
+    return vocab;
+}
+
 OrderedJson tokenizer_json(const GgufVocabulary& source, const Json& skeleton) {
     OrderedJson out{{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
     for (const char* field :
@@ -190,6 +226,11 @@ OrderedJson tokenizer_json(const GgufVocabulary& source, const Json& skeleton) {
     if (!out["added_tokens"].is_array()) out["added_tokens"] = OrderedJson::array();
     OrderedJson& model = out["model"];
     if (!model.is_object()) fail(ErrorCode::input, "tokenizer", "'{}' has no model", kTokenizerJsonKey);
+    if (source.model == "t5") {
+        model["vocab"] = scored_vocabulary(source, JsonView(skeleton, kTokenizerJsonKey).at("model"));
+        model.erase(kOwnSize);
+        return out;
+    }
     model["vocab"] = vocabulary_of(source, skeleton["added_tokens"]);
     if (source.model == "bert") return out;
     for (const char* field : {"continuing_subword_prefix", "end_of_word_suffix", "dropout"})
@@ -217,8 +258,10 @@ OrderedJson special_tokens(const GgufVocabulary& source, const Json& added) {
 
 // Keeps transformers' class defaults from overriding tokenizer.json.
 Json default_config(const std::string& model, const Json& skeleton) {
-    static const std::map<std::string, const char*> classes{
-        {"gpt2", "PreTrainedTokenizerFast"}, {"llama", "LlamaTokenizerFast"}, {"bert", "BertTokenizerFast"}};
+    static const std::map<std::string, const char*> classes{{"gpt2", "PreTrainedTokenizerFast"},
+                                                            {"llama", "LlamaTokenizerFast"},
+                                                            {"bert", "BertTokenizerFast"},
+                                                            {"t5", "PreTrainedTokenizerFast"}};
     Json out{{"tokenizer_class", classes.at(model)}, {"clean_up_tokenization_spaces", false}};
     if (model == "bert") {
         out["do_lower_case"] = skeleton["normalizer"]["lowercase"];

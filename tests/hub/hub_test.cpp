@@ -116,6 +116,16 @@ TEST_F(Hub, FetchesWhatTheModelNeedsOnce) {
     EXPECT_EQ(server_.requests().size(), asked + 1) << "only the listing is asked for again";
 }
 
+TEST_F(Hub, ModulesOfSentenceTransformersComeWithTheModel) {
+    server_.files = {{"config.json", {"{}", false}},           {"pytorch_model.bin", {"weights", true}},
+                     {"modules.json", {"[]", false}},          {"sentence_bert_config.json", {"{}", false}},
+                     {"1_Pooling/config.json", {"{}", false}}, {"2_Dense/pytorch_model.bin", {"dense", true}},
+                     {"2_Dense/README.md", {"no", false}},     {"onnx/config.json", {"no", false}}};
+    EXPECT_EQ(pull().files, 6U);
+    for (const auto& [path, file] : server_.files)
+        EXPECT_EQ(fs::exists(snapshot(path)), file.content != "no") << path;
+}
+
 TEST_F(Hub, RevisionsAreKept) {
     server_.files = sharded_repo();
     server_.revisions["refs/pr/1"] = HubServer::kCommit;

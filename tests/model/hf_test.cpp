@@ -238,10 +238,10 @@ TEST_F(Directory, UntiedOutputMustBeThere) {
 }
 
 TEST_F(Directory, ATokenizerThatCannotBeRunIsNamedInTheModel) {
-    write_all(folder / "tokenizer.json", R"({"model": {"type": "Unigram", "vocab": [["a", 0.0]]}})");
+    write_all(folder / "tokenizer.json", R"({"model": {"type": "WordLevel", "vocab": {"a": 0}}})");
     const Model model = load_model(fs::path(folder / "config.json").parent_path());
     EXPECT_EQ(model.metadata.string("tokenizer.ggml.model"), "none");
-    EXPECT_THAT(model.metadata.string("refold.tokenizer.unsupported"), testing::HasSubstr("Unigram"));
+    EXPECT_THAT(model.metadata.string("refold.tokenizer.unsupported"), testing::HasSubstr("WordLevel"));
 }
 
 TEST_F(Directory, AGgufTensorThatNothingReadsIsRefused) {

@@ -127,11 +127,12 @@ TEST_F(HostileVocabulary, IdsThatClash) {
 
 TEST_F(HostileVocabulary, WhatCannotBeRunExactlyIsQuoted) {
     change("bpe_llama3", [](Json& json) {
-        json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+|[^\\w]+";
+        json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(\\w|-)+|[^\\w]";
     });
-    expect_error(ErrorCode::unsupported, "\\\\w+|[^\\\\w]+");
-    change("bpe_qwen2", [](Json& json) { json["model"]["ignore_merges"] = true; });
-    expect_error(ErrorCode::unsupported, "ignore_merges true");
+    expect_error(ErrorCode::unsupported, "(\\w|-)+|[^\\w]");
+    change("bpe_llama3",
+           [](Json& json) { json["pre_tokenizer"]["pretokenizers"][0]["type"] = "UnicodeScripts"; });
+    expect_error(ErrorCode::unsupported, "UnicodeScripts");
     change("bpe_gpt2", [](Json& json) { json["normalizer"] = {{"type", "Precompiled"}}; });
     expect_error(ErrorCode::unsupported, "Precompiled");
     change("bpe_gpt2", [](Json& json) { json["model"]["end_of_word_suffix"] = "</w>"; });
@@ -142,6 +143,92 @@ TEST_F(HostileVocabulary, WhatCannotBeRunExactlyIsQuoted) {
     expect_error(ErrorCode::unsupported, "SentencePiece vocabulary with the pre-tokenizer null");
     change("wordpiece_bert", [](Json& json) { json["pre_tokenizer"] = {{"type", "Whitespace"}}; });
     expect_error(ErrorCode::unsupported, "Whitespace");
+}
+
+// What libllama lacks, llama.cpp is to refuse rather than to split otherwise.
+TEST_F(HostileVocabulary, APatternOfNoNameRunsInRefoldAlone) {
+    change("bpe_llama3", [](Json& json) {
+        json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+|[^\\w]+";
+    });
+    GgufMetadata metadata = read();
+    EXPECT_EQ(metadata.string("tokenizer.ggml.pre"), "refold");
+    const std::string text = "it's \xc3\xa4 test, 12345!";
+    const Tokenizer tokenizer(metadata, "own");
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode(text, false, true), true), text);
+    metadata.erase(kTokenizerJsonKey);
+    EXPECT_THROW(Tokenizer(metadata, "plain"), Error);
+    EXPECT_THROW(write_hf_vocabulary(metadata, fs::path(folder / "")), Error);
+}
+
+TEST_F(HostileVocabulary, DamagedUnigramModels) {
+    const std::vector<std::pair<std::string, Json>> changes{
+        {"/model/vocab/3", "x"},     {"/model/vocab/3", Json::array({"x"})},
+        {"/model/vocab/3/0", 5},     {"/model/vocab/3/1", "low"},
+        {"/model/vocab/3/1", 1e300}, {"/model/unk_id", 100000},
+        {"/model/unk_id", -1},
+    };
+    for (const auto& [where, value] : changes) {
+        change("unigram_t5",
+               [&, &at = where, &to = value](Json& json) { json[Json::json_pointer(at)] = to; });
+        expect_error(ErrorCode::input, "tokenizer.json");
+    }
+    for (const char* map : {"AAA", "AAAA", "/////w==", "BAAAAAAAAAD/"}) {
+        change("unigram_t5",
+               [&](Json& json) { json["normalizer"]["normalizers"][0]["precompiled_charsmap"] = map; });
+        expect_error(ErrorCode::input, "precompiled_charsmap");
+    }
+    // A trie that leads nowhere.
+    for (const char* map : {"BAAAAP////8=", "BAAAAAD//wBhAGIA"}) {
+        change("unigram_t5",
+               [&](Json& json) { json["normalizer"]["normalizers"][0]["precompiled_charsmap"] = map; });
+        const Tokenizer tokenizer(read(), "fixture");
+        EXPECT_FALSE(tokenizer.encode("text \xe2\x80\xa6 \xef\xbc\xa1", false, true).empty());
+    }
+    change("unigram_t5", [](Json& json) { json["model"]["unk_id"] = nullptr; });
+    const GgufMetadata good = read();
+    EXPECT_THROW((void)Tokenizer(good, "none").encode("\xe2\x98\x83", false, true), Error);
+    for (const auto& [key, value] : {std::pair{"tokenizer.ggml.scores", float_array({1})},
+                                     {"tokenizer.ggml.scores", int_array({1})},
+                                     {"tokenizer.ggml.precompiled_charsmap", float_array({1})}}) {
+        GgufMetadata bad = good;
+        bad.set(key, value);
+        const bool of_scores = std::string(key).ends_with("scores");
+        if (of_scores) {
+            EXPECT_THROW(Tokenizer(bad, "bad"), Error) << key;
+        }
+        bad.erase(kTokenizerJsonKey);
+        EXPECT_THROW(write_hf_vocabulary(bad, fs::path(folder / "")), Error) << key;
+    }
+}
+
+// Llama 3's first release has no file that names its special tokens, and the class of Llama 2.
+TEST_F(HostileVocabulary, TiktokenOfLlamaHasItsOwnSpecialTokens) {
+    put("tokenizer.model", fixture("tiktoken_llama3/tokenizer.model"));
+    put("config.json", Json{{"model_type", "llama"}});
+    const GgufMetadata metadata = read();
+    const Tokenizer tokenizer(metadata, "llama 3");
+    const auto ids = tokenizer.encode("a", true, true);
+    EXPECT_EQ(tokenizer.decode(ids, true), "<|begin_of_text|>a");
+    EXPECT_EQ(tokenizer.decode(std::vector{*tokenizer.eos()}, true), "<|end_of_text|>");
+    EXPECT_EQ(tokenizer.encode("<|eot_id|>", false, true).size(), 1U);
+}
+
+TEST_F(HostileVocabulary, DamagedTiktokenFiles) {
+    put("tokenizer_config.json", Json{{"tokenizer_class", "QWenTokenizer"}});
+    for (const char* lines :
+         {"YQ== 0\nYg==\n", "YQ== 0\nYg== x\n", "YQ== 0\n!!!! 1\n", "YQ== 0\nYg== -1\n", "YQ== 0\n 1\n"}) {
+        put("qwen.tiktoken", std::string(lines));
+        expect_error(ErrorCode::input, "qwen.tiktoken' line 2");
+    }
+    put("qwen.tiktoken", std::string("YQ== 0\nYQ== 1\n"));
+    expect_error(ErrorCode::input, "line 2: the token is there twice");
+    put("qwen.tiktoken", std::string("YQ== 0\nYg== 0\n"));
+    expect_error(ErrorCode::input, "id 0 is both");
+    put("qwen.tiktoken", std::string("YQ== 0\nYg== 1\n"));
+    put("tokenizer_config.json", Json{{"tokenizer_class", "OtherTokenizer"}});
+    expect_error(ErrorCode::unsupported, "OtherTokenizer");
+    put("other.tiktoken", std::string("YQ== 0\n"));
+    expect_error(ErrorCode::input, "2 files");
 }
 
 TEST_F(HostileVocabulary, BytesThatAreNoSentencePieceModel) {

@@ -13,6 +13,7 @@
 #include "model/hf/description.h"
 #include "model/hf/layout.h"
 #include "model/hf/mxfp4.h"
+#include "model/hf/sentence_modules.h"
 #include "model/validate.h"
 #include "vocab/hf_vocab.h"
 
@@ -144,6 +145,7 @@ public:
         read_tensors();
         write_record();
         read_vocabulary();
+        if (!model_.config.causal) read_embedding();
         validate(model_);
         return std::move(model_);
     }
@@ -374,6 +376,18 @@ private:
             model_.metadata.set(kTokenizerReasonKey, GgufValue::string(error.what()));
         }
         if (!found) model_.metadata.set("tokenizer.ggml.model", GgufValue::string("none"));
+    }
+
+    // Without it an encoder still gives hidden states.
+    void read_embedding() {
+        try {
+            if (const auto config = read_sentence_modules(folder_, model_.config.n_embd))
+                set_embedding_config(*config, model_.metadata.string("general.architecture"),
+                                     model_.metadata);
+        } catch (const Error& error) {
+            if (error.code() != ErrorCode::unsupported) throw;
+            model_.metadata.set(kEmbeddingReasonKey, GgufValue::string(error.what()));
+        }
     }
 
     void write_record() {

@@ -25,19 +25,32 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr std::array kCarriedFiles = {
+constexpr std::array<std::string_view, 17> kCarriedFiles = {
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tiktoken.model",
     "vocab.json",
     "merges.txt",
     "vocab.txt",
     "chat_template.jinja",
     "chat_template.json",
     "generation_config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
 };
+
+// "1_Pooling": a module of a sentence-transformers model.
+bool is_module_folder(const fs::directory_entry& entry) {
+    const std::string name = entry.path().filename().string();
+    const size_t digits = name.find_first_not_of("0123456789");
+    return entry.is_directory() && digits > 0 && digits != name.npos && name[digits] == '_';
+}
 
 constexpr int64_t kPieceElements = 1 << 20;  // of what is converted at a time
 
@@ -457,10 +470,13 @@ private:
     void write_tokenizer(const std::string& folder) const {
         // A trimmed vocabulary is no longer that of the source directory.
         if (fs::is_directory(model_->label) && !model_->metadata.has(kKeptTokensKey)) {
-            for (const char* file : kCarriedFiles) {
-                const fs::path source = fs::path(model_->label) / file;
+            for (const auto& entry : fs::directory_iterator(model_->label)) {
+                const fs::path& source = entry.path();
+                const bool carried =
+                    std::ranges::find(kCarriedFiles, source.filename().string()) != kCarriedFiles.end();
+                if (!carried && source.extension() != ".tiktoken" && !is_module_folder(entry)) continue;
                 std::error_code error;
-                if (fs::exists(source)) fs::copy_file(source, fs::path(folder) / file, error);
+                fs::copy(source, fs::path(folder) / source.filename(), fs::copy_options::recursive, error);
                 if (error)
                     fail(ErrorCode::io, "export", "cannot copy '{}': {}", source.string(), error.message());
             }

@@ -7,9 +7,7 @@
 
 namespace refold {
 
-// Our keys: which layers have a mixture, where not all do; llama.cpp's, in some of its families: the weights
-// are those of a softmax over the experts that are used.
-static constexpr const char* kExpertLayersKey = "expert_layers";
+// llama.cpp's key, in some of its families: the weights are those of a softmax over the experts that are used.
 static constexpr const char* kNormKey = "expert_weights_norm";
 
 ModelConfig read_mixture(const FamilyKeys& keys, Activation activation, bool normalized) {

@@ -1,0 +1,356 @@
+#include "vocab/regex.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "core/error.h"
+#include "vocab/regex_set.h"
+#include "vocab/unicode.h"
+
+namespace refold {
+namespace {
+
+constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
+constexpr int kDeepest = 32;  // nested groups
+
+enum class Kind { accept, set, repeat, alternatives, look, line_start, line_end, text_start, text_end };
+enum class Mode { greedy, lazy, possessive };
+
+// A step of the matcher. `next` follows it; the branches of alternatives lead to their `next` themselves.
+struct Node {
+    Kind kind = Kind::accept;
+    size_t next = 0;
+    size_t set = 0;  // of set and repeat
+    size_t least = 1, most = 1;
+    Mode mode = Mode::greedy;
+    bool negative = false;              // a lookahead for what must not follow
+    std::vector<size_t> branches = {};  // of alternatives, and of a lookahead (one)
+};
+
+// A parsed pattern, before its parts are linked to what follows them.
+struct Tree {
+    Node node;
+    std::vector<std::vector<Tree>> branches;
+};
+
+}  // namespace
+
+struct Regex::Program {
+    std::vector<RegexSet> sets;
+    std::vector<Node> nodes;  // the first one accepts
+    size_t start = 0;
+
+    bool match(std::u32string_view text, size_t index, size_t at, size_t& end) const;
+    bool match_repeat(std::u32string_view text, const Node& node, size_t at, size_t& end) const;
+    size_t link(const std::vector<Tree>& sequence, size_t next);
+};
+
+namespace {
+
+class Parser {
+public:
+    Parser(const std::string& pattern, std::vector<RegexSet>& sets)
+        : pattern_(pattern), text_(to_code_points(pattern)), sets_(sets) {}
+
+    std::vector<std::vector<Tree>> all() {
+        auto out = alternatives(false, 0);
+        if (at_ < text_.size()) unknown("a group that was not opened");
+        return out;
+    }
+
+private:
+    [[noreturn]] void unknown(const char* what) const {
+        fail(ErrorCode::unsupported, "tokenizer", "the regular expression '{}' is not known: {}", pattern_,
+             what);
+    }
+    bool more() const { return at_ < text_.size(); }
+    char32_t peek() const { return more() ? text_[at_] : 0; }
+    bool take(std::u32string_view expected) {
+        if (!std::u32string_view(text_).substr(at_).starts_with(expected)) return false;
+        at_ += expected.size();
+        return true;
+    }
+
+    std::vector<std::vector<Tree>> alternatives(bool ignore_case, int depth) {
+        if (depth > kDeepest) unknown("groups are nested too deep");
+        std::vector<std::vector<Tree>> out(1);
+        while (more() && peek() != U')') {
+            if (take(U"|")) {
+                out.emplace_back();
+            } else {
+                out.back().push_back(quantified(ignore_case, depth));
+            }
+        }
+        return out;
+    }
+
+    Tree quantified(bool ignore_case, int depth) {
+        Tree item = atom(ignore_case, depth);
+        size_t least = 1, most = 1;
+        bool counted = false;
+        if (take(U"?")) {
+            least = 0;
+        } else if (take(U"*")) {
+            least = 0, most = kUnlimited;
+        } else if (take(U"+")) {
+            most = kUnlimited;
+        } else if (take(U"{")) {
+            counts(least, most);
+            counted = true;
+        } else {
+            return item;
+        }
+        const Mode mode = counted      ? Mode::greedy
+                          : take(U"?") ? Mode::lazy
+                          : take(U"+") ? Mode::possessive
+                                       : Mode::greedy;
+        if (more() && (peek() == U'?' || peek() == U'*' || peek() == U'+' || peek() == U'{'))
+            unknown("a repeated repetition");
+        if (item.node.kind == Kind::set) {
+            item.node.kind = Kind::repeat;
+            item.node.least = least;
+            item.node.most = most;
+            item.node.mode = mode;
+            return item;
+        }
+        if (item.node.kind != Kind::alternatives || least != 0 || most != 1 || mode == Mode::possessive)
+            unknown("a repeated group");
+        item.branches.insert(mode == Mode::lazy ? item.branches.begin() : item.branches.end(),
+                             std::vector<Tree>{});
+        return item;
+    }
+
+    void counts(size_t& least, size_t& most) {
+        const auto number = [&](size_t fallback) {
+            if (peek() < U'0' || peek() > U'9') return fallback;
+            size_t value = 0;
+            while (peek() >= U'0' && peek() <= U'9' && value < 100'000)
+                value = value * 10 + (text_[at_++] - U'0');
+            return value;
+        };
+        least = number(0);
+        most = take(U",") ? number(kUnlimited) : least;
+        if (!take(U"}") || most < least || most == 0) unknown("a count of repetitions");
+    }
+
+    Tree atom(bool ignore_case, int depth) {
+        if (take(U"(?=")) return look(false, ignore_case, depth);
+        if (take(U"(?!")) return look(true, ignore_case, depth);
+        if (take(U"(?i:")) return group(true, depth);
+        if (take(U"(?:")) return group(ignore_case, depth);
+        if (take(U"(?")) unknown("a group of an unknown kind");
+        if (take(U"(")) return group(ignore_case, depth);
+        for (const auto& [text, kind] : {std::pair{U"^", Kind::line_start},
+                                         {U"$", Kind::line_end},
+                                         {U"\\A", Kind::text_start},
+                                         {U"\\z", Kind::text_end}}) {
+            if (take(text)) return {{.kind = kind}, {}};
+        }
+        RegexSet set;
+        bool inverted = false;
+        if (take(U"[")) {
+            inverted = take(U"^");
+            members(set);
+        } else if (take(U".")) {
+            set.add_range(U'\n', U'\n');
+            inverted = true;
+        } else if (peek() == U'*' || peek() == U'+' || peek() == U'?') {
+            unknown("a repetition of nothing");
+        } else {
+            member(set, false);
+        }
+        set.finish(inverted, ignore_case);
+        sets_.push_back(std::move(set));
+        return {{.kind = Kind::set, .set = sets_.size() - 1}, {}};
+    }
+
+    Tree group(bool ignore_case, int depth) {
+        Tree out{{.kind = Kind::alternatives}, alternatives(ignore_case, depth + 1)};
+        if (!take(U")")) unknown("a group that does not end");
+        return out;
+    }
+
+    Tree look(bool negative, bool ignore_case, int depth) {
+        Tree out = group(ignore_case, depth);
+        out.node.kind = Kind::look;
+        out.node.negative = negative;
+        return out;
+    }
+
+    void members(RegexSet& set) {
+        if (peek() == U']') unknown("an empty class");
+        while (!take(U"]")) {
+            if (!more()) unknown("a class that does not end");
+            if (peek() == U'[' || take(U"&&")) unknown("a class within a class");
+            member(set, true);
+        }
+    }
+
+    // A character, a range of a class, or an escape that stands for a set.
+    void member(RegexSet& set, bool in_class) {
+        if (add_named(set)) return;
+        const char32_t first = character();
+        char32_t last = first;
+        if (in_class && peek() == U'-' && at_ + 1 < text_.size() && text_[at_ + 1] != U']') {
+            ++at_;
+            if (peek() == U'[') unknown("a range of classes");
+            last = character();
+        }
+        if (last < first) unknown("a range that is empty");
+        set.add_range(first, last);
+    }
+
+    bool add_named(RegexSet& set) {
+        for (const bool inverted : {false, true}) {
+            if (take(inverted ? U"\\S" : U"\\s")) return set.add_space(inverted), true;
+            if (take(inverted ? U"\\W" : U"\\w")) return set.add_word(inverted), true;
+            if (take(inverted ? U"\\D" : U"\\d"))
+                return set.add_categories(category_bits("Nd"), inverted), true;
+            if (!take(inverted ? U"\\P{" : U"\\p{")) continue;
+            const bool not_in = take(U"^") != inverted;
+            std::string name;
+            while (more() && peek() != U'}') append_utf8(name, text_[at_++]);
+            const uint32_t bits = category_bits(name);
+            if (!take(U"}") || bits == 0) unknown("a property other than a general category");
+            return set.add_categories(bits, not_in), true;
+        }
+        return false;
+    }
+
+    char32_t character() {
+        const char32_t c = text_[at_++];
+        if (c != U'\\') return c;
+        if (!more()) unknown("an escape of nothing");
+        const char32_t name = text_[at_++];
+        switch (name) {
+            case U'n': return U'\n';
+            case U'r': return U'\r';
+            case U't': return U'\t';
+            case U'f': return U'\f';
+            case U'v': return U'\v';
+            case U'x': return take(U"{") ? hex(1, 6, true) : hex(1, 2, false);
+            case U'u': return hex(4, 4, false);
+            default: break;
+        }
+        if (name < 0x80 && is_word_character(name)) unknown("an escape");
+        return name;
+    }
+
+    char32_t hex(size_t least, size_t most, bool closed) {
+        char32_t value = 0;
+        size_t digits = 0;
+        for (; digits < most; ++digits, ++at_) {
+            const char32_t c = peek();
+            const char32_t lower = c | 0x20;
+            if (c >= U'0' && c <= U'9') {
+                value = value * 16 + (c - U'0');
+            } else if (lower >= U'a' && lower <= U'f') {
+                value = value * 16 + (lower - U'a' + 10);
+            } else {
+                break;
+            }
+        }
+        if (digits < least || (closed && !take(U"}")) || value > 0x10FFFF) unknown("a code point");
+        return value;
+    }
+
+    const std::string& pattern_;
+    const std::u32string text_;
+    std::vector<RegexSet>& sets_;
+    size_t at_ = 0;
+};
+
+}  // namespace
+
+size_t Regex::Program::link(const std::vector<Tree>& sequence, size_t next) {
+    for (auto tree = sequence.rbegin(); tree != sequence.rend(); ++tree) {
+        Node node = tree->node;
+        node.next = next;
+        if (node.kind == Kind::look) {
+            const Tree inner{{.kind = Kind::alternatives}, tree->branches};
+            node.branches = {link({inner}, 0)};
+        } else {
+            for (const auto& branch : tree->branches) node.branches.push_back(link(branch, next));
+        }
+        nodes.push_back(std::move(node));
+        next = nodes.size() - 1;
+    }
+    return next;
+}
+
+bool Regex::Program::match_repeat(std::u32string_view text, const Node& node, size_t at, size_t& end) const {
+    const RegexSet& set = sets[node.set];
+    const size_t room = std::min(text.size() - at, node.most);
+    size_t count = 0;
+    if (node.mode == Mode::lazy) {
+        for (; count < node.least; ++count) {
+            if (count >= room || !set.contains(text[at + count])) return false;
+        }
+        while (!match(text, node.next, at + count, end)) {
+            if (count >= room || !set.contains(text[at + count])) return false;
+            ++count;
+        }
+        return true;
+    }
+    while (count < room && set.contains(text[at + count])) ++count;
+    if (count < node.least) return false;
+    const size_t least = node.mode == Mode::possessive ? count : node.least;
+    for (;; --count) {
+        if (match(text, node.next, at + count, end)) return true;
+        if (count == least) return false;
+    }
+}
+
+bool Regex::Program::match(std::u32string_view text, size_t index, size_t at, size_t& end) const {
+    for (;;) {
+        const Node& node = nodes[index];
+        switch (node.kind) {
+            case Kind::accept: end = at; return true;
+            case Kind::set:
+                if (at >= text.size() || !sets[node.set].contains(text[at])) return false;
+                ++at;
+                break;
+            case Kind::repeat: return match_repeat(text, node, at, end);
+            case Kind::alternatives:
+                return std::any_of(node.branches.begin(), node.branches.end(),
+                                   [&](size_t branch) { return match(text, branch, at, end); });
+            case Kind::look: {
+                size_t ignored = 0;
+                if (match(text, node.branches.front(), at, ignored) == node.negative) return false;
+                break;
+            }
+            case Kind::line_start:
+                if (at != 0 && text[at - 1] != U'\n') return false;
+                break;
+            case Kind::line_end:
+                if (at != text.size() && text[at] != U'\n') return false;
+                break;
+            case Kind::text_start:
+                if (at != 0) return false;
+                break;
+            case Kind::text_end:
+                if (at != text.size()) return false;
+                break;
+        }
+        index = node.next;
+    }
+}
+
+Regex::Regex(const std::string& pattern) {
+    const auto program = std::make_shared<Program>();
+    program->nodes.emplace_back();
+    const Tree whole{{.kind = Kind::alternatives}, Parser(pattern, program->sets).all()};
+    program->start = program->link({whole}, 0);
+    program_ = program;
+}
+
+std::optional<std::pair<size_t, size_t>> Regex::find(std::u32string_view text, size_t from) const {
+    for (size_t at = from; at < text.size(); ++at) {
+        size_t end = at;
+        if (program_->match(text, program_->start, at, end) && end > at) return std::pair{at, end};
+    }
+    return std::nullopt;
+}
+
+}  // namespace refold
