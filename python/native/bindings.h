@@ -26,6 +26,7 @@ void bind_generation(nb::module_& module);
 void bind_model(nb::module_& module);
 void bind_encoder(nb::module_& module);
 void bind_compression(nb::module_& module);
+void bind_stored_model(nb::module_& module);
 
 // {"parameters": ..., ...}, the fields of the structures by their names.
 using Facts = nb::typed<nb::dict, nb::str, nb::any>;

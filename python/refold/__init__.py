@@ -22,27 +22,58 @@ from ._errors import (
 from ._model import GenerationOptions, Message, Model, Perplexity, TextStream, load
 from ._native import Generation, TokenLogprob, version
 from ._progress import Progress
+from ._stored_model import StoredModel, StoredTensor, StoredTensors, open
+from ._topology import (
+    AttentionSource,
+    Dense,
+    Expression,
+    HeadRun,
+    Heads,
+    Layer,
+    LowRank,
+    Plus,
+    RowParts,
+    Slots,
+    Topology,
+    Tucker,
+    tensors_of,
+)
 
 __version__ = version()
 
 __all__ = [
+    "AttentionSource",
     "CancelledError",
     "Compression",
     "Cost",
+    "Dense",
     "Encoder",
     "Error",
+    "Expression",
     "FileError",
     "Generation",
     "GenerationOptions",
+    "HeadRun",
+    "Heads",
     "InputError",
     "InternalError",
+    "Layer",
+    "LowRank",
     "Message",
     "Model",
     "Perplexity",
+    "Plus",
     "Progress",
+    "RowParts",
+    "Slots",
     "Step",
+    "StoredModel",
+    "StoredTensor",
+    "StoredTensors",
     "TextStream",
     "TokenLogprob",
+    "Topology",
+    "Tucker",
     "UnsupportedError",
     "UsageError",
     "compress",
@@ -50,7 +81,9 @@ __all__ = [
     "export",
     "inspect",
     "load",
+    "open",
     "plan",
     "quantize",
+    "tensors_of",
     "version",
 ]

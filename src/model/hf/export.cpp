@@ -107,7 +107,7 @@ public:
         AtomicFolder out(folder, options_.overwrite);
         write_file(out.path() + "/config.json", config.dump(2) + "\n");
         const HfExport result = write_tensors(out.path());
-        write_tokenizer(out.path());
+        save_hf_tokenizer(*model_, out.path());
         for (const auto& [file, text] : options_.texts) write_file(out.path() + "/" + file, text);
         out.commit();
         return result;
@@ -358,21 +358,6 @@ private:
         return result;
     }
 
-    void write_tokenizer(const std::string& folder) const {
-        // A trimmed vocabulary is no longer that of the source directory.
-        if (fs::is_directory(model_->label) && !model_->metadata.has(kKeptTokensKey)) {
-            for (const char* file : kCarriedFiles) {
-                const fs::path source = fs::path(model_->label) / file;
-                std::error_code error;
-                if (fs::exists(source)) fs::copy_file(source, fs::path(folder) / file, error);
-                if (error)
-                    fail(ErrorCode::io, "export", "cannot copy '{}': {}", source.string(), error.message());
-            }
-        } else if (model_->metadata.string("tokenizer.ggml.model", "none") != "none") {
-            write_hf_vocabulary(model_->metadata, folder);
-        }
-    }
-
     std::shared_ptr<const Model> model_;
     HfExportOptions options_;
     CheckpointRecord record_;
@@ -382,6 +367,21 @@ private:
 };
 
 }  // namespace
+
+void save_hf_tokenizer(const Model& model, const std::string& folder) {
+    // A trimmed vocabulary is no longer that of the source directory.
+    if (fs::is_directory(model.label) && !model.metadata.has(kKeptTokensKey)) {
+        for (const char* file : kCarriedFiles) {
+            const fs::path source = fs::path(model.label) / file;
+            std::error_code error;
+            if (fs::exists(source)) fs::copy_file(source, fs::path(folder) / file, error);
+            if (error)
+                fail(ErrorCode::io, "export", "cannot copy '{}': {}", source.string(), error.message());
+        }
+    } else if (model.metadata.string("tokenizer.ggml.model", "none") != "none") {
+        write_hf_vocabulary(model.metadata, folder);
+    }
+}
 
 HfExport save_hf_model(const Model& model, const std::string& folder, const HfExportOptions& options) {
     return HfWriter(model, options).write(folder);
