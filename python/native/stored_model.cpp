@@ -29,6 +29,13 @@ nb::ndarray<nb::numpy, const uint8_t> array_of(const TensorView& view) {
 }  // namespace
 
 void bind_stored_model(nb::module_& module) {
+    module.def(
+        "special_tokens",
+        [](const std::string& path) {
+            const Tokenizer tokenizer(path);
+            return std::pair(tokenizer.bos(), tokenizer.eos());
+        },
+        nb::arg("path"), "BOS and EOS of a file or directory.");
     nb::class_<StoredModel>(module, "StoredModel")
         .def(
             "__init__",

@@ -19,6 +19,7 @@ from ._errors import (
     UnsupportedError,
     UsageError,
 )
+from ._method import method
 from ._model import GenerationOptions, Message, Model, Perplexity, TextStream, load
 from ._native import Generation, TokenLogprob, version
 from ._progress import Progress
@@ -81,6 +82,7 @@ __all__ = [
     "export",
     "inspect",
     "load",
+    "method",
     "open",
     "plan",
     "quantize",

@@ -31,7 +31,8 @@ class Dense:
     tensor: str
 
 
-class HeadRun(NamedTuple):
+@dataclass(frozen=True)
+class HeadRun:
     """`count` heads of a tensor from head `first`: head_dim rows each, in attn.o head_dim columns."""
 
     tensor: str
@@ -45,8 +46,10 @@ class Heads:
 
     runs: Tuple[HeadRun, ...]
 
-    def __init__(self, runs: Sequence[Sequence[Any]]) -> None:
-        object.__setattr__(self, "runs", tuple(HeadRun(*run) for run in runs))
+    def __init__(self, runs: Sequence[Union[HeadRun, Sequence[Any]]]) -> None:
+        object.__setattr__(
+            self, "runs", tuple(run if isinstance(run, HeadRun) else HeadRun(*run) for run in runs)
+        )
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,8 @@ class Slots(MutableMapping[str, Expression]):
 
     def __init__(self, slots: Mapping[str, Union[str, Expression]] = {}) -> None:
         self._slots: Dict[str, Expression] = {}
-        self.update(slots)
+        for slot, expression in slots.items():
+            self[slot] = expression
 
     def __getitem__(self, slot: str) -> Expression:
         return self._slots[slot]
@@ -250,7 +254,7 @@ def _to_json(expression: Expression) -> Any:
     if isinstance(expression, Dense):
         return expression.tensor
     if isinstance(expression, Heads):
-        return {"heads": [list(run) for run in expression.runs]}
+        return {"heads": [[run.tensor, run.first, run.count] for run in expression.runs]}
     if isinstance(expression, LowRank):
         scaled = {"scale": expression.scale, "row": expression.row} if expression.scale else {}
         flags = {"transposed": True} if expression.transposed else {}
