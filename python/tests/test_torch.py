@@ -86,13 +86,15 @@ class TorchTest(FolderTest):
         self.assertEqual(sum(p.numel() for p in model.parameters()), stored.inspect()["stored"]["parameters"])
         shared = [n for n in stored.tensors if len({layer for layer, _ in stored.topology.users(n)}) > 1]
         first, second = {layer for layer, slot in stored.topology.users(shared[0])}
-        slot = stored.topology.users(shared[0])[0][1].replace(".", "_")
-        self.assertIs(getattr(model.layers[first], slot).weight, getattr(model.layers[second], slot).weight)
+        slot = stored.topology.users(shared[0])[0][1]
+        self.assertIs(
+            model.layers[first].get_submodule(slot).weight, model.layers[second].get_submodule(slot).weight
+        )
         # Copies share among themselves, not with the first.
         other = copy.deepcopy(model)
-        a, b = (getattr(other.layers[layer], slot).weight for layer in (first, second))
+        a, b = (other.layers[layer].get_submodule(slot).weight for layer in (first, second))
         self.assertIs(a, b)
-        self.assertIsNot(a, getattr(model.layers[first], slot).weight)
+        self.assertIsNot(a, model.layers[first].get_submodule(slot).weight)
 
     def test_batches_with_padding_and_a_cache(self):
         path = self.make({"method": "uniattn", "superblocks": "2-3"}, {"method": "drop", "layers": "0"})

@@ -116,7 +116,7 @@ class _Step:
 
 
 class DecoderLayer(nn.Module):
-    """A layer's matrices as modules (attn_q, ffn_down, ...); its norms are read where they are stored."""
+    """A layer's matrices as modules, attn.q, ffn.down, ...; its norms are read where they are stored."""
 
     def __init__(self, model: Model, number: int, slots: Layer) -> None:
         super().__init__()
@@ -141,6 +141,7 @@ class DecoderLayer(nn.Module):
             "n_embd": config["n_embd"],
             "n_ff": by_layer_ffs[number] if by_layer_ffs else config["n_ff"],
         }
+        self.attn, self.ffn = nn.Module(), nn.Module()
         heads = {"q": self.n_head, "kv": self.n_head_kv}
         for slot, (inner, outer) in _LINEAR.items():
             if slot in slots:
@@ -152,13 +153,13 @@ class DecoderLayer(nn.Module):
                     self.sizes[outer],
                     heads.get(inner, heads.get(outer)),
                 )
-                self.add_module(slot.replace(".", "_"), linear)
+                getattr(self, slot.split(".")[0]).add_module(slot.split(".")[1], linear)
 
     def has(self, slot: str) -> bool:
         return slot in self.slots
 
     def linear(self, slot: str, x: Tensor) -> Tensor:
-        y: Tensor = self.get_submodule(slot.replace(".", "_"))(x)
+        y: Tensor = self.get_submodule(slot)(x)
         return y
 
 
@@ -166,7 +167,7 @@ class Model(nn.Module):
     """A decoder as a module: token ids [B, T] to logits [B, T, V].
 
     `stored` has one Parameter for each stored tensor, under its name. `layers[i]` has the linear maps of a layer as
-    modules (`attn_q`, ...), which read these.
+    modules (`attn.q`, ...), which read these.
     """
 
     head_dense: SlotLinear
