@@ -54,7 +54,7 @@ void bind_stored_model(nb::module_& module) {
             "tensor",
             [](const StoredModel& m, const std::string& name) {
                 const StoredTensor tensor = m.tensor(name);
-                return nb::make_tuple(tensor.type, tensor.shape, tensor.bytes);
+                return std::tuple(tensor.type, tensor.shape, tensor.bytes);
             },
             nb::arg("name"))
         .def(

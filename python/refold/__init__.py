@@ -22,6 +22,7 @@ from ._errors import (
 from ._method import method
 from ._model import GenerationOptions, Message, Model, Perplexity, TextStream, load
 from ._native import Generation, TokenLogprob, version
+from ._program import compare, evaluate, fit
 from ._progress import Progress
 from ._stored_model import StoredModel, StoredTensor, StoredTensors, open
 from ._topology import (
@@ -77,9 +78,12 @@ __all__ = [
     "Tucker",
     "UnsupportedError",
     "UsageError",
+    "compare",
     "compress",
     "embed",
+    "evaluate",
     "export",
+    "fit",
     "inspect",
     "load",
     "method",

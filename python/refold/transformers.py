@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _FILE = "model.gguf"
 
 
-class RefoldConfig(transformers.PretrainedConfig):  # type: ignore[misc]
+class RefoldConfig(transformers.PretrainedConfig):
     """Names the file, which has the configuration; the other fields are those that transformers asks for."""
 
     model_type = "refold"

@@ -29,11 +29,13 @@ def families():
 class FamiliesTest(unittest.TestCase):
     @unittest.skipUnless(torch, "torch is not installed")
     def test_logits_are_the_golden_ones(self):
-        names = families()
-        self.assertGreater(len(names), 20)
-        for name in names:
+        compared = 0
+        for name in families():
             with self.subTest(name):
-                model = refold.torch.load(os.path.join(FIXTURES, "hf", name))
+                try:
+                    model = refold.torch.load(os.path.join(FIXTURES, "hf", name))
+                except refold.UnsupportedError as error:
+                    self.skipTest(str(error))
                 facts, arrays = golden("hf", name)
                 for i, row in enumerate(facts["rows"]):
                     if f"logits.{i}" not in arrays:
@@ -41,6 +43,8 @@ class FamiliesTest(unittest.TestCase):
                     with torch.no_grad():
                         found = model(torch.tensor([row]))[0].numpy()
                     np.testing.assert_allclose(found, arrays[f"logits.{i}"], atol=1e-4)
+                compared += 1
+        self.assertGreater(compared, 20)
 
 
 @unittest.skipUnless(torch, "torch is not installed")
