@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple, Union
@@ -28,6 +29,7 @@ from . import _native
 from ._errors import FileError, UnsupportedError, UsageError
 from ._stored_model import StoredModel
 from ._stored_model import open as open_model
+from ._topology import LowRank, Plus, RowParts
 from .torch import Model
 
 if TYPE_CHECKING:
@@ -203,6 +205,47 @@ def tokenizer(source: PathLike) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         open_model(source).save_tokenizer(folder)
         return AutoTokenizer.from_pretrained(folder)
+
+
+def with_lora(adapted: Any) -> StoredModel:
+    """The model of a PeftModel with its active LoRA as low-rank terms of the topology (Plus), one for each layer.
+
+    So weights that layers share stay shared, and refold runs and saves the result:
+
+    >>> refold.transformers.with_lora(peft.get_peft_model(model, ...)).save("adapted.gguf")
+
+    Raises UnsupportedError for adapters that are no plain LoRA of slots.
+    """
+    base = adapted.get_base_model()
+    if not isinstance(base, RefoldForCausalLM):
+        raise UsageError(f"[transformers] with_lora: got a model of {type(base).__name__}, expected refold's")
+    model = base.model.to_refold()
+    names = list(adapted.active_adapters)
+    if len(names) != 1:
+        raise UsageError(f"[transformers] with_lora: {len(names)} active adapters, expected one")
+    (name,) = names
+    adapters = [
+        (w, m) for w, m in base.model.named_modules() if hasattr(m, "lora_A") or hasattr(m, "modules_to_save")
+    ]
+    if not adapters:
+        raise UnsupportedError("[transformers] with_lora: the adapter has no LoRA")
+    for where, module in adapters:
+        found = re.fullmatch(r"layers\.(\d+)\.((?:attn|ffn)\.\w+)", where)
+        plain = name in getattr(module, "lora_A", {}) and not module.merged
+        if found is None or not plain or getattr(module, "lora_variant", {}).get(name):
+            raise UnsupportedError(
+                f"[transformers] with_lora: the adapter of '{where}' is no plain LoRA of a slot"
+            )
+        slots, slot = model.layers[int(found[1])], found[2]
+        expression = slots[slot]
+        if isinstance(expression, (Plus, RowParts)):
+            raise UnsupportedError(f"[transformers] with_lora: layer {found[1]} {slot} has a LoRA already")
+        u, v = (f"blk.{found[1]}.{slot.replace('.', '_')}.lora_{part}" for part in "ba")
+        scaled = module.lora_B[name].weight * module.scaling[name]  # [out, rank]
+        model.tensors[u] = scaled.detach().float().cpu().numpy()
+        model.tensors[v] = module.lora_A[name].weight.detach().float().cpu().numpy()
+        slots[slot] = Plus(expression, LowRank(u, v))
+    return model
 
 
 def _describe(model: StoredModel, folder: str, file: str) -> None:

@@ -120,7 +120,8 @@ class TransformersTest(FolderTest):
             torch.testing.assert_close(adapted(tokens).logits, before)
         trainable = [name for name, p in adapted.named_parameters() if p.requires_grad]
         self.assertEqual(len(trainable), 2 * 2 * 4)  # A and B of two maps of four layers
-        optimizer = torch.optim.Adam([p for p in adapted.parameters() if p.requires_grad], lr=1e-2)
+        trained = [p for p in adapted.parameters() if p.requires_grad]
+        optimizer = torch.optim.Adam(trained, lr=1e-2)
         for _ in range(3):
             loss = adapted(input_ids=tokens, labels=tokens).loss
             optimizer.zero_grad()
@@ -128,11 +129,36 @@ class TransformersTest(FolderTest):
             optimizer.step()
         with torch.no_grad():
             self.assertGreater((adapted(tokens).logits - before).abs().max().item(), 0.01)
+        # The same in refold, shared weights still shared.
+        stored = refold.transformers.with_lora(adapted)
+        stored.save(self.path("adapted.gguf"))
+        found = refold.load(self.path("adapted.gguf"), threads=1, f32=True, context=64).logits(
+            tokens[0].numpy()
+        )
+        with torch.no_grad():
+            np.testing.assert_allclose(found, adapted.eval()(tokens).logits[0].numpy(), atol=1e-4)
+        kinds = {type(layer["attn.q"].base) for layer in stored.layers}
+        self.assertIn(refold.Heads, kinds)
+        self.assertEqual(
+            stored.inspect()["stored"]["parameters"],
+            refold.inspect(self.file)["stored"]["parameters"] + sum(p.numel() for p in trained),
+        )
         adapted.save_pretrained(self.path("lora"))
         fresh = transformers.AutoModelForCausalLM.from_pretrained(self.prepared)
         loaded = peft.PeftModel.from_pretrained(fresh, self.path("lora"))
         with torch.no_grad():
             torch.testing.assert_close(loaded(tokens).logits, adapted.eval()(tokens).logits)
+
+    @unittest.skipUnless(peft, "peft is not installed")
+    def test_adapters_that_are_no_plain_lora_are_refused(self):
+        for options in (
+            {"target_modules": ["attn.q"], "use_dora": True},
+            {"target_modules": ["attn.q"], "modules_to_save": ["attn.k"]},
+        ):
+            model = transformers.AutoModelForCausalLM.from_pretrained(self.prepared)
+            adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, task_type="CAUSAL_LM", **options))
+            with self.subTest(options), self.assertRaises(refold.UnsupportedError):
+                refold.transformers.with_lora(adapted)
 
     def test_what_is_not_covered(self):
         model = refold.transformers.RefoldForCausalLM.from_pretrained(self.file)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple, Union
+from typing import List, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
@@ -45,11 +45,7 @@ class Weight:
         if isinstance(e, Dense):
             return self.stored[e.tensor]
         if isinstance(e, Heads):
-            size = self._head_dim
-            parts = [
-                self.stored[run.tensor].narrow(self._dimension, run.first * size, run.count * size)
-                for run in e.runs
-            ]
+            parts = self._runs(e)
             return parts[0] if len(parts) == 1 else torch.cat(parts, self._dimension)
         if isinstance(e, LowRank):
             u, v, scale = self._factors(e)
@@ -72,6 +68,13 @@ class Weight:
         stacked = torch.einsum("bi,hba,aj->hij", head, slices, model).flatten(0, 1)
         return stacked.T if e.transposed else stacked
 
+    def _runs(self, e: Heads) -> List[Tensor]:
+        size = self._head_dim
+        return [
+            self.stored[run.tensor].narrow(self._dimension, run.first * size, run.count * size)
+            for run in e.runs
+        ]
+
     def _factors(self, e: LowRank) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
         scale = (
             None if e.scale is None else self.stored[e.scale].reshape(-1, self.stored[e.u].shape[1])[e.row]
@@ -91,7 +94,20 @@ class Weight:
             if scale is not None:
                 inner = inner * scale
             return inner @ (v if e.transposed else u.T)
+        if isinstance(e, Heads):
+            return self._heads_product(e, x)
         return functional.linear(x, self._matrix(e, heads))
+
+    def _heads_product(self, e: Heads, x: Tensor) -> Tensor:
+        """Run by run, where the heads lie."""
+        weights = self._runs(e)
+        if self._dimension == 0:
+            return torch.cat([functional.linear(x, weight) for weight in weights], -1)
+        parts = x.split([weight.shape[1] for weight in weights], -1)
+        total = functional.linear(parts[0], weights[0])
+        for part, weight in zip(parts[1:], weights[1:]):
+            total = total + functional.linear(part, weight)
+        return total
 
 
 class SlotLinear(nn.Linear):
