@@ -219,7 +219,7 @@ def with_lora(adapted: Any) -> StoredModel:
     base = adapted.get_base_model()
     if not isinstance(base, RefoldForCausalLM):
         raise UsageError(f"[transformers] with_lora: got a model of {type(base).__name__}, expected refold's")
-    model = base.model.to_refold()
+    model: StoredModel = base.model.to_refold()
     names = list(adapted.active_adapters)
     if len(names) != 1:
         raise UsageError(f"[transformers] with_lora: {len(names)} active adapters, expected one")

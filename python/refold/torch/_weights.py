@@ -103,7 +103,7 @@ class Weight:
         weights = self._runs(e)
         if self._dimension == 0:
             return torch.cat([functional.linear(x, weight) for weight in weights], -1)
-        parts = x.split([weight.shape[1] for weight in weights], -1)
+        parts = torch.split(x, [weight.shape[1] for weight in weights], -1)
         total = functional.linear(parts[0], weights[0])
         for part, weight in zip(parts[1:], weights[1:]):
             total = total + functional.linear(part, weight)
