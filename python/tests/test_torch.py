@@ -94,6 +94,7 @@ class TorchTest(FolderTest):
         self.assertIs(
             model.layers[first].get_submodule(slot).weight, model.layers[second].get_submodule(slot).weight
         )
+        self.assertIn("SlotLinear", repr(model))
         # Copies share among themselves, not with the first.
         other = copy.deepcopy(model)
         a, b = (other.layers[layer].get_submodule(slot).weight for layer in (first, second))

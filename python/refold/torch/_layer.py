@@ -50,8 +50,18 @@ class Step:
         self.distances = self.positions[:, :, None] - keys[:, None, :]  # of a token from a key [B, T, S]
         self.length = int(self.positions.max()) + 1  # of the longest sequence
         self.angles: Dict[int, Tuple[Tensor, Tensor]] = {}  # by rotation
+        self._biases: Dict[int, Tensor] = {}  # by window
         self.probabilities: Dict[int, Tensor] = {}  # [B, H, T, P + S] by layer that lends them
         self.keys_and_values: Dict[int, Tuple[Tensor, Tensor]] = {}  # [B, G, P + S, D] likewise
+
+    def bias(self, window: int, prefix: int, dtype: torch.dtype) -> Tensor:
+        """What is added to scores [B, 1, T, P + S]: 0, or the smallest number where a key is not seen."""
+        if window not in self._biases:
+            visible = self.visible & (self.distances < window) if window > 0 else self.visible
+            visible = functional.pad(visible, (prefix, 0), value=True)[:, None]
+            zero = torch.zeros((), dtype=dtype, device=visible.device)
+            self._biases[window] = zero.masked_fill(~visible, torch.finfo(dtype).min)
+        return self._biases[window]
 
 
 class Shared:
@@ -98,8 +108,8 @@ class DecoderLayer(nn.Module):
         self.residual_scale: float = config["residual_scale"]
         self.activation = ACTIVATIONS[config["activation"]]
 
-        def weight(slot: str) -> Weight:
-            return Weight(shared.stored, slot, slots[slot], config["head_dim"])
+        def weight(slot: str, heads: Optional[int] = None) -> Weight:
+            return Weight(shared.stored, slot, slots[slot], config["head_dim"], heads)
 
         self.vectors = {slot: weight(slot) for slot in slots if slot.removesuffix(".bias") in LAYER_VECTORS}
         self.norm = Norm(config, self.vectors)
@@ -114,8 +124,8 @@ class DecoderLayer(nn.Module):
         for slot, (inner, outer) in LINEAR.items():
             if slot in slots:
                 bias = weight(slot + ".bias") if slot + ".bias" in slots else None
-                of_heads = heads.get(inner, heads.get(outer))
-                linear = SlotLinear(weight(slot), bias, sizes[inner], sizes[outer], of_heads)
+                made_of = weight(slot, heads.get(inner, heads.get(outer)))
+                linear = SlotLinear(made_of, bias, sizes[inner], sizes[outer])
                 module, name = slot.split(".")
                 getattr(self, module).add_module(name, linear)
 
@@ -217,11 +227,7 @@ class DecoderLayer(nn.Module):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: Step) -> Tensor:
         """q [B, H, T, D] over k, v [B, G, P + S, D]: [B, T, H * D]."""
         shared = self.shared
-        visible = step.visible
-        if shared.window(self.number) > 0:
-            visible = visible & (step.distances < shared.window(self.number))
-        visible = functional.pad(visible, (shared.config["n_prefix"], 0), value=True)[:, None]
-        bias = torch.zeros((), dtype=q.dtype, device=q.device).masked_fill(~visible, torch.finfo(q.dtype).min)
+        bias = step.bias(shared.window(self.number), shared.config["n_prefix"], q.dtype)
         slopes = self._slopes()
         if slopes is not None:
             bias = bias - slopes.to(q)[:, None, None] * step.distances.abs()[:, None]

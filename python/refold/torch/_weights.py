@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Tuple, Union
+from typing import List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .._topology import Base, Dense, Expression, Heads, LowRank, Plus, RowParts
+from .._errors import UnsupportedError
+from .._topology import Dense, Expression, Heads, LowRank, Plus, RowParts
 
 
 class StoredTensors(nn.Module):
@@ -17,11 +18,14 @@ class StoredTensors(nn.Module):
     def add(self, name: str, values: Tensor, trainable: bool) -> None:
         *path, last = name.split(".")
         branch: nn.Module = self
-        for part in path:
-            if not hasattr(branch, part):
-                branch.add_module(part, nn.Module())
-            branch = getattr(branch, part)
-        branch.register_parameter(last, nn.Parameter(values, requires_grad=trainable))
+        try:
+            for part in path:
+                if part not in branch._modules:
+                    branch.add_module(part, nn.Module())
+                branch = branch.get_submodule(part)
+            branch.register_parameter(last, nn.Parameter(values, requires_grad=trainable))
+        except KeyError:
+            raise UnsupportedError(f"[torch] a Parameter cannot be called '{name}'") from None
 
     def __getitem__(self, name: str) -> Tensor:
         return self.get_parameter(name)
@@ -30,18 +34,25 @@ class StoredTensors(nn.Module):
 class Weight:
     """A weight expression over stored tensors. Not a module: the Parameters are those of `stored` alone."""
 
-    def __init__(self, stored: StoredTensors, slot: str, expression: Expression, head_dim: int) -> None:
+    def __init__(
+        self,
+        stored: StoredTensors,
+        slot: str,
+        expression: Expression,
+        head_dim: int,
+        heads: Optional[int] = None,
+    ) -> None:
+        """heads: of the slot, where it consists of heads."""
         self.stored = stored
         self.expression = expression
-        self._head_dim = head_dim
+        self._head_dim, self._heads = head_dim, heads
         self._dimension = 1 if slot == "attn.o" else 0
-        self._heads: Optional[int] = None
 
-    def matrix(self, heads: Optional[int] = None) -> Tensor:
-        """[out, in]; of vectors [length]. `heads`: of the slot, for Tucker."""
-        return self._matrix(self.expression, heads)
+    def matrix(self) -> Tensor:
+        """[out, in]; of vectors [length]."""
+        return self._matrix(self.expression)
 
-    def _matrix(self, e: Expression, heads: Optional[int]) -> Tensor:
+    def _matrix(self, e: Expression) -> Tensor:
         if isinstance(e, Dense):
             return self.stored[e.tensor]
         if isinstance(e, Heads):
@@ -52,7 +63,7 @@ class Weight:
             product = (u if scale is None else u * scale) @ v
             return product.T if e.transposed else product
         if isinstance(e, Plus):
-            return self._matrix(e.base, heads) + self._matrix(e.term, heads)
+            return self._matrix(e.base) + self._matrix(e.term)
         if isinstance(e, RowParts):
             raise AssertionError("rows in parts belong to Table")
         core, roles, head = self.stored[e.core], self.stored[e.roles], self.stored[e.head]
@@ -63,8 +74,8 @@ class Weight:
             head = head[:, rows % 2 * (width // 2) + rows // 2]
         core = core.reshape(-1, *core.shape[-3:])  # [heads, R3, R2, R1]
         slices = torch.einsum("hcba,c->hba", core, roles[:, e.role])
-        if heads is not None and len(slices) != heads:
-            slices = slices.reshape(heads, -1, *slices.shape[1:]).mean(1)
+        if self._heads is not None and len(slices) != self._heads:
+            slices = slices.reshape(self._heads, -1, *slices.shape[1:]).mean(1)
         stacked = torch.einsum("bi,hba,aj->hij", head, slices, model).flatten(0, 1)
         return stacked.T if e.transposed else stacked
 
@@ -81,13 +92,13 @@ class Weight:
         )
         return self.stored[e.u], self.stored[e.v], scale
 
-    def product(self, x: Tensor, heads: Optional[int]) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
         """W x for x [..., in]: [..., out]."""
-        return self._product(self.expression, x, heads)
+        return self._product(self.expression, x)
 
-    def _product(self, e: Union[Base, Plus, RowParts], x: Tensor, heads: Optional[int]) -> Tensor:
+    def _product(self, e: Expression, x: Tensor) -> Tensor:
         if isinstance(e, Plus):
-            return self._product(e.base, x, heads) + self._product(e.term, x, heads)
+            return self._product(e.base, x) + self._product(e.term, x)
         if isinstance(e, LowRank):
             u, v, scale = self._factors(e)
             inner = x @ (u if e.transposed else v.T)
@@ -96,7 +107,7 @@ class Weight:
             return inner @ (v if e.transposed else u.T)
         if isinstance(e, Heads):
             return self._heads_product(e, x)
-        return functional.linear(x, self._matrix(e, heads))
+        return functional.linear(x, self._matrix(e))
 
     def _heads_product(self, e: Heads, x: Tensor) -> Tensor:
         """Run by run, where the heads lie."""
@@ -116,22 +127,15 @@ class SlotLinear(nn.Linear):
     It is an nn.Linear to those that look for such (PEFT); `weight` is the matrix, written out.
     """
 
-    def __init__(
-        self,
-        weight: Weight,
-        bias: Optional[Weight],
-        in_features: int,
-        out_features: int,
-        heads: Optional[int] = None,
-    ) -> None:
+    def __init__(self, weight: Weight, bias: Optional[Weight], in_features: int, out_features: int) -> None:
         nn.Module.__init__(self)
-        self.in_features, self.out_features, self.heads = in_features, out_features, heads
+        self.in_features, self.out_features = in_features, out_features
         self._weight, self._bias = weight, bias
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """[out, in]"""
-        return self._weight.matrix(self.heads)
+        return self._weight.matrix()
 
     @property
     def bias(self) -> Optional[Tensor]:  # type: ignore[override]
@@ -139,7 +143,7 @@ class SlotLinear(nn.Linear):
         return None if self._bias is None else self._bias.matrix().reshape(-1)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self._weight.product(x, self.heads)
+        y = self._weight.product(x)
         bias = self.bias
         return y if bias is None else y + bias
 
@@ -153,6 +157,8 @@ class Table(nn.Embedding):
     def __init__(self, weight: Weight, rows: int, width: int, places: Optional[Tensor]) -> None:
         nn.Module.__init__(self)
         self.num_embeddings, self.embedding_dim = rows, width
+        self.padding_idx = self.max_norm = None
+        self.norm_type, self.scale_grad_by_freq, self.sparse = 2.0, False, False
         self._weight = weight
         # Where each row is in the parts, one after the other.
         self.register_buffer("places", places, persistent=False)
