@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "model/activation.h"
+
 namespace refold {
 namespace {
 
@@ -9,18 +11,6 @@ using nlohmann::ordered_json;
 
 const char* name_of(NormKind kind) { return kind == NormKind::rms ? "rms" : "layer"; }
 const char* name_of(RopeKind kind) { return kind == RopeKind::interleaved ? "interleaved" : "halves"; }
-
-const char* name_of(Activation activation) {
-    switch (activation) {
-        case Activation::silu: return "silu";
-        case Activation::gelu: return "gelu";
-        case Activation::gelu_tanh: return "gelu_tanh";
-        case Activation::relu: return "relu";
-        case Activation::relu_squared: return "relu_squared";
-        case Activation::tanh: return "tanh";
-    }
-    return "";
-}
 
 ordered_json json_of(const Rope& rope) {
     return {{"kind", name_of(rope.kind)},
@@ -51,7 +41,7 @@ std::string to_json(const ModelConfig& c) {
                         {"context_length", c.context_length},
                         {"norm", name_of(c.norm)},
                         {"norm_eps", c.norm_eps},
-                        {"activation", name_of(c.activation)},
+                        {"activation", activation_name(c.activation)},
                         {"parallel_residual", c.parallel_residual},
                         {"embedding_scale", c.embedding_scale},
                         {"residual_scale", c.residual_scale},

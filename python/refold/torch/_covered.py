@@ -33,7 +33,7 @@ LAYER_VECTORS = ("attn.norm", "attn.q_norm", "attn.k_norm", "attn.q_norm_all", "
 MODEL_VECTORS = ("embd_norm", "output_norm", "head.norm", "rope_freqs", "rope_freqs_long")
 TABLES = {"token_embd": "n_vocab", "position_embd": "n_learned_positions", "token_types": "n_token_types"}
 # Of tokens that exit early, which none does here.
-_EXITS = ("exit.map", "exit.output")
+_EXITS = ("exit.map", "exit.output", "exit.gate")
 _FIELDS = {
     "family", "n_embd", "n_head", "n_head_kv", "head_dim", "n_ff", "n_vocab", "heads_kv", "ffs", "context_length",
     "norm", "norm_eps", "activation", "parallel_residual", "embedding_scale", "residual_scale", "causal",

@@ -13,10 +13,9 @@ from ._weights import Weight
 ACTIVATIONS: Dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
     "gelu": functional.gelu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "gelu_new": lambda x: functional.gelu(x, approximate="tanh"),
     "relu": functional.relu,
-    "relu_squared": lambda x: functional.relu(x).square(),
-    "tanh": torch.tanh,
+    "relu2": lambda x: functional.relu(x).square(),
 }
 
 
