@@ -4,7 +4,7 @@ import unittest
 
 import numpy as np
 import refold
-from fixtures import CALIBRATION, FIXTURES, LLAMA, FolderTest, golden, needs
+from fixtures import CALIBRATION, FIXTURES, LLAMA, TEXT, FolderTest, golden, needs
 
 torch = needs("torch")
 if torch:
@@ -80,6 +80,21 @@ class TorchTest(FolderTest):
                 with torch.no_grad():
                     found = model(torch.tensor([TOKENS]))[0].numpy()
                 np.testing.assert_allclose(found, expected, atol=1e-4)
+
+    def test_a_real_model(self):
+        try:
+            refold.inspect("smollm2-135m-instruct")
+        except refold.UsageError as error:
+            self.skipTest(str(error))
+        path = self.make({"method": "direct_share", "ratio": 0.3}, source="smollm2-135m-instruct")
+        engine = refold.load(path, f32=True, context=128)
+        with open(TEXT, encoding="utf-8") as file:
+            tokens = engine.tokenize(file.read(2500))[:128]
+        expected = engine.logits(tokens)
+        with torch.no_grad():
+            found = refold.torch.load(path)(torch.tensor([tokens]))[0].numpy()
+        self.assertLess(np.abs(found - expected).max(), 1e-5 * np.abs(expected).max())
+        self.assertLess(np.abs(found - expected).mean(), 1e-4)
 
     def test_every_stored_tensor_is_one_parameter(self):
         path = self.make({"method": "seq", "part": 0.6, "share": "layer"})
