@@ -14,6 +14,9 @@ namespace refold {
 
 using CompressionProgress = ProgressReport;
 
+// The names that steps of recipes may have.
+std::vector<std::string> method_names();
+
 struct CompressionOptions {
     bool overwrite = false;
     int threads = 0;  // 0: all cores

@@ -13,6 +13,7 @@
 #include "refold/generation.h"
 #include "refold/model.h"
 #include "refold/scoring.h"
+#include "refold/stored_model.h"
 #include "refold/tokenizer.h"
 
 namespace refold {

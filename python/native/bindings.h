@@ -7,6 +7,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -26,6 +27,7 @@ void bind_generation(nb::module_& module);
 void bind_model(nb::module_& module);
 void bind_encoder(nb::module_& module);
 void bind_compression(nb::module_& module);
+void bind_stored_model(nb::module_& module);
 
 // {"parameters": ..., ...}, the fields of the structures by their names.
 using Facts = nb::typed<nb::dict, nb::str, nb::any>;

@@ -27,6 +27,7 @@ Facts dict_of(const CompressionResult& result) {
 }  // namespace
 
 void bind_compression(nb::module_& module) {
+    module.def("method_names", &method_names);
     module.def(
         "compress",
         [](const std::string& model, const std::string& recipe, const std::string& output,

@@ -8,5 +8,6 @@ NB_MODULE(_native, module) {
     bind_model(module);
     bind_encoder(module);
     bind_compression(module);
+    bind_stored_model(module);
     module.def("version", &refold::version);
 }

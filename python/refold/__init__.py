@@ -19,38 +19,77 @@ from ._errors import (
     UnsupportedError,
     UsageError,
 )
+from ._method import method
 from ._model import GenerationOptions, Message, Model, Perplexity, TextStream, load
 from ._native import Generation, TokenLogprob, version
+from ._program import compare, evaluate, fit
 from ._progress import Progress
+from ._stored_model import StoredModel, StoredTensor, StoredTensors, open
+from ._topology import (
+    AttentionSource,
+    Dense,
+    Expression,
+    HeadRun,
+    Heads,
+    Layer,
+    LowRank,
+    Plus,
+    RowParts,
+    Slots,
+    Topology,
+    Tucker,
+    tensors_of,
+)
 
 __version__ = version()
 
 __all__ = [
+    "AttentionSource",
     "CancelledError",
     "Compression",
     "Cost",
+    "Dense",
     "Encoder",
     "Error",
+    "Expression",
     "FileError",
     "Generation",
     "GenerationOptions",
+    "HeadRun",
+    "Heads",
     "InputError",
     "InternalError",
+    "Layer",
+    "LowRank",
     "Message",
     "Model",
     "Perplexity",
+    "Plus",
     "Progress",
+    "RowParts",
+    "Slots",
     "Step",
+    "StoredModel",
+    "StoredTensor",
+    "StoredTensors",
     "TextStream",
     "TokenLogprob",
+    "Topology",
+    "Tucker",
     "UnsupportedError",
     "UsageError",
+    "compare",
     "compress",
     "embed",
+    "evaluate",
     "export",
+    "fit",
     "inspect",
     "load",
+    "method",
+    "open",
     "plan",
     "quantize",
+    "tensors_of",
     "version",
 ]

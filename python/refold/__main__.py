@@ -3,11 +3,12 @@
 import os
 import sys
 
+from ._program import PROGRAM
+
 
 def main() -> None:
     """Becomes the program `refold`, with the same arguments."""
-    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "refold")
-    os.execv(program, ["refold", *sys.argv[1:]])
+    os.execv(PROGRAM, ["refold", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

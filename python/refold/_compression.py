@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from . import _native
+from ._errors import UsageError
+from ._method import compress_in_parts, is_python_step
 from ._progress import ProgressOption, reporting
 
 if TYPE_CHECKING:
@@ -60,6 +62,14 @@ def _recipe_text(recipe: Recipe) -> str:
         return file.read()
 
 
+def _python_steps(recipe: Recipe) -> Optional[List[Mapping[str, Any]]]:
+    """The steps of a recipe of which some are methods written in Python, else None."""
+    if isinstance(recipe, (str, os.PathLike)):
+        return None
+    steps = list(recipe.get("steps", [])) if isinstance(recipe, Mapping) else list(recipe)
+    return steps if any(is_python_step(step) for step in steps) else None
+
+
 def _paths(paths: Union[None, PathLike, Sequence[PathLike]]) -> List[str]:
     if paths is None:
         return []
@@ -92,7 +102,8 @@ def compress(
     Args:
         source: a model, as for refold.Model.
         recipe: the path of a YAML file, YAML text, a dict of the same form ({"steps": [...]}), or the list of
-            its steps: [{"method": "direct_share", "ratio": 0.3}]. `refold methods` documents the methods.
+            its steps: [{"method": "direct_share", "ratio": 0.3}]. `refold methods` documents the methods. Dicts
+            and lists may name those of refold.method(); then a repeated call begins with the first step.
         output: the file to write.
         calibration: files of UTF-8 text, for steps that look at activations or train on them; by default
             those that the recipe names.
@@ -103,22 +114,45 @@ def compress(
         progress: a function of a refold.Progress, or True for bars of tqdm. What it raises cancels.
     """
     with reporting(progress) as report:
-        found = _native.compress(
-            os.fspath(source),
-            _recipe_text(recipe),
-            os.fspath(output),
-            calibration=_paths(calibration),
-            calibration_tokens=calibration_tokens,
-            original=os.fspath(original or ""),
-            overwrite=overwrite,
-            threads=threads,
-            progress=report,
+
+        def run(path: str, part: Recipe, made: str, compared: str, replace: bool = False) -> Dict[str, Any]:
+            return _native.compress(
+                path,
+                _recipe_text(part),
+                made,
+                calibration=_paths(calibration),
+                calibration_tokens=calibration_tokens,
+                original=compared,
+                overwrite=replace,
+                threads=threads,
+                progress=report,
+            )
+
+        names = os.fspath(source), os.fspath(output), os.fspath(original or "")
+        steps = _python_steps(recipe)
+        if steps is None:
+            return _compression(run(names[0], recipe, names[1], names[2], overwrite))
+        whole = {**recipe, "steps": steps} if isinstance(recipe, Mapping) else {"steps": steps}
+        return _compression(
+            compress_in_parts(
+                names[0],
+                whole,
+                names[1],
+                original=names[2],
+                overwrite=overwrite,
+                built_in=run,
+                progress=progress,
+            )
         )
-    return _compression(found)
 
 
 def plan(source: PathLike, recipe: Recipe, *, original: Union[None, PathLike] = None) -> Compression:
-    """The exact cost of what compress() would write, without writing anything."""
+    """The exact cost of what compress() would write, without writing anything.
+
+    Not of methods written in Python, which have no dry run.
+    """
+    if _python_steps(recipe) is not None:
+        raise UsageError("[python] plan: methods written in Python have no dry run")
     return _compression(
         _native.plan(os.fspath(source), _recipe_text(recipe), original=os.fspath(original or ""))
     )

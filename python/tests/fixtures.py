@@ -1,5 +1,6 @@
 """Models of tests/fixtures with what independent programs make of them, and the program `refold`."""
 
+import importlib
 import json
 import os
 import shutil
@@ -53,3 +54,11 @@ class FolderTest(unittest.TestCase):
 
     def path(self, name):
         return os.path.join(self.folder, name)
+
+
+def needs(module):
+    """The module of an optional package; None where it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None

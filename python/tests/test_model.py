@@ -162,6 +162,10 @@ class ModelTest(unittest.TestCase):
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGINT)
 
+        # Ignored by programs that a shell has started in the background.
+        self.addCleanup(
+            signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)
+        )
         thread = threading.Thread(target=interrupt)
         thread.start()
         with self.assertRaises(KeyboardInterrupt):

@@ -6,6 +6,7 @@
 #include "api/impl.h"
 #include "calibrate/calibration.h"
 #include "compress/compress.h"
+#include "compress/registry.h"
 #include "core/error.h"
 #include "core/files.h"
 #include "core/text.h"
@@ -77,6 +78,12 @@ CompressionResult apply(const std::string& model, Recipe recipe, const std::stri
 }
 
 }  // namespace
+
+std::vector<std::string> method_names() {
+    std::vector<std::string> names;
+    for (const Method* method : methods()) names.emplace_back(method->name);
+    return names;
+}
 
 CompressionResult compress(const std::string& model, const std::string& recipe, const std::string& output,
                            const CompressionOptions& options) {

@@ -192,6 +192,10 @@ Compression apply(const Model& model, const Recipe& recipe, const Run* run, cons
 
 }  // namespace
 
+std::string provenance_of_edits(const Model& source, const std::string& recipe, const std::string& version) {
+    return json{{"refold", version}, {"source", origin_of(source)}, {"recipe", recipe}}.dump();
+}
+
 std::string identity_of(const Model& model, const Calibration& calibration) {
     return identity_of(model, {}, 0, {.calibration = &calibration}, "");
 }

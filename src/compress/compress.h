@@ -53,6 +53,9 @@ Compression plan(const Model& model, const Recipe& recipe, const StepInputs& inp
 Compression compress(const Model& model, const Recipe& recipe, const std::string& version, Work& work,
                      const StepInputs& inputs = {});
 
+// The provenance of a model that was edited otherwise; `recipe` says how. Reads the whole source file.
+std::string provenance_of_edits(const Model& source, const std::string& recipe, const std::string& version);
+
 // For `compress --json`: the cost before and after (parameters, bytes, ...) and the details of each step.
 std::string to_json(const Compression& compression);
 // For people: the lines of each step, and a table of the cost before and after.

@@ -150,6 +150,42 @@ void check_compression(const std::string& path, const std::string& folder) {
     require(!std::filesystem::exists(folder + "/cancelled.gguf"), "nothing is written when cancelled");
 }
 
+void check_stored_model(const std::string& path, const std::string& folder) {
+    refold::StoredModel model(path);
+    require(model.config().find("\"n_embd\":64") != std::string::npos, "the configuration is JSON");
+    const std::string name = "output_norm.weight";
+    const refold::StoredTensor tensor = model.tensor(name);
+    require(tensor.type == "F32" && tensor.shape == std::vector<int64_t>{64}, "a tensor has type and shape");
+    require(model.view(name).bytes.size() == tensor.bytes, "a view has the tensor's bytes");
+    const refold::StoredMatrix gate = model.matrix(1, "ffn.gate");
+    require(gate.in == 64 && gate.values == model.values("blk.1.ffn_gate.weight"), "a slot has a matrix");
+
+    refold::StoredModel edited = model.copy();
+    std::vector<float> halves = model.values(name);
+    for (float& value : halves) value /= 2;
+    edited.set_values(name, "f32", tensor.shape, halves);
+    std::string topology = model.topology();
+    const std::string own = "\"blk.3.ffn_gate.weight\"", shared = "\"blk.2.ffn_gate.weight\"";
+    topology.replace(topology.find(own), own.size(), shared);
+    edited.set_topology(topology);
+    const std::string output = folder + "/edited.gguf";
+    edited.save(output, {.recipe = "by hand"});
+    const refold::StoredModel again(output);
+    require(again.values(name) == halves && model.values(name) != halves, "edits are of the copy");
+    require(again.topology() == topology, "the topology is saved");
+    require(again.provenance().find("by hand") != std::string::npos, "the provenance says what was done");
+
+    topology.replace(topology.find(shared), shared.size(), "\"nothing\"");
+    edited.set_topology(topology);
+    require_error(
+        refold::ErrorCode::input, [&] { edited.save(folder + "/never.gguf"); }, "a missing tensor");
+    require_error(
+        refold::ErrorCode::usage, [&] { edited.set_values(name, "q9", {64}, halves); }, "an unknown type");
+    require_error(
+        refold::ErrorCode::input, [&] { edited.set_values(name, "f32", {63}, halves); }, "a wrong shape");
+    require(!std::filesystem::exists(folder + "/never.gguf"), "what does not fit is not written");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -159,6 +195,7 @@ int main(int argc, char** argv) {
     check_scores(argv[1]);
     check_control(argv[1], argv[3]);
     check_compression(argv[1], argv[3]);
+    check_stored_model(argv[1], argv[3]);
     check_errors(argv[1], argv[2]);
     return 0;
 }

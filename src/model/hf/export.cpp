@@ -143,7 +143,7 @@ public:
         AtomicFolder out(folder, options_.overwrite);
         write_file(out.path() + "/config.json", config.dump(2) + "\n");
         const HfExport result = write_tensors(out.path());
-        write_tokenizer(out.path());
+        save_hf_tokenizer(*model_, out.path());
         for (const auto& [file, text] : options_.texts) write_file(out.path() + "/" + file, text);
         out.commit();
         return result;
@@ -467,24 +467,6 @@ private:
         return result;
     }
 
-    void write_tokenizer(const std::string& folder) const {
-        // A trimmed vocabulary is no longer that of the source directory.
-        if (fs::is_directory(model_->label) && !model_->metadata.has(kKeptTokensKey)) {
-            for (const auto& entry : fs::directory_iterator(model_->label)) {
-                const fs::path& source = entry.path();
-                const bool carried =
-                    std::ranges::find(kCarriedFiles, source.filename().string()) != kCarriedFiles.end();
-                if (!carried && source.extension() != ".tiktoken" && !is_module_folder(entry)) continue;
-                std::error_code error;
-                fs::copy(source, fs::path(folder) / source.filename(), fs::copy_options::recursive, error);
-                if (error)
-                    fail(ErrorCode::io, "export", "cannot copy '{}': {}", source.string(), error.message());
-            }
-        } else if (model_->metadata.string("tokenizer.ggml.model", "none") != "none") {
-            write_hf_vocabulary(model_->metadata, folder);
-        }
-    }
-
     std::shared_ptr<const Model> model_;
     HfExportOptions options_;
     CheckpointRecord record_;
@@ -494,6 +476,24 @@ private:
 };
 
 }  // namespace
+
+void save_hf_tokenizer(const Model& model, const std::string& folder) {
+    // A trimmed vocabulary is no longer that of the source directory.
+    if (fs::is_directory(model.label) && !model.metadata.has(kKeptTokensKey)) {
+        for (const auto& entry : fs::directory_iterator(model.label)) {
+            const fs::path& source = entry.path();
+            const bool carried =
+                std::ranges::find(kCarriedFiles, source.filename().string()) != kCarriedFiles.end();
+            if (!carried && source.extension() != ".tiktoken" && !is_module_folder(entry)) continue;
+            std::error_code error;
+            fs::copy(source, fs::path(folder) / source.filename(), fs::copy_options::recursive, error);
+            if (error)
+                fail(ErrorCode::io, "export", "cannot copy '{}': {}", source.string(), error.message());
+        }
+    } else if (model.metadata.string("tokenizer.ggml.model", "none") != "none") {
+        write_hf_vocabulary(model.metadata, folder);
+    }
+}
 
 HfExport save_hf_model(const Model& model, const std::string& folder, const HfExportOptions& options) {
     return HfWriter(model, options).write(folder);

@@ -29,4 +29,7 @@ struct HfExport {
 // Throws Error(unsupported) naming what the family's configuration cannot express.
 HfExport save_hf_model(const Model& model, const std::string& folder, const HfExportOptions& options);
 
+// The tokenizer's files alone, into an existing folder.
+void save_hf_tokenizer(const Model& model, const std::string& folder);
+
 }  // namespace refold
