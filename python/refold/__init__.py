@@ -1,8 +1,9 @@
 """refold: smaller and faster transformers by sharing weights.
 
->>> import refold
->>> model = refold.load("smollm2-135m-instruct")
->>> print(model.generate("The capital of France is", max_tokens=8))
+Examples:
+    >>> import refold
+    >>> model = refold.load("smollm2-135m-instruct")
+    >>> print(model.generate("The capital of France is", max_tokens=8))
 
 docs/python.md of the repository is the guide. Models are named by the path of a GGUF file or of a Hugging
 Face directory, or by what `refold pull` has fetched.

@@ -58,6 +58,9 @@ def _recipe_text(recipe: Recipe) -> str:
             return recipe
     elif not isinstance(recipe, os.PathLike):
         return json.dumps({"steps": list(recipe)})
+    installed = os.path.join(os.path.dirname(__file__), "share", "refold", recipe)
+    if not os.path.exists(recipe) and os.path.exists(installed):
+        recipe = installed
     with open(recipe, encoding="utf-8") as file:
         return file.read()
 

@@ -20,6 +20,14 @@ class CompressionTest(FolderTest):
         self.assertTrue(facts["shares"])
         self.assertEqual(facts["stored"]["bytes"], done.after.bytes)
 
+    def test_recipes_come_with_the_package(self):
+        folder = os.getcwd()
+        os.chdir(self.path("."))
+        try:
+            self.assertIn("direct_share", refold.plan(LLAMA, "recipes/direct_share_30.yaml").recipe)
+        finally:
+            os.chdir(folder)
+
     def test_forms_of_a_recipe(self):
         file = self.path("recipe.yaml")
         with open(file, "w") as out:

@@ -1,6 +1,7 @@
 #include "compress/recipe.h"
 
 #include "compress/registry.h"
+#include "core/data_files.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "io/yaml.h"
@@ -95,7 +96,7 @@ private:
 
 Recipe parse_recipe(const std::string& text, const std::string& label) { return Reader(label).read(text); }
 
-Recipe read_recipe(const std::string& path) { return parse_recipe(read_text_file(path), path); }
+Recipe read_recipe(const std::string& path) { return parse_recipe(read_text_file(data_file(path)), path); }
 
 Recipe recipe_from_method(const std::string& method, std::span<const std::string> settings) {
     const Method& found = find_method(method, "--method");

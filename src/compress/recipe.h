@@ -33,6 +33,7 @@ struct Recipe {
     std::vector<RecipeStep> steps;
 };
 
+// `path` is looked for as data_file() does (core/data_files.h).
 // Throws Error(io) when the file cannot be read, Error(input) when it is not YAML of this shape (not YAML, no
 // mapping, a key twice, no steps), Error(usage) for an unknown key, method, option or value. Messages name
 // file, line and the nearest valid name.

@@ -8,17 +8,37 @@ namespace refold {
 
 namespace fs = std::filesystem;
 
-std::vector<fs::path> library_folders() {
+namespace {
+
+fs::path program_folder() {
     std::error_code none;
-    std::vector<fs::path> folders = {fs::read_symlink("/proc/self/exe", none).parent_path()};
-    folders.push_back((folders.front() / ".." / REFOLD_LIBRARIES).lexically_normal());
-    // As a part of a library (a Python extension) this is not the program.
+    return fs::read_symlink("/proc/self/exe", none).parent_path();
+}
+
+// Empty in a program.
+fs::path extension_folder() {
+    std::error_code none;
     Dl_info self;
     static const char here = 0;
-    if (dladdr(&here, &self) != 0 && std::string_view(self.dli_fname).ends_with(".so")) {
-        const fs::path folder = fs::absolute(self.dli_fname, none).parent_path();
-        folders.insert(folders.begin(), {folder, folder / REFOLD_LIBRARIES});
-    }
+    if (dladdr(&here, &self) == 0 || !std::string_view(self.dli_fname).ends_with(".so")) return {};
+    return fs::absolute(self.dli_fname, none).parent_path();
+}
+
+}  // namespace
+
+std::vector<fs::path> installation_prefixes() {
+    std::vector<fs::path> prefixes;
+    if (const fs::path folder = extension_folder(); !folder.empty()) prefixes.push_back(folder);
+    prefixes.push_back(program_folder().parent_path());
+    return prefixes;
+}
+
+std::vector<fs::path> library_folders() {
+    std::vector<fs::path> folders;
+    if (const fs::path folder = extension_folder(); !folder.empty())
+        folders = {folder, folder / REFOLD_LIBRARIES};
+    folders.push_back(program_folder());
+    folders.push_back(program_folder().parent_path() / REFOLD_LIBRARIES);
     return folders;
 }
 

@@ -7,6 +7,10 @@
 
 namespace refold {
 
+// The folders in which refold is installed: that of the program's folder and, where refold is a part of a
+// library of someone else's (a Python extension), before it the one that this library lies in.
+std::vector<std::filesystem::path> installation_prefixes();
+
 // Where refold's own are looked for: beside the program (build tree), and in a folder of its prefix's
 // libraries (installation). Where refold is a part of a library of someone else's, first beside that and in
 // the folder of libraries below it.

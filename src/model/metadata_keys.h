@@ -7,5 +7,6 @@ inline constexpr const char* kTopologyKey = "refold.topology";
 inline constexpr const char* kFoldedKey = "refold.folded";
 inline constexpr const char* kSizesKey = "refold.sizes";
 inline constexpr const char* kProvenanceKey = "refold.provenance";
+inline constexpr const char* kVersionKey = "refold.version";
 
 }  // namespace refold

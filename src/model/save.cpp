@@ -32,6 +32,7 @@ static std::vector<std::string> natural_order(const std::map<std::string, Tensor
 void save_model(const Model& model, const std::string& path, bool overwrite) {
     validate(model);
     GgufMetadata metadata = model.metadata;
+    metadata.set(kVersionKey, GgufValue::string(REFOLD_VERSION));
     // As a reader implies it, who has only the number of stored blocks.
     const uint64_t blocks =
         metadata.integer(std::string(model.family->name) + ".block_count", model.topology.layers.size());

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "core/data_files.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "io/yaml.h"
@@ -274,12 +275,12 @@ bool PaperTable::calibrates() const {
     return any_recipe(*this, [](const Recipe& recipe) { return first_calibrated(recipe) != nullptr; });
 }
 
-PaperTable read_paper_table(const std::string& path) { return Reader(path).read(); }
+PaperTable read_paper_table(const std::string& path) { return Reader(data_file(path)).read(); }
 
 std::vector<PaperTable> read_paper_tables(const std::string& folder) {
     std::vector<std::string> paths;
     std::error_code none;
-    for (const auto& entry : fs::recursive_directory_iterator(folder, none))
+    for (const auto& entry : fs::recursive_directory_iterator(data_file(folder), none))
         if (entry.path().extension() == ".yaml") paths.push_back(entry.path().string());
     if (paths.empty())
         fail(ErrorCode::input, "paper", "'{}': there are no tables (*.yaml) in this folder", folder);

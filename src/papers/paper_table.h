@@ -82,6 +82,7 @@ bool needs_training_text(const Recipe& recipe);
 // The number of the first step, from 1, that trains and keeps models on its way; 0: none does.
 size_t keeping_step(const Recipe& recipe);
 
+// Paths are looked for as data_file() does (core/data_files.h).
 // Throws Error(io) when a file cannot be read, Error(input) when one is not of this form, Error(usage) for an
 // unknown key, measure, method or option. Messages name file and line.
 PaperTable read_paper_table(const std::string& path);

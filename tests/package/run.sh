@@ -62,4 +62,8 @@ for library in libllama libggml-base libggml-cpu; do
     grep -Eq "calling init: $work/moved/.*/$library" <<<"$loaded" ||
         { echo "the installed program does not use its own $library" >&2; exit 1; }
 done
+# Recipes and tables of the installation, in a folder without any.
+(cd "$work/encoder" && grep -q '^/.*papers/000/table-3.yaml' <<<"$("$program" reproduce --list)" &&
+    "$program" compress "$model" --recipe recipes/direct_share_30.yaml --dry-run >/dev/null) ||
+    { echo "the installed program does not find its recipes and tables" >&2; exit 1; }
 echo "the consumer and the examples run against refold $version"

@@ -1,0 +1,92 @@
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from commands import ROOT
+
+# A program that writes its arguments into calls.txt and every output that it is asked for.
+REFOLD = """#!/usr/bin/env bash
+echo "$*" >>calls.txt
+case $1 in
+    pull) echo "$PWD/model.gguf" ;;
+    quantize | imatrix | fit | compress) while (($# > 1)); do [[ $1 != -o ]] || echo x >"$2"; shift; done ;;
+    *) echo '{}' ;;
+esac
+"""
+REQUANTIZE = '#!/usr/bin/env bash\necho x >"$2"\n'
+BUILD = """#!/usr/bin/env bash
+echo "[setup   0s] llama.cpp: ready" >&2
+for ((i = 1; i <= 50; ++i)); do echo "[$i/50] Building CXX object number $i"; done
+[[ -z ${BROKEN:-} ]] || { echo "error: broken"; exit 1; }
+"""
+
+
+class DemoTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        for name in ("scripts/demo", "bench/demo"):
+            os.makedirs(self.path(os.path.dirname(name)), exist_ok=True)
+            shutil.copy(os.path.join(ROOT, name), self.path(name))
+        self.program("scripts/build", BUILD)
+        open(self.path("model.gguf"), "w").close()
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def program(self, name, text):
+        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+        with open(self.path(name), "w") as file:
+            file.write(text)
+        os.chmod(self.path(name), 0o755)
+
+    def install(self):
+        self.program("build/release/bin/refold", REFOLD)
+        self.program("build/release/bin/refold_requantize", REQUANTIZE)
+
+    def demo(self, **variables):
+        environment = {**os.environ, "REFOLD_CACHE": self.path("cache"), **variables}
+        return subprocess.run([self.path("scripts/demo")], env=environment, capture_output=True, text=True)
+
+    def rounds(self):
+        with open(self.path("calls.txt")) as file:
+            return [line.split(" --rounds ")[1].split()[0] for line in file if line.startswith("bench ")]
+
+    def test_says_first_how_long_it_takes(self):
+        first = self.demo().stderr.splitlines()[0]
+        for part in ("llama.cpp", "compiling", "refold fit", "measuring"):
+            self.assertIn(part, first)
+        os.makedirs(self.path("cache/llama.cpp-1"))
+        self.install()
+        os.makedirs(self.path("build/demo/fit.work"))
+        self.assertIn("it is built", self.demo().stderr.splitlines()[0])
+
+    def test_compiling_is_little_output(self):
+        self.install()
+        done = self.demo(SLOW="1000")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sum(line.startswith("compiling: ") for line in done.stderr.splitlines()), 10)
+        self.assertIn("[setup", done.stderr)
+        self.assertNotIn("Building", done.stderr + done.stdout)
+
+    def test_a_broken_build_shows_why(self):
+        done = self.demo(BROKEN="1")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("error: broken", done.stderr)
+
+    def test_slow_rounds_are_fewer(self):
+        self.install()
+        self.demo(SLOW="1000")  # no round is slow
+        self.assertEqual(self.rounds(), ["1", "3", "3", "3", "3", "3"])
+        os.remove(self.path("calls.txt"))
+        self.demo(SLOW="0")  # every round is
+        self.assertEqual(self.rounds(), ["1"] * 5)
+        os.remove(self.path("calls.txt"))
+        self.demo(ROUNDS="7")
+        self.assertEqual(self.rounds(), ["7"] * 5)
+
+
+if __name__ == "__main__":
+    unittest.main()
