@@ -19,6 +19,7 @@ public:
             fail(ErrorCode::input, "recipe", "{}: expected a mapping with the key 'steps'{}", file_.label(),
                  root.IsNull() ? ", the file is empty" : "");
         }
+        if (root["slices"]) return read_slices(root);
         Recipe recipe;
         YAML::Node steps(YAML::NodeType::Undefined);
         const auto name = [&](const char* key, std::string& to) {
@@ -65,6 +66,58 @@ private:
                         {"length", tokens("length", recipe.calibration.length)}});
         if (recipe.calibration_texts.empty())
             fail(ErrorCode::input, "recipe", "{}: 'calibration' needs the key 'text'", file_.at(node));
+    }
+
+    // mergekit's configuration of a passthrough merge of one model with itself: the step `repeat`.
+    Recipe read_slices(const YAML::Node& root) const {
+        Recipe recipe;
+        std::string layers, kind;
+        const auto read_source = [&](const YAML::Node& node) {
+            std::string model;
+            std::vector<std::string> range;
+            file_.read_map(node, "a source of a slice",
+                           {{"model", [&](const YAML::Node& value) { model = file_.scalar(value, "model"); }},
+                            {"layer_range",
+                             [&](const YAML::Node& value) { range = file_.scalars(value, "layer_range"); }}});
+            int64_t first = 0, end = 0;
+            if (range.size() != 2 || !YAML::convert<int64_t>::decode(node["layer_range"][0], first) ||
+                !YAML::convert<int64_t>::decode(node["layer_range"][1], end) || first < 0 || end <= first)
+                fail(ErrorCode::input, "recipe", "{}: 'layer_range' must be [first, end], got [{}]",
+                     file_.at(node), fmt::join(range, ", "));
+            if (!recipe.model.empty() && model != recipe.model)
+                fail(ErrorCode::unsupported, "recipe",
+                     "{}: slices of '{}' and '{}': only a merge of one model with itself needs no training",
+                     file_.at(node), recipe.model, model);
+            recipe.model = model;
+            layers += fmt::format("{}{}-{}", layers.empty() ? "" : ",", first, end - 1);
+        };
+        const auto read_slice = [&](const YAML::Node& slice) {
+            file_.read_map(slice, "a slice",
+                           {{"sources", [&](const YAML::Node& sources) {
+                                 if (!sources.IsSequence() || sources.size() != 1)
+                                     fail(ErrorCode::unsupported, "recipe",
+                                          "{}: a slice of a passthrough merge has one source",
+                                          file_.at(sources));
+                                 read_source(sources[0]);
+                             }}});
+        };
+        file_.read_map(
+            root, "a merge",
+            {{"slices",
+              [&](const YAML::Node& slices) {
+                  if (!slices.IsSequence() || slices.size() == 0)
+                      fail(ErrorCode::input, "recipe", "{}: 'slices' must be a list", file_.at(slices));
+                  for (const auto& slice : slices) read_slice(slice);
+              }},
+             {"merge_method", [&](const YAML::Node& value) { kind = file_.scalar(value, "merge_method"); }},
+             {"dtype", [](const YAML::Node&) {}}});  // weights keep their type
+        if (kind != "passthrough")
+            fail(ErrorCode::unsupported, "recipe",
+                 "{}: merge_method '{}' is not supported; known: passthrough", file_.label(), kind);
+        const Method& repeat = find_method("repeat", file_.label());
+        const std::vector<GivenOption> given = {{"layers", layers, file_.label()}};
+        recipe.steps.push_back({&repeat, Options(repeat, given)});
+        return recipe;
     }
 
     RecipeStep read_step(const YAML::Node& node) const {

@@ -9,6 +9,9 @@
 //     - method: direct_share
 //       ratio: 0.3
 //
+// mergekit's configuration of a passthrough merge of one model with itself is a recipe, too: the step
+// `repeat`.
+//
 // A recipe is checked completely before any weight is read.
 #pragma once
 

@@ -43,6 +43,20 @@ static void check_all_are_used(const Model& model) {
     }
 }
 
+// llama.cpp's files of looped models say how often all layers run.
+static Topology in_loops(Topology topology, const Model& model) {
+    const std::string key = std::string(model.family->name) + ".num_loops";
+    const uint64_t loops = model.metadata.integer(key, 1);
+    constexpr uint64_t kMostLoops = 64;
+    if (loops < 1 || loops > kMostLoops)
+        fail(ErrorCode::input, "model", "key '{}' must be 1 to {}, got {}", key, kMostLoops, loops);
+    const std::vector<Slots> block = topology.layers;
+    for (uint64_t i = 1; i < loops; ++i)
+        topology.layers.insert(topology.layers.end(), block.begin(), block.end());
+    topology.loops = static_cast<int64_t>(loops);
+    return topology;
+}
+
 // Every stored layer is a layer unless the topology says otherwise.
 Model load_gguf_model(const std::string& path) {
     Model model;
@@ -68,7 +82,7 @@ Model load_gguf_model(const std::string& path) {
         const Topology implied = implied_topology(*model.family, layers, has_tensor);
         model.topology = model.metadata.has(kTopologyKey)
                              ? topology_from_json(model.metadata.string(kTopologyKey), implied)
-                             : implied;
+                             : in_loops(implied, model);
         if (model.metadata.has(kSizesKey))
             sizes_from_json(model.metadata.string(kSizesKey), model.topology.layers.size(), model.config);
         const std::string embedding = tensor_name(*model.family, Slot::token_embd, 0);

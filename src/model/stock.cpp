@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "model/folded.h"
+#include "model/quantized.h"
 #include "model/row_parts.h"
 #include "model/without_sharing.h"
 
@@ -18,6 +19,16 @@ bool same(const GgufMetadata& a, const GgufMetadata& b) {
     });
 }
 
+// llama.cpp's converters keep routers in float32, because rounded scores would choose other experts.
+void set_routers_to_f32(Model& model) {
+    for (size_t l = 0; l < model.topology.layers.size(); ++l) {
+        if (!model.topology.has(l, Slot::ffn_router)) continue;
+        const std::string& name = std::get<Dense>(model.topology.at(l, Slot::ffn_router)).tensor;
+        if (model.tensor(name).type != DType::F32)
+            model.tensors[name] = nearest_tensor(model, name, DType::F32);
+    }
+}
+
 }  // namespace
 
 StockModel for_stock(const Model& model) {
@@ -25,6 +36,7 @@ StockModel for_stock(const Model& model) {
     const Model& given = tables ? *tables : model;
     const std::optional<Model> whole = without_folds(given);
     Model dense = without_sharing(whole ? *whole : given);
+    set_routers_to_f32(dense);
     StockModel out =
         dense.family->to_stock != nullptr ? dense.family->to_stock(dense) : StockModel{std::move(dense), {}};
     const auto add = [&](const std::string& note) { out.note += (out.note.empty() ? "" : "; ") + note; };

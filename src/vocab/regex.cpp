@@ -31,8 +31,15 @@ struct Node {
 // A parsed pattern, before its parts are linked to what follows them.
 struct Tree {
     Node node;
-    std::vector<std::vector<Tree>> branches;
+    std::vector<std::vector<Tree>> branches = {};
 };
+
+Tree alternatives_of(std::vector<std::vector<Tree>> branches) {
+    Tree tree;
+    tree.node.kind = Kind::alternatives;
+    tree.branches = std::move(branches);
+    return tree;
+}
 
 }  // namespace
 
@@ -166,7 +173,7 @@ private:
     }
 
     Tree group(bool ignore_case, int depth) {
-        Tree out{{.kind = Kind::alternatives}, alternatives(ignore_case, depth + 1)};
+        Tree out = alternatives_of(alternatives(ignore_case, depth + 1));
         if (!take(U")")) unknown("a group that does not end");
         return out;
     }
@@ -268,7 +275,7 @@ size_t Regex::Program::link(const std::vector<Tree>& sequence, size_t next) {
         Node node = tree->node;
         node.next = next;
         if (node.kind == Kind::look) {
-            const Tree inner{{.kind = Kind::alternatives}, tree->branches};
+            const Tree inner = alternatives_of(tree->branches);
             node.branches = {link({inner}, 0)};
         } else {
             for (const auto& branch : tree->branches) node.branches.push_back(link(branch, next));
@@ -340,7 +347,7 @@ bool Regex::Program::match(std::u32string_view text, size_t index, size_t at, si
 Regex::Regex(const std::string& pattern) {
     const auto program = std::make_shared<Program>();
     program->nodes.emplace_back();
-    const Tree whole{{.kind = Kind::alternatives}, Parser(pattern, program->sets).all()};
+    const Tree whole = alternatives_of(Parser(pattern, program->sets).all());
     program->start = program->link({whole}, 0);
     program_ = program;
 }

@@ -225,6 +225,42 @@ TEST(Recipe, DeepNestingAndAliasesAreErrorsNotCrashes) {
     expect_error(ErrorCode::input, {"r.yaml"}, [] { parse_recipe("steps: *nothing\n", "r.yaml"); });
 }
 
+// mergekit's own example of a passthrough merge, with one model.
+TEST(Recipe, PassthroughMergesAreRepeatedLayers) {
+    const std::string merge = R"(
+slices:
+  - sources:
+    - model: ./small
+      layer_range: [0, 3]
+  - sources:
+    - model: ./small
+      layer_range: [1, 4]
+merge_method: passthrough
+dtype: bfloat16
+)";
+    const Recipe recipe = parse_recipe(merge, "merge.yaml");
+    EXPECT_EQ(recipe.model, "./small");
+    ASSERT_EQ(recipe.steps.size(), 1U);
+    EXPECT_EQ(recipe.steps[0].method->name, std::string("repeat"));
+    EXPECT_EQ(recipe.steps[0].options.text("layers"), "0-2,1-3");
+    EXPECT_EQ(to_yaml(parse_recipe(to_yaml(recipe), "again.yaml")), to_yaml(recipe));
+    const auto error = [&](const std::string& from, const std::string& to) -> std::string {
+        std::string text = merge;
+        text.replace(text.rfind(from), from.size(), to);
+        try {
+            parse_recipe(text, "merge.yaml");
+        } catch (const Error& e) {
+            return e.what();
+        }
+        return "no error";
+    };
+    EXPECT_NE(error("./small", "./other").find("one model with itself"), std::string::npos);
+    EXPECT_NE(error("passthrough", "slerp").find("'slerp' is not supported"), std::string::npos);
+    EXPECT_NE(error("[1, 4]", "[4, 1]").find("layer_range"), std::string::npos);
+    EXPECT_NE(error("[1, 4]", "3").find("layer_range"), std::string::npos);
+    EXPECT_NE(error("dtype", "parameters").find("parameters"), std::string::npos);
+}
+
 TEST(Recipe, CommandLine) {
     expect_error(ErrorCode::usage, {"--set", "'ratio'", "option=value"},
                  [] { recipe_from_method("direct_share", std::vector<std::string>{"ratio"}); });

@@ -2,8 +2,9 @@
 
 namespace refold {
 
-ggml_type TensorPlacement::resident_type(const Tensor& tensor) const {
-    if (f32_) return GGML_TYPE_F32;
+ggml_type TensorPlacement::resident_type(const std::string& name) const {
+    const Tensor& tensor = model_.tensor(name);
+    if (f32_ || f32_tensors_.contains(name)) return GGML_TYPE_F32;
     if (bf16_ && tensor.type == DType::F16) return GGML_TYPE_BF16;
     return static_cast<ggml_type>(tensor.type);
 }
@@ -13,7 +14,7 @@ void TensorPlacement::place(const std::vector<std::string>& tensors, bool fuse) 
     for (const auto& name : tensors) {
         if (rows_.contains(name)) continue;
         const Tensor& tensor = model_.tensor(name);
-        const ggml_type type = resident_type(tensor);
+        const ggml_type type = resident_type(name);
         const int64_t fold = f32_ ? 1 : tensor.fold();
         const auto describe = [&](int64_t rows) {
             return ggml_new_tensor_2d(context_, type, tensor.row_elements() * fold, rows / fold);

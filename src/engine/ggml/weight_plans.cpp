@@ -236,6 +236,8 @@ void WeightPlanner::plan_group(size_t layer, std::span<const Slot> slots) {
     }
     std::vector<Runs> runs;
     for (const Slot slot : slots) runs.push_back(runs_of(topology.at(slot), slot, layer));
+    // Rounded scores would choose other experts.
+    if (slots[0] == Slot::ffn_router) placement_.keep_f32(runs.front().front().tensor);
     place_runs(runs, !heads_are_columns(slots[0]));
     auto& plans = plans_.linear[{layer, slots[0]}];
     for (auto& [first, plan] : plan_stored(layer, slots, runs)) {

@@ -35,7 +35,8 @@ size_t block_of(const Model& model) {
 
 // The part of the model that nanbeige's blocks do not have; empty if they have all.
 std::string inexpressible(const Model& model) {
-    if (std::string(model.family->name) != "llama")
+    const std::string family = model.family->name;
+    if (family != "llama" && family != kName)
         return fmt::format("the blocks of family '{}' are not those of nanbeige", model.family->name);
     constexpr auto kBiases = slots_where(
         [](const SlotProperties& s) { return s.kind == SlotKind::bias && s.scope == SlotScope::layer; });
@@ -70,7 +71,7 @@ LoopedStock looped_stock(const Model& given) {
     if (!once.config.ffs.empty()) once.config.ffs.resize(block);
     out.stock = for_stock(once);
     GgufMetadata& metadata = out.stock->model.metadata;
-    metadata = renamed_metadata(metadata, model.family->name, kName);
+    metadata = renamed_metadata(metadata, out.stock->model.family->name, kName);
     metadata.set(std::string(kName) + ".num_loops", GgufValue::u32(static_cast<uint32_t>(out.loops)));
     // Without it llama.cpp puts the final norm between the loops.
     metadata.set(std::string(kName) + ".skip_loop_final_norm", GgufValue::boolean(true));

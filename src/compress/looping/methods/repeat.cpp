@@ -176,7 +176,8 @@ constexpr const char* kDocumentation = R"(
 The layers run in the order of `layers`, in which a layer may appear several times: `layers=0-15,8-23` runs layers 0 to 15 and
 then 8 to 23 of a model with 24 layers. This is the passthrough merge of mergekit ("frankenmerge") of a model with itself, but
 without copies: all repetitions of a layer use the same stored weights, so that the file and the memory for weights stay as
-they are. Each repetition has its own KV cache and costs as much time as any layer.
+they are. Each repetition has its own KV cache and costs as much time as any layer. mergekit's YAML of such a merge is read as a recipe:
+`refold compress --recipe merge.yaml`.
 
 Nothing is trained. Repeating single layers or spans in the middle of a large model can help it or not; measure with
 `refold eval`. `lora` after this step gives each repetition weights of its own to train. Layers that `layers` does not name are

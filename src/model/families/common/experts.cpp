@@ -7,7 +7,8 @@
 
 namespace refold {
 
-// llama.cpp's key, in some of its families: the weights are those of a softmax over the experts that are used.
+// llama.cpp's key, in some of its families: the weights are those of a softmax over the experts that are
+// used.
 static constexpr const char* kNormKey = "expert_weights_norm";
 
 ModelConfig read_mixture(const FamilyKeys& keys, Activation activation, bool normalized) {
