@@ -197,7 +197,7 @@ private:
             const size_t p = map_.rows.size();
             auto& out = map_.rows.emplace_back(counts.size());
             for (size_t s = 0; s < counts.size(); ++s) {
-                const bool heads = consists_of_heads(map_.slots[s]);
+                const bool heads = consists_of_blocks(map_.slots[s]);
                 const size_t n = counts[s].count_up_to(heads ? kMostHeads : 1);
                 counts[s].expect((all += n) <= kMostCells, "fewer heads in all");
                 for (size_t c = 0; c < n; ++c) out[s].push_back({p, heads ? static_cast<int64_t>(c) : -1, 0});

@@ -231,7 +231,7 @@ TEST(Activations, ModulesAreTheDefinition) {
                 attention =
                     rows_cosine(entry, [&](size_t s) { return std::pair(input(s), tap(s, Tap::residual)); });
             }
-            if (topology.has(p, Slot::ffn_down)) {
+            if (topology.has(p, Slot::ffn_down) || topology.has(p, Slot::ffn_router)) {
                 ffn = rows_cosine(entry, [&](size_t s) {
                     return with(split ? input(s) : tap(s, Tap::residual), tap(s, Tap::ffn_output));
                 });

@@ -345,8 +345,9 @@ private:
 
     double gated(double gate, double up) const {
         if (config_.activation != Activation::swiglu_clamped) return activate(config_.activation, gate) * up;
-        const double g = std::min(gate, 7.0);
-        return g / (1 + std::exp(-1.702 * g)) * (std::clamp(up, -7.0, 7.0) + 1);
+        const double limit = kSwigluLimit, g = std::min(gate, limit);
+        return g / (1 + std::exp(-static_cast<double>(kSwigluAlpha) * g)) *
+               (std::clamp(up, -limit, limit) + 1);
     }
 
     // What a module adds to the residual stream.
