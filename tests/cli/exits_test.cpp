@@ -156,7 +156,7 @@ TEST_F(Exits, WhatDoesNotFitIsRefused) {
     refused({"--exit", "margin", "--exit-agreement", "0.9"}, "--calib FILE");
     refused({"--exit", "margin", "--exit-agreement", "1.1"}, "--exit-agreement");
     refused({"--exit", "fixed", "--exit-loop", "1", "--exit-agreement", "0.9", "--calib", folder / "text"},
-            "for probability, margin and entropy");
+            "for probability, margin, entropy and gate");
     refused({"--exit", "margin", "--exit-threshold", "0.1", "--exit-agreement", "0.9", "--calib",
              folder / "text"},
             "both set the thresholds");

@@ -177,7 +177,7 @@ TEST_F(Models, ErrorsOfDirectoriesAreOneLine) {
     write_all(folder / "empty/config.json", R"({"model_type": "t5"})");
     fs::copy_file(fixture("mistral") + "/model.safetensors", folder / "empty/model.safetensors");
     expect_error(refold({"inspect", folder / "empty"}), 1,
-                 {"model_type 't5' is not supported; known: baichuan, bert, cohere"});
+                 {"model_type 't5' is not supported; known: albert, baichuan, bert, cohere"});
     expect_error(refold({"export", fixture("gptj"), "--to", "gguf", "-o", folder / "x.gguf"}), 1,
                  {"stock llama.cpp cannot express"});
     EXPECT_FALSE(fs::exists(folder / "x.gguf"));
