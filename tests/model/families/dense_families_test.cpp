@@ -18,15 +18,6 @@ using testing::HasSubstr;
 using Flags = std::vector<bool>;
 using Windows = std::vector<int64_t>;
 
-std::string stock_error(const Model& model) {
-    try {
-        for_stock(model);
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return "no error";
-}
-
 Model saved(const Model& model) {
     const TempFolder folder;
     save_model(model, folder / "model.gguf", false);

@@ -11,6 +11,7 @@
 #include "core/temp_folder.h"
 #include "core/text.h"
 #include "model/load.h"
+#include "model/stock.h"
 
 namespace refold {
 
@@ -35,6 +36,16 @@ inline std::string config_error(const std::string& fixture, const EditConfig& ed
         with_config(fixture, edit);
     } catch (const Error& error) {
         return error.code() == code ? error.what() : std::string("another code: ") + error.what();
+    }
+    return "no error";
+}
+
+// The message with which stock llama.cpp is said not to express a model.
+inline std::string stock_error(const Model& model) {
+    try {
+        for_stock(model);
+    } catch (const Error& error) {
+        return error.what();
     }
     return "no error";
 }

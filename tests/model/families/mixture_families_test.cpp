@@ -21,15 +21,6 @@ using nlohmann::json;
 using testing::HasSubstr;
 using Counts = std::vector<int64_t>;
 
-std::string stock_error(const Model& model) {
-    try {
-        for_stock(model);
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return "no error";
-}
-
 std::string load_error(const std::string& path) {
     try {
         load_model(path);
