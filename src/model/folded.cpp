@@ -8,7 +8,7 @@
 
 namespace refold {
 
-using json = nlohmann::json;
+using nlohmann::json;
 
 std::string folded_to_json(const std::map<std::string, Tensor>& tensors) {
     json out = json::object();

@@ -149,7 +149,7 @@ bool is_byte_level(const Json& json) {
 PreTokenizer recognize_pre_tokenizer(const JsonView& json, bool ignore_merges) {
     Steps steps;
     add_steps(json, steps);
-    const PreTokenizer own{kOwnPreTokenizer, false, steps.add_prefix_space};
+    PreTokenizer own{kOwnPreTokenizer, false, steps.add_prefix_space};
     if (!steps.supported) return own;
     const LlamaPreTokenizer* best = nullptr;
     for (const LlamaPreTokenizer& entry : llama_pre_tokenizers()) {
