@@ -1,5 +1,5 @@
 // Looped Llama as llama.cpp stores it, under the name of the model that it was made for: a block of layers
-// that runs num_loops times, with the final norm after every loop or after the last one.
+// that runs num_loops times, with the final norm after the last loop only (one between loops is refused).
 #include "core/error.h"
 #include "model/families/common/llama.h"
 #include "model/families/common/stock.h"
