@@ -49,10 +49,14 @@ void add_eval_exit_options(CLI::App& app, ExitArguments& a, bool perplexity) {
         ->needs(exit);
 }
 
+void check_exits(const ExitPolicy& policy, const Model& model) {
+    check_exit_policy(policy, model.topology.loops, model.topology.globals.contains(Slot::exit_gate));
+}
+
 void check_exits(const ExitArguments& a, const Model& model, const EngineOptions& engine) {
     ExitPolicy policy = a.plan.policy;
     if (!a.active()) {
-        check_exit_policy(policy, model.topology.loops, model.topology.globals.contains(Slot::exit_gate));
+        check_exits(policy, model);
         if (a.agreement > 0 || !a.trajectory.empty()) wrong("--exit none exits nowhere - give another rule");
         return;
     }
@@ -72,7 +76,7 @@ void check_exits(const ExitArguments& a, const Model& model, const EngineOptions
             wrong("--exit-agreement is for probability, margin, entropy and gate");
         policy.thresholds = {strictest_threshold(policy.rule)};
     }
-    check_exit_policy(policy, model.topology.loops, model.topology.globals.contains(Slot::exit_gate));
+    check_exits(policy, model);
 }
 
 std::unique_ptr<Engine> make_exit_engine(const Model& model, const ExitArguments& a, EngineOptions options,

@@ -28,6 +28,8 @@ struct ExitArguments {
 // oracle and --exit-trajectory.
 void add_eval_exit_options(CLI::App& app, ExitArguments& arguments, bool perplexity);
 
+// As check_exit_policy().
+void check_exits(const ExitPolicy& policy, const Model& model);
 // Throws Error(usage) for arguments that do not fit each other, the model or the engine's options.
 void check_exits(const ExitArguments& arguments, const Model& model, const EngineOptions& engine);
 // An engine for `sequences` of `context` tokens and for the calibration.

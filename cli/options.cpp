@@ -200,8 +200,7 @@ CLI::Option* add_exit_options(CLI::App& app, ExitPolicy& policy, bool* oracle) {
                    "When a token of a looped model exits after fewer loops. none; fixed: after --exit-loop; "
                    "probability, margin (over the second likeliest token), entropy: of the prediction, "
                    "compared with --exit-threshold; gate: the probability to have exited by the model's own "
-                   "gate "
-                   "(Ouro), at least --exit-threshold{}",
+                   "gate (Ouro), at least --exit-threshold{}",
                    oracle != nullptr ? "; oracle: once the likeliest token is the last loop's, for analysis"
                                      : ""))
             ->type_name("RULE")
@@ -217,15 +216,14 @@ CLI::Option* add_exit_options(CLI::App& app, ExitPolicy& policy, bool* oracle) {
                    parse_list<double>("--exit-threshold", text, "numbers as in 0.9 or 0.9,0.8");
            },
            "Exit with a probability or margin of at least X, or an entropy (nats) of at most X; one number "
-           "for "
-           "all loops, or one for each but the last")
+           "for all loops, or one for each but the last")
         ->type_name("X,...")
         ->needs(exit);
     app.add_option_function<std::string>(
            "--exit-kv", [&policy](const std::string& name) { policy.kv = exited_kv_from_name(name); },
            "Keys and values of the loops that an exited token skips. catch-up: the loops run later, for "
-           "their "
-           "keys and values only; propagate: projected from the residual stream that it exited with; share: "
+           "their keys and values only; propagate: projected from the residual stream that it exited with; "
+           "share: "
            "those of the loop that it exited after")
         ->type_name("NAME")
         ->default_str(exited_kv_name(policy.kv))

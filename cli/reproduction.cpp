@@ -70,10 +70,8 @@ public:
     PaperResult run() {
         check_names(table_, "row", options_.rows, table_.rows);
         check_names(table_, "column", options_.columns, table_.columns);
-        for (const auto& [task, other] : options_.other_tasks) {
-            if (std::ranges::find(table_.columns, task, &PaperColumn::task) == table_.columns.end())
-                fail(ErrorCode::usage, "reproduce", "{}: no column has the task '{}'", table_.path, task);
-        }
+        check_tasks(options_.other_tasks);
+        check_tasks(options_.items_of);
         PaperResult result;
         result.table = table_;
         result.table.rows.clear();
@@ -96,6 +94,15 @@ public:
     }
 
 private:
+    // Throws Error(usage) for a key that is no column's task.
+    template <class Value>
+    void check_tasks(const std::map<std::string, Value>& given) const {
+        for (const auto& [task, _] : given) {
+            if (std::ranges::find(table_.columns, task, &PaperColumn::task) == table_.columns.end())
+                fail(ErrorCode::usage, "reproduce", "{}: no column has the task '{}'", table_.path, task);
+        }
+    }
+
     std::vector<const PaperRow*> chosen_rows() const {
         std::vector<const PaperRow*> out;
         for (const PaperRow& row : table_.rows) {
@@ -112,6 +119,8 @@ private:
         const bool texts = measures(PaperMeasure::perplexity) || measures(PaperMeasure::loss);
         if (tasks && options_.items > 0)
             parts.push_back(fmt::format("{} items of each task", options_.items));
+        for (const auto& [task, items] : options_.items_of)
+            parts.push_back(fmt::format("{} of {}", items, task));
         if (texts && options_.windows > 0)
             parts.push_back(fmt::format("{} windows of a text", options_.windows));
         for (const auto& [task, other] : options_.other_tasks)

@@ -20,6 +20,7 @@ struct ReproductionOptions {
     std::map<std::string, std::string> other_tasks;  // measured in place of a column's
     int64_t calibration_tokens = 0;                  // 0: the recipe's
     int64_t items = 0;                               // of each task; 0: all
+    std::map<std::string, int64_t> items_of;         // of a column's task, in place of `items`
     int64_t windows = 0;                             // of a text; 0: all
     int threads = 0;
     std::string work;  // folder with the numbers so far; empty: in the cache

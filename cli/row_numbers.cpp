@@ -61,7 +61,9 @@ double RowNumbers::of_task(const PaperColumn& column) {
     std::vector<std::string> words = {"eval", "tasks", "{model}", "--tasks", task};
     if (column.shots) words.insert(words.end(), {"--shots", std::to_string(*column.shots)});
     if (!options.data.empty()) words.insert(words.end(), {"--data", options.data});
-    if (options.items > 0) words.insert(words.end(), {"--limit", std::to_string(options.items)});
+    const auto own = options.items_of.find(column.task);
+    const int64_t items = own == options.items_of.end() ? options.items : own->second;
+    if (items > 0) words.insert(words.end(), {"--limit", std::to_string(items)});
     const std::string name = fs::path(task).stem().string();
     return of_command(words, fmt::format("/results/{}/{},none", name, column.metric));
 }

@@ -101,6 +101,13 @@ void run(const Arguments& given) {
     if (file && !a.report.quiet) log("wrote {}", a.output.path);
 }
 
+// NAME and VALUE of "NAME=VALUE"; an empty name and the whole text where there is no NAME.
+std::pair<std::string, std::string> named(const std::string& text) {
+    const size_t at = text.find('=');
+    if (at == std::string::npos || at == 0) return {"", text};
+    return {text.substr(0, at), text.substr(at + 1)};
+}
+
 Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
     ReproductionOptions& o = a->options;
@@ -134,18 +141,29 @@ Action declare(CLI::App& app) {
            "--task",
            [&o](const std::vector<std::string>& given) {
                for (const std::string& text : given) {
-                   const size_t at = text.find('=');
-                   if (at == std::string::npos || at == 0 || at + 1 == text.size())
+                   auto [task, other] = named(text);
+                   if (task.empty() || other.empty())
                        throw CLI::ValidationError("--task", "expected NAME=OTHER, got " + text);
-                   o.other_tasks[text.substr(0, at)] = text.substr(at + 1);
+                   o.other_tasks[task] = other;
                }
            },
            "Measure task OTHER where the table has task NAME, whose data is not at hand; may be repeated")
         ->type_name("NAME=OTHER")
         ->allow_extra_args(false);
-    app.add_option("--limit", o.items, "Only the first N items of each task")
-        ->type_name("N")
-        ->check(CLI::PositiveNumber);
+    app.add_option_function<std::vector<std::string>>(
+           "--limit",
+           [&o](const std::vector<std::string>& given) {
+               for (const std::string& text : given) {
+                   const auto [task, number] = named(text);
+                   int64_t items = 0;
+                   if (!CLI::detail::lexical_cast(number, items) || items < 1)
+                       throw CLI::ValidationError("--limit", "expected N or NAME=N, got " + text);
+                   (task.empty() ? o.items : o.items_of[task]) = items;
+               }
+           },
+           "Only the first N items of each task; NAME=N: of the task with this name; may be repeated")
+        ->type_name("[NAME=]N")
+        ->allow_extra_args(false);
     app.add_option("--max-windows", o.windows, "Only the first N windows of a text")
         ->type_name("N")
         ->check(CLI::PositiveNumber);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "cli/exits.h"
 #include "cli/help.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -101,8 +102,7 @@ void serve(Arguments& a) {
         a.engine.sequences = 0;
         // Otherwise steps of whole tokens are faster: they read the output head once for all tokens.
         a.engine.by_loop = a.scheduler.exit.active() || a.scheduler.draft > 0 || faster_by_loop(model);
-        check_exit_policy(a.scheduler.exit, model.topology.loops,
-                          model.topology.globals.contains(Slot::exit_gate));
+        check_exits(a.scheduler.exit, model);
         a.engine.chunk = std::max(a.engine.chunk, a.scheduler.slots);
         engine = make_engine(model, a.engine);
         served.description = describe(model);

@@ -43,16 +43,20 @@ static void check_all_are_used(const Model& model) {
     }
 }
 
-// llama.cpp's files of looped models say how often all layers run.
+// llama.cpp's files of looped models say how often all layers run, and whether the final norm follows each
+// loop or the last one only.
 static Topology in_loops(Topology topology, const Model& model) {
-    const std::string key = std::string(model.family->name) + ".num_loops";
+    const std::string family = model.family->name, key = family + ".num_loops";
     const uint64_t loops = model.metadata.integer(key, 1);
     constexpr uint64_t kMostLoops = 64;
     if (loops < 1 || loops > kMostLoops)
         fail(ErrorCode::input, "model", "key '{}' must be 1 to {}, got {}", key, kMostLoops, loops);
     const std::vector<Slots> block = topology.layers;
-    for (uint64_t i = 1; i < loops; ++i)
+    const bool norms = !model.metadata.boolean(family + ".skip_loop_final_norm", false);
+    for (uint64_t i = 1; i < loops; ++i) {
+        if (norms) topology.layers.back()[Slot::ffn_output_norm] = topology.globals.at(Slot::output_norm);
         topology.layers.insert(topology.layers.end(), block.begin(), block.end());
+    }
     topology.loops = static_cast<int64_t>(loops);
     return topology;
 }

@@ -243,6 +243,29 @@ rows:
     expect_error(refold(with("piqa_of_the_paper=")), 2, {"--task", "NAME=OTHER"});
 }
 
+TEST_F(Reproduce, FewerItemsOfOneTask) {
+    write_all(table, R"(
+place: Table 1
+title: sharing
+columns:
+  physics: {measure: task, task: piqa, metric: acc}
+  story: {measure: task, task: lambada_openai, metric: acc}
+rows:
+  - {name: dense, model: small, published: ["50", "50"]}
+)");
+    const auto with = [&](const std::string& limit) {
+        return words({"--data", kFixtures + "/tasks", "--limit", "4", "--limit", limit});
+    };
+    const json result = refold_json(with("piqa=2"));
+    EXPECT_EQ(result["settings"], "4 items of each task, 2 of piqa");
+    EXPECT_THAT(result["commands"].dump(), HasSubstr("--tasks piqa --data"));
+    EXPECT_THAT(result["commands"][0].get<std::string>(), HasSubstr("--limit 2"));
+    EXPECT_THAT(result["commands"][1].get<std::string>(), HasSubstr("--limit 4"));
+    expect_error(refold(with("arc_easy=2")), 2, {"no column has the task 'arc_easy'"});
+    for (const char* wrong : {"piqa=", "piqa=0", "x", "=x"})
+        expect_error(refold(with(wrong)), 2, {"--limit", "expected N or NAME=N"});
+}
+
 TEST_F(Reproduce, AFailingCommandIsOneCell) {
     std::string text = read_all(table);
     text.replace(text.find("--max-windows 1"), 15, "--no-such-word");

@@ -12,6 +12,7 @@
 #include "eval/stock.h"
 #include "model/export/lora.h"
 #include "model/export/nanbeige.h"
+#include "model/hf/export.h"
 #include "model/load.h"
 #include "model/low_rank_model.h"
 #include "model/quantized.h"
@@ -163,6 +164,34 @@ TEST(StockLoops, LogitsAreEqual) {
             EXPECT_LE(largest_difference(std::span(ours).subspan(11 * last.size(), last.size()), last), 1e-3);
         }
     }
+}
+
+TEST(StockLoops, FinalNormAfterEveryLoop) {
+    const TempFolder folder;
+    LoopedStock exported = looped_stock(looped(load_model(kHf + "llama_gqa"), 2));
+    ASSERT_TRUE(exported.stock) << exported.reason;
+    save_model(exported.stock->model, folder / "once.gguf", false);
+    exported.stock->model.metadata.set("nanbeige.skip_loop_final_norm", GgufValue::boolean(false));
+    save_model(exported.stock->model, folder / "every.gguf", false);
+
+    const Model every = load_model(folder / "every.gguf");
+    const auto tokens = random_tokens(48, every.config.n_vocab, 5);
+    const auto logits_of = [&](const Model& model) {
+        return all_logits(model, tokens, {.threads = 1, .f32 = true});
+    };
+    const auto ours = logits_of(every);
+    StockLlama stock(folder / "every.gguf", kStockF32);
+    EXPECT_LE(largest_difference(ours, stock.evaluate_all(tokens)), 1e-3);
+    EXPECT_GT(largest_difference(ours, logits_of(load_model(folder / "once.gguf"))), 0.1);
+    // It goes out again as it came, and not to what has no such norms.
+    const LoopedStock again = looped_stock(every);
+    ASSERT_TRUE(again.stock) << again.reason;
+    save_model(again.stock->model, folder / "again.gguf", false);
+    EXPECT_EQ(logits_of(load_model(folder / "again.gguf")), ours);
+    save_model(every, folder / "native.gguf", false);
+    EXPECT_EQ(load_model(folder / "native.gguf").topology, every.topology);
+    EXPECT_THROW(for_stock(every), Error);
+    EXPECT_THROW(save_hf_model(every, folder / "hf", {}), Error);
 }
 
 // Logits [tokens, n_vocab] of a model with an adapter in libllama.

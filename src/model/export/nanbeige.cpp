@@ -33,6 +33,23 @@ size_t block_of(const Model& model) {
     return layers;
 }
 
+// Takes the final norm away from between the loops, if it is there after each of them.
+bool take_norms_between_loops(Topology& topology) {
+    const size_t length = topology.layers.size() / static_cast<size_t>(topology.loops);
+    std::vector<Slots*> last;
+    for (size_t end = length; end < topology.layers.size(); end += length)
+        last.push_back(&topology.layers[end - 1]);
+    const auto final_norm = topology.globals.find(Slot::output_norm);
+    const auto has_norm = [&](const Slots* slots) {
+        const auto norm = slots->find(Slot::ffn_output_norm);
+        return norm != slots->end() && norm->second == final_norm->second;
+    };
+    if (last.empty() || final_norm == topology.globals.end() || !std::ranges::all_of(last, has_norm))
+        return false;
+    for (Slots* slots : last) slots->erase(Slot::ffn_output_norm);
+    return true;
+}
+
 // The part of the model that nanbeige's blocks do not have; empty if they have all.
 std::string inexpressible(const Model& model) {
     const std::string family = model.family->name;
@@ -52,7 +69,8 @@ std::string inexpressible(const Model& model) {
 }  // namespace
 
 LoopedStock looped_stock(const Model& given) {
-    const Model model = without_exits(given);
+    Model model = without_exits(given);
+    const bool norms = take_norms_between_loops(model.topology);
     LoopedStock out;
     const size_t layers = model.topology.layers.size(), block = block_of(model);
     if (block == layers) {
@@ -73,8 +91,7 @@ LoopedStock looped_stock(const Model& given) {
     GgufMetadata& metadata = out.stock->model.metadata;
     metadata = renamed_metadata(metadata, out.stock->model.family->name, kName);
     metadata.set(std::string(kName) + ".num_loops", GgufValue::u32(static_cast<uint32_t>(out.loops)));
-    // Without it llama.cpp puts the final norm between the loops.
-    metadata.set(std::string(kName) + ".skip_loop_final_norm", GgufValue::boolean(true));
+    metadata.set(std::string(kName) + ".skip_loop_final_norm", GgufValue::boolean(!norms));
     return out;
 }
 

@@ -56,10 +56,7 @@ nlohmann::json write_hf_config(const Model& model) {
 }
 
 std::vector<SlotDescription> layer_slots() {
-    std::vector<SlotDescription> slots = llama_layer_slots(hf_plain);
-    std::erase_if(slots, [](const SlotDescription& d) {
-        return properties(d.slot).kind == SlotKind::bias && belongs_to_ffn(d.slot);
-    });
+    std::vector<SlotDescription> slots = without_ffn_biases(llama_layer_slots(hf_plain));
     slots.push_back({Slot::attn_q_norm, "blk.{}.attn_q_norm.weight", true,
                      "@layers.{}.self_attn.query_layernorm.weight"});
     slots.push_back(

@@ -39,18 +39,18 @@ void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
 
 nlohmann::json write_hf_config(const Model& model) {
     const ModelConfig& c = model.config;
-    const bool mixtral = c.n_expert > 0, mistral = !mixtral && !c.windows.empty();
-    nlohmann::json out = hf_common(model, {},
-                                   mixtral   ? "MixtralForCausalLM"
-                                   : mistral ? "MistralForCausalLM"
-                                             : "LlamaForCausalLM",
-                                   mixtral   ? "mixtral"
-                                   : mistral ? "mistral"
-                                             : "llama");
+    const bool mixture = c.n_expert > 0, windows = !c.windows.empty();
+    nlohmann::json out;
+    if (mixture)
+        out = hf_common(model, {}, "MixtralForCausalLM", "mixtral");
+    else if (windows)
+        out = hf_common(model, {}, "MistralForCausalLM", "mistral");
+    else
+        out = hf_common(model, {}, "LlamaForCausalLM", "llama");
     hf_rope(model, out);
-    if (mixtral) experts_to_hf(model, kExperts, out);
-    if (!c.windows.empty()) out["sliding_window"] = c.windows.front();
-    if (!mixtral && !mistral) biases_to_hf(model, out);
+    if (mixture) experts_to_hf(model, kExperts, out);
+    if (windows) out["sliding_window"] = c.windows.front();
+    if (!mixture && !windows) biases_to_hf(model, out);
     return out;
 }
 

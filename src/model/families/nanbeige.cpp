@@ -1,5 +1,5 @@
 // Looped Llama as llama.cpp stores it, under the name of the model that it was made for: a block of layers
-// that runs num_loops times, with the final norm after the last loop only (one between loops is refused).
+// that runs num_loops times, with the final norm after every loop or after the last one only.
 #include "core/error.h"
 #include "model/families/common/llama.h"
 #include "model/families/common/stock.h"
@@ -14,22 +14,20 @@ ModelConfig read_config(const GgufMetadata& metadata) {
     const FamilyKeys keys(metadata, kName);
     ModelConfig c = read_common(keys, NormKind::rms, Activation::silu);
     c.rope = read_rope(keys, c, RopeKind::interleaved);
-    if (keys.metadata().integer(keys.name("num_loops"), 1) > 1 &&
-        !keys.boolean("skip_loop_final_norm", false))
-        fail(ErrorCode::unsupported, kName, "key '{}': the final norm between loops is not supported",
-             keys.name("skip_loop_final_norm"));
     return c;
 }
 
 std::vector<SlotDescription> layer_slots() {
-    std::vector<SlotDescription> slots = llama_layer_slots(hf_rotary);
-    std::erase_if(slots, [](const SlotDescription& d) { return properties(d.slot).kind == SlotKind::bias; });
+    std::vector<SlotDescription> slots = without_biases(llama_layer_slots(hf_rotary));
+    // Of the last layer of a loop: the final norm.
+    slots.push_back({Slot::ffn_output_norm, "blk.{}.loop_norm.weight", false, nullptr});
     return slots;
 }
 
-// The loops written out, as a Llama.
+// The loops written out, as a Llama, which has no norms between them.
 StockModel to_stock(const Model& model) {
     refuse_rotation_in_stock(model, true);
+    refuse_in_stock(model, {Slot::ffn_output_norm});
     StockModel out{model, {}};
     out.model.metadata = renamed_metadata(model.metadata, kName, "llama");
     for (const char* key : {"llama.num_loops", "llama.skip_loop_final_norm"}) out.model.metadata.erase(key);
@@ -38,6 +36,11 @@ StockModel to_stock(const Model& model) {
 }
 
 nlohmann::json write_hf_config(const Model& model) {
+    for (const Slots& slots : model.topology.layers) {
+        if (slots.contains(Slot::ffn_output_norm))
+            fail(ErrorCode::unsupported, "export", "a Llama checkpoint has no norms between the loops ({})",
+                 slot_name(Slot::ffn_output_norm));
+    }
     nlohmann::json out = hf_common(model, {}, "LlamaForCausalLM", "llama");
     hf_rope(model, out);
     return out;

@@ -1,5 +1,7 @@
 // OLMo 2: Llama with RMS norms of what modules add instead of what they read, and RMS norms over the queries
 // and over the keys of all heads at once.
+#include <algorithm>
+
 #include "core/error.h"
 #include "model/families/common/llama.h"
 #include "model/families/common/stock.h"
@@ -34,19 +36,14 @@ nlohmann::json write_hf_config(const Model& model) {
 }
 
 std::vector<SlotDescription> layer_slots() {
-    std::vector<SlotDescription> slots = llama_layer_slots(hf_plain);
+    std::vector<SlotDescription> slots = without_ffn_biases(llama_layer_slots(hf_plain));
     std::erase_if(slots, [](const SlotDescription& d) {
-        return d.slot == Slot::attn_norm || d.slot == Slot::ffn_norm ||
-               (properties(d.slot).kind == SlotKind::bias && belongs_to_ffn(d.slot));
+        return d.slot == Slot::attn_norm || d.slot == Slot::ffn_norm;
     });
-    const std::vector<SlotDescription> norms = {
-        {Slot::attn_q_norm_all, "blk.{}.attn_q_norm.weight", true, "@layers.{}.self_attn.q_norm.weight"},
-        {Slot::attn_k_norm_all, "blk.{}.attn_k_norm.weight", true, "@layers.{}.self_attn.k_norm.weight"},
-        {Slot::attn_post_norm, "blk.{}.post_attention_norm.weight", true,
-         "@layers.{}.post_attention_layernorm.weight"},
-        {Slot::ffn_post_norm, "blk.{}.post_ffw_norm.weight", true,
-         "@layers.{}.post_feedforward_layernorm.weight"}};
-    slots.insert(slots.end(), norms.begin(), norms.end());
+    std::ranges::copy(norms_of_all_heads(), std::back_inserter(slots));
+    std::ranges::copy(post_norms("@layers.{}.post_attention_layernorm.weight",
+                                 "@layers.{}.post_feedforward_layernorm.weight"),
+                      std::back_inserter(slots));
     return slots;
 }
 

@@ -1,5 +1,7 @@
 // OLMoE: Llama with mixtures of experts, and RMS norms over the queries and over the keys of all heads at
 // once.
+#include <algorithm>
+
 #include "core/error.h"
 #include "model/families/common/experts.h"
 #include "model/families/common/llama.h"
@@ -43,10 +45,7 @@ std::vector<SlotDescription> layer_slots() {
                                    "@layers.{}.mlp.experts.[].up_proj.weight",
                                    "@layers.{}.mlp.experts.[].down_proj.weight"}),
                      false);
-    slots.push_back(
-        {Slot::attn_q_norm_all, "blk.{}.attn_q_norm.weight", true, "@layers.{}.self_attn.q_norm.weight"});
-    slots.push_back(
-        {Slot::attn_k_norm_all, "blk.{}.attn_k_norm.weight", true, "@layers.{}.self_attn.k_norm.weight"});
+    std::ranges::copy(norms_of_all_heads(), std::back_inserter(slots));
     return slots;
 }
 

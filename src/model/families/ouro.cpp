@@ -1,5 +1,7 @@
 // Ouro (LoopLM): all layers run several times, with the final norm after every loop; norms before and after
 // each module; a gate that says after which loop a token exits. llama.cpp has no such architecture.
+#include <algorithm>
+
 #include "core/error.h"
 #include "model/families/common/llama.h"
 #include "model/families/common/stock.h"
@@ -32,12 +34,10 @@ nlohmann::json write_hf_config(const Model& model) {
 }
 
 std::vector<SlotDescription> layer_slots() {
-    std::vector<SlotDescription> slots = llama_layer_slots(hf_plain);
-    std::erase_if(slots, [](const SlotDescription& d) { return properties(d.slot).kind == SlotKind::bias; });
-    slots.push_back({Slot::attn_post_norm, "blk.{}.post_attention_norm.weight", true,
-                     "@layers.{}.input_layernorm_2.weight"});
-    slots.push_back({Slot::ffn_post_norm, "blk.{}.post_ffw_norm.weight", true,
-                     "@layers.{}.post_attention_layernorm_2.weight"});
+    std::vector<SlotDescription> slots = without_biases(llama_layer_slots(hf_plain));
+    std::ranges::copy(
+        post_norms("@layers.{}.input_layernorm_2.weight", "@layers.{}.post_attention_layernorm_2.weight"),
+        std::back_inserter(slots));
     slots.push_back({Slot::ffn_output_norm, "blk.{}.loop_norm.weight", false, "@norm.weight"});
     return slots;
 }

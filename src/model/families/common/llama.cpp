@@ -32,6 +32,28 @@ std::vector<SlotDescription> llama_model_slots() {
     };
 }
 
+std::vector<SlotDescription> without_biases(std::vector<SlotDescription> slots) {
+    std::erase_if(slots, [](const SlotDescription& d) { return properties(d.slot).kind == SlotKind::bias; });
+    return slots;
+}
+
+std::vector<SlotDescription> without_ffn_biases(std::vector<SlotDescription> slots) {
+    std::erase_if(slots, [](const SlotDescription& d) {
+        return properties(d.slot).kind == SlotKind::bias && belongs_to_ffn(d.slot);
+    });
+    return slots;
+}
+
+std::vector<SlotDescription> norms_of_all_heads() {
+    return {{Slot::attn_q_norm_all, "blk.{}.attn_q_norm.weight", true, "@layers.{}.self_attn.q_norm.weight"},
+            {Slot::attn_k_norm_all, "blk.{}.attn_k_norm.weight", true, "@layers.{}.self_attn.k_norm.weight"}};
+}
+
+std::vector<SlotDescription> post_norms(const char* attention, const char* ffn) {
+    return {{Slot::attn_post_norm, "blk.{}.post_attention_norm.weight", true, attention},
+            {Slot::ffn_post_norm, "blk.{}.post_ffw_norm.weight", true, ffn}};
+}
+
 void biases_to_hf(const Model& model, nlohmann::json& out) {
     out["attention_bias"] = model.topology.has(0, Slot::attn_q_bias);
     out["mlp_bias"] = model.topology.has(0, Slot::ffn_up_bias);
