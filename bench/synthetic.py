@@ -1,12 +1,13 @@
-"""Llama checkpoints with random weights, for measurements that depend on sizes only. Python's standard library only."""
+"""Checkpoints of Llama and Ouro with random weights, for measurements that depend on sizes only. Python's standard library only."""
 import dataclasses
 import json
 import pathlib
 import random
+import shutil
 import struct
 import tempfile
 
-from common import REFOLD, WORK, run
+from common import REFOLD, ROOT, WORK, run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Shape:
     kv_heads: int
     vocabulary: int = 32000
     context: int = 2048
+    loops: int = 0  # of an Ouro; 0: a Llama
 
 
 TINY_LLAMA = Shape(layers=22, width=2048, ffn=5632, heads=32, kv_heads=4)
@@ -34,10 +36,16 @@ def tensors(shape):
         yield name + "self_attn.v_proj.weight", (kv, width)
         yield name + "self_attn.o_proj.weight", (width, width)
         yield name + "post_attention_layernorm.weight", (width,)
+        if shape.loops:
+            yield name + "input_layernorm_2.weight", (width,)
+            yield name + "post_attention_layernorm_2.weight", (width,)
         yield name + "mlp.gate_proj.weight", (shape.ffn, width)
         yield name + "mlp.up_proj.weight", (shape.ffn, width)
         yield name + "mlp.down_proj.weight", (width, shape.ffn)
     yield "model.norm.weight", (width,)
+    if shape.loops:
+        yield "model.early_exit_gate.weight", (1, width)
+        yield "model.early_exit_gate.bias", (1,)
     yield "lm_head.weight", (shape.vocabulary, width)
 
 
@@ -84,6 +92,8 @@ def write_checkpoint(folder, shape):
         "max_position_embeddings": shape.context, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
         "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2,
     }
+    if shape.loops:
+        config |= {"architectures": ["OuroForCausalLM"], "model_type": "ouro", "total_ut_steps": shape.loops}
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     every = list(tensors(shape))
@@ -99,6 +109,13 @@ def write_checkpoint(folder, shape):
     return total
 
 
+def add_tokenizer(folder):
+    """That of a test, of few tokens."""
+    for file in (ROOT / "tests/fixtures/tokenizers/bpe_llama3").iterdir():
+        if file.name != "config.json":
+            shutil.copy(file, folder)
+
+
 def quantized(name, shape, kind):
     """A GGUF file of such a model, made once."""
     path = WORK / f"{name}-{kind}.gguf"
@@ -107,5 +124,6 @@ def quantized(name, shape, kind):
         with tempfile.TemporaryDirectory(dir=WORK) as folder:
             checkpoint = pathlib.Path(folder) / "model"
             write_checkpoint(checkpoint, shape)
+            add_tokenizer(checkpoint)
             run(REFOLD, "quantize", checkpoint, "-o", path, "--type", kind, "--quiet")
     return path
