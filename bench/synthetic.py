@@ -1,4 +1,4 @@
-"""Checkpoints of Llama and Ouro with random weights, for measurements that depend on sizes only. Python's standard library only."""
+"""Checkpoints of Llama, Mixtral and Ouro with random weights, for measurements that depend on sizes only. Python's standard library only."""
 import dataclasses
 import json
 import pathlib
@@ -19,7 +19,9 @@ class Shape:
     kv_heads: int
     vocabulary: int = 32000
     context: int = 2048
-    loops: int = 0  # of an Ouro; 0: a Llama
+    loops: int = 0  # of an Ouro; 0: no loops
+    experts: int = 0  # of a Mixtral, `ffn` wide; 0: no mixture
+    experts_used: int = 0
 
 
 TINY_LLAMA = Shape(layers=22, width=2048, ffn=5632, heads=32, kv_heads=4)
@@ -39,9 +41,15 @@ def tensors(shape):
         if shape.loops:
             yield name + "input_layernorm_2.weight", (width,)
             yield name + "post_attention_layernorm_2.weight", (width,)
-        yield name + "mlp.gate_proj.weight", (shape.ffn, width)
-        yield name + "mlp.up_proj.weight", (shape.ffn, width)
-        yield name + "mlp.down_proj.weight", (width, shape.ffn)
+        if shape.experts:
+            yield name + "block_sparse_moe.gate.weight", (shape.experts, width)
+        else:
+            yield name + "mlp.gate_proj.weight", (shape.ffn, width)
+            yield name + "mlp.up_proj.weight", (shape.ffn, width)
+            yield name + "mlp.down_proj.weight", (width, shape.ffn)
+        for expert in range(shape.experts):
+            for map, dimensions in {"w1": (shape.ffn, width), "w3": (shape.ffn, width), "w2": (width, shape.ffn)}.items():
+                yield f"{name}block_sparse_moe.experts.{expert}.{map}.weight", dimensions
     yield "model.norm.weight", (width,)
     if shape.loops:
         yield "model.early_exit_gate.weight", (1, width)
@@ -92,6 +100,9 @@ def write_checkpoint(folder, shape):
         "max_position_embeddings": shape.context, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
         "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2,
     }
+    if shape.experts:
+        config |= {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": shape.experts,
+                   "num_experts_per_tok": shape.experts_used}
     if shape.loops:
         config |= {"architectures": ["OuroForCausalLM"], "model_type": "ouro", "total_ut_steps": shape.loops}
     folder.mkdir(parents=True)
