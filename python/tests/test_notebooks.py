@@ -28,7 +28,8 @@ class NotebooksTest(FolderTest):
         cell.source += "".join(f"\n{key} = {value!r}" for key, value in settings.items())
         client = NotebookClient(
             notebook,
-            timeout=120,
+            timeout=600,
+            startup_timeout=600,
             kernel_name="python3",
             extra_arguments=["--log-level=ERROR"],
             resources={"metadata": {"path": NOTEBOOKS}},
