@@ -42,6 +42,8 @@ class SiteTest(unittest.TestCase):
             self.assertIn("(contributing.md)", index)
             self.assertIn("../index.md", index + pages.links("[x](../README.md)", "examples/a.md", "files/a.md"))
             self.assertTrue((site.PAGES / "files/examples/score.cpp.md").exists())
+            notebook = (site.PAGES / "files/examples/notebooks/serve-and-query.ipynb.md").read_text()
+            self.assertRegex(notebook, r"(?s)# Serve a model.*\n```python\nMODEL = .*\n```\n.*\]\(\S*/serving.md\)")
             with self.assertRaises(SystemExit):
                 pages.links("[x](nothing.md)", "README.md", "index.md")
 
