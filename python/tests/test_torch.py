@@ -201,8 +201,8 @@ class TorchTest(FolderTest):
         with self.assertRaisesRegex(refold.UnsupportedError, "encoder"):
             refold.torch.load(os.path.join(FIXTURES, "hf", "bert_encoder"))
         model = refold.open(LLAMA)
-        model.config["n_expert"] = 8
-        with self.assertRaisesRegex(refold.UnsupportedError, "n_expert"):
+        model.config["n_embedding"] = 8
+        with self.assertRaisesRegex(refold.UnsupportedError, "n_embedding"):
             refold.torch.Model(model)
 
 
