@@ -309,6 +309,7 @@ class BridgesTest(MixtureTest):
         found = refold.load(self.path("adapted.gguf"), threads=1, f32=True, context=64).logits(TOKENS)
         with torch.no_grad():
             np.testing.assert_allclose(found, adapted.eval()(tokens).logits[0].numpy(), atol=1e-4)
+        model = transformers.AutoModelForCausalLM.from_pretrained(self.prepared)
         with self.assertRaisesRegex(ValueError, "SlotExperts"):
             peft.get_peft_model(model, peft.LoraConfig(target_modules=["ffn.up_exps"], task_type="CAUSAL_LM"))
 
