@@ -12,8 +12,9 @@ Every stored tensor is one Parameter, however many slots of however many layers 
 once and stays shared. What is not covered is refused by name (refold.UnsupportedError).
 """
 
+from ._experts import SlotExperts
 from ._layer import Cache, DecoderLayer
 from ._model import Model, load
 from ._weights import SlotLinear, StoredTensors, Table
 
-__all__ = ["Cache", "DecoderLayer", "Model", "SlotLinear", "StoredTensors", "Table", "load"]
+__all__ = ["Cache", "DecoderLayer", "Model", "SlotExperts", "SlotLinear", "StoredTensors", "Table", "load"]

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .._topology import Layer, Topology
-from ._covered import LAYER_VECTORS, LINEAR
-from ._ops import ACTIVATIONS, Norm, softcap, widened
+from ._covered import EXPERTS, LAYER_VECTORS, LINEAR
+from ._experts import SlotExperts, route
+from ._ops import ACTIVATIONS, Norm, gated, softcap, widened
 from ._rotation import Rope
 from ._weights import SlotLinear, StoredTensors, Weight
 
@@ -106,10 +107,13 @@ class DecoderLayer(nn.Module):
         self.n_head: int = self.n_head_kv * (config["n_head"] // config["n_head_kv"])
         self.scale: float = config["attention_scale"] / (number + 1 if config["scale_by_layer"] else 1)
         self.residual_scale: float = config["residual_scale"]
-        self.activation = ACTIVATIONS[config["activation"]]
 
         def weight(slot: str, heads: Optional[int] = None) -> Weight:
-            return Weight(shared.stored, slot, slots[slot], config["head_dim"], heads)
+            block = config[EXPERTS.get(slot, "head_dim")]
+            return Weight(shared.stored, slot, slots[slot], block, heads)
+
+        def bias(slot: str) -> Optional[Weight]:
+            return weight(slot + ".bias") if slot + ".bias" in slots else None
 
         self.vectors = {slot: weight(slot) for slot in slots if slot.removesuffix(".bias") in LAYER_VECTORS}
         self.norm = Norm(config, self.vectors)
@@ -118,16 +122,20 @@ class DecoderLayer(nn.Module):
             "kv": self.n_head_kv * config["head_dim"],
             "n_embd": config["n_embd"],
             "n_ff": config["ffs"][number] if config["ffs"] else config["n_ff"],
+            "experts": config["experts"][number] if config["experts"] else config["n_expert"],
         }
         heads = {"q": self.n_head, "kv": self.n_head_kv}
         self.attn, self.ffn = nn.Module(), nn.Module()
         for slot, (inner, outer) in LINEAR.items():
             if slot in slots:
-                bias = weight(slot + ".bias") if slot + ".bias" in slots else None
                 made_of = weight(slot, heads.get(inner, heads.get(outer)))
-                linear = SlotLinear(made_of, bias, sizes[inner], sizes[outer])
+                linear = SlotLinear(made_of, bias(slot), sizes[inner], sizes[outer])
                 module, name = slot.split(".")
                 getattr(self, module).add_module(name, linear)
+        for slot in EXPERTS:
+            if slot in slots:
+                experts = SlotExperts(weight(slot), bias(slot), sizes["experts"])
+                self.ffn.add_module(slot.split(".")[1], experts)
 
     def linear(self, slot: str, x: Tensor) -> Tensor:
         y: Tensor = self.get_submodule(slot)(x)
@@ -154,15 +162,29 @@ class DecoderLayer(nn.Module):
 
     def _fed(self, x: Tensor, normed: Tensor) -> Optional[Tensor]:
         fed: Optional[Tensor] = None
-        if "ffn.down" in self.slots:
-            inner = self.linear("ffn.up", x)
-            if "ffn.gate" in self.slots:
-                inner = self.activation(self.linear("ffn.gate", x)) * inner
-            else:
-                inner = self.activation(inner)
-            fed = self.norm("ffn.post_norm", self.linear("ffn.down", inner))
-            fed = fed * self.residual_scale
+        if "ffn.router" in self.slots or "ffn.down" in self.slots:
+            fed = self._mixture(x) if "ffn.router" in self.slots else self._feed_forward(x)
+            fed = self.norm("ffn.post_norm", fed) * self.residual_scale
         return self.plus("attn.comp_ffn", fed, normed)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        activation, inner = self.shared.config["activation"], self.linear("ffn.up", x)
+        if "ffn.gate" in self.slots:
+            inner = gated(activation, self.linear("ffn.gate", x), inner)
+        else:
+            inner = ACTIVATIONS[activation](inner)
+        return self.linear("ffn.down", inner)
+
+    def _mixture(self, x: Tensor) -> Tensor:
+        config, tokens = self.shared.config, x.flatten(0, -2)
+        scores = self.linear("ffn.router", tokens)
+        routes = route(scores, config["n_expert_used"], config["norm_expert_weights"])
+        given = tokens[routes.tokens]
+        gate, up = (self.ffn.get_submodule(name)(given, routes) for name in ("gate_exps", "up_exps"))
+        down: Tensor = self.ffn.get_submodule("down_exps")(gated(config["activation"], gate, up), routes)
+        weighted = down * routes.weights[:, None]
+        total = torch.zeros(tokens.shape, dtype=weighted.dtype, device=x.device)
+        return total.index_add(0, routes.tokens, weighted).to(x.dtype).view_as(x)
 
     # ---- attention ----
 
@@ -232,14 +254,20 @@ class DecoderLayer(nn.Module):
         if slopes is not None:
             bias = bias - slopes.to(q)[:, None, None] * step.distances.abs()[:, None]
         cap = shared.config["attention_softcap"]
-        if cap == 0 and self.number not in shared.lends_probabilities:
+        sinks = self.vectors.get("attn.sinks")
+        if cap == 0 and sinks is None and self.number not in shared.lends_probabilities:
             groups = self.n_head // self.n_head_kv
             k, v = (y.repeat_interleave(groups, 1) if groups > 1 else y for y in (k, v))
             out = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale)
             return out.transpose(1, 2).flatten(2)
         scores = torch.unflatten(q, 1, (self.n_head_kv, -1)) @ k[:, :, None].transpose(-1, -2) * self.scale
         scores = softcap(scores, cap).flatten(1, 2) + bias
-        probabilities = torch.softmax(widened(scores), -1).to(q.dtype)
+        if sinks is None:
+            probabilities = torch.softmax(widened(scores), -1).to(q.dtype)
+        else:  # one more score of each head, which weights no value
+            more = sinks.matrix().reshape(-1, 1, 1).expand(*scores.shape[:-1], 1)
+            scores = torch.cat((scores, more), -1)
+            probabilities = torch.softmax(widened(scores), -1)[..., :-1].to(q.dtype)
         if self.number in shared.lends_probabilities:
             step.probabilities[self.number] = probabilities
         return self._weighted(probabilities, v)

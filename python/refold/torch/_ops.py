@@ -17,6 +17,16 @@ ACTIVATIONS: Dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "relu2": lambda x: functional.relu(x).square(),
 }
+# Of a gate with the map beside it only (gpt-oss).
+SWIGLU_CLAMPED = "swiglu_clamped"
+
+
+def gated(activation: str, gate: Tensor, up: Tensor) -> Tensor:
+    """activation(gate) * up."""
+    if activation == SWIGLU_CLAMPED:
+        gate, up = gate.clamp(max=7), up.clamp(-7, 7)
+        return gate * torch.sigmoid(1.702 * gate) * (up + 1)
+    return ACTIVATIONS[activation](gate) * up
 
 
 class Norm:

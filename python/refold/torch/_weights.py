@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from .._errors import UnsupportedError
-from .._topology import Dense, Expression, Heads, LowRank, Plus, RowParts
+from .._topology import Dense, Expression, Heads, LowRank, Plus, RowParts, tensors_of
 
 
 class StoredTensors(nn.Module):
@@ -39,13 +39,17 @@ class Weight:
         stored: StoredTensors,
         slot: str,
         expression: Expression,
-        head_dim: int,
+        block: int,
         heads: Optional[int] = None,
     ) -> None:
-        """heads: of the slot, where it consists of heads."""
+        """
+        Args:
+            block: rows or columns of a head, rows of an expert.
+            heads: of the slot, where it consists of heads.
+        """
         self.stored = stored
         self.expression = expression
-        self._head_dim, self._heads = head_dim, heads
+        self._block, self._heads = block, heads
         self._dimension = 1 if slot == "attn.o" else 0
 
     def matrix(self) -> Tensor:
@@ -54,7 +58,7 @@ class Weight:
 
     def _matrix(self, e: Expression) -> Tensor:
         if isinstance(e, Dense):
-            return self.stored[e.tensor]
+            return self._rows(e.tensor)
         if isinstance(e, Heads):
             parts = self._runs(e)
             return parts[0] if len(parts) == 1 else torch.cat(parts, self._dimension)
@@ -80,11 +84,16 @@ class Weight:
         return stacked.T if e.transposed else stacked
 
     def _runs(self, e: Heads) -> List[Tensor]:
-        size = self._head_dim
+        size = self._block
         return [
-            self.stored[run.tensor].narrow(self._dimension, run.first * size, run.count * size)
+            self._rows(run.tensor).narrow(self._dimension, run.first * size, run.count * size)
             for run in e.runs
         ]
+
+    def _rows(self, name: str) -> Tensor:
+        """A stored tensor, whose experts may be a third dimension: [rows, in]."""
+        tensor = self.stored[name]
+        return tensor.flatten(0, 1) if tensor.dim() > 2 else tensor
 
     def _factors(self, e: LowRank) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
         scale = (
@@ -108,6 +117,36 @@ class Weight:
         if isinstance(e, Heads):
             return self._heads_product(e, x)
         return functional.linear(x, self._matrix(e))
+
+    def expert_products(self, x: Tensor, counts: Sequence[int]) -> Tensor:
+        """Of a slot of experts: x [uses, in] through the expert that each use is of, [uses, rows of an expert].
+
+        Args:
+            x: sorted by expert.
+            counts: of the uses of each expert.
+        """
+        return self._expert_products(self.expression, x, counts)
+
+    def _expert_products(self, e: Expression, x: Tensor, counts: Sequence[int]) -> Tensor:
+        if isinstance(e, Plus):
+            return self._expert_products(e.base, x, counts) + self._expert_products(e.term, x, counts)
+        if isinstance(e, LowRank):  # all experts have V in common
+            u, v, scale = self._factors(e)
+            x = x @ (u if e.transposed else v.T)
+            if scale is not None:
+                x = x * scale
+            matrices = self._split(v.T if e.transposed else u)
+        elif isinstance(e, Heads):
+            experts = {name: self._split(self.stored[name]) for name in tensors_of(e)}
+            matrices = [experts[run.tensor][run.first + i] for run in e.runs for i in range(run.count)]
+        else:
+            matrices = self._split(self._matrix(e))
+        parts = zip(torch.split(x, list(counts)), matrices)
+        return torch.cat([functional.linear(part, matrix) for part, matrix in parts if len(part)])
+
+    def _split(self, experts: Tensor) -> Sequence[Tensor]:
+        """The matrix of each expert. All at once, so that their gradients become one only once."""
+        return experts.reshape(-1, self._block, experts.shape[-1]).unbind()
 
     def _heads_product(self, e: Heads, x: Tensor) -> Tensor:
         """Run by run, where the heads lie."""
