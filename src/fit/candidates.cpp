@@ -23,11 +23,11 @@ constexpr std::array kTypes = {DType::Q2_K,   DType::Q3_K, DType::MXFP4, DType::
                                DType::Q5_1,   DType::Q6_K, DType::Q8_0};
 constexpr UnquantizedGrams::Place kHead = {kWholeModel, Tap::layer_input};
 
-constexpr Computation kErrors{"errors of rounded matrices", 3};
-// Of a matrix with more rows, runs of rows at even distances stand for all: rounding a whole vocabulary to
-// every type would take most of the time of a fit. fold() divides the rows of a run.
+constexpr Computation kErrors{"errors of rounded matrices", 4};
+// Of a matrix with more rows, runs of rows at even distances stand for all. fold() divides the rows of a run.
 constexpr int64_t kRowsTried = 8192, kRowsOfRun = 256;
-// Of a part of a table, rows at even distances. Smaller parts are not made; fold() divides their rows.
+// Of a part of a table, rows at even distances: rounding a whole vocabulary to every type would take most of
+// the time of a fit. Smaller parts are not made; fold() divides their rows.
 constexpr int64_t kRowsTriedOfPart = 2048, kRowsOfPart = 256;
 
 // Sum over rows e of e^T gram e.
@@ -61,34 +61,10 @@ Floats rows_to_try(Floats matrix, int64_t columns) {
     return out;
 }
 
-// A part of a table [rows x columns], and how often text uses each row, as a multiple of the mean.
-struct UsedPart {
-    Floats rows;
-    Doubles use;
-};
-
-UsedPart part_to_try(const Tensor& table, const FitTensor& part, const std::vector<int64_t>& occurrences) {
-    const auto order = rows_by_use(occurrences, table.rows());
-    const Doubles use = expected_use(occurrences, table.rows());
-    const TensorBytes bytes(table);
-    const size_t stride = row_bytes(table.type, table.row_elements()),
-                 width = static_cast<size_t>(table.row_elements());
-    const int64_t count = std::min(kRowsTriedOfPart, part.rows);
-    UsedPart out{Floats(static_cast<size_t>(count) * width), {}};
-    for (int64_t i = 0; i < count; ++i) {
-        const auto row = static_cast<size_t>(order[static_cast<size_t>(part.first + part.rows * i / count)]);
-        dequantize(table.type, bytes.bytes().subspan(row * stride, stride),
-                   std::span(out.rows).subspan(static_cast<size_t>(i) * width, width));
-        out.use.push_back(use[row] * static_cast<double>(table.rows()));
-    }
-    return out;
-}
-
-// The rows of a table from the most used one on, cut where types may differ.
-std::vector<std::pair<int64_t, int64_t>> parts_of_table(const Tensor& table, RowLayout layout) {
-    std::vector<int64_t> ends = {table.rows()};
-    const bool possible = layout == RowLayout::or_folded && table.fold() == 1;
-    for (int64_t rows = table.rows() / 2; possible && ends.size() < kMostRowParts; rows /= 2) {
+// Parts of `rows` rows from the most used one on: half of them last, half of the others before these, ...
+std::vector<std::pair<int64_t, int64_t>> by_halves(int64_t rows) {
+    std::vector<int64_t> ends = {rows};
+    for (rows /= 2; ends.size() < kMostRowParts; rows /= 2) {
         const int64_t end = rows / kRowsOfPart * kRowsOfPart;
         if (end == 0) break;
         ends.push_back(end);
@@ -102,6 +78,40 @@ std::vector<std::pair<int64_t, int64_t>> parts_of_table(const Tensor& table, Row
     }
     return out;
 }
+
+// Rows [count x columns] that stand for a part of a table, and for how many uses each does, as a multiple of
+// those of the table's mean row.
+struct UsedRowsToTry {
+    Floats rows;
+    Doubles use;
+};
+
+// Of a whole table, rows of all its halves: a few of its rows have most of the use.
+UsedRowsToTry rows_to_try(const Tensor& table, const FitTensor& part,
+                          const std::vector<int64_t>& occurrences) {
+    const auto order = rows_by_use(occurrences, table.rows());
+    const Doubles use = expected_use(occurrences, table.rows());
+    const TensorBytes bytes(table);
+    const size_t stride = row_bytes(table.type, table.row_elements()),
+                 width = static_cast<size_t>(table.row_elements());
+    const bool whole = part.rows == table.rows();
+    const auto ranges = whole ? by_halves(part.rows) : std::vector{std::pair{part.first, part.rows}};
+    UsedRowsToTry out;
+    for (const auto& [first, rows] : ranges) {
+        const int64_t count = std::min(kRowsTriedOfPart, rows);
+        for (int64_t i = 0; i < count; ++i) {
+            const auto row = static_cast<size_t>(order[static_cast<size_t>(first + rows * i / count)]);
+            out.rows.resize(out.rows.size() + width);
+            dequantize(table.type, bytes.bytes().subspan(row * stride, stride),
+                       std::span(out.rows).last(width));
+            out.use.push_back(use[row] * static_cast<double>(table.rows()) * static_cast<double>(rows) /
+                              static_cast<double>(count));
+        }
+    }
+    return out;
+}
+
+bool has_rows_of_tokens(Slot slot) { return slot == Slot::token_embd || slot == Slot::output; }
 
 }  // namespace
 
@@ -119,8 +129,9 @@ std::vector<FitTensor> fit_tensors(const Model& model, RowLayout layout) {
                 if (!table && !inputs.contains(name)) continue;
                 const Tensor& stored = model.tensor(name);
                 const bool alone = std::holds_alternative<Dense>(expression);
+                const bool parts = table && alone && layout == RowLayout::or_folded && stored.fold() == 1;
                 for (const auto& [first, rows] :
-                     parts_of_table(stored, table && alone ? layout : RowLayout::whole_blocks)) {
+                     parts ? by_halves(stored.rows()) : std::vector{std::pair{int64_t{0}, stored.rows()}}) {
                     FitTensor tensor{name, slot, layer, table, first, rows, {}};
                     QuantizedUse of_part = use->second;
                     // At most: parts of one type become one, and ids do not list the last one.
@@ -191,14 +202,16 @@ Candidates::Candidates(const Model& model, const Measurement& on, RowLayout layo
 Floats Candidates::errors_of(const FitTensor& tensor, const Calibration& calibration) const {
     const Tensor& stored = model_.tensor(tensor.name);
     const int64_t columns = stored.row_elements();
-    UsedPart part;
-    if (tensor.rows < stored.rows())
-        part = part_to_try(stored, tensor, calibration.occurrences);
-    else
+    UsedRowsToTry part;
+    double scale = 1;
+    if (has_rows_of_tokens(tensor.slot) && stored.rows() == model_.config.n_vocab) {
+        part = rows_to_try(stored, tensor, calibration.occurrences);
+    } else {
         part.rows = rows_to_try(floats_of(model_, tensor.name), columns);
+        scale = static_cast<double>(tensor.rows * columns) / static_cast<double>(part.rows.size());
+    }
     const Doubles gram = gram_of(tensor.name);
     const Floats as_floats(gram.begin(), gram.end());
-    const double scale = static_cast<double>(tensor.rows * columns) / static_cast<double>(part.rows.size());
     Floats out;
     for (const Candidate& candidate : tensor.candidates) {
         Floats difference = nearest_rounded(part.rows, {gram, columns, columns}, candidate.type).values;

@@ -181,8 +181,9 @@ TEST_F(FitTest, HoldsABudgetOfSecondsAsWell) {
     EXPECT_EQ(code_of(impossible, "the fastest one is"), ErrorCode::usage);
 }
 
-// Of a vocabulary, some rows stand for all; later rows are larger here, so it matters which.
-TEST(FitErrors, OfALargeTableAreThoseOfAllRows) {
+// Of a vocabulary, some rows stand for all; later rows are larger here, and first ones used more, so it
+// matters which.
+TEST(FitErrors, OfALargeTableAreThoseOfAllRowsAsTextUsesThem) {
     const int64_t vocab = 20000, width = 32;
     const SmallShape shape{
         .layers = 1, .heads = 1, .kv_heads = 1, .head_dim = 32, .embd = width, .ff = 32, .vocab = vocab};
@@ -190,28 +191,35 @@ TEST(FitErrors, OfALargeTableAreThoseOfAllRows) {
         const float larger = slot == Slot::token_embd ? static_cast<float>(row) / 1e4F : 1.0F;
         return larger * with_flat_logits(layer, slot, row, column);
     });
-    const Calibration text = random_text(model, 4, 32);
-    Work work;
-    const Measurement on{work, text, "model", 1};
-    const Candidates candidates(model, on, RowLayout::whole_blocks);
-    const UnquantizedGrams::Place head = {kWholeModel, Tap::layer_input};
-    const std::vector<double> gram = UnquantizedGrams(model, on, {head}).at(head);
-    const FitTensor& table = candidates.tensors().back();
-    ASSERT_EQ(table.slot, Slot::token_embd);
-    const std::vector<float> weights = floats_of(model, table.name);
-    for (const Candidate& candidate : table.candidates) {
-        const std::vector<float> rounded =
-            nearest_rounded(weights, {gram, width, width}, candidate.type).values;
-        double all = 0;
-        for (size_t first = 0; first < weights.size(); first += width) {
-            for (size_t i = 0; i < width; ++i) {
-                for (size_t j = 0; j < width; ++j)
-                    all += gram[i * width + j] *
-                           static_cast<double>(rounded[first + i] - weights[first + i]) *
-                           static_cast<double>(rounded[first + j] - weights[first + j]);
+    for (const bool alike : {true, false}) {
+        Calibration text = random_text(model, 4, 32);
+        text.occurrences.assign(static_cast<size_t>(vocab), 1);
+        for (size_t row = 0; row < text.occurrences.size() && !alike; ++row)
+            text.occurrences[row] = 30000 / static_cast<int64_t>(row + 1);
+        const std::vector<double> use = expected_use(text.occurrences, vocab);
+        Work work;
+        const Measurement on{work, text, "model", 1};
+        const Candidates candidates(model, on, RowLayout::whole_blocks);
+        const UnquantizedGrams::Place head = {kWholeModel, Tap::layer_input};
+        const std::vector<double> gram = UnquantizedGrams(model, on, {head}).at(head);
+        const FitTensor& table = candidates.tensors().back();
+        ASSERT_EQ(table.slot, Slot::token_embd);
+        const std::vector<float> weights = floats_of(model, table.name);
+        for (const Candidate& candidate : table.candidates) {
+            const std::vector<float> rounded =
+                nearest_rounded(weights, {gram, width, width}, candidate.type).values;
+            double all = 0;
+            for (size_t row = 0; row < use.size(); ++row) {
+                const size_t first = row * width;
+                for (size_t i = 0; i < width; ++i) {
+                    for (size_t j = 0; j < width; ++j)
+                        all += use[row] * static_cast<double>(vocab) * gram[i * width + j] *
+                               static_cast<double>(rounded[first + i] - weights[first + i]) *
+                               static_cast<double>(rounded[first + j] - weights[first + j]);
+                }
             }
+            EXPECT_NEAR(candidate.error / all, 1, 0.03) << name(candidate.type) << alike;
         }
-        EXPECT_NEAR(candidate.error / all, 1, 0.03) << name(candidate.type);
     }
 }
 
