@@ -13,7 +13,7 @@
 namespace refold {
 namespace {
 
-constexpr Computation kFactors{"fit factors", 2};
+constexpr Computation kFactors{"fit factors", 3};
 
 FitFactors factors_in(const std::map<std::string, Tensor>& result) {
     const auto values = lazy::numbers(result.at("factors"));
@@ -225,22 +225,26 @@ Model Fit::with_tables_of(const Model& made) const {
 }
 
 FitFactors Fit::corrected(const Fitted& first) const {
-    const auto found = work_.results_of_all(factors_key(), [&] {
-        const Model tables = with_tables_of(first.compression.model);
-        const auto of = [&](const Model& model) {
-            return divergence(shaped(), model, calibration_.held_out, options_.threads);
-        };
-        const double all = shaped_ ? of(first.compression.model) : first.divergence, of_tables = of(tables),
-                     of_matrices = std::max(all - of_tables, 0.1 * all);
-        const auto factor = [](double now, double measured, double predicted) {
-            return static_cast<float>(predicted > 0 ? now * measured / predicted : now);
-        };
-        return Arrays{{"factors",
-                       {{2},
-                        {factor(factors_.matrices, of_matrices, first.plan.of_matrices),
-                         factor(factors_.tables, of_tables, first.plan.of_tables)}}}};
-    });
-    return factors_in(found);
+    const Model tables = with_tables_of(first.compression.model);
+    const auto of = [&](const Model& model) {
+        return divergence(shaped(), model, calibration_.held_out, options_.threads);
+    };
+    const double all = shaped_ ? of(first.compression.model) : first.divergence, of_tables = of(tables);
+    const FitParts predicted = {first.plan.of_matrices, first.plan.of_tables};
+    const FitFactors out =
+        corrected_factors(factors_, predicted, {std::max(all - of_tables, 0.1 * all), of_tables});
+    if (!predicted.matrices_tell() || !predicted.tables_tell()) return out;
+    return factors_in(work_.results_of_all(factors_key(), [&] {
+        return Arrays{{"factors", {{2}, {static_cast<float>(out.matrices), static_cast<float>(out.tables)}}}};
+    }));
+}
+
+FitFactors corrected_factors(const FitFactors& now, const FitParts& predicted, const FitParts& measured) {
+    FitFactors out = now;
+    if (predicted.matrices > 0 && predicted.matrices_tell())
+        out.matrices *= measured.matrices / predicted.matrices;
+    if (predicted.tables > 0 && predicted.tables_tell()) out.tables *= measured.tables / predicted.tables;
+    return out;
 }
 
 void Fit::use(const FitFactors& factors) {

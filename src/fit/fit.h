@@ -55,6 +55,19 @@ struct FitFactors {
     double matrices = 0.25, tables = 1;
 };
 
+// What matrices and tables add to a divergence.
+struct FitParts {
+    double matrices = 0, tables = 0;
+
+    // Whether a part of a prediction is large enough to learn its factor from: of types that lose almost
+    // nothing, what is measured beside other losses says nothing about the next size.
+    bool matrices_tell() const { return matrices >= 0.1 * (matrices + tables); }
+    bool tables_tell() const { return tables >= 0.1 * (matrices + tables); }
+};
+
+// `now` times measured over predicted, for the parts that tell.
+FitFactors corrected_factors(const FitFactors& now, const FitParts& predicted, const FitParts& measured);
+
 class Fit {
 public:
     // Measures the model, or takes what an earlier run left in the work folder. What the arguments refer to
@@ -66,9 +79,9 @@ public:
     // size and its predicted divergence when that is larger, and with the largest speed that types reach at
     // this size when that is slower.
     FitPlan plan(const Budget& budget) const;
-    // Carries out the plan, with and without solved maps. The first time for a model and its work folder, the
-    // factors are then corrected by what was measured, and where that changes the plan, the new one is
-    // carried out as well. The best model is returned.
+    // Carries out the plan, with and without solved maps. The factors are then corrected by what was
+    // measured, and where that changes the plan, the new one is carried out as well. The best model is
+    // returned. Factors of which both parts tell are kept in the work folder, for other sizes.
     Fitted fit(const Budget& budget);
 
     // The factors that an earlier run found: fit() corrects no more.

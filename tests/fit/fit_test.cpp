@@ -181,6 +181,21 @@ TEST_F(FitTest, HoldsABudgetOfSecondsAsWell) {
     EXPECT_EQ(code_of(impossible, "the fastest one is"), ErrorCode::usage);
 }
 
+TEST(FitFactors, AreCorrectedByPartsThatTell) {
+    const FitFactors now = {.matrices = 0.25, .tables = 1};
+    const FitFactors both = corrected_factors(now, {0.02, 0.03}, {0.01, 0.06});
+    EXPECT_DOUBLE_EQ(both.matrices, 0.125);
+    EXPECT_DOUBLE_EQ(both.tables, 2);
+    // Matrices whose types lose nothing: what is measured beside the table's loss is not theirs.
+    const FitFactors tables = corrected_factors(now, {1e-5, 0.01}, {0.001, 0.005});
+    EXPECT_DOUBLE_EQ(tables.matrices, 0.25);
+    EXPECT_DOUBLE_EQ(tables.tables, 0.5);
+    const FitFactors matrices = corrected_factors(now, {0.01, 0}, {0.02, 0});
+    EXPECT_DOUBLE_EQ(matrices.matrices, 0.5);
+    EXPECT_DOUBLE_EQ(matrices.tables, 1);
+    EXPECT_DOUBLE_EQ(corrected_factors(now, {0, 0}, {0, 0}).matrices, 0.25);
+}
+
 // Of a vocabulary, some rows stand for all; later rows are larger here, and first ones used more, so it
 // matters which.
 TEST(FitErrors, OfALargeTableAreThoseOfAllRowsAsTextUsesThem) {
