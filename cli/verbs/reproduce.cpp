@@ -1,3 +1,5 @@
+#include <charconv>
+
 #include "cli/help.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -155,8 +157,10 @@ Action declare(CLI::App& app) {
            [&o](const std::vector<std::string>& given) {
                for (const std::string& text : given) {
                    const auto [task, number] = named(text);
+                   const char* const end = number.data() + number.size();
                    int64_t items = 0;
-                   if (!CLI::detail::lexical_cast(number, items) || items < 1)
+                   const auto read = std::from_chars(number.data(), end, items);
+                   if (read.ec != std::errc() || read.ptr != end || items < 1)
                        throw CLI::ValidationError("--limit", "expected N or NAME=N, got " + text);
                    (task.empty() ? o.items : o.items_of[task]) = items;
                }

@@ -26,6 +26,25 @@ def families():
     ]
 
 
+def check_batches_and_cache(model, tokens):
+    """That a row and its first nine tokens have the logits of each alone in a batch with padding on the left, and the row by pieces.
+
+    Returns the logits of both alone.
+    """
+    close = {"atol": 1e-5, "rtol": 0}
+    alone = [model(torch.tensor([row]))[0] for row in (tokens, tokens[:9])]
+    padding = len(tokens) - 9
+    mask = torch.ones(2, len(tokens), dtype=torch.long)
+    mask[1, :padding] = 0
+    together = model(torch.tensor([tokens, [0] * padding + tokens[:9]]), mask)
+    torch.testing.assert_close(together[0], alone[0], **close)
+    torch.testing.assert_close(together[1, padding:], alone[1], **close)
+    cache = KeysAndValues()
+    pieces = [model(torch.tensor([tokens[a:b]]), cache=cache) for a, b in [(0, 5), (5, 6), (6, len(tokens))]]
+    torch.testing.assert_close(torch.cat(pieces, 1)[0], alone[0], **close)
+    return alone
+
+
 class FamiliesTest(unittest.TestCase):
     @unittest.skipUnless(torch, "torch is not installed")
     def test_logits_are_the_golden_ones(self):
@@ -117,19 +136,11 @@ class TorchTest(FolderTest):
         path = self.make({"method": "uniattn", "superblocks": "2-3"}, {"method": "drop", "layers": "0"})
         model = refold.torch.load(path)
         with torch.no_grad():
-            alone = [model(torch.tensor([row]))[0] for row in (TOKENS, TOKENS[:9])]
-            tokens = torch.tensor([TOKENS, [0] * 5 + TOKENS[:9]])
-            mask = torch.ones_like(tokens)
-            mask[1, :5] = 0
-            together = model(tokens, mask)
-            torch.testing.assert_close(together[0], alone[0], atol=1e-5, rtol=0)
-            torch.testing.assert_close(together[1, 5:], alone[1], atol=1e-5, rtol=0)
-            mask[1] = torch.tensor([1] * 9 + [0] * 5)
+            alone = check_batches_and_cache(model, TOKENS)
+            mask = torch.ones(2, len(TOKENS), dtype=torch.long)
+            mask[1, 9:] = 0
             right = model(torch.tensor([TOKENS, TOKENS[:9] + [0] * 5]), mask)
             torch.testing.assert_close(right[1, :9], alone[1], atol=1e-5, rtol=0)
-            cache = KeysAndValues()
-            pieces = [model(torch.tensor([TOKENS[a:b]]), cache=cache) for a, b in [(0, 5), (5, 6), (6, 14)]]
-            torch.testing.assert_close(torch.cat(pieces, 1)[0], alone[0], atol=1e-5, rtol=0)
             torch.testing.assert_close(model(torch.tensor([TOKENS]), last=1)[0], alone[0][-1:])
 
     def test_windows_with_padding_and_a_cache(self):

@@ -6,7 +6,7 @@ import unittest
 import numpy as np
 import refold
 from fixtures import FIXTURES, FolderTest, needs
-from test_torch import KeysAndValues
+from test_torch import check_batches_and_cache
 
 torch, transformers, peft, harness = (needs(name) for name in ("torch", "transformers", "peft", "lm_eval"))
 if torch:
@@ -228,18 +228,7 @@ class ExpertsTest(MixtureTest):
         for family in ("qwen3_moe", "gpt_oss"):
             model = refold.torch.load(self.source(family))
             with self.subTest(family), torch.no_grad():
-                alone = [model(torch.tensor([row]))[0] for row in (TOKENS, TOKENS[:9])]
-                tokens = torch.tensor([TOKENS, [0] * 5 + TOKENS[:9]])
-                mask = torch.ones_like(tokens)
-                mask[1, :5] = 0
-                together = model(tokens, mask)
-                torch.testing.assert_close(together[0], alone[0], atol=1e-5, rtol=0)
-                torch.testing.assert_close(together[1, 5:], alone[1], atol=1e-5, rtol=0)
-                cache = KeysAndValues()
-                pieces = [
-                    model(torch.tensor([TOKENS[a:b]]), cache=cache) for a, b in [(0, 5), (5, 6), (6, 14)]
-                ]
-                torch.testing.assert_close(torch.cat(pieces, 1)[0], alone[0], atol=1e-5, rtol=0)
+                check_batches_and_cache(model, TOKENS)
 
     def test_bfloat16(self):
         for family in ("mixtral", "gpt_oss"):

@@ -233,7 +233,7 @@ FitFactors Fit::corrected(const Fitted& first) const {
     const FitParts predicted = {first.plan.of_matrices, first.plan.of_tables};
     const FitFactors out =
         corrected_factors(factors_, predicted, {std::max(all - of_tables, 0.1 * all), of_tables});
-    if (!predicted.matrices_tell() || !predicted.tables_tell()) return out;
+    if (!predicted.matrices_matter() || !predicted.tables_matter()) return out;
     return factors_in(work_.results_of_all(factors_key(), [&] {
         return Arrays{{"factors", {{2}, {static_cast<float>(out.matrices), static_cast<float>(out.tables)}}}};
     }));
@@ -241,9 +241,9 @@ FitFactors Fit::corrected(const Fitted& first) const {
 
 FitFactors corrected_factors(const FitFactors& now, const FitParts& predicted, const FitParts& measured) {
     FitFactors out = now;
-    if (predicted.matrices > 0 && predicted.matrices_tell())
+    if (predicted.matrices > 0 && predicted.matrices_matter())
         out.matrices *= measured.matrices / predicted.matrices;
-    if (predicted.tables > 0 && predicted.tables_tell()) out.tables *= measured.tables / predicted.tables;
+    if (predicted.tables > 0 && predicted.tables_matter()) out.tables *= measured.tables / predicted.tables;
     return out;
 }
 

@@ -61,11 +61,11 @@ struct FitParts {
 
     // Whether a part of a prediction is large enough to learn its factor from: of types that lose almost
     // nothing, what is measured beside other losses says nothing about the next size.
-    bool matrices_tell() const { return matrices >= 0.1 * (matrices + tables); }
-    bool tables_tell() const { return tables >= 0.1 * (matrices + tables); }
+    bool matrices_matter() const { return matrices >= 0.1 * (matrices + tables); }
+    bool tables_matter() const { return tables >= 0.1 * (matrices + tables); }
 };
 
-// `now` times measured over predicted, for the parts that tell.
+// `now` times measured over predicted, for the parts that matter.
 FitFactors corrected_factors(const FitFactors& now, const FitParts& predicted, const FitParts& measured);
 
 class Fit {
@@ -81,7 +81,7 @@ public:
     FitPlan plan(const Budget& budget) const;
     // Carries out the plan, with and without solved maps. The factors are then corrected by what was
     // measured, and where that changes the plan, the new one is carried out as well. The best model is
-    // returned. Factors of which both parts tell are kept in the work folder, for other sizes.
+    // returned. Factors of which both parts matter are kept in the work folder, for other sizes.
     Fitted fit(const Budget& budget);
 
     // The factors that an earlier run found: fit() corrects no more.

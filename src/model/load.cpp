@@ -52,9 +52,11 @@ static Topology in_loops(Topology topology, const Model& model) {
     if (loops < 1 || loops > kMostLoops)
         fail(ErrorCode::input, "model", "key '{}' must be 1 to {}, got {}", key, kMostLoops, loops);
     const std::vector<Slots> block = topology.layers;
-    const bool norms = !model.metadata.boolean(family + ".skip_loop_final_norm", false);
+    const auto norm = topology.globals.find(Slot::output_norm);  // that it is there is validated later
+    const bool norms =
+        norm != topology.globals.end() && !model.metadata.boolean(family + ".skip_loop_final_norm", false);
     for (uint64_t i = 1; i < loops; ++i) {
-        if (norms) topology.layers.back()[Slot::ffn_output_norm] = topology.globals.at(Slot::output_norm);
+        if (norms) topology.layers.back()[Slot::ffn_output_norm] = norm->second;
         topology.layers.insert(topology.layers.end(), block.begin(), block.end());
     }
     topology.loops = static_cast<int64_t>(loops);

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "core/error.h"
+#include "core/files.h"
 #include "core/temp_folder.h"
 #include "engine/compare.h"
 #include "eval/stock.h"
@@ -192,6 +194,12 @@ TEST(StockLoops, FinalNormAfterEveryLoop) {
     EXPECT_EQ(load_model(folder / "native.gguf").topology, every.topology);
     EXPECT_THROW(for_stock(every), Error);
     EXPECT_THROW(save_hf_model(every, folder / "hf", {}), Error);
+    // A file without that norm is refused.
+    std::ifstream in(folder / "every.gguf", std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    bytes.replace(bytes.find("output_norm.weight"), 1, "x");
+    std::ofstream(folder / "none.gguf", std::ios::binary) << bytes;
+    EXPECT_THROW(load_model(folder / "none.gguf"), Error);
 }
 
 // Logits [tokens, n_vocab] of a model with an adapter in libllama.

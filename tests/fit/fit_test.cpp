@@ -181,7 +181,7 @@ TEST_F(FitTest, HoldsABudgetOfSecondsAsWell) {
     EXPECT_EQ(code_of(impossible, "the fastest one is"), ErrorCode::usage);
 }
 
-TEST(FitFactors, AreCorrectedByPartsThatTell) {
+TEST(FitFactors, AreCorrectedByPartsThatMatter) {
     const FitFactors now = {.matrices = 0.25, .tables = 1};
     const FitFactors both = corrected_factors(now, {0.02, 0.03}, {0.01, 0.06});
     EXPECT_DOUBLE_EQ(both.matrices, 0.125);
