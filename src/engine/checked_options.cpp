@@ -42,8 +42,13 @@ void check_numbers(const EngineOptions& o, const ModelConfig& config) {
     if (o.kv_tokens < 0) fail(ErrorCode::usage, "engine", "KV tokens out of range: {}", o.kv_tokens);
 }
 
-void check_range(const EngineOptions& o, const Topology& topology) {
+void check_range(const EngineOptions& o, const ModelConfig& config, const Topology& topology) {
     if (!o.range) return;
+    if (config.n_stream > 1)
+        fail(ErrorCode::unsupported, "engine",
+             "a range of layers: '{}' has {} residual streams and inputs of each layer, so layers do not run "
+             "apart",
+             config.family, config.n_stream);
     const size_t n_layer = topology.layers.size();
     if (o.range->first > o.range->last || o.range->last > n_layer) {
         fail(ErrorCode::usage, "engine", "layers {} to {} of a model with {}", o.range->first, o.range->last,
@@ -158,7 +163,7 @@ EngineOptions checked_options(EngineOptions o, const Model& model) {
     check_numbers(o, config);
     if (o.sequences == 1 && o.kv_tokens > 0)
         fail(ErrorCode::usage, "engine", "KV tokens are the room of several sequences; one has its context");
-    check_range(o, model.topology);
+    check_range(o, config, model.topology);
     if (o.threads == 0) o.threads = default_threads();
     o.context = context_of(o, config);
     check_eviction(o, config);

@@ -69,7 +69,9 @@ uint64_t bytes_read_per_token(const Model& model) {
     std::set<std::string> read;
     const auto add = [&](const Slots& slots, bool but_table) {
         for (const auto& [slot, expression] : slots) {
-            if (but_table && slot == Slot::token_embd && slots.contains(Slot::output)) continue;
+            const bool table =
+                slot == Slot::layer_input_embd || (slot == Slot::token_embd && slots.contains(Slot::output));
+            if (but_table && table) continue;
             for (const std::string& tensor : tensors_of(expression)) read.insert(tensor);
         }
     };

@@ -100,6 +100,12 @@ Cost cost_of(const Model& model, size_t kv_element_bytes) {
             2 * products * static_cast<uint64_t>(c.n_head_of(l) * c.head_dim);
     }
     visit(model.topology.globals, kWholeModel);
+    for (const auto& name : unread_tensors(model.family, c, model.topology.layers.size())) {
+        const auto found = model.tensors.find(name);
+        if (found == model.tensors.end() || !seen.insert(name).second) continue;
+        cost.parameters += static_cast<uint64_t>(found->second.elements());
+        cost.bytes += found->second.bytes();
+    }
     return cost;
 }
 
@@ -107,11 +113,15 @@ Cost cost_of(const Model& model, size_t kv_element_bytes) {
 Model without_additions(const Model& model) {
     Model plain = model;
     plain.config.n_prefix = 0;
-    plain.topology.sources.clear();
+    const auto by_birth = implied_sources(model.config, model.topology.layers.size());
+    std::erase_if(plain.topology.sources, [&](const auto& entry) {
+        const auto found = by_birth.find(entry.first);
+        return found == by_birth.end() || found->second != entry.second;
+    });
     for (size_t l = 0; l < plain.topology.layers.size(); ++l) {
         Slots& slots = plain.topology.layers[l];
         std::erase_if(slots, [](const auto& e) { return is_prefix(e.first) || is_compensation(e.first); });
-        if (model.topology.source(l).own()) continue;
+        if (model.topology.source(l) == plain.topology.source(l)) continue;
         for (const auto& description : model.family->layer_slots) {
             const Slot slot = description.slot;
             const Slots& source = model.topology.layers[key_layer(model.topology, l)];

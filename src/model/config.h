@@ -75,6 +75,16 @@ struct ModelConfig {
     int64_t context_length = 0;  // tokens the model was trained for
     int64_t n_embedding = 0;     // of a row of the embeddings; 0: n_embd
 
+    // Several residual streams of n_embd features (AltUp, Gemma 3n): a layer runs on the first one's
+    // prediction, and all are corrected by what came of it.
+    int64_t n_stream = 1;
+    int64_t n_laurel = 0;                          // rank of LAuReL's map; 0: none
+    int64_t n_layer_input = 0, n_input_layer = 0;  // features of the inputs of each layer, layers; 0: none
+    int64_t n_layer_input_vocab = 0;               // tokens for which a checkpoint has such inputs; 0: all
+    // The layers from this one on use the keys and values of the last one before it that has a window, or
+    // none, as they do. 0: all layers have their own.
+    size_t first_kv_shared = 0;
+
     // Mixture of experts; n_expert 0: every layer has an FFN.
     int64_t n_expert = 0, n_expert_used = 0, n_ff_expert = 0;
     std::vector<int64_t>
@@ -85,6 +95,9 @@ struct ModelConfig {
     NormKind norm = NormKind::rms;
     float norm_eps = 1e-5F;
     Activation activation = Activation::silu;
+    // By layer: the FFN's gates are max(0, gate - (mean + cut x deviation)) over a token's channels before
+    // the activation; -infinity: as they are. Empty: in all layers.
+    std::vector<float> ffn_cuts;
     bool parallel_residual = false;  // attention and FFN read the same residual stream
     float embedding_scale = 1.0F;
     float residual_scale = 1.0F;  // of what attention and FFN add to the residual stream
@@ -106,6 +119,7 @@ struct ModelConfig {
     std::vector<bool> rotated;
     bool norm_after_rope = false;  // norms of queries and keys follow the rotation
     bool norm_by_head = false;     // attn.q_norm_all, attn.k_norm_all: each head is normalized by itself
+    bool norm_values = false;      // RMS norm of each head's values, without a gain
 
     int64_t n_prefix = 0;             // trained keys and values before the first token, at every layer
     int64_t n_learned_positions = 0;  // rows of position_embd; 0: none
@@ -121,6 +135,7 @@ struct ModelConfig {
     int64_t n_head_of(size_t layer) const { return n_head_kv_of(layer) * q_per_kv(); }
     int64_t n_ff_of(size_t layer) const { return layer < ffs.size() ? ffs[layer] : n_ff; }
     int64_t n_expert_of(size_t layer) const { return layer < experts.size() ? experts[layer] : n_expert; }
+    bool cuts_ffn(size_t layer) const { return layer < ffn_cuts.size() && std::isfinite(ffn_cuts[layer]); }
     int64_t embedding_width() const { return n_embedding > 0 ? n_embedding : n_embd; }
     const std::vector<int64_t>& alibi_heads_of(size_t layer) const {
         static const std::vector<int64_t> all;

@@ -65,11 +65,44 @@ static Slots implied_slots(std::span<const SlotDescription> descriptions, size_t
     return slots;
 }
 
-Topology implied_topology(const Family& family, size_t layers,
+std::map<size_t, AttentionSource> implied_sources(const ModelConfig& config, size_t layers) {
+    std::map<size_t, AttentionSource> sources;
+    const size_t own = config.first_kv_shared;
+    for (size_t l = own; own > 0 && l < layers; ++l) {
+        size_t from = own;
+        while (from > 0 && (config.window(from - 1) > 0) != (config.window(l) > 0)) --from;
+        if (from == 0)
+            fail(ErrorCode::input, "model",
+                 "layer {} uses the keys and values of an earlier one {} a window, and none of layers 0 to "
+                 "{} is",
+                 l, config.window(l) > 0 ? "with" : "without", own - 1);
+        sources[l].kv = from - 1;
+    }
+    return sources;
+}
+
+std::set<std::string> unread_tensors(const Family* family, const ModelConfig& config, size_t layers) {
+    std::set<std::string> names;
+    if (family == nullptr) return names;
+    for (const auto& [layer, source] : implied_sources(config, layers)) {
+        for (const SlotDescription& slot : family->layer_slots) {
+            const auto projection = properties(slot.slot).projection;
+            if (projection == Projection::key || projection == Projection::value)
+                names.insert(tensor_name(slot, layer));
+        }
+    }
+    return names;
+}
+
+Topology implied_topology(const Family& family, const ModelConfig& config, size_t layers,
                           const std::function<bool(const std::string&)>& has_tensor) {
     Topology topology;
-    for (size_t l = 0; l < layers; ++l)
+    topology.sources = implied_sources(config, layers);
+    for (size_t l = 0; l < layers; ++l) {
         topology.layers.push_back(implied_slots(family.layer_slots, l, has_tensor));
+        std::erase_if(topology.layers[l],
+                      [&](const auto& entry) { return topology.is_replaced(l, entry.first); });
+    }
     topology.globals = implied_slots(family.model_slots, 0, has_tensor);
     return topology;
 }

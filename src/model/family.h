@@ -3,7 +3,9 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,6 +30,7 @@ enum HfLayout : unsigned {
     hf_qkv_per_head = 16,  // one tensor: q, k, v of the first head, of the second, ...
     hf_by_head = 32,       // a vector as rows of heads
     hf_interleaved = 64,   // stacked, with a row of gate and one of up in turn
+    hf_first_rows = 128,   // the rows of the first tokens; GGUF is filled up with zeros
 };
 
 struct SlotDescription {
@@ -35,8 +38,8 @@ struct SlotDescription {
     const char* tensor;  // GGUF name; "{}" stands for the layer
     bool required;
     // Name in a checkpoint; "@" is Family::hf_prefix or nothing, "|" separates alternatives, "[]" stands for
-    // the head of a vector, or the expert of a matrix, that it has in one tensor for each. Null: checkpoints
-    // do not have it.
+    // the head of a vector, or the expert or stream of a matrix, that it has in one tensor for each. Null:
+    // checkpoints do not have it.
     const char* hf;
     unsigned layout = hf_plain;
     const char* fallback = nullptr;  // GGUF tensor used when `tensor` is absent (tied embeddings) ...
@@ -75,9 +78,10 @@ struct Family {
     ModelConfig (*read_config)(const GgufMetadata& metadata);
 
     std::vector<const char*> hf_model_types;  // config.json's model_type
-    const char* hf_prefix;                    // of the base model's tensors, which some checkpoints leave out
-    bool hf_tied = false;                     // tie_word_embeddings where config.json does not say it
-    bool hf_attention_bias = false;           // likewise attention_bias
+    // Of the base model's tensors, which some checkpoints leave out; "|" separates alternatives.
+    const char* hf_prefix;
+    bool hf_tied = false;            // tie_word_embeddings where config.json does not say it
+    bool hf_attention_bias = false;  // likewise attention_bias
     const char* hf_bias = nullptr;   // the field of all biases, instead of attention_bias and mlp_bias
     HfRepeats hf_repeats = {};       // of layers, where checkpoints say any
     const char* hf_norms = nullptr;  // the field of optional norms of queries and keys
@@ -109,9 +113,15 @@ std::string numbered(const char* pattern, size_t layer);
 // Whether layers with a mixture of experts, or those with an FFN, may have the slot.
 bool is_of_layer(Slot slot, bool mixture);
 
-// The topology that the family's naming implies: every slot its own tensor. `has_tensor` tells which optional
-// tensors exist; required ones are named even when absent (validation reports them).
-Topology implied_topology(const Family& family, size_t layers,
+// The topology that the family's naming implies: every slot its own tensor, and the attention sources that
+// the architecture has. `has_tensor` tells which optional tensors exist; required ones are named even when
+// absent (validation reports them).
+Topology implied_topology(const Family& family, const ModelConfig& config, size_t layers,
                           const std::function<bool(const std::string&)>& has_tensor);
+// The sources that follow from ModelConfig::first_kv_shared. Throws Error(input) where a layer has none.
+std::map<size_t, AttentionSource> implied_sources(const ModelConfig& config, size_t layers);
+// The tensors that checkpoints and llama.cpp's files have for slots of these layers' keys and values, and
+// that nothing reads. They are kept for the way back. None without a family.
+std::set<std::string> unread_tensors(const Family* family, const ModelConfig& config, size_t layers);
 
 }  // namespace refold

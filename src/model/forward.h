@@ -1,89 +1,16 @@
-// The forward pass, written once: engines supply the operations (concept ForwardOps), families fill in the
+// The forward pass, written once: engines supply the operations (forward_ops.h), families fill in the
 // configuration, methods change the topology.
 //
 // Activations are matrices [features, tokens]: the features of a token are contiguous.
 #pragma once
 
 #include <array>
-#include <concepts>
 #include <optional>
 #include <span>
 
-#include "model/model.h"
-#include "model/tap.h"
+#include "model/forward_streams.h"
 
 namespace refold {
-
-// `Value` is the engine's handle of an activation.
-template <class Ops>
-concept ForwardOps = requires(Ops ops, typename Ops::Value x, size_t layer, Slot slot,
-                              std::span<const Slot> slots, std::span<typename Ops::Value> out,
-                              Activation activation, float number) {
-    { ops.has(layer, slot) } -> std::same_as<bool>;
-    // rows of a table (token_embd, position_embd, token_types) for the tokens of this step [n_embd, tokens]
-    { ops.embed(slot) } -> std::same_as<typename Ops::Value>;
-    // normalization (ModelConfig::norm) over groups of normalized_width() (attn.q_norm: a head), times the
-    // weight, plus the bias if there is one
-    { ops.norm(layer, slot, x) } -> std::same_as<typename Ops::Value>;
-    // out[i] = W_i x (+ bias_i): linear maps of one input, which an engine may run as one
-    {ops.linear(layer, slots, x, out)};
-    // the layer whose attention this one uses
-    { ops.source(layer) } -> std::convertible_to<AttentionSource>;
-    // rotary embedding, in place, of queries [n_head * head_dim, tokens] and keys [n_head_kv * head_dim,
-    // tokens]; or of one of them
-    {ops.rope(layer, x, x)};
-    {ops.rope(layer, x)};
-    // appends k and v to this layer's keys and values and attends to them: [n_head * head_dim, tokens of q];
-    // q holds all tokens of the step or the selected ones. Scale, soft cap, window, ALiBi and causality are
-    // the configuration's; no token sees padding.
-    { ops.attention(layer, x, x, x) } -> std::same_as<typename Ops::Value>;
-    // the same over the keys and values of the layer's source
-    { ops.attention_over_source(layer, x) } -> std::same_as<typename Ops::Value>;
-    // appends v to this layer's values and weights them with the probabilities of the layer's source, for all
-    // tokens of the step or (true) the selected ones
-    { ops.attention_as_source(layer, x, number > 0) } -> std::same_as<typename Ops::Value>;
-    { ops.activate(activation, x) } -> std::same_as<typename Ops::Value>;
-    // activation(gate) * up
-    { ops.gated(activation, x, x) } -> std::same_as<typename Ops::Value>;
-    // from a router's scores [experts, tokens]: which experts each token uses, and their weights (routing.h)
-    { ops.route(layer, x) } -> std::same_as<typename Ops::Value>;
-    // the inputs of the experts, sorted by expert, for their tokens [features, tokens * experts used]
-    { ops.dispatch(x, x) } -> std::same_as<typename Ops::Value>;
-    // out[i] = W_i x (+ bias_i) of such inputs and routes, each with its expert's weights
-    {ops.expert_linear(layer, slots, x, x, out)};
-    // the sum of the results of each token's experts, times their weights [features, tokens]
-    { ops.combine(x, x) } -> std::same_as<typename Ops::Value>;
-    { ops.add(x, x) } -> std::same_as<typename Ops::Value>;
-    { ops.scale(x, number) } -> std::same_as<typename Ops::Value>;
-    // cap * tanh(x / cap)
-    { ops.softcap(x, number) } -> std::same_as<typename Ops::Value>;
-    // divides every feature by the L2 norm of the matrix row that made it
-    { ops.divide_by_row_norms(slot, x) } -> std::same_as<typename Ops::Value>;
-    // shows an activation to whoever observes the layer
-    {ops.tap(layer, Tap::layer_input, x)};
-    // the input of a range of layers, in place of embeddings
-    { ops.given_input() } -> std::same_as<std::optional<typename Ops::Value>>;
-    // keeps only the tokens whose results are wanted
-    { ops.select_outputs(x) } -> std::same_as<typename Ops::Value>;
-    // keeps only the first token of the sequence
-    { ops.select_first(x) } -> std::same_as<typename Ops::Value>;
-};
-
-// Also needed for steps whose tokens are at different loops of a looped model
-// (EngineOptions::by_loop).
-template <class Ops>
-concept LoopOps = ForwardOps<Ops> && requires(Ops ops, typename Ops::Value x, size_t layer) {
-    // x for tokens at the first loop; for others the residual stream after their last loop
-    { ops.resume(x) } -> std::same_as<typename Ops::Value>;
-    // appends k and v to the layer's keys and values; v alone where the probabilities are another layer's
-    {ops.store(layer, x, x)};
-    {ops.store(layer, x)};
-    // x of the selected tokens plus exit map times x, with the map of each token's own loop, which ends with
-    // `layer`; x where that loop has none
-    { ops.with_exit_map(layer, x) } -> std::same_as<typename Ops::Value>;
-    // logits y of final hidden states x plus exit output times x, likewise
-    { ops.with_exit_output(layer, x, x) } -> std::same_as<typename Ops::Value>;
-};
 
 template <class Value>
 struct ForwardResult {
@@ -95,12 +22,15 @@ struct ForwardResult {
 };
 
 template <ForwardOps Ops>
-class Forward {
+class Forward : ForwardStreams<Ops> {
+    using Streams = ForwardStreams<Ops>;
+    using Streams::config_, Streams::linear, Streams::n_layer_, Streams::norm_if, Streams::ops_,
+        Streams::scaled;
+
 public:
     using Value = typename Ops::Value;
 
-    Forward(Ops& ops, const ModelConfig& config, size_t n_layer)
-        : ops_(ops), config_(config), n_layer_(n_layer) {}
+    Forward(Ops& ops, const ModelConfig& config, size_t n_layer) : Streams(ops, config, n_layer) {}
 
     // From the residual stream before the range to that after it [n_embd, tokens]; all tokens are selected.
     ForwardResult<Value> run(LayerRange range) {
@@ -154,12 +84,17 @@ public:
             if (ops_.has(kWholeModel, slot)) x = ops_.add(x, ops_.embed(slot));
         }
         x = norm_if(kWholeModel, Slot::embd_norm, x);
-        return ops_.has(kWholeModel, Slot::embd_map) ? linear(kWholeModel, std::array{Slot::embd_map}, x)[0]
-                                                     : x;
+        if (ops_.has(kWholeModel, Slot::embd_map)) x = linear(kWholeModel, std::array{Slot::embd_map}, x)[0];
+        return config_.n_stream > 1 ? this->streams_of(x) : x;
     }
 
-    // Pruning may leave a layer without attention or without FFN.
     Value layer(size_t l, Value x) {
+        if (config_.n_stream == 1) return plain_layer(l, x);
+        return this->layer_of_streams(l, x, [&](Value active) { return plain_layer(l, active); });
+    }
+
+    // Of one residual stream. Pruning may leave a layer without attention or without FFN.
+    Value plain_layer(size_t l, Value x) {
         ops_.tap(l, Tap::layer_input, x);
         Value normed = norm_if(l, Slot::attn_norm, x);
         ops_.tap(l, Tap::attn_input, normed);
@@ -178,7 +113,7 @@ public:
             return ops_.add(attended ? ops_.add(*fed, *attended) : *fed, x);
         }
         if (attended) x = ops_.add(*attended, x);
-        x = norm_if(l, Slot::attn_output_norm, x);
+        x = norm_if(l, Slot::attn_output_norm, this->with_laurel(l, x, normed));
         ops_.tap(l, Tap::residual, x);
         if (const auto fed = fed_from(l, norm_if(l, Slot::ffn_norm, x), normed)) x = ops_.add(*fed, x);
         return norm_if(l, Slot::ffn_output_norm, x);
@@ -190,7 +125,9 @@ public:
         return final_norm(x);
     }
 
-    Value final_norm(Value x) { return norm_if(kWholeModel, Slot::output_norm, x); }
+    Value final_norm(Value x) {
+        return norm_if(kWholeModel, Slot::output_norm, config_.n_stream > 1 ? this->merged_streams(x) : x);
+    }
 
     Value logits(Value x) {
         return logits(x, [](Value, Value out) { return out; });
@@ -217,13 +154,6 @@ private:
     }
 
     template <size_t N>
-    std::array<Value, N> linear(size_t layer, const std::array<Slot, N>& slots, Value x) {
-        std::array<Value, N> out{};
-        ops_.linear(layer, std::span<const Slot>(slots), x, std::span<Value>(out));
-        return out;
-    }
-
-    template <size_t N>
     std::array<Value, N> expert_linear(size_t layer, const std::array<Slot, N>& slots, Value x,
                                        Value routes) {
         std::array<Value, N> out{};
@@ -231,18 +161,14 @@ private:
         return out;
     }
 
-    Value norm_if(size_t layer, Slot slot, Value x) {
-        return ops_.has(layer, slot) ? ops_.norm(layer, slot, x) : x;
-    }
-
-    Value scaled(Value x, float factor) { return factor != 1.0F ? ops_.scale(x, factor) : x; }
-
     Value query_norm(size_t l, Value q) {
         return norm_if(l, Slot::attn_q_norm_all, norm_if(l, Slot::attn_q_norm, q));
     }
     Value key_norm(size_t l, Value k) {
         return norm_if(l, Slot::attn_k_norm_all, norm_if(l, Slot::attn_k_norm, k));
     }
+
+    Value value_norm(Value v) { return config_.norm_values ? ops_.normalized(v, config_.head_dim) : v; }
 
     // Calls `norm`, and `rotate` where layer `l` does, in the model's order.
     template <typename Norm, typename Rotate>
@@ -278,7 +204,7 @@ private:
         const bool last = l + 1 == n_layer_;
         const AttentionSource& source = ops_.source(l);
         if (source.probabilities) {
-            const Value v = linear(l, std::array{Slot::attn_v}, x)[0];
+            const Value v = value_norm(linear(l, std::array{Slot::attn_v}, x)[0]);
             ops_.tap(l, Tap::v, v);
             return *with_compensation(l, Slot::attn_comp_v, ops_.attention_as_source(l, v, last),
                                       last ? ops_.select_outputs(v) : v);
@@ -297,6 +223,7 @@ private:
             keys = key_norm(l, keys);
         };
         in_order(l, norm, [&, &queries = q, &keys = k] { ops_.rope(l, queries, keys); });
+        v = value_norm(v);
         ops_.tap(l, Tap::q, q);
         ops_.tap(l, Tap::k, k);
         ops_.tap(l, Tap::v, v);
@@ -307,11 +234,11 @@ private:
         const AttentionSource& source = ops_.source(l);
         if (!ops_.has(l, Slot::attn_o) || source.kv) return;
         x = norm_if(l, Slot::attn_norm, x);
-        if (source.probabilities) return ops_.store(l, linear(l, std::array{Slot::attn_v}, x)[0]);
+        if (source.probabilities) return ops_.store(l, value_norm(linear(l, std::array{Slot::attn_v}, x)[0]));
         auto [k, v] = linear(l, std::array{Slot::attn_k, Slot::attn_v}, x);
         in_order(
             l, [&, &keys = k] { keys = key_norm(l, keys); }, [&, &keys = k] { ops_.rope(l, keys); });
-        ops_.store(l, k, v);
+        ops_.store(l, k, value_norm(v));
     }
 
     // The FFN's output plus attn.comp_ffn, as far as the layer has them.
@@ -331,7 +258,8 @@ private:
     Value feed_forward(size_t l, Value x) {
         Value inner{};
         if (ops_.has(l, Slot::ffn_gate)) {
-            const auto [gate, up] = linear(l, std::array{Slot::ffn_gate, Slot::ffn_up}, x);
+            auto [gate, up] = linear(l, std::array{Slot::ffn_gate, Slot::ffn_up}, x);
+            if (config_.cuts_ffn(l)) gate = ops_.cut(l, gate);
             inner = ops_.gated(config_.activation, gate, up);
         } else {
             inner = ops_.activate(config_.activation, linear(l, std::array{Slot::ffn_up}, x)[0]);
@@ -347,10 +275,6 @@ private:
         const Value inner = ops_.gated(config_.activation, gate, up);
         return ops_.combine(expert_linear(l, std::array{Slot::ffn_down_exps}, inner, routes)[0], routes);
     }
-
-    Ops& ops_;
-    const ModelConfig& config_;
-    size_t n_layer_;
 };
 
 template <ForwardOps Ops>

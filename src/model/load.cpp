@@ -85,7 +85,7 @@ Model load_gguf_model(const std::string& path) {
                  layers);
         split_fused_maps(model, layers);
         flatten_vectors(model, layers);
-        const Topology implied = implied_topology(*model.family, layers, has_tensor);
+        const Topology implied = implied_topology(*model.family, model.config, layers, has_tensor);
         model.topology = model.metadata.has(kTopologyKey)
                              ? topology_from_json(model.metadata.string(kTopologyKey), implied)
                              : in_loops(implied, model);

@@ -13,7 +13,7 @@ const Tensor& Model::tensor(const std::string& name) const {
 }
 
 Topology Model::implied() const {
-    return implied_topology(*family, topology.layers.size(),
+    return implied_topology(*family, config, topology.layers.size(),
                             [&](const std::string& name) { return tensors.contains(name); });
 }
 
@@ -26,7 +26,7 @@ static void for_each_expression(const Topology& topology, Visit&& visit) {
 }
 
 void Model::drop_unreferenced() {
-    std::set<std::string> used;
+    std::set<std::string> used = unread_tensors(family, config, topology.layers.size());
     for_each_expression(topology, [&](Slot, const Expression& expression) {
         for (const auto& name : tensors_of(expression)) used.insert(name);
     });
@@ -35,7 +35,7 @@ void Model::drop_unreferenced() {
 
 bool Model::has_sharing() const {
     if (!config.heads_kv.empty() || !config.ffs.empty() || config.n_prefix > 0) return true;
-    if (!topology.sources.empty()) return true;
+    if (topology.sources != implied_sources(config, topology.layers.size())) return true;
     for (const auto& [slot, expression] : topology.globals) {
         if (!std::holds_alternative<Dense>(expression) && !std::holds_alternative<RowParts>(expression))
             return true;

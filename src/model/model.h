@@ -30,7 +30,7 @@ public:
     const Tensor& tensor(const std::string& name) const;
     // The topology that the family's naming implies for this model's tensors: no sharing.
     Topology implied() const;
-    // Forgets tensors that no slot refers to.
+    // Forgets tensors that no slot refers to, but for unread_tensors().
     void drop_unreferenced();
     // The model is not what its architecture stores: layers share tensors, heads or factors, differ in size
     // (without_sharing() undoes these), or have prefixes, attention of other layers or W_c (which it

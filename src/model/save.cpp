@@ -36,8 +36,9 @@ void save_model(const Model& model, const std::string& path, bool overwrite) {
     // As a reader implies it, who has only the number of stored blocks.
     const uint64_t blocks =
         metadata.integer(std::string(model.family->name) + ".block_count", model.topology.layers.size());
-    const Topology implied = implied_topology(
-        *model.family, blocks, [&](const std::string& name) { return model.tensors.contains(name); });
+    const Topology implied =
+        implied_topology(*model.family, model.config, blocks,
+                         [&](const std::string& name) { return model.tensors.contains(name); });
     if (model.topology == implied) {
         metadata.erase(kTopologyKey);
     } else {

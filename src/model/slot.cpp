@@ -27,6 +27,12 @@ static int64_t size_of(Extent extent, const ModelConfig& c, size_t layer) {
         case Extent::expert_ff: return c.n_ff_expert;
         case Extent::experts_ff: return c.n_expert_of(layer) * c.n_ff_expert;
         case Extent::experts_embd: return c.n_expert_of(layer) * c.n_embd;
+        case Extent::streams: return c.n_stream;
+        case Extent::streams_squared: return c.n_stream * c.n_stream;
+        case Extent::added_streams: return (c.n_stream - 1) * c.n_embd;
+        case Extent::laurel: return c.n_laurel;
+        case Extent::layer_input: return c.n_layer_input;
+        case Extent::layer_inputs: return c.n_layer_input * c.n_input_layer;
     }
     return 0;
 }
@@ -57,13 +63,14 @@ int64_t slot_blocks(Slot slot, const ModelConfig& config, size_t layer) {
 }
 
 int64_t block_size(Slot slot, const ModelConfig& config) {
+    if (consists_of_streams(slot)) return config.n_embd;
     if (!consists_of_experts(slot)) return config.head_dim;
     return properties(slot).out == Extent::experts_ff ? config.n_ff_expert : config.n_embd;
 }
 
 std::vector<int64_t> tensor_shape(Slot slot, const ModelConfig& config, size_t layer) {
     const SlotShape shape = slot_shape(slot, config, layer);
-    if (consists_of_experts(slot)) {
+    if (consists_of_experts(slot) || consists_of_streams(slot)) {
         const int64_t rows = block_size(slot, config);
         return {shape.in, rows, shape.out / rows};
     }

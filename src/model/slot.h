@@ -106,6 +106,28 @@ enum class Slot {
     exit_gate,
     exit_gate_bias,
 
+    // Several residual streams (AltUp): the embedding -> the streams but the first, and what the streams but
+    // the first give to the result; each has one matrix for each of these streams, below each other
+    streams_in,
+    streams_out,
+    stream_router_norm,
+    stream_router,   // normed stream -> a score of each stream, of which the next two make coefficients
+    stream_predict,  // of all streams for the prediction of each
+    stream_correct,  // of the layer's change for each stream
+    // normed input -> rank -> what is added to it, beside the attention (LAuReL)
+    laurel_down,
+    laurel_up,
+    laurel_norm,
+    // The inputs of all layers: rows of a table by token, plus a normed map of the embedding
+    layer_input_embd,
+    layer_input_map,
+    layer_input_norm,
+    // What a layer's own input adds to the streams but the first: a gain, and gate and map of the first
+    layer_input_scale,
+    layer_input_gate,
+    layer_input_up,
+    layer_input_post_norm,
+
     count,  // of the slots; not a slot
 };
 inline constexpr auto kSlotCount = static_cast<size_t>(Slot::count);
@@ -133,6 +155,7 @@ enum class SlotModule {
     pooler,
     rotation,
     exit,
+    streams,  // several residual streams, LAuReL, inputs of layers
 };
 
 // Sizes of rows and columns.
@@ -154,6 +177,12 @@ enum class Extent {
     expert_ff,     // channels of an expert
     experts_ff,    // of all experts
     experts_embd,  // n_embd x experts
+    streams,
+    streams_squared,
+    added_streams,  // n_embd x streams but the first
+    laurel,         // rank of LAuReL's map
+    layer_input,
+    layer_inputs,  // of all layers
 };
 
 // The map of the attention that a slot is, or whose result it changes.
@@ -251,8 +280,8 @@ consteval SlotProperties bias(S slot, const char* name, SlotScope scope, M modul
     return {slot, name, scope, SlotKind::bias, module, length, E::one, none, none, none, projection, units,
             origin, Q::unchanged};
 }
-consteval SlotProperties table(S slot, const char* name, E rows, Q quantized) {
-    return {slot, name, W, SlotKind::table, M::embedding, E::embedding, rows, none, none, none, none, none,
+consteval SlotProperties table(S slot, const char* name, E width, E rows, Q quantized) {
+    return {slot, name, W, SlotKind::table, M::embedding, width, rows, none, none, none, none, none,
             O::family, quantized};
 }
 consteval SlotProperties prefix(S slot, const char* name, E in, std::optional<P> projection,
@@ -309,9 +338,9 @@ inline constexpr std::array kRows = {
     gain(S::ffn_post_norm, "ffn.post_norm", L, M::ffn, E::n_embd, none, none),
     gain(S::ffn_output_norm, "ffn.output_norm", L, M::stream, E::n_embd, S::ffn_output_norm_bias, none),
     norm_bias(S::ffn_output_norm_bias, "ffn.output_norm.bias", L, M::stream, E::n_embd),
-    table(S::token_embd, "token_embd", E::n_vocab, Q::embedding),
-    table(S::position_embd, "position_embd", E::positions, Q::unchanged),
-    table(S::token_types, "token_types", E::token_types, Q::unchanged),
+    table(S::token_embd, "token_embd", E::embedding, E::n_vocab, Q::embedding),
+    table(S::position_embd, "position_embd", E::embedding, E::positions, Q::unchanged),
+    table(S::token_types, "token_types", E::embedding, E::token_types, Q::unchanged),
     gain(S::embd_norm, "embd_norm", W, M::embedding, E::embedding, S::embd_norm_bias, none),
     norm_bias(S::embd_norm_bias, "embd_norm.bias", W, M::embedding, E::embedding),
     gain(S::output_norm, "output_norm", W, M::stream, E::n_embd, S::output_norm_bias, none),
@@ -357,6 +386,32 @@ inline constexpr std::array kRows = {
     matrix(S::exit_gate, "exit.gate", W, M::exit, E::n_embd, E::one, S::exit_gate_bias,
            S::exit_gate, none, none, none, O::family, Q::unchanged),
     bias(S::exit_gate_bias, "exit.gate.bias", W, M::exit, E::one, none, none, O::family),
+    matrix(S::streams_in, "streams.in", W, M::streams, E::n_embd, E::added_streams, none,
+           S::streams_in, none, none, none, O::family, Q::unchanged),
+    matrix(S::streams_out, "streams.out", W, M::streams, E::n_embd, E::added_streams, none,
+           S::streams_out, none, none, none, O::family, Q::unchanged),
+    gain(S::stream_router_norm, "stream.router_norm", L, M::streams, E::n_embd, none, none),
+    matrix(S::stream_router, "stream.router", L, M::streams, E::n_embd, E::streams, none,
+           S::stream_router, S::stream_router_norm, none, none, O::family, Q::unchanged),
+    matrix(S::stream_predict, "stream.predict", L, M::streams, E::streams, E::streams_squared, none,
+           S::stream_predict, none, none, none, O::family, Q::unchanged),
+    matrix(S::stream_correct, "stream.correct", L, M::streams, E::streams, E::streams, none,
+           S::stream_correct, none, none, none, O::family, Q::unchanged),
+    matrix(S::laurel_down, "laurel.down", L, M::streams, E::n_embd, E::laurel, none,
+           S::laurel_down, S::attn_norm, none, none, O::family, Q::unchanged),
+    matrix(S::laurel_up, "laurel.up", L, M::streams, E::laurel, E::n_embd, none,
+           S::laurel_up, none, none, none, O::family, Q::unchanged),
+    gain(S::laurel_norm, "laurel.norm", L, M::streams, E::n_embd, none, none),
+    table(S::layer_input_embd, "layer_input.embd", E::layer_inputs, E::n_vocab, Q::matrix),
+    matrix(S::layer_input_map, "layer_input.map", W, M::streams, E::n_embd, E::layer_inputs, none,
+           S::layer_input_map, none, none, none, O::family, Q::unchanged),
+    gain(S::layer_input_norm, "layer_input.norm", W, M::streams, E::layer_input, none, none),
+    gain(S::layer_input_scale, "layer_input.scale", L, M::streams, E::n_embd, none, none),
+    matrix(S::layer_input_gate, "layer_input.gate", L, M::streams, E::n_embd, E::layer_input, none,
+           S::layer_input_gate, none, none, none, O::family, Q::matrix),
+    matrix(S::layer_input_up, "layer_input.up", L, M::streams, E::layer_input, E::n_embd, none,
+           S::layer_input_up, none, none, none, O::family, Q::matrix),
+    gain(S::layer_input_post_norm, "layer_input.post_norm", L, M::streams, E::n_embd, none, none),
 };
 // clang-format on
 
@@ -413,6 +468,10 @@ constexpr bool consists_of_heads(Slot slot) {
 constexpr bool consists_of_experts(Slot slot) {
     return is_matrix(slot) && belongs_to_experts(slot) && slot != Slot::ffn_router;
 }
+// Matrices with one block of n_embd rows for each residual stream but the first.
+constexpr bool consists_of_streams(Slot slot) {
+    return is_matrix(slot) && properties(slot).out == Extent::added_streams;
+}
 // The weight expression Heads is for them: its heads are blocks of rows or columns, of heads or of experts.
 constexpr bool consists_of_blocks(Slot slot) { return consists_of_heads(slot) || consists_of_experts(slot); }
 // attn.o takes heads in along its columns; attn.q, attn.k and attn.v put them out along their rows.
@@ -445,9 +504,10 @@ SlotShape slot_shape(Slot slot, const ModelConfig& config, size_t layer = kWhole
 int64_t normalized_width(Slot slot, const ModelConfig& config, size_t layer = kWholeModel);
 // Heads or experts of a slot that consists of them, otherwise 0.
 int64_t slot_blocks(Slot slot, const ModelConfig& config, size_t layer = kWholeModel);
-// Rows or columns of a head, rows of an expert; of a slot that consists of them.
+// Rows or columns of a head, rows of an expert or of a stream; of a slot that consists of them.
 int64_t block_size(Slot slot, const ModelConfig& config);
-// The shape of a tensor that holds the whole weight, fastest dimension first: experts are a third dimension.
+// The shape of a tensor that holds the whole weight, fastest dimension first: experts and streams are a third
+// dimension.
 std::vector<int64_t> tensor_shape(Slot slot, const ModelConfig& config, size_t layer = kWholeModel);
 
 namespace slot_table {

@@ -310,8 +310,8 @@ std::string topology_to_json(const Topology& topology, const Topology& implied) 
                 break;
             }
         }
-        if (const AttentionSource& source = topology.source(l); !source.own())
-            object["attention"] = to_json(source);
+        if (const AttentionSource& source = topology.source(l); source != implied.source(l))
+            object["attention"] = source.own() ? json() : to_json(source);
         layers.push_back(std::move(object));
     }
     if (json globals = slots_to_json(topology.globals, implied.globals); !globals.empty())
@@ -341,8 +341,13 @@ Topology topology_from_json(const std::string& text, const Topology& implied) {
     topology.layers = LikeResolver(layers, implied).run();
     for (size_t l = 0; l < topology.layers.size(); ++l) {
         const json& object = layers[l];
-        if (const auto source = object.find("attention"); source != object.end())
+        const AttentionSource& born = implied.source(l);
+        const auto source = object.find("attention");
+        if (source == object.end()) {
+            if (!born.own()) topology.sources[l] = born;
+        } else if (born.own() || !source->is_null()) {
             topology.sources[l] = source_from_json(*source, fmt::format("layer {}", l));
+        }
     }
     const json globals = root.value("model", json::object());
     if (!globals.is_object()) fail(ErrorCode::input, "topology", "\"model\" must be an object");

@@ -337,6 +337,23 @@ void validate_alibi_heads(const ModelConfig& c, size_t layer) {
              "layer {}: heads of an encoder with ALiBi cannot be left out", layer);
 }
 
+void validate_streams(const ModelConfig& c, size_t layers, int64_t loops) {
+    if (c.n_stream > 1 && loops > 1)
+        fail(ErrorCode::unsupported, "topology", "{} loops of a model with {} residual streams", loops,
+             c.n_stream);
+    if (c.n_input_layer > 0 && static_cast<size_t>(c.n_input_layer) != layers)
+        fail(ErrorCode::unsupported, "topology", "{} layers, and inputs for {}", layers, c.n_input_layer);
+    for (size_t l = 0; l < layers; ++l) {
+        // The cut depends on all channels.
+        if (c.cuts_ffn(l) && c.n_ff_of(l) != 0 && c.n_ff_of(l) != c.n_ff)
+            fail(ErrorCode::unsupported, "topology",
+                 "layer {}: its FFN cuts off gates by their deviation over all {} channels, so none can be "
+                 "left "
+                 "out: got {}",
+                 l, c.n_ff, c.n_ff_of(l));
+    }
+}
+
 }  // namespace
 
 void validate(const Model& model) {
@@ -351,9 +368,10 @@ void validate(const Model& model) {
     if (loops < 1 || layers % static_cast<size_t>(loops) != 0)
         fail(ErrorCode::input, "topology", "{} loops do not divide the {} layers", loops, layers);
     const bool windowed = std::any_of(c.windows.begin(), c.windows.end(), [](int64_t w) { return w > 0; });
-    if (c.n_prefix > 0 && (windowed || c.max_alibi_bias > 0 || !c.causal))
+    if (c.n_prefix > 0 && (windowed || c.max_alibi_bias > 0 || !c.causal || c.norm_values))
         fail(ErrorCode::unsupported, "topology",
-             "prefix keys and values are for decoders without windows and ALiBi");
+             "prefix keys and values are for decoders without windows, ALiBi and norms of values");
+    validate_streams(c, layers, loops);
     for (const auto& [layer, source] : model.topology.sources) validate_source(model, layer, source);
     for (size_t l = 0; l < layers; ++l) {
         const int64_t groups = c.n_head_kv_of(l), ff = c.n_ff_of(l);

@@ -189,7 +189,10 @@ Model without_sharing(const Model& given) {
         fail(ErrorCode::unsupported, "model",
              "{}: prefix keys and values cannot be written as weights - only refold's own format has them",
              model.label);
+    const auto by_birth = implied_sources(model.config, model.topology.layers.size());
     for (const auto& [layer, source] : model.topology.sources) {
+        if (const auto found = by_birth.find(layer); found != by_birth.end() && found->second == source)
+            continue;
         fail(ErrorCode::unsupported, "model",
              "{}: layer {} takes its {} from layer {}, which no weights of its own can do - only "
              "refold's own format can say it",
@@ -263,8 +266,12 @@ Model without_sharing(const Model& given) {
         const bool tied = slot == Slot::output && expression == model.topology.globals.at(Slot::token_embd);
         if (!tied) add(tensor_name(*model.family, slot, 0), slot, expression, kWholeModel);
     }
+    for (const auto& name : unread_tensors(model.family, model.config, model.topology.layers.size())) {
+        if (const auto found = model.tensors.find(name); found != model.tensors.end())
+            dense.tensors[name] = found->second;
+    }
     const auto has_tensor = [&](const std::string& name) { return dense.tensors.contains(name); };
-    dense.topology = implied_topology(*model.family, model.topology.layers.size(), has_tensor);
+    dense.topology = implied_topology(*model.family, dense.config, model.topology.layers.size(), has_tensor);
     dense.metadata.erase(std::string(model.family->name) + "." + kExpertLayersKey);  // of the stored layers
     dense.metadata.set(std::string(model.family->name) + ".block_count",
                        GgufValue::u32(static_cast<uint32_t>(model.topology.layers.size())));

@@ -354,6 +354,8 @@ std::vector<ExpressionModel> all_decoders() {
     for (auto& entry : synthetic_source_models()) models.push_back(std::move(entry));
     for (const auto& [name, model, input] : synthetic_models())
         if (model.config.causal) models.push_back({name, model, input});
+    // Their layers do not run apart.
+    std::erase_if(models, [](const auto& entry) { return entry.model.config.n_stream > 1; });
     return models;
 }
 

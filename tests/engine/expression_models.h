@@ -62,8 +62,8 @@ public:
         model.config = model.family->read_config(model.metadata);
         model.config.n_vocab = shape.vocab;
         // Every slot of its own: an output, and the optional biases of some families; no experts.
-        model.topology =
-            implied_topology(*model.family, static_cast<size_t>(shape.layers), [&](const std::string& name) {
+        model.topology = implied_topology(
+            *model.family, model.config, static_cast<size_t>(shape.layers), [&](const std::string& name) {
                 return name != "rope_freqs.weight" && !name.ends_with("ffn_gate_inp.weight") &&
                        (family != "llama" || !name.ends_with(".bias"));
             });

@@ -162,9 +162,12 @@ public:
           positions_(positions_of(config_, input.tokens)) {}
 
     Output run() {
-        Matrix x = embeddings();
-        for (size_t p = 0; p < model_.topology.layers.size(); ++p) x = layer(p, x);
+        const bool streams = config_.n_stream > 1;
+        Matrix x = streams ? streams_of(embeddings()) : embeddings();
+        for (size_t p = 0; p < model_.topology.layers.size(); ++p)
+            x = streams ? layer_of_streams(p, x) : plain_layer(p, x);
         const Matrix residual = x;
+        if (streams) x = merged_streams(x);
         x = norm(kWholeModel, Slot::output_norm, x);
         const Slots& globals = model_.topology.globals;
         Output out{residual, x, {}, {}, {}};
@@ -260,6 +263,154 @@ private:
         return has(kWholeModel, Slot::embd_map) ? linear(kWholeModel, Slot::embd_map, x) : x;
     }
 
+    // ---- several residual streams and inputs of layers (Gemma 3n) ----
+
+    static constexpr float kHalfRoot = 0.70710678F;
+
+    // Features [first, first + count) of every token.
+    static Matrix part(const Matrix& x, size_t first, size_t count) {
+        Matrix out;
+        for (const Vector& token : x)
+            out.emplace_back(token.begin() + static_cast<ptrdiff_t>(first),
+                             token.begin() + static_cast<ptrdiff_t>(first + count));
+        return out;
+    }
+    Matrix stream(const Matrix& x, size_t s) const {
+        const auto width = static_cast<size_t>(config_.n_embd);
+        return part(x, s * width, width);
+    }
+    static Matrix times(Matrix x, double factor) {
+        for (Vector& token : x) {
+            for (double& value : token) value *= factor;
+        }
+        return x;
+    }
+
+    // x with the root mean square of y.
+    static Matrix brought_to(Matrix x, const Matrix& y) {
+        for (size_t t = 0; t < x.size(); ++t) {
+            const double own = dot(x[t], x[t]) / static_cast<double>(x[t].size()),
+                         wanted = dot(y[t], y[t]) / static_cast<double>(y[t].size());
+            for (double& value : x[t]) value *= std::sqrt(wanted / std::max(own, 1.0 * 1e-5F));
+        }
+        return x;
+    }
+
+    Matrix streams_of(const Matrix& x) {
+        const auto n = static_cast<size_t>(config_.n_stream);
+        const Matrix added = linear(kWholeModel, Slot::streams_in, x);
+        Matrix out = x;
+        for (size_t s = 0; s + 1 < n; ++s) {
+            const Matrix more = brought_to(stream(added, s), x);
+            for (size_t t = 0; t < x.size(); ++t) out[t].insert(out[t].end(), more[t].begin(), more[t].end());
+        }
+        const float root = std::sqrt(static_cast<float>(config_.n_layer_input)),
+                    part_of_map = 1.0F / std::sqrt(static_cast<float>(config_.n_embd));
+        const Matrix table = weight(kWholeModel, Slot::layer_input_embd);
+        layer_inputs_ = norm(kWholeModel, Slot::layer_input_norm,
+                             times(linear(kWholeModel, Slot::layer_input_map, x), part_of_map));
+        for (size_t t = 0; t < x.size(); ++t) {
+            const Vector& row = table[static_cast<size_t>(input_.tokens[t])];
+            for (size_t i = 0; i < row.size(); ++i)
+                layer_inputs_[t][i] = (layer_inputs_[t][i] + row[i] * root) * kHalfRoot;
+        }
+        return out;
+    }
+
+    Matrix merged_streams(const Matrix& x) const {
+        const auto n = static_cast<size_t>(config_.n_stream), width = static_cast<size_t>(config_.n_embd);
+        const Matrix maps = weight(kWholeModel, Slot::streams_out);
+        Matrix sums = stream(x, 0);
+        for (size_t s = 1; s < n; ++s) {
+            Matrix own = stream(x, s);
+            for (Vector& token : own) {
+                Vector y;
+                for (size_t r = 0; r < width; ++r) y.push_back(dot(maps[(s - 1) * width + r], token));
+                token = y;
+            }
+            sums = sum(sums, brought_to(own, stream(x, 0)));
+        }
+        return times(sums, 1.0F / static_cast<float>(n));
+    }
+
+    Matrix stream_coefficients(size_t p, Slot slot, const Matrix& x) const {
+        const float part_of_norm = 1.0F / static_cast<float>(config_.n_embd);
+        const Matrix scores =
+            linear(p, Slot::stream_router, times(norm(p, Slot::stream_router_norm, x), part_of_norm));
+        return linear(p, slot, activated(Activation::tanh, scores));
+    }
+
+    Matrix layer_of_streams(size_t p, const Matrix& x) {
+        const auto n = static_cast<size_t>(config_.n_stream), width = static_cast<size_t>(config_.n_embd),
+                   features = static_cast<size_t>(config_.n_layer_input);
+        Matrix predicted = x;
+        const Matrix c = stream_coefficients(p, Slot::stream_predict, stream(x, 0));
+        for (size_t t = 0; t < x.size(); ++t) {
+            for (size_t b = 0; b < n; ++b) {
+                for (size_t a = 0; a < n; ++a) {
+                    for (size_t i = 0; i < width; ++i)
+                        predicted[t][b * width + i] += c[t][b * n + a] * x[t][a * width + i];
+                }
+            }
+        }
+        const Matrix active = plain_layer(p, stream(predicted, 0));
+        const Matrix gains = stream_coefficients(p, Slot::stream_correct, active);
+        Matrix out = predicted;
+        for (size_t t = 0; t < x.size(); ++t) {
+            for (size_t i = 0; i < n * width; ++i)
+                out[t][i] += (gains[t][i / width] + 1) * (active[t][i % width] - predicted[t][i % width]);
+        }
+        Matrix first = stream(out, 0);
+        const Vector scale = vector(p, Slot::layer_input_scale);
+        for (Vector& token : first) {
+            for (size_t i = 0; i < width; ++i) token[i] *= scale[i];
+        }
+        Matrix gate = activated(config_.activation, linear(p, Slot::layer_input_gate, first));
+        for (size_t t = 0; t < x.size(); ++t) {
+            for (size_t i = 0; i < features; ++i) gate[t][i] *= layer_inputs_[t][p * features + i];
+        }
+        const Matrix added = norm(p, Slot::layer_input_post_norm, linear(p, Slot::layer_input_up, gate));
+        for (size_t t = 0; t < x.size(); ++t) {
+            for (size_t i = width; i < n * width; ++i) out[t][i] += added[t][i % width];
+        }
+        return out;
+    }
+
+    // (x + normed + its map of low rank) / sqrt(2)
+    Matrix with_laurel(size_t p, const Matrix& x, const Matrix& normed) const {
+        if (!has(p, Slot::laurel_down)) return x;
+        const Matrix map =
+            norm(p, Slot::laurel_norm, linear(p, Slot::laurel_up, linear(p, Slot::laurel_down, normed)));
+        return times(sum(x, sum(normed, map)), kHalfRoot);
+    }
+
+    // Gates above the mean by more than so many deviations.
+    void cut_gates(size_t p, Matrix& gate) const {
+        if (p >= config_.ffn_cuts.size() || !std::isfinite(config_.ffn_cuts[p])) return;
+        for (Vector& token : gate) {
+            double mean = 0, squares = 0;
+            for (const double value : token) mean += value / static_cast<double>(token.size());
+            for (const double value : token)
+                squares += (value - mean) * (value - mean) / static_cast<double>(token.size());
+            const double least = mean + config_.ffn_cuts[p] * std::sqrt(squares);
+            for (double& value : token) value = std::max(0.0, value - least);
+        }
+    }
+
+    // RMS norm of each head without a gain.
+    Matrix value_norm(Matrix v) const {
+        if (!config_.norm_values) return v;
+        const Vector ones(static_cast<size_t>(config_.head_dim), 1.0);
+        for (Vector& token : v) {
+            for (auto head = token.begin(); head != token.end(); head += config_.head_dim) {
+                const Vector normed =
+                    normalize({head, head + config_.head_dim}, NormKind::rms, config_.norm_eps, ones, {});
+                std::copy(normed.begin(), normed.end(), head);
+            }
+        }
+        return v;
+    }
+
     const Matrix& note(size_t p, Tap tap, const Matrix& x) { return taps_[{p, tap}] = x; }
 
     // W_c of one place times x, added where the layer has it.
@@ -268,7 +419,7 @@ private:
     }
 
     // A module that the layer lacks adds nothing.
-    Matrix layer(size_t p, const Matrix& x) {
+    Matrix plain_layer(size_t p, const Matrix& x) {
         const bool attends = config_.n_head_kv_of(p) > 0, feeds = config_.n_ff_of(p) > 0;
         note(p, Tap::layer_input, x);
         const Matrix normed = note(p, Tap::attn_input, norm(p, Slot::attn_norm, x));
@@ -284,6 +435,7 @@ private:
             if (feeds) between = sum(between, feed_forward(p, input));
             return compensated(p, Slot::attn_comp_ffn, between, normed);
         }
+        between = with_laurel(p, between, normed);
         between = note(p, Tap::residual, norm(p, Slot::attn_output_norm, between));
         if (feeds) between = sum(between, feed_forward(p, norm(p, Slot::ffn_norm, between)));
         between = compensated(p, Slot::attn_comp_ffn, between, normed);
@@ -298,7 +450,9 @@ private:
         }
         Matrix inner = linear(p, Slot::ffn_up, x);
         if (has(p, Slot::ffn_gate)) {
-            const Matrix gate = activated(config_.activation, linear(p, Slot::ffn_gate, x));
+            Matrix gate = linear(p, Slot::ffn_gate, x);
+            cut_gates(p, gate);
+            gate = activated(config_.activation, gate);
             for (size_t t = 0; t < inner.size(); ++t) {
                 for (size_t i = 0; i < inner[t].size(); ++i) inner[t][i] *= gate[t][i];
             }
@@ -419,7 +573,7 @@ private:
             entry == model_.topology.sources.end() ? AttentionSource{} : entry->second;
         if (source.probabilities) {
             // Equation 3 of UniAttn: the source's probabilities, own values.
-            const Matrix v = note(p, Tap::v, linear(p, Slot::attn_v, x));
+            const Matrix v = note(p, Tap::v, value_norm(linear(p, Slot::attn_v, x)));
             return compensated(p, Slot::attn_comp_v, weighted(p, probabilities_.at(*source.probabilities), v),
                                v);
         }
@@ -430,7 +584,7 @@ private:
         if (lender == p) {
             Matrix k = linear(p, Slot::attn_k, x);
             norm_and_rotate(p, p, {Slot::attn_k_norm, Slot::attn_k_norm_all}, k);
-            const Matrix v = linear(p, Slot::attn_v, x);
+            const Matrix v = value_norm(linear(p, Slot::attn_v, x));
             note(p, Tap::k, k);
             note(p, Tap::v, v);
             keys_[p] = behind_prefix(p, Slot::attn_prefix_k, k);
@@ -528,6 +682,7 @@ private:
     // By layer, the prefix included: what other layers may use.
     std::map<size_t, PerHead> probabilities_;
     std::map<size_t, Matrix> keys_, values_;
+    Matrix layer_inputs_;  // of all layers
 };
 
 inline Output run(const Model& model, const Input& input) { return Reference(model, input).run(); }

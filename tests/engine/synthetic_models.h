@@ -311,6 +311,26 @@ inline SyntheticShape narrow_embeddings() {  // ALBERT
     return s;
 }
 
+inline SyntheticShape streams() {  // Gemma 3n
+    SyntheticShape s = decoder();
+    s.layer_slots =
+        join(s.layer_slots,
+             {Slot::attn_q_norm, Slot::attn_k_norm, Slot::attn_post_norm, Slot::ffn_post_norm,
+              Slot::stream_router_norm, Slot::stream_router, Slot::stream_predict, Slot::stream_correct,
+              Slot::laurel_down, Slot::laurel_up, Slot::laurel_norm, Slot::layer_input_scale,
+              Slot::layer_input_gate, Slot::layer_input_up, Slot::layer_input_post_norm});
+    s.model_slots = join(s.model_slots, {Slot::streams_in, Slot::streams_out, Slot::layer_input_embd,
+                                         Slot::layer_input_map, Slot::layer_input_norm});
+    s.config.activation = Activation::gelu_tanh;
+    s.config.norm_values = true;
+    s.config.n_stream = 3;
+    s.config.n_laurel = 5;
+    s.config.n_layer_input = 6;
+    s.config.n_input_layer = static_cast<int64_t>(s.layers);
+    s.config.ffn_cuts = {0.5F, -INFINITY, -0.25F};
+    return s;
+}
+
 inline SyntheticShape headless() {  // an encoder that is only asked for its states
     SyntheticShape s{config(), with_biases(join(kAttention, kGated)), {Slot::token_embd, Slot::output_norm}};
     s.config.causal = false;
@@ -357,6 +377,7 @@ inline std::vector<SyntheticModel> synthetic_models() {
     add("mixture of experts", synthetic::mixture(), text);
     add("mixture of experts with sinks", synthetic::mixture_with_sinks(), text);
     add("narrow embeddings", synthetic::narrow_embeddings(), padded);
+    add("several residual streams", synthetic::streams(), text);
     add("headless encoder", synthetic::headless(), {padded.tokens, {}, padded.mask});
     SyntheticShape blind = synthetic::headless();
     blind.config.windows = {3};

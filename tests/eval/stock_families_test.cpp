@@ -3,6 +3,7 @@
 #include <llama.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -11,9 +12,11 @@
 #include "core/files.h"
 #include "core/temp_folder.h"
 #include "engine/compare.h"
+#include "engine/synthetic_models.h"
 #include "eval/stock.h"
 #include "model/export/lora.h"
 #include "model/export/nanbeige.h"
+#include "model/families/edited_config.h"
 #include "model/hf/export.h"
 #include "model/load.h"
 #include "model/low_rank_model.h"
@@ -28,8 +31,8 @@ namespace {
 
 // Refused (see WhatLlamaCannotExpressIsNamed), or encoders, which have a test of their own.
 const std::set<std::string> kOtherwiseTested = {"albert",       "albert_hub", "baichuan_13b", "baichuan_7b",
-                                                "bert_encoder", "bert_hub",   "gptj",         "ouro",
-                                                "qwen3_moe",    "roberta"};
+                                                "bert_encoder", "bert_hub",   "gemma3n",      "gptj",
+                                                "ouro",         "qwen3_moe",  "roberta"};
 
 std::vector<std::string> decoders() {
     std::vector<std::string> names;
@@ -71,6 +74,67 @@ TEST_P(StockFamilies, LogitsAreEqual) {
     // The exported file itself runs here, too.
     const auto again = all_logits(load_model(folder / "stock.gguf"), tokens, {.threads = 1, .f32 = true});
     EXPECT_LE(largest_difference(ours, again), 1e-4);
+}
+
+// Random weights in the sizes that llama.cpp knows by heart. What GELUs make is added with small gains: so
+// deep a random model would make much of llama.cpp's half floats.
+Model gemma3n_of_stock_sizes() {
+    Model model = with_config("gemma3n", [](nlohmann::json& c) {
+        for (const char* field : {"layer_types", "activation_sparsity_pattern"}) c.erase(field);
+        for (const auto& [field, value] : {std::pair{"hidden_size", 64},
+                                           {"head_dim", 32},
+                                           {"intermediate_size", 512},
+                                           {"num_attention_heads", 2},
+                                           {"num_key_value_heads", 1},
+                                           {"num_hidden_layers", 25},
+                                           {"num_kv_shared_layers", 5},
+                                           {"altup_num_inputs", 4},
+                                           {"laurel_rank", 64},
+                                           {"hidden_size_per_layer_input", 256},
+                                           {"vocab_size", 96},
+                                           {"vocab_size_per_layer_input", 96},
+                                           {"final_logit_softcapping", 30}})
+            c[field] = value;
+    });
+    model.shapes_only = false;
+    RandomWeights random(7);
+    for (auto& [name, tensor] : model.tensors) {
+        const std::vector<int64_t> shape = tensor.shape;
+        const bool small = name.ends_with("post_ffw_norm.weight") || name.ends_with(".post_norm.weight");
+        const float gain = shape.size() > 1 ? 0.0F : small ? 0.03F : 1.0F;
+        const float spread =
+            shape.size() > 1 ? std::sqrt(3.0F / static_cast<float>(tensor.row_elements())) : 0.2F * gain;
+        tensor = random.tensor({tensor.row_elements(), tensor.rows()}, gain, spread);
+        tensor.shape = shape;
+    }
+    return model;
+}
+
+TEST(StockFamilies, Gemma3nGivesTheSameLogits) {
+    const Model model = gemma3n_of_stock_sizes();
+    const TempFolder folder;
+    save_model(for_stock(model).model, folder / "stock.gguf", false);
+    const auto tokens = random_tokens(96, model.config.n_vocab, 5);
+    StockLlama stock(folder / "stock.gguf",
+                     {.threads = 1, .context = 128, .kv = KvType::f32, .flash_attention = false});
+    const EngineOptions options{.threads = 1, .f32 = true};
+    const auto ours = all_logits(model, tokens, options);
+    EXPECT_EQ(ours, all_logits(load_model(folder / "stock.gguf"), tokens, options));
+    // It takes the deviation of gates over n - 1 channels.
+    Model theirs = model;
+    const auto n = static_cast<float>(model.config.n_ff);
+    for (float& cut : theirs.config.ffn_cuts) cut *= std::sqrt(n / (n - 1));
+    const auto expected = all_logits(theirs, tokens, options);
+    EXPECT_LE(scaled_difference(stock.evaluate_all(tokens), expected), 0.005);
+    // Keys and values that nothing reads may be missing, but not for llama.cpp.
+    Model fewer = model;
+    fewer.tensors.erase("blk.24.attn_k.weight");
+    save_model(for_stock(fewer).model, folder / "fewer.gguf", false);
+    StockLlama again(folder / "fewer.gguf",
+                     {.threads = 1, .context = 128, .kv = KvType::f32, .flash_attention = false});
+    EXPECT_LE(scaled_difference(again.evaluate_all(tokens), expected), 0.005);
+    fewer.config.ffn_cuts[3] = -INFINITY;
+    EXPECT_THROW(for_stock(fewer), Error);
 }
 
 // Hidden states [tokens, n_embd] of an encoder in libllama.
@@ -268,6 +332,7 @@ TEST(StockFamilies, WhatLlamaCannotExpressIsNamed) {
         }
         return "no error";
     };
+    EXPECT_NE(message("gemma3n").find("the 3 residual streams"), std::string::npos);
     EXPECT_NE(message("gptj").find("stock llama.cpp cannot express"), std::string::npos);
     EXPECT_NE(message("qwen3_moe").find("which layers have experts"), std::string::npos);
     EXPECT_NE(message("ouro").find("the architecture"), std::string::npos);

@@ -75,7 +75,7 @@ inline Model small_model(const SmallShape& s, const WeightOf& weight,
         if (description.required && description.fallback == nullptr)
             add(tensor_name(description, 0), description.slot, layers);
     }
-    model.topology = implied_topology(*model.family, layers,
+    model.topology = implied_topology(*model.family, model.config, layers,
                                       [&](const std::string& name) { return model.tensors.contains(name); });
     validate(model);
     return model;

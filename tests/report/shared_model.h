@@ -15,7 +15,7 @@ inline Model shared_model() {
     model.config.n_head = 4;
     model.config.n_head_kv = 2;
     model.config.head_dim = 2;
-    model.topology = implied_topology(*model.family, 3, [](const std::string& name) {
+    model.topology = implied_topology(*model.family, model.config, 3, [](const std::string& name) {
         return name.find("bias") == std::string::npos && name.find("ffn_gate_inp") == std::string::npos;
     });
     auto& slots = model.topology.layers[2];

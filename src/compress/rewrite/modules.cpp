@@ -40,9 +40,10 @@ void set_ff(Model& model, size_t layer, int64_t channels) {
 
 void remove_attention(Model& model, size_t layer) {
     Slots& slots = model.topology.layers[layer];
-    // GPT-J's FFN reads the attention's norm.
+    // GPT-J's FFN and LAuReL read the attention's norm.
     const bool norm_is_shared =
-        model.config.parallel_residual && !slots.contains(Slot::ffn_norm) && has_ffn(model.topology, layer);
+        slots.contains(Slot::laurel_down) ||
+        (model.config.parallel_residual && !slots.contains(Slot::ffn_norm) && has_ffn(model.topology, layer));
     std::erase_if(slots, [&](const auto& entry) {
         const bool norm = entry.first == Slot::attn_norm || entry.first == Slot::attn_norm_bias;
         return belongs_to_attention(entry.first) && !(norm && norm_is_shared);
@@ -54,7 +55,8 @@ void remove_attention(Model& model, size_t layer) {
 void remove_ffn(Model& model, size_t layer) {
     Slots& slots = model.topology.layers[layer];
     std::erase_if(slots, [](const auto& entry) { return belongs_to_ffn(entry.first); });
-    if (!slots.contains(Slot::attn_o))  // nothing reads the norm any more
+    if (!slots.contains(Slot::attn_o) &&
+        !slots.contains(Slot::laurel_down))  // nothing reads the norm any more
         std::erase_if(slots, [](const auto& entry) { return belongs_to_attention(entry.first); });
     set_ff(model, layer, 0);
 }

@@ -9,6 +9,7 @@
 #include "engine/ggml/composed.h"
 #include "engine/ggml/head_runs.h"
 #include "engine/ggml/row_parts.h"
+#include "engine/ggml/streams.h"
 #include "engine/ggml/thread_share.h"
 #include "model/forward.h"
 
@@ -44,14 +45,13 @@ public:
     Value embed(Slot table) {
         ggml_tensor*& rows = step_.tables_[table];
         rows = step_.input(
-            ggml_new_tensor_2d(context_, GGML_TYPE_F32, config_.embedding_width(), shape_.tokens));
+            ggml_new_tensor_2d(context_, GGML_TYPE_F32, slot_shape(table, config_).in, shape_.tokens));
         return {rows};
     }
 
     Value norm(size_t layer, Slot slot, Value x) {
         ggml_tensor* weight = weights_.vector(layer, slot);
-        ggml_tensor* groups = x.tensor;
-        if (normalized_width(slot, config_, layer) != groups->ne[0]) groups = heads_view(groups);
+        ggml_tensor* groups = groups_of(x.tensor, normalized_width(slot, config_, layer));
         ggml_tensor* y = config_.norm == NormKind::rms ? ggml_rms_norm(context_, groups, config_.norm_eps)
                                                        : ggml_norm(context_, groups, config_.norm_eps);
         const auto whole = [&] { return ggml_reshape_2d(context_, y, x.tensor->ne[0], x.tensor->ne[1]); };
@@ -172,11 +172,65 @@ public:
         return {ggml_mul(context_, x.tensor, weights_.inverse_output_norms())};
     }
 
+    Value part(Value x, int64_t first, int64_t count) { return {rows_of(x.tensor, first, count)}; }
+
+    Value join(std::span<const Value> values) {
+        ggml_tensor* all = values.front().tensor;
+        for (const Value& value : values.subspan(1)) all = ggml_concat(context_, all, value.tensor, 0);
+        return {all};
+    }
+
+    Value scale_features(size_t layer, Slot slot, Value x) {
+        return {ggml_mul(context_, x.tensor, weights_.vector(layer, slot))};
+    }
+
+    Value normalized(Value x, int64_t width) {
+        ggml_tensor* y = ggml_rms_norm(context_, groups_of(x.tensor, width), config_.norm_eps);
+        return {ggml_reshape_2d(context_, y, x.tensor->ne[0], x.tensor->ne[1])};
+    }
+
+    Value with_rms_of(Value x, Value y) { return {refold::with_rms_of(context_, x.tensor, y.tensor)}; }
+    Value cut(size_t layer, Value gate) {
+        return {cut_gates(context_, gate.tensor, config_.ffn_cuts[layer])};
+    }
+    Value mix(Value x, Value coefficients) {
+        return {mix_streams(context_, x.tensor, coefficients.tensor, config_.n_embd)};
+    }
+
+    Value linear_by_part(size_t layer, Slot slot, Value x) {
+        const std::array slots = {slot};
+        const SlotShape shape = slot_shape(slot, config_, layer);
+        const int64_t parts = x.tensor->ne[0] / shape.in, rows = shape.out / parts;
+        std::vector<Value> out;
+        for (int64_t p = 0; p < parts; ++p) {
+            const Value in{rows_of(x.tensor, p * shape.in, shape.in)};
+            Value y{some_rows(layer, slots, in.tensor, p * rows, rows)};
+            if (y.tensor == nullptr) {
+                multiply(layer, slots, in, {&y, 1});
+                y.tensor = rows_of(y.tensor, p * rows, rows);
+            }
+            out.push_back(y);
+        }
+        return join(out);
+    }
+
+    Value add_to_each(Value x, int64_t first, Value y) {
+        ggml_tensor *to = x.tensor, *added = y.tensor;
+        const int64_t width = added->ne[0], tokens = to->ne[1];
+        const auto bytes = [](int64_t count) { return static_cast<size_t>(count) * sizeof(float); };
+        ggml_tensor* each = ggml_view_3d(context_, to, width, (to->ne[0] - first) / width, tokens,
+                                         bytes(width), to->nb[1], bytes(first));
+        expand(ggml_add_inplace(
+            context_, each, ggml_view_3d(context_, added, width, 1, tokens, added->nb[1], added->nb[1], 0)));
+        return x;
+    }
+
     Value select_first(Value x) {
         return {ggml_view_2d(context_, x.tensor, x.tensor->ne[0], 1, x.tensor->nb[1], 0)};
     }
 
     Value add(Value a, Value b) { return {ggml_add(context_, a.tensor, b.tensor)}; }
+    Value subtract(Value a, Value b) { return {ggml_sub(context_, a.tensor, b.tensor)}; }
 
     Value select_outputs(Value x) {
         // Steps by loop may want them in another order.
@@ -247,29 +301,37 @@ private:
     // Skips the rows of the queries where the layout of the product allows it.
     void keys_and_values(size_t layer, Value x, std::span<Value> out) {
         constexpr auto kQkv = product_group(Slot::attn_k);
-        std::array<Value, kQkv.size()> all{};
-        const bool factored = weights_.factored(layer, kQkv) != nullptr;
-        const LinearPlan* plan = factored ? nullptr : &weights_.linear(layer, kQkv).front();
-        constexpr int64_t kRowsTogether = 16;  // of all layouts
-        if (factored || plan->slot_rows.size() != kQkv.size() || plan->kind != LinearPlan::Kind::whole ||
-            plan->layout() == Layout::opaque || plan->runs.front().storage->fold > 1 ||
-            plan->slot_rows[0] % kRowsTogether != 0 || plan->slot_rows[1] % kRowsTogether != 0) {
+        const int64_t skipped = slot_shape(Slot::attn_q, config_, layer).out,
+                      rows = slot_shape(Slot::attn_k, config_, layer).out;
+        ggml_tensor* y = some_rows(layer, kQkv, x.tensor, skipped, 2 * rows);
+        if (y == nullptr) {
+            std::array<Value, kQkv.size()> all{};
             multiply(layer, kQkv, x, all);
             std::copy(all.begin() + 1, all.end(), out.begin());
             return;
         }
-        ggml_tensor* w = plan->runs.front().storage->tensor;
-        const int64_t skipped = plan->slot_rows[0], rows = plan->slot_rows[1];
-        ggml_tensor* y = product(
-            ggml_view_2d(context_, w, w->ne[0], 2 * rows, w->nb[1], static_cast<size_t>(skipped) * w->nb[1]),
-            plan->layout(), x.tensor);
-        if (plan->bias != nullptr) {
-            y = ggml_add(
-                context_, y,
-                ggml_view_1d(context_, plan->bias, 2 * rows, static_cast<size_t>(skipped) * sizeof(float)));
-        }
         out[0] = {rows_of(y, 0, rows), y, 0};
         out[1] = {rows_of(y, rows, rows), y, rows};
+    }
+
+    // `count` rows of the product of x with the weights of `slots`, where the layout of the weights allows to
+    // skip the others; else null.
+    ggml_tensor* some_rows(size_t layer, std::span<const Slot> slots, ggml_tensor* x, int64_t first,
+                           int64_t count) {
+        if (weights_.factored(layer, slots) != nullptr) return nullptr;
+        const LinearPlan& plan = weights_.linear(layer, slots).front();
+        constexpr int64_t kRowsTogether = 16;  // of all layouts
+        if (plan.slot_rows.size() != slots.size() || plan.kind != LinearPlan::Kind::whole ||
+            plan.layout() == Layout::opaque || plan.runs.front().storage->fold > 1 ||
+            first % kRowsTogether != 0 || count % kRowsTogether != 0)
+            return nullptr;
+        ggml_tensor* w = plan.runs.front().storage->tensor;
+        ggml_tensor* y = product(
+            ggml_view_2d(context_, w, w->ne[0], count, w->nb[1], static_cast<size_t>(first) * w->nb[1]),
+            plan.layout(), x);
+        if (plan.bias == nullptr) return y;
+        return ggml_add(context_, y,
+                        ggml_view_1d(context_, plan.bias, count, static_cast<size_t>(first) * sizeof(float)));
     }
 
     // Adds each row's own LoRA and biases, to neighbors of one product together.
@@ -417,6 +479,13 @@ private:
     ggml_tensor* heads_of(ggml_tensor* cache, int64_t first, int64_t count) {
         return ggml_view_3d(context_, cache, cache->ne[0], cache->ne[1], count, cache->nb[1], cache->nb[2],
                             static_cast<size_t>(first) * cache->nb[2]);
+    }
+
+    // [width, groups, tokens]; x itself where it is one group.
+    ggml_tensor* groups_of(ggml_tensor* x, int64_t width) {
+        if (width == x->ne[0]) return x;
+        return ggml_view_3d(context_, x, width, x->ne[0] / width, x->ne[1],
+                            static_cast<size_t>(width) * sizeof(float), x->nb[1], 0);
     }
 
     // [head_dim, heads, tokens]
@@ -587,10 +656,12 @@ void StepGraph::prepare(const Weights& weights, const KvCache& cache, const Step
     ActivationMemory& activations = workspace_.activations;
     if (context_ && shape == shape_ && moves_ == activations.moves()) return;
     shape_ = shape;
-    constexpr size_t kNodesPerLayer = 80, kNodesOfFactors = 320, kNodesAround = 128;
+    constexpr size_t kNodesPerLayer = 80, kNodesOfFactors = 320, kNodesOfStreams = 80, kNodesAround = 128;
     const size_t n_layer = network_.topology.layers.size(),
-                 nodes = n_layer * (kNodesPerLayer + (weights.has_factors() ? kNodesOfFactors : 0)) +
-                         kNodesAround;
+                 streams = static_cast<size_t>(network_.config.n_stream - 1),
+                 nodes = n_layer * (kNodesPerLayer + (weights.has_factors() ? kNodesOfFactors : 0) +
+                                    (streams > 0 ? kNodesOfStreams : 0)) +
+                         16 * streams + kNodesAround;
     const size_t bytes = 2 * nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(nodes, false);
     context_.reset();
     // Allocated once: freeing and allocating megabytes for every shape fragments the heap.
@@ -640,7 +711,8 @@ void StepGraph::prepare(const Weights& weights, const KvCache& cache, const Step
 
 void StepGraph::fill_tables(const ForwardInput& in, const Weights& weights) {
     for (const auto& [slot, rows] : tables_) {
-        const std::span<const int32_t> ids = slot == Slot::token_embd      ? in.tokens
+        const bool by_token = slot == Slot::token_embd || slot == Slot::layer_input_embd;
+        const std::span<const int32_t> ids = by_token                      ? in.tokens
                                              : slot == Slot::position_embd ? in.positions
                                                                            : in.token_types;
         const auto width = static_cast<size_t>(rows->ne[0]);

@@ -38,7 +38,7 @@ public:
     ggml_tensor* vector(size_t layer, Slot slot) const;
     // 1 / L2 norm of each row of the output matrix [n_vocab]; null without ModelConfig::norm_head.
     ggml_tensor* inverse_output_norms() const { return plans_.inverse_output_norms; }
-    // Dequantizes a row of token_embd, position_embd or token_types.
+    // Dequantizes a row of a table.
     void table_row(Slot table, int32_t row, std::span<float> out) const;
 
     // Bytes of all resident weights, without scratch.

@@ -23,8 +23,16 @@ void check(std::span<const int32_t> values, int64_t limit, size_t count, const c
     }
 }
 
+void refuse_streams(const ModelConfig& config) {
+    if (config.n_stream > 1)
+        fail(ErrorCode::unsupported, "torch engine", "a range of layers of a model with {} residual streams",
+             config.n_stream);
+}
+
 // A layer and the layer that it takes attention from must be in the same range.
-LayerRange checked(const Topology& topology, const std::optional<LayerRange>& given) {
+LayerRange checked(const Topology& topology, const ModelConfig& config,
+                   const std::optional<LayerRange>& given) {
+    if (given) refuse_streams(config);
     const LayerRange range = given.value_or(LayerRange{0, topology.layers.size()});
     if (range.first > range.last || range.last > topology.layers.size()) {
         fail(ErrorCode::usage, "torch engine", "layers {} to {} of a model that has {}", range.first,
@@ -56,7 +64,9 @@ struct TorchModel::Pass {
 
     // The residual stream after layer p.
     static at::Tensor layer(const std::shared_ptr<Pass>& pass, size_t p, const at::Tensor& x, Loans& lent) {
-        if (!pass->model.execution_.checkpointing || !at::GradMode::is_enabled())
+        // What all layers read besides the residual stream would get no gradients.
+        const bool inputs_of_layers = pass->model.config_.n_layer_input > 0;
+        if (!pass->model.execution_.checkpointing || !at::GradMode::is_enabled() || inputs_of_layers)
             return pass->parts.layer(p, x);
         std::vector<at::Tensor> inputs = {x};
         const size_t source = pass->ops.source(p).from(p);
@@ -86,7 +96,7 @@ struct TorchModel::Pass {
 TorchModel::TorchModel(const Model& model, bool trainable, at::TensorOptions options,
                        FactoredExecution factored, std::optional<LayerRange> range)
     : config_(model.config),
-      range_(checked(model.topology, range)),
+      range_(checked(model.topology, model.config, range)),
       weights_(model, options, trainable, factored, range) {}
 
 void TorchModel::set_execution(const Execution& execution) {
@@ -142,6 +152,7 @@ at::Tensor TorchModel::logits(const at::Tensor& hidden, size_t exit) const {
 }
 
 at::Tensor TorchModel::range(const at::Tensor& residual) const {
+    refuse_streams(config_);
     if (residual.dim() != 3 || residual.size(2) != config_.n_embd)
         fail(ErrorCode::input, "torch engine", "a residual stream is [sequences, tokens, {}]",
              config_.n_embd);

@@ -335,8 +335,60 @@ TorchOps::Value TorchOps::combine(const Value& uses, const Value& routes) const 
 }
 
 TorchOps::Value TorchOps::add(const Value& a, const Value& b) const { return a + b; }
+TorchOps::Value TorchOps::subtract(const Value& a, const Value& b) const { return a - b; }
 TorchOps::Value TorchOps::scale(const Value& x, float factor) const { return x * factor; }
 TorchOps::Value TorchOps::softcap(const Value& x, float cap) const { return at::tanh(x / cap) * cap; }
+
+TorchOps::Value TorchOps::part(const Value& x, int64_t first, int64_t count) const {
+    return x.narrow(1, first, count);
+}
+
+TorchOps::Value TorchOps::join(std::span<const Value> values) const {
+    return at::cat(at::TensorList(values.data(), values.size()), 1);
+}
+
+TorchOps::Value TorchOps::scale_features(size_t layer, Slot slot, const Value& x) const {
+    return x.to(weights_.type()) * weights_.vector(layer, slot);
+}
+
+TorchOps::Value TorchOps::normalized(const Value& given, int64_t width) const {
+    const Value x = given.to(weights_.type()).reshape({given.size(0), -1, width});
+    return rms_norm(x, at::ones({width}, x.options()), config_.norm_eps).reshape(given.sizes());
+}
+
+TorchOps::Value TorchOps::with_rms_of(const Value& given, const Value& y) const {
+    const Value x = given.to(weights_.type());
+    const auto mean_square = [](const Value& of) { return of.square().mean({1}, /*keepdim=*/true); };
+    return x * (mean_square(y).sqrt() / mean_square(x).clamp_min(kLeastSquare).sqrt());
+}
+
+TorchOps::Value TorchOps::cut(size_t layer, const Value& gate) const {
+    const Value x = gate.to(weights_.type()), mean = x.mean({1}, /*keepdim=*/true);
+    const Value deviation = (x - mean).square().mean({1}, /*keepdim=*/true).sqrt();
+    return at::relu(x - (mean + deviation * config_.ffn_cuts[layer]));
+}
+
+TorchOps::Value TorchOps::linear_by_part(size_t layer, Slot slot, const Value& x) const {
+    const Value weight = weights_.to_products(weights_.matrix(layer, slot)), input = weights_.to_products(x);
+    const int64_t width = weight.size(1), parts = x.size(1) / width, rows = weight.size(0) / parts;
+    std::vector<Value> out;
+    for (int64_t p = 0; p < parts; ++p)
+        out.push_back(at::linear(input.narrow(1, p * width, width), weight.narrow(0, p * rows, rows)));
+    return join(out);
+}
+
+TorchOps::Value TorchOps::mix(const Value& x, const Value& coefficients) const {
+    const int64_t tokens = x.size(0), from = x.size(1) / config_.n_embd;
+    return at::bmm(coefficients.to(weights_.type()).reshape({tokens, -1, from}),
+                   x.to(weights_.type()).reshape({tokens, from, -1}))
+        .reshape({tokens, -1});
+}
+
+TorchOps::Value TorchOps::add_to_each(const Value& x, int64_t first, const Value& y) const {
+    const Value before = x.narrow(1, 0, first), rest = x.narrow(1, first, x.size(1) - first);
+    const Value sums = rest.reshape({x.size(0), -1, y.size(1)}) + y.unsqueeze(1);
+    return at::cat({before, sums.reshape(rest.sizes())}, 1);
+}
 
 TorchOps::Value TorchOps::divide_by_row_norms(Slot slot, const Value& x) const {
     return x / weights_.matrix(kWholeModel, slot).norm(2, {1});

@@ -64,8 +64,18 @@ public:
                        std::span<Value> out) const;
     Value combine(const Value& uses, const Value& routes) const;
     Value add(const Value& a, const Value& b) const;
+    Value subtract(const Value& a, const Value& b) const;
     Value scale(const Value& x, float factor) const;
     Value softcap(const Value& x, float cap) const;
+    Value part(const Value& x, int64_t first, int64_t count) const;
+    Value join(std::span<const Value> values) const;
+    Value scale_features(size_t layer, Slot slot, const Value& x) const;
+    Value normalized(const Value& x, int64_t width) const;
+    Value with_rms_of(const Value& x, const Value& y) const;
+    Value cut(size_t layer, const Value& gate) const;
+    Value linear_by_part(size_t layer, Slot slot, const Value& x) const;
+    Value mix(const Value& x, const Value& coefficients) const;
+    Value add_to_each(const Value& x, int64_t first, const Value& y) const;
     Value divide_by_row_norms(Slot slot, const Value& x) const;
     Value select_outputs(const Value& x) const;
     Value select_first(const Value& x) const;

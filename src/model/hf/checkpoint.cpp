@@ -138,7 +138,8 @@ public:
         : folder_(folder),
           description_(read_hf_description((fs::path(folder) / "config.json").string(), folder)),
           checkpoint_(folder),
-          model_(description_.model) {}
+          model_(description_.model),
+          unread_(unread_tensors(model_.family, model_.config, description_.layers)) {}
 
     Model read() {
         model_.source = checkpoint_.files();
@@ -178,7 +179,7 @@ private:
              model_.family->name);
     }
 
-    // What the checkpoint has as one tensor for each head (a vector) or each expert (a matrix).
+    // What the checkpoint has as one tensor for each head (a vector), or each expert or stream (a matrix).
     void read_blocks(const SlotDescription& slot, size_t layer) {
         const SlotRows size = slot_rows(slot.slot, model_.config);
         const int64_t rows = block_size(slot.slot, model_.config);
@@ -194,7 +195,7 @@ private:
             check_shape(*found, vector ? std::vector{rows} : std::vector{rows, size.width});
             if (!vector && type_of(*found) != type_of(blocks.empty() ? *found : blocks.front()))
                 fail(ErrorCode::unsupported, "checkpoint",
-                     "tensor '{}' has type {}, that of the first expert {}", found->name, found->view->dtype,
+                     "tensor '{}' has type {}, that of the first one {}", found->name, found->view->dtype,
                      blocks.front().view->dtype);
             types_[found->name] = found->view->dtype;
             blocks.push_back(*found);
@@ -242,7 +243,8 @@ private:
         const auto found = checkpoint_.find(slot.hf, model_.family->hf_prefix, layer);
         if (!found && consists_of_experts(slot.slot) && read_mxfp4(slot, layer)) return;
         if (!found) {
-            if (slot.required && slot.fallback == nullptr) fail_missing(slot, layer);
+            const bool unread = unread_.contains(tensor_name(slot, layer));
+            if (slot.required && slot.fallback == nullptr && !unread) fail_missing(slot, layer);
             return;
         }
         const DType type = type_of(*found);
@@ -294,6 +296,16 @@ private:
         const bool transposed = (slot.layout & hf_transposed) != 0;
         const bool in_order = (slot.layout & (hf_rotary | hf_qkv_per_head)) == 0 &&
                               ((slot.layout & hf_stacked) == 0 || !belongs_to_experts(slot.slot));
+        if (const size_t whole = static_cast<size_t>(size.rows) * width;
+            (slot.layout & hf_first_rows) != 0 && view.data.size() < whole) {
+            tensor.produce = [whole, data = view.data, files = checkpoint_.files()] {
+                std::vector<std::byte> out(data.begin(), data.end());
+                files->release(data);
+                out.resize(whole);
+                return out;
+            };
+            return tensor;
+        }
         if (!transposed && in_order && aligned(view.data, type)) {
             const int64_t first = hf_row(slot, model_.config, 0);
             tensor.mapped =
@@ -399,6 +411,7 @@ private:
     HfDescription description_;
     HfCheckpoint checkpoint_;
     Model& model_;
+    std::set<std::string> unread_;
     std::map<std::string, std::string> types_;
 };
 

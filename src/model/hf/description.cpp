@@ -76,9 +76,9 @@ HfDescription read_hf_description(const std::string& config_file, const std::str
 
 Topology described_topology(const HfDescription& description) {
     const Model& model = description.model;
-    Topology topology = implied_topology(*model.family, description.layers, [&](const std::string& name) {
-        return model.tensors.contains(name);
-    });
+    Topology topology =
+        implied_topology(*model.family, model.config, description.layers,
+                         [&](const std::string& name) { return model.tensors.contains(name); });
     std::vector<Slots> layers;
     for (const Slots& stored : topology.layers) layers.insert(layers.end(), description.repeats, stored);
     topology.layers.clear();

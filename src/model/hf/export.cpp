@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "core/error.h"
 #include "core/progress.h"
@@ -52,6 +53,8 @@ bool is_module_folder(const fs::directory_entry& entry) {
     return entry.is_directory() && digits > 0 && digits != name.npos && name[digits] == '_';
 }
 
+constexpr const char* kInputVocabField = "vocab_size_per_layer_input";
+
 constexpr int64_t kPieceElements = 1 << 20;  // of what is converted at a time
 
 std::optional<DType> type_from_name(const std::string& dtype) {
@@ -79,7 +82,8 @@ struct HfTensor {
     std::vector<SlotSource> sources;  // Q, K and V where the checkpoint has them as one tensor
     DType type = DType::F32;
     std::vector<int64_t> shape;
-    std::optional<int64_t> block = std::nullopt;  // head or expert of the source, of which this is a part
+    std::optional<int64_t> block =
+        std::nullopt;  // head, expert or stream of the source, of which this is a part
     HfPart part = HfPart::values;
     uint64_t bytes() const {
         uint64_t count = 1;
@@ -132,6 +136,7 @@ public:
         }
         model_ = std::make_shared<const Model>(dense(stored ? *stored : whole));
         const Tensor& embedding = model_->tensor(dense_name(model_->topology.globals, Slot::token_embd));
+        unread_ = unread_tensors(model_->family, model_->config, model_->topology.layers.size());
         main_type_ = options.type ? *options.type : is_float(embedding.type) ? embedding.type : DType::F32;
         for (size_t l = 0; l < model_->topology.layers.size(); ++l)
             add(model_->family->layer_slots, model_->topology.layers[l], l);
@@ -157,13 +162,14 @@ private:
 
     void add(const std::vector<SlotDescription>& descriptions, const Slots& slots, size_t layer) {
         for (const auto& slot : descriptions) {
-            if (!slots.contains(slot.slot) || slot.hf == nullptr) continue;
+            const bool unread = !slots.contains(slot.slot) && is_unread(slot, layer);
+            if ((!slots.contains(slot.slot) && !unread) || slot.hf == nullptr) continue;
             if (!is_in_layer(*model_->family, slot.slot, layer, model_->topology.layers.size()))
                 fail(ErrorCode::unsupported, "export",
                      "layer {} has {}, which a checkpoint of '{}' has at the end of a loop only: the loops "
                      "differ",
                      layer, slot_name(slot.slot), model_->family->name);
-            const std::string source = dense_name(slots, slot.slot);
+            const std::string source = unread ? tensor_name(slot, layer) : dense_name(slots, slot.slot);
             // Tied embeddings are stored once.
             if (slot.slot == Slot::output && source == dense_name(slots, Slot::token_embd)) continue;
             if (is_by_block(slot.hf)) {
@@ -189,6 +195,14 @@ private:
             }
             tensors_.back().sources.push_back({slot, source});
         }
+    }
+
+    // Nothing reads it, but checkpoints have it.
+    bool is_unread(const SlotDescription& slot, size_t layer) const {
+        const std::string name = tensor_name(slot, layer);
+        const auto found = model_->tensors.find(name);
+        return unread_.contains(name) && found != model_->tensors.end() &&
+               found->second.shape == tensor_shape(slot.slot, model_->config);
     }
 
     // The source had MXFP4, and the model still has.
@@ -273,7 +287,9 @@ private:
             const int64_t rows = tensor.shape.front();
             converted(model, tensor.sources.front(), tensor.type, sink, Rows{*tensor.block * rows, rows});
         } else if (tensor.sources.size() == 1 && is_in_order(tensor.sources.front(), model.config)) {
-            converted(model, tensor.sources.front(), tensor.type, sink);
+            const bool rows = (tensor.sources.front().slot.layout & hf_first_rows) != 0;
+            converted(model, tensor.sources.front(), tensor.type, sink,
+                      rows ? std::optional(Rows{0, tensor.shape.front()}) : std::nullopt);
         } else {
             sink(rearranged(model, tensor));
         }
@@ -403,6 +419,8 @@ private:
                     if (c.n_expert_of(p) == 0) dense->push_back(p);
                 config["decoder_sparse_step"] = 1;
             }
+            if (config.contains(kInputVocabField) && c.n_layer_input_vocab > 0)
+                config[kInputVocabField] = std::min(c.n_layer_input_vocab, c.n_vocab);
             // ... or the number of key/value heads.
             if (config.contains("num_key_value_heads")) {
                 config["num_key_value_heads"] = c.n_head_kv;
@@ -471,6 +489,7 @@ private:
     HfExportOptions options_;
     CheckpointRecord record_;
     size_t repeats_ = 1, loops_ = 1;  // of the layers that are written
+    std::set<std::string> unread_;
     DType main_type_ = DType::F32;
     std::vector<HfTensor> tensors_;
 };

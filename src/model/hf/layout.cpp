@@ -53,6 +53,8 @@ int64_t hf_row(const SlotDescription& slot, const ModelConfig& config, int64_t r
 
 std::vector<int64_t> hf_shape(const SlotDescription& slot, const ModelConfig& config) {
     SlotRows rows = slot_rows(slot.slot, config);
+    if ((slot.layout & hf_first_rows) != 0 && config.n_layer_input_vocab > 0)
+        rows.rows = std::min(rows.rows, config.n_layer_input_vocab);
     if ((slot.layout & (hf_stacked | hf_qkv_per_head)) != 0) {
         rows.rows = 0;
         for (const Slot part : stack_of(slot.slot).slots) rows.rows += slot_rows(part, config).rows;
@@ -91,15 +93,22 @@ std::string names_of_block(const char* names, int64_t block) {
     return out;
 }
 
-std::vector<std::string> hf_names(const char* names, const char* prefix, size_t layer) {
+static std::vector<std::string> alternatives(std::string_view rest) {
     std::vector<std::string> out;
-    std::string_view rest = names;
     while (!rest.empty()) {
         const size_t end = std::min(rest.find('|'), rest.size());
-        const std::string name = numbered(std::string(rest.substr(0, end)).c_str(), layer);
+        out.emplace_back(rest.substr(0, end));
         rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+    return out;
+}
+
+std::vector<std::string> hf_names(const char* names, const char* prefix, size_t layer) {
+    std::vector<std::string> out;
+    for (const std::string& pattern : alternatives(names)) {
+        const std::string name = numbered(pattern.c_str(), layer);
         if (name.starts_with('@')) {
-            out.push_back(prefix + name.substr(1));
+            for (const std::string& before : alternatives(prefix)) out.push_back(before + name.substr(1));
             out.push_back(name.substr(1));
         } else {
             out.push_back(name);

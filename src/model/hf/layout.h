@@ -17,16 +17,16 @@ int64_t hf_row(const SlotDescription& slot, const ModelConfig& config, int64_t r
 std::vector<int64_t> hf_shape(const SlotDescription& slot, const ModelConfig& config);
 // Shape of the part of such a tensor that one expert has, without transposition: rows and columns.
 SlotRows expert_rows(const SlotDescription& slot, const ModelConfig& config);
-// The names that a checkpoint may have for a slot's tensor, preferred ones first. `names` is the
-// description's: "|" separates alternatives, "@" is the prefix of the base model or nothing. Old files say
-// gamma and beta.
+// The names that a checkpoint may have for a slot's tensor, preferred ones first. `names` and `prefix` are
+// the descriptions': "|" separates alternatives, "@" is the prefix of the base model or nothing. Old files
+// say gamma and beta.
 std::vector<std::string> hf_names(const char* names, const char* prefix, size_t layer);
 
 // Whether the checkpoint may have the slot in a layer, one of `layers` that it stores.
 bool is_in_layer(const Family& family, Slot slot, size_t layer, size_t layers);
 
-// Whether the checkpoint has a tensor for each head or expert ("[]" in its name), and the names for one of
-// them.
+// Whether the checkpoint has a tensor for each head, expert or stream ("[]" in its name), and the names for
+// one of them.
 bool is_by_block(const char* names);
 std::string names_of_block(const char* names, int64_t block);
 

@@ -161,6 +161,12 @@ TEST(TorchBatch, RangesAddUp) {
     for (const auto& [name, model] : all_cases()) {
         const size_t n = model.topology.layers.size();
         const at::Tensor x = at::randn({2, 6, model.config.n_embd}, at::kDouble);
+        if (model.config.n_stream > 1) {
+            EXPECT_THROW(TorchModel(model, false, at::kDouble).range(x), Error);
+            EXPECT_THROW(
+                TorchModel(model, false, at::kDouble, FactoredExecution::automatic, LayerRange{0, 1}), Error);
+            continue;
+        }
         const at::Tensor expected = TorchModel(model, false, at::kDouble).range(x);
         for (size_t cut = 1; cut < n; ++cut) {
             const auto crosses = [&](const auto& s) {

@@ -51,6 +51,10 @@ void check(const Model& model, const Sequence& sequence) {
              "layers "
              "before the step that loops it",
              model.topology.loops);
+    if (model.config.n_input_layer > 0)
+        fail(ErrorCode::unsupported, "repeat",
+             "each of the {} layers has inputs of its own, which no other layer can use",
+             model.config.n_input_layer);
     for (size_t i = 0; i < sequence.size() && model.config.scale_by_layer; ++i) {
         if (sequence[i] != i)
             fail(ErrorCode::unsupported, "repeat",

@@ -15,7 +15,7 @@
 namespace refold {
 namespace {
 
-constexpr Slot kByToken[] = {Slot::token_embd, Slot::output, Slot::output_bias};
+constexpr Slot kByToken[] = {Slot::token_embd, Slot::output, Slot::output_bias, Slot::layer_input_embd};
 
 std::vector<bool> wanted_tokens(const Step& step, size_t size) {
     std::vector<bool> wanted(size);

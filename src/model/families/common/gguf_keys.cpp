@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "core/error.h"
 #include "model/activation.h"
@@ -48,6 +49,19 @@ std::optional<std::vector<bool>> FamilyKeys::flags(const std::string& key) const
         const auto flag = std::span(flags.packed).subspan(l * width, width);
         out.push_back(std::any_of(flag.begin(), flag.end(), [](std::byte b) { return b != std::byte{0}; }));
     }
+    return out;
+}
+
+std::optional<std::vector<float>> FamilyKeys::reals(const std::string& key) const {
+    const GgufValue* value = metadata_.find(name(key));
+    if (value == nullptr) return std::nullopt;
+    const auto layers = static_cast<size_t>(size("block_count"));
+    const auto* array = std::get_if<std::shared_ptr<const GgufArray>>(&value->value);
+    if (array == nullptr || (*array)->element != GgufType::F32 || (*array)->count != layers)
+        fail(ErrorCode::input, family_, "key '{}' must be a list of {} float32 numbers, one for each layer",
+             name(key), layers);
+    std::vector<float> out(layers);
+    memcpy(out.data(), (*array)->packed.data(), (*array)->packed.size());
     return out;
 }
 

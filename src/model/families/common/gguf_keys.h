@@ -33,6 +33,8 @@ public:
     }
     // One flag for each layer; nothing where the key is absent or not an array.
     std::optional<std::vector<bool>> flags(const std::string& key) const;
+    // One number for each layer, which may be infinite; nothing where the key is absent.
+    std::optional<std::vector<float>> reals(const std::string& key) const;
     const GgufMetadata& metadata() const { return metadata_; }
     const char* family() const { return family_; }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "core/error.h"
 #include "model/activation.h"
@@ -69,6 +70,13 @@ bool HfConfig::given(const char* field) const {
 int64_t HfConfig::integer(const char* field) const {
     const nlohmann::json* value = find(field);
     if (value == nullptr) fail(ErrorCode::input, "config.json", "field '{}' is missing", field);
+    if (value->is_array() && !value->empty()) {
+        const auto differs = [&](const nlohmann::json& item) { return item != value->front(); };
+        if (std::any_of(value->begin(), value->end(), differs))
+            fail(ErrorCode::unsupported, "config.json", "field '{}' differs from layer to layer: {}", field,
+                 value->dump());
+        value = &value->front();
+    }
     // 2048.0 is 2048 to Python too.
     const bool whole =
         value->is_number_integer() ||
@@ -131,6 +139,14 @@ void FamilyWriter::flags(const std::string& key, const std::vector<bool>& values
     array->element = GgufType::Bool;
     array->count = values.size();
     for (const bool value : values) array->packed.push_back(value ? std::byte{1} : std::byte{0});
+    metadata_.set(std::string(family_) + "." + key, {GgufType::Array, std::move(array)});
+}
+void FamilyWriter::reals(const std::string& key, const std::vector<float>& values) {
+    auto array = std::make_shared<GgufArray>();
+    array->element = GgufType::F32;
+    array->count = values.size();
+    const auto bytes = std::as_bytes(std::span(values));
+    array->packed.assign(bytes.begin(), bytes.end());
     metadata_.set(std::string(family_) + "." + key, {GgufType::Array, std::move(array)});
 }
 void FamilyWriter::activation(const std::string& name) {

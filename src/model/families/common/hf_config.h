@@ -25,7 +25,7 @@ public:
     const nlohmann::json* find(const char* field) const;
     bool given(const char* field) const;  // null counts as given
     bool has(const char* field) const { return find(field) != nullptr; }
-    int64_t integer(const char* field) const;
+    int64_t integer(const char* field) const;  // or a list of equal ones, by layer
     int64_t integer(const char* field, int64_t fallback) const;
     double real(const char* field) const;
     double real(const char* field, double fallback) const;
@@ -75,6 +75,7 @@ public:
     void boolean(const std::string& key, bool value);
     void string(const std::string& key, const std::string& value);
     void flags(const std::string& key, const std::vector<bool>& values);
+    void reals(const std::string& key, const std::vector<float>& values);
     // Of a checkpoint that differs from its family's usual one.
     void activation(const std::string& name);
 
