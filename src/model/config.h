@@ -87,8 +87,8 @@ struct ModelConfig {
 
     // Mixture of experts; n_expert 0: every layer has an FFN.
     int64_t n_expert = 0, n_expert_used = 0, n_ff_expert = 0;
-    std::vector<int64_t>
-        experts;  // by layer, where some have fewer; 0: the layer has an FFN. Empty: n_expert
+    // By layer, where some have fewer; 0: the layer has an FFN. Empty: n_expert.
+    std::vector<int64_t> experts;
     // Weights of the experts that a token uses: their softmax over all experts, or (true) over those.
     bool norm_expert_weights = true;
 

@@ -269,7 +269,7 @@ private:
     }
 
     Value mixture_of_experts(size_t l, Value x) {
-        const Value routes = ops_.route(l, linear(l, std::array{Slot::ffn_router}, x)[0]);
+        const Value routes = ops_.route(linear(l, std::array{Slot::ffn_router}, x)[0]);
         const auto [gate, up] = expert_linear(l, std::array{Slot::ffn_gate_exps, Slot::ffn_up_exps},
                                               ops_.dispatch(x, routes), routes);
         const Value inner = ops_.gated(config_.activation, gate, up);

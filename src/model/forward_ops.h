@@ -49,7 +49,7 @@ concept ForwardOps = requires(Ops ops, typename Ops::Value x, size_t layer, Slot
     // activation(gate) * up
     { ops.gated(activation, x, x) } -> std::same_as<typename Ops::Value>;
     // from a router's scores [experts, tokens]: which experts each token uses, and their weights (routing.h)
-    { ops.route(layer, x) } -> std::same_as<typename Ops::Value>;
+    { ops.route(x) } -> std::same_as<typename Ops::Value>;
     // the inputs of the experts, sorted by expert, for their tokens [features, tokens * experts used]
     { ops.dispatch(x, x) } -> std::same_as<typename Ops::Value>;
     // out[i] = W_i x (+ bias_i) of such inputs and routes, each with its expert's weights

@@ -164,6 +164,30 @@ TEST(Factored, StoredTypes) {
     }
 }
 
+// In panels, by one order of sums: alone, among a few, and among many.
+TEST(Factored, QuantizedFactorsDoNotDependOnTheNumberOfTokens) {
+    for (const DType type : {DType::Q8_0, DType::Q4_0, DType::Q5_1}) {
+        ExpressionBuilder b("llama", 5, kBlocks);
+        for (const Slot slot : expressions::matrices(b, 0)) b.at(0, slot) = b.low_rank(0, slot, 32, true);
+        for (const Slot slot : expressions::matrices(b, 1))
+            b.at(1, slot) = b.plus(1, slot, std::get<Dense>(b.at(1, slot)), 32);
+        b.at(2, Slot::ffn_up) = b.plus(2, Slot::ffn_up, b.low_rank(2, Slot::ffn_up, 64), 32);
+        const Model model = with_type(b.finish(), type);
+        const auto tokens = random_tokens(40, model.config.n_vocab, 3);
+        EngineOptions options{
+            .threads = 1, .chunk = 40, .kv = KvType::f32, .factored = FactoredExecution::factored};
+        const auto together = all_logits(model, tokens, options);
+        for (const int threads : {1, 2}) {
+            for (const int64_t chunk : {1, 3, 5}) {
+                options.threads = threads;
+                options.chunk = chunk;
+                EXPECT_EQ(all_logits(model, tokens, options), together)
+                    << name(type) << ", threads " << threads << ", chunk " << chunk;
+            }
+        }
+    }
+}
+
 // K-quants have no other kernels here than ggml's for the base, which may have a layout of its own.
 TEST(Factored, LoraOverKQuants) {
     constexpr ExpressionShape shape{
@@ -420,6 +444,30 @@ TEST(ChooseExecution, ManyTokensAreReconstructedInScratch) {
     options.factored = FactoredExecution::factored;
     EXPECT_LE(relative_difference(automatic, all_logits(model, tokens, options)), kTolerance);
     EXPECT_NE(automatic, all_logits(model, tokens, options));
+}
+
+// Out of panels. Weights that are multiplied out round their inputs once less.
+TEST(ChooseExecution, QuantizedFactorsAreReconstructedInScratch) {
+    for (const bool tucker : {false, true}) {
+        ExpressionBuilder b("llama", 1, kBlocks);
+        if (tucker) {
+            b.attention_tucker(1, {64, 32, 2}, true);
+        } else {
+            b.common_low_rank(Slot::attn_q, 96);
+        }
+        const Model model = with_type(b.finish(), DType::Q8_0);
+        const auto choice = choose(model, 1, {Slot::attn_q, Slot::attn_k, Slot::attn_v}, 1);
+        ASSERT_GT(choice.from_tokens, 0);
+        ASSERT_LE(choice.from_tokens, 400);
+        const auto tokens = random_tokens(400, model.config.n_vocab, 3);
+        const auto expected = reference_logits(model, tokens);
+        EngineOptions options{.threads = 2, .context = 400, .chunk = 400, .kv = KvType::f32};
+        const auto automatic = all_logits(model, tokens, options);
+        options.factored = FactoredExecution::factored;
+        const double rounding = relative_difference(all_logits(model, tokens, options), expected);
+        EXPECT_LT(rounding, 0.5);
+        EXPECT_LT(relative_difference(automatic, expected), 0.8 * rounding);
+    }
 }
 
 }  // namespace

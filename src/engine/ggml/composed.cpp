@@ -17,12 +17,18 @@ Composer::Composer(ggml_context* context, const FactoredPlan& plan, ggml_tensor*
 ggml_tensor* Composer::rows(const Run& run) {
     ggml_tensor* w = run.storage->tensor;
     if (run.first == 0 && run.count == run.storage->rows()) return w;
-    return ggml_view_2d(context_, w, w->ne[0], run.count, w->nb[1],
-                        static_cast<size_t>(run.first) * w->nb[1]);
+    const int64_t fold = run.storage->fold;
+    return ggml_view_2d(context_, w, w->ne[0], run.count / fold, w->nb[1],
+                        static_cast<size_t>(run.first / fold) * w->nb[1]);
+}
+
+ggml_tensor* Composer::plain_rows(const Run& run) {
+    return run.storage->layout == Layout::panels ? own_->unpacked(context_, rows(run), run.storage->in())
+                                                 : rows(run);
 }
 
 ggml_tensor* Composer::float_rows(const Run& run) {
-    ggml_tensor* w = rows(run);
+    ggml_tensor* w = plain_rows(run);
     return w->type == GGML_TYPE_F32 ? w : ggml_cast(context_, w, GGML_TYPE_F32);
 }
 
@@ -85,7 +91,9 @@ ggml_tensor* Composer::spread(const Combination& c, ggml_tensor* x) {
     return ggml_reshape_2d(context_, x, c.core_rows(), tokens);
 }
 
-ggml_tensor* Composer::multiply(ggml_tensor* matrix, ggml_tensor* x) {
+ggml_tensor* Composer::multiply(const Run& run, ggml_tensor* x) {
+    ggml_tensor* matrix = rows(run);
+    if (run.storage->layout == Layout::panels) return own_->of_panels(context_, matrix, x);
     return own_ != nullptr && PanelProduct::pays(matrix, x) ? own_->of_rows(context_, matrix, x)
                                                             : ggml_mul_mat(context_, matrix, x);
 }
@@ -101,7 +109,7 @@ ggml_tensor* Composer::apply(const Term& term, const Term& key) {
                               const_cast<factors::Product*>(&heads->second));
     }
     switch (term.kind) {
-        case Term::Kind::rows: return multiply(rows(term.run), x);
+        case Term::Kind::rows: return multiply(term.run, x);
         case Term::Kind::transposed: return ggml_mul_mat(context_, transposed(rows(term.run)), x);
         case Term::Kind::combine: return combine(term.combination, x);
         default: return spread(term.combination, x);
@@ -136,19 +144,31 @@ std::vector<Composer::SegmentResult> Composer::results_of(const Product& product
     return results;
 }
 
-ggml_tensor* Composer::product(size_t slot) {
+ggml_tensor* Composer::product(size_t slot, ggml_tensor* stored) {
     if (!computed_) {
         first_ = results_of(plan_.first);
         core_ = results_of(plan_.core);
         computed_ = true;
     }
+    const auto& terms = plan_.last.segments[slot].terms;
+    if (const auto sum = plan_.sums.find(slot); own_ != nullptr && sum != plan_.sums.end()) {
+        std::vector<ggml_tensor*> sources;
+        for (const Term& term : terms) {
+            if (FactoredPlan::is_of_factors(term)) sources.push_back(source(term));
+        }
+        sources.push_back(stored);
+        return ggml_custom_4d(context_, GGML_TYPE_F32, sum->second.out, x_->ne[1], 1, 1, sources.data(),
+                              static_cast<int>(sources.size()), factors::multiply, GGML_N_TASKS_MAX,
+                              const_cast<factors::Product*>(&sum->second));
+    }
     ggml_tensor* sum = nullptr;
-    for (const Term& term : plan_.last.segments[slot].terms) {
-        if (term.source == FactoredPlan::kInput || term.kind == Term::Kind::identity) continue;
+    for (const Term& term : terms) {
+        if (!FactoredPlan::is_of_factors(term)) continue;
         ggml_tensor* y = apply(term, term);
         sum = sum == nullptr ? y : ggml_add(context_, sum, y);
     }
-    return sum;
+    if (sum == nullptr || stored == nullptr) return sum == nullptr ? stored : sum;
+    return ggml_add(context_, sum, stored);
 }
 
 // ---- weights ----
@@ -164,7 +184,7 @@ ggml_tensor* Composer::low_rank_weight(const Term& out) {
     const bool turned = out.kind == Term::Kind::transposed;
     // Both with the rank as their innermost dimension.
     ggml_tensor* left = turned ? transposed(float_rows(out.run)) : float_rows(out.run);
-    ggml_tensor* right = turned ? rows(into.run) : transposed(rows(into.run));
+    ggml_tensor* right = turned ? rows(into.run) : transposed(plain_rows(into.run));
     if (segment.scale.storage != nullptr) left = ggml_mul(context_, left, rows(segment.scale));
     return ggml_mul_mat(context_, right, left);
 }
@@ -182,7 +202,7 @@ ggml_tensor* Composer::tucker_weight(const Term& out) {
     w = ggml_reshape_2d(context_, w, parts, r1 * c.r2() * c.heads);
     w = ggml_mul_mat(context_, ggml_reshape_2d(context_, role_weights(c), parts, 1), w);
     w = ggml_reshape_2d(context_, w, r1, c.r2() * c.heads);
-    w = ggml_mul_mat(context_, transposed(rows(model)), w);
+    w = ggml_mul_mat(context_, transposed(plain_rows(model)), w);
     w = ggml_reshape_3d(context_, w, features, c.r2(), c.heads);
     w = ggml_cont(context_, ggml_permute(context_, w, 1, 0, 2, 3));  // [R2, features, heads]
     ggml_tensor* head = transposed(head_rows(c));                    // [R2, width]

@@ -15,9 +15,9 @@ public:
     // of ggml's.
     Composer(ggml_context* context, const FactoredPlan& plan, ggml_tensor* x, PanelProduct* own);
 
-    // The factored part of slot `slot` times x: [out, tokens], without stored weights and bias; null: the
-    // slot has no factors.
-    ggml_tensor* product(size_t slot);
+    // Slot `slot` times x: [out, tokens], without bias. `stored`: the product of its stored weight; null: it
+    // has none.
+    ggml_tensor* product(size_t slot, ggml_tensor* stored);
     // The dense weight of a slot without stored weights: F32 [in, out].
     ggml_tensor* weight(size_t slot);
 
@@ -36,8 +36,10 @@ private:
     ggml_tensor* low_rank_weight(const factors::Term& out);
     ggml_tensor* tucker_weight(const factors::Term& out);
 
-    ggml_tensor* multiply(ggml_tensor* matrix, ggml_tensor* x);
+    ggml_tensor* multiply(const Run& run, ggml_tensor* x);
     ggml_tensor* rows(const Run& run);
+    // Rows that ggml's operations can read: panels are unpacked to F32.
+    ggml_tensor* plain_rows(const Run& run);
     ggml_tensor* float_rows(const Run& run);
     // A transposed copy; quantized rows become F32.
     ggml_tensor* transposed(ggml_tensor* matrix);

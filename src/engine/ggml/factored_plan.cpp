@@ -58,7 +58,7 @@ void FactoredPlan::mark_storage_use() {
                     term.combination.roles.storage->needs_plain = true;
                     continue;
                 }
-                term.run.storage->used_in_runs = term.run.storage->used_by_factors = true;
+                term.run.storage->used_in_runs = true;
                 const bool groups = term.run.first % kInterleaved == 0 && term.run.count % kInterleaved == 0;
                 term.run.storage->needs_plain |= term.kind == Term::Kind::transposed || !groups;
             }
@@ -66,9 +66,6 @@ void FactoredPlan::mark_storage_use() {
     }
     // A slot that ends inside a group of eight rows needs the plain layout.
     for (const Stored& weights : stored) {
-        if (weights.plan.kind != LinearPlan::Kind::whole) {
-            for (const Run& run : weights.plan.runs) run.storage->used_by_factors = true;
-        }
         for (const int64_t rows : weights.plan.slot_rows) {
             for (const Run& run : weights.plan.runs) run.storage->needs_plain |= rows % kInterleaved != 0;
         }
@@ -85,18 +82,40 @@ void FactoredPlan::add_head_product(const Term& term, int64_t rows) {
     head_products[&term] = std::move(product);
 }
 
+void FactoredPlan::add_sum(size_t slot) {
+    factors::Product sum;
+    Segment& all = sum.append(last.segments[slot].rows);
+    for (Term term : last.segments[slot].terms) {
+        if (!is_of_factors(term)) continue;
+        if (!factors::suits_many_tokens(term)) return;
+        term.source = static_cast<int>(all.terms.size());
+        term.offset = 0;
+        all.terms.push_back(term);
+    }
+    if (all.terms.empty()) return;
+    all.terms.push_back({Term::Kind::identity, static_cast<int>(all.terms.size())});
+    sum.split_work();
+    sums[slot] = std::move(sum);
+}
+
 void FactoredPlan::finish() {
+    for (const Stored& part : stored) {
+        for (size_t s = 0; s < part.plan.slot_rows.size(); ++s) add_sum(part.slot + s);
+    }
     for (size_t i = 0; i < stored.size(); ++i) {
         const LinearPlan& plan = stored[i].plan;
-        if (plan.kind != LinearPlan::Kind::whole && plan.runs.front().storage->fold == 1) {
+        const Layout layout = plan.layout();
+        const bool by_rows = layout == Layout::plain || layout == Layout::q4_0x8,
+                   whole = plan.kind == LinearPlan::Kind::whole;
+        if (!whole && by_rows) {
             add_rows(plan, stored[i].slot, last.segments);
             continue;
         }
-        // Whole storages are multiplied in the first node, beside the factors, or in a node of their own
-        // where our row kernels do not read their layout.
+        // Whole storages are multiplied in the first node, beside the factors; in a node of their own what
+        // that node cannot read.
         int source = kFirst;
         int64_t row = first.out;
-        if (plan.layout() != Layout::plain && plan.layout() != Layout::q4_0x8) {
+        if (!whole || !(by_rows || layout == Layout::panels)) {
             source = kSeparate + static_cast<int>(separate.size());
             row = 0;
             separate.push_back(i);

@@ -25,17 +25,24 @@ struct FactoredPlan {
         LinearPlan plan;
     };
     std::vector<Stored> stored;
-    // Indices of `stored` in layouts that our row kernels cannot read. They are nodes of their own, sources
-    // kSeparate and following of `last`.
+    // Indices of `stored` that are nodes of their own, sources kSeparate and following of `last`: weights in
+    // layouts that factors::multiply() cannot read, and panels of several storages.
     std::vector<size_t> separate;
 
     // Every combine or spread term as a product of its own: these are cheap for any number of tokens.
     std::map<const factors::Term*, factors::Product> head_products;
+    // For many tokens, by slot: the sum of its factors' terms, whose sources are numbered, and of its stored
+    // weight's product, the last source. Only where that is faster than several products and sums.
+    std::map<size_t, factors::Product> sums;
 
     int64_t in = 0;
     ggml_tensor* bias = nullptr;   // [out] of all slots; null: none
     int64_t reconstruct_from = 0;  // tokens per step from which dense weights are made first; 0: never
 
+    // Whether a term of `last` belongs to factors, not to a stored weight.
+    static bool is_of_factors(const factors::Term& term) {
+        return term.source != kInput && term.kind != factors::Term::Kind::identity;
+    }
     // Appends `rows` rows for a term unless the product has the same term already. Returns their first row.
     static int64_t append_once(factors::Product& product, const factors::Term& term, int64_t rows,
                                const Run& scale = {});
@@ -46,6 +53,7 @@ struct FactoredPlan {
 
 private:
     void add_head_product(const factors::Term& term, int64_t rows);
+    void add_sum(size_t slot);
 };
 
 }  // namespace refold

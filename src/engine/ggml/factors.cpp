@@ -1,6 +1,7 @@
 // Products with factored weights.
 //
-// In: sources F32 [token][element]; factors as rows of any ggml type, plain or in groups of eight (q4_0x8).
+// In: sources F32 [token][element]; factors as rows of any ggml type: plain, in groups of eight (q4_0x8), or
+// in panels (row_panels.h).
 // Out: F32 [token][row], the segments one after the other.
 //
 // Threads split the work items, about 64 rows of a segment each, evenly; items do not depend on each other,
@@ -15,6 +16,7 @@
 
 #include "engine/ggml/factor_kernels.h"
 #include "engine/ggml/head_runs.h"
+#include "engine/ggml/row_panels.h"
 #include "engine/ggml/thread_share.h"
 #include "model/topology.h"
 
@@ -49,6 +51,12 @@ Element element_of(ggml_type type) {
     }
 }
 
+// Rows that lie interleaved in memory.
+int64_t rows_per_group(const Storage& storage) {
+    return storage.layout == Layout::panels ? row_panels::kRows * storage.fold
+                                            : head_runs::rows_per_group(storage.layout);
+}
+
 const std::byte* row_of(const Run& run, int64_t row) {
     const ggml_tensor* tensor = run.storage->tensor;
     return static_cast<const std::byte*>(tensor->data) + static_cast<size_t>(run.first + row) * tensor->nb[1];
@@ -66,8 +74,42 @@ struct Tokens {
     float* of(int64_t token) const { return data + token * stride; }
 };
 
-// Slices of the sources, quantized for the kernels of a weight type; each slice once per node and thread.
-class QuantizedInputs {
+// Slices of the sources for panels; each slice once per node and thread.
+class PanelInputs {
+public:
+    struct Key {
+        int source;
+        int64_t offset, columns;
+        bool pairs;
+        bool operator==(const Key&) const = default;
+    };
+
+    void clear() { used_ = 0; }
+
+    // Valid until clear().
+    Inputs get(const Key& key, const Tokens& x) {
+        const auto end = keys_.begin() + static_cast<ptrdiff_t>(used_),
+                   found = std::find(keys_.begin(), end, key);
+        const auto at = static_cast<size_t>(found - keys_.begin());
+        if (found != end) return inputs_[at].get();
+        if (++used_ > keys_.size()) {
+            keys_.emplace_back();
+            inputs_.emplace_back();
+        }
+        keys_[at] = key;
+        inputs_[at].fit(x.count, key.columns, {.bytes = !key.pairs, .pairs = key.pairs});
+        inputs_[at].quantize(x.data, x.stride, 0, x.count);
+        return inputs_[at].get();
+    }
+
+private:
+    std::vector<Key> keys_;
+    std::vector<QuantizedInputs> inputs_;
+    size_t used_ = 0;
+};
+
+// Slices of the sources for ggml's kernels of a weight type; each slice once per node and thread.
+class RowInputs {
 public:
     struct Key {
         int source;
@@ -104,7 +146,9 @@ private:
 
 // Buffers of a thread, kept from node to node.
 struct Workspace {
-    QuantizedInputs inputs;
+    RowInputs inputs;
+    PanelInputs panel_inputs;
+    row_panels::Scratch panels;
     std::vector<float> floats, head;
 };
 
@@ -151,6 +195,7 @@ private:
         const auto [first, last] = range(term, term.run.count);
         if (first >= last) return;
         const Storage& storage = *term.run.storage;
+        if (storage.layout == Layout::panels) return add_panels(term, first, last);
         const ggml_type type = storage.tensor->type;
         const Tokens x = input(term), y = result(term);
         if (is_ours(type, storage.layout, term.columns)) {
@@ -176,6 +221,22 @@ private:
                         std::min(kGroups, groups - g), y.of(t) + first + g * height, true);
             }
         }
+    }
+
+    // Rows [first, last) of the term.
+    void add_panels(const Term& term, int64_t first, int64_t last) {
+        const Storage& storage = *term.run.storage;
+        const ggml_tensor* t = storage.tensor;
+        const Tokens x = input(term), y = result(term);
+        const row_panels::Matrix matrix{t->type, static_cast<const std::byte*>(t->data), t->ne[0], t->ne[1],
+                                        storage.fold};
+        const int64_t height = rows_per_group(storage), from = term.run.first + first,
+                      to = term.run.first + last;
+        InputForms forms;
+        row_panels::add_form(forms, t->type);
+        row_panels::multiply(matrix, {from / height, (to + height - 1) / height}, {0, matrix.groups()},
+                             work_.panel_inputs.get({term.source, term.offset, term.columns, forms.pairs}, x),
+                             y.count, {y.data + first, static_cast<size_t>(y.stride), true}, work_.panels);
     }
 
     void add_transposed(const Term& term) {
@@ -297,7 +358,7 @@ private:
 int64_t rows_together(const Term& term) {
     const Combination& c = term.combination;
     switch (term.kind) {
-        case Term::Kind::rows: return head_runs::rows_per_group(term.run.storage->layout);
+        case Term::Kind::rows: return rows_per_group(*term.run.storage);
         case Term::Kind::transposed: return ggml_blck_size(term.run.storage->tensor->type);
         case Term::Kind::combine: return c.heads > 1 || c.halves ? c.width() : 1;
         case Term::Kind::spread: return c.heads > 1 ? c.r2() * c.r3() : 1;
@@ -331,9 +392,18 @@ const Storage* Product::whole(int64_t columns) const {
     return storage != nullptr && storage->rows() == out ? storage : nullptr;
 }
 
+bool suits_many_tokens(const Term& term) {
+    constexpr int64_t kShort = 32;
+    if (term.kind != Term::Kind::rows) return false;
+    const Storage& storage = *term.run.storage;
+    return storage.layout == Layout::panels ||
+           (is_float(storage.tensor->type) && storage.layout == Layout::plain && term.columns <= kShort);
+}
+
 void multiply(ggml_tensor* dst, int thread, int threads, void* user) {
     thread_local Workspace work;
     work.inputs.clear();
+    work.panel_inputs.clear();
     const auto& product = *static_cast<const Product*>(user);
     const auto [first, last] = thread_share(static_cast<int64_t>(product.work_items.size()), thread, threads);
     for (int64_t i = first; i < last; ++i) {

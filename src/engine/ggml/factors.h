@@ -75,6 +75,9 @@ struct Product {
     const Storage* whole(int64_t columns) const;
 };
 
+// Whether multiply() is as fast as ggml for any number of tokens.
+bool suits_many_tokens(const Term& term);
+
 // Custom ggml operation: dst F32 [out, tokens] from its sources F32 [.., tokens]. `product` is a const
 // Product*.
 void multiply(ggml_tensor* dst, int thread, int threads, void* product);

@@ -142,7 +142,7 @@ public:
         }
     }
 
-    Value route(size_t /*layer*/, Value scores) {
+    Value route(Value scores) {
         return {experts().route(context_, scores.tensor, config_.n_expert_used, config_.norm_expert_weights)};
     }
     Value dispatch(Value x, Value routes) { return {experts().dispatch(context_, x.tensor, routes.tensor)}; }
@@ -584,12 +584,8 @@ private:
                           step_.own_operations_ ? &step_.workspace_.panel_product : nullptr);
         const bool dense = plan.reconstruct_from > 0 && x->ne[1] >= plan.reconstruct_from;
         for (size_t s = 0; s < out.size(); ++s) {
-            ggml_tensor* y = stored[s];
-            if (dense && y == nullptr) {
-                y = ggml_mul_mat(context_, composer.weight(s), x);
-            } else if (ggml_tensor* product = composer.product(s)) {
-                y = y == nullptr ? product : ggml_add(context_, y, product);
-            }
+            ggml_tensor* y = dense && stored[s] == nullptr ? ggml_mul_mat(context_, composer.weight(s), x)
+                                                           : composer.product(s, stored[s]);
             const factors::Segment& rows = plan.last.segments[s];
             if (plan.bias != nullptr) {
                 y = ggml_add(context_, y,

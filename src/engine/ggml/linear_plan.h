@@ -29,8 +29,6 @@ struct Storage {
     // Some map reads it in runs: its layout must be plain, q4_0x8, or panels where all its runs are whole
     // panels.
     bool used_in_runs = false;
-    // Our row kernels read it, for factors: its layout must be plain or q4_0x8.
-    bool used_by_factors = false;
     // Experts read it: its layout must be plain, or panels where those of every expert are whole.
     bool used_by_experts = false;
     // Some map reads column ranges or single rows: its layout must be plain.

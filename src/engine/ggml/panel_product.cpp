@@ -66,6 +66,24 @@ ggml_tensor* PanelProduct::of_panels(ggml_context* context, ggml_tensor* weight,
     return node(context, weight, x, compute_panels, this);
 }
 
+static void unpack(ggml_tensor* dst, int thread, int threads, void* /*unused*/) {
+    const ggml_tensor* weight = dst->src[0];
+    const row_panels::Matrix matrix{weight->type, static_cast<const std::byte*>(weight->data), weight->ne[0],
+                                    weight->ne[1]};
+    const ggml_to_float_t to_float = ggml_get_type_traits(weight->type)->to_float;
+    std::vector<std::byte> row(matrix.row_bytes());
+    const auto [first, last] = thread_share(matrix.rows, thread, threads);
+    for (int64_t r = first; r < last; ++r) {
+        row_panels::read_row(matrix, r, row.data());
+        to_float(row.data(), static_cast<float*>(dst->data) + r * matrix.width, matrix.width);
+    }
+}
+
+ggml_tensor* PanelProduct::unpacked(ggml_context* context, ggml_tensor* weight, int64_t columns) {
+    return ggml_custom_4d(context, GGML_TYPE_F32, columns, weight->ne[0] / columns * weight->ne[1], 1, 1,
+                          &weight, 1, unpack, GGML_N_TASKS_MAX, nullptr);
+}
+
 ggml_tensor* PanelProduct::of_runs(ggml_context* context, const std::vector<PanelRun>& runs, int64_t rows,
                                    ggml_tensor* x) {
     Job& job = jobs_[&runs];

@@ -36,6 +36,8 @@ public:
     // [columns * fold, rows / fold] holds rows of blocks, or consecutive panels of them (row_panels::pack).
     ggml_tensor* of_rows(ggml_context* context, ggml_tensor* weight, ggml_tensor* x);
     ggml_tensor* of_panels(ggml_context* context, ggml_tensor* weight, ggml_tensor* x);
+    // The rows of such panels: F32 [columns, rows].
+    static ggml_tensor* unpacked(ggml_context* context, ggml_tensor* weight, int64_t columns);
     // The runs, which must outlive the graph, either follow each other, or all add to the same rows.
     ggml_tensor* of_runs(ggml_context* context, const std::vector<PanelRun>& runs, int64_t rows,
                          ggml_tensor* x);

@@ -117,14 +117,23 @@ bool is_in_panels(const Run& run, bool columns) {
 void WeightLoader::choose_panels() {
     if (!own_operations_) return;
     for (const auto& storage : plans_.storages) {
-        if (!storage->used_by_factors && !storage->needs_plain &&
-            row_panels::supports(storage->tensor->type, storage->in()))
+        if (!storage->needs_plain && row_panels::supports(storage->tensor->type, storage->in()))
             panels_.insert(storage.get());
     }
     for (const auto& [key, plan] : plans_.experts) {
         for (const auto& weights : plan.slots) {
             for (const Run& run : weights.experts) {
                 if (!is_in_panels(run, false)) panels_.erase(run.storage);
+            }
+        }
+    }
+    for (const auto& [key, plan] : plans_.factored) {
+        for (const factors::Product* product : {&plan.first, &plan.core, &plan.last}) {
+            for (const factors::Segment& segment : product->segments) {
+                for (const factors::Term& term : segment.terms) {
+                    if (term.kind == factors::Term::Kind::rows && !is_in_panels(term.run, false))
+                        panels_.erase(term.run.storage);
+                }
             }
         }
     }

@@ -291,7 +291,7 @@ Uses uses_of(const at::Tensor& routes) {
 
 }  // namespace
 
-TorchOps::Value TorchOps::route(size_t /*layer*/, const Value& scores) const {
+TorchOps::Value TorchOps::route(const Value& scores) const {
     const Value wide = scores.to(weights_.type());
     const auto [best, experts] = wide.topk(config_.n_expert_used, 1);
     const Value weights =

@@ -58,7 +58,7 @@ public:
     Value activate(Activation activation, const Value& x) const;
     Value gated(Activation activation, const Value& gate, const Value& up) const;
     // Routes [tokens, 2 * used]: the numbers of a token's experts, and their weights.
-    Value route(size_t layer, const Value& scores) const;
+    Value route(const Value& scores) const;
     Value dispatch(const Value& x, const Value& routes) const;
     void expert_linear(size_t layer, std::span<const Slot> slots, const Value& x, const Value& routes,
                        std::span<Value> out) const;

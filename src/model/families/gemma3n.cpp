@@ -70,7 +70,8 @@ ModelConfig read_config(const GgufMetadata& metadata) {
     c.n_layer_input = keys.size("embedding_length_per_layer_input", kStockInput);
     c.n_input_layer = layers;
     if (keys.has(kInputVocabKey)) c.n_layer_input_vocab = keys.size(kInputVocabKey);
-    const auto usual = static_cast<uint64_t>(std::max<int64_t>(0, layers - static_cast<int64_t>(kStockOwnKv)));
+    const auto usual =
+        static_cast<uint64_t>(std::max<int64_t>(0, layers - static_cast<int64_t>(kStockOwnKv)));
     const std::string name = keys.name("attention.shared_kv_layers");
     const uint64_t shared = metadata.integer(name, usual);
     if (shared >= static_cast<uint64_t>(layers))
