@@ -83,8 +83,10 @@ struct Family {
     bool hf_tied = false;            // tie_word_embeddings where config.json does not say it
     bool hf_attention_bias = false;  // likewise attention_bias
     const char* hf_bias = nullptr;   // the field of all biases, instead of attention_bias and mlp_bias
-    HfRepeats hf_repeats = {};       // of layers, where checkpoints say any
-    const char* hf_norms = nullptr;  // the field of optional norms of queries and keys
+    // Fields of transformers' class that checkpoints with images or sound leave out of their text_config.
+    const char* hf_text_defaults = nullptr;
+    HfRepeats hf_repeats = {};                // of layers, where checkpoints say any
+    const char* hf_norms = nullptr;           // the field of optional norms of queries and keys
     std::vector<UnreadField> hf_unread = {};  // besides those that no family reads
     // config.json -> the family's metadata keys. Throws Error(input) naming the field, Error(unsupported).
     void (*read_hf_config)(const HfConfig& config, GgufMetadata& metadata);

@@ -76,6 +76,10 @@ Model with_own_weights(const Model& model) {
 
 // Layers that use a stored layer must have the slots and sizes of the layers that it is made from.
 void check_alike(const Model& model, const Plan& plan) {
+    if (model.config.n_stream > 1)
+        fail(ErrorCode::unsupported, "recursive",
+             "'{}' has {} residual streams and inputs of each layer: its layers cannot run in loops",
+             model.config.family, model.config.n_stream);
     const auto slots_of = [&](size_t p) {
         std::vector<Slot> slots;
         for (const auto& [slot, expression] : model.topology.layers[p]) {

@@ -403,6 +403,7 @@ private:
     }
 
     void write_record() {
+        if (description_.text.empty()) return;
         const json record = {{"config", description_.text}, {"types", types_}};
         model_.metadata.set(kRecordKey, GgufValue::string(record.dump()));
     }

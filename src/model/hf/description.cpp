@@ -16,18 +16,37 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kUsualLoops = 4;  // of Ouro
 
+const Family* find_by_type(const std::string& type) {
+    for (const Family* family : families()) {
+        for (const char* name : family->hf_model_types) {
+            if (type == name) return family;
+        }
+    }
+    return nullptr;
+}
+
 const Family& family_of(const HfConfig& config) {
     const std::string type = config.string("model_type", "");
     if (type.empty()) fail(ErrorCode::input, "config.json", "field 'model_type' is missing");
+    if (const Family* family = find_by_type(type)) return *family;
     std::vector<std::string> known;
-    for (const Family* family : families()) {
-        for (const char* name : family->hf_model_types) {
-            if (type == name) return *family;
-            known.emplace_back(name);
-        }
-    }
+    for (const Family* family : families())
+        known.insert(known.end(), family->hf_model_types.begin(), family->hf_model_types.end());
     fail(ErrorCode::unsupported, "config.json", "model_type '{}' is not supported; known: {}", type,
          fmt::join(known, ", "));
+}
+
+// The text model of one that also sees or hears, whose configuration has one for each part and leaves out
+// what transformers supplies. Nothing for other models.
+std::optional<json> text_part(const json& whole) {
+    const auto text = whole.find("text_config");
+    if (text == whole.end() || !text->is_object()) return std::nullopt;
+    const Family* family = find_by_type(HfConfig(*text).string("model_type", ""));
+    if (family == nullptr) return std::nullopt;
+    json out = family->hf_text_defaults == nullptr ? json::object() : json::parse(family->hf_text_defaults);
+    if (const auto tied = whole.find("tie_word_embeddings"); tied != whole.end()) out[tied.key()] = *tied;
+    out.update(*text);
+    return out;
 }
 
 // The folder's name, or the repository's in the hub's cache.
@@ -46,7 +65,9 @@ HfDescription read_hf_description(const std::string& config_file, const std::str
     out.text = read_text_file(config_file);
     const json object = json::parse(out.text, nullptr, false);
     if (!object.is_object()) fail(ErrorCode::input, "checkpoint", "'{}' is not a JSON object", config_file);
-    out.fields = with_older_fields(object);
+    const auto part = text_part(object);
+    if (part) out.text.clear();
+    out.fields = with_older_fields(part.value_or(object));
     const HfConfig config(out.fields);
     Model& model = out.model;
     model.label = folder;

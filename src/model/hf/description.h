@@ -9,7 +9,7 @@
 namespace refold {
 
 struct HfDescription {
-    std::string text;       // of config.json
+    std::string text;       // of config.json; none where the model is a part of what it describes
     nlohmann::json fields;  // of config.json, in the older form: see with_older_fields()
     Model model;            // label, family, metadata and hyper-parameters; no tensors, no topology
     size_t layers = 0;      // that are stored

@@ -5,9 +5,8 @@
 #include <cstring>
 
 #include "core/error_of.h"
-#include "io/safetensors.h"
 #include "model/accounting.h"
-#include "model/families/edited_config.h"
+#include "model/families/renamed_checkpoint.h"
 #include "model/hf/export.h"
 #include "model/materialize.h"
 #include "model/quantized.h"
@@ -29,23 +28,14 @@ Model fixture() { return load_model(fixture_path("gemma3n")); }
 // first `rows` rows of the table of inputs.
 void write_checkpoint(const std::string& folder, const std::function<std::string(const std::string&)>& rename,
                       int64_t rows = 256) {
-    json config = json::parse(read_text_file(fixture_path("gemma3n") + "/config.json"));
+    json config = fixture_config("gemma3n");
     config["vocab_size_per_layer_input"] = rows;
-    std::ofstream(folder + "/config.json") << config.dump();
-    const SafetensorsFile file = read_safetensors(fixture_path("gemma3n") + "/model.safetensors");
-    std::vector<SafetensorsOutput> outputs;
-    for (const auto& [name, view] : file.tensors) {
-        const std::string other = rename(name);
-        if (other.empty()) continue;
-        auto shape = view.shape;
-        auto data = view.data;
-        if (name.ends_with("embed_tokens_per_layer.weight")) {
-            data = data.first(data.size() / static_cast<size_t>(shape[0]) * static_cast<size_t>(rows));
-            shape[0] = rows;
-        }
-        outputs.push_back({other, view.dtype, shape, [data](const auto& sink) { sink(data); }});
-    }
-    write_safetensors(folder + "/model.safetensors", false, outputs, {}, [](uint64_t, const std::string&) {});
+    write_renamed("gemma3n", folder, config, rename, [rows](const std::string& name, SafetensorsView& view) {
+        if (!name.ends_with("embed_tokens_per_layer.weight")) return;
+        view.data = view.data.first(view.data.size() / static_cast<size_t>(view.shape[0]) *
+                                    static_cast<size_t>(rows));
+        view.shape[0] = rows;
+    });
 }
 
 std::string same_name(const std::string& name) { return name; }
