@@ -62,7 +62,8 @@ TEST(SeveralStreams, WhatDoesNotGoWithThemIsNamed) {
                 HasSubstr("its FFN cuts off gates"));
     EXPECT_THAT(message("repeat", {"layers=0-1,0-1"}),
                 HasSubstr("each of the 4 layers has inputs of its own"));
-    EXPECT_THAT(message("recursive", {"loops=2"}), HasSubstr("has 3 residual streams and inputs of each layer"));
+    EXPECT_THAT(message("recursive", {"loops=2"}),
+                HasSubstr("has 3 residual streams and inputs of each layer"));
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ using Loss = std::function<at::Tensor()>;
 
 // Change of the loss when `leaf` moves along `direction`, per unit; central differences of the fourth order.
 inline double slope(const Loss& loss, const at::Tensor& leaf, const at::Tensor& direction) {
-    constexpr double kStep = 1e-3;
+    constexpr double kStep = 4e-4;
     const at::NoGradGuard guard;
     const at::Tensor before = leaf.clone();
     const auto loss_at = [&](double steps) {
