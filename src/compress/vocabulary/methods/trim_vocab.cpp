@@ -55,7 +55,7 @@ Model apply(const Model& model, Step& step) {
     step.report.lines.push_back(
         fmt::format("{}{} of {} tokens stay", counts_later ? "at least " : "", count, size));
     if (counts_later)
-        step.report.lines.push_back("and those of the calibration text, which a dry run does not read");
+        step.report.lines.emplace_back("and those of the calibration text, which a dry run does not read");
     step.report.details = nlohmann::json{{"tokens_before", size}, {"tokens", count}}.dump();
     if (kept.size() == size) return model;
     Model out = model;
