@@ -156,10 +156,9 @@ ggml_tensor* Composer::product(size_t slot, ggml_tensor* stored) {
         for (const Term& term : terms) {
             if (FactoredPlan::is_of_factors(term)) sources.push_back(source(term));
         }
-        sources.push_back(stored);
-        return ggml_custom_4d(context_, GGML_TYPE_F32, sum->second.out, x_->ne[1], 1, 1, sources.data(),
-                              static_cast<int>(sources.size()), factors::multiply, GGML_N_TASKS_MAX,
-                              const_cast<factors::Product*>(&sum->second));
+        return ggml_custom_inplace(context_, stored, sources.data(), static_cast<int>(sources.size()),
+                                   factors::add, GGML_N_TASKS_MAX,
+                                   const_cast<factors::Product*>(&sum->second));
     }
     ggml_tensor* sum = nullptr;
     for (const Term& term : terms) {

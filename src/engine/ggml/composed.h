@@ -15,8 +15,8 @@ public:
     // of ggml's.
     Composer(ggml_context* context, const FactoredPlan& plan, ggml_tensor* x, PanelProduct* own);
 
-    // Slot `slot` times x: [out, tokens], without bias. `stored`: the product of its stored weight; null: it
-    // has none.
+    // Slot `slot` times x: [out, tokens], without bias. `stored`: the product of its stored weight, which may
+    // become the result; null: it has none.
     ggml_tensor* product(size_t slot, ggml_tensor* stored);
     // The dense weight of a slot without stored weights: F32 [in, out].
     ggml_tensor* weight(size_t slot);

@@ -88,12 +88,11 @@ void FactoredPlan::add_sum(size_t slot) {
     for (Term term : last.segments[slot].terms) {
         if (!is_of_factors(term)) continue;
         if (!factors::suits_many_tokens(term)) return;
-        term.source = static_cast<int>(all.terms.size());
+        term.source = 1 + static_cast<int>(all.terms.size());
         term.offset = 0;
         all.terms.push_back(term);
     }
     if (all.terms.empty()) return;
-    all.terms.push_back({Term::Kind::identity, static_cast<int>(all.terms.size())});
     sum.split_work();
     sums[slot] = std::move(sum);
 }

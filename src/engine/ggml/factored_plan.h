@@ -31,8 +31,8 @@ struct FactoredPlan {
 
     // Every combine or spread term as a product of its own: these are cheap for any number of tokens.
     std::map<const factors::Term*, factors::Product> head_products;
-    // For many tokens, by slot: the sum of its factors' terms, whose sources are numbered, and of its stored
-    // weight's product, the last source. Only where that is faster than several products and sums.
+    // For many tokens, by slot: what its factors add to the product of its stored weight (factors::add), by
+    // terms whose sources are numbered. Only where that is faster than several products and sums.
     std::map<size_t, factors::Product> sums;
 
     int64_t in = 0;

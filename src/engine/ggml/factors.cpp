@@ -158,9 +158,13 @@ public:
     SegmentProduct(const ggml_tensor* dst, const Segment& segment, int64_t from, int64_t to, Workspace& work)
         : dst_(dst), segment_(segment), from_(from), to_(to), work_(work) {}
 
-    void run() {
+    void clear() {
         const Tokens y(dst_, segment_.first);
         for (int64_t t = 0; t < y.count; ++t) std::fill(y.of(t) + from_, y.of(t) + to_, 0.0F);
+    }
+
+    void run() {
+        const Tokens y(dst_, segment_.first);
         for (const Term& term : segment_.terms) add(term);
         if (segment_.scale.storage == nullptr) return;
         const auto* scale = reinterpret_cast<const float*>(row_of(segment_.scale, 0));
@@ -400,7 +404,7 @@ bool suits_many_tokens(const Term& term) {
            (is_float(storage.tensor->type) && storage.layout == Layout::plain && term.columns <= kShort);
 }
 
-void multiply(ggml_tensor* dst, int thread, int threads, void* user) {
+static void run(ggml_tensor* dst, int thread, int threads, void* user, bool adds) {
     thread_local Workspace work;
     work.inputs.clear();
     work.panel_inputs.clear();
@@ -408,8 +412,17 @@ void multiply(ggml_tensor* dst, int thread, int threads, void* user) {
     const auto [first, last] = thread_share(static_cast<int64_t>(product.work_items.size()), thread, threads);
     for (int64_t i = first; i < last; ++i) {
         const Product::WorkItem& item = product.work_items[static_cast<size_t>(i)];
-        SegmentProduct(dst, product.segments[item.segment], item.from, item.to, work).run();
+        SegmentProduct segment(dst, product.segments[item.segment], item.from, item.to, work);
+        if (!adds) segment.clear();
+        segment.run();
     }
+}
+
+void multiply(ggml_tensor* dst, int thread, int threads, void* product) {
+    run(dst, thread, threads, product, false);
+}
+void add(ggml_tensor* dst, int thread, int threads, void* product) {
+    run(dst, thread, threads, product, true);
 }
 
 }  // namespace refold::factors

@@ -78,8 +78,9 @@ struct Product {
 // Whether multiply() is as fast as ggml for any number of tokens.
 bool suits_many_tokens(const Term& term);
 
-// Custom ggml operation: dst F32 [out, tokens] from its sources F32 [.., tokens]. `product` is a const
-// Product*.
+// Custom ggml operations: dst F32 [out, tokens] from its sources F32 [.., tokens], or added to what dst is,
+// in place; dst is the first source then. `product` is a const Product*.
 void multiply(ggml_tensor* dst, int thread, int threads, void* product);
+void add(ggml_tensor* dst, int thread, int threads, void* product);
 
 }  // namespace refold::factors
