@@ -16,15 +16,12 @@
 
 #include "engine/ggml/head_runs.h"
 #include "engine/ggml/thread_share.h"
+#include "engine/ggml/token_rows.h"
 
 namespace refold {
 namespace {
 
 constexpr int64_t kRowsOfPart = row_panels::kRows;
-
-float* row_of(const ggml_tensor* x, int64_t row) {
-    return reinterpret_cast<float*>(static_cast<char*>(x->data) + static_cast<size_t>(row) * x->nb[1]);
-}
 
 Dispatch dispatch_of(const ggml_tensor* routes, int64_t experts) {
     const int64_t used = routes->ne[0] / 2;

@@ -49,21 +49,19 @@ static void add_rows(const LinearPlan& plan, size_t first_slot, std::vector<Segm
 
 void FactoredPlan::mark_storage_use() {
     constexpr int64_t kInterleaved = 8;
-    for (const factors::Product* product : {&first, &core, &last}) {
-        for (const Segment& segment : product->segments) {
-            if (segment.scale.storage != nullptr) segment.scale.storage->needs_plain = true;
-            for (const Term& term : segment.terms) {
-                if (term.combination.head.storage != nullptr) {
-                    term.combination.head.storage->needs_plain = true;
-                    term.combination.roles.storage->needs_plain = true;
-                    continue;
-                }
-                term.run.storage->used_in_runs = true;
-                const bool groups = term.run.first % kInterleaved == 0 && term.run.count % kInterleaved == 0;
-                term.run.storage->needs_plain |= term.kind == Term::Kind::transposed || !groups;
+    for_each_segment([](const Segment& segment) {
+        if (segment.scale.storage != nullptr) segment.scale.storage->needs_plain = true;
+        for (const Term& term : segment.terms) {
+            if (term.combination.head.storage != nullptr) {
+                term.combination.head.storage->needs_plain = true;
+                term.combination.roles.storage->needs_plain = true;
+                continue;
             }
+            term.run.storage->used_in_runs = true;
+            const bool groups = term.run.first % kInterleaved == 0 && term.run.count % kInterleaved == 0;
+            term.run.storage->needs_plain |= term.kind == Term::Kind::transposed || !groups;
         }
-    }
+    });
     // A slot that ends inside a group of eight rows needs the plain layout.
     for (const Stored& weights : stored) {
         for (const int64_t rows : weights.plan.slot_rows) {

@@ -46,6 +46,13 @@ struct FactoredPlan {
     // Appends `rows` rows for a term unless the product has the same term already. Returns their first row.
     static int64_t append_once(factors::Product& product, const factors::Term& term, int64_t rows,
                                const Run& scale = {});
+    // Calls function(segment) for all that the three nodes compute.
+    template <class Function>
+    void for_each_segment(Function&& function) const {
+        for (const factors::Product* product : {&first, &core, &last}) {
+            for (const factors::Segment& segment : product->segments) function(segment);
+        }
+    }
     // Marks in the storages how they are read, before layouts are chosen.
     void mark_storage_use();
     // Adds the terms of stored weights, after layouts were chosen. The plan must not move afterwards.

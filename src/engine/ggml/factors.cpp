@@ -74,20 +74,21 @@ struct Tokens {
     float* of(int64_t token) const { return data + token * stride; }
 };
 
-// Slices of the sources for panels; each slice once per node and thread.
+// Columns [offset, offset + columns) of a source, as kernels of a weight type take them.
+struct Slice {
+    int source;
+    int64_t offset, columns;
+    ggml_type type;
+    bool operator==(const Slice&) const = default;
+};
+
+// Slices for panels; each once per node and thread.
 class PanelInputs {
 public:
-    struct Key {
-        int source;
-        int64_t offset, columns;
-        bool pairs;
-        bool operator==(const Key&) const = default;
-    };
-
     void clear() { used_ = 0; }
 
     // Valid until clear().
-    Inputs get(const Key& key, const Tokens& x) {
+    Inputs get(const Slice& key, const Tokens& x) {
         const auto end = keys_.begin() + static_cast<ptrdiff_t>(used_),
                    found = std::find(keys_.begin(), end, key);
         const auto at = static_cast<size_t>(found - keys_.begin());
@@ -97,34 +98,29 @@ public:
             inputs_.emplace_back();
         }
         keys_[at] = key;
-        inputs_[at].fit(x.count, key.columns, {.bytes = !key.pairs, .pairs = key.pairs});
+        InputForms forms;
+        row_panels::add_form(forms, key.type);
+        inputs_[at].fit(x.count, key.columns, forms);
         inputs_[at].quantize(x.data, x.stride, 0, x.count);
         return inputs_[at].get();
     }
 
 private:
-    std::vector<Key> keys_;
+    std::vector<Slice> keys_;
     std::vector<QuantizedInputs> inputs_;
     size_t used_ = 0;
 };
 
-// Slices of the sources for ggml's kernels of a weight type; each slice once per node and thread.
+// Slices for ggml's kernels, in the type of the inputs; each once per node and thread.
 class RowInputs {
 public:
-    struct Key {
-        int source;
-        int64_t offset, columns;
-        ggml_type type;
-        bool operator==(const Key&) const = default;
-    };
-
     void clear() {
         entries_.clear();
         used_ = 0;
     }
 
     // One row per token, ggml_row_size(type, columns) bytes apart; valid until the next call.
-    const std::byte* get(const Key& key, const Tokens& x) {
+    const std::byte* get(const Slice& key, const Tokens& x) {
         for (const auto& [entry_key, offset] : entries_) {
             if (entry_key == key) return buffer_.data() + offset;
         }
@@ -139,7 +135,7 @@ public:
     }
 
 private:
-    std::vector<std::pair<Key, size_t>> entries_;
+    std::vector<std::pair<Slice, size_t>> entries_;
     std::vector<std::byte> buffer_;
     size_t used_ = 0;
 };
@@ -236,10 +232,8 @@ private:
                                         storage.fold};
         const int64_t height = rows_per_group(storage), from = term.run.first + first,
                       to = term.run.first + last;
-        InputForms forms;
-        row_panels::add_form(forms, t->type);
         row_panels::multiply(matrix, {from / height, (to + height - 1) / height}, {0, matrix.groups()},
-                             work_.panel_inputs.get({term.source, term.offset, term.columns, forms.pairs}, x),
+                             work_.panel_inputs.get({term.source, term.offset, term.columns, t->type}, x),
                              y.count, {y.data + first, static_cast<size_t>(y.stride), true}, work_.panels);
     }
 

@@ -5,23 +5,11 @@
 #include <cmath>
 
 #include "engine/ggml/thread_share.h"
-#include "model/forward.h"
+#include "engine/ggml/token_rows.h"
+#include "model/forward_ops.h"
 
 namespace refold {
 namespace {
-
-template <typename T>
-void* pointer_to(const T& value) {
-    return const_cast<T*>(&value);
-}
-
-const float* row(const ggml_tensor* tensor, int64_t token) {
-    return reinterpret_cast<const float*>(static_cast<const char*>(tensor->data) +
-                                          static_cast<size_t>(token) * tensor->nb[1]);
-}
-float* row_of_result(ggml_tensor* dst, int64_t token) {
-    return static_cast<float*>(dst->data) + token * dst->ne[0];
-}
 
 // Threads split the features, not the tokens: decoding has one token.
 void mix(ggml_tensor* dst, int thread, int threads, void* user) {
@@ -30,8 +18,8 @@ void mix(ggml_tensor* dst, int thread, int threads, void* user) {
     const int64_t from = x->ne[0] / width, to = dst->ne[0] / width;
     const auto [first, last] = thread_share(width, thread, threads);
     for (int64_t token = 0; token < dst->ne[1]; ++token) {
-        const float *in = row(x, token), *c = row(coefficients, token);
-        float* out = row_of_result(dst, token);
+        const float *in = row_of(x, token), *c = row_of(coefficients, token);
+        float* out = row_of(dst, token);
         for (int64_t b = 0; b < to; ++b) {
             float* y = out + b * width;
             std::fill(y + first, y + last, 0.0F);
@@ -54,11 +42,11 @@ void rescale(ggml_tensor* dst, int thread, int threads, void* /*unused*/) {
     const ggml_tensor *x = dst->src[0], *y = dst->src[1];
     const auto [first, last] = thread_share(dst->ne[1], thread, threads);
     for (int64_t token = first; token < last; ++token) {
-        const float* in = row(x, token);
+        const float* in = row_of(x, token);
         const double own = std::max(mean_square(in, x->ne[0]), static_cast<double>(kLeastSquare)),
-                     wanted = mean_square(row(y, token), y->ne[0]);
+                     wanted = mean_square(row_of(y, token), y->ne[0]);
         const auto factor = static_cast<float>(std::sqrt(wanted / own));
-        float* out = row_of_result(dst, token);
+        float* out = row_of(dst, token);
         for (int64_t i = 0; i < x->ne[0]; ++i) out[i] = factor * in[i];
     }
 }
@@ -69,14 +57,14 @@ void cut(ggml_tensor* dst, int thread, int threads, void* user) {
     const int64_t n = x->ne[0];
     const auto [first, last] = thread_share(dst->ne[1], thread, threads);
     for (int64_t token = first; token < last; ++token) {
-        const float* in = row(x, token);
+        const float* in = row_of(x, token);
         double mean = 0, squares = 0;
         for (int64_t i = 0; i < n; ++i) mean += in[i];
         mean /= static_cast<double>(n);
         for (int64_t i = 0; i < n; ++i) squares += (in[i] - mean) * (in[i] - mean);
         const auto least =
             static_cast<float>(mean + deviations * std::sqrt(squares / static_cast<double>(n)));
-        float* out = row_of_result(dst, token);
+        float* out = row_of(dst, token);
         for (int64_t i = 0; i < n; ++i) out[i] = std::max(0.0F, in[i] - least);
     }
 }
@@ -92,7 +80,7 @@ ggml_tensor* node(ggml_context* context, int64_t features, std::array<ggml_tenso
 ggml_tensor* mix_streams(ggml_context* context, ggml_tensor* x, ggml_tensor* coefficients,
                          const int64_t& width) {
     const int64_t from = x->ne[0] / width, to = coefficients->ne[0] / from;
-    return node(context, to * width, {x, coefficients}, 2, mix, pointer_to(width));
+    return node(context, to * width, {x, coefficients}, 2, mix, const_cast<int64_t*>(&width));
 }
 
 ggml_tensor* with_rms_of(ggml_context* context, ggml_tensor* x, ggml_tensor* y) {
@@ -100,7 +88,7 @@ ggml_tensor* with_rms_of(ggml_context* context, ggml_tensor* x, ggml_tensor* y) 
 }
 
 ggml_tensor* cut_gates(ggml_context* context, ggml_tensor* x, const float& deviations) {
-    return node(context, x->ne[0], {x, nullptr}, 1, cut, pointer_to(deviations));
+    return node(context, x->ne[0], {x, nullptr}, 1, cut, const_cast<float*>(&deviations));
 }
 
 }  // namespace refold

@@ -128,14 +128,12 @@ void WeightLoader::choose_panels() {
         }
     }
     for (const auto& [key, plan] : plans_.factored) {
-        for (const factors::Product* product : {&plan.first, &plan.core, &plan.last}) {
-            for (const factors::Segment& segment : product->segments) {
-                for (const factors::Term& term : segment.terms) {
-                    if (term.kind == factors::Term::Kind::rows && !is_in_panels(term.run, false))
-                        panels_.erase(term.run.storage);
-                }
+        plan.for_each_segment([&](const factors::Segment& segment) {
+            for (const factors::Term& term : segment.terms) {
+                if (term.kind == factors::Term::Kind::rows && !is_in_panels(term.run, false))
+                    panels_.erase(term.run.storage);
             }
-        }
+        });
     }
     for (bool changed = true; changed;) {
         changed = false;

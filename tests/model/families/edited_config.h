@@ -21,9 +21,13 @@ inline std::string fixture_path(const std::string& name) {
     return std::string(REFOLD_FIXTURES) + "/hf/" + name;
 }
 
+inline nlohmann::json fixture_config(const std::string& name) {
+    return nlohmann::json::parse(read_text_file(fixture_path(name) + "/config.json"));
+}
+
 inline Model with_config(const std::string& fixture, const EditConfig& edit) {
     const TempFolder folder;
-    nlohmann::json config = nlohmann::json::parse(read_text_file(fixture_path(fixture) + "/config.json"));
+    nlohmann::json config = fixture_config(fixture);
     edit(config);
     std::ofstream(folder / "config.json") << config.dump();
     return load_model(folder / "config.json");

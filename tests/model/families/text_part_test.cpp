@@ -32,9 +32,11 @@ void expect_same_model(const Model& model, const Model& expected) {
 void expect_text_of(const char* fixture, const char* model_type, const std::string& before) {
     const TempFolder folder;
     const std::string source = std::filesystem::path(folder / "x").parent_path();
-    const std::string image = "vision_tower.encoder.weight";
-    write_renamed(fixture, source, whole_config(model_type, fixture_config(fixture)),
-                  [&](const std::string& name) { return before + name; });
+    const std::vector<std::byte> pixels(12);
+    write_renamed(
+        fixture, source, whole_config(model_type, fixture_config(fixture)),
+        [&](const std::string& name) { return before + name; }, [](const auto&, auto&) {},
+        {{"vision_tower.encoder.weight", "F32", {3}, [&](const auto& sink) { sink(pixels); }}});
     const Model expected = load_model(fixture_path(fixture)), model = load_model(source);
     expect_same_model(model, expected);
     EXPECT_EQ(model.config.windows, expected.config.windows);
