@@ -1,6 +1,8 @@
 #include "model/activation.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 
 #include "core/error.h"
 
@@ -40,6 +42,30 @@ const char* activation_name(Activation activation) {
     return std::find_if(std::begin(kActivations), std::end(kActivations),
                         [&](const ActivationName& entry) { return entry.activation == activation; })
         ->name;
+}
+
+float gated(Activation activation, float gate, float up) {
+    const auto sigmoid = [](float x) { return 1 / (1 + std::exp(-x)); };
+    switch (activation) {
+        case Activation::silu: return gate * sigmoid(gate) * up;
+        case Activation::gelu: return 0.5F * gate * (1 + std::erf(gate / std::numbers::sqrt2_v<float>)) * up;
+        case Activation::gelu_tanh: {
+            // sqrt(2 / pi)
+            const float inner = 0.7978845608F * (gate + 0.044715F * gate * gate * gate);
+            return 0.5F * gate * (1 + std::tanh(inner)) * up;
+        }
+        case Activation::relu: return std::max(gate, 0.0F) * up;
+        case Activation::relu_squared: {
+            const float positive = std::max(gate, 0.0F);
+            return positive * positive * up;
+        }
+        case Activation::tanh: return std::tanh(gate) * up;
+        case Activation::swiglu_clamped: {
+            const float cut = std::min(gate, kSwigluLimit);
+            return cut * sigmoid(kSwigluAlpha * cut) * (std::clamp(up, -kSwigluLimit, kSwigluLimit) + 1);
+        }
+    }
+    return 0;
 }
 
 }  // namespace refold

@@ -400,6 +400,9 @@ private:
                 if (config.contains(field)) config[field] = model_->topology.layers.size();
             }
             const ModelConfig& c = model_->config;
+            for (const char* field : {"num_local_experts", "num_experts"}) {
+                if (config.contains(field) && c.n_expert > 0) config[field] = c.n_expert;
+            }
             if (const auto types = config.find("layer_types");
                 types != config.end() && types->size() != model_->topology.layers.size()) {
                 *types = json::array();
