@@ -1,0 +1,28 @@
+// What generated text must look like.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace refold {
+
+// It holds from the first generated token on: every token that would lead out of it is banned, and the text
+// can end only where it is complete. A generation that max_tokens or the context ends may be incomplete
+// (FinishReason::length).
+struct OutputFormat {
+    enum class Kind {
+        any,
+        json,         // a JSON object
+        json_schema,  // `text`: JSON Schema
+        grammar,      // `text`: GBNF, whose first rule is `root`
+        regex,        // `text`: a regular expression for the whole output
+        choice,       // one of `choices`
+    };
+    Kind kind = Kind::any;
+    std::string text = {};
+    std::vector<std::string> choices = {};
+
+    bool operator==(const OutputFormat&) const = default;
+};
+
+}  // namespace refold

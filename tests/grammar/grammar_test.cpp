@@ -1,0 +1,232 @@
+#include "grammar/grammar.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <regex>
+
+#include "core/error.h"
+#include "io/gguf.h"
+#include "vocab/hf_vocab.h"
+
+namespace refold {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using Kind = OutputFormat::Kind;
+
+constexpr int64_t kVocab = 512;  // more than the tokenizer has, as padded models do
+
+const Tokenizer& tokenizer() {
+    static const Tokenizer instance = [] {
+        GgufMetadata metadata;
+        EXPECT_TRUE(read_hf_vocabulary(REFOLD_FIXTURES "/tokenizers/bpe_gpt2", kVocab, metadata));
+        return Tokenizer(metadata, "bpe_gpt2");
+    }();
+    return instance;
+}
+
+GrammarCompiler& compiler() {
+    static GrammarCompiler instance(tokenizer(), kVocab);
+    return instance;
+}
+
+// A text of tokens that are drawn among those that may come next, evenly; it ends as soon as it may after
+// `tokens` tokens. Nothing when it has not ended after ten times as many.
+std::string walk(const OutputFormat& format, uint32_t seed, int tokens = 20) {
+    GrammarState state(compiler().compile(format));
+    std::mt19937 random(seed);
+    std::string text;
+    for (int step = 0; step < 10 * tokens; ++step) {
+        std::vector<int32_t> next;
+        bool may_end = false;
+        for (int32_t token = 0; token < kVocab; ++token) {
+            if (!state.allows(token)) continue;
+            if (token < tokenizer().size() && tokenizer().is_end_of_generation(token)) {
+                may_end = true;
+                if (step >= tokens || next.empty()) next.push_back(token);
+            } else {
+                next.push_back(token);
+            }
+        }
+        if (next.empty()) ADD_FAILURE() << "nothing may follow " << text;
+        if (next.empty()) return text;
+        const bool end = may_end && step >= tokens;
+        const int32_t token = end ? tokenizer().eos().value() : next[random() % next.size()];
+        state.accept(token);
+        if (state.ended()) return text;
+        text += tokenizer().piece(token, false);
+    }
+    return "";
+}
+
+std::string schema_error(const json& schema) {
+    try {
+        compiler().compile({.kind = Kind::json_schema, .text = schema.dump()});
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::usage);
+        return error.what();
+    }
+    return "no error";
+}
+
+TEST(Grammar, OneOfTheChoices) {
+    const OutputFormat format{.kind = Kind::choice, .choices = {"yes", "no", "a \"b\"\n\xc3\xa9"}};
+    std::set<std::string> seen;
+    for (uint32_t seed = 0; seed < 60; ++seed) seen.insert(walk(format, seed));
+    EXPECT_EQ(seen, (std::set<std::string>{format.choices.begin(), format.choices.end()}));
+}
+
+TEST(Grammar, RegularExpressionsHoldForTheWholeText) {
+    const OutputFormat format{.kind = Kind::regex, .text = "(19|20)[0-9]{2}-(0[1-9]|1[0-2])"};
+    for (uint32_t seed = 0; seed < 20; ++seed) {
+        const std::string text = walk(format, seed);
+        EXPECT_TRUE(std::regex_match(text, std::regex(format.text))) << text;
+    }
+}
+
+TEST(Grammar, Gbnf) {
+    const OutputFormat format{.kind = Kind::grammar,
+                              .text = "root ::= number (\" + \" number)*\nnumber ::= [1-9] [0-9]{0,2}\n"};
+    for (uint32_t seed = 0; seed < 20; ++seed) {
+        const std::string text = walk(format, seed);
+        EXPECT_TRUE(std::regex_match(text, std::regex("[1-9][0-9]{0,2}( \\+ [1-9][0-9]{0,2})*"))) << text;
+    }
+}
+
+TEST(Grammar, JsonIsAnObject) {
+    int complete = 0;
+    for (uint32_t seed = 0; seed < 40; ++seed) {
+        const std::string text = walk({.kind = Kind::json}, seed, 40);
+        if (text.empty()) continue;  // random text nests deeper and deeper
+        ++complete;
+        EXPECT_TRUE(json::parse(text, nullptr, false).is_object()) << text;
+    }
+    EXPECT_GT(complete, 5);
+}
+
+TEST(Grammar, DocumentsFollowTheirSchema) {
+    const json schema = json::parse(R"({
+        "type": "object", "title": "Person", "$defs": {"place": {"type": "object",
+            "properties": {"city": {"enum": ["Bern", "Oslo"]}, "zip": {"type": "string", "pattern": "^[0-9]{4}$"}},
+            "required": ["city", "zip"], "additionalProperties": false}},
+        "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 5},
+            "age": {"type": "integer", "minimum": 7, "maximum": 120},
+            "home": {"$ref": "#/$defs/place"},
+            "tags": {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3},
+            "kind": {"anyOf": [{"const": 3}, {"type": "null"}]}},
+        "required": ["name", "age", "home", "tags", "kind"], "additionalProperties": false})");
+    const OutputFormat format{.kind = Kind::json_schema, .text = schema.dump()};
+    for (uint32_t seed = 0; seed < 25; ++seed) {
+        const std::string text = walk(format, seed, 30);
+        ASSERT_FALSE(text.empty());
+        const json document = json::parse(text);
+        EXPECT_EQ(document.size(), 5U) << text;
+        EXPECT_GE(document.at("name").get<std::string>().size(), 1U);
+        EXPECT_GE(document.at("age").get<int>(), 7);
+        EXPECT_LE(document.at("age").get<int>(), 120);
+        EXPECT_EQ(document.at("home").size(), 2U);
+        EXPECT_EQ(document.at("home").at("zip").get<std::string>().size(), 4U);
+        EXPECT_LE(document.at("tags").size(), 3U);
+        EXPECT_TRUE(document.at("kind").is_null() || document.at("kind") == 3);
+    }
+}
+
+TEST(Grammar, WhatCannotBeGuaranteedIsRefused) {
+    const auto object = [](json properties) {
+        return json{{"type", "object"}, {"properties", std::move(properties)}};
+    };
+    EXPECT_THAT(schema_error({{"not", {{"type", "string"}}}}), HasSubstr("#: 'not' cannot be enforced"));
+    EXPECT_THAT(schema_error(object({{"a", {{"type", "array"}, {"items", true}, {"uniqueItems", true}}}})),
+                HasSubstr("#/properties/a: 'uniqueItems' cannot be enforced"));
+    EXPECT_THAT(
+        schema_error({{"anyOf", json::array({{{"type", "string"}}})}, {"required", json::array({"a"})}}),
+        HasSubstr("'required' beside 'anyOf'"));
+    EXPECT_THAT(schema_error({{"minLength", 3}}), HasSubstr("'minLength' needs a 'type'"));
+    EXPECT_THAT(schema_error({{"type", "string"}, {"enum", json::array({"a", 1})}}),
+                HasSubstr("1, which is not"));
+    EXPECT_THAT(schema_error({{"type", "number"}, {"multipleOf", 0.5}}), HasSubstr("multipleOf"));
+    EXPECT_THAT(schema_error({{"type", "string"}, {"pattern", "a+"}, {"maxLength", 3}}),
+                HasSubstr("maxLength"));
+    EXPECT_THAT(schema_error({{"oneOf", {{{"type", "integer"}}, {{"type", "number"}}}}}), HasSubstr("oneOf"));
+    EXPECT_THAT(schema_error({{"$ref", "#/$defs/none"}}), HasSubstr("none"));
+    EXPECT_THAT(schema_error({{"type", "string"}, {"pattern", "(?=a)b"}}), HasSubstr("ookahead"));
+    EXPECT_THAT(schema_error({{"type", "strin"}}), HasSubstr("strin"));
+    EXPECT_THAT(schema_error({{"type", "integer"}, {"minimum", 3}, {"maximum", 2}}), HasSubstr("minimum"));
+    EXPECT_THAT(schema_error(3), HasSubstr("an object, got number"));
+    // A discriminated union is not refused: its alternatives exclude each other.
+    const auto alternative = [](const char* kind) {
+        return json{{"type", "object"},
+                    {"properties", {{"kind", {{"const", kind}}}}},
+                    {"required", json::array({"kind"})},
+                    {"additionalProperties", false}};
+    };
+    EXPECT_EQ(schema_error({{"oneOf", {alternative("a"), alternative("b")}}}), "no error");
+}
+
+TEST(Grammar, ErrorsSayWhatIsWrong) {
+    const auto message = [](const OutputFormat& format) {
+        try {
+            compiler().compile(format);
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ErrorCode::usage);
+            return std::string(error.what());
+        }
+        return std::string("no error");
+    };
+    EXPECT_THAT(message({.kind = Kind::json_schema, .text = "{"}), HasSubstr("not JSON"));
+    EXPECT_THAT(message({.kind = Kind::grammar, .text = "root ::= other"}), HasSubstr("other"));
+    EXPECT_THAT(message({.kind = Kind::grammar, .text = "start ::= \"a\""}), HasSubstr("root"));
+    EXPECT_THAT(message({.kind = Kind::regex, .text = "(a"}), HasSubstr("regular expression"));
+    EXPECT_THAT(message({.kind = Kind::regex, .text = "\\bword"}), HasSubstr("oundary"));
+    EXPECT_THAT(message({.kind = Kind::choice}), HasSubstr("none"));
+    EXPECT_THAT(message({.kind = Kind::grammar, .text = std::string(300000, ' ')}), HasSubstr("too many"));
+}
+
+TEST(Grammar, MaskedLogits) {
+    GrammarState state(compiler().compile({.kind = Kind::choice, .choices = {"ab", "ac"}}));
+    const std::vector<float> logits(kVocab, 1.0F);
+    const auto masked = state.masked(logits);
+    for (int32_t token = 0; token < kVocab; ++token) {
+        const bool allowed = state.allows(token);
+        EXPECT_EQ(std::isfinite(masked[static_cast<size_t>(token)]), allowed) << token;
+        if (token < tokenizer().size() && allowed) {
+            const std::string piece = tokenizer().piece(token, false);
+            EXPECT_TRUE(piece == "a" || piece == "ab" || piece == "ac") << piece;
+        }
+    }
+    EXPECT_FALSE(state.allows(tokenizer().eos().value()));
+}
+
+TEST(Grammar, ACopyGoesOnByItself) {
+    GrammarState state(compiler().compile({.kind = Kind::choice, .choices = {"ab", "ac"}}));
+    const auto token = [](const char* text) { return tokenizer().encode(text, false, false).front(); };
+    state.accept(token("a"));
+    GrammarState other = state.copy();
+    other.accept(token("b"));
+    EXPECT_TRUE(other.allows(tokenizer().eos().value()));
+    EXPECT_TRUE(state.allows(token("c")));
+    EXPECT_FALSE(state.allows(tokenizer().eos().value()));
+    EXPECT_THROW(state.accept(token("z")), Error);
+    other.accept(tokenizer().eos().value());
+    EXPECT_TRUE(other.ended());
+    EXPECT_FALSE(state.ended());
+}
+
+TEST(Grammar, CompiledOnceWhileThereIsRoom) {
+    GrammarCompiler own(tokenizer(), kVocab, 1 << 20);
+    const OutputFormat first{.kind = Kind::regex, .text = "[a-z]{3}"};
+    const auto grammar = own.compile(first);
+    EXPECT_EQ(own.compile(first), grammar);
+    GrammarCompiler none(tokenizer(), kVocab, 0);
+    EXPECT_NE(none.compile(first), none.compile(first));
+    EXPECT_EQ(own.compile({}), nullptr);
+    EXPECT_GT(grammar->bytes(), 0U);
+}
+
+}  // namespace
+}  // namespace refold
