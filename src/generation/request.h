@@ -25,8 +25,10 @@ struct GenerationRequest : GenerationOptions {
     // GenerationEvent::exits reports them. Tokens beyond its end run all loops, and so does the first one,
     // whatever it says.
     std::vector<int32_t> exits;
-    // Draws the tokens, going on from its state; null: a new sampler for `sampling`.
+    // Chooses the tokens, for several requests at a time that one thread runs; null: a new sampler for
+    // `sampling`.
     std::shared_ptr<Sampler> sampler;
+    std::optional<uint64_t> seed;  // in place of `sampling.seed`, which has 32 bits
 };
 
 // The news since the previous event.

@@ -3,7 +3,10 @@
 #include <llama.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
+#include <numbers>
 #include <unordered_map>
 #include <vector>
 
@@ -34,9 +37,34 @@ SamplerPtr make_filters(const SamplingOptions& o) {
     return chain;
 }
 
-SamplerPtr make_draw(const SamplingOptions& o) {
-    // libllama takes this one value as "choose a seed by the clock".
-    return SamplerPtr(llama_sampler_init_dist(o.seed == LLAMA_DEFAULT_SEED ? o.seed - 1 : o.seed));
+// The finalizer of SplitMix64 (Steele et al. 2014).
+uint64_t mixed(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
+    return x ^ (x >> 31);
+}
+
+// Draws by the Gumbel-max trick: the largest sum of a logit and a Gumbel number of its own. A token's number
+// depends on the place and the token alone, so two distributions that differ little mostly give the same
+// token (Daliri et al. 2025, "Coupling without communication").
+int64_t draw(std::span<const llama_token_data> candidates, const DrawPlace& place) {
+    constexpr uint64_t kStep = 0x9E3779B97F4A7C15U;
+    const uint64_t stream = mixed(mixed(place.seed + kStep) + static_cast<uint64_t>(place.position) * kStep);
+    double largest = -std::numeric_limits<double>::infinity();
+    int64_t chosen = -1;
+    for (const llama_token_data& candidate : candidates) {
+        const uint64_t bits = mixed(stream + static_cast<uint64_t>(candidate.id) * kStep);
+        const auto logit = static_cast<double>(candidate.logit);
+        // With k leading ones 1 - u is at least 2^-(k + 1), so that the Gumbel number is at most (k + 1)
+        // ln 2. That spares almost all logarithms.
+        if (logit + (std::countl_one(bits) + 1) * std::numbers::ln2 <= largest) continue;
+        const double u = (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;
+        const double sum = logit - std::log(-std::log(u));
+        if (!(sum > largest)) continue;
+        largest = sum;
+        chosen = candidate.id;
+    }
+    return chosen;
 }
 
 bool penalizes(const SamplingOptions& o) {
@@ -55,7 +83,7 @@ int32_t checked(std::span<const float> logits, int64_t chosen) {
 
 struct Sampler::Impl {
     SamplingOptions options;
-    SamplerPtr filters = {}, draw = {};  // none when greedy
+    SamplerPtr filters = {};  // none when greedy
     std::vector<float> adjusted = {};
     std::vector<llama_token_data> candidates = {};
 
@@ -104,7 +132,6 @@ Sampler::Sampler(const SamplingOptions& options) {
     impl_ = std::make_unique<Impl>(Impl{.options = options});
     if (options.temperature == 0) return;
     impl_->filters = make_filters(options);
-    impl_->draw = make_draw(options);
 }
 Sampler::~Sampler() = default;
 Sampler::Sampler(Sampler&&) noexcept = default;
@@ -112,18 +139,18 @@ Sampler& Sampler::operator=(Sampler&&) noexcept = default;
 
 bool Sampler::uses_history() const { return penalizes(impl_->options); }
 
-int32_t Sampler::choose(std::span<const float> logits, std::span<const int32_t> history) {
+int32_t Sampler::choose(std::span<const float> logits, const DrawPlace& place,
+                        std::span<const int32_t> history) {
     if (logits.empty()) fail(ErrorCode::internal, "sampler", "no logits given");
     const std::span<const float> adjusted = impl_->adjust(logits, history);
-    if (!impl_->draw) return checked(logits, static_cast<int64_t>(argmax(adjusted)));
-    llama_token_data_array array = impl_->filtered(adjusted);
-    llama_sampler_apply(impl_->draw.get(), &array);
-    return checked(logits, array.selected < 0 ? -1 : array.data[array.selected].id);
+    if (!impl_->filters) return checked(logits, static_cast<int64_t>(argmax(adjusted)));
+    const llama_token_data_array array = impl_->filtered(adjusted);
+    return checked(logits, draw({array.data, array.size}, place));
 }
 
 std::vector<TokenProbability> Sampler::probabilities(std::span<const float> logits,
                                                      std::span<const int32_t> history) {
-    if (!impl_->draw) return {{choose(logits, history), 1.0}};
+    if (!impl_->filters) return {{choose(logits, {}, history), 1.0}};
     const llama_token_data_array array = impl_->filtered(impl_->adjust(logits, history));
     const std::span<const llama_token_data> left(array.data, array.size);
     const auto largest = std::max_element(left.begin(), left.end(),

@@ -47,7 +47,7 @@ Sequence::Sequence(Engine& engine, const DecodingOptions& options, DecodingCount
       continuation_(std::move(continuation)),
       sampler_(continuation_.request().sampler ? continuation_.request().sampler
                                                : std::make_shared<Sampler>(continuation_.request().sampling)),
-      drafting_(continuation_.request().sampling.seed),
+      seed_(continuation_.request().seed.value_or(continuation_.request().sampling.seed)),
       draft_wish_(options.draft),
       prompt_(static_cast<int64_t>(continuation_.request().prompt.size())),
       prefill_(options.prompt_may_exit ? prompt_ - 1 : prompt_),
@@ -117,8 +117,7 @@ Row Sequence::row(int64_t position, int32_t loop) const {
     row.position = position;
     row.loop = loop;
     const auto index = static_cast<size_t>(position);
-    if (loop == 0)
-        row.token = index < tokens_.size() ? tokens_[index] : drafts_[index - tokens_.size()].token;
+    if (loop == 0) row.token = index < tokens_.size() ? tokens_[index] : drafts_[index - tokens_.size()];
     const bool exited = index < depth_.size() && loop >= depth_[index];
     if (exited && options_.exit.kv == ExitedKv::propagate) row.work = Row::Work::keys_only;
     row.logits = asks_logits(position, loop);
@@ -158,28 +157,35 @@ void Sequence::take(int64_t position, int32_t loop, const LoopLogits& logits) {
     } else if (exits(position, loops_run, logits)) {
         draft_wish_ = std::min(options_.draft, draft_wish_ + 1);
         accepted_ = 0;
-        const int32_t token = sampler_->choose(logits, tokens_);
+        const int32_t token = choose(logits, position + 1, tokens_);
         leave(position, loops_run);
         emit(logits, token, loops_run);
     }
 }
 
+int32_t Sequence::choose(std::span<const float> logits, int64_t position,
+                         std::span<const int32_t> history) const {
+    return sampler_->choose(logits, {seed_, position}, history);
+}
+
+// Drafts and verified tokens are drawn with the same numbers: a draft is accepted when it is what all loops
+// choose, and the tokens are those of a run without drafts.
 void Sequence::draft(std::span<const float> logits) {
     ++counts_.drafted;
     if (drafts_.empty() || !sampler_->uses_history()) {
-        drafts_.push_back(drafting_.draft(*sampler_, logits, tokens_));
+        drafts_.push_back(choose(logits, total(), tokens_));
         return;
     }
     std::vector<int32_t> history = tokens_;
-    for (const Draft& draft : drafts_) history.push_back(draft.token);
-    drafts_.push_back(drafting_.draft(*sampler_, logits, history));
+    history.insert(history.end(), drafts_.begin(), drafts_.end());
+    drafts_.push_back(choose(logits, total(), history));
 }
 
 void Sequence::verify(std::span<const float> logits) {
-    const Draft draft = std::move(drafts_.front());
+    const int32_t draft = drafts_.front();
     drafts_.pop_front();
-    const int32_t token = drafting_.verify(*sampler_, draft, logits, tokens_);
-    if (token == draft.token) {
+    const int32_t token = choose(logits, static_cast<int64_t>(tokens_.size()), tokens_);
+    if (token == draft) {
         ++counts_.accepted;
         ++accepted_;
     } else {

@@ -11,7 +11,6 @@
 #include "engine/engine.h"
 #include "exit/exit_policy.h"
 #include "generation/continuation.h"
-#include "generation/drafting.h"
 #include "generation/sampler.h"
 
 namespace refold {
@@ -25,7 +24,7 @@ int64_t sequence_room(const Engine& engine);
 struct DecodingOptions {
     ExitPolicy exit = {};
     // Early loops draft up to this many tokens (fewer while few are accepted), all loops verify them: the
-    // output is the full model's, token for token (greedy) or in distribution (sampled). 0: off.
+    // output is the full model's, token for token. 0: off.
     int64_t draft = 0;
     int32_t draft_loop = 1;  // the loop after which drafts are taken
     // The prompt's last token may exit too, so that the first generated token may come from an early loop.
@@ -107,6 +106,7 @@ private:
     Row row(int64_t position, int32_t loop) const;
 
     void leave(int64_t position, int32_t loops_run);
+    int32_t choose(std::span<const float> logits, int64_t position, std::span<const int32_t> history) const;
     void draft(std::span<const float> logits);
     void verify(std::span<const float> logits);
     void emit(std::span<const float> logits, int32_t token, int32_t loops_run);
@@ -118,7 +118,7 @@ private:
     const int32_t loops_;
     Continuation continuation_;
     const std::shared_ptr<Sampler> sampler_;
-    Drafting drafting_;
+    const uint64_t seed_;
     // As many as were accepted before the latest refusal; one more after each round without one.
     int64_t draft_wish_;
     int64_t accepted_ = 0;         // since a draft was last refused
@@ -127,7 +127,7 @@ private:
     const int64_t limit_;          // of generated tokens
     std::vector<int32_t> tokens_;  // prompt and generated
     std::vector<int32_t> depth_;   // [tokens_]: loops that they ran before they exited
-    std::deque<Draft> drafts_;     // after tokens_
+    std::deque<int32_t> drafts_;   // after tokens_
     std::vector<int64_t> done_;    // [loops]: tokens that have the loop's keys and values
 };
 

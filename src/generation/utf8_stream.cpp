@@ -34,7 +34,11 @@ std::string Utf8Stream::drain(bool last) {
         const size_t invalid = find_invalid_utf8(pending_);
         out += pending_.substr(0, invalid);
         pending_.erase(0, invalid);
-        if (pending_.empty() || (!last && is_unfinished(pending_))) return out;
+        if (pending_.empty()) return out;
+        if (is_unfinished(pending_)) {
+            if (last) pending_.clear();
+            return out;
+        }
         out += "\xEF\xBF\xBD";
         pending_.erase(0, 1);
     }

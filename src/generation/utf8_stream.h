@@ -10,7 +10,7 @@ class Utf8Stream {
 public:
     // Returns the characters that are complete. Bytes that cannot become UTF-8 turn into U+FFFD.
     std::string push(std::string_view bytes);
-    // Returns the rest at the end.
+    // Returns the rest at the end, without a character that has only begun.
     std::string finish();
 
 private:

@@ -30,7 +30,7 @@ int32_t argmax(const std::vector<float>& logits) {
 std::vector<int> counts(const SamplingOptions& options, const std::vector<float>& logits, int draws) {
     Sampler sampler(options);
     std::vector<int> out(logits.size());
-    for (int i = 0; i < draws; ++i) ++out[static_cast<size_t>(sampler.choose(logits))];
+    for (int i = 0; i < draws; ++i) ++out[static_cast<size_t>(sampler.choose(logits, {options.seed, i}))];
     return out;
 }
 
@@ -38,24 +38,46 @@ TEST(Sampler, GreedyAndTopOneAreTheMaximum) {
     Sampler greedy({}), top_one({.temperature = 1.5F, .top_k = 1, .top_p = 1, .seed = 3});
     for (uint32_t seed = 0; seed < 20; ++seed) {
         const auto logits = random_logits(1 + 997 * seed, seed);
-        EXPECT_EQ(greedy.choose(logits), argmax(logits));
-        EXPECT_EQ(top_one.choose(logits), argmax(logits));
+        EXPECT_EQ(greedy.choose(logits, {}), argmax(logits));
+        EXPECT_EQ(top_one.choose(logits, {3, 0}), argmax(logits));
     }
 }
 
 TEST(Sampler, SeedDecides) {
     const auto logits = random_logits(500, 1);
-    const auto run = [&](uint32_t seed) {
-        Sampler sampler({.temperature = 1, .top_k = 0, .top_p = 1, .seed = seed});
-        std::vector<int32_t> out(50);
-        for (auto& token : out) token = sampler.choose(logits);
+    Sampler sampler({.temperature = 1, .top_k = 0, .top_p = 1});
+    const auto run = [&](uint64_t seed) {
+        std::vector<int32_t> out;
+        for (int64_t position = 0; position < 50; ++position)
+            out.push_back(sampler.choose(logits, {seed, position}));
         return out;
     };
-    for (const uint32_t seed : {0U, 1U, std::numeric_limits<uint32_t>::max()})
+    // Nothing but the place decides, whatever was drawn before.
+    for (const uint64_t seed : {uint64_t{0}, uint64_t{1}, std::numeric_limits<uint64_t>::max()})
         EXPECT_EQ(run(seed), run(seed)) << seed;
+    EXPECT_EQ(sampler.choose(logits, {1, 30}), run(1)[30]);
     EXPECT_NE(run(0), run(1));
+    EXPECT_NE(run(1), run(1 + (uint64_t{1} << 32)));  // all bits of the seed count
+    // The numbers of the next seed are not those of the next position.
+    const auto first = run(0), second = run(1);
+    EXPECT_FALSE(std::equal(first.begin() + 1, first.end(), second.begin()));
     const auto tokens = run(0);
     EXPECT_GT(std::set<int32_t>(tokens.begin(), tokens.end()).size(), 5U);
+}
+
+// Why drafts are accepted: distributions that differ little give the same token at nearly every place.
+TEST(Sampler, SimilarDistributionsDrawTheSame) {
+    auto logits = random_logits(500, 1);
+    Sampler sampler({.temperature = 1, .top_k = 0, .top_p = 1});
+    std::vector<int32_t> before;
+    for (int64_t i = 0; i < 2000; ++i) before.push_back(sampler.choose(logits, {7, i}));
+    std::mt19937 random(3);
+    for (float& logit : logits) logit += std::normal_distribution<float>(0, 0.05F)(random);
+    int same = 0;
+    for (int64_t i = 0; i < 2000; ++i)
+        same += sampler.choose(logits, {7, i}) == before[static_cast<size_t>(i)] ? 1 : 0;
+    EXPECT_GT(same, 1800);
+    EXPECT_LT(same, 2000);
 }
 
 TEST(Sampler, TemperatureGivesTheSoftmax) {
@@ -175,9 +197,9 @@ TEST(Sampler, BiasComesBeforePenalties) {
 
 TEST(Sampler, GreedyChoiceAppliesPenaltiesAndBias) {
     const std::vector<float> logits{0.5F, 2, -1, 1.5F, 0};
-    EXPECT_EQ(Sampler({.presence_penalty = 1}).choose(logits, std::vector<int32_t>{1}), 3);
-    EXPECT_EQ(Sampler({.presence_penalty = 1}).choose(logits), 1);
-    EXPECT_EQ(Sampler({.logit_bias = {{2, 10}}}).choose(logits), 2);
+    EXPECT_EQ(Sampler({.presence_penalty = 1}).choose(logits, {}, std::vector<int32_t>{1}), 3);
+    EXPECT_EQ(Sampler({.presence_penalty = 1}).choose(logits, {}), 1);
+    EXPECT_EQ(Sampler({.logit_bias = {{2, 10}}}).choose(logits, {}), 2);
     EXPECT_TRUE(Sampler({.presence_penalty = 1}).uses_history());
     EXPECT_FALSE(Sampler({.penalty_last_n = 0, .presence_penalty = 1}).uses_history());
     EXPECT_FALSE(Sampler({.logit_bias = {{2, 10}}}).uses_history());
@@ -198,7 +220,8 @@ TEST(Sampler, DrawsFollowThePenalizedProbabilities) {
     Sampler sampler(options);
     constexpr int kDraws = 20'000;
     std::vector<int> seen(logits.size());
-    for (int i = 0; i < kDraws; ++i) ++seen[static_cast<size_t>(sampler.choose(logits, history))];
+    for (int i = 0; i < kDraws; ++i)
+        ++seen[static_cast<size_t>(sampler.choose(logits, {options.seed, i}, history))];
     double chi_square = 0;
     int drawn = 0;
     for (const auto& [token, probability] : Sampler(options).probabilities(logits, history)) {
@@ -231,9 +254,9 @@ TEST(Sampler, OptionsOutOfRangeThrow) {
 
 TEST(Sampler, LogitsThatAreNoNumbersThrow) {
     const std::vector<float> broken(10, std::numeric_limits<float>::quiet_NaN());
-    EXPECT_THROW((void)Sampler({}).choose(broken), Error);
-    EXPECT_THROW((void)Sampler({.temperature = 1}).choose(broken), Error);
-    EXPECT_THROW((void)Sampler({}).choose({}), Error);
+    EXPECT_THROW((void)Sampler({}).choose(broken, {}), Error);
+    EXPECT_THROW((void)Sampler({.temperature = 1}).choose(broken, {}), Error);
+    EXPECT_THROW((void)Sampler({}).choose({}, {}), Error);
 }
 
 }  // namespace

@@ -77,7 +77,8 @@ public:
             }
             std::vector<int32_t> history = request.prompt;
             history.insert(history.end(), response_.tokens.begin(), response_.tokens.end());
-            const int32_t token = sampler.choose(logits, history);
+            const int32_t token = sampler.choose(
+                logits, {request.sampling.seed, static_cast<int64_t>(history.size())}, history);
             if (!request.ignore_eos && test_tokenizer().is_end_of_generation(token)) {
                 response_.finished = FinishReason::stop;
                 break;

@@ -1,10 +1,10 @@
-// Exact mode samples from the full model's distribution.
+// Exact mode samples the full model's tokens.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <deque>
 
-#include "generation/drafting.h"
+#include "generation/sampler.h"
 #include "serve/scheduler.h"
 #include "serve/single_stream.h"
 
@@ -147,6 +147,34 @@ TEST(ExactMode, TheSeedDecides) {
     EXPECT_EQ(first.tokens, second.tokens);
     request.sampling.seed = 6;
     EXPECT_NE(collect(*scheduler.submit(request)).tokens, first.tokens);
+}
+
+// With the same seed the tokens are those of a run without drafts.
+TEST(ExactMode, SamplesTheSameTokensAsWithoutDrafts) {
+    const auto run = [](int64_t draft, const SamplingOptions& sampling) {
+        FakeEngine engine({.loops = 3, .common = 2, .own = 1});
+        Scheduler scheduler(engine, test_tokenizer(), {.draft = draft, .draft_loop = 1});
+        std::vector<std::vector<int32_t>> tokens;
+        for (int32_t i = 0; i < 12; ++i) {
+            GenerationRequest request;
+            request.prompt = {1, 2, 3 + i};
+            request.max_tokens = 40;
+            request.ignore_eos = true;
+            request.sampling = sampling;
+            request.seed = (uint64_t{1} << 40) + static_cast<uint64_t>(i);
+            tokens.push_back(collect(*scheduler.submit(request)).tokens);
+        }
+        const SchedulerStatus status = scheduler.status();
+        EXPECT_EQ(status.accepted > 0 && status.accepted<status.drafted, draft> 0);
+        return tokens;
+    };
+    for (const SamplingOptions& sampling :
+         {SamplingOptions{.temperature = 1, .top_k = 0, .top_p = 1},
+          SamplingOptions{.temperature = 0.7, .top_k = 20, .top_p = 0.9, .min_p = 0.02},
+          SamplingOptions{.temperature = 1, .repetition_penalty = 1.3, .frequency_penalty = 0.5}}) {
+        const auto without = run(0, sampling);
+        for (const int64_t draft : {1, 4, 8}) EXPECT_EQ(run(draft, sampling), without) << draft;
+    }
 }
 
 // If loops agree, all drafts are accepted and steps are saved.

@@ -57,8 +57,7 @@ GenerationRequest random_request(Random& random, const Case& setting) {
     request.logprobs = random.chance(0.3) ? 0 : -1;
     request.prompt_logprobs = random.chance(0.2);
     if (random.chance(0.2)) request.stop = {"a", "th"};
-    // Exact mode samples the full model's distribution, not the same tokens.
-    if (random.chance(0.3) && setting.scheduler.draft == 0)
+    if (random.chance(0.3))
         request.sampling = {.temperature = 1, .top_k = 20, .seed = static_cast<uint32_t>(random.below(1000))};
     if (random.chance(0.3) && setting.scheduler.draft == 0) {
         for (int64_t i = random.below(30); i > 0; --i)
