@@ -12,6 +12,7 @@
 #include "model/model.h"
 #include "model/token_ids.h"
 #include "text/llama_vocabulary.h"
+#include "text/special_tokens.h"
 #include "vocab/gguf_arrays.h"
 #include "vocab/hf_vocab.h"
 #include "vocab/pipeline.h"
@@ -48,7 +49,8 @@ struct Tokenizer::Impl {
         : model(std::move(loaded)),
           vocab(llama_model_get_vocab(model.get())),
           type(llama_vocab_type(vocab)),
-          size(llama_vocab_n_tokens(vocab)) {}
+          size(llama_vocab_n_tokens(vocab)),
+          special_tokens(vocab) {}
 
     Impl(const GgufMetadata& metadata, const std::string& label) : Impl(load(metadata, label)) {
         if (!HfPipeline::is_described(metadata)) return;
@@ -75,6 +77,26 @@ struct Tokenizer::Impl {
     }
 
     std::vector<int32_t> tokenize(const std::string& text, bool add_special, bool parse_special) const {
+        // Parts have few special tokens each, and what surrounds a text is simple here.
+        constexpr size_t kPart = 1024;
+        const bool cut = parse_special && text.size() > 2 * kPart &&
+                         (type == LLAMA_VOCAB_TYPE_BPE || type == LLAMA_VOCAB_TYPE_SPM);
+        if (!cut) return tokenize_whole(text, add_special, parse_special);
+        const std::vector<size_t> ends = special_tokens.cuts(text, kPart);
+        if (ends.size() == 1) return tokenize_whole(text, add_special, parse_special);
+        std::vector<int32_t> tokens;
+        if (add_special && llama_vocab_get_add_bos(vocab)) tokens.push_back(llama_vocab_bos(vocab));
+        size_t begin = 0;
+        for (const size_t end : ends) {
+            const auto part = tokenize_whole(text.substr(begin, end - begin), false, true);
+            tokens.insert(tokens.end(), part.begin(), part.end());
+            begin = end;
+        }
+        if (add_special && llama_vocab_get_add_eos(vocab)) tokens.push_back(llama_vocab_eos(vocab));
+        return tokens;
+    }
+
+    std::vector<int32_t> tokenize_whole(const std::string& text, bool add_special, bool parse_special) const {
         const int32_t length = checked_size(text.size(), "bytes");
         // Enough if every token has at least one byte; else libllama returns the size needed.
         std::vector<int32_t> tokens(text.size() + 8);
@@ -110,6 +132,7 @@ struct Tokenizer::Impl {
     const llama_vocab* vocab;
     enum llama_vocab_type type;
     int32_t size;
+    SpecialTokens special_tokens;
     std::optional<HfPipeline> pipeline;  // of a vocabulary from Hugging Face files
     bool has_bos = true, has_eos = true;
 };
