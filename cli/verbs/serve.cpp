@@ -20,6 +20,7 @@
 #include "model/accounting.h"
 #include "model/load.h"
 #include "serve/api_keys.h"
+#include "serve/log_writer.h"
 #include "serve/server.h"
 
 namespace refold::cli {
@@ -71,17 +72,17 @@ Json policies(const Arguments& a) {
             {"exact", a.scheduler.draft}};
 }
 
-void log_request(const ServedRequest& r) {
+std::string log_line(const ServedRequest& r) {
     const std::time_t now = std::time(nullptr);
     std::tm local{};
     localtime_r(&now, &local);
     char time[16] = "";
     std::strftime(time, sizeof time, "%H:%M:%S", &local);
-    log("{} {} {} {} {} {:.3f} s{}", time, r.client, r.method.empty() ? "-" : r.method,
-        r.path.empty() ? "-" : r.path, r.status, r.seconds,
-        r.prompt_tokens + r.completion_tokens == 0
-            ? ""
-            : fmt::format(", {} + {} tokens", r.prompt_tokens, r.completion_tokens));
+    return fmt::format("{} {} {} {} {} {:.3f} s{}", time, r.client, r.method.empty() ? "-" : r.method,
+                       r.path.empty() ? "-" : r.path, r.status, r.seconds,
+                       r.prompt_tokens + r.completion_tokens == 0
+                           ? ""
+                           : fmt::format(", {} + {} tokens", r.prompt_tokens, r.completion_tokens));
 }
 
 void set_keys(Arguments& a) {
@@ -122,9 +123,13 @@ void serve(Arguments& a) {
     a.scheduler.timeout = to_ms(a.timeout);
     a.server.slots = a.scheduler.slots;
     a.server.queue = a.scheduler.queue;
+    a.server.timeout = a.scheduler.timeout;
+    LogWriter writer(STDERR_FILENO);
     Scheduler scheduler(*engine, tokenizer, a.scheduler);
-    Server server(scheduler, tokenizer, std::move(served), a.server,
-                  a.report.quiet ? std::function<void(const ServedRequest&)>() : log_request);
+    Server server(
+        scheduler, tokenizer, std::move(served), a.server,
+        a.report.quiet ? std::function<void(const ServedRequest&)>()
+                       : [&](const ServedRequest& request) { writer.write(log_line(request)); });
     if (a.report.json) {
         print_json({{"event", "listening"},
                     {"url", server.url()},
@@ -158,12 +163,17 @@ void serve(Arguments& a) {
                                       : "with an API key");
     }
     while (!interrupted()) std::this_thread::sleep_for(milliseconds(50));
-    if (!a.report.quiet) log("stopping; requests that run have {} s (a second signal ends at once)", a.grace);
-    server.shutdown(to_ms(a.grace));
+    if (!a.report.quiet)
+        writer.write(
+            fmt::format("stopping; requests that run have {} s (a second signal ends at once)", a.grace));
+    const bool stopped = server.shutdown(to_ms(a.grace));
     if (!a.report.quiet) {
         const SchedulerStatus s = scheduler.status();
-        log("served {} prompt tokens and generated {}", s.prompt_tokens, s.generated_tokens);
+        writer.write(
+            fmt::format("served {} prompt tokens and generated {}", s.prompt_tokens, s.generated_tokens));
     }
+    // Long work for a request that nobody waits for any more, which cannot be broken off.
+    if (!stopped) std::_Exit(EXIT_SUCCESS);
 }
 
 void add_depth_options(CLI::App& app, SchedulerOptions& options) {

@@ -4,6 +4,8 @@
 #include <random>
 
 #include "core/error.h"
+#include "generation/options.h"
+#include "generation/sampler.h"
 #include "serve/api_error.h"
 
 namespace refold {
@@ -13,41 +15,36 @@ using Json = nlohmann::ordered_json;
 
 Json finish_json(const GenerationEvent& event) { return event.finished ? Json(finish_name(event)) : Json(); }
 
-// The scheduler's request for a choice of `prompt`.
-GenerationRequest generation(const ApiRequest& request, std::vector<int32_t> prompt, int64_t max_tokens,
-                             const PromptLimits& limits) {
-    const auto length = static_cast<int64_t>(prompt.size());
-    if (length == 0) throw ApiError(400, "the prompt is empty", "prompt", "empty_prompt");
-    if (length + std::min<int64_t>(max_tokens, 1) > limits.context) {
-        throw ApiError(400,
-                       fmt::format("the prompt has {} tokens, the context holds {}, generated ones included",
-                                   length, limits.context),
-                       "", "context_length_exceeded");
-    }
-    GenerationRequest out;
-    static_cast<GenerationOptions&>(out) = request.options;
-    out.prompt = std::move(prompt);
-    out.max_tokens = std::min(max_tokens, limits.context - length);
-    out.sampling.seed = request.seed ? *request.seed : std::random_device{}();
-    return out;
+[[noreturn]] void too_long(const std::string& what, const PromptLimits& limits) {
+    throw ApiError(
+        400,
+        fmt::format("the prompt has {}, more than the context of {} tokens can hold", what, limits.context),
+        "", "context_length_exceeded");
 }
 
-// Adds the request `n` times, with different seeds.
-void add_choices(std::vector<GenerationRequest>& all, GenerationRequest request, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) {
-        all.push_back(request);
-        ++request.sampling.seed;
-    }
+// Refuses a text of so many bytes that no tokens of the vocabulary could make it fit.
+void check_length(size_t bytes, const PromptLimits& limits) {
+    if (bytes / std::max<size_t>(limits.longest_token, 1) > static_cast<size_t>(limits.context))
+        too_long(fmt::format("{} bytes", bytes), limits);
+}
+
+uint64_t any_seed() {
+    std::random_device random;
+    return (uint64_t{random()} << 32) + random();
 }
 
 class CompletionAnswer : public Answer {
 public:
-    CompletionAnswer(const CompletionRequest& request, const Tokenizer& tokenizer, const PromptLimits& limits)
-        : echo_(request.echo), logprobs_(request.options.logprobs >= 0) {
+    CompletionAnswer(const CompletionRequest& request, const Tokenizer& tokenizer, const PromptLimits& limits,
+                     const std::function<void()>& check)
+        : Answer(request, limits), echo_(request.echo), logprobs_(request.options.logprobs >= 0) {
+        common_.prompt_logprobs = echo_ && logprobs_;
         for (const ApiPrompt& given : request.prompts) {
-            Prompt prompt;
+            check();
+            EchoedPrompt prompt;
             std::vector<int32_t> tokens;
             if (const auto* text = std::get_if<std::string>(&given)) {
+                check_length(text->size(), limits);
                 tokens = tokenizer.encode(*text, true, true);
                 prompt.text = *text;
                 const bool bos = tokenizer.adds_bos() && !tokens.empty() && tokens[0] == tokenizer.bos();
@@ -64,25 +61,19 @@ public:
                 if (echo_) prompt.text = tokenizer.decode(tokens, true);
             }
             usage.prompt_tokens += static_cast<int64_t>(tokens.size());
-            GenerationRequest wanted =
-                generation(request, std::move(tokens), request.max_tokens.value_or(16), limits);
-            wanted.prompt_logprobs = echo_ && logprobs_;
-            if (wanted.prompt_logprobs) prompt.tokens = wanted.prompt;
-            // Clients that score a prompt in this way expect one generated token after it, whatever it is.
-            if (wanted.prompt_logprobs && wanted.max_tokens == 1) wanted.ignore_eos = true;
-            add_choices(requests, std::move(wanted), request.n);
+            add_prompt(std::move(tokens), request.max_tokens.value_or(16));
             for (int64_t i = 0; i < request.n; ++i)
-                choices_.push_back({prompts_.size(), false, {tokenizer, request.options.logprobs > 0}});
-            prompts_.push_back(std::move(prompt));
+                choices_.push_back({echoed_.size(), false, {tokenizer, request.options.logprobs > 0}});
+            echoed_.push_back(std::move(prompt));
         }
     }
 
     Json choice(size_t index, const GenerationEvent& event) override {
         Choice& choice = choices_[index];
         const bool first = !std::exchange(choice.begun, true);
-        Prompt& prompt = prompts_[choice.prompt];
+        const EchoedPrompt& prompt = echoed_[choice.prompt];
         if (first && echo_ && logprobs_)
-            choice.logprobs.add_prompt(prompt.tokens, prompt.added, prompt.text, event.prompt);
+            choice.logprobs.add_prompt(prompt_of(index).tokens, prompt.added, prompt.text, event.prompt);
         if (logprobs_) choice.logprobs.add(event.logprobs);
         return {{"text", (first && echo_ ? prompt.text : "") + event.text},
                 {"index", index},
@@ -91,10 +82,9 @@ public:
     }
 
 private:
-    struct Prompt {
-        std::string text;             // as it is echoed
-        std::vector<int32_t> tokens;  // kept when their log probabilities are wanted
-        size_t added = 0;             // leading tokens that the text does not show
+    struct EchoedPrompt {
+        std::string text;
+        size_t added = 0;  // leading tokens that the text does not show
     };
     struct Choice {
         size_t prompt;
@@ -102,7 +92,7 @@ private:
         LegacyLogprobs logprobs;
     };
     bool echo_, logprobs_;
-    std::vector<Prompt> prompts_;
+    std::vector<EchoedPrompt> echoed_;
     std::vector<Choice> choices_;
 };
 
@@ -110,13 +100,10 @@ class ChatAnswer : public Answer {
 public:
     ChatAnswer(const ChatRequest& request, const Tokenizer& tokenizer, std::vector<int32_t> tokens,
                const PromptLimits& limits)
-        : tokenizer_(tokenizer), logprobs_(request.options.logprobs >= 0) {
+        : Answer(request, limits), tokenizer_(tokenizer), logprobs_(request.options.logprobs >= 0) {
         usage.prompt_tokens = static_cast<int64_t>(tokens.size());
-        add_choices(
-            requests,
-            generation(request, std::move(tokens), request.max_tokens.value_or(limits.context), limits),
-            request.n);
-        begun_.resize(requests.size());
+        add_prompt(std::move(tokens), request.max_tokens.value_or(limits.context));
+        begun_.resize(choices());
     }
 
     Json choice(size_t index, const GenerationEvent& event) override {
@@ -152,19 +139,72 @@ std::unique_ptr<Answer> completed(std::unique_ptr<Answer> answer, const ApiReque
     return answer;
 }
 
+// Refuses conversations that cannot fit, as a template writes all of their messages.
+void check_messages(const Json& messages, const PromptLimits& limits) {
+    if (messages.size() > static_cast<size_t>(limits.context))
+        too_long(fmt::format("{} messages", messages.size()), limits);
+    size_t bytes = 0;
+    for (const Json& message : messages) bytes += message["content"].get_ref<const std::string&>().size();
+    check_length(bytes, limits);
+}
+
 }  // namespace
 
+Answer::Answer(const ApiRequest& request, const PromptLimits& limits)
+    : n_(static_cast<size_t>(request.n)),
+      context_(limits.context),
+      seed_(request.seed),
+      any_seed_(any_seed()) {
+    static_cast<GenerationOptions&>(common_) = request.options;
+    try {
+        check_generation(common_, limits.n_vocab);
+    } catch (const Error& error) {
+        throw ApiError(400, error.what());
+    }
+    common_.sampler = std::make_shared<Sampler>(common_.sampling);
+    common_.sampling.logit_bias.clear();  // the sampler has it
+}
+
+void Answer::add_prompt(std::vector<int32_t> tokens, int64_t max_tokens) {
+    const auto length = static_cast<int64_t>(tokens.size());
+    if (length == 0) throw ApiError(400, "the prompt is empty", "prompt", "empty_prompt");
+    if (length + std::min<int64_t>(max_tokens, 1) > context_) {
+        throw ApiError(400,
+                       fmt::format("the prompt has {} tokens, the context holds {}, generated ones included",
+                                   length, context_),
+                       "", "context_length_exceeded");
+    }
+    prompts_.push_back({std::move(tokens), std::min(max_tokens, context_ - length)});
+}
+
+GenerationRequest Answer::request(size_t choice) const {
+    const Prompt& prompt = prompt_of(choice);
+    GenerationRequest out = common_;
+    out.prompt = prompt.tokens;
+    out.max_tokens = prompt.max_tokens;
+    // Clients that score a prompt in this way expect one generated token after it, whatever it is.
+    if (out.prompt_logprobs && out.max_tokens == 1) out.ignore_eos = true;
+    out.seed = seed_ ? *seed_ + choice % n_ : any_seed_ + choice;
+    return out;
+}
+
 std::unique_ptr<Answer> make_answer(const CompletionRequest& request, const Tokenizer& tokenizer,
-                                    const PromptLimits& limits, const std::string& model) {
-    return completed(std::make_unique<CompletionAnswer>(request, tokenizer, limits), request, false, model);
+                                    const PromptLimits& limits, const std::string& model,
+                                    const std::function<void()>& check) {
+    return completed(std::make_unique<CompletionAnswer>(request, tokenizer, limits, check), request, false,
+                     model);
 }
 
 std::unique_ptr<Answer> make_answer(const ChatRequest& request, const Tokenizer& tokenizer,
                                     const ChatPrompt& prompt, const PromptLimits& limits,
-                                    const std::string& model) {
+                                    const std::string& model, const std::function<void()>& check) {
+    check_messages(request.messages, limits);
     std::vector<int32_t> tokens;
     try {
-        tokens = prompt.tokens(request.messages);
+        const std::string text = prompt.text(request.messages, check);
+        check_length(text.size(), limits);
+        check();
+        tokens = tokenizer.encode(text, false, true);  // the template writes BOS
     } catch (const Error& error) {
         throw ApiError(400, error.what(), "messages");
     }

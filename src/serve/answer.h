@@ -2,8 +2,10 @@
 // the answer.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@ namespace refold {
 struct PromptLimits {
     int64_t context = 0;  // most tokens of a sequence
     int64_t n_vocab = 0;
+    size_t longest_token = 0;  // bytes
 };
 
 class Answer {
@@ -27,17 +30,44 @@ public:
     // in one. Throws ApiError for a choice that could not be finished.
     virtual nlohmann::ordered_json choice(size_t index, const GenerationEvent& event) = 0;
 
-    std::vector<GenerationRequest> requests;  // one per choice
+    size_t choices() const { return prompts_.size() * n_; }
+    // The scheduler's request for a choice, made when its turn comes: a request may have many choices, which
+    // share their sampler.
+    GenerationRequest request(size_t choice) const;
+
     ResponseHead head;
     Usage usage;  // of the prompts
     bool stream = false, include_usage = false;
+
+protected:
+    struct Prompt {
+        std::vector<int32_t> tokens;
+        int64_t max_tokens = 0;
+    };
+
+    // Throws ApiError (400) for a bias of a token that is not in the vocabulary.
+    Answer(const ApiRequest& request, const PromptLimits& limits);
+    // Throws ApiError (400) for a prompt that does not fit.
+    void add_prompt(std::vector<int32_t> tokens, int64_t max_tokens);
+    const Prompt& prompt_of(size_t choice) const { return prompts_[choice / n_]; }
+
+    GenerationRequest common_;  // all but the prompt, its most tokens and the seed
+
+private:
+    const size_t n_;
+    const int64_t context_;
+    const std::optional<uint64_t> seed_;
+    const uint64_t any_seed_;
+    std::vector<Prompt> prompts_;
 };
 
-// Throw ApiError (400) for prompts that do not fit.
+// Throw ApiError (400) for prompts that do not fit. Texts that can have no few enough tokens are refused
+// before they are cut into tokens. `check` is called between the steps of long work and may throw.
 std::unique_ptr<Answer> make_answer(const CompletionRequest& request, const Tokenizer& tokenizer,
-                                    const PromptLimits& limits, const std::string& model);
+                                    const PromptLimits& limits, const std::string& model,
+                                    const std::function<void()>& check);
 std::unique_ptr<Answer> make_answer(const ChatRequest& request, const Tokenizer& tokenizer,
                                     const ChatPrompt& prompt, const PromptLimits& limits,
-                                    const std::string& model);
+                                    const std::string& model, const std::function<void()>& check);
 
 }  // namespace refold

@@ -18,6 +18,10 @@ const char* type_of(int status) {
 
 }  // namespace
 
+ApiError timeout_error() {
+    return ApiError(504, "the request took longer than the server allows", "", "timeout");
+}
+
 std::string error_body(const ApiError& error) {
     const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
     const Json body = {{"error",

@@ -23,6 +23,9 @@ struct ApiError : std::exception {
     const char* what() const noexcept override { return message.c_str(); }
 };
 
+// 504: a request took longer than the server's limit.
+ApiError timeout_error();
+
 // {"error": {"message", "type", "param", "code"}}
 std::string error_body(const ApiError& error);
 

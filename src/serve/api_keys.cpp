@@ -24,8 +24,12 @@ ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
 
 bool ApiKeys::allows(std::string_view authorization) const {
     if (!required()) return true;
-    constexpr std::string_view kScheme = "Bearer ";
-    if (!authorization.starts_with(kScheme)) return false;
+    constexpr std::string_view kScheme = "bearer ";
+    const bool known =
+        std::ranges::equal(authorization.substr(0, kScheme.size()), kScheme, [](char given, char wanted) {
+            return (given >= 'A' && given <= 'Z' ? given + 32 : given) == wanted;
+        });
+    if (!known) return false;
     authorization.remove_prefix(kScheme.size());
     const std::string given = digest(authorization);
     bool found = false;

@@ -1,4 +1,4 @@
-// API keys, which clients send as "Authorization: Bearer KEY".
+// API keys, which clients send as "Authorization: Bearer KEY", with the scheme in upper or lower case.
 #pragma once
 
 #include <string>

@@ -7,13 +7,11 @@
 #include <limits>
 #include <set>
 
-#include "core/json_lines.h"
 #include "serve/api_error.h"
+#include "serve/body_json.h"
 
 namespace refold {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 template <typename... Args>
 [[noreturn]] void refuse(const std::string& field, fmt::format_string<Args...> format, Args&&... args) {
@@ -22,9 +20,9 @@ template <typename... Args>
 }
 
 // A value in a message: short, on one line.
-std::string shown(const Json& value) {
+std::string shown(const BodyValue& value) {
     std::string text = value.is_structured() ? (value.is_array() ? "an array" : "an object")
-                                             : value.dump(-1, ' ', true, Json::error_handler_t::replace);
+                                             : value.dump(-1, ' ', true, BodyValue::error_handler_t::replace);
     return text.size() <= 60 ? text : text.substr(0, 60) + "...";
 }
 
@@ -36,17 +34,17 @@ constexpr auto kHarmless =
 // Fields that are not supported, accepted with the values that ask for nothing.
 struct Neutral {
     const char* field;
-    std::vector<Json> values;  // besides null
+    std::vector<BodyValue> values;  // besides null
 };
 const std::vector<Neutral>& neutral_fields() {
     static const std::vector<Neutral> fields = {{"typical_p", {1}},
                                                 {"suffix", {""}},
-                                                {"tools", {Json::array()}},
+                                                {"tools", {BodyValue::array()}},
                                                 {"tool_choice", {"none", "auto"}},
-                                                {"functions", {Json::array()}},
+                                                {"functions", {BodyValue::array()}},
                                                 {"function_call", {"none", "auto"}},
-                                                {"response_format", {Json{{"type", "text"}}}},
-                                                {"modalities", {Json::array({"text"})}},
+                                                {"response_format", {BodyValue{{"type", "text"}}}},
+                                                {"modalities", {BodyValue::array({"text"})}},
                                                 {"audio", {}},
                                                 {"prediction", {}},
                                                 {"reasoning_effort", {}},
@@ -55,47 +53,54 @@ const std::vector<Neutral>& neutral_fields() {
     return fields;
 }
 
+// 5 and 5.0, which some clients send for it.
+std::optional<int64_t> whole_number(const BodyValue& value) {
+    constexpr double kExact = 1LL << 53;
+    if (value.is_number_float()) {
+        const double given = value.get<double>();
+        if (std::abs(given) <= kExact && given == std::floor(given)) return static_cast<int64_t>(given);
+    }
+    // An unsigned number above the signed range would wrap.
+    if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX))
+        return std::nullopt;
+    return value.get<int64_t>();
+}
+
 class Fields {
 public:
-    explicit Fields(std::string_view body) {
-        std::string reason;
-        object_ = parse_bounded(body, &reason);
-        if (object_.is_discarded())
-            throw ApiError(400, "the request's body is not JSON: " + reason, "", "invalid_json");
+    explicit Fields(std::string_view body) : body_(body), object_(body_.value()) {
         if (!object_.is_object())
             throw ApiError(400, "the request's body: got " + shown(object_) + ", expected a JSON object");
     }
 
     // Null when the field is missing or null.
-    const Json* find(const char* field) {
+    const BodyValue* find(const char* field) {
         known_.insert(field);
         const auto found = object_.find(field);
         return found == object_.end() || found->is_null() ? nullptr : &*found;
     }
     bool boolean(const char* field, bool otherwise) {
-        const Json* value = find(field);
+        const BodyValue* value = find(field);
         if (value == nullptr) return otherwise;
         if (!value->is_boolean()) refuse(field, "got {}, expected true or false", shown(*value));
         return value->get<bool>();
     }
     std::string text(const char* field) {
-        const Json* value = find(field);
+        const BodyValue* value = find(field);
         if (value == nullptr) return "";
         if (!value->is_string()) refuse(field, "got {}, expected a text", shown(*value));
         return value->get<std::string>();
     }
     std::optional<int64_t> integer(const char* field, int64_t least, int64_t most) {
-        const Json* value = find(field);
+        const BodyValue* value = find(field);
         if (value == nullptr) return std::nullopt;
-        // An unsigned number above the signed range would wrap.
-        if (!value->is_number_integer() ||
-            (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) ||
-            value->get<int64_t>() < least || value->get<int64_t>() > most)
+        const std::optional<int64_t> given = whole_number(*value);
+        if (!given || *given < least || *given > most)
             refuse(field, "got {}, expected a whole number from {} to {}", shown(*value), least, most);
-        return value->get<int64_t>();
+        return given;
     }
     double number(const char* field, double otherwise, double least, double most) {
-        const Json* value = find(field);
+        const BodyValue* value = find(field);
         if (value == nullptr) return otherwise;
         const double given = value->is_number() ? value->get<double>() : NAN;
         if (!(given >= least && given <= most))
@@ -120,41 +125,45 @@ public:
     }
 
 private:
-    Json object_;
+    const BodyJson body_;
+    const BodyValue& object_;
     std::set<std::string, std::less<>> known_;
 };
 
 std::vector<std::string> stop_texts(Fields& fields) {
-    const Json* value = fields.find("stop");
+    const BodyValue* value = fields.find("stop");
     if (value == nullptr) return {};
+    // More texts than OpenAI's four, as lm-evaluation-harness and others send more. They are looked for after
+    // every token.
+    constexpr size_t kMost = 16, kLongest = 1024;
     std::vector<std::string> texts;
-    const auto add = [&](const Json& text) {
+    const auto add = [&](const BodyValue& text) {
         if (!text.is_string() || text.get_ref<const std::string&>().empty())
-            refuse("stop", "got {}, expected a text that is not empty, or up to four in an array",
-                   shown(text));
+            refuse("stop", "got {}, expected a text that is not empty, or up to {} in an array", shown(text),
+                   kMost);
+        if (const size_t bytes = text.get_ref<const std::string&>().size(); bytes > kLongest)
+            refuse("stop", "got a text of {} bytes, expected at most {}", bytes, kLongest);
         texts.push_back(text.get<std::string>());
     };
     if (!value->is_array()) {
         add(*value);
     } else {
-        // More than OpenAI's four, as lm-evaluation-harness and others send more.
-        constexpr size_t kMost = 16;
         if (value->size() > kMost) refuse("stop", "got {} texts, expected at most {}", value->size(), kMost);
-        for (const Json& text : *value) add(text);
+        for (const BodyValue& text : *value) add(text);
     }
     return texts;
 }
 
-int32_t token_id(const Json& value, const char* field) {
+int32_t token_id(const BodyValue& value, const char* field) {
     if (!value.is_number_unsigned() || value.get<uint64_t>() > INT32_MAX)
         refuse(field, "got {} where a token id is expected", shown(value));
     return static_cast<int32_t>(value.get<uint64_t>());
 }
 
-std::vector<int32_t> token_ids(const Json& array, const char* field) {
+std::vector<int32_t> token_ids(const BodyValue& array, const char* field) {
     std::vector<int32_t> ids;
     ids.reserve(array.size());
-    for (const Json& id : array) ids.push_back(token_id(id, field));
+    for (const BodyValue& id : array) ids.push_back(token_id(id, field));
     return ids;
 }
 
@@ -170,7 +179,7 @@ double number_of_two(Fields& fields, const char* field, const char* other, doubl
 // {"token id": bias}
 std::map<int32_t, double> logit_bias(Fields& fields) {
     constexpr const char* kField = "logit_bias";
-    const Json* value = fields.find(kField);
+    const BodyValue* value = fields.find(kField);
     if (value == nullptr) return {};
     if (!value->is_object())
         refuse(kField, "got {}, expected an object of token ids and biases", shown(*value));
@@ -213,16 +222,19 @@ void read_common(Fields& fields, ApiRequest& out) {
     out.model = fields.text("model");
     out.n = fields.integer("n", 1, 128).value_or(1);
     read_sampling(fields, out.options.sampling);
-    if (const auto seed = fields.integer("seed", -kMost, kMost)) out.seed = static_cast<uint32_t>(*seed);
+    if (const auto seed = fields.integer("seed", -kMost, kMost)) out.seed = static_cast<uint64_t>(*seed);
     out.options.stop = stop_texts(fields);
-    if (const Json* tokens = fields.find("stop_token_ids")) {
+    if (const BodyValue* tokens = fields.find("stop_token_ids")) {
         if (!tokens->is_array())
             refuse("stop_token_ids", "got {}, expected an array of token ids", shown(*tokens));
+        constexpr size_t kMostTokens = 1024;  // looked for after every token, too
+        if (tokens->size() > kMostTokens)
+            refuse("stop_token_ids", "got {} ids, expected at most {}", tokens->size(), kMostTokens);
         out.options.stop_tokens = token_ids(*tokens, "stop_token_ids");
     }
     out.options.ignore_eos = fields.boolean("ignore_eos", false);
     out.stream = fields.boolean("stream", false);
-    if (const Json* options = fields.find("stream_options")) {
+    if (const BodyValue* options = fields.find("stream_options")) {
         if (!out.stream) refuse("stream_options", "only allowed together with 'stream'");
         if (!options->is_object()) refuse("stream_options", "got {}, expected an object", shown(*options));
         for (const auto& [name, value] : options->items()) {
@@ -238,7 +250,7 @@ void read_common(Fields& fields, ApiRequest& out) {
 
 // A text, texts, token ids or arrays of token ids.
 std::vector<ApiPrompt> read_prompts(Fields& fields) {
-    const Json* value = fields.find("prompt");
+    const BodyValue* value = fields.find("prompt");
     if (value == nullptr) refuse("prompt", "missing - give a text, token ids, or an array of them");
     std::vector<ApiPrompt> prompts;
     if (value->is_string()) {
@@ -248,7 +260,7 @@ std::vector<ApiPrompt> read_prompts(Fields& fields) {
     } else if (value->is_array()) {
         if (static_cast<int64_t>(value->size()) > kMostChoices)
             refuse("prompt", "got {} prompts, expected at most {}", value->size(), kMostChoices);
-        for (const Json& prompt : *value) {
+        for (const BodyValue& prompt : *value) {
             if (prompt.is_string())
                 prompts.emplace_back(prompt.get<std::string>());
             else if (prompt.is_array())
@@ -265,13 +277,13 @@ std::vector<ApiPrompt> read_prompts(Fields& fields) {
 }
 
 // A text, or parts of type text.
-std::string content_text(const Json& content, const std::string& where) {
+std::string content_text(const BodyValue& content, const std::string& where) {
     if (content.is_string()) return content.get<std::string>();
     if (!content.is_array())
         refuse("messages", "{}: 'content': got {}, expected a text or an array of parts", where,
                shown(content));
     std::string text;
-    for (const Json& part : content) {
+    for (const BodyValue& part : content) {
         const auto type = part.is_object() ? part.find("type") : part.end();
         if (!part.is_object() || type == part.end() || !type->is_string())
             refuse("messages", "{}: a content part needs a 'type'", where);
@@ -287,7 +299,7 @@ std::string content_text(const Json& content, const std::string& where) {
     return text;
 }
 
-Json read_message(const Json& message, size_t index) {
+nlohmann::ordered_json read_message(const BodyValue& message, size_t index) {
     const std::string where = fmt::format("message {}", index);
     if (!message.is_object()) refuse("messages", "{}: got {}, expected an object", where, shown(message));
     const auto role = message.find("role");
@@ -295,7 +307,8 @@ Json read_message(const Json& message, size_t index) {
     const bool known = *role == "system" || *role == "user" || *role == "assistant" || *role == "developer";
     if (!known)
         refuse("messages", "{}: got role {}, expected system, user or assistant", where, shown(*role));
-    Json out = {{"role", *role == "developer" ? Json("system") : *role}, {"content", ""}};
+    nlohmann::ordered_json out = {
+        {"role", *role == "developer" ? "system" : role->get_ref<const std::string&>()}, {"content", ""}};
     bool content = false;
     for (const auto& [field, value] : message.items()) {
         if (field == "role" || value.is_null()) continue;
@@ -303,7 +316,7 @@ Json read_message(const Json& message, size_t index) {
             out["content"] = content_text(value, where);
             content = true;
         } else if (field == "name" && value.is_string()) {
-            out["name"] = value;
+            out["name"] = value.get_ref<const std::string&>();
         } else if (!value.is_array() || !value.empty()) {  // tool_calls: []
             refuse("messages", "{}: '{}' is not supported", where, field.substr(0, 60));
         }
@@ -337,12 +350,13 @@ ChatRequest parse_chat_request(std::string_view body) {
     Fields fields(body);
     ChatRequest out;
     read_common(fields, out);
-    const Json* messages = fields.find("messages");
+    const BodyValue* messages = fields.find("messages");
     if (messages == nullptr) refuse("messages", "missing - give an array of messages");
     if (!messages->is_array() || messages->empty())
         refuse("messages", "got {}, expected an array of at least one message", shown(*messages));
-    out.messages = Json::array();
-    for (const Json& message : *messages) out.messages.push_back(read_message(message, out.messages.size()));
+    out.messages = nlohmann::ordered_json::array();
+    for (const BodyValue& message : *messages)
+        out.messages.push_back(read_message(message, out.messages.size()));
     const auto older = fields.integer("max_tokens", 1, INT64_MAX);
     const auto newer = fields.integer("max_completion_tokens", 1, INT64_MAX);
     out.max_tokens = newer ? newer : older;
@@ -371,7 +385,7 @@ DetokenizeRequest parse_detokenize_request(std::string_view body) {
     Fields fields(body);
     DetokenizeRequest out;
     out.model = fields.text("model");
-    const Json* tokens = fields.find("tokens");
+    const BodyValue* tokens = fields.find("tokens");
     if (tokens == nullptr || !tokens->is_array()) refuse("tokens", "expected an array of token ids");
     out.tokens = token_ids(*tokens, "tokens");
     fields.refuse_the_rest();

@@ -25,7 +25,7 @@ struct ApiRequest {
     // max_tokens and the seed are separate: their defaults depend on the request.
     GenerationOptions options;
     std::optional<int64_t> max_tokens;
-    std::optional<uint32_t> seed;
+    std::optional<uint64_t> seed;
     bool stream = false, include_usage = false;
 };
 

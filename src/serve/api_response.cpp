@@ -109,8 +109,7 @@ const char* finish_name(const GenerationEvent& last) {
     switch (*last.finished) {
         case FinishReason::stop: return "stop";
         case FinishReason::length: return "length";
-        case FinishReason::timeout:
-            throw ApiError(504, "the request took longer than the server allows", "", "timeout");
+        case FinishReason::timeout: throw timeout_error();
         case FinishReason::shutdown: throw ApiError(503, "the server is shutting down", "", "shutting_down");
         case FinishReason::cancelled: throw ApiError(500, "the request was cancelled", "", "cancelled");
         case FinishReason::error: break;

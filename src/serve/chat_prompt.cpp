@@ -1,5 +1,7 @@
 #include "serve/chat_prompt.h"
 
+#include <chrono>
+
 #include "core/error.h"
 
 namespace refold {
@@ -7,9 +9,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Stands at the end of an answer that is to be continued: what a template writes after it closes the answer.
+constexpr const char* kEnd = "[refold: the answer goes on here]";
+
 }  // namespace
 
-ChatPrompt::ChatPrompt(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
+ChatPrompt::ChatPrompt(const Tokenizer& tokenizer) {
     if (!tokenizer.has_chat_template()) {
         problem_ = "the model has no chat template - use /v1/completions";
         return;
@@ -17,9 +22,7 @@ ChatPrompt::ChatPrompt(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
     const auto text = [&](std::optional<int32_t> token) {
         return token ? tokenizer.piece(*token, true) : "";
     };
-    variables_ = {{"bos_token", text(tokenizer.bos())},
-                  {"eos_token", text(tokenizer.eos())},
-                  {"add_generation_prompt", true}};
+    variables_ = {{"bos_token", text(tokenizer.bos())}, {"eos_token", text(tokenizer.eos())}};
     try {
         template_.emplace(tokenizer.chat_template(), JinjaOptions{.keep_whitespace = false});
     } catch (const Error& error) {
@@ -27,17 +30,30 @@ ChatPrompt::ChatPrompt(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
     }
 }
 
-std::vector<int32_t> ChatPrompt::tokens(const Json& messages) const {
+std::string ChatPrompt::text(Json messages, const std::function<void()>& check) const {
     if (!template_) fail(ErrorCode::unsupported, "chat", "{}", problem_);
+    Json& last = messages.back();
+    const bool goes_on = last["role"] == "assistant";
+    if (goes_on) last["content"].get_ref<std::string&>() += kEnd;
     Json variables = variables_;
-    variables["messages"] = messages;
+    variables["add_generation_prompt"] = !goes_on;
+    variables["messages"] = std::move(messages);
     std::string text;
     {
-        const std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_, std::defer_lock);
+        while (!lock.try_lock_for(std::chrono::milliseconds(50))) check();
+        check();
         text = template_->render(variables);
     }
-    // The template writes BOS.
-    return tokenizer_.encode(text, false, true);
+    if (!goes_on) return text;
+    const size_t end = text.rfind(kEnd);
+    if (end == std::string::npos) {
+        fail(ErrorCode::unsupported, "chat",
+             "the model's chat template does not write a last message of the assistant as it is - end with "
+             "another role");
+    }
+    text.resize(end);
+    return text;
 }
 
 }  // namespace refold

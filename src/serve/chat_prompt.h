@@ -1,11 +1,11 @@
 // Writes conversations by the model's own chat template, rendered as transformers renders it.
 #pragma once
 
+#include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "text/jinja.h"
 #include "text/tokenizer.h"
@@ -18,16 +18,17 @@ public:
 
     // Why the template cannot be used; empty when it can.
     const std::string& problem() const { return problem_; }
-    // The conversation up to where the assistant's answer begins. Any thread. Throws Error(input) for
-    // messages that the template refuses, Error(unsupported) when problem() is not empty.
-    std::vector<int32_t> tokens(const nlohmann::ordered_json& messages) const;
+    // The conversation up to where the assistant's answer begins or, when the last message is the
+    // assistant's, up to the end of what it says. Any thread; `check` is called while others use the
+    // template, and may throw. Throws Error(input) for messages that the template refuses, Error(unsupported)
+    // when problem() is not empty.
+    std::string text(nlohmann::ordered_json messages, const std::function<void()>& check) const;
 
 private:
-    const Tokenizer& tokenizer_;
     std::optional<JinjaTemplate> template_;
     nlohmann::ordered_json variables_;
     std::string problem_;
-    mutable std::mutex mutex_;
+    mutable std::timed_mutex mutex_;
 };
 
 }  // namespace refold

@@ -10,12 +10,9 @@ namespace refold {
 
 using std::chrono::milliseconds;
 
-Choices::Choices(Scheduler& scheduler, std::vector<GenerationRequest> requests, size_t most_at_once,
-                 const std::atomic<bool>& stopping)
-    : scheduler_(scheduler),
-      stopping_(stopping),
-      requests_(std::move(requests)),
-      most_at_once_(std::max<size_t>(most_at_once, 1)) {
+Choices::Choices(Scheduler& scheduler, std::function<GenerationRequest(size_t)> request,
+                 const Options& options, const std::atomic<bool>& stopping)
+    : scheduler_(scheduler), stopping_(stopping), request_(std::move(request)), options_(options) {
     if (submit_next()) return;
     ApiError full(429, "all slots are busy and the queue is full - try again later", "", "queue_full");
     full.retry_after = 1;
@@ -23,8 +20,12 @@ Choices::Choices(Scheduler& scheduler, std::vector<GenerationRequest> requests, 
 }
 
 bool Choices::submit_next() {
+    const auto left = std::chrono::ceil<milliseconds>(options_.deadline - Clock::now());
+    if (left <= milliseconds(0)) throw timeout_error();
     try {
-        auto generation = scheduler_.submit(requests_[submitted_]);
+        GenerationRequest request = request_(submitted_);
+        request.timeout = left;
+        auto generation = scheduler_.submit(std::move(request));
         if (!generation) {
             if (stopping_) throw ApiError(503, "the server is shutting down", "", "shutting_down");
             constexpr milliseconds kRetry(20);
@@ -36,7 +37,7 @@ bool Choices::submit_next() {
         const bool ours = error.code() != ErrorCode::input && error.code() != ErrorCode::usage;
         throw ApiError(ours ? 500 : 400, error.what());
     }
-    requests_[submitted_++].prompt = {};
+    ++submitted_;
     return true;
 }
 
@@ -58,13 +59,13 @@ std::optional<Choices::Event> Choices::next(milliseconds timeout) {
     constexpr milliseconds kTurn(2);
     const auto end = Clock::now() + timeout;
     for (;;) {
-        while (submitted_ < requests_.size() && running_.size() < most_at_once_ && Clock::now() >= retry_ &&
-               submit_next()) {
+        while (submitted_ < options_.choices && running_.size() < options_.most_at_once &&
+               Clock::now() >= retry_ && submit_next()) {
         }
         if (auto event = poll()) return event;
         const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
         if (left <= milliseconds(0)) return std::nullopt;
-        const bool alone = running_.size() == 1 && submitted_ == requests_.size();
+        const bool alone = running_.size() == 1 && submitted_ == options_.choices;
         if (running_.empty()) {
             std::this_thread::sleep_for(std::min(left, kTurn));
         } else if (auto event = running_[0].generation->next(alone ? left : std::min(left, kTurn))) {

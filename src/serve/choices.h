@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -20,18 +21,25 @@ public:
         GenerationEvent event;
     };
 
-    // Submits the first choice. Throws ApiError: 429 when the queue is full, 503 when the server is
-    // `stopping`, 400 for a request that the scheduler refuses.
-    Choices(Scheduler& scheduler, std::vector<GenerationRequest> requests, size_t most_at_once,
+    using Clock = std::chrono::steady_clock;
+
+    struct Options {
+        size_t choices = 1, most_at_once = 1;
+        Clock::time_point deadline;  // of all choices together
+    };
+
+    // Submits the first choice; `request` makes the request for a choice, of which only some exist at a time.
+    // Throws ApiError: 429 when the queue is full, 503 when the server is `stopping`, 504 after the deadline,
+    // 400 for a request that the scheduler refuses.
+    Choices(Scheduler& scheduler, std::function<GenerationRequest(size_t)> request, const Options& options,
             const std::atomic<bool>& stopping);
 
     // The next event of any choice; nothing when none came in time. Throws as the constructor does, but waits
     // for room in the queue. Must not be called when all have finished.
     std::optional<Event> next(std::chrono::milliseconds timeout);
-    bool finished() const { return running_.empty() && submitted_ == requests_.size(); }
+    bool finished() const { return running_.empty() && submitted_ == options_.choices; }
 
 private:
-    using Clock = std::chrono::steady_clock;
     struct Running {
         size_t choice;
         std::unique_ptr<Generation> generation;
@@ -42,8 +50,9 @@ private:
 
     Scheduler& scheduler_;
     const std::atomic<bool>& stopping_;
-    std::vector<GenerationRequest> requests_;
-    size_t most_at_once_, submitted_ = 0, turn_ = 0;
+    std::function<GenerationRequest(size_t)> request_;
+    Options options_;
+    size_t submitted_ = 0, turn_ = 0;
     Clock::time_point retry_;  // when to try again after the queue was full
     std::vector<Running> running_;
 };

@@ -33,19 +33,27 @@ std::optional<HttpHead> scan_head(std::string_view received, size_t most_body) {
     };
     const std::string_view lines = received.substr(0, end + 2);
     const std::string_view request = lines.substr(0, lines.find("\r\n"));
+    const std::string_view target = request.substr(std::min(request.find(' '), request.size() - 1) + 1);
+    head.path = target.substr(0, target.find_first_of(" ?"));
     bool length = false;
     for (size_t begin = request.size() + 2; begin < lines.size();) {
         const size_t stop = lines.find("\r\n", begin);
         const std::string_view line = lines.substr(begin, stop - begin);
         begin = stop + 2;
+        if (line.size() > kLongestHeaderLine) return refuse(431, "a header is longer than 8 KiB");
         const size_t colon = line.find(':');
         // Programs disagree about folded lines and spaces before the colon.
         if (colon == std::string_view::npos || colon == 0 || line[0] == ' ' || line[0] == '\t' ||
             line[colon - 1] == ' ' || line.find_first_of(std::string_view("\0\r\n", 3)) != line.npos)
             return refuse(400, "a malformed header line");
         const std::string_view name = line.substr(0, colon), value = trimmed(line.substr(colon + 1));
-        if (same(name, "transfer-encoding"))
-            return refuse(411, "a body must come with a Content-Length, not in chunks");
+        if (same(name, "transfer-encoding")) {
+            if (head.chunked || !same(value, "chunked") || request.ends_with("HTTP/1.0"))
+                return refuse(400, "the only Transfer-Encoding that this server takes is 'chunked'");
+            head.chunked = true;
+            head.coding_begin = static_cast<size_t>(line.data() - received.data());
+            head.coding_end = begin;
+        }
         if (same(name, "expect") && same(value, "100-continue")) head.expects_continue = true;
         if (!same(name, "content-length")) continue;
         const auto [last, error] = std::from_chars(value.data(), value.data() + value.size(), head.body);
@@ -55,9 +63,11 @@ std::optional<HttpHead> scan_head(std::string_view received, size_t most_body) {
         if (error != std::errc() || head.body > most_body)
             return refuse(413, "the request's body is too large");
     }
+    if (length && head.chunked) return refuse(400, "both Content-Length and Transfer-Encoding");
     const bool with_body =
         request.starts_with("POST ") || request.starts_with("PUT ") || request.starts_with("PATCH ");
-    if (with_body && !length) return refuse(411, "a body must come with a Content-Length");
+    if (with_body && !length && !head.chunked)
+        return refuse(411, "a body must come with a Content-Length or in chunks");
     return head;
 }
 

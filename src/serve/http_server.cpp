@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -14,6 +15,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "serve/chunked_body.h"
 
 namespace refold {
 namespace {
@@ -23,6 +25,10 @@ using std::chrono::milliseconds;
 // How long a refused client may go on sending before its connection is closed, so that it reads the answer
 // instead of a reset.
 constexpr milliseconds kLinger(2000);
+// How long the worker of the quick paths waits for a client to take its answer.
+constexpr milliseconds kQuickWrite(1000);
+// Requests that took more memory than this give it back to the system when they end.
+constexpr size_t kMuchMemory = 4 << 20;
 
 thread_local Exchange t_exchange;
 
@@ -36,6 +42,13 @@ std::string address_of(const sockaddr_storage& address) {
     const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
     inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
     return fmt::format("[{}]:{}", text, ntohs(v6.sin6_port));
+}
+
+bool is_loopback(const sockaddr_storage& address) {
+    if (address.ss_family != AF_INET)
+        return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+    const uint32_t v4 = ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr);
+    return v4 >> 24 == IN_LOOPBACKNET;
 }
 
 bool gone(int socket) {
@@ -128,7 +141,9 @@ struct HttpServer::Connection {
     int socket = -1;
     std::string client;
     std::string received;
-    Clock::time_point since;  // of the request's first byte, or of the last request's end
+    size_t buffered = 0;      // of it, bytes that count in buffered_
+    ChunkedBody chunks;       // of the request that is coming in
+    Clock::time_point since;  // of the request's first byte, of its last one, or of the last request's end
     bool continued = false;   // "100 Continue" has been sent
     bool refused = false;     // input is discarded until the client has closed
 
@@ -197,13 +212,15 @@ void HttpServer::bind() {
     getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
     port_ = ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
                                                : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
+    on_loopback_ = is_loopback(address);
     wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     svr_sock_ = listener_;  // cpp-httplib ends streams when this is unset
 }
 
 void HttpServer::start() {
     collector_ = std::thread([this] { collect(); });
-    for (size_t i = 0; i < options_.workers; ++i) threads_.emplace_back([this] { work(); });
+    for (size_t i = 0; i < options_.workers; ++i) threads_.emplace_back([this] { work(ready_); });
+    if (!options_.quick_paths.empty()) threads_.emplace_back([this] { work(quick_); });
 }
 
 void HttpServer::wake() const {
@@ -211,28 +228,34 @@ void HttpServer::wake() const {
     static_cast<void>(!::write(wake_, &one, sizeof one));
 }
 
-void HttpServer::drain(milliseconds most) {
-    if (!collector_.joinable()) return;
+bool HttpServer::drain(milliseconds most) {
+    if (!collector_.joinable()) return true;
     draining_ = true;
     wake();
     std::unique_lock lock(mutex_);
-    all_answered_.wait_for(lock, most, [&] { return ready_.empty() && answering_.empty(); });
+    return all_answered_.wait_for(
+        lock, most, [&] { return ready_.waiting.empty() && quick_.waiting.empty() && answering_.empty(); });
+}
+
+void HttpServer::cut_off() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [socket, connection] : answering_) shutdown(socket, SHUT_RDWR);
 }
 
 void HttpServer::stop() {
     {
         const std::lock_guard lock(mutex_);
         stopping_ = draining_ = true;
-        for (const auto& [socket, connection] : answering_) shutdown(socket, SHUT_RDWR);
     }
-    ready_or_stop_.notify_all();
+    cut_off();
+    for (Queue* queue : {&ready_, &quick_}) queue->changed_or_stop.notify_all();
     if (collector_.joinable()) {
         wake();
         collector_.join();
     }
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
-    ready_.clear();
+    for (Queue* queue : {&ready_, &quick_}) queue->waiting.clear();
     returned_.clear();
     for (int* descriptor : {&listener_, &wake_}) {
         if (*descriptor >= 0) close(*descriptor);
@@ -272,9 +295,9 @@ void HttpServer::refuse(Connection& connection, int status, const std::string& p
         status, reason(status), body.size(), body);
     static_cast<void>(!::send(connection.socket, text.data(), text.size(), MSG_NOSIGNAL));
     shutdown(connection.socket, SHUT_WR);
-    buffered_ -= connection.received.size();
     connection.received.clear();
     connection.received.shrink_to_fit();
+    recount(connection);
     connection.refused = true;
     connection.since = Clock::now();
     if (on_exchange) {
@@ -295,13 +318,38 @@ bool HttpServer::receive(Connection& connection) {
         if (connection.refused) continue;
         const auto size = static_cast<size_t>(count);
         if (connection.received.empty()) connection.since = Clock::now();
+        const auto too_much = [&] { refuse(connection, 503, "too much is being received at present"); };
         if (buffered_ + size > options_.most_buffered) {
-            refuse(connection, 503, "too much is being received at present");
+            too_much();
             continue;
         }
-        connection.received.append(buffer, size);
-        buffered_ += size;
+        try {
+            connection.received.append(buffer, size);
+        } catch (const std::bad_alloc&) {
+            too_much();
+            continue;
+        }
+        recount(connection);
     }
+    return true;
+}
+
+void HttpServer::recount(Connection& connection) {
+    buffered_ += connection.received.size() - connection.buffered;
+    connection.buffered = connection.received.size();
+}
+
+bool HttpServer::join_chunks(Connection& c, const HttpHead& head) {
+    const auto state = c.chunks.decode(c.received, head.bytes, options_.most_body);
+    recount(c);
+    if (state == ChunkedBody::State::incomplete) return false;
+    if (state == ChunkedBody::State::too_large) refuse(c, 413, "the request's body is too large");
+    if (state == ChunkedBody::State::malformed) refuse(c, 400, "a malformed chunk of the body");
+    if (state != ChunkedBody::State::complete) return false;
+    c.received.replace(head.coding_begin, head.coding_end - head.coding_begin,
+                       fmt::format("Content-Length: {}\r\n", c.chunks.size()));
+    recount(c);
+    c.chunks = {};
     return true;
 }
 
@@ -320,20 +368,24 @@ bool HttpServer::examine(ConnectionPtr& connection) {
         refuse(c, head->status, head->problem);
         return true;
     }
-    if (c.received.size() < head->bytes + head->body) {
-        if (head->expects_continue && !c.continued) {
+    Queue& queue =
+        std::ranges::find(options_.quick_paths, head->path) == options_.quick_paths.end() ? ready_ : quick_;
+    const bool complete =
+        head->chunked ? join_chunks(c, *head) : c.received.size() >= head->bytes + head->body;
+    if (!complete) {
+        if (head->expects_continue && !c.refused && !c.continued) {
             constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
             static_cast<void>(!::send(c.socket, kContinue.data(), kContinue.size(), MSG_NOSIGNAL));
             c.continued = true;
         }
         return true;
     }
-    buffered_ -= c.received.size();
+    c.since = Clock::now();
     {
         const std::lock_guard lock(mutex_);
-        ready_.push_back(std::move(connection));
+        queue.waiting.push_back(std::move(connection));
     }
-    ready_or_stop_.notify_one();
+    queue.changed_or_stop.notify_one();
     return false;
 }
 
@@ -356,7 +408,7 @@ void HttpServer::collect() {
         ::poll(states.data(), states.size(), 200);
 
         const auto drop = [&](int socket) {
-            buffered_ -= waiting_[socket]->received.size();
+            buffered_ -= waiting_[socket]->buffered;
             waiting_.erase(socket);
             --open_;
         };
@@ -381,7 +433,7 @@ void HttpServer::collect() {
         }
         for (ConnectionPtr& connection : returned) {
             const int socket = connection->socket;
-            buffered_ += connection->received.size();
+            recount(*connection);
             waiting_[socket] = std::move(connection);
             look.push_back(socket);
         }
@@ -406,21 +458,28 @@ void HttpServer::collect() {
     waiting_.clear();
 }
 
-void HttpServer::work() {
+void HttpServer::work(Queue& queue) {
+    const milliseconds write_timeout =
+        &queue == &quick_ ? std::min(kQuickWrite, options_.write_timeout) : options_.write_timeout;
     for (;;) {
         ConnectionPtr connection;
         {
             std::unique_lock lock(mutex_);
-            ready_or_stop_.wait(lock, [&] { return stopping_ || !ready_.empty(); });
+            queue.changed_or_stop.wait(lock, [&] { return stopping_ || !queue.waiting.empty(); });
             if (stopping_) return;
-            connection = std::move(ready_.front());
-            ready_.pop_front();
+            connection = std::move(queue.waiting.front());
+            queue.waiting.pop_front();
             answering_[connection->socket] = connection.get();
         }
         bool again = false;
         try {
-            again = answer(*connection);
+            again = answer(*connection, write_timeout);
         } catch (const std::exception&) {  // out of memory
+        }
+        t_exchange.holds.reset();
+        if (connection->buffered + t_exchange.memory > kMuchMemory) {
+            connection->received.shrink_to_fit();
+            malloc_trim(0);
         }
         if (!again) shutdown(connection->socket, SHUT_WR);
         connection->refused = !again;
@@ -435,15 +494,15 @@ void HttpServer::work() {
     }
 }
 
-bool HttpServer::answer(Connection& connection) {
+bool HttpServer::answer(Connection& connection, milliseconds write_timeout) {
     t_exchange = {};
     t_exchange.socket = connection.socket;
     t_exchange.client = connection.client;
-    t_exchange.start = Clock::now();
+    t_exchange.start = connection.since;
     const std::string_view received = connection.received;
     const auto head = scan_head(received, options_.most_body);
     const size_t size = head->bytes + head->body;
-    ExchangeStream stream(connection.socket, received.substr(0, size), options_.write_timeout);
+    ExchangeStream stream(connection.socket, received.substr(0, size), write_timeout);
     bool closed = false;
     const bool written = process_request(stream, draining_, closed, [](httplib::Request& request) {
         request.headers.erase("Expect");           // answered by examine()

@@ -8,8 +8,11 @@
 #include "serve/answer.h"
 #include "serve/api_error.h"
 #include "serve/api_keys.h"
+#include "serve/body_json.h"
 #include "serve/choices.h"
+#include "serve/host_check.h"
 #include "serve/http_server.h"
+#include "serve/memory_budget.h"
 #include "serve/metrics.h"
 #include "serve/page.h"
 
@@ -24,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kJson = "application/json";
 constexpr int kClientGone = 499;
+constexpr const char* kHealth = "/health";
 constexpr std::string_view kOneModel = "/v1/models/";  // followed by a name, which may contain slashes
 
 std::string dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
@@ -48,6 +52,14 @@ ApiError plain_error(int status, const std::string& problem) {
     return error;
 }
 
+// Bytes of the longest token's text.
+size_t longest_token(const Tokenizer& tokenizer) {
+    size_t longest = 0;
+    for (int32_t token = 0; token < tokenizer.size(); ++token)
+        longest = std::max(longest, tokenizer.piece(token, true).size());
+    return longest;
+}
+
 // Makes a client's text fit on one line of the log.
 std::string printable(const std::string& text) {
     std::string out;
@@ -57,7 +69,7 @@ std::string printable(const std::string& text) {
 
 // State of a stream.
 struct Streaming {
-    std::unique_ptr<Answer> answer;
+    std::shared_ptr<Answer> answer;
     Choices choices;
 };
 
@@ -80,6 +92,8 @@ struct Server::Impl {
           log(std::move(a_log)),
           keys(given.api_keys),
           chat_prompt(the_tokenizer),
+          limits{model.context, model.n_vocab, longest_token(the_tokenizer)},
+          memory(allowed_memory(given.most_memory, workers(given))),
           http(http_options(given)) {
         if (given.port < 0 || given.port > 65535)
             fail(ErrorCode::usage, "serve", "--port: got {}, expected a number from 0 to 65535", given.port);
@@ -104,12 +118,18 @@ struct Server::Impl {
         http.start();
     }
 
+    // One worker for every request that the scheduler takes, and a few to answer that it is full.
+    static size_t workers(const ServerOptions& options) {
+        return static_cast<size_t>(std::clamp<int64_t>(options.slots + options.queue + 16, 17, 1024));
+    }
+
     static HttpOptions http_options(const ServerOptions& options) {
         HttpOptions out;
         out.host = options.host;
         out.port = options.port;
-        // One worker for every request that the scheduler takes, and a few to answer that it is full.
-        out.workers = static_cast<size_t>(std::clamp<int64_t>(options.slots + options.queue + 16, 17, 1024));
+        out.workers = workers(options);
+        out.most_buffered = allowed_memory(out.most_buffered, out.workers);
+        out.quick_paths = {kHealth, "/metrics", "/status"};
         out.idle_timeout = options.idle_timeout;
         out.read_timeout = options.read_timeout;
         out.write_timeout = options.write_timeout;
@@ -122,9 +142,46 @@ struct Server::Impl {
             work();
         } catch (const ApiError& error) {
             send(response, error);
+        } catch (const std::bad_alloc&) {
+            send(response, no_memory());
         } catch (const std::exception& error) {
             send(response, ApiError(500, error.what()));
         }
+    }
+
+    static ApiError no_memory() {
+        ApiError error(503, "other requests need the memory at present - try again later", "",
+                       "out_of_memory");
+        error.retry_after = 1;
+        return error;
+    }
+
+    Clock::time_point deadline() const {
+        return HttpServer::exchange().start + std::min<milliseconds>(options.timeout, std::chrono::years(10));
+    }
+
+    // Throws when the work for the current request is in vain.
+    void check() const {
+        if (HttpServer::client_gone()) throw ApiError(kClientGone, "the client left");
+        if (stopping) throw ApiError(503, "the server is shutting down", "", "shutting_down");
+        if (Clock::now() >= deadline()) throw timeout_error();
+    }
+
+    // What parse() makes of the body, with the memory for both.
+    template <typename Parse>
+    auto parsed(const Request& request, Parse&& parse) {
+        check();
+        const BodyCost cost = count_body(request.body);
+        if (cost.to_read() > memory.bytes())
+            throw ApiError(413, "this server has too little memory for the request", "", "out_of_memory");
+        const auto lease = memory.take(cost.to_read());
+        if (!lease) throw no_memory();
+        HttpServer::exchange().holds = lease;
+        HttpServer::exchange().memory = cost.to_read();
+        auto asked = parse(request.body);
+        lease->shrink(cost.to_keep());
+        check_model(asked.model);
+        return asked;
     }
 
     // Checks everything but the body. Returns false when the request is refused and the response made.
@@ -133,11 +190,17 @@ struct Server::Impl {
         exchange.method = request.method;
         exchange.path = request.path;
         response.set_header("X-Content-Type-Options", "nosniff");
-        if (!options.cors_origin.empty()) {
-            response.set_header("Access-Control-Allow-Origin", options.cors_origin);
-            if (request.method == "OPTIONS") return preflight(response);
-        }
         try {
+            if (!keys.required() && http.on_loopback() &&
+                !is_own_host(request.get_header_value("Host"), options.host))
+                throw ApiError(403,
+                               "this server answers only for localhost, IP addresses and its --host, which "
+                               "the header Host does not name - start it with an API key for other names",
+                               "", "host_not_allowed");
+            if (!options.cors_origin.empty()) {
+                response.set_header("Access-Control-Allow-Origin", options.cors_origin);
+                if (request.method == "OPTIONS") return preflight(request, response);
+            }
             const bool get = request.method == "GET" || request.method == "HEAD";
             const Route* found = nullptr;
             for (const Route& route : kRoutes)
@@ -169,10 +232,18 @@ struct Server::Impl {
         return true;
     }
 
-    bool preflight(Response& response) const {
+    // Clients of the origin may send what headers they like: none but the key's changes an answer.
+    bool preflight(const Request& request, Response& response) const {
+        constexpr const char* kAsked = "Access-Control-Request-Headers";
         response.status = 204;
+        response.set_header("Vary", fmt::format("Origin, {}", kAsked));
+        const bool allowed =
+            options.cors_origin == "*" || request.get_header_value("Origin") == options.cors_origin;
+        if (!allowed) return false;
         response.set_header("Access-Control-Allow-Methods", "GET, POST");
-        response.set_header("Access-Control-Allow-Headers", "Authorization, Content-Type");
+        response.set_header("Access-Control-Allow-Headers", request.has_header(kAsked)
+                                                                ? request.get_header_value(kAsked)
+                                                                : "Authorization, Content-Type");
         response.set_header("Access-Control-Max-Age", "600");
         return false;
     }
@@ -264,15 +335,19 @@ struct Server::Impl {
     }
 
     void tokenize(const Request& request, Response& response) {
-        const TokenizeRequest asked = parse_tokenize_request(request.body);
-        check_model(asked.model);
+        const TokenizeRequest asked = parsed(request, parse_tokenize_request);
+        // Documents that are longer than the context are cut into tokens, too.
+        constexpr size_t kMost = 1 << 20;
+        if (asked.text.size() > kMost)
+            throw ApiError(
+                400, fmt::format("got a text of {} bytes, expected at most {}", asked.text.size(), kMost),
+                "prompt");
         const std::vector<int32_t> tokens = tokenizer.encode(asked.text, asked.add_special, true);
         send(response, {{"count", tokens.size()}, {"max_model_len", model.context}, {"tokens", tokens}});
     }
 
     void detokenize(const Request& request, Response& response) {
-        const DetokenizeRequest asked = parse_detokenize_request(request.body);
-        check_model(asked.model);
+        const DetokenizeRequest asked = parsed(request, parse_detokenize_request);
         for (const int32_t id : asked.tokens)
             if (id >= model.n_vocab)
                 throw ApiError(
@@ -294,24 +369,23 @@ struct Server::Impl {
     }
 
     void completions(const Request& request, Response& response) {
-        const CompletionRequest asked = parse_completion_request(request.body);
-        check_model(asked.model);
-        run(make_answer(asked, tokenizer, limits(), model.name), request, response);
+        const CompletionRequest asked = parsed(request, parse_completion_request);
+        run(make_answer(asked, tokenizer, limits, model.name, [this] { check(); }), request, response);
     }
 
     void chat(const Request& request, Response& response) {
-        const ChatRequest asked = parse_chat_request(request.body);
-        check_model(asked.model);
-        run(make_answer(asked, tokenizer, chat_prompt, limits(), model.name), request, response);
+        const ChatRequest asked = parsed(request, parse_chat_request);
+        run(make_answer(asked, tokenizer, chat_prompt, limits, model.name, [this] { check(); }), request,
+            response);
     }
 
-    PromptLimits limits() const { return {model.context, model.n_vocab}; }
-
-    void run(std::unique_ptr<Answer> answer, const Request& request, Response& response) {
+    void run(std::shared_ptr<Answer> answer, const Request& request, Response& response) {
         HttpServer::exchange().prompt_tokens = answer->usage.prompt_tokens;
         // Enough to keep the slots busy, without filling the queue.
         const auto at_once = static_cast<size_t>(2 * options.slots);
-        Choices choices(scheduler, answer->requests, at_once, stopping);
+        Choices choices(
+            scheduler, [answer](size_t choice) { return answer->request(choice); },
+            {answer->choices(), at_once, deadline()}, stopping);
         if (answer->stream) {
             stream({std::move(answer), std::move(choices)}, request, response);
         } else {
@@ -329,7 +403,7 @@ struct Server::Impl {
     }
 
     static void answer_at_once(Answer& answer, Choices& choices, Response& response) {
-        std::vector<GenerationEvent> all(answer.requests.size());
+        std::vector<GenerationEvent> all(answer.choices());
         while (!choices.finished()) {
             auto event = choices.next(milliseconds(100));
             if (!counted(event, answer.usage)) {
@@ -412,13 +486,13 @@ struct Server::Impl {
         const int code = exchange.client_gone ? kClientGone : exchange.status;
         const double seconds = std::chrono::duration<double>(Clock::now() - exchange.start).count();
         counts.add(exchange.endpoint, code, seconds);
-        if (log)
+        if (log && !(code == 200 && exchange.endpoint == std::string_view(kHealth)))
             log({exchange.client, printable(exchange.method), printable(exchange.path), code, seconds,
                  exchange.prompt_tokens, exchange.completion_tokens});
     }
 
     static constexpr Route kRoutes[] = {{"GET", "/", true, &Impl::page},
-                                        {"GET", "/health", true, &Impl::health},
+                                        {"GET", kHealth, true, &Impl::health},
                                         {"GET", "/metrics", false, &Impl::metrics},
                                         {"GET", "/status", false, &Impl::status},
                                         {"GET", "/v1/models", false, &Impl::models},
@@ -435,6 +509,8 @@ struct Server::Impl {
     const std::function<void(const ServedRequest&)> log;
     const ApiKeys keys;
     const ChatPrompt chat_prompt;
+    const PromptLimits limits;
+    MemoryBudget memory;
     const std::string policy = page_security_policy();
     const Clock::time_point started = Clock::now();
     HttpCounts counts;
@@ -446,7 +522,10 @@ Server::Server(Scheduler& scheduler, const Tokenizer& tokenizer, ServedModel mod
                const ServerOptions& options, std::function<void(const ServedRequest&)> log)
     : impl_(std::make_unique<Impl>(scheduler, tokenizer, std::move(model), options, std::move(log))) {}
 
-Server::~Server() { shutdown(milliseconds(0)); }
+Server::~Server() {
+    shutdown(milliseconds(0));
+    impl_->http.stop();
+}
 
 int Server::port() const { return impl_->http.port(); }
 
@@ -456,12 +535,20 @@ std::string Server::url() const {
     return fmt::format("http://{}{}{}:{}", v6 ? "[" : "", host, v6 ? "]" : "", port());
 }
 
-void Server::shutdown(milliseconds grace) {
+bool Server::shutdown(milliseconds grace) {
+    // Clients have it after the grace to take their answers.
+    constexpr milliseconds kLast(1000);
+    const auto end = Clock::now() + std::min<milliseconds>(grace, std::chrono::years(10));
     impl_->stopping = true;
     impl_->http.drain(milliseconds(0));
     impl_->scheduler.shutdown(grace);
-    impl_->http.drain(milliseconds(2000));
+    const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
+    if (!impl_->http.drain(std::max(left, kLast))) {
+        impl_->http.cut_off();
+        if (!impl_->http.drain(kLast)) return false;
+    }
     impl_->http.stop();
+    return true;
 }
 
 }  // namespace refold

@@ -27,11 +27,15 @@ struct ServerOptions {
     std::vector<std::string> api_keys;  // empty: every request is allowed
     std::string cors_origin;            // whose pages may send requests; empty: none, "*": any
     int64_t slots = 8, queue = 64;      // of the scheduler; bound the requests that are answered at a time
+    std::chrono::milliseconds timeout{600000};  // of a request with all its choices, from its arrival
+    // Most bytes that reading and keeping the bodies of all requests may take, estimated; less where the
+    // system limits the address space.
+    size_t most_memory = 256 << 20;
     // See HttpOptions.
     std::chrono::milliseconds idle_timeout{60000}, read_timeout{30000}, write_timeout{30000};
 };
 
-// A line of the log.
+// A line of the log. Health checks that succeed have none.
 struct ServedRequest {
     std::string client, method, path;  // path has printable characters only
     int status = 0;                    // 499: the client left
@@ -52,7 +56,9 @@ public:
     int port() const;
     std::string url() const;
     // Refuses new connections and requests, ends those that still run after `grace`, answers all, and stops.
-    void shutdown(std::chrono::milliseconds grace);
+    // Returns false when a thread still works a second after that, so that the server is there: then the
+    // process must be ended, as the destructor would wait.
+    bool shutdown(std::chrono::milliseconds grace);
 
 private:
     struct Impl;

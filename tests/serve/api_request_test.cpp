@@ -30,7 +30,7 @@ TEST(ApiRequest, CompletionWithEverything) {
     EXPECT_TRUE(r.stream && r.include_usage && r.echo && r.options.ignore_eos);
     EXPECT_EQ(r.options.logprobs, 3);
     EXPECT_THAT(r.options.stop, ElementsAre("x", "y"));
-    EXPECT_EQ(r.seed, 0xFFFFFFFFU);
+    EXPECT_EQ(r.seed, 0xFFFFFFFFFFFFFFFFU);
 }
 
 TEST(ApiRequest, CompletionDefaultsAreOpenAis) {
@@ -67,7 +67,9 @@ TEST(ApiRequest, ExtremesOfSampling) {
     EXPECT_EQ(with("\"top_p\": 0").options.sampling.temperature, 0);
     EXPECT_EQ(with("\"top_p\": 0").options.sampling.top_p, 1);
     EXPECT_EQ(with("\"top_k\": -1").options.sampling.top_k, 0);
-    EXPECT_EQ(with("\"seed\": 9223372036854775807").seed, 0xFFFFFFFFU);
+    EXPECT_EQ(with("\"seed\": 9223372036854775807").seed, 0x7FFFFFFFFFFFFFFFU);
+    EXPECT_EQ(with("\"max_tokens\": 5.0").max_tokens, 5);
+    EXPECT_EQ(with("\"seed\": -2e3").seed, static_cast<uint64_t>(-2000));
 }
 
 TEST(ApiRequest, AllOfSampling) {
@@ -163,7 +165,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"prompt": "a", "logprobs": 21})", "logprobs", "from 0 to 20"},
         Refused{R"({"prompt": "a", "logprobs": true})", "logprobs", "got true"},
         Refused{R"({"prompt": "a", "stop": ""})", "stop", "not empty"},
-        Refused{R"({"prompt": "a", "stop": [1]})", "stop", "got 1"},
+        Refused{R"({"prompt": "a", "stop": [1]})", "stop", "up to 16"},
+        Refused{R"({"prompt": "a", "max_tokens": 1e300})", "max_tokens", "whole number"},
         Refused{
             R"({"prompt": "a", "stop": ["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"]})",
             "stop", "at most 16"},
@@ -237,6 +240,21 @@ TEST(ApiRequest, NestedTooDeep) {
     const std::string deep = "{\"prompt\": " + std::string(100'000, '[') + std::string(100'000, ']') + "}";
     expect_refused({deep.c_str(), "", "nested too deep"},
                    [](std::string_view body) { parse_completion_request(body); });
+}
+
+// What is looked for after every token has an end.
+TEST(ApiRequest, TooMuchToStopAt) {
+    const auto with = [](const char* field, const std::string& value) {
+        return "{\"prompt\": \"a\", \"" + std::string(field) + "\": " + value + "}";
+    };
+    const auto parse = [](std::string_view body) { parse_completion_request(body); };
+    const auto text = [](size_t bytes) { return '"' + std::string(bytes, 'x') + '"'; };
+    EXPECT_NO_THROW(parse(with("stop", text(1024))));
+    expect_refused({with("stop", text(1025)).c_str(), "stop", "1025 bytes"}, parse);
+    std::string ids = "[1";
+    for (int i = 1; i < 1024; ++i) ids += ",1";
+    EXPECT_NO_THROW(parse(with("stop_token_ids", ids + "]")));
+    expect_refused({with("stop_token_ids", ids + ",1]").c_str(), "stop_token_ids", "1025 ids"}, parse);
 }
 
 TEST(ApiRequest, TooManyChoices) {

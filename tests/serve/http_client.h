@@ -31,12 +31,15 @@ struct HttpReply {
 
 inline std::string post_text(const std::string& path, const std::string& body,
                              const std::string& headers = "") {
-    return "POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
+    return "POST " + path +
+           " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
            std::to_string(body.size()) + "\r\n" + headers + "\r\n" + body;
 }
 
 class HttpClient {
 public:
+    static constexpr std::chrono::milliseconds kPatience{20000};
+
     explicit HttpClient(int port, int receive_buffer = 0) {
         socket_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (receive_buffer > 0)
@@ -67,7 +70,7 @@ public:
         socket_ = -1;
     }
     HttpReply get(const std::string& path, const std::string& headers = "") {
-        send("GET " + path + " HTTP/1.1\r\nHost: x\r\n" + headers + "\r\n");
+        send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n");
         return receive();
     }
     HttpReply post(const std::string& path, const std::string& body, const std::string& headers = "") {
@@ -76,9 +79,9 @@ public:
     }
 
     // Reads until `text` arrives; false when the connection ends or nothing more arrives in time.
-    bool wait_for(std::string_view text) {
+    bool wait_for(std::string_view text, std::chrono::milliseconds patience = kPatience) {
         while (received_.find(text) == std::string::npos)
-            if (!more()) return false;
+            if (!more(patience)) return false;
         return true;
     }
     // True when the server has closed the connection and everything was read.
@@ -133,9 +136,9 @@ private:
             if (size == 0) return true;
         }
     }
-    bool more() {
+    bool more(std::chrono::milliseconds patience = kPatience) {
         pollfd state{socket_, POLLIN, 0};
-        if (poll(&state, 1, 20000) <= 0) return false;
+        if (poll(&state, 1, static_cast<int>(patience.count())) <= 0) return false;
         char buffer[16384];
         const ssize_t count = recv(socket_, buffer, sizeof buffer, 0);
         ended_ = count <= 0;

@@ -24,6 +24,39 @@ TEST(HttpHead, LengthOfARequest) {
     for (size_t i = 0; i < text.size(); ++i) EXPECT_FALSE(scan_head(text.substr(0, i), 1000)) << i;
 }
 
+TEST(HttpHead, ABodyInChunks) {
+    const std::string text = "POST /a?b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: Chunked\r\nA: b\r\n\r\n";
+    const auto head = scan_head(text, 1000);
+    ASSERT_TRUE(head);
+    EXPECT_EQ(head->status, 0);
+    EXPECT_TRUE(head->chunked);
+    EXPECT_EQ(text.substr(head->coding_begin, head->coding_end - head->coding_begin),
+              "Transfer-Encoding: Chunked\r\n");
+    EXPECT_EQ(head->path, "/a");
+    EXPECT_FALSE(scan_head("GET / HTTP/1.1\r\n\r\n", 1000)->chunked);
+}
+
+TEST(HttpHead, PathOfARequest) {
+    const auto path = [](const std::string& request) {
+        const std::string text = request + "\r\n\r\n";
+        return std::string(scan_head(text, 1000)->path);
+    };
+    EXPECT_EQ(path("GET /health HTTP/1.1"), "/health");
+    EXPECT_EQ(path("GET /health?x=/y HTTP/1.1"), "/health");
+    EXPECT_EQ(path("GET /health"), "/health");
+    EXPECT_EQ(path("nonsense"), "");
+    EXPECT_EQ(path(""), "");
+}
+
+TEST(HttpHead, LongHeaders) {
+    const std::string name = "A: ";
+    EXPECT_EQ(status_of(name + std::string(kLongestHeaderLine - name.size(), 'a') + "\r\n", "GET / HTTP/1.1"),
+              0);
+    EXPECT_EQ(
+        status_of(name + std::string(kLongestHeaderLine - name.size() + 1, 'a') + "\r\n", "GET / HTTP/1.1"),
+        431);
+}
+
 TEST(HttpHead, WhatCouldBeReadInTwoWaysIsRefused) {
     EXPECT_EQ(status_of("Content-Length: 5\r\n"), 0);
     for (const char* headers :
@@ -34,8 +67,13 @@ TEST(HttpHead, WhatCouldBeReadInTwoWaysIsRefused) {
           "A: b\nContent-Length: 6\r\nContent-Length: 5\r\n"})
         EXPECT_EQ(status_of(headers), 400) << headers;
     EXPECT_EQ(status_of(std::string("A: \0\r\n", 6) + "Content-Length: 5\r\n"), 400);
-    EXPECT_EQ(status_of("Transfer-Encoding: chunked\r\n"), 411);
-    EXPECT_EQ(status_of("Content-Length: 5\r\ntransfer-encoding: identity\r\n"), 411);
+    for (const char* headers :
+         {"Transfer-Encoding: gzip\r\n", "Transfer-Encoding: gzip, chunked\r\n", "Transfer-Encoding:\r\n",
+          "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+          "Content-Length: 5\r\ntransfer-encoding: chunked\r\n",
+          "transfer-encoding: chunked\r\nContent-Length: 5\r\n"})
+        EXPECT_EQ(status_of(headers), 400) << headers;
+    EXPECT_EQ(status_of("Transfer-Encoding: chunked\r\n", "POST / HTTP/1.0"), 400);
     EXPECT_EQ(status_of(""), 411);
     EXPECT_EQ(status_of("", "GET / HTTP/1.1"), 0);
     EXPECT_EQ(status_of("Content-Length: 1001\r\n"), 413);

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "serve/chat_prompt.h"
 #include "serve/fake_engine.h"
 #include "serve/gate.h"
 #include "serve/http_client.h"
@@ -41,6 +42,7 @@ public:
         setup.server.port = 0;
         setup.server.slots = setup.scheduler.slots;
         setup.server.queue = setup.scheduler.queue;
+        setup.server.timeout = setup.scheduler.timeout;
         engine_ = std::make_unique<FakeEngine>(setup.engine);
         scheduler_ = std::make_unique<Scheduler>(*engine_, tokenizer(), setup.scheduler);
         ServedModel model{.name = "org/fake",
@@ -197,6 +199,8 @@ TEST(Server, SeedsDecideSamples) {
     EXPECT_NE(first[1], first[2]);
     EXPECT_NE(texts({{"seed", 4}})[0], first[0]);
     EXPECT_NE(texts(json::object()), texts(json::object()));
+    EXPECT_NE(texts({{"seed", 3 + (int64_t{1} << 32)}})[0], first[0]);  // all 64 bits count
+    EXPECT_EQ(texts({{"seed", 3}, {"prompt", {{5, 6, 7}, {5, 6, 7}}}}), (std::vector{first[0], first[0]}));
 }
 
 // The requests of lm-evaluation-harness's local-completions, and the fields that it reads.
@@ -447,8 +451,13 @@ TEST(Server, MalformedHttp) {
         EXPECT_TRUE(client.at_end()) << "open after: " << text.substr(0, 60);
         return reply;
     };
-    expect_error(answer("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 411,
-                 "", "Content-Length");
+    expect_error(answer("POST /v1/completions HTTP/1.1\r\n\r\n"), 411, "", "Content-Length");
+    expect_error(answer("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n"), 400,
+                 "", "both");
+    expect_error(answer("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}}\r\n"), 400, "",
+                 "chunk");
+    expect_error(answer("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n900000\r\n"), 413, "", "large");
+    expect_error(answer("GET / HTTP/1.1\r\nA: " + std::string(9000, 'a') + "\r\n\r\n"), 431, "", "header");
     expect_error(answer("POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n"), 413, "",
                  "large");
     expect_error(answer("POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n"), 400, "",
@@ -500,6 +509,51 @@ TEST(Server, HttpAsItIsSpoken) {
     EXPECT_EQ(events_of(streamed.body).back(), "[DONE]");
 }
 
+TEST(Server, BodiesInChunks) {
+    Running running;
+    const std::string body = completion().dump();
+    const std::string expected = running.client().post("/v1/completions", body).json()["choices"][0]["text"];
+    std::string chunks;
+    for (size_t at = 0; at < body.size(); at += 7)
+        chunks += fmt::format("{:x}\r\n{}\r\n", std::min<size_t>(7, body.size() - at), body.substr(at, 7));
+    const std::string head =
+        "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: "
+        "chunked\r\nHost: "
+        "localhost\r\n";
+    const std::string request = head + "\r\n" + chunks + "0\r\n\r\n";
+    // Whole and in pieces, on one connection, the next request behind it.
+    HttpClient client = running.client();
+    client.send(request + request);
+    EXPECT_EQ(client.receive().json()["choices"][0]["text"], expected);
+    EXPECT_EQ(client.receive().json()["choices"][0]["text"], expected);
+    for (size_t i = 0; i < request.size(); i += 40) client.send(request.substr(i, 40));
+    EXPECT_EQ(client.receive().json()["choices"][0]["text"], expected);
+    client.send(head + "Expect: 100-continue\r\n\r\n");
+    ASSERT_TRUE(client.wait_for("HTTP/1.1 100"));
+    client.send(chunks + "0\r\n\r\nGET /health HTTP/1.1\r\n\r\n");
+    EXPECT_EQ(client.receive().json()["choices"][0]["text"], expected);
+    EXPECT_EQ(client.receive().json(), json({{"status", "ok"}}));
+}
+
+// Whatever a page resolves to this machine stands in the header Host.
+TEST(Server, OnlyOwnNamesWithoutAKey) {
+    const auto get = [](const Running& running, const std::string& host) {
+        HttpClient client = running.client();
+        client.send("GET /v1/models HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+        return client.receive();
+    };
+    {
+        Running running;
+        expect_error(get(running, "evil.example:8080"), 403, "host_not_allowed", "Host");
+        for (const char* host : {"localhost:8080", "127.0.0.1", "[::1]:8080"})
+            EXPECT_EQ(get(running, host).status, 200) << host;
+    }
+    Options setup;
+    setup.server.api_keys = {"key"};
+    Running running(setup);
+    EXPECT_EQ(get(running, "evil.example").status, 401);
+}
+
 TEST(Server, Models) {
     Running running;
     const json list = running.get("/v1/models").json();
@@ -534,24 +588,42 @@ TEST(Server, KeysAreAskedFor) {
         EXPECT_EQ(running.get("/", header).status, 200);
     }
     for (const char* key : {"first-key", "second-key"})
-        EXPECT_EQ(running.get("/v1/models", std::string("Authorization: Bearer ") + key + "\r\n").status,
-                  200);
+        for (const char* scheme : {"Bearer ", "bearer ", "BEARER "})
+            EXPECT_EQ(
+                running.get("/v1/models", "Authorization: " + (scheme + std::string(key)) + "\r\n").status,
+                200);
     setup.server.api_keys = {"with space"};
     EXPECT_THROW(Running{setup}, Error);
 }
 
 TEST(Server, OtherOriginsOnlyWhenAllowed) {
     EXPECT_FALSE(Running().get("/health").headers.contains("access-control-allow-origin"));
+    const auto preflight = [](const Running& running, const std::string& origin, const std::string& headers) {
+        HttpClient client = running.client();
+        client.send("OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: " + origin + "\r\n" +
+                    headers + "\r\n");
+        return client.receive();
+    };
     Options setup;
     setup.server.cors_origin = "https://example.org";
     setup.server.api_keys = {"key"};
     Running running(setup);
     EXPECT_EQ(running.get("/health").headers.at("access-control-allow-origin"), "https://example.org");
-    HttpClient client = running.client();
-    client.send("OPTIONS /v1/completions HTTP/1.1\r\nOrigin: https://example.org\r\n\r\n");
-    const HttpReply reply = client.receive();
-    EXPECT_EQ(reply.status, 204);
-    EXPECT_THAT(reply.headers.at("access-control-allow-headers"), HasSubstr("Authorization"));
+    const HttpReply plain = preflight(running, "https://example.org", "");
+    EXPECT_EQ(plain.status, 204);
+    EXPECT_THAT(plain.headers.at("access-control-allow-headers"), HasSubstr("Authorization"));
+    // OpenAI's client sends headers of its own.
+    const std::string asked = "authorization,content-type,x-stainless-os";
+    const std::string asks = "Access-Control-Request-Headers: " + asked + "\r\n";
+    EXPECT_EQ(preflight(running, "https://example.org", asks).headers.at("access-control-allow-headers"),
+              asked);
+    EXPECT_FALSE(
+        preflight(running, "https://evil.example", asks).headers.contains("access-control-allow-headers"));
+    Options any;
+    any.server.cors_origin = "*";
+    EXPECT_EQ(
+        preflight(Running(any), "https://evil.example", asks).headers.at("access-control-allow-headers"),
+        asked);
 }
 
 TEST(Server, Page) {
@@ -668,6 +740,134 @@ TEST(Server, RequestsThatTakeTooLong) {
     streamed["stream"] = true;
     const auto events = events_of(running.post("/v1/completions", streamed).body);
     EXPECT_EQ(events.back()["error"]["code"], "timeout");
+}
+
+// The time of a request is that of all its choices.
+TEST(Server, ManyChoicesTakeTooLong) {
+    Gate gate;
+    Options setup;
+    std::atomic<int> steps = 0;
+    setup.engine.step_time = 20ms;
+    setup.engine.on_step = [&](std::span<const Row>) { ++steps; };
+    setup.scheduler.timeout = 300ms;
+    setup.scheduler.slots = 1;
+    Running running(setup);
+    // Each choice takes about 160 ms, all of them minutes.
+    const json prompts(1000, {5, 6, 7});
+    expect_error(running.post("/v1/completions", completion({{"prompt", prompts}})), 504, "timeout",
+                 "longer");
+    EXPECT_LT(steps, 100);
+    const auto events =
+        events_of(running.post("/v1/completions", completion({{"prompt", prompts}, {"stream", true}})).body);
+    EXPECT_EQ(events.back()["error"]["code"], "timeout");
+    EXPECT_LT(steps, 200);
+}
+
+// Clients that do not take their answers hold all workers; health and metrics have one of their own.
+TEST(Server, HealthWhileAllWorkersAreBusy) {
+    Options setup;
+    setup.scheduler.slots = 1;
+    setup.scheduler.queue = 0;
+    setup.server.most_memory = size_t{4} << 30;
+    Running running(setup);
+    // More text than the system's buffers hold.
+    int32_t longest = 0;
+    for (int32_t id = 0; id < tokenizer().size(); ++id)
+        if (tokenizer().piece(id, true).size() > tokenizer().piece(longest, true).size()) longest = id;
+    const size_t count = (8 << 20) / tokenizer().piece(longest, true).size();
+    const std::string request =
+        post_text("/detokenize", json({{"tokens", std::vector<int32_t>(count, longest)}}).dump());
+    std::vector<HttpClient> lazy;
+    for (int i = 0; i < 17; ++i) {  // as many as there are workers
+        lazy.push_back(running.client(1024));
+        lazy.back().send(request);
+    }
+    ASSERT_TRUE(running.soon([&] {
+        // When this one has to wait, all workers are held.
+        HttpClient other = running.client();
+        other.send("GET /v1/models HTTP/1.1\r\n\r\n");
+        return !other.wait_for("HTTP/1.1", 500ms);
+    }));
+    EXPECT_EQ(running.get("/health").status, 200);
+    EXPECT_EQ(running.get("/metrics").status, 200);
+    EXPECT_EQ(running.get("/status").status, 200);
+}
+
+TEST(Server, HealthIsNotLogged) {
+    Running running;
+    EXPECT_EQ(running.get("/health").status, 200);
+    EXPECT_EQ(running.get("/v1/models").status, 200);
+    ASSERT_TRUE(running.soon([&] { return !running.log().empty(); }));
+    EXPECT_EQ(running.log()[0].path, "/v1/models");
+}
+
+// Bodies that would take long to read, or long to cut into tokens, are refused before that.
+TEST(Server, BodiesThatCannotFit) {
+    Running running;
+    std::string values = "1";
+    for (int i = 0; i < 1'100'000; ++i) values += ",1";
+    expect_error(running.client().post("/v1/completions", R"({"prompt": "a", "metadata": [)" + values + "]}"),
+                 400, "invalid_json", "values");
+    size_t longest = 0;
+    for (int32_t id = 0; id < tokenizer().size(); ++id)
+        longest = std::max(longest, tokenizer().piece(id, true).size());
+    const std::string text((256 + 1) * longest, 'a');
+    expect_error(running.post("/v1/completions", completion({{"prompt", text}})), 400,
+                 "context_length_exceeded", "bytes");
+    expect_error(
+        running.post("/v1/chat/completions", chat({{"messages", {{{"role", "user"}, {"content", text}}}}})),
+        400, "context_length_exceeded", "bytes");
+    const json messages(257, {{"role", "user"}, {"content", ""}});
+    expect_error(running.post("/v1/chat/completions", chat({{"messages", messages}})), 400,
+                 "context_length_exceeded", "257 messages");
+    expect_error(running.post("/tokenize", {{"prompt", std::string((1 << 20) + 1, 'a')}}), 400, "", "bytes");
+}
+
+// Objects with many keys are read in linear time: with a search over all of them this takes minutes.
+TEST(Server, ManyKeys) {
+    Running running;
+    std::string keys = "\"0\":{}";
+    for (int i = 1; i < 400'000; ++i) keys += fmt::format(",\"{}\":{{}}", i);
+    HttpClient client = running.client();
+    client.send(
+        post_text("/v1/completions", R"({"prompt": [5], "max_tokens": 1, "metadata": {)" + keys + "}}"));
+    EXPECT_EQ(client.receive().status, 200);
+}
+
+TEST(Server, MemoryOfBodiesIsShared) {
+    Gate gate;
+    Options setup;
+    setup.engine.on_step = gate.hook();
+    setup.server.most_memory = 1 << 20;
+    Running running(setup);
+    // Its text is kept while the request runs.
+    const json large = completion({{"user", std::string(200'000, 'a')}});
+    HttpClient first = running.client();
+    first.send(post_text("/v1/completions", large.dump()));
+    ASSERT_TRUE(running.soon([&] { return running.engine().open_sequences() == 1; }));
+    const HttpReply second = running.post("/v1/completions", large);
+    expect_error(second, 503, "out_of_memory", "memory");
+    EXPECT_EQ(second.headers.at("retry-after"), "1");
+    const HttpReply larger =
+        running.post("/v1/completions", completion({{"user", std::string(600'000, 'a')}}));
+    expect_error(larger, 413, "out_of_memory", "memory");
+    gate.open();
+    EXPECT_EQ(first.receive().status, 200);
+    EXPECT_EQ(running.post("/v1/completions", large).status, 200);
+}
+
+TEST(Server, TheAssistantsLastMessageIsContinued) {
+    Running running;
+    const json messages = {{{"role", "user"}, {"content", "Hello"}},
+                           {{"role", "assistant"}, {"content", "It is well known that "}}};
+    const json continued = running.post("/v1/chat/completions", chat({{"messages", messages}})).json();
+    // The same as the text that the template writes up to there.
+    const nlohmann::ordered_json user = {{"role", "user"}, {"content", "Hello"}};
+    const std::string begun = ChatPrompt(tokenizer()).text(nlohmann::ordered_json::array({user}), [] {});
+    const json prompt = tokenizer().encode(begun + "It is well known that ", false, true);
+    const json completed = running.post("/v1/completions", completion({{"prompt", prompt}})).json();
+    EXPECT_EQ(continued["usage"], completed["usage"]);
+    EXPECT_EQ(continued["choices"][0]["message"]["content"], completed["choices"][0]["text"]);
 }
 
 TEST(Server, AnEngineThatFails) {
