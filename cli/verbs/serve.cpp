@@ -20,6 +20,7 @@
 #include "model/accounting.h"
 #include "model/load.h"
 #include "serve/api_keys.h"
+#include "serve/capacity.h"
 #include "serve/log_writer.h"
 #include "serve/server.h"
 
@@ -106,6 +107,11 @@ void serve(Arguments& a) {
         check_exits(a.scheduler.exit, model);
         a.engine.chunk = std::max(a.engine.chunk, a.scheduler.slots);
         engine = make_engine(model, a.engine);
+        const std::string note = check_capacity({.slots = a.scheduler.slots,
+                                                 .context = engine->capabilities().context,
+                                                 .kv_tokens = a.engine.kv_tokens,
+                                                 .trained = model.config.context_length});
+        if (!note.empty() && !a.report.quiet) log("{}", note);
         served.description = describe(model);
     }
     const Tokenizer tokenizer(path);

@@ -55,14 +55,15 @@ std::optional<Choices::Event> Choices::poll() {
 }
 
 std::optional<Choices::Event> Choices::next(milliseconds timeout) {
-    // Several generations are polled in turn.
-    constexpr milliseconds kTurn(2);
+    // Several generations are polled in turn. The scheduler ends them itself unless a step takes long.
+    constexpr milliseconds kTurn(2), kLongStep(250);
     const auto end = Clock::now() + timeout;
     for (;;) {
         while (submitted_ < options_.choices && running_.size() < options_.most_at_once &&
                Clock::now() >= retry_ && submit_next()) {
         }
         if (auto event = poll()) return event;
+        if (Clock::now() >= options_.deadline + kLongStep) throw timeout_error();
         const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
         if (left <= milliseconds(0)) return std::nullopt;
         const bool alone = running_.size() == 1 && submitted_ == options_.choices;

@@ -742,6 +742,19 @@ TEST(Server, RequestsThatTakeTooLong) {
     EXPECT_EQ(events.back()["error"]["code"], "timeout");
 }
 
+// Also while a step of the engine takes longer than the request may.
+TEST(Server, StepsThatTakeTooLong) {
+    Gate gate;
+    Options setup;
+    setup.engine.on_step = gate.hook();
+    setup.scheduler.timeout = 50ms;
+    Running running(setup);
+    expect_error(running.post("/v1/completions", completion()), 504, "timeout", "longer");
+    const auto events = events_of(running.post("/v1/completions", completion({{"stream", true}})).body);
+    EXPECT_EQ(events.back()["error"]["code"], "timeout");
+    gate.open();
+}
+
 // The time of a request is that of all its choices.
 TEST(Server, ManyChoicesTakeTooLong) {
     Gate gate;
