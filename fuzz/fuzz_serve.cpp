@@ -1,5 +1,6 @@
 // Fuzzes the server's input: for any bytes, a request is accepted or refused with an ApiError of status 400
-// that is JSON itself, and the head of an HTTP request does not depend on how much has arrived.
+// that is JSON itself, and neither the head of an HTTP request nor a body in chunks depends on how much has
+// arrived.
 //     refold_fuzz_serve [--iterations N] [--seed N]
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include "fuzzing.h"
 #include "serve/api_error.h"
 #include "serve/api_request.h"
+#include "serve/chunked_body.h"
 #include "serve/http_head.h"
 
 namespace {
@@ -30,6 +32,8 @@ const std::string kBodies[] = {
 const std::string kHead =
     "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 12\r\n"
     "Expect: 100-continue\r\n\r\n";
+
+const std::string kChunks = "5\r\nhello\r\nA;name=value\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\n";
 
 constexpr const char* kPieces[] = {"{",
                                    "}",
@@ -82,11 +86,29 @@ bool head_taken(const std::string& text) {
     for (size_t size = 0; size <= text.size(); ++size) {
         const auto some = refold::scan_head(std::string_view(text).substr(0, size), kMostBody);
         if (!some) continue;
-        if (!all || some->bytes != all->bytes || some->body != all->body || some->status != all->status)
+        if (!all || some->bytes != all->bytes || some->body != all->body || some->status != all->status ||
+            some->chunked != all->chunked || some->path != all->path)
             abort();
+        if (some->coding_begin > some->coding_end || some->coding_end > some->bytes) abort();
         if (some->bytes > size || (some->status == 0 && some->body > kMostBody)) abort();
     }
     return all && all->status == 0;
+}
+
+bool chunks_taken(const std::string& text) {
+    using State = refold::ChunkedBody::State;
+    std::string whole = text, pieces;
+    refold::ChunkedBody at_once, in_pieces;
+    const State expected = at_once.decode(whole, 0, kMostBody);
+    State state = State::incomplete;
+    size_t given = 0;
+    for (; given < text.size() && state == State::incomplete; ++given) {
+        pieces += text[given];
+        state = in_pieces.decode(pieces, 0, kMostBody);
+    }
+    if (state != expected || in_pieces.size() != at_once.size() || at_once.size() > text.size()) abort();
+    if (state == State::complete && pieces + text.substr(given) != whole) abort();
+    return state == State::complete;
 }
 
 }  // namespace
@@ -94,12 +116,12 @@ bool head_taken(const std::string& text) {
 int main(int argc, char** argv) {
     const refold::FuzzArguments arguments(argc, argv, 20000);
     std::mt19937_64 random(arguments.seed);
-    constexpr size_t kKinds = std::size(kBodies) + 1;
+    constexpr size_t kHeads = std::size(kBodies), kKinds = kHeads + 2;
     const auto run = [](size_t kind, const std::string& text) {
-        return kind < std::size(kBodies) ? taken(kind, text) : head_taken(text);
+        return kind < kHeads ? taken(kind, text) : kind == kHeads ? head_taken(text) : chunks_taken(text);
     };
     const auto seed = [](size_t kind) -> const std::string& {
-        return kind < std::size(kBodies) ? kBodies[kind] : kHead;
+        return kind < kHeads ? kBodies[kind] : kind == kHeads ? kHead : kChunks;
     };
     for (size_t kind = 0; kind < kKinds; ++kind) {
         if (run(kind, seed(kind))) continue;

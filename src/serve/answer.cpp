@@ -141,6 +141,10 @@ std::unique_ptr<Answer> completed(std::unique_ptr<Answer> answer, const ApiReque
 
 // Refuses conversations that cannot fit, as a template writes all of their messages.
 void check_messages(const Json& messages, const PromptLimits& limits) {
+    constexpr size_t kMost = 4096;  // templates take longer the more there are
+    if (messages.size() > kMost)
+        throw ApiError(400, fmt::format("got {} messages, expected at most {}", messages.size(), kMost),
+                       "messages");
     if (messages.size() > static_cast<size_t>(limits.context))
         too_long(fmt::format("{} messages", messages.size()), limits);
     size_t bytes = 0;

@@ -834,6 +834,11 @@ TEST(Server, BodiesThatCannotFit) {
     expect_error(running.post("/v1/chat/completions", chat({{"messages", messages}})), 400,
                  "context_length_exceeded", "257 messages");
     expect_error(running.post("/tokenize", {{"prompt", std::string((1 << 20) + 1, 'a')}}), 400, "", "bytes");
+    Options setup;
+    setup.engine.context = setup.engine.kv_tokens = 100'000;
+    const json more(4097, {{"role", "user"}, {"content", ""}});
+    expect_error(Running(setup).post("/v1/chat/completions", chat({{"messages", more}})), 400, "",
+                 "4097 messages");
 }
 
 // Objects with many keys are read in linear time: with a search over all of them this takes minutes.
@@ -1016,6 +1021,25 @@ TEST(Server, ShutdownEndsWhatTakesLonger) {
     EXPECT_EQ(events_of(streamed.body).back()["error"]["code"], "shutting_down");
     for (size_t i = 1; i < clients.size(); ++i)
         expect_error(clients[i].receive(), 503, "shutting_down", "shutting down");
+}
+
+// Whoever ends the process learns of it.
+TEST(Server, ShutdownDoesNotWaitForAThreadThatWorksOn) {
+    FakeEngine engine({});
+    Scheduler scheduler(engine, tokenizer(), {});
+    std::atomic<bool> working = false, works = true;
+    ServerOptions options;
+    options.port = 0;
+    Server server(scheduler, tokenizer(), {}, options, [&](const ServedRequest&) {
+        working = true;
+        while (works) std::this_thread::sleep_for(1ms);
+    });
+    HttpClient client(server.port());
+    EXPECT_EQ(client.get("/v1/models").status, 200);
+    while (!working) std::this_thread::sleep_for(1ms);
+    EXPECT_FALSE(server.shutdown(0ms));
+    works = false;
+    EXPECT_TRUE(server.shutdown(0ms));
 }
 
 TEST(Server, AddressThatIsTaken) {
