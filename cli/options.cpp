@@ -277,6 +277,48 @@ static void add_penalty_options(CLI::App& app, SamplingOptions& options) {
         ->allow_extra_args(false);
 }
 
+namespace {
+
+void add_format_options(CLI::App& app, OutputFormat& format) {
+    using Kind = OutputFormat::Kind;
+    // A name and what happens with its value; one of them may be given.
+    std::vector<CLI::Option*> options;
+    const auto add = [&](const char* name, const char* type, const char* description, auto take) {
+        options.push_back(app.add_option_function<std::string>(name, take, description)->type_name(type));
+    };
+    const auto text_or_file = [](const std::string& given, char first) {
+        return given.find_first_not_of(" \n\t") != std::string::npos &&
+                       given[given.find_first_not_of(" \n\t")] == first
+                   ? given
+                   : read_text_file(given);
+    };
+    add("--json-schema", "FILE|JSON", "The output is a JSON document that follows this schema",
+        [&format, text_or_file](const std::string& given) {
+            format = {.kind = Kind::json_schema, .text = text_or_file(given, '{')};
+        });
+    add("--grammar", "FILE", "The output follows this grammar (GBNF; its first rule is root)",
+        [&format](const std::string& given) {
+            format = {.kind = Kind::grammar, .text = read_text_file(given)};
+        });
+    add("--regex", "REGEX", "The whole output matches this regular expression",
+        [&format](const std::string& given) { format = {.kind = Kind::regex, .text = given}; });
+    options.push_back(app.add_option_function<std::vector<std::string>>(
+                             "--choice",
+                             [&format](const std::vector<std::string>& given) {
+                                 format = {.kind = Kind::choice, .choices = given};
+                             },
+                             "The output is this text, or one of several when the option is repeated")
+                          ->type_name("TEXT")
+                          ->allow_extra_args(false));
+    for (CLI::Option* one : options) {
+        for (CLI::Option* other : options) {
+            if (one != other) one->excludes(other);
+        }
+    }
+}
+
+}  // namespace
+
 void add_generation_options(CLI::App& app, GenerationOptions& options, const char* max_tokens) {
     app.add_option("-n,--max-tokens", options.max_tokens, max_tokens)
         ->type_name("N")
@@ -303,6 +345,7 @@ void add_generation_options(CLI::App& app, GenerationOptions& options, const cha
         ->capture_default_str();
     add_penalty_options(app, sampling);
     app.add_option("--seed", sampling.seed, "Seed of the choice")->type_name("N")->capture_default_str();
+    add_format_options(app, options.format);
 }
 
 CLI::Option* add_token_ids(CLI::App& app, const char* name, std::vector<int32_t>& ids,

@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "refold/output_format.h"
+
 namespace refold {
 
 // How the next token is chosen from the model's logits. The steps are those of llama.cpp, in its order: bias,
@@ -62,6 +64,8 @@ struct GenerationOptions {
     std::vector<int32_t> stop_tokens = {};
     // Goes on after the model's end-of-generation tokens, which become part of the result.
     bool ignore_eos = false;
+    // What the generated text must look like.
+    OutputFormat format = {};
     // Log probabilities of the chosen tokens, each with so many likeliest tokens; at most the vocabulary. -1:
     // none. They are the model's: before bias, penalties and temperature.
     int logprobs = -1;
@@ -74,7 +78,7 @@ struct TokenLogprob {
 };
 
 enum class FinishReason {
-    stop,       // a stop text, a stop token or an end-of-generation token
+    stop,       // a stop text, a stop token, an end-of-generation token, or the end of a format
     length,     // max_tokens, or the context is full
     cancelled,  // by the caller
     timeout,    // a server's limit

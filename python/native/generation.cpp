@@ -19,6 +19,18 @@ Setter setter(T SamplingOptions::*field) {
     return [field](GenerationOptions& o, const nb::handle& value) { o.sampling.*field = nb::cast<T>(value); };
 }
 
+Setter format_setter(OutputFormat::Kind kind) {
+    return [kind](GenerationOptions& o, const nb::handle& value) {
+        if (o.format.kind != OutputFormat::Kind::any)
+            throw nb::value_error("json_schema, grammar, regex and choices exclude each other");
+        o.format.kind = kind;
+        if (kind == OutputFormat::Kind::choice)
+            o.format.choices = nb::cast<std::vector<std::string>>(value);
+        else
+            o.format.text = nb::cast<std::string>(value);
+    };
+}
+
 const std::map<std::string, Setter>& setters() {
     static const std::map<std::string, Setter> out = {
         {"max_tokens", setter(&GenerationOptions::max_tokens)},
@@ -36,6 +48,10 @@ const std::map<std::string, Setter>& setters() {
         {"frequency_penalty", setter(&SamplingOptions::frequency_penalty)},
         {"logit_bias", setter(&SamplingOptions::logit_bias)},
         {"seed", setter(&SamplingOptions::seed)},
+        {"json_schema", format_setter(OutputFormat::Kind::json_schema)},
+        {"grammar", format_setter(OutputFormat::Kind::grammar)},
+        {"regex", format_setter(OutputFormat::Kind::regex)},
+        {"choices", format_setter(OutputFormat::Kind::choice)},
     };
     return out;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import (
     TYPE_CHECKING,
@@ -71,6 +72,14 @@ class GenerationOptions(TypedDict, total=False):
     """Added to the logits of tokens; -inf bans one."""
     seed: int
     """Equal prompts, options and seeds give equal text [0]."""
+    json_schema: Union[str, Dict[str, Any]]
+    """The text is a JSON document that follows this schema, whose properties it has in this order."""
+    grammar: str
+    """The text follows this grammar (GBNF; its first rule is root)."""
+    regex: str
+    """The whole text matches this regular expression."""
+    choices: List[str]
+    """The text is one of these."""
 
 
 class Perplexity(NamedTuple):
@@ -248,6 +257,8 @@ class Model:
         if stream and not one:
             raise TypeError("stream=True is for one prompt")
         tokens = [self.tokenize(p) if isinstance(p, str) else _ids(p) for p in prompts]
+        if isinstance(options.get("json_schema"), dict):
+            options["json_schema"] = json.dumps(options["json_schema"])
         native = self._native.generate(tokens, options)
         if stream:
             return TextStream(native)

@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import threading
@@ -81,6 +82,18 @@ class ModelTest(unittest.TestCase):
         # One that is given up without closing it frees the model as well.
         next(self.model.generate(PROMPT, max_tokens=200, stream=True))
         self.model.generate(PROMPT, max_tokens=1)
+
+    def test_formats(self):
+        schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+        text = self.model.generate("Hello", json_schema=schema, max_tokens=100).text
+        self.assertIn(json.loads(text)["n"], (1, 2))
+        self.assertIn(self.model.generate("Hello", choices=["yes", "no"]).text, ("yes", "no"))
+        self.assertRegex(self.model.generate("Hello", regex="[ab]{4}").text, "^[ab]{4}$")
+        self.assertEqual(self.model.generate("Hello", grammar='root ::= "x"').text, "x")
+        with self.assertRaisesRegex(ValueError, "exclude"):
+            self.model.generate("Hello", regex="a", grammar='root ::= "x"')
+        with self.assertRaisesRegex(refold.UsageError, "'not' cannot be enforced"):
+            self.model.generate("Hello", json_schema={"not": {}})
 
     def test_stop_texts_and_log_probabilities(self):
         whole = self.model.generate(PROMPT, max_tokens=12, logprobs=2)

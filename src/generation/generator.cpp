@@ -119,10 +119,12 @@ private:
                                     sequence_room(engine_) + 1};
         results_[r].prompt_tokens = static_cast<int64_t>(request.prompt.size());
         results_[r].evaluated_tokens = results_[r].prompt_tokens - start.known;
+        GenerationRequest own = request;
+        if (!own.grammar) own.grammar = generator_.grammars_.compile(own.format);
         active_.push_back(
             {admitted.prompt, admitted.sequence,
              Sequence(engine_, generator_.options_.decoding, generator_.counts_, start,
-                      Continuation(generator_.tokenizer_, request, generator_.options_.decode))});
+                      Continuation(generator_.tokenizer_, std::move(own), generator_.options_.decode))});
         Active& active = active_.back();
         if (callbacks_.stop.stop_requested()) active.sequence.continuation().finish(FinishReason::cancelled);
         if (active.sequence.empty()) active.sequence.continuation().finish(FinishReason::length);
@@ -248,13 +250,17 @@ Generator::Generator(Engine& engine, const Tokenizer& tokenizer, GeneratorOption
       tokenizer_(tokenizer),
       options_(std::move(options)),
       sequences_(engine),
-      counts_(engine.capabilities().loops) {
+      counts_(engine.capabilities().loops),
+      grammars_(tokenizer, engine.capabilities().n_vocab) {
     check_exit_policy(options_.decoding.exit, engine.capabilities().loops, engine.capabilities().exit_gate);
 }
 
 std::vector<GenerationResult> Generator::run(std::span<const GenerationRequest> requests,
                                              const GeneratorCallbacks& callbacks) {
-    for (const GenerationRequest& request : requests) check(request, engine_);
+    for (const GenerationRequest& request : requests) {
+        check(request, engine_);
+        if (!request.grammar) grammars_.compile(request.format);  // throws before anything runs
+    }
     try {
         auto results = Run(*this, requests, callbacks).finish();
         if (!options_.keeps_sequences) sequences_.clear();

@@ -45,8 +45,9 @@ public:
 
     // Answers all requests; results are in their order. With max_tokens 0 a prompt is only scored, where
     // GenerationRequest::prompt_logprobs asks for it.
-    // Throws Error(usage) for options out of range, Error(input) for a prompt that is empty, has ids outside
-    // the vocabulary or does not fit the context, Error(interrupted) after a signal.
+    // Throws Error(usage) for options out of range and for a format that cannot be kept, Error(input) for a
+    // prompt that is empty, has ids outside the vocabulary or does not fit the context, Error(interrupted)
+    // after a signal.
     std::vector<GenerationResult> run(std::span<const GenerationRequest> requests,
                                       const GeneratorCallbacks& callbacks = {});
     GenerationResult run(const GenerationRequest& request, const GeneratorCallbacks& callbacks = {});
@@ -65,6 +66,7 @@ private:
     const GeneratorOptions options_;
     SharedSequences sequences_;
     DecodingCounts counts_;
+    GrammarCompiler grammars_;
 };
 
 }  // namespace refold

@@ -12,6 +12,7 @@
 
 namespace refold {
 
+class Grammar;
 class Sampler;
 
 struct GenerationRequest : GenerationOptions {
@@ -28,7 +29,8 @@ struct GenerationRequest : GenerationOptions {
     // Chooses the tokens, for several requests at a time that one thread runs; null: a new sampler for
     // `sampling`.
     std::shared_ptr<Sampler> sampler;
-    std::optional<uint64_t> seed;  // in place of `sampling.seed`, which has 32 bits
+    std::shared_ptr<const Grammar> grammar;  // of `format`; null: the generator compiles it
+    std::optional<uint64_t> seed;            // in place of `sampling.seed`, which has 32 bits
 };
 
 // The news since the previous event.

@@ -54,7 +54,9 @@ Sequence::Sequence(Engine& engine, const DecodingOptions& options, DecodingCount
       limit_(std::min(continuation_.request().max_tokens, start.room - prompt_)),
       tokens_(continuation_.request().prompt),
       depth_(tokens_.size(), loops_),
-      done_(static_cast<size_t>(loops_), start.known) {}
+      done_(static_cast<size_t>(loops_), start.known) {
+    if (const auto& grammar = continuation_.request().grammar) grammar_.emplace(grammar);
+}
 
 int64_t Sequence::total() const { return static_cast<int64_t>(tokens_.size() + drafts_.size()); }
 
@@ -157,34 +159,39 @@ void Sequence::take(int64_t position, int32_t loop, const LoopLogits& logits) {
     } else if (exits(position, loops_run, logits)) {
         draft_wish_ = std::min(options_.draft, draft_wish_ + 1);
         accepted_ = 0;
-        const int32_t token = choose(logits, position + 1, tokens_);
+        const int32_t token = choose(logits, position + 1, tokens_, grammar_);
         leave(position, loops_run);
         emit(logits, token, loops_run);
     }
 }
 
-int32_t Sequence::choose(std::span<const float> logits, int64_t position,
-                         std::span<const int32_t> history) const {
-    return sampler_->choose(logits, {seed_, position}, history);
+int32_t Sequence::choose(std::span<const float> logits, int64_t position, std::span<const int32_t> history,
+                         std::optional<GrammarState>& grammar) const {
+    const bool bounded = grammar && !grammar->ended();  // drafts after the end will be refused
+    const int32_t token =
+        sampler_->choose(bounded ? grammar->masked(logits) : logits, {seed_, position}, history);
+    if (bounded) grammar->accept(token);
+    return token;
 }
 
 // Drafts and verified tokens are drawn with the same numbers: a draft is accepted when it is what all loops
 // choose, and the tokens are those of a run without drafts.
 void Sequence::draft(std::span<const float> logits) {
     ++counts_.drafted;
+    if (drafts_.empty() && grammar_) draft_grammar_ = grammar_->copy();
     if (drafts_.empty() || !sampler_->uses_history()) {
-        drafts_.push_back(choose(logits, total(), tokens_));
+        drafts_.push_back(choose(logits, total(), tokens_, draft_grammar_));
         return;
     }
     std::vector<int32_t> history = tokens_;
     history.insert(history.end(), drafts_.begin(), drafts_.end());
-    drafts_.push_back(choose(logits, total(), history));
+    drafts_.push_back(choose(logits, total(), history, draft_grammar_));
 }
 
 void Sequence::verify(std::span<const float> logits) {
     const int32_t draft = drafts_.front();
     drafts_.pop_front();
-    const int32_t token = choose(logits, static_cast<int64_t>(tokens_.size()), tokens_);
+    const int32_t token = choose(logits, static_cast<int64_t>(tokens_.size()), tokens_, grammar_);
     if (token == draft) {
         ++counts_.accepted;
         ++accepted_;
@@ -212,6 +219,7 @@ void Sequence::emit(std::span<const float> logits, int32_t token, int32_t loops_
     if (!continuation_.add(logits, token, loops_run)) return;
     tokens_.push_back(token);
     depth_.push_back(loops_);
+    if (grammar_ && grammar_->ended()) continuation_.finish(FinishReason::stop);
     if (generated() == limit_) continuation_.finish(FinishReason::length);
 }
 

@@ -12,6 +12,7 @@
 #include "exit/exit_policy.h"
 #include "generation/continuation.h"
 #include "generation/sampler.h"
+#include "grammar/grammar.h"
 
 namespace refold {
 
@@ -106,7 +107,8 @@ private:
     Row row(int64_t position, int32_t loop) const;
 
     void leave(int64_t position, int32_t loops_run);
-    int32_t choose(std::span<const float> logits, int64_t position, std::span<const int32_t> history) const;
+    int32_t choose(std::span<const float> logits, int64_t position, std::span<const int32_t> history,
+                   std::optional<GrammarState>& grammar) const;
     void draft(std::span<const float> logits);
     void verify(std::span<const float> logits);
     void emit(std::span<const float> logits, int32_t token, int32_t loops_run);
@@ -128,7 +130,9 @@ private:
     std::vector<int32_t> tokens_;  // prompt and generated
     std::vector<int32_t> depth_;   // [tokens_]: loops that they ran before they exited
     std::deque<int32_t> drafts_;   // after tokens_
-    std::vector<int64_t> done_;    // [loops]: tokens that have the loop's keys and values
+    // Of the request's format, after tokens_ and after drafts_.
+    std::optional<GrammarState> grammar_, draft_grammar_;
+    std::vector<int64_t> done_;  // [loops]: tokens that have the loop's keys and values
 };
 
 }  // namespace refold

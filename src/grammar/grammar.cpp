@@ -4,6 +4,7 @@
 #include <xgrammar/matcher.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -11,7 +12,7 @@
 
 #include "core/error.h"
 #include "core/text.h"
-#include "grammar/schema_check.h"
+#include "grammar/schema.h"
 
 namespace refold {
 namespace {
@@ -40,11 +41,10 @@ size_t size_of(const OutputFormat& format) {
     return bytes;
 }
 
-json schema_of(const std::string& text) {
-    const json schema = json::parse(text, nullptr, false);
+std::string schema_of(const std::string& text) {
+    const auto schema = nlohmann::ordered_json::parse(text, nullptr, false);
     if (schema.is_discarded()) fail(ErrorCode::usage, "schema", "it is not JSON");
-    check_schema(schema);
-    return schema;
+    return enforceable_schema(schema).dump();
 }
 
 // Bytes at the end of `text` that begin a character; none when no bytes after `text` can make it UTF-8.
@@ -142,7 +142,7 @@ struct GrammarCompiler::Impl {
     xgrammar::TokenizerInfo vocabulary(bool json) const {
         std::vector<std::string> pieces(static_cast<size_t>(n_vocab));  // empty ones never come
         std::vector<int32_t> ends;
-        for (int32_t id = 0; id < tokenizer.size(); ++id) {
+        for (int32_t id = 0; id < tokenizer.size() && id < n_vocab; ++id) {
             if (tokenizer.is_end_of_generation(id)) {
                 ends.push_back(id);
                 continue;
@@ -161,7 +161,7 @@ struct GrammarCompiler::Impl {
         };
         switch (format.kind) {
             case OutputFormat::Kind::json: return schema(R"({"type":"object","additionalProperties":true})");
-            case OutputFormat::Kind::json_schema: schema_of(format.text); return schema(format.text);
+            case OutputFormat::Kind::json_schema: return schema(schema_of(format.text));
             case OutputFormat::Kind::regex: return compiler.CompileRegex(format.text);
             case OutputFormat::Kind::choice:
                 if (format.choices.empty()) fail(ErrorCode::usage, "choices", "there are none");
@@ -271,10 +271,18 @@ bool GrammarState::allows(int32_t token) {
 std::span<const float> GrammarState::masked(std::span<const float> logits) {
     impl_->fill();
     if (impl_->all) return logits;
-    impl_->masked.assign(logits.begin(), logits.end());
-    for (size_t token = 0; token < logits.size(); ++token) {
-        if (!impl_->allows(token)) impl_->masked[token] = -std::numeric_limits<float>::infinity();
+    impl_->masked.assign(logits.size(), -std::numeric_limits<float>::infinity());
+    bool any = false;
+    for (size_t word = 0; word < impl_->bits.size(); ++word) {
+        for (auto bits = static_cast<uint32_t>(impl_->bits[word]); bits != 0; bits &= bits - 1) {
+            const size_t token = word * 32 + static_cast<size_t>(std::countr_zero(bits));
+            if (token >= logits.size()) break;
+            impl_->masked[token] = logits[token];
+            any = true;
+        }
     }
+    if (!any)
+        fail(ErrorCode::input, "grammar", "no token of the vocabulary can follow what the format needs here");
     return impl_->masked;
 }
 

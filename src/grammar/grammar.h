@@ -37,7 +37,7 @@ public:
     GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
     // Null for OutputFormat::Kind::any. Throws Error(usage) that says what is wrong with the format, or which
-    // part of a schema cannot be guaranteed (check_schema()).
+    // part of a schema cannot be guaranteed (enforceable_schema()).
     std::shared_ptr<const Grammar> compile(const OutputFormat& format);
 
 private:
@@ -58,7 +58,7 @@ public:
     // Whether the token may come next. End-of-generation tokens may where the text is complete.
     bool allows(int32_t token);
     // The logits with -infinity for all tokens that may not come next, valid until the next call; `logits`
-    // itself where all may. `logits` [n_vocab].
+    // itself where all may. `logits` [n_vocab]. Throws Error(input) where none may.
     std::span<const float> masked(std::span<const float> logits);
     // Goes on by a token that allows() permits; throws Error(internal) for another one.
     void accept(int32_t token);

@@ -181,6 +181,16 @@ void Answer::add_prompt(std::vector<int32_t> tokens, int64_t max_tokens) {
     prompts_.push_back({std::move(tokens), std::min(max_tokens, context_ - length)});
 }
 
+void Answer::compile_format(GrammarCompiler& grammars) {
+    try {
+        common_.grammar = grammars.compile(common_.format);
+    } catch (const Error& error) {
+        throw ApiError(400, fmt::format("the format of the output: {}", error.what()), "response_format",
+                       "invalid_format");
+    }
+    common_.format = {};  // the grammar has it
+}
+
 GenerationRequest Answer::request(size_t choice) const {
     const Prompt& prompt = prompt_of(choice);
     GenerationRequest out = common_;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "grammar/grammar.h"
 #include "serve/api_request.h"
 #include "serve/api_response.h"
 #include "serve/chat_prompt.h"
@@ -34,6 +35,8 @@ public:
     // The scheduler's request for a choice, made when its turn comes: a request may have many choices, which
     // share their sampler.
     GenerationRequest request(size_t choice) const;
+    // Compiles the request's format for all choices. Throws ApiError (400) for one that cannot be kept.
+    void compile_format(GrammarCompiler& grammars);
 
     ResponseHead head;
     Usage usage;  // of the prompts

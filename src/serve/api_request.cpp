@@ -9,6 +9,7 @@
 
 #include "serve/api_error.h"
 #include "serve/body_json.h"
+#include "serve/ordered_field.h"
 
 namespace refold {
 namespace {
@@ -20,9 +21,10 @@ template <typename... Args>
 }
 
 // A value in a message: short, on one line.
-std::string shown(const BodyValue& value) {
+template <typename Value>
+std::string shown(const Value& value) {
     std::string text = value.is_structured() ? (value.is_array() ? "an array" : "an object")
-                                             : value.dump(-1, ' ', true, BodyValue::error_handler_t::replace);
+                                             : value.dump(-1, ' ', true, Value::error_handler_t::replace);
     return text.size() <= 60 ? text : text.substr(0, 60) + "...";
 }
 
@@ -43,7 +45,6 @@ const std::vector<Neutral>& neutral_fields() {
                                                 {"tool_choice", {"none", "auto"}},
                                                 {"functions", {BodyValue::array()}},
                                                 {"function_call", {"none", "auto"}},
-                                                {"response_format", {BodyValue{{"type", "text"}}}},
                                                 {"modalities", {BodyValue::array({"text"})}},
                                                 {"audio", {}},
                                                 {"prediction", {}},
@@ -68,7 +69,7 @@ std::optional<int64_t> whole_number(const BodyValue& value) {
 
 class Fields {
 public:
-    explicit Fields(std::string_view body) : body_(body), object_(body_.value()) {
+    explicit Fields(std::string_view body) : source_(body), body_(body), object_(body_.value()) {
         if (!object_.is_object())
             throw ApiError(400, "the request's body: got " + shown(object_) + ", expected a JSON object");
     }
@@ -78,6 +79,10 @@ public:
         known_.insert(field);
         const auto found = object_.find(field);
         return found == object_.end() || found->is_null() ? nullptr : &*found;
+    }
+    // The same as JSON whose objects have their keys in the client's order.
+    nlohmann::ordered_json ordered(const char* field) {
+        return find(field) == nullptr ? nlohmann::ordered_json() : ordered_field(source_, field);
     }
     bool boolean(const char* field, bool otherwise) {
         const BodyValue* value = find(field);
@@ -125,6 +130,7 @@ public:
     }
 
 private:
+    const std::string_view source_;
     const BodyJson body_;
     const BodyValue& object_;
     std::set<std::string, std::less<>> known_;
@@ -198,6 +204,90 @@ std::map<int32_t, double> logit_bias(Fields& fields) {
     return biases;
 }
 
+// ---- formats of the output
+
+using Json = nlohmann::ordered_json;
+
+std::string format_text(const Json& value, const char* field) {
+    if (!value.is_string()) refuse(field, "got {}, expected a text", shown(value));
+    return value.get<std::string>();
+}
+
+// A schema as JSON or as a text of JSON.
+OutputFormat schema_format(const Json& schema, const char* field) {
+    if (schema.is_string())
+        return {.kind = OutputFormat::Kind::json_schema, .text = schema.get<std::string>()};
+    if (!schema.is_object() && !schema.is_boolean())
+        refuse(field, "got {}, expected a JSON Schema", shown(schema));
+    return {.kind = OutputFormat::Kind::json_schema, .text = schema.dump()};
+}
+
+OutputFormat choice_format(const Json& choices, const char* field) {
+    if (!choices.is_array()) refuse(field, "got {}, expected an array of texts", shown(choices));
+    OutputFormat out{.kind = OutputFormat::Kind::choice};
+    for (const Json& choice : choices) out.choices.push_back(format_text(choice, field));
+    return out;
+}
+
+// OpenAI's {"type": "json_schema", "json_schema": {"name", "schema"}}. llama.cpp also takes the schema beside
+// the type.
+OutputFormat response_format(const Json& given) {
+    constexpr const char* kField = "response_format";
+    if (!given.is_object()) refuse(kField, "got {}, expected an object", shown(given));
+    const std::string type = given.contains("type") ? format_text(given["type"], kField) : "";
+    if (type == "text") return {};
+    if (type != "json_object" && type != "json_schema")
+        refuse(kField, "got type '{}', expected text, json_object or json_schema", type.substr(0, 60));
+    const bool wrapped = given.contains("json_schema");
+    const Json& holder = wrapped ? given["json_schema"] : given;
+    if (holder.is_object() && holder.contains("schema")) return schema_format(holder["schema"], kField);
+    if (type == "json_schema") refuse(kField, "'json_schema' needs a 'schema'");
+    return {.kind = OutputFormat::Kind::json};
+}
+
+// A format by the name that vLLM has for it.
+OutputFormat named_format(const std::string& name, const Json& value, const char* field) {
+    if (name == "json") return schema_format(value, field);
+    if (name == "regex") return {.kind = OutputFormat::Kind::regex, .text = format_text(value, field)};
+    if (name == "choice") return choice_format(value, field);
+    if (name == "grammar") return {.kind = OutputFormat::Kind::grammar, .text = format_text(value, field)};
+    if (name == "json_object" && value == true) return {.kind = OutputFormat::Kind::json};
+    refuse(field, "'{}' is not supported; known: json, json_object, regex, choice, grammar",
+           name.substr(0, 60));
+}
+
+// The format of the output, by OpenAI's field, llama.cpp's (grammar, json_schema) or vLLM's.
+OutputFormat output_format(Fields& fields) {
+    OutputFormat out;
+    const char* by = nullptr;
+    const auto set = [&](OutputFormat format, const char* field) {
+        if (format.kind == OutputFormat::Kind::any) return;
+        if (by != nullptr) refuse(field, "another format of the output than '{}' - give one of them", by);
+        out = std::move(format);
+        by = field;
+    };
+    const auto read = [&](const char* field, auto make) {
+        if (const Json value = fields.ordered(field); !value.is_null()) set(make(value), field);
+    };
+    read("response_format", response_format);
+    read("json_schema", [](const Json& value) { return schema_format(value, "json_schema"); });
+    constexpr std::pair<const char*, const char*> kNamed[] = {{"grammar", "grammar"},
+                                                              {"guided_json", "json"},
+                                                              {"guided_regex", "regex"},
+                                                              {"guided_choice", "choice"},
+                                                              {"guided_grammar", "grammar"}};
+    for (const auto& [field, name] : kNamed)
+        read(field,
+             [&, name = name, field = field](const Json& value) { return named_format(name, value, field); });
+    if (const Json given = fields.ordered("structured_outputs"); !given.is_null()) {
+        if (!given.is_object()) refuse("structured_outputs", "got {}, expected an object", shown(given));
+        for (const auto& [name, value] : given.items()) {
+            if (!value.is_null()) set(named_format(name, value, "structured_outputs"), "structured_outputs");
+        }
+    }
+    return out;
+}
+
 void read_sampling(Fields& fields, SamplingOptions& out) {
     out.temperature = fields.number("temperature", 1, 0, 2);
     // Below this the quotient overflows, and only the likeliest token is left long before.
@@ -233,6 +323,7 @@ void read_common(Fields& fields, ApiRequest& out) {
         out.options.stop_tokens = token_ids(*tokens, "stop_token_ids");
     }
     out.options.ignore_eos = fields.boolean("ignore_eos", false);
+    out.options.format = output_format(fields);
     out.stream = fields.boolean("stream", false);
     if (const BodyValue* options = fields.find("stream_options")) {
         if (!out.stream) refuse("stream_options", "only allowed together with 'stream'");

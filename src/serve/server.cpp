@@ -93,6 +93,7 @@ struct Server::Impl {
           keys(given.api_keys),
           chat_prompt(the_tokenizer),
           limits{model.context, model.n_vocab, longest_token(the_tokenizer)},
+          grammars(the_tokenizer, model.n_vocab),
           memory(allowed_memory(given.most_memory, workers(given))),
           http(http_options(given)) {
         if (given.port < 0 || given.port > 65535)
@@ -380,6 +381,7 @@ struct Server::Impl {
     }
 
     void run(std::shared_ptr<Answer> answer, const Request& request, Response& response) {
+        answer->compile_format(grammars);
         HttpServer::exchange().prompt_tokens = answer->usage.prompt_tokens;
         // Enough to keep the slots busy, without filling the queue.
         const auto at_once = static_cast<size_t>(2 * options.slots);
@@ -510,6 +512,7 @@ struct Server::Impl {
     const ApiKeys keys;
     const ChatPrompt chat_prompt;
     const PromptLimits limits;
+    GrammarCompiler grammars;
     MemoryBudget memory;
     const std::string policy = page_security_policy();
     const Clock::time_point started = Clock::now();

@@ -71,6 +71,29 @@ TEST(Run, EndsWithAFullContext) {
     EXPECT_EQ(j["tokens"].size() + j["prompt_tokens"].get<size_t>(), 17U);
 }
 
+TEST(Run, TextWithAFormat) {
+    const auto text_of = [](const std::vector<std::string>& format) {
+        std::vector<std::string> words = {"run", kModel, "-p", "Hello world", "-n", "60"};
+        words.insert(words.end(), format.begin(), format.end());
+        return refold_json(words)["text"].get<std::string>();
+    };
+    EXPECT_THAT(text_of({"--choice", "yes", "--choice", "no"}), testing::AnyOf("yes", "no"));
+    EXPECT_THAT(text_of({"--regex", "[ab]{3}"}), testing::MatchesRegex("[ab]{3}"));
+    const std::string schema =
+        R"({"type": "object", "properties": {"n": {"type": "integer", "maximum": 9, "minimum": 0}}, "required": ["n"]})";
+    const TempFolder folder;
+    write_all(folder / "schema.json", schema);
+    write_all(folder / "grammar.gbnf", "root ::= \"x\" [0-9]\n");
+    const std::string document = text_of({"--json-schema", schema});
+    EXPECT_TRUE(json::parse(document)["n"].is_number_integer()) << document;
+    EXPECT_EQ(text_of({"--json-schema", folder / "schema.json"}), document);
+    EXPECT_THAT(text_of({"--grammar", folder / "grammar.gbnf"}), testing::MatchesRegex("x[0-9]"));
+    expect_error(refold({"run", kModel, "-p", "a", "--regex", "(a"}), 2, {"regular expression"});
+    expect_error(refold({"run", kModel, "-p", "a", "--regex", "a", "--choice", "b"}), 2, {"--choice"});
+    expect_error(refold({"run", kModel, "-p", "a", "--json-schema", R"({"not": {}})"}), 2,
+                 {"'not' cannot be enforced"});
+}
+
 TEST(Run, StopTextsBiasAndPenalties) {
     const auto with = [&](std::vector<std::string> more) {
         const std::vector<std::string> words = {"run", kModel, "-p", "Hello", "-n", "16", "--ignore-eos"};

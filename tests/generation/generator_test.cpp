@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <regex>
+#include <set>
+
 #include "core/code_of.h"
 #include "core/text.h"
 #include "model/load.h"
@@ -133,6 +136,51 @@ TEST(Generator, StopTextsAndTokens) {
     EXPECT_EQ(by_token.end_token, all.tokens[5]);
     EXPECT_EQ(by_token.stop_text, "");
     EXPECT_EQ(by_token.finished, FinishReason::stop);
+}
+
+// A format bounds every token, whatever the model would choose, and its end ends the generation.
+TEST(Generator, TextHasItsFormat) {
+    const FakeEngineOptions options{.n_vocab = tokenizer().size()};
+    const OutputFormat yes_or_no{.kind = OutputFormat::Kind::choice, .choices = {"yes", "no"}};
+    std::set<std::string> seen;
+    for (uint32_t seed = 0; seed < 30; ++seed) {
+        GenerationRequest asked = request({5, 6}, 30);
+        asked.ignore_eos = seed % 2 == 0;
+        asked.format = yes_or_no;
+        asked.sampling = {.temperature = seed == 0 ? 0.0 : 2.0, .top_k = 0, .top_p = 1, .seed = seed};
+        const GenerationResult result = alone(options, asked);
+        EXPECT_EQ(result.finished, FinishReason::stop);
+        seen.insert(result.text);
+    }
+    EXPECT_EQ(seen, (std::set<std::string>{"no", "yes"}));
+
+    GenerationRequest cut = request({5, 6}, 3);
+    cut.format = {.kind = OutputFormat::Kind::regex, .text = "a{100}"};
+    const GenerationResult result = alone(options, cut);
+    EXPECT_EQ(result.finished, FinishReason::length);
+    EXPECT_EQ(result.text, std::string(result.text.size(), 'a'));
+    cut.format.text = "(a";
+    EXPECT_EQ(code_of([&] { alone(options, cut); }), ErrorCode::usage);
+}
+
+// Early loops draft within the format, too, and the result is that of all loops.
+TEST(Generator, DraftsHaveTheFormat) {
+    const FakeEngineOptions options{.loops = 3, .n_vocab = tokenizer().size(), .common = 2, .own = 1};
+    for (uint32_t seed = 0; seed < 12; ++seed) {
+        GenerationRequest asked = request({5, 6}, 40);
+        asked.format = {.kind = OutputFormat::Kind::regex, .text = "[ab]{20,30}c"};
+        asked.sampling = {.temperature = seed == 0 ? 0.0 : 1.0,
+                          .repetition_penalty = seed % 2 == 0 ? 1.0 : 1.1,
+                          .seed = seed};
+        const GenerationResult expected = alone(options, asked);
+        FakeEngine engine(options);
+        Generator generator(engine, tokenizer(), {.decoding = {.draft = 4}});
+        const GenerationResult drafted = generator.run(asked);
+        EXPECT_EQ(drafted.text, expected.text);
+        EXPECT_EQ(drafted.finished, FinishReason::stop);
+        EXPECT_TRUE(std::regex_match(drafted.text, std::regex(asked.format.text))) << drafted.text;
+        EXPECT_GT(generator.counts().accepted, 0U);
+    }
 }
 
 // Text that streams is the text of the result, in whole characters.

@@ -9,6 +9,7 @@
 #include <regex>
 
 #include "core/error.h"
+#include "grammar/schema.h"
 #include "io/gguf.h"
 #include "vocab/hf_vocab.h"
 
@@ -146,7 +147,6 @@ TEST(Grammar, WhatCannotBeGuaranteedIsRefused) {
     EXPECT_THAT(
         schema_error({{"anyOf", json::array({{{"type", "string"}}})}, {"required", json::array({"a"})}}),
         HasSubstr("'required' beside 'anyOf'"));
-    EXPECT_THAT(schema_error({{"minLength", 3}}), HasSubstr("'minLength' needs a 'type'"));
     EXPECT_THAT(schema_error({{"type", "string"}, {"enum", json::array({"a", 1})}}),
                 HasSubstr("1, which is not"));
     EXPECT_THAT(schema_error({{"type", "number"}, {"multipleOf", 0.5}}), HasSubstr("multipleOf"));
@@ -166,6 +166,51 @@ TEST(Grammar, WhatCannotBeGuaranteedIsRefused) {
                     {"additionalProperties", false}};
     };
     EXPECT_EQ(schema_error({{"oneOf", {alternative("a"), alternative("b")}}}), "no error");
+}
+
+bool accepts(const json& schema, const std::string& text) {
+    GrammarState state(compiler().compile({.kind = Kind::json_schema, .text = schema.dump()}));
+    for (const int32_t token : tokenizer().encode(text, false, false)) {
+        if (!state.allows(token)) return false;
+        state.accept(token);
+    }
+    return state.allows(tokenizer().eos().value());
+}
+
+// A further property cannot have the name of one that is described, with another value.
+TEST(Grammar, FurtherPropertiesHaveOtherNames) {
+    const json schema = json::parse(R"({"type": "object", "properties": {"ab": {"type": "integer"}},
+                                        "additionalProperties": {"type": "string"}})");
+    EXPECT_TRUE(accepts(schema, R"({"ab": 1, "ac": "x"})"));
+    EXPECT_TRUE(accepts(schema, R"({"a": "x", "abc": "x"})"));
+    EXPECT_FALSE(accepts(schema, R"({"ab": 1, "ac": 2})"));
+    EXPECT_FALSE(accepts(schema, R"({"ab": "x"})"));
+    EXPECT_FALSE(accepts(schema, R"({"ab": 1, "ab": "x"})"));
+}
+
+TEST(Grammar, DocumentsOfASchemaWithoutATypeFollowIt) {
+    for (uint32_t seed = 0; seed < 10; ++seed) {
+        const std::string text = walk({.kind = Kind::json_schema, .text = R"({"maxLength": 3})"}, seed);
+        EXPECT_LE(json::parse(text).get<std::string>().size(), 12U) << text;  // three characters
+    }
+}
+
+TEST(Grammar, SchemasAreReadAsXgrammarEnforcesThem) {
+    const auto enforced = [](const char* schema) {
+        return enforceable_schema(nlohmann::ordered_json::parse(schema)).dump();
+    };
+    EXPECT_EQ(enforced(R"({"minLength":3})"), R"({"minLength":3,"type":"string"})");
+    EXPECT_EQ(enforced(R"({"type":"integer","minLength":3,"minimum":2})"),
+              R"({"type":"integer","minimum":2})");
+    EXPECT_EQ(enforced(R"({"items":[true,{"minimum":1}],"additionalItems":false})"),
+              R"({"prefixItems":[true,{"minimum":1,"type":"number"}],"items":false,"type":"array"})");
+    EXPECT_EQ(enforced(R"({"type":"object","anyOf":[{"required":["b"]},{"properties":{"z":{},"a":{}}}]})"),
+              R"({"anyOf":[{"required":["b"],"type":"object","properties":{"b":true}},)"
+              R"({"properties":{"z":{},"a":{}},"type":"object"}]})");
+    EXPECT_THAT(schema_error({{"required", json::array({"a"})}, {"additionalProperties", false}}),
+                HasSubstr("\"a\""));
+    EXPECT_THAT(schema_error({{"type", "string"}, {"anyOf", {{{"type", "integer"}}}}}),
+                HasSubstr("'type' beside 'anyOf'"));
 }
 
 TEST(Grammar, ErrorsSayWhatIsWrong) {

@@ -221,9 +221,6 @@ INSTANTIATE_TEST_SUITE_P(
                 "not support"},
         Refused{R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"})",
                 "tool_choice", "not support"},
-        Refused{
-            R"({"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_object"}})",
-            "response_format", "not support"},
         Refused{R"({"messages": [{"role": "user", "content": "a"}], "audio": {}})", "audio", "not support"},
         Refused{R"({"messages": [{"role": "user", "content": "a"}], "reasoning_effort": "low"})",
                 "reasoning_effort", "not support"},

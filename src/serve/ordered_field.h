@@ -1,0 +1,16 @@
+// A field of a request's body whose order matters: the properties of a JSON Schema.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace refold {
+
+constexpr size_t kMostOrderedValues = 16384;  // values and keys
+
+// The value of a field of the body, which is a JSON object, with the keys of all objects in their order; null
+// when the body has no such field. Takes linear time. Throws ApiError (400) that names the field when it has
+// too many values.
+nlohmann::ordered_json ordered_field(std::string_view body, const char* field);
+
+}  // namespace refold
