@@ -27,8 +27,16 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLinger(2000);
 // How long the worker of the quick paths waits for a client to take its answer.
 constexpr milliseconds kQuickWrite(1000);
-// Requests that took more memory than this give it back to the system when they end.
+// Once requests have left this many bytes behind, they are given back to the system.
 constexpr size_t kMuchMemory = 4 << 20;
+// Buffers of connections that wait for a request are not larger.
+constexpr size_t kIdleBuffer = 64 << 10;
+
+// The answer when there is no memory to make one. It ends with the connection.
+constexpr std::string_view kNoMemory =
+    "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+    "Connection: close\r\n\r\n"
+    R"({"error": {"message": "out of memory", "type": "server_error", "param": null, "code": null}})";
 
 thread_local Exchange t_exchange;
 
@@ -297,6 +305,7 @@ void HttpServer::refuse(Connection& connection, int status, const std::string& p
     shutdown(connection.socket, SHUT_WR);
     connection.received.clear();
     connection.received.shrink_to_fit();
+    freed_ += connection.buffered;
     recount(connection);
     connection.refused = true;
     connection.since = Clock::now();
@@ -409,6 +418,7 @@ void HttpServer::collect() {
 
         const auto drop = [&](int socket) {
             buffered_ -= waiting_[socket]->buffered;
+            freed_ += waiting_[socket]->buffered;
             waiting_.erase(socket);
             --open_;
         };
@@ -450,6 +460,10 @@ void HttpServer::collect() {
             if ((all && idle && !connection->refused) || expired(*connection)) ended.push_back(socket);
         }
         for (const int socket : ended) drop(socket);
+        if (freed_ > kMuchMemory) {
+            freed_ = 0;
+            malloc_trim(0);
+        }
         if (draining_ && listener_ >= 0) {  // from here on the system refuses connections
             close(listener_);
             listener_ = -1;
@@ -474,13 +488,13 @@ void HttpServer::work(Queue& queue) {
         bool again = false;
         try {
             again = answer(*connection, write_timeout);
-        } catch (const std::exception&) {  // out of memory
+        } catch (const std::exception&) {
+            static_cast<void>(!::send(connection->socket, kNoMemory.data(), kNoMemory.size(), MSG_NOSIGNAL));
+            connection->received.clear();
         }
         t_exchange.holds.reset();
-        if (connection->buffered + t_exchange.memory > kMuchMemory) {
-            connection->received.shrink_to_fit();
-            malloc_trim(0);
-        }
+        if (connection->received.capacity() > kIdleBuffer) connection->received.shrink_to_fit();
+        freed_ += connection->buffered + t_exchange.memory;
         if (!again) shutdown(connection->socket, SHUT_WR);
         connection->refused = !again;
         connection->since = Clock::now();

@@ -116,6 +116,7 @@ private:
     bool on_loopback_ = false;
     std::unordered_map<int, ConnectionPtr> waiting_;  // collecting thread only
     size_t buffered_ = 0;                             // collecting thread only
+    std::atomic<size_t> freed_{0};                    // bytes that requests left since memory was given back
     std::atomic<int64_t> open_{0};
     std::atomic<bool> draining_{false}, stopping_{false};
 

@@ -105,6 +105,9 @@ struct Server::Impl {
             return error_body(plain_error(code, problem));
         };
         http.on_exchange = [this](const Exchange& exchange) { record(exchange); };
+        http.set_exception_handler([](const Request&, Response& response, std::exception_ptr error) {
+            guarded(response, [&] { std::rethrow_exception(std::move(error)); });
+        });
         http.set_pre_routing_handler([this](const Request& request, Response& response) {
             return admitted(request, response) ? httplib::Server::HandlerResponse::Unhandled
                                                : httplib::Server::HandlerResponse::Handled;
