@@ -5,8 +5,9 @@
 
 namespace refold::cli {
 
-TextGenerator::TextGenerator(Engine& engine, const Tokenizer& tokenizer, const GenerationOptions& options)
-    : generator_(engine, tokenizer, {.keeps_sequences = true}) {
+TextGenerator::TextGenerator(Engine& engine, const Tokenizer& tokenizer, const GenerationOptions& options,
+                             int64_t lookup)
+    : generator_(engine, tokenizer, {.decoding = {.lookup = lookup}, .keeps_sequences = true}) {
     check_generation(options, engine.capabilities().n_vocab);
     static_cast<GenerationOptions&>(request_) = options;
     request_.sampler = std::make_shared<Sampler>(options.sampling);  // its draws go on from text to text

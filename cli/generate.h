@@ -12,7 +12,9 @@ namespace refold::cli {
 class TextGenerator {
 public:
     // `engine`, which has no sequences yet, and `tokenizer` outlive it.
-    TextGenerator(Engine& engine, const Tokenizer& tokenizer, const GenerationOptions& options);
+    // `lookup`: see DecodingOptions.
+    TextGenerator(Engine& engine, const Tokenizer& tokenizer, const GenerationOptions& options,
+                  int64_t lookup = 0);
 
     // `emit` gets whole characters as they come. Tokens that the prompt has in common with the previous
     // prompt and its continuation are not evaluated again.

@@ -348,6 +348,17 @@ void add_generation_options(CLI::App& app, GenerationOptions& options, const cha
     add_format_options(app, options.format);
 }
 
+CLI::Option* add_lookup(CLI::App& app, int64_t& tokens) {
+    return app
+        .add_option(
+            "--lookup", tokens,
+            "Draft up to N tokens from what followed the latest tokens earlier in the text, verified in one "
+            "step: faster where text repeats, the same output; 0: off")
+        ->type_name("N")
+        ->check(at_least(0))
+        ->capture_default_str();
+}
+
 CLI::Option* add_token_ids(CLI::App& app, const char* name, std::vector<int32_t>& ids,
                            const char* description) {
     const std::string label(std::string_view(name).substr(std::string_view(name).find("--")));

@@ -16,6 +16,7 @@ namespace {
 struct Arguments {
     std::string model, prompt, file;
     GenerationOptions generation;
+    int64_t lookup = 0;
     EngineOptions engine;
     ReportOptions report;
 };
@@ -44,10 +45,10 @@ void run(const Arguments& a) {
              tokens.size(), engine->capabilities().context);
     }
     const double load = elapsed();
-    const GenerationResult g =
-        TextGenerator(*engine, tokenizer, a.generation).generate(tokens, [&](std::string_view text) {
-            if (!a.report.json) print(text);
-        });
+    const GenerationResult g = TextGenerator(*engine, tokenizer, a.generation, a.lookup)
+                                   .generate(tokens, [&](std::string_view text) {
+                                       if (!a.report.json) print(text);
+                                   });
     const double first_token = load + g.prefill_seconds;
     if (a.report.json) {
         print_json({{"model", path},
@@ -90,6 +91,7 @@ Action declare(CLI::App& app) {
                      ->type_name("FILE")
                      ->excludes(prompt);
     add_generation_options(app, a->generation, "Most tokens to generate");
+    add_lookup(app, a->lookup);
     app.add_flag("--ignore-eos", a->generation.ignore_eos, "Do not stop at an end-of-generation token");
     add_engine_options(app, a->engine, "the model's, at most 4096");
     add_eviction_options(app, a->engine.eviction);

@@ -70,7 +70,8 @@ Json policies(const Arguments& a) {
             {"exit_loop", a.scheduler.exit.loop},
             {"exit_thresholds", a.scheduler.exit.thresholds},
             {"exit_kv", exited_kv_name(a.scheduler.exit.kv)},
-            {"exact", a.scheduler.draft}};
+            {"exact", a.scheduler.draft},
+            {"lookup", a.scheduler.lookup}};
 }
 
 std::string log_line(const ServedRequest& r) {
@@ -191,6 +192,7 @@ void add_depth_options(CLI::App& app, SchedulerOptions& options) {
             ->type_name("N")
             ->check(at_least(1))
             ->excludes(rule);
+    add_lookup(app, options.lookup)->excludes(exact)->excludes(rule);
     app.add_option("--draft-loop", options.draft_loop, "Loop that drafts are taken after")
         ->type_name("LOOP")
         ->check(at_least(1))

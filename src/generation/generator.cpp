@@ -253,6 +253,7 @@ Generator::Generator(Engine& engine, const Tokenizer& tokenizer, GeneratorOption
       counts_(engine.capabilities().loops),
       grammars_(tokenizer, engine.capabilities().n_vocab) {
     check_exit_policy(options_.decoding.exit, engine.capabilities().loops, engine.capabilities().exit_gate);
+    check_lookup(options_.decoding.lookup, engine.capabilities().loops);
 }
 
 std::vector<GenerationResult> Generator::run(std::span<const GenerationRequest> requests,

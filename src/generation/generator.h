@@ -40,7 +40,7 @@ struct GeneratorCallbacks {
 class Generator {
 public:
     // `engine`, which has no sequences yet, and `tokenizer` outlive it. Throws Error(usage) for an exit
-    // policy that the engine's loops do not allow.
+    // policy, or drafts, that the engine's loops do not allow.
     Generator(Engine& engine, const Tokenizer& tokenizer, GeneratorOptions options = {});
 
     // Answers all requests; results are in their order. With max_tokens 0 a prompt is only scored, where

@@ -11,6 +11,12 @@ int64_t sequence_room(const Engine& engine) {
     return std::min(engine.capabilities().context, engine.capabilities().kv_tokens);
 }
 
+void check_lookup(int64_t lookup, int32_t loops) {
+    if (lookup > 0 && loops > 1)
+        fail(ErrorCode::usage, "generation",
+             "tokens are looked up where all loops run at once - leave out early exits and exact mode");
+}
+
 void StepPlan::clear() {
     rows.clear();
     ranges.clear();
@@ -48,7 +54,7 @@ Sequence::Sequence(Engine& engine, const DecodingOptions& options, DecodingCount
       sampler_(continuation_.request().sampler ? continuation_.request().sampler
                                                : std::make_shared<Sampler>(continuation_.request().sampling)),
       seed_(continuation_.request().seed.value_or(continuation_.request().sampling.seed)),
-      draft_wish_(options.draft),
+      draft_wish_(std::max(options.draft, options.lookup)),
       prompt_(static_cast<int64_t>(continuation_.request().prompt.size())),
       prefill_(options.prompt_may_exit ? prompt_ - 1 : prompt_),
       limit_(std::min(continuation_.request().max_tokens, start.room - prompt_)),
@@ -127,6 +133,11 @@ Row Sequence::row(int64_t position, int32_t loop) const {
 }
 
 int64_t Sequence::plan(StepPlan& plan, int64_t room) {
+    // Beside many rows, one more costs as much as it can save.
+    constexpr size_t kManyRows = 4;
+    if (options_.lookup > 0 && plan.rows.size() >= kManyRows &&
+        done_.back() < static_cast<int64_t>(tokens_.size()))
+        drafts_.clear();
     int64_t added = 0;
     for (int32_t loop = goal() - 1; loop >= 0; --loop) {
         const auto s = static_cast<size_t>(loop);
@@ -157,7 +168,7 @@ void Sequence::take(int64_t position, int32_t loop, const LoopLogits& logits) {
     } else if (!drafts_.empty()) {
         verify(logits);
     } else if (exits(position, loops_run, logits)) {
-        draft_wish_ = std::min(options_.draft, draft_wish_ + 1);
+        draft_wish_ = std::min(std::max(options_.draft, options_.lookup), draft_wish_ + 1);
         accepted_ = 0;
         const int32_t token = choose(logits, position + 1, tokens_, grammar_);
         leave(position, loops_run);
@@ -195,7 +206,11 @@ void Sequence::verify(std::span<const float> logits) {
     if (token == draft) {
         ++counts_.accepted;
         ++accepted_;
+        refusals_ = 0;
     } else {
+        // Where text does not repeat, drafts are tried less and less often.
+        constexpr int64_t kMostDoublings = 6;
+        if (accepted_ == 0) pause_ = int64_t{1} << std::min(refusals_++, kMostDoublings);
         draft_wish_ = std::exchange(accepted_, 0);
         drafts_.clear();
         const auto length = static_cast<int64_t>(tokens_.size());
@@ -221,6 +236,17 @@ void Sequence::emit(std::span<const float> logits, int32_t token, int32_t loops_
     depth_.push_back(loops_);
     if (grammar_ && grammar_->ended()) continuation_.finish(FinishReason::stop);
     if (generated() == limit_) continuation_.finish(FinishReason::length);
+    if (options_.lookup > 0 && drafts_.empty() && !continuation_.finished()) look_up();
+}
+
+void Sequence::look_up() {
+    if (pause_ > 0) {
+        --pause_;
+        return;
+    }
+    const auto found = lookup_.next(tokens_, draft_room());
+    drafts_.assign(found.begin(), found.end());
+    counts_.drafted += found.size();
 }
 
 }  // namespace refold

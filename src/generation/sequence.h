@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "exit/exit_policy.h"
 #include "generation/continuation.h"
+#include "generation/prompt_lookup.h"
 #include "generation/sampler.h"
 #include "grammar/grammar.h"
 
@@ -28,9 +29,15 @@ struct DecodingOptions {
     // output is the full model's, token for token. 0: off.
     int64_t draft = 0;
     int32_t draft_loop = 1;  // the loop after which drafts are taken
+    // Draft up to this many tokens from the sequence itself (PromptLookup), with the same output. Not with
+    // loops. 0: off.
+    int64_t lookup = 0;
     // The prompt's last token may exit too, so that the first generated token may come from an early loop.
     bool prompt_may_exit = false;
 };
+
+// Throws Error(usage) for looked-up drafts with an engine that runs loop by loop.
+void check_lookup(int64_t lookup, int32_t loops);
 
 // Counted over all sequences that share it.
 struct DecodingCounts {
@@ -111,6 +118,7 @@ private:
                    std::optional<GrammarState>& grammar) const;
     void draft(std::span<const float> logits);
     void verify(std::span<const float> logits);
+    void look_up();
     void emit(std::span<const float> logits, int32_t token, int32_t loops_run);
 
     Engine& engine_;
@@ -123,7 +131,10 @@ private:
     const uint64_t seed_;
     // As many as were accepted before the latest refusal; one more after each round without one.
     int64_t draft_wish_;
-    int64_t accepted_ = 0;         // since a draft was last refused
+    int64_t accepted_ = 0;  // since a draft was last refused
+    PromptLookup lookup_;
+    int64_t refusals_ = 0;         // of looked-up drafts, since one was accepted
+    int64_t pause_ = 0;            // tokens until drafts are looked up again
     const int64_t prompt_;         // tokens
     const int64_t prefill_;        // of them, those that run all loops whatever their logits say
     const int64_t limit_;          // of generated tokens

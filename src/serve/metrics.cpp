@@ -114,7 +114,8 @@ std::string prometheus_text(const ServerStatus& s) {
     out.one("kv_tokens_used", "gauge", "Tokens of the KV cache that are reserved.", q.kv_tokens_used);
     out.begin("exit_tokens_total", "counter", "Generated tokens by the loop they were chosen after.");
     for (size_t i = 0; i < q.exits.size(); ++i) out.value(q.exits[i], fmt::format("loop=\"{}\"", i + 1));
-    out.one("drafted_tokens_total", "counter", "Tokens drafted by early loops.", q.drafted);
+    out.one("drafted_tokens_total", "counter", "Tokens drafted by early loops or looked up in the sequence.",
+            q.drafted);
     out.one("accepted_tokens_total", "counter", "Drafted tokens that all loops agreed with.", q.accepted);
 
     out.histogram("time_to_first_token_seconds", "From a sequence's submission to its first token.",

@@ -24,12 +24,19 @@ void check(const SchedulerOptions& o, const Engine& engine) {
     at_least("rows of prompts in a step", o.prefill_rows, 1);
     at_least("timeout in ms", o.timeout.count(), 1);
     at_least("drafted tokens", o.draft, 0);
+    at_least("looked-up tokens", o.lookup, 0);
+    if (o.slots + o.lookup > engine.capabilities().max_rows && o.lookup > 0) {
+        fail(ErrorCode::usage, "scheduler",
+             "got {} slots and {} looked-up tokens, but a step has at most {} rows - take a larger batch",
+             o.slots, o.lookup, engine.capabilities().max_rows);
+    }
     if (o.slots > engine.capabilities().max_rows) {
         fail(ErrorCode::usage, "scheduler",
              "got {} slots, but a step has at most {} rows - take a larger batch", o.slots,
              engine.capabilities().max_rows);
     }
     check_exit_policy(o.exit, engine.capabilities().loops, engine.capabilities().exit_gate);
+    check_lookup(o.lookup, engine.capabilities().loops);
     if (o.draft == 0) return;
     if (o.draft_loop < 1 || o.draft_loop >= engine.capabilities().loops) {
         fail(ErrorCode::usage, "scheduler",

@@ -23,10 +23,12 @@ struct SchedulerOptions {
     int64_t prefill_rows = 256;
     std::chrono::milliseconds timeout{600000};  // of a request, waiting included
     ExitPolicy exit = {};
-    // Early loops draft up to this many tokens and all loops verify them (speculative decoding, Leviathan et
-    // al. 2023): the output is the full model's, token for token. 0: off.
+    // Early loops draft up to this many tokens and all loops verify them: the output is the full model's,
+    // token for token. 0: off.
     int64_t draft = 0;
     int32_t draft_loop = 1;  // the loop after which drafts are taken
+    // Draft up to this many tokens from the sequence itself (DecodingOptions). 0: off.
+    int64_t lookup = 0;
     BatchingPolicy batching = BatchingPolicy::continuous;
 };
 

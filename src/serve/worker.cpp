@@ -18,7 +18,10 @@ Worker::Worker(Engine& engine, const Tokenizer& tokenizer, const SchedulerOption
     : engine_(engine),
       tokenizer_(tokenizer),
       options_(options),
-      decoding_{.exit = options.exit, .draft = options.draft, .draft_loop = options.draft_loop},
+      decoding_{.exit = options.exit,
+                .draft = options.draft,
+                .draft_loop = options.draft_loop,
+                .lookup = options.lookup},
       queue_(queue),
       counts_(engine.capabilities().loops) {
     status_.slots = options.slots;

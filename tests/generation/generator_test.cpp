@@ -183,6 +183,53 @@ TEST(Generator, DraftsHaveTheFormat) {
     }
 }
 
+// Drafts from the sequence itself change nothing but the number of steps.
+TEST(Generator, LookedUpDraftsChangeNothing) {
+    const FakeEngineOptions options{.n_vocab = 5};
+    for (uint32_t seed = 0; seed < 10; ++seed) {
+        std::vector<GenerationRequest> requests;
+        for (int32_t i = 0; i < 6; ++i) {
+            requests.push_back(request({i % 5, 1, 2, 3, 1, 2, 3, 1}, 60));
+            requests.back().sampling = {.temperature = seed == 0 ? 0.0 : 1.0,
+                                        .repetition_penalty = seed % 3 == 1 ? 1.3 : 1.0,
+                                        .seed = seed};
+        }
+        FakeEngine engine(options);
+        Generator generator(engine, tokenizer(), {.decoding = {.lookup = 5}});
+        const auto results = generator.run(requests);
+        for (size_t i = 0; i < requests.size(); ++i)
+            EXPECT_EQ(results[i].tokens, alone(options, requests[i]).tokens) << seed << " " << i;
+        EXPECT_GT(generator.counts().drafted, 0U);
+        EXPECT_EQ(engine.open_sequences(), 0);
+    }
+    FakeEngine looped({.loops = 2});
+    EXPECT_EQ(code_of([&] { Generator(looped, tokenizer(), {.decoding = {.lookup = 5}}); }),
+              ErrorCode::usage);
+}
+
+TEST(Generator, RepeatedTextTakesFewerSteps) {
+    const FakeEngineOptions options{.n_vocab = tokenizer().size()};
+    GenerationRequest asked = request({5, 6}, 200);
+    asked.format = {.kind = OutputFormat::Kind::regex, .text = "(xyzw){25}"};
+    FakeEngine plain(options), with_drafts(options);
+    const GenerationResult expected = Generator(plain, tokenizer()).run(asked);
+    Generator generator(with_drafts, tokenizer(), {.decoding = {.lookup = 8}});
+    const GenerationResult result = generator.run(asked);
+    EXPECT_EQ(result.text, expected.text);
+    EXPECT_EQ(result.tokens, expected.tokens);
+    EXPECT_LT(with_drafts.steps() * 3, plain.steps());
+}
+
+TEST(PromptLookup, WhatFollowedTheLatestOccurrence) {
+    PromptLookup lookup;
+    const std::vector<int32_t> tokens = {1, 2, 3, 4, 1, 2, 3, 5, 6, 1, 2, 3};
+    EXPECT_THAT(lookup.next(std::span(tokens).first(3), 9), IsEmpty());
+    EXPECT_THAT(lookup.next(std::span(tokens).first(7), 2), ElementsAre(4, 1));
+    EXPECT_THAT(lookup.next(tokens, 9), ElementsAre(5, 6, 1, 2, 3));
+    EXPECT_THAT(lookup.next(tokens, 0), IsEmpty());
+    EXPECT_THAT(lookup.next(std::span<const int32_t>(), 9), IsEmpty());
+}
+
 // Text that streams is the text of the result, in whole characters.
 TEST(Generator, StreamsWholeCharacters) {
     bool multibyte = false;
