@@ -353,7 +353,7 @@ CLI::Option* add_lookup(CLI::App& app, int64_t& tokens) {
         .add_option(
             "--lookup", tokens,
             "Draft up to N tokens from what followed the latest tokens earlier in the text, verified in one "
-            "step: faster where text repeats, the same output; 0: off")
+            "step: faster where text repeats, the same output up to rounding; 0: off")
         ->type_name("N")
         ->check(at_least(0))
         ->capture_default_str();

@@ -243,6 +243,10 @@ Action declare(CLI::App& app) {
         ->type_name("TOKENS")
         ->check(at_least(1))
         ->default_str("8 contexts");
+    a->scheduler.prefixes = true;
+    app.add_flag_callback(
+        "--no-prefix-cache", [a] { a->scheduler.prefixes = false; },
+        "Run every prompt whole. Otherwise what the KV cache still has of earlier sequences is used again");
     add_engine_options(app, a->engine, "the model's, at most 4096");
     add_depth_options(app, a->scheduler);
     app.add_option("--timeout", a->timeout, "Most time of a request, waiting included")

@@ -54,7 +54,7 @@ Sequence::Sequence(Engine& engine, const DecodingOptions& options, DecodingCount
       sampler_(continuation_.request().sampler ? continuation_.request().sampler
                                                : std::make_shared<Sampler>(continuation_.request().sampling)),
       seed_(continuation_.request().seed.value_or(continuation_.request().sampling.seed)),
-      draft_wish_(std::max(options.draft, options.lookup)),
+      draft_wish_(options.draft),
       prompt_(static_cast<int64_t>(continuation_.request().prompt.size())),
       prefill_(options.prompt_may_exit ? prompt_ - 1 : prompt_),
       limit_(std::min(continuation_.request().max_tokens, start.room - prompt_)),
@@ -168,7 +168,7 @@ void Sequence::take(int64_t position, int32_t loop, const LoopLogits& logits) {
     } else if (!drafts_.empty()) {
         verify(logits);
     } else if (exits(position, loops_run, logits)) {
-        draft_wish_ = std::min(std::max(options_.draft, options_.lookup), draft_wish_ + 1);
+        draft_wish_ = std::min(options_.draft, draft_wish_ + 1);
         accepted_ = 0;
         const int32_t token = choose(logits, position + 1, tokens_, grammar_);
         leave(position, loops_run);
@@ -244,6 +244,8 @@ void Sequence::look_up() {
         --pause_;
         return;
     }
+    // A match of three tokens may be chance: only what was right makes the next drafts longer.
+    draft_wish_ = accepted_ > 0 ? std::min(options_.lookup, 2 * draft_wish_ + 1) : 1;
     const auto found = lookup_.next(tokens_, draft_room());
     drafts_.assign(found.begin(), found.end());
     counts_.drafted += found.size();

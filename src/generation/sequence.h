@@ -129,7 +129,7 @@ private:
     Continuation continuation_;
     const std::shared_ptr<Sampler> sampler_;
     const uint64_t seed_;
-    // As many as were accepted before the latest refusal; one more after each round without one.
+    // Early loops: as many as were accepted before the latest refusal; one more after each round without one.
     int64_t draft_wish_;
     int64_t accepted_ = 0;  // since a draft was last refused
     PromptLookup lookup_;

@@ -1,6 +1,7 @@
 #include "generation/shared_sequences.h"
 
 #include <algorithm>
+#include <exception>
 
 namespace refold {
 namespace {
@@ -52,12 +53,7 @@ SharedSequences::Sequence* SharedSequences::begin(std::span<const int32_t> token
         *source = {source->id, {tokens.begin(), tokens.end()}, done, source->room, true, ++uses_};
         return source;
     }
-    // An engine with room for one sequence gives it all.
-    const Capabilities& can = engine_.capabilities();
-    const auto most_room = static_cast<size_t>(std::min(can.context, can.kv_tokens));
-    const size_t wanted = can.kv_tokens < 2 * can.context
-                              ? most_room
-                              : std::min((room + kRoomUnit - 1) / kRoomUnit * kRoomUnit, most_room);
+    const size_t wanted = room_for(room);
     std::optional<int32_t> id = engine_.open(static_cast<int64_t>(wanted));
     while (!id && close_one_ended(source)) id = engine_.open(static_cast<int64_t>(wanted));
     if (!id && source != nullptr && !source->running) {
@@ -70,6 +66,25 @@ SharedSequences::Sequence* SharedSequences::begin(std::span<const int32_t> token
     if (done > 0) engine_.copy(source->id, *id, static_cast<int64_t>(done));
     sequences_.push_back({*id, {tokens.begin(), tokens.end()}, done, wanted, true, ++uses_});
     return &sequences_.back();
+}
+
+size_t SharedSequences::room_for(size_t tokens) const {
+    const Capabilities& can = engine_.capabilities();
+    const auto most = static_cast<size_t>(std::min(can.context, can.kv_tokens));
+    if (rooms_ == Rooms::exact) return std::min(tokens, most);
+    if (can.kv_tokens < 2 * can.context) return most;
+    return std::min((tokens + kRoomUnit - 1) / kRoomUnit * kRoomUnit, most);
+}
+
+void SharedSequences::forget(const Sequence& sequence) {
+    const auto found = std::find_if(sequences_.begin(), sequences_.end(),
+                                    [&](const Sequence& one) { return &one == &sequence; });
+    const int32_t id = sequence.id;
+    sequences_.erase(found);
+    try {
+        engine_.close(id);
+    } catch (const std::exception&) {  // after a failed step
+    }
 }
 
 // The one that was used longest ago.

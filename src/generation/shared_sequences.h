@@ -24,9 +24,13 @@ public:
         uint64_t used = 0;  // higher is later
     };
 
+    // How much room sequences get: what they need, in units that suit the next one as well, and all of it in
+    // an engine for one sequence; or exactly what they need.
+    enum class Rooms { rounded, exact };
+
     // `engine` has no sequences yet and outlives this. In an engine that evicts, a sequence can only be
     // continued from its end or from nothing.
-    explicit SharedSequences(Engine& engine) : engine_(engine) {}
+    explicit SharedSequences(Engine& engine, Rooms rooms = Rooms::rounded) : engine_(engine), rooms_(rooms) {}
     ~SharedSequences();
     SharedSequences(const SharedSequences&) = delete;
     SharedSequences& operator=(const SharedSequences&) = delete;
@@ -38,6 +42,8 @@ public:
     Sequence* begin(std::span<const int32_t> tokens, size_t room, size_t most);
     // Others may begin with its tokens until its room is needed.
     void end(Sequence& sequence) { sequence.running = false; }
+    // Closes it at once. What the engine throws is lost.
+    void forget(const Sequence& sequence);
     // Closes all sequences.
     void clear();
 
@@ -45,7 +51,10 @@ private:
     size_t known_of(const Sequence& sequence, std::span<const int32_t> tokens, size_t most) const;
     bool close_one_ended(const Sequence* except);
 
+    size_t room_for(size_t tokens) const;
+
     Engine& engine_;
+    const Rooms rooms_;
     std::list<Sequence> sequences_;
     uint64_t uses_ = 0;
 };

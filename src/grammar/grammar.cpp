@@ -41,10 +41,15 @@ size_t size_of(const OutputFormat& format) {
     return bytes;
 }
 
-std::string schema_of(const std::string& text) {
-    const auto schema = nlohmann::ordered_json::parse(text, nullptr, false);
-    if (schema.is_discarded()) fail(ErrorCode::usage, "schema", "it is not JSON");
-    return enforceable_schema(schema).dump();
+// XGrammar's parsers call themselves for what is in brackets.
+void check_nesting(const std::string& text, const char* what) {
+    constexpr int kDeepest = 64;
+    int depth = 0;
+    for (const char c : text) {
+        if (c == '(' || c == '[' || c == '{') ++depth;
+        if (c == ')' || c == ']' || c == '}') --depth;
+        if (depth > kDeepest) fail(ErrorCode::usage, what, "it is nested too deep");
+    }
 }
 
 // Bytes at the end of `text` that begin a character; none when no bytes after `text` can make it UTF-8.
@@ -161,12 +166,17 @@ struct GrammarCompiler::Impl {
         };
         switch (format.kind) {
             case OutputFormat::Kind::json: return schema(R"({"type":"object","additionalProperties":true})");
-            case OutputFormat::Kind::json_schema: return schema(schema_of(format.text));
-            case OutputFormat::Kind::regex: return compiler.CompileRegex(format.text);
+            case OutputFormat::Kind::json_schema:
+                return schema(enforceable_schema(parse_schema(format.text)).dump());
+            case OutputFormat::Kind::regex:
+                check_nesting(format.text, name_of(format.kind));
+                return compiler.CompileRegex(format.text);
             case OutputFormat::Kind::choice:
                 if (format.choices.empty()) fail(ErrorCode::usage, "choices", "there are none");
                 return compiler.CompileGrammar(grammar_of(format.choices));
-            default: return compiler.CompileGrammar(format.text);
+            default:
+                check_nesting(format.text, name_of(format.kind));
+                return compiler.CompileGrammar(format.text);
         }
     }
 

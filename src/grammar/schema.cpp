@@ -34,6 +34,45 @@ const std::vector<TypeWords> kTypes = {
     {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}},
 };
 
+// Counts before anything is built: ordered_json searches an object for every key that it gets, and what reads
+// schemas calls itself level by level.
+class Counter : public nlohmann::json_sax<Json> {
+public:
+    const char* problem() const { return problem_; }
+
+    bool null() override { return count(); }
+    bool boolean(bool) override { return count(); }
+    bool number_integer(number_integer_t) override { return count(); }
+    bool number_unsigned(number_unsigned_t) override { return count(); }
+    bool number_float(number_float_t, const string_t&) override { return count(); }
+    bool string(string_t&) override { return count(); }
+    bool binary(binary_t&) override { return false; }
+    bool start_object(size_t) override { return begin(); }
+    bool start_array(size_t) override { return begin(); }
+    bool end_object() override { return --depth_ >= 0; }
+    bool end_array() override { return --depth_ >= 0; }
+    bool key(string_t&) override { return count(); }
+    bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override {
+        return false;
+    }
+
+private:
+    bool count() {
+        constexpr size_t kMost = 8192;
+        if (++values_ > kMost) problem_ = "it has more than 8192 values";
+        return values_ <= kMost;
+    }
+    bool begin() {
+        constexpr int kDeepest = 64;
+        if (++depth_ > kDeepest) problem_ = "it is nested too deep";
+        return depth_ <= kDeepest && count();
+    }
+
+    const char* problem_ = "it is not JSON";
+    size_t values_ = 0;
+    int depth_ = 0;
+};
+
 [[noreturn]] void refuse(const std::string& place, const std::string& reason) {
     fail(ErrorCode::usage, "schema", "#{}: {}", place, reason);
 }
@@ -182,6 +221,12 @@ Json enforceable(Json schema, const std::string& place) {
 }
 
 }  // namespace
+
+nlohmann::ordered_json parse_schema(const std::string& text) {
+    Counter counter;
+    if (!Json::sax_parse(text, &counter)) fail(ErrorCode::usage, "schema", "{}", counter.problem());
+    return Json::parse(text);
+}
 
 nlohmann::ordered_json enforceable_schema(const nlohmann::ordered_json& schema) {
     if (!schema.is_object() && !schema.is_boolean())

@@ -2,8 +2,12 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 namespace refold {
+
+// Throws Error(usage) for a text that is not JSON, or has more than 8192 values and keys or 64 levels.
+nlohmann::ordered_json parse_schema(const std::string& text);
 
 // A schema all of which XGrammar enforces, and whose documents follow the given one. Where that has a keyword
 // of one type and no type ("minLength"), documents are of this type; draft 7's lists of items become

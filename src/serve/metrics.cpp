@@ -101,7 +101,9 @@ std::string prometheus_text(const ServerStatus& s) {
     out.begin("requests_finished_total", "counter", "Sequences by why they ended.");
     for (const auto& [reason, count] : q.finished)
         out.value(count, fmt::format("reason=\"{}\"", finish_reason_name(reason)));
-    out.one("prompt_tokens_total", "counter", "Tokens of prompts that were run.", q.prompt_tokens);
+    out.one("prompt_tokens_total", "counter", "Tokens of prompts.", q.prompt_tokens);
+    out.one("known_prompt_tokens_total", "counter",
+            "Tokens of prompts that the KV cache had of earlier sequences.", q.known_tokens);
     out.one("generated_tokens_total", "counter", "Tokens that were generated.", q.generated_tokens);
 
     out.one("engine_steps_total", "counter", "Steps of the engine.", q.steps);

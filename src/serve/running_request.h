@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "generation/sequence.h"
+#include "generation/shared_sequences.h"
 #include "serve/request_queue.h"
 #include "serve/status.h"
 
@@ -11,13 +12,17 @@ namespace refold {
 
 class RunningRequest {
 public:
-    RunningRequest(Submitted submitted, Sequence sequence)
-        : submitted_(std::move(submitted)), sequence_(std::move(sequence)) {}
+    // `place` in the engine is the worker's.
+    RunningRequest(Submitted submitted, SharedSequences::Sequence& place, Sequence sequence)
+        : submitted_(std::move(submitted)), place_(&place), sequence_(std::move(sequence)) {}
 
     const Submitted& submitted() const { return submitted_; }
     Sequence& sequence() { return sequence_; }
     const Sequence& sequence() const { return sequence_; }
+    SharedSequences::Sequence& place() { return *place_; }
     bool finished() const { return sequence_.continuation().finished(); }
+    // It ended by an error, as count() has found.
+    bool failed() const { return event_ && event_->finished == FinishReason::error; }
     void finish(FinishReason reason, std::string error = {}) {
         sequence_.continuation().finish(reason, std::move(error));
     }
@@ -29,6 +34,7 @@ public:
 
 private:
     Submitted submitted_;
+    SharedSequences::Sequence* place_;
     Sequence sequence_;
     int64_t counted_ = 0;                      // choices
     std::optional<Clock::time_point> latest_;  // of them

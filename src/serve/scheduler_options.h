@@ -29,6 +29,9 @@ struct SchedulerOptions {
     int32_t draft_loop = 1;  // the loop after which drafts are taken
     // Draft up to this many tokens from the sequence itself (DecodingOptions). 0: off.
     int64_t lookup = 0;
+    // Keeps what ended sequences have in the KV cache until its room is needed: prompts that begin alike are
+    // computed once.
+    bool prefixes = false;
     BatchingPolicy batching = BatchingPolicy::continuous;
 };
 

@@ -324,6 +324,7 @@ struct Server::Impl {
                         {"kv_tokens", s.kv_tokens},
                         {"kv_tokens_used", s.kv_tokens_used},
                         {"prompt_tokens", s.prompt_tokens},
+                        {"known_tokens", s.known_tokens},
                         {"generated_tokens", s.generated_tokens},
                         {"steps", s.steps},
                         {"rows", s.rows},

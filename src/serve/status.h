@@ -22,6 +22,7 @@ struct SchedulerStatus {
     int64_t running = 0, waiting = 0, slots = 0;
     int64_t kv_tokens = 0, kv_tokens_used = 0;
     uint64_t prompt_tokens = 0, generated_tokens = 0;
+    uint64_t known_tokens = 0;          // of prompts: what the KV cache had of earlier sequences
     uint64_t steps = 0, rows = 0;       // of the engine
     int64_t last_rows = 0;              // of the latest step
     std::vector<int64_t> last_rows_at;  // the same by loop

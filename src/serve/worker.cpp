@@ -23,6 +23,7 @@ Worker::Worker(Engine& engine, const Tokenizer& tokenizer, const SchedulerOption
                 .draft_loop = options.draft_loop,
                 .lookup = options.lookup},
       queue_(queue),
+      sequences_(engine, SharedSequences::Rooms::exact),
       counts_(engine.capabilities().loops) {
     status_.slots = options.slots;
     status_.kv_tokens = engine.capabilities().kv_tokens;
@@ -59,6 +60,7 @@ void Worker::run() {
         step();
         settle();
     }
+    sequences_.clear();
 }
 
 void Worker::end(const Submitted& submitted, FinishReason reason, std::string error) {
@@ -91,28 +93,34 @@ void Worker::admit() {
         const GenerationRequest& request = first->request;
         const int64_t tokens = static_cast<int64_t>(request.prompt.size()) +
                                std::min(request.max_tokens, sequence_room(engine_));
-        std::optional<int32_t> id;
+        // All of a prompt that is scored is run, and of others the last token.
+        const size_t most = request.prompt_logprobs || !options_.prefixes ? 0 : request.prompt.size() - 1;
+        SharedSequences::Sequence* place = nullptr;
         try {
-            id = engine_.open(std::min(tokens, sequence_room(engine_)));
+            place = sequences_.begin(request.prompt,
+                                     static_cast<size_t>(std::min(tokens, sequence_room(engine_))), most);
         } catch (const std::exception& error) {
             end(queue_.pop(), FinishReason::error, error.what());
             continue;
         }
-        if (!id && running_.empty()) {
+        if (place == nullptr && running_.empty()) {
             end(queue_.pop(), FinishReason::error, "the KV cache has no room although nothing runs");
             continue;
         }
-        if (!id) return;  // until others have ended
-        start(queue_.pop(), *id);
+        if (place == nullptr) return;  // until others have ended
+        start(queue_.pop(), *place);
     }
 }
 
-void Worker::start(Submitted submitted, int32_t id) {
+void Worker::start(Submitted submitted, SharedSequences::Sequence& place) {
     status_.prompt_tokens += submitted.request.prompt.size();
+    status_.known_tokens += place.done;
     Continuation continuation(tokenizer_, std::move(submitted.request));
-    Sequence sequence(engine_, decoding_, counts_, {.id = id, .room = sequence_room(engine_)},
-                      std::move(continuation));
-    RunningRequest& request = running_.emplace_back(std::move(submitted), std::move(sequence));
+    Sequence sequence(
+        engine_, decoding_, counts_,
+        {.id = place.id, .known = static_cast<int64_t>(place.done), .room = sequence_room(engine_)},
+        std::move(continuation));
+    RunningRequest& request = running_.emplace_back(std::move(submitted), place, std::move(sequence));
     if (request.sequence().empty()) request.finish(FinishReason::length);
 }
 
@@ -151,6 +159,9 @@ void Worker::step() {
         const StepOutput output = engine_.step({.rows = plan_.rows});
         count_rows();
         plan_.take(output, engine_.capabilities().n_vocab);
+        for (RunningRequest& request : running_)
+            request.place().done =
+                std::min(static_cast<size_t>(request.sequence().exact()), request.place().tokens.size());
     } catch (const std::exception& error) {
         fail_step(error.what());
     }
@@ -171,15 +182,22 @@ void Worker::fail_step(const std::string& error) {
         range.sequence->continuation().finish(FinishReason::error, error);
 }
 
+// Its keys and values stay for prompts that begin alike, if they are known to be right.
+void Worker::leave(RunningRequest& request) {
+    SharedSequences::Sequence& place = request.place();
+    const Sequence& sequence = request.sequence();
+    if (!options_.prefixes || request.failed()) return sequences_.forget(place);
+    place.tokens = sequence.tokens();
+    // Drafts after the end were run, too.
+    place.done = std::min(static_cast<size_t>(sequence.exact()), place.tokens.size());
+    sequences_.end(place);
+}
+
 // A client that hears of its end finds the room free and everything counted.
 void Worker::settle() {
     for (RunningRequest& request : running_) {
         request.count(status_);
-        if (!request.finished()) continue;
-        try {
-            engine_.close(request.sequence().id());
-        } catch (const std::exception&) {  // after a failed step, which the client is told of
-        }
+        if (request.finished()) leave(request);
     }
     publish();
     for (Ended& ended : ended_) ended.channel->push(std::move(ended.event));

@@ -16,7 +16,7 @@ public:
     // All four outlive it.
     Worker(Engine& engine, const Tokenizer& tokenizer, const SchedulerOptions& options, RequestQueue& queue);
 
-    // Returns when the queue is closed and nothing runs or waits.
+    // Returns when the queue is closed and nothing runs or waits. The engine has no sequences then.
     void run();
     // As of the end of the latest step. Any thread.
     SchedulerStatus status() const;
@@ -31,7 +31,7 @@ private:
     bool fixed() const { return options_.batching == BatchingPolicy::fixed; }
     void end_overdue();
     void admit();
-    void start(Submitted submitted, int32_t id);
+    void start(Submitted submitted, SharedSequences::Sequence& place);
     void end(const Submitted& submitted, FinishReason reason, std::string error = {});
     void plan();
     bool holds_back(const Sequence& sequence) const;
@@ -39,6 +39,7 @@ private:
     void count_rows();
     void fail_step(const std::string& error);
     void settle();
+    void leave(RunningRequest& request);
     void publish();
 
     Engine& engine_;
@@ -46,6 +47,7 @@ private:
     const SchedulerOptions& options_;
     const DecodingOptions decoding_;
     RequestQueue& queue_;
+    SharedSequences sequences_;
     std::list<RunningRequest> running_;  // in the order of their arrival
     std::vector<Ended> ended_;           // to be sent
     StepPlan plan_;

@@ -230,6 +230,42 @@ TEST(Grammar, ErrorsSayWhatIsWrong) {
     EXPECT_THAT(message({.kind = Kind::regex, .text = "\\bword"}), HasSubstr("oundary"));
     EXPECT_THAT(message({.kind = Kind::choice}), HasSubstr("none"));
     EXPECT_THAT(message({.kind = Kind::grammar, .text = std::string(300000, ' ')}), HasSubstr("too many"));
+    const std::string open(100000, '(');
+    EXPECT_THAT(message({.kind = Kind::regex, .text = open}), HasSubstr("nested too deep"));
+    EXPECT_THAT(message({.kind = Kind::grammar, .text = "root ::= " + open}), HasSubstr("nested too deep"));
+    std::string deep, many = "{\"enum\":[0";
+    for (int i = 0; i < 20000; ++i) deep += "{\"items\":";
+    EXPECT_THAT(message({.kind = Kind::json_schema, .text = deep}), HasSubstr("nested too deep"));
+    for (int i = 0; i < 9000; ++i) many += ",0";
+    EXPECT_THAT(message({.kind = Kind::json_schema, .text = many + "]}"}), HasSubstr("more than 8192"));
+}
+
+// Rules that lead on and on, references in circles, and other grammars that could take a parser's whole
+// stack.
+TEST(Grammar, LongChainsAndCircles) {
+    const auto compiled = [](const OutputFormat& format) {
+        try {
+            return compiler().compile(format) != nullptr;
+        } catch (const Error&) {
+            return false;
+        }
+    };
+    std::string chain = "root ::= r0\n";
+    for (int i = 0; i < 8000; ++i) chain += fmt::format("r{} ::= r{}\n", i, i + 1);
+    compiled({.kind = Kind::grammar, .text = chain + "r8000 ::= \"a\"\n"});
+    compiled({.kind = Kind::grammar, .text = "root ::= root"});
+    compiled({.kind = Kind::grammar, .text = "root ::= a\na ::= b | \"x\"\nb ::= a\n"});
+    compiled({.kind = Kind::json_schema, .text = R"({"$ref": "#"})"});
+    compiled({.kind = Kind::json_schema, .text = R"({"anyOf": [{"$ref": "#"}, {"$ref": "#/anyOf/0"}]})"});
+    std::string alternatives = "a";
+    for (int i = 0; i < 50000; ++i) alternatives += "|b";
+    compiled({.kind = Kind::regex, .text = alternatives});
+    json definitions;
+    for (int i = 0; i < 2000; ++i)
+        definitions[std::to_string(i)] = {{"$ref", fmt::format("#/$defs/{}", i + 1)}};
+    definitions["2000"] = {{"type", "integer"}};
+    EXPECT_TRUE(compiled(
+        {.kind = Kind::json_schema, .text = json{{"$defs", definitions}, {"$ref", "#/$defs/0"}}.dump()}));
 }
 
 TEST(Grammar, MaskedLogits) {

@@ -377,5 +377,50 @@ TEST(Scheduler, Counts) {
     EXPECT_EQ(status.first_token.counts.size(), status.first_token.bounds.size() + 1);
 }
 
+// What an earlier sequence left in the KV cache is not run again, until the room is needed.
+TEST(Scheduler, PromptsThatBeginAlikeAreRunOnce) {
+    int64_t rows = 0;
+    FakeEngine engine({.kv_tokens = 400,
+                       .on_step = [&](std::span<const Row> r) { rows += static_cast<int64_t>(r.size()); }});
+    FakeEngine alone({});
+    SchedulerOptions options{.slots = 2};
+    options.prefixes = true;
+    SingleStream reference(alone, options);
+    Scheduler scheduler(engine, test_tokenizer(), options);
+    GenerationRequest request;
+    for (int32_t i = 0; i < 100; ++i) request.prompt.push_back(i % 50);
+    request.max_tokens = 5;
+    request.ignore_eos = true;
+    const auto run = [&] {
+        rows = 0;
+        const Response got = collect(*scheduler.submit(request));
+        expect_same(got, reference.run(request), "");
+        return got;
+    };
+    const Response first = run();
+    EXPECT_EQ(rows, 104);
+    run();
+    EXPECT_EQ(rows, 5);  // the last token of the prompt, and the generated ones
+    // The next turn of a conversation: the answer is in the cache, too.
+    request.prompt.insert(request.prompt.end(), first.tokens.begin(), first.tokens.end());
+    request.prompt.insert(request.prompt.end(), {7, 8, 9});
+    run();
+    EXPECT_EQ(rows, 4 + 4);
+    EXPECT_EQ(scheduler.status().known_tokens, 99U + 104U);
+    EXPECT_EQ(scheduler.status().prompt_tokens, 100U + 100U + 108U);
+    // Scored prompts are run whole.
+    request.prompt_logprobs = true;
+    request.logprobs = 0;
+    run();
+    EXPECT_EQ(rows, 112);
+    request.prompt_logprobs = false;
+    for (int32_t i = 0; i < 10; ++i) {  // more than the cache holds
+        request.prompt.front() = 50 + i;
+        run();
+    }
+    scheduler.shutdown(std::chrono::milliseconds(0));
+    EXPECT_EQ(engine.open_sequences(), 0);
+}
+
 }  // namespace
 }  // namespace refold

@@ -52,6 +52,9 @@ GenerationRequest random_request(Random& random, const Case& setting) {
     GenerationRequest request;
     request.prompt.resize(static_cast<size_t>(random.between(1, random.chance(0.3) ? 40 : 6)));
     for (int32_t& token : request.prompt) token = static_cast<int32_t>(random.below(setting.engine.n_vocab));
+    // Many prompts begin alike.
+    const auto alike = std::min(request.prompt.size(), static_cast<size_t>(random.below(30)));
+    for (size_t i = 0; i < alike; ++i) request.prompt[i] = static_cast<int32_t>(i % 7);
     request.max_tokens = random.between(random.chance(0.1) ? 0 : 1, 30);
     request.ignore_eos = random.chance(0.5);
     request.logprobs = random.chance(0.3) ? 0 : -1;
@@ -76,7 +79,12 @@ Case random_case(uint32_t seed) {
     out.scheduler.slots = random.between(1, 9);
     out.scheduler.queue = random.between(0, 20);
     out.scheduler.prefill_rows = random.between(1, 40);
+    out.scheduler.prefixes = random.chance(0.6);
     out.engine.max_rows = out.scheduler.slots + random.below(random.chance(0.5) ? 4 : 60);
+    if (out.engine.loops == 1 && random.chance(0.5)) {
+        out.scheduler.lookup = random.between(1, 6);
+        out.engine.max_rows += out.scheduler.lookup;
+    }
     if (out.engine.loops > 1 && random.chance(0.3)) {
         out.scheduler.draft = random.between(1, 6);
         out.scheduler.draft_loop = static_cast<int32_t>(random.between(1, out.engine.loops - 1));
@@ -90,10 +98,12 @@ Case random_case(uint32_t seed) {
 }
 
 std::string describe(uint32_t seed, const Case& c, size_t request) {
-    return fmt::format("seed {}, request {}, {} loops, {} slots, {} rows, draft {} after {}, exits {} kv {}",
-                       seed, request, c.engine.loops, c.scheduler.slots, c.engine.max_rows, c.scheduler.draft,
-                       c.scheduler.draft_loop, exit_rule_name(c.scheduler.exit.rule),
-                       exited_kv_name(c.scheduler.exit.kv));
+    return fmt::format(
+        "seed {}, request {}, {} loops, {} slots, {} rows, draft {} after {}, lookup {}, prefixes {}, exits "
+        "{} kv {}",
+        seed, request, c.engine.loops, c.scheduler.slots, c.engine.max_rows, c.scheduler.draft,
+        c.scheduler.draft_loop, c.scheduler.lookup, c.scheduler.prefixes,
+        exit_rule_name(c.scheduler.exit.rule), exited_kv_name(c.scheduler.exit.kv));
 }
 
 void run_case(uint32_t seed) {
