@@ -393,7 +393,7 @@ TEST(Scheduler, PromptsThatBeginAlikeAreRunOnce) {
     request.ignore_eos = true;
     const auto run = [&] {
         rows = 0;
-        const Response got = collect(*scheduler.submit(request));
+        Response got = collect(*scheduler.submit(request));
         expect_same(got, reference.run(request), "");
         return got;
     };
