@@ -366,7 +366,8 @@ TEST(Server, AnswersHaveTheirFormat) {
     const json asked = {{"max_tokens", 200}, {"temperature", 1}, {"n", 3}, {"response_format", format}};
     const HttpReply reply = running.post("/v1/chat/completions", chat(asked));
     ASSERT_EQ(reply.status, 200) << reply.body;
-    for (const json& choice : reply.json()["choices"]) {
+    const json answer = reply.json();
+    for (const json& choice : answer["choices"]) {
         const json document = json::parse(choice["message"]["content"].get<std::string>());
         EXPECT_TRUE(document["kind"] == "a" || document["kind"] == "b") << document;
         EXPECT_TRUE(document["count"].is_number_integer());
