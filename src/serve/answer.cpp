@@ -33,11 +33,11 @@ uint64_t any_seed() {
     return (uint64_t{random()} << 32) + random();
 }
 
-class CompletionAnswer : public Answer {
+class CompletionAnswer : public ApiAnswer {
 public:
     CompletionAnswer(const CompletionRequest& request, const Tokenizer& tokenizer, const PromptLimits& limits,
                      const std::function<void()>& check)
-        : Answer(request, limits), echo_(request.echo), logprobs_(request.options.logprobs >= 0) {
+        : ApiAnswer(request, limits), echo_(request.echo), logprobs_(request.options.logprobs >= 0) {
         common_.prompt_logprobs = echo_ && logprobs_;
         for (const ApiPrompt& given : request.prompts) {
             check();
@@ -96,11 +96,11 @@ private:
     std::vector<Choice> choices_;
 };
 
-class ChatAnswer : public Answer {
+class ChatAnswer : public ApiAnswer {
 public:
     ChatAnswer(const ChatRequest& request, const Tokenizer& tokenizer, std::vector<int32_t> tokens,
                const PromptLimits& limits)
-        : Answer(request, limits), tokenizer_(tokenizer), logprobs_(request.options.logprobs >= 0) {
+        : ApiAnswer(request, limits), tokenizer_(tokenizer), logprobs_(request.options.logprobs >= 0) {
         usage.prompt_tokens = static_cast<int64_t>(tokens.size());
         add_prompt(std::move(tokens), request.max_tokens.value_or(limits.context));
         begun_.resize(choices());
@@ -131,8 +131,8 @@ private:
     std::vector<char> begun_;
 };
 
-std::unique_ptr<Answer> completed(std::unique_ptr<Answer> answer, const ApiRequest& request, bool chat,
-                                  const std::string& model) {
+std::unique_ptr<ApiAnswer> completed(std::unique_ptr<ApiAnswer> answer, const ApiRequest& request, bool chat,
+                                     const std::string& model) {
     answer->head = new_response(chat, model);
     answer->stream = request.stream;
     answer->include_usage = request.include_usage;
@@ -154,7 +154,7 @@ void check_messages(const Json& messages, const PromptLimits& limits) {
 
 }  // namespace
 
-Answer::Answer(const ApiRequest& request, const PromptLimits& limits)
+ApiAnswer::ApiAnswer(const ApiRequest& request, const PromptLimits& limits)
     : n_(static_cast<size_t>(request.n)),
       context_(limits.context),
       seed_(request.seed),
@@ -169,7 +169,7 @@ Answer::Answer(const ApiRequest& request, const PromptLimits& limits)
     common_.sampling.logit_bias.clear();  // the sampler has it
 }
 
-void Answer::add_prompt(std::vector<int32_t> tokens, int64_t max_tokens) {
+void ApiAnswer::add_prompt(std::vector<int32_t> tokens, int64_t max_tokens) {
     const auto length = static_cast<int64_t>(tokens.size());
     if (length == 0) throw ApiError(400, "the prompt is empty", "prompt", "empty_prompt");
     if (length + std::min<int64_t>(max_tokens, 1) > context_) {
@@ -181,7 +181,7 @@ void Answer::add_prompt(std::vector<int32_t> tokens, int64_t max_tokens) {
     prompts_.push_back({std::move(tokens), std::min(max_tokens, context_ - length)});
 }
 
-void Answer::compile_format(GrammarCompiler& grammars) {
+void ApiAnswer::compile_format(GrammarCompiler& grammars) {
     try {
         common_.grammar = grammars.compile(common_.format);
     } catch (const Error& error) {
@@ -191,7 +191,7 @@ void Answer::compile_format(GrammarCompiler& grammars) {
     common_.format = {};  // the grammar has it
 }
 
-GenerationRequest Answer::request(size_t choice) const {
+GenerationRequest ApiAnswer::request(size_t choice) const {
     const Prompt& prompt = prompt_of(choice);
     GenerationRequest out = common_;
     out.prompt = prompt.tokens;
@@ -202,16 +202,16 @@ GenerationRequest Answer::request(size_t choice) const {
     return out;
 }
 
-std::unique_ptr<Answer> make_answer(const CompletionRequest& request, const Tokenizer& tokenizer,
-                                    const PromptLimits& limits, const std::string& model,
-                                    const std::function<void()>& check) {
+std::unique_ptr<ApiAnswer> make_answer(const CompletionRequest& request, const Tokenizer& tokenizer,
+                                       const PromptLimits& limits, const std::string& model,
+                                       const std::function<void()>& check) {
     return completed(std::make_unique<CompletionAnswer>(request, tokenizer, limits, check), request, false,
                      model);
 }
 
-std::unique_ptr<Answer> make_answer(const ChatRequest& request, const Tokenizer& tokenizer,
-                                    const ChatPrompt& prompt, const PromptLimits& limits,
-                                    const std::string& model, const std::function<void()>& check) {
+std::unique_ptr<ApiAnswer> make_answer(const ChatRequest& request, const Tokenizer& tokenizer,
+                                       const ChatPrompt& prompt, const PromptLimits& limits,
+                                       const std::string& model, const std::function<void()>& check) {
     check_messages(request.messages, limits);
     std::vector<int32_t> tokens;
     try {

@@ -24,9 +24,9 @@ struct PromptLimits {
     size_t longest_token = 0;  // bytes
 };
 
-class Answer {
+class ApiAnswer {
 public:
-    virtual ~Answer() = default;
+    virtual ~ApiAnswer() = default;
     // A choice as JSON: the next part of it, for a stream, or all of it, where `event` is all of its events
     // in one. Throws ApiError for a choice that could not be finished.
     virtual nlohmann::ordered_json choice(size_t index, const GenerationEvent& event) = 0;
@@ -49,7 +49,7 @@ protected:
     };
 
     // Throws ApiError (400) for a bias of a token that is not in the vocabulary.
-    Answer(const ApiRequest& request, const PromptLimits& limits);
+    ApiAnswer(const ApiRequest& request, const PromptLimits& limits);
     // Throws ApiError (400) for a prompt that does not fit.
     void add_prompt(std::vector<int32_t> tokens, int64_t max_tokens);
     const Prompt& prompt_of(size_t choice) const { return prompts_[choice / n_]; }
@@ -66,11 +66,11 @@ private:
 
 // Throw ApiError (400) for prompts that do not fit. Texts that can have no few enough tokens are refused
 // before they are cut into tokens. `check` is called between the steps of long work and may throw.
-std::unique_ptr<Answer> make_answer(const CompletionRequest& request, const Tokenizer& tokenizer,
-                                    const PromptLimits& limits, const std::string& model,
-                                    const std::function<void()>& check);
-std::unique_ptr<Answer> make_answer(const ChatRequest& request, const Tokenizer& tokenizer,
-                                    const ChatPrompt& prompt, const PromptLimits& limits,
-                                    const std::string& model, const std::function<void()>& check);
+std::unique_ptr<ApiAnswer> make_answer(const CompletionRequest& request, const Tokenizer& tokenizer,
+                                       const PromptLimits& limits, const std::string& model,
+                                       const std::function<void()>& check);
+std::unique_ptr<ApiAnswer> make_answer(const ChatRequest& request, const Tokenizer& tokenizer,
+                                       const ChatPrompt& prompt, const PromptLimits& limits,
+                                       const std::string& model, const std::function<void()>& check);
 
 }  // namespace refold

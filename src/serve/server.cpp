@@ -69,7 +69,7 @@ std::string printable(const std::string& text) {
 
 // State of a stream.
 struct Streaming {
-    std::shared_ptr<Answer> answer;
+    std::shared_ptr<ApiAnswer> answer;
     Choices choices;
 };
 
@@ -384,7 +384,7 @@ struct Server::Impl {
             response);
     }
 
-    void run(std::shared_ptr<Answer> answer, const Request& request, Response& response) {
+    void run(std::shared_ptr<ApiAnswer> answer, const Request& request, Response& response) {
         answer->compile_format(grammars);
         HttpServer::exchange().prompt_tokens = answer->usage.prompt_tokens;
         // Enough to keep the slots busy, without filling the queue.
@@ -408,7 +408,7 @@ struct Server::Impl {
         return !HttpServer::client_gone();
     }
 
-    static void answer_at_once(Answer& answer, Choices& choices, Response& response) {
+    static void answer_at_once(ApiAnswer& answer, Choices& choices, Response& response) {
         std::vector<GenerationEvent> all(answer.choices());
         while (!choices.finished()) {
             auto event = choices.next(milliseconds(100));
@@ -445,7 +445,7 @@ struct Server::Impl {
     // Sends the whole stream. Returns false when it is broken off.
     bool send_stream(Streaming& streaming, httplib::DataSink& sink) {
         constexpr milliseconds kSign(15000);  // proxies close silent connections
-        Answer& answer = *streaming.answer;
+        ApiAnswer& answer = *streaming.answer;
         std::map<size_t, GenerationEvent> held;  // log probabilities of a long prompt come in several events
         auto said = Clock::now();
         const auto say = [&](const std::string& text) {
