@@ -1,7 +1,6 @@
 #include "cli/generate.h"
 
 #include "generation/options.h"
-#include "generation/sampler.h"
 
 namespace refold::cli {
 
@@ -10,7 +9,6 @@ TextGenerator::TextGenerator(Engine& engine, const Tokenizer& tokenizer, const G
     : generator_(engine, tokenizer, {.decoding = {.lookup = lookup}, .keeps_sequences = true}) {
     check_generation(options, engine.capabilities().n_vocab);
     static_cast<GenerationOptions&>(request_) = options;
-    request_.sampler = std::make_shared<Sampler>(options.sampling);  // its draws go on from text to text
 }
 
 GenerationResult TextGenerator::generate(std::vector<int32_t> prompt,

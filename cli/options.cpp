@@ -277,24 +277,22 @@ static void add_penalty_options(CLI::App& app, SamplingOptions& options) {
         ->allow_extra_args(false);
 }
 
-namespace {
+// One JSON Schema, from the command line itself or from a file.
+static std::string schema_text(const std::string& given) {
+    const size_t first = given.find_first_not_of(" \n\t");
+    return first != std::string::npos && given[first] == '{' ? given : read_text_file(given);
+}
 
-void add_format_options(CLI::App& app, OutputFormat& format) {
+static void add_format_options(CLI::App& app, OutputFormat& format) {
     using Kind = OutputFormat::Kind;
     // A name and what happens with its value; one of them may be given.
     std::vector<CLI::Option*> options;
     const auto add = [&](const char* name, const char* type, const char* description, auto take) {
         options.push_back(app.add_option_function<std::string>(name, take, description)->type_name(type));
     };
-    const auto text_or_file = [](const std::string& given, char first) {
-        return given.find_first_not_of(" \n\t") != std::string::npos &&
-                       given[given.find_first_not_of(" \n\t")] == first
-                   ? given
-                   : read_text_file(given);
-    };
     add("--json-schema", "FILE|JSON", "The output is a JSON document that follows this schema",
-        [&format, text_or_file](const std::string& given) {
-            format = {.kind = Kind::json_schema, .text = text_or_file(given, '{')};
+        [&format](const std::string& given) {
+            format = {.kind = Kind::json_schema, .text = schema_text(given)};
         });
     add("--grammar", "FILE", "The output follows this grammar (GBNF; its first rule is root)",
         [&format](const std::string& given) {
@@ -316,8 +314,6 @@ void add_format_options(CLI::App& app, OutputFormat& format) {
         }
     }
 }
-
-}  // namespace
 
 void add_generation_options(CLI::App& app, GenerationOptions& options, const char* max_tokens) {
     app.add_option("-n,--max-tokens", options.max_tokens, max_tokens)

@@ -54,10 +54,11 @@ std::unique_ptr<SingleSequence> make_single_sequence(const Model& model, const E
 // --exit.
 CLI::Option* add_exit_options(CLI::App& app, ExitPolicy& policy, bool* oracle = nullptr);
 
-// --max-tokens, --stop and everything that decides the choice of tokens: --temperature, --top-k, ..., --seed.
-// Their ranges are for check_generation().
 // --lookup: drafts from the text itself.
 CLI::Option* add_lookup(CLI::App& app, int64_t& tokens);
+
+// --max-tokens, --stop, formats of the output (--json-schema, ...) and everything that decides the choice of
+// tokens: --temperature, --top-k, ..., --seed. Their ranges are for check_generation().
 void add_generation_options(CLI::App& app, GenerationOptions& options, const char* max_tokens);
 
 // --NAME 1,2,3

@@ -29,8 +29,8 @@ struct DecodingOptions {
     // output is the full model's, token for token. 0: off.
     int64_t draft = 0;
     int32_t draft_loop = 1;  // the loop after which drafts are taken
-    // Draft up to this many tokens from the sequence itself (PromptLookup), with the same output. Not with
-    // loops. 0: off.
+    // Draft up to this many tokens from the sequence itself (PromptLookup), with the same output up to
+    // rounding. Not with loops. 0: off.
     int64_t lookup = 0;
     // The prompt's last token may exit too, so that the first generated token may come from an early loop.
     bool prompt_may_exit = false;

@@ -19,8 +19,18 @@ namespace {
 
 using nlohmann::json;
 
-// What XGrammar warned of while this thread compiled: it goes on without what it does not know.
+// Where this thread's warnings of XGrammar go; null: nowhere.
 thread_local std::string* warnings = nullptr;
+
+// What XGrammar warns of on this thread while it lives: it goes on without what it does not know.
+struct Warnings {
+    std::string text;
+
+    Warnings() { warnings = &text; }
+    ~Warnings() { warnings = nullptr; }
+    Warnings(const Warnings&) = delete;
+    Warnings& operator=(const Warnings&) = delete;
+};
 
 constexpr size_t kMostText = 256 << 10;  // bytes of a format
 // White space between the parts of a JSON document, so that a model cannot go on with it forever.
@@ -211,22 +221,18 @@ std::shared_ptr<const Grammar> GrammarCompiler::compile(const OutputFormat& form
         fail(ErrorCode::usage, name_of(format.kind), "{} bytes are too many; {} are allowed", size_of(format),
              kMostText);
     if (auto grammar = impl_->found(format)) return grammar;
-    std::string ignored;
-    warnings = &ignored;
+    const Warnings ignored;
     std::shared_ptr<const Grammar> grammar;
     try {
         grammar = std::make_shared<Grammar>(
             std::make_shared<Grammar::Impl>(Grammar::Impl{impl_->compiled(format), impl_->n_vocab}));
     } catch (const Error&) {
-        warnings = nullptr;
         throw;
     } catch (const std::exception& error) {
-        warnings = nullptr;
         fail(ErrorCode::usage, name_of(format.kind), "{}", error.what());
     }
-    warnings = nullptr;
-    if (!ignored.empty())
-        fail(ErrorCode::usage, name_of(format.kind), "not all of it can be enforced: {}", ignored);
+    if (!ignored.text.empty())
+        fail(ErrorCode::usage, name_of(format.kind), "not all of it can be enforced: {}", ignored.text);
     impl_->keep(format, grammar);
     return grammar;
 }

@@ -1,6 +1,7 @@
 // drop_experts: which experts go, and that nothing else changes.
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "compress/calibrated.h"
 #include "model/hf/export.h"
@@ -41,6 +42,10 @@ TEST_P(DropExperts, TheLeastImportantGo) {
         ASSERT_FALSE(importance.empty());
         for (const auto& [layer, experts] : kept(result)) {
             const std::vector<double> values = importance[layer];
+            if (measure == "uses") {  // every token uses so many
+                EXPECT_NEAR(std::accumulate(values.begin(), values.end(), 0.0), model.config.n_expert_used,
+                            1e-5);
+            }
             double least_kept = INFINITY;
             for (const int64_t e : experts) least_kept = std::min(least_kept, values[static_cast<size_t>(e)]);
             for (size_t e = 0; e < values.size(); ++e) {

@@ -1,9 +1,7 @@
 // Experts of mixtures that do least for the tokens routed to them are left out.
 // Lasby et al. (2025), "REAP the Experts: Why Pruning Prevails for One-Shot MoE compression".
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "calibrate/residual_stream.h"
 #include "compress/method/lazy.h"
