@@ -5,14 +5,13 @@
 
 #include "cli/calibration.h"
 #include "cli/output.h"
+#include "cli/recipe_file.h"
 #include "compress/compress.h"
 #include "core/error.h"
-#include "core/files.h"
 #include "core/progress.h"
 #include "core/text.h"
 #include "hub/resolve.h"
 #include "model/load.h"
-#include "model/save.h"
 #include "train/launch.h"
 #include "train/text/train_tokenizer.h"
 
@@ -80,28 +79,13 @@ std::string beside(const std::string& output, const char* ending) {
     return path.string() + ending;
 }
 
-// Writes the recipe with all defaults beside the output, complete or not at all, like the model.
-class RecipeEcho {
-public:
-    RecipeEcho(const Arguments& a, const Job& job) : path_(beside(a.output.path, ".recipe.yaml")) {
-        std::error_code none;
-        if (!a.recipe.empty() && fs::equivalent(path_, a.recipe, none))
-            return;  // the recipe that was read is that file
-        file_.emplace(path_, a.output.overwrite);
-        Recipe named = job.recipe;
-        named.model = job.model;
-        named.original = job.original;
-        file_->write(to_yaml(named));
-    }
-    void commit() {
-        if (file_) file_->commit();
-    }
-    const std::string& path() const { return path_; }
-
-private:
-    std::string path_;
-    std::optional<AtomicFile> file_;
-};
+// The recipe with all defaults, and the names of the models.
+Recipe named_recipe(const Job& job) {
+    Recipe named = job.recipe;
+    named.model = job.model;
+    named.original = job.original;
+    return named;
+}
 
 // Nothing without a calibration text, or if no step needs one.
 std::optional<Calibration> read_calibration(const Job& job) {
@@ -126,17 +110,19 @@ void show_steps(const Job& job) {
     }
 }
 
-Json result_json(const Compression& compression, const Arguments& a, const std::string& echo) {
+Json result_json(const Compression& compression, const Arguments& a, const std::string& recipe_file) {
     Json out = Json::parse(to_json(compression));
     out["dry_run"] = a.dry_run;
+    add_calibration_device(out);
     out["output"] = a.dry_run ? Json() : Json(a.output.path);
-    out["recipe_file"] = a.dry_run ? Json() : Json(echo);
+    out["recipe_file"] = a.dry_run ? Json() : Json(recipe_file);
     if (!a.dry_run) out["file_bytes"] = fs::file_size(a.output.path);
     return out;
 }
 
-void show(const Compression& compression, const Arguments& a, const std::string& echo) {
-    a.report.json ? print_json(result_json(compression, a, echo)) : print(to_text(compression));
+void show(const Compression& compression, const Arguments& a, const std::string& recipe_file) {
+    a.report.json ? print_json(result_json(compression, a, recipe_file))
+                  : print(to_text(compression) + calibration_device_line());
 }
 
 Compression compressed(const Arguments& a, const Job& job, const Model& model, const Model* original,
@@ -154,6 +140,8 @@ void run_compression(const Arguments& given) {
     Arguments a = given;
     if (!a.dry_run) join_group();
     const bool first = first_process();
+    a.where.local_rank = local_rank();
+    const OnDevice on(a.where);
     if (!first) {
         // Only the process of rank 0 prints and writes.
         a.report.quiet = true;
@@ -182,16 +170,15 @@ void run_compression(const Arguments& given) {
         compressed(a, job, model, compared, own);
         return;
     }
-    RecipeEcho echo(a, job);
+    RecipeFile recipe(beside(a.output.path, ".recipe.yaml"), named_recipe(job), a.output.overwrite, a.recipe);
     Work work(a.output.path + ".work");
     const Compression result = compressed(a, job, model, compared, work);
-    save_model(result.model, a.output.path, a.output.overwrite);
-    echo.commit();
+    recipe.save_with(result.model, a.output.path, a.output.overwrite);
     work.finish();
-    show(result, a, echo.path());
-    if (!a.report.quiet) log("wrote {} and {}", a.output.path, echo.path());
+    show(result, a, recipe.path());
+    if (!a.report.quiet) log("wrote {} and {}", a.output.path, recipe.path());
     a.report_file.write({named_model(job.model, job.input), {a.output.path, ""}},
-                        result_json(result, a, echo.path()));
+                        result_json(result, a, recipe.path()));
 }
 
 CompressionOptions add_compression_options(CLI::App& app, CompressionArguments& a) {
@@ -225,6 +212,7 @@ CompressionOptions add_compression_options(CLI::App& app, CompressionArguments& 
         ->type_name("N")
         ->check(CLI::PositiveNumber);
     add_threads(app, a.threads);
+    add_calibration_device(app, a.where);
     app.add_flag("-n,--dry-run", a.dry_run, "Show the plan and the exact cost of the result; write nothing");
     add_report_options(app, a.report);
     a.report_file.declare(app);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/calibration_device.h"
 #include "cli/options.h"
 #include "cli/report_file.h"
 
@@ -18,6 +19,7 @@ struct CompressionArguments {
     std::vector<std::string> calibration;
     int64_t tokens = 0;
     int threads = 0;
+    CalibrationDevice where;
     bool dry_run = false;
     OutputOptions output;
     ReportOptions report;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <filesystem>
 
 #include "cli/exits.h"
 #include "cli/help.h"
@@ -156,6 +157,11 @@ void write_output(const OutputOptions& output, const std::string& path, const st
     file.commit();
 }
 
+void write_samples(const Arguments& a, const std::string& lines) {
+    const bool there = !a.output.overwrite && std::filesystem::is_regular_file(a.samples);
+    if (!there || read_text_file(a.samples) != lines) write_output(a.output, a.samples, lines);
+}
+
 void measure_tasks(const Arguments& a) {
     join_group();
     const bool first = group().first();
@@ -165,8 +171,10 @@ void measure_tasks(const Arguments& a) {
              "--kv-policy");
     }
     const std::string path = resolve_model(a.model);
-    for (const std::string& file : {a.output.path, a.samples})
-        if (first && !file.empty()) check_output({file, a.output.overwrite}, path);
+    if (first && !a.output.path.empty()) check_output(a.output, path);
+    // Samples may be those of a run that was killed before it wrote its results: write_samples() tells.
+    const bool resumes = !a.output.path.empty() && std::filesystem::exists(a.output.path + ".work");
+    if (first && !a.samples.empty() && !resumes) check_output({a.samples, a.output.overwrite}, path);
     if (first) a.report_file.check();
     const auto start = std::chrono::steady_clock::now();
     const Tokenizer tokenizer(path);
@@ -234,7 +242,7 @@ void measure_tasks(const Arguments& a) {
 
     if (!a.samples.empty()) {
         const std::string lines = samples_jsonl(runs);
-        write_output(a.output, a.samples, lines);
+        write_samples(a, lines);
         results["samples"] = {{"file", a.samples}, {"sha256", data_file(a.samples, lines).sha256}};
     }
     if (!a.output.path.empty()) write_output(a.output, a.output.path, results.dump(2) + "\n");
@@ -283,7 +291,7 @@ Action eval_tasks(CLI::App& eval) {
         ->type_name("FILE");
     add_eval_exit_options(*app, a->exits, false);
     add_output(*app, a->output, "Write the results as JSON");
-    add_engine_kind(*app, a->engine);
+    add_engine_kind(*app, a->engine.kind);
     add_engine_options(*app, a->engine, "the model's; longer prompts lose their beginning");
     add_eviction_options(*app, a->engine.eviction);
     add_report_options(*app, a->report);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <vector>
 
 #include "cli/topology_table.h"
@@ -13,24 +12,17 @@
 namespace refold::cli {
 namespace {
 
-constexpr std::array<int64_t, 2> kTokens = {1, 512};
-
 struct Row {
     std::vector<size_t> layers;     // empty: the whole model
     std::string weights;            // "attn.q,k,v tucker 288x32x4 of 9 heads"
-    ExecutionCost factored, dense;  // operations: MACs of one token, without computing W
-    std::array<std::string, kTokens.size()> execution;
+    ExecutionCost factored, dense;  // operations: MACs of one token
+    std::string execution;
 
     bool alike(const Row& other) const {
         return layers.empty() == other.layers.empty() && weights == other.weights &&
                factored.bytes == other.factored.bytes && execution == other.execution;
     }
 };
-
-std::string execution_text(const ExecutionChoice& choice) {
-    if (choice.execution == Execution::factored) return "factored";
-    return choice.when_loading ? "dense" : "dense, made for the step";
-}
 
 // Names slots with the same factors together: "attn.q,k,v low rank 57".
 std::string weights_text(const Model& model, const Slots& slots, const std::vector<Slot>& group) {
@@ -76,19 +68,10 @@ std::vector<Row> rows_of(const Model& model) {
             Row row;
             if (layer != kWholeModel) row.layers = {layer};
             row.weights = weights_text(model, slots, group);
-            for (size_t i = 0; i < kTokens.size(); ++i) {
-                const ExecutionChoice choice = chooser.choose(layer, group, kTokens[i]);
-                row.execution[i] = execution_text(choice);
-                if (kTokens[i] != 1) continue;
-                row.factored = choice.factored;
-                row.dense = choice.reconstructed;
-            }
-            // Without the operations that compute W.
-            row.dense.operations = 0;
-            for (const Slot slot : group) {
-                const SlotShape shape = slot_shape(slot, model.config, layer);
-                row.dense.operations += static_cast<uint64_t>(shape.in * shape.out);
-            }
+            const ExecutionChoice choice = chooser.choose(layer, group);
+            row.execution = choice.execution == Execution::factored ? "factored" : "dense";
+            row.factored = choice.factored;
+            row.dense = choice.reconstructed;
             const auto same =
                 std::find_if(rows.begin(), rows.end(), [&](const Row& other) { return other.alike(row); });
             if (same == rows.end()) {
@@ -108,8 +91,8 @@ std::vector<Row> rows_of(const Model& model) {
 std::string factor_table(const Model& model) {
     const std::vector<Row> rows = rows_of(model);
     if (rows.empty()) return "";
-    TextTable table({"factored weights", "layers", "MACs per token", "of dense", "bytes", "of dense",
-                     "1 token", "512 tokens"});
+    TextTable table(
+        {"factored weights", "layers", "MACs per token", "of dense", "bytes", "of dense", "runs as"});
     const auto percent = [](uint64_t part, uint64_t whole) {
         return fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
     };
@@ -117,7 +100,7 @@ std::string factor_table(const Model& model) {
         table.add({row.weights, row.layers.empty() ? "model" : layers_text(row.layers),
                    format_count(row.factored.operations),
                    percent(row.factored.operations, row.dense.operations), format_bytes(row.factored.bytes),
-                   percent(row.factored.bytes, row.dense.bytes), row.execution[0], row.execution[1]});
+                   percent(row.factored.bytes, row.dense.bytes), row.execution});
     }
     return table.str();
 }
@@ -125,14 +108,12 @@ std::string factor_table(const Model& model) {
 nlohmann::ordered_json factor_json(const Model& model) {
     auto out = nlohmann::ordered_json::array();
     for (const Row& row : rows_of(model)) {
-        nlohmann::ordered_json execution;
-        for (size_t i = 0; i < kTokens.size(); ++i) execution[std::to_string(kTokens[i])] = row.execution[i];
         out.push_back(
             {{"layers", row.layers},
              {"weights", row.weights},
              {"operations", {{"factored", row.factored.operations}, {"dense", row.dense.operations}}},
              {"bytes", {{"factored", row.factored.bytes}, {"dense", row.dense.bytes}}},
-             {"execution", execution}});
+             {"execution", row.execution}});
     }
     return out;
 }

@@ -127,6 +127,7 @@ void show(const FitArguments& a, const Places& places, const Frontier& frontier)
     if (a.report.json) {
         Json out = frontier_json(frontier);
         out["page"] = places.page;
+        add_calibration_device(out);
         return print_json(out);
     }
     TextTable table({"", "size", "KL divergence", "perplexity"});
@@ -136,7 +137,7 @@ void show(const FitArguments& a, const Places& places, const Frontier& frontier)
         table.add({file.name, format_bytes(file.file_bytes),
                    fmt::format("{:.4g}", file.figures.kl_divergence),
                    fmt::format("{:.3f}", file.figures.perplexity)});
-    print(fmt::format("{}\n{}", frontier.text, table.str()));
+    print(fmt::format("{}\n{}{}", frontier.text, table.str(), calibration_device_line()));
     if (!a.report.quiet) log("wrote {}", places.page);
 }
 

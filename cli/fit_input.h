@@ -4,8 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/calibration_device.h"
 #include "cli/options.h"
 #include "cli/perplexity.h"
+#include "cli/sizes.h"
 #include "fit/search.h"
 
 namespace refold::cli {
@@ -19,6 +21,7 @@ struct FitArguments {
     CalibrationOptions text{.tokens = 16384};
     int64_t probe_tokens = FitOptions{}.probe_tokens;
     int threads = 0;
+    CalibrationDevice where;
     bool dry_run = false;
     PerplexityArguments perplexity;  // of --frontier
     OutputOptions output;
@@ -38,17 +41,6 @@ struct FitInput {
 // Throws Error(usage) for options that contradict each other, Error(unsupported) when --for llama.cpp is
 // given for a model that llama.cpp does not load as it stands.
 FitInput load_fit_input(const FitArguments& arguments);
-
-// A size and how the user wrote it.
-struct NamedSize {
-    std::string name;  // "70MiB"
-    uint64_t bytes = 0;
-};
-// "70MiB", "1.5GB", "73400320". Throws Error(usage).
-NamedSize parse_size(const std::string& text, const char* option);
-// "60,70,1GiB", from small to large. A number without a unit has the unit of the next one that has one.
-// Throws Error(usage) for a list without sizes and for a size that is given twice.
-std::vector<NamedSize> parse_sizes(const std::string& text, const char* option);
 
 // Throws Error(usage) when a file of this size could not be made, or would save nothing. Measures nothing.
 void check_budgets(const FitArguments& arguments, const FitInput& input, const std::vector<uint64_t>& bytes);

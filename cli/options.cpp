@@ -64,6 +64,20 @@ void add_threads(CLI::App& app, int& threads) {
 
 void add_engine_options(CLI::App& app, EngineOptions& options, const char* context_default) {
     add_threads(app, options.threads);
+    app.add_option("--device", options.device,
+                   "What the model runs on: cpu, auto (a GPU where there is one), names that refold devices "
+                   "lists, and "
+                   "rpc:HOST:PORT of workers, separated by commas. With --engine torch: auto, cpu or cuda")
+        ->type_name("NAME,...")
+        ->default_str("cpu; with --engine torch auto");
+    app.add_option("--gpu-layers", options.gpu_layers,
+                   "Layers of the model on the device, the last ones; the CPU runs the others")
+        ->type_name("N")
+        ->check(at_least(0))
+        ->default_str("all");
+    app.add_flag("--rpc-anywhere", options.rpc_anywhere,
+                 "Allow workers outside of the loopback and of private networks: the connection has no "
+                 "encryption and no authentication");
     app.add_option("-c,--context", options.context, "Room for tokens in the KV cache")
         ->type_name("TOKENS")
         ->check(at_least(1))
@@ -131,21 +145,17 @@ void add_eviction_options(CLI::App& app, EvictionOptions& options) {
         ->capture_default_str();
 }
 
-void add_engine_kind(CLI::App& app, EngineOptions& options) {
-    app.add_option_function<std::string>(
-           "--engine",
-           [&options](const std::string& name) {
-               options.kind = name == "torch" ? EngineKind::torch : EngineKind::ggml;
-           },
-           "ggml, or torch: libtorch in float32, for comparison")
+CLI::Option* add_engine_kind(CLI::App& app, EngineKind& kind) {
+    return app
+        .add_option_function<std::string>(
+            "--engine",
+            [&kind](const std::string& name) {
+                kind = name == "torch" ? EngineKind::torch : EngineKind::ggml;
+            },
+            "ggml, or torch: libtorch in float32, for comparison")
         ->type_name("NAME")
         ->check(CLI::IsMember({"ggml", "torch"}))
         ->default_str("ggml");
-    app.add_option("--device", options.device,
-                   "Device of the torch engine: auto (a CUDA device if libtorch finds one), cpu or cuda")
-        ->type_name("NAME")
-        ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-        ->capture_default_str();
 }
 
 static void note_long_context(const Model& model, const Capabilities& can) {
@@ -247,6 +257,36 @@ static std::pair<int32_t, double> parse_bias(const std::string& text) {
     throw CLI::ValidationError("--logit-bias", fmt::format("got '{}', expected ID=BIAS as in 42=-1.5", text));
 }
 
+static void add_distribution_options(CLI::App& app, SamplingOptions& options) {
+    app.add_option("--top-k", options.top_k, "Choose among the K likeliest tokens; 0: all")
+        ->type_name("K")
+        ->capture_default_str();
+    app.add_option("--top-p", options.top_p,
+                   "Choose among the likeliest tokens that hold this much probability")
+        ->type_name("P")
+        ->default_str(fmt::format("{}", options.top_p));
+    app.add_option("--min-p", options.min_p,
+                   "Choose among tokens at least this likely, compared with the likeliest; 0: all")
+        ->type_name("P")
+        ->capture_default_str();
+    app.add_option("--typical-p,--typical", options.typical_p,
+                   "Choose among the tokens that are about as unlikely as the choice is uncertain and hold "
+                   "this much probability (locally typical sampling); 1: all")
+        ->type_name("P")
+        ->capture_default_str();
+    app.add_option("--mirostat", options.mirostat,
+                   "Choose by Mirostat 1 or 2, in place of --top-k, --top-p, --min-p and --typical-p; 0: off")
+        ->type_name("VERSION")
+        ->capture_default_str();
+    app.add_option("--mirostat-tau,--mirostat-ent", options.mirostat_tau,
+                   "Mean information of the chosen tokens that Mirostat aims at")
+        ->type_name("BITS")
+        ->capture_default_str();
+    app.add_option("--mirostat-eta,--mirostat-lr", options.mirostat_eta, "How fast Mirostat gets there")
+        ->type_name("X")
+        ->default_str(fmt::format("{}", options.mirostat_eta));
+}
+
 static void add_penalty_options(CLI::App& app, SamplingOptions& options) {
     app.add_option("--repeat-penalty", options.repetition_penalty,
                    "Divides positive logits of tokens that have occurred, multiplies negative ones; 1: off")
@@ -328,31 +368,37 @@ void add_generation_options(CLI::App& app, GenerationOptions& options, const cha
                    "Randomness of the choice of tokens; 0 takes the likeliest")
         ->type_name("X")
         ->capture_default_str();
-    app.add_option("--top-k", sampling.top_k, "Choose among the K likeliest tokens; 0: all")
-        ->type_name("K")
-        ->capture_default_str();
-    app.add_option("--top-p", sampling.top_p,
-                   "Choose among the likeliest tokens that hold this much probability")
-        ->type_name("P")
-        ->default_str(fmt::format("{}", sampling.top_p));
-    app.add_option("--min-p", sampling.min_p,
-                   "Choose among tokens at least this likely, compared with the likeliest; 0: all")
-        ->type_name("P")
-        ->capture_default_str();
+    add_distribution_options(app, sampling);
     add_penalty_options(app, sampling);
     app.add_option("--seed", sampling.seed, "Seed of the choice")->type_name("N")->capture_default_str();
     add_format_options(app, options.format);
 }
 
-CLI::Option* add_lookup(CLI::App& app, int64_t& tokens) {
-    return app
-        .add_option(
-            "--lookup", tokens,
-            "Draft up to N tokens from what followed the latest tokens earlier in the text, verified in one "
-            "step: faster where text repeats, the same output up to rounding; 0: off")
+std::vector<CLI::Option*> add_draft_options(CLI::App& app, DraftOptions& options) {
+    CLI::Option* lookup =
+        app.add_option(
+               "--lookup", options.lookup,
+               "Draft up to N tokens from what followed the latest tokens earlier in the text, verified in "
+               "one step: faster where text repeats, the same output; 0: off")
+            ->type_name("N")
+            ->check(at_least(0))
+            ->capture_default_str();
+    CLI::Option* model =
+        app.add_option("--draft-model", options.model,
+                       "Draft by this smaller model with the same vocabulary, in any form that MODEL takes; "
+                       "MODEL verifies: the same output")
+            ->type_name("MODEL")
+            ->excludes(lookup);
+    app.add_option("--draft-tokens", options.tokens,
+                   "Most tokens that the draft model drafts at a time; fewer, or none, where that is faster")
         ->type_name("N")
-        ->check(at_least(0))
-        ->capture_default_str();
+        ->check(CLI::Range(1, 64).description(""))
+        ->capture_default_str()
+        ->needs(model);
+    app.add_flag("--draft-always", options.always,
+                 "Draft as many tokens as allowed. Otherwise times and accepted drafts decide, while text is "
+                 "generated, how many pay, if any");
+    return {lookup, model};
 }
 
 CLI::Option* add_token_ids(CLI::App& app, const char* name, std::vector<int32_t>& ids,

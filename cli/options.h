@@ -34,14 +34,15 @@ void check_output(const OutputOptions& output, const std::string& input);
 
 // --threads, for the whole process
 void add_threads(CLI::App& app, int& threads);
-// --threads, --context, --f32, --precision, --kv. `context_default` describes options.context when it is 0.
+// --threads, --context, --f32, --precision, --kv, --device, --gpu-layers, --rpc-anywhere. `context_default`
+// describes options.context when it is 0.
 void add_engine_options(CLI::App& app, EngineOptions& options, const char* context_default);
 // --kv-policy, --kv-budget, --kv-recent, --kv-sinks
 void add_eviction_options(CLI::App& app, EvictionOptions& options);
 // --kv-budget
 CLI::Option* add_kv_budget(CLI::App& app, double& budget);
-// --engine, --device
-void add_engine_kind(CLI::App& app, EngineOptions& options);
+// --engine
+CLI::Option* add_engine_kind(CLI::App& app, EngineKind& kind);
 // An engine for one sequence of the model at `path`.
 std::unique_ptr<Engine> load_engine(const std::string& path, const EngineOptions& options);
 // One sequence of the model at `path`.
@@ -54,8 +55,14 @@ std::unique_ptr<SingleSequence> make_single_sequence(const Model& model, const E
 // --exit.
 CLI::Option* add_exit_options(CLI::App& app, ExitPolicy& policy, bool* oracle = nullptr);
 
-// --lookup: drafts from the text itself.
-CLI::Option* add_lookup(CLI::App& app, int64_t& tokens);
+struct DraftOptions {
+    int64_t lookup = 0;
+    std::string model;
+    int64_t tokens = 8;
+    bool always = false;
+};
+// --lookup, --draft-model, --draft-tokens, --draft-always. Returns the first two, which exclude each other.
+std::vector<CLI::Option*> add_draft_options(CLI::App& app, DraftOptions& options);
 
 // --max-tokens, --stop, formats of the output (--json-schema, ...) and everything that decides the choice of
 // tokens: --temperature, --top-k, ..., --seed. Their ranges are for check_generation().

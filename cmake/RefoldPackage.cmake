@@ -3,6 +3,9 @@
 include_guard(GLOBAL)
 
 install(FILES "${PROJECT_SOURCE_DIR}/packaging/copyright" DESTINATION share/doc/refold COMPONENT debian EXCLUDE_FROM_ALL)
+install(FILES "${PROJECT_SOURCE_DIR}/packaging/grafana-refold.json" DESTINATION share/refold COMPONENT debian EXCLUDE_FROM_ALL)
+install(FILES "${PROJECT_SOURCE_DIR}/packaging/systemd/refold.service" "${PROJECT_SOURCE_DIR}/packaging/systemd/refold.socket"
+    DESTINATION lib/systemd/system COMPONENT debian EXCLUDE_FROM_ALL)
 install(FILES "${PROJECT_SOURCE_DIR}/packaging/copyright" DESTINATION share/doc/refold-torch COMPONENT debian_torch EXCLUDE_FROM_ALL)
 
 set(CPACK_GENERATOR DEB)

@@ -1,22 +1,16 @@
 // Fuzzes evaluation data: for any bytes, documents, samples and exit trajectories are read or refused with
 // refold::Error, and what is read can be compared.
-//     refold_fuzz_eval [--iterations N] [--seed N]
-#include <cstdio>
 #include <cstdlib>
 #include <iterator>
-#include <random>
 #include <string>
 
-#include "core/error.h"
 #include "eval/compare.h"
 #include "eval/documents.h"
 #include "eval/samples.h"
 #include "exit/trajectory.h"
-#include "fuzzing.h"
+#include "target.h"
 
 namespace {
-
-using refold::Error;
 
 const std::string kSeeds[] = {
     R"({"text": "a ( b ) , c", "id": [1, {"x": null}]}
@@ -31,66 +25,34 @@ const std::string kSeeds[] = {
 {"exits":[]}
 )"};
 
-volatile size_t g_sink = 0;
-
-// True if one of the readers accepts it.
-bool run_one(const std::string& text) {
-    g_sink = g_sink + refold::wikitext_rows_joined(text).size();
-    bool taken = false;
-    try {
-        for (const auto& document : refold::split_documents(text, "fuzz").documents) {
-            if (document.words < 1 || document.bytes < 0) abort();
-            g_sink = g_sink + document.text.size();
-        }
-        taken = true;
-    } catch (const Error& error) {
-        if (error.code() != refold::ErrorCode::input) throw;
-    }
-    try {
-        const auto samples = refold::parse_samples(text, "fuzz");
-        for (const auto& row : refold::compare_samples(samples, samples, {.resamples = 3}).rows)
-            if (row.difference() != 0 && row.difference() == row.difference()) abort();
-        taken = true;
-    } catch (const Error& error) {
-        if (error.code() != refold::ErrorCode::input) throw;
-    }
-    try {
-        for (const auto& exits : refold::parse_exit_trajectory(text, "fuzz").sequences)
-            g_sink = g_sink + exits.size();
-        taken = true;
-    } catch (const Error& error) {
-        if (error.code() != refold::ErrorCode::input) throw;
-    }
-    return taken;
-}
-
-constexpr const char* kPieces[] = {
+constexpr std::string_view kWords[] = {
     "{",    "}",    "[",      "]",      "\"",   ",",    "\n", " = ", "1e400", "-1",
     "null", "true", "doc_id", "1e-320", "\xE2", "\xC2", "( ", " )",  "/' 7/", "18446744073709551615"};
 
 }  // namespace
 
-int main(int argc, char** argv) {
-    const refold::FuzzArguments arguments(argc, argv, 20000);
-    std::mt19937_64 random(arguments.seed);
-    std::string current;
-    uint64_t taken = 0;
-    try {
-        for (const std::string& seed : kSeeds) {
-            if (!run_one(current = seed)) {
-                fprintf(stderr, "refold_fuzz_eval: a seed is refused: %s\n", seed.c_str());
-                return 1;
-            }
+// True if one of the readers takes it.
+bool refold::fuzz_one(std::string_view input) {
+    const std::string text(input);
+    refold::use(refold::wikitext_rows_joined(text).size());
+    bool taken = false;
+    taken |= refold::reads([&] {
+        for (const auto& document : refold::split_documents(text, "fuzz").documents) {
+            if (document.words < 1 || document.bytes < 0) abort();
+            refold::use(document.text.size());
         }
-        for (uint64_t i = 0; i < arguments.iterations; ++i)
-            taken += run_one(current = refold::mutated(kSeeds[random() % std::size(kSeeds)], kPieces, random))
-                         ? 1
-                         : 0;
-    } catch (const std::exception& error) {
-        fprintf(stderr, "refold_fuzz_eval: %s\nfor: %s\n", error.what(), current.c_str());
-        return 1;
-    }
-    printf("refold_fuzz_eval: %llu of %llu texts read, the others refused\n",
-           static_cast<unsigned long long>(taken), static_cast<unsigned long long>(arguments.iterations));
-    return 0;
+    });
+    taken |= refold::reads([&] {
+        const auto samples = refold::parse_samples(text, "fuzz");
+        for (const auto& row : refold::compare_samples(samples, samples, {.resamples = 3}).rows)
+            if (row.difference() != 0 && row.difference() == row.difference()) abort();
+    });
+    taken |= refold::reads([&] {
+        for (const auto& exits : refold::parse_exit_trajectory(text, "fuzz").sequences)
+            refold::use(exits.size());
+    });
+    return taken;
 }
+
+std::vector<std::string> refold::fuzz_seeds() { return {std::begin(kSeeds), std::end(kSeeds)}; }
+std::span<const std::string_view> refold::fuzz_words() { return kWords; }

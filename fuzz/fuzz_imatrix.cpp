@@ -1,19 +1,13 @@
 // Fuzzes importance matrices: for any bytes, one whose numbers are finite is read, or they are refused with
 // refold::Error.
-//     refold_fuzz_imatrix [--iterations N] [--seed N]
-#include <unistd.h>
-
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <string>
 
 #include "compress/quantization/importance_matrix.h"
-#include "core/error.h"
-#include "fuzzing.h"
+#include "scratch.h"
+#include "target.h"
 
 namespace {
 
@@ -42,58 +36,27 @@ std::string gguf_seed() {
     matrix.tensors["blk.0.ffn_up.weight"] = {{1, 2, 3}, 8};
     matrix.tensors["output.weight"] = {{4, 0}, 16};
     matrix.datasets = {"a.txt"};
-    const std::string path =
-        (std::filesystem::temp_directory_path() / ("refold-fuzz-imatrix-" + std::to_string(getpid())))
-            .string();
+    const std::string path = refold::scratch() / "seed";
     save_importance_matrix(matrix, path, true);
-    std::ifstream in(path, std::ios::binary);
-    std::string bytes{std::istreambuf_iterator<char>(in), {}};
-    std::filesystem::remove(path);
-    return bytes;
+    return refold::read_bytes(path);
 }
 
-bool run_one(const std::string& text) {
-    // A copy of exactly this size, so that reads past the end hit AddressSanitizer's red zone.
-    const auto* first = reinterpret_cast<const std::byte*>(text.data());
-    const std::vector<std::byte> bytes(first, first + text.size());
-    try {
-        for (const auto& [name, entry] : refold::parse_importance_matrix(bytes, "fuzz").tensors) {
+constexpr std::string_view kWords[] = {"GGUF",     ".in_sum2",           ".counts",
+                                       "imatrix",  "\xFF\xFF\xFF\x7F",   "\x01\x01\x01\x01",
+                                       "\x7F\xC0", "blk.0.ffn_up.weight"};
+
+}  // namespace
+
+bool refold::fuzz_one(std::string_view input) {
+    return reads([&] {
+        const auto matrix = parse_importance_matrix(std::as_bytes(std::span(input)), "fuzz");
+        for (const auto& [name, entry] : matrix.tensors) {
             if (entry.count < 0 || entry.mean_squares.empty()) abort();
             for (const float value : entry.mean_squares)
                 if (!std::isfinite(value) || value < 0) abort();
         }
-        return true;
-    } catch (const refold::Error& error) {
-        if (error.code() == refold::ErrorCode::internal) throw;
-        return false;
-    }
+    });
 }
 
-constexpr const char* kPieces[] = {"GGUF",     ".in_sum2",           ".counts",
-                                   "imatrix",  "\xFF\xFF\xFF\x7F",   "\x01\x01\x01\x01",
-                                   "\x7F\xC0", "blk.0.ffn_up.weight"};
-
-}  // namespace
-
-int main(int argc, char** argv) {
-    const refold::FuzzArguments arguments(argc, argv, 20000);
-    std::mt19937_64 random(arguments.seed);
-    uint64_t taken = 0;
-    try {
-        const std::string seeds[] = {binary_seed(), gguf_seed()};
-        for (const std::string& seed : seeds) {
-            if (!run_one(seed)) {
-                fprintf(stderr, "refold_fuzz_imatrix: a seed is refused\n");
-                return 1;
-            }
-        }
-        for (uint64_t i = 0; i < arguments.iterations; ++i)
-            taken += run_one(refold::mutated(seeds[random() % std::size(seeds)], kPieces, random)) ? 1 : 0;
-    } catch (const std::exception& error) {
-        fprintf(stderr, "refold_fuzz_imatrix: %s\n", error.what());
-        return 1;
-    }
-    printf("refold_fuzz_imatrix: %llu of %llu files read, the others refused\n",
-           static_cast<unsigned long long>(taken), static_cast<unsigned long long>(arguments.iterations));
-    return 0;
-}
+std::vector<std::string> refold::fuzz_seeds() { return {binary_seed(), gguf_seed()}; }
+std::span<const std::string_view> refold::fuzz_words() { return kWords; }

@@ -1,25 +1,19 @@
 // Fuzzes the results that `refold report` reads: for any text, parse_run() and parse_training() return a
 // result that every format of report can show, or throw refold::Error - no crash, no sanitizer report, no
 // other exception, and no text of the input becomes markup.
-//     refold_fuzz_results [--iterations N] [--seed N]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
-#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "core/error.h"
-#include "fuzzing.h"
 #include "report/collect.h"
 #include "report/results.h"
 #include "report/training.h"
+#include "target.h"
 
 namespace {
-
-using refold::Error;
 
 // Shortened output of the verbs.
 const std::vector<std::string> kSeeds = {
@@ -88,9 +82,18 @@ std::string without_code(const std::string& markdown) {
     return out;
 }
 
-bool run_one(const std::string& text) {
+constexpr std::string_view kWords[] = {
+    "<q7>",    "</svg><q7 a='", "\\\"><q7>", "perplexity", "results",   "before",   "after",
+    "prefill", "decode",        "layers",    "model",      "sha256",    "cosine",   "heads",
+    "../..",   "\\u2028",       "acc",       "attn.k",     "variants",  "topology", "",
+    "1e300",   "1099511627776", "[[]]",      "<q7>",       "\\u0000\\n"};
+
+}  // namespace
+
+bool refold::fuzz_one(std::string_view input) {
+    const std::string text(input);
     refold::Comparison comparison;
-    try {
+    const bool taken = reads([&] {
         const refold::RunResult result = text.starts_with("{\"step\"")
                                              ? refold::parse_training(text, "fuzz/metrics.jsonl")
                                              : refold::parse_run(text, "fuzz");
@@ -99,10 +102,8 @@ bool run_one(const std::string& text) {
         comparison.variants.push_back(result.variant);
         comparison.machine = result.machine;
         comparison.commands = result.commands;
-    } catch (const Error& error) {
-        if (error.code() != refold::ErrorCode::input) throw;
-        return false;
-    }
+    });
+    if (!taken) return false;
     const auto expect = [&](bool right, const char* what) {
         if (right) return;
         std::fprintf(stderr, "%s:\n%s\n", what, text.c_str());
@@ -122,87 +123,5 @@ bool run_one(const std::string& text) {
     return true;
 }
 
-class Mutator {
-public:
-    explicit Mutator(uint64_t number) : random_(number) {}
-
-    std::string next() {
-        std::string text = kSeeds[below(kSeeds.size())];
-        for (size_t i = 0, count = 1 + below(8) / 4; i < count; ++i) change(text);
-        return text;
-    }
-
-private:
-    size_t below(size_t n) { return static_cast<size_t>(random_() % n); }
-
-    void change(std::string& text) {
-        static const char* const values[] = {"0",
-                                             "-1",
-                                             "1e300",
-                                             "-1e-300",
-                                             "1099511627776",
-                                             "18446744073709551615",
-                                             "9223372036854775808",
-                                             "null",
-                                             "true",
-                                             "[]",
-                                             "{}",
-                                             "[[]]",
-                                             "\"<q7>\"",
-                                             "\"\\u0000\\n\"",
-                                             "1e400",
-                                             "700",
-                                             "0.5"};
-        static const char* const words[] = {
-            "<q7>",    "</svg><q7 a='", "\\\"><q7>", "perplexity", "results",  "before",   "after",
-            "prefill", "decode",        "layers",    "model",      "sha256",   "cosine",   "heads",
-            "../..",   "\\u2028",       "acc",       "attn.k",     "variants", "topology", ""};
-        switch (below(5)) {
-            case 0:
-            case 1: return replace_number(text, values[below(std::size(values))]);
-            case 2:
-            case 3: return replace_string(text, words[below(std::size(words))]);
-            default: text[below(text.size())] ^= static_cast<char>(1 << below(8));
-        }
-    }
-
-    void replace_number(std::string& text, const char* by) {
-        const size_t from = text.find_first_of("0123456789", below(text.size()));
-        if (from == std::string::npos) return;
-        const size_t to = text.find_first_not_of("0123456789.", from);
-        text.replace(from, to == std::string::npos ? to : to - from, by);
-    }
-    void replace_string(std::string& text, const char* by) {
-        const size_t from = text.find('"', below(text.size()));
-        if (from == std::string::npos) return;
-        const size_t to = text.find('"', from + 1);
-        if (to != std::string::npos) text.replace(from + 1, to - from - 1, by);
-    }
-
-    std::mt19937_64 random_;
-};
-
-}  // namespace
-
-int main(int argc, char** argv) {
-    const refold::FuzzArguments arguments(argc, argv, 2000);
-    uint64_t accepted = 0;
-    std::string current;
-    try {
-        for (const auto& seed : kSeeds) {
-            if (!run_one(current = seed)) {
-                fprintf(stderr, "refold_fuzz_results: a seed is refused: %s\n", seed.c_str());
-                return 1;
-            }
-        }
-        Mutator mutator(arguments.seed);
-        for (uint64_t i = 0; i < arguments.iterations; ++i) accepted += run_one(current = mutator.next());
-    } catch (const std::exception& error) {
-        fprintf(stderr, "refold_fuzz_results: not allowed to escape: %s\n%s\n", error.what(),
-                current.c_str());
-        return 1;
-    }
-    printf("refold_fuzz_results: %llu inputs, %llu accepted, the others refused with a clear error\n",
-           static_cast<unsigned long long>(arguments.iterations), static_cast<unsigned long long>(accepted));
-    return 0;
-}
+std::vector<std::string> refold::fuzz_seeds() { return kSeeds; }
+std::span<const std::string_view> refold::fuzz_words() { return kWords; }

@@ -1,24 +1,18 @@
 // Fuzzes the input of training: for any bytes, records are tokenized or refused with refold::Error, a token
-// file is read within its bounds or refused, and records of event files are found within their bounds.
-//     refold_fuzz_train_data [--iterations N] [--seed N]
-#include <unistd.h>
-
-#include <cstdio>
+// file is read within its bounds or refused, and records of event files are found within their bounds. The
+// first byte of an input says what it is: "k" tokens, "e" events, "t" text, else records.
 #include <cstdlib>
-#include <filesystem>
-#include <iterator>
-#include <random>
 #include <string>
+#include <string_view>
+#include <vector>
 
-#include "core/error.h"
-#include "fuzzing.h"
+#include "scratch.h"
+#include "target.h"
 #include "train/event_file.h"
 #include "train/records.h"
 #include "train/token_file.h"
 
 namespace {
-
-using refold::Error;
 
 const std::string kIdentity(64, 'a');
 
@@ -50,7 +44,7 @@ bool takes_records(const std::string& text, const std::string& name) {
     tokenizer.dialogue = dialogue;
     bool taken = true;
     for (const bool responses_only : {true, false}) {
-        try {
+        taken &= refold::reads([&] {
             size_t bytes = 0;
             refold::for_records(
                 text, name,
@@ -61,31 +55,21 @@ bool takes_records(const std::string& text, const std::string& name) {
                 },
                 16);
             if (bytes > text.size() + 1) abort();
-        } catch (const Error& error) {
-            if (error.code() != refold::ErrorCode::input) throw;
-            taken = false;
-        }
+        });
     }
     return taken;
 }
 
-bool takes_tokens(const std::string& bytes, const std::string& path) {
-    FILE* file = fopen(path.c_str(), "wb");
-    if (file == nullptr || fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size() || fclose(file) != 0)
-        abort();
-    try {
+bool takes_tokens(std::string_view bytes) {
+    const std::string path = refold::scratch() / "tokens";
+    refold::write_bytes(path, bytes);
+    return refold::reads([&] {
         const auto tokens = refold::TokenFile::open(path, kIdentity);
-        if (!tokens) return true;
-        int64_t sum = 0;
-        for (const int32_t token : tokens->tokens()) sum += token;
-        for (const uint8_t scored : tokens->scored()) sum += scored;
-        volatile const int64_t sink = sum;
-        static_cast<void>(sink);
-        return tokens->tokens().size() == tokens->scored().size();
-    } catch (const Error& error) {
-        if (error.code() != refold::ErrorCode::input) throw;
-        return false;
-    }
+        if (!tokens) return;
+        for (const int32_t token : tokens->tokens()) refold::use(static_cast<size_t>(token));
+        for (const uint8_t scored : tokens->scored()) refold::use(scored);
+        if (tokens->tokens().size() != tokens->scored().size()) abort();
+    });
 }
 
 bool takes_events(std::string_view bytes) {
@@ -94,56 +78,33 @@ bool takes_events(std::string_view bytes) {
     return records > 0;
 }
 
-std::string token_bytes(const std::string& path) {
+std::string token_bytes() {
+    const std::string path = refold::scratch() / "seed";
     refold::TokenFileWriter writer(path, kIdentity);
     writer.add({{1, 2, 3, 4, 5}, {1, 0, 0, 1, 1}});
     writer.commit();
-    const refold::MappedFile file(path);
-    return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+    return refold::read_bytes(path);
 }
 
-constexpr const char* kPieces[] = {
+constexpr std::string_view kWords[] = {
     "{",    "}",        "[",      "]",    "\"",  ",",  "\n",  "\\",      "null", "true", "text",      "1e400",
     "\xE2", "messages", "output", "from", "gpt", "-1", "\\u", "\\ud800", ":",    " ",    "assistant", "\xff"};
 
 }  // namespace
 
-int main(int argc, char** argv) {
-    const refold::FuzzArguments arguments(argc, argv, 20000);
-    const std::string path =
-        (std::filesystem::temp_directory_path() / ("refold-fuzz-" + std::to_string(getpid()))).string();
-    std::mt19937_64 random(arguments.seed);
-    std::string current;
-    uint64_t taken = 0;
-    int failed = 0;
-    try {
-        const std::string tokens = token_bytes(path);
-        const std::string events =
-            refold::event_file_begin(1) + refold::scalar_event(2, 300, {{"loss", 2.5}});
-        const auto run = [&](uint64_t kind, const std::string& bytes) {
-            current = bytes;
-            if (kind == 0) return takes_tokens(bytes, path);
-            if (kind == 1) return takes_events(bytes);
-            return takes_records(bytes, kind == 4 ? "x.txt" : "x.json");
-        };
-        const std::string* const seeds[] = {&tokens, &events, &kRecords[0], &kRecords[1], &kRecords[2]};
-        for (uint64_t kind = 0; kind < std::size(seeds); ++kind) {
-            if (!run(kind, *seeds[kind])) {
-                fprintf(stderr, "refold_fuzz_train_data: seed %d is refused\n", static_cast<int>(kind));
-                failed = 1;
-            }
-        }
-        for (uint64_t i = 0; i < arguments.iterations; ++i) {
-            // Less often, because writing files is slow.
-            const uint64_t kind = random() % 16 == 0 ? 0 : 1 + random() % 4;
-            taken += run(kind, refold::mutated(*seeds[kind], kPieces, random)) ? 1 : 0;
-        }
-    } catch (const std::exception& error) {
-        fprintf(stderr, "refold_fuzz_train_data: %s\nfor: %s\n", error.what(), current.c_str());
-        failed = 1;
+bool refold::fuzz_one(std::string_view input) {
+    if (input.empty()) return false;
+    const std::string text(input.substr(1));
+    switch (input.front()) {
+        case 'k': return takes_tokens(text);
+        case 'e': return takes_events(text);
+        case 't': return takes_records(text, "x.txt");
+        default: return takes_records(text, "x.json");
     }
-    unlink(path.c_str());
-    printf("refold_fuzz_train_data: %llu of %llu read, the others refused\n",
-           static_cast<unsigned long long>(taken), static_cast<unsigned long long>(arguments.iterations));
-    return failed;
 }
+
+std::vector<std::string> refold::fuzz_seeds() {
+    return {"k" + token_bytes(), "e" + event_file_begin(1) + scalar_event(2, 300, {{"loss", 2.5}}),
+            "j" + kRecords[0], "j" + kRecords[1], "t" + kRecords[2]};
+}
+std::span<const std::string_view> refold::fuzz_words() { return kWords; }

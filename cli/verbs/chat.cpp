@@ -20,6 +20,7 @@ namespace {
 struct Arguments {
     std::string model, system;
     GenerationOptions generation{.max_tokens = 512};
+    DraftOptions drafts;
     EngineOptions engine;
     ReportOptions report;
 };
@@ -40,9 +41,9 @@ std::optional<std::string> read_line() {
 class Conversation {
 public:
     Conversation(const Arguments& a, const std::string& path)
-        : engine_(load_engine(path, a.engine)),
-          tokenizer_(path),
-          generator_(*engine_, tokenizer_, a.generation),
+        : tokenizer_(path),
+          model_(load_with_drafts(path, tokenizer_, a.engine, a.drafts)),
+          generator_(model_, tokenizer_, a.generation),
           system_(a.system) {
         // Throws at once if the model has no usable chat template, not after the first message.
         static_cast<void>(tokenizer_.apply_chat_template(std::vector<ChatMessage>{{"user", "?"}}));
@@ -63,11 +64,11 @@ public:
         messages.push_back({"user", line});
         const std::string text = tokenizer_.apply_chat_template(messages);
         std::vector<int32_t> tokens = encode(text);
-        if (static_cast<int64_t>(tokens.size()) > engine_->capabilities().context) {
+        if (static_cast<int64_t>(tokens.size()) > model_.engine->capabilities().context) {
             fail(ErrorCode::input, "chat",
                  "the conversation has {} tokens, the context holds {} - raise --context or start anew with "
                  "/reset",
-                 tokens.size(), engine_->capabilities().context);
+                 tokens.size(), model_.engine->capabilities().context);
         }
         GenerationResult reply = generator_.generate(tokens, emit);
         tokens.insert(tokens.end(), reply.tokens.begin(), reply.tokens.end());
@@ -89,8 +90,8 @@ private:
         return tokens;
     }
 
-    std::unique_ptr<Engine> engine_;
     Tokenizer tokenizer_;
+    LoadedModel model_;
     TextGenerator generator_;
     const std::string system_;
     std::vector<ChatMessage> messages_;
@@ -146,6 +147,7 @@ Action declare(CLI::App& app) {
     add_model(app, a->model)->required();
     app.add_option("--system", a->system, "System message")->type_name("TEXT");
     add_generation_options(app, a->generation, "Most tokens of one reply");
+    add_draft_options(app, a->drafts);
     add_engine_options(app, a->engine, "the model's, at most 4096");
     add_eviction_options(app, a->engine.eviction);
     add_report_options(app, a->report);

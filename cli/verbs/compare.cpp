@@ -8,10 +8,12 @@
 #include "cli/perplexity.h"
 #include "cli/verb.h"
 #include "core/error.h"
+#include "core/group.h"
 #include "core/text.h"
 #include "eval/protocols.h"
 #include "hub/resolve.h"
 #include "model/load.h"
+#include "train/launch.h"
 
 namespace refold::cli {
 namespace {
@@ -97,6 +99,8 @@ std::string to_text(const LogitAgreement& logits) {
 }
 
 void compare_models(const Arguments& a) {
+    join_group();
+    const bool first = group().first();
     const std::string text = read_text_file(a.perplexity.text);
     const std::string paths[2] = {resolve_model(a.a), resolve_model(a.b)};
     int64_t context = a.engine.context;
@@ -113,12 +117,13 @@ void compare_models(const Arguments& a) {
         const auto warning = calibration_warning(in.back().model, data);
         if (!warning) continue;
         warnings.push_back(fmt::format("{}: {}", path, *warning));
-        log("refold: warning: {}", warnings.back().get<std::string>());
+        if (first) log("refold: warning: {}", warnings.back().get<std::string>());
     }
     for (const PerplexityInput& input : in)
         sequences.push_back(make_single_sequence(input.model, input.engine));
     const ModelComparison result =
         refold::compare_models(*sequences[0], in[0].plan, *sequences[1], in[1].plan, a.bootstrap);
+    if (!first) return;
     if (a.report.json) {
         Json out;
         const auto side = [&](const char* key, const PerplexityResult& r, const std::string& name, size_t i) {
@@ -190,13 +195,14 @@ Action declare(CLI::App& app) {
     app.add_option("--seed", a->bootstrap.seed, "Seed of the bootstrap")
         ->type_name("N")
         ->capture_default_str();
-    add_engine_kind(app, a->engine);
+    add_engine_kind(app, a->engine.kind);
     add_engine_options(app, a->engine, kContextDefault);
     add_eviction_options(app, a->engine.eviction);
     add_report_options(app, a->report);
     add_examples(app, {"refold compare smollm2-135m-instruct small.gguf --text wikitext.txt --max-windows 40",
                        "refold compare dense.json small.json",
-                       "refold compare dense.jsonl small.jsonl --resamples 100000 --json"});
+                       "refold compare dense.jsonl small.jsonl --resamples 100000 --json",
+                       "torchrun --nproc-per-node 2 --no-python refold compare A B --text wikitext.txt"});
     return [a] { compare(*a); };
 }
 

@@ -14,6 +14,7 @@
 #include "core/processors.h"
 #include "core/text.h"
 #include "engine/cpu_level.h"
+#include "engine/devices.h"
 #include "engine/engine.h"
 #include "hub/hub.h"
 #include "io/catalogue.h"
@@ -114,16 +115,25 @@ Finding models() {
             names.empty() ? fmt::format("refold pull {}", catalogue().front().name) : ""};
 }
 
+Finding devices() {
+    std::vector<std::string> others;
+    for (const Device& device : list_devices())
+        if (!device.module.empty()) others.push_back(fmt::format("{} ({})", device.name, device.description));
+    return {"devices", State::good,
+            others.empty() ? "the CPU; for GPUs, modules of ggml are looked for beside the program"
+                           : "the CPU, " + join(others, ", "),
+            others.empty() ? "" : "--device auto uses the first of them; see refold devices"};
+}
+
 void show(const ReportOptions& report) {
-    const Finding findings[] = {
-        cpu(),
-        threads(),
-        memory(),
-        {"devices", State::good, "inference runs on the CPU; training on GPUs where libtorch has CUDA", ""},
-        torch(),
-        folder("cache", cache_directory(), "REFOLD_CACHE"),
-        folder("hub cache", hub_cache(), "HF_HOME"),
-        models()};
+    const Finding findings[] = {cpu(),
+                                threads(),
+                                memory(),
+                                devices(),
+                                torch(),
+                                folder("cache", cache_directory(), "REFOLD_CACHE"),
+                                folder("hub cache", hub_cache(), "HF_HOME"),
+                                models()};
     bool broken = false;
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     std::string text = "refold " REFOLD_VERSION "\n";

@@ -158,7 +158,7 @@ Action declare(CLI::App& app) {
         ->type_name("FILE");
     add_eval_exit_options(*sub, a->exits, true);
     sub->add_flag("--overwrite", a->samples.overwrite, "Replace samples and trajectory if they exist");
-    add_engine_kind(*sub, a->engine);
+    add_engine_kind(*sub, a->engine.kind);
     add_engine_options(*sub, a->engine, kContextDefault);
     add_eviction_options(*sub, a->engine.eviction);
     add_report_options(*sub, a->report);

@@ -8,14 +8,13 @@
 #include "cli/fit_speed.h"
 #include "cli/help.h"
 #include "cli/output.h"
+#include "cli/recipe_file.h"
 #include "cli/verb.h"
 #include "core/error.h"
-#include "core/files.h"
 #include "core/text.h"
 #include "fit/made_file.h"
 #include "hub/resolve.h"
 #include "model/accounting.h"
-#include "model/save.h"
 
 namespace refold::cli {
 namespace {
@@ -46,16 +45,25 @@ Json ways_json(const std::vector<Way>& ways) {
 void show_plan(const FitArguments& a, const FitInput& input, Search& search) {
     const FitPlan plan = search.plan();
     const Json speed = predicted_speed(a, input, plan);
-    if (!a.report.json) return print(plan_line(plan) + speed_line(speed));
+    if (!a.report.json) return print(plan_line(plan) + speed_line(speed) + calibration_device_line());
     Json out = plan_json(plan);
     out["dry_run"] = true;
     out["ways"] = ways_json(search.ways());
     out["decode"] = speed;
+    add_calibration_device(out);
     print_json(out);
+}
+
+// Refuses early what RecipeFile will refuse, unless the recipe may be that of an interrupted run.
+void check_recipe(const FitArguments& a) {
+    const std::string path = recipe_path(a.output.path);
+    if (!a.output.overwrite && fs::exists(path) && !fs::exists(a.work_folder()))
+        fail(ErrorCode::usage, "output", "'{}' exists - choose another output, or pass --overwrite", path);
 }
 
 void fit_model(const FitArguments& a) {
     if (!a.dry_run) check_output(a.output, resolve_model(a.model));
+    if (!a.dry_run) check_recipe(a);
     if (!a.size.empty()) parse_size(a.size, "--size");
     FitInput input = load_fit_input(a);
     const uint64_t bytes = wanted_bytes(a, input);
@@ -68,11 +76,9 @@ void fit_model(const FitArguments& a) {
     if (a.dry_run) return show_plan(a, input, search);
     const Fitted fitted = search.carry_out();
     Recipe recipe = search.recipe(fitted.plan);
-    AtomicFile echo(recipe_path(a.output.path), a.output.overwrite);
     recipe.model = a.model;
-    echo.write(to_yaml(recipe));
-    save_model(fitted.compression.model, a.output.path, a.output.overwrite);
-    echo.commit();
+    RecipeFile(recipe_path(a.output.path), recipe, a.output.overwrite)
+        .save_with(fitted.compression.model, a.output.path, a.output.overwrite);
     const uint64_t written = fs::file_size(a.output.path);
     const Json speed = measured_speed(a, input, fitted.plan, a.output.path);
     if (a.report.json) {
@@ -85,13 +91,14 @@ void fit_model(const FitArguments& a) {
         out["way"] = search.ways().front().text();
         out["ways"] = ways_json(search.ways());
         out["decode"] = speed;
+        add_calibration_device(out);
         print_json(out);
         return;
     }
     print(fmt::format(
-        "{}: {} of {}; divergence from {} on held-out text {:.3g} nats per token (predicted {:.3g})\n{}",
+        "{}: {} of {}; divergence from {} on held-out text {:.3g} nats per token (predicted {:.3g})\n{}{}",
         a.output.path, format_bytes(written), format_bytes(input.file_bytes), a.model, fitted.divergence,
-        fitted.plan.divergence(), speed_line(speed)));
+        fitted.plan.divergence(), speed_line(speed), calibration_device_line()));
     if (!a.report.quiet)
         log("wrote {} and {}; measurements for other sizes are in {}", a.output.path,
             recipe_path(a.output.path), a.work_folder());
@@ -102,6 +109,7 @@ void run(const FitArguments& a) {
     if (a.output.path.empty() && a.work.empty())
         fail(ErrorCode::usage, "fit", "give --work, a folder for the measurements");
     check_frontier_options(a);
+    const OnDevice on(a.where);
     a.frontier.empty() ? fit_model(a) : fit_frontier(a);
 }
 
@@ -189,6 +197,7 @@ Action declare(CLI::App& app) {
                    "Folder for measurements, which serve for other sizes as well [OUTPUT.fit]")
         ->type_name("FOLDER");
     add_threads(app, a->threads);
+    add_calibration_device(app, a->where);
     app.add_flag("-n,--dry-run", a->dry_run, "Measure and show the choice; write no model");
     add_output(
         app, a->output,

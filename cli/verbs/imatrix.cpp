@@ -1,12 +1,15 @@
 #include "cli/calibration.h"
+#include "cli/calibration_device.h"
 #include "cli/help.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/verb.h"
 #include "compress/quantization/measure_importance.h"
+#include "core/group.h"
 #include "core/parallel.h"
 #include "hub/resolve.h"
 #include "model/load.h"
+#include "train/launch.h"
 
 namespace refold::cli {
 namespace {
@@ -16,27 +19,34 @@ struct Arguments {
     std::vector<std::string> texts;
     CalibrationOptions calibration{.tokens = 40960, .length = 512};
     int threads = 0;
+    CalibrationDevice where;
     OutputOptions output;
     ReportOptions report;
 };
 
 void measure(const Arguments& a) {
+    join_group();
     const std::string path = resolve_model(a.model);
     check_output(a.output, path);
+    const OnDevice on(a.where);
     const Model model = load_model(path);
     const Calibration text = load_calibration(a.texts, path, a.calibration);
     const ImportanceMatrix matrix = measure_importance(model, text, a.threads);
+    if (!group().first()) return;
     save_importance_matrix(matrix, a.output.path, a.output.overwrite);
     if (a.report.json) {
-        print_json({{"output", a.output.path},
-                    {"tensors", matrix.tensors.size()},
-                    {"chunks", matrix.chunks},
-                    {"chunk_size", matrix.chunk_size},
-                    {"datasets", matrix.datasets}});
+        nlohmann::ordered_json out = {{"output", a.output.path},
+                                      {"tensors", matrix.tensors.size()},
+                                      {"chunks", matrix.chunks},
+                                      {"chunk_size", matrix.chunk_size},
+                                      {"datasets", matrix.datasets}};
+        add_calibration_device(out);
+        print_json(out);
         return;
     }
-    print(fmt::format("{}: {} tensors, {} chunks of {} tokens of {}\n", a.output.path, matrix.tensors.size(),
-                      matrix.chunks, matrix.chunk_size, text.name()));
+    print(fmt::format("{}: {} tensors, {} chunks of {} tokens of {}\n{}", a.output.path,
+                      matrix.tensors.size(), matrix.chunks, matrix.chunk_size, text.name(),
+                      calibration_device_line()));
 }
 
 Action declare(CLI::App& app) {
@@ -56,6 +66,7 @@ Action declare(CLI::App& app) {
         ->check(at_least(2))
         ->capture_default_str();
     add_threads(app, a->threads);
+    add_calibration_device(app, a->where);
     add_output(app, a->output, "Importance matrix to write, in llama.cpp's GGUF form")->required();
     add_report_options(app, a->report);
     add_examples(app, {"refold imatrix smollm2-135m-instruct --calib wikitext.txt -o imatrix.gguf"});

@@ -60,7 +60,7 @@ void write_logits(const Arguments& a) {
     const auto sequence = make_single_sequence(path, options);
     const auto count = static_cast<int64_t>(tokens.size());
     Results results;
-    results.data.reserve(3);
+    results.data.reserve(4);
     if (sequence->capabilities().causal && a.token_types.empty() && a.mask.empty()) {
         results.add("logits", {count, sequence->capabilities().n_vocab}, decoder_logits(*sequence, tokens));
     } else {
@@ -69,6 +69,7 @@ void write_logits(const Arguments& a) {
         results.add("last_hidden_state", {count, sequence->capabilities().n_embd},
                     std::move(encoding.last_hidden_state));
         results.add("pooler_output", {sequence->capabilities().n_embd}, std::move(encoding.pooled));
+        if (encoding.score) results.add("score", {1}, {*encoding.score});
     }
     write_safetensors(a.output.path, a.output.overwrite, results.tensors);
     std::vector<std::string> names;
@@ -98,9 +99,9 @@ Action declare(CLI::App& app) {
     add_output(
         app, a->output,
         "safetensors file to write, float32: logits [tokens, vocabulary]; encoders also last_hidden_state "
-        "[tokens, n_embd] and pooler_output [n_embd], as far as the model has them")
+        "[tokens, n_embd], pooler_output [n_embd] and score [1], as far as the model has them")
         ->required();
-    add_engine_kind(app, a->engine);
+    add_engine_kind(app, a->engine.kind);
     add_engine_options(app, a->engine, "as many as there are tokens");
     add_report_options(app, a->report);
     add_examples(

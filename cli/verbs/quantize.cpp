@@ -22,6 +22,7 @@ struct Arguments {
     std::vector<std::string> calibration;
     int64_t tokens = 0;
     int threads = 0;
+    CalibrationDevice where;
 
     // Beyond what needs no text: the method `quantize` does it.
     bool by_method() const { return rounding != "nearest" || !types.empty() || !calibration.empty(); }
@@ -50,6 +51,7 @@ void quantize_by_method(const Arguments& a) {
     out.calibration = a.calibration;
     out.tokens = a.tokens;
     out.threads = a.threads;
+    out.where = a.where;
     out.output = a.output;
     out.report = a.report;
     run_compression(out);
@@ -57,6 +59,9 @@ void quantize_by_method(const Arguments& a) {
 
 void quantize_file(const Arguments& a) {
     if (a.by_method() || !a.imatrix.empty()) return quantize_by_method(a);
+    if (a.where.engine == EngineKind::torch || !a.where.device.empty())
+        fail(ErrorCode::usage, "quantize",
+             "--engine and --device are for --rounding gptq or imatrix: nothing else is computed for a text");
     QuantizeOptions options{quantization_type(a.type), {}, a.threads};
     if (!a.embedding_type.empty()) options.embedding_type = quantization_type(a.embedding_type);
     const std::string path = resolve_model(a.model);
@@ -112,6 +117,7 @@ Action declare(CLI::App& app) {
         ->type_name("N")
         ->check(at_least(2));
     app.add_option("-t,--threads", a->threads, "Threads [all cores]")->type_name("N")->check(at_least(1));
+    add_calibration_device(app, a->where);
     add_output(app, a->output, "GGUF file to write")->required();
     add_report_options(app, a->report);
     add_examples(

@@ -16,7 +16,7 @@ namespace {
 struct Arguments {
     std::string model, prompt, file;
     GenerationOptions generation;
-    int64_t lookup = 0;
+    DraftOptions drafts;
     EngineOptions engine;
     ReportOptions report;
 };
@@ -34,8 +34,9 @@ void run(const Arguments& a) {
     const std::string prompt = read_prompt(a);
     check_generation(a.generation);  // before anything is loaded
     const std::string path = resolve_model(a.model);
-    const auto engine = load_engine(path, a.engine);
     const Tokenizer tokenizer(path);
+    const LoadedModel model = load_with_drafts(path, tokenizer, a.engine, a.drafts);
+    const auto& engine = model.engine;
     const std::vector<int32_t> tokens = tokenizer.encode(prompt, true, true);
     if (tokens.empty())
         fail(ErrorCode::usage, "run", "the prompt is empty, and the model starts with no token of its own");
@@ -45,10 +46,11 @@ void run(const Arguments& a) {
              tokens.size(), engine->capabilities().context);
     }
     const double load = elapsed();
-    const GenerationResult g = TextGenerator(*engine, tokenizer, a.generation, a.lookup)
-                                   .generate(tokens, [&](std::string_view text) {
-                                       if (!a.report.json) print(text);
-                                   });
+    TextGenerator generator(model, tokenizer, a.generation);
+    const GenerationResult g = generator.generate(tokens, [&](std::string_view text) {
+        if (!a.report.json) print(text);
+    });
+    const DecodingCounts& counts = generator.counts();
     const double first_token = load + g.prefill_seconds;
     if (a.report.json) {
         print_json({{"model", path},
@@ -64,6 +66,8 @@ void run(const Arguments& a) {
                     {"first_token_seconds", first_token},
                     {"prefill_tokens_per_s", g.prefill_tokens_per_s()},
                     {"decode_tokens_per_s", g.decode_tokens_per_s()},
+                    {"drafted", counts.drafted},
+                    {"accepted", counts.accepted},
                     {"temperature", a.generation.sampling.temperature},
                     {"seed", a.generation.sampling.seed},
                     {"threads", engine->capabilities().threads},
@@ -76,9 +80,11 @@ void run(const Arguments& a) {
     if (a.report.quiet) return;
     log("prefill {} tokens at {:.1f} tokens/s, decode {} tokens at {:.1f} tokens/s, first token after {:.0f} "
         "ms "
-        "({:.0f} ms of it loading), stopped by {}",
+        "({:.0f} ms of it loading), {}stopped by {}",
         tokens.size(), g.prefill_tokens_per_s(), g.tokens.size(), g.decode_tokens_per_s(), 1e3 * first_token,
-        1e3 * load, stop_reason(g));
+        1e3 * load,
+        counts.drafted > 0 ? fmt::format("{} of {} drafts accepted, ", counts.accepted, counts.drafted) : "",
+        stop_reason(g));
 }
 
 Action declare(CLI::App& app) {
@@ -91,13 +97,14 @@ Action declare(CLI::App& app) {
                      ->type_name("FILE")
                      ->excludes(prompt);
     add_generation_options(app, a->generation, "Most tokens to generate");
-    add_lookup(app, a->lookup);
+    add_draft_options(app, a->drafts);
     app.add_flag("--ignore-eos", a->generation.ignore_eos, "Do not stop at an end-of-generation token");
     add_engine_options(app, a->engine, "the model's, at most 4096");
     add_eviction_options(app, a->engine.eviction);
     add_report_options(app, a->report);
     add_examples(app, {"refold run smollm2-135m-instruct -p \"The capital of France is\" -n 32",
                        "refold run small.gguf -f prompt.txt --temperature 0.8 --top-k 50 --seed 7",
+                       "refold run model.gguf -f prompt.txt --draft-model small.gguf",
                        "refold run small.gguf -p \"Once upon a time\" --json --quiet"});
     return [a, prompt, file] {
         if (prompt->count() + file->count() == 0)

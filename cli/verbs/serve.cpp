@@ -1,26 +1,23 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <ctime>
 #include <filesystem>
-#include <thread>
+#include <functional>
+#include <set>
 
-#include "cli/exits.h"
 #include "cli/help.h"
+#include "cli/operation.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/sizes.h"
 #include "cli/verb.h"
 #include "core/error.h"
-#include "core/interrupt.h"
+#include "core/memory.h"
 #include "core/text.h"
-#include "engine/engine.h"
-#include "exit/exit_policy.h"
 #include "hub/resolve.h"
-#include "model/accounting.h"
-#include "model/load.h"
-#include "serve/api_keys.h"
-#include "serve/capacity.h"
+#include "serve/local_models.h"
 #include "serve/log_writer.h"
 #include "serve/server.h"
 
@@ -31,10 +28,13 @@ using Json = nlohmann::ordered_json;
 using std::chrono::milliseconds;
 
 struct Arguments {
-    std::string model, name, key_file;
-    EngineOptions engine;
-    SchedulerOptions scheduler;
+    std::vector<std::string> models, names, adapters;
+    std::string folder, memory, chat_template;
+    bool preload = false;
+    LocalModelOptions model;
+    DraftOptions drafts;
     ServerOptions server;
+    OperationOptions operation;
     double timeout = 600, grace = 30;  // seconds
     ReportOptions report;
 };
@@ -48,30 +48,52 @@ std::string served_name(const std::string& argument, const std::string& path) {
     return std::filesystem::is_directory(p) ? p.filename() : p.stem();
 }
 
-// The description of the model that the page shows.
-Json describe(const Model& model) {
-    const Accounting costs = account(model);
-    const auto cost = [](const Cost& c) {
-        return Json{{"parameters", c.parameters},
-                    {"bytes", c.bytes},
-                    {"kv_bytes_per_token", c.kv_bytes_per_token},
-                    {"flops_per_token", c.flops_per_token}};
-    };
-    return {{"architecture", model.config.family}, {"layers", model.topology.layers.size()},
-            {"loops", model.topology.loops},       {"n_embd", model.config.n_embd},
-            {"n_head", model.config.n_head},       {"n_head_kv", model.config.n_head_kv},
-            {"n_vocab", model.config.n_vocab},     {"context_length", model.config.context_length},
-            {"tensors", model.tensors.size()},     {"shares", model.has_sharing()},
-            {"stored", cost(costs.model)},         {"without_sharing", cost(costs.dense)}};
+// --lora NAME=PATH
+NamedAdapter named_adapter(const std::string& text) {
+    const size_t equals = text.find('=');
+    if (equals == 0 || equals == std::string::npos || equals + 1 == text.size())
+        fail(ErrorCode::usage, "serve", "--lora: got '{}', expected NAME=PATH", text);
+    return {text.substr(0, equals), text.substr(equals + 1)};
 }
 
-Json policies(const Arguments& a) {
-    return {{"exit", exit_rule_name(a.scheduler.exit.rule)},
-            {"exit_loop", a.scheduler.exit.loop},
-            {"exit_thresholds", a.scheduler.exit.thresholds},
-            {"exit_kv", exited_kv_name(a.scheduler.exit.kv)},
-            {"exact", a.scheduler.draft},
-            {"lookup", a.scheduler.lookup}};
+std::vector<ModelSource> sources_of(const Arguments& a) {
+    if (!a.adapters.empty() && a.models.empty())
+        fail(ErrorCode::usage, "serve", "--lora: name the model that the adapters are for");
+    if (a.names.size() > a.models.size())
+        fail(ErrorCode::usage, "serve", "--name: got {} names for {} models", a.names.size(),
+             a.models.size());
+    std::vector<ModelSource> out;
+    std::set<std::string> names;
+    const auto take = [&](const std::string& name) {
+        if (!names.insert(name).second)
+            fail(ErrorCode::usage, "serve",
+                 "two models have the name '{}' - give the models other ones: --name NAME, for each in turn",
+                 name);
+    };
+    const auto add = [&](const std::string& path, const std::string& name) {
+        LocalModelOptions options = a.model;
+        if (out.empty())
+            for (const std::string& text : a.adapters) options.adapters.push_back(named_adapter(text));
+        take(name);
+        for (const NamedAdapter& adapter : options.adapters) take(adapter.name);
+        out.push_back(local_model(path, name, options));
+    };
+    for (size_t i = 0; i < a.models.size(); ++i) {
+        const std::string path = resolve_model(a.models[i]);
+        add(path, i < a.names.size() ? a.names[i] : served_name(a.models[i], path));
+    }
+    if (!a.folder.empty())
+        for (const std::string& path : models_in(a.folder)) add(path, served_name(path, path));
+    if (out.empty()) fail(ErrorCode::usage, "serve", "no model - name one, or a folder with --models-dir");
+    return out;
+}
+
+// Without --memory, several models have most of what is free; one has no bound.
+uint64_t memory_for(const Arguments& a, size_t models) {
+    constexpr double kPart = 0.8;
+    if (!a.memory.empty()) return parse_size(a.memory, "--memory").bytes;
+    if (models == 1) return 0;
+    return static_cast<uint64_t>(kPart * static_cast<double>(memory_of().available));
 }
 
 std::string log_line(const ServedRequest& r) {
@@ -87,112 +109,128 @@ std::string log_line(const ServedRequest& r) {
                            : fmt::format(", {} + {} tokens", r.prompt_tokens, r.completion_tokens));
 }
 
-void set_keys(Arguments& a) {
-    if (const char* key = std::getenv("REFOLD_API_KEY"); key != nullptr && *key != '\0')
-        a.server.api_keys.emplace_back(key);
-    if (a.key_file.empty()) return;
-    for (std::string& key : read_api_keys(a.key_file)) a.server.api_keys.push_back(std::move(key));
+void load_first(LoadedModels& models, const Arguments& a) {
+    const auto all = models.list();
+    // What is only a file of a folder may be no model that anybody wants.
+    const size_t count = a.preload ? all.size() : a.models.empty() ? 0 : 1;
+    for (size_t i = 0; i < count; ++i) models.load(all[i].info.name);
+}
+
+void say_listening(const Arguments& a, const Server& server, const std::vector<ListedModel>& models,
+                   uint64_t memory) {
+    const ModelInfo& first = models.front().info;
+    const bool loaded = models.front().model != nullptr;
+    const bool encodes = loaded && models.front().model->encoder != nullptr;
+    const auto of_engine = [&](const char* what) { return first.description["engine"][what].get<int64_t>(); };
+    std::vector<std::string> names;
+    for (const ListedModel& model : models) names.push_back(model.info.name);
+    if (a.report.json) {
+        Json out = {{"event", "listening"},
+                    {"url", server.url()},
+                    {"port", server.port()},
+                    {"pid", getpid()},
+                    {"model", first.name},
+                    {"models", names},
+                    {"slots", a.model.scheduler.slots},
+                    {"queue", a.model.scheduler.queue},
+                    {"api_key", !a.server.api_keys.empty()}};
+        if (memory > 0) out["memory"] = memory;
+        if (loaded) {
+            out["context"] = first.context;
+            for (const auto& [what, number] : first.description["engine"].items()) out[what] = number;
+            if (encodes) out["encoder"] = first.description["encoder"];
+            out["description"] = first.description;
+        }
+        print_json(out, true);
+        return;
+    }
+    if (a.report.quiet) return;
+    std::string text = fmt::format("serving '{}' at {}\n", first.name, server.url());
+    if (models.size() > 1)
+        text += fmt::format("  models   {}\n           loaded when a request asks for them, in up to {}\n",
+                            join(names, ", "), format_bytes(memory));
+    if (encodes)
+        text +=
+            fmt::format("  memory   weights {}\n  encoder  {} of texts of up to {} tokens, {} threads\n",
+                        format_bytes(first.description["memory"]["weight_bytes"].get<uint64_t>()),
+                        first.description["encoder"].get<std::string>(), first.context, of_engine("threads"));
+    else if (loaded)
+        text += fmt::format(
+            "  memory   weights {}, KV cache {} ({} tokens)\n"
+            "  slots    {} of up to {} tokens, {} more requests may wait; {} threads\n"
+            "  batches  of up to {} rows, {}\n",
+            format_bytes(first.description["memory"]["weight_bytes"].get<uint64_t>()),
+            format_bytes(first.description["memory"]["kv_bytes"].get<uint64_t>()), of_engine("kv_tokens"),
+            a.model.scheduler.slots, first.context, a.model.scheduler.queue, of_engine("threads"),
+            of_engine("batch_rows"),
+            of_engine("loops") > 1 ? fmt::format("of any of {} loops", of_engine("loops"))
+                                   : "of whole tokens");
+    log("{}  access   {}\nCtrl-C ends it.", text,
+        a.server.api_keys.empty() ? "no API key: whoever reaches this address may use it"
+                                  : "with an API key");
 }
 
 // Returns after a signal and throws if the server itself fails; bad requests do neither.
 void serve(Arguments& a) {
-    set_keys(a);
-    const std::string path = resolve_model(a.model);
-    ServedModel served;
-    std::unique_ptr<Engine> engine;
-    {
-        const Model model = load_model(path);
-        a.engine.sequences = 0;
-        // Otherwise steps of whole tokens are faster: they read the output head once for all tokens.
-        a.engine.by_loop = a.scheduler.exit.active() || a.scheduler.draft > 0 || faster_by_loop(model);
-        check_exits(a.scheduler.exit, model);
-        a.engine.chunk = std::max(a.engine.chunk, a.scheduler.slots);
-        engine = make_engine(model, a.engine);
-        const std::string note = check_capacity({.slots = a.scheduler.slots,
-                                                 .context = engine->capabilities().context,
-                                                 .kv_tokens = a.engine.kv_tokens,
-                                                 .trained = model.config.context_length});
-        if (!note.empty() && !a.report.quiet) log("{}", note);
-        served.description = describe(model);
-    }
-    const Tokenizer tokenizer(path);
-    served.name = a.name.empty() ? served_name(a.model, path) : a.name;
-    served.context = std::min(engine->capabilities().context, engine->capabilities().kv_tokens);
-    served.n_vocab = std::min<int64_t>(engine->capabilities().n_vocab, tokenizer.size());
-    served.version = REFOLD_VERSION;
-    served.created = std::time(nullptr);
-    served.description["serving"] = policies(a);
-    const EngineMemory memory = engine->memory();
-    served.description["memory"] = {{"weight_bytes", memory.weight_bytes}, {"kv_bytes", memory.kv_bytes}};
-    const Json description = served.description;
-    const std::string name = served.name;
-
-    a.scheduler.timeout = to_ms(a.timeout);
-    a.server.slots = a.scheduler.slots;
-    a.server.queue = a.scheduler.queue;
-    a.server.timeout = a.scheduler.timeout;
     LogWriter writer(STDERR_FILENO);
-    Scheduler scheduler(*engine, tokenizer, a.scheduler);
-    Server server(
-        scheduler, tokenizer, std::move(served), a.server,
-        a.report.quiet ? std::function<void(const ServedRequest&)>()
-                       : [&](const ServedRequest& request) { writer.write(log_line(request)); });
-    if (a.report.json) {
-        print_json({{"event", "listening"},
-                    {"url", server.url()},
-                    {"port", server.port()},
-                    {"pid", getpid()},
-                    {"model", name},
-                    {"context", std::min(engine->capabilities().context, engine->capabilities().kv_tokens)},
-                    {"slots", a.scheduler.slots},
-                    {"queue", a.scheduler.queue},
-                    {"loops", engine->capabilities().loops},
-                    {"batch_rows", engine->capabilities().max_rows},
-                    {"kv_tokens", engine->capabilities().kv_tokens},
-                    {"threads", engine->capabilities().threads},
-                    {"api_key", !a.server.api_keys.empty()},
-                    {"description", description}},
-                   true);
-    } else if (!a.report.quiet) {
-        log("serving '{}' at {}\n"
-            "  memory   weights {}, KV cache {} ({} tokens)\n"
-            "  slots    {} of up to {} tokens, {} more requests may wait; {} threads\n"
-            "  batches  of up to {} rows, {}\n"
-            "  access   {}\n"
-            "Ctrl-C ends it.",
-            name, server.url(), format_bytes(memory.weight_bytes), format_bytes(memory.kv_bytes),
-            engine->capabilities().kv_tokens, a.scheduler.slots,
-            std::min(engine->capabilities().context, engine->capabilities().kv_tokens), a.scheduler.queue,
-            engine->capabilities().threads, engine->capabilities().max_rows,
-            engine->capabilities().loops > 1 ? fmt::format("of any of {} loops", engine->capabilities().loops)
-                                             : "of whole tokens",
-            a.server.api_keys.empty() ? "no API key: whoever reaches this address may use it"
-                                      : "with an API key");
-    }
-    while (!interrupted()) std::this_thread::sleep_for(milliseconds(50));
+    const auto write = a.report.quiet ? std::function<void(const std::string&)>()
+                                      : [&writer](const std::string& line) { writer.write(line); };
+    Operation operation(a.operation, [&](const std::string& line) {
+        if (write) write(line);
+    });
+    operation.set(a.server);
+    a.model.scheduler.timeout = to_ms(a.timeout);
+    a.model.note = write;
+    if (!a.drafts.model.empty()) a.model.draft_model = resolve_model(a.drafts.model);
+    a.model.scheduler.lookup = a.drafts.lookup;
+    a.model.scheduler.draft_tokens = a.drafts.tokens;
+    a.model.scheduler.draft_always = a.drafts.always;
+    if (!a.chat_template.empty()) a.model.chat_template = read_text_file(a.chat_template);
+    std::vector<ModelSource> sources = sources_of(a);
+    constexpr int64_t kBusy = 4;  // models at a time: each costs a thread for every request
+    a.server.models = std::min<int64_t>(static_cast<int64_t>(sources.size()), kBusy);
+    const uint64_t memory = memory_for(a, sources.size());
+    LoadedModels models(std::move(sources),
+                        {.memory_bytes = memory,
+                         .most_waiting = a.model.scheduler.slots + a.model.scheduler.queue,
+                         .log = write});
+    load_first(models, a);
+    a.server.version = REFOLD_VERSION;
+    a.server.slots = a.model.scheduler.slots;
+    a.server.queue = a.model.scheduler.queue;
+    a.server.timeout = a.model.scheduler.timeout;
+    Server server(models, a.server, [&](const ServedRequest& request) {
+        operation.log(request);
+        if (write) write(log_line(request));
+    });
+    say_listening(a, server, models.list(), memory);
+    operation.run(server);
     if (!a.report.quiet)
         writer.write(
             fmt::format("stopping; requests that run have {} s (a second signal ends at once)", a.grace));
     const bool stopped = server.shutdown(to_ms(a.grace));
-    if (!a.report.quiet) {
-        const SchedulerStatus s = scheduler.status();
-        writer.write(
-            fmt::format("served {} prompt tokens and generated {}", s.prompt_tokens, s.generated_tokens));
+    for (const ListedModel& model : models.list()) {
+        // What adapters did is counted with their model.
+        if (a.report.quiet || !model.model || model.model->scheduler == nullptr || !model.info.parent.empty())
+            continue;
+        const SchedulerStatus s = model.model->scheduler->status();
+        writer.write(fmt::format("'{}': {} prompt tokens, {} generated", model.info.name, s.prompt_tokens,
+                                 s.generated_tokens));
     }
     // Long work for a request that nobody waits for any more, which cannot be broken off.
-    if (!stopped) std::_Exit(EXIT_SUCCESS);
+    if (!stopped || models.loading()) std::_Exit(EXIT_SUCCESS);
 }
 
-void add_depth_options(CLI::App& app, SchedulerOptions& options) {
+void add_depth_options(CLI::App& app, SchedulerOptions& options, DraftOptions& drafts) {
     CLI::Option* rule = add_exit_options(app, options.exit);
     CLI::Option* exact =
         app.add_option("--exact", options.draft,
-                       "Early loops draft up to N tokens, all loops verify them: the output is the same as "
-                       "without")
+                       "Early loops draft up to N tokens where that is faster, all loops verify them: the "
+                       "output is the same as without")
             ->type_name("N")
             ->check(at_least(1))
             ->excludes(rule);
-    add_lookup(app, options.lookup)->excludes(exact)->excludes(rule);
+    for (CLI::Option* option : add_draft_options(app, drafts)) option->excludes(exact)->excludes(rule);
     app.add_option("--draft-loop", options.draft_loop, "Loop that drafts are taken after")
         ->type_name("LOOP")
         ->check(at_least(1))
@@ -202,7 +240,11 @@ void add_depth_options(CLI::App& app, SchedulerOptions& options) {
 
 Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
-    add_model(app, a->model)->required();
+    app.add_option(
+        "MODEL", a->models,
+        "Models: .gguf files, Hugging Face directories, or names that `refold pull` has fetched. The "
+        "first is loaded at once, others when a request asks for them");
+    app.add_option("--models-dir", a->folder, "Serve all models of this folder as well")->type_name("FOLDER");
     app.add_option("--host", a->server.host, "Address to listen on; 0.0.0.0 for all")
         ->type_name("ADDRESS")
         ->capture_default_str();
@@ -210,45 +252,57 @@ Action declare(CLI::App& app) {
         ->type_name("PORT")
         ->check(CLI::Range(0, 65535).description(""))
         ->capture_default_str();
-    app.add_option("--name", a->name, "Name that clients ask for")->type_name("NAME")->default_str("MODEL's");
+    app.add_option("--name", a->names, "Name that clients ask for; several are for the models in turn")
+        ->type_name("NAME")
+        ->allow_extra_args(false)
+        ->default_str("MODEL's");
     app.add_option(
-           "--api-key", a->server.api_keys,
-           "Key that clients must show; also from the variable REFOLD_API_KEY. Others on this machine "
-           "see the command line: better a file")
-        ->type_name("KEY")
-        ->expected(1);
-    app.add_option("--api-key-file", a->key_file, "Keys that clients must show one of, one per line")
+           "--memory", a->memory,
+           "Most memory for weights and KV caches of all models, as 12GiB; models that are not in use "
+           "are unloaded for others")
+        ->type_name("BYTES")
+        ->default_str("0.8 of what is free");
+    app.add_option("--lora", a->adapters,
+                   "Adapter (LoRA) of the first model, for requests that ask for NAME: a folder of PEFT or a "
+                   "GGUF file; may be given several times")
+        ->type_name("NAME=PATH")
+        ->allow_extra_args(false);
+    app.add_flag("--preload", a->preload, "Load all models at once");
+    app.add_option("--chat-template", a->chat_template,
+                   "Chat template in place of the models' own: a file of Jinja, as transformers reads it")
         ->type_name("FILE");
+    add_operation_options(app, a->operation);
     app.add_option("--cors-origin", a->server.cors_origin,
                    "Origin whose web pages may ask, as https://example.org; * for any")
         ->type_name("ORIGIN");
-    app.add_option("--slots", a->scheduler.slots, "Sequences that are generated at a time")
+    app.add_option("--slots", a->model.scheduler.slots, "Sequences that are generated at a time")
         ->type_name("N")
         ->check(at_least(1))
         ->capture_default_str();
-    app.add_option("--queue", a->scheduler.queue, "Further ones that wait; more are refused (429)")
+    app.add_option("--queue", a->model.scheduler.queue, "Further ones that wait; more are refused (429)")
         ->type_name("N")
         ->check(at_least(0))
         ->capture_default_str();
-    app.add_option("--batch", a->engine.chunk, "Most rows of one step of the engine")
+    app.add_option("--batch", a->model.engine.chunk, "Most rows of one step of the engine")
         ->type_name("ROWS")
         ->check(at_least(1))
         ->capture_default_str();
-    app.add_option("--prefill", a->scheduler.prefill_rows,
+    app.add_option("--prefill", a->model.scheduler.prefill_rows,
                    "Most prompt tokens in a step; fewer make others wait less")
         ->type_name("ROWS")
         ->check(at_least(1))
         ->capture_default_str();
-    app.add_option("--kv-tokens", a->engine.kv_tokens, "Tokens of all sequences that the KV cache holds")
+    app.add_option("--kv-tokens", a->model.engine.kv_tokens,
+                   "Tokens of all sequences that the KV cache holds")
         ->type_name("TOKENS")
         ->check(at_least(1))
         ->default_str("8 contexts");
-    a->scheduler.prefixes = true;
+    a->model.scheduler.prefixes = true;
     app.add_flag_callback(
-        "--no-prefix-cache", [a] { a->scheduler.prefixes = false; },
+        "--no-prefix-cache", [a] { a->model.scheduler.prefixes = false; },
         "Run every prompt whole. Otherwise what the KV cache still has of earlier sequences is used again");
-    add_engine_options(app, a->engine, "the model's, at most 4096");
-    add_depth_options(app, a->scheduler);
+    add_engine_options(app, a->model.engine, "the model's, at most 4096");
+    add_depth_options(app, a->model.scheduler, a->drafts);
     app.add_option("--timeout", a->timeout, "Most time of a request, waiting included")
         ->type_name("SECONDS")
         ->check(at_least(0.001))
@@ -258,8 +312,10 @@ Action declare(CLI::App& app) {
         ->check(at_least(0))
         ->capture_default_str();
     add_report_options(app, a->report);
-    add_examples(app, {"refold serve smollm2-135m-instruct",
+    add_examples(app, {"refold serve smollm2-135m-instruct", "refold serve minilm-l6",
+                       "refold serve model.gguf --draft-model small.gguf",
                        "refold serve looped.gguf --slots 16 --exit probability --exit-threshold 0.9",
+                       "refold serve small.gguf large.gguf --models-dir models --memory 12GiB",
                        "REFOLD_API_KEY=secret refold serve small.gguf --host 0.0.0.0 --port 8000"});
     return [a] { serve(*a); };
 }

@@ -17,7 +17,8 @@ Action declare(CLI::App& app) {
                   "--set teacher=dense.gguf",
                   "refold train smollm2-135m-instruct -o shared.gguf --recipe recipes/postshare_30.yaml "
                   "--data wiki.train.txt",
-                  "torchrun --nproc-per-node 2 --no-python refold train MODEL -o OUT.gguf --data FILE"});
+                  "torchrun --nproc-per-node 2 --no-python refold train MODEL -o OUT.gguf --data FILE",
+                  "refold train MODEL --dry-run --set weights=bf16"});
     return [a, options] {
         if (options.output->count() == 0 && !a->dry_run)
             fail(ErrorCode::usage, "train", "give --output, or --dry-run");

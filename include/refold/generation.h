@@ -23,8 +23,9 @@
 namespace refold {
 
 // How the next token is chosen from the model's logits. The steps are those of llama.cpp, in its order: bias,
-// penalties, top-k, top-p, min-p, temperature, draw. Greedy choice (temperature 0) applies bias and penalties
-// and takes the largest logit, the first of equal ones.
+// penalties, top-k, typical-p, top-p, min-p, temperature, draw; with Mirostat: bias, penalties, temperature,
+// Mirostat, draw. Greedy choice (temperature 0) applies bias and penalties and takes the largest logit, the
+// first of equal ones.
 //
 // Equal options, seed and logits give equal tokens.
 struct SamplingOptions {
@@ -37,6 +38,14 @@ struct SamplingOptions {
     double top_p = 0.95;
     // Keeps tokens that are at least this likely compared with the likeliest one; in [0, 1]. 0 keeps all.
     double min_p = 0;
+    // Keeps the tokens whose information is closest to the distribution's entropy, as many as have this
+    // probability together (locally typical sampling, Meister et al. 2022); in (0, 1]. 1 keeps all.
+    double typical_p = 1;
+    // Mirostat (Basu et al. 2021), version 1 or 2, in place of the steps from top-k to min-p: keeps so many
+    // of the likeliest tokens that chosen ones carry `mirostat_tau` bits on average. 0: off.
+    int mirostat = 0;
+    double mirostat_tau = 5;    // bits per token; above 0
+    double mirostat_eta = 0.1;  // how far a chosen token moves the bound; in [0, 1]
 
     // Penalties look at the last `penalty_last_n` tokens of prompt and generated text; at least -1. 0 turns
     // the penalties off, -1 looks at all tokens.

@@ -84,6 +84,10 @@ struct LanguageModelOptions {
     int64_t context = 0;    // most tokens of one sequence; 0: the model's own, at most 4096
     bool f32 = false;       // float32 weights, activations and KV cache; else float16 and the stored types
     int64_t sequences = 1;  // most that run at a time; each takes a context of KV cache
+    // A smaller model with the same vocabulary that drafts up to `draft_tokens` tokens at a time for
+    // generate(). The model verifies them, so that the output is its own up to rounding. Empty: none.
+    std::string draft_model = {};
+    int64_t draft_tokens = 8;
 };
 
 // A decoder that is ready to run: weights in memory once, KV cache, tokenizer. Its functions are in

@@ -174,12 +174,16 @@ void bind_model(nb::module_& module) {
         .def(
             "__init__",
             [](Model* self, const std::string& name, int threads, int64_t context, bool f32,
-               int64_t sequences) {
-                new (self)
-                    Model(name, {.threads = threads, .context = context, .f32 = f32, .sequences = sequences});
+               int64_t sequences, const std::string& draft_model, int64_t draft_tokens) {
+                new (self) Model(name, {.threads = threads,
+                                        .context = context,
+                                        .f32 = f32,
+                                        .sequences = sequences,
+                                        .draft_model = draft_model,
+                                        .draft_tokens = draft_tokens});
             },
             nb::arg("name"), nb::kw_only(), nb::arg("threads"), nb::arg("context"), nb::arg("f32"),
-            nb::arg("sequences"))
+            nb::arg("sequences"), nb::arg("draft_model"), nb::arg("draft_tokens"))
         .def_prop_ro("path", &Model::path)
         .def_prop_ro("context", &Model::context)
         .def_prop_ro("n_vocab", [](const Model& m) { return m.tokenizer().size(); })

@@ -60,6 +60,14 @@ class GenerationOptions(TypedDict, total=False):
     """[0.95]"""
     min_p: float
     """[0]"""
+    typical_p: float
+    """Locally typical sampling [1]; 1 keeps all."""
+    mirostat: int
+    """[0: off]; version 1 or 2, in place of top_k, top_p, min_p and typical_p."""
+    mirostat_tau: float
+    """Bits that a chosen token should carry on average [5]."""
+    mirostat_eta: float
+    """How fast Mirostat gets there [0.1]."""
     penalty_last_n: int
     """Tokens that the penalties look at [64]; -1: all."""
     repetition_penalty: float
@@ -151,6 +159,8 @@ class Model:
         threads: int = 0,
         sequences: int = 1,
         f32: bool = False,
+        draft_model: Optional[PathLike] = None,
+        draft_tokens: int = 8,
     ) -> None:
         """
         Args:
@@ -159,9 +169,18 @@ class Model:
             threads: 0: all cores.
             sequences: prompts of a list that run at a time; each takes a context of KV cache.
             f32: float32 weights, activations and KV cache.
+            draft_model: a smaller model with the same vocabulary, whose drafts generate() verifies: faster, and
+                the same text up to rounding.
+            draft_tokens: most tokens that it drafts at a time; fewer, or none, where that is faster.
         """
         self._native = _native.Model(
-            os.fspath(name_or_path), context=context, threads=threads, sequences=sequences, f32=f32
+            os.fspath(name_or_path),
+            context=context,
+            threads=threads,
+            sequences=sequences,
+            f32=f32,
+            draft_model="" if draft_model is None else os.fspath(draft_model),
+            draft_tokens=draft_tokens,
         )
 
     def __repr__(self) -> str:
@@ -350,7 +369,22 @@ def _message(message: Message) -> Tuple[str, str]:
 
 
 def load(
-    name_or_path: PathLike, *, context: int = 0, threads: int = 0, sequences: int = 1, f32: bool = False
+    name_or_path: PathLike,
+    *,
+    context: int = 0,
+    threads: int = 0,
+    sequences: int = 1,
+    f32: bool = False,
+    draft_model: Optional[PathLike] = None,
+    draft_tokens: int = 8,
 ) -> Model:
     """Loads a decoder: Model with the same arguments."""
-    return Model(name_or_path, context=context, threads=threads, sequences=sequences, f32=f32)
+    return Model(
+        name_or_path,
+        context=context,
+        threads=threads,
+        sequences=sequences,
+        f32=f32,
+        draft_model=draft_model,
+        draft_tokens=draft_tokens,
+    )

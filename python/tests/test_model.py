@@ -63,6 +63,14 @@ class ModelTest(unittest.TestCase):
             self.assertEqual(found.tokens, self.model.generate(prompt, max_tokens=12).tokens)
         self.assertEqual(model.generate([]), [])
 
+    def test_a_model_drafts(self):
+        model = refold.load(LLAMA, threads=1, f32=True, context=64, draft_model=LLAMA, draft_tokens=4)
+        for options in ({}, {"temperature": 0.8, "mirostat": 2}, {"temperature": 1, "typical_p": 0.5}):
+            expected = self.model.generate(PROMPT, max_tokens=30, **options)
+            self.assertEqual(model.generate(PROMPT, max_tokens=30, **options).tokens, expected.tokens)
+        with self.assertRaises(refold.UsageError):
+            refold.load(LLAMA, draft_model=LLAMA, draft_tokens=0)
+
     def test_a_stream_gives_the_text_in_pieces(self):
         whole = self.model.generate(PROMPT, max_tokens=30)
         stream = self.model.generate(PROMPT, max_tokens=30, stream=True)

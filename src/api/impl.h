@@ -38,11 +38,15 @@ struct ModelFile::Impl {
 struct LanguageModel::Impl {
     Impl(const Model& model, const std::string& path, const LanguageModelOptions& options);
 
-    Generator generator() { return Generator(*engine, tokenizer); }
+    Generator generator() {
+        return Generator(*engine, tokenizer,
+                         {.decoding = {.draft_tokens = draft_tokens, .draft_model = draft.get()}});
+    }
 
     const ModelInfo info;
     const Tokenizer tokenizer;
-    std::unique_ptr<Engine> engine;
+    std::unique_ptr<Engine> engine, draft;  // no draft model: null
+    const int64_t draft_tokens;
 };
 
 }  // namespace refold

@@ -5,6 +5,7 @@
 #include "api/impl.h"
 #include "core/error.h"
 #include "engine/single_sequence.h"
+#include "generation/draft_model.h"
 #include "hub/resolve.h"
 #include "model/hf/export.h"
 #include "model/load.h"
@@ -85,7 +86,7 @@ EngineOptions engine_options(const LanguageModelOptions& o) {
 }  // namespace
 
 LanguageModel::Impl::Impl(const Model& model, const std::string& path, const LanguageModelOptions& options)
-    : info(info_of(model)), tokenizer(path) {
+    : info(info_of(model)), tokenizer(path), draft_tokens(options.draft_tokens) {
     if (!info.causal) {
         fail(ErrorCode::unsupported, "model", "'{}' is an encoder, it generates no text - use Encoder",
              info.architecture);
@@ -93,6 +94,10 @@ LanguageModel::Impl::Impl(const Model& model, const std::string& path, const Lan
     EngineOptions engine_options = refold::engine_options(options);
     if (!obstacle_to_several_sequences(model, engine_options).empty()) engine_options.sequences = 1;
     engine = make_engine(model, engine_options);
+    if (options.draft_model.empty()) return;
+    if (draft_tokens < 1)
+        fail(ErrorCode::usage, "model", "draft_tokens must be at least 1, got {}", draft_tokens);
+    draft = load_draft_model(resolve_model(options.draft_model), engine_options, *engine, tokenizer);
 }
 
 LanguageModel::LanguageModel(const std::string& model, const LanguageModelOptions& options)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "calibrate/calibration_device.h"
 #include "core/error.h"
 
 namespace refold {
@@ -11,8 +12,7 @@ struct ResidualStream::Pass::TapValues {
 };
 
 EngineOptions ResidualStream::options(std::optional<LayerRange> range) const {
-    EngineOptions options;
-    options.threads = threads_;
+    EngineOptions options = calibration_engine(threads_);
     options.context = options.chunk = length_;
     options.f32 = true;
     options.range = range;

@@ -1,52 +1,73 @@
 #include "core/files.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "core/error.h"
 #include "core/interrupt.h"
+#include "core/mapped_files.h"
 
 namespace refold {
 
-MappedFile::MappedFile(const std::string& path) : path_(path) {
-    const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (descriptor < 0) fail(ErrorCode::io, "file", "cannot open '{}': {}", path, strerror(errno));
-    struct stat status {};
-    if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
-        close(descriptor);
-        fail(ErrorCode::io, "file", "cannot read '{}': {}", path,
-             S_ISDIR(status.st_mode) ? "is a directory" : "is not a regular file");
-    }
-    size_ = static_cast<size_t>(status.st_size);
-    if (size_ > 0) {
-        void* map = mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor, 0);
-        if (map == MAP_FAILED) {
-            const int reason = errno;
-            close(descriptor);
-            fail(ErrorCode::io, "file", "cannot map '{}': {}", path, strerror(reason));
-        }
-        data_ = static_cast<const std::byte*>(map);
-    }
-    close(descriptor);
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPartial = ".partial-";
+
+// False if another process has the lock, or the file system has none.
+bool lock_file(int descriptor) { return flock(descriptor, LOCK_EX | LOCK_NB) == 0; }
+
+// The locked folders of this process.
+std::mutex g_folders_mutex;
+std::map<std::string, int> g_folders;
+
+void lock_folder(const std::string& folder) {
+    const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0) return;
+    lock_file(descriptor);
+    const std::lock_guard guard(g_folders_mutex);
+    g_folders[folder] = descriptor;
 }
 
-MappedFile::~MappedFile() {
-    if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+void unlock_folder(const std::string& folder) {
+    const std::lock_guard guard(g_folders_mutex);
+    const auto found = g_folders.find(folder);
+    if (found == g_folders.end()) return;
+    close(found->second);
+    g_folders.erase(found);
 }
 
-void MappedFile::release(std::span<const std::byte> part) const {
-    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-    const auto first = (reinterpret_cast<uintptr_t>(part.data()) + page - 1) / page * page;
-    const auto last = reinterpret_cast<uintptr_t>(part.data() + part.size()) / page * page;
-    if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+// Removes what killed processes have left of the output.
+void remove_left_behind(const std::string& output, const std::string& own) {
+    const fs::path path(output);
+    const std::string begin = path.filename().string() + std::string(kPartial);
+    std::error_code none;
+    const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
+    for (auto entry = fs::directory_iterator(folder, none); !none && entry != fs::directory_iterator();
+         entry.increment(none)) {
+        const std::string name = entry->path().filename().string();
+        if (!name.starts_with(begin) || name.size() == begin.size() || name == fs::path(own).filename() ||
+            name.find_first_not_of("0123456789", begin.size()) != std::string::npos)
+            continue;
+        const int left = open(entry->path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+        if (left < 0) continue;
+        std::error_code ignored;
+        if (lock_file(left)) fs::remove_all(entry->path(), ignored);
+        close(left);
+    }
 }
+
+}  // namespace
 
 AtomicFile::AtomicFile(std::string path, bool overwrite) : path_(std::move(path)) {
     std::error_code ignored;  // open() below reports a bad path
@@ -59,6 +80,8 @@ AtomicFile::AtomicFile(std::string path, bool overwrite) : path_(std::move(path)
     descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (descriptor_ < 0) fail(ErrorCode::io, "output", "cannot write '{}': {}", path_, strerror(errno));
     register_temporary(temporary_.c_str());
+    lock_file(descriptor_);
+    remove_left_behind(path_, temporary_);
 }
 
 AtomicFile::~AtomicFile() {
@@ -77,6 +100,9 @@ static void write_all(int descriptor, const char* data, size_t size, const std::
                 check_interrupt();
                 continue;
             }
+            if (errno == EFAULT)  // the system reads mapped files itself here
+                fail(ErrorCode::io, "output", "cannot write '{}': a file that it is made of was cut shorter",
+                     path);
             fail(ErrorCode::io, "output", "cannot write '{}': {}", path, strerror(errno));
         }
         data += written;
@@ -110,15 +136,11 @@ void AtomicFile::flush() {
 
 void AtomicFile::commit() {
     flush();
-    if (fsync(descriptor_) != 0 && errno != EINVAL && errno != EROFS) {
+    if (fsync(descriptor_) != 0 && errno != EINVAL && errno != EROFS)
         fail(ErrorCode::io, "output", "cannot write '{}': {}", path_, strerror(errno));
-    }
-    if (const int descriptor = std::exchange(descriptor_, -1); close(descriptor) != 0) {
-        fail(ErrorCode::io, "output", "cannot write '{}': {}", path_, strerror(errno));
-    }
-    if (rename(temporary_.c_str(), path_.c_str()) != 0) {
+    check_mapped_files();
+    if (rename(temporary_.c_str(), path_.c_str()) != 0)
         fail(ErrorCode::io, "output", "cannot rename to '{}': {}", path_, strerror(errno));
-    }
     committed_ = true;
 }
 
@@ -134,15 +156,24 @@ AtomicFolder::AtomicFolder(std::string final_path, bool overwrite) : final_path_
     temporary_ = fmt::format("{}.partial-{}", final_path_, getpid());
     if (!std::filesystem::create_directory(temporary_, error) && error)
         fail(ErrorCode::io, "output", "cannot make folder '{}': {}", temporary_, error.message());
+    lock_folder(temporary_);
+    remove_left_behind(final_path_, temporary_);
 }
 
 AtomicFolder::~AtomicFolder() {
     std::error_code ignored;
     if (!committed_) std::filesystem::remove_all(temporary_, ignored);
+    unlock_folder(temporary_);
 }
 
 void AtomicFolder::commit() {
+    check_mapped_files();
     std::error_code error;
+    if (renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, final_path_.c_str(), RENAME_EXCHANGE) == 0) {
+        committed_ = true;
+        std::filesystem::remove_all(temporary_, error);  // the old one
+        return;
+    }
     const std::string old = temporary_ + ".old";
     const bool replaces = std::filesystem::exists(final_path_, error);
     if (replaces) std::filesystem::rename(final_path_, old, error);

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/mapped_files.h"
 
 namespace refold {
 namespace {
@@ -37,6 +38,7 @@ void install_interrupt_handlers() {
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, nullptr);
     sigaction(SIGTERM, &action, nullptr);
+    guard_mapped_files();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);  // write() then returns an error at a file size limit, which we handle
 }
@@ -45,6 +47,7 @@ void check_interrupt() {
     if (const int number = g_signal.load()) {
         fail(ErrorCode::interrupted, "interrupt", "stopped by {}", number == SIGTERM ? "SIGTERM" : "Ctrl-C");
     }
+    check_mapped_files();
 }
 
 bool interrupted() noexcept { return g_signal.load() != 0; }

@@ -5,6 +5,8 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "core/text.h"
+#include "engine/devices.h"
 
 namespace refold {
 namespace {
@@ -148,13 +150,34 @@ std::string obstacle_to_several_sequences(const Model& model, const EngineOption
     return "";
 }
 
+// Chooses the device.
+void check_device(EngineOptions& o) {
+    if (o.kind != EngineKind::ggml) {
+        if (o.device.empty()) o.device = "auto";
+        return;
+    }
+    if (o.device.empty()) o.device = kCpu;
+    if (o.device == kCpu) {  // looks for no others
+        if (o.gpu_layers >= 0)
+            fail(ErrorCode::usage, "engine", "--gpu-layers needs a --device other than the CPU");
+        return;
+    }
+    // Workers are asked once, by the engine.
+    if (o.device.find(kWorker) != std::string::npos) return;
+    std::vector<std::string> names;
+    for (const Device& device : find_devices(o.device, o.rpc_anywhere)) names.push_back(device.name);
+    o.device = join(names, ",");
+}
+
 EngineOptions checked_options(EngineOptions o, const Model& model) {
     const ModelConfig& config = model.config;
     if (model.shapes_only)
         fail(ErrorCode::input, "engine", "{}: no weights: only config.json was given", model.label);
     // First what the model or the engine cannot do at all, then numbers.
-    if (o.kind == EngineKind::torch && (o.range || o.observer))
-        fail(ErrorCode::unsupported, "engine", "ranges and observers need the ggml engine");
+    if (o.kind == EngineKind::torch && o.observer &&
+        std::ranges::any_of(o.observer->taps,
+                            [](const auto& tap) { return tap.second == Tap::probabilities; }))
+        fail(ErrorCode::unsupported, "engine", "probabilities of attention are observed by the ggml engine");
     if (o.kind == EngineKind::torch && o.precision != Precision::stored)
         fail(ErrorCode::unsupported, "engine",
              "the torch engine computes in float32 - leave out --precision");
@@ -165,6 +188,7 @@ EngineOptions checked_options(EngineOptions o, const Model& model) {
         fail(ErrorCode::usage, "engine", "KV tokens are the room of several sequences; one has its context");
     check_range(o, config, model.topology);
     if (o.threads == 0) o.threads = default_threads();
+    check_device(o);
     o.context = context_of(o, config);
     check_eviction(o, config);
     // An encoder attends to its whole sequence at once.
@@ -193,6 +217,7 @@ Capabilities capabilities_of(const Model& model, const EngineOptions& options) {
     out.observed = options.observer != nullptr;
     out.logits = !options.range && model.topology.globals.contains(Slot::output) &&
                  !(out.observed && options.observer->only_taps);
+    out.adapters = options.kind == EngineKind::ggml && (options.sequences != 1 || options.by_loop);
     out.evicts = options.eviction.active();
     out.stretches_rotation = stretches_rotation(config, options.context);
     out.exact_truncation = !out.evicts && !out.stretches_rotation;

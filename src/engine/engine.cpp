@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/error.h"
 #include "engine/checked_options.h"
 #include "engine/cpu_level.h"
 #include "engine/engines.h"
@@ -47,6 +48,16 @@ std::optional<KvType> find_kv_type(std::string_view name) {
     for (const NamedKvType& known : kKvTypes)
         if (known.name == name) return known.type;
     return std::nullopt;
+}
+
+[[noreturn]] static void no_adapters() {
+    fail(ErrorCode::unsupported, "engine",
+         "adapters need the ggml engine for several sequences (EngineOptions::sequences)");
+}
+int32_t Engine::add_adapter(const Adapter&) { no_adapters(); }
+void Engine::remove_adapter(int32_t) { no_adapters(); }
+void Engine::use_adapter(int32_t, int32_t adapter) {
+    if (adapter >= 0) no_adapters();
 }
 
 size_t logits_of_step(int64_t n_vocab) {

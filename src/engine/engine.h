@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "engine/eviction.h"
+#include "model/adapter/adapter.h"
 #include "model/model.h"
 #include "model/rope_override.h"
 #include "model/tap.h"
@@ -38,8 +39,7 @@ enum class Precision { stored, bf16 };
 // `composed` uses ggml's own operations only (for reference and comparison).
 enum class SharedExecution { automatic, composed };
 
-// How to multiply by factored weights. `automatic` decides per slot and batch size by operations and bytes:
-// see choose_execution().
+// How to multiply by factored weights. `automatic` decides per slot by bytes: see choose_execution().
 enum class FactoredExecution { automatic, factored, reconstructed };
 
 struct EngineOptions {
@@ -57,7 +57,9 @@ struct EngineOptions {
     std::optional<LayerRange> range = std::nullopt;
     // Sees the activations of every step.
     std::shared_ptr<const Observer> observer = nullptr;
-    std::string device = "auto";  // torch engine: auto (a CUDA device where there is one), cpu or cuda
+    // ggml: devices of devices.h. torch: auto (a CUDA device where there is one), cpu or cuda. Empty: the
+    // CPU with ggml, auto with torch.
+    std::string device = "";
     EvictionOptions eviction = {};
     RopeOverride rope = {};  // in place of the model's own: see with_rope()
     // Most sequences open at a time; 0: as many as fit kv_tokens. Graphs and cache for a single sequence are
@@ -68,6 +70,11 @@ struct EngineOptions {
     // Steps run one loop of a looped model (Topology::loops) at a time, so that rows can be at different
     // loops.
     bool by_loop = false;
+    // Only so many of the model's last stored layers, and its output, are on `device`; the CPU has the
+    // others. Below 0: all are.
+    int64_t gpu_layers = -1;
+    // Workers (`device`) may be outside of the loopback and of private networks.
+    bool rpc_anywhere = false;
 };
 
 // The abilities and limits of an engine. Fixed when it is made.
@@ -91,6 +98,7 @@ struct Capabilities {
     // (truncation to 0 only) or stretches the rotation.
     bool exact_truncation = true;
     bool stretches_rotation = false;  // StepInput::sequence_length affects results (dynamic NTK)
+    bool adapters = false;            // sequences can have one: see Engine::add_adapter()
 
     // Whether rows of loop 0 have token ids; otherwise a step is given a residual stream.
     bool takes_tokens() const { return !range || range->first == 0; }
@@ -141,6 +149,9 @@ struct StepOutput {
     // loop: 1 - prod (1 - gate) over the loops so far (Ouro, "Scaling Latent Reasoning via Looped Language
     // Models"). Empty without a gate.
     std::span<const double> exited = {};
+    // [1]: how well the text answers another one, of an encoder with a head for it (sequence classification
+    // with one label); empty without. Any number: greater is better.
+    std::span<const float> score = {};
 };
 
 // A decoder's rows move through the loops one after the other. A row at a later loop than the first needs an
@@ -169,9 +180,21 @@ public:
     // Uses the token's keys and values of loop - 1 for `loop` and all later loops.
     virtual void share(int32_t sequence, int64_t position, int32_t loop) = 0;
 
+    // Adapters: LoRA that the rows of some sequences add to the weights, which all share. Any mixture of
+    // sequences with different adapters and without one can be in a step.
+
+    // Copies the factors; returns the adapter's number. Throws Error(unsupported) where the engine takes
+    // none, Error(input) for terms that do not fit the model.
+    virtual int32_t add_adapter(const Adapter& adapter);
+    // Throws Error(internal) for an adapter that an open sequence has.
+    virtual void remove_adapter(int32_t adapter);
+    // Of a sequence without tokens: its adapter from now on; -1: none, as after open(). A sequence is copied
+    // to one with the same adapter.
+    virtual void use_adapter(int32_t sequence, int32_t adapter);
+
     // Throws Error(input) for token ids outside the vocabulary, and for more tokens than the context of an
     // engine with a single sequence; Error(internal) for rows that may not run yet or that contradict the
-    // capabilities. Nothing has changed then.
+    // capabilities. Nothing has changed then. LostDevice (devices.h).
     virtual StepOutput step(const StepInput& input) = 0;
 
     virtual int64_t kv_tokens_used() const = 0;  // reserved

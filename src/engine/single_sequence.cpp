@@ -155,7 +155,8 @@ Encoding SingleSequence::encode(const EncoderInput& input) {
     const auto copy = [](std::span<const float> values) {
         return std::vector<float>(values.begin(), values.end());
     };
-    return {copy(result.hidden), copy(result.logits), copy(result.pooled)};
+    return {copy(result.hidden), copy(result.logits), copy(result.pooled),
+            result.score.empty() ? std::nullopt : std::optional(result.score.front())};
 }
 
 void SingleSequence::truncate(int64_t length) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct Encoding {
     std::vector<float> last_hidden_state;  // [tokens, n_embd]
     std::vector<float> logits;             // [tokens, n_vocab]; empty without a language-model head
     std::vector<float> pooled;             // [n_embd]; empty without a pooler
+    std::optional<float> score = {};       // see StepOutput
 };
 
 class SingleSequence {

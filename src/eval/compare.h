@@ -62,7 +62,8 @@ struct ModelComparison {
     std::optional<LogitAgreement> logits;  // if both have the same tokens
 };
 
-// Runs both, window by window. Throws Error(input) when the plans are of different tokens, unless they are
+// Runs both, window by window; those of group() share the windows, and all get the result, which is the same
+// for any number of processes. Throws Error(input) when the plans are of different tokens, unless they are
 // documents (lm_eval), which may be compared across vocabularies.
 ModelComparison compare_models(SingleSequence& sequence_a, const PerplexityPlan& plan_a,
                                SingleSequence& sequence_b, const PerplexityPlan& plan_b,

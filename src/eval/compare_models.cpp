@@ -1,11 +1,12 @@
-#include <atomic>
 #include <chrono>
 
 #include "core/argmax.h"
 #include "core/error.h"
+#include "core/group.h"
 #include "core/parallel.h"
 #include "core/progress.h"
 #include "eval/compare.h"
+#include "eval/gather_windows.h"
 #include "exit/log_softmax.h"
 
 namespace refold {
@@ -23,26 +24,35 @@ bool same_tokens(const PerplexityPlan& a, const PerplexityPlan& b) {
                       });
 }
 
+// What of a scored token says how near the two models are.
+struct TokenAgreement {
+    double divergence = 0;
+    int64_t same = 0;  // 1: both have the same likeliest token
+};
+
+std::vector<TokenAgreement> agreement_of(std::span<const float> a, std::span<const float> b, size_t n_vocab,
+                                         int threads) {
+    std::vector<TokenAgreement> out(b.size() / n_vocab);
+    parallel_for(static_cast<int64_t>(out.size()), threads, [&](int64_t i) {
+        const size_t at = static_cast<size_t>(i) * n_vocab;
+        const auto x = a.subspan(at, n_vocab), y = b.subspan(at, n_vocab);
+        out[static_cast<size_t>(i)] = {kl_divergence(x, y), argmax(x) == argmax(y) ? 1 : 0};
+    });
+    return out;
+}
+
 // Per item: sum of divergences, number of tokens with the same likeliest token, number of tokens.
 class Agreement {
 public:
-    Agreement(size_t items, size_t n_vocab, int threads)
-        : rows_{3, std::vector<double>(items * 3)}, n_vocab_(n_vocab), threads_(threads) {}
+    explicit Agreement(size_t items) : rows_{3, std::vector<double>(items * 3)} {}
 
-    void add(size_t item, std::span<const float> a, std::span<const float> b) {
-        const size_t count = b.size() / n_vocab_;
-        divergence_.resize(count);
-        std::atomic<int64_t> same{0};
-        parallel_for(static_cast<int64_t>(count), threads_, [&](int64_t i) {
-            const size_t at = static_cast<size_t>(i) * n_vocab_;
-            const auto x = a.subspan(at, n_vocab_), y = b.subspan(at, n_vocab_);
-            divergence_[static_cast<size_t>(i)] = kl_divergence(x, y);
-            if (argmax(x) == argmax(y)) ++same;
-        });
+    void add(size_t item, std::span<const TokenAgreement> tokens) {
         double* const row = &rows_.values[item * 3];
-        for (const double d : divergence_) row[0] += d;
-        row[1] += static_cast<double>(same.load());
-        row[2] += static_cast<double>(count);
+        for (const TokenAgreement& token : tokens) {
+            row[0] += token.divergence;
+            row[1] += static_cast<double>(token.same);
+        }
+        row[2] += static_cast<double>(tokens.size());
     }
 
     LogitAgreement result(const BootstrapOptions& options) const {
@@ -59,9 +69,6 @@ public:
 
 private:
     BootstrapRows rows_;
-    size_t n_vocab_;
-    int threads_;
-    std::vector<double> divergence_;
 };
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -71,32 +78,57 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 void run_side_by_side(SingleSequence& sequence_a, const PerplexityPlan& plan_a, SingleSequence& sequence_b,
                       const PerplexityPlan& plan_b, const BootstrapOptions& options, ModelComparison& out) {
     const auto start = std::chrono::steady_clock::now();
-    PerplexitySums sums_a(plan_a), sums_b(plan_b);
+    const Group& processes = group();
+    const size_t windows = plan_a.windows.size();
+    uint64_t own = 0;
+    for (size_t w = 0; w < windows; ++w)
+        if (processes.owns(w)) own += plan_a.windows[w].rest.size();
+    std::vector<std::vector<double>> nll_a(windows), nll_b(windows);
+    std::vector<std::vector<TokenAgreement>> tokens(windows);
+    PerplexitySums shown_a(plan_a), shown_b(plan_b);
     const auto n_vocab = static_cast<size_t>(sequence_a.capabilities().n_vocab);
-    Agreement agreement(plan_a.items.size(), n_vocab, sequence_a.capabilities().threads);
+    const int threads = sequence_a.capabilities().threads;
     std::vector<float> logits;
-    Progress progress("compare", static_cast<uint64_t>(plan_a.tokens_evaluated()), "tokens");
-    for (size_t w = 0; w < plan_a.windows.size(); ++w) {
+    Progress progress("compare", own, "tokens");
+    for (size_t w = 0; w < windows; ++w) {
+        if (!processes.owns(w)) continue;
         const PerplexityWindow& window = plan_a.windows[w];
         WindowPass pass_a(sequence_a, window), pass_b(sequence_b, plan_b.windows[w]);
         progress.advance(window.first_scored - 1);
         size_t begin = 0;  // index of the scored token of the first row of `logits`
         const auto keep = [&](size_t, std::span<const float> rows, std::span<const double> nll) {
             logits.insert(logits.end(), rows.begin(), rows.end());
-            sums_a.add(window, nll);
+            nll_a[w].insert(nll_a[w].end(), nll.begin(), nll.end());
+            shown_a.add(window, nll);
         };
         const auto meet = [&](size_t first, std::span<const float> rows, std::span<const double> nll) {
-            agreement.add(window.item, std::span(logits).subspan((first - begin) * n_vocab, rows.size()),
-                          rows);
-            sums_b.add(window, nll);
+            const auto of_a = std::span(logits).subspan((first - begin) * n_vocab, rows.size());
+            for (const TokenAgreement& token : agreement_of(of_a, rows, n_vocab, threads))
+                tokens[w].push_back(token);
+            nll_b[w].insert(nll_b[w].end(), nll.begin(), nll.end());
+            shown_b.add(window, nll);
         };
         while (pass_a.next(kTokensAtOnce, keep)) {
             pass_b.next(kTokensAtOnce, meet);
             const size_t rows = logits.size() / n_vocab;
             begin += rows;
             logits.clear();
-            progress.advance(rows, fmt::format("A {}, B {}", sums_a.note(), sums_b.note()));
+            progress.advance(rows, fmt::format("A {}, B {}", shown_a.note(), shown_b.note()));
         }
+    }
+    if (processes.size() > 1) {
+        gather_windows(nll_a, plan_a);
+        gather_windows(nll_b, plan_b);
+        gather_windows(tokens, plan_a);
+    }
+    // In the order of the text, so that sums are the same for any number of processes.
+    PerplexitySums sums_a(plan_a), sums_b(plan_b);
+    Agreement agreement(plan_a.items.size());
+    for (size_t w = 0; w < windows; ++w) {
+        const PerplexityWindow& window = plan_a.windows[w];
+        sums_a.add(window, nll_a[w]);
+        sums_b.add(window, nll_b[w]);
+        agreement.add(window.item, tokens[w]);
     }
     progress.finish();
     const double seconds = seconds_since(start);

@@ -9,6 +9,7 @@
 #include "compress/rounding/gptq_rounding.h"
 #include "core/progress.h"
 #include "linalg/blas.h"
+#include "linalg/device.h"
 #include "model/materialize.h"
 #include "model/quantized.h"
 
@@ -212,6 +213,7 @@ Floats Candidates::errors_of(const FitTensor& tensor, const Calibration& calibra
     }
     const Doubles gram = gram_of(tensor.name);
     const Floats as_floats(gram.begin(), gram.end());
+    const blas::Kept kept(std::span<const float>{as_floats});
     Floats out;
     for (const Candidate& candidate : tensor.candidates) {
         Floats difference = nearest_rounded(part.rows, {gram, columns, columns}, candidate.type).values;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "calibrate/calibration_device.h"
 #include "compress/compensation/layer_probes.h"
 #include "compress/method/lazy.h"
+#include "compress/training/divergence.h"
 #include "core/progress.h"
 #include "engine/single_sequence.h"
 #include "exit/log_softmax.h"
@@ -34,6 +36,8 @@ double share_of_probe(const FitTensor& tensor, const std::vector<FitTensor>& all
 
 double divergence(const Model& original, const Model& model,
                   const std::vector<std::vector<int32_t>>& sequences, int threads) {
+    if (loads_layer_by_layer() && HeldOutDivergence::possible(original) && HeldOutDivergence::possible(model))
+        return HeldOutDivergence(original, sequences, threads).of(model);
     EngineOptions options;
     options.threads = threads;
     for (const auto& s : sequences)

@@ -40,7 +40,8 @@ bool Continuation::add(std::span<const float> logits, int32_t token, int32_t loo
 
 void Continuation::add_text(int32_t token) {
     if (!decode_) {
-        event_.text += text_.push(tokenizer_->piece(token, false));
+        const bool shown = std::ranges::find(request_.shown, token) != request_.shown.end();
+        event_.text += text_.push(tokenizer_->piece(token, shown));
         event_.stop_text = text_.stop();
     } else {
         tokens_.push_back(token);

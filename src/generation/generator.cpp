@@ -146,6 +146,10 @@ private:
                 most = std::min(room, static_cast<int64_t>(logits_of_step(engine_.capabilities().n_vocab)));
             room -= active.sequence.plan(plan_, most);
         };
+        std::vector<Sequence*> generating;
+        for (Active& active : active_)
+            if (!active.sequence.prefilling()) generating.push_back(&active.sequence);
+        plan_.drafts = generator_.drafting_.begin_step(generating);
         for (Active& active : active_)
             if (!active.sequence.prefilling()) add(active);
         for (Active& active : active_)
@@ -164,7 +168,10 @@ private:
         if (plan_.rows.empty()) return;
         const StepOutput output = engine_.step({.rows = plan_.rows, .sequence_length = sequence_length_});
         const auto now = Clock::now();
+        const bool has_prompts =
+            std::ranges::any_of(active_, [](const Active& active) { return active.sequence.prefilling(); });
         plan_.take(output, engine_.capabilities().n_vocab);
+        generator_.drafting_.end_step(has_prompts);
         for (Active& active : active_) {
             const Sequence& s = active.sequence;
             active.place->done = std::min(static_cast<size_t>(s.exact()), active.place->tokens.size());
@@ -227,6 +234,7 @@ private:
             place.done = static_cast<size_t>(active.sequence.exact());
         }
         queue_.read(active.prompt);
+        generator_.drafting_.end(active.sequence);
         if (callbacks_.on_end) callbacks_.on_end({r, place.id}, result);
         generator_.sequences_.end(place);
     }
@@ -251,9 +259,10 @@ Generator::Generator(Engine& engine, const Tokenizer& tokenizer, GeneratorOption
       options_(std::move(options)),
       sequences_(engine),
       counts_(engine.capabilities().loops),
+      drafting_(options_.decoding, counts_),
       grammars_(tokenizer, engine.capabilities().n_vocab) {
     check_exit_policy(options_.decoding.exit, engine.capabilities().loops, engine.capabilities().exit_gate);
-    check_lookup(options_.decoding.lookup, engine.capabilities().loops);
+    check_drafts(options_.decoding, engine.capabilities());
 }
 
 std::vector<GenerationResult> Generator::run(std::span<const GenerationRequest> requests,
@@ -268,6 +277,7 @@ std::vector<GenerationResult> Generator::run(std::span<const GenerationRequest> 
         return results;
     } catch (...) {
         sequences_.clear();  // their state in the engine is unknown
+        drafting_.clear();
         throw;
     }
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "generation/continuation.h"
+#include "generation/drafting.h"
 #include "generation/prompt_queue.h"
 #include "generation/request.h"
 #include "generation/sequence.h"
@@ -66,6 +67,7 @@ private:
     const GeneratorOptions options_;
     SharedSequences sequences_;
     DecodingCounts counts_;
+    Drafting drafting_;
     GrammarCompiler grammars_;
 };
 

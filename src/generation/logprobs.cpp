@@ -1,7 +1,8 @@
 #include "generation/logprobs.h"
 
 #include <algorithm>
-#include <numeric>
+#include <utility>
+#include <vector>
 
 #include "exit/log_softmax.h"
 
@@ -14,15 +15,23 @@ TokenLogprob token_logprob(std::span<const float> logits, int32_t token, int top
     };
     TokenLogprob out{token, logprob(token), {}};
     if (top <= 0) return out;
-    std::vector<int32_t> best(std::min(logits.size(), static_cast<size_t>(top)));
-    std::vector<int32_t> ids(logits.size());
-    std::iota(ids.begin(), ids.end(), 0);
-    // Of equal logits the first token.
-    std::partial_sort_copy(ids.begin(), ids.end(), best.begin(), best.end(), [&](int32_t a, int32_t b) {
-        const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-        return x != y ? x > y : a < b;
-    });
-    for (const int32_t id : best) out.top.emplace_back(id, logprob(id));
+    // A heap of the best so far, the least of them in front. Of equal logits the first token is better.
+    std::vector<std::pair<float, int32_t>> best;
+    const auto better = [](const auto& a, const auto& b) {
+        return a.first != b.first ? a.first > b.first : a.second < b.second;
+    };
+    const size_t count = std::min(logits.size(), static_cast<size_t>(top));
+    for (size_t i = 0; i < logits.size(); ++i) {
+        if (best.size() == count) {
+            if (!(logits[i] > best.front().first)) continue;
+            std::ranges::pop_heap(best, better);
+            best.pop_back();
+        }
+        best.emplace_back(logits[i], static_cast<int32_t>(i));
+        std::ranges::push_heap(best, better);
+    }
+    std::ranges::sort_heap(best, better);
+    for (const auto& [logit, id] : best) out.top.emplace_back(id, logprob(id));
     return out;
 }
 

@@ -32,6 +32,10 @@ void check_sampling(const SamplingOptions& o, int64_t n_vocab) {
     require(o.top_k >= 0, "top-k", "0 (all) or more", o.top_k);
     require(o.top_p > 0 && o.top_p <= 1, "top-p", "in (0, 1]", o.top_p);
     require(o.min_p >= 0 && o.min_p <= 1, "min-p", "in [0, 1]", o.min_p);
+    require(o.typical_p > 0 && o.typical_p <= 1, "typical-p", "in (0, 1]", o.typical_p);
+    require(o.mirostat >= 0 && o.mirostat <= 2, "mirostat", "0 (off), 1 or 2", o.mirostat);
+    require(o.mirostat_tau > 0 && o.mirostat_tau <= kMost, "mirostat-tau", "above 0", o.mirostat_tau);
+    require(o.mirostat_eta >= 0 && o.mirostat_eta <= 1, "mirostat-eta", "in [0, 1]", o.mirostat_eta);
     require(o.penalty_last_n >= -1, "penalty-last-n", "-1 (all tokens) or more", o.penalty_last_n);
     require(o.repetition_penalty > 0 && o.repetition_penalty <= kMost, "repetition-penalty", "above 0",
             o.repetition_penalty);

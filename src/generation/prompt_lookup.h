@@ -5,18 +5,21 @@
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <vector>
 
 namespace refold {
 
 class PromptLookup {
 public:
-    // Up to `most` tokens that followed the latest occurrence of the last three tokens before the end of
-    // `tokens`; none where these are new. `tokens`: those of the last call, and more after them.
+    // What followed the place before the end of `tokens` where most of the latest tokens stand, the latest
+    // such place: half as many tokens as agree there, up to `most`, as a longer agreement is less likely
+    // chance. None where the last two tokens are new together. `tokens`: those of the last call,
+    // and more after them.
     std::span<const int32_t> next(std::span<const int32_t> tokens, int64_t most);
 
 private:
-    std::unordered_map<uint64_t, size_t> after_;  // three tokens -> the index after their latest occurrence
-    size_t seen_ = 0;                             // tokens whose occurrences are in after_
+    std::unordered_map<uint64_t, size_t> latest_;  // two tokens -> the index after their latest occurrence
+    std::vector<size_t> earlier_;                  // by such an index, that of the occurrence before; 0: none
 };
 
 }  // namespace refold

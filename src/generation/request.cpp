@@ -19,6 +19,8 @@ void append(GenerationEvent& to, GenerationEvent&& from) {
     append(to.logprobs, std::move(from.logprobs));
     append(to.exits, std::move(from.exits));
     append(to.prompt, std::move(from.prompt));
+    to.known_prompt += from.known_prompt;
+    if (!to.started) to.started = from.started;
     if (from.finished) to.finished = from.finished;
     if (!from.stop_text.empty()) to.stop_text = std::move(from.stop_text);
     if (from.end_token) to.end_token = from.end_token;

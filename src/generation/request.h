@@ -30,6 +30,8 @@ struct GenerationRequest : GenerationOptions {
     // `sampling`.
     std::shared_ptr<Sampler> sampler;
     std::shared_ptr<const Grammar> grammar;  // of `format`; null: the generator compiles it
+    std::vector<int32_t> shown;              // special tokens that are part of the text
+    int32_t adapter = -1;                    // of the engine (Engine::add_adapter()); -1: none
     std::optional<uint64_t> seed;            // in place of `sampling.seed`, which has 32 bits
 };
 
@@ -43,6 +45,9 @@ struct GenerationEvent {
     std::vector<int32_t> exits;          // the loops that `tokens` were chosen after, from 1
     // Where asked for, before or with the first generated token: of the prompt's second token, the third, ...
     std::vector<TokenLogprob> prompt;
+    // In the first event of a server's: tokens of the prompt that were known, and when it got a slot.
+    int64_t known_prompt = 0;
+    std::optional<std::chrono::steady_clock::time_point> started;
     std::optional<FinishReason> finished;  // in the last event
     std::string stop_text;                 // that ended the generation
     std::optional<int32_t> end_token;      // that ended it

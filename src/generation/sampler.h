@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,6 +23,11 @@ struct DrawPlace {
     int64_t position = 0;  // in its sequence, of the token that is drawn
 };
 
+// What the choices of one sequence leave for its next one. A copy is what a draft begins with.
+struct SamplerState {
+    std::optional<double> mirostat_bound = {};  // bits; none before the first choice
+};
+
 class Sampler {
 public:
     // `options.seed` does not matter: see DrawPlace. Throws Error(usage) for values out of range:
@@ -37,11 +43,12 @@ public:
     bool uses_history() const;
 
     // The index of the chosen token. `logits` [n_vocab]; `history`: the sequence's tokens so far, for the
-    // penalties. Throws Error(input) when the logit of the chosen token is not a finite number.
+    // penalties; `state`: of the sequence, null for its first token. Throws Error(input) when the logit of
+    // the chosen token is not a finite number. One sampler serves any number of sequences, in one thread.
     int32_t choose(std::span<const float> logits, const DrawPlace& place,
-                   std::span<const int32_t> history = {});
-    // The distribution that choose() draws from: tokens with a probability above 0, in any order. Throws as
-    // choose() does.
+                   std::span<const int32_t> history = {}, SamplerState* state = nullptr);
+    // The distribution that choose() draws a sequence's first token from: tokens with a probability above 0,
+    // in any order. Throws as choose() does.
     std::vector<TokenProbability> probabilities(std::span<const float> logits,
                                                 std::span<const int32_t> history = {});
 

@@ -11,10 +11,22 @@ int64_t sequence_room(const Engine& engine) {
     return std::min(engine.capabilities().context, engine.capabilities().kv_tokens);
 }
 
-void check_lookup(int64_t lookup, int32_t loops) {
-    if (lookup > 0 && loops > 1)
+void check_drafts(const DecodingOptions& options, const Capabilities& engine) {
+    const int sources = (options.draft > 0) + (options.lookup > 0) + (options.draft_model != nullptr);
+    if (sources == 0) return;
+    if (sources > 1)
+        fail(ErrorCode::usage, "generation", "drafts come from one source - leave out the others");
+    if (engine.loops > 1 && options.draft == 0) {
         fail(ErrorCode::usage, "generation",
-             "tokens are looked up where all loops run at once - leave out early exits and exact mode");
+             "tokens are looked up, or drafted by another model, where all loops run at once - leave out "
+             "early "
+             "exits and exact mode");
+    }
+    if (engine.evicts) {
+        fail(ErrorCode::usage, "generation",
+             "drafts that are refused cannot be taken out of a KV cache with a budget - leave out one of "
+             "both");
+    }
 }
 
 void StepPlan::clear() {
@@ -54,14 +66,13 @@ Sequence::Sequence(Engine& engine, const DecodingOptions& options, DecodingCount
       sampler_(continuation_.request().sampler ? continuation_.request().sampler
                                                : std::make_shared<Sampler>(continuation_.request().sampling)),
       seed_(continuation_.request().seed.value_or(continuation_.request().sampling.seed)),
-      draft_wish_(options.draft),
       prompt_(static_cast<int64_t>(continuation_.request().prompt.size())),
       prefill_(options.prompt_may_exit ? prompt_ - 1 : prompt_),
       limit_(std::min(continuation_.request().max_tokens, start.room - prompt_)),
       tokens_(continuation_.request().prompt),
       depth_(tokens_.size(), loops_),
       done_(static_cast<size_t>(loops_), start.known) {
-    if (const auto& grammar = continuation_.request().grammar) grammar_.emplace(grammar);
+    if (const auto& grammar = continuation_.request().grammar) state_.grammar.emplace(grammar);
 }
 
 int64_t Sequence::total() const { return static_cast<int64_t>(tokens_.size() + drafts_.size()); }
@@ -73,7 +84,22 @@ int64_t Sequence::wanted() const {
 
 int64_t Sequence::generated() const { return static_cast<int64_t>(tokens_.size()) - prompt_; }
 
-int64_t Sequence::draft_room() const { return std::min(draft_wish_, limit_ - generated() - 1); }
+int64_t Sequence::draft_room(int64_t most) const {
+    const bool begins = !prefilling() && drafts_.empty() && !continuation_.finished() &&
+                        done_.back() + 1 == static_cast<int64_t>(tokens_.size());
+    return begins ? std::min(most, left() - 1) : 0;
+}
+
+// Whether the newest token's early loop should draft, when the step also verifies so many drafts.
+bool Sequence::asks_draft(int64_t drafts, int64_t verified) const {
+    const auto open = static_cast<int64_t>(drafts_.size());
+    return options_.draft > 0 && open < left() - 1 && open - std::min(open, verified) < drafts;
+}
+
+int32_t Sequence::token(int64_t position) const {
+    const auto index = static_cast<size_t>(position);
+    return index < tokens_.size() ? tokens_[index] : drafts_[index - tokens_.size()];
+}
 
 int64_t Sequence::exact() const {
     const bool always = !options_.exit.active() || options_.exit.kv == ExitedKv::catch_up;
@@ -89,9 +115,8 @@ int32_t Sequence::first_open_loop() const {
 bool Sequence::within_token() const { return !prefilling() && first_open_loop() > 0; }
 
 int32_t Sequence::goal() const {
-    const int32_t open = first_open_loop();
-    const bool verifying = options_.draft > 0 && open >= options_.draft_loop;
-    return prefilling() || verifying ? loops_ : open + 1;
+    // Early loops draft while later ones verify the drafts before.
+    return prefilling() || options_.draft > 0 ? loops_ : first_open_loop() + 1;
 }
 
 int32_t Sequence::replayed_exit(int64_t position) const {
@@ -100,14 +125,13 @@ int32_t Sequence::replayed_exit(int64_t position) const {
     return token < exits.size() ? exits[token] : loops_;
 }
 
-bool Sequence::asks_logits(int64_t position, int32_t loop) const {
+bool Sequence::asks_logits(int64_t position, int32_t loop, bool asks_draft) const {
     const bool last = loop == loops_ - 1;
     if (position < prompt_ - 1) return last && continuation_.request().prompt_logprobs;
     if (last) return position == total() - 1 || !drafts_.empty();
     if (position < prefill_ || position != total() - 1) return false;
     const int32_t loops_run = loop + 1;
-    if (options_.draft > 0)
-        return loops_run == options_.draft_loop && static_cast<int64_t>(drafts_.size()) < draft_room();
+    if (options_.draft > 0) return loops_run == options_.draft_loop && asks_draft;
     if (!continuation_.request().exits.empty()) return loops_run == replayed_exit(position);
     if (options_.exit.rule == ExitRule::fixed) return loops_run == options_.exit.loop;
     return options_.exit.active();
@@ -119,34 +143,32 @@ bool Sequence::exits(int64_t position, int32_t loops_run, const LoopLogits& logi
                                                  : loops_run == replayed_exit(position);
 }
 
-Row Sequence::row(int64_t position, int32_t loop) const {
+Row Sequence::row(int64_t position, int32_t loop, bool asks_draft) const {
     Row row;
     row.sequence = id_;
     row.position = position;
     row.loop = loop;
     const auto index = static_cast<size_t>(position);
-    if (loop == 0) row.token = index < tokens_.size() ? tokens_[index] : drafts_[index - tokens_.size()];
+    if (loop == 0) row.token = token(position);
     const bool exited = index < depth_.size() && loop >= depth_[index];
     if (exited && options_.exit.kv == ExitedKv::propagate) row.work = Row::Work::keys_only;
-    row.logits = asks_logits(position, loop);
+    row.logits = asks_logits(position, loop, asks_draft);
     return row;
 }
 
 int64_t Sequence::plan(StepPlan& plan, int64_t room) {
-    // Beside many rows, one more costs as much as it can save.
-    constexpr size_t kManyRows = 4;
-    if (options_.lookup > 0 && plan.rows.size() >= kManyRows &&
-        done_.back() < static_cast<int64_t>(tokens_.size()))
-        drafts_.clear();
-    int64_t added = 0;
+    if (options_.lookup > 0) look_up(draft_room(std::min(plan.drafts, room - 1)));
+    int64_t added = 0, verified = 0;
     for (int32_t loop = goal() - 1; loop >= 0; --loop) {
         const auto s = static_cast<size_t>(loop);
         const int64_t ready = loop == 0 ? wanted() : done_[s - 1];
         const RowRange range{this, loop, done_[s], std::min(ready, done_[s] + room - added)};
         if (range.begin >= range.end) continue;
         plan.ranges.push_back(range);
+        if (loop == loops_ - 1) verified = range.end - range.begin;
+        const bool drafts = asks_draft(plan.drafts, verified);
         for (int64_t position = range.begin; position < range.end; ++position)
-            plan.rows.push_back(row(position, loop));
+            plan.rows.push_back(row(position, loop, drafts));
         added += range.end - range.begin;
     }
     return added;
@@ -168,50 +190,49 @@ void Sequence::take(int64_t position, int32_t loop, const LoopLogits& logits) {
     } else if (!drafts_.empty()) {
         verify(logits);
     } else if (exits(position, loops_run, logits)) {
-        draft_wish_ = std::min(options_.draft, draft_wish_ + 1);
-        accepted_ = 0;
-        const int32_t token = choose(logits, position + 1, tokens_, grammar_);
+        const int32_t token = choose(logits, position + 1, tokens_, state_);
         leave(position, loops_run);
         emit(logits, token, loops_run);
     }
 }
 
 int32_t Sequence::choose(std::span<const float> logits, int64_t position, std::span<const int32_t> history,
-                         std::optional<GrammarState>& grammar) const {
+                         ChoiceState& state) const {
+    auto& grammar = state.grammar;
     const bool bounded = grammar && !grammar->ended();  // drafts after the end will be refused
-    const int32_t token =
-        sampler_->choose(bounded ? grammar->masked(logits) : logits, {seed_, position}, history);
+    const int32_t token = sampler_->choose(bounded ? grammar->masked(logits) : logits, {seed_, position},
+                                           history, &state.sampler);
     if (bounded) grammar->accept(token);
     return token;
+}
+
+Sequence::ChoiceState Sequence::ChoiceState::copy() const {
+    ChoiceState out{.sampler = sampler};
+    if (grammar) out.grammar = grammar->copy();
+    return out;
 }
 
 // Drafts and verified tokens are drawn with the same numbers: a draft is accepted when it is what all loops
 // choose, and the tokens are those of a run without drafts.
 void Sequence::draft(std::span<const float> logits) {
     ++counts_.drafted;
-    if (drafts_.empty() && grammar_) draft_grammar_ = grammar_->copy();
+    if (drafts_.empty()) draft_state_ = state_.copy();
     if (drafts_.empty() || !sampler_->uses_history()) {
-        drafts_.push_back(choose(logits, total(), tokens_, draft_grammar_));
+        drafts_.push_back(choose(logits, total(), tokens_, draft_state_));
         return;
     }
     std::vector<int32_t> history = tokens_;
     history.insert(history.end(), drafts_.begin(), drafts_.end());
-    drafts_.push_back(choose(logits, total(), history, draft_grammar_));
+    drafts_.push_back(choose(logits, total(), history, draft_state_));
 }
 
 void Sequence::verify(std::span<const float> logits) {
     const int32_t draft = drafts_.front();
     drafts_.pop_front();
-    const int32_t token = choose(logits, static_cast<int64_t>(tokens_.size()), tokens_, grammar_);
+    const int32_t token = choose(logits, static_cast<int64_t>(tokens_.size()), tokens_, state_);
     if (token == draft) {
         ++counts_.accepted;
-        ++accepted_;
-        refusals_ = 0;
     } else {
-        // Where text does not repeat, drafts are tried less and less often.
-        constexpr int64_t kMostDoublings = 6;
-        if (accepted_ == 0) pause_ = int64_t{1} << std::min(refusals_++, kMostDoublings);
-        draft_wish_ = std::exchange(accepted_, 0);
         drafts_.clear();
         const auto length = static_cast<int64_t>(tokens_.size());
         engine_.truncate(id_, length);
@@ -234,19 +255,13 @@ void Sequence::emit(std::span<const float> logits, int32_t token, int32_t loops_
     if (!continuation_.add(logits, token, loops_run)) return;
     tokens_.push_back(token);
     depth_.push_back(loops_);
-    if (grammar_ && grammar_->ended()) continuation_.finish(FinishReason::stop);
+    if (state_.grammar && state_.grammar->ended()) continuation_.finish(FinishReason::stop);
     if (generated() == limit_) continuation_.finish(FinishReason::length);
-    if (options_.lookup > 0 && drafts_.empty() && !continuation_.finished()) look_up();
 }
 
-void Sequence::look_up() {
-    if (pause_ > 0) {
-        --pause_;
-        return;
-    }
-    // A match of three tokens may be chance: only what was right makes the next drafts longer.
-    draft_wish_ = accepted_ > 0 ? std::min(options_.lookup, 2 * draft_wish_ + 1) : 1;
-    const auto found = lookup_.next(tokens_, draft_room());
+void Sequence::look_up(int64_t most) {
+    if (most <= 0) return;
+    const auto found = lookup_.next(tokens_, most);
     drafts_.assign(found.begin(), found.end());
     counts_.drafted += found.size();
 }

@@ -25,19 +25,26 @@ int64_t sequence_room(const Engine& engine);
 // How sequences use the loops of an engine that runs loop by loop.
 struct DecodingOptions {
     ExitPolicy exit = {};
-    // Early loops draft up to this many tokens (fewer while few are accepted), all loops verify them: the
-    // output is the full model's, token for token. 0: off.
+    // Of the next three, one may be above 0. They are the most tokens drafted at a time; DraftPace takes
+    // fewer, or none, where that is faster. Early loops draft, all loops verify: the output is the full
+    // model's, token for token.
     int64_t draft = 0;
     int32_t draft_loop = 1;  // the loop after which drafts are taken
-    // Draft up to this many tokens from the sequence itself (PromptLookup), with the same output up to
-    // rounding. Not with loops. 0: off.
+    // Drafts from the sequence itself (PromptLookup), with the same output up to rounding. Not with loops.
     int64_t lookup = 0;
+    // Drafts of another model (DraftModel) with this engine, which has no sequences yet. The same output up
+    // to rounding. Not with loops.
+    int64_t draft_tokens = 0;
+    Engine* draft_model = nullptr;
+    // Draft as many as allowed, even where that is slower.
+    bool draft_always = false;
     // The prompt's last token may exit too, so that the first generated token may come from an early loop.
     bool prompt_may_exit = false;
 };
 
-// Throws Error(usage) for looked-up drafts with an engine that runs loop by loop.
-void check_lookup(int64_t lookup, int32_t loops);
+// Throws Error(usage) for drafts that the engine cannot verify: looked-up ones or a model's where it runs
+// loop by loop, any where it evicts; and for more than one source of drafts.
+void check_drafts(const DecodingOptions& options, const Capabilities& engine);
 
 // Counted over all sequences that share it.
 struct DecodingCounts {
@@ -57,6 +64,7 @@ struct RowRange {
 struct StepPlan {
     std::vector<Row> rows;
     std::vector<RowRange> ranges;  // of all rows, in their order
+    int64_t drafts = 0;            // most that a sequence may have
 
     void clear();
     // Tells the sequences that the rows have run, then hands them their logits, [rows that asked, n_vocab]. A
@@ -82,7 +90,8 @@ public:
     const Continuation& continuation() const { return continuation_; }
     // Nothing is to be run: only the prompt is wanted, without its probabilities.
     bool empty() const { return wanted() == 0; }
-    bool prefilling() const { return complete() < prefill_; }
+    bool prefilling() const { return prompt_left() > 0; }
+    int64_t prompt_left() const { return prefill_ - complete(); }  // tokens of the prompt that are to be run
     // A generated token is between its first and its last loop.
     bool within_token() const;
     // The context, not max_tokens, bounds the generated tokens.
@@ -94,6 +103,16 @@ public:
     // The same without those that may have exited early.
     int64_t exact() const;
 
+    int64_t generated() const;  // tokens, without drafts
+    // Tokens that may still be generated.
+    int64_t left() const { return limit_ - generated(); }
+    // How many drafts of a model it can use now, at most `most`.
+    int64_t draft_room(int64_t most) const;
+    // Adds the draft that `logits`, which belong to total() tokens, give.
+    void draft(std::span<const float> logits);
+    int64_t total() const;  // tokens, drafts included
+    int32_t token(int64_t position) const;
+
     // Adds rows that may run in one step, at most `room`. Returns their number.
     int64_t plan(StepPlan& plan, int64_t room);
 
@@ -102,23 +121,27 @@ private:
     void ran(const RowRange& range);
     void take(int64_t position, int32_t loop, const LoopLogits& logits);
 
-    int64_t total() const;      // tokens, drafts included
-    int64_t wanted() const;     // of them, those that are to run now
-    int64_t generated() const;  // without drafts
-    int64_t draft_room() const;
+    int64_t wanted() const;  // of them, those that are to run now
+    bool asks_draft(int64_t drafts, int64_t verified) const;
     int32_t first_open_loop() const;  // the first that not all wanted tokens have run
     int32_t goal() const;             // loops before it run now
     int32_t replayed_exit(int64_t position) const;
-    bool asks_logits(int64_t position, int32_t loop) const;
+    bool asks_logits(int64_t position, int32_t loop, bool asks_draft) const;
     bool exits(int64_t position, int32_t loops_run, const LoopLogits& logits) const;
-    Row row(int64_t position, int32_t loop) const;
+    Row row(int64_t position, int32_t loop, bool asks_draft) const;
 
     void leave(int64_t position, int32_t loops_run);
+    // What choices so far mean for the next one.
+    struct ChoiceState {
+        std::optional<GrammarState> grammar = {};  // of the request's format
+        SamplerState sampler = {};
+
+        ChoiceState copy() const;
+    };
     int32_t choose(std::span<const float> logits, int64_t position, std::span<const int32_t> history,
-                   std::optional<GrammarState>& grammar) const;
-    void draft(std::span<const float> logits);
+                   ChoiceState& state) const;
     void verify(std::span<const float> logits);
-    void look_up();
+    void look_up(int64_t most);
     void emit(std::span<const float> logits, int32_t token, int32_t loops_run);
 
     Engine& engine_;
@@ -129,21 +152,15 @@ private:
     Continuation continuation_;
     const std::shared_ptr<Sampler> sampler_;
     const uint64_t seed_;
-    // Early loops: as many as were accepted before the latest refusal; one more after each round without one.
-    int64_t draft_wish_;
-    int64_t accepted_ = 0;  // since a draft was last refused
     PromptLookup lookup_;
-    int64_t refusals_ = 0;         // of looked-up drafts, since one was accepted
-    int64_t pause_ = 0;            // tokens until drafts are looked up again
-    const int64_t prompt_;         // tokens
-    const int64_t prefill_;        // of them, those that run all loops whatever their logits say
-    const int64_t limit_;          // of generated tokens
-    std::vector<int32_t> tokens_;  // prompt and generated
-    std::vector<int32_t> depth_;   // [tokens_]: loops that they ran before they exited
-    std::deque<int32_t> drafts_;   // after tokens_
-    // Of the request's format, after tokens_ and after drafts_.
-    std::optional<GrammarState> grammar_, draft_grammar_;
-    std::vector<int64_t> done_;  // [loops]: tokens that have the loop's keys and values
+    const int64_t prompt_;             // tokens
+    const int64_t prefill_;            // of them, those that run all loops whatever their logits say
+    const int64_t limit_;              // of generated tokens
+    std::vector<int32_t> tokens_;      // prompt and generated
+    std::vector<int32_t> depth_;       // [tokens_]: loops that they ran before they exited
+    std::deque<int32_t> drafts_;       // after tokens_
+    ChoiceState state_, draft_state_;  // after tokens_ and after drafts_
+    std::vector<int64_t> done_;        // [loops]: tokens that have the loop's keys and values
 };
 
 }  // namespace refold

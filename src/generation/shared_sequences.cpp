@@ -32,14 +32,17 @@ size_t SharedSequences::known_of(const Sequence& sequence, std::span<const int32
 
 size_t SharedSequences::known(std::span<const int32_t> tokens, size_t most) const {
     size_t known = 0;
-    for (const Sequence& sequence : sequences_) known = std::max(known, known_of(sequence, tokens, most));
+    for (const Sequence& sequence : sequences_)
+        if (sequence.adapter < 0) known = std::max(known, known_of(sequence, tokens, most));
     return known;
 }
 
-SharedSequences::Sequence* SharedSequences::begin(std::span<const int32_t> tokens, size_t room, size_t most) {
+SharedSequences::Sequence* SharedSequences::begin(std::span<const int32_t> tokens, size_t room, size_t most,
+                                                  int32_t adapter) {
     Sequence* source = nullptr;
     size_t done = 0;
     for (Sequence& sequence : sequences_) {
+        if (sequence.adapter != adapter) continue;
         const size_t known = known_of(sequence, tokens, most);
         // One that has ended can be taken over.
         if (known > done || (known == done && known > 0 && source->running && !sequence.running)) {
@@ -50,7 +53,7 @@ SharedSequences::Sequence* SharedSequences::begin(std::span<const int32_t> token
     if (source != nullptr) source->used = ++uses_;
     if (source != nullptr && !source->running && source->room >= room) {
         engine_.truncate(source->id, static_cast<int64_t>(done));
-        *source = {source->id, {tokens.begin(), tokens.end()}, done, source->room, true, ++uses_};
+        *source = {source->id, {tokens.begin(), tokens.end()}, done, source->room, true, ++uses_, adapter};
         return source;
     }
     const size_t wanted = room_for(room);
@@ -63,8 +66,9 @@ SharedSequences::Sequence* SharedSequences::begin(std::span<const int32_t> token
         id = engine_.open(static_cast<int64_t>(wanted));
     }
     if (!id) return nullptr;
+    if (adapter >= 0) engine_.use_adapter(*id, adapter);
     if (done > 0) engine_.copy(source->id, *id, static_cast<int64_t>(done));
-    sequences_.push_back({*id, {tokens.begin(), tokens.end()}, done, wanted, true, ++uses_});
+    sequences_.push_back({*id, {tokens.begin(), tokens.end()}, done, wanted, true, ++uses_, adapter});
     return &sequences_.back();
 }
 

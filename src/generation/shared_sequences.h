@@ -21,7 +21,8 @@ public:
         size_t done = 0;                   // of them, those that the engine has and others may begin with
         size_t room = 0;                   // tokens
         bool running = true;
-        uint64_t used = 0;  // higher is later
+        uint64_t used = 0;     // higher is later
+        int32_t adapter = -1;  // as Engine::use_adapter()
     };
 
     // How much room sequences get: what they need, in units that suit the next one as well, and all of it in
@@ -35,11 +36,12 @@ public:
     SharedSequences(const SharedSequences&) = delete;
     SharedSequences& operator=(const SharedSequences&) = delete;
 
-    // How many tokens begin() would find in the engine, at most `most`.
+    // How many tokens begin() would find in the engine, at most `most`, for a sequence without an adapter.
     size_t known(std::span<const int32_t> tokens, size_t most) const;
     // A sequence with room for `room` tokens that begins with `tokens`. Of these, at most `most` are in the
-    // engine already: Sequence::done. Null while there is no room.
-    Sequence* begin(std::span<const int32_t> tokens, size_t room, size_t most);
+    // engine already: Sequence::done; what other sequences with the same adapter have computed. Null while
+    // there is no room.
+    Sequence* begin(std::span<const int32_t> tokens, size_t room, size_t most, int32_t adapter = -1);
     // Others may begin with its tokens until its room is needed.
     void end(Sequence& sequence) { sequence.running = false; }
     // Closes it at once. What the engine throws is lost.

@@ -1,41 +1,29 @@
 #include "grammar/grammar.h"
 
+#include <time.h>
 #include <xgrammar/compiler.h>
 #include <xgrammar/matcher.h>
 
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <variant>
 
 #include "core/error.h"
-#include "core/text.h"
 #include "grammar/schema.h"
+#include "grammar/token_text.h"
+#include "grammar/xgrammar_errors.h"
 
 namespace refold {
 namespace {
 
 using nlohmann::json;
 
-// Where this thread's warnings of XGrammar go; null: nowhere.
-thread_local std::string* warnings = nullptr;
-
-// What XGrammar warns of on this thread while it lives: it goes on without what it does not know.
-struct Warnings {
-    std::string text;
-
-    Warnings() { warnings = &text; }
-    ~Warnings() { warnings = nullptr; }
-    Warnings(const Warnings&) = delete;
-    Warnings& operator=(const Warnings&) = delete;
-};
-
 constexpr size_t kMostText = 256 << 10;  // bytes of a format
-// White space between the parts of a JSON document, so that a model cannot go on with it forever.
-constexpr int kMostWhitespace = 32;
-constexpr int kWarning = 2;
 
 std::string quoted(const std::string& text) { return json(text).dump(-1, ' ', true); }
 
@@ -51,47 +39,12 @@ size_t size_of(const OutputFormat& format) {
     return bytes;
 }
 
-// XGrammar's parsers call themselves for what is in brackets.
-void check_nesting(const std::string& text, const char* what) {
-    constexpr int kDeepest = 64;
-    int depth = 0;
-    for (const char c : text) {
-        if (c == '(' || c == '[' || c == '{') ++depth;
-        if (c == ')' || c == ']' || c == '}') --depth;
-        if (depth > kDeepest) fail(ErrorCode::usage, what, "it is nested too deep");
-    }
-}
-
-// Bytes at the end of `text` that begin a character; none when no bytes after `text` can make it UTF-8.
-std::optional<size_t> unfinished(std::string_view text) {
-    const size_t at = find_invalid_utf8(text);
-    if (at == std::string_view::npos) return 0;
-    std::string rest(text.substr(at));
-    const auto lead = static_cast<unsigned char>(rest.front());
-    const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-    if (lead < 0xC2 || lead > 0xF4 || rest.size() >= length) return std::nullopt;
-    const size_t given = rest.size();
-    if (given > 1) rest.resize(length, '\x80');
-    return given == 1 || find_invalid_utf8(rest) == std::string::npos ? std::optional(given) : std::nullopt;
-}
-
-// Whether a token can be part of UTF-8: it may begin with the rest of a character.
-bool can_be_text(std::string_view piece) {
-    while (!piece.empty() && (static_cast<unsigned char>(piece.front()) & 0xC0) == 0x80)
-        piece.remove_prefix(1);
-    return unfinished(piece).has_value();
-}
-
-// JSON writes other control characters with escapes. A tab would be white space between its parts only, but
-// XGrammar lets it, as all of them, into strings of bounded length.
-bool can_be_json(std::string_view piece) {
-    return std::none_of(piece.begin(), piece.end(), [](char c) {
-        return static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\r';
-    });
-}
-
 bool is_json(OutputFormat::Kind kind) {
     return kind == OutputFormat::Kind::json || kind == OutputFormat::Kind::json_schema;
+}
+
+size_t size_of(const AnswerStructure& structure) {
+    return structure.format.size() + structure.marks.size() * sizeof(int32_t);
 }
 
 const char* name_of(OutputFormat::Kind kind) {
@@ -103,25 +56,42 @@ const char* name_of(OutputFormat::Kind kind) {
     }
 }
 
-}  // namespace
-}  // namespace refold
-
-// XGrammar's messages come here (XGRAMMAR_LOG_CUSTOMIZE).
-namespace xgrammar {
-
-[[noreturn]] void LogFatalImpl(const std::string&, int, const std::string& message);
-void LogMessageImpl(const std::string&, int, int level, const std::string& message);
-
-void LogFatalImpl(const std::string&, int, const std::string& message) { throw std::runtime_error(message); }
-
-void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
-    if (level < refold::kWarning || refold::warnings == nullptr) return;
-    *refold::warnings += (refold::warnings->empty() ? "" : "; ") + message;
+double thread_seconds() {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-}  // namespace xgrammar
+// The processor time that one text has cost. What an ambiguous format costs grows with every token, and the
+// other sequences of a step wait meanwhile.
+class Effort {
+public:
+    template <typename Work>
+    auto spend(Work&& work) {
+        constexpr double kAtFirst = 0.2, kPerToken = 0.002;  // seconds; common formats need a tenth of it
+        const double begin = thread_seconds();
+        const auto result = work();
+        seconds_ += thread_seconds() - begin;
+        if (seconds_ > kAtFirst + kPerToken * static_cast<double>(tokens_))
+            fail(ErrorCode::input, "grammar",
+                 "the format can be read in so many ways that it takes too long - write it without "
+                 "repetitions "
+                 "of repetitions");
+        return result;
+    }
+    void count_token() { ++tokens_; }
 
-namespace refold {
+private:
+    double seconds_ = 0;
+    int64_t tokens_ = 0;
+};
+
+void check_size(const char* what, size_t bytes) {
+    if (bytes > kMostText)
+        fail(ErrorCode::usage, what, "{} bytes are too many; {} are allowed", bytes, kMostText);
+}
+
+}  // namespace
 
 struct Grammar::Impl {
     xgrammar::CompiledGrammar compiled;
@@ -139,22 +109,26 @@ struct GrammarCompiler::Impl {
     const size_t cache_bytes;
 
     struct Kept {
-        OutputFormat format;
+        std::variant<OutputFormat, AnswerStructure> of;
+        size_t bytes;
         std::shared_ptr<const Grammar> grammar;
     };
     std::mutex mutex;
     std::vector<Kept> kept;  // the one used last at the end
-    std::optional<xgrammar::GrammarCompiler> of_text, of_json;
+    // By the special tokens that formats may have, without and with control characters.
+    std::map<std::pair<bool, std::vector<int32_t>>, xgrammar::GrammarCompiler> compilers;
 
     // Made when it is first needed: a vocabulary of 262,144 tokens takes a moment.
-    xgrammar::GrammarCompiler& compiler(bool json) {
+    xgrammar::GrammarCompiler& compiler(bool json, const std::vector<int32_t>& marks = {}) {
         const std::lock_guard lock(mutex);
-        auto& made = json ? of_json : of_text;
-        if (!made) made.emplace(vocabulary(json), 1, false);
-        return *made;
+        const auto key = std::pair(json, marks);
+        auto made = compilers.find(key);
+        if (made == compilers.end())
+            made = compilers.emplace(key, xgrammar::GrammarCompiler(vocabulary(json, marks), 1, false)).first;
+        return made->second;
     }
 
-    xgrammar::TokenizerInfo vocabulary(bool json) const {
+    xgrammar::TokenizerInfo vocabulary(bool json, const std::vector<int32_t>& marks) const {
         std::vector<std::string> pieces(static_cast<size_t>(n_vocab));  // empty ones never come
         std::vector<int32_t> ends;
         for (int32_t id = 0; id < tokenizer.size() && id < n_vocab; ++id) {
@@ -166,13 +140,16 @@ struct GrammarCompiler::Impl {
             if (can_be_text(piece) && (!json || can_be_json(piece)))
                 pieces[static_cast<size_t>(id)] = std::move(piece);
         }
+        for (const int32_t id : marks)
+            if (id < n_vocab) pieces[static_cast<size_t>(id)] = tokenizer.piece(id, true);
         return {pieces, xgrammar::VocabType::RAW, static_cast<int>(n_vocab), ends};
     }
 
     xgrammar::CompiledGrammar compiled(const OutputFormat& format) {
         xgrammar::GrammarCompiler& compiler = this->compiler(is_json(format.kind));
         const auto schema = [&](const std::string& text) {
-            return compiler.CompileJSONSchema(text, true, std::nullopt, std::nullopt, true, kMostWhitespace);
+            return compiler.CompileJSONSchema(text, true, std::nullopt, std::nullopt, true,
+                                              kMostFormatWhitespace);
         };
         switch (format.kind) {
             case OutputFormat::Kind::json: return schema(R"({"type":"object","additionalProperties":true})");
@@ -190,24 +167,43 @@ struct GrammarCompiler::Impl {
         }
     }
 
-    std::shared_ptr<const Grammar> found(const OutputFormat& format) {
+    xgrammar::CompiledGrammar compiled(const AnswerStructure& structure) {
+        return compiler(structure.json, structure.marks)
+            .CompileStructuralTag(R"({"type":"structural_tag","format":)" + structure.format + "}");
+    }
+
+    template <typename Format>
+    std::shared_ptr<const Grammar> found(const Format& format) {
         const std::lock_guard lock(mutex);
-        const auto at =
-            std::find_if(kept.begin(), kept.end(), [&](const Kept& k) { return k.format == format; });
+        const auto at = std::find_if(kept.begin(), kept.end(), [&](const Kept& k) {
+            const auto* own = std::get_if<Format>(&k.of);
+            return own != nullptr && *own == format;
+        });
         if (at == kept.end()) return nullptr;
         std::rotate(at, at + 1, kept.end());
         return kept.back().grammar;
     }
 
-    void keep(const OutputFormat& format, const std::shared_ptr<const Grammar>& grammar) {
+    void keep(Kept what) {
         const std::lock_guard lock(mutex);
-        kept.push_back({format, grammar});
+        kept.push_back(std::move(what));
         size_t bytes = 0;
-        for (const Kept& k : kept) bytes += k.grammar->bytes() + size_of(k.format);
+        for (const Kept& k : kept) bytes += k.bytes;
         while (bytes > cache_bytes) {
-            bytes -= kept.front().grammar->bytes() + size_of(kept.front().format);
+            bytes -= kept.front().bytes;
             kept.erase(kept.begin());
         }
+    }
+
+    template <typename Format>
+    std::shared_ptr<const Grammar> compile(const Format& format, const char* name) {
+        check_size(name, size_of(format));
+        if (auto grammar = found(format)) return grammar;
+        const auto grammar = std::make_shared<const Grammar>(enforced(name, [&] {
+            return std::make_shared<Grammar::Impl>(Grammar::Impl{compiled(format), n_vocab});
+        }));
+        keep({format, grammar->bytes() + size_of(format), grammar});
+        return grammar;
     }
 };
 
@@ -217,24 +213,33 @@ GrammarCompiler::~GrammarCompiler() = default;
 
 std::shared_ptr<const Grammar> GrammarCompiler::compile(const OutputFormat& format) {
     if (format.kind == OutputFormat::Kind::any) return nullptr;
-    if (size_of(format) > kMostText)
-        fail(ErrorCode::usage, name_of(format.kind), "{} bytes are too many; {} are allowed", size_of(format),
-             kMostText);
-    if (auto grammar = impl_->found(format)) return grammar;
-    const Warnings ignored;
-    std::shared_ptr<const Grammar> grammar;
-    try {
-        grammar = std::make_shared<Grammar>(
-            std::make_shared<Grammar::Impl>(Grammar::Impl{impl_->compiled(format), impl_->n_vocab}));
-    } catch (const Error&) {
-        throw;
-    } catch (const std::exception& error) {
-        fail(ErrorCode::usage, name_of(format.kind), "{}", error.what());
+    return impl_->compile(format, name_of(format.kind));
+}
+
+std::shared_ptr<const Grammar> GrammarCompiler::compile_structure(const AnswerStructure& structure) {
+    if (structure.format.empty()) return nullptr;
+    return impl_->compile(structure, "structure");
+}
+
+void check_nesting(const std::string& text, const char* what) {
+    constexpr int kDeepest = 64;
+    int depth = 0;
+    for (const char c : text) {
+        if (c == '(' || c == '[' || c == '{') ++depth;
+        if (c == ')' || c == ']' || c == '}') --depth;
+        if (depth > kDeepest) fail(ErrorCode::usage, what, "it is nested too deep");
     }
-    if (!ignored.text.empty())
-        fail(ErrorCode::usage, name_of(format.kind), "not all of it can be enforced: {}", ignored.text);
-    impl_->keep(format, grammar);
-    return grammar;
+}
+
+nlohmann::ordered_json checked_schema(const std::string& schema) {
+    const char* const what = name_of(OutputFormat::Kind::json_schema);
+    check_size(what, schema.size());
+    nlohmann::ordered_json out = enforceable_schema(parse_schema(schema));
+    enforced(what, [&] {
+        return xgrammar::Grammar::FromJSONSchema(out.dump(), true, std::nullopt, std::nullopt, true,
+                                                 kMostFormatWhitespace);
+    });
+    return out;
 }
 
 struct GrammarState::Impl {
@@ -244,6 +249,7 @@ struct GrammarState::Impl {
     std::string unfinished = {};  // bytes that begin a character
     bool filled = false, all = false;
     std::vector<float> masked = {};
+    Effort effort = {};
 
     const std::string& piece(size_t token) const {
         return grammar->impl().compiled.GetTokenizerInfo().GetDecodedVocab()[token];
@@ -253,7 +259,7 @@ struct GrammarState::Impl {
         if (std::exchange(filled, true)) return;
         int64_t shape[] = {static_cast<int64_t>(bits.size())};
         DLTensor tensor{bits.data(), {kDLCPU, 0}, 1, xgrammar::GetBitmaskDLType(), shape, nullptr, 0};
-        all = !matcher.FillNextTokenBitmask(&tensor);
+        all = !effort.spend([&] { return matcher.FillNextTokenBitmask(&tensor); });
         // XGrammar takes any bytes of the right length for a character.
         for (size_t token = 0; !unfinished.empty() && token < bits.size() * 32; ++token) {
             if (allows(token) && !refold::unfinished(unfinished + piece(token)))
@@ -275,8 +281,14 @@ GrammarState::GrammarState(GrammarState&&) noexcept = default;
 GrammarState& GrammarState::operator=(GrammarState&&) noexcept = default;
 
 GrammarState GrammarState::copy() const {
-    return GrammarState(std::make_unique<Impl>(Impl{impl_->grammar, impl_->matcher.Fork(), impl_->bits,
-                                                    impl_->unfinished, impl_->filled, impl_->all}));
+    return GrammarState(std::make_unique<Impl>(Impl{impl_->grammar,
+                                                    impl_->matcher.Fork(),
+                                                    impl_->bits,
+                                                    impl_->unfinished,
+                                                    impl_->filled,
+                                                    impl_->all,
+                                                    {},
+                                                    impl_->effort}));
 }
 
 bool GrammarState::allows(int32_t token) {
@@ -303,7 +315,8 @@ std::span<const float> GrammarState::masked(std::span<const float> logits) {
 }
 
 void GrammarState::accept(int32_t token) {
-    if (!impl_->matcher.AcceptToken(token))
+    impl_->effort.count_token();
+    if (!impl_->effort.spend([&] { return impl_->matcher.AcceptToken(token); }))
         fail(ErrorCode::internal, "grammar", "token {} may not come next", token);
     impl_->filled = false;
     if (ended()) return;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +27,26 @@ private:
     std::shared_ptr<const Impl> impl_;
 };
 
+// White space between the parts of a JSON document, so that a model cannot go on with it forever.
+constexpr int kMostFormatWhitespace = 32;
+
+// The schema as enforceable_schema() gives it. Throws Error(usage) as GrammarCompiler::compile() does,
+// without compiling it.
+nlohmann::ordered_json checked_schema(const std::string& schema);
+
+// Throws Error(usage) of `what` for a text whose brackets are nested too deep: XGrammar's parsers call
+// themselves for what is in brackets.
+void check_nesting(const std::string& text, const char* what);
+
+// An answer that has more than one part: an XGrammar structural tag's "format" (structure.h).
+struct AnswerStructure {
+    std::string format;               // JSON; empty: any text
+    bool json = false;                // no control characters, as a part is a JSON document
+    std::vector<int32_t> marks = {};  // special tokens that it may have
+
+    bool operator==(const AnswerStructure&) const = default;
+};
+
 // Compiles formats for one vocabulary, and keeps what was used last. May be used from any thread.
 class GrammarCompiler {
 public:
@@ -39,13 +60,16 @@ public:
     // Null for OutputFormat::Kind::any. Throws Error(usage) that says what is wrong with the format, or which
     // part of a schema cannot be guaranteed (enforceable_schema()).
     std::shared_ptr<const Grammar> compile(const OutputFormat& format);
+    // Null for any text. Throws Error(usage) that says what is wrong.
+    std::shared_ptr<const Grammar> compile_structure(const AnswerStructure& structure);
 
 private:
     struct Impl;
     std::unique_ptr<Impl> impl_;
 };
 
-// How far one sequence has come in a grammar.
+// How far one sequence has come in a grammar. What changes it or asks it throws Error(input) once the text
+// has cost more than 0.2 s of processor time and 2 ms per token, as texts of very ambiguous formats do.
 class GrammarState {
 public:
     explicit GrammarState(std::shared_ptr<const Grammar> grammar);

@@ -47,8 +47,7 @@ std::vector<fs::path> variants_in(const fs::path& folder) {
 
 // The variants of the first folder that has any.
 std::vector<fs::path> find_variants(std::vector<fs::path>& searched) {
-    searched = library_folders();
-    searched.emplace_back(REFOLD_GGML_BACKENDS);
+    searched = ggml_module_folders();
     for (const fs::path& folder : searched)
         if (auto found = variants_in(folder); !found.empty()) return found;
     return {};
@@ -131,6 +130,14 @@ const Backend& backend() {
 }
 
 }  // namespace
+
+std::vector<fs::path> ggml_module_folders() {
+    std::vector<fs::path> folders = library_folders();
+    if (const char* first = std::getenv("REFOLD_GGML_MODULES"); first != nullptr && *first != '\0')
+        folders.emplace(folders.begin(), first);
+    folders.emplace_back(REFOLD_GGML_BACKENDS);
+    return folders;
+}
 
 void load_ggml_cpu() { backend(); }
 

@@ -2,7 +2,9 @@
 // for this CPU, and defines the functions of <ggml-cpu.h> that refold calls, which pass calls on to it.
 #pragma once
 
+#include <filesystem>
 #include <string>
+#include <vector>
 
 namespace refold {
 
@@ -11,6 +13,10 @@ namespace refold {
 // the best variant that needs no more than that level. Throws Error(unsupported) if there is none for this
 // CPU.
 void load_ggml_cpu();
+
+// Where ggml's modules are looked for: what the environment variable REFOLD_GGML_MODULES names, beside the
+// program and its libraries, and the folder of the build.
+std::vector<std::filesystem::path> ggml_module_folders();
 
 // The variant that was loaded, such as "zen4"; empty: there is only one.
 std::string ggml_cpu_variant();

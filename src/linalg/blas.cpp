@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/spinning_threads.h"
 #include "linalg/blas_kernels.h"
+#include "linalg/device.h"
 
 // LAPACK's Fortran interface: every argument by address, string lengths last. The names are LAPACK's.
 // NOLINTBEGIN(readability-identifier-naming)
@@ -78,8 +79,52 @@ void add_gram(Op op, int64_t n, int64_t a, const double* x, int64_t lda, double*
                 number(n));
 }
 
+int64_t square(int64_t n) { return n * n; }
+
+double count_of(double factor, int64_t a, int64_t b, int64_t c) {
+    return factor * static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
+}
+
+// The device, if a product is worth its way there.
+template <typename Real>
+Device* device_for_product(const Product<Real>& p) {
+    if (device() == nullptr) return nullptr;
+    const auto [m, n, k] = p.shape;
+    const auto spread = [&](int64_t matrix, int64_t step) {
+        return step == 0 ? matrix : matrix * p.steps.count;
+    };
+    return device_for(count_of(2 * static_cast<double>(p.steps.count), m, n, k),
+                      moved(p.a, spread(m * k, p.steps.a)) + moved(p.b, spread(k * n, p.steps.b)) +
+                          (p.beta == 0 ? 1 : 2) * moved(p.c, spread(m * n, p.steps.c)));
+}
+
+// Whether the device has done it.
+template <typename Real>
+bool multiplied(const Product<Real>& product) {
+    Device* const on = device_for_product(product);
+    if (on != nullptr) on->multiply(product);
+    return on != nullptr;
+}
+
+template <typename Real>
+bool multiplied_symmetric(int64_t n, int64_t r, const Real* g, const Real* b, Real* c) {
+    Device* const on = device_for(count_of(2, n, n, r), moved(g, n * n) + moved(b, n * r) + moved(c, n * r));
+    if (on != nullptr) on->multiply_symmetric(n, r, g, b, c);
+    return on != nullptr;
+}
+
+template <typename Real>
+Device* device_for_gram(const float* x, int64_t a, int64_t n, int64_t c) {
+    return device_for(count_of(2, square(n), a, c),
+                      moved(x, a * n * c) + static_cast<double>(square(n) * sizeof(Real)));
+}
+
 template <typename Real>
 void householder_of(int64_t rows, int64_t columns, Real* x) {
+    if (Device* const on = device_for(count_of(4, rows, columns, columns), 2 * moved(x, rows * columns))) {
+        on->householder(rows, columns, x);
+        return;
+    }
     take_cores(rows * columns * columns);
     const int n = number(rows), r = number(columns), size = r * kBlock;
     int info = 0;
@@ -138,6 +183,7 @@ void check_size(std::span<const int64_t> dims, size_t size, const char* what) {
 }
 
 void multiply(Op op_a, Op op_b, Shape s, const float* a, const float* b, float* c, float beta, float alpha) {
+    if (multiplied<float>({op_a, op_b, s, {}, a, b, c, beta, alpha})) return;
     take_cores(s.m * s.n * s.k);
     cblas_sgemm(CblasColMajor, transpose(op_a), transpose(op_b), number(s.m), number(s.n), number(s.k), alpha,
                 a, number(op_a == Op::plain ? s.m : s.k), b, number(op_b == Op::plain ? s.k : s.n), beta, c,
@@ -146,19 +192,31 @@ void multiply(Op op_a, Op op_b, Shape s, const float* a, const float* b, float* 
 
 void multiply(Op op_a, Op op_b, Shape s, const double* a, const double* b, double* c, double beta,
               double alpha) {
+    if (multiplied<double>({op_a, op_b, s, {}, a, b, c, beta, alpha})) return;
     take_cores(s.m * s.n * s.k);
     cblas_dgemm(CblasColMajor, transpose(op_a), transpose(op_b), number(s.m), number(s.n), number(s.k), alpha,
                 a, number(op_a == Op::plain ? s.m : s.k), b, number(op_b == Op::plain ? s.k : s.n), beta, c,
                 number(s.m));
 }
 
+void multiply_each(Op op_a, Op op_b, Shape shape, const Steps& steps, const float* a, const float* b,
+                   float* c) {
+    if (multiplied<float>({op_a, op_b, shape, steps, a, b, c, 0, 1})) return;
+    for (int64_t i = 0; i < steps.count; ++i) {
+        multiply(op_a, op_b, shape, a + i * steps.a, b + i * steps.b, c + i * steps.c,
+                 steps.c == 0 && i > 0 ? 1.F : 0.F);
+    }
+}
+
 void multiply_symmetric(int64_t n, int64_t r, const float* g, const float* b, float* c) {
+    if (multiplied_symmetric(n, r, g, b, c)) return;
     take_cores(n * n * r);
     cblas_ssymm(CblasColMajor, CblasLeft, CblasLower, number(n), number(r), 1, g, number(n), b, number(n), 0,
                 c, number(n));
 }
 
 void multiply_symmetric(int64_t n, int64_t r, const double* g, const double* b, double* c) {
+    if (multiplied_symmetric(n, r, g, b, c)) return;
     take_cores(n * n * r);
     cblas_dsymm(CblasColMajor, CblasLeft, CblasLower, number(n), number(r), 1, g, number(n), b, number(n), 0,
                 c, number(n));
@@ -167,6 +225,10 @@ void multiply_symmetric(int64_t n, int64_t r, const double* g, const double* b, 
 template <typename Real>
 std::vector<Real> gram(const float* x, int64_t a, int64_t n, int64_t c) {
     std::vector<Real> g(static_cast<size_t>(n * n));
+    if (Device* const on = device_for_gram<Real>(x, a, n, c)) {
+        on->gram(x, a, n, c, g.data());
+        return g;
+    }
     if constexpr (kSingle<Real>) {
         if (a == 1) {
             add_gram(Op::plain, n, c, x, n, g.data());
@@ -202,6 +264,10 @@ template std::vector<double> gram(const float*, int64_t, int64_t, int64_t);
 
 std::vector<double> mixed_gram(const float* x, int64_t a, int64_t n, int64_t c) {
     std::vector<double> sum(static_cast<size_t>(n * n));
+    if (Device* const on = device_for_gram<double>(x, a, n, c)) {
+        on->mixed_gram(x, a, n, c, sum.data());
+        return sum;
+    }
     for (int64_t k = 0; k < c; ++k) {
         const std::vector<float> part = gram<float>(x + k * a * n, a, n, 1);
         for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
@@ -213,6 +279,11 @@ std::vector<double> mixed_gram(const float* x, int64_t a, int64_t n, int64_t c) 
 template <typename Real>
 Eigen<Real> leading_eigenvectors(std::vector<Real> matrix, int64_t size, int64_t count) {
     if (size > 46340) fail(ErrorCode::unsupported, "linalg", "{} rows and columns are too many", size);
+    // Reduction to tridiagonal form; with vectors also divide and conquer, and transforming back.
+    const double operations = count_of(count == 0 ? 4.0 / 3 : 4, size, size, size);
+    if (Device* const on =
+            device_for(operations, static_cast<double>((square(size) + size * count) * sizeof(Real))))
+        return on->leading_eigenvectors(matrix.data(), size, count);
     take_cores(size * size * size);
     const int n = number(size), r = number(count);
     int info = 0;
@@ -270,14 +341,15 @@ template Eigen<float> leading_eigenvectors(std::vector<float>, int64_t, int64_t)
 template Eigen<double> leading_eigenvectors(std::vector<double>, int64_t, int64_t);
 
 bool orthonormalize(int64_t n, int64_t r, float* x) {
+    if (Device* const on = device_for(count_of(3, n, r, r), 2 * moved(x, n * r)))
+        return on->orthonormalize(n, r, x);
     std::vector<float> g = gram<float>(x, n, r, 1);
     const int order = number(r);
     int info = 0;
     spotrf_("L", &order, g.data(), &order, &info, 1);
     if (info != 0) return false;
-    // When columns are nearly dependent, the last pivots are rounding errors.
     for (int64_t j = 0; j < r; ++j) {
-        if (g[j * r + j] < 0.03F) return false;
+        if (g[j * r + j] < kLeastPivot) return false;
     }
     cblas_strsm(CblasColMajor, CblasRight, CblasLower, CblasTrans, CblasNonUnit, number(n), order, 1,
                 g.data(), order, x, number(n));
@@ -285,6 +357,8 @@ bool orthonormalize(int64_t n, int64_t r, float* x) {
 }
 
 bool cholesky(int64_t n, double* g) {
+    if (Device* const on = device_for(count_of(1.0 / 3, n, n, n), 2 * moved(g, n * n)))
+        return on->cholesky(n, g);
     take_cores(n * n * n);
     const int order = number(n);
     int info = 0;
@@ -292,7 +366,24 @@ bool cholesky(int64_t n, double* g) {
     return info == 0;
 }
 
+namespace {
+
+Device* device_for_solving(int64_t n, int64_t r, const double* g, const double* b) {
+    return device_for(count_of(1.0 / 3, n, n, n) + count_of(2, n, n, r),
+                      moved(g, n * n) + 2 * moved(b, n * r));
+}
+
+}  // namespace
+
+bool solve_shifted(int64_t n, int64_t r, const double* g, double shift, double* b) {
+    if (Device* const on = device_for_solving(n, r, g, b)) return on->solve_shifted(n, r, g, shift, b);
+    std::vector<double> matrix(g, g + n * n);
+    for (int64_t i = 0; i < n; ++i) matrix[i * (n + 1)] += shift;
+    return solve_positive(n, r, matrix.data(), b);
+}
+
 bool solve_positive(int64_t n, int64_t r, double* g, double* b) {
+    if (Device* const on = device_for_solving(n, r, g, b)) return on->solve_shifted(n, r, g, 0, b);
     if (!cholesky(n, g)) return false;
     const int order = number(n), columns = number(r);
     int info = 0;
@@ -301,6 +392,9 @@ bool solve_positive(int64_t n, int64_t r, double* g, double* b) {
 }
 
 bool solve_right(int64_t n, int64_t r, float* h, float* x) {
+    if (Device* const on = device_for(count_of(1.0 / 3, r, r, r) + count_of(2, n, r, r),
+                                      moved(h, r * r) + 2 * moved(x, n * r)))
+        return on->solve_right(n, r, h, x);
     take_cores(n * r * r);
     const int order = number(r);
     int info = 0;

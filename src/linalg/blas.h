@@ -1,4 +1,5 @@
-// The operations of BLAS and LAPACK that the decompositions need. Matrices are column major.
+// The operations of BLAS and LAPACK that the decompositions need. Matrices are column major. Large ones run
+// on a device where one is installed (device.h).
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,13 @@ void multiply(Op op_a, Op op_b, Shape shape, const float* a, const float* b, flo
               float alpha = 1);
 void multiply(Op op_a, Op op_b, Shape shape, const double* a, const double* b, double* c, double beta = 0,
               double alpha = 1);
+// `count` such products, whose operands lie one after the other: a step is a whole matrix, or 0 for one that
+// all have in common. A step of c of 0 sums them: c = sum of op(a) op(b).
+struct Steps {
+    int64_t count = 1, a = 0, b = 0, c = 0;
+};
+void multiply_each(Op op_a, Op op_b, Shape shape, const Steps& steps, const float* a, const float* b,
+                   float* c);
 // c (n x r) = g (n x n, symmetric, lower triangle) b (n x r).
 void multiply_symmetric(int64_t n, int64_t r, const float* g, const float* b, float* c);
 void multiply_symmetric(int64_t n, int64_t r, const double* g, const double* b, double* c);
@@ -43,6 +51,8 @@ struct Eigen {
 template <typename Real>
 Eigen<Real> leading_eigenvectors(std::vector<Real> matrix, int64_t n, int64_t r);
 
+// When columns are nearly dependent, the last pivots are rounding errors: below this.
+inline constexpr float kLeastPivot = 0.03F;
 // Makes the columns of x (n x r) orthonormal by the Cholesky factor of their Gram matrix. Returns false and
 // leaves x undefined when the columns are nearly dependent.
 bool orthonormalize(int64_t n, int64_t r, float* x);
@@ -55,6 +65,8 @@ bool cholesky(int64_t n, double* g);
 // b (n x r) = g^-1 b. g (n x n) is symmetric, given by its lower triangle, and is overwritten. Returns false
 // when g is not positive definite.
 bool solve_positive(int64_t n, int64_t r, double* g, double* b);
+// b = (g + shift)^-1 b, the shift on the diagonal. g stays as it is.
+bool solve_shifted(int64_t n, int64_t r, const double* g, double shift, double* b);
 // Replaces the columns of x (n x r, n >= r) by an orthonormal basis of their span (Householder QR).
 void householder(int64_t n, int64_t r, double* x);
 void householder(int64_t n, int64_t r, float* x);

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "linalg/blas.h"
+#include "linalg/device.h"
 #include "linalg/tucker.h"
 
 namespace refold {
@@ -19,7 +20,7 @@ constexpr double kDirectBelow = 1e-3;  // smaller squared errors are not compute
 class Als {
 public:
     Als(std::span<const float> tensor, const Dims& dims, const CpOptions& options, double total)
-        : tensor_(tensor), dims_(dims), options_(options), rank_(options.rank), total_(total) {
+        : tensor_(tensor), kept_(tensor), dims_(dims), options_(options), rank_(options.rank), total_(total) {
         result_.rank = rank_;
         result_.weights.resize(rank_);
     }
@@ -170,6 +171,7 @@ private:
     }
 
     std::span<const float> tensor_;
+    blas::Kept kept_;
     const Dims& dims_;
     const CpOptions& options_;
     int64_t rank_;

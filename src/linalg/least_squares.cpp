@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/group.h"
 #include "linalg/blas.h"
+#include "linalg/device.h"
 
 namespace refold {
 
@@ -14,36 +15,20 @@ namespace refold {
 using blas::Op;
 
 LeastSquares::LeastSquares(int64_t inputs, int64_t outputs)
-    : inputs_(inputs),
-      outputs_(outputs),
-      gram_(static_cast<size_t>(inputs * inputs)),
-      cross_(static_cast<size_t>(inputs * outputs)) {}
+    : inputs_(inputs), outputs_(outputs), sums_(inputs, outputs) {}
 
 void LeastSquares::add(int64_t rows, const float* x, const float* y) {
-    // Sums this many rows in float32; adding such a sum in float64 costs as much as 250 rows.
-    constexpr int64_t kRows = 1024;
-    std::vector<float> gram(gram_.size()), cross(cross_.size());
-    for (int64_t first = 0; first < rows; first += kRows) {
-        const int64_t count = std::min(kRows, rows - first);
-        const float *xs = x + first * inputs_, *ys = y + first * outputs_;
-        blas::multiply(Op::plain, Op::transposed, {inputs_, inputs_, count}, xs, xs, gram.data());
-        if (outputs_ > 0)
-            blas::multiply(Op::plain, Op::transposed, {inputs_, outputs_, count}, xs, ys, cross.data());
-        for (size_t i = 0; i < gram.size(); ++i) gram_[i] += static_cast<double>(gram[i]);
-        for (size_t i = 0; i < cross.size(); ++i) cross_[i] += static_cast<double>(cross[i]);
-    }
+    sums_.add(rows, x, y);
     squares_ += blas::energy({y, static_cast<size_t>(rows * outputs_)}, "activations");
-    const auto finite = [](const std::vector<double>& sums) {
-        return std::all_of(sums.begin(), sums.end(), [](double sum) { return std::isfinite(sum); });
-    };
-    if (!finite(gram_) || !finite(cross_))
-        fail(ErrorCode::input, "least squares", "activations, or sums of their products, are not finite");
     rows_ += rows;
 }
 
 void LeastSquares::add(const LeastSquares& other) {
-    for (size_t i = 0; i < gram_.size(); ++i) gram_[i] += other.gram_[i];
-    for (size_t i = 0; i < cross_.size(); ++i) cross_[i] += other.cross_[i];
+    const auto add_to = [](std::vector<double>& sums, const std::vector<double>& added) {
+        for (size_t i = 0; i < sums.size(); ++i) sums[i] += added[i];
+    };
+    add_to(sums_.gram(), other.sums_.gram());
+    add_to(sums_.cross(), other.sums_.cross());
     squares_ += other.squares_;
     rows_ += other.rows_;
 }
@@ -55,9 +40,9 @@ LeastSquares LeastSquares::with_inputs(std::span<const int64_t> some) const {
             *to++ = from[row * static_cast<size_t>(inputs_) + static_cast<size_t>(i)];
     };
     for (size_t i = 0; i < some.size(); ++i)
-        pick(gram_, static_cast<size_t>(some[i]), out.gram_.data() + i * some.size());
+        pick(sums_.gram(), static_cast<size_t>(some[i]), out.sums_.gram().data() + i * some.size());
     for (size_t o = 0; o < static_cast<size_t>(outputs_); ++o)
-        pick(cross_, o, out.cross_.data() + o * some.size());
+        pick(sums_.cross(), o, out.sums_.cross().data() + o * some.size());
     out.squares_ = squares_;
     out.rows_ = rows_;
     return out;
@@ -65,8 +50,8 @@ LeastSquares LeastSquares::with_inputs(std::span<const int64_t> some) const {
 
 void LeastSquares::sum_over_processes() {
     double others[] = {squares_, static_cast<double>(rows_)};
-    group().sum(gram_);
-    group().sum(cross_);
+    group().sum(sums_.gram());
+    group().sum(sums_.cross());
     group().sum(others);
     squares_ = others[0];
     rows_ = static_cast<int64_t>(others[1]);
@@ -74,9 +59,9 @@ void LeastSquares::sum_over_processes() {
 
 std::vector<double> LeastSquares::descent(std::span<const float> prior) const {
     const std::vector<double> from(prior.begin(), prior.end());
-    std::vector<double> out = cross_;
-    blas::multiply(Op::plain, Op::plain, {inputs_, outputs_, inputs_}, gram_.data(), from.data(), out.data(),
-                   1, -1);
+    std::vector<double> out = sums_.cross();
+    blas::multiply(Op::plain, Op::plain, {inputs_, outputs_, inputs_}, sums_.gram().data(), from.data(),
+                   out.data(), 1, -1);
     return out;
 }
 
@@ -88,11 +73,10 @@ std::vector<float> LeastSquares::solve(double ridge, std::span<const float> prio
 std::vector<float> LeastSquares::solve(double ridge, std::span<const float> prior,
                                        std::vector<double> step) const {
     const size_t n = static_cast<size_t>(inputs_);
-    std::vector<double> gram = gram_;
+    const std::vector<double>& gram = sums_.gram();
     double mean = 0;
     for (size_t i = 0; i < n; ++i) mean += gram[i * (n + 1)] / static_cast<double>(n);
-    for (size_t i = 0; i < n; ++i) gram[i * (n + 1)] += ridge * mean;
-    if (!blas::solve_positive(inputs_, outputs_, gram.data(), step.data()))
+    if (!blas::solve_shifted(inputs_, outputs_, gram.data(), ridge * mean, step.data()))
         fail(ErrorCode::input, "least squares",
              "the normal equations of {} inputs from {} rows have no stable solution at ridge {} - raise "
              "it, or give more text",
@@ -107,16 +91,18 @@ double LeastSquares::error(std::span<const float> weights) const {
     if (rows_ == 0) return 0;
     const std::vector<double> w(weights.begin(), weights.end());
     std::vector<double> product(w.size());
-    blas::multiply(Op::plain, Op::plain, {inputs_, outputs_, inputs_}, gram_.data(), w.data(),
+    blas::multiply(Op::plain, Op::plain, {inputs_, outputs_, inputs_}, sums_.gram().data(), w.data(),
                    product.data());
+    const std::vector<double>& cross = sums_.cross();
     double sum = squares_;
-    for (size_t i = 0; i < w.size(); ++i) sum += w[i] * (product[i] - 2 * cross_[i]);
+    for (size_t i = 0; i < w.size(); ++i) sum += w[i] * (product[i] - 2 * cross[i]);
     return std::max(0.0, sum) / static_cast<double>(rows_);
 }
 
 Ridged solve_with_held_out(const LeastSquares& fit, const LeastSquares& held_out,
                            std::span<const float> prior, double start) {
     constexpr int kMost = 12;
+    const blas::Kept kept_fit(fit.gram()), kept_held_out(held_out.gram());
     const double factor = std::sqrt(10.0), before = held_out.error(prior);
     const std::vector<double> descent = fit.descent(prior);
     // Infinite when the ridge is too small for a solution.

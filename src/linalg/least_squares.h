@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "linalg/product_sums.h"
+
 namespace refold {
 
 struct Ridged;
@@ -31,7 +33,7 @@ public:
     // Mean over rows of |W x - y|^2.
     double error(std::span<const float> weights) const;
     // Sum of x x^T [inputs x inputs].
-    std::span<const double> gram() const { return gram_; }
+    std::span<const double> gram() const { return sums_.gram(); }
     int64_t rows() const { return rows_; }
     int64_t inputs() const { return inputs_; }
     int64_t outputs() const { return outputs_; }
@@ -44,9 +46,8 @@ private:
     std::vector<float> solve(double ridge, std::span<const float> prior, std::vector<double> descent) const;
 
     int64_t inputs_, outputs_, rows_ = 0;
-    std::vector<double> gram_;   // inputs x inputs, both triangles
-    std::vector<double> cross_;  // outputs x inputs: sum of y x^T
-    double squares_ = 0;         // sum of |y|^2
+    ProductSums sums_;
+    double squares_ = 0;  // sum of |y|^2
 };
 
 // The ridge chosen on held-out rows, and the map solved with it.

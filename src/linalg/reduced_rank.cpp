@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "linalg/blas.h"
+#include "linalg/device.h"
 
 namespace refold {
 namespace {
@@ -18,12 +19,15 @@ struct Problem {
     int64_t inputs, outputs;
     Doubles w;  // inputs x outputs, column major
     std::span<const double> gram;
+    blas::Kept kept_w, kept_gram;
 
     Problem(std::span<const double> of_inputs, int64_t n, std::span<const float> weights)
         : inputs(n),
           outputs(static_cast<int64_t>(weights.size()) / n),
           w(weights.begin(), weights.end()),
-          gram(of_inputs) {}
+          gram(of_inputs),
+          kept_w(std::span<const double>(w)),
+          kept_gram(gram) {}
 
     // gram W^T: inputs x outputs.
     Doubles weighted() const {

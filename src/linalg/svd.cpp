@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "linalg/blas.h"
+#include "linalg/device.h"
 
 namespace refold {
 namespace {
@@ -125,6 +126,7 @@ void fill_far(std::span<const float> matrix, int64_t rows, int64_t cols, const s
         tall ? Vectors{svd.u.data(), rows, rank, rank, 1} : Vectors{svd.v.data(), cols, rank, 1, cols};
     const int64_t other = std::min(rows, cols), count = std::clamp<int64_t>(kPanel / other, 1, size);
     std::vector<double> panel(count * other), product(count * rank);
+    const blas::Kept kept(std::span<const double>{near});
     for (int64_t begin = 0; begin < size; begin += count) {
         const int64_t n = std::min(count, size - begin);
         // The panel is other x n for tall matrices (rows of the matrix), n x other for wide ones.
@@ -201,6 +203,7 @@ Svd randomized_svd(std::span<const float> matrix, int64_t rows, int64_t cols, in
     check_rank(rank);
     if (iterations < 0) fail(ErrorCode::usage, "linalg", "{} iterations, expected at least 0", iterations);
     const double total = check_matrix(matrix, rows, cols);
+    const blas::Kept kept(matrix);
     rank = std::min({rank, rows, cols});
     // In column-major terms the matrix is cols x rows, `right` a basis of its columns, `left` of its rows.
     std::vector<float> right(cols * rank), left(rows * rank);

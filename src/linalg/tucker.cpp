@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "linalg/blas.h"
+#include "linalg/device.h"
 
 namespace refold {
 namespace {
@@ -66,10 +67,8 @@ Tensor contract(const Tensor& x, int mode, Op op, const float* factor, int64_t t
         return y;
     }
     const Op right = op == Op::transposed ? Op::plain : Op::transposed;
-    for (int64_t k = 0; k < c; ++k) {
-        blas::multiply(Op::plain, right, {a, to, from}, x.data + k * a * from, factor,
-                       y.own.get() + k * a * to);
-    }
+    blas::multiply_each(Op::plain, right, {a, to, from}, {c, a * from, 0, a * to}, x.data, factor,
+                        y.own.get());
     return y;
 }
 
@@ -81,10 +80,8 @@ std::vector<float> cross(const Tensor& x, const Tensor& y, int mode) {
         blas::multiply(Op::plain, Op::transposed, {n, r, c}, x.data, y.data, out.data());
         return out;
     }
-    for (int64_t k = 0; k < c; ++k) {
-        blas::multiply(Op::transposed, Op::plain, {n, r, a}, x.data + k * a * n, y.data + k * a * r,
-                       out.data(), 1);
-    }
+    blas::multiply_each(Op::transposed, Op::plain, {n, r, a}, {c, a * n, a * r, 0}, x.data, y.data,
+                        out.data());
     return out;
 }
 
@@ -135,7 +132,7 @@ struct FactorEnergy {
 class Hooi {
 public:
     Hooi(std::span<const float> tensor, const Dims& dims, const TuckerOptions& options, double total)
-        : tensor_{dims, tensor.data()}, options_(options), total_(total) {
+        : tensor_{dims, tensor.data()}, kept_(tensor), options_(options), total_(total) {
         for (int m = 0; m < kModes; ++m) {
             result_.ranks[m] = std::min(options.ranks[m], dims[m]);
             full_[m] = result_.ranks[m] == dims[m];
@@ -351,6 +348,7 @@ private:
     }
 
     Tensor tensor_;
+    blas::Kept kept_;
     const TuckerOptions& options_;
     double total_;
     bool precise_;

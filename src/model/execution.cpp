@@ -7,8 +7,7 @@ namespace {
 
 uint64_t area(int64_t a, int64_t b) { return static_cast<uint64_t>(a) * static_cast<uint64_t>(b); }
 
-// Multiply-adds of one token with the factors and with W, and those of making W. Products that slots share
-// count once.
+// Multiply-adds of one token with the factors and with W. Products that slots share count once.
 class Operations {
 public:
     Operations(const Model& model, size_t layer) : model_(model), layer_(layer) {}
@@ -19,7 +18,7 @@ public:
         std::visit([&](const auto& e) { count(e); }, expression);
     }
 
-    uint64_t factored = 0, dense = 0, making = 0;
+    uint64_t factored = 0, dense = 0;
 
 private:
     void count(const Dense&) { factored += area(shape_.in, shape_.out); }
@@ -30,20 +29,16 @@ private:
         const int64_t first = e.transposed ? model_.tensor(e.u).rows() : model_.tensor(e.v).row_elements();
         if (first_.insert(e.transposed ? e.u : e.v).second) factored += area(rank, first);
         factored += area(rank, shape_.in + shape_.out - first);
-        making += area(shape_.in, shape_.out) * static_cast<uint64_t>(rank);
     }
     void count(const Tucker& e) {
         const Tensor& core = model_.tensor(e.core);
         const int64_t r1 = core.shape[0], r2 = core.shape[1], r3 = core.shape[2];
-        const int64_t core_heads = core.rows() / (r2 * r3), width = model_.tensor(e.head).row_elements();
+        const int64_t core_heads = core.rows() / (r2 * r3);
         const int64_t along = e.transposed ? shape_.in : shape_.out,
                       features = e.transposed ? shape_.out : shape_.in;
         if (first_.insert(e.model).second || e.transposed) factored += area(r1, features);
         if (first_.insert(e.core).second || e.transposed) factored += static_cast<uint64_t>(core.elements());
         factored += area(along, r2) + area(core_heads * r2, r3);
-        making += static_cast<uint64_t>(core.elements()) + static_cast<uint64_t>(along / width) *
-                                                               (area(r1, r2) + area(width, r2)) *
-                                                               static_cast<uint64_t>(features);
     }
     void count(const Plus& e) {
         std::visit([&](const auto& base) { count(base); }, e.base);
@@ -128,38 +123,20 @@ uint64_t ExecutionChooser::resident_bytes(const std::set<LayerSlot>& slots, bool
     return bytes;
 }
 
-ExecutionChoice ExecutionChooser::choose(size_t layer, std::span<const Slot> slots, int64_t tokens) const {
+ExecutionChoice ExecutionChooser::choose(size_t layer, std::span<const Slot> slots) const {
     const std::set<LayerSlot> together = connected(layer, slots);
     Operations operations(model_, layer);
     for (const Slot slot : slots) operations.add(slot, slots_at(layer).at(slot));
-    const auto count = static_cast<uint64_t>(tokens);
     ExecutionChoice choice;
-    choice.factored = {resident_bytes(together, false), operations.factored * count};
-    choice.reconstructed = {resident_bytes(together, true), operations.dense * count};
-    if (together.empty()) return choice;
-    if (choice.reconstructed.bytes <= choice.factored.bytes) {
+    choice.factored = {resident_bytes(together, false), operations.factored};
+    choice.reconstructed = {resident_bytes(together, true), operations.dense};
+    if (!together.empty() && choice.reconstructed.bytes <= choice.factored.bytes)
         choice.execution = Execution::reconstructed;
-        choice.when_loading = true;
-        return choice;
-    }
-    choice.reconstructed.operations += operations.making;
-    const auto over_stored = [&](Slot slot) {
-        const Expression& expression = slots_at(layer).at(slot);
-        return std::holds_alternative<Plus>(expression) && !has_factors(base_of(expression));
-    };
-    if (std::any_of(slots.begin(), slots.end(), over_stored)) return choice;
-    // dense t + making < 3/4 factored t
-    if (3 * operations.factored > 4 * operations.dense) {
-        const uint64_t saved = 3 * operations.factored - 4 * operations.dense;
-        choice.from_tokens = static_cast<int64_t>(4 * operations.making / saved + 1);
-        if (tokens >= choice.from_tokens) choice.execution = Execution::reconstructed;
-    }
     return choice;
 }
 
-ExecutionChoice choose_execution(const Model& model, size_t layer, std::span<const Slot> slots,
-                                 int64_t tokens) {
-    return ExecutionChooser(model).choose(layer, slots, tokens);
+ExecutionChoice choose_execution(const Model& model, size_t layer, std::span<const Slot> slots) {
+    return ExecutionChooser(model).choose(layer, slots);
 }
 
 }  // namespace refold

@@ -21,19 +21,13 @@ enum class Execution {
 struct ExecutionCost {
     // Resident bytes of the slots and of all slots that share tensors with them, which decide together.
     uint64_t bytes = 0;
-    // Multiply-adds of the given slots for all tokens of the step, making W included where that is done in
-    // every step.
+    // Multiply-adds of the given slots for a token.
     uint64_t operations = 0;
 };
 
 struct ExecutionChoice {
     Execution execution = Execution::factored;
-    // Reconstructed once, so that W is resident in place of its factors. Otherwise W is made in scratch
-    // memory, in each step that pays for it.
-    bool when_loading = false;
     ExecutionCost factored, reconstructed;
-    // Where W is made in scratch memory, the fewest tokens of a step for which it is; 0: never.
-    int64_t from_tokens = 0;
 };
 
 // The slot's weight has factors: a LowRank, Tucker or Plus.
@@ -48,17 +42,15 @@ class ExecutionChooser {
 public:
     explicit ExecutionChooser(const Model& model);
 
-    // Slots of one layer that are multiplied with one input, in a step of `tokens` tokens; those without
-    // factors count as they are.
+    // Slots of one layer that are multiplied with one input; those without factors count as they are.
     //
-    // Reconstructed when loading where the dense weights, in reconstructed_type(), take no more bytes than
-    // what they are made of: nothing is lost then. Slots that share tensors decide together, as the bytes are
-    // saved only when the last one lets them go: the slots of a Tucker core, of factors common to a window of
-    // layers, of a base with several LoRAs.
-    // Otherwise factored, unless the step has so many tokens that making W first takes less than three
-    // quarters of the operations; the rest pays for writing and reading W. A LoRA over stored weights is not
-    // merged in scratch memory, where they would have to be unpacked.
-    ExecutionChoice choose(size_t layer, std::span<const Slot> slots, int64_t tokens) const;
+    // Reconstructed, once when loading, where the dense weights, in reconstructed_type(), take no more bytes
+    // than what they are made of: nothing is lost then. Slots that share tensors decide together, as the
+    // bytes are saved only when the last one lets them go: the slots of a Tucker core, of factors common to a
+    // window of layers, of a base with several LoRAs. Otherwise factored, also where W would take fewer
+    // operations in steps of many tokens: W and its factors do not give the same numbers, and a token's
+    // result does not depend on what shares its step.
+    ExecutionChoice choose(size_t layer, std::span<const Slot> slots) const;
 
 private:
     using LayerSlot = std::pair<size_t, Slot>;
@@ -71,7 +63,6 @@ private:
 };
 
 // The same for a single question.
-ExecutionChoice choose_execution(const Model& model, size_t layer, std::span<const Slot> slots,
-                                 int64_t tokens);
+ExecutionChoice choose_execution(const Model& model, size_t layer, std::span<const Slot> slots);
 
 }  // namespace refold

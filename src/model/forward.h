@@ -19,6 +19,7 @@ struct ForwardResult {
     std::optional<Value> logits;       // [n_vocab, selected tokens], where the model has an output
     std::optional<Value> pooled;       // [n_embd, 1], where the model has a pooler
     std::optional<Value> exit_scores;  // [1, tokens] of a loop, where the model has an exit gate
+    std::optional<Value> score = {};   // [1, 1], where the model has a head that scores the text
 };
 
 template <ForwardOps Ops>
@@ -52,6 +53,8 @@ public:
         if (ops_.has(kWholeModel, Slot::pooler)) {
             const Value pooled = linear(kWholeModel, std::array{Slot::pooler}, ops_.select_first(x))[0];
             result.pooled = ops_.activate(Activation::tanh, pooled);
+            if (ops_.has(kWholeModel, Slot::score))
+                result.score = linear(kWholeModel, std::array{Slot::score}, *result.pooled)[0];
         }
         return result;
     }

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "core/mapped_files.h"
 #include "core/progress.h"
 #include "model/folded.h"
 #include "model/fused_maps.h"
@@ -64,8 +65,10 @@ void save_model(const Model& model, const std::string& path, bool overwrite) {
                            [&tensor](const auto& sink) { sink(TensorBytes(tensor).bytes()); }});
     }
     Progress progress("writing " + path, total, "bytes");
-    write_gguf(path, overwrite, metadata, outputs,
-               [&](uint64_t bytes, const std::string& tensor) { progress.advance(bytes, tensor); });
+    write_gguf(path, overwrite, metadata, outputs, [&](uint64_t bytes, const std::string& tensor) {
+        progress.advance(bytes, tensor);
+        if (model.source) check_unchanged(model.source->files());
+    });
     progress.finish();
 }
 

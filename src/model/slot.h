@@ -128,6 +128,10 @@ enum class Slot {
     layer_input_up,
     layer_input_post_norm,
 
+    // pooled vector -> how well a text answers another one (sequence classification with one label)
+    score,
+    score_bias,
+
     count,  // of the slots; not a slot
 };
 inline constexpr auto kSlotCount = static_cast<size_t>(Slot::count);
@@ -412,6 +416,9 @@ inline constexpr std::array kRows = {
     matrix(S::layer_input_up, "layer_input.up", L, M::streams, E::layer_input, E::n_embd, none,
            S::layer_input_up, none, none, none, O::family, Q::matrix),
     gain(S::layer_input_post_norm, "layer_input.post_norm", L, M::streams, E::n_embd, none, none),
+    matrix(S::score, "score", W, M::pooler, E::n_embd, E::one, S::score_bias,
+           S::score, none, none, none, O::family, Q::unchanged),
+    bias(S::score_bias, "score.bias", W, M::pooler, E::one, none, none, O::family),
 };
 // clang-format on
 
@@ -442,6 +449,7 @@ constexpr bool is_table(Slot slot) { return properties(slot).kind == SlotKind::t
 constexpr bool is_prefix(Slot slot) { return properties(slot).kind == SlotKind::prefix; }
 // Norms, biases and factors: one dimension, float32.
 constexpr bool is_vector(Slot slot) { return !is_matrix(slot) && !is_table(slot) && !is_prefix(slot); }
+constexpr bool is_score(Slot slot) { return slot == Slot::score || slot == Slot::score_bias; }
 constexpr bool is_compensation(Slot slot) { return properties(slot).module == SlotModule::compensation; }
 
 // Slots that a layer without attention, or without FFN, does not have.

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
+
 namespace refold {
 namespace {
 
@@ -18,9 +20,20 @@ const char* type_of(int status) {
 
 }  // namespace
 
+ApiError api_error(const Error& error, const std::string& field) {
+    switch (error.code()) {
+        case ErrorCode::input:
+        case ErrorCode::usage:
+        case ErrorCode::unsupported: return ApiError(400, error.what(), field);
+        default: return ApiError(500, error.what());
+    }
+}
+
 ApiError timeout_error() {
     return ApiError(504, "the request took longer than the server allows", "", "timeout");
 }
+
+ApiError shutting_down() { return ApiError(503, "the server is shutting down", "", "shutting_down"); }
 
 std::string error_body(const ApiError& error) {
     const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };

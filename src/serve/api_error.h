@@ -23,8 +23,14 @@ struct ApiError : std::exception {
     const char* what() const noexcept override { return message.c_str(); }
 };
 
+class Error;
+
+// 400 for what a request is to blame for, which `field` of it says, else 500.
+ApiError api_error(const Error& error, const std::string& field = "");
 // 504: a request took longer than the server's limit.
 ApiError timeout_error();
+// 503: the server is being stopped.
+ApiError shutting_down();
 
 // {"error": {"message", "type", "param", "code"}}
 std::string error_body(const ApiError& error);

@@ -25,17 +25,16 @@ bool Choices::submit_next() {
     try {
         GenerationRequest request = request_(submitted_);
         request.timeout = left;
-        auto generation = scheduler_.submit(std::move(request));
+        auto generation = scheduler_.submit(std::move(request), options_.client);
         if (!generation) {
-            if (stopping_) throw ApiError(503, "the server is shutting down", "", "shutting_down");
+            if (stopping_) throw shutting_down();
             constexpr milliseconds kRetry(20);
             retry_ = Clock::now() + kRetry;
             return false;
         }
         running_.push_back({submitted_, std::move(generation)});
     } catch (const Error& error) {
-        const bool ours = error.code() != ErrorCode::input && error.code() != ErrorCode::usage;
-        throw ApiError(ours ? 500 : 400, error.what());
+        throw api_error(error);
     }
     ++submitted_;
     return true;
@@ -44,14 +43,21 @@ bool Choices::submit_next() {
 std::optional<Choices::Event> Choices::poll() {
     for (size_t i = 0; i < running_.size(); ++i) {
         const size_t at = (turn_ + i) % running_.size();
-        auto event = running_[at].generation->next(milliseconds(0));
+        auto event = next_of(at, milliseconds(0));
         if (!event) continue;
-        Event out{running_[at].choice, std::move(*event)};
         turn_ = at + 1;
-        if (out.event.finished) running_.erase(running_.begin() + static_cast<ptrdiff_t>(at));
-        return out;
+        return event;
     }
     return std::nullopt;
+}
+
+std::optional<Choices::Event> Choices::next_of(size_t running, milliseconds timeout) {
+    const Running& one = running_[running];
+    auto event = one.generation->next(timeout);
+    if (!event) return std::nullopt;
+    Event out{one.choice, std::move(*event)};
+    if (out.event.finished) running_.erase(running_.begin() + static_cast<ptrdiff_t>(running));
+    return out;
 }
 
 std::optional<Choices::Event> Choices::next(milliseconds timeout) {
@@ -69,10 +75,8 @@ std::optional<Choices::Event> Choices::next(milliseconds timeout) {
         const bool alone = running_.size() == 1 && submitted_ == options_.choices;
         if (running_.empty()) {
             std::this_thread::sleep_for(std::min(left, kTurn));
-        } else if (auto event = running_[0].generation->next(alone ? left : std::min(left, kTurn))) {
-            Event out{running_[0].choice, std::move(*event)};
-            if (out.event.finished) running_.erase(running_.begin());
-            return out;
+        } else if (auto event = next_of(0, alone ? left : std::min(left, kTurn))) {
+            return event;
         }
     }
 }

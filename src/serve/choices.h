@@ -26,6 +26,7 @@ public:
     struct Options {
         size_t choices = 1, most_at_once = 1;
         Clock::time_point deadline;  // of all choices together
+        uint64_t client = 0;         // as Scheduler::submit() takes it
     };
 
     // Submits the first choice; `request` makes the request for a choice, of which only some exist at a time.
@@ -47,6 +48,8 @@ private:
     // Returns false when the queue is full.
     bool submit_next();
     std::optional<Event> poll();
+    // The next event of one that runs.
+    std::optional<Event> next_of(size_t running, std::chrono::milliseconds timeout);
 
     Scheduler& scheduler_;
     const std::atomic<bool>& stopping_;

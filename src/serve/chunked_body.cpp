@@ -8,7 +8,7 @@
 namespace refold {
 namespace {
 
-constexpr size_t kLongestLine = 256, kMostTrailers = 8 << 10;
+constexpr size_t kLongestLine = 256, kMostTrailers = 8 << 10, kMostFraming = 64 << 10;
 
 }  // namespace
 
@@ -22,6 +22,8 @@ ChunkedBody::State ChunkedBody::advance(const std::string& text, size_t& from, s
     if (end == 0 || rest[end - 1] != '\r') return State::malformed;
     const std::string_view line = rest.substr(0, end - 1);
     from += end + 1;
+    framing_ += end + 1;
+    if (framing_ > kMostFraming + 2 * size_) return State::malformed;
     if (part_ == Part::trailers) {
         trailers_ += end + 1;
         if (trailers_ > kMostTrailers) return State::malformed;

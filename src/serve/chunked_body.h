@@ -12,7 +12,9 @@ public:
 
     // `text` from `begin` on: what the calls before left of the body, size() bytes, then what has arrived
     // since. Removes the framing of chunks; extensions of chunks and trailers are dropped. After `complete`
-    // the rest of `text` belongs to the next request. Bodies above `most` bytes are too large.
+    // the rest of `text` belongs to the next request. Bodies above `most` bytes are too large, and those
+    // whose framing has more than 64 KiB and twice the bytes of the body are malformed: chunks of a byte cost
+    // far more time than their bytes.
     State decode(std::string& text, size_t begin, size_t most);
     size_t size() const { return size_; }
 
@@ -21,9 +23,9 @@ private:
     State advance(const std::string& text, size_t& from, size_t most);
 
     Part part_ = Part::size;
-    size_t size_ = 0;      // decoded
-    size_t left_ = 0;      // of the chunk
-    size_t trailers_ = 0;  // bytes
+    size_t size_ = 0;                    // decoded
+    size_t left_ = 0;                    // of the chunk
+    size_t framing_ = 0, trailers_ = 0;  // bytes
 };
 
 }  // namespace refold

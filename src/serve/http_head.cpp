@@ -6,7 +6,7 @@
 namespace refold {
 namespace {
 
-constexpr std::string_view kEnd = "\r\n\r\n";
+constexpr std::string_view kHeadEnd = "\r\n\r\n";
 
 bool same(std::string_view a, std::string_view b) {
     const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
@@ -22,10 +22,10 @@ std::string_view trimmed(std::string_view text) {
 }  // namespace
 
 std::optional<HttpHead> scan_head(std::string_view received, size_t most_body) {
-    const size_t end = received.find(kEnd);
+    const size_t end = received.find(kHeadEnd);
     if (end == std::string_view::npos) return std::nullopt;
     HttpHead head;
-    head.bytes = end + kEnd.size();
+    head.bytes = end + kHeadEnd.size();
     const auto refuse = [&](int status, const char* problem) {
         head.status = status;
         head.problem = problem;

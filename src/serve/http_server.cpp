@@ -6,6 +6,7 @@
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -13,9 +14,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "core/error.h"
 #include "serve/chunked_body.h"
+#include "serve/exchange_stream.h"
+#include "serve/thread_priority.h"
+#include "serve/wire.h"
 
 namespace refold {
 namespace {
@@ -29,8 +34,11 @@ constexpr milliseconds kLinger(2000);
 constexpr milliseconds kQuickWrite(1000);
 // Once requests have left this many bytes behind, they are given back to the system.
 constexpr size_t kMuchMemory = 4 << 20;
-// Buffers of connections that wait for a request are not larger.
+// Buffers of connections that wait for a request are not larger, and a request of this size is always
+// received.
 constexpr size_t kIdleBuffer = 64 << 10;
+
+constexpr int kArenas = 4;  // of the C library's memory
 
 // The answer when there is no memory to make one. It ends with the connection.
 constexpr std::string_view kNoMemory =
@@ -59,67 +67,6 @@ bool is_loopback(const sockaddr_storage& address) {
     return v4 >> 24 == IN_LOOPBACKNET;
 }
 
-bool gone(int socket) {
-    pollfd state{socket, POLLRDHUP, 0};
-    return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-}
-
-// A request in memory, with the socket for its response.
-class ExchangeStream : public httplib::Stream {
-public:
-    ExchangeStream(int socket, std::string_view request, milliseconds write_timeout)
-        : socket_(socket), request_(request), most_(write_timeout), patience_(write_timeout) {}
-
-    bool is_readable() const override { return !request_.empty(); }
-    bool is_writable() const override { return !failed_ && !gone(socket_); }
-    ssize_t read(char* to, size_t size) override {
-        const size_t count = request_.copy(to, size);
-        request_.remove_prefix(count);
-        return static_cast<ssize_t>(count);
-    }
-    // Writes everything, or returns -1.
-    ssize_t write(const char* from, size_t size) override {
-        for (size_t done = 0; done < size;) {
-            const ssize_t count = failed_ ? -1 : ::send(socket_, from + done, size - done, MSG_NOSIGNAL);
-            if (count > 0) {
-                done += static_cast<size_t>(count);
-                // The system's buffer is full: a slow line may take its time as long as it moves.
-                if (patience_ < most_) patience_ = std::min(most_, patience_ + milliseconds(count >> 4));
-            } else if (failed_ || (errno != EINTR && (errno != EAGAIN || !wait()))) {
-                failed_ = true;
-                return -1;
-            }
-        }
-        return static_cast<ssize_t>(size);
-    }
-    void get_remote_ip_and_port(std::string& ip, int& port) const override {
-        ip = "";
-        port = 0;
-    }
-    void get_local_ip_and_port(std::string& ip, int& port) const override {
-        ip = "";
-        port = 0;
-    }
-    // httplib compares it with select()'s limit only; select() is not used here.
-    socket_t socket() const override { return 0; }
-    bool failed() const { return failed_; }
-
-private:
-    bool wait() {
-        const auto start = std::chrono::steady_clock::now();
-        pollfd state{socket_, POLLOUT, 0};
-        const int most = static_cast<int>(std::min<int64_t>(patience_.count(), INT32_MAX));
-        const int ready = ::poll(&state, 1, std::max(most, 0));
-        patience_ -= std::chrono::ceil<milliseconds>(std::chrono::steady_clock::now() - start);
-        return ready > 0 && (state.revents & (POLLERR | POLLHUP)) == 0;
-    }
-
-    int socket_;
-    std::string_view request_;
-    milliseconds most_, patience_;  // longest wait for the client in all; the rest of it
-    bool failed_ = false;
-};
-
 const char* reason(int status) {
     switch (status) {
         case 400: return "Bad Request";
@@ -146,21 +93,24 @@ size_t raise_file_limit(size_t wanted) {
 }  // namespace
 
 struct HttpServer::Connection {
-    int socket = -1;
+    Connection(int socket, const Tls* tls) : wire(socket, tls) {}
+
+    Wire wire;
     std::string client;
     std::string received;
-    size_t buffered = 0;      // of it, bytes that count in buffered_
+    size_t buffered = 0;      // bytes that count in buffered_
     ChunkedBody chunks;       // of the request that is coming in
     Clock::time_point since;  // of the request's first byte, of its last one, or of the last request's end
     bool continued = false;   // "100 Continue" has been sent
     bool refused = false;     // input is discarded until the client has closed
 
-    ~Connection() {
-        if (socket >= 0) close(socket);
-    }
+    int socket() const { return wire.socket(); }
+    // As far as the client takes it at once.
+    void say(std::string_view text) { wire.send(text.data(), text.size()); }
 };
 
-HttpServer::HttpServer(HttpOptions options) : options_(std::move(options)) {
+HttpServer::HttpServer(HttpOptions options)
+    : options_(std::move(options)), tls_(options_.tls ? std::make_unique<Tls>(*options_.tls) : nullptr) {
     set_keep_alive_timeout(options_.idle_timeout.count() / 1000);
     set_keep_alive_max_count(1000000);
     set_payload_max_length(options_.most_body);
@@ -185,12 +135,31 @@ HttpServer::~HttpServer() { stop(); }
 Exchange& HttpServer::exchange() { return t_exchange; }
 
 bool HttpServer::client_gone() {
-    if (!t_exchange.client_gone) t_exchange.client_gone = gone(t_exchange.socket);
+    if (!t_exchange.client_gone) t_exchange.client_gone = refold::client_gone(t_exchange.socket);
     return t_exchange.client_gone;
 }
 
 void HttpServer::bind() {
     options_.connections = raise_file_limit(options_.connections);
+    listener_ = options_.listener;
+    if (listener_ < 0) listen_on_address();
+    fcntl(listener_, F_SETFL, fcntl(listener_, F_GETFL) | O_NONBLOCK);
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
+                                               : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
+    on_loopback_ = is_loopback(address);
+    if (options_.listener >= 0) {
+        const std::string name = address_of(address);
+        options_.host = name.substr(0, name.rfind(':'));
+        std::erase_if(options_.host, [](char c) { return c == '[' || c == ']'; });
+    }
+    wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    svr_sock_ = listener_;  // cpp-httplib ends streams when this is unset
+}
+
+void HttpServer::listen_on_address() {
     constexpr int kFlags = AI_PASSIVE | AI_NUMERICSERV;
     addrinfo hints{};
     hints.ai_socktype = SOCK_STREAM;
@@ -206,7 +175,6 @@ void HttpServer::bind() {
     set_socket_options([this](int socket) {
         const int yes = 1;
         setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-        fcntl(socket, F_SETFL, O_NONBLOCK);
         listener_ = socket;
     });
     errno = 0;
@@ -215,20 +183,21 @@ void HttpServer::bind() {
         fail(ErrorCode::io, "serve", "cannot listen on {} port {}: {} - choose another --host or --port",
              options_.host, options_.port, strerror(errno));
     }
-    sockaddr_storage address{};
-    socklen_t size = sizeof address;
-    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
-    port_ = ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
-                                               : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
-    on_loopback_ = is_loopback(address);
-    wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    svr_sock_ = listener_;  // cpp-httplib ends streams when this is unset
 }
 
 void HttpServer::start() {
+    // By default each of many threads keeps freed memory of its own, which never fits the others' needs.
+    mallopt(M_ARENA_MAX, kArenas);
+    // OpenSSL writes to clients that have left. The threads inherit this.
+    sigset_t broken_pipe{}, before{};
+    sigemptyset(&broken_pipe);
+    sigaddset(&broken_pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &broken_pipe, &before);
     collector_ = std::thread([this] { collect(); });
     for (size_t i = 0; i < options_.workers; ++i) threads_.emplace_back([this] { work(ready_); });
     if (!options_.quick_paths.empty()) threads_.emplace_back([this] { work(quick_); });
+    if (tls_) threads_.emplace_back([this] { greet(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void HttpServer::wake() const {
@@ -256,14 +225,14 @@ void HttpServer::stop() {
         stopping_ = draining_ = true;
     }
     cut_off();
-    for (Queue* queue : {&ready_, &quick_}) queue->changed_or_stop.notify_all();
+    for (Queue* queue : {&ready_, &quick_, &greeting_}) queue->changed_or_stop.notify_all();
     if (collector_.joinable()) {
         wake();
         collector_.join();
     }
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
-    for (Queue* queue : {&ready_, &quick_}) queue->waiting.clear();
+    for (Queue* queue : {&ready_, &quick_, &greeting_}) queue->waiting.clear();
     returned_.clear();
     for (int* descriptor : {&listener_, &wake_}) {
         if (*descriptor >= 0) close(*descriptor);
@@ -285,14 +254,41 @@ void HttpServer::accept_all() {
         }
         const int yes = 1;
         setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-        auto connection = std::make_unique<Connection>();
-        connection->socket = socket;
+        auto connection = std::make_unique<Connection>(socket, tls_.get());
         connection->client = address_of(address);
         connection->since = Clock::now();
-        if (static_cast<size_t>(++open_) > options_.connections)
-            refuse(*connection, 503, "too many connections");
+        recount(*connection);
+        ++open_;
+        if (too_many()) make_room();
+        if (too_many() || connection->wire.failed()) refuse(*connection, 503, "too many connections");
         waiting_[socket] = std::move(connection);
     }
+}
+
+bool HttpServer::too_many() const {
+    return static_cast<size_t>(open_) > options_.connections || buffered_ > options_.most_buffered;
+}
+
+// Connections that say nothing, or send without end, must not keep others out.
+void HttpServer::make_room() {
+    const bool memory = buffered_ > options_.most_buffered;
+    std::vector<std::tuple<bool, Clock::time_point, int>> order;
+    order.reserve(waiting_.size());
+    for (const auto& [socket, connection] : waiting_) {
+        const bool sends = !connection->refused && !connection->received.empty();
+        order.emplace_back(sends != memory, connection->since, socket);
+    }
+    // Some more than needed, as each search looks at all of them.
+    const size_t most = std::min(order.size(), 1 + order.size() / 64);
+    std::ranges::partial_sort(order, order.begin() + static_cast<std::ptrdiff_t>(most));
+    for (size_t i = 0; i < most; ++i) drop(std::get<int>(order[i]));
+}
+
+void HttpServer::drop(int socket) {
+    buffered_ -= waiting_[socket]->buffered;
+    freed_ += waiting_[socket]->buffered;
+    waiting_.erase(socket);
+    --open_;
 }
 
 void HttpServer::refuse(Connection& connection, int status, const std::string& problem) {
@@ -301,8 +297,8 @@ void HttpServer::refuse(Connection& connection, int status, const std::string& p
         "HTTP/1.1 {} {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n"
         "Connection: close\r\n\r\n{}",
         status, reason(status), body.size(), body);
-    static_cast<void>(!::send(connection.socket, text.data(), text.size(), MSG_NOSIGNAL));
-    shutdown(connection.socket, SHUT_WR);
+    connection.say(text);
+    connection.wire.end();
     connection.received.clear();
     connection.received.shrink_to_fit();
     freed_ += connection.buffered;
@@ -321,14 +317,14 @@ void HttpServer::refuse(Connection& connection, int status, const std::string& p
 bool HttpServer::receive(Connection& connection) {
     char buffer[64 << 10];
     for (int i = 0; i < 16; ++i) {  // then other connections are served
-        const ssize_t count = recv(connection.socket, buffer, sizeof buffer, 0);
-        if (count == 0) return false;
-        if (count < 0) return errno == EAGAIN || errno == EINTR;
+        const ssize_t count = connection.wire.receive(buffer, sizeof buffer);
+        if (count <= 0) return count == Wire::kLater;
         if (connection.refused) continue;
         const auto size = static_cast<size_t>(count);
         if (connection.received.empty()) connection.since = Clock::now();
         const auto too_much = [&] { refuse(connection, 503, "too much is being received at present"); };
-        if (buffered_ + size > options_.most_buffered) {
+        // A short request is received even then: those who send long ones must not keep it out.
+        if (buffered_ + size > options_.most_buffered && connection.received.size() + size > kIdleBuffer) {
             too_much();
             continue;
         }
@@ -344,8 +340,9 @@ bool HttpServer::receive(Connection& connection) {
 }
 
 void HttpServer::recount(Connection& connection) {
-    buffered_ += connection.received.size() - connection.buffered;
-    connection.buffered = connection.received.size();
+    const size_t bytes = connection.received.size() + connection.wire.memory();
+    buffered_ += bytes - connection.buffered;
+    connection.buffered = bytes;
 }
 
 bool HttpServer::join_chunks(Connection& c, const HttpHead& head) {
@@ -384,53 +381,78 @@ bool HttpServer::examine(ConnectionPtr& connection) {
     if (!complete) {
         if (head->expects_continue && !c.refused && !c.continued) {
             constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-            static_cast<void>(!::send(c.socket, kContinue.data(), kContinue.size(), MSG_NOSIGNAL));
+            c.say(kContinue);
             c.continued = true;
         }
         return true;
     }
     c.since = Clock::now();
+    hand_over(std::move(connection), queue);
+    return false;
+}
+
+void HttpServer::hand_over(ConnectionPtr connection, Queue& queue) {
     {
         const std::lock_guard lock(mutex_);
         queue.waiting.push_back(std::move(connection));
     }
     queue.changed_or_stop.notify_one();
-    return false;
+}
+
+HttpServer::ConnectionPtr HttpServer::take(Queue& queue, bool answers) {
+    std::unique_lock lock(mutex_);
+    queue.changed_or_stop.wait(lock, [&] { return stopping_ || !queue.waiting.empty(); });
+    if (stopping_) return nullptr;
+    ConnectionPtr connection = std::move(queue.waiting.front());
+    queue.waiting.pop_front();
+    if (answers) answering_[connection->socket()] = connection.get();
+    return connection;
+}
+
+void HttpServer::give_back(ConnectionPtr connection) {
+    {
+        const std::lock_guard lock(mutex_);
+        answering_.erase(connection->socket());
+        returned_.push_back(std::move(connection));
+    }
+    all_answered_.notify_all();
+    wake();
 }
 
 bool HttpServer::expired(Connection& connection) {
     const auto age = Clock::now() - connection.since;
     if (connection.refused) return age > kLinger;
+    if (connection.wire.shaking_hands()) return age > options_.read_timeout;
     if (connection.received.empty()) return age > options_.idle_timeout;
     if (age > options_.read_timeout) refuse(connection, 408, "the request did not come in time");
     return false;
 }
 
 void HttpServer::collect() {
+    yield_to_steps();
     std::vector<pollfd> states;
     Clock::time_point swept = Clock::now();
     while (!stopping_) {
         states.clear();
         states.push_back({wake_, POLLIN, 0});
         if (!draining_) states.push_back({listener_, POLLIN, 0});
-        for (const auto& [socket, connection] : waiting_) states.push_back({socket, POLLIN, 0});
+        for (const auto& [socket, connection] : waiting_)
+            states.push_back({socket, connection->wire.events(), 0});
         ::poll(states.data(), states.size(), 200);
 
-        const auto drop = [&](int socket) {
-            buffered_ -= waiting_[socket]->buffered;
-            freed_ += waiting_[socket]->buffered;
-            waiting_.erase(socket);
-            --open_;
-        };
         std::vector<int> look;
+        bool arrivals = false;
         for (const pollfd& state : states) {
             if (state.revents == 0) continue;
             if (state.fd == wake_) {
                 uint64_t count = 0;
                 static_cast<void>(!::read(wake_, &count, sizeof count));
             } else if (state.fd == listener_) {
-                accept_all();
-            } else if (receive(*waiting_[state.fd])) {
+                arrivals = true;
+            } else if (ConnectionPtr& connection = waiting_[state.fd]; connection->wire.shaking_hands()) {
+                hand_over(std::move(connection), greeting_);
+                waiting_.erase(state.fd);
+            } else if (receive(*connection)) {
                 look.push_back(state.fd);
             } else {
                 drop(state.fd);
@@ -442,7 +464,7 @@ void HttpServer::collect() {
             returned.swap(returned_);
         }
         for (ConnectionPtr& connection : returned) {
-            const int socket = connection->socket;
+            const int socket = connection->socket();
             recount(*connection);
             waiting_[socket] = std::move(connection);
             look.push_back(socket);
@@ -450,6 +472,7 @@ void HttpServer::collect() {
         for (const int socket : look) {
             if (!examine(waiting_[socket])) waiting_.erase(socket);
         }
+        if (arrivals) accept_all();
         const bool all = draining_;
         if (!all && Clock::now() - swept < milliseconds(100)) continue;
         swept = Clock::now();
@@ -473,50 +496,50 @@ void HttpServer::collect() {
 }
 
 void HttpServer::work(Queue& queue) {
+    yield_to_steps();
     const milliseconds write_timeout =
         &queue == &quick_ ? std::min(kQuickWrite, options_.write_timeout) : options_.write_timeout;
-    for (;;) {
-        ConnectionPtr connection;
-        {
-            std::unique_lock lock(mutex_);
-            queue.changed_or_stop.wait(lock, [&] { return stopping_ || !queue.waiting.empty(); });
-            if (stopping_) return;
-            connection = std::move(queue.waiting.front());
-            queue.waiting.pop_front();
-            answering_[connection->socket] = connection.get();
-        }
+    while (ConnectionPtr connection = take(queue, true)) {
         bool again = false;
         try {
             again = answer(*connection, write_timeout);
         } catch (const std::exception&) {
-            static_cast<void>(!::send(connection->socket, kNoMemory.data(), kNoMemory.size(), MSG_NOSIGNAL));
+            connection->say(kNoMemory);
             connection->received.clear();
         }
         t_exchange.holds.reset();
+        t_exchange.turn.reset();
         if (connection->received.capacity() > kIdleBuffer) connection->received.shrink_to_fit();
         freed_ += connection->buffered + t_exchange.memory;
-        if (!again) shutdown(connection->socket, SHUT_WR);
+        if (!again) connection->wire.end();
         connection->refused = !again;
         connection->since = Clock::now();
-        {
-            const std::lock_guard lock(mutex_);
-            answering_.erase(connection->socket);
-            returned_.push_back(std::move(connection));
+        give_back(std::move(connection));
+    }
+}
+
+void HttpServer::greet() {
+    yield_to_steps();
+    while (ConnectionPtr connection = take(greeting_, false)) {
+        connection->wire.shake_hands();
+        if (connection->wire.failed()) {
+            connection->wire.end();
+            connection->refused = true;
+            connection->since = Clock::now();
         }
-        all_answered_.notify_all();
-        wake();
+        give_back(std::move(connection));
     }
 }
 
 bool HttpServer::answer(Connection& connection, milliseconds write_timeout) {
     t_exchange = {};
-    t_exchange.socket = connection.socket;
+    t_exchange.socket = connection.socket();
     t_exchange.client = connection.client;
     t_exchange.start = connection.since;
     const std::string_view received = connection.received;
     const auto head = scan_head(received, options_.most_body);
     const size_t size = head->bytes + head->body;
-    ExchangeStream stream(connection.socket, received.substr(0, size), write_timeout);
+    ExchangeStream stream(connection.wire, received.substr(0, size), write_timeout);
     bool closed = false;
     const bool written = process_request(stream, draining_, closed, [](httplib::Request& request) {
         request.headers.erase("Expect");           // answered by examine()

@@ -13,41 +13,34 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "serve/exchange.h"
 #include "serve/http_head.h"
+#include "serve/tls.h"
 
 namespace refold {
 
 struct HttpOptions {
     std::string host = "127.0.0.1";
-    int port = 0;  // 0: any free port
+    int port = 0;       // 0: any free port
+    int listener = -1;  // a socket that listens already, in place of host and port
+    std::optional<TlsFiles> tls;
     size_t workers = 16;
     std::vector<std::string> quick_paths;  // of the one more worker; answers must be short
-    size_t connections = 4096;             // more are refused with 503; lowered to the limit of open files
+    // Lowered to the limit of open files. For one more, those are closed that have waited longest without a
+    // complete request, those that have sent nothing first; where all are being answered, it is refused with
+    // 503.
+    size_t connections = 4096;
     size_t most_head = 32 << 10, most_body = 8 << 20;  // bytes
     size_t most_buffered = 256 << 20;  // bytes, of all requests together that come in or are answered
     std::chrono::milliseconds idle_timeout{60000};   // until a connection without a request is closed
     std::chrono::milliseconds read_timeout{30000};   // from a request's first byte to its last, else 408
     std::chrono::milliseconds write_timeout{30000};  // that one response may wait for its client in all
-};
-
-// One request and its response. Every worker has its own.
-struct Exchange {
-    int socket = -1;
-    std::string client;  // "address:port"
-    std::string method, path;
-    const char* endpoint = "other";  // route, for metrics
-    int status = 0;
-    bool client_gone = false;  // left before the response was complete
-    bool close = false;        // the connection is not reused
-    int64_t prompt_tokens = 0, completion_tokens = 0;
-    std::chrono::steady_clock::time_point start;  // when the request was complete
-    std::shared_ptr<void> holds;                  // kept until the response is sent
-    size_t memory = 0;                            // bytes that answering took, as far as they are known
 };
 
 class HttpServer : public httplib::Server {
@@ -63,6 +56,7 @@ public:
     // Listens. Throws Error(io) when the address is not available.
     void bind();
     int port() const { return port_; }
+    const std::string& host() const { return options_.host; }
     // It listens for programs on this machine only.
     bool on_loopback() const { return on_loopback_; }
     void start();
@@ -75,7 +69,9 @@ public:
     void stop();
 
     int64_t open_connections() const { return open_; }
-    // The exchange that the calling handler answers.
+    // Null without TLS.
+    Tls* tls() { return tls_.get(); }
+    // The exchange that the calling handler answers. Every worker has its own.
     static Exchange& exchange();
     // The client of that exchange has closed its end.
     static bool client_gone();
@@ -88,6 +84,9 @@ private:
     // On the collecting thread.
     void collect();
     void accept_all();
+    bool too_many() const;  // connections, or bytes that they have sent
+    void make_room();
+    void drop(int socket);
     // Returns whether the connection stays open.
     bool receive(Connection& connection);
     // What the connection has received counts as buffered.
@@ -99,19 +98,29 @@ private:
     void refuse(Connection& connection, int status, const std::string& problem);
     bool expired(Connection& connection);
     void wake() const;
+    void listen_on_address();
 
-    // Complete requests that wait for a worker.
+    // Connections that wait for a worker.
     struct Queue {
         std::deque<ConnectionPtr> waiting;
         std::condition_variable changed_or_stop;
     };
 
+    void hand_over(ConnectionPtr connection, Queue& queue);
+    // The first connection of the queue, to be answered or else greeted; null when the server stops.
+    ConnectionPtr take(Queue& queue, bool answers);
+    // To the collecting thread.
+    void give_back(ConnectionPtr connection);
+
+    // On a thread of its own: handshakes take time to compute.
+    void greet();
     // On the workers of `queue`.
     void work(Queue& queue);
     // Returns whether the connection can be reused.
     bool answer(Connection& connection, std::chrono::milliseconds write_timeout);
 
     HttpOptions options_;
+    const std::unique_ptr<Tls> tls_;
     int listener_ = -1, wake_ = -1, port_ = 0;
     bool on_loopback_ = false;
     std::unordered_map<int, ConnectionPtr> waiting_;  // collecting thread only
@@ -122,7 +131,7 @@ private:
 
     std::mutex mutex_;
     std::condition_variable all_answered_;
-    Queue ready_, quick_;
+    Queue ready_, quick_, greeting_;
     std::vector<ConnectionPtr> returned_;
     std::unordered_map<int, Connection*> answering_;
 

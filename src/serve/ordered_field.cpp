@@ -13,9 +13,9 @@ using Json = nlohmann::ordered_json;
 
 // Builds the value of one key of the outermost object. Keys are appended without a search, which would take
 // ordered_json a time that grows with the square of their number.
-class Reader : public nlohmann::json_sax<Json> {
+class FieldReader : public nlohmann::json_sax<Json> {
 public:
-    explicit Reader(const char* field) : field_(field) {}
+    FieldReader(const char* field, size_t most) : field_(field), most_(most) {}
 
     Json take() { return std::move(root_); }
 
@@ -51,8 +51,8 @@ private:
     // Where it is put; null where nothing is wanted.
     Json* place(Json value) {
         if (!wanted_) return nullptr;
-        if (++values_ > kMostOrderedValues)
-            throw ApiError(400, fmt::format("'{}': more than {} values", field_, kMostOrderedValues), field_);
+        if (++values_ > most_)
+            throw ApiError(400, fmt::format("'{}': more than {} values", field_, most_), field_);
         Json* to = &root_;
         if (!open_.empty()) {
             Json& parent = *open_.back();
@@ -74,6 +74,7 @@ private:
     }
 
     const char* const field_;
+    const size_t most_;
     Json root_;
     int depth_ = 0;
     bool wanted_ = false;
@@ -84,8 +85,8 @@ private:
 
 }  // namespace
 
-nlohmann::ordered_json ordered_field(std::string_view body, const char* field) {
-    Reader reader(field);
+nlohmann::ordered_json ordered_field(std::string_view body, const char* field, size_t most) {
+    FieldReader reader(field, most);
     Json::sax_parse(body, &reader);
     return reader.take();
 }

@@ -6,11 +6,13 @@
 
 namespace refold {
 
-constexpr size_t kMostOrderedValues = 16384;  // values and keys
+constexpr size_t kMostOrderedValues = 16384;    // values and keys
+constexpr size_t kMostMessageValues = 1 << 18;  // of a conversation
 
 // The value of a field of the body, which is a JSON object, with the keys of all objects in their order; null
 // when the body has no such field. Takes linear time. Throws ApiError (400) that names the field when it has
-// too many values.
-nlohmann::ordered_json ordered_field(std::string_view body, const char* field);
+// more than `most` values.
+nlohmann::ordered_json ordered_field(std::string_view body, const char* field,
+                                     size_t most = kMostOrderedValues);
 
 }  // namespace refold

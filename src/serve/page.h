@@ -1,4 +1,4 @@
-// The built-in page: page.html, compiled in.
+// The built-in page: the files in page/, compiled in as one.
 #pragma once
 
 #include <string>

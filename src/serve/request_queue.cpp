@@ -50,17 +50,30 @@ std::optional<Clock::time_point> RequestQueue::end() const {
     return end_;
 }
 
-const Submitted* RequestQueue::front() const {
+const Submitted* RequestQueue::front() {
     const std::lock_guard lock(mutex_);
-    return waiting_.empty() ? nullptr : &waiting_.front();
+    const auto has = [this](const Submitted& submitted) {
+        const auto found = in_slots_.find(submitted.client);
+        return found == in_slots_.end() ? 0 : found->second;
+    };
+    next_ = 0;
+    for (size_t i = 1; i < waiting_.size(); ++i)
+        if (has(waiting_[i]) < has(waiting_[next_])) next_ = i;
+    return waiting_.empty() ? nullptr : &waiting_[next_];
 }
 
 Submitted RequestQueue::pop() {
     const std::lock_guard lock(mutex_);
-    Submitted first = std::move(waiting_.front());
-    waiting_.pop_front();
+    Submitted next = std::move(waiting_[next_]);
+    waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(next_));
+    next_ = 0;
     --free_slots_;
-    return first;
+    ++in_slots_[next.client];
+    return next;
+}
+
+void RequestQueue::left(uint64_t client) {
+    if (--in_slots_[client] <= 0) in_slots_.erase(client);
 }
 
 std::deque<Submitted> RequestQueue::pop_ended(Clock::time_point now) {

@@ -1,4 +1,5 @@
-// Requests that wait for a slot, in the order of their arrival.
+// Requests that wait for a slot. The next one is of the client that has the fewest, and of one client the one
+// that came first: nobody waits for all that another one has asked for.
 #pragma once
 
 #include <chrono>
@@ -7,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 
 #include "generation/request.h"
 #include "serve/channel.h"
@@ -19,6 +21,7 @@ struct Submitted {
     GenerationRequest request;
     std::shared_ptr<Channel> channel;
     Clock::time_point at, deadline;
+    uint64_t client = 0;  // who asks; any number
 };
 
 // Why a request that waits or runs must end now; nothing when it may go on.
@@ -43,9 +46,11 @@ public:
     // Waits until `count` requests wait, at most until `until`.
     void wait_for(int64_t count, Clock::time_point until);
     std::optional<Clock::time_point> end() const;
-    // The first request, which must stay first until pop(). Null when empty.
-    const Submitted* front() const;
-    Submitted pop();  // into a slot
+    // The next request, which stays the next until pop(). Null when empty.
+    const Submitted* front();
+    Submitted pop();  // what front() has shown, into a slot
+    // A request of that client has left its slot.
+    void left(uint64_t client);
     // Takes out the requests that must_end(), or all.
     std::deque<Submitted> pop_ended(Clock::time_point now);
     std::deque<Submitted> pop_all();
@@ -57,6 +62,8 @@ private:
     const int64_t capacity_;
     int64_t free_slots_;
     std::deque<Submitted> waiting_;
+    size_t next_ = 0;                                 // what front() has shown
+    std::unordered_map<uint64_t, int64_t> in_slots_;  // by client; scheduler's thread only
     std::optional<Clock::time_point> end_;
 };
 

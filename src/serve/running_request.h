@@ -14,7 +14,10 @@ class RunningRequest {
 public:
     // `place` in the engine is the worker's.
     RunningRequest(Submitted submitted, SharedSequences::Sequence& place, Sequence sequence)
-        : submitted_(std::move(submitted)), place_(&place), sequence_(std::move(sequence)) {}
+        : submitted_(std::move(submitted)),
+          place_(&place),
+          sequence_(std::move(sequence)),
+          known_(static_cast<int64_t>(place.done)) {}
 
     const Submitted& submitted() const { return submitted_; }
     Sequence& sequence() { return sequence_; }
@@ -33,12 +36,16 @@ public:
     void send();
 
 private:
+    void count_end(SchedulerStatus& status, Clock::time_point now) const;
+
     Submitted submitted_;
     SharedSequences::Sequence* place_;
     Sequence sequence_;
-    int64_t counted_ = 0;                      // choices
-    std::optional<Clock::time_point> latest_;  // of them
-    std::optional<GenerationEvent> event_;     // counted, not sent
+    const Clock::time_point started_ = Clock::now();
+    int64_t known_;                                    // tokens of the prompt, until the client is told
+    int64_t counted_ = 0;                              // choices
+    std::optional<Clock::time_point> first_, latest_;  // of them
+    std::optional<GenerationEvent> event_;             // counted, not sent
 };
 
 }  // namespace refold

@@ -25,10 +25,12 @@ void check(const SchedulerOptions& o, const Engine& engine) {
     at_least("timeout in ms", o.timeout.count(), 1);
     at_least("drafted tokens", o.draft, 0);
     at_least("looked-up tokens", o.lookup, 0);
-    if (o.slots + o.lookup > engine.capabilities().max_rows && o.lookup > 0) {
+    at_least("drafted tokens of a model", o.draft_tokens, 1);
+    if (const int64_t drafts = o.lookup + (o.draft_model != nullptr ? o.draft_tokens : 0);
+        o.slots + drafts > engine.capabilities().max_rows && drafts > 0) {
         fail(ErrorCode::usage, "scheduler",
-             "got {} slots and {} looked-up tokens, but a step has at most {} rows - take a larger batch",
-             o.slots, o.lookup, engine.capabilities().max_rows);
+             "got {} slots and {} drafted tokens, but a step has at most {} rows - take a larger batch",
+             o.slots, drafts, engine.capabilities().max_rows);
     }
     if (o.slots > engine.capabilities().max_rows) {
         fail(ErrorCode::usage, "scheduler",
@@ -36,7 +38,7 @@ void check(const SchedulerOptions& o, const Engine& engine) {
              engine.capabilities().max_rows);
     }
     check_exit_policy(o.exit, engine.capabilities().loops, engine.capabilities().exit_gate);
-    check_lookup(o.lookup, engine.capabilities().loops);
+    check_drafts({.draft = o.draft, .lookup = o.lookup, .draft_model = o.draft_model}, engine.capabilities());
     if (o.draft == 0) return;
     if (o.draft_loop < 1 || o.draft_loop >= engine.capabilities().loops) {
         fail(ErrorCode::usage, "scheduler",
@@ -110,13 +112,13 @@ Scheduler::Scheduler(Engine& engine, const Tokenizer& tokenizer, const Scheduler
 
 Scheduler::~Scheduler() { shutdown(std::chrono::milliseconds(0)); }
 
-std::unique_ptr<Generation> Scheduler::submit(GenerationRequest request) {
+std::unique_ptr<Generation> Scheduler::submit(GenerationRequest request, uint64_t client) {
     impl_->check_options(request);
     impl_->check_prompt(request);
     const auto timeout = request.timeout.count() > 0 ? request.timeout : impl_->options.timeout;
     const auto channel = std::make_shared<Channel>();
     const auto now = Clock::now();
-    if (!impl_->queue.push({std::move(request), channel, now, later(now, timeout)})) {
+    if (!impl_->queue.push({std::move(request), channel, now, later(now, timeout), client})) {
         ++impl_->refused;
         return nullptr;
     }
@@ -129,6 +131,8 @@ SchedulerStatus Scheduler::status() const {
     status.refused = impl_->refused;
     return status;
 }
+
+bool Scheduler::lost() const { return impl_->worker.lost(); }
 
 void Scheduler::shutdown(std::chrono::milliseconds grace) {
     impl_->queue.close(later(Clock::now(), grace));

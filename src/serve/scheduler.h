@@ -28,9 +28,11 @@ public:
     // Null when the queue is full or the scheduler is shutting down. A generation ends where the context
     // does. Any thread. Throws Error(input) for a prompt that is empty, has ids outside the vocabulary or
     // does not fit the context (or the KV cache) together with the first generated token, if any is wanted;
-    // Error(usage) for options out of range.
-    std::unique_ptr<Generation> submit(GenerationRequest request);
+    // Error(usage) for options out of range. Clients, told apart by any number, get slots in turn.
+    std::unique_ptr<Generation> submit(GenerationRequest request, uint64_t client = 0);
     SchedulerStatus status() const;
+    // The engine has lost its device, and all requests fail from now on. Any thread.
+    bool lost() const;
     // Refuses new requests and waits for the others; those that run or wait after `grace` are ended.
     void shutdown(std::chrono::milliseconds grace);
 

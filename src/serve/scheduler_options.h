@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 
+#include "engine/engine.h"
 #include "exit/exit_policy.h"
 
 namespace refold {
@@ -23,12 +24,13 @@ struct SchedulerOptions {
     int64_t prefill_rows = 256;
     std::chrono::milliseconds timeout{600000};  // of a request, waiting included
     ExitPolicy exit = {};
-    // Early loops draft up to this many tokens and all loops verify them: the output is the full model's,
-    // token for token. 0: off.
+    // Drafts by early loops, from the sequence itself, or of another model: see DecodingOptions.
     int64_t draft = 0;
-    int32_t draft_loop = 1;  // the loop after which drafts are taken
-    // Draft up to this many tokens from the sequence itself (DecodingOptions). 0: off.
+    int32_t draft_loop = 1;
     int64_t lookup = 0;
+    int64_t draft_tokens = 8;
+    Engine* draft_model = nullptr;
+    bool draft_always = false;
     // Keeps what ended sequences have in the KV cache until its room is needed: prompts that begin alike are
     // computed once.
     bool prefixes = false;

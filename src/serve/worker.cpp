@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/error.h"
+#include "engine/devices.h"
 
 namespace refold {
 namespace {
@@ -21,16 +21,18 @@ Worker::Worker(Engine& engine, const Tokenizer& tokenizer, const SchedulerOption
       decoding_{.exit = options.exit,
                 .draft = options.draft,
                 .draft_loop = options.draft_loop,
-                .lookup = options.lookup},
+                .lookup = options.lookup,
+                .draft_tokens = options.draft_tokens,
+                .draft_model = options.draft_model,
+                .draft_always = options.draft_always},
       queue_(queue),
       sequences_(engine, SharedSequences::Rooms::exact),
-      counts_(engine.capabilities().loops) {
+      counts_(engine.capabilities().loops),
+      drafting_(decoding_, counts_),
+      status_(new_status()) {
     status_.slots = options.slots;
     status_.kv_tokens = engine.capabilities().kv_tokens;
     status_.last_rows_at.resize(static_cast<size_t>(engine.capabilities().loops));
-    status_.first_token = make_histogram({0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60});
-    status_.between_tokens =
-        make_histogram({0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5});
     publish();
 }
 
@@ -70,6 +72,12 @@ void Worker::end(const Submitted& submitted, FinishReason reason, std::string er
     ++status_.finished[reason];
 }
 
+void Worker::end_next(const std::string& error) {
+    const Submitted next = queue_.pop();
+    end(next, FinishReason::error, error);
+    queue_.left(next.client);
+}
+
 void Worker::end_overdue() {
     const auto now = Clock::now();
     for (const Submitted& ended : queue_.pop_ended(now)) end(ended, *must_end(ended, now));
@@ -98,13 +106,14 @@ void Worker::admit() {
         SharedSequences::Sequence* place = nullptr;
         try {
             place = sequences_.begin(request.prompt,
-                                     static_cast<size_t>(std::min(tokens, sequence_room(engine_))), most);
+                                     static_cast<size_t>(std::min(tokens, sequence_room(engine_))), most,
+                                     request.adapter);
         } catch (const std::exception& error) {
-            end(queue_.pop(), FinishReason::error, error.what());
+            end_next(error.what());
             continue;
         }
         if (place == nullptr && running_.empty()) {
-            end(queue_.pop(), FinishReason::error, "the KV cache has no room although nothing runs");
+            end_next("the KV cache has no room although nothing runs");
             continue;
         }
         if (place == nullptr) return;  // until others have ended
@@ -136,33 +145,63 @@ bool Worker::holds_back(const Sequence& sequence) const {
 
 void Worker::plan() {
     plan_.clear();
+    std::vector<Sequence*> generating;
+    for (RunningRequest& request : running_)
+        if (!request.sequence().prefilling()) generating.push_back(&request.sequence());
+    plan_.drafts = drafting_.begin_step(generating);
     int64_t room = engine_.capabilities().max_rows;
-    const auto add = [&](bool prefill, int64_t most) {
-        for (RunningRequest& request : running_) {
-            Sequence& sequence = request.sequence();
-            if (sequence.prefilling() != prefill || (fixed() && holds_back(sequence))) continue;
-            const int64_t added = sequence.plan(plan_, most);
-            most -= added;
-            room -= added;
+    for (RunningRequest& request : running_) {
+        Sequence& sequence = request.sequence();
+        if (!sequence.prefilling() && !(fixed() && holds_back(sequence))) room -= sequence.plan(plan_, room);
+    }
+    plan_prompts(std::min(room, options_.prefill_rows));
+}
+
+// Half of the rows is for the prompt that came first, the rest for those of which least is left: a short
+// prompt does not wait for the long ones before it, and a long one does not for all short ones after it.
+void Worker::plan_prompts(int64_t most) {
+    std::vector<Sequence*> others;
+    int64_t left_of_others = 0;
+    Sequence* first = nullptr;
+    for (RunningRequest& request : running_) {
+        Sequence& sequence = request.sequence();
+        if (!sequence.prefilling() || (fixed() && holds_back(sequence))) continue;
+        if (first == nullptr) {
+            first = &sequence;
+        } else {
+            others.push_back(&sequence);
+            left_of_others += sequence.prompt_left();
         }
-    };
-    add(false, room);
-    add(true, std::min(room, options_.prefill_rows));
+    }
+    if (first == nullptr) return;
+    most -= first->plan(plan_, std::max((most + 1) / 2, most - left_of_others));
+    std::ranges::stable_sort(others, {}, &Sequence::prompt_left);
+    for (Sequence* sequence : others) most -= sequence->plan(plan_, most);
 }
 
 void Worker::step() {
-    plan();
+    try {
+        plan();
+    } catch (const std::exception& error) {  // of the draft model
+        note_loss(error);
+        for (RunningRequest& request : running_) request.finish(FinishReason::error, error.what());
+        return;
+    }
     if (plan_.rows.empty()) return;
+    const bool has_prompts =
+        std::ranges::any_of(running_, [](const auto& request) { return request.sequence().prefilling(); });
     const bool free_slot = static_cast<int64_t>(running_.size()) < options_.slots;
     if (free_slot && queue_.waiting() > 0) ++status_.starved;
     try {
         const StepOutput output = engine_.step({.rows = plan_.rows});
         count_rows();
         plan_.take(output, engine_.capabilities().n_vocab);
+        drafting_.end_step(has_prompts);
         for (RunningRequest& request : running_)
             request.place().done =
                 std::min(static_cast<size_t>(request.sequence().exact()), request.place().tokens.size());
     } catch (const std::exception& error) {
+        note_loss(error);
         fail_step(error.what());
     }
 }
@@ -176,6 +215,10 @@ void Worker::count_rows() {
         status_.last_rows_at[static_cast<size_t>(range.loop)] += range.end - range.begin;
 }
 
+void Worker::note_loss(const std::exception& error) {
+    if (dynamic_cast<const LostDevice*>(&error) != nullptr) lost_ = true;
+}
+
 // The engine's state of these sequences is unknown.
 void Worker::fail_step(const std::string& error) {
     for (const RowRange& range : plan_.ranges)
@@ -186,6 +229,7 @@ void Worker::fail_step(const std::string& error) {
 void Worker::leave(RunningRequest& request) {
     SharedSequences::Sequence& place = request.place();
     const Sequence& sequence = request.sequence();
+    drafting_.end(sequence);
     if (!options_.prefixes || request.failed()) return sequences_.forget(place);
     place.tokens = sequence.tokens();
     // Drafts after the end were run, too.
@@ -197,7 +241,9 @@ void Worker::leave(RunningRequest& request) {
 void Worker::settle() {
     for (RunningRequest& request : running_) {
         request.count(status_);
-        if (request.finished()) leave(request);
+        if (!request.finished()) continue;
+        leave(request);
+        queue_.left(request.submitted().client);
     }
     publish();
     for (Ended& ended : ended_) ended.channel->push(std::move(ended.event));

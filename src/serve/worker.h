@@ -1,10 +1,13 @@
 // The thread that runs the engine: takes requests into slots and fills steps with their rows.
 #pragma once
 
+#include <atomic>
+#include <exception>
 #include <list>
 #include <mutex>
 
 #include "engine/engine.h"
+#include "generation/drafting.h"
 #include "serve/request_queue.h"
 #include "serve/running_request.h"
 #include "serve/scheduler_options.h"
@@ -20,6 +23,8 @@ public:
     void run();
     // As of the end of the latest step. Any thread.
     SchedulerStatus status() const;
+    // The engine has lost its device, and all steps fail. Any thread.
+    bool lost() const { return lost_; }
 
 private:
     // A request that ended without a slot.
@@ -33,10 +38,13 @@ private:
     void admit();
     void start(Submitted submitted, SharedSequences::Sequence& place);
     void end(const Submitted& submitted, FinishReason reason, std::string error = {});
+    void end_next(const std::string& error);
     void plan();
+    void plan_prompts(int64_t most);
     bool holds_back(const Sequence& sequence) const;
     void step();
     void count_rows();
+    void note_loss(const std::exception& error);
     void fail_step(const std::string& error);
     void settle();
     void leave(RunningRequest& request);
@@ -52,10 +60,12 @@ private:
     std::vector<Ended> ended_;           // to be sent
     StepPlan plan_;
     DecodingCounts counts_;
+    Drafting drafting_;
     SchedulerStatus status_;
 
     mutable std::mutex mutex_;
     SchedulerStatus published_;
+    std::atomic<bool> lost_ = false;
 };
 
 }  // namespace refold

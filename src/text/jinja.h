@@ -7,6 +7,7 @@
 // included
 // - capitalize(text), strip(text): as in Python (the engine's own versions handle ASCII only)
 // - literal(text): the value of a Python literal made of lists, mappings, texts and numbers
+// - range(...): as Jinja's, of at most 100,000 numbers, like that of Jinja's sandbox
 #pragma once
 
 #include <memory>
@@ -23,7 +24,8 @@ struct JinjaOptions {
 
 class JinjaTemplate {
 public:
-    // Throws Error(input) with the location when `source` is no valid template.
+    // Throws Error(input) with the location when `source` is no valid template, or when its brackets, blocks
+    // or operators would be nested too deeply for the engine.
     explicit JinjaTemplate(const std::string& source, const JinjaOptions& options = {});
     ~JinjaTemplate();
     JinjaTemplate(JinjaTemplate&&) noexcept;

@@ -21,6 +21,13 @@ inline bool first_process() {
     return !several_processes() || rank == nullptr || std::string_view(rank) == "0";
 }
 
+// Its number on its machine, as its GPU has: 0 of one process.
+inline int local_rank() {
+    const char* local = std::getenv("LOCAL_RANK");
+    if (local == nullptr || *local == '\0') local = std::getenv("RANK");
+    return several_processes() && local != nullptr ? std::atoi(local) : 0;
+}
+
 // Connects to the other processes, if any, and sets group(). Throws as Processes does, and Error(unsupported)
 // in a build without libtorch.
 void join_group();

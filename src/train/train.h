@@ -9,6 +9,7 @@
 
 #include "model/model.h"
 #include "train/data.h"
+#include "train/memory.h"
 #include "train/metrics.h"
 #include "train/objective.h"
 #include "train/options.h"
@@ -54,7 +55,8 @@ struct TrainResult {
     bool stopped_early = false;  // by `patience`
     int64_t kept = 0;            // models that were kept
     std::string device;          // torch's name of the device
-    double loss = 0;             // of the last step; NaN when there was none
+    TrainMemory memory;
+    double loss = 0;                                 // of the last step; NaN when there was none
     double held_out_before = 0, held_out_after = 0;  // mean loss per token; NaN without held-out text
 };
 

@@ -164,8 +164,7 @@ TEST_F(Models, InspectShowsLoopsAndFactors) {
     EXPECT_EQ(row["weights"], "ffn.down low rank 8");
     EXPECT_LT(row["operations"]["factored"], row["operations"]["dense"]);
     EXPECT_LT(row["bytes"]["factored"], row["bytes"]["dense"]);
-    EXPECT_EQ(row["execution"]["1"], "factored");
-    EXPECT_EQ(row["execution"]["512"], "factored");
+    EXPECT_EQ(row["execution"], "factored");
     const std::string text = refold({"inspect", factored}).out;
     EXPECT_THAT(text, testing::HasSubstr("ffn.down low rank 8\n"));
     EXPECT_THAT(text, testing::HasSubstr("factored weights"));

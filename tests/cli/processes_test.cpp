@@ -2,11 +2,15 @@
 #ifdef REFOLD_HAVE_TORCH
 #include <fmt/format.h>
 
+#include <cmath>
+#include <cstring>
 #include <filesystem>
+#include <map>
 #include <memory>
 
 #include "cli/refold.h"
 #include "eval/excerpt.h"
+#include "io/gguf.h"
 #include "train/free_port.h"
 
 namespace refold {
@@ -74,6 +78,46 @@ TEST_F(ManyProcesses, Perplexity) {
         const json one = measured(1);
         EXPECT_EQ(measured(3), one);
     }
+}
+
+TEST_F(ManyProcesses, Comparison) {
+    const std::string other = folder / "other.gguf";
+    ASSERT_EQ(refold({"quantize", kModel, "-o", other, "--type", "q8_0", "-q"}).code, 0);
+    write_all(folder / "text", excerpt(12));
+    for (const std::string protocol : {"windows", "lm-eval"}) {
+        const auto measured = [&](int count) {
+            json j = result(count, {"compare", kModel, other, "--text", folder / "text", "--context", "32",
+                                    "-t", "1", "--protocol", protocol});
+            EXPECT_GT(j["a"]["windows"], 3);
+            for (const char* side : {"a", "b"}) j[side].erase("provenance");
+            return j;
+        };
+        const json one = measured(1);
+        EXPECT_GT(one["logits"]["kl_divergence"], 0);
+        EXPECT_EQ(measured(3), one);
+    }
+}
+
+TEST_F(ManyProcesses, ImportanceMatrix) {
+    const auto measured = [&](int count) {
+        const std::string out = folder / fmt::format("{}.gguf", count);
+        result(count, {"imatrix", kModel, "--calib", kFixtures + "/README.md", "--calib-tokens", "112",
+                       "--sequence-length", "16", "-t", "1", "-o", out});
+        std::map<std::string, std::vector<float>> values;
+        const auto file = GgufFile::open(out);
+        for (const GgufTensor& tensor : file->tensors()) {
+            auto& of_tensor = values[tensor.name];
+            of_tensor.resize(tensor.data.size() / sizeof(float));
+            std::memcpy(of_tensor.data(), tensor.data.data(), tensor.data.size());
+        }
+        return values;
+    };
+    const auto one = measured(1), three = measured(3);
+    ASSERT_GT(one.size(), 10);
+    ASSERT_EQ(three.size(), one.size());
+    for (const auto& [name, values] : one)
+        for (size_t i = 0; i < values.size(); ++i)
+            EXPECT_NEAR(three.at(name)[i], values[i], 1e-5 * std::abs(values[i])) << name;
 }
 
 TEST_F(ManyProcesses, Tasks) {
@@ -162,22 +206,35 @@ TEST_F(ManyProcesses, WhatIsWrongIsSaid) {
     EXPECT_THAT(both[0].err + both[1].err, HasSubstr("nothing"));
 }
 
-// Two processes share the sequences of a batch.
+// Processes share the sequences of a batch, and with `weights=bf16` gradients and weights' state as well.
 TEST_F(ManyProcesses, Training) {
     write_all(folder / "text", excerpt(12));
-    const auto trained = [&](int count) {
-        const std::string out = folder / fmt::format("out{}.gguf", count);
-        const json j = result(
-            count, {"train", kModel, "-o", out, "--data", folder / "text", "-t", "1", "--set", "context=16",
-                    "--set", "batch=4", "--set", "steps=6", "--set", "learning_rate=1e-3"});
+    int64_t run = 0;
+    const auto trained = [&](int count, const std::string& weights) {
+        const std::string out = folder / fmt::format("out{}.gguf", run++);
+        const json j = result(count, {"train", kModel, "-o", out, "--data", folder / "text", "-t", "1",
+                                      "--set", "context=16", "--set", "batch=4", "--set", "steps=6", "--set",
+                                      "learning_rate=1e-3", "--set", "weights=" + weights});
         EXPECT_TRUE(fs::exists(out));
         EXPECT_FALSE(fs::exists(out + ".work"));
         return j["steps"][0]["details"];
     };
-    const json one = trained(1), two = trained(2);
-    for (const char* figure : {"held_out_before", "held_out_after", "loss"})
-        EXPECT_NEAR(two[figure].get<double>(), one[figure].get<double>(), 1e-4) << figure;
-    EXPECT_LT(two["held_out_after"], two["held_out_before"]);
+    for (const auto& [weights, tolerance] : {std::pair("f32", 1e-4), std::pair("bf16", 1e-2)}) {
+        const json one = trained(1, weights), two = trained(2, weights);
+        for (const char* figure : {"held_out_before", "held_out_after", "loss"})
+            EXPECT_NEAR(two[figure].get<double>(), one[figure].get<double>(), tolerance) << figure;
+        EXPECT_LT(two["held_out_after"], two["held_out_before"]);
+        EXPECT_EQ(two["memory"]["weights"], one["memory"]["weights"]);
+        EXPECT_NEAR(two["memory"]["optimizer"].get<double>(), one["memory"]["optimizer"].get<double>() / 2,
+                    16);
+    }
+    // What a plan says.
+    const json plan =
+        refold_json({"train", kModel, "--dry-run", "--set", "weights=bf16", "--set", "steps=6"});
+    const json details = plan["steps"][0]["details"], run_memory = trained(2, "bf16")["memory"];
+    for (const char* part : {"weights", "optimizer"})
+        EXPECT_EQ(details["expected_memory"]["2"][part], run_memory[part]) << part;
+    EXPECT_GE(details["expected_memory"]["2"]["gradients"], run_memory["gradients"]);
 }
 
 }  // namespace

@@ -32,6 +32,28 @@ TEST(Run, ContinuesAPrompt) {
     EXPECT_EQ(refold({"run", kModel, "-f", folder / "prompt.txt", "-n", "12", "--ignore-eos"}).out, text.out);
 }
 
+TEST(Run, AModelDrafts) {
+    TempFolder folder;
+    const std::string small = folder / "small.gguf";
+    ASSERT_EQ(refold({"compress", kModel, "-o", small, "--method", "recursive", "--set", "loops=2"}).code, 0);
+    const std::vector<std::string> plain = {"run", kModel,          "-p",  "Hello world", "-n",
+                                            "40",  "--temperature", "0.7", "--f32",       "--ignore-eos"};
+    std::vector<std::string> drafted = plain;
+    drafted.insert(drafted.end(), {"--draft-model", small, "--draft-tokens", "3", "--draft-always"});
+    const json result = refold_json(drafted);
+    EXPECT_EQ(result["tokens"], refold_json(plain)["tokens"]);
+    EXPECT_GT(result["drafted"], 0);
+    EXPECT_THAT(refold(drafted).err, HasSubstr("drafts accepted"));
+    drafted = {"run", kModel, "-p", "Hello", "--draft-model", REFOLD_FIXTURES "/llama/model.gguf"};
+    expect_error(refold(drafted), 2, {"544 tokens", "448"});
+    expect_error(refold({"run", kModel, "-p", "a", "--draft-model", small, "--lookup", "3"}), 2,
+                 {"--lookup"});
+    expect_error(refold({"run", kModel, "-p", "a", "--draft-tokens", "3"}), 2, {"--draft-model"});
+    expect_error(
+        refold({"run", kModel, "-p", "a", "--lookup", "3", "--kv-policy", "recent", "--kv-budget", "0.5"}), 2,
+        {"budget"});
+}
+
 TEST(Run, OtherRotations) {
     std::vector<std::string> words = {"run", kModel, "-p",          "Hello world, how are you?",
                                       "-n",  "12",   "--ignore-eos"};

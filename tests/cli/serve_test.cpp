@@ -1,8 +1,7 @@
 // `refold serve` as a process, on a tiny model.
 #include <gmock/gmock.h>
 
-#include "cli/refold.h"
-#include "serve/http_client.h"
+#include "cli/serving.h"
 
 namespace refold {
 namespace {
@@ -11,32 +10,6 @@ using nlohmann::json;
 using testing::HasSubstr;
 
 const std::string kModel = REFOLD_FIXTURES "/llama_gqa/model.gguf";
-
-class Serving {
-public:
-    explicit Serving(std::vector<std::string> options = {}, std::vector<std::string> variables = {},
-                     const std::string& model = kModel)
-        : process_(words(model, std::move(options)), "", std::move(variables)) {
-        for (int i = 0; i < 2000 && process_.output().find('\n') == std::string::npos; ++i)
-            std::this_thread::sleep_for(std::chrono::milliseconds(10));
-        started = json::parse(process_.output(), nullptr, false);
-        if (started.is_discarded()) throw std::runtime_error("no start: " + process_.wait().err);
-    }
-    HttpClient client() const { return HttpClient(started["port"]); }
-    Outcome stop() {
-        process_.send(SIGTERM);
-        return process_.wait();
-    }
-    json started;
-
-private:
-    static std::vector<std::string> words(const std::string& model, std::vector<std::string> options) {
-        options.insert(options.begin(), {REFOLD_BINARY, "serve", model, "--port", "0", "--threads", "1",
-                                         "--context", "128", "--json"});
-        return options;
-    }
-    Process process_;
-};
 
 TEST(Serve, AnswersAsRunContinues) {
     Serving serving({"--slots", "2"});
@@ -81,10 +54,40 @@ TEST(Serve, LoopedModelsByDepth) {
     EXPECT_EQ(status["description"]["loops"], 2);
     EXPECT_EQ(text({"--exit", "fixed", "--exit-loop", "2"}, status), run["text"]);
     EXPECT_EQ(status["exits"], json({0, 12}));
-    EXPECT_EQ(text({"--exact", "3"}, status), run["text"]);
+    EXPECT_EQ(text({"--exact", "3", "--draft-always"}, status), run["text"]);
     EXPECT_GT(status["drafted"], 0);
+    EXPECT_EQ(text({"--draft-model", kModel, "--draft-always"}, status), run["text"]);
+    EXPECT_GT(status["drafted"], 0);
+    EXPECT_EQ(status["description"]["serving"]["draft_model"], kModel);
     EXPECT_NE(text({"--exit", "fixed", "--exit-loop", "1"}, status), run["text"]);
     EXPECT_GT(status["exits"][0], 6);
+}
+
+TEST(Serve, SeveralModels) {
+    TempFolder folder;
+    std::filesystem::create_directory(folder / "models");
+    std::filesystem::copy_file(kModel, folder / "models/other.gguf");
+    write_all(folder / "models/notes.txt", "no model");
+    Serving serving({"--models-dir", folder / "models"});
+    EXPECT_EQ(serving.started["models"], json({"model", "other"}));
+    const auto states = [&] {
+        std::string out;
+        const json listed = serving.client().get("/v1/models").json();
+        for (const json& model : listed["data"]) out += model["status"]["value"].get<std::string>() + " ";
+        return out;
+    };
+    EXPECT_EQ(states(), "loaded unloaded ");
+    const json run = refold_json({"run", kModel, "-p", "Once upon", "-n", "12", "--threads", "1"});
+    for (const char* model : {"other", "model"}) {
+        const json body = {{"model", model}, {"prompt", "Once upon"}, {"max_tokens", 12}, {"temperature", 0}};
+        const HttpReply reply = serving.client().post("/v1/completions", body.dump());
+        ASSERT_EQ(reply.status, 200) << reply.body;
+        EXPECT_EQ(reply.json()["choices"][0]["text"], run["text"]);
+    }
+    EXPECT_EQ(states(), "loaded loaded ");
+    const Outcome outcome = serving.stop();
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("loaded 'other' in"));
 }
 
 TEST(Serve, KeyFromTheEnvironmentOrAFile) {
@@ -128,6 +131,12 @@ TEST(Serve, WrongUsage) {
     expect_error(refold({"serve", kModel, "--exact", "4", "--port", "0"}), 2, {"loop"});
     expect_error(refold({"serve", kModel, "--port", "70000"}), 2, {"--port"});
     expect_error(refold({"serve", kModel, "--slots", "0"}), 2, {"--slots"});
+    expect_error(refold({"serve", kModel, kModel}), 2, {"two models have the name 'model'", "--name"});
+    expect_error(refold({"serve", kModel, "--name", "a", "--name", "b"}), 2, {"2 names for 1 models"});
+    expect_error(refold({"serve", kModel, "--memory", "1KiB"}), 2, {"--memory allows 1.0 KiB"});
+    expect_error(refold({"serve", kModel, "--memory", "much"}), 2, {"--memory", "expected a size"});
+    expect_error(refold({"serve", "--models-dir", REFOLD_FIXTURES "/hf/no-such"}), 2, {"no-such"});
+    expect_error(refold({"serve"}), 2, {"no model", "--models-dir"});
     expect_error(refold({"serve", kModel, "--api-key", "two words", "--port", "0"}), 2, {"API key"});
     expect_error(refold({"serve", kModel, "--host", "no.such.host.invalid", "--port", "0"}), 1, {"--host"});
     Serving serving;

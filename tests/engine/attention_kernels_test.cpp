@@ -18,10 +18,14 @@ namespace refold {
 namespace {
 
 using attention::CachedRows;
+using attention::ChunkWeights;
 using attention::kRowBlock;
 
 constexpr int64_t kBlockBytes = 34;
-constexpr int64_t kDims[] = {32, 64, 96, 128, 256, 544}, kCounts[] = {1, 3, 4, 5, 31, 1000};
+constexpr int64_t kDims[] = {32, 64, 96, 128, 256, 544}, kCounts[] = {1, 3, 4, 5, 31, 200};
+// Where the rows begin in their chunk.
+constexpr int64_t kFirst = 19;
+constexpr int64_t kStride = attention::ChunkWeights::kStride;
 // Queries and weights are rounded to 15 bits and a sign at least: by half a step of the largest one.
 constexpr double kRounding = 0.5 / 32639, kFloat = 1e-6;
 
@@ -82,32 +86,29 @@ struct Rules {
     bool alibi;
 };
 
-struct Scores {
-    std::vector<float> weights, maxima, sums;
-};
-
-Scores scores_of(const Blocks& keys, const float* queries, const float* slopes, int64_t heads,
-                 const attention::ScoreRules& rules) {
-    const CachedRows rows = keys.rows();
-    const int64_t stride = attention::whole_vectors(rows.count);
-    const auto n = static_cast<size_t>(heads);
-    Scores out{std::vector<float>(n * static_cast<size_t>(stride), NAN), std::vector<float>(n),
-               std::vector<float>(n)};
-    attention::score_few(rows, {queries, heads, slopes, rows.count + 2}, rules, out.weights.data(), stride,
-                         out.maxima.data(), out.sums.data());
+ChunkWeights scores_of(const Blocks& keys, const float* queries, const float* slopes, int64_t heads,
+                       float cap) {
+    ChunkWeights out;
+    std::fill_n(&out.weights[0][0], sizeof(out.weights) / sizeof(float), NAN);
+    attention::score_few(keys.rows(), kFirst, {queries, heads, slopes, kFirst + keys.rows().count + 2}, cap,
+                         out);
     return out;
 }
 
+// The tile of a row of keys.
+int64_t tile_of(int64_t key) { return (kFirst + key) / attention::kTileKeys; }
+
 void check_scores(const Blocks& keys, const Rules& rules) {
     const CachedRows rows = keys.rows();
-    const int64_t stride = attention::whole_vectors(rows.count);
-    const float scale = 1.0F / std::sqrt(static_cast<float>(rows.head_dim)), slopes[] = {0.01F, 0.1F, 0.5F};
-    const auto queries = normal_numbers(attention::kHeadsPerPass * rows.head_dim, 2);
+    const float scale = 1.0F / std::sqrt(static_cast<float>(rows.head_dim)),
+                slopes[] = {0.01F, 0.1F, 0.5F, 0.2F};
+    const attention::ScoreRules score_rules(scale, rules.softcap);
+    auto queries = normal_numbers(attention::kHeadsPerPass * rows.head_dim, 2 * score_rules.factor);
     const auto of = [&](int64_t first, int64_t heads) {
         return scores_of(keys, queries.data() + first * rows.head_dim, rules.alibi ? slopes + first : nullptr,
-                         heads, {scale, rules.softcap});
+                         heads, score_rules.cap);
     };
-    const Scores all = of(0, attention::kHeadsPerPass);
+    const ChunkWeights all = of(0, attention::kHeadsPerPass);
     for (int64_t h = 0; h < attention::kHeadsPerPass; ++h) {
         std::vector<double> expected, errors;
         for (int64_t i = 0; i < rows.count; ++i) {
@@ -124,39 +125,48 @@ void check_scores(const Blocks& keys, const Rules& rules) {
                 }
                 error += kRounding * largest * sum;
             }
-            double score = product * scale;
-            if (rules.softcap > 0) score = rules.softcap * std::tanh(score / rules.softcap);
-            if (rules.alibi) score -= slopes[h] * static_cast<double>(rows.count + 2 - i) / attention::kLog2E;
-            expected.push_back(score * attention::kLog2E);
-            errors.push_back(error * scale * attention::kLog2E + kFloat * std::abs(expected.back()));
-        }
-        const double largest = *std::max_element(expected.begin(), expected.end()),
-                     error = *std::max_element(errors.begin(), errors.end());
-        const auto own = static_cast<size_t>(h);
-        EXPECT_NEAR(all.maxima[own], largest, error);
-        double sum = 0;
-        for (int64_t i = 0; i < stride; ++i) {
-            const float got = all.weights[static_cast<size_t>(h * stride + i)];
-            if (i >= rows.count) {
-                ASSERT_EQ(got, 0) << i;
-                continue;
+            // In base 2.
+            double score = product;
+            if (rules.softcap > 0) {
+                score = score_rules.cap * std::tanh(product);
+                error *= score_rules.cap;
             }
+            if (rules.alibi) score -= slopes[h] * static_cast<double>(rows.count + 2 - i);
+            expected.push_back(score);
+            errors.push_back(error + kFloat * std::abs(score));
+        }
+        const double error = *std::max_element(errors.begin(), errors.end());
+        double sum = 0, largest = -INFINITY;
+        for (int64_t i = 0; i < rows.count; ++i) {
             const auto at = static_cast<size_t>(i);
+            if (i == 0 || tile_of(i) != tile_of(i - 1)) {
+                const int64_t tile = tile_of(i);
+                const double before = largest;
+                for (int64_t j = i; j < rows.count && tile_of(j) == tile; ++j)
+                    largest = std::max(largest, expected[static_cast<size_t>(j)]);
+                EXPECT_NEAR(all.tile_maximum[h][tile], largest, error);
+                EXPECT_NEAR(all.factor[h][tile], std::exp2(before - largest), 2 * error + kFloat);
+                sum *= all.factor[h][tile];
+            }
+            const float got = all.weights[h][kFirst + i];
             const double weight = std::exp2(expected[at] - largest);
             sum += got;
             ASSERT_NEAR(got, weight, weight * (std::exp2(errors[at] + error) - 1 + kFloat) + 1e-30)
                 << "key " << i << " of " << rows.count << ", head " << h << ", " << rows.head_dim;
         }
-        EXPECT_NEAR(all.sums[own], sum, 1e-5 * sum);
+        EXPECT_NEAR(all.maximum[h], largest, error);
+        EXPECT_NEAR(all.sum[h], sum, 1e-5 * sum);
     }
     // Heads do not depend on those beside them.
     for (int64_t h = 0; h < attention::kHeadsPerPass; ++h) {
         for (int64_t heads = 1; heads <= attention::kHeadsPerPass - h; ++heads) {
-            const Scores some = of(h, heads);
-            EXPECT_EQ(memcmp(some.weights.data(), all.weights.data() + h * stride,
-                             some.weights.size() * sizeof(float)),
-                      0)
-                << h << " " << heads;
+            const ChunkWeights some = of(h, heads);
+            for (int64_t i = 0; i < heads; ++i) {
+                EXPECT_EQ(memcmp(some.weights[i] + kFirst, all.weights[h + i] + kFirst,
+                                 static_cast<size_t>(rows.count) * sizeof(float)),
+                          0)
+                    << h << " " << heads;
+            }
         }
     }
 }
@@ -180,20 +190,32 @@ TEST_P(AttentionKernels, ScoresOfBlocksAreThoseOfTheirNumbers) {
     }
 }
 
-void check_values(const Blocks& values, const std::vector<float>& weights) {
+void check_values(const Blocks& values, const ChunkWeights& weights) {
     const CachedRows rows = values.rows();
-    const int64_t stride = attention::whole_vectors(rows.count), out_stride = rows.head_dim + 2;
+    const int64_t out_stride = rows.head_dim + 2;
     const auto of = [&](int64_t first, int64_t heads) {
+        ChunkWeights some;
+        for (int64_t h = 0; h < heads; ++h) {
+            std::copy_n(weights.weights[first + h], kStride, some.weights[h]);
+            std::copy_n(weights.factor[first + h], attention::kChunkTiles, some.factor[h]);
+        }
         std::vector<float> out(static_cast<size_t>(heads * out_stride), 7.0F);
-        attention::weight_few(rows, heads, weights.data() + first * stride, stride, out.data(), out_stride);
+        attention::weight_few(rows, kFirst, heads, some, out.data(), out_stride);
         return out;
+    };
+    // Of a row in the result: its weight, times the factors of the tiles after its own.
+    const auto weight_of = [&](int64_t h, int64_t i) {
+        double weight = weights.weights[h][kFirst + i];
+        for (int64_t tile = tile_of(i) + 1; tile <= tile_of(rows.count - 1); ++tile)
+            weight *= weights.factor[h][tile];
+        return weight;
     };
     const auto all = of(0, attention::kHeadsPerPass);
     for (int64_t h = 0; h < attention::kHeadsPerPass; ++h) {
         for (int64_t c = 0; c < rows.head_dim; ++c) {
             double expected = 0, error = 0, largest = 0, sum = 0;
             for (int64_t i = 0; i < rows.count; ++i) {
-                const double weight = weights[static_cast<size_t>(h * stride + i)];
+                const double weight = weight_of(h, i);
                 expected += weight * values.number(i, c);
                 error += kFloat * std::abs(weight * values.number(i, c));
                 largest = std::max(largest, weight * values.scale(i, c));
@@ -213,12 +235,16 @@ void check_values(const Blocks& values, const std::vector<float>& weights) {
     }
 }
 
-// Weights [kHeadsPerPass][whole_vectors(count)], zeros after the rows.
-std::vector<float> weights_of(int64_t count, float spread) {
-    const int64_t stride = attention::whole_vectors(count);
-    auto out = normal_numbers(attention::kHeadsPerPass * stride, spread);
-    for (size_t i = 0; i < out.size(); ++i)
-        out[i] = static_cast<int64_t>(i) % stride < count ? std::exp2(-std::abs(out[i])) : 0.0F;
+ChunkWeights weights_of(int64_t count, float spread) {
+    const auto numbers = normal_numbers(attention::kHeadsPerPass * count, spread);
+    ChunkWeights out;
+    for (int64_t h = 0; h < attention::kHeadsPerPass; ++h) {
+        std::fill_n(out.weights[h], kStride, NAN);
+        for (int64_t i = 0; i < count; ++i)
+            out.weights[h][kFirst + i] = std::exp2(-std::abs(numbers[static_cast<size_t>(h * count + i)]));
+        out.factor[h][0] = 0;
+        std::fill_n(out.factor[h] + 1, attention::kChunkTiles - 1, 0.25F);
+    }
     return out;
 }
 
@@ -233,8 +259,8 @@ TEST_P(AttentionKernels, WeightedBlocksAreThoseOfTheirNumbers) {
 
 // The largest sums of products, and none.
 TEST_P(AttentionKernels, WeightedBlocksOfTheLargestNumbers) {
-    const Blocks values(1000, 64, true);
-    for (const float spread : {0.0F, 1e9F}) check_values(values, weights_of(1000, spread));
+    const Blocks values(200, 64, true);
+    for (const float spread : {0.0F, 1e9F}) check_values(values, weights_of(200, spread));
 }
 
 }  // namespace

@@ -633,16 +633,5 @@ TEST(Observers, SeeOnlyWhatIsAskedFor) {
     EXPECT_EQ(seen, 5);
 }
 
-TEST(Observers, AndRangesNeedTheGgmlEngine) {
-    if (!has_torch_engine()) GTEST_SKIP() << "no torch engine in this build";
-    const Model model = ExpressionBuilder("llama").finish();
-    EngineOptions options = options_of(4, EngineKind::torch);
-    options.observer = std::make_shared<Observer>();
-    EXPECT_EQ(code_of([&] { SingleSequence sequence(model, options); }), ErrorCode::unsupported);
-    options.observer = nullptr;
-    options.range = LayerRange{0, 1};
-    EXPECT_EQ(code_of([&] { SingleSequence sequence(model, options); }), ErrorCode::unsupported);
-}
-
 }  // namespace
 }  // namespace refold

@@ -215,8 +215,14 @@ std::vector<Refusal> refusals() {
         {"loops, observer", looped, with(by_loop, observes), unsupported, "observers"},
         {"loops, encoder", encoder, by_loop, unsupported, "is an encoder"},
         {"loops, eviction", looped, with(by_loop, evicts), unsupported, "--kv-policy"},
-        {"torch, range", plain, with(torch, range(0, 1)), unsupported, "need the ggml engine"},
-        {"torch, observer", plain, with(torch, observes), unsupported, "need the ggml engine"},
+        {"torch, probabilities", plain,
+         [](EngineOptions& o) {
+             o.kind = EngineKind::torch;
+             const auto observer = std::make_shared<Observer>();
+             observer->taps = {{0, Tap::probabilities}};
+             o.observer = observer;
+         },
+         unsupported, "by the ggml engine"},
         {"torch, eviction", plain, with(torch, evicts), unsupported, "needs the ggml engine"},
         {"range backwards", plain, range(2, 1), usage, "layers 2 to 1"},
         {"range beyond the model", plain, range(0, 99), usage, "layers 0 to 99"},

@@ -148,7 +148,9 @@ TEST(Factored, StoredTypes) {
                 options.chunk = chunk;
                 // ggml's sums of inputs for Q4_1 have the precision of F16, as those of F16's products where
                 // the CPU (ARM) can add in F16; ours are exact.
-                const bool rough = type == DType::Q4_1 || (type == DType::F16 && ggml_cpu_has_fp16_va() != 0);
+                // Inputs of Q8_0 factors are rounded to 8 bits, which sums of another order move.
+                const bool rough = type == DType::Q4_1 || type == DType::Q8_0 ||
+                                   (type == DType::F16 && ggml_cpu_has_fp16_va() != 0);
                 EXPECT_LE(relative_difference(all_logits(model, tokens, options), composed),
                           rough ? tolerance / 2 : tolerance / 4)
                     << name(type) << ", rank " << rank << ", chunk " << chunk;
@@ -359,21 +361,20 @@ TEST(Factored, LongContextsWithPrefix) {
 
 // ---- the choice ----
 
-ExecutionChoice choose(const Model& model, size_t layer, std::vector<Slot> slots, int64_t tokens) {
-    return choose_execution(model, layer, slots, tokens);
+ExecutionChoice choose(const Model& model, size_t layer, std::vector<Slot> slots) {
+    return choose_execution(model, layer, slots);
 }
 
 TEST(ChooseExecution, SmallRanksStayFactored) {
     ExpressionBuilder b("llama", 1);
     b.at(1, Slot::ffn_up) = b.low_rank(1, Slot::ffn_up, 4);
     const Model model = b.finish();
-    const ExecutionChoice choice = choose(model, 1, {Slot::ffn_up}, 7);
+    const ExecutionChoice choice = choose(model, 1, {Slot::ffn_up});
     EXPECT_EQ(choice.execution, Execution::factored);
     EXPECT_EQ(choice.factored.bytes, 4U * 4 * (64 + 96));
     EXPECT_EQ(choice.reconstructed.bytes, 4U * 64 * 96);
-    EXPECT_EQ(choice.factored.operations, 7U * 4 * (64 + 96));
-    EXPECT_EQ(choice.reconstructed.operations, 7U * 64 * 96 + 4 * 64 * 96);
-    EXPECT_EQ(choice.from_tokens, 0);
+    EXPECT_EQ(choice.factored.operations, 4U * (64 + 96));
+    EXPECT_EQ(choice.reconstructed.operations, 64U * 96);
 }
 
 TEST(ChooseExecution, LargeRanksAreReconstructedWhenLoading) {
@@ -381,24 +382,18 @@ TEST(ChooseExecution, LargeRanksAreReconstructedWhenLoading) {
     b.at(1, Slot::attn_q) = b.low_rank(1, Slot::attn_q, 32);  // as many numbers as 64 x 64
     b.at(1, Slot::attn_o) = b.low_rank(1, Slot::attn_o, 31);
     const Model model = b.finish();
-    EXPECT_TRUE(choose(model, 1, {Slot::attn_q}, 1).when_loading);
-    EXPECT_EQ(choose(model, 1, {Slot::attn_q}, 1).execution, Execution::reconstructed);
-    EXPECT_FALSE(choose(model, 1, {Slot::attn_o}, 1).when_loading);
+    EXPECT_EQ(choose(model, 1, {Slot::attn_q}).execution, Execution::reconstructed);
+    EXPECT_EQ(choose(model, 1, {Slot::attn_o}).execution, Execution::factored);
 }
 
 TEST(ChooseExecution, SharedFactorsDecideTogether) {
     ExpressionBuilder b("llama", 1);
     b.common_low_rank(Slot::attn_q, 60);
     const Model model = b.finish();
-    const ExecutionChoice one = choose(model, 2, {Slot::attn_q}, 1);
-    EXPECT_FALSE(one.when_loading);
+    const ExecutionChoice one = choose(model, 2, {Slot::attn_q});
     EXPECT_EQ(one.execution, Execution::factored);
     EXPECT_EQ(one.factored.bytes, 4U * (60 * (64 + 64) + 60 * 4));
     EXPECT_EQ(one.reconstructed.bytes, 4U * 64 * 64 * 4);
-    // 7680 t against 4096 t + 245760: 3/4 of the first is more from 148 tokens on.
-    EXPECT_EQ(one.from_tokens, 148);
-    EXPECT_EQ(choose(model, 2, {Slot::attn_q}, 147).execution, Execution::factored);
-    EXPECT_EQ(choose(model, 2, {Slot::attn_q}, 148).execution, Execution::reconstructed);
 }
 
 TEST(ChooseExecution, RepeatedLayersCountOnce) {
@@ -406,7 +401,7 @@ TEST(ChooseExecution, RepeatedLayersCountOnce) {
     for (const Slot slot : expressions::matrices(b, 0)) b.at(0, slot) = b.low_rank(0, slot, 50);
     b.loop(2);
     const Model model = b.finish();
-    EXPECT_TRUE(choose(model, 2, {Slot::attn_q}, 1).when_loading);
+    EXPECT_EQ(choose(model, 2, {Slot::attn_q}).execution, Execution::reconstructed);
     const EngineOptions options{.threads = 1, .context = 16};
     EXPECT_LT(SingleSequence(model, options).memory().weight_bytes, unique_bytes(model, false));
 }
@@ -417,57 +412,10 @@ TEST(ChooseExecution, LoraOfALoopStaysFactored) {
     for (size_t p = 0; p < b.n_layer(); ++p)
         b.at(p, Slot::ffn_up) = b.plus(p, Slot::ffn_up, std::get<Dense>(b.at(p, Slot::ffn_up)), 8);
     const Model model = b.finish();
-    const ExecutionChoice choice = choose(model, 0, {Slot::ffn_gate, Slot::ffn_up}, 512);
+    const ExecutionChoice choice = choose(model, 0, {Slot::ffn_gate, Slot::ffn_up});
     EXPECT_EQ(choice.execution, Execution::factored);
     EXPECT_EQ(choice.factored.bytes, 4U * (64 * 96 + 2 * 8 * (64 + 96)));
     EXPECT_EQ(choice.reconstructed.bytes, 4U * 2 * 64 * 96);
-}
-
-// Reconstructed in scratch memory for steps of many tokens.
-TEST(ChooseExecution, ManyTokensAreReconstructedInScratch) {
-    ExpressionBuilder b("llama", 1);
-    b.common_low_rank(Slot::attn_q, 60);
-    b.common_low_rank(Slot::ffn_down, 63, true);
-    // A core so large that the products with it, once for q, k, v and once for o, cost more than the
-    // weights'.
-    b.attention_tucker(1, {60, 16, 2}, true);
-    const Model model = b.finish();
-    const std::vector<Slot> qkv = {Slot::attn_q, Slot::attn_k, Slot::attn_v};
-    for (const auto& [layer, slots] : std::vector<std::pair<size_t, std::vector<Slot>>>{
-             {0, qkv}, {0, {Slot::ffn_down}}, {1, qkv}, {1, {Slot::attn_o}}}) {
-        ASSERT_GT(choose(model, layer, slots, 1).from_tokens, 0);
-        ASSERT_LE(choose(model, layer, slots, 1).from_tokens, 400);
-    }
-    const auto tokens = random_tokens(400, model.config.n_vocab, 3);
-    EngineOptions options{.threads = 1, .context = 400, .chunk = 400, .f32 = true};
-    const auto automatic = all_logits(model, tokens, options);
-    options.factored = FactoredExecution::factored;
-    EXPECT_LE(relative_difference(automatic, all_logits(model, tokens, options)), kTolerance);
-    EXPECT_NE(automatic, all_logits(model, tokens, options));
-}
-
-// Out of panels. Weights that are multiplied out round their inputs once less.
-TEST(ChooseExecution, QuantizedFactorsAreReconstructedInScratch) {
-    for (const bool tucker : {false, true}) {
-        ExpressionBuilder b("llama", 1, kBlocks);
-        if (tucker) {
-            b.attention_tucker(1, {64, 32, 2}, true);
-        } else {
-            b.common_low_rank(Slot::attn_q, 96);
-        }
-        const Model model = with_type(b.finish(), DType::Q8_0);
-        const auto choice = choose(model, 1, {Slot::attn_q, Slot::attn_k, Slot::attn_v}, 1);
-        ASSERT_GT(choice.from_tokens, 0);
-        ASSERT_LE(choice.from_tokens, 400);
-        const auto tokens = random_tokens(400, model.config.n_vocab, 3);
-        const auto expected = reference_logits(model, tokens);
-        EngineOptions options{.threads = 2, .context = 400, .chunk = 400, .kv = KvType::f32};
-        const auto automatic = all_logits(model, tokens, options);
-        options.factored = FactoredExecution::factored;
-        const double rounding = relative_difference(all_logits(model, tokens, options), expected);
-        EXPECT_LT(rounding, 0.5);
-        EXPECT_LT(relative_difference(automatic, expected), 0.8 * rounding);
-    }
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -16,6 +18,8 @@ namespace refold::fake_device {
 
 inline constexpr const char* kName = "privateuseone:0";
 inline const at::Device kDevice(at::kPrivateUse1, 0);
+// Tensors made on each of several such devices.
+inline std::atomic<int64_t> made[4];
 
 // Addresses of its tensors are no addresses of the machine.
 constexpr uintptr_t kHidden = uintptr_t{1} << 60;
@@ -23,17 +27,35 @@ inline void* hidden(void* memory) {
     return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(memory) ^ kHidden);
 }
 
+// What its tensors take, now and at most so far.
+inline size_t g_bytes = 0, g_most_bytes = 0;
+
+struct Block {
+    size_t bytes;
+    void* memory;
+};
+inline void release(void* context) {
+    auto* const block = static_cast<Block*>(context);
+    g_bytes -= block->bytes;
+    std::free(block->memory);
+    delete block;
+}
+
 inline at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
                                 c10::optional<at::ScalarType> type, c10::optional<at::Layout>,
-                                c10::optional<at::Device>, c10::optional<bool>) {
+                                c10::optional<at::Device> device, c10::optional<bool>) {
+    const at::Device on = device && device->has_index() ? *device : kDevice;
+    ++made[on.index()];
     const auto meta = c10::scalarTypeToTypeMeta(type.value_or(at::kFloat));
     int64_t last = 0;
     for (size_t i = 0; i < sizes.size(); ++i)
         last = sizes[i] == 0 || last < 0 ? -1 : last + (sizes[i] - 1) * strides[i];
     const size_t bytes = static_cast<size_t>(last + 1) * meta.itemsize();
-    void* const memory = std::malloc(bytes + 1);
+    auto* const block = new Block{bytes, std::malloc(bytes + 1)};
+    g_bytes += bytes;
+    g_most_bytes = std::max(g_most_bytes, g_bytes);
     c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
-                         c10::DataPtr(hidden(memory), memory, &std::free, kDevice), nullptr, false);
+                         c10::DataPtr(hidden(block->memory), block, &release, on), nullptr, false);
     at::Tensor out = at::detail::make_tensor<c10::TensorImpl>(
         std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), meta);
     out.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
@@ -61,9 +83,9 @@ inline at::Tensor on_host(const at::Tensor& x, const std::string& operation) {
                          x.strides(), at::TensorOptions(x.scalar_type()));
 }
 
-inline at::Tensor on_device(const at::Tensor& x) {
+inline at::Tensor on_device(const at::Tensor& x, at::Device device) {
     if (!x.defined()) return x;
-    const at::Tensor out = empty_strided(x.sizes(), x.strides(), x.scalar_type(), {}, {}, {});
+    const at::Tensor out = empty_strided(x.sizes(), x.strides(), x.scalar_type(), {}, device, {});
     if (x.numel() > 0) on_host(out, "").copy_(x);
     return out;
 }
@@ -71,9 +93,23 @@ inline at::Tensor on_device(const at::Tensor& x) {
 // Of an empty tensor that an operation has made larger.
 inline void grow(const at::Tensor& original, const at::Tensor& result) {
     if (original.numel() > 0 || result.numel() == 0) return;
-    const at::Tensor copy = on_device(result);
+    const at::Tensor copy = on_device(result, original.device());
     original.unsafeGetTensorImpl()->set_storage_keep_dtype(copy.storage());
     original.unsafeGetTensorImpl()->set_sizes_and_strides(copy.sizes(), copy.strides());
+}
+
+// For decompositions that write to several tensors which the caller gives: the operation that returns new
+// ones.
+inline void results_into(const std::vector<at::Tensor>& written, const std::string& name,
+                         torch::jit::Stack* stack) {
+    stack->resize(stack->size() - written.size());
+    c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "").callBoxed(stack);
+    for (size_t i = 0; i < written.size(); ++i) {
+        c10::IValue& value = (*stack)[stack->size() - written.size() + i];
+        grow(written[i], value.toTensor());
+        if (written[i].numel() > 0) on_host(written[i], name).copy_(value.toTensor());
+        value = written[i];
+    }
 }
 
 inline void on_cpu(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
@@ -81,15 +117,23 @@ inline void on_cpu(const c10::OperatorHandle& operation, torch::jit::Stack* stac
     const std::string name = schema.name() + "." + schema.overload_name();
     const size_t first = stack->size() - schema.arguments().size();
     std::vector<at::Tensor> written;
+    at::Device device = kDevice;  // of the arguments
+    const auto see = [&](const at::Tensor& x) {
+        if (is_here(x)) device = x.device();
+    };
     for (size_t i = first; i < stack->size(); ++i) {
         c10::IValue& value = (*stack)[i];
         const auto* alias = schema.arguments()[i - first].alias_info();
         if (value.isTensor()) {
+            see(value.toTensor());
             if (alias != nullptr && alias->isWrite()) written.push_back(value.toTensor());
             value = on_host(value.toTensor(), name);
         } else if (value.isTensorList()) {
             c10::List<at::Tensor> list;
-            for (const at::Tensor& x : value.toTensorVector()) list.push_back(on_host(x, name));
+            for (const at::Tensor& x : value.toTensorVector()) {
+                see(x);
+                list.push_back(on_host(x, name));
+            }
             value = list;
         } else if (value.isOptionalTensorList()) {
             c10::List<c10::optional<at::Tensor>> list;
@@ -97,9 +141,14 @@ inline void on_cpu(const c10::OperatorHandle& operation, torch::jit::Stack* stac
                 list.push_back(x ? c10::make_optional(on_host(*x, name)) : c10::nullopt);
             value = list;
         } else if (value.isDevice()) {
+            if (value.toDevice().has_index()) device = value.toDevice();
             value = at::Device(at::kCPU);
         }
     }
+    if (written.size() > 1 && name.find("linalg_") != std::string::npos)
+        return results_into(written, schema.name(), stack);
+    // libtorch 1.13 frees the stack's references to tensors that it writes to before it reads these.
+    const std::vector<c10::IValue> held(stack->begin() + static_cast<std::ptrdiff_t>(first), stack->end());
     operation.callBoxed(stack);
     const size_t result = stack->size() - schema.returns().size();
     for (size_t i = result, w = 0; i < stack->size(); ++i) {
@@ -114,7 +163,7 @@ inline void on_cpu(const c10::OperatorHandle& operation, torch::jit::Stack* stac
             grow(written.at(w), value.toTensor());
             value = written.at(w++);
         } else {
-            value = on_device(value.toTensor());
+            value = on_device(value.toTensor(), device);
         }
     }
 }

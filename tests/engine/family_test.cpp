@@ -55,7 +55,7 @@ std::vector<std::string> models(bool causal) {
     for (const auto& entry : std::filesystem::directory_iterator(std::string(REFOLD_FIXTURES) + "/hf")) {
         std::ifstream text(entry.path() / "config.json");
         const std::string type = nlohmann::json::parse(text)["model_type"];
-        const bool encoder = type == "bert" || type == "roberta" || type == "albert";
+        const bool encoder = type == "bert" || type == "roberta" || type == "xlm-roberta" || type == "albert";
         if (encoder != causal) names.push_back(entry.path().filename());
     }
     std::sort(names.begin(), names.end());
@@ -144,6 +144,11 @@ TEST_P(Encoders, HiddenStatesLogitsAndPooledOutput) {
         const bool hidden = compare(encoding.last_hidden_state, "last_hidden_state");
         EXPECT_TRUE(logits || hidden);
         compare(encoding.pooled, "pooler_output");
+        const auto score = golden.floats("score", row);
+        ASSERT_EQ(encoding.score.has_value(), !score.empty());
+        if (encoding.score) {
+            EXPECT_NEAR(*encoding.score, score.front(), kTolerance) << "score of row " << row;
+        }
     }
 }
 

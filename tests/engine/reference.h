@@ -37,6 +37,7 @@ struct Output {
     Matrix hidden;    // after the final norm
     Matrix logits;    // empty without an output matrix
     Vector pooled;    // empty without a pooler
+    Vector score;     // [1], or empty
     Taps taps;
     std::map<size_t, std::vector<Matrix>> probabilities = {};  // [heads][tokens][keys], where computed
 };
@@ -170,13 +171,14 @@ public:
         if (streams) x = merged_streams(x);
         x = norm(kWholeModel, Slot::output_norm, x);
         const Slots& globals = model_.topology.globals;
-        Output out{residual, x, {}, {}, {}};
+        Output out{residual, x, {}, {}, {}, {}};
         if (globals.contains(Slot::output)) {
             out.logits = logits(x);
             note(kWholeModel, Tap::logits, out.logits);
         }
         if (globals.contains(Slot::pooler))
             out.pooled = activated(Activation::tanh, linear(kWholeModel, Slot::pooler, {x.front()})).front();
+        if (globals.contains(Slot::score)) out.score = linear(kWholeModel, Slot::score, {out.pooled}).front();
         out.taps = std::move(taps_);
         out.probabilities = std::move(probabilities_);
         return out;

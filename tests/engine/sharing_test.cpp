@@ -56,8 +56,9 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << name(c.type); }
 
-// ggml multiplies whole matrices by AMX where the CPU has it, which rounds their inputs in a way of its own;
-// and adds up products of F16 in F16 where the CPU (ARM) can.
+// ggml rounds the inputs of F16 weights to F16, and ours does not. ggml multiplies whole matrices by AMX
+// where the CPU has it, which rounds their inputs in a way of its own; and adds up products of F16 in F16
+// where the CPU (ARM) can.
 double tolerated(double tolerance) {
     return ggml_cpu_has_amx_int8() != 0 || ggml_cpu_has_fp16_va() != 0 ? 2 * tolerance : tolerance;
 }
@@ -66,7 +67,7 @@ class SharingTest : public testing::TestWithParam<Case> {};
 // Equal bits of weights; only the order of float32 sums differs, and where activations are quantized whole
 // rows equal quantized parts.
 INSTANTIATE_TEST_SUITE_P(Types, SharingTest,
-                         testing::Values(Case{DType::F32, 2e-5}, Case{DType::F16, 5e-3},
+                         testing::Values(Case{DType::F32, 2e-5}, Case{DType::F16, 1e-2},
                                          Case{DType::BF16, 2e-2}, Case{DType::Q8_0, 5e-2},
                                          Case{DType::Q4_0, 5e-2}, Case{DType::Q4_1, 5e-2},
                                          Case{DType::Q5_0, 5e-2}));

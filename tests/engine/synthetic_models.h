@@ -146,13 +146,13 @@ inline SyntheticShape learned_positions() {  // GPT-2
     return s;
 }
 
-inline SyntheticShape encoder() {  // BERT with both heads
+inline SyntheticShape encoder() {  // BERT with all heads
     SyntheticShape s{
         config(),
         with_biases({Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o, Slot::attn_output_norm,
                      Slot::ffn_up, Slot::ffn_down, Slot::ffn_output_norm}),
         with_biases({Slot::token_embd, Slot::position_embd, Slot::token_types, Slot::embd_norm,
-                     Slot::head_dense, Slot::head_norm, Slot::output, Slot::pooler})};
+                     Slot::head_dense, Slot::head_norm, Slot::output, Slot::pooler, Slot::score})};
     s.config.norm = NormKind::layer;
     s.config.activation = Activation::gelu;
     s.config.causal = false;

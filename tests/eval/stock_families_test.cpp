@@ -30,9 +30,10 @@ namespace refold {
 namespace {
 
 // Refused (see WhatLlamaCannotExpressIsNamed), or encoders, which have a test of their own.
-const std::set<std::string> kOtherwiseTested = {"albert",       "albert_hub", "baichuan_13b", "baichuan_7b",
-                                                "bert_encoder", "bert_hub",   "gemma3n",      "gptj",
-                                                "ouro",         "qwen3_moe",  "roberta"};
+const std::set<std::string> kOtherwiseTested = {
+    "albert",        "albert_hub",       "baichuan_13b", "baichuan_7b", "bert_encoder", "bert_hub",
+    "bert_score",    "gemma3n",          "gptj",         "ouro",        "qwen3_moe",    "roberta",
+    "roberta_score", "xlm_roberta_score"};
 
 std::vector<std::string> decoders() {
     std::vector<std::string> names;
@@ -174,7 +175,8 @@ TEST(StockFamilies, EncodersGiveTheSameHiddenStates) {
     constexpr auto kInto = copy_options::recursive | copy_options::overwrite_existing;
     for (const auto& [name, tokenizer] : {std::pair{"bert_hub", "wordpiece_bert"},
                                           {"bert_encoder", "wordpiece_bert_cased"},
-                                          {"roberta", "bpe_roberta"}}) {
+                                          {"roberta", "bpe_roberta"},
+                                          {"xlm_roberta_score", "unigram_xlm_roberta"}}) {
         const TempFolder folder;
         const std::string fixtures = REFOLD_FIXTURES;
         for (const auto& from : {fixtures + "/hf/" + name, fixtures + "/tokenizers/" + tokenizer})

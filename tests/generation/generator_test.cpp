@@ -174,7 +174,7 @@ TEST(Generator, DraftsHaveTheFormat) {
                           .seed = seed};
         const GenerationResult expected = alone(options, asked);
         FakeEngine engine(options);
-        Generator generator(engine, tokenizer(), {.decoding = {.draft = 4}});
+        Generator generator(engine, tokenizer(), {.decoding = {.draft = 4, .draft_always = true}});
         const GenerationResult drafted = generator.run(asked);
         EXPECT_EQ(drafted.text, expected.text);
         EXPECT_EQ(drafted.finished, FinishReason::stop);
@@ -213,19 +213,87 @@ TEST(Generator, RepeatedTextTakesFewerSteps) {
     asked.format = {.kind = OutputFormat::Kind::regex, .text = "(xyzw){25}"};
     FakeEngine plain(options), with_drafts(options);
     const GenerationResult expected = Generator(plain, tokenizer()).run(asked);
-    Generator generator(with_drafts, tokenizer(), {.decoding = {.lookup = 8}});
+    Generator generator(with_drafts, tokenizer(), {.decoding = {.lookup = 8, .draft_always = true}});
     const GenerationResult result = generator.run(asked);
     EXPECT_EQ(result.text, expected.text);
     EXPECT_EQ(result.tokens, expected.tokens);
-    EXPECT_LT(with_drafts.steps() * 3, plain.steps());
+    EXPECT_LT(with_drafts.steps() * 2, plain.steps());
 }
 
-TEST(PromptLookup, WhatFollowedTheLatestOccurrence) {
+// A model's drafts change nothing but the number of steps, for one sequence and for several, whatever
+// chooses.
+TEST(Generator, AModelsDraftsChangeNothing) {
+    const FakeEngineOptions options{.n_vocab = 40, .own = 0.5};
+    FakeEngineOptions smaller = options;
+    smaller.own = 0.7F;
+    for (const size_t count : {1U, 5U}) {
+        for (const SamplingOptions& sampling :
+             {SamplingOptions{}, SamplingOptions{.temperature = 1, .seed = 3},
+              SamplingOptions{.temperature = 0.8, .repetition_penalty = 1.3, .seed = 4},
+              SamplingOptions{.temperature = 1, .mirostat = 2, .mirostat_tau = 2, .seed = 5}}) {
+            std::vector<GenerationRequest> requests;
+            for (size_t i = 0; i < count; ++i) {
+                requests.push_back(request({static_cast<int32_t>(i), 1, 2}, 60));
+                requests.back().sampling = sampling;
+            }
+            FakeEngine engine(options), draft(smaller), plain(options);
+            GeneratorOptions drafting{.decoding = {.draft_tokens = 4, .draft_always = true}};
+            drafting.decoding.draft_model = &draft;
+            Generator generator(engine, tokenizer(), drafting);
+            const auto results = generator.run(requests);
+            const auto expected = Generator(plain, tokenizer()).run(requests);
+            for (size_t i = 0; i < count; ++i) EXPECT_EQ(results[i].tokens, expected[i].tokens) << i;
+            EXPECT_GT(generator.counts().accepted, generator.counts().drafted / 2);
+            EXPECT_LT(engine.steps() * 3, plain.steps() * 2);
+            EXPECT_EQ(engine.open_sequences() + draft.open_sequences(), 0);
+        }
+    }
+}
+
+// A model drafts in the format, and may lack room.
+TEST(Generator, AModelDraftsWhereItCan) {
+    const FakeEngineOptions options{.n_vocab = tokenizer().size()};
+    for (const int64_t kv_tokens : {120, 170, 2000}) {
+        FakeEngineOptions small = options;
+        small.kv_tokens = kv_tokens;
+        small.max_rows = 30;
+        FakeEngine engine(options), draft(small);
+        GeneratorOptions drafting{.decoding = {.draft_tokens = 8, .draft_always = true}};
+        drafting.decoding.draft_model = &draft;
+        Generator generator(engine, tokenizer(), drafting);
+        GenerationRequest asked = request(std::vector<int32_t>(100, 7), 60);
+        asked.format = {.kind = OutputFormat::Kind::regex, .text = "[ab]{100}"};
+        asked.sampling.temperature = 1;
+        const std::vector<GenerationRequest> requests{asked, asked};
+        const auto results = generator.run(requests);
+        for (const auto& result : results) EXPECT_EQ(result.tokens, alone(options, asked).tokens);
+        EXPECT_GT(generator.counts().drafted, 0U) << kv_tokens;
+        EXPECT_EQ(draft.open_sequences(), 0);
+    }
+}
+
+TEST(Generator, DraftsThatCannotBeVerifiedAreRefused) {
+    FakeEngine looped({.loops = 2}), draft({}), plain({});
+    const auto code = [](Engine& engine, const DecodingOptions& decoding) {
+        return code_of([&] { Generator(engine, tokenizer(), {.decoding = decoding}); });
+    };
+    EXPECT_EQ(code(looped, {.draft_tokens = 2, .draft_model = &draft}), ErrorCode::usage);
+    EXPECT_EQ(code(plain, {.lookup = 2, .draft_tokens = 2, .draft_model = &draft}), ErrorCode::usage);
+    const auto evicts =
+        make_engine(load_model(kModel),
+                    {.threads = 1, .context = 64, .eviction = {.policy = KvPolicy::recent, .budget = 0.5}});
+    EXPECT_EQ(code(*evicts, {.lookup = 2}), ErrorCode::usage);
+}
+
+TEST(PromptLookup, WhatFollowedTheLongestAgreement) {
     PromptLookup lookup;
-    const std::vector<int32_t> tokens = {1, 2, 3, 4, 1, 2, 3, 5, 6, 1, 2, 3};
+    const std::vector<int32_t> tokens = {1, 2, 3, 4, 9, 2, 3, 5, 6, 1, 2, 3, 4, 8, 2, 3};
     EXPECT_THAT(lookup.next(std::span(tokens).first(3), 9), IsEmpty());
-    EXPECT_THAT(lookup.next(std::span(tokens).first(7), 2), ElementsAre(4, 1));
-    EXPECT_THAT(lookup.next(tokens, 9), ElementsAre(5, 6, 1, 2, 3));
+    EXPECT_THAT(lookup.next(std::span(tokens).first(7), 9), ElementsAre(4));      // after 2 3
+    EXPECT_THAT(lookup.next(std::span(tokens).first(12), 9), ElementsAre(4));     // after 1 2 3
+    EXPECT_THAT(lookup.next(std::span(tokens).first(13), 9), ElementsAre(9, 2));  // after 1 2 3 4
+    EXPECT_THAT(lookup.next(std::span(tokens).first(13), 1), ElementsAre(9));
+    EXPECT_THAT(lookup.next(tokens, 9), ElementsAre(4));  // of several that agree as much, the latest
     EXPECT_THAT(lookup.next(tokens, 0), IsEmpty());
     EXPECT_THAT(lookup.next(std::span<const int32_t>(), 9), IsEmpty());
 }

@@ -33,6 +33,13 @@ TEST(GenerationOptions, OutOfRangeNamesTheOption) {
     expect_refused(sampling({.top_k = -1}), "top-k");
     for (const double bad : {0.0, 1.01, kNotANumber}) expect_refused(sampling({.top_p = bad}), "top-p");
     for (const double bad : {-0.1, 1.01, kNotANumber}) expect_refused(sampling({.min_p = bad}), "min-p");
+    for (const double bad : {0.0, 1.01, kNotANumber})
+        expect_refused(sampling({.typical_p = bad}), "typical-p");
+    for (const int bad : {-1, 3}) expect_refused(sampling({.mirostat = bad}), "mirostat");
+    for (const double bad : {0.0, kNotANumber, kInfinity})
+        expect_refused(sampling({.mirostat_tau = bad}), "mirostat-tau");
+    for (const double bad : {-0.1, 1.1, kNotANumber})
+        expect_refused(sampling({.mirostat_eta = bad}), "mirostat-eta");
     expect_refused(sampling({.penalty_last_n = -2}), "penalty-last-n");
     for (const double bad : {0.0, -1.0, kNotANumber, kInfinity})
         expect_refused(sampling({.repetition_penalty = bad}), "repetition");

@@ -144,6 +144,24 @@ TEST(Sampler, MinPKeepsWhatIsLikelyEnough) {
     EXPECT_NEAR(seen[1], 2000 * 4 / 7.0, 150);
 }
 
+TEST(Sampler, TypicalPKeepsWhatIsAsUnlikelyAsExpected) {
+    // Probabilities 0.5, 0.25, 0.15, 0.1: an entropy of 1.21 nats, from which the second (1.39) is closest,
+    // then the first (0.69), then the third (1.90).
+    const std::vector<float> logits{std::log(0.5F), std::log(0.25F), std::log(0.15F), std::log(0.1F)};
+    const auto left = [&](double typical_p) {
+        std::set<int32_t> tokens;
+        for (const auto& [token, p] :
+             Sampler({.temperature = 1, .top_k = 0, .top_p = 1, .typical_p = typical_p})
+                 .probabilities(logits))
+            tokens.insert(token);
+        return tokens;
+    };
+    EXPECT_EQ(left(0.2), (std::set<int32_t>{1}));
+    EXPECT_EQ(left(0.5), (std::set<int32_t>{0, 1}));
+    EXPECT_EQ(left(0.8), (std::set<int32_t>{0, 1, 2}));
+    EXPECT_EQ(left(1), (std::set<int32_t>{0, 1, 2, 3}));
+}
+
 // exp(logit) as probabilities() weighs it, relative to token 0, which no penalty and no bias touches.
 std::vector<double> relative_logits(const SamplingOptions& options, const std::vector<float>& logits,
                                     const std::vector<int32_t>& history) {

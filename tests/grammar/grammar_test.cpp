@@ -298,6 +298,23 @@ TEST(Grammar, ACopyGoesOnByItself) {
     EXPECT_FALSE(state.ended());
 }
 
+// Every token more can be read in ways that grow without end.
+TEST(Grammar, FormatsThatTakeTooLongEndTheText) {
+    GrammarState state(
+        compiler().compile({.kind = Kind::regex, .text = "(((a{1,100}){1,100}){1,100}){1,100}"}));
+    const int32_t token = tokenizer().encode("a", false, false).front();
+    try {
+        for (int i = 0; i < 10000; ++i) {
+            ASSERT_TRUE(state.allows(token));
+            state.accept(token);
+        }
+        FAIL() << "it takes no time";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::input);
+        EXPECT_THAT(error.what(), HasSubstr("takes too long"));
+    }
+}
+
 TEST(Grammar, CompiledOnceWhileThereIsRoom) {
     GrammarCompiler own(tokenizer(), kVocab, 1 << 20);
     const OutputFormat first{.kind = Kind::regex, .text = "[a-z]{3}"};

@@ -88,8 +88,7 @@ class DockerTest(unittest.TestCase):
         self.assertEqual(self.image.all("ENTRYPOINT")[0].words(), ["refold"])
         self.assertEqual(words[words.index("--port") + 1], port)
         self.assertEqual(self.image.all("EXPOSE")[0].text, port)
-        server = read("src/serve/server.cpp")
-        self.assertTrue(f'kHealth = "{path}"' in server and '{"GET", kHealth, true' in server, path)
+        self.assertRegex(read(f"src/serve/endpoints{path}.cpp"), rf'\.path = "{path}",[^;]*\.open = true')
         for word in words:
             if word.startswith("--"):
                 self.assertIn(f"  {word} ", read("docs/cli.md").split("\n## serve\n")[1].split("\n## ")[0])

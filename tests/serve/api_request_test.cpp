@@ -1,9 +1,9 @@
-#include "serve/api_request.h"
-
+// Bodies of requests.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "serve/api_error.h"
+#include "serve/chat_request.h"
+#include "serve/completion_request.h"
 
 namespace refold {
 namespace {
@@ -75,9 +75,14 @@ TEST(ApiRequest, ExtremesOfSampling) {
 TEST(ApiRequest, AllOfSampling) {
     const auto r = parse_completion_request(R"({"prompt": "a", "min_p": 0.05, "repetition_penalty": 1.1,
         "presence_penalty": -0.5, "frequency_penalty": 0.25, "repeat_last_n": -1,
-        "logit_bias": {"5": 1.5, "7": -100}, "stop_token_ids": [3, 4]})");
+        "logit_bias": {"5": 1.5, "7": -100}, "stop_token_ids": [3, 4],
+        "typical_p": 0.6, "mirostat": 2, "mirostat_tau": 3, "mirostat_eta": 0.2})");
     const SamplingOptions& s = r.options.sampling;
     EXPECT_EQ(s.min_p, 0.05);
+    EXPECT_EQ(s.typical_p, 0.6);
+    EXPECT_EQ(s.mirostat, 2);
+    EXPECT_EQ(s.mirostat_tau, 3);
+    EXPECT_EQ(s.mirostat_eta, 0.2);
     EXPECT_EQ(s.repetition_penalty, 1.1);
     EXPECT_EQ(s.presence_penalty, -0.5);
     EXPECT_EQ(s.frequency_penalty, 0.25);
@@ -87,6 +92,8 @@ TEST(ApiRequest, AllOfSampling) {
     const auto defaults = parse_completion_request(R"({"prompt": "a"})").options.sampling;
     EXPECT_EQ(defaults.penalty_last_n, 64);
     EXPECT_EQ(defaults.repetition_penalty, 1);
+    EXPECT_EQ(defaults.typical_p, 1);
+    EXPECT_EQ(defaults.mirostat, 0);
     const auto other = parse_completion_request(R"({"prompt": "a", "repeat_penalty": 1.2})");
     EXPECT_EQ(other.options.sampling.repetition_penalty, 1.2);
 }
@@ -106,6 +113,38 @@ TEST(ApiRequest, ChatMessagesAsTemplatesTakeThem) {
     EXPECT_EQ(parse_chat_request(R"({"messages": [{"role": "user", "content": ""}], "logprobs": true})")
                   .options.logprobs,
               0);
+}
+
+TEST(ApiRequest, CallsAndResultsAsTemplatesTakeThem) {
+    const ChatRequest r = parse_chat_request(R"({
+        "messages": [{"role": "user", "content": "a"},
+                     {"role": "assistant", "content": null, "reasoning_content": "R", "tool_calls":
+                      [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": 2}"}},
+                       {"id": "c2", "type": "function", "function": {"name": "g", "arguments": ""}}]},
+                     {"role": "tool", "tool_call_id": "c2", "content": "two"},
+                     {"role": "tool", "tool_call_id": "c1", "name": "own", "content": [{"type": "text", "text": "one"}]}],
+        "tools": [{"type": "function", "function": {"name": "f", "description": "D", "strict": true,
+                   "parameters": {"type": "object", "properties": {"z": {}, "a": {}}}}},
+                  {"type": "function", "function": {"name": "g", "parameters": null}}],
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools":
+                        [{"type": "function", "function": {"name": "g"}}]}},
+        "parallel_tool_calls": false, "reasoning_effort": "none", "chat_template_kwargs": {"x": [1]}})");
+    EXPECT_EQ(r.messages, nlohmann::ordered_json::parse(R"([{"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "reasoning_content": "R", "tool_calls":
+         [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"z": 1, "a": 2}}},
+          {"id": "c2", "type": "function", "function": {"name": "g", "arguments": {}}}]},
+        {"role": "tool", "content": "two", "tool_call_id": "c2", "name": "g"},
+        {"role": "tool", "content": "one", "name": "own", "tool_call_id": "c1"}])"));
+    ASSERT_EQ(r.tools.size(), 2U);
+    EXPECT_EQ(r.tools[0].for_template().dump(),
+              R"({"type":"function","function":{"name":"f","description":"D","parameters":)"
+              R"({"type":"object","properties":{"z":{},"a":{}}}}})");
+    EXPECT_TRUE(r.tools[0].strict);
+    EXPECT_EQ(r.tools[1].for_template().dump(), R"({"type":"function","function":{"name":"g"}})");
+    EXPECT_EQ(r.choice.mode, ToolChoice::Mode::required);
+    EXPECT_EQ(r.choice.allowed, std::vector<std::string>{"g"});
+    EXPECT_FALSE(r.choice.several);
+    EXPECT_EQ(r.variables.dump(), R"({"reasoning_effort":"none","enable_thinking":false,"x":[1]})");
 }
 
 struct Refused {
@@ -161,7 +200,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"prompt": "a", "top_k": -2})", "top_k", "got -2"},
         Refused{R"({"prompt": "a", "n": 0})", "n", "got 0"},
         Refused{R"({"prompt": "a", "n": 129})", "n", "got 129"},
-        Refused{R"({"prompt": "a", "best_of": 2})", "best_of", "'n' (1)"},
+        Refused{R"({"prompt": "a", "n": 2, "best_of": 1})", "best_of", "'n' (2)"},
+        Refused{R"({"prompt": "a", "best_of": 2, "stream": true})", "best_of", "'stream'"},
         Refused{R"({"prompt": "a", "logprobs": 21})", "logprobs", "from 0 to 20"},
         Refused{R"({"prompt": "a", "logprobs": true})", "logprobs", "got true"},
         Refused{R"({"prompt": "a", "stop": ""})", "stop", "not empty"},
@@ -174,7 +214,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"prompt": "a", "stream_options": {}})", "stream_options", "together with 'stream'"},
         Refused{R"({"prompt": "a", "stream": true, "stream_options": {"x": true}})", "stream_options", "'x'"},
         Refused{R"({"prompt": "a", "stream": true, "stream_options": 1})", "stream_options", "an object"},
-        Refused{R"({"prompt": "a", "suffix": "b"})", "suffix", "not support"},
+        Refused{R"({"prompt": "a", "suffix": "b", "echo": true})", "echo", "'suffix'"},
         Refused{R"({"prompt": "a", "logit_bias": {"x": 1}})", "logit_bias", "got 'x'"},
         Refused{R"({"prompt": "a", "logit_bias": {"-5": 1}})", "logit_bias", "got '-5'"},
         Refused{R"({"prompt": "a", "logit_bias": {"99999999999": 1}})", "logit_bias", "99999999999"},
@@ -189,7 +229,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "one of them"},
         Refused{R"({"prompt": "a", "repeat_last_n": -2})", "repeat_last_n", "got -2"},
         Refused{R"({"prompt": "a", "min_p": 1.1})", "min_p", "from 0 to 1"},
-        Refused{R"({"prompt": "a", "typical_p": 0.5})", "typical_p", "not support"},
+        Refused{R"({"prompt": "a", "typical_p": 0})", "typical_p", "to 1"},
+        Refused{R"({"prompt": "a", "mirostat": 3})", "mirostat", "from 0 to 2"},
+        Refused{R"({"prompt": "a", "mirostat_tau": 0})", "mirostat_tau", "got 0"},
+        Refused{R"({"prompt": "a", "mirostat_eta": 1.5})", "mirostat_eta", "from 0 to 1"},
         Refused{R"({"prompt": "a", "stop_token_ids": 5})", "stop_token_ids", "an array"},
         Refused{R"({"prompt": "a", "stop_token_ids": [-1]})", "stop_token_ids", "got -1"},
         Refused{R"({"prompt": "a", "promt": 1})", "promt", "unknown field"}));
@@ -205,7 +248,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"{}", kM, "missing"}, Refused{R"({"messages": []})", kM, "at least one"},
         Refused{R"({"messages": "a"})", kM, "an array"}, Refused{R"({"messages": ["a"]})", kM, "message 0"},
         Refused{R"({"messages": [{"content": "a"}]})", kM, "'role'"},
-        Refused{R"({"messages": [{"role": "tool", "content": "a"}]})", kM, "\"tool\""},
+        Refused{R"({"messages": [{"role": "tool", "content": "a"}]})", kM, "'tool_call_id'"},
+        Refused{R"({"messages": [{"role": "robot", "content": "a"}]})", kM, "\"robot\""},
         Refused{R"({"messages": [{"role": "user"}]})", kM, "'content' is missing"},
         Refused{R"({"messages": [{"role": "user", "content": 5}]})", kM, "got 5"},
         Refused{R"({"messages": [{"role": "user", "content": [5]}]})", kM, "'type'"},
@@ -214,16 +258,55 @@ INSTANTIATE_TEST_SUITE_P(
                 kM, "image_url"},
         Refused{
             R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [{}]}]})",
-            kM, "message 1: 'tool_calls'"},
+            kM, "message 1: a call in 'tool_calls' needs an 'id'"},
+        Refused{R"({"messages": [{"role": "assistant", "tool_calls": 5}]})", kM, "'tool_calls': got 5"},
+        Refused{R"({"messages": [{"role": "assistant", "tool_calls": [{"id": "1", "function": {}}]}]})", kM,
+                "needs a 'name'"},
+        Refused{R"({"messages": [{"role": "assistant", "tool_calls":
+                [{"id": "1", "function": {"name": "f", "arguments": "{"}}]}]})",
+                kM, "no JSON"},
+        Refused{R"({"messages": [{"role": "assistant", "tool_calls":
+                [{"id": "1", "function": {"name": "f", "arguments": "[]"}}]}]})",
+                kM, "expected an object"},
+        Refused{
+            R"({"messages": [{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f"}}]}]})",
+            kM, "their results must follow"},
+        Refused{R"({"messages": [{"role": "assistant", "reasoning_content": 1}]})", kM,
+                "'reasoning_content'"},
         Refused{R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]})",
-                "tools", "not support"},
+                "tools", "'function' is missing"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "web_search"}]})",
+                "tools", "'web_search' is not supported"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "tools":
+                [{"type": "function", "function": {"name": "f g"}}]})",
+                "tools", "got the name"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "tools":
+                [{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "f"}}]})",
+                "tools", "two tools"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "tools":
+                [{"type": "function", "function": {"name": "f", "parameters": 5}}]})",
+                "tools", "'parameters': got 5"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "tools":
+                [{"type": "function", "function": {"name": "f", "returns": {}}}]})",
+                "tools", "'returns'"},
         Refused{R"({"messages": [{"role": "user", "content": "a"}], "functions": [{}]})", "functions",
                 "not support"},
         Refused{R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"})",
-                "tool_choice", "not support"},
+                "tool_choice", "no tools"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": "maybe"})", "tool_choice",
+                "'maybe'"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "tool_choice":
+                {"type": "function", "function": {"name": "g"}}})",
+                "tool_choice", "no tool of the name"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "tool_choice":
+                {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}})",
+                "tool_choice", "at least one tool"},
         Refused{R"({"messages": [{"role": "user", "content": "a"}], "audio": {}})", "audio", "not support"},
-        Refused{R"({"messages": [{"role": "user", "content": "a"}], "reasoning_effort": "low"})",
-                "reasoning_effort", "not support"},
+        Refused{R"({"messages": [{"role": "user", "content": "a"}], "reasoning_effort": "much"})",
+                "reasoning_effort", "'much'"},
+        Refused{
+            R"({"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"messages": []}})",
+            "chat_template_kwargs", "set by the server"},
         Refused{R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 0})", "max_tokens",
                 "got 0"},
         Refused{R"({"messages": [{"role": "user", "content": "a"}], "logprobs": 1})", "logprobs", "got 1"},
@@ -259,15 +342,6 @@ TEST(ApiRequest, TooManyChoices) {
     for (int i = 0; i < 20; ++i) prompts += ", \"a\"";
     expect_refused({("{\"prompt\": " + prompts + "], \"n\": 100}").c_str(), "n", "21 prompts of 100"},
                    [](std::string_view body) { parse_completion_request(body); });
-}
-
-TEST(ApiRequest, Tokenize) {
-    EXPECT_EQ(parse_tokenize_request(R"({"prompt": "a"})").text, "a");
-    EXPECT_TRUE(parse_tokenize_request(R"({"content": "a"})").add_special);
-    EXPECT_FALSE(parse_tokenize_request(R"({"prompt": "a", "add_special_tokens": false})").add_special);
-    EXPECT_THAT(parse_detokenize_request(R"({"tokens": [1, 2]})").tokens, ElementsAre(1, 2));
-    EXPECT_THROW(parse_tokenize_request("{}"), ApiError);
-    EXPECT_THROW(parse_detokenize_request(R"({"tokens": "a"})"), ApiError);
 }
 
 }  // namespace

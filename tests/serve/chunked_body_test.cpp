@@ -1,5 +1,6 @@
 #include "serve/chunked_body.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace refold {
@@ -48,6 +49,19 @@ TEST(ChunkedBody, Limits) {
     std::string trailers = "0\r\n";
     for (int i = 0; i < 1000; ++i) trailers += "A: aaaaaaaaaa\r\n";
     EXPECT_EQ(decoded(trailers), State::malformed);
+}
+
+// Anybody may send chunks of some bytes.
+TEST(ChunkedBody, MuchFramingForLittle) {
+    const auto chunks = [](int count, const std::string& data) {
+        std::string text;
+        for (int i = 0; i < count; ++i) text += fmt::format("{:x}\r\n{}\r\n", data.size(), data);
+        return text + "0\r\n\r\n";
+    };
+    constexpr size_t kMost = 8 << 20;
+    EXPECT_EQ(decoded(chunks(10'000, "1"), kMost), State::complete);
+    EXPECT_EQ(decoded(chunks(30'000, "1"), kMost), State::malformed);
+    EXPECT_EQ(decoded(chunks(100'000, "1234"), kMost), State::complete);
 }
 
 TEST(ChunkedBody, Malformed) {

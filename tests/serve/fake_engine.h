@@ -14,6 +14,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -29,6 +30,9 @@ struct FakeEngineOptions {
     int64_t max_rows = 64;
     // Logits are uniform in +-common for what all loops see alike, plus +-own for what the loop adds.
     float common = 6, own = 2;
+    // What every prompt is answered with, whatever it is, and then `script_end`; empty: hashes.
+    std::vector<int32_t> script = {};
+    int32_t script_end = 0;
     std::chrono::microseconds step_time{0};
     // Before every step; may throw what an engine could.
     std::function<void(std::span<const Row>)> on_step = {};
@@ -60,7 +64,7 @@ public:
         if (options_.kv_tokens - begin < tokens) return std::nullopt;
         regions_.emplace(begin, begin + tokens);
         const int32_t id = next_++;
-        sequences_[id] = {begin, tokens, {}};
+        sequences_[id] = {begin, tokens, {}, 0, -2, -1};
         used_ += tokens;
         ++open_;
         return id;
@@ -80,6 +84,7 @@ public:
         auto& tokens = at(sequence).tokens;
         require(length >= 0 && length <= static_cast<int64_t>(tokens.size()), "truncate to {} of {} tokens",
                 length, tokens.size());
+        at(sequence).answered = 0;
         tokens.resize(static_cast<size_t>(length));
     }
 
@@ -88,6 +93,7 @@ public:
         const Sequence& source = at(from);
         Sequence& target = at(to);
         require(target.tokens.empty(), "copy to sequence {}, which is not empty", to);
+        require(target.adapter == source.adapter, "copy to sequence {}, which has another adapter", to);
         require(tokens >= 0 && tokens <= std::min(target.room, static_cast<int64_t>(source.tokens.size())),
                 "copy of {} tokens", tokens);
         for (int64_t i = 0; i < tokens; ++i) {
@@ -105,6 +111,13 @@ public:
         token.kv.resize(static_cast<size_t>(options_.loops), token.kv.back());
     }
 
+    // Any number is an adapter; it changes what follows from the tokens.
+    void use_adapter(int32_t sequence, int32_t adapter) override {
+        check_thread();
+        require(at(sequence).tokens.empty(), "an adapter for sequence {}, which is not empty", sequence);
+        at(sequence).adapter = adapter;
+    }
+
     StepOutput step(const StepInput& input) override {
         const std::span<const Row> rows = input.rows;
         check_thread();
@@ -117,7 +130,8 @@ public:
         check_order(rows);
         for (const Row& row : rows) {
             run(row);
-            if (row.logits) append_logits(at(row.sequence, row.position));
+            if (row.logits && options_.script.empty()) append_logits(at(row.sequence, row.position));
+            if (row.logits && !options_.script.empty()) append_script(at(row.sequence), row.position);
         }
         return {.logits = logits_, .hidden = {}, .pooled = {}};
     }
@@ -147,6 +161,9 @@ private:
     struct Sequence {
         int64_t begin = 0, room = 0;
         std::vector<Token> tokens;
+        size_t answered = 0;  // tokens of the script
+        int64_t latest = -2;  // position whose logits were asked for
+        int32_t adapter = -1;
     };
 
     template <typename... Args>
@@ -213,7 +230,8 @@ private:
             require(!keys_only, "keys only, of a token that has not run");
             if (row.token < 0 || row.token >= options_.n_vocab)
                 fail(ErrorCode::input, "fake", "token id {} of {}", row.token, options_.n_vocab);
-            const uint64_t before = sequence.tokens.empty() ? 0 : sequence.tokens.back().common;
+            const uint64_t before = sequence.tokens.empty() ? static_cast<uint64_t>(sequence.adapter + 1)
+                                                            : sequence.tokens.back().common;
             sequence.tokens.emplace_back();
             Token& token = sequence.tokens.back();
             token.common = hash(before, static_cast<uint64_t>(row.token));
@@ -241,6 +259,13 @@ private:
             attended = hash(attended, other.kv[static_cast<size_t>(row.loop)]);
         }
         token.residual = hash(token.residual, attended);
+    }
+
+    void append_script(Sequence& sequence, int64_t position) {
+        if (position != std::exchange(sequence.latest, position) + 1) sequence.answered = 0;  // a new prompt
+        const size_t at = sequence.answered++;
+        const int32_t next = at < options_.script.size() ? options_.script[at] : options_.script_end;
+        for (int32_t id = 0; id < options_.n_vocab; ++id) logits_.push_back(id == next ? 20.0F : 0.0F);
     }
 
     void append_logits(const Token& token) {

@@ -41,7 +41,7 @@ public:
     static constexpr std::chrono::milliseconds kPatience{20000};
 
     explicit HttpClient(int port, int receive_buffer = 0) {
-        socket_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (receive_buffer > 0)
             setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
         sockaddr_in address{};
@@ -58,6 +58,7 @@ public:
     HttpClient& operator=(HttpClient&&) = delete;
 
     bool connected() const { return connected_; }
+    int socket() const { return socket_; }
     void send(std::string_view text) const {
         while (!text.empty()) {
             const ssize_t sent = ::send(socket_, text.data(), text.size(), MSG_NOSIGNAL);

@@ -5,7 +5,12 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <string>
+#include <thread>
+
+#include "core/error.h"
+#include "core/temp_folder.h"
 
 namespace refold {
 namespace {
@@ -51,7 +56,7 @@ TEST(LogWriter, DropsAndCountsWhatNobodyReads) {
     Pipe pipe;
     const std::string line(500, 'x');
     {
-        LogWriter writer(pipe.input(), 10);
+        LogWriter writer(pipe.input(), {.most = 10});
         for (int i = 0; i < 5000; ++i) writer.write(line);
         std::string text = pipe.read_until(line + "\n");
         for (int i = 0; i < 20; ++i) {  // the queue is emptied while the pipe is
@@ -62,6 +67,23 @@ TEST(LogWriter, DropsAndCountsWhatNobodyReads) {
         EXPECT_NE(text.find("lines are missing"), std::string::npos);
         for (int i = 0; i < 5000; ++i) writer.write(line);
     }
+}
+
+// As logrotate does: the file is moved, and the next lines are in a new one.
+TEST(LogWriter, ReopensItsFile) {
+    TempFolder folder;
+    write_all(folder / "log", "before\n");
+    {
+        LogWriter writer(folder / "log");
+        writer.write("one");
+        while (read_all(folder / "log") != "before\none\n") std::this_thread::yield();
+        std::filesystem::rename(folder / "log", folder / "log.1");
+        writer.reopen();
+        writer.write("two");
+    }
+    EXPECT_EQ(read_all(folder / "log.1"), "before\none\n");
+    EXPECT_EQ(read_all(folder / "log"), "two\n");
+    EXPECT_THROW(LogWriter(folder / "no folder/log"), Error);
 }
 
 }  // namespace

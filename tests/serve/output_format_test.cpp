@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "serve/api_error.h"
-#include "serve/api_request.h"
+#include "serve/completion_request.h"
 #include "serve/ordered_field.h"
 
 namespace refold {

@@ -6,122 +6,22 @@
 #include <sys/resource.h>
 
 #include <atomic>
-#include <mutex>
 #include <thread>
 
 #include "core/error.h"
 #include "serve/chat_prompt.h"
-#include "serve/fake_engine.h"
 #include "serve/gate.h"
-#include "serve/http_client.h"
 #include "serve/page.h"
+#include "serve/running_server.h"
 
 namespace refold {
 namespace {
 
 using namespace std::chrono_literals;
-using nlohmann::json;
 using testing::HasSubstr;
 
-const Tokenizer& tokenizer() {
-    static const Tokenizer instance(REFOLD_FIXTURES "/llama_gqa/model.gguf");
-    return instance;
-}
-
-struct Options {
-    FakeEngineOptions engine;
-    SchedulerOptions scheduler;
-    ServerOptions server;
-};
-
-class Running {
-public:
-    explicit Running(Options setup = {}) {
-        setup.engine.n_vocab = tokenizer().size();
-        setup.engine.max_rows = std::max<int64_t>(setup.engine.max_rows, setup.scheduler.slots);
-        setup.server.port = 0;
-        setup.server.slots = setup.scheduler.slots;
-        setup.server.queue = setup.scheduler.queue;
-        setup.server.timeout = setup.scheduler.timeout;
-        engine_ = std::make_unique<FakeEngine>(setup.engine);
-        scheduler_ = std::make_unique<Scheduler>(*engine_, tokenizer(), setup.scheduler);
-        ServedModel model{.name = "org/fake",
-                          .context = setup.engine.context,
-                          .n_vocab = tokenizer().size(),
-                          .version = "0",
-                          .created = 5,
-                          .description = {{"architecture", "fake"}}};
-        server_ = std::make_unique<Server>(*scheduler_, tokenizer(), model, setup.server,
-                                           [this](const ServedRequest& request) {
-                                               const std::lock_guard lock(mutex_);
-                                               log_.push_back(request);
-                                           });
-    }
-    ~Running() { server_.reset(); }  // before the members that its log needs
-
-    HttpClient client(int receive_buffer = 0) const { return HttpClient(server_->port(), receive_buffer); }
-    HttpReply get(const std::string& path, const std::string& headers = "") const {
-        return client().get(path, headers);
-    }
-    HttpReply post(const std::string& path, const json& body, const std::string& headers = "") const {
-        return client().post(path, body.dump(), headers);
-    }
-    Server& server() { return *server_; }
-    Scheduler& scheduler() { return *scheduler_; }
-    FakeEngine& engine() { return *engine_; }
-    std::vector<ServedRequest> log() {
-        const std::lock_guard lock(mutex_);
-        return log_;
-    }
-    template <typename Condition>
-    testing::AssertionResult soon(Condition&& condition) {
-        for (int i = 0; i < 12000; ++i) {
-            if (condition()) return testing::AssertionSuccess();
-            std::this_thread::sleep_for(5ms);
-        }
-        return testing::AssertionFailure() << "not in a minute";
-    }
-
-private:
-    std::mutex mutex_;
-    std::vector<ServedRequest> log_;
-    std::unique_ptr<FakeEngine> engine_;
-    std::unique_ptr<Scheduler> scheduler_;
-    std::unique_ptr<Server> server_;
-};
-
-json completion(const json& more = json::object()) {
-    json body = {{"model", "org/fake"},
-                 {"prompt", {5, 6, 7}},
-                 {"max_tokens", 8},
-                 {"temperature", 0},
-                 {"ignore_eos", true}};
-    body.update(more);
-    return body;
-}
-
-json chat(const json& more = json::object()) {
-    json body = {{"model", "org/fake"},
-                 {"messages", {{{"role", "user"}, {"content", "Hello"}}}},
-                 {"max_tokens", 8},
-                 {"temperature", 0},
-                 {"ignore_eos", true}};
-    body.update(more);
-    return body;
-}
-
-void expect_error(const HttpReply& reply, int status, const std::string& code, const std::string& message) {
-    EXPECT_EQ(reply.status, status) << reply.body;
-    EXPECT_TRUE(reply.complete);
-    EXPECT_EQ(reply.headers.at("content-type"), "application/json");
-    const json error = reply.json()["error"];
-    EXPECT_EQ(error["code"], code.empty() ? json() : json(code)) << reply.body;
-    EXPECT_THAT(error["message"].get<std::string>(), HasSubstr(message));
-    EXPECT_TRUE(error["type"].is_string() && error.contains("param"));
-}
-
 TEST(Server, Completion) {
-    Running running;
+    RunningServer running;
     const HttpReply reply = running.post("/v1/completions", completion());
     ASSERT_EQ(reply.status, 200) << reply.body;
     const json body = reply.json();
@@ -134,7 +34,10 @@ TEST(Server, Completion) {
     EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
     EXPECT_TRUE(body["choices"][0]["logprobs"].is_null());
     EXPECT_FALSE(body["choices"][0]["text"].get<std::string>().empty());
-    EXPECT_EQ(body["usage"], json({{"prompt_tokens", 3}, {"completion_tokens", 8}, {"total_tokens", 11}}));
+    EXPECT_EQ(body["usage"], json({{"prompt_tokens", 3},
+                                   {"completion_tokens", 8},
+                                   {"total_tokens", 11},
+                                   {"prompt_tokens_details", {{"cached_tokens", 0}}}}));
     // The model's name may be left out; log and metrics record the request.
     json without = completion();
     without.erase("model");
@@ -149,10 +52,10 @@ TEST(Server, Completion) {
 }
 
 TEST(Server, ChoicesOfSeveralPromptsAreInOrder) {
-    Options setup;
+    RunningOptions setup;
     setup.scheduler.slots = 2;
     setup.scheduler.queue = 1;  // choices of one request wait for room in the queue
-    Running running(setup);
+    RunningServer running(setup);
     std::vector<std::string> alone;
     json prompts = json::array();
     for (int i = 0; i < 6; ++i) {
@@ -182,7 +85,7 @@ TEST(Server, ChoicesOfSeveralPromptsAreInOrder) {
 }
 
 TEST(Server, SeedsDecideSamples) {
-    Running running;
+    RunningServer running;
     const auto texts = [&](json more) {
         more["temperature"] = 1.5;
         std::vector<std::string> out;
@@ -205,7 +108,7 @@ TEST(Server, SeedsDecideSamples) {
 
 // The requests of lm-evaluation-harness's local-completions, and the fields that it reads.
 TEST(Server, EchoedPromptsAreScored) {
-    Running running;
+    RunningServer running;
     const json body = running
                           .post("/v1/completions", completion({{"prompt", {{5, 6, 7, 8}, {9, 10}}},
                                                                {"max_tokens", 1},
@@ -248,7 +151,7 @@ TEST(Server, EchoedPromptsAreScored) {
 }
 
 TEST(Server, TheEchoedTextIsThePrompt) {
-    Running running;
+    RunningServer running;
     for (const char* prompt : {"One sentence, and another.", "Ünïcödé 漢字 🙂", " space first"}) {
         const json asked = completion({{"prompt", prompt}, {"echo", true}, {"logprobs", 1}});
         const json body = running.post("/v1/completions", asked).json();
@@ -276,10 +179,10 @@ TEST(Server, TheEchoedTextIsThePrompt) {
 }
 
 TEST(Server, LongPromptsLogprobsComeInOnePieceOfAStream) {
-    Options setup;
+    RunningOptions setup;
     setup.scheduler.prefill_rows = 5;
     setup.engine.step_time = 3ms;  // so that texts would arrive in parts
-    Running running(setup);
+    RunningServer running(setup);
     std::vector<int32_t> prompt;
     for (int32_t i = 0; i < 40; ++i) prompt.push_back(5 + i);
     const auto events = events_of(
@@ -293,7 +196,7 @@ TEST(Server, LongPromptsLogprobsComeInOnePieceOfAStream) {
 }
 
 TEST(Server, Chat) {
-    Running running;
+    RunningServer running;
     const HttpReply reply =
         running.post("/v1/chat/completions", chat({{"logprobs", true}, {"top_logprobs", 2}}));
     ASSERT_EQ(reply.status, 200) << reply.body;
@@ -324,9 +227,9 @@ TEST(Server, Chat) {
 }
 
 TEST(Server, StreamedChat) {
-    Options setup;
+    RunningOptions setup;
     setup.engine.step_time = 2ms;
-    Running running(setup);
+    RunningServer running(setup);
     const std::string whole =
         running.post("/v1/chat/completions", chat()).json()["choices"][0]["message"]["content"];
     const HttpReply reply = running.post(
@@ -357,8 +260,35 @@ TEST(Server, StreamedChat) {
     EXPECT_EQ(tokens, 8U);
 }
 
+// Of every token, those of texts that are held back included.
+TEST(Server, ExitsOfTokens) {
+    RunningOptions setup;
+    setup.engine.loops = 3;
+    setup.engine.step_time = 2ms;
+    setup.scheduler.exit = {.rule = ExitRule::fixed, .loop = 2};
+    RunningServer running(setup);
+    const json expected = {3, 2, 2, 2, 2, 2, 2, 2};  // the prompt's last token runs all loops
+    const json more = {{"return_exits", true}, {"logit_bias", {{"40", 100}}}};
+    EXPECT_EQ(running.post("/v1/completions", completion(more)).json()["choices"][0]["exits"], expected);
+    std::string nearly;
+    for (int i = 0; i < 6; ++i) nearly += tokenizer().piece(40, false);
+    json streamed = more;
+    streamed.update({{"stream", true}, {"stop", nearly + "\x01"}});
+    json exits = json::array();
+    size_t without_text = 0;
+    const auto events = events_of(running.post("/v1/chat/completions", chat(streamed)).body);
+    for (size_t i = 0; i + 1 < events.size(); ++i) {
+        const json& choice = events[i]["choices"][0];
+        for (const json& loop : choice["exits"]) exits.push_back(loop);
+        without_text += choice["delta"].value("content", "").empty();
+    }
+    EXPECT_EQ(exits, expected);
+    EXPECT_EQ(without_text, 0U);
+    EXPECT_FALSE(running.post("/v1/chat/completions", chat()).json()["choices"][0].contains("exits"));
+}
+
 TEST(Server, AnswersHaveTheirFormat) {
-    Running running;
+    RunningServer running;
     const json schema =
         json::parse(R"({"type": "object", "required": ["kind", "count"], "additionalProperties": false,
         "properties": {"kind": {"enum": ["a", "b"]}, "count": {"type": "integer", "minimum": 0, "maximum": 99}}})");
@@ -391,7 +321,7 @@ TEST(Server, AnswersHaveTheirFormat) {
 }
 
 TEST(Server, StopTexts) {
-    Running running;
+    RunningServer running;
     const std::string whole =
         running.post("/v1/completions", completion({{"max_tokens", 40}})).json()["choices"][0]["text"];
     size_t at = whole.size() / 2;
@@ -408,7 +338,7 @@ TEST(Server, StopTexts) {
 }
 
 TEST(Server, BiasPenaltiesAndStopTokens) {
-    Running running;
+    RunningServer running;
     // A bias that outweighs all logits makes every token the same; a penalty makes the next one another.
     const json biased = running.post("/v1/completions", completion({{"logit_bias", {{"40", 100}}}})).json();
     const std::string one = tokenizer().piece(40, false);
@@ -437,7 +367,7 @@ TEST(Server, BiasPenaltiesAndStopTokens) {
 }
 
 TEST(Server, WrongRequests) {
-    Running running;
+    RunningServer running;
     expect_error(running.client().post("/v1/completions", "{"), 400, "invalid_json", "not JSON");
     expect_error(running.post("/v1/completions", completion({{"model", "gpt-4"}})), 404, "model_not_found",
                  "gpt-4");
@@ -456,8 +386,13 @@ TEST(Server, WrongRequests) {
                         completion({{"prompt", std::vector<int>(256, 5)}, {"max_tokens", 0}, {"echo", true}}))
                   .status,
               200);
-    expect_error(running.post("/v1/chat/completions", chat({{"tools", {{{"type", "function"}}}}})), 400,
-                 "unsupported_parameter", "tools");
+    const json function = {{"type", "function"}, {"function", {{"name", "f"}}}};
+    expect_error(running.post("/v1/chat/completions", chat({{"tools", {function}}})), 400,
+                 "unsupported_parameter", "no place for tools");
+    expect_error(running.post("/v1/chat/completions", chat({{"reasoning_effort", "low"}})), 400,
+                 "unsupported_parameter", "'reasoning_effort'");
+    expect_error(running.post("/v1/completions", completion({{"suffix", "b"}})), 400, "unsupported_parameter",
+                 "no tokens for filling in the middle");
     expect_error(running.get("/nothing"), 404, "unknown_url", "/nothing");
     expect_error(running.get("/v1/models/other"), 404, "model_not_found", "other");
     const HttpReply get = running.get("/v1/completions");
@@ -476,7 +411,7 @@ TEST(Server, WrongRequests) {
 }
 
 TEST(Server, MalformedHttp) {
-    Running running;
+    RunningServer running;
     const auto answer = [&](const std::string& text) {
         HttpClient client = running.client();
         client.send(text);
@@ -507,7 +442,7 @@ TEST(Server, MalformedHttp) {
 }
 
 TEST(Server, HttpAsItIsSpoken) {
-    Running running;
+    RunningServer running;
     HttpClient client = running.client();
     // Two requests at once, the second in pieces.
     const std::string second = post_text("/v1/completions", completion().dump());
@@ -543,7 +478,7 @@ TEST(Server, HttpAsItIsSpoken) {
 }
 
 TEST(Server, BodiesInChunks) {
-    Running running;
+    RunningServer running;
     const std::string body = completion().dump();
     const std::string expected = running.client().post("/v1/completions", body).json()["choices"][0]["text"];
     std::string chunks;
@@ -570,25 +505,25 @@ TEST(Server, BodiesInChunks) {
 
 // Whatever a page resolves to this machine stands in the header Host.
 TEST(Server, OnlyOwnNamesWithoutAKey) {
-    const auto get = [](const Running& running, const std::string& host) {
+    const auto get = [](const RunningServer& running, const std::string& host) {
         HttpClient client = running.client();
         client.send("GET /v1/models HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
         return client.receive();
     };
     {
-        Running running;
+        RunningServer running;
         expect_error(get(running, "evil.example:8080"), 403, "host_not_allowed", "Host");
         for (const char* host : {"localhost:8080", "127.0.0.1", "[::1]:8080"})
             EXPECT_EQ(get(running, host).status, 200) << host;
     }
-    Options setup;
-    setup.server.api_keys = {"key"};
-    Running running(setup);
+    RunningOptions setup;
+    setup.server.api_keys = {{"key"}};
+    RunningServer running(setup);
     EXPECT_EQ(get(running, "evil.example").status, 401);
 }
 
 TEST(Server, Models) {
-    Running running;
+    RunningServer running;
     const json list = running.get("/v1/models").json();
     ASSERT_EQ(list["data"].size(), 1U);
     EXPECT_EQ(list["data"][0]["id"], "org/fake");
@@ -597,7 +532,7 @@ TEST(Server, Models) {
 }
 
 TEST(Server, Tokens) {
-    Running running;
+    RunningServer running;
     const std::string text = "Some text, 漢字.";
     const json tokens =
         running.post("/tokenize", {{"prompt", text}, {"add_special_tokens", false}}).json()["tokens"];
@@ -608,9 +543,9 @@ TEST(Server, Tokens) {
 }
 
 TEST(Server, KeysAreAskedFor) {
-    Options setup;
-    setup.server.api_keys = {"first-key", "second-key"};
-    Running running(setup);
+    RunningOptions setup;
+    setup.server.api_keys = {{"first-key"}, {"second-key"}};
+    RunningServer running(setup);
     for (const char* header : {"", "Authorization: Bearer \r\n", "Authorization: Bearer first-ke\r\n",
                                "Authorization: Bearer first-key2\r\n", "Authorization: Basic first-key\r\n",
                                "Authorization: first-key\r\n"}) {
@@ -625,22 +560,23 @@ TEST(Server, KeysAreAskedFor) {
             EXPECT_EQ(
                 running.get("/v1/models", "Authorization: " + (scheme + std::string(key)) + "\r\n").status,
                 200);
-    setup.server.api_keys = {"with space"};
-    EXPECT_THROW(Running{setup}, Error);
+    setup.server.api_keys = {{"with space"}};
+    EXPECT_THROW(RunningServer{setup}, Error);
 }
 
 TEST(Server, OtherOriginsOnlyWhenAllowed) {
-    EXPECT_FALSE(Running().get("/health").headers.contains("access-control-allow-origin"));
-    const auto preflight = [](const Running& running, const std::string& origin, const std::string& headers) {
+    EXPECT_FALSE(RunningServer().get("/health").headers.contains("access-control-allow-origin"));
+    const auto preflight = [](const RunningServer& running, const std::string& origin,
+                              const std::string& headers) {
         HttpClient client = running.client();
         client.send("OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: " + origin + "\r\n" +
                     headers + "\r\n");
         return client.receive();
     };
-    Options setup;
+    RunningOptions setup;
     setup.server.cors_origin = "https://example.org";
-    setup.server.api_keys = {"key"};
-    Running running(setup);
+    setup.server.api_keys = {{"key"}};
+    RunningServer running(setup);
     EXPECT_EQ(running.get("/health").headers.at("access-control-allow-origin"), "https://example.org");
     const HttpReply plain = preflight(running, "https://example.org", "");
     EXPECT_EQ(plain.status, 204);
@@ -652,15 +588,15 @@ TEST(Server, OtherOriginsOnlyWhenAllowed) {
               asked);
     EXPECT_FALSE(
         preflight(running, "https://evil.example", asks).headers.contains("access-control-allow-headers"));
-    Options any;
+    RunningOptions any;
     any.server.cors_origin = "*";
-    EXPECT_EQ(
-        preflight(Running(any), "https://evil.example", asks).headers.at("access-control-allow-headers"),
-        asked);
+    EXPECT_EQ(preflight(RunningServer(any), "https://evil.example", asks)
+                  .headers.at("access-control-allow-headers"),
+              asked);
 }
 
 TEST(Server, Page) {
-    Running running;
+    RunningServer running;
     const HttpReply reply = running.get("/");
     EXPECT_EQ(reply.status, 200);
     EXPECT_EQ(reply.headers.at("content-type"), "text/html; charset=utf-8");
@@ -676,10 +612,10 @@ TEST(Server, Page) {
 }
 
 TEST(Server, StatusAndMetrics) {
-    Options setup;
+    RunningOptions setup;
     setup.engine.loops = 3;
     setup.scheduler.exit = {.rule = ExitRule::fixed, .loop = 2};
-    Running running(setup);
+    RunningServer running(setup);
     running.post("/v1/completions", completion());
     running.get("/nothing");
     ASSERT_TRUE(running.soon([&] { return running.log().size() == 2; }));
@@ -691,14 +627,18 @@ TEST(Server, StatusAndMetrics) {
     EXPECT_EQ(status["last_rows_at"].size(), 3U);
     const HttpReply metrics = running.get("/metrics");
     EXPECT_EQ(metrics.headers.at("content-type"), "text/plain; version=0.0.4; charset=utf-8");
-    for (const char* line :
-         {"refold_http_requests_total{endpoint=\"/v1/completions\",status=\"200\"} 1",
-          "refold_http_requests_total{endpoint=\"other\",status=\"404\"} 1", "refold_prompt_tokens_total 3",
-          "refold_generated_tokens_total 8", "refold_exit_tokens_total{loop=\"2\"} 7",
-          "refold_requests_finished_total{reason=\"length\"} 1", "refold_slots 8",
-          "refold_time_to_first_token_seconds_count 1", "refold_time_between_tokens_seconds_count 7",
-          "refold_time_between_tokens_seconds_bucket{le=\"+Inf\"} 7", "refold_build_info{version=\"0\""})
-        EXPECT_THAT(metrics.body, HasSubstr(std::string("\n") + line));
+    const std::string model = "{model_name=\"org/fake\"";
+    for (const std::string& line :
+         {std::string("refold_http_requests_total{endpoint=\"/v1/completions\",status=\"200\"} 1"),
+          std::string("refold_http_requests_total{endpoint=\"other\",status=\"404\"} 1"),
+          "refold_prompt_tokens_total" + model + "} 3", "refold_generated_tokens_total" + model + "} 8",
+          "refold_exit_tokens_total" + model + ",loop=\"2\"} 7",
+          "refold_requests_finished_total" + model + ",reason=\"length\"} 1", "refold_slots" + model + "} 8",
+          "refold_time_to_first_token_seconds_count" + model + "} 1",
+          "refold_time_between_tokens_seconds_count" + model + "} 7",
+          "refold_time_between_tokens_seconds_bucket" + model + ",le=\"+Inf\"} 7",
+          std::string("refold_build_info{version=\"0\"}")})
+        EXPECT_THAT(metrics.body, HasSubstr("\n" + line));
     // Every line is a comment or "name{labels} value", and every name has a TYPE line.
     std::set<std::string> introduced;
     std::istringstream lines(metrics.body);
@@ -716,11 +656,11 @@ TEST(Server, StatusAndMetrics) {
 
 TEST(Server, FullQueue) {
     Gate gate;
-    Options setup;
+    RunningOptions setup;
     setup.engine.on_step = gate.hook();
     setup.scheduler.slots = 1;
     setup.scheduler.queue = 1;
-    Running running(setup);
+    RunningServer running(setup);
     HttpClient first = running.client(), second = running.client();
     first.send(post_text("/v1/completions", completion().dump()));
     ASSERT_TRUE(running.soon([&] { return running.engine().open_sequences() == 1; }));
@@ -740,11 +680,11 @@ TEST(Server, FullQueue) {
 // When a client leaves, the next one gets its slot.
 TEST(Server, ClientsThatLeaveAreForgotten) {
     for (const bool stream : {false, true}) {
-        Options setup;
+        RunningOptions setup;
         setup.engine.step_time = 1ms;
         setup.engine.context = setup.engine.kv_tokens = 100'000;
         setup.scheduler.slots = 1;
-        Running running(setup);
+        RunningServer running(setup);
         {
             HttpClient leaving = running.client();
             leaving.send(post_text("/v1/completions",
@@ -762,11 +702,11 @@ TEST(Server, ClientsThatLeaveAreForgotten) {
 }
 
 TEST(Server, RequestsThatTakeTooLong) {
-    Options setup;
+    RunningOptions setup;
     setup.engine.step_time = 2ms;
     setup.engine.context = setup.engine.kv_tokens = 100'000;
     setup.scheduler.timeout = 60ms;
-    Running running(setup);
+    RunningServer running(setup);
     const json endless = completion({{"max_tokens", 90'000}});
     expect_error(running.post("/v1/completions", endless), 504, "timeout", "longer");
     json streamed = endless;
@@ -778,10 +718,10 @@ TEST(Server, RequestsThatTakeTooLong) {
 // Also while a step of the engine takes longer than the request may.
 TEST(Server, StepsThatTakeTooLong) {
     Gate gate;
-    Options setup;
+    RunningOptions setup;
     setup.engine.on_step = gate.hook();
     setup.scheduler.timeout = 50ms;
-    Running running(setup);
+    RunningServer running(setup);
     expect_error(running.post("/v1/completions", completion()), 504, "timeout", "longer");
     const auto events = events_of(running.post("/v1/completions", completion({{"stream", true}})).body);
     EXPECT_EQ(events.back()["error"]["code"], "timeout");
@@ -791,13 +731,13 @@ TEST(Server, StepsThatTakeTooLong) {
 // The time of a request is that of all its choices.
 TEST(Server, ManyChoicesTakeTooLong) {
     Gate gate;
-    Options setup;
+    RunningOptions setup;
     std::atomic<int> steps = 0;
     setup.engine.step_time = 20ms;
     setup.engine.on_step = [&](std::span<const Row>) { ++steps; };
     setup.scheduler.timeout = 300ms;
     setup.scheduler.slots = 1;
-    Running running(setup);
+    RunningServer running(setup);
     // Each choice takes about 160 ms, all of them minutes.
     const json prompts(1000, {5, 6, 7});
     expect_error(running.post("/v1/completions", completion({{"prompt", prompts}})), 504, "timeout",
@@ -811,11 +751,11 @@ TEST(Server, ManyChoicesTakeTooLong) {
 
 // Clients that do not take their answers hold all workers; health and metrics have one of their own.
 TEST(Server, HealthWhileAllWorkersAreBusy) {
-    Options setup;
+    RunningOptions setup;
     setup.scheduler.slots = 1;
     setup.scheduler.queue = 0;
     setup.server.most_memory = size_t{4} << 30;
-    Running running(setup);
+    RunningServer running(setup);
     // More text than the system's buffers hold.
     int32_t longest = 0;
     for (int32_t id = 0; id < tokenizer().size(); ++id)
@@ -840,7 +780,7 @@ TEST(Server, HealthWhileAllWorkersAreBusy) {
 }
 
 TEST(Server, HealthIsNotLogged) {
-    Running running;
+    RunningServer running;
     EXPECT_EQ(running.get("/health").status, 200);
     EXPECT_EQ(running.get("/v1/models").status, 200);
     ASSERT_TRUE(running.soon([&] { return !running.log().empty(); }));
@@ -849,7 +789,7 @@ TEST(Server, HealthIsNotLogged) {
 
 // Bodies that would take long to read, or long to cut into tokens, are refused before that.
 TEST(Server, BodiesThatCannotFit) {
-    Running running;
+    RunningServer running;
     std::string values = "1";
     for (int i = 0; i < 1'100'000; ++i) values += ",1";
     expect_error(running.client().post("/v1/completions", R"({"prompt": "a", "metadata": [)" + values + "]}"),
@@ -867,16 +807,16 @@ TEST(Server, BodiesThatCannotFit) {
     expect_error(running.post("/v1/chat/completions", chat({{"messages", messages}})), 400,
                  "context_length_exceeded", "257 messages");
     expect_error(running.post("/tokenize", {{"prompt", std::string((1 << 20) + 1, 'a')}}), 400, "", "bytes");
-    Options setup;
+    RunningOptions setup;
     setup.engine.context = setup.engine.kv_tokens = 100'000;
     const json more(4097, {{"role", "user"}, {"content", ""}});
-    expect_error(Running(setup).post("/v1/chat/completions", chat({{"messages", more}})), 400, "",
+    expect_error(RunningServer(setup).post("/v1/chat/completions", chat({{"messages", more}})), 400, "",
                  "4097 messages");
 }
 
 // Objects with many keys are read in linear time: with a search over all of them this takes minutes.
 TEST(Server, ManyKeys) {
-    Running running;
+    RunningServer running;
     std::string keys = "\"0\":{}";
     for (int i = 1; i < 400'000; ++i) keys += fmt::format(",\"{}\":{{}}", i);
     HttpClient client = running.client();
@@ -887,10 +827,10 @@ TEST(Server, ManyKeys) {
 
 TEST(Server, MemoryOfBodiesIsShared) {
     Gate gate;
-    Options setup;
+    RunningOptions setup;
     setup.engine.on_step = gate.hook();
     setup.server.most_memory = 1 << 20;
-    Running running(setup);
+    RunningServer running(setup);
     // Its text is kept while the request runs.
     const json large = completion({{"user", std::string(200'000, 'a')}});
     HttpClient first = running.client();
@@ -909,26 +849,27 @@ TEST(Server, MemoryOfBodiesIsShared) {
 }
 
 TEST(Server, TheAssistantsLastMessageIsContinued) {
-    Running running;
+    RunningServer running;
     const json messages = {{{"role", "user"}, {"content", "Hello"}},
                            {{"role", "assistant"}, {"content", "It is well known that "}}};
     const json continued = running.post("/v1/chat/completions", chat({{"messages", messages}})).json();
     // The same as the text that the template writes up to there.
     const nlohmann::ordered_json user = {{"role", "user"}, {"content", "Hello"}};
-    const std::string begun = ChatPrompt(tokenizer()).text(nlohmann::ordered_json::array({user}), [] {});
+    const std::string begun =
+        ChatPrompt(tokenizer()).text({.messages = {user}, .tools = {}, .variables = {}}, [] {});
     const json prompt = tokenizer().encode(begun + "It is well known that ", false, true);
     const json completed = running.post("/v1/completions", completion({{"prompt", prompt}})).json();
-    EXPECT_EQ(continued["usage"], completed["usage"]);
+    EXPECT_EQ(continued["usage"]["total_tokens"], completed["usage"]["total_tokens"]);
     EXPECT_EQ(continued["choices"][0]["message"]["content"], completed["choices"][0]["text"]);
 }
 
 TEST(Server, AnEngineThatFails) {
-    Options setup;
+    RunningOptions setup;
     std::atomic<bool> failing = true;
     setup.engine.on_step = [&](std::span<const Row>) {
         if (failing) fail(ErrorCode::internal, "fake", "the machine is on fire");
     };
-    Running running(setup);
+    RunningServer running(setup);
     expect_error(running.post("/v1/completions", completion()), 500, "", "on fire");
     const auto events = events_of(running.post("/v1/chat/completions", chat({{"stream", true}})).body);
     EXPECT_THAT(events.back()["error"]["message"].get<std::string>(), HasSubstr("on fire"));
@@ -937,12 +878,12 @@ TEST(Server, AnEngineThatFails) {
 }
 
 TEST(Server, SlowAndSilentClients) {
-    Options setup;
+    RunningOptions setup;
     setup.server.read_timeout = 1000ms;
     setup.server.idle_timeout = 2000ms;
     setup.scheduler.slots = 1;
     setup.scheduler.queue = 0;  // few workers
-    Running running(setup);
+    RunningServer running(setup);
     std::vector<HttpClient> slow;
     for (int i = 0; i < 60; ++i) {  // more than there are workers
         slow.push_back(running.client());
@@ -957,10 +898,10 @@ TEST(Server, SlowAndSilentClients) {
 
 // A client that does not read its answer holds a worker only until its time is up.
 TEST(Server, ClientsThatDoNotRead) {
-    Options setup;
+    RunningOptions setup;
     setup.server.write_timeout = 200ms;
     setup.engine.context = setup.engine.kv_tokens = 1 << 20;
-    Running running(setup);
+    RunningServer running(setup);
     HttpClient lazy = running.client(1024);
     // Far more than the system's buffers hold.
     lazy.send(post_text("/v1/completions",
@@ -976,9 +917,9 @@ TEST(Server, ManyConnections) {
     if (limit.rlim_max < 3000) GTEST_SKIP() << "the system allows " << limit.rlim_max << " open files";
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
-    Options setup;
+    RunningOptions setup;
     setup.scheduler.queue = 100;
-    Running running(setup);
+    RunningServer running(setup);
     const std::string expected = running.post("/v1/completions", completion()).json()["choices"][0]["text"];
     std::vector<HttpClient> clients;
     for (int i = 0; i < 1000; ++i) clients.push_back(running.client());
@@ -1004,11 +945,51 @@ TEST(Server, ManyConnections) {
     EXPECT_EQ(running.get("/health").status, 200);
 }
 
+TEST(Server, ConnectionsThatOnlyWaitMakeRoomForOthers) {
+    RunningOptions setup;
+    setup.server.connections = 20;
+    RunningServer running(setup);
+    const auto begun = [&] {
+        HttpClient client = running.client();
+        client.send(
+            "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 2\r\nExpect: "
+            "100-continue\r\n\r\n");
+        EXPECT_TRUE(client.wait_for("100 Continue"));
+        return client;
+    };
+    std::vector<HttpClient> idle, slow;
+    for (int i = 0; i < 10; ++i) slow.push_back(begun());
+    for (int i = 0; i < 50; ++i) {
+        idle.push_back(running.client());
+        EXPECT_EQ(running.get("/health").status, 200);
+    }
+    // Those that have begun a request stay longer.
+    slow[0].send("{}");
+    EXPECT_EQ(slow[0].receive().status, 400);
+    for (int i = 0; i < 50; ++i) {
+        slow.push_back(begun());
+        EXPECT_EQ(running.get("/health").status, 200);
+    }
+}
+
+TEST(Server, LongBodiesThatNeverEndDoNotKeepShortRequestsOut) {
+    RunningOptions setup;
+    setup.server.most_memory = 4 << 20;
+    RunningServer running(setup);
+    std::vector<HttpClient> slow;
+    for (int i = 0; i < 20; ++i) {
+        slow.push_back(running.client());
+        slow.back().send("POST /v1/completions HTTP/1.1\r\nContent-Length: 4000000\r\n\r\n" +
+                         std::string(400000, ' '));
+        EXPECT_EQ(running.post("/v1/completions", completion()).status, 200);
+    }
+}
+
 TEST(Server, ShutdownLetsRunningRequestsFinish) {
     Gate gate;
-    Options setup;
+    RunningOptions setup;
     setup.engine.on_step = gate.hook();
-    Running running(setup);
+    RunningServer running(setup);
     HttpClient whole = running.client(), streamed = running.client(), idle = running.client(),
                partial = running.client();
     EXPECT_EQ(idle.get("/health").status, 200);
@@ -1033,12 +1014,12 @@ TEST(Server, ShutdownLetsRunningRequestsFinish) {
 }
 
 TEST(Server, ShutdownEndsWhatTakesLonger) {
-    Options setup;
+    RunningOptions setup;
     setup.engine.step_time = 2ms;
     setup.engine.context = 100'000;
     setup.engine.kv_tokens = 200'000;
     setup.scheduler.slots = 2;
-    Running running(setup);
+    RunningServer running(setup);
     std::vector<HttpClient> clients;
     for (int i = 0; i < 6; ++i) {
         clients.push_back(running.client());
@@ -1064,7 +1045,8 @@ TEST(Server, ShutdownDoesNotWaitForAThreadThatWorksOn) {
     std::atomic<bool> working = false, works = true;
     ServerOptions options;
     options.port = 0;
-    Server server(scheduler, tokenizer(), {}, options, [&](const ServedRequest&) {
+    OneModel models(std::make_shared<ServedModel>(&scheduler, tokenizer(), ModelInfo{}));
+    Server server(models, options, [&](const ServedRequest&) {
         working = true;
         while (works) std::this_thread::sleep_for(1ms);
     });
@@ -1077,13 +1059,14 @@ TEST(Server, ShutdownDoesNotWaitForAThreadThatWorksOn) {
 }
 
 TEST(Server, AddressThatIsTaken) {
-    Running running;
+    RunningServer running;
     FakeEngine engine({});
     Scheduler scheduler(engine, tokenizer(), {});
     ServerOptions options;
     options.port = running.server().port();
+    OneModel models(std::make_shared<ServedModel>(&scheduler, tokenizer(), ModelInfo{}));
     try {
-        Server second(scheduler, tokenizer(), {}, options);
+        Server second(models, options);
         ADD_FAILURE() << "two servers at one port";
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::io);

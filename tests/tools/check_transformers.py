@@ -138,6 +138,8 @@ def auto_class(folder):
     architecture = json.loads((pathlib.Path(folder) / "config.json").read_text())["architectures"][0]
     if architecture.endswith(("ForCausalLM", "LMHeadModel")):
         return transformers.AutoModelForCausalLM
+    if architecture.endswith("ForSequenceClassification"):
+        return transformers.AutoModelForSequenceClassification
     return transformers.AutoModelForMaskedLM if architecture.endswith("ForMaskedLM") else transformers.AutoModel
 
 
@@ -145,7 +147,7 @@ def load_model(folder, kind=None):
     """A folder as transformers' own class for it, in float32. The weights must be those of the file, but for heads: a
     class may have others than the checkpoint."""
     kind = kind or auto_class(folder)
-    heads = ("cls.", "lm_head.", "pooler.") if kind is transformers.AutoModel else ("pooler.",)
+    heads = ("cls.", "lm_head.", "pooler.", "classifier.") if kind is transformers.AutoModel else ("pooler.",)
     model, info = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         names = [name for name in map(str, info[what]) if not any(head in name for head in heads)]
@@ -161,8 +163,9 @@ def forward(model, ids, **more):
 
 
 def difference(a, b):
-    """Largest difference over the standard deviation of `b`."""
-    return float(numpy.abs(a - b).max() / max(float(numpy.std(b)), 1e-9))
+    """Largest difference over the standard deviation of `b`, or over its size where it is one number."""
+    spread = numpy.std(b) if b.size > 1 else numpy.abs(b).max()
+    return float(numpy.abs(a - b).max() / max(float(spread), 1e-9))
 
 
 def same_order(a, b):
@@ -242,11 +245,12 @@ def check_fixture(report, refold, folder, work):
         outputs = [("refold", refold.outputs(exported, row["input_ids"], *(more.get(key, ()) for key in ("token_type_ids", "attention_mask"))))]
         for model in models:
             out = forward(model, row["input_ids"], **more)
-            outputs.append(("transformers", {key: value[0].numpy() for key, value in out.items() if isinstance(value, torch.Tensor)}))
+            theirs = {key: value[0].numpy() for key, value in out.items() if isinstance(value, torch.Tensor)}
+            outputs.append(("transformers", {"score": theirs["logits"]} if "score" in row and "logits" in theirs else theirs))
         for who, got in outputs:
-            for key in ("logits", "last_hidden_state", "pooler_output"):
+            for key in ("logits", "last_hidden_state", "pooler_output", "score"):
                 if key in row and key in got:
-                    rows = slice(None) if key == "pooler_output" else shown
+                    rows = slice(None) if key in ("pooler_output", "score") else shown
                     worst[who, key] = max(worst.get((who, key), 0), difference(got[key][rows], row[key][rows]))
     for (who, key), error in worst.items():
         report.add(name, f"exported, {key} in {who} against golden", error, GOLDEN_LIMIT)

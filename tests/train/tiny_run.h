@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,7 @@ inline Model tiny_model(float scale = 0.3F, int64_t layers = 3) {
 // A training run in its own folder.
 struct TinyRun {
     TempFolder folder;
+    std::string shared_folder;  // of the checkpoint; empty: in `folder`
     Model model = tiny_model();
     TrainOptions options;
     ObjectiveOptions objective = {
@@ -79,9 +81,11 @@ struct TinyRun {
                                byte_tokenizer());
     }
 
-    TrainResult run(TrainResult (*how)(const TrainRequest&)) {
+    TrainResult run(const std::function<TrainResult(const TrainRequest&)>& how) {
         const TrainData text = data();
-        TrainRequest request{model, teacher, options, objective, text, folder / "run", identity, 1};
+        TrainRequest request{model,     teacher, options,
+                             objective, text,    shared_folder.empty() ? folder / "run" : shared_folder,
+                             identity,  1};
         request.pairs = pairs;
         request.teacher_logits = teacher_logits;
         request.keep = [&](int64_t number, TensorValues tensors) {

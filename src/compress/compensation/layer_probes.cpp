@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "calibrate/calibration_device.h"
 #include "model/accounting.h"
 
 namespace refold {
@@ -23,10 +24,14 @@ SingleSequence::RowsSink append_to(std::vector<float>& out) {
     return [&out](size_t, std::span<const float> rows) { out.insert(out.end(), rows.begin(), rows.end()); };
 }
 
-std::vector<float> through(SingleSequence& run, std::span<const float> stream) {
-    std::vector<float> out;
-    run.truncate(0);
-    run.evaluate_range(stream, append_to(out));
+using Streams = std::vector<std::vector<float>>;
+
+Streams through(SingleSequence& run, const Streams& streams) {
+    Streams out;
+    for (const auto& stream : streams) {
+        run.truncate(0);
+        run.evaluate_range(stream, append_to(out.emplace_back()));
+    }
     return out;
 }
 
@@ -52,9 +57,9 @@ bool is_compared_in_float32(const Model& model) {
 
 LayerProbes::LayerProbes(const Model& model, std::vector<std::vector<int32_t>> sequences, int threads)
     : model_(model), sequences_(std::move(sequences)), metric_(model), ends_(run_ends(model)) {
+    options_ = calibration_engine(threads);
     for (const auto& s : sequences_)
         options_.context = std::max(options_.context, static_cast<int64_t>(s.size()));
-    options_.threads = threads;
     options_.chunk = options_.context;
     options_.f32 = is_compared_in_float32(model);
     options_.range = LayerRange{};
@@ -63,28 +68,32 @@ LayerProbes::LayerProbes(const Model& model, std::vector<std::vector<int32_t>> s
         embeddings.truncate(0);
         embeddings.evaluate_range(tokens, append_to(inputs_.emplace_back()));
     }
-    for (size_t run = 0; run < ends_.size(); ++run) runs_.push_back(loaded(model, run));
-    for (size_t s = 0; s < sequences_.size(); ++s) {
-        final_.push_back(inputs_[s]);
-        for (const auto& run : runs_) final_[s] = through(*run, final_[s]);
-        metric_.add(final_[s]);
-    }
+    runs_.resize(ends_.size());
+    final_ = inputs_;
+    for (size_t run = 0; run < runs_.size(); ++run) advance(final_, run);
+    for (const auto& stream : final_) metric_.add(stream);
     metric_.finish(1e-6);  // positive definite, with fewer tokens in the vocabulary than features as well
 }
 
 double LayerProbes::divergence(const Model& disturbed, size_t layer) {
-    for (; layer >= ends_[at_]; ++at_)
-        for (auto& input : inputs_) input = through(*runs_[at_], input);
-    const auto changed = loaded(disturbed, at_);
+    for (; layer >= ends_[at_]; ++at_) advance(inputs_, at_);
+    auto streams = through(*loaded(disturbed, at_), inputs_);
+    for (size_t run = at_ + 1; run < runs_.size(); ++run) advance(streams, run);
     double squares = 0, tokens = 0;
     for (size_t s = 0; s < sequences_.size(); ++s) {
-        std::vector<float> stream = through(*changed, inputs_[s]);
-        for (size_t run = at_ + 1; run < runs_.size(); ++run) stream = through(*runs_[run], stream);
-        for (const float m : metric_.measured(difference(stream, final_[s])))
+        for (const float m : metric_.measured(difference(streams[s], final_[s])))
             squares += static_cast<double>(m) * static_cast<double>(m);
         tokens += static_cast<double>(sequences_[s].size());
     }
     return squares / 2 / tokens;
+}
+
+// Runs stay loaded, unless only a layer may be.
+void LayerProbes::advance(std::vector<std::vector<float>>& streams, size_t run) {
+    auto& sequence = runs_[run];
+    if (!sequence) sequence = loaded(model_, run);
+    streams = through(*sequence, streams);
+    if (loads_layer_by_layer()) sequence.reset();
 }
 
 std::unique_ptr<SingleSequence> LayerProbes::loaded(const Model& model, size_t run) {

@@ -21,6 +21,7 @@ bool is_compared_in_float32(const Model& model);
 
 // Compares the final residual streams of models that differ from a model in one layer. The model's layers
 // stand ready in short runs, so that a disturbed model loads one of them anew; layers have to come in order.
+// On a device one run is loaded at a time (loads_layer_by_layer()).
 class LayerProbes {
 public:
     // `model` must outlive this object.
@@ -31,6 +32,7 @@ public:
     double divergence(const Model& disturbed, size_t layer);
 
 private:
+    void advance(std::vector<std::vector<float>>& streams, size_t run);
     std::unique_ptr<SingleSequence> loaded(const Model& model, size_t run);
     std::vector<float> difference(std::span<const float> a, std::span<const float> b) const;
 
@@ -39,7 +41,7 @@ private:
     NextTokenMetric metric_;
     EngineOptions options_;
     std::vector<size_t> ends_;                           // of the runs
-    std::vector<std::unique_ptr<SingleSequence>> runs_;  // of the model
+    std::vector<std::unique_ptr<SingleSequence>> runs_;  // of the model; null where not loaded
     size_t at_ = 0;                                      // a run, and
     std::vector<std::vector<float>> inputs_;             // its inputs by sequence
     std::vector<std::vector<float>> final_;              // by sequence

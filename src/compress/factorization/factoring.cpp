@@ -14,6 +14,7 @@
 #include "core/progress.h"
 #include "core/text.h"
 #include "linalg/blas_threads.h"
+#include "linalg/device.h"
 #include "linalg/svd.h"
 
 namespace refold::factoring {
@@ -24,6 +25,7 @@ constexpr int64_t kMemory = int64_t{3} << 30;
 int jobs_at_once(const std::vector<Job>& jobs) {
     int64_t largest = 1;
     for (const Job& job : jobs) largest = std::max(largest, job.memory);
+    if (blas::device() != nullptr) return 1;  // whose memory one of them may fill
     const int64_t threads = default_threads();
     const int64_t fit = std::min({kMemory / largest, threads, static_cast<int64_t>(jobs.size())});
     // A few jobs finish sooner when BLAS divides each of them.

@@ -5,6 +5,7 @@
 #include "core/parallel.h"
 #include "io/block_grid.h"
 #include "linalg/blas.h"
+#include "linalg/device.h"
 
 namespace refold {
 namespace {
@@ -25,6 +26,7 @@ public:
           factor_(in.gram.rbegin(), in.gram.rend()),
           weights_(weights.begin(), weights.end()),
           errors_(weights.size()),
+          kept_errors_(std::span<const double>(errors_)),
           packed_(row_bytes(type, in.rounded) * outputs_) {}
 
     Rounded run() {
@@ -147,6 +149,8 @@ private:
                 weight = value;
             }
         }
+        kept_errors_.changed(std::span<const double>(errors_).subspan((block.end - block.count) * outputs_,
+                                                                      block.count * outputs_));
     }
 
     double given(size_t output, size_t column) const {
@@ -170,6 +174,7 @@ private:
     std::vector<double> factor_;  // column major, lower
     Floats weights_;              // given where not yet rounded
     std::vector<double> errors_;  // [n][outputs], by index: given - rounded
+    blas::Kept kept_errors_;      // a product of each block reads all of the blocks before
     std::vector<std::byte> packed_;
 };
 

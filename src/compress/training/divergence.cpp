@@ -1,5 +1,6 @@
 #include "compress/training/divergence.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -16,11 +17,14 @@ constexpr size_t kRows = 256;  // tokens whose logits are in memory at a time
 
 bool HeldOutDivergence::possible(const Model& model) { return OutputLayer::possible(model); }
 
-HeldOutDivergence::HeldOutDivergence(const Model& original, const Calibration& calibration, int threads)
-    : calibration_(calibration), threads_(threads), output_(original), original_(final_streams(original)) {}
+HeldOutDivergence::HeldOutDivergence(const Model& original,
+                                     const std::vector<std::vector<int32_t>>& sequences, int threads)
+    : sequences_(sequences), threads_(threads), output_(original), original_(final_streams(original)) {}
 
 std::vector<std::vector<float>> HeldOutDivergence::final_streams(const Model& model) const {
-    ResidualStream stream(model, calibration_.held_out, calibration_.options.length, threads_);
+    size_t length = 0;
+    for (const auto& sequence : sequences_) length = std::max(length, sequence.size());
+    ResidualStream stream(model, sequences_, static_cast<int64_t>(length), threads_);
     for (size_t p = 0; p < model.topology.layers.size(); ++p) {
         check_interrupt();
         stream.advance(model, p);

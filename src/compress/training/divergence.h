@@ -1,9 +1,9 @@
 // How far a model's predictions are from the original's on the held-out calibration text.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
-#include "calibrate/calibration.h"
 #include "calibrate/output_layer.h"
 #include "model/model.h"
 
@@ -16,8 +16,8 @@ public:
     // False for models whose next token's distribution is not the output of a final norm.
     static bool possible(const Model& model);
 
-    // Runs the original. `calibration` must outlive this object. Throws Error(unsupported) unless possible().
-    HeldOutDivergence(const Model& original, const Calibration& calibration, int threads);
+    // Runs the original. `sequences` must outlive this object. Throws Error(unsupported) unless possible().
+    HeldOutDivergence(const Model& original, const std::vector<std::vector<int32_t>>& sequences, int threads);
     // Mean Kullback-Leibler divergence of the model's distribution of the next token from the original's, in
     // nats per token; infinite where the model's logits are not finite.
     double of(const Model& model) const;
@@ -25,7 +25,7 @@ public:
 private:
     std::vector<std::vector<float>> final_streams(const Model& model) const;
 
-    const Calibration& calibration_;
+    const std::vector<std::vector<int32_t>>& sequences_;
     int threads_;
     OutputLayer output_;
     std::vector<std::vector<float>> original_;  // residual streams after the last layer, by sequence

@@ -310,7 +310,7 @@ private:
         if (!HeldOutDivergence::possible(before_) || !HeldOutDivergence::possible(step_.original)) return;
         const ResultKey key{kChoice, {{"step", step_.identity}}};
         const auto stored = step_.work->results(key, {}, [&] {
-            const HeldOutDivergence divergence(step_.original, *step_.calibration, step_.threads);
+            const HeldOutDivergence divergence(step_.original, step_.calibration->held_out, step_.threads);
             const double before = divergence.of(before_);
             double all = 0, after = before;
             size_t kept = 0;

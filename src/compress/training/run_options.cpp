@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "calibrate/calibration_device.h"
 #include "compress/method/selection.h"
 #include "core/error.h"
 
@@ -30,7 +31,7 @@ std::vector<OptionSpec> run_options(const char* batch) {
         {.name = "precision",
          .kind = Kind::choice,
          .fallback = "f32",
-         .help = "of products; weights, gradients and the optimizer's state are float32",
+         .help = "of products; activations between them are float32",
          .choices = {"f32", "bf16"}},
         {.name = "device",
          .kind = Kind::choice,
@@ -60,7 +61,7 @@ TrainOptions run_options_of(const Options& o) {
     t.final_rate = o.number("final_rate");
     t.clip = o.number("clip");
     t.type = o.text("precision") == "bf16" ? TrainType::bf16 : TrainType::f32;
-    t.device = o.text("device");
+    t.device = gradient_device(o.text("device"));
     t.checkpointing = o.boolean("checkpointing");
     t.seed = seed_of(o);
     t.evaluate_every = o.integer("evaluate_every");

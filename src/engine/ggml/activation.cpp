@@ -1,5 +1,7 @@
 #include "engine/ggml/activation.h"
 
+#include "engine/ggml/thread_share.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/ggml/activation.cpp"
 // clang-format off
@@ -44,11 +46,16 @@ namespace refold {
 
 HWY_EXPORT(GeluTanh);
 
-// Threads split the columns, not the tokens: decoding has one token.
+// Threads split the columns, not the tokens: decoding has one token. They take whole vectors of every CPU, so
+// that the end of a row, which is computed otherwise, is the same for any number of threads.
 static void compute(ggml_tensor* dst, int thread, int threads, void* /*unused*/) {
+    constexpr int64_t kColumns = 16;
     const ggml_tensor *x = dst->src[0], *up = dst->src[1];
-    const int64_t n = dst->ne[0], first = n * thread / threads, last = n * (thread + 1) / threads;
-    const auto row = [first](const ggml_tensor* tensor, int64_t token) {
+    const int64_t n = dst->ne[0];
+    auto [first, last] = thread_share((n + kColumns - 1) / kColumns, thread, threads);
+    first *= kColumns;
+    last = std::min(n, last * kColumns);
+    const auto row = [first = first](const ggml_tensor* tensor, int64_t token) {
         return reinterpret_cast<float*>(static_cast<char*>(tensor->data) +
                                         static_cast<size_t>(token) * tensor->nb[1]) +
                first;

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <tuple>
 #include <vector>
 
+#include "core/thread_placement.h"
 #include "engine/ggml/attention_step.h"
 #include "engine/ggml/handles.h"
 #include "engine/ggml/prefill_attention.h"
@@ -28,6 +30,9 @@ struct AttentionHeads {
     // F32 [heads]: a score in each head's softmax that weights no value; null: none.
     const ggml_tensor* sinks = nullptr;
 };
+
+// ALiBi slopes by head, as ggml's soft_max_ext and flash_attn_ext derive them; empty without a bias.
+std::vector<float> alibi_slopes(int64_t n_head, float max_bias);
 
 // One object serves all attention nodes of a graph, which run one after the other: it holds their parameters
 // and the threads' buffers.
@@ -84,6 +89,7 @@ private:
     template <void (Attention::*operation)(ggml_tensor*, const Node&, int, int)>
     static void compute(ggml_tensor* dst, int thread, int threads, void* node) {
         const auto* n = static_cast<const Node*>(node);
+        n->attention->placement_.here(thread);
         (n->attention->*operation)(dst, *n, thread, threads);
     }
     void compute_attention(ggml_tensor* dst, const Node& node, int thread, int threads);
@@ -91,51 +97,63 @@ private:
     void compute_applied(ggml_tensor* dst, const Node& node, int thread, int threads);
     void compute_column_sums(ggml_tensor* dst, const Node& node, int thread, int threads);
 
-    int most_threads() const { return static_cast<int>(weights_.size()); }
-    AttentionStep step_of(const ggml_tensor* seen, int64_t heads, int64_t kv_heads, const Node& node) const;
+    AttentionStep step_of(const ggml_tensor* seen, int64_t heads, int64_t kv_heads, ggml_type cached,
+                          const Node& node) const;
+    // Makes room for the results of all chunks where a node of so many tokens, which see up to `rows` rows,
+    // may be cut into them.
+    void make_room(int64_t tokens, int64_t heads, const ggml_tensor* cache);
 
-    // Decode: runs of few tokens per sequence, taken token by token.
-    struct TokenChunk;
-    // Softmax statistics of some heads over one chunk of rows: the largest score, the sum of the weights.
-    struct ChunkSoftmax {
-        float maxima[attention::kHeadsPerPass] = {}, sums[attention::kHeadsPerPass] = {};
-        // Writes (maximum, sum) of each head, `stride` floats apart.
-        void store(float* out, int64_t heads, int64_t stride) const {
-            for (int64_t h = 0; h < heads; ++h, out += stride) {
-                out[0] = maxima[h];
-                out[1] = sums[h];
-            }
-        }
+    // Decode: runs of few tokens per sequence, taken token by token. A token with the query heads of one KV
+    // head is a unit.
+    struct Unit;
+    struct UnitChunk;
+    // The results of a chunk, or those of all chunks: maximum [group], sum [group], out [group][stride], and
+    // the largest scores up to each tile [kChunkTiles][group].
+    struct UnitResult {
+        attention::Softmax softmax;
+        float* tile_maximum;
     };
-    // The same of one head over all chunks of a token.
-    struct TokenSoftmax {
-        float maximum, sum;
-    };
+    int64_t result_stride() const { return attention::whole_vectors(head_dim_); }
+    int64_t result_floats(int64_t group) const {
+        return group * (2 + attention::kChunkTiles + result_stride());
+    }
+    UnitResult result_at(float* at, int64_t group) const;
+    // Whether the chunks of the units are work items of their own, for `threads` threads.
+    bool cuts_into_chunks(const AttentionStep& step, int threads) const;
+    // Calls of_chunk(unit, chunk, result of the chunk) for all chunks of the units of a step, and then
+    // of_unit(unit, result of all its chunks); with_out: merges the weighted values too. Other work items are
+    // tiles(item).
+    template <class OfChunk, class OfUnit, class Tiles>
+    void for_units(const AttentionStep& step, bool with_out, int thread, int threads, OfChunk of_chunk,
+                   OfUnit of_unit, Tiles tiles);
+    void begin_total(const AttentionStep& step, const Unit& unit, bool with_out,
+                     const UnitResult& total) const;
+    // Calls visit(first head, heads) for groups of heads of a unit that one pass serves.
     template <class Do>
-    void for_head_groups(const AttentionStep& step, TokenChunk chunk, int thread, Do visit);
-    template <class Do>
-    void for_chunks(const AttentionStep& step, int64_t chunks, int thread, int threads, Do visit);
-    template <class Do>
-    void for_whole_token(const AttentionStep& step, const AttentionWorkItem& item, int thread, Do visit);
-    ChunkSoftmax score(const AttentionStep& step, const TokenChunk& chunk, const ggml_tensor* queries,
-                       const ggml_tensor* keys, const attention::ScoreRules& rules) const;
-    // The same of all rows that a token sees, with its sink in the sum.
-    ChunkSoftmax score_whole(const AttentionStep& step, const TokenChunk& chunk, const ggml_tensor* queries,
-                             const ggml_tensor* keys, const attention::ScoreRules& rules) const;
-    void weigh_values(const AttentionStep& step, const TokenChunk& chunk, const ggml_tensor* values,
-                      float* out, int64_t stride) const;
-    float* partial_result(const AttentionStep& step, int64_t chunk, int64_t token, int64_t head);
-    TokenSoftmax token_softmax(const AttentionStep& step, int64_t token, int64_t head, int64_t chunks);
-    void merge_chunks(ggml_tensor* dst, const AttentionStep& step, int64_t chunks, int thread, int threads);
+    static void for_head_groups(const AttentionStep& step, const Unit& unit, Do visit);
+    void score(const AttentionStep& step, const Unit& unit, const UnitChunk& chunk, int64_t head,
+               int64_t heads, const ggml_tensor* queries, const ggml_tensor* keys,
+               const attention::ScoreRules& rules, int thread);
+    void weigh_values(const AttentionStep& step, const Unit& unit, const UnitChunk& chunk, int64_t head,
+                      int64_t heads, const ggml_tensor* values, const UnitResult& result, int thread);
 
     int64_t head_dim_;
     AttentionRules rules_;
     std::vector<float> slopes_;  // by head, times log2(e); empty without ALiBi
     // By scale, window and heads.
     std::map<std::tuple<float, int64_t, std::vector<int64_t>, const ggml_tensor*>, Node> nodes_;
-    // Results by chunk, to be merged: [chunk][token][head][2 + head_dim]: maximum, sum, weighted values.
-    std::vector<float> partial_results_;
-    std::vector<std::vector<float>> weights_;  // per thread [kHeadsPerPass][whole_vectors(longest)]
+    struct ThreadScratch {
+        attention::ChunkWeights weights;
+        std::vector<float> queries;  // [kHeadsPerPass][head_dim], times the factor of scores
+        std::vector<float> results;  // of a chunk, and of all chunks of a unit
+    };
+    std::vector<ThreadScratch> threads_;
+    // Results of all chunks of a node that is cut into them: [unit][chunk], result_floats() each. Not
+    // initialized, so that memory is only used as far as contexts are long.
+    std::unique_ptr<float[]> chunk_results_;
+    size_t chunk_results_size_ = 0;
+    int64_t longest_;
+    ThreadPlacement placement_;
     SpinBarrier barrier_;
     AttentionWorkQueue work_;
     PrefillAttention prefill_;

@@ -33,7 +33,7 @@ using DShorts = hn::Repartition<int16_t, D>;
 using Shorts = hn::Vec<DShorts>;
 
 // Rows whose weights are rounded together. Sums of so many products of 16 and 8 bits fit into 32 bits.
-constexpr int64_t kStretch = 256;
+constexpr int64_t kStretch = attention::kTileKeys;
 static_assert(kStretch * 32767 * 128 < INT32_MAX && kStretch % kLanes == 0);
 
 // Rows from `first` on: their scales of one block, as stored. Those after the last row are the last row's.
@@ -148,20 +148,20 @@ static HWY_INLINE void AddWeightedBlocks(const CachedRows& values, int64_t first
     }
 }
 
-// For B whole blocks from `block` on.
+// For B whole blocks from `block` on. `weights`: of rows [first, first + count), zeros after them up to a
+// whole vector.
 template <int N, int B>
 static HWY_INLINE void WeightBlocks(const CachedRows& values, int64_t first, int64_t count, int64_t block,
-                                    const float* weights, int64_t stride, float* out, int64_t out_stride) {
+                                    const float (*weights)[kStretch], float* out, int64_t out_stride) {
     alignas(64) uint16_t halves[kStretch];
     alignas(64) float scales[kStretch];
     alignas(64) int16_t rounded[B][N][kStretch];
     float steps[B][N];
-    const int64_t whole = attention::whole_vectors(count);
+    const int64_t whole = (count + kLanes - 1) / kLanes * kLanes;
     for (int b = 0; b < B; ++b) {
         CopyScales(values, first, whole, block + b, halves);
         for (int64_t i = 0; i < whole; i += kLanes) hn::Store(LoadScales(halves + i), D(), scales + i);
-        for (int h = 0; h < N; ++h)
-            steps[b][h] = RoundWeights(weights + h * stride + first, scales, whole, rounded[b][h]);
+        for (int h = 0; h < N; ++h) steps[b][h] = RoundWeights(weights[h], scales, whole, rounded[b][h]);
     }
     constexpr int kUnits = B * attention::kRowBlock >= 4 * kLanes ? 2 : 1;
     constexpr int64_t kColumns = kUnits * 2 * kLanes;
@@ -172,18 +172,27 @@ static HWY_INLINE void WeightBlocks(const CachedRows& values, int64_t first, int
 
 // weight_few of Q8_0.
 template <int N>
-static void WeightAllBlocks(const CachedRows& values, const float* weights, int64_t stride, float* out,
-                            int64_t out_stride) {
+static void WeightAllBlocks(const CachedRows& values, int64_t first_row, const attention::ChunkWeights& w,
+                            float* out, int64_t out_stride) {
     // Together where their sums fit into the registers.
     constexpr int kTogether = 4 * kLanes > attention::kRowBlock ? 2 : 1;
     const int64_t blocks = values.head_dim / attention::kRowBlock;
     for (int h = 0; h < N; ++h) std::fill_n(out + h * out_stride, values.head_dim, 0.0F);
-    for (int64_t first = 0; first < values.count; first += kStretch) {
-        const int64_t count = std::min(kStretch, values.count - first);
+    for (int64_t first = 0, count = 0; first < values.count; first += count) {
+        const int64_t row = first_row + first, tile = row / kStretch;
+        count = std::min(values.count - first, (tile + 1) * kStretch - row);
+        alignas(64) float weights[N][kStretch];
+        for (int h = 0; h < N; ++h) {
+            std::copy_n(w.weights[h] + row, count, weights[h]);
+            std::fill(weights[h] + count, weights[h] + (count + kLanes - 1) / kLanes * kLanes, 0.0F);
+            const float factor = w.factor[h][tile];
+            for (int64_t c = 0; first > 0 && factor != 1 && c < values.head_dim; ++c)
+                out[h * out_stride + c] *= factor;
+        }
         int64_t b = 0;
         for (; b + kTogether <= blocks; b += kTogether)
-            WeightBlocks<N, kTogether>(values, first, count, b, weights, stride, out, out_stride);
-        for (; b < blocks; ++b) WeightBlocks<N, 1>(values, first, count, b, weights, stride, out, out_stride);
+            WeightBlocks<N, kTogether>(values, first, count, b, weights, out, out_stride);
+        for (; b < blocks; ++b) WeightBlocks<N, 1>(values, first, count, b, weights, out, out_stride);
     }
 }
 
@@ -281,17 +290,14 @@ static HWY_INLINE Ints ProductOfColumns(const Words (&columns)[4], const BlockQu
 
 // Products of N query heads with Q8_0 keys, as Products() makes them.
 template <int N>
-static void ProductsOfBlocks(const CachedRows& keys, const float* queries, float factor, float* scores,
-                             int64_t stride) {
+static void ProductsOfBlocks(const CachedRows& keys, const float* queries, float* scores) {
     const D d;
     const DInts di;
     const int64_t blocks = keys.head_dim / attention::kRowBlock;
     BlockQuery rounded[kMostBlocks][N];
     for (int64_t b = 0; b < blocks; ++b) {
-        for (int h = 0; h < N; ++h) {
+        for (int h = 0; h < N; ++h)
             RoundQuery(queries + h * keys.head_dim + b * attention::kRowBlock, rounded[b][h]);
-            rounded[b][h].step *= factor;
-        }
     }
     // Scales are copied a tile before they are loaded as vectors: a load must not wait for stores.
     alignas(64) uint16_t scales[2][kMostBlocks][kTile];
@@ -328,7 +334,8 @@ static void ProductsOfBlocks(const CachedRows& keys, const float* queries, float
                 sums[h] = hn::MulAdd(product, hn::Mul(scale, hn::Set(d, query.step)), sums[h]);
             }
         }
-        for (int h = 0; h < N; ++h) hn::StoreU(sums[h], d, scores + h * stride + first);
+        for (int h = 0; h < N; ++h)
+            hn::StoreU(sums[h], d, scores + h * attention::ChunkWeights::kStride + first);
     }
 }
 

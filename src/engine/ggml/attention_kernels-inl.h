@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "engine/ggml/attention_kernels.h"
@@ -26,6 +27,7 @@ namespace refold::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using attention::CachedRows;
+using attention::RowRange;
 using attention::ScoreRules;
 constexpr auto kLanes = static_cast<int64_t>(hn::MaxLanes(D()));
 
@@ -132,6 +134,45 @@ static HWY_INLINE void OfType(attention::RowType type, const Function& function)
     }
 }
 
+#if HWY_TARGET == HWY_SCALAR
+[[maybe_unused]] static HWY_INLINE void Transpose(hn::Vec<D>*) {}
+#else
+// One of log2(kLanes) rounds: the lowest bit of an element's lane index becomes the top bit of its vector
+// index, the lowest bit of its vector index the top bit of its lane index.
+[[maybe_unused]] static HWY_INLINE void TransposeRound(hn::Vec<D>* square) {
+    const D d;
+    hn::Vec<D> moved[kLanes];
+    for (int64_t i = 0; i < kLanes / 2; ++i) {
+        moved[i] = hn::ConcatEven(d, square[2 * i + 1], square[2 * i]);
+        moved[i + kLanes / 2] = hn::ConcatOdd(d, square[2 * i + 1], square[2 * i]);
+    }
+    for (int64_t i = 0; i < kLanes; ++i) square[i] = moved[i];
+}
+
+// Transposes kLanes vectors of kLanes lanes. Unrolled: in a loop they would not stay in registers.
+[[maybe_unused]] static HWY_INLINE void Transpose(hn::Vec<D>* square) {
+    static_assert(kLanes <= 16);
+    if constexpr (kLanes >= 2) TransposeRound(square);
+    if constexpr (kLanes >= 4) TransposeRound(square);
+    if constexpr (kLanes >= 8) TransposeRound(square);
+    if constexpr (kLanes >= 16) TransposeRound(square);
+}
+#endif
+
+// Lanes [0, count), zeros after them.
+template <typename T>
+[[maybe_unused]] static HWY_INLINE hn::Vec<D> LoadSome(D d, const T* from, int64_t count) {
+    if (count >= kLanes) return LoadFloats(d, from);
+    T some[kLanes] = {};
+    std::copy_n(from, count, some);
+    return LoadFloats(d, some);
+}
+// Rows are whole blocks, so that there are all lanes, or none after the row.
+template <int kBits>
+[[maybe_unused]] static HWY_INLINE hn::Vec<D> LoadSome(D d, Blocks<kBits> from, int64_t count) {
+    return count >= kLanes ? LoadFloats(d, from) : hn::Zero(d);
+}
+
 // 2^x for x <= 0, to within 2e-7 of it; 0 for x <= -127. The integer part goes into the exponent, the
 // fraction in [-1/2, 1/2] into a polynomial (minimax relative error among those that are 1 at 0).
 static HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
@@ -188,6 +229,31 @@ static HWY_INLINE float Largest(const float* x, int64_t count) {
     auto largest = hn::LoadU(d, x);
     for (int64_t i = kLanes; i < count; i += kLanes) largest = hn::Max(largest, hn::LoadU(d, x + i));
     return hn::GetLane(hn::MaxOfLanes(d, largest));
+}
+
+[[maybe_unused]] static HWY_INLINE float Power(float x) { return hn::GetLane(Exp2(D(), hn::Set(D(), x))); }
+
+// Online softmax of one query row. Scores [lo, hi) of a tile, whole vectors, become weights relative to the
+// largest score of the chunk so far, 0 outside [begin, end), which are the keys that the row sees.
+// `distance`: ALiBi's of the tile's first key. Updates maximum and sum; returns the factor from the old
+// maximum to the new one. Vectors beyond [begin, end) change nothing, as they add zeros.
+[[maybe_unused]] static HWY_INLINE float SoftmaxOfTile(float* scores, RowRange vectors, RowRange seen,
+                                                       float cap, const float* slope, int64_t distance,
+                                                       float& maximum, float& sum) {
+    constexpr float kMasked = -std::numeric_limits<float>::infinity();
+    const auto [lo, hi] = vectors;
+    if (cap > 0) CapScores(scores + lo, hi - lo, cap);
+    if (slope != nullptr) SubtractDistances(scores + lo, hi - lo, *slope, static_cast<float>(distance - lo));
+    std::fill(scores + lo, scores + seen.begin, kMasked);
+    std::fill(scores + seen.end, scores + hi, kMasked);
+    const float largest = Largest(scores + lo, hi - lo);
+    float factor = 1;
+    if (largest > maximum) {
+        factor = Power(maximum - largest);
+        maximum = largest;
+    }
+    sum = sum * factor + Exponentials(scores + lo, hi - lo, maximum);
+    return factor;
 }
 
 // to[i] = factor * from[i], exactly `count` of them. May be in place.

@@ -1,14 +1,16 @@
 // Attention kernels for few query rows (decode).
 //
-// In: up to three query heads F32 [heads][head_dim]; keys or values of their KV head, of any
+// In: up to four query heads F32 [heads][head_dim]; keys or values of their KV head in one chunk, of any
 // RowType [row][head_dim]. Out: weights F32 [heads][row]; weighted values F32 [heads][head_dim].
 // One thread; the caller splits tokens, KV heads and chunks of rows.
 //
-// Scores are a GEMV per head. Rows are the outer loop, four at a time: a vector of a key is loaded (and
-// widened) once for all heads, a vector of a query once for four keys, whose accumulators stay in registers,
-// and keys stream from memory once, row after row. For weighted values blocks of columns are the outer loop,
-// four vectors wide: heads x 4 accumulators stay in registers over all rows, so the output is written once.
-// Every value is loaded once; the weights are read again for each block of columns, from cache.
+// Sums have the order of the kernels for many queries (attention_kernels_tiles.cpp): a score adds up column
+// by column, a weighted value row by row. So keys are transposed within registers, as many as a vector has
+// lanes: each is loaded (and widened) once for all heads, and keys stream from memory once, row after row.
+// This takes about as long as sums over the lanes of a vector for each key. For weighted values blocks of
+// columns are the outer loop, up to four vectors wide: heads x 4 accumulators stay in registers over all rows
+// of the chunk, so the output is written once. Every value is loaded once; the weights are read again for
+// each block of columns, from cache.
 #include "engine/ggml/attention_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -19,170 +21,194 @@
 #include "engine/ggml/attention_kernels-inl.h"
 // clang-format on
 
-#include <limits>
-
 HWY_BEFORE_NAMESPACE();
 namespace refold::HWY_NAMESPACE {
 
+using attention::ChunkWeights;
 using attention::FewQueries;
 using attention::FloatArray;
+using attention::kTileKeys;
+using attention::Softmax;
 
-// The sums of all lanes of four vectors.
-static HWY_INLINE void SumLanes(const hn::Vec<D> (&x)[4], float* sums) {
+// scores[h][i] = <query h, key i> for N query heads; also for keys after the last one, up to a whole vector.
+template <int N, typename T>
+static void Products(const CachedRows& keys, const float* queries, float* scores) {
     const D d;
-#if HWY_TARGET != HWY_SCALAR
-    if constexpr (kLanes >= 4) {
-        // Each step adds halves of the lanes within 128 bits, and keeps the vectors apart.
-        const hn::RepartitionToWide<D> wide;
-        const auto pairs = [&](hn::Vec<D> a, hn::Vec<D> b) {
-            return hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+    const int64_t head_dim = keys.head_dim;
+    for (int64_t first = 0; first < keys.count; first += kLanes) {
+        hn::Vec<D> sums[N];
+        for (auto& sum : sums) sum = hn::Zero(d);
+        const auto add_columns = [&]<bool kWhole>(int64_t c) HWY_ATTR {
+            const int64_t columns = kWhole ? kLanes : head_dim - c;
+            hn::Vec<D> square[kLanes];
+            for (int64_t i = 0; i < kLanes; ++i) {  // the last key in place of those after it
+                const auto key = Row<T>(keys, std::min(first + i, keys.count - 1)) + c;
+                square[i] = kWhole ? LoadFloats(d, key) : LoadSome(d, key, columns);
+            }
+            Transpose(square);
+// Otherwise the square is in memory.
+#pragma GCC unroll 16
+            for (int64_t i = 0; i < kLanes; ++i) {
+                if (!kWhole && i == columns) break;
+                for (int h = 0; h < N; ++h)
+                    sums[h] = hn::MulAdd(hn::Set(d, queries[h * head_dim + c + i]), square[i], sums[h]);
+            }
         };
-        const auto ab = hn::BitCast(wide, pairs(x[0], x[1])), cd = hn::BitCast(wide, pairs(x[2], x[3]));
-        const auto all = hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, ab, cd)),
-                                 hn::BitCast(d, hn::InterleaveUpper(wide, ab, cd)));
-        HWY_ALIGN float parts[kLanes];
-        hn::Store(all, d, parts);
-        const hn::CappedTag<float, 4> four;
-        auto sum = hn::Load(four, parts);
-        for (int64_t i = 4; i < kLanes; i += 4) sum = hn::Add(sum, hn::Load(four, parts + i));
-        hn::StoreU(sum, four, sums);
-        return;
-    }
-#endif
-    for (int i = 0; i < 4; ++i) sums[i] = hn::GetLane(hn::SumOfLanes(d, x[i]));
-}
-
-// scores[h][i] = factor * <query h, key i> for N query heads; four keys at a time, so that queries are loaded
-// once for all of them.
-template <int N, typename T>
-static void Products(const CachedRows& keys, const float* queries, float factor, float* scores,
-                     int64_t stride) {
-    const D d;
-    constexpr int kKeys = 4;
-    const int64_t whole = keys.head_dim / kLanes * kLanes;
-    for (int64_t first = 0; first < keys.count; first += kKeys) {
-        // The last key in place of those after it.
-        const auto key = [&](int64_t k) { return Row<T>(keys, std::min(first + k, keys.count - 1)); };
-        hn::Vec<D> sums[N][kKeys];
-        for (auto& row : sums) {
-            for (auto& sum : row) sum = hn::Zero(d);
-        }
-        for (int64_t c = 0; c < whole; c += kLanes) {
-            hn::Vec<D> q[N];
-            for (int h = 0; h < N; ++h) q[h] = hn::LoadU(d, queries + h * keys.head_dim + c);
-            for (int k = 0; k < kKeys; ++k) {
-                const auto x = LoadFloats(d, key(k) + c);
-                for (int h = 0; h < N; ++h) sums[h][k] = hn::MulAdd(x, q[h], sums[h][k]);
-            }
-        }
-        const int64_t count = std::min<int64_t>(kKeys, keys.count - first);
-        for (int h = 0; h < N; ++h) {
-            float all[kKeys];
-            SumLanes(sums[h], all);
-            for (int64_t k = 0; k < count; ++k) {
-                for (int64_t c = whole; c < keys.head_dim; ++c)
-                    all[k] += Scalar(key(k) + c) * queries[h * keys.head_dim + c];
-                scores[h * stride + first + k] = all[k] * factor;
-            }
-        }
+        int64_t c = 0;
+        for (; c + kLanes <= head_dim; c += kLanes) add_columns.template operator()<true>(c);
+        if (c < head_dim) add_columns.template operator()<false>(c);
+        for (int h = 0; h < N; ++h) hn::StoreU(sums[h], d, scores + h * ChunkWeights::kStride + first);
     }
 }
 
 template <int N, typename T>
-static void ScoreHeads(const CachedRows& keys, const FewQueries& queries, const ScoreRules& rules,
-                       float* weights, int64_t stride, float* maxima, float* sums) {
+static void ScoreHeads(const CachedRows& keys, int64_t first, const FewQueries& queries, float cap,
+                       ChunkWeights& out) {
+    float* scores = out.weights[0] + first;
 #if REFOLD_HAS_VNNI
     if (std::is_same_v<T, Q8Blocks> && keys.head_dim <= kMostBlocks * attention::kRowBlock)
-        ProductsOfBlocks<N>(keys, queries.queries, rules.factor, weights, stride);
+        ProductsOfBlocks<N>(keys, queries.queries, scores);
     else
 #endif
-        Products<N, T>(keys, queries.queries, rules.factor, weights, stride);
+        Products<N, T>(keys, queries.queries, scores);
+    const int64_t end = first + keys.count;
     for (int h = 0; h < N; ++h) {
-        float* row = weights + h * stride;
-        if (rules.cap > 0) CapScores(row, stride, rules.cap);
-        if (queries.slopes != nullptr)
-            SubtractDistances(row, stride, queries.slopes[h], static_cast<float>(queries.distance));
-        std::fill(row + keys.count, row + stride, -std::numeric_limits<float>::infinity());
-        maxima[h] = Largest(row, stride);
-        sums[h] = Exponentials(row, stride, maxima[h]);
+        out.maximum[h] = -std::numeric_limits<float>::infinity();
+        out.sum[h] = 0;
+        for (int64_t t = first / kTileKeys; t * kTileKeys < end; ++t) {
+            const int64_t tile = t * kTileKeys;
+            const RowRange seen{std::max<int64_t>(first - tile, 0), std::min(end - tile, kTileKeys)},
+                vectors{seen.begin / kLanes * kLanes, (seen.end + kLanes - 1) / kLanes * kLanes};
+            out.factor[h][t] = SoftmaxOfTile(out.weights[h] + tile, vectors, seen, cap,
+                                             queries.slopes == nullptr ? nullptr : queries.slopes + h,
+                                             queries.distance - tile, out.maximum[h], out.sum[h]);
+            out.tile_maximum[h][t] = out.maximum[h];
+        }
     }
 }
 
-template <typename T>
-static void ScoreOfType(const CachedRows& keys, const FewQueries& queries, const ScoreRules& rules,
-                        float* weights, int64_t stride, float* maxima, float* sums) {
-    switch (queries.heads) {
-        case 1: return ScoreHeads<1, T>(keys, queries, rules, weights, stride, maxima, sums);
-        case 2: return ScoreHeads<2, T>(keys, queries, rules, weights, stride, maxima, sums);
-        default: return ScoreHeads<3, T>(keys, queries, rules, weights, stride, maxima, sums);
+// Calls function.template operator()<N>() with the number of heads.
+template <class Function>
+static HWY_INLINE void OfHeads(int64_t heads, const Function& function) {
+    switch (heads) {
+        case 1: return function.template operator()<1>();
+        case 2: return function.template operator()<2>();
+        case 3: return function.template operator()<3>();
+        default: return function.template operator()<4>();
     }
 }
 
-// out[h] = sum over i of weights[h][i] * value i, for the V vectors of columns from column `first` on.
+// out[h] = sum over i of weights[h][first + i] * value i, for the V vectors of columns from `column` on, or
+// with V = 0 the last columns, which fill no vector.
 template <int N, int V, typename T>
-static void WeightedColumns(const CachedRows& values, int64_t first, const float* weights, int64_t stride,
+static void WeightedColumns(const CachedRows& values, int64_t first, int64_t column, const ChunkWeights& w,
                             float* out, int64_t out_stride) {
     const D d;
-    hn::Vec<D> sums[N][V];
+    constexpr int kVectors = std::max(V, 1);
+    const int64_t rest = values.head_dim - column;
+    hn::Vec<D> sums[N][kVectors];
     for (auto& row : sums) {
         for (auto& sum : row) sum = hn::Zero(d);
     }
-    for (int64_t i = 0; i < values.count; ++i) {
-        const auto value = Row<T>(values, i) + first;
-        hn::Vec<D> v[V];
-        for (int64_t k = 0; k < V; ++k) v[k] = LoadFloats(d, value + k * kLanes);
+    for (int64_t i = 0; i < values.count;) {
+        const int64_t tile = (first + i) / kTileKeys,
+                      end = std::min(values.count, (tile + 1) * kTileKeys - first);
         for (int h = 0; h < N; ++h) {
-            const auto weight = hn::Set(d, weights[h * stride + i]);
-            for (int k = 0; k < V; ++k) sums[h][k] = hn::MulAdd(weight, v[k], sums[h][k]);
+            const auto factor = hn::Set(d, w.factor[h][tile]);
+            for (auto& sum : sums[h]) sum = hn::Mul(factor, sum);
+        }
+        for (; i < end; ++i) {
+            const auto value = Row<T>(values, i) + column;
+            hn::Vec<D> v[kVectors];
+            if constexpr (V == 0) {
+                v[0] = LoadSome(d, value, rest);
+            } else {
+                for (int64_t k = 0; k < V; ++k) v[k] = LoadFloats(d, value + k * kLanes);
+            }
+            for (int h = 0; h < N; ++h) {
+                const auto weight = hn::Set(d, w.weights[h][first + i]);
+                for (int k = 0; k < kVectors; ++k) sums[h][k] = hn::MulAdd(weight, v[k], sums[h][k]);
+            }
         }
     }
     for (int h = 0; h < N; ++h) {
-        for (int64_t k = 0; k < V; ++k) hn::StoreU(sums[h][k], d, out + h * out_stride + first + k * kLanes);
+        float* to = out + h * out_stride + column;
+        if constexpr (V == 0) {
+            HWY_ALIGN float all[kLanes];
+            hn::Store(sums[h][0], d, all);
+            std::copy_n(all, rest, to);
+        } else {
+            for (int64_t k = 0; k < V; ++k) hn::StoreU(sums[h][k], d, to + k * kLanes);
+        }
     }
 }
 
 template <int N, typename T>
-static void WeightHeads(const CachedRows& values, const float* weights, int64_t stride, float* out,
+static void WeightHeads(const CachedRows& values, int64_t first, const ChunkWeights& weights, float* out,
                         int64_t out_stride) {
 #if REFOLD_WEIGHS_BLOCKS
     if constexpr (std::is_same_v<T, Q8Blocks>)
-        return WeightAllBlocks<N>(values, weights, stride, out, out_stride);
+        return WeightAllBlocks<N>(values, first, weights, out, out_stride);
+#endif
+        // Their sums for N heads fit into the registers.
+#if HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2
+    constexpr int kTogether = N == 4 ? 2 : 4;
+#else
+    constexpr int kTogether = 4;
 #endif
     int64_t c = 0;
-    for (; c + 4 * kLanes <= values.head_dim; c += 4 * kLanes)
-        WeightedColumns<N, 4, T>(values, c, weights, stride, out, out_stride);
+    for (; c + kTogether * kLanes <= values.head_dim; c += kTogether * kLanes)
+        WeightedColumns<N, kTogether, T>(values, first, c, weights, out, out_stride);
     for (; c + kLanes <= values.head_dim; c += kLanes)
-        WeightedColumns<N, 1, T>(values, c, weights, stride, out, out_stride);
-    for (; c < values.head_dim; ++c) {
-        for (int h = 0; h < N; ++h) {
-            float sum = 0;
-            for (int64_t i = 0; i < values.count; ++i)
-                sum += weights[h * stride + i] * Scalar(Row<T>(values, i) + c);
-            out[h * out_stride + c] = sum;
+        WeightedColumns<N, 1, T>(values, first, c, weights, out, out_stride);
+    if (c < values.head_dim) WeightedColumns<N, 0, T>(values, first, c, weights, out, out_stride);
+}
+
+static void ScoreFew(const CachedRows& keys, int64_t first, const FewQueries& queries, float cap,
+                     ChunkWeights& weights) {
+    OfType(keys.type, [&]<typename T>() HWY_ATTR {
+        OfHeads(queries.heads,
+                [&]<int N>() HWY_ATTR { ScoreHeads<N, T>(keys, first, queries, cap, weights); });
+    });
+}
+
+static void WeightFew(const CachedRows& values, int64_t first, int64_t heads, const ChunkWeights& weights,
+                      float* out, int64_t out_stride) {
+    OfType(values.type, [&]<typename T>() HWY_ATTR {
+        OfHeads(heads, [&]<int N>() HWY_ATTR { WeightHeads<N, T>(values, first, weights, out, out_stride); });
+    });
+}
+
+static void Merge(int64_t rows, int64_t width, const Softmax& chunk, const Softmax& total) {
+    const D d;
+    for (int64_t first = 0; first < rows; first += kLanes) {
+        const int64_t count = std::min(kLanes, rows - first);
+        const auto load = [&](const float* from) HWY_ATTR {
+            return count == kLanes ? hn::LoadU(d, from + first) : LoadSome(d, from + first, count);
+        };
+        const auto of_chunk = load(chunk.maximum), of_total = load(total.maximum),
+                   maximum = hn::Max(of_chunk, of_total),
+                   // A row that has met no key has weights 0, not NaN.
+            shift = hn::Max(maximum, hn::Set(d, std::numeric_limits<float>::lowest()));
+        const auto new_factors = Exp2(d, hn::Sub(of_chunk, shift)),
+                   old_factors = Exp2(d, hn::Sub(of_total, shift));
+        const auto sum = hn::MulAdd(new_factors, load(chunk.sum), hn::Mul(old_factors, load(total.sum)));
+        HWY_ALIGN float all[4][kLanes];
+        hn::Store(maximum, d, all[0]);
+        hn::Store(sum, d, all[1]);
+        hn::Store(new_factors, d, all[2]);
+        hn::Store(old_factors, d, all[3]);
+        std::copy_n(all[0], count, total.maximum + first);
+        std::copy_n(all[1], count, total.sum + first);
+        for (int64_t i = 0; i < count; ++i) {
+            const auto added = hn::Set(d, all[2][i]), kept = hn::Set(d, all[3][i]);
+            const float* from = chunk.out + (first + i) * chunk.stride;
+            float* to = total.out + (first + i) * total.stride;
+            for (int64_t c = 0; c < width; c += kLanes)
+                hn::StoreU(hn::MulAdd(added, hn::LoadU(d, from + c), hn::Mul(kept, hn::LoadU(d, to + c))), d,
+                           to + c);
         }
     }
-}
-
-template <typename T>
-static void WeightOfType(const CachedRows& values, int64_t heads, const float* weights, int64_t stride,
-                         float* out, int64_t out_stride) {
-    switch (heads) {
-        case 1: return WeightHeads<1, T>(values, weights, stride, out, out_stride);
-        case 2: return WeightHeads<2, T>(values, weights, stride, out, out_stride);
-        default: return WeightHeads<3, T>(values, weights, stride, out, out_stride);
-    }
-}
-
-static void ScoreFew(const CachedRows& keys, const FewQueries& queries, const ScoreRules& rules,
-                     float* weights, int64_t stride, float* maxima, float* sums) {
-    OfType(keys.type,
-           [&]<typename T>() { ScoreOfType<T>(keys, queries, rules, weights, stride, maxima, sums); });
-}
-
-static void WeightFew(const CachedRows& values, int64_t heads, const float* weights, int64_t stride,
-                      float* out, int64_t out_stride) {
-    OfType(values.type,
-           [&]<typename T>() { WeightOfType<T>(values, heads, weights, stride, out, out_stride); });
 }
 
 template <typename From>
@@ -218,19 +244,24 @@ namespace refold {
 
 HWY_EXPORT(ScoreFew);
 HWY_EXPORT(WeightFew);
+HWY_EXPORT(Merge);
 HWY_EXPORT(ScaleNumbers);
 HWY_EXPORT(AddNumbers);
 
 namespace attention {
 
-void score_few(const CachedRows& keys, const FewQueries& queries, const ScoreRules& rules, float* weights,
-               int64_t stride, float* maxima, float* sums) {
-    HWY_DYNAMIC_DISPATCH(ScoreFew)(keys, queries, rules, weights, stride, maxima, sums);
+void score_few(const CachedRows& keys, int64_t first, const FewQueries& queries, float cap,
+               ChunkWeights& weights) {
+    HWY_DYNAMIC_DISPATCH(ScoreFew)(keys, first, queries, cap, weights);
 }
 
-void weight_few(const CachedRows& values, int64_t heads, const float* weights, int64_t stride, float* out,
-                int64_t out_stride) {
-    HWY_DYNAMIC_DISPATCH(WeightFew)(values, heads, weights, stride, out, out_stride);
+void weight_few(const CachedRows& values, int64_t first, int64_t heads, const ChunkWeights& weights,
+                float* out, int64_t out_stride) {
+    HWY_DYNAMIC_DISPATCH(WeightFew)(values, first, heads, weights, out, out_stride);
+}
+
+void merge(int64_t rows, int64_t width, const Softmax& chunk, const Softmax& total) {
+    HWY_DYNAMIC_DISPATCH(Merge)(rows, width, chunk, total);
 }
 
 void scale(FloatArray from, int64_t count, float factor, FloatArray to) {

@@ -37,29 +37,58 @@ struct ScoreRules {
 // A number of floats, rounded up to the widest vector of any CPU.
 constexpr int64_t whole_vectors(int64_t count) { return (count + 15) / 16 * 16; }
 
+// One order of sums, whatever computes them. The rows of a sequence are cut into chunks of kChunkRows,
+// counted from its first row, and these into tiles. Within a chunk softmax is online from tile to tile; the
+// results of chunks are merged in their order (merge()). So the result of a query does not depend on the
+// kernel, on the queries beside it, or on which thread has which chunk.
+constexpr int64_t kTileKeys = 128;   // cached rows of a tile
+constexpr int64_t kChunkRows = 256;  // whole tiles
+constexpr int64_t kChunkTiles = kChunkRows / kTileKeys;
+constexpr RowRange chunk_rows(int64_t chunk) { return {chunk * kChunkRows, (chunk + 1) * kChunkRows}; }
+
+// Softmax of query rows over some cached rows, before normalization: the largest score, the sum of the
+// weights 2^(score - maximum), and the values weighted by them.
+struct Softmax {
+    float* maximum;  // [rows]; -infinity: no cached row yet
+    float* sum;      // [rows]
+    float* out;      // [rows][stride]
+    int64_t stride;  // at least whole_vectors(width)
+};
+// Brings `total` up to date with the result of the next chunk, for `rows` rows of `width` numbers, which may
+// be none.
+void merge(int64_t rows, int64_t width, const Softmax& chunk, const Softmax& total);
+
 // Query heads of a KV head that one pass over its rows serves: their accumulators fit into the registers.
-constexpr int64_t kHeadsPerPass = 3;
+constexpr int64_t kHeadsPerPass = 4;
 
 // Up to kHeadsPerPass query heads of one KV head.
 struct FewQueries {
-    const float* queries;  // [heads][head_dim]
+    const float* queries;  // [heads][head_dim], times ScoreRules::factor
     int64_t heads;
     const float* slopes;  // ALiBi [heads], times log2(e); null: off
-    int64_t distance;     // from the first cached row to the query, in tokens
+    int64_t distance;     // from the first row of the chunk to the query, in tokens
 };
 
-// Softmax before normalization: weights [heads][stride] = 2^(score of head h and key i - maxima[h]), where
-// maxima[h] is the largest score and sums[h] the sum of the weights. stride = whole_vectors(keys.count);
-// weights of the padding are 0. For rows of Q8_0, CPUs with VNNI round queries to 16 bits, relative to the
-// largest number of each block of 32; so does weight_few with weights on every x86 CPU, relative to the
-// largest of 256 rows.
-void score_few(const CachedRows& keys, const FewQueries& queries, const ScoreRules& rules, float* weights,
-               int64_t stride, float* maxima, float* sums);
+// The weights of some heads in one chunk.
+struct ChunkWeights {
+    // Between heads: as vectors reach beyond the last row.
+    static constexpr int64_t kStride = kChunkRows + whole_vectors(1);
+    alignas(64) float weights[kHeadsPerPass][kStride];  // relative to the largest score up to the row's tile
+    float tile_maximum[kHeadsPerPass][kChunkTiles];     // that score
+    float factor[kHeadsPerPass][kChunkTiles];           // from the tile before to this one
+    float maximum[kHeadsPerPass], sum[kHeadsPerPass];   // of the chunk
+};
 
-// out[h] = sum over i of weights[h][i] * value i for up to kHeadsPerPass heads: weights [heads][stride], out
-// [heads][out_stride].
-void weight_few(const CachedRows& values, int64_t heads, const float* weights, int64_t stride, float* out,
-                int64_t out_stride);
+// Softmax over the rows `keys` of a chunk, from row `first` of the chunk on. For rows of Q8_0, CPUs with VNNI
+// round queries to 16 bits, relative to the largest number of each block of 32; so does weight_few with
+// weights on every x86 CPU, relative to the largest of a tile. Kernels for many queries do not.
+void score_few(const CachedRows& keys, int64_t first, const FewQueries& queries, float cap,
+               ChunkWeights& weights);
+
+// out[h] = sum over i of weights[h][first + i] * value i, times the factors of the tiles after it, for up to
+// kHeadsPerPass heads: out [heads][out_stride].
+void weight_few(const CachedRows& values, int64_t first, int64_t heads, const ChunkWeights& weights,
+                float* out, int64_t out_stride);
 
 struct FloatArray {
     void* data;

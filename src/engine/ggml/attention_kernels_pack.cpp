@@ -19,45 +19,6 @@ namespace refold::HWY_NAMESPACE {
 
 using attention::kPanel;
 
-#if HWY_TARGET == HWY_SCALAR
-static HWY_INLINE void Transpose(hn::Vec<D>*) {}
-#else
-// One of log2(kLanes) rounds: the lowest bit of an element's lane index becomes the top bit of its vector
-// index, the lowest bit of its vector index the top bit of its lane index.
-static HWY_INLINE void TransposeRound(hn::Vec<D>* square) {
-    const D d;
-    hn::Vec<D> moved[kLanes];
-    for (int64_t i = 0; i < kLanes / 2; ++i) {
-        moved[i] = hn::ConcatEven(d, square[2 * i + 1], square[2 * i]);
-        moved[i + kLanes / 2] = hn::ConcatOdd(d, square[2 * i + 1], square[2 * i]);
-    }
-    for (int64_t i = 0; i < kLanes; ++i) square[i] = moved[i];
-}
-
-// Transposes kLanes vectors of kLanes lanes. Unrolled: in a loop they would not stay in registers.
-static HWY_INLINE void Transpose(hn::Vec<D>* square) {
-    static_assert(kLanes <= 16);
-    if constexpr (kLanes >= 2) TransposeRound(square);
-    if constexpr (kLanes >= 4) TransposeRound(square);
-    if constexpr (kLanes >= 8) TransposeRound(square);
-    if constexpr (kLanes >= 16) TransposeRound(square);
-}
-#endif
-
-// Lanes [0, count), zeros after them.
-template <typename T>
-static HWY_INLINE hn::Vec<D> LoadSome(D d, const T* from, int64_t count) {
-    if (count >= kLanes) return LoadFloats(d, from);
-    T some[kLanes] = {};
-    std::copy_n(from, count, some);
-    return LoadFloats(d, some);
-}
-// Rows are whole blocks, so that there are all lanes, or none after the row.
-template <int kBits>
-static HWY_INLINE hn::Vec<D> LoadSome(D d, Blocks<kBits> from, int64_t count) {
-    return count >= kLanes ? LoadFloats(d, from) : hn::Zero(d);
-}
-
 template <typename T>
 static void PackKeysOfType(const CachedRows& rows, float* panels) {
     const D d;

@@ -1,8 +1,8 @@
 // Attention kernels for many query rows (prefill): two GEMMs per tile with online softmax between them.
 //
 // In: queries F32 [block][head_dim][kTileRows], keys F32 [panel][head_dim][kPanel], values F32
-// [kTileKeys][width], all packed. Out: maximum [row], sum [row] and weighted values [row][width], updated.
-// One thread, which owns the query rows.
+// [kTileKeys][width], all packed. Out: maximum [row], sum [row] and weighted values [row][width] of a chunk,
+// updated. One thread, which owns the query rows.
 //
 // A tile of 128 keys and values stays in the L2 cache while all blocks of six query rows pass over it; each
 // block takes scores, softmax and weighted values in turn, so its scores (3 KiB) stay in the L1 cache.
@@ -19,8 +19,6 @@
 #include "engine/ggml/attention_kernels-inl.h"
 // clang-format on
 
-#include <limits>
-
 HWY_BEFORE_NAMESPACE();
 namespace refold::HWY_NAMESPACE {
 
@@ -28,17 +26,15 @@ using attention::kPanel;
 using attention::kTileKeys;
 using attention::kTileRows;
 using attention::QueryRows;
-using attention::RowRange;
 using attention::Tile;
 
-constexpr float kMasked = -std::numeric_limits<float>::infinity();
 // Vectors of accumulators per row: kTileRows x kVectors of them fit into 16 or 32 registers.
 #if HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2
 constexpr int64_t kVectors = 2;
 #else
 constexpr int64_t kVectors = 4;
 #endif
-static_assert(kPanel % (kVectors * kLanes) == 0);
+static_assert(kPanel % (kVectors * kLanes) == 0 && kTileKeys % kPanel == 0);
 
 // A block of kTileRows query rows against one tile.
 struct Block {
@@ -106,19 +102,9 @@ static HWY_INLINE void SoftmaxBlock(const QueryRows& rows, const Tile& tile, con
             std::fill(s + lo, s + hi, 0.0F);
             continue;
         }
-        if (rows.cap > 0) CapScores(s + lo, hi - lo, rows.cap);
-        if (rows.slopes != nullptr) {
-            const int64_t own = rows.visible[row].end - 1;
-            SubtractDistances(s + lo, hi - lo, rows.slopes[row], static_cast<float>(own - tile.first - lo));
-        }
-        std::fill(s + lo, s + seen.begin, kMasked);
-        std::fill(s + seen.end, s + hi, kMasked);
-        const float largest = Largest(s + lo, hi - lo);
-        if (largest > rows.maximum[row]) {
-            factors[i] = std::exp2(rows.maximum[row] - largest);
-            rows.maximum[row] = largest;
-        }
-        rows.sum[row] = rows.sum[row] * factors[i] + Exponentials(s + lo, hi - lo, rows.maximum[row]);
+        factors[i] = SoftmaxOfTile(
+            s, {lo, hi}, seen, rows.cap, rows.slopes == nullptr ? nullptr : rows.slopes + row,
+            rows.visible[row].end - 1 - tile.first, rows.chunk.maximum[row], rows.chunk.sum[row]);
     }
 }
 
@@ -150,7 +136,7 @@ static HWY_INLINE void WeightedColumns(const float* values, int64_t width, const
 
 static void WeightBlock(const QueryRows& rows, const Tile& tile, const Block& block, const float* weights,
                         const float* factors) {
-    float* out = rows.out + block.first_row * rows.width;
+    float* out = rows.chunk.out + block.first_row * rows.width;
     int64_t c = 0;
     for (; c + kVectors * kLanes <= rows.width; c += kVectors * kLanes)
         WeightedColumns<kVectors>(tile.values + c, rows.width, weights, block.lo, block.hi, factors, out + c);
@@ -196,7 +182,7 @@ static void ScoreTileOfType(const QueryRows& rows, const Tile& tile, T* const* p
         SoftmaxBlock(rows, tile, block, weights, factors);
         for (int64_t i = 0; i < kTileRows; ++i) {
             const int64_t row = first + i;
-            tile_maximum[row] = rows.maximum[row];
+            tile_maximum[row] = rows.chunk.maximum[row];
             const RowRange seen = Block::of_row(rows, tile, row);
             if (seen.begin >= seen.end) continue;
             Scale(weights + i * kTileKeys + seen.begin, seen.end - seen.begin, 1.0F,

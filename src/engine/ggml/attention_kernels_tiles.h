@@ -5,9 +5,8 @@
 
 namespace refold::attention {
 
-constexpr int64_t kTileRows = 6;    // query rows of a block: their accumulators fit into the registers
-constexpr int64_t kTileKeys = 128;  // cached rows of a tile: a multiple of kPanel
-constexpr int64_t kPanel = 64;      // keys of a panel, side by side
+constexpr int64_t kTileRows = 6;  // query rows of a block: their accumulators fit into the registers
+constexpr int64_t kPanel = 64;    // keys of a panel, side by side; a tile is whole panels
 
 // Query rows of one KV head, in blocks of kTileRows; the last block is filled up with rows that see nothing.
 struct QueryRows {
@@ -17,9 +16,7 @@ struct QueryRows {
     const RowRange* visible = nullptr;  // [count]
     const float* slopes = nullptr;      // ALiBi [count], times log2(e); null: off
     float cap = 0;                      // ScoreRules::cap
-    float* maximum = nullptr;           // [count], largest score so far; -infinity at first
-    float* sum = nullptr;               // [count], sum of the weights 2^(score - maximum)
-    float* out = nullptr;               // [count][width], weighted values
+    Softmax chunk = {};                 // over the tiles of the chunk so far; stride: width
 };
 
 // Cached rows [first, first + count), packed.
@@ -33,15 +30,15 @@ struct Tile {
 void pack_keys(const CachedRows& rows, float* panels);
 void pack_values(const CachedRows& rows, int64_t width, float* values);
 
-// One step of online softmax: updates maximum, sum and out of the rows with a tile.
+// One step of online softmax: updates the chunk's maximum, sum and out of the rows with its next tile.
 void attend_tile(const QueryRows& rows, const Tile& tile);
 
 // Writes the weights of a tile to probabilities[row] + cached row (F16 or F32), relative to the row's largest
-// score up to this tile, which goes to tile_maximum[row].
+// score in the chunk up to this tile, which goes to tile_maximum[row].
 void score_tile(const QueryRows& rows, const Tile& tile, void* const* probabilities, bool half,
                 float* tile_maximum);
 
-// Adds the values of a tile, weighted by probabilities[row] + cached row (F16 or F32), to out.
+// Adds the values of a tile, weighted by probabilities[row] + cached row (F16 or F32), to chunk.out.
 void apply_tile(const QueryRows& rows, const Tile& tile, void* const* probabilities, bool half);
 
 }  // namespace refold::attention

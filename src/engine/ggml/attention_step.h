@@ -4,19 +4,27 @@
 #include <ggml.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "engine/ggml/attention_kernels.h"
 
 namespace refold {
 
+// Runs of at most this many tokens, with rows of this type in the cache, are taken token by token. Kernels
+// for few tokens have another precision with rows of Q8_0, so they also take what is verified together there
+// (--lookup, --exact).
+constexpr int64_t few_tokens(ggml_type cached) { return cached == GGML_TYPE_Q8_0 ? 16 : 4; }
+
 // Rows of a sequence are counted from its first one, wherever in the cache it begins.
 struct AttentionStep {
     int64_t tokens, heads, kv_heads, window;
+    int64_t few;              // runs of at most this many tokens are taken token by token
     const int32_t* seen;      // [tokens][2]: the cached row where the sequence begins, and the token's own
     const float* slopes;      // ALiBi [heads], times log2(e); null: off
     const float* sinks;       // [heads], times log2(e); null: none
     const int32_t* selected;  // [tokens]: their tokens of the given probabilities; null: the same
+    bool given;               // probabilities are given, not computed
 
     int64_t group() const { return heads / kv_heads; }
     int64_t first_row(int64_t token) const { return seen[2 * token]; }
@@ -39,6 +47,21 @@ inline attention::RowType row_type(ggml_type type) {
         case GGML_TYPE_Q4_0: return attention::RowType::q4_0;
         default: return attention::RowType::f32;
     }
+}
+
+// Calls chunk(index, rows) for the chunks that the rows of a sequence lie in.
+template <class Do>
+void for_chunks(attention::RowRange rows, Do chunk) {
+    for (int64_t i = rows.begin / attention::kChunkRows; i * attention::kChunkRows < rows.end; ++i) {
+        const attention::RowRange all = attention::chunk_rows(i);
+        chunk(i, attention::RowRange{std::max(rows.begin, all.begin), std::min(rows.end, all.end)});
+    }
+}
+
+// What makes probabilities of weights that are relative to the largest score of their tile's part of a chunk,
+// by those of all rows.
+inline float to_probabilities(float tile_maximum, float maximum, float sum) {
+    return std::exp2(tile_maximum - maximum) / sum;
 }
 
 // Keys or values of one KV head: rows of the sequence that begins at row `first` of the cache.

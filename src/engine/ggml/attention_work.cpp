@@ -32,18 +32,18 @@ const std::vector<AttentionWorkQueue::TokenRange>& AttentionWorkQueue::split_tok
     ranges.clear();
     int64_t many = 0;
     for_runs(step, [&](int64_t first, int64_t last) {
-        if (last - first > kFewTokens) many += last - first;
+        if (last - first > step.few) many += last - first;
     });
     // The most expensive items come first, so that the threads finish together: tiles before single tokens,
     // and within a run the last tokens, which see most rows.
     const int64_t count = tokens_per_item(step, many, threads);
     for_runs(step, [&](int64_t first, int64_t last) {
-        if (last - first <= kFewTokens) return;
+        if (last - first <= step.few) return;
         for (int64_t i = (last - first - 1) / count; i >= 0; --i)
             ranges.push_back({first + i * count, std::min(first + (i + 1) * count, last), false});
     });
     for_runs(step, [&](int64_t first, int64_t last) {
-        if (last - first > kFewTokens) return;
+        if (last - first > step.few) return;
         for (int64_t token = first; token < last; ++token) ranges.push_back({token, token + 1, true});
     });
     return ranges;

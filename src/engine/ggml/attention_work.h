@@ -25,9 +25,6 @@ struct AttentionWorkItem {
 
 class AttentionWorkQueue {
 public:
-    // Runs of at most this many tokens are taken token by token.
-    static constexpr int64_t kFewTokens = 4;
-
     explicit AttentionWorkQueue(int threads) : ranges_(static_cast<size_t>(threads)) {}
 
     // Calls visit(AttentionWorkItem) for the items of a step, each on one thread. All threads of a node call
@@ -35,12 +32,19 @@ public:
     template <class Visit>
     void for_each(const AttentionStep& step, int thread, int threads, Visit visit) {
         const std::vector<TokenRange>& ranges = split_tokens(step, thread, threads);
-        const int64_t items = static_cast<int64_t>(ranges.size()) * step.kv_heads;
-        for (int64_t i = next_.fetch_add(1); i < items; i = next_.fetch_add(1)) {
+        take(static_cast<int64_t>(ranges.size()) * step.kv_heads, threads, [&](int64_t i) {
             const TokenRange& range = ranges[static_cast<size_t>(i / step.kv_heads)];
             visit(AttentionWorkItem{i % step.kv_heads, range.first, range.last, range.single_token});
-        }
-        // ggml has a barrier after every node, so the last thread to finish may reset the queue.
+        });
+    }
+
+    // Calls visit(i) for 0 to count - 1, each on one thread, on which they ascend. All threads of a node call
+    // it.
+    template <class Visit>
+    void take(int64_t count, int threads, Visit visit) {
+        for (int64_t i = next_.fetch_add(1); i < count; i = next_.fetch_add(1)) visit(i);
+        // A barrier follows, that of the node or the caller's, so the last thread to finish may reset the
+        // queue.
         if (finished_.fetch_add(1) + 1 == threads) {
             finished_.store(0);
             next_.store(0);

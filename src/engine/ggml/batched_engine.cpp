@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "engine/checked_options.h"
 #include "engine/engines.h"
+#include "engine/ggml/adapters.h"
 #include "engine/ggml/kv_pool.h"
 #include "engine/ggml/loop_progress.h"
 #include "engine/ggml/step_graphs.h"
@@ -27,12 +28,23 @@ public:
           network_{model.config, model.topology, {}, {}, {}},
           lends_(lends_probabilities(model.topology)),
           threads_(options.threads),
-          weights_(model, options),
-          kv_(model, options.kv_tokens, cache_type(options), loops_),
-          workspace_(model.config, model.config.n_prefix + options.context, options.threads),
+          device_(make_device_run(model, options)),
+          weights_(model, options, device_.get()),
+          kv_(model, options.kv_tokens, cache_type(options), loops_, device_.get()),
+          workspace_(model.config, model.config.n_prefix + options.context, options.threads, device_.get()),
           graphs_(network_, weights_, kv_.cache(), workspace_) {
-        if (loops != nullptr)
-            workspace_.loops = std::make_unique<LoopWeights>(*loops, options.f32, options.threads);
+        if (device_ != nullptr) {
+            workspace_.device_loops = std::make_unique<DeviceTerms>(*device_, options.f32, false);
+            if (loops != nullptr) put_loops(*loops, *workspace_.device_loops);
+            workspace_.device_adapters = std::make_unique<DeviceTerms>(*device_, options.f32, true);
+        } else {
+            if (loops != nullptr)
+                workspace_.loops = std::make_unique<LoopWeights>(*loops, options.f32, options.threads);
+            workspace_.adapters = std::make_unique<RowTerms>(model.config, options.threads);
+        }
+        adapters_ = std::make_unique<Adapters>(
+            network_.config, network_.topology, loops_, options.f32,
+            Adapters::Terms{workspace_.adapters.get(), workspace_.device_adapters.get()});
     }
 
     std::optional<int32_t> open(int64_t tokens) override {
@@ -48,6 +60,7 @@ public:
     void close(int32_t sequence) override {
         kv_.close(sequence);
         progress_.erase(sequence);
+        adapters_->close(sequence);
     }
 
     void truncate(int32_t sequence, int64_t length) override {
@@ -63,8 +76,23 @@ public:
             fail(ErrorCode::internal, "engine", "no room for {} tokens in sequence {}, which has {} of {}",
                  tokens, to, kv_.at(to).length, kv_.at(to).rows - prefix());
         }
+        if (adapters_->of(from) != adapters_->of(to))
+            fail(ErrorCode::internal, "engine", "sequence {} has another adapter than sequence {}", to, from);
         kv_.copy(from, to, tokens);
         progress_.at(to).assign(tokens);
+    }
+
+    int32_t add_adapter(const Adapter& adapter) override {
+        graphs_.clear();
+        return adapters_->add(adapter);
+    }
+    void remove_adapter(int32_t adapter) override {
+        graphs_.clear();
+        adapters_->remove(adapter);
+    }
+    void use_adapter(int32_t sequence, int32_t adapter) override {
+        check_length(sequence, kv_.at(sequence).length, 0);
+        adapters_->use(sequence, adapter);
     }
 
     void share(int32_t sequence, int64_t position, int32_t loop) override {
@@ -100,8 +128,7 @@ public:
 
     int64_t kv_tokens_used() const override { return kv_.used(); }
     EngineMemory memory() const override {
-        const uint64_t loops = workspace_.loops ? workspace_.loops->bytes() : 0;
-        return {weights_.bytes() + loops, kv_.cache().bytes(), workspace_.bytes() + weights_.scratch_bytes()};
+        return {weights_.bytes() + workspace_.term_bytes(), kv_.cache().bytes(), workspace_.bytes()};
     }
     void pause() override { threads_.sleep(); }
 
@@ -156,6 +183,7 @@ private:
         positions_.clear();
         rows_.all.clear();
         rows_.loops.clear();
+        rows_.adapters.clear();
         rows_.outputs.clear();
         if (loops_ > 1) residual_.resize(order_.size() * width);
         index_.resize(rows.size());
@@ -173,6 +201,7 @@ private:
             rows_.all.push_back(
                 {static_cast<int32_t>(first), static_cast<int32_t>(first + prefix() + row.position)});
             rows_.loops.push_back(row.loop);
+            rows_.adapters.push_back(adapters_->set_of(row.sequence, row.loop));
         }
         for (size_t i = 0; i < rows.size(); ++i)
             if (rows[i].logits && rows[i].work == work) rows_.outputs.push_back(index_[i]);
@@ -180,15 +209,17 @@ private:
     }
 
     const StepGraph& compute(StepKind kind) {
-        StepGraph& graph = graphs_.of({.tokens = static_cast<int64_t>(tokens_.size()),
-                                       .cached = kv_.all_cached(),
-                                       .longest = longest_of_step(),
-                                       .outputs = static_cast<int64_t>(rows_.outputs.size()),
-                                       .residual = kind == StepKind::loop_keys,
-                                       .kind = kind});
+        StepGraph& graph =
+            graphs_.of({.tokens = static_cast<int64_t>(tokens_.size()),
+                        .cached = cached_of_step(),
+                        .longest = longest_of_step(),
+                        .outputs = static_cast<int64_t>(rows_.outputs.size()),
+                        .residual = kind == StepKind::loop_keys,
+                        .adapted = std::ranges::any_of(rows_.adapters, [](int32_t set) { return set >= 0; }),
+                        .kind = kind});
         ForwardInput input{.tokens = tokens_, .positions = positions_, .token_types = {}, .mask = {}};
         if (kind != StepKind::network) input.residual = residual_;
-        graph.compute(input, rows_, weights_, threads_.awake());
+        graph.compute(input, rows_, weights_, threads_);
         return graph;
     }
 
@@ -215,6 +246,15 @@ private:
         return exited_;
     }
 
+    // Our attention finds the rows that a token sees; ggml's goes through all of them.
+    int64_t cached_of_step() const {
+        if (device_ == nullptr) return kv_.all_cached();
+        int64_t last = 0;
+        for (const CacheRow& row : rows_.all) last = std::max<int64_t>(last, row.own + 1);
+        return std::min(kv_.all_cached(),
+                        (last + kProbabilityRows - 1) / kProbabilityRows * kProbabilityRows);
+    }
+
     // Needed by probabilities only.
     int64_t longest_of_step() const {
         if (!lends_) return 0;
@@ -227,10 +267,12 @@ private:
     Network network_;
     bool lends_;
     EngineThreads threads_;
+    std::unique_ptr<DeviceRun> device_;  // null: the CPU
     Weights weights_;
     KvPool kv_;
     StepWorkspace workspace_;
     StepGraphs graphs_;
+    std::unique_ptr<Adapters> adapters_;
     std::map<int32_t, LoopProgress> progress_;  // by sequence
     // Of a step. All but index_, which is by row of the step, are in the order in which the rows are
     // computed.

@@ -22,16 +22,6 @@ ggml_tensor* Composer::rows(const Run& run) {
                         static_cast<size_t>(run.first / fold) * w->nb[1]);
 }
 
-ggml_tensor* Composer::plain_rows(const Run& run) {
-    return run.storage->layout == Layout::panels ? own_->unpacked(context_, rows(run), run.storage->in())
-                                                 : rows(run);
-}
-
-ggml_tensor* Composer::float_rows(const Run& run) {
-    ggml_tensor* w = plain_rows(run);
-    return w->type == GGML_TYPE_F32 ? w : ggml_cast(context_, w, GGML_TYPE_F32);
-}
-
 ggml_tensor* Composer::transposed(ggml_tensor* matrix) {
     if (ggml_is_quantized(matrix->type)) matrix = ggml_cast(context_, matrix, GGML_TYPE_F32);
     return ggml_cont(context_, ggml_transpose(context_, matrix));
@@ -93,20 +83,19 @@ ggml_tensor* Composer::spread(const Combination& c, ggml_tensor* x) {
 
 ggml_tensor* Composer::multiply(const Run& run, ggml_tensor* x) {
     ggml_tensor* matrix = rows(run);
-    if (run.storage->layout == Layout::panels) return own_->of_panels(context_, matrix, x);
-    return own_ != nullptr && PanelProduct::pays(matrix, x) ? own_->of_rows(context_, matrix, x)
-                                                            : ggml_mul_mat(context_, matrix, x);
+    return run.storage->layout == Layout::panels ? own_->of_panels(context_, matrix, x)
+                                                 : ggml_mul_mat(context_, matrix, x);
 }
 
 ggml_tensor* Composer::apply(const Term& term, const Term& key) {
     ggml_tensor* x = source(term);
     // ggml's products with interleaved rows require contiguous tokens.
     if (!ggml_is_contiguous(x)) x = ggml_cont(context_, x);
-    if (const auto heads = plan_.head_products.find(&key);
-        own_ != nullptr && heads != plan_.head_products.end()) {
-        return ggml_custom_4d(context_, GGML_TYPE_F32, heads->second.out, x->ne[1], 1, 1, &x, 1,
+    if (const auto found = plan_.term_products.find(&key);
+        own_ != nullptr && found != plan_.term_products.end()) {
+        return ggml_custom_4d(context_, GGML_TYPE_F32, found->second.out, x->ne[1], 1, 1, &x, 1,
                               factors::multiply, GGML_N_TASKS_MAX,
-                              const_cast<factors::Product*>(&heads->second));
+                              const_cast<factors::Product*>(&found->second));
     }
     switch (term.kind) {
         case Term::Kind::rows: return multiply(term.run, x);
@@ -122,7 +111,8 @@ std::vector<Composer::SegmentResult> Composer::results_of(const Product& product
     const auto& segments = product.segments;
     for (size_t s = 0, count = 1; s < segments.size(); s += count) {
         Term term = segments[s].terms.front();
-        for (count = 1; term.kind == Term::Kind::rows && s + count < segments.size(); ++count) {
+        const bool joins = own_ != nullptr ? factors::is_of_panels(term) : term.kind == Term::Kind::rows;
+        for (count = 1; joins && s + count < segments.size(); ++count) {
             const Term& next = segments[s + count].terms.front();
             if (next.kind != term.kind || next.source != term.source || next.offset != term.offset ||
                 next.run.storage != term.run.storage || next.run.first != term.run.first + term.run.count)
@@ -160,65 +150,11 @@ ggml_tensor* Composer::product(size_t slot, ggml_tensor* stored) {
                                    factors::add, GGML_N_TASKS_MAX,
                                    const_cast<factors::Product*>(&sum->second));
     }
-    ggml_tensor* sum = nullptr;
+    ggml_tensor* sum = stored;
     for (const Term& term : terms) {
         if (!FactoredPlan::is_of_factors(term)) continue;
         ggml_tensor* y = apply(term, term);
         sum = sum == nullptr ? y : ggml_add(context_, sum, y);
-    }
-    if (sum == nullptr || stored == nullptr) return sum == nullptr ? stored : sum;
-    return ggml_add(context_, sum, stored);
-}
-
-// ---- weights ----
-
-static const Segment& segment_at(const Product& product, int64_t first) {
-    return *std::find_if(product.segments.begin(), product.segments.end(),
-                         [&](const Segment& segment) { return segment.first == first; });
-}
-
-ggml_tensor* Composer::low_rank_weight(const Term& out) {
-    const Segment& segment = segment_at(plan_.first, out.offset);
-    const Term& into = segment.terms.front();
-    const bool turned = out.kind == Term::Kind::transposed;
-    // Both with the rank as their innermost dimension.
-    ggml_tensor* left = turned ? transposed(float_rows(out.run)) : float_rows(out.run);
-    ggml_tensor* right = turned ? rows(into.run) : transposed(plain_rows(into.run));
-    if (segment.scale.storage != nullptr) left = ggml_mul(context_, left, rows(segment.scale));
-    return ggml_mul_mat(context_, right, left);
-}
-
-ggml_tensor* Composer::tucker_weight(const Term& out) {
-    const bool turned = out.kind == Term::Kind::transposed;
-    const Term& middle = segment_at(plan_.core, out.offset).terms.front();
-    const Term& into = segment_at(plan_.first, middle.offset).terms.front();
-    const Combination& c = turned ? into.combination : out.combination;
-    const Run &core = middle.run, &model = turned ? out.run : into.run;
-    const int64_t r1 = core.storage->in(), features = model.storage->in(), parts = c.r3() * c.group;
-    // Contracts the core with the role: [R1, R2 * heads].
-    ggml_tensor* w = ggml_reshape_3d(context_, float_rows(core), r1 * c.r2(), parts, c.heads);
-    w = ggml_cont(context_, ggml_permute(context_, w, 1, 0, 2, 3));
-    w = ggml_reshape_2d(context_, w, parts, r1 * c.r2() * c.heads);
-    w = ggml_mul_mat(context_, ggml_reshape_2d(context_, role_weights(c), parts, 1), w);
-    w = ggml_reshape_2d(context_, w, r1, c.r2() * c.heads);
-    w = ggml_mul_mat(context_, transposed(plain_rows(model)), w);
-    w = ggml_reshape_3d(context_, w, features, c.r2(), c.heads);
-    w = ggml_cont(context_, ggml_permute(context_, w, 1, 0, 2, 3));  // [R2, features, heads]
-    ggml_tensor* head = transposed(head_rows(c));                    // [R2, width]
-    if (!turned) {
-        head = ggml_repeat_4d(context_, head, c.r2(), c.width(), c.heads, 1);
-        return ggml_reshape_2d(context_, ggml_mul_mat(context_, w, head), features, c.width() * c.heads);
-    }
-    w = ggml_mul_mat(context_, head, w);  // [width, features, heads]
-    w = ggml_cont(context_, ggml_permute(context_, w, 0, 2, 1, 3));
-    return ggml_reshape_2d(context_, w, c.width() * c.heads, features);
-}
-
-ggml_tensor* Composer::weight(size_t slot) {
-    ggml_tensor* sum = nullptr;
-    for (const Term& term : plan_.last.segments[slot].terms) {
-        ggml_tensor* w = term.source == FactoredPlan::kCore ? tucker_weight(term) : low_rank_weight(term);
-        sum = sum == nullptr ? w : ggml_add(context_, sum, w);
     }
     return sum;
 }

@@ -1,5 +1,5 @@
-// A FactoredPlan as ggml products: for many tokens, and as the reference for the custom operation of
-// factors.h.
+// A FactoredPlan as one node for each of its terms and sums: for many tokens, and as ggml products for
+// comparison.
 #pragma once
 
 #include <vector>
@@ -11,15 +11,12 @@ namespace refold {
 
 class Composer {
 public:
-    // Unless `own` is null, our operations combine and spread heads and multiply quantized matrices instead
-    // of ggml's.
+    // With `own`, by our operations, with the results that the plan has for few tokens; null: by ggml's.
     Composer(ggml_context* context, const FactoredPlan& plan, ggml_tensor* x, PanelProduct* own);
 
     // Slot `slot` times x: [out, tokens], without bias. `stored`: the product of its stored weight, which may
     // become the result; null: it has none.
     ggml_tensor* product(size_t slot, ggml_tensor* stored);
-    // The dense weight of a slot without stored weights: F32 [in, out].
-    ggml_tensor* weight(size_t slot);
 
 private:
     // The result of a segment, by the segment's first row.
@@ -33,14 +30,9 @@ private:
     ggml_tensor* apply(const factors::Term& term, const factors::Term& key);
     ggml_tensor* combine(const factors::Combination& c, ggml_tensor* x);
     ggml_tensor* spread(const factors::Combination& c, ggml_tensor* x);
-    ggml_tensor* low_rank_weight(const factors::Term& out);
-    ggml_tensor* tucker_weight(const factors::Term& out);
 
     ggml_tensor* multiply(const Run& run, ggml_tensor* x);
     ggml_tensor* rows(const Run& run);
-    // Rows that ggml's operations can read: panels are unpacked to F32.
-    ggml_tensor* plain_rows(const Run& run);
-    ggml_tensor* float_rows(const Run& run);
     // A transposed copy; quantized rows become F32.
     ggml_tensor* transposed(ggml_tensor* matrix);
     // U2 [head width, R2] in the order of the rotary pairs.

@@ -206,9 +206,11 @@ void ExpertProduct::multiply_part(const Part& part, const ggml_tensor* x, int th
     if (run.storage->layout == Layout::panels) {
         const row_panels::Matrix matrix{t->type, static_cast<const std::byte*>(t->data), t->ne[0], t->ne[1]};
         const int64_t panel = (run.first + part.first) / row_panels::kRows;
-        row_panels::multiply(matrix, {panel, panel + 1}, {0, matrix.groups()},
-                             inputs_.get().after(part.first_use), part.uses, {part.out, part.stride},
-                             threads_[static_cast<size_t>(thread)].panels);
+        row_panels::multiply(
+            matrix, {panel, panel + 1}, {0, matrix.groups()},
+            inputs_.get(static_cast<const float*>(x->data), static_cast<int64_t>(x->nb[1] / sizeof(float)))
+                .after(part.first_use),
+            part.uses, {part.out, part.stride}, threads_[static_cast<size_t>(thread)].panels);
     } else {
         const ggml_type type = head_runs::input_type(t->type, Layout::plain);
         const ggml_vec_dot_t dot = ggml_get_type_traits_cpu(t->type)->vec_dot;

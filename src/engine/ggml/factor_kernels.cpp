@@ -9,7 +9,8 @@
 //
 // add_products: as many short rows as a vector has lanes are multiplied together, one accumulator each, and
 // summed across lanes together; a horizontal sum per row would cost more than its product. Long rows go one
-// at a time with four accumulators, which hide the latency of the multiply-adds.
+// at a time with four accumulators, which hide the latency of the multiply-adds. What a row gives does not
+// depend on the rows, columns and tokens beside it.
 //
 // add_weighted_rows: y is the accumulator, in the L1 cache; four short rows together read and write it once.
 // Long rows go one at a time, and the one four rows ahead is prefetched.
@@ -78,7 +79,19 @@ static HWY_INLINE hn::Vec<D> LoadSome(D d, const T* from, int64_t count) {
     return LoadFloats(d, some);
 }
 
-// kShortRows rows from `first` on, for one token.
+// to[i] += lane i, for the first `count` of kShortRows lanes.
+static HWY_INLINE void AddSome(hn::Vec<D> x, int64_t count, float* to) {
+    const D d;
+    if (count >= static_cast<int64_t>(kShortRows)) {
+        hn::StoreU(hn::Add(hn::LoadU(d, to), x), d, to);
+        return;
+    }
+    HWY_ALIGN float all[hn::MaxLanes(D())];
+    hn::Store(x, d, all);
+    for (int64_t i = 0; i < count; ++i) to[i] += all[i];
+}
+
+// kShortRows rows from `first` on, or as many as there are, for one token.
 template <typename T>
 static HWY_INLINE void AddShortProducts(const Rows& rows, int64_t first, const float* x, float* y) {
     const D d;
@@ -87,13 +100,13 @@ static HWY_INLINE void AddShortProducts(const Rows& rows, int64_t first, const f
     const auto last = LoadSome(d, x + whole, rest);
     hn::Vec<D> sums[kShortRows];
     for (size_t n = 0; n < kShortRows; ++n) {
-        const T* row = Row<T>(rows, first + static_cast<int64_t>(n));
+        const T* row = Row<T>(rows, std::min(first + static_cast<int64_t>(n), rows.count - 1));
         sums[n] = hn::Zero(d);
         for (int64_t c = 0; c < whole; c += lanes)
             sums[n] = hn::MulAdd(LoadFloats(d, row + c), hn::LoadU(d, x + c), sums[n]);
         if (rest > 0) sums[n] = hn::MulAdd(LoadSome(d, row + whole, rest), last, sums[n]);
     }
-    hn::StoreU(hn::Add(hn::LoadU(d, y + first), SumsOf(d, sums)), d, y + first);
+    AddSome(SumsOf(d, sums), rows.count - first, y + first);
 }
 
 // ggml's block of 32 numbers in Q8_0.
@@ -127,20 +140,14 @@ static void AddBlockProducts(const Rows& rows, const float* x, int64_t x_stride,
     const D d;
     const auto together = static_cast<int64_t>(kShortRows);
     const int64_t blocks = rows.columns / kBlock;
-    int64_t i = 0;
-    for (; i + together <= rows.count; i += together) {
+    for (int64_t i = 0; i < rows.count; i += together) {
         for (int64_t t = 0; t < tokens; ++t) {
             hn::Vec<D> sums[kShortRows];
             for (int64_t n = 0; n < together; ++n)
-                sums[n] = BlockSums(Row<BlockQ8>(rows, i + n), x + t * x_stride, blocks);
-            float* to = y + t * y_stride + i;
-            hn::StoreU(hn::Add(hn::LoadU(d, to), SumsOf(d, sums)), d, to);
+                sums[n] =
+                    BlockSums(Row<BlockQ8>(rows, std::min(i + n, rows.count - 1)), x + t * x_stride, blocks);
+            AddSome(SumsOf(d, sums), rows.count - i, y + t * y_stride + i);
         }
-    }
-    for (; i < rows.count; ++i) {
-        for (int64_t t = 0; t < tokens; ++t)
-            y[t * y_stride + i] +=
-                hn::GetLane(hn::SumOfLanes(d, BlockSums(Row<BlockQ8>(rows, i), x + t * x_stride, blocks)));
     }
 }
 
@@ -198,13 +205,14 @@ template <typename T>
 static void AddProductsOfType(const Rows& rows, const float* x, int64_t x_stride, float* y, int64_t y_stride,
                               int64_t tokens) {
     constexpr int64_t kShort = 64, kTogether = kShortRows;
-    int64_t i = 0;
-    for (; rows.columns <= kShort && i + kTogether <= rows.count; i += kTogether) {
-        for (int64_t t = 0; t < tokens; ++t) AddShortProducts<T>(rows, i, x + t * x_stride, y + t * y_stride);
-    }
-    for (; i < rows.count; ++i) {
-        for (int64_t t = 0; t < tokens; ++t)
-            y[t * y_stride + i] += LongProduct(Row<T>(rows, i), x + t * x_stride, rows.columns);
+    const bool is_short = rows.columns <= kShort;
+    for (int64_t i = 0; i < rows.count; i += is_short ? kTogether : 1) {
+        for (int64_t t = 0; t < tokens; ++t) {
+            if (is_short)
+                AddShortProducts<T>(rows, i, x + t * x_stride, y + t * y_stride);
+            else
+                y[t * y_stride + i] += LongProduct(Row<T>(rows, i), x + t * x_stride, rows.columns);
+        }
     }
 }
 
@@ -229,8 +237,12 @@ static HWY_INLINE void AddWeighted(const Rows& rows, int64_t first, const float*
             for (int n = 0; n < N; ++n) sum = hn::MulAdd(weight[n], LoadFloats(d, row[n] + c), sum);
             hn::StoreU(sum, d, sums + c);
         }
-        for (int64_t c = whole; c < rows.columns; ++c) {
-            for (int n = 0; n < N; ++n) sums[c] += weights[n] * Scalar(row[n] + c);
+        if (const int64_t rest = rows.columns - whole; rest > 0) {
+            auto sum = LoadSome(d, sums + whole, rest);
+            for (int n = 0; n < N; ++n) sum = hn::MulAdd(weight[n], LoadSome(d, row[n] + whole, rest), sum);
+            HWY_ALIGN float all[hn::MaxLanes(D())];
+            hn::Store(sum, d, all);
+            std::copy_n(all, rest, sums + whole);
         }
     }
 }

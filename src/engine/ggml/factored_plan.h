@@ -9,15 +9,17 @@
 namespace refold {
 
 // For few tokens it is up to three nodes (two without Tucker factors), each of which takes its sources from
-// the ones before. For many tokens the same terms become ggml products (composed.h).
+// the ones before. For many tokens the same terms are nodes of their own (composed.h), with the same results.
 struct FactoredPlan {
     // Sources of terms.
     static constexpr int kInput = 0, kFirst = 1, kCore = 2, kSeparate = 3;
+    // Up to so many tokens three nodes are faster.
+    static constexpr int64_t kFewTokens = 4;
 
     // Of the input: V x, A x, U1^T x, once for all slots that name the same factor, and whole stored weights.
     factors::Product first;
     factors::Product core;  // Tucker cores times `first`
-    factors::Product last;  // one segment per slot; terms of source kInput are those of stored weights
+    factors::Product last;  // one segment per slot; its first term is that of a stored weight (identity)
 
     // Slots with stored weights: without factors, or the base of a LoRA.
     struct Stored {
@@ -25,23 +27,22 @@ struct FactoredPlan {
         LinearPlan plan;
     };
     std::vector<Stored> stored;
-    // Indices of `stored` that are nodes of their own, sources kSeparate and following of `last`: weights in
-    // layouts that factors::multiply() cannot read, and panels of several storages.
+    // Indices of `stored` that are nodes of their own, sources kSeparate and following of `last`: all but
+    // panels of one storage.
     std::vector<size_t> separate;
 
-    // Every combine or spread term as a product of its own: these are cheap for any number of tokens.
-    std::map<const factors::Term*, factors::Product> head_products;
+    // Every term as a product of its own that is not one of panels.
+    std::map<const factors::Term*, factors::Product> term_products;
     // For many tokens, by slot: what its factors add to the product of its stored weight (factors::add), by
-    // terms whose sources are numbered. Only where that is faster than several products and sums.
+    // terms whose sources are numbered. Only of panels: this saves several nodes and sums.
     std::map<size_t, factors::Product> sums;
 
     int64_t in = 0;
-    ggml_tensor* bias = nullptr;   // [out] of all slots; null: none
-    int64_t reconstruct_from = 0;  // tokens per step from which dense weights are made first; 0: never
+    ggml_tensor* bias = nullptr;  // [out] of all slots; null: none
 
     // Whether a term of `last` belongs to factors, not to a stored weight.
     static bool is_of_factors(const factors::Term& term) {
-        return term.source != kInput && term.kind != factors::Term::Kind::identity;
+        return term.kind != factors::Term::Kind::identity;
     }
     // Appends `rows` rows for a term unless the product has the same term already. Returns their first row.
     static int64_t append_once(factors::Product& product, const factors::Term& term, int64_t rows,
@@ -59,7 +60,7 @@ struct FactoredPlan {
     void finish();
 
 private:
-    void add_head_product(const factors::Term& term, int64_t rows);
+    void add_term_product(const factors::Term& term, int64_t rows);
     void add_sum(size_t slot);
 };
 

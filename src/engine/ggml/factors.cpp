@@ -92,7 +92,7 @@ public:
         const auto end = keys_.begin() + static_cast<ptrdiff_t>(used_),
                    found = std::find(keys_.begin(), end, key);
         const auto at = static_cast<size_t>(found - keys_.begin());
-        if (found != end) return inputs_[at].get();
+        if (found != end) return inputs_[at].get(x.data, x.stride);
         if (++used_ > keys_.size()) {
             keys_.emplace_back();
             inputs_.emplace_back();
@@ -102,7 +102,7 @@ public:
         row_panels::add_form(forms, key.type);
         inputs_[at].fit(x.count, key.columns, forms);
         inputs_[at].quantize(x.data, x.stride, 0, x.count);
-        return inputs_[at].get();
+        return inputs_[at].get(x.data, x.stride);
     }
 
 private:
@@ -145,7 +145,7 @@ struct Workspace {
     RowInputs inputs;
     PanelInputs panel_inputs;
     row_panels::Scratch panels;
-    std::vector<float> floats, head;
+    std::vector<float> floats, head, sums;
 };
 
 // Computes rows [from, to) of a segment.
@@ -240,17 +240,29 @@ private:
     void add_transposed(const Term& term) {
         const auto [first, last] = range(term, term.columns);
         if (first >= last) return;
+        const Tokens y = result(term);
+        const int64_t columns = last - first;
+        work_.sums.assign(static_cast<size_t>(y.count * columns), 0.0F);
+        sum_transposed(term, first, last, work_.sums.data());
+        for (int64_t t = 0; t < y.count; ++t) {
+            const float* sums = work_.sums.data() + t * columns;
+            for (int64_t i = 0; i < columns; ++i) y.of(t)[first + i] += sums[i];
+        }
+    }
+
+    // sums [token][last - first], zeros before.
+    void sum_transposed(const Term& term, int64_t first, int64_t last, float* sums) {
         const ggml_tensor* tensor = term.run.storage->tensor;
         const ggml_type type = tensor->type;
-        const Tokens x = input(term), y = result(term);
+        const Tokens x = input(term);
+        const int64_t columns = last - first;
         const size_t skipped = ggml_row_size(type, term.column + first);
         if (is_float(type) || type == GGML_TYPE_Q8_0) {
-            const kernels::Rows rows{row_of(term.run, 0) + skipped, tensor->nb[1], term.run.count,
-                                     last - first, element_of(type)};
-            return kernels::add_weighted_rows(rows, x.data, x.stride, y.data + first, y.stride, y.count);
+            const kernels::Rows rows{row_of(term.run, 0) + skipped, tensor->nb[1], term.run.count, columns,
+                                     element_of(type)};
+            return kernels::add_weighted_rows(rows, x.data, x.stride, sums, columns, x.count);
         }
         constexpr int64_t kRows = 4;
-        const int64_t columns = last - first;
         work_.floats.resize(static_cast<size_t>(kRows * columns));
         const ggml_to_float_t to_float = ggml_get_type_traits(type)->to_float;
         for (int64_t r = 0; r < term.run.count; r += kRows) {
@@ -259,7 +271,7 @@ private:
                 to_float(row_of(term.run, r + i) + skipped, work_.floats.data() + i * columns, columns);
             const kernels::Rows rows{work_.floats.data(), static_cast<size_t>(columns) * sizeof(float), count,
                                      columns, Element::f32};
-            kernels::add_weighted_rows(rows, x.data + r, x.stride, y.data + first, y.stride, y.count);
+            kernels::add_weighted_rows(rows, x.data + r, x.stride, sums, columns, x.count);
         }
     }
 
@@ -387,15 +399,12 @@ const Storage* Product::whole(int64_t columns) const {
             return nullptr;
         storage = term.run.storage;
     }
-    return storage != nullptr && storage->rows() == out ? storage : nullptr;
+    const bool is_whole = storage != nullptr && storage->rows() == out && storage->layout == Layout::panels;
+    return is_whole ? storage : nullptr;
 }
 
-bool suits_many_tokens(const Term& term) {
-    constexpr int64_t kShort = 32;
-    if (term.kind != Term::Kind::rows) return false;
-    const Storage& storage = *term.run.storage;
-    return storage.layout == Layout::panels ||
-           (is_float(storage.tensor->type) && storage.layout == Layout::plain && term.columns <= kShort);
+bool is_of_panels(const Term& term) {
+    return term.kind == Term::Kind::rows && term.run.storage->layout == Layout::panels;
 }
 
 static void run(ggml_tensor* dst, int thread, int threads, void* user, bool adds) {

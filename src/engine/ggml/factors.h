@@ -1,4 +1,4 @@
-// Products with factored weights, for few tokens. One ggml node computes one step (U^T x, core, U) for a
+// Products with factored weights. One ggml node computes one step (U^T x, core, U) for a
 // group of slots, whatever each of them is made of: its result consists of segments, each a sum of terms.
 #pragma once
 
@@ -70,16 +70,17 @@ struct Product {
     bool empty() const { return segments.empty(); }
     // Fills work_items. All terms and layouts must be known.
     void split_work();
-    // The storage if the product is one whole storage times a source of `columns` rows, where ggml's product
-    // is faster; else null.
+    // The storage if the product is one whole storage in panels times a source of `columns` rows, where a
+    // node of PanelProduct is faster; else null.
     const Storage* whole(int64_t columns) const;
 };
 
-// Whether multiply() is as fast as ggml for any number of tokens.
-bool suits_many_tokens(const Term& term);
+// Whether it is a product of panels, which may be a node of its own (panel_product.h).
+bool is_of_panels(const Term& term);
 
 // Custom ggml operations: dst F32 [out, tokens] from its sources F32 [.., tokens], or added to what dst is,
-// in place; dst is the first source then. `product` is a const Product*.
+// in place; dst is the first source then. `product` is a const Product*. Each term is summed up by itself and
+// then added to those before it, whatever the number of tokens.
 void multiply(ggml_tensor* dst, int thread, int threads, void* product);
 void add(ggml_tensor* dst, int thread, int threads, void* product);
 

@@ -2,28 +2,23 @@
 //
 // In: weight of any quantized type [stored row][blocks]; x F32 [token][column]. Out: F32 [token][row].
 //
-// Few tokens: row j of a stored row lies in blocks floor(j * columns / B) and following ones, from element
+// Row j of a stored row lies in blocks floor(j * columns / B) and following ones, from element
 // j * columns mod B on. ggml's dot product reads these blocks; its other factor is the token at the same
 // place among zeros. So a stored row needs its bytes once, and only the blocks that hold two rows are
 // multiplied twice. Every thread quantizes the tokens for itself, some at a time, and meets its share of the
 // rows with them.
-//
-// Many tokens: a thread unpacks some rows to a panel, which all tokens meet before the next one.
 #include "engine/ggml/folded_product.h"
 
 #include <ggml-cpu.h>
 
 #include <algorithm>
 
-#include "engine/ggml/panel_kernels.h"
 #include "engine/ggml/thread_share.h"
-#include "io/dtype.h"
 
 namespace refold {
 namespace {
 
-constexpr int64_t kManyTokens = 24;  // from here on unpacking rows pays
-constexpr int64_t kTogether = 8;     // tokens that a row meets while it is in the cache
+constexpr int64_t kTogether = 8;  // tokens that a row meets while it is in the cache
 
 const float* token_of(const ggml_tensor* x, int64_t token) {
     return reinterpret_cast<const float*>(static_cast<const std::byte*>(x->data) +
@@ -56,14 +51,6 @@ ggml_tensor* FoldedProduct::multiply(ggml_context* context, ggml_tensor* weight,
 
 void FoldedProduct::compute(ggml_tensor* dst, int thread, int threads, void* product) {
     auto& self = *static_cast<FoldedProduct*>(product);
-    if (dst->ne[1] < kManyTokens) {
-        self.few_tokens(dst, thread, threads);
-    } else {
-        self.many_tokens(dst, thread, threads);
-    }
-}
-
-void FoldedProduct::few_tokens(ggml_tensor* dst, int thread, int threads) {
     const ggml_tensor *weight = dst->src[0], *x = dst->src[1];
     const int64_t columns = x->ne[0], fold = weight->ne[0] / columns, block = ggml_blck_size(weight->type);
     const ggml_type_traits_cpu* traits = ggml_get_type_traits_cpu(weight->type);
@@ -75,7 +62,7 @@ void FoldedProduct::few_tokens(ggml_tensor* dst, int thread, int threads) {
         places.push_back(place_of(j, columns, block));
         longest = std::max(longest, places.back().blocks);
     }
-    ThreadScratch& own = threads_[static_cast<size_t>(thread)];
+    ThreadScratch& own = self.threads_[static_cast<size_t>(thread)];
     const size_t stride = ggml_row_size(input_type, longest * block);
     own.inputs.resize(stride * static_cast<size_t>(fold * kTogether));
     const auto input = [&](int64_t token, size_t j) {
@@ -103,34 +90,6 @@ void FoldedProduct::few_tokens(ggml_tensor* dst, int thread, int threads) {
                 }
             }
         }
-    }
-}
-
-void FoldedProduct::many_tokens(ggml_tensor* dst, int thread, int threads) {
-    const ggml_tensor *weight = dst->src[0], *x = dst->src[1];
-    const int64_t columns = x->ne[0], fold = weight->ne[0] / columns,
-                  stored_rows = std::max<int64_t>(1, Panels::kRows / fold);  // of a unit of work
-    const PanelType type = kernels::has_bf16_pairs() ? PanelType::bf16 : PanelType::f32;
-    ThreadScratch& own = threads_[static_cast<size_t>(thread)];
-    Panels::Input input{};
-    const auto stride = static_cast<int64_t>(dst->nb[1] / sizeof(float));
-    const auto [first, last] = thread_share((weight->ne[1] + stored_rows - 1) / stored_rows, thread, threads);
-    for (int64_t unit = first; unit < last; ++unit) {
-        const int64_t row = unit * stored_rows, count = std::min(stored_rows, weight->ne[1] - row);
-        own.floats.resize(static_cast<size_t>(count * weight->ne[0]));
-        dequantize(static_cast<DType>(weight->type),
-                   {static_cast<const std::byte*>(weight->data) + static_cast<size_t>(row) * weight->nb[1],
-                    static_cast<size_t>(count) * weight->nb[1]},
-                   own.floats);
-        const Panels panels(type, own.floats, count * fold, columns);
-        if (unit == first)
-            input = panels.input(token_of(x, 0), static_cast<int64_t>(x->nb[1] / sizeof(float)), x->ne[1],
-                                 own.panels);
-        float* y = result_of(dst, 0) + row * fold;
-        // A panel that is not full is added, because only this leaves the rows after it as they are.
-        const bool full = count * fold % Panels::kRows == 0;
-        for (int64_t t = 0; t < dst->ne[1] && !full; ++t) std::fill_n(y + t * stride, count * fold, 0.0F);
-        panels.multiply(input, panels.all(), y, stride, !full);
     }
 }
 

@@ -1,12 +1,11 @@
 // Products of folded weights (fold() in io/dtype.h) as custom ggml nodes, for CPUs without kernels for row
-// panels (row_panels.h).
+// panels (row_panels.h). Whatever the number of tokens, a result is the same.
 #pragma once
 
 #include <cstddef>
 #include <vector>
 
 #include "engine/ggml/handles.h"
-#include "engine/ggml/panels.h"
 
 namespace refold {
 
@@ -23,15 +22,12 @@ public:
 
 private:
     struct ThreadScratch {
-        std::vector<float> floats;  // a shifted token; rows of the matrix
+        std::vector<float> floats;  // a shifted token
         std::vector<std::byte>
             inputs;  // [token][row of a stored row]: shifted tokens in the type of dot products
-        Panels::Scratch panels;
     };
 
     static void compute(ggml_tensor* dst, int thread, int threads, void* product);
-    void few_tokens(ggml_tensor* dst, int thread, int threads);
-    void many_tokens(ggml_tensor* dst, int thread, int threads);
 
     std::vector<ThreadScratch> threads_;
 };

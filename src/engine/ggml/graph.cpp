@@ -4,9 +4,11 @@
 #include <chrono>
 #include <cmath>
 
+#include "core/core_share.h"
 #include "core/error.h"
 #include "engine/ggml/activation.h"
 #include "engine/ggml/composed.h"
+#include "engine/ggml/device_ops.h"
 #include "engine/ggml/head_runs.h"
 #include "engine/ggml/row_parts.h"
 #include "engine/ggml/streams.h"
@@ -71,7 +73,9 @@ public:
             keys_and_values(layer, x, out);
         else
             multiply(layer, slots, x, out);
-        if (loops_ != nullptr) add_terms_of_loops(layer, slots, x, out);
+        if (loops_ != nullptr) add_terms(loops_->terms(), step_.loops_, layer, slots, x, out);
+        if (shape_.adapted)
+            add_terms(*step_.workspace_.adapters, adapters_of(layer, x), layer, slots, x, out);
     }
 
     void rope(size_t layer, Value& q, Value& k) {
@@ -276,13 +280,13 @@ private:
         const std::array slots = {slot};
         ggml_tensor* loops = ggml_get_rows(
             context_, ggml_reshape_2d(context_, step_.loops_, 1, shape_.tokens), step_.outputs_);
-        return {loops_->add_terms(context_, {layer, slots, 0}, y.tensor, x.tensor, loops)};
+        return {loops_->terms().add_to(context_, {layer, slots, 0}, y.tensor, x.tensor, loops)};
     }
 
     // Products with the weights that all loops share.
     void multiply(size_t layer, std::span<const Slot> slots, Value x, std::span<Value> out) {
         if (const FactoredPlan* plan = weights_.factored(layer, slots)) {
-            return step_.own_operations_ && x.tensor->ne[1] <= head_runs::kInPlaceTokens
+            return step_.own_operations_ && x.tensor->ne[1] <= FactoredPlan::kFewTokens
                        ? multiply_in_place(*plan, x.tensor, out)
                        : multiply_composed(*plan, x.tensor, out);
         }
@@ -334,14 +338,26 @@ private:
                         ggml_view_1d(context_, plan.bias, count, static_cast<size_t>(first) * sizeof(float)));
     }
 
+    // The adapter of each row of x: a token of the step, or an output.
+    ggml_tensor* adapters_of(size_t layer, Value x) {
+        const bool all =
+            shape_.kind == StepKind::network ? x.tensor->ne[1] == shape_.tokens : layer != kWholeModel;
+        if (all) return step_.adapters_;
+        if (adapters_of_outputs_ == nullptr)
+            adapters_of_outputs_ = ggml_get_rows(
+                context_, ggml_reshape_2d(context_, step_.adapters_, 1, shape_.tokens), step_.outputs_);
+        return adapters_of_outputs_;
+    }
+
     // Adds each row's own LoRA and biases, to neighbors of one product together.
-    void add_terms_of_loops(size_t layer, std::span<const Slot> slots, Value x, std::span<Value> out) {
+    void add_terms(RowTerms& terms, ggml_tensor* sets, size_t layer, std::span<const Slot> slots, Value x,
+                   std::span<Value> out) {
         for (size_t s = 0, count = 1; s < slots.size(); s += count) {
             count = 1;
             while (s + count < slots.size() && out[s + count - 1].followed_by(out[s + count])) ++count;
             ggml_tensor* y = out[s].whole != nullptr ? out[s].whole : out[s].tensor;
-            ggml_tensor* sum = loops_->add_terms(context_, {layer, slots.subspan(s, count), out[s].row}, y,
-                                                 x.tensor, step_.loops_);
+            ggml_tensor* sum =
+                terms.add_to(context_, {layer, slots.subspan(s, count), out[s].row}, y, x.tensor, sets);
             if (sum == y) continue;
             for (Value& value : out.subspan(s, count)) {
                 value = {count == 1 ? sum : rows_of(sum, value.row, value.tensor->ne[0]), sum, value.row};
@@ -371,15 +387,6 @@ private:
                             cache->nb[2], static_cast<size_t>(first) * cache->nb[2]);
     }
 
-    // The rows of the window's mask for the last `tokens` tokens.
-    ggml_tensor* mask(int64_t window, int64_t tokens) {
-        ggml_tensor*& masks = step_.masks_[window];
-        if (masks == nullptr)
-            masks = step_.input(ggml_new_tensor_2d(context_, GGML_TYPE_F16, shape_.cached, shape_.tokens));
-        return ggml_view_2d(context_, masks, shape_.cached, tokens, masks->nb[1],
-                            static_cast<size_t>(shape_.tokens - tokens) * masks->nb[1]);
-    }
-
     ggml_tensor* keys_of(size_t layer) { return cached(layer, 0, config_.n_head_kv_of(layer)); }
     // The cache's last heads: it may hold values only.
     ggml_tensor* values_of(size_t layer) {
@@ -401,8 +408,8 @@ private:
             return {attention_.node(context_, q.tensor, keys, values, seen_by(layer, tokens), scale, window,
                                     heads_of_layer(layer))};
         ggml_tensor* attended =
-            ggml_flash_attn_ext(context_, split_heads(q.tensor), keys, values, mask(window, tokens), scale,
-                                config_.max_alibi_bias, config_.attention_softcap);
+            ggml_flash_attn_ext(context_, split_heads(q.tensor), keys, values, step_.mask(window, tokens),
+                                scale, config_.max_alibi_bias, config_.attention_softcap);
         ggml_prec_set_acc(attended, GGML_PREC_F32);
         return {ggml_reshape_2d(context_, attended, config_.n_head_of(layer) * config_.head_dim, tokens)};
     }
@@ -519,15 +526,8 @@ private:
             return step_.workspace_.panel_product.of_runs(context_, plan.panel_runs, plan.out, x);
         if (plan.kind == LinearPlan::Kind::composed) return composed(plan, x);
         if (plan.kind == LinearPlan::Kind::parts) return from_parts(plan, x);
-        auto* user = const_cast<LinearPlan*>(&plan);
-        if (x->ne[1] <= head_runs::kInPlaceTokens) {
-            return ggml_custom_4d(context_, GGML_TYPE_F32, plan.out, x->ne[1], 1, 1, &x, 1,
-                                  head_runs::multiply_in_place, GGML_N_TASKS_MAX, user);
-        }
-        // x as a source orders the gathering after the last product that read the scratch.
-        ggml_tensor* gathered =
-            ggml_custom_inplace(context_, plan.scratch, &x, 1, head_runs::gather, GGML_N_TASKS_MAX, user);
-        return product(gathered, plan.layout(), x);
+        return ggml_custom_4d(context_, GGML_TYPE_F32, plan.out, x->ne[1], 1, 1, &x, 1,
+                              head_runs::multiply_in_place, GGML_N_TASKS_MAX, const_cast<LinearPlan*>(&plan));
     }
 
     ggml_tensor* from_parts(const LinearPlan& plan, ggml_tensor* x) {
@@ -537,13 +537,13 @@ private:
         return rows_of_parts(context_, std::move(products), plan.row_ids);
     }
 
-    // Multiplies by a whole matrix.
+    // Multiplies by a whole matrix. Our operations give a token the same result whatever the number of
+    // tokens; ggml's do not (products of floats).
     ggml_tensor* product(ggml_tensor* weight, Layout layout, ggml_tensor* x) {
-        PanelProduct& ours = step_.workspace_.panel_product;
-        if (layout == Layout::panels) return ours.of_panels(context_, weight, x);
-        const bool rows = layout == Layout::plain || layout == Layout::folded;
-        if (rows && PanelProduct::pays(weight, x)) return ours.of_rows(context_, weight, x);
+        if (layout == Layout::panels) return step_.workspace_.panel_product.of_panels(context_, weight, x);
         if (layout == Layout::folded) return step_.workspace_.folded_product.multiply(context_, weight, x);
+        if (layout == Layout::plain && step_.own_operations_)
+            return head_runs::multiply_rows(context_, weight, x);
         return ggml_mul_mat(context_, weight, x);
     }
 
@@ -582,10 +582,8 @@ private:
         }
         Composer composer(context_, plan, x,
                           step_.own_operations_ ? &step_.workspace_.panel_product : nullptr);
-        const bool dense = plan.reconstruct_from > 0 && x->ne[1] >= plan.reconstruct_from;
         for (size_t s = 0; s < out.size(); ++s) {
-            ggml_tensor* y = dense && stored[s] == nullptr ? ggml_mul_mat(context_, composer.weight(s), x)
-                                                           : composer.product(s, stored[s]);
+            ggml_tensor* y = composer.product(s, stored[s]);
             const factors::Segment& rows = plan.last.segments[s];
             if (plan.bias != nullptr) {
                 y = ggml_add(context_, y,
@@ -629,6 +627,7 @@ private:
     LoopWeights* loops_;  // null unless the step is by loop
     ggml_context* context_;
     std::map<size_t, ggml_tensor*> lent_;  // probabilities, by layer
+    ggml_tensor* adapters_of_outputs_ = nullptr;
 };
 
 static_assert(LoopOps<GraphOps>);
@@ -650,13 +649,19 @@ StepGraph::Rows StepGraph::new_rows(int64_t cached, int64_t longest) {
 
 void StepGraph::prepare(const Weights& weights, const KvCache& cache, const StepShape& shape) {
     ActivationMemory& activations = workspace_.activations;
-    if (context_ && shape == shape_ && moves_ == activations.moves()) return;
+    DeviceRun* const device = workspace_.device;
+    const auto moves = [&] { return device != nullptr ? device->places() : activations.moves(); };
+    if (context_ && shape == shape_ && moves_ == moves()) return;
     shape_ = shape;
-    constexpr size_t kNodesPerLayer = 80, kNodesOfFactors = 320, kNodesOfStreams = 80, kNodesAround = 128;
+    constexpr size_t kNodesPerLayer = 80, kNodesOfFactors = 320, kNodesOfStreams = 80, kNodesAround = 128,
+                     kNodesOnDevice = 160, kNodesOfExpert = 2, kNodesOfAdapters = 16;
     const size_t n_layer = network_.topology.layers.size(),
                  streams = static_cast<size_t>(network_.config.n_stream - 1),
-                 nodes = n_layer * (kNodesPerLayer + (weights.has_factors() ? kNodesOfFactors : 0) +
-                                    (streams > 0 ? kNodesOfStreams : 0)) +
+                 used = static_cast<size_t>(network_.config.n_expert_used),
+                 nodes = n_layer * (kNodesPerLayer + (workspace_.adapters ? kNodesOfAdapters : 0) +
+                                    (weights.has_factors() ? kNodesOfFactors : 0) +
+                                    (streams > 0 ? kNodesOfStreams : 0) +
+                                    (device != nullptr ? kNodesOnDevice + kNodesOfExpert * used : 0)) +
                          16 * streams + kNodesAround;
     const size_t bytes = 2 * nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(nodes, false);
     context_.reset();
@@ -667,9 +672,11 @@ void StepGraph::prepare(const Weights& weights, const KvCache& cache, const Step
     graph_ = ggml_new_graph_custom(c, nodes, false);
     tables_.clear();
     masks_.clear();
+    constants_.clear();
     observed_.clear();
     scores_.clear();
     residual_ = nullptr;
+    loops_of_outputs_ = adapters_of_outputs_ = resumed_ = nullptr;
     own_operations_ = weights.own_operations();
     positions_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.tokens));
     all_ = new_rows(shape.cached, shape.longest);
@@ -677,32 +684,44 @@ void StepGraph::prepare(const Weights& weights, const KvCache& cache, const Step
     outputs_ = shape.outputs > 0 ? input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.outputs)) : nullptr;
     loops_ =
         shape.kind == StepKind::network ? nullptr : input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.tokens));
-    GraphOps ops(*this, weights, cache, shape);
-    // No layer of a loop drops the tokens that are not outputs.
-    Forward<GraphOps> loop(ops, network_.config, kWholeModel);
-    std::optional<ForwardResult<GraphOps::Value>> result;
-    if (shape.kind == StepKind::loop_keys)
-        loop.keys_only(n_layer, *ops.given_input());
-    else if (shape.kind == StepKind::loop)
-        result = loop.run_loop(n_layer, shape.outputs > 0);
+    adapters_ = shape.adapted ? input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.tokens)) : nullptr;
+    if (device != nullptr)
+        add_network<DeviceOps>(weights, cache);
     else
-        result = forward(ops, network_.config, n_layer, network_.range);
+        add_network<GraphOps>(weights, cache);
+    if (!(device != nullptr ? device->place(graph_) : activations.place(graph_, positions_))) {
+        context_.reset();
+        fail(ErrorCode::io, "engine", "cannot allocate the activations of {} tokens: not enough memory{}",
+             shape.tokens,
+             device != nullptr ? fmt::format(" on {} - use fewer --gpu-layers", device->name()) : "");
+    }
+    moves_ = moves();
+}
+
+template <class Ops>
+void StepGraph::add_network(const Weights& weights, const KvCache& cache) {
+    const size_t n_layer = network_.topology.layers.size();
+    Ops ops(*this, weights, cache, shape_);
+    // No layer of a loop drops the tokens that are not outputs.
+    std::optional<ForwardResult<typename Ops::Value>> result;
+    if constexpr (LoopOps<Ops>) {
+        Forward<Ops> loop(ops, network_.config, kWholeModel);
+        if (shape_.kind == StepKind::loop_keys) loop.keys_only(n_layer, *ops.given_input());
+        if (shape_.kind == StepKind::loop) result = loop.run_loop(n_layer, shape_.outputs > 0);
+    }
+    if (shape_.kind == StepKind::network) result = forward(ops, network_.config, n_layer, network_.range);
     result_ = {};
     if (result && (network_.observer == nullptr || !network_.observer->only_taps))
         result_ = {result->hidden.tensor, result->logits ? result->logits->tensor : nullptr,
                    result->pooled ? result->pooled->tensor : nullptr,
-                   result->exit_scores ? result->exit_scores->tensor : nullptr};
-    for (ggml_tensor* output : {result_.hidden, result_.logits, result_.pooled, result_.exit_scores}) {
+                   result->exit_scores ? result->exit_scores->tensor : nullptr,
+                   result->score ? result->score->tensor : nullptr};
+    for (ggml_tensor* output :
+         {result_.hidden, result_.logits, result_.pooled, result_.exit_scores, result_.score}) {
         if (output == nullptr) continue;
         ggml_set_output(output);
         ggml_build_forward_expand(graph_, output);
     }
-    if (!activations.place(graph_, positions_)) {
-        context_.reset();
-        fail(ErrorCode::io, "engine", "cannot allocate the activations of {} tokens: not enough memory",
-             shape.tokens);
-    }
-    moves_ = activations.moves();
 }
 
 void StepGraph::fill_tables(const ForwardInput& in, const Weights& weights) {
@@ -718,27 +737,72 @@ void StepGraph::fill_tables(const ForwardInput& in, const Weights& weights) {
     }
 }
 
+ggml_tensor* StepGraph::mask(int64_t window, int64_t tokens, bool kept, ggml_type type) {
+    ggml_tensor*& mask = masks_[{window, tokens < shape_.tokens, kept, type}];
+    if (mask == nullptr)
+        mask = input(ggml_new_tensor_2d(context_.get(), type, (kept ? kept_ : all_).cached, tokens));
+    return mask;
+}
+
+ggml_tensor* StepGraph::constant(ggml_type type, std::span<const std::byte> values) {
+    const auto count = static_cast<int64_t>(values.size() / ggml_type_size(type));
+    ggml_tensor* tensor = input(ggml_new_tensor_1d(context_.get(), type, count));
+    constants_.emplace_back(tensor, std::vector(values.begin(), values.end()));
+    return tensor;
+}
+
+ggml_tensor* StepGraph::constant(std::span<const int32_t> values) {
+    return constant(GGML_TYPE_I32, std::as_bytes(values));
+}
+
+ggml_tensor* StepGraph::constant(std::span<const float> values) {
+    return constant(GGML_TYPE_F32, std::as_bytes(values));
+}
+
 // 0 where a token sees a row of the cache (with ALiBi, minus their distance), else -infinity.
-void StepGraph::fill_masks(const ForwardInput& in) {
+void StepGraph::fill_mask(const MaskKey& key, ggml_tensor* mask, const ForwardInput& in,
+                          const StepRows& rows) {
     const ModelConfig& config = network_.config;
-    const ggml_fp16_t hidden = ggml_fp32_to_fp16(-INFINITY), visible = ggml_fp32_to_fp16(0.0F);
-    for (const auto& [window, mask] : masks_) {
-        for (int64_t t = 0; t < shape_.tokens; ++t) {
-            ggml_fp16_t* row = static_cast<ggml_fp16_t*>(mask->data) + t * shape_.cached;
-            const int64_t past = config.n_prefix + in.past, own = past + t,
-                          end = config.causal || window > 0 ? own + 1 : past + shape_.tokens,
-                          begin = window > 0 ? std::max<int64_t>(0, own + 1 - window) : 0;
-            std::fill(row, row + shape_.cached, hidden);
-            std::fill(row + begin, row + end, visible);
-            if (config.max_alibi_bias > 0) {
-                for (int64_t j = begin; j < end; ++j)
-                    row[j] = ggml_fp32_to_fp16(-static_cast<float>(std::abs(own - j)));
-            }
-            for (size_t j = 0; j < in.mask.size(); ++j) {
+    const std::vector<CacheRow>& by_token = key.kept ? rows.kept : rows.all;
+    const int64_t cached = mask->ne[0];
+    for (int64_t i = 0; i < mask->ne[1]; ++i) {
+        const CacheRow token =
+            by_token[static_cast<size_t>(key.outputs ? rows.outputs[static_cast<size_t>(i)] : i)];
+        const int64_t own = token.own, window = key.window,
+                      end = config.causal || window > 0 ? own + 1 : config.n_prefix + in.past + shape_.tokens,
+                      begin = window > 0 ? std::max<int64_t>(token.first, own + 1 - window) : token.first;
+        const auto fill = [&](auto* row, auto number) {
+            const auto hidden = number(-INFINITY);
+            std::fill(row, row + cached, hidden);
+            std::fill(row + begin, row + end, number(0.0F));
+            for (int64_t j = begin; j < end && config.max_alibi_bias > 0; ++j)
+                row[j] = number(-static_cast<float>(std::abs(own - j)));
+            for (size_t j = 0; j < in.mask.size(); ++j)
                 if (in.mask[j] == 0) row[j] = hidden;
-            }
-        }
+        };
+        if (key.type == GGML_TYPE_F32)
+            fill(static_cast<float*>(mask->data) + i * cached, [](float x) { return x; });
+        else
+            fill(static_cast<ggml_fp16_t*>(mask->data) + i * cached, ggml_fp32_to_fp16);
     }
+}
+
+// A device counts sets from 1: DeviceTerms.
+void StepGraph::fill_sets(const StepRows& rows) {
+    const int32_t first = workspace_.device != nullptr ? DeviceTerms::kFirstSet : 0;
+    const auto fill = [&](ggml_tensor* sets, const std::vector<int32_t>& by_token, bool outputs) {
+        if (sets == nullptr) return;
+        for (int64_t i = 0; i < sets->ne[0]; ++i) {
+            const auto t = static_cast<size_t>(outputs ? rows.outputs[static_cast<size_t>(i)] : i);
+            static_cast<int32_t*>(sets->data)[i] = std::max(by_token[t] + first, first - 1);
+        }
+    };
+    fill(loops_, rows.loops, false);
+    fill(loops_of_outputs_, rows.loops, true);
+    fill(adapters_, rows.adapters, false);
+    fill(adapters_of_outputs_, rows.adapters, true);
+    for (int64_t t = 0; resumed_ != nullptr && t < shape_.tokens; ++t)
+        static_cast<float*>(resumed_->data)[t] = rows.loops[static_cast<size_t>(t)] > 0 ? 1.0F : 0.0F;
 }
 
 void StepGraph::fill_rows(const Rows& rows, std::span<const CacheRow> by_token,
@@ -755,9 +819,11 @@ void StepGraph::fill_rows(const Rows& rows, std::span<const CacheRow> by_token,
 }
 
 void StepGraph::compute(const ForwardInput& in, const StepRows& rows, const Weights& weights,
-                        ggml_threadpool* pool) {
+                        EngineThreads& engine_threads) {
     fill_tables(in, weights);
-    fill_masks(in);
+    for (const auto& [key, mask] : masks_) fill_mask(key, mask, in, rows);
+    for (const auto& [tensor, values] : constants_)
+        std::copy(values.begin(), values.end(), static_cast<std::byte*>(tensor->data));
     if (residual_ != nullptr)
         std::copy(in.residual.begin(), in.residual.end(), static_cast<float*>(residual_->data));
     std::copy(in.positions.begin(), in.positions.end(), static_cast<int32_t*>(positions_->data));
@@ -765,24 +831,47 @@ void StepGraph::compute(const ForwardInput& in, const StepRows& rows, const Weig
     if (shape_.kept > 0) fill_rows(kept_, rows.kept, rows.outputs);
     if (outputs_ != nullptr)
         std::copy(rows.outputs.begin(), rows.outputs.end(), static_cast<int32_t*>(outputs_->data));
-    if (loops_ != nullptr)
-        std::copy(rows.loops.begin(), rows.loops.end(), static_cast<int32_t*>(loops_->data));
-    ThreadChoice& choice = workspace_.choice(shape_.tokens);
-    const int threads = choice.threads();
-    if (threads == 1 && workspace_.threads > 1) {
-        // The others would spin meanwhile. A step of more threads wakes them.
-        ggml_threadpool_pause(pool);
-        pool = nullptr;
+    fill_sets(rows);
+    workspace_.device != nullptr ? run_on_device() : run_on_cpu(engine_threads);
+    show(in);
+}
+
+void StepGraph::run_on_device() {
+    fetched_.clear();
+    workspace_.device->compute(graph_);
+}
+
+std::span<const float> StepGraph::result(const ggml_tensor* tensor) const {
+    if (tensor == nullptr) return {};
+    if (workspace_.device == nullptr)
+        return {static_cast<const float*>(tensor->data), static_cast<size_t>(ggml_nelements(tensor))};
+    const auto [entry, is_new] = fetched_.try_emplace(tensor);
+    std::vector<float>& values = entry->second;
+    if (is_new) {
+        values.resize(static_cast<size_t>(ggml_nelements(tensor)));
+        ggml_backend_tensor_get(tensor, values.data(), 0, ggml_nbytes(tensor));
+        workspace_.device->check_workers();
     }
+    return values;
+}
+
+void StepGraph::run_on_cpu(EngineThreads& engine_threads) {
+    ThreadChoice& choice = workspace_.choice(shape_.tokens);
+    const CoreShare::Part cores = CoreShare::of_process().take(workspace_.threads);
+    const int threads = std::min(choice.threads(), cores.threads());
+    const bool others = threads > 1 || workspace_.threads == 1;
+    // They would spin meanwhile.
+    if (!others) engine_threads.sleep();
+    ggml_threadpool* pool = others ? engine_threads.awake() : nullptr;
     ggml_cplan plan = ggml_graph_plan(graph_, threads, pool);
     if (workspace_.buffer.size() < plan.work_size) workspace_.buffer.resize(plan.work_size);
     plan.work_data = workspace_.buffer.data();
     const auto start = std::chrono::steady_clock::now();
     if (ggml_graph_compute(graph_, &plan) != GGML_STATUS_SUCCESS)
         fail(ErrorCode::internal, "engine", "ggml could not compute the graph");
+    if (cores.threads() < workspace_.threads) return;  // comparable with no other step
     choice.took(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
                 static_cast<double>(shape_.tokens));
-    show(in);
 }
 
 void StepGraph::show(const ForwardInput& in) {
@@ -791,7 +880,7 @@ void StepGraph::show(const ForwardInput& in) {
         // Without the padding of the cache.
         const int64_t keys = network_.config.n_prefix + in.past + shape_.tokens;
         const int64_t features = matrices ? keys : copy->ne[0], rows = ggml_nrows(copy);
-        std::span<const float> values = floats(copy);
+        std::span<const float> values = result(copy);
         const int64_t skipped = shape_.tokens - copy->ne[1];
         if (matrices) {
             // Attention writes no probabilities of rows that a token does not see.

@@ -7,6 +7,8 @@
 #include "engine/forward_input.h"
 #include "engine/ggml/activation_memory.h"
 #include "engine/ggml/attention.h"
+#include "engine/ggml/device_run.h"
+#include "engine/ggml/device_terms.h"
 #include "engine/ggml/expert_product.h"
 #include "engine/ggml/folded_product.h"
 #include "engine/ggml/handles.h"
@@ -48,6 +50,7 @@ struct StepShape {
     int64_t outputs = 0;    // tokens whose results are wanted; loops give hidden() of all tokens
     int64_t stretched = 0;  // length of the sequence that the rotation is stretched for; 0: not stretched
     bool residual = false;  // the input is a residual stream, not tokens
+    bool adapted = false;   // some tokens have an adapter
     StepKind kind = StepKind::network;
     bool operator==(const StepShape&) const = default;
 };
@@ -59,17 +62,20 @@ struct CacheRow {
 
 // Data of a step besides its tokens.
 struct StepRows {
-    std::vector<CacheRow> all;     // by token
-    std::vector<CacheRow> kept;    // by token, of caches that evict
-    std::vector<int32_t> outputs;  // tokens whose results are wanted; ascending for StepKind::network
-    std::vector<int32_t> loops;    // by token
+    std::vector<CacheRow> all;      // by token
+    std::vector<CacheRow> kept;     // by token, of caches that evict
+    std::vector<int32_t> outputs;   // tokens whose results are wanted; ascending for StepKind::network
+    std::vector<int32_t> loops;     // by token
+    std::vector<int32_t> adapters;  // by token: its set in StepWorkspace::adapters; below 0: none
 };
 
 // Memory and kernels shared by the graphs of an engine, which are computed one at a time.
 struct StepWorkspace {
     // `longest`: most rows of the cache that one token sees.
-    StepWorkspace(const ModelConfig& config, int64_t longest, int n_threads)
+    // `run`: null for refold's kernels on the CPU.
+    StepWorkspace(const ModelConfig& config, int64_t longest, int n_threads, DeviceRun* run)
         : threads(n_threads),
+          device(run),
           attention(config.n_head, config.head_dim, {config.attention_softcap, config.max_alibi_bias},
                     longest, n_threads),
           panel_product(n_threads),
@@ -79,7 +85,8 @@ struct StepWorkspace {
           many(n_threads, ThreadChoice::kLongSteps) {}
 
     uint64_t bytes() const {
-        return activations.bytes() + buffer.size() + panel_product.bytes() + expert_product.bytes();
+        return activations.bytes() + buffer.size() + panel_product.bytes() + expert_product.bytes() +
+               (device != nullptr ? device->bytes() : 0);
     }
 
     static constexpr size_t kFewTokens = 8;
@@ -90,6 +97,7 @@ struct StepWorkspace {
     }
 
     int threads;
+    DeviceRun* device;
     ActivationMemory activations;
     Attention attention;
     PanelProduct panel_product;
@@ -97,8 +105,15 @@ struct StepWorkspace {
     FoldedProduct folded_product;
     std::vector<ThreadChoice> few;  // by number of tokens - 1
     ThreadChoice many;
-    std::unique_ptr<LoopWeights> loops;  // null unless steps run by loop
-    std::vector<uint8_t> buffer;         // of ggml's operations
+    uint64_t term_bytes() const {
+        return (loops ? loops->bytes() : 0) + (adapters ? adapters->bytes() : 0) +
+               (device_loops ? device_loops->bytes() : 0) + (device_adapters ? device_adapters->bytes() : 0);
+    }
+
+    std::unique_ptr<LoopWeights> loops;                          // null unless steps run by loop
+    std::unique_ptr<RowTerms> adapters;                          // null: tokens have no adapters
+    std::unique_ptr<DeviceTerms> device_loops, device_adapters;  // likewise on a device
+    std::vector<uint8_t> buffer;                                 // of ggml's operations
 };
 
 class StepGraph {
@@ -111,29 +126,30 @@ public:
     const StepShape& shape() const { return shape_; }
     // Calls the observer before it returns.
     void compute(const ForwardInput& input, const StepRows& rows, const Weights& weights,
-                 ggml_threadpool* pool);
+                 EngineThreads& engine_threads);
     // The step's attention to each row of the caches that evict by attention: F32 [cached, kv heads].
     struct Scores {
         size_t layer;
         ggml_tensor* sums;
     };
     std::span<const Scores> scores() const { return scores_; }
-    static std::span<const float> floats(const ggml_tensor* tensor) {
-        if (tensor == nullptr) return {};
-        return {static_cast<const float*>(tensor->data), static_cast<size_t>(ggml_nelements(tensor))};
-    }
+    // The numbers of a tensor that compute() has kept.
+    std::span<const float> result(const ggml_tensor* tensor) const;
     // Results of compute(); empty where the model has none. hidden(): [outputs, n_embd], or [tokens, n_embd]
     // after a range or a loop.
-    std::span<const float> hidden() const { return floats(result_.hidden); }
-    std::span<const float> logits() const { return floats(result_.logits); }  // [outputs, n_vocab]
-    std::span<const float> pooled() const { return floats(result_.pooled); }  // [n_embd]
+    std::span<const float> hidden() const { return result(result_.hidden); }
+    std::span<const float> logits() const { return result(result_.logits); }  // [outputs, n_vocab]
+    std::span<const float> pooled() const { return result(result_.pooled); }  // [n_embd]
+    std::span<const float> score() const { return result(result_.score); }    // [1]
     // [tokens] of a loop, before the sigmoid
-    std::span<const float> exit_scores() const { return floats(result_.exit_scores); }
+    std::span<const float> exit_scores() const { return result(result_.exit_scores); }
 
 private:
     friend class GraphOps;
+    friend class DeviceOps;
     struct Result {
-        ggml_tensor *hidden = nullptr, *logits = nullptr, *pooled = nullptr, *exit_scores = nullptr;
+        ggml_tensor *hidden = nullptr, *logits = nullptr, *pooled = nullptr, *exit_scores = nullptr,
+                    *score = nullptr;
     };
     // Inputs of the graph for caches of one length: the row that each token is written to, and the rows that
     // each token and each output sees (as Attention takes them).
@@ -142,11 +158,30 @@ private:
         ggml_tensor *written = nullptr, *seen = nullptr, *seen_by_outputs = nullptr;
     };
     ggml_tensor* input(ggml_tensor* tensor);
+    // What each token of the step, or each of `tokens` outputs, adds to its scores of the rows of a cache, of
+    // those that evict with `kept`: F16 [cached, tokens], or F32.
+    struct MaskKey {
+        int64_t window;
+        bool outputs, kept;
+        ggml_type type;
+        auto operator<=>(const MaskKey&) const = default;
+    };
+    ggml_tensor* mask(int64_t window, int64_t tokens, bool kept = false, ggml_type type = GGML_TYPE_F16);
+    void fill_mask(const MaskKey& key, ggml_tensor* mask, const ForwardInput& input, const StepRows& rows);
+    // An input that is the same in every step: I32 [values], or F32.
+    ggml_tensor* constant(std::span<const int32_t> values);
+    ggml_tensor* constant(std::span<const float> values);
+    ggml_tensor* constant(ggml_type type, std::span<const std::byte> values);
+    // Adds the network's nodes to the graph and sets result_.
+    template <class Ops>
+    void add_network(const Weights& weights, const KvCache& cache);
+    void run_on_cpu(EngineThreads& engine_threads);
+    void run_on_device();
     Rows new_rows(int64_t cached, int64_t longest);
     static void fill_rows(const Rows& rows, std::span<const CacheRow> by_token,
                           std::span<const int32_t> outputs);
     void fill_tables(const ForwardInput& input, const Weights& weights);
-    void fill_masks(const ForwardInput& input);
+    void fill_sets(const StepRows& rows);
     void show(const ForwardInput& input);
 
     const Network& network_;
@@ -155,9 +190,12 @@ private:
     std::unique_ptr<std::byte[]> description_;  // memory of context_, as large as the network needs
     ggml_context_ptr context_;
     ggml_cgraph* graph_ = nullptr;
-    uint64_t moves_ = 0;                     // ActivationMemory::moves() when this graph was placed
-    std::map<Slot, ggml_tensor*> tables_;    // rows of the embedding tables [n_embd, tokens]
-    std::map<int64_t, ggml_tensor*> masks_;  // by window
+    uint64_t moves_ = 0;  // ActivationMemory::moves() or DeviceRun::places() when this graph was placed
+    std::map<Slot, ggml_tensor*> tables_;  // rows of the embedding tables [n_embd, tokens]
+    std::map<MaskKey, ggml_tensor*> masks_;
+    std::vector<std::pair<ggml_tensor*, std::vector<std::byte>>> constants_;
+    // Results of a device's step that were asked for.
+    mutable std::map<const ggml_tensor*, std::vector<float>> fetched_;
     ggml_tensor* residual_ = nullptr;
     std::vector<Scores> scores_;
     struct Observed {
@@ -167,7 +205,9 @@ private:
     };
     std::vector<Observed> observed_;
     ggml_tensor *positions_ = nullptr, *outputs_ = nullptr;  // by token
-    ggml_tensor* loops_ = nullptr;                           // by token
+    ggml_tensor *loops_ = nullptr, *adapters_ = nullptr;     // by token
+    // Of a device: the same by output, and 1 for tokens after their first loop, else 0. Null: not needed.
+    ggml_tensor *loops_of_outputs_ = nullptr, *adapters_of_outputs_ = nullptr, *resumed_ = nullptr;
     Rows all_, kept_;             // of caches of the whole context, and of those that evict
     bool own_operations_ = true;  // multiply few tokens by factored weights with our own operations
     Result result_;

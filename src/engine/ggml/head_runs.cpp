@@ -1,21 +1,22 @@
-// Products with weights that come in runs of several resident matrices.
+// Products with weights in rows, which may come in runs of several resident matrices.
 //
 // In: x F32 [token][column]; runs in rows of ggml blocks (plain) or groups of eight interleaved rows
-// (q4_0x8). Out: F32 [token][row]; gather: the runs as one matrix in the same layout.
+// (q4_0x8), of any types. Out: F32 [token][row].
 //
-// Threads split the row groups of the result evenly; every thread quantizes x for itself, which for few
-// tokens is cheaper than a barrier.
+// Threads split the row groups of the result evenly; every thread quantizes x for itself, once for each type.
 //
-// Runs are the outer loop, then tokens, then the thread's rows of the run. Row runs write their part of y
-// once; column runs (attn.o) each multiply their slice of x and add to y. Weights stream from memory for the
-// first token; for further ones they come from the caches as far as a thread's rows of a run fit, which is
-// why only few tokens are multiplied in place.
+// Runs are the outer loop, then some row groups, tokens, and these rows. Row runs write their part of y once;
+// column runs (attn.o) each multiply their slice of x and add to y. Weights stream from memory for the first
+// token; for further ones they come from the caches.
 #include "engine/ggml/head_runs.h"
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <set>
 
 #include "engine/ggml/thread_share.h"
+#include "engine/ggml/token_rows.h"
 #include "io/ggml_cpu.h"
 
 namespace refold::head_runs {
@@ -34,22 +35,80 @@ Q4x8Product q4_0x8_product() {
     return product;
 }
 
-// x in type `to`, one row of `row_bytes` bytes per token, in a buffer that all calls of this thread reuse.
-const std::byte* quantized_input(const ggml_tensor* x, ggml_type to, size_t& row_bytes) {
-    row_bytes = ggml_row_size(to, x->ne[0]);
-    if (to == GGML_TYPE_F32) {
-        row_bytes = x->nb[1];
-        return static_cast<const std::byte*>(x->data);
+// x in the types that kernels take, in buffers that all calls of a thread reuse.
+class QuantizedRows {
+public:
+    // Forgets the inputs before.
+    void set(const ggml_tensor* x) {
+        x_ = x;
+        used_.clear();
     }
-    thread_local std::vector<std::byte> buffer;
-    buffer.resize(row_bytes * static_cast<size_t>(x->ne[1]));
-    const ggml_from_float_t from_float = ggml_get_type_traits_cpu(to)->from_float;
-    for (int64_t t = 0; t < x->ne[1]; ++t) {
-        const auto* row = reinterpret_cast<const float*>(static_cast<const char*>(x->data) +
-                                                         static_cast<size_t>(t) * x->nb[1]);
-        from_float(row, buffer.data() + row_bytes * static_cast<size_t>(t), x->ne[0]);
+
+    // One row per token, stride(to) bytes apart; valid until the next set().
+    const std::byte* get(ggml_type to) {
+        if (to == GGML_TYPE_F32) return static_cast<const std::byte*>(x_->data);
+        std::vector<std::byte>& buffer = buffers_[to];
+        if (!used_.insert(to).second) return buffer.data();
+        buffer.resize(stride(to) * static_cast<size_t>(x_->ne[1]));
+        const ggml_from_float_t from_float = ggml_get_type_traits_cpu(to)->from_float;
+        for (int64_t t = 0; t < x_->ne[1]; ++t)
+            from_float(refold::row_of(x_, t), buffer.data() + stride(to) * static_cast<size_t>(t), x_->ne[0]);
+        return buffer.data();
     }
-    return buffer.data();
+    size_t stride(ggml_type to) const {
+        return to == GGML_TYPE_F32 ? x_->nb[1] : ggml_row_size(to, x_->ne[0]);
+    }
+
+private:
+    const ggml_tensor* x_ = nullptr;
+    std::map<ggml_type, std::vector<std::byte>> buffers_;
+    std::set<ggml_type> used_;
+};
+
+QuantizedRows& quantized_rows(const ggml_tensor* x) {
+    thread_local QuantizedRows rows;
+    rows.set(x);
+    return rows;
+}
+
+// Row groups that meet all tokens before the next ones are read.
+constexpr int64_t kGroupsTogether = 16;
+
+// Row groups of a storage, of `in` columns, times columns of x from `column` on; they follow each other in y.
+struct GroupProduct {
+    RowProduct product;
+    const std::byte* weights;
+    size_t stride;
+    int64_t groups, column;
+    bool add;
+
+    // y: the first row of the first token in dst.
+    void run(QuantizedRows& inputs, ggml_tensor* dst, int64_t row) const {
+        const ggml_type type = input_type(product.type, product.layout);
+        const std::byte* x = inputs.get(type) + ggml_row_size(type, column);
+        const int64_t height = rows_per_group(product.layout);
+        for (int64_t g = 0; g < groups; g += kGroupsTogether) {
+            for (int64_t t = 0; t < dst->ne[1]; ++t) {
+                product(weights + static_cast<size_t>(g) * stride, stride,
+                        x + static_cast<size_t>(t) * inputs.stride(type),
+                        std::min(kGroupsTogether, groups - g), refold::row_of(dst, t) + row + g * height,
+                        add);
+            }
+        }
+    }
+};
+
+void multiply_rows_of(ggml_tensor* dst, int thread, int threads, void* /*user*/) {
+    const ggml_tensor* weight = dst->src[0];
+    const auto [first, last] = thread_share(weight->ne[1], thread, threads);
+    const GroupProduct rows{
+        {weight->type, Layout::plain, weight->ne[0]},
+        static_cast<const std::byte*>(weight->data) + static_cast<size_t>(first) * weight->nb[1],
+        weight->nb[1],
+        last - first,
+        0,
+        false};
+    rows.run(quantized_rows(dst->src[1]), dst, first);
 }
 
 }  // namespace
@@ -93,81 +152,47 @@ void RowProduct::operator()(const std::byte* weights, size_t stride, const std::
     }
 }
 
-void multiply_in_place(ggml_tensor* dst, int thread, int threads, void* user) {
-    const auto& plan = *static_cast<const LinearPlan*>(user);
-    const ggml_tensor* x = dst->src[0];
-    const Layout layout = plan.layout();
-    const ggml_type type = plan.type();
-    const ggml_type x_type = input_type(type, layout);
-    size_t x_stride = 0;
-    const std::byte* input = quantized_input(x, x_type, x_stride);
-    const int64_t height = rows_per_group(layout);
-    const auto [first, last] = thread_share(plan.out / height, thread, threads);  // row groups of the result
-    const auto output = [&](int64_t token) {
-        return reinterpret_cast<float*>(static_cast<char*>(dst->data) +
-                                        static_cast<size_t>(token) * dst->nb[1]);
-    };
-
-    int64_t offset = 0;  // row groups, or columns, of the runs before this one
-    for (const auto& run : plan.runs) {
-        const auto* base = static_cast<const std::byte*>(run.storage->tensor->data);
-        const size_t stride = group_bytes(type, layout, run.storage->in());
-        const RowProduct product{type, layout, plan.columns ? run.count : plan.in};
-        if (plan.columns) {
-            const std::byte* weights =
-                base + static_cast<size_t>(first) * stride + group_bytes(type, layout, run.first);
-            const std::byte* slice = input + ggml_row_size(x_type, offset);
-            for (int64_t t = 0; t < x->ne[1]; ++t) {
-                product(weights, stride, slice + static_cast<size_t>(t) * x_stride, last - first,
-                        output(t) + first * height, offset > 0);
-            }
-            offset += run.count;
-        } else {
-            const int64_t groups = run.count / height;
-            const int64_t from = std::max(first, offset), to = std::min(last, offset + groups);
-            if (from < to) {
-                const std::byte* weights =
-                    base + static_cast<size_t>(run.first / height + from - offset) * stride;
-                for (int64_t t = 0; t < x->ne[1]; ++t) {
-                    product(weights, stride, input + static_cast<size_t>(t) * x_stride, to - from,
-                            output(t) + from * height, false);
-                }
-            }
-            offset += groups;
-        }
-    }
+ggml_tensor* multiply_rows(ggml_context* context, ggml_tensor* weight, ggml_tensor* x) {
+    ggml_tensor* sources[] = {weight, x};
+    return ggml_custom_4d(context, GGML_TYPE_F32, weight->ne[1], x->ne[1], 1, 1, sources, 2, multiply_rows_of,
+                          GGML_N_TASKS_MAX, nullptr);
 }
 
-void gather(ggml_tensor* dst, int thread, int threads, void* user) {
+void multiply_in_place(ggml_tensor* dst, int thread, int threads, void* user) {
     const auto& plan = *static_cast<const LinearPlan*>(user);
-    const Layout layout = plan.layout();
-    const ggml_type type = plan.type();
-    const int64_t height = rows_per_group(layout);
-    const size_t out_stride = group_bytes(type, layout, plan.in);
-    const auto [first, last] = thread_share(plan.out / height, thread, threads);
-    auto* out = static_cast<std::byte*>(dst->data);
-
-    int64_t offset = 0;
-    for (const auto& run : plan.runs) {
-        const auto* base = static_cast<const std::byte*>(run.storage->tensor->data);
+    QuantizedRows& inputs = quantized_rows(dst->src[0]);
+    int64_t together = 1;  // rows that one thread takes
+    for (const Run& run : plan.runs) together = std::max(together, rows_per_group(run.storage->layout));
+    auto [first, last] = thread_share(plan.out / together, thread, threads);
+    first *= together;
+    last *= together;
+    int64_t offset = 0;  // rows, or columns, of the runs before this one
+    for (const Run& run : plan.runs) {
+        const Layout layout = run.storage->layout;
+        const ggml_type type = run.storage->tensor->type;
+        const int64_t height = rows_per_group(layout);
         const size_t stride = group_bytes(type, layout, run.storage->in());
+        const auto* base = static_cast<const std::byte*>(run.storage->tensor->data);
         if (plan.columns) {
-            const size_t width = group_bytes(type, layout, run.count);
-            for (int64_t g = first; g < last; ++g) {
-                memcpy(out + static_cast<size_t>(g) * out_stride + group_bytes(type, layout, offset),
-                       base + static_cast<size_t>(g) * stride + group_bytes(type, layout, run.first), width);
-            }
-            offset += run.count;
-        } else {
-            const int64_t groups = run.count / height;
-            const int64_t from = std::max(first, offset), to = std::min(last, offset + groups);
-            if (from < to) {
-                memcpy(out + static_cast<size_t>(from) * out_stride,
-                       base + static_cast<size_t>(run.first / height + from - offset) * stride,
-                       static_cast<size_t>(to - from) * stride);
-            }
-            offset += groups;
+            const GroupProduct columns{
+                {type, layout, run.count},
+                base + static_cast<size_t>(first / height) * stride + group_bytes(type, layout, run.first),
+                stride,
+                (last - first) / height,
+                offset,
+                offset > 0};
+            columns.run(inputs, dst, first);
+        } else if (const int64_t from = std::max(first, offset), to = std::min(last, offset + run.count);
+                   from < to) {
+            const GroupProduct rows{{type, layout, plan.in},
+                                    base + static_cast<size_t>((run.first + from - offset) / height) * stride,
+                                    stride,
+                                    (to - from) / height,
+                                    0,
+                                    false};
+            rows.run(inputs, dst, from);
         }
+        offset += run.count;
     }
 }
 

@@ -11,17 +11,12 @@ namespace refold::head_runs {
 // Whether this build of ggml has the kernel for eight interleaved Q4_0 rows and this CPU uses that layout.
 bool has_q4_0x8();
 
-// Up to this many tokens the runs are multiplied in place; for more, gathering them into scratch and one
-// large product cost less.
-constexpr int64_t kInPlaceTokens = 4;
-
 // Custom ggml operation: dst F32 [out, tokens] = W src0, src0 F32 [in, tokens]. `plan` is a const LinearPlan*
-// of kind `runs`.
+// of kind `runs`. Whatever the number of tokens, a result is the same.
 void multiply_in_place(ggml_tensor* dst, int thread, int threads, void* plan);
 
-// Custom ggml operation: copies the runs of the LinearPlan into its scratch [in, out], of which dst is a
-// view. src1 is not read; it orders the copy after x.
-void gather(ggml_tensor* dst, int thread, int threads, void* plan);
+// weight * x: F32 [rows, tokens], of rows in Layout::plain; x F32 [columns, tokens]. As multiply_in_place().
+ggml_tensor* multiply_rows(ggml_context* context, ggml_tensor* weight, ggml_tensor* x);
 
 // A row group is the rows that lie interleaved in memory: their number, and the bytes of `columns` columns of
 // a group.

@@ -1,5 +1,7 @@
 #include "engine/ggml/kept_rows.h"
 
+#include <ggml-backend.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -9,14 +11,24 @@ namespace refold {
 namespace {
 
 // Moves the rows kept of one head to the front, run by run.
-void compact(ggml_tensor* cache, int64_t head, std::span<const int64_t> kept) {
-    char* rows = static_cast<char*>(cache->data) + static_cast<size_t>(head) * cache->nb[2];
+void compact(const ggml_tensor* cache, char* rows, std::span<const int64_t> kept) {
     for (size_t first = 0, last = 0; first < kept.size(); first = last) {
         for (last = first + 1; last < kept.size() && kept[last] == kept[last - 1] + 1;) ++last;
         if (kept[first] == static_cast<int64_t>(first)) continue;
         std::memmove(rows + first * cache->nb[1], rows + static_cast<size_t>(kept[first]) * cache->nb[1],
                      (last - first) * cache->nb[1]);
     }
+}
+
+void compact(ggml_tensor* cache, int64_t head, std::span<const int64_t> kept) {
+    const size_t first = static_cast<size_t>(head) * cache->nb[2];
+    if (cache->buffer == nullptr || ggml_backend_buffer_is_host(cache->buffer))
+        return compact(cache, static_cast<char*>(cache->data) + first, kept);
+    // Of another device.
+    std::vector<char> rows((static_cast<size_t>(kept.back()) + 1) * cache->nb[1]);
+    ggml_backend_tensor_get(cache, rows.data(), first, rows.size());
+    compact(cache, rows.data(), kept);
+    ggml_backend_tensor_set(cache, rows.data(), first, kept.size() * cache->nb[1]);
 }
 
 }  // namespace

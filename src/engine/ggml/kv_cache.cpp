@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "engine/ggml/device_run.h"
 #include "model/prefix_rows.h"
 
 namespace refold {
@@ -13,9 +14,18 @@ ggml_type cache_type(const EngineOptions& options) {
     return static_cast<ggml_type>(options.f32 ? DType::F32 : element_type(options.kv));
 }
 
-KvCache::KvCache(const Model& model, std::span<const int64_t> lengths, ggml_type type)
-    : context(make_context(model.topology.layers.size())) {
+KvCache::KvCache(const Model& model, std::span<const int64_t> lengths, ggml_type type,
+                 const DeviceRun* device) {
     const ModelConfig& config = model.config;
+    std::vector<ggml_backend_buffer_type_t> memories;  // of contexts
+    const auto context_of = [&](size_t layer) {
+        ggml_backend_buffer_type_t memory =
+            device != nullptr ? device->memory(layer) : ggml_backend_cpu_buffer_type();
+        const auto known = std::ranges::find(memories, memory);
+        if (known != memories.end()) return contexts[static_cast<size_t>(known - memories.begin())].get();
+        memories.push_back(memory);
+        return contexts.emplace_back(make_context(model.topology.layers.size())).get();
+    };
     for (size_t p = 0; p < model.topology.layers.size(); ++p) {
         const AttentionSource& source = model.topology.source(p);
         const bool attends = model.topology.has(p, Slot::attn_o);
@@ -24,20 +34,23 @@ KvCache::KvCache(const Model& model, std::span<const int64_t> lengths, ggml_type
             continue;
         }
         const int64_t heads = config.n_head_kv_of(p) * (source.probabilities ? 1 : 2);
-        layers.push_back(ggml_new_tensor_3d(context.get(), type, config.head_dim, lengths[p], heads));
+        layers.push_back(ggml_new_tensor_3d(context_of(p), type, config.head_dim, lengths[p], heads));
     }
-    const bool attends = std::any_of(layers.begin(), layers.end(), [](const auto* t) { return t; });
-    if (!attends) return;
-    buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(context.get(), ggml_backend_cpu_buffer_type()));
-    if (!buffer) {
-        fail(ErrorCode::io, "engine",
-             "cannot allocate the KV cache of {} rows: not enough memory - use a smaller --context",
-             *std::max_element(lengths.begin(), lengths.end()));
+    for (size_t i = 0; i < contexts.size(); ++i) {
+        ggml_backend_buffer_t buffer =
+            buffers.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(contexts[i].get(), memories[i]))
+                .get();
+        if (buffer == nullptr) {
+            fail(ErrorCode::io, "engine",
+                 "cannot allocate the KV cache of {} rows: not enough memory - use a smaller --context",
+                 *std::max_element(lengths.begin(), lengths.end()));
+        }
+        if (ggml_backend_buffer_is_host(buffer)) advise_large_pages(buffer);
+        // Our attention reads no row that a token does not see. ggml's attention (encoders, devices)
+        // multiplies padding by 0, and 0 * NaN is NaN.
+        if (!config.causal || device != nullptr) ggml_backend_buffer_clear(buffer, 0);
     }
-    advise_large_pages(buffer.get());
-    // Our attention reads no row that a token does not see. ggml's attention (encoders) multiplies padding by
-    // 0, and 0 * NaN is NaN.
-    if (!config.causal) ggml_backend_buffer_clear(buffer.get(), 0);
+    if (contexts.empty()) return;
     if (config.n_prefix > 0) write_prefixes(model);
 }
 
@@ -48,13 +61,16 @@ void KvCache::write_prefixes(const Model& model) const {
         for (int64_t row = 0; row < model.config.n_prefix; ++row) {
             for (int64_t h = 0; h < heads; ++h) {
                 const float* from = rows.data() + (row * heads + h) * width;
-                void* to = static_cast<char*>(cache->data) + static_cast<size_t>(row) * cache->nb[1] +
-                           static_cast<size_t>(first_head + h) * cache->nb[2];
+                std::vector<std::byte> stored(cache->nb[1]);
                 if (cache->type == GGML_TYPE_F32) {
-                    std::copy(from, from + width, static_cast<float*>(to));
+                    std::copy(from, from + width, reinterpret_cast<float*>(stored.data()));
                 } else {
-                    ggml_get_type_traits_cpu(cache->type)->from_float(from, to, width);
+                    ggml_get_type_traits_cpu(cache->type)->from_float(from, stored.data(), width);
                 }
+                ggml_backend_tensor_set(cache, stored.data(),
+                                        static_cast<size_t>(row) * cache->nb[1] +
+                                            static_cast<size_t>(first_head + h) * cache->nb[2],
+                                        stored.size());
             }
         }
     };
@@ -66,6 +82,10 @@ void KvCache::write_prefixes(const Model& model) const {
     }
 }
 
-uint64_t KvCache::bytes() const { return buffer ? ggml_backend_buffer_get_size(buffer.get()) : 0; }
+uint64_t KvCache::bytes() const {
+    uint64_t bytes = 0;
+    for (const auto& buffer : buffers) bytes += ggml_backend_buffer_get_size(buffer.get());
+    return bytes;
+}
 
 }  // namespace refold

@@ -7,11 +7,11 @@
 
 namespace refold {
 
-KvPool::KvPool(const Model& model, int64_t rows, ggml_type type, int32_t loops)
+KvPool::KvPool(const Model& model, int64_t rows, ggml_type type, int32_t loops, const DeviceRun* device)
     : prefix_(model.config.n_prefix),
       rows_(rows),
       loops_(loops),
-      cache_(model, std::vector<int64_t>(model.topology.layers.size(), all_cached()), type) {
+      cache_(model, std::vector<int64_t>(model.topology.layers.size(), all_cached()), type, device) {
     for (ggml_tensor* tensor : cache_.layers) {
         if (tensor != nullptr && std::find(tensors_.begin(), tensors_.end(), tensor) == tensors_.end())
             tensors_.push_back(tensor);
@@ -90,12 +90,22 @@ void KvPool::move_rows(int64_t from, int64_t to, int64_t count) {
 
 void KvPool::move_cached(int64_t from, int64_t to, int64_t count) {
     if (count == 0) return;
-    for (const ggml_tensor* tensor : tensors_) {
+    std::vector<std::byte> moved;
+    for (ggml_tensor* tensor : tensors_) {
+        const bool host = ggml_backend_buffer_is_host(tensor->buffer);
+        const size_t bytes = static_cast<size_t>(count) * tensor->nb[1];
         for (int64_t head = 0; head < tensor->ne[2]; ++head) {
-            char* rows = static_cast<char*>(tensor->data) + static_cast<size_t>(head) * tensor->nb[2];
-            std::memmove(rows + static_cast<size_t>(to) * tensor->nb[1],
-                         rows + static_cast<size_t>(from) * tensor->nb[1],
-                         static_cast<size_t>(count) * tensor->nb[1]);
+            const size_t rows = static_cast<size_t>(head) * tensor->nb[2],
+                         source = rows + static_cast<size_t>(from) * tensor->nb[1],
+                         target = rows + static_cast<size_t>(to) * tensor->nb[1];
+            if (host) {
+                char* data = static_cast<char*>(tensor->data);
+                std::memmove(data + target, data + source, bytes);
+            } else {
+                moved.resize(bytes);
+                ggml_backend_tensor_get(tensor, moved.data(), source, bytes);
+                ggml_backend_tensor_set(tensor, moved.data(), target, bytes);
+            }
         }
     }
 }

@@ -19,7 +19,8 @@ public:
 
     // `rows` for all sequences and their prefixes. With steps by loop, `model` is the block and the cache
     // holds these rows for each loop, one loop after the other.
-    KvPool(const Model& model, int64_t rows, ggml_type type, int32_t loops = 1);
+    KvPool(const Model& model, int64_t rows, ggml_type type, int32_t loops = 1,
+           const DeviceRun* device = nullptr);
 
     // Takes the first gap of the cache that is large enough; defragments the cache if there is room only in
     // several gaps. Returns nothing if there is no room.

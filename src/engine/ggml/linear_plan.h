@@ -33,6 +33,8 @@ struct Storage {
     bool used_by_experts = false;
     // Some map reads column ranges or single rows: its layout must be plain.
     bool needs_plain = false;
+    // The rows of a table as stored, where the tensor is in the memory of another device.
+    std::vector<std::byte> host_rows;
 
     int64_t in() const { return tensor->ne[0] / fold; }
     int64_t rows() const { return tensor->ne[1] * fold; }
@@ -50,9 +52,10 @@ struct Run {
 struct LinearPlan {
     enum class Kind {
         whole,     // one storage, one product
-        runs,      // runs of one type and layout: multiplied in place for few tokens, gathered for many
+        runs,      // other runs in rows: multiplied in place
         panels,    // runs of whole panels of any types: PanelRun
-        composed,  // other runs: ggml products of views, concatenated (rows) or added (columns)
+        composed,  // runs of folded rows, and with SharedExecution::composed: ggml products of views,
+                   // concatenated (rows) or added (columns)
         parts,     // whole storages, multiplied one by one; row_ids says which rows of W theirs are
     };
     Kind kind = Kind::whole;
@@ -62,7 +65,6 @@ struct LinearPlan {
     std::vector<PanelRun> panel_runs;  // of `panels`
     std::vector<int64_t> slot_rows;    // rows of each slot in W
     std::vector<int32_t> row_ids;      // of `parts`: ids_in_order() in model/row_parts.h
-    ggml_tensor* scratch = nullptr;    // [in, out] in the runs' layout, shared by all plans of that shape
     ggml_tensor* bias = nullptr;       // [out]
 
     ggml_type type() const { return runs.front().storage->tensor->type; }

@@ -89,10 +89,10 @@ static HWY_INLINE void MultiplyTile(const PanelProduct& m, int64_t panel, int64_
         for (int p = 0; p < P; ++p, y += Panels::kRows) {
             const auto* own = sums + t * kWidth + p * kVectors;
             const int64_t rows = m.rows - (panel + p) * Panels::kRows;
-            if (m.add && rows < Panels::kRows) {
+            if (rows < Panels::kRows) {
                 float panel_sums[Panels::kRows];
                 for (int v = 0; v < kVectors; ++v) hn::StoreU(own[v], d, panel_sums + v * kLanes);
-                for (int64_t i = 0; i < rows; ++i) y[i] += panel_sums[i];
+                for (int64_t i = 0; i < rows; ++i) y[i] = m.add ? y[i] + panel_sums[i] : panel_sums[i];
                 continue;
             }
             for (int v = 0; v < kVectors; ++v) {

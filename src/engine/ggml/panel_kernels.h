@@ -8,8 +8,9 @@
 
 namespace refold::kernels {
 
-// `columns` counts single numbers, also where they are pairs of BF16. Panel i is `panel_bytes` times i after
-// `weights`, and the first of its rows is row 16 * i of y.
+// `columns` counts single numbers, also where they are pairs of BF16. Only the first `rows` rows of the
+// panels from the beginning of y on are written. Panel i is `panel_bytes` times i after `weights`, and the
+// first of its rows is row 16 * i of y.
 struct PanelProduct {
     const std::byte* weights;
     size_t panel_bytes;

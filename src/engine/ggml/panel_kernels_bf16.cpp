@@ -7,14 +7,15 @@
 
 #include "engine/ggml/panel_kernels.h"
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(REFOLD_NO_BF16_KERNELS)
+#define REFOLD_BF16_KERNELS
 #include <immintrin.h>
 #define REFOLD_BF16_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #endif
 
 namespace refold::kernels {
 
-#if defined(__x86_64__)
+#if defined(REFOLD_BF16_KERNELS)
 
 namespace {
 

@@ -1,7 +1,6 @@
-// Weights times activations, from rows or from panels.
+// Weights in panels times activations.
 //
-// In: weight [stored row][block], or panels of sixteen stored rows; x F32 [token][column]. Out: F32
-// [token][row].
+// In: panels of sixteen stored rows; x F32 [token][column]. Out: F32 [token][row].
 //
 // Threads: up to eight tokens are quantized by every thread for itself, which is cheaper than a barrier, and
 // panels are split evenly. Otherwise each thread quantizes a share of the tokens, all wait, and panels are
@@ -20,7 +19,6 @@ namespace {
 
 using row_panels::Range;
 
-constexpr int64_t kLeastTokensOfRows = 8;  // from here on packing rows into panels pays
 // Up to here quantizing all tokens takes less time than a barrier.
 constexpr int64_t kFewTokens = 8;
 
@@ -50,38 +48,8 @@ row_panels::Output output_of(const ggml_tensor* dst) {
 
 }  // namespace
 
-bool PanelProduct::pays(const ggml_tensor* weight, const ggml_tensor* x) {
-    // Rows in a layout of ggml's own lie in buffers of its other types.
-    const ggml_tensor* stored = weight->view_src != nullptr ? weight->view_src : weight;
-    const bool plain = stored->buffer == nullptr ||
-                       ggml_backend_buffer_get_type(stored->buffer) == ggml_backend_cpu_buffer_type();
-    return x->ne[1] >= kLeastTokensOfRows && plain && row_panels::supports(weight->type, x->ne[0]);
-}
-
-ggml_tensor* PanelProduct::of_rows(ggml_context* context, ggml_tensor* weight, ggml_tensor* x) {
-    return node(context, weight, x, compute_rows, this);
-}
-
 ggml_tensor* PanelProduct::of_panels(ggml_context* context, ggml_tensor* weight, ggml_tensor* x) {
     return node(context, weight, x, compute_panels, this);
-}
-
-static void unpack(ggml_tensor* dst, int thread, int threads, void* /*unused*/) {
-    const ggml_tensor* weight = dst->src[0];
-    const row_panels::Matrix matrix{weight->type, static_cast<const std::byte*>(weight->data), weight->ne[0],
-                                    weight->ne[1]};
-    const ggml_to_float_t to_float = ggml_get_type_traits(weight->type)->to_float;
-    std::vector<std::byte> row(matrix.row_bytes());
-    const auto [first, last] = thread_share(matrix.rows, thread, threads);
-    for (int64_t r = first; r < last; ++r) {
-        row_panels::read_row(matrix, r, row.data());
-        to_float(row.data(), static_cast<float*>(dst->data) + r * matrix.width, matrix.width);
-    }
-}
-
-ggml_tensor* PanelProduct::unpacked(ggml_context* context, ggml_tensor* weight, int64_t columns) {
-    return ggml_custom_4d(context, GGML_TYPE_F32, columns, weight->ne[0] / columns * weight->ne[1], 1, 1,
-                          &weight, 1, unpack, GGML_N_TASKS_MAX, nullptr);
 }
 
 ggml_tensor* PanelProduct::of_runs(ggml_context* context, const std::vector<PanelRun>& runs, int64_t rows,
@@ -95,6 +63,7 @@ ggml_tensor* PanelProduct::of_runs(ggml_context* context, const std::vector<Pane
 template <class Multiply>
 void PanelProduct::compute(ggml_tensor* dst, int64_t panels, InputForms forms, int thread, int threads,
                            const Multiply& multiply) {
+    placement_.here(thread);
     const ggml_tensor* x = dst->src[1] != nullptr ? dst->src[1] : dst->src[0];
     const int64_t tokens = x->ne[1];
     ThreadScratch& own = threads_[static_cast<size_t>(thread)];
@@ -104,7 +73,7 @@ void PanelProduct::compute(ggml_tensor* dst, int64_t panels, InputForms forms, i
         own.few.fit(tokens, x->ne[0], forms);
         own.few.quantize(floats, stride, 0, tokens);
         const auto [first, last] = thread_share(panels, thread, threads);
-        multiply(Range{first, last}, own.few.get());
+        multiply(Range{first, last}, own.few.get(floats, stride));
         return;
     }
     barrier_.arrive_and_wait(threads, [&] {
@@ -117,26 +86,7 @@ void PanelProduct::compute(ggml_tensor* dst, int64_t panels, InputForms forms, i
     // Several neighbors at a time, because tokens are read again for each range.
     const int64_t some = std::clamp<int64_t>(panels / (8 * threads), 1, 16);
     for (int64_t i = next_.fetch_add(some); i < panels; i = next_.fetch_add(some))
-        multiply(Range{i, std::min(panels, i + some)}, inputs_.get());
-}
-
-void PanelProduct::compute_rows(ggml_tensor* dst, int thread, int threads, void* product) {
-    auto& self = *static_cast<PanelProduct*>(product);
-    const ggml_tensor* weight = dst->src[0];
-    const row_panels::Matrix rows = matrix_of(dst);
-    const row_panels::Output out = output_of(dst);
-    ThreadScratch& own = self.threads_[static_cast<size_t>(thread)];
-    self.compute(
-        dst, rows.panels(), forms_of(rows.type), thread, threads, [&](Range panels, const Inputs& x) {
-            const int64_t first = panels.first * row_panels::kRows,
-                          count = std::min(panels.last * row_panels::kRows, rows.rows) - first;
-            own.packed.resize(static_cast<size_t>(count) * rows.row_bytes());
-            row_panels::pack(rows.type, rows.data + static_cast<size_t>(first) * weight->nb[1], weight->nb[1],
-                             count, rows.width, own.packed.data());
-            const row_panels::Matrix packed{rows.type, own.packed.data(), rows.width, count, rows.fold};
-            row_panels::multiply(packed, {0, packed.panels()}, {0, packed.groups()}, x, dst->ne[1],
-                                 {out.data + first * rows.fold, out.stride}, own.panels);
-        });
+        multiply(Range{i, std::min(panels, i + some)}, inputs_.get(floats, stride));
 }
 
 void PanelProduct::compute_panels(ggml_tensor* dst, int thread, int threads, void* product) {

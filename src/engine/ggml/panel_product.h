@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "core/thread_placement.h"
 #include "engine/ggml/handles.h"
 #include "engine/ggml/row_panels.h"
 #include "engine/ggml/spin_barrier.h"
@@ -24,20 +25,13 @@ struct PanelRun {
 // One object serves all nodes of a graph, which run one after the other.
 class PanelProduct {
 public:
-    // Whether of_rows() can multiply them and is faster than ggml: few tokens do not pay for packing panels
-    // in every step.
-    static bool pays(const ggml_tensor* weight, const ggml_tensor* x);
-
-    explicit PanelProduct(int threads) : threads_(static_cast<size_t>(threads)) {}
+    explicit PanelProduct(int threads) : threads_(static_cast<size_t>(threads)), placement_(threads) {}
     PanelProduct(const PanelProduct&) = delete;
     PanelProduct& operator=(const PanelProduct&) = delete;
 
     // weight * x: F32 [rows, tokens]; x F32 [columns, tokens], each token contiguous. The weight
-    // [columns * fold, rows / fold] holds rows of blocks, or consecutive panels of them (row_panels::pack).
-    ggml_tensor* of_rows(ggml_context* context, ggml_tensor* weight, ggml_tensor* x);
+    // [columns * fold, rows / fold] holds consecutive panels (row_panels::pack).
     ggml_tensor* of_panels(ggml_context* context, ggml_tensor* weight, ggml_tensor* x);
-    // The rows of such panels: F32 [columns, rows].
-    static ggml_tensor* unpacked(ggml_context* context, ggml_tensor* weight, int64_t columns);
     // The runs, which must outlive the graph, either follow each other, or all add to the same rows.
     ggml_tensor* of_runs(ggml_context* context, const std::vector<PanelRun>& runs, int64_t rows,
                          ggml_tensor* x);
@@ -45,12 +39,10 @@ public:
 
 private:
     struct ThreadScratch {
-        std::vector<std::byte> packed;
         row_panels::Scratch panels;
         QuantizedInputs few;  // all tokens of a node with few: every thread quantizes them itself
     };
 
-    static void compute_rows(ggml_tensor* dst, int thread, int threads, void* product);
     static void compute_panels(ggml_tensor* dst, int thread, int threads, void* product);
     static void compute_runs(ggml_tensor* dst, int thread, int threads, void* job);
     // Quantizes x, the last source, and calls multiply(panels, inputs) for each range of `panels` panels of
@@ -65,6 +57,7 @@ private:
     };
 
     std::vector<ThreadScratch> threads_;
+    ThreadPlacement placement_;
     std::map<const std::vector<PanelRun>*, Job> jobs_;
     QuantizedInputs inputs_;  // the tokens of a node, shared by all threads
     SpinBarrier barrier_;

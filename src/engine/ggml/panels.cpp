@@ -60,7 +60,7 @@ Panels::Input Panels::input(const float* x, int64_t stride, int64_t tokens, Scra
     if (type_ == PanelType::q8) {
         scratch.quantized.fit(tokens, columns_, {.bytes = true});
         scratch.quantized.quantize(x, stride, 0, tokens);
-        return {x, nullptr, stride, tokens, scratch.quantized.get()};
+        return {x, nullptr, stride, tokens, scratch.quantized.get(x, stride)};
     }
     if (type_ != PanelType::bf16 || !kernels::has_bf16_pairs()) return {x, nullptr, stride, tokens};
     const int64_t pairs = (columns_ + 1) / 2;

@@ -43,13 +43,21 @@ private:
 
     // Buffers of one thread.
     struct Workspace {
-        AlignedFloats keys, values, queries, out, maximum, sum, slopes, tile_maximum;
+        AlignedFloats keys, values, queries, out, total, statistics, slopes, tile_maximum;
         std::vector<attention::RowRange> visible;
         std::vector<void*> probabilities;
     };
 
-    static attention::QueryRows rows_of(const AttentionStep& step, const AttentionWorkItem& item,
-                                        int64_t head_dim, Workspace& workspace);
+    // The query rows of an item, and their results over all chunks.
+    struct Rows {
+        attention::QueryRows of_chunk;
+        attention::Softmax total;
+
+        void clear_chunk(float maximum);
+        void merge_chunk(bool out) const;
+    };
+    static Rows rows_of(const AttentionStep& step, const AttentionWorkItem& item, int64_t head_dim,
+                        Workspace& workspace);
 
     std::vector<Workspace> workspaces_;
 };

@@ -1,4 +1,5 @@
-// Inputs of products with panels: in 8 bits for quantized weights, in BF16 for weights in BF16.
+// Inputs of products with panels: in 8 bits for quantized weights, in BF16 for weights in BF16 where the CPU
+// multiplies pairs of them, else as they are.
 #pragma once
 
 #include <cstddef>
@@ -23,26 +24,35 @@ struct Inputs {
     const float* values;    // [token][groups][3]: the sums, times the scale
     int64_t groups;         // of a token
     const uint32_t* pairs;  // [token][groups][kInputGroup / 2]: two numbers in BF16 each
+    const float* floats;    // as they were given, `stride` floats from token to token
+    int64_t stride;
 
     // Without the first `count` groups of each token.
     Inputs from(int64_t count) const {
         return {quants + count * kInputGroup, scales + count, negative_sums + 3 * count,
-                values + 3 * count,           groups,         pairs + count * (kInputGroup / 2)};
+                values + 3 * count,           groups,         pairs + count * (kInputGroup / 2),
+                floats + count * kInputGroup, stride};
     }
     // Without the first `count` tokens.
-    Inputs after(int64_t count) const { return from(count * groups); }
+    Inputs after(int64_t count) const {
+        Inputs later = from(count * groups);
+        later.floats = floats + count * stride;
+        return later;
+    }
 };
 
 // Owns the data of Inputs.
 class QuantizedInputs {
 public:
-    // Allocates for `tokens` tokens of `columns` numbers, a multiple of kInputGroup.
+    // Allocates for `tokens` tokens of `columns` numbers, whole groups but for inputs that stay as they are.
     void fit(int64_t tokens, int64_t columns, InputForms forms);
     // Quantizes tokens [first, last) of x, which are `stride` floats apart. Threads may share the tokens.
     void quantize(const float* x, int64_t stride, int64_t first, int64_t last);
-    Inputs get() const {
-        return {quants_.data(), scales_.data(), negative_sums_.data(),
-                values_.data(), groups_,        pairs_.data()};
+    // Of tokens that were quantized from x.
+    Inputs get(const float* x, int64_t stride) const {
+        return {
+            quants_.data(), scales_.data(), negative_sums_.data(), values_.data(), groups_, pairs_.data(), x,
+            stride};
     }
     uint64_t bytes() const {
         return quants_.size() + (scales_.size() + values_.size()) * sizeof(float) +

@@ -34,7 +34,7 @@ private:
         if (consists_of_experts(slot)) return true;  // their products read stored rows
         if (options_.factored == FactoredExecution::factored) return false;
         return options_.factored == FactoredExecution::reconstructed ||
-               chooser_.choose(layer, std::span(&slot, 1), 1).when_loading;
+               chooser_.choose(layer, std::span(&slot, 1)).execution == Execution::reconstructed;
     }
 
     void replace(Model& model, Slots& slots, size_t layer) {

@@ -63,13 +63,20 @@ Panel whole_panel(const Matrix& matrix, int64_t index, std::vector<std::byte>& m
 
 }  // namespace
 
+static bool is_float(ggml_type type) {
+    return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
+}
+
 void add_form(InputForms& forms, ggml_type type) {
-    (type == GGML_TYPE_BF16 ? forms.pairs : forms.bytes) = true;
+    if (!is_float(type))
+        forms.bytes = true;
+    else if (type == GGML_TYPE_BF16 && kernels::has_bf16_pairs())
+        forms.pairs = true;
 }
 
 bool supports(ggml_type type, int64_t columns) {
-    if (columns % kInputGroup != 0) return false;
-    return type == GGML_TYPE_BF16 ? kernels::has_bf16_pairs() : kernels_of(type) != nullptr;
+    if (type == GGML_TYPE_F32 || type == GGML_TYPE_F16) return true;
+    return columns % kInputGroup == 0 && (is_float(type) || kernels_of(type) != nullptr);
 }
 
 void pack(ggml_type type, const std::byte* rows, size_t stride, int64_t count, int64_t width,
@@ -195,44 +202,53 @@ private:
     std::byte* aligned_ = nullptr;
 };
 
-// Bytes of BF16 panels that all tokens meet before the next ones: they stay in the cache.
-constexpr size_t kPairBytes = size_t{192} << 10;
+// Bytes of panels that all tokens meet before the next ones: they stay in the cache.
+constexpr size_t kFloatBytes = size_t{192} << 10;
 
-void multiply_pairs(const Matrix& matrix, Range panels, Range groups, const Inputs& inputs, int64_t tokens,
-                    const Output& out, Scratch& scratch) {
+void multiply_floats(const Matrix& matrix, Range panels, Range groups, const Inputs& inputs, int64_t tokens,
+                     const Output& out, Scratch& scratch) {
     const auto row_bytes = static_cast<size_t>(matrix.row_bytes());
     const size_t panel_bytes = static_cast<size_t>(kRows) * row_bytes;
-    const auto offset = static_cast<size_t>(groups.first * kInputGroup / 2 * kRows) * sizeof(uint32_t);
-    kernels::PanelProduct product{nullptr,
-                                  panel_bytes,
-                                  {},
-                                  (groups.last - groups.first) * kInputGroup,
-                                  matrix.rows - panels.first * kRows,
-                                  {nullptr, inputs.pairs, inputs.groups * kInputGroup / 2, tokens},
-                                  out.data,
-                                  static_cast<int64_t>(out.stride),
-                                  out.add};
+    const auto offset = static_cast<size_t>(groups.first * kInputGroup * kRows) * ggml_type_size(matrix.type);
+    const bool pairs = matrix.type == GGML_TYPE_BF16 && kernels::has_bf16_pairs();
+    const auto run = [&](const kernels::PanelProduct& product) {
+        if (pairs) return kernels::multiply_bf16_pairs(product);
+        kernels::multiply_panels(matrix.type == GGML_TYPE_F32   ? PanelType::f32
+                                 : matrix.type == GGML_TYPE_F16 ? PanelType::f16
+                                                                : PanelType::bf16,
+                                 product);
+    };
+    kernels::PanelProduct product{
+        nullptr,
+        panel_bytes,
+        {},
+        std::min(groups.last * kInputGroup, matrix.columns()) - groups.first * kInputGroup,
+        matrix.rows - panels.first * kRows,
+        {inputs.floats, inputs.pairs, pairs ? inputs.groups * kInputGroup / 2 : inputs.stride, tokens},
+        out.data,
+        static_cast<int64_t>(out.stride),
+        out.add};
     const int64_t whole = std::min(panels.last, matrix.rows / kRows);
-    const auto together = static_cast<int64_t>(std::max<size_t>(1, kPairBytes / panel_bytes));
+    const auto together = static_cast<int64_t>(std::max<size_t>(1, kFloatBytes / panel_bytes));
     product.weights = matrix.panel(panels.first) + offset;
     for (int64_t i = panels.first; i < whole; i += together) {
         product.range = {i - panels.first, std::min(whole, i + together) - panels.first};
-        kernels::multiply_bf16_pairs(product);
+        run(product);
     }
     if (whole == panels.last) return;
-    product.weights = whole_panel(matrix, whole, scratch.panel).dwords + offset;
+    const Panel last = whole_panel(matrix, whole, scratch.panel);
+    product.weights = (matrix.type == GGML_TYPE_F16 ? last.odd : last.dwords) + offset;
     product.y += (whole - panels.first) * kRows;
     product.rows = matrix.rows_of(whole);
     product.range = {0, 1};
-    kernels::multiply_bf16_pairs(product);
+    run(product);
 }
 
 }  // namespace
 
 void multiply(const Matrix& matrix, Range panels, Range groups, const Inputs& inputs, int64_t tokens,
               const Output& out, Scratch& scratch) {
-    if (matrix.type == GGML_TYPE_BF16)
-        return multiply_pairs(matrix, panels, groups, inputs, tokens, out, scratch);
+    if (is_float(matrix.type)) return multiply_floats(matrix, panels, groups, inputs, tokens, out, scratch);
     Multiplication(matrix, groups, inputs, tokens, out, scratch).run(panels);
 }
 

@@ -1,12 +1,12 @@
-// Rows of quantized types in panels and their products with inputs in 8 bits; rows in BF16 and their products
-// with inputs in BF16.
+// Rows in panels and their products: of quantized types with inputs in 8 bits, in BF16 with inputs in BF16
+// where the CPU multiplies pairs of them, other floats with inputs in F32.
 //
 // A panel is sixteen stored rows whose blocks are interleaved dword by dword: a vector of 64 bytes holds the
 // same dword of a block of all sixteen, so nothing is summed across lanes, and no type needs a packing of its
 // own. The bytes of a block that are no whole dwords (its scale in F16, or MXFP4's exponent) lie before all
 // dwords of the panel. So a panel is [block][16 rows][0, 1 or 2 bytes], then [block][dword][16 rows], as many
-// bytes as its rows. A block of BF16 is two numbers, one dword. The last panel of a matrix may have fewer
-// rows, which are interleaved among themselves.
+// bytes as its rows. A block of BF16 is two numbers, one dword; one of F16 or F32 is one number. The last
+// panel of a matrix may have fewer rows, which are interleaved among themselves.
 #pragma once
 
 #include <ggml.h>
@@ -22,6 +22,8 @@ namespace refold::row_panels {
 
 constexpr int64_t kRows = 16;  // of a panel
 
+constexpr int64_t groups_of(int64_t columns) { return (columns + kInputGroup - 1) / kInputGroup; }
+
 // Rows of a quantized matrix in panels. A stored row holds `fold` rows of the matrix (fold() in io/dtype.h).
 struct Matrix {
     ggml_type type;
@@ -31,14 +33,14 @@ struct Matrix {
     int64_t fold = 1;
 
     int64_t columns() const { return width / fold; }
-    int64_t groups() const { return columns() / kInputGroup; }
+    int64_t groups() const { return groups_of(columns()); }  // the last one may have fewer columns
     int64_t panels() const { return (rows + kRows - 1) / kRows; }
     int64_t rows_of(int64_t panel) const { return std::min(kRows, rows - panel * kRows); }
     size_t row_bytes() const { return ggml_row_size(type, width); }
     const std::byte* panel(int64_t i) const { return data + static_cast<size_t>(i * kRows) * row_bytes(); }
 };
 
-// The form that products with the type need.
+// The form that products with the type need, if any.
 void add_form(InputForms& forms, ggml_type type);
 
 // Whether there are kernels of this CPU's level (engine/cpu_level.h) for the type and rows of `columns`

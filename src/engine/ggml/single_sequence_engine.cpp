@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "engine/checked_options.h"
 #include "engine/engines.h"
-#include "engine/ggml/graph.h"
+#include "engine/ggml/step_graphs.h"
 
 namespace refold {
 namespace {
@@ -44,12 +44,12 @@ public:
           network_{model.config, model.topology, options.range, options.observer,
                    EvictionPlan(model, options.eviction, options.context)},
           threads_(options.threads),
-          weights_(model, options),
+          device_(make_device_run(model, options)),
+          weights_(model, options, device_.get()),
           kept_(network_.eviction, model),
-          cache_(model, cache_lengths(options.context), cache_type(options)),
-          workspace_(model.config, cache_length(options.context), options.threads),
-          decode_(network_, workspace_),
-          prefill_(network_, workspace_) {}
+          cache_(model, cache_lengths(options.context), cache_type(options), device_.get()),
+          workspace_(model.config, cache_length(options.context), options.threads, device_.get()),
+          graphs_(network_, weights_, cache_, workspace_) {}
 
     StepOutput step(const StepInput& input) override {
         if (input.rows.empty()) return {};
@@ -61,12 +61,12 @@ public:
         if (!asking().empty()) result.logits = asked(graph.logits());
         if (all_outputs()) result.hidden = graph.hidden();
         result.pooled = graph.pooled();
+        result.score = graph.score();
         return result;
     }
 
     EngineMemory memory() const override {
-        return {weights_.bytes(), cache_.bytes(),
-                workspace_.bytes() + weights_.scratch_bytes() + kept_.bytes()};
+        return {weights_.bytes(), cache_.bytes(), workspace_.bytes() + kept_.bytes()};
     }
 
     void pause() override { threads_.sleep(); }
@@ -120,19 +120,17 @@ private:
 
     const StepGraph& run(const ForwardInput& input) {
         const int64_t count = input.count();
-        StepGraph& graph = count == 1 ? decode_ : prefill_;
         const bool stretched = network_.config.rope.stretches(input.sequence_length);
         if (input.past == 0) kept_.clear();
         kept_.make_room(count, cache_.layers);
         const int64_t cached = cache_length(input.past + count);
-        graph.prepare(weights_, cache_,
-                      {count, cached, cached, kept_length(kept_.used() + count),
-                       static_cast<int64_t>(rows_.outputs.size()), stretched ? input.sequence_length : 0,
-                       !input.residual.empty()});
+        StepGraph& graph = graphs_.of({count, cached, cached, kept_length(kept_.used() + count),
+                                       static_cast<int64_t>(rows_.outputs.size()),
+                                       stretched ? input.sequence_length : 0, !input.residual.empty()});
         fill_cache_rows(input);
-        graph.compute(input, rows_, weights_, threads_.awake());
+        graph.compute(input, rows_, weights_, threads_);
         for (const auto& [layer, sums] : graph.scores())
-            kept_.add(layer, StepGraph::floats(sums), sums->ne[0], count);
+            kept_.add(layer, graph.result(sums), sums->ne[0], count);
         kept_.append(count);
         return graph;
     }
@@ -149,12 +147,13 @@ private:
 
     Network network_;
     EngineThreads threads_;
+    std::unique_ptr<DeviceRun> device_;  // null: the CPU
     Weights weights_;
     KeptRows kept_;
     KvCache cache_;
     StepWorkspace workspace_;
     StepRows rows_;
-    StepGraph decode_, prefill_;
+    StepGraphs graphs_;
     std::vector<float> logits_;  // picked from the outputs' where these are more
 };
 

@@ -17,6 +17,11 @@ public:
 
     // A graph prepared for the shape. Invalidates the results of the others.
     StepGraph& of(const StepShape& shape);
+    // For graphs of another set of operations.
+    void clear() {
+        small_.clear();
+        large_.clear();
+    }
 
 private:
     const Network& network_;

@@ -7,7 +7,9 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "core/mapped_files.h"
 #include "core/parallel.h"
+#include "engine/ggml/device_run.h"
 #include "engine/ggml/head_runs.h"
 #include "engine/ggml/row_panels.h"
 #include "io/ggml_cpu.h"
@@ -68,20 +70,22 @@ size_t convert(const Tensor& tensor, std::span<const std::byte> bytes, ggml_type
 
 class WeightLoader {
 public:
-    WeightLoader(const Model& model, PlannedWeights& planned, const EngineOptions& options)
+    WeightLoader(const Model& model, PlannedWeights& planned, const EngineOptions& options,
+                 const DeviceRun* device)
         : model_(model),
           planned_(planned),
           plans_(planned.plans),
+          device_(device),
           own_operations_(options.shared == SharedExecution::automatic) {}
 
     WeightMemory load(int threads) {
         choose_panels();
-        choose_layouts();
+        device_ != nullptr ? choose_memory() : choose_layouts();
         plan_panel_runs();
-        plan_scratch();
         allocate();
         load_vectors();
-        parallel_for(static_cast<int64_t>(plans_.storages.size()), threads,
+        // Others than the CPU take one tensor after the other.
+        parallel_for(static_cast<int64_t>(plans_.storages.size()), device_ != nullptr ? 1 : threads,
                      [&](int64_t i) { load_storage(*plans_.storages[static_cast<size_t>(i)]); });
         return std::move(memory_);
     }
@@ -89,15 +93,23 @@ public:
 private:
     void choose_panels();
     void choose_layouts();
+    void choose_memory();
+    // The first layer that reads a stored tensor, or a vector.
+    std::map<std::string, size_t> first_layers() const;
+    std::map<const ggml_tensor*, size_t> layers_of_vectors() const;
+    bool is_table(const Storage* storage) const;
+    bool is_multiplied(const Storage* storage) const;
     void plan_panel_runs();
-    void plan_scratch();
     void allocate();
+    void allocate(ggml_backend_buffer_type_t type, std::span<ggml_tensor* const> tensors, size_t total,
+                  size_t alignment);
     void load_vectors();
     void load_storage(Storage& storage) const;
 
     const Model& model_;
     PlannedWeights& planned_;
-    WeightPlans& plans_;  // of planned_
+    WeightPlans& plans_;       // of planned_
+    const DeviceRun* device_;  // null: the CPU
     bool own_operations_;
     std::map<ggml_backend_buffer_type_t, std::vector<ggml_tensor*>> tensors_;  // by the type of their buffer
     std::set<const Storage*> panels_;                                          // those that may be in panels
@@ -156,15 +168,17 @@ void WeightLoader::plan_panel_runs() {
         int64_t before = 0;  // rows of the result, or columns of x
         for (const Run& run : plan.runs) {
             const Storage& storage = *run.storage;
-            const int64_t rows = row_panels::kRows * storage.fold, groups = storage.in() / kInputGroup;
+            const int64_t rows = row_panels::kRows * storage.fold,
+                          groups = row_panels::groups_of(storage.in());
             if (plan.columns) {
-                plan.panel_runs.push_back({storage.tensor,
-                                           1,
-                                           {0, (storage.rows() + rows - 1) / rows},
-                                           {run.first / kInputGroup, (run.first + run.count) / kInputGroup},
-                                           0,
-                                           before / kInputGroup,
-                                           before > 0});
+                plan.panel_runs.push_back(
+                    {storage.tensor,
+                     1,
+                     {0, (storage.rows() + rows - 1) / rows},
+                     {run.first / kInputGroup, row_panels::groups_of(run.first + run.count)},
+                     0,
+                     before / kInputGroup,
+                     before > 0});
             } else {
                 plan.panel_runs.push_back({storage.tensor,
                                            storage.fold,
@@ -179,14 +193,70 @@ void WeightLoader::plan_panel_runs() {
     });
 }
 
+bool WeightLoader::is_table(const Storage* storage) const {
+    return std::any_of(plans_.tables.begin(), plans_.tables.end(), [&](const auto& entry) {
+        const auto& parts = entry.second.parts;
+        return std::find(parts.begin(), parts.end(), storage) != parts.end();
+    });
+}
+
+bool WeightLoader::is_multiplied(const Storage* storage) const {
+    bool found = false;
+    plans_.for_each_linear([&](const LinearPlan& plan) {
+        found = found || std::ranges::find(plan.runs, storage, &Run::storage) != plan.runs.end();
+    });
+    return found || !is_table(storage);
+}
+
+std::map<std::string, size_t> WeightLoader::first_layers() const {
+    std::map<std::string, size_t> out;
+    const Topology& topology = model_.topology;
+    for (size_t p = 0; p < topology.layers.size(); ++p) {
+        for (const auto& [slot, expression] : topology.layers[p])
+            for (const std::string& name : tensors_of(expression)) out.try_emplace(name, p);
+    }
+    return out;
+}
+
+std::map<const ggml_tensor*, size_t> WeightLoader::layers_of_vectors() const {
+    std::map<const ggml_tensor*, size_t> out;
+    const auto add = [&](const ggml_tensor* vector, size_t layer) {
+        if (vector == nullptr) return;
+        size_t& first = out.try_emplace(vector, layer).first->second;
+        first = std::min(first, layer);
+    };
+    for (const auto& [key, vector] : plans_.vectors) add(vector, key.first);
+    for (const auto& [key, plans] : plans_.linear)
+        for (const LinearPlan& plan : plans) add(plan.bias, key.first);
+    for (const auto& [key, plan] : plans_.factored) add(plan.bias, key.first);
+    for (const auto& [key, plan] : plans_.experts)
+        for (const auto& slot : plan.slots) add(slot.bias, key.first);
+    add(plans_.inverse_output_norms, kWholeModel);
+    return out;
+}
+
+// Rows of tables are read on the CPU.
+void WeightLoader::choose_memory() {
+    const std::map<std::string, size_t> layers = first_layers();
+    const auto add = [&](ggml_backend_buffer_type_t memory, ggml_tensor* tensor) {
+        tensors_[memory].push_back(tensor);
+        memory_.bytes += ggml_nbytes(tensor);
+    };
+    for (auto& storage : plans_.storages) {
+        ggml_tensor* t = storage->tensor;
+        const auto found = layers.find(storage->tensors.front());
+        const size_t layer = found == layers.end() ? kWholeModel : found->second;
+        const bool there =
+            is_multiplied(storage.get()) && device_->multiplies(layer, t->type, t->ne[0], t->ne[1]);
+        add(there ? device_->memory(layer) : ggml_backend_cpu_buffer_type(), t);
+    }
+    const std::map<const ggml_tensor*, size_t> vectors = layers_of_vectors();
+    for (auto& [name, vector] : planned_.vectors)
+        add(device_->memory(vectors.at(vector.tensor)), vector.tensor);
+}
+
 void WeightLoader::choose_layouts() {
     const auto extra = extra_buffer_types();
-    const auto is_read_by_rows = [&](const Storage* storage) {
-        return std::any_of(plans_.tables.begin(), plans_.tables.end(), [&](const auto& entry) {
-            const auto& parts = entry.second.parts;
-            return std::find(parts.begin(), parts.end(), storage) != parts.end();
-        });
-    };
     for (auto& storage : plans_.storages) {
         ggml_backend_buffer_type_t chosen = ggml_backend_cpu_buffer_type();
         const ggml_tensor* t = storage->tensor;
@@ -198,7 +268,7 @@ void WeightLoader::choose_layouts() {
             if (is_repack(type) && in_panels) break;
             const bool known_layout = is_repack(type) && eight_rows;
             // Our code reads runs and rows of tables, so their layout must be a known one.
-            if ((storage->used_in_runs || is_read_by_rows(storage.get())) && !known_layout) continue;
+            if ((storage->used_in_runs || is_table(storage.get())) && !known_layout) continue;
             if (!supports_product(type, t->type, t->ne[0], t->ne[1])) continue;
             chosen = type;
             storage->layout = known_layout ? Layout::q4_0x8 : Layout::opaque;
@@ -216,50 +286,39 @@ void WeightLoader::choose_layouts() {
     }
 }
 
-// Scratch lies in the buffers of the weights, so that it is in huge pages as well.
-void WeightLoader::plan_scratch() {
-    std::map<std::tuple<ggml_type, Layout, int64_t, int64_t>, ggml_tensor*> scratch;
-    plans_.for_each_linear([&](LinearPlan& plan) {
-        if (plan.kind != LinearPlan::Kind::runs) return;
-        // The plan was made before layouts were chosen; runs of several layouts are composed.
-        const auto differs = [&](const Run& run) { return run.storage->layout != plan.layout(); };
-        if (std::any_of(plan.runs.begin(), plan.runs.end(), differs)) {
-            plan.kind = LinearPlan::Kind::composed;
-            return;
-        }
-        ggml_tensor*& tensor = scratch[{plan.type(), plan.layout(), plan.in, plan.out}];
-        if (tensor == nullptr) {
-            tensor = ggml_new_tensor_2d(plans_.context.get(), plan.type(), plan.in, plan.out);
-            const auto holds = [&](const auto& entry) {
-                const auto& tensors = entry.second;
-                return std::find(tensors.begin(), tensors.end(), plan.runs.front().storage->tensor) !=
-                       tensors.end();
-            };
-            std::find_if(tensors_.begin(), tensors_.end(), holds)->second.push_back(tensor);
-            memory_.scratch_bytes += ggml_nbytes(tensor);
-        }
-        plan.scratch = tensor;
-    });
-}
-
 void WeightLoader::allocate() {
     for (const auto& [type, tensors] : tensors_) {
         const size_t alignment = std::max<size_t>(64, ggml_backend_buft_get_alignment(type));
-        size_t total = 0;
-        for (const ggml_tensor* tensor : tensors)
-            total += GGML_PAD(ggml_backend_buft_get_alloc_size(type, tensor), alignment);
-        ggml_backend_buffer_ptr buffer(ggml_backend_buft_alloc_buffer(type, total));
-        if (!buffer)
-            fail(ErrorCode::io, "engine", "cannot allocate {} bytes for weights: not enough memory", total);
-        ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-        advise_large_pages(buffer.get());
-        auto* address = static_cast<char*>(ggml_backend_buffer_get_base(buffer.get()));
-        for (ggml_tensor* tensor : tensors) {
-            ggml_backend_tensor_alloc(buffer.get(), tensor, address);
-            address += GGML_PAD(ggml_backend_buft_get_alloc_size(type, tensor), alignment);
+        const auto size_of = [&](const ggml_tensor* tensor) {
+            return GGML_PAD(ggml_backend_buft_get_alloc_size(type, tensor), alignment);
+        };
+        // Some devices have a largest buffer.
+        const size_t most = ggml_backend_buft_get_max_size(type);
+        for (size_t first = 0, last = 0; first < tensors.size(); first = last) {
+            size_t total = 0;
+            while (last < tensors.size() && (last == first || size_of(tensors[last]) <= most - total))
+                total += size_of(tensors[last++]);
+            allocate(type, std::span(tensors).subspan(first, last - first), total, alignment);
         }
-        memory_.buffers.push_back(std::move(buffer));
     }
+}
+
+void WeightLoader::allocate(ggml_backend_buffer_type_t type, std::span<ggml_tensor* const> tensors,
+                            size_t total, size_t alignment) {
+    ggml_backend_buffer_ptr buffer(ggml_backend_buft_alloc_buffer(type, total));
+    if (!buffer) {
+        fail(ErrorCode::io, "engine", "cannot allocate {} bytes for weights: not enough memory{}", total,
+             device_ != nullptr ? fmt::format(" on {} ({})", device_->name(), ggml_backend_buft_name(type))
+                                : "");
+    }
+    ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    if (ggml_backend_buffer_is_host(buffer.get())) advise_large_pages(buffer.get());
+    auto* address = static_cast<char*>(ggml_backend_buffer_get_base(buffer.get()));
+    for (ggml_tensor* tensor : tensors) {
+        ggml_backend_tensor_alloc(buffer.get(), tensor, address);
+        address += GGML_PAD(ggml_backend_buft_get_alloc_size(type, tensor), alignment);
+    }
+    memory_.buffers.push_back(std::move(buffer));
 }
 
 void WeightLoader::load_vectors() {
@@ -270,13 +329,16 @@ void WeightLoader::load_vectors() {
 
 void WeightLoader::load_storage(Storage& storage) const {
     const ggml_type type = storage.tensor->type;
-    const bool direct = storage.layout == Layout::plain || storage.layout == Layout::folded;
+    const bool host = ggml_backend_buffer_is_host(storage.tensor->buffer);
+    const bool direct = host && (storage.layout == Layout::plain || storage.layout == Layout::folded);
+    const bool keeps_rows = device_ != nullptr && !host && is_table(&storage);
     // Other layouts are packed from all rows of the storage.
     std::vector<std::byte> rows;
     std::byte* to = static_cast<std::byte*>(storage.tensor->data);
     const SourceFiles* source = model_.source.get();
     const auto converted = [&](const Tensor& tensor) { return static_cast<ggml_type>(tensor.type) != type; };
-    if (!direct && storage.tensors.size() == 1 && !converted(model_.tensor(storage.tensors[0]))) {
+    if (!direct && !keeps_rows && storage.tensors.size() == 1 &&
+        !converted(model_.tensor(storage.tensors[0]))) {
         const Tensor& tensor = model_.tensor(storage.tensors[0]);
         const TensorBytes bytes(tensor);
         fill_storage(storage, bytes.bytes());
@@ -299,12 +361,16 @@ void WeightLoader::load_storage(Storage& storage) const {
         if (source != nullptr) source->release(tensor.mapped);
     }
     if (!direct) fill_storage(storage, rows);
+    if (keeps_rows) storage.host_rows = std::move(rows);
 }
 
 }  // namespace
 
-WeightMemory load_weights(const Model& model, PlannedWeights& planned, const EngineOptions& options) {
-    return WeightLoader(model, planned, options).load(options.threads);
+WeightMemory load_weights(const Model& model, PlannedWeights& planned, const EngineOptions& options,
+                          const DeviceRun* device) {
+    WeightMemory memory = WeightLoader(model, planned, options, device).load(options.threads);
+    if (model.source) check_unchanged(model.source->files());
+    return memory;
 }
 
 }  // namespace refold

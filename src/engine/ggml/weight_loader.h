@@ -8,16 +8,20 @@
 
 namespace refold {
 
+class DeviceRun;
+
 struct WeightMemory {
     std::vector<ggml_backend_buffer_ptr> buffers;
-    uint64_t bytes = 0;          // of storages and vectors
-    uint64_t scratch_bytes = 0;  // of LinearPlan::scratch, in the same buffers
+    uint64_t bytes = 0;  // of storages and vectors
 };
 
-// Chooses a layout for every storage, the fastest one that all plans can read, and gives memory to storages,
-// vectors and the scratch of plans. Then reads the tensors, converts them to F32 where options.f32 asks for
-// it, packs them into their layouts, and releases their mapped files. Plans of runs whose layouts differ
-// become `composed`. Leaves planned.vectors empty. Throws Error(io) when there is not enough memory.
-WeightMemory load_weights(const Model& model, PlannedWeights& planned, const EngineOptions& options);
+// Chooses a layout for every storage, the fastest one that all plans can read, and gives memory to storages
+// and vectors. Then reads the tensors, converts them to F32 where options.f32 asks for it, packs them into
+// their layouts, and releases their mapped files. Leaves planned.vectors empty. Throws Error(io) when there
+// is not enough memory. With a device, all of that is in its memory, in layouts that ggml's operations read;
+// but for matrices of types that it cannot multiply by, which lie in the CPU's. Tables have their rows in the
+// CPU's memory as well.
+WeightMemory load_weights(const Model& model, PlannedWeights& planned, const EngineOptions& options,
+                          const DeviceRun* device = nullptr);
 
 }  // namespace refold

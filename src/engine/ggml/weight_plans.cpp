@@ -19,7 +19,6 @@ public:
     WeightPlanner(const Model& model, const EngineOptions& options, PlannedWeights& planned)
         : model_(model),
           options_(options),
-          chooser_(model),
           planned_(planned),
           plans_(planned.plans),
           placement_(model, plans_.context.get(), options) {}
@@ -62,7 +61,6 @@ private:
 
     const Model& model_;
     const EngineOptions& options_;
-    ExecutionChooser chooser_;
     PlannedWeights& planned_;
     WeightPlans& plans_;  // of planned_
     TensorPlacement placement_;
@@ -188,13 +186,13 @@ LinearPlan WeightPlanner::make_plan(size_t layer, std::span<const Slot> slots,
             }
         }
     }
-    const auto same_type = [&](const Run& run) { return run.storage->tensor->type == plan.type(); };
+    const auto folded = [](const Run& run) { return run.storage->fold > 1; };
     const Run& first = plan.runs.front();
     const int64_t whole = plan.columns ? first.storage->in() : first.storage->rows();
     if (plan.runs.size() == 1 && first.count == whole) {
         plan.kind = LinearPlan::Kind::whole;
-    } else if (options_.shared == SharedExecution::automatic && first.storage->fold == 1 &&
-               std::all_of(plan.runs.begin(), plan.runs.end(), same_type)) {
+    } else if (options_.shared == SharedExecution::automatic &&
+               std::none_of(plan.runs.begin(), plan.runs.end(), folded)) {
         plan.kind = LinearPlan::Kind::runs;
     } else {
         plan.kind = LinearPlan::Kind::composed;
@@ -265,8 +263,6 @@ void WeightPlanner::plan_factored(size_t layer, std::span<const Slot> slots) {
     }
     plan.stored = plan_stored(layer, slots, runs);
     plan.bias = concatenated_bias(layer, slots);
-    if (options_.factored == FactoredExecution::automatic)
-        plan.reconstruct_from = chooser_.choose(layer, slots, 1).from_tokens;
     plans_.factored[{layer, slots[0]}] = std::move(plan);
 }
 
@@ -297,11 +293,12 @@ void WeightPlanner::plan_experts(size_t layer, std::span<const Slot> slots) {
 }
 
 void WeightPlanner::mark_partial_use() {
-    plans_.for_each_linear([](LinearPlan& plan) {
+    plans_.for_each_linear([&](LinearPlan& plan) {
         if (plan.kind == LinearPlan::Kind::whole || plan.kind == LinearPlan::Kind::parts) return;
         for (auto& run : plan.runs) {
             run.storage->used_in_runs = true;
-            run.storage->needs_plain |= plan.columns && plan.kind == LinearPlan::Kind::composed;
+            run.storage->needs_plain |= plan.columns && plan.kind == LinearPlan::Kind::composed &&
+                                        options_.shared == SharedExecution::composed;
         }
     });
     for (auto& [key, plan] : plans_.factored) plan.mark_storage_use();
@@ -342,7 +339,7 @@ ggml_tensor* WeightPlanner::concatenated_bias(size_t layer, std::span<const Slot
 
 PlannedWeights plan_weights(const Model& model, const EngineOptions& options) {
     PlannedWeights planned;
-    // An upper bound on the number of tensor descriptions: storages, scratch and vectors.
+    // An upper bound on the number of tensor descriptions: storages and vectors.
     planned.plans.context = make_context(4 * model.tensors.size() + 64 * model.topology.layers.size() + 64);
     WeightPlanner(model, options, planned).plan();
     return planned;

@@ -61,8 +61,8 @@ struct PlannedWeights {
 };
 
 // Decides which stored tensors are fused into one storage, and how each group of slots reads its storages.
-// Marks in the storages how they are read, which restricts their layouts. load_weights() chooses layouts and
-// scratch; FactoredPlan::finish() comes after that. The result refers to neither argument.
+// Marks in the storages how they are read, which restricts their layouts. load_weights() chooses
+// layouts; FactoredPlan::finish() comes after that. The result refers to neither argument.
 PlannedWeights plan_weights(const Model& model, const EngineOptions& options);
 
 }  // namespace refold

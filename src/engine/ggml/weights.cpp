@@ -4,13 +4,15 @@
 #include "engine/ggml/reconstruct.h"
 #include "engine/ggml/row_panels.h"
 #include "model/filled_ranks.h"
+#include "model/folded.h"
 
 namespace refold {
 namespace {
 
 void read_row(const Storage& storage, int32_t row, std::span<float> out) {
     const ggml_tensor* table = storage.tensor;
-    const auto* base = static_cast<const std::byte*>(table->data);
+    const auto* base =
+        storage.host_rows.empty() ? static_cast<const std::byte*>(table->data) : storage.host_rows.data();
     if (storage.layout == Layout::q4_0x8) {
         head_runs::dequantize_q4_0x8_row(base, row, out);
         return;
@@ -33,12 +35,28 @@ void read_row(const Storage& storage, int32_t row, std::span<float> out) {
 
 }  // namespace
 
-Weights::Weights(const Model& given, const EngineOptions& options) : shared_(options.shared) {
-    const std::optional<Model> dense = with_reconstructed(given, options);
-    const std::optional<Model> aligned = with_filled_ranks(dense ? *dense : given, kRankUnit);
-    const Model& model = aligned ? *aligned : dense ? *dense : given;
+namespace {
+
+// What ggml's operations alone can read.
+EngineOptions for_plain_operations(EngineOptions options) {
+    options.shared = SharedExecution::composed;
+    if (options.factored == FactoredExecution::automatic) options.factored = FactoredExecution::factored;
+    options.precision = Precision::stored;
+    return options;
+}
+
+}  // namespace
+
+Weights::Weights(const Model& given, const EngineOptions& wanted, const DeviceRun* device)
+    : shared_(device != nullptr ? SharedExecution::composed : wanted.shared) {
+    const EngineOptions options = device != nullptr ? for_plain_operations(wanted) : wanted;
+    const std::optional<Model> unfolded = device != nullptr ? without_folds(given) : std::nullopt;
+    const Model& stored = unfolded ? *unfolded : given;
+    const std::optional<Model> dense = with_reconstructed(stored, options);
+    const std::optional<Model> aligned = with_filled_ranks(dense ? *dense : stored, kRankUnit);
+    const Model& model = aligned ? *aligned : dense ? *dense : stored;
     PlannedWeights planned = plan_weights(model, options);
-    memory_ = load_weights(model, planned, options);
+    memory_ = load_weights(model, planned, options, device);
     plans_ = std::move(planned.plans);
     for (auto& [key, plan] : plans_.factored) plan.finish();
     for (const auto& [slot, table] : plans_.tables) memory_.bytes += table.places.size() * sizeof(int32_t);

@@ -15,11 +15,15 @@ namespace refold {
 // of other rows element by element.
 constexpr int64_t kRankUnit = 16;
 
+class DeviceRun;
+
 class Weights {
 public:
     // Multiplies out the factors that options.factored names and fills up the ranks of the others. Keeps
     // nothing of the model. Throws Error(io) when there is not enough memory.
-    Weights(const Model& model, const EngineOptions& options);
+    // `device`: null for refold's kernels on the CPU; else weights lie plain in its memory, for ggml's
+    // operations.
+    Weights(const Model& model, const EngineOptions& options, const DeviceRun* device = nullptr);
 
     // Plans that together cover `slots` in order, e.g. one for {q, k, v}, or three when their types differ.
     // Only for groups without factors.
@@ -41,9 +45,8 @@ public:
     // Dequantizes a row of a table.
     void table_row(Slot table, int32_t row, std::span<float> out) const;
 
-    // Bytes of all resident weights, without scratch.
+    // Bytes of all resident weights.
     uint64_t bytes() const { return memory_.bytes; }
-    uint64_t scratch_bytes() const { return memory_.scratch_bytes; }
 
 private:
     SharedExecution shared_;

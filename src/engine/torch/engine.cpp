@@ -9,6 +9,8 @@
 #include "engine/single_sequence_engine.h"
 #include "engine/torch/cache.h"
 #include "engine/torch/device.h"
+#include "engine/torch/found_device.h"
+#include "engine/torch/linalg.h"
 #include "engine/torch/ops.h"
 #include "engine/torch/plugin.h"
 #include "engine/torch/translated.h"
@@ -17,26 +19,40 @@
 namespace refold {
 namespace {
 
+Model only_embeddings(const Model& model) {
+    Model out = model;
+    for (Slots& slots : out.topology.layers) slots.clear();
+    out.topology.sources.clear();
+    std::erase_if(out.topology.globals,
+                  [](const auto& entry) { return properties(entry.first).module != SlotModule::embedding; });
+    return out;
+}
+
 class TorchEngine : public SingleSequenceEngine {
 public:
     TorchEngine(const Model& model, const EngineOptions& options, const Capabilities& capabilities)
         : SingleSequenceEngine(model.config, capabilities),
           config_(model.config),
+          range_(options.range),
+          observer_(options.observer),
+          embedding_(range_ && range_->first == 0 ? std::optional(only_embeddings(model)) : std::nullopt),
           weights_(model, at::TensorOptions(at::kFloat).device(device_of(options.device)), false,
-                   options.factored),
+                   options.factored, range_),
           cache_(config_, weights_.n_layer(), options.context, weights_.device()) {}
 
     StepOutput step(const StepInput& input) override {
         if (input.rows.empty()) return {};
         return translated([&] {
             ForwardInput forward = begin(input);
-            if (!config_.causal) forward.outputs = forward.count();
+            if (!config_.causal || range_) forward.outputs = forward.count();
             const ForwardResult<at::Tensor> result = run(forward);
             commit(forward);
             StepOutput out;
+            if (observer_ && observer_->only_taps) return out;
             if (!asking().empty()) out.logits = view(logits_, asked(*result.logits, forward));
-            if (!config_.causal) out.hidden = view(hidden_, result.hidden);
+            if (!config_.causal || range_) out.hidden = view(hidden_, result.hidden);
             if (result.pooled) out.pooled = view(pooled_, *result.pooled);
+            if (result.score) out.score = view(score_, *result.score);
             return out;
         });
     }
@@ -51,8 +67,21 @@ private:
         const int64_t tokens = input.count();
         const int64_t scores = config_.n_head * tokens * (config_.n_prefix + input.past + tokens);
         compute_bytes_ = std::max(compute_bytes_, static_cast<uint64_t>(scores) * sizeof(float));
-        return torch_forward(config_, weights_, torch_step(input, weights_.device()),
-                             config_.causal ? &cache_ : nullptr);
+        TorchStep step = torch_step(input, weights_.device());
+        step.observer = observer_.get();
+        if (range_ && !step.residual.defined()) step.residual = embeddings(input);
+        try {
+            return torch_forward(config_, weights_, step, config_.causal ? &cache_ : nullptr, range_);
+        } catch (const AllSeen&) {
+            return {};
+        }
+    }
+
+    // On the CPU, because the table can be as large as several layers.
+    at::Tensor embeddings(const ForwardInput& input) {
+        if (!tables_) tables_.emplace(*embedding_, at::kFloat, false);
+        return torch_forward(config_, *tables_, torch_step(input, at::kCPU), nullptr, LayerRange{})
+            .hidden.to(weights_.device());
     }
 
     // Of the logits of the last ForwardInput::outputs rows those that were asked for.
@@ -74,9 +103,13 @@ private:
     }
 
     const ModelConfig config_;
+    const std::optional<LayerRange> range_;
+    const std::shared_ptr<const Observer> observer_;
+    const std::optional<Model> embedding_;  // of a range that can begin with tokens
+    std::optional<TorchWeights> tables_;    // of embedding_, once tokens come
     TorchWeights weights_;
     TorchCache cache_;
-    at::Tensor logits_, hidden_, pooled_;
+    at::Tensor logits_, hidden_, pooled_, score_;
     uint64_t compute_bytes_ = 0;
 };
 
@@ -86,6 +119,7 @@ private:
 extern "C" {
 [[gnu::visibility("default")]] refold::torch_plugin::Version refold_torch_version;
 [[gnu::visibility("default")]] refold::torch_plugin::Make refold_torch_make_engine;
+[[gnu::visibility("default")]] refold::FindDeviceFunction refold_torch_find_device;
 }
 
 const char* refold_torch_version() { return REFOLD_VERSION; }
@@ -94,6 +128,15 @@ refold::Engine* refold_torch_make_engine(const refold::Model& model, const refol
                                          const refold::Capabilities& capabilities) {
     return refold::translated([&]() -> refold::Engine* {
         const c10::InferenceMode without_gradients;
+        refold::full_precision();
         return new refold::TorchEngine(model, options, capabilities);
+    });
+}
+
+void refold_torch_find_device(const refold::DeviceRequest& request, refold::FoundDevice& result) {
+    refold::translated([&] {
+        const at::Device device = refold::device_of(request.name, request.local_rank);
+        result.name = device.str();
+        if (!device.is_cpu()) result.linalg = refold::torch_linalg(device);
     });
 }

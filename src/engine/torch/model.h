@@ -26,10 +26,10 @@ struct TorchOutput {
 // Activations are [sequences * tokens, features].
 class TorchModel {
 public:
-    // `options`: device and type, at::kFloat, or at::kDouble for checks of gradients. With `range` only the
-    // tensors of its layers are loaded, without embeddings, final norm and output, and only range() may be
-    // called. Throws Error(usage) for a range outside the model, or one that takes attention from a layer
-    // outside the range.
+    // `options`: device and type, at::kFloat, at::kDouble for checks of gradients, or at::kBFloat16 for
+    // matrices in BF16 (vectors and activations are float32). With `range` only the tensors of its layers are
+    // loaded, without embeddings, final norm and output, and only range() may be called. Throws Error(usage)
+    // for a range outside the model, or one that takes attention from a layer outside the range.
     TorchModel(const Model& model, bool trainable, at::TensorOptions options = at::kFloat,
                FactoredExecution factored = FactoredExecution::automatic,
                std::optional<LayerRange> range = std::nullopt);

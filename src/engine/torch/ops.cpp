@@ -45,11 +45,15 @@ constexpr size_t kLentKeys = 0, kLentValues = 1;
 
 TorchStep torch_step(const ForwardInput& input, at::Device device) {
     TorchStep step;
-    step.length = static_cast<int64_t>(input.tokens.size());
+    step.length = input.count();
     step.past = input.past;
     step.outputs = input.outputs;
     step.sequence_length = input.sequence_length;
-    step.tokens = copied(input.tokens, at::kLong, device);
+    if (input.residual.empty()) {
+        step.tokens = copied(input.tokens, at::kLong, device);
+    } else {
+        step.residual = copied(input.residual, at::kFloat, device).reshape({step.length, -1});
+    }
     step.learned_positions = copied(input.positions, at::kLong, device);
     if (!input.token_types.empty()) step.token_types = copied(input.token_types, at::kLong, device);
     if (!input.mask.empty()) step.padding = copied(input.mask, at::kLong, device).eq(0);
@@ -400,10 +404,24 @@ TorchOps::Value TorchOps::select_outputs(const Value& x) const {
 
 TorchOps::Value TorchOps::select_first(const Value& x) const { return x.narrow(0, 0, 1); }
 
+void TorchOps::tap(size_t layer, Tap tap, const Value& x) {
+    const Observer* const observer = step_.observer;
+    if (observer == nullptr || !observer->taps.contains({layer, tap})) return;
+    const Value values = x.to(at::kCPU, at::kFloat).contiguous();
+    observer->see({layer,
+                   tap,
+                   step_.past + step_.length - x.size(0),
+                   x.size(0),
+                   x.size(1),
+                   {values.data_ptr<float>(), static_cast<size_t>(values.numel())}});
+    if (++seen_ == observer->taps.size() && observer->only_taps) throw AllSeen();
+}
+
 ForwardResult<at::Tensor> torch_forward(const ModelConfig& config, const TorchWeights& weights,
-                                        const TorchStep& step, TorchCache* cache) {
+                                        const TorchStep& step, TorchCache* cache,
+                                        std::optional<LayerRange> range) {
     TorchOps ops(config, weights, step, cache);
-    return forward(ops, config, weights.n_layer());
+    return forward(ops, config, weights.n_layer(), range);
 }
 
 }  // namespace refold

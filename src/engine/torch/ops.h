@@ -19,18 +19,23 @@ namespace refold {
 
 // The tokens of one forward pass: whole sequences of equal length, or the next tokens of a cached sequence.
 struct TorchStep {
-    int64_t sequences = 1, length = 0;  // length: tokens of each sequence in this step
-    int64_t past = 0;                   // tokens in the cache
-    int64_t outputs = 0;                // number of last tokens whose results are wanted (one sequence)
-    int64_t sequence_length = 0;        // of the whole sequence that this step is part of (dynamic RoPE)
-    at::Tensor tokens;                  // [sequences * length] int64; undefined for a range
-    at::Tensor learned_positions;       // [sequences * length] int64
-    at::Tensor token_types;             // [sequences * length] int64; undefined: all 0
-    at::Tensor padding;                 // [length], true: no token sees it (one sequence); undefined: none
+    int64_t sequences = 1, length = 0;   // length: tokens of each sequence in this step
+    int64_t past = 0;                    // tokens in the cache
+    int64_t outputs = 0;                 // number of last tokens whose results are wanted (one sequence)
+    int64_t sequence_length = 0;         // of the whole sequence that this step is part of (dynamic RoPE)
+    at::Tensor tokens;                   // [sequences * length] int64; undefined for a range
+    at::Tensor learned_positions;        // [sequences * length] int64
+    at::Tensor token_types;              // [sequences * length] int64; undefined: all 0
+    at::Tensor padding;                  // [length], true: no token sees it (one sequence); undefined: none
+    at::Tensor residual;                 // [length, n_embd], the input of a range; undefined: the embeddings
+    const Observer* observer = nullptr;  // of one sequence; may be null
 };
 TorchStep torch_step(const ForwardInput& input, at::Device device);
 // The step of a batch of tokens [sequences, length]. Throws Error(input) for ids or lengths that do not fit.
 TorchStep torch_step(const ModelConfig& config, const at::Tensor& tokens);
+
+// Ends a forward pass of which only taps are wanted.
+struct AllSeen {};
 
 // Activations are [sequences * tokens, features], in the element type of the weights. Those between two
 // products may have the type of products.
@@ -53,8 +58,11 @@ public:
     Value attention(size_t layer, const Value& q, Value k, Value v);
     Value attention_over_source(size_t layer, const Value& q);
     Value attention_as_source(size_t layer, Value v, bool selected);
-    void tap(size_t, Tap, const Value&) const {}
-    std::optional<Value> given_input() const { return std::nullopt; }
+    // Throws AllSeen after the last tap of an observer that wants nothing else.
+    void tap(size_t layer, Tap tap, const Value& x);
+    std::optional<Value> given_input() const {
+        return step_.residual.defined() ? std::optional(step_.residual) : std::nullopt;
+    }
     Value activate(Activation activation, const Value& x) const;
     Value gated(Activation activation, const Value& gate, const Value& up) const;
     // Routes [tokens, 2 * used]: the numbers of a token's experts, and their weights.
@@ -107,10 +115,12 @@ private:
     Value slopes_;  // ALiBi [n_head]
     // Values that layers lend to later ones, by layer.
     std::map<size_t, std::vector<Value>> loans_;
+    size_t seen_ = 0;  // of the observer's taps
 };
 
-// The forward pass over one step.
+// The forward pass over one step, or a range of layers of it. Throws AllSeen.
 ForwardResult<at::Tensor> torch_forward(const ModelConfig& config, const TorchWeights& weights,
-                                        const TorchStep& step, TorchCache* cache);
+                                        const TorchStep& step, TorchCache* cache,
+                                        std::optional<LayerRange> range = std::nullopt);
 
 }  // namespace refold

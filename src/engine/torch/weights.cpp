@@ -13,9 +13,21 @@
 namespace refold {
 namespace {
 
-void dequantize_into(const Tensor& tensor, float* out) {
+at::Tensor copied(const Tensor& tensor, at::Device device, at::ScalarType type) {
+    const std::vector<int64_t> shape(tensor.shape.rbegin(), tensor.shape.rend());
     const TensorBytes source(tensor);
-    dequantize(tensor.type, source.bytes(), {out, static_cast<size_t>(tensor.elements())});
+    const bool half = tensor.type == DType::F16;
+    if (!device.is_cpu() && (half || tensor.type == DType::BF16)) {
+        // Half as many bytes on the way, and the same numbers there.
+        return at::from_blob(const_cast<std::byte*>(source.bytes().data()), shape,
+                             half ? at::kHalf : at::kBFloat16)
+            .to(device)
+            .to(type);
+    }
+    const at::Tensor values = at::empty(shape, at::kFloat);
+    dequantize(tensor.type, source.bytes(),
+               {values.data_ptr<float>(), static_cast<size_t>(tensor.elements())});
+    return values.to(device, type);
 }
 
 }  // namespace
@@ -24,7 +36,8 @@ TorchWeights::TorchWeights(const Model& model, at::TensorOptions options, bool t
                            FactoredExecution factored, std::optional<LayerRange> range)
     : config_(model.config),
       topology_(model.topology),
-      type_(c10::typeMetaToScalarType(options.dtype())),
+      stored_(c10::typeMetaToScalarType(options.dtype())),
+      type_(stored_ == at::kBFloat16 ? at::kFloat : stored_),
       products_(type_),
       device_(options.device()),
       factored_(factored) {
@@ -50,10 +63,8 @@ TorchWeights::TorchWeights(const Model& model, at::TensorOptions options, bool t
 void TorchWeights::add_leaf(const Model& model, const std::string& name, bool trainable) {
     if (leaves_.contains(name)) return;
     const Tensor& tensor = model.tensor(name);
-    const std::vector<int64_t> shape(tensor.shape.rbegin(), tensor.shape.rend());
-    const at::Tensor values = at::empty(shape, at::kFloat);
-    dequantize_into(tensor, values.data_ptr<float>());
-    leaves_[name] = values.to(device_, type_).set_requires_grad(trainable);
+    leaves_[name] =
+        copied(tensor, device_, tensor.shape.size() > 1 ? stored_ : type_).set_requires_grad(trainable);
 }
 
 // Joined once where nothing trains the parts.
@@ -63,7 +74,7 @@ void TorchWeights::add_row_parts(const Model& model, const RowParts& parts, bool
     row_places_[parts.ids] = at::tensor(places, at::kInt).to(device_);
     for (const std::string& part : parts.parts) add_leaf(model, part, trainable);
     if (trainable) return;
-    leaves_[parts.ids] = joined_rows(parts, type_);
+    leaves_[parts.ids] = joined_rows(parts, stored_);
     for (const std::string& part : parts.parts) leaves_.erase(part);
 }
 
@@ -178,7 +189,7 @@ at::Tensor TorchWeights::linear(size_t layer, Slot slot, const at::Tensor& x,
 }
 
 at::Tensor TorchWeights::vector(size_t layer, Slot slot) const {
-    return leaves_.at(std::get<Dense>(at(layer, slot)).tensor).reshape({-1});
+    return leaves_.at(std::get<Dense>(at(layer, slot)).tensor).reshape({-1}).to(type_);
 }
 
 at::Tensor TorchWeights::bias(size_t layer, Slot slot) const {

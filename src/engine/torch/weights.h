@@ -18,7 +18,8 @@ namespace refold {
 class TorchWeights {
 public:
     // Dequantizes the tensors that the topology refers to, or only those of a range of layers. `options`:
-    // type (at::kFloat or at::kDouble) and device.
+    // device and type, at::kFloat or at::kDouble; or at::kBFloat16, which only matrices have: vectors and
+    // activations are float32.
     TorchWeights(const Model& model, at::TensorOptions options, bool trainable,
                  FactoredExecution factored = FactoredExecution::automatic,
                  std::optional<LayerRange> range = std::nullopt);
@@ -57,6 +58,7 @@ public:
     std::vector<at::Tensor> leaves_of(size_t layer) const;
     const Topology& topology() const { return topology_; }
     size_t n_layer() const { return topology_.layers.size(); }
+    // Of vectors and activations.
     at::ScalarType type() const { return type_; }
     at::Device device() const { return device_; }
     uint64_t bytes() const;
@@ -79,7 +81,7 @@ private:
 
     ModelConfig config_;
     Topology topology_;
-    at::ScalarType type_, products_;
+    at::ScalarType stored_, type_, products_;  // stored_: of matrices
     at::Device device_;
     FactoredExecution factored_;
     std::map<std::string, at::Tensor> leaves_;

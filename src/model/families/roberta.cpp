@@ -1,4 +1,5 @@
-// RoBERTa: BERT whose positions begin after the padding token's.
+// RoBERTa and XLM-RoBERTa, the same network with another tokenizer: BERT whose positions begin after the
+// padding token's.
 #include "core/error.h"
 #include "model/families/common/bert.h"
 #include "model/families/common/stock.h"
@@ -27,6 +28,27 @@ nlohmann::json write_hf_config(const Model& model) {
     nlohmann::json out = encoder_to_hf(model, kName, "Roberta");
     out["pad_token_id"] = *model.config.padding_token;
     return out;
+}
+
+std::vector<SlotDescription> model_slots() {
+    std::vector<SlotDescription> slots = encoder_model_slots({
+        .dense = "lm_head.dense.weight",
+        .dense_bias = "lm_head.dense.bias",
+        .norm = "lm_head.layer_norm.weight",
+        .norm_bias = "lm_head.layer_norm.bias",
+        .output = "lm_head.decoder.weight",
+        .output_bias = "lm_head.bias|lm_head.decoder.bias",
+    });
+    // The classification head begins with a pooler of its own.
+    const std::map<Slot, const char*> names = {
+        {Slot::pooler, "@pooler.dense.weight|classifier.dense.weight"},
+        {Slot::pooler_bias, "@pooler.dense.bias|classifier.dense.bias"},
+        {Slot::score, "classifier.out_proj.weight"},
+        {Slot::score_bias, "classifier.out_proj.bias"},
+    };
+    for (SlotDescription& slot : slots)
+        if (const auto found = names.find(slot.slot); found != names.end()) slot.hf = found->second;
+    return slots;
 }
 
 StockModel to_stock(const Model& model) {
@@ -60,16 +82,9 @@ extern const Family roberta_family;
 const Family roberta_family = {
     .name = kName,
     .layer_slots = encoder_layer_slots(),
-    .model_slots = encoder_model_slots({
-        .dense = "lm_head.dense.weight",
-        .dense_bias = "lm_head.dense.bias",
-        .norm = "lm_head.layer_norm.weight",
-        .norm_bias = "lm_head.layer_norm.bias",
-        .output = "lm_head.decoder.weight",
-        .output_bias = "lm_head.bias|lm_head.decoder.bias",
-    }),
+    .model_slots = model_slots(),
     .read_config = read_config,
-    .hf_model_types = {"roberta"},
+    .hf_model_types = {"roberta", "xlm-roberta"},
     .hf_prefix = "roberta.",
     .hf_tied = true,
     .hf_unread = encoder_unread(),

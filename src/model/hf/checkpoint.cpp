@@ -239,6 +239,8 @@ private:
 
     void read_slot(const SlotDescription& slot, size_t layer) {
         if (!is_of_layer(slot.slot, model_.config.n_expert_of(layer) > 0)) return;
+        // Classifiers of other kinds have tensors of the same names.
+        if (is_score(slot.slot) && !scores_texts(HfConfig(description_.fields))) return;
         if (is_by_block(slot.hf)) return read_blocks(slot, layer);
         const auto found = checkpoint_.find(slot.hf, model_.family->hf_prefix, layer);
         if (!found && consists_of_experts(slot.slot) && read_mxfp4(slot, layer)) return;

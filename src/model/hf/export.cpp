@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/mapped_files.h"
 #include "core/progress.h"
 #include "io/safetensors.h"
 #include "model/families/common/hf_config.h"
@@ -150,6 +151,7 @@ public:
         const HfExport result = write_tensors(out.path());
         save_hf_tokenizer(*model_, out.path());
         for (const auto& [file, text] : options_.texts) write_file(out.path() + "/" + file, text);
+        if (model_->source) check_unchanged(model_->source->files());
         out.commit();
         return result;
     }

@@ -45,6 +45,7 @@ bool is_stored(const SlotDescription& slot, const HfDescription& description) {
     if (slot.slot == Slot::output) return !description.tied && (causal || encoder.head);
     if (slot.slot == Slot::output_bias) return causal || encoder.head;
     if (slot_is.module == SlotModule::head) return encoder.head;
+    if (is_score(slot.slot)) return scores_texts(config);
     if (slot_is.module == SlotModule::pooler) return encoder.pooler;
     if (slot.required || slot_is.module == SlotModule::exit) return true;
     if (slot_is.kind == SlotKind::norm_gain && slot_is.projection)

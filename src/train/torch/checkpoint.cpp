@@ -3,14 +3,16 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <span>
 
 #include "core/error.h"
-#include "io/safetensors.h"
+#include "train/identity.h"
 
 namespace refold {
 namespace {
@@ -19,35 +21,36 @@ namespace fs = std::filesystem;
 
 constexpr const char* kWeights = "weights.";
 constexpr const char* kBest = "best.";
+constexpr const char* kOptimizer = "optimizer.";
+constexpr const char* kFormat = "2";  // of the tensors; before there was a number, shares by process
 
-// Element types of a state, and their names in safetensors.
-const std::vector<std::pair<at::ScalarType, const char*>> kTypes = {
-    {at::kFloat, "F32"},     {at::kDouble, "F64"}, {at::kLong, "I64"},
-    {at::kBFloat16, "BF16"}, {at::kInt, "I32"},    {at::kByte, "U8"}};
-
-const char* name_of(at::ScalarType type) {
-    for (const auto& [known, name] : kTypes)
-        if (known == type) return name;
-    fail(ErrorCode::internal, "train", "a checkpoint cannot hold tensors of type {}", c10::toString(type));
+std::span<const std::byte> bytes_of(const at::Tensor& x) {
+    return {static_cast<const std::byte*>(x.data_ptr()), x.nbytes()};
 }
 
-at::ScalarType type_of(const std::string& name, const std::string& path) {
-    for (const auto& [type, known] : kTypes)
-        if (name == known) return type;
-    fail(ErrorCode::input, "train", "checkpoint '{}': got a tensor of type {}, which none has", path, name);
+using Sink = std::function<void(std::span<const std::byte>)>;
+
+// A tensor of the file, which all processes produce together and the first one writes.
+struct Output {
+    std::string name, type;
+    std::vector<int64_t> shape;
+    std::function<void(const Sink&)> produce;
+};
+
+Output output(const std::string& name, const char* type, const at::Tensor& tensor) {
+    return {name, type, tensor.sizes().vec(),
+            [tensor](const Sink& sink) { sink(bytes_of(tensor.detach().cpu().contiguous())); }};
 }
 
-SafetensorsOutput output(const std::string& name, const at::Tensor& tensor) {
-    return {name, name_of(tensor.scalar_type()), tensor.sizes().vec(), [tensor](const auto& sink) {
-                const at::Tensor values = tensor.detach().cpu().contiguous();
-                sink({static_cast<const std::byte*>(values.data_ptr()), values.nbytes()});
+// A leaf's elements in float32, of which every process has those of its share.
+Output output(const std::string& prefix, const std::string& name, const Shares& shares,
+              const at::Tensor& own) {
+    return {prefix + name, "F32", shares.leaves().at(name).sizes().vec(),
+            [&shares, name, own](const Sink& sink) {
+                shares.for_pieces(name, [&](int64_t first, int64_t count) {
+                    sink(bytes_of(shares.gathered(own, first, count)));
+                });
             }};
-}
-
-at::Tensor loaded(const SafetensorsView& view, const std::string& path) {
-    const at::Tensor out = at::empty(view.shape, at::TensorOptions(type_of(view.dtype, path)));
-    if (!view.data.empty()) std::memcpy(out.data_ptr(), view.data.data(), view.data.size());
-    return out;
 }
 
 // Packs the state in a fixed order, for broadcasting.
@@ -69,48 +72,6 @@ TrainState from_numbers(const std::vector<double>& n) {
             static_cast<int64_t>(n[6]), static_cast<int64_t>(n[7]), n[8] > 0, n[9] > 0};
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
-    std::vector<std::string> lines;
-    size_t first = 0;
-    while (first < text.size()) {
-        const size_t end = std::min(text.find('\n', first), text.size());
-        lines.push_back(text.substr(first, end - first));
-        first = end + 1;
-    }
-    return lines;
-}
-
-// Describes every line that only one identity has or whose value differs.
-std::string difference(const std::string& there, const std::string& here) {
-    const auto split = [](const std::string& text) {
-        std::map<std::string, std::string> out;
-        for (const std::string& line : lines_of(text)) {
-            const size_t colon = std::min(line.find(": "), line.size());
-            out[line.substr(0, colon)] = colon == line.size() ? "" : line.substr(colon + 2);
-        }
-        return out;
-    };
-    const auto before = split(there), now = split(here);
-    std::vector<std::string> out;
-    for (const auto& [what, value] : now) {
-        const auto found = before.find(what);
-        if (found == before.end())
-            out.push_back(fmt::format("{} (only now)", what));
-        else if (found->second != value)
-            // Long values are hashes, which mean nothing to a reader.
-            out.push_back(value.size() > 40 || found->second.size() > 40
-                              ? fmt::format("another {}", what)
-                              : fmt::format("{} (then {}, now {})", what, found->second, value));
-    }
-    for (const auto& [what, value] : before)
-        if (!now.contains(what)) out.push_back(fmt::format("{} (only then)", what));
-    return fmt::format("{}", fmt::join(out, ", "));
-}
-
-std::string optimizer_name(int rank, const std::string& key) {
-    return fmt::format("optimiser.{}.{}", rank, key);
-}
-
 }  // namespace
 
 Checkpoint::Checkpoint(std::string folder, std::string identity, Processes& processes)
@@ -124,41 +85,40 @@ void Checkpoint::share(std::vector<double>& numbers) {
     std::memcpy(numbers.data(), x.data_ptr<double>(), numbers.size() * sizeof(double));
 }
 
-void Checkpoint::save(const TrainState& state, const Leaves& weights, const Leaves& best,
-                      const Optimizer& optimizer) {
-    std::vector<SafetensorsOutput> tensors;
-    for (const auto& [name, leaf] : weights) tensors.push_back(output(kWeights + name, leaf));
-    for (const auto& [name, leaf] : best) tensors.push_back(output(kBest + name, leaf));
+void Checkpoint::save(const TrainState& state, const at::Tensor& best, const Optimizer& optimizer) {
+    const Shares& shares = optimizer.shares();
+    std::vector<Output> outputs;
+    const auto add_shared = [&](const std::string& prefix, const at::Tensor& own) {
+        for (const auto& [name, leaf] : shares.leaves()) outputs.push_back(output(prefix, name, shares, own));
+    };
+    if (optimizer.has_masters()) {
+        add_shared(kWeights, optimizer.own_weights());
+    } else {
+        for (const auto& [name, leaf] : shares.leaves())
+            outputs.push_back(output(kWeights + name, "F32", leaf));
+    }
+    if (best.defined()) add_shared(kBest, best);
     // A finished run does not need the optimizer state.
     if (!state.finished) {
-        const Leaves own = optimizer.state();
-        for (int rank = 0; rank < processes_.size(); ++rank) {
-            for (const auto& [key, tensor] : own) {
-                // The shares of ranks may differ in size.
-                at::Tensor size = at::tensor({tensor.numel()}, at::kLong);
-                processes_.broadcast(size, rank);
-                const int64_t elements = size.data_ptr<int64_t>()[0];
-                at::Tensor part = rank == processes_.rank() ? tensor.detach().contiguous().reshape({-1})
-                                                            : at::empty({elements}, tensor.options());
-                processes_.broadcast(part, rank);
-                tensors.push_back(output(optimizer_name(rank, key), part));
-            }
-        }
+        for (const auto& [key, own] : optimizer.state())
+            if (key != "weights") add_shared(kOptimizer + key + ".", own);
+        outputs.push_back(output("optimizer.steps", "I64", at::tensor({optimizer.steps()}, at::kLong)));
     }
-    if (processes_.first()) {
-        std::error_code error;
-        fs::create_directories(fs::path(path_).parent_path(), error);
-        if (error)
-            fail(ErrorCode::io, "train", "cannot make folder '{}': {}",
-                 fs::path(path_).parent_path().string(), error.message());
-        const at::Tensor numbers = at::tensor(to_numbers(state), at::kDouble);
-        tensors.push_back(output("state", numbers));
-        write_safetensors(path_, true, tensors,
-                          {{"identity", identity_},
-                           {"processes", std::to_string(processes_.size())},
-                           {"step", std::to_string(state.step)}},
-                          {});
+    outputs.push_back(output("state", "F64", at::tensor(to_numbers(state), at::kDouble)));
+    if (!processes_.first()) {
+        for (const Output& x : outputs) x.produce([](std::span<const std::byte>) {});
+        return;
     }
+    std::error_code error;
+    fs::create_directories(fs::path(path_).parent_path(), error);
+    if (error)
+        fail(ErrorCode::io, "train", "cannot make folder '{}': {}", fs::path(path_).parent_path().string(),
+             error.message());
+    std::vector<SafetensorsOutput> tensors;
+    for (const Output& x : outputs) tensors.push_back({x.name, x.type, x.shape, x.produce});
+    write_safetensors(path_, true, tensors,
+                      {{"identity", identity_}, {"format", kFormat}, {"step", std::to_string(state.step)}},
+                      {});
 }
 
 void Checkpoint::check(const std::map<std::string, std::string>& metadata) const {
@@ -171,76 +131,93 @@ void Checkpoint::check(const std::map<std::string, std::string>& metadata) const
              "checkpoint '{}' is of another run: {} - repeat that run to go on with it, or remove the file "
              "to begin "
              "anew",
-             path_, difference(there, identity_));
+             path_, identity_difference(there, identity_));
     }
-    if (value("processes") != std::to_string(processes_.size())) {
+    if (value("format") != kFormat) {
         fail(ErrorCode::input, "train",
-             "checkpoint '{}' was saved by {} processes, got {} - start as many as then, or remove the file "
-             "to begin "
-             "anew",
-             path_, value("processes"), processes_.size());
+             "checkpoint '{}' was saved by another version of refold: its format is '{}', expected '{}' - go "
+             "on "
+             "with that version, or remove the file to begin anew",
+             path_, value("format"), kFormat);
     }
 }
 
-bool Checkpoint::restore(TrainState& state, Leaves& weights, Leaves& best, Optimizer& optimizer) {
-    std::optional<SafetensorsFile> file;
-    std::vector<double> found = {0, 0};  // a checkpoint exists; it has best weights
-    if (processes_.first() && fs::exists(path_)) {
-        file.emplace(read_safetensors(path_));
-        check(file->metadata);
-        found[0] = 1;
-        for (const auto& [name, view] : file->tensors)
-            if (name.starts_with(kBest)) found[1] = 1;
+at::Tensor Checkpoint::stored(const SafetensorsFile& file, const std::string& name) const {
+    const auto found = file.tensors.find(name);
+    if (found == file.tensors.end())
+        fail(ErrorCode::input, "train", "checkpoint '{}': got no tensor '{}' - it is damaged, remove it",
+             path_, name);
+    const SafetensorsView& view = found->second;
+    const at::ScalarType type = view.dtype == "F32"   ? at::kFloat
+                                : view.dtype == "F64" ? at::kDouble
+                                : view.dtype == "I64" ? at::kLong
+                                                      : at::ScalarType::Undefined;
+    if (type == at::ScalarType::Undefined)
+        fail(ErrorCode::input, "train", "checkpoint '{}': got tensor '{}' of type {}, which none has", path_,
+             name, view.dtype);
+    const at::Tensor out = at::empty(view.shape, at::TensorOptions(type));
+    if (!view.data.empty()) std::memcpy(out.data_ptr(), view.data.data(), view.data.size());
+    return out;
+}
+
+void Checkpoint::restore(const SafetensorsFile* file, const std::string& prefix, const Shares& shares,
+                         at::Tensor own) {
+    for (const auto& [name, leaf] : shares.leaves()) {
+        at::Tensor whole;
+        if (file != nullptr) {
+            whole = stored(*file, prefix + name);
+            if (whole.sizes() != leaf.sizes() || whole.scalar_type() != at::kFloat)
+                fail(ErrorCode::input, "train",
+                     "checkpoint '{}': tensor '{}' has another shape than the model's", path_, prefix + name);
+            whole = whole.reshape({-1});
+        }
+        const int64_t begin = shares.begin_of(name);
+        shares.for_pieces(name, [&](int64_t first, int64_t count) {
+            at::Tensor piece =
+                file != nullptr ? whole.narrow(0, first - begin, count) : at::empty({count}, at::kFloat);
+            processes_.broadcast(piece, 0);
+            shares.take(own, first, piece);
+        });
     }
+}
+
+bool Checkpoint::restore(TrainState& state, at::Tensor& best, Optimizer& optimizer) {
+    const c10::NoGradGuard no_gradients;
+    std::optional<SafetensorsFile> opened;
+    std::vector<double> found = {0, 0, 0};  // a checkpoint exists; it has best weights; the optimizer's steps
+    if (processes_.first() && fs::exists(path_)) {
+        opened.emplace(read_safetensors(path_));
+        check(opened->metadata);
+        found[0] = 1;
+        for (const auto& [name, view] : opened->tensors)
+            if (name.starts_with(kBest)) found[1] = 1;
+        if (opened->tensors.contains("optimizer.steps"))
+            found[2] = static_cast<double>(stored(*opened, "optimizer.steps").item<int64_t>());
+    }
+    const SafetensorsFile* file = opened ? &*opened : nullptr;
     share(found);
     if (found[0] == 0) return false;
-    const auto tensor = [&](const std::string& name) {
-        const auto view = file->tensors.find(name);
-        if (view == file->tensors.end())
-            fail(ErrorCode::input, "train", "checkpoint '{}': got no tensor '{}' - it is damaged, remove it",
-                 path_, name);
-        return loaded(view->second, path_);
-    };
-    // Broadcasts rank 0's tensor into `out`.
-    const auto fill = [&](const std::string& name, at::Tensor out) {
-        if (file) {
-            const at::Tensor value = tensor(name);
-            if (value.sizes() != out.sizes() || value.scalar_type() != out.scalar_type())
-                fail(ErrorCode::input, "train",
-                     "checkpoint '{}': tensor '{}' has another shape than the model's", path_, name);
-            out.copy_(value);
-        }
-        processes_.broadcast(out, 0);
-    };
     std::vector<double> numbers = to_numbers(state);
-    if (file) {
-        const at::Tensor values = tensor("state");
+    if (file != nullptr) {
+        const at::Tensor values = stored(*file, "state");
         if (values.scalar_type() != at::kDouble || values.numel() != static_cast<int64_t>(numbers.size()))
             fail(ErrorCode::input, "train", "checkpoint '{}': its state is malformed - remove it", path_);
         std::memcpy(numbers.data(), values.data_ptr<double>(), values.nbytes());
     }
     share(numbers);
     state = from_numbers(numbers);
-    for (auto& [name, leaf] : weights) fill(kWeights + name, leaf.detach());
+    const Shares& shares = optimizer.shares();
     if (found[1] > 0) {
-        for (auto& [name, leaf] : weights) {
-            best[name] = at::empty_like(leaf.detach());
-            fill(kBest + name, best[name]);
-        }
+        best = at::empty_like(optimizer.state().at("m"));
+        restore(file, kBest, shares, best);
     }
+    const at::Tensor weights = optimizer.own_weights();
+    restore(file, kWeights, shares, weights);
+    optimizer.set_own_weights(weights);
     if (state.finished) return true;
-    Leaves own = optimizer.state();
-    for (int rank = 0; rank < processes_.size(); ++rank) {
-        for (auto& [key, value] : own) {
-            const std::string name = optimizer_name(rank, key);
-            at::Tensor size = at::tensor({file ? tensor(name).numel() : int64_t{0}}, at::kLong);
-            processes_.broadcast(size, 0);
-            at::Tensor part = at::empty({size.data_ptr<int64_t>()[0]}, value.options());
-            fill(name, part);
-            if (rank == processes_.rank()) value = part.reshape(value.sizes());
-        }
-    }
-    optimizer.restore(own);
+    for (const auto& [key, own] : optimizer.state())
+        if (key != "weights") restore(file, kOptimizer + key + ".", shares, own);
+    optimizer.set_steps(static_cast<int64_t>(found[2]));
     return true;
 }
 

@@ -33,9 +33,7 @@ class Gradients {
 public:
     explicit Gradients(const ImportanceRequest& request)
         : request_(request),
-          model_(request.model, true,
-                 at::TensorOptions(at::kFloat)
-                     .device(device_of(request.device, Rendezvous::from_environment().local_rank))) {
+          model_(request.model, true, at::TensorOptions(at::kFloat).device(device_of(request.device))) {
         TorchModel::Execution execution;
         execution.checkpointing = true;
         model_.set_execution(execution);

@@ -3,8 +3,10 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -42,10 +44,6 @@ void adam(at::Tensor p, const at::Tensor& g, at::Tensor m, at::Tensor v, const C
     p.mul_(c.keep).addcdiv_(m, v.sqrt().mul_(c.inverse_root).add_(c.epsilon), -c.step);
 }
 
-at::Tensor flat(const at::Tensor& x, int64_t first, int64_t count) {
-    return x.detach().reshape(-1).narrow(0, first, count);
-}
-
 // Calls body(block, slice, first, count) for blocks of the slices, on several threads.
 template <typename Slices, typename Body>
 void for_blocks(const Slices& slices, Body&& body) {
@@ -65,42 +63,71 @@ void for_blocks(const Slices& slices, Body&& body) {
 
 }  // namespace
 
-Optimizer::Optimizer(std::map<std::string, at::Tensor> leaves, const TrainOptions& options,
-                     Processes& processes)
-    : leaves_(std::move(leaves)), options_(options), processes_(processes) {
-    for (const auto& [name, leaf] : leaves_) {
-        if (leaf.scalar_type() != at::kFloat || !leaf.is_contiguous())
-            fail(ErrorCode::internal, "optimizer", "'{}' is not contiguous float32", name);
-        numbers_ += leaf.numel();
+Optimizer::Optimizer(Leaves leaves, const TrainOptions& options, Processes& processes)
+    : shares_(std::move(leaves), processes),
+      options_(options),
+      processes_(processes),
+      own_(shares_.slices(shares_.own_first(), shares_.own_count())) {
+    bool rounded = false;
+    for (const auto& [name, leaf] : shares_.leaves()) {
+        const at::ScalarType type = leaf.scalar_type();
+        if ((type != at::kFloat && type != at::kBFloat16) || !leaf.is_contiguous())
+            fail(ErrorCode::internal, "optimizer", "'{}' is not contiguous float32 or BF16", name);
+        rounded |= type != at::kFloat;
     }
-    share_ = (numbers_ + processes_.size() - 1) / processes_.size();
-    const int64_t first = std::min(numbers_, processes_.rank() * share_);
-    own_ = slices(first, std::min(share_, numbers_ - first));
-    const int64_t count = own_.empty() ? 0 : own_.back().state + own_.back().count;
-    const auto like = leaves_.empty() ? at::TensorOptions(at::kFloat) : leaves_.begin()->second.options();
-    m_ = at::zeros({count}, like.requires_grad(false));
-    v_ = at::zeros({count}, like.requires_grad(false));
+    const auto& all = shares_.leaves();
+    const auto like = all.empty() ? at::TensorOptions() : all.begin()->second.options();
+    m_ = at::zeros({shares_.own_count()}, like.dtype(at::kFloat).requires_grad(false));
+    v_ = at::zeros_like(m_);
+    if (rounded) master_ = own_weights();
 }
 
-std::vector<Optimizer::LeafSlice> Optimizer::slices(int64_t first, int64_t count) const {
-    std::vector<LeafSlice> out;
-    int64_t begin = 0;  // of the current leaf
-    for (const auto& [name, leaf] : leaves_) {
-        const int64_t from = std::max(first, begin), to = std::min(first + count, begin + leaf.numel());
-        if (from < to) out.push_back({leaf, from - begin, to - from, from - first});
-        begin += leaf.numel();
-    }
-    return out;
+at::Tensor Optimizer::shared_gradients() {
+    if (!gradients_.defined()) gradients_ = at::zeros_like(m_);
+    return gradients_;
 }
 
 std::vector<at::Tensor> Optimizer::own_gradients() const {
     std::vector<at::Tensor> gradients;
     for (const LeafSlice& slice : own_) {
         const at::Tensor& gradient = slice.leaf.grad();
-        gradients.push_back(gradient.defined() ? flat(gradient, slice.first, slice.count)
-                                               : at::zeros({slice.count}, m_.options()));
+        if (gradients_.defined()) {
+            gradients.push_back(gradients_.narrow(0, slice.at, slice.count));
+        } else if (gradient.defined()) {
+            gradients.push_back(slice.of(gradient).to(at::kFloat));
+        } else {
+            gradients.push_back(at::zeros({slice.count}, m_.options()));
+        }
     }
     return gradients;
+}
+
+at::Tensor Optimizer::weights_of(const LeafSlice& slice) const {
+    return master_.defined() ? master_.narrow(0, slice.at, slice.count) : slice.values();
+}
+
+at::Tensor Optimizer::own_weights() const {
+    if (master_.defined()) return master_;
+    at::Tensor out = at::empty_like(m_);
+    for (const LeafSlice& slice : own_) out.narrow(0, slice.at, slice.count).copy_(slice.values());
+    return out;
+}
+
+void Optimizer::set_masters(const std::function<at::Tensor(const std::string& name)>& values) {
+    if (!master_.defined()) return;
+    const c10::NoGradGuard no_gradients;
+    for (const auto& [name, leaf] : shares_.leaves()) {
+        const int64_t begin = shares_.begin_of(name), own = shares_.own_first();
+        // Only what belongs to the share is computed.
+        if (begin + leaf.numel() <= own || begin >= own + shares_.own_count()) continue;
+        shares_.take(master_, begin, values(name).reshape(-1));
+    }
+}
+
+void Optimizer::set_own_weights(const at::Tensor& weights) {
+    const c10::NoGradGuard no_gradients;
+    for (const LeafSlice& slice : own_) weights_of(slice).copy_(weights.narrow(0, slice.at, slice.count));
+    share_weights();
 }
 
 void Optimizer::step(double learning_rate, double gradient_scale) {
@@ -121,42 +148,51 @@ void Optimizer::step(double learning_rate, double gradient_scale) {
     };
     const std::vector<at::Tensor> gradients = own_gradients();
     if (m_.is_cpu()) {
+        std::vector<at::Tensor> weights;
+        for (const LeafSlice& slice : own_) weights.push_back(weights_of(slice));
         for_blocks(own_, [&](int64_t, size_t i, int64_t first, int64_t count) {
             const LeafSlice& slice = own_[i];
-            const int64_t state = slice.state + first;
-            adam(slice.leaf.data_ptr<float>() + slice.first + first, gradients[i].data_ptr<float>() + first,
+            const int64_t state = slice.at + first;
+            adam(weights[i].data_ptr<float>() + first, gradients[i].data_ptr<float>() + first,
                  m_.data_ptr<float>() + state, v_.data_ptr<float>() + state, count, of_leaf(slice.leaf));
         });
     } else {
         for (size_t i = 0; i < own_.size(); ++i) {
             const LeafSlice& slice = own_[i];
-            adam(flat(slice.leaf, slice.first, slice.count), gradients[i],
-                 m_.narrow(0, slice.state, slice.count), v_.narrow(0, slice.state, slice.count),
-                 of_leaf(slice.leaf));
+            adam(weights_of(slice), gradients[i], m_.narrow(0, slice.at, slice.count),
+                 v_.narrow(0, slice.at, slice.count), of_leaf(slice.leaf));
         }
     }
-    if (processes_.size() > 1) share_weights();
+    share_weights();
 }
 
 void Optimizer::share_weights() {
+    const c10::NoGradGuard no_gradients;
+    if (master_.defined()) {
+        for (const LeafSlice& slice : own_) slice.values().copy_(weights_of(slice));
+    }
     const int processes = processes_.size();
-    for (int64_t at = 0; at < share_; at += kSharedAtOnce) {
-        const int64_t count = std::min(kSharedAtOnce, share_ - at);
-        at::Tensor all = at::empty({processes, count}, m_.options());
-        const auto slices_of = [&](int rank) {
-            const int64_t first = std::min(numbers_, rank * share_ + at);
-            return slices(first, std::min(count, numbers_ - first));
-        };
-        for (const LeafSlice& slice : slices_of(processes_.rank()))
-            all[processes_.rank()]
-                .narrow(0, slice.state, slice.count)
-                .copy_(flat(slice.leaf, slice.first, slice.count));
+    if (processes == 1) return;
+    for (int64_t at = 0; at < shares_.size(); at += kSharedAtOnce) {
+        const int64_t count = std::min(kSharedAtOnce, shares_.size() - at);
+        std::vector<std::vector<LeafSlice>> by_rank;
+        bool rounded = true;  // all of them
+        for (int rank = 0; rank < processes; ++rank) {
+            const int64_t end = shares_.first(rank) + shares_.count(rank);
+            const int64_t first = std::min(end, shares_.first(rank) + at);
+            by_rank.push_back(shares_.slices(first, std::min(count, end - first)));
+            for (const LeafSlice& slice : by_rank.back())
+                rounded &= slice.leaf.scalar_type() == at::kBFloat16;
+        }
+        at::Tensor all =
+            at::empty({processes, count}, m_.options().dtype(rounded ? at::kBFloat16 : at::kFloat));
+        for (const LeafSlice& slice : by_rank[static_cast<size_t>(processes_.rank())])
+            all[processes_.rank()].narrow(0, slice.at, slice.count).copy_(slice.values());
         processes_.gather(all);
         for (int rank = 0; rank < processes; ++rank) {
             if (rank == processes_.rank()) continue;
-            for (const LeafSlice& slice : slices_of(rank))
-                flat(slice.leaf, slice.first, slice.count)
-                    .copy_(all[rank].narrow(0, slice.state, slice.count));
+            for (const LeafSlice& slice : by_rank[static_cast<size_t>(rank)])
+                slice.values().copy_(all[rank].narrow(0, slice.at, slice.count));
         }
     }
 }
@@ -166,8 +202,8 @@ double Optimizer::gradient_norm() const {
     const std::vector<at::Tensor> gradients = own_gradients();
     double squares = 0;
     if (m_.is_cpu()) {
-        std::vector<double> sums(static_cast<size_t>(numbers_ / kBlock) +
-                                 leaves_.size());  // at least the number of blocks
+        // At least the number of blocks.
+        std::vector<double> sums(static_cast<size_t>(shares_.numbers() / kBlock) + shares_.leaves().size());
         for_blocks(own_, [&](int64_t block, size_t i, int64_t first, int64_t count) {
             const float* g = gradients[i].data_ptr<float>() + first;
             double sum = 0;
@@ -186,48 +222,20 @@ double Optimizer::gradient_norm() const {
 }
 
 void Optimizer::zero_gradients() {
-    for (const auto& [name, leaf] : leaves_) leaf.mutable_grad().reset();
+    for (const auto& [name, leaf] : shares_.leaves()) leaf.mutable_grad().reset();
+    if (gradients_.defined()) gradients_.zero_();
 }
 
-// Number of processes, rank, and a hash (FNV-1a) of the leaves' names and sizes.
-at::Tensor Optimizer::belongs_to() const {
-    uint64_t hash = 14695981039346656037U;
-    const auto add = [&](std::string_view bytes) {
-        for (const char byte : bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 1099511628211U;
-    };
-    for (const auto& [name, leaf] : leaves_) add(fmt::format("{}:{};", name, leaf.numel()));
-    return at::tensor({static_cast<int64_t>(processes_.size()), static_cast<int64_t>(processes_.rank()),
-                       static_cast<int64_t>(hash)},
-                      at::kLong);
+Leaves Optimizer::state() const {
+    Leaves out = {{"m", m_}, {"v", v_}};
+    if (master_.defined()) out["weights"] = master_;
+    return out;
 }
 
-std::map<std::string, at::Tensor> Optimizer::state() const {
-    return {{"m", m_}, {"v", v_}, {"steps", at::tensor({steps_}, at::kLong)}, {"of", belongs_to()}};
-}
-
-void Optimizer::restore(const std::map<std::string, at::Tensor>& state) {
-    const auto tensor = [&](const char* name, at::ScalarType type, int64_t count) -> const at::Tensor& {
-        const auto found = state.find(name);
-        if (found == state.end() || found->second.scalar_type() != type || found->second.numel() != count)
-            fail(ErrorCode::input, "optimizer",
-                 "the stored state has no '{}' of {} numbers - it is of another model", name, count);
-        return found->second;
-    };
-    const at::Tensor of = tensor("of", at::kLong, 3), own = belongs_to();
-    const auto number = [](const at::Tensor& x, int64_t i) { return x[i].item<int64_t>(); };
-    if (number(of, 0) != number(own, 0) || number(of, 1) != number(own, 1)) {
-        fail(ErrorCode::input, "optimizer",
-             "the stored state is of process {} of {}, expected {} of {} - go on with as many processes as "
-             "before",
-             number(of, 1), number(of, 0), number(own, 1), number(own, 0));
-    }
-    if (number(of, 2) != number(own, 2))
-        fail(ErrorCode::input, "optimizer",
-             "the stored state is of other weights than those that are trained");
-    const at::Tensor m = tensor("m", at::kFloat, m_.numel()), v = tensor("v", at::kFloat, v_.numel());
-    m_.copy_(m);
-    v_.copy_(v);
-    steps_ = tensor("steps", at::kLong, 1).item<int64_t>();
+uint64_t Optimizer::bytes() const {
+    uint64_t bytes = 0;
+    for (const auto& [name, tensor] : state()) bytes += tensor.nbytes();
+    return bytes;
 }
 
 }  // namespace refold

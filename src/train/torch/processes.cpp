@@ -8,8 +8,6 @@
 #include <torch/version.h>
 #include <unistd.h>
 
-#include <charconv>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -17,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "core/error.h"
+#include "core/process_variables.h"
 #include "engine/torch/device.h"
 
 // gloo and NCCL need their own headers: Debian's libtorch comes with gloo's (libgloo-dev), the Python package
@@ -40,25 +39,8 @@ constexpr const char* kComponent = "processes";
 
 // ---- the environment ----
 
-const char* variable(const char* name) {
-    const char* value = std::getenv(name);
-    return value == nullptr || *value == '\0' ? nullptr : value;
-}
-
-int number(const char* name, const char* value, int smallest, int largest) {
-    int result = 0;
-    const char* end = value + std::char_traits<char>::length(value);
-    const auto [at, error] = std::from_chars(value, end, result);
-    if (error != std::errc() || at != end || result < smallest || result > largest) {
-        fail(ErrorCode::usage, kComponent,
-             "environment variable {}: got '{}', expected a number from {} to {}", name, value, smallest,
-             largest);
-    }
-    return result;
-}
-
 const char* required(const char* name, const char* world) {
-    const char* value = variable(name);
+    const char* value = environment_variable(name);
     if (value == nullptr) {
         fail(ErrorCode::usage, kComponent,
              "WORLD_SIZE is {}, but {} is not set - start the processes with torchrun, or set RANK, "
@@ -73,22 +55,19 @@ const char* required(const char* name, const char* world) {
 
 Rendezvous Rendezvous::from_environment() {
     Rendezvous rendezvous;
-    const char* world = variable("WORLD_SIZE");
-    if (world == nullptr) return rendezvous;
-    rendezvous.size = number("WORLD_SIZE", world, 1, 1 << 20);
+    rendezvous.size = world_size();
     if (rendezvous.size == 1) return rendezvous;
-    rendezvous.rank = number("RANK", required("RANK", world), 0, rendezvous.size - 1);
+    const char* world = environment_variable("WORLD_SIZE");
+    rendezvous.rank = environment_number("RANK", required("RANK", world), 0, rendezvous.size - 1);
     rendezvous.address = required("MASTER_ADDR", world);
-    int port = number("MASTER_PORT", required("MASTER_PORT", world), 1, 65534);
-    const char* agent = variable("TORCHELASTIC_USE_AGENT_STORE");
+    int port = environment_number("MASTER_PORT", required("MASTER_PORT", world), 1, 65534);
+    const char* agent = environment_variable("TORCHELASTIC_USE_AGENT_STORE");
     if (agent != nullptr && std::string_view(agent) == "True") ++port;
     rendezvous.port = static_cast<uint16_t>(port);
-    const char* limit = variable("REFOLD_PROCESS_TIMEOUT");
-    if (limit != nullptr)
-        rendezvous.timeout = std::chrono::seconds(number("REFOLD_PROCESS_TIMEOUT", limit, 1, 1 << 20));
-    const char* local = variable("LOCAL_RANK");
-    rendezvous.local_rank =
-        local == nullptr ? rendezvous.rank : number("LOCAL_RANK", local, 0, rendezvous.size - 1);
+    if (const char* limit = environment_variable("REFOLD_PROCESS_TIMEOUT"))
+        rendezvous.timeout =
+            std::chrono::seconds(environment_number("REFOLD_PROCESS_TIMEOUT", limit, 1, 1 << 20));
+    rendezvous.local_rank = refold::local_rank();
     return rendezvous;
 }
 
@@ -258,7 +237,7 @@ struct Processes::Group {
 #ifdef REFOLD_HAVE_GLOO
         guarded("connecting", [&] {
             auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-            const char* interface = variable("GLOO_SOCKET_IFNAME");
+            const char* interface = environment_variable("GLOO_SOCKET_IFNAME");
             options->devices.push_back(
                 interface != nullptr
                     ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
@@ -337,6 +316,19 @@ std::shared_ptr<Processes::Pending> Processes::begin_sum(at::Tensor x) {
     return pending;
 }
 
+std::shared_ptr<Processes::Pending> Processes::begin_sum_to(at::Tensor x, int rank) {
+    auto pending = std::make_shared<Pending>();
+    if (group_) {
+        pending->work = group_->guarded("sum", [&] {
+            std::vector<at::Tensor> tensors = {x};
+            c10d::ReduceOptions options;
+            options.rootRank = rank;
+            return group_->of(x).reduce(tensors, options);
+        });
+    }
+    return pending;
+}
+
 void Processes::wait(Pending& pending) {
     if (pending.work) group_->guarded("sum", [&] { pending.work->wait(); });
 }
@@ -392,6 +384,9 @@ Processes::Processes(const Rendezvous& rendezvous) : rendezvous_(rendezvous) {
 }
 
 std::shared_ptr<Processes::Pending> Processes::begin_sum(at::Tensor) { return std::make_shared<Pending>(); }
+std::shared_ptr<Processes::Pending> Processes::begin_sum_to(at::Tensor, int) {
+    return std::make_shared<Pending>();
+}
 void Processes::wait(Pending&) {}
 void Processes::sum(at::Tensor&) {}
 void Processes::broadcast(at::Tensor&, int) {}

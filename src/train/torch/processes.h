@@ -52,30 +52,14 @@ public:
     // A sum that overlaps with the backward pass; x must be contiguous.
     class Pending;
     std::shared_ptr<Pending> begin_sum(at::Tensor x);
+    // The same for one process only; x of the others has no meaning afterwards.
+    std::shared_ptr<Pending> begin_sum_to(at::Tensor x, int rank);
     void wait(Pending& pending);
 
 private:
     struct Group;
     std::unique_ptr<Group> group_;  // null with a single process
     Rendezvous rendezvous_;
-};
-
-// Sums the gradients of leaves over all processes in buckets, while the backward pass computes the remaining
-// gradients (Li et al. 2020, PyTorch Distributed). Buckets hold leaves in the order in which their gradients
-// arrive in the first pass. A leaf may get its gradient in several contributions, and none in some passes.
-class GradientBuckets {
-public:
-    GradientBuckets(std::vector<at::Tensor> leaves, Processes& processes, int64_t bucket_bytes = 25 << 20);
-    ~GradientBuckets();
-    // Call before the last backward pass of a step; earlier passes only accumulate gradients.
-    void begin();
-    // Call after that pass. Every leaf's gradient is then the sum over all processes; with several processes
-    // every leaf has a gradient.
-    void finish();
-
-private:
-    struct State;
-    std::unique_ptr<State> state_;
 };
 
 }  // namespace refold

@@ -30,7 +30,7 @@ public:
     explicit RangeFit(const RangeFitRequest& request)
         : request_(request),
           options_(request.options),
-          device_(device_of(options_.device, Rendezvous::from_environment().local_rank)),
+          device_(device_of(options_.device)),
           order_(static_cast<int64_t>(request.held_out), request.options.seed) {
         const size_t sequences = request.places.front().inputs.size();
         if (request.held_out == 0 || request.held_out >= sequences)

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <chrono>
@@ -15,8 +16,11 @@
 
 #include "core/error.h"
 #include "engine/torch/device.h"
+#include "model/materialize.h"
 #include "train/schedule.h"
+#include "train/torch/agreement.h"
 #include "train/torch/checkpoint.h"
+#include "train/torch/gradient_buckets.h"
 #include "train/trained.h"
 
 namespace refold {
@@ -54,9 +58,29 @@ Leaves select_leaves(const TorchModel& torch, const Model& model, const std::str
     return out;
 }
 
-std::vector<at::Tensor> values_of(const Leaves& leaves) {
+at::ScalarType stored_type(const TrainOptions& options) {
+    return options.weights == TrainType::bf16 ? at::kBFloat16 : at::kFloat;
+}
+
+// Leaves in the order in which a backward pass gives their gradients: from the output to the embeddings, a
+// shared one where it is used first.
+std::vector<at::Tensor> in_order_of_gradients(const Leaves& leaves, const Topology& topology) {
+    std::map<std::string, size_t> first_use;  // layer + 1; embeddings 0
+    const auto use = [&](const Slots& slots, size_t place) {
+        for (const auto& [slot, expression] : slots)
+            for (const std::string& name : tensors_of(expression)) first_use.try_emplace(name, place);
+    };
+    Slots output, inputs = topology.globals;
+    for (const Slot slot : {Slot::output_norm, Slot::output_norm_bias, Slot::output, Slot::output_bias})
+        if (auto found = inputs.extract(slot)) output.insert(std::move(found));
+    use(inputs, 0);
+    for (size_t p = 0; p < topology.layers.size(); ++p) use(topology.layers[p], p + 1);
+    use(output, topology.layers.size() + 1);
+    std::vector<std::pair<size_t, std::string>> order;
+    for (const auto& [name, leaf] : leaves) order.emplace_back(first_use[name], name);
+    std::sort(order.rbegin(), order.rend());
     std::vector<at::Tensor> out;
-    for (const auto& [name, leaf] : leaves) out.push_back(leaf);
+    for (const auto& [place, name] : order) out.push_back(leaves.at(name));
     return out;
 }
 
@@ -67,18 +91,21 @@ public:
           options_(request.options),
           processes_(processes),
           device_(device_of(options_.device, processes.local_rank())),
-          torch_(request.model, true, at::TensorOptions(at::kFloat).device(device_)),
+          torch_(request.model, true, at::TensorOptions(stored_type(options_)).device(device_)),
           trained_(select_leaves(torch_, request.model, options_.train)),
           objective_(make_objective(request)),
           optimizer_(trained_, options_, processes),
-          buckets_(values_of(trained_), processes),
+          buckets_(in_order_of_gradients(trained_, request.model.topology), processes),
           order_(request.data.size(), options_.seed),
           checkpoint_(request.folder, request.identity, processes) {
-        torch_.set_execution({options_.type == TrainType::bf16, options_.checkpointing});
+        torch_.set_execution({options_.products() == TrainType::bf16, options_.checkpointing});
+        optimizer_.set_masters(
+            [&](const std::string& name) { return at::tensor(floats_of(request.model, name)); });
+        if (options_.shares_gradients()) buckets_.share(optimizer_.shares(), optimizer_.shared_gradients());
     }
 
     TrainResult run() {
-        checkpoint_.restore(state_, trained_, best_, optimizer_);
+        checkpoint_.restore(state_, best_, optimizer_);
         if (!state_.finished) {
             if (processes_.first() && !request_.metrics.empty())
                 metrics_.emplace(request_.metrics, state_.step);
@@ -136,6 +163,12 @@ private:
         return out;
     }
 
+    // Forward passes of the first process in a step.
+    int64_t passes_of_first() const {
+        const auto parts = [](int64_t n, int64_t size) { return (n + size - 1) / size; };
+        return parts(parts(options_.batch, processes_.size()), options_.micro_batch);
+    }
+
     template <typename Use>
     void for_batches(const std::vector<int64_t>& sequences, bool held_out, Use&& use) {
         const auto size = static_cast<size_t>(options_.micro_batch);
@@ -162,6 +195,8 @@ private:
         const auto start = Clock::now();
         const double tokens = scored_tokens(sequences_of_step(state_.step, true));
         Sums sums;
+        const bool every_pass = options_.shares_gradients();
+        int64_t passes = 0;
         for_batches(sequences_of_step(state_.step), false, [&](const TrainBatch& batch, bool last) {
             const BatchLoss loss = objective_->loss(torch_, batch);
             add(sums, loss);
@@ -172,10 +207,16 @@ private:
                     total = total + penalty;
                 }
             }
-            if (last) buckets_.begin();
+            if (last || every_pass) buckets_.begin();
             total.backward();
+            if (last || every_pass) buckets_.finish();
+            ++passes;
         });
-        buckets_.finish();
+        // The first process has the most.
+        for (; every_pass && passes < passes_of_first(); ++passes) {
+            buckets_.begin();
+            buckets_.finish();
+        }
         sums.stop = request_.stop && request_.stop();
         sums.save = processes_.first() && save_is_due();
         combine(sums);
@@ -272,9 +313,7 @@ private:
 
     bool keeps_best() const { return options_.keep_best || options_.patience > 0; }
 
-    void keep_best() {
-        for (const auto& [name, leaf] : trained_) best_[name] = leaf.detach().clone();
-    }
+    void keep_best() { best_ = optimizer_.own_weights().clone(); }
 
     // --- models that are kept
 
@@ -284,19 +323,49 @@ private:
         const int64_t number = options_.keep > 0 ? kept_number(options_, state_.step) : 0;
         if (number == 0) return;
         at::Tensor written = at::tensor({1.0}, at::kDouble);
-        if (processes_.first()) written.fill_(request_.keep(number, cpu_values(trained_)) ? 1.0 : 0.0);
+        TensorValues values = present_values();
+        if (processes_.first()) written.fill_(request_.keep(number, std::move(values)) ? 1.0 : 0.0);
         processes_.broadcast(written, 0);
         if (written.item<double>() == 0) interrupt();
     }
 
-    static TensorValues cpu_values(const Leaves& leaves) {
+    // All trained weights in float32. Collective.
+    TensorValues present_values() const {
+        if (optimizer_.has_masters()) return values_of(optimizer_.own_weights());
         TensorValues out;
-        for (const auto& [name, leaf] : leaves) {
-            const at::Tensor values = leaf.detach().to(at::kCPU, at::kFloat).contiguous();
-            const float* data = values.data_ptr<float>();
-            out[name].assign(data, data + values.numel());
+        for (const auto& [name, leaf] : trained_) {
+            const at::Tensor values = leaf.detach().cpu();
+            out[name].assign(values.data_ptr<float>(), values.data_ptr<float>() + values.numel());
         }
         return out;
+    }
+
+    // The same, of which every process has those of its share.
+    TensorValues values_of(const at::Tensor& own) const {
+        TensorValues out;
+        for (const auto& [name, leaf] : trained_) {
+            std::vector<float>& values = out[name];
+            values.reserve(static_cast<size_t>(leaf.numel()));
+            optimizer_.shares().for_pieces(name, [&](int64_t first, int64_t count) {
+                const at::Tensor piece = optimizer_.shares().gathered(own, first, count);
+                values.insert(values.end(), piece.data_ptr<float>(), piece.data_ptr<float>() + count);
+            });
+        }
+        return out;
+    }
+
+    TrainMemory memory() const {
+        int64_t weights = 0;
+        for (const auto& [name, leaf] : torch_.parameters()) weights += static_cast<int64_t>(leaf.nbytes());
+        at::Tensor all = at::zeros({processes_.size(), 3}, at::kLong);
+        all[processes_.rank()] =
+            at::tensor({weights, static_cast<int64_t>(buckets_.peak_bytes()),
+                        static_cast<int64_t>(optimizer_.bytes() + (best_.defined() ? best_.nbytes() : 0))},
+                       at::kLong);
+        processes_.sum(all);
+        const at::Tensor most = std::get<0>(all.max(0));
+        const auto number = [&](int64_t i) { return static_cast<uint64_t>(most[i].item<int64_t>()); };
+        return {number(0), number(1), number(2)};
     }
 
     // --- the folder
@@ -307,7 +376,7 @@ private:
     }
 
     void save() {
-        checkpoint_.save(state_, trained_, best_, optimizer_);
+        checkpoint_.save(state_, best_, optimizer_);
         saved_ = Clock::now();
     }
 
@@ -327,7 +396,7 @@ private:
     // are none.
     void diverged(const std::string& what) {
         state_.stopped_early = true;
-        if (options_.keep_best && !best_.empty()) return;
+        if (options_.keep_best && best_.defined()) return;
         fail(ErrorCode::input, "train",
              "training has failed after {} steps: {} - a smaller learning_rate or a longer warmup may help; "
              "{}",
@@ -345,16 +414,17 @@ private:
         if (request_.report) request_.report(metrics);
     }
 
-    TrainResult result() const {
+    TrainResult result() {
         TrainResult out;
-        out.tensors = cpu_values(best_.empty() ? trained_ : best_);
-        out.steps = best_.empty() ? state_.step : state_.best_step;
+        out.tensors = best_.defined() ? values_of(best_) : present_values();
+        out.steps = best_.defined() ? state_.best_step : state_.step;
+        out.memory = memory();
         out.stopped_early = state_.stopped_early;
         out.kept = state_.step * options_.keep / options_.steps;
         out.device = device_.str();
         out.loss = state_.loss;
         out.held_out_before = state_.held_out_before;
-        out.held_out_after = best_.empty() ? state_.held_out : state_.best;
+        out.held_out_after = best_.defined() ? state_.best : state_.held_out;
         return out;
     }
 
@@ -363,7 +433,8 @@ private:
     Processes& processes_;
     at::Device device_;
     TorchModel torch_;
-    Leaves trained_, best_;
+    Leaves trained_;
+    at::Tensor best_;  // weights of this process's share; undefined: none kept
     std::unique_ptr<Objective> objective_;
     Optimizer optimizer_;
     GradientBuckets buckets_;
@@ -402,6 +473,7 @@ TrainBatch make_batch(const TrainData& data, std::span<const int64_t> sequences,
 
 TrainResult train_by_steps(const TrainRequest& request, Processes& processes) {
     check_options(request.options, request.data, processes.size());
+    check_agreement(request, processes);
     if (request.threads > 0) at::set_num_threads(request.threads);
     return Run(request, processes).run();
 }

@@ -20,7 +20,8 @@ TEST(LoraMethod, ChangesNoLogit) {
         models.push_back(planned(dense, {before}).model);
     for (const Model& base : models) {
         const Model out = planned(base, {"lora rank=3"}).model;
-        EXPECT_EQ(logits(out, EngineKind::ggml), logits(base, EngineKind::ggml));
+        // The products of weights with and without a LoRA add up in different orders.
+        EXPECT_LE(largest_difference(logits(out, EngineKind::ggml), logits(base, EngineKind::ggml)), 1e-5);
         if (has_torch_engine()) {
             EXPECT_EQ(logits(out, EngineKind::torch), logits(base, EngineKind::torch));
         }

@@ -35,7 +35,7 @@ Compression compressed(const Model& model, const std::vector<std::string>& steps
 // Of text that no step has seen.
 double divergence(const Model& model, const Model& original) {
     const Calibration other = random_text(original, 32, 16, 9);
-    return HeldOutDivergence(original, other, 1).of(model);
+    return HeldOutDivergence(original, other.held_out, 1).of(model);
 }
 
 const std::string kBlocks = "refine block_steps=40 block_learning_rate=0.005 batch=4",
@@ -67,7 +67,7 @@ TEST(HeldOutDivergenceTest, IsThatOfTheLogits) {
             sum += mean / total_a - std::log(total_a) + std::log(total_b);
         }
     }
-    const HeldOutDivergence measured(original, text, 1);
+    const HeldOutDivergence measured(original, text.held_out, 1);
     EXPECT_NEAR(measured.of(model), sum / 64, 1e-4 * sum / 64);
     EXPECT_NEAR(measured.of(original), 0, 1e-6);
 }

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/looped_models.h"
 #include "engine/reference.h"
+#include "engine/tested_device.h"
 #include "model/materialize.h"
 
 namespace refold {
@@ -50,7 +51,7 @@ public:
         for (size_t s = 0; s < loops_; ++s) {
             const Model part = first_loops(model, static_cast<int64_t>(s + 1));
             auto& logits = expected_.emplace_back();
-            for (const auto& text : texts_) logits.push_back(all_logits(part, text, options));
+            for (const auto& text : texts_) logits.push_back(all_logits(part, text, on_cpu(options)));
         }
     }
 
@@ -357,9 +358,10 @@ private:
 };
 
 // Tokens leave at random loops; their later keys and values come about in every way.
-void expect_reference(const Model& model, uint32_t seed) {
+void expect_reference(const Model& model, uint32_t seed, const EngineOptions& options = options_of(),
+                      double tolerance = 1e-4) {
     const LoopReference reference(model);
-    const auto engine = make_engine(model, options_of());
+    const auto engine = make_engine(model, options);
     const auto loops = static_cast<size_t>(model.topology.loops);
     std::mt19937 random(seed);
     struct Now {
@@ -409,7 +411,7 @@ void expect_reference(const Model& model, uint32_t seed) {
         const auto n_vocab = static_cast<size_t>(model.config.n_vocab);
         ASSERT_EQ(logits.size(), expected.size() * n_vocab);
         for (size_t e = 0; e < expected.size(); ++e, ++compared)
-            ASSERT_LE(scaled_difference(logits.subspan(e * n_vocab, n_vocab), expected[e]), 1e-4)
+            ASSERT_LE(scaled_difference(logits.subspan(e * n_vocab, n_vocab), expected[e]), tolerance)
                 << "step " << i;
         for (Now& now : all) {
             for (size_t s = 1; s < loops; ++s) {
@@ -439,6 +441,21 @@ TEST(Depth, ExitMapsAndOutputsAreTheReference) {
                                 .exit_outputs = seed != 2};
         expect_reference(looped_model("llama", shape, seed), seed);
     }
+}
+
+TEST(Depth, OnADevice) {
+    const EngineOptions options = on_tested_device(options_of());
+    constexpr double kTolerance = 1e-3;
+    for (const auto& family : kExpressionFamilies) {
+        for (const bool own : {false, true})
+            expect_equal(family, looped_model(family, {.lora = own, .vectors = own}), options, kTolerance);
+    }
+    const Model rounded =
+        with_type(looped_model("llama", {.loops = 2, .rank = 32, .sizes = kBlocks}), DType::F16);
+    expect_equal("rounded", rounded, on_tested_device(options_of(1, false)), 3e-2);
+    expect_reference(looped_model("llama", {.loops = 3, .layers = 2}), 1, options, kTolerance);
+    expect_reference(looped_model("llama", {.exit_maps = true, .exit_outputs = true}), 2, options,
+                     kTolerance);
 }
 
 TEST(Depth, ExitMapsOnSeveralThreads) {

@@ -12,6 +12,7 @@
 #include "engine/ggml/handles.h"
 #include "engine/ggml/kept_rows.h"
 #include "engine/synthetic_models.h"
+#include "engine/tested_device.h"
 #include "model/accounting.h"
 #include "model/cache_groups.h"
 
@@ -250,15 +251,17 @@ std::vector<EvictionOptions> policies() {
 
 constexpr int64_t kTokens = 22;
 
-TEST(Eviction, TokenByTokenIsTheReference) {
+void expect_reference(const std::string& device, double tolerance) {
     for (const auto& [name, model] : models()) {
         const auto tokens = random_tokens(kTokens, model.config.n_vocab, 5);
         for (const EvictionOptions& policy : policies()) {
             ReferenceEviction expected(model, policy, kTokens);
-            SingleSequence sequence(model, options_of(policy, kTokens));
+            EngineOptions options = options_of(policy, kTokens);
+            options.device = device;
+            SingleSequence sequence(model, options);
             for (size_t t = 0; t < tokens.size(); ++t) {
                 const auto token = std::span(tokens).subspan(t, 1);
-                ASSERT_LE(scaled_difference(sequence.evaluate(token), expected.step(token)), kTolerance)
+                ASSERT_LE(scaled_difference(sequence.evaluate(token), expected.step(token)), tolerance)
                     << name << ", " << kv_policy_name(policy.policy) << " " << policy.budget << ", token "
                     << t;
             }
@@ -267,6 +270,10 @@ TEST(Eviction, TokenByTokenIsTheReference) {
         }
     }
 }
+
+TEST(Eviction, TokenByTokenIsTheReference) { expect_reference("", kTolerance); }
+
+TEST(Eviction, OnADevice) { expect_reference(tested_device(), 1e-3); }
 
 // Steps are cut to a quarter of the rows; a new sequence starts afresh; only the last token's results may be
 // asked for.

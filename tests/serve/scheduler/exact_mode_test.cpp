@@ -95,8 +95,9 @@ void check_distribution(const SamplingOptions& sampling, int64_t draft, int32_t 
         enumerate(engine, request, 4, outcome, 1, expected);
     }
     FakeEngine engine(tiny);
-    Scheduler scheduler(engine, test_tokenizer(),
-                        {.slots = 16, .queue = 100, .draft = draft, .draft_loop = draft_loop});
+    Scheduler scheduler(
+        engine, test_tokenizer(),
+        {.slots = 16, .queue = 100, .draft = draft, .draft_loop = draft_loop, .draft_always = true});
     constexpr int64_t kDraws = 12'000;
     std::map<std::vector<int32_t>, int64_t> seen;
     std::deque<std::unique_ptr<Generation>> waiting;
@@ -137,7 +138,7 @@ TEST(ExactMode, SamplesAsTheFullModelWithPenalties) {
 
 TEST(ExactMode, TheSeedDecides) {
     FakeEngine engine({.loops = 2});
-    Scheduler scheduler(engine, test_tokenizer(), {.draft = 4});
+    Scheduler scheduler(engine, test_tokenizer(), {.draft = 4, .draft_always = true});
     GenerationRequest request;
     request.prompt = {1, 2};
     request.max_tokens = 20;
@@ -153,7 +154,8 @@ TEST(ExactMode, TheSeedDecides) {
 TEST(ExactMode, SamplesTheSameTokensAsWithoutDrafts) {
     const auto run = [](int64_t draft, const SamplingOptions& sampling) {
         FakeEngine engine({.loops = 3, .common = 2, .own = 1});
-        Scheduler scheduler(engine, test_tokenizer(), {.draft = draft, .draft_loop = 1});
+        Scheduler scheduler(engine, test_tokenizer(),
+                            {.draft = draft, .draft_loop = 1, .draft_always = true});
         std::vector<std::vector<int32_t>> tokens;
         for (int32_t i = 0; i < 12; ++i) {
             GenerationRequest request;
@@ -177,19 +179,20 @@ TEST(ExactMode, SamplesTheSameTokensAsWithoutDrafts) {
     }
 }
 
-// If loops agree, all drafts are accepted and steps are saved.
-TEST(ExactMode, AcceptedDraftsRunTheirLastLoopsTogether) {
+// If loops agree, all drafts are accepted, and later loops verify while early ones draft.
+TEST(ExactMode, LoopsWorkOnTokensOneAfterTheOther) {
     FakeEngine engine({.loops = 4, .own = 0});
-    Scheduler scheduler(engine, test_tokenizer(), {.draft = 4});
+    Scheduler scheduler(engine, test_tokenizer(), {.draft = 4, .draft_always = true});
     GenerationRequest request;
     request.prompt = {1, 2};
     request.max_tokens = 21;
     request.ignore_eos = true;
     EXPECT_EQ(collect(*scheduler.submit(request)).tokens.size(), 21U);
     const SchedulerStatus status = scheduler.status();
-    EXPECT_EQ(status.drafted, 16U);
-    EXPECT_EQ(status.accepted, 16U);
-    EXPECT_EQ(status.steps, 4U + 4 * (5 + 3));
+    // All but the first and the last one. A token comes with every step once all loops have one of their own.
+    EXPECT_EQ(status.drafted, 19U);
+    EXPECT_EQ(status.accepted, 19U);
+    EXPECT_EQ(status.steps, 4U + 3 + 20);
 }
 
 }  // namespace

@@ -31,6 +31,35 @@ TEST(RequestQueue, FirstComeFirstServed) {
     EXPECT_EQ(queue.front(), nullptr);
 }
 
+// A client that has asked for much waits for those that have less, but not for ever.
+TEST(RequestQueue, ClientsTakeTurns) {
+    RequestQueue queue(8, 0);
+    const auto push = [&](int32_t token, uint64_t client) {
+        Submitted out = submitted(token);
+        out.client = client;
+        queue.push(std::move(out));
+    };
+    for (int32_t token : {1, 2, 3, 4}) push(token, 7);
+    push(10, 8);
+    push(20, 9);
+    const auto next = [&] {
+        EXPECT_NE(queue.front(), nullptr);
+        return queue.pop().request.prompt.front();
+    };
+    EXPECT_EQ(next(), 1);
+    EXPECT_EQ(next(), 10);
+    EXPECT_EQ(next(), 20);
+    EXPECT_EQ(next(), 2);
+    push(11, 8);
+    EXPECT_EQ(next(), 11);
+    queue.left(7);
+    queue.left(7);
+    push(12, 8);
+    EXPECT_EQ(next(), 3);
+    EXPECT_EQ(next(), 4);
+    EXPECT_EQ(next(), 12);
+}
+
 TEST(RequestQueue, OnlyRequestsWithoutASlotCountAsWaiting) {
     RequestQueue queue(1, 1);
     EXPECT_TRUE(queue.push(submitted(1)));

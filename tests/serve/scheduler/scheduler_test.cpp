@@ -309,11 +309,54 @@ TEST(Scheduler, PromptsShareStepsWithinTheirRows) {
     collect(*first), collect(*second), collect(*third);
     scheduler.shutdown(0ms);
     ASSERT_GT(rows_of.size(), 3U);
-    EXPECT_THAT(rows_of[1], testing::ElementsAre(testing::Pair(7, 1), testing::Pair(8, 10)));
+    // Half is for the one that came first; what the shorter one leaves is, too.
+    EXPECT_THAT(rows_of[1],
+                testing::ElementsAre(testing::Pair(7, 1), testing::Pair(8, 5), testing::Pair(9, 5)));
     EXPECT_THAT(rows_of[2],
-                testing::ElementsAre(testing::Pair(7, 1), testing::Pair(8, 4), testing::Pair(9, 6)));
+                testing::ElementsAre(testing::Pair(7, 1), testing::Pair(8, 8), testing::Pair(9, 2)));
     EXPECT_THAT(rows_of[3],
                 testing::ElementsAre(testing::Pair(7, 1), testing::Pair(8, 1), testing::Pair(9, 1)));
+}
+
+// A short prompt is run at once, however many long ones came before it.
+TEST(Scheduler, ShortPromptsPassLongOnes) {
+    Gate begin, later;
+    int steps = 0;
+    FakeEngine engine({.on_step = [&, first = begin.hook(), later = later.hook()](std::span<const Row> rows) {
+        ++steps;
+        if (steps == 1) first(rows);
+        if (steps == 30) later(rows);  // when the short one has ended, and no long prompt has been read
+    }});
+    Scheduler scheduler(engine, test_tokenizer(), {.slots = 8, .prefill_rows = 10});
+    const auto first = scheduler.submit(request({5}, 60));
+    begin.wait_until_reached();
+    std::vector<std::unique_ptr<Generation>> longs;
+    for (int32_t i = 0; i < 4; ++i)
+        longs.push_back(scheduler.submit(request(std::vector<int32_t>(200, 6 + i), 5)));
+    const auto small = scheduler.submit(request({7, 8, 9}, 20));
+    begin.open();
+    later.wait_until_reached();
+    const auto event = small->next(0ms);
+    ASSERT_TRUE(event);
+    EXPECT_EQ(event->finished, FinishReason::length);
+    for (const auto& one : longs) EXPECT_FALSE(one->next(0ms));
+    later.open();
+    for (const auto& one : longs) EXPECT_EQ(collect(*one).finished, FinishReason::length);
+}
+
+// The slots go to clients in turn.
+TEST(Scheduler, OneClientDoesNotFillTheSlots) {
+    Gate gate;
+    FakeEngine engine({.on_step = gate.hook()});
+    Scheduler scheduler(engine, test_tokenizer(), {.slots = 2});
+    std::vector<std::unique_ptr<Generation>> many;
+    for (int32_t i = 0; i < 20; ++i) many.push_back(scheduler.submit(request({5 + i}, 30), 1));
+    gate.wait_until_reached();
+    const auto other = scheduler.submit(request({7, 8}, 5), 2);
+    gate.open();
+    EXPECT_EQ(collect(*other).finished, FinishReason::length);
+    EXPECT_FALSE(many.back()->next(0ms));
+    for (const auto& one : many) EXPECT_EQ(collect(*one).finished, FinishReason::length);
 }
 
 TEST(Scheduler, FixedBatchesWaitForTheirLast) {

@@ -127,5 +127,58 @@ TEST(Jinja, FunctionsBesideJinjasOwn) {
     error_of([&] { JinjaTemplate("{% if t %}\n{% endif %}"); }, ErrorCode::unsupported);
 }
 
+// A model's file brings its template along.
+TEST(Jinja, TemplatesCannotExhaustStackOrMemory) {
+    const auto repeated = [](const std::string& begin, const std::string& piece, const std::string& end) {
+        std::string text = begin;
+        for (int i = 0; i < 20000; ++i) text += piece;
+        return text + end;
+    };
+    const auto render = [](const std::string& text) { return JinjaTemplate(text).render({{"a", "a"}}); };
+    for (const char* piece : {"not ", "- ", "a + ", "a if a else "})
+        EXPECT_THAT(error_of([&] { render(repeated("{{ ", piece, "a }}")); }), HasSubstr("too long"))
+            << piece;
+    for (const char* piece : {"|string", "[0]"})
+        EXPECT_THAT(error_of([&] { render(repeated("{{ a", piece, " }}")); }), HasSubstr("too long"))
+            << piece;
+    EXPECT_THAT(error_of([&] { render(repeated("", "{% if a %}", "")); }), HasSubstr("blocks"));
+    EXPECT_THAT(error_of([&] { render(repeated("{% if a %}", "{% elif a %}", "{% endif %}")); }),
+                HasSubstr("blocks"));
+    EXPECT_THAT(error_of([&] { render("{{ range(10000000000) }}"); }), HasSubstr("100,000"));
+    EXPECT_THAT(error_of([&] { render("{{ range(-9223372036854775807, 9223372036854775807) }}"); }),
+                HasSubstr("100,000"));
+    EXPECT_EQ(
+        render(
+            "{% for i in range(3) %}{{ i }}{% endfor %} {% for i in range(7, 1, -2) %}{{ i }}{% endfor %}"),
+        "012 753");
+    EXPECT_EQ(render("{{ range(9223372036854775800, 9223372036854775807, 5) | length }}"), "2");
+    EXPECT_EQ(render(repeated("", "{% if a %}{% endif %}", "x")), "x");
+    for (const char* recursion :
+         {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{% macro f(x=f()) %}{% endmacro %}{{ f() }}",
+          "{% macro f() %}{% if a %}{% call f() %}{% endcall %}{% endif %}{% endmacro %}{{ f() }}",
+          "{% macro f(g) %}{{ g(g) }}{% endmacro %}{{ f(f) }}",
+          "{% macro f() %}{{ g() }}{% endmacro %}{% macro g() %}{{ f() }}{% endmacro %}{{ f() }}"})
+        EXPECT_THAT(error_of([&] { render(recursion); }), HasSubstr("call each other too deeply"))
+            << recursion;
+    EXPECT_EQ(
+        render("{% macro f(n) %}{{ n }}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(9) }}"),
+        "9876543210");
+    EXPECT_EQ(
+        render("{% macro f(n, m=2) %}{% for i in range(m) %}{{ n }}{% endfor %}{% endmacro %}{{ f(1) }}"),
+        "11");
+}
+
+TEST(Jinja, TemplatesEnd) {
+#ifdef __SANITIZE_ADDRESS__
+    GTEST_SKIP() << "500,000 repetitions take a minute";
+#endif
+    EXPECT_THAT(
+        error_of([&] {
+            JinjaTemplate("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}")
+                .render({{"a", "a"}});
+        }),
+        HasSubstr("500,000"));
+}
+
 }  // namespace
 }  // namespace refold

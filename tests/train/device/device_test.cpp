@@ -29,7 +29,8 @@ void expect_near(const Tensors& found, const Tensors& expected, double tolerance
 
 TEST(Device, NamesAndWhatIsMissing) {
     EXPECT_EQ(device_of("cpu", 7), at::Device(at::kCPU));
-    EXPECT_EQ(device_of(fake_device::kName), fake_device::kDevice);
+    EXPECT_EQ(device_of(fake_device::kName, 2), fake_device::kDevice);
+    EXPECT_EQ(device_of("privateuseone", 2), at::Device(at::kPrivateUse1, 2));
     EXPECT_THAT(error_of([] { device_of("gpu"); }, ErrorCode::usage),
                 testing::AllOf(HasSubstr("'gpu'"), HasSubstr("cuda")));
     if (at::hasCUDA()) {
@@ -40,6 +41,28 @@ TEST(Device, NamesAndWhatIsMissing) {
         EXPECT_THAT(error_of([] { device_of("cuda"); }, ErrorCode::unsupported),
                     testing::AllOf(HasSubstr("no CUDA device"), HasSubstr("scripts/build-cuda")));
     }
+}
+
+// Of several processes of a machine each has the device with its number there.
+TEST(Device, EveryProcessHasItsOwn) {
+    const std::vector<std::pair<const char*, const char*>> variables = {
+        {"WORLD_SIZE", "4"}, {"RANK", "3"}, {"LOCAL_RANK", "1"}};
+    for (const auto& [name, value] : variables) setenv(name, value, 1);
+    const Model model = tiny_model();
+    const std::vector<int32_t> tokens = {1, 2, 3};
+    std::vector<std::vector<float>> logits;
+    for (const char* device : {"cpu", "privateuseone"}) {
+        for (auto& count : fake_device::made) count = 0;
+        SingleSequence sequence(model, {.kind = EngineKind::torch, .threads = 1, .device = device});
+        const auto last = sequence.evaluate(tokens);
+        logits.emplace_back(last.begin(), last.end());
+    }
+    EXPECT_GT(fake_device::made[1], 10);
+    EXPECT_EQ(fake_device::made[0] + fake_device::made[2] + fake_device::made[3], 0);
+    for (size_t i = 0; i < logits[0].size(); ++i) EXPECT_NEAR(logits[1][i], logits[0][i], 1e-5);
+    EXPECT_EQ(local_rank(), 1);
+    for (const auto& [name, value] : variables) unsetenv(name);
+    EXPECT_EQ(local_rank(), 0);
 }
 
 // The fake device is as strict as a real device.
@@ -111,8 +134,9 @@ HeadPair first_heads() {
 TEST(Device, EveryObjectiveTrainsThere) {
     const Model teacher = tiny_model(0.8F);
     for (const std::string objective : {"uptrain", "distill", "distill cached", "early_exit", "postshare"}) {
-        for (const bool bf16 : {false, true}) {
-            const auto result = [&](const char* device) {
+        for (const auto& [bf16, rounded] :
+             {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
+            const auto result = [&, bf16 = bf16, rounded = rounded](const char* device) {
                 TinyRun run;
                 run.options.objective = objective.substr(0, objective.find(' '));
                 run.options.device = device;
@@ -120,6 +144,7 @@ TEST(Device, EveryObjectiveTrainsThere) {
                 run.options.evaluate_every = 1;
                 run.options.type = bf16 ? TrainType::bf16 : TrainType::f32;
                 run.options.checkpointing = bf16;
+                run.options.weights = rounded ? TrainType::bf16 : TrainType::f32;
                 run.options.clip = 0.1;
                 run.options.weight_decay = 0.1;
                 run.options.patience = 3;

@@ -111,6 +111,11 @@ TEST(Processes, Operations) {
         processes.wait(*first);
         EXPECT_EQ(a[999].item<float>(), 3);
         EXPECT_EQ(b[9].item<float>(), 3);
+        for (int to = 0; to < 3; ++to) {
+            const at::Tensor sum = at::full({7}, rank + 1);
+            processes.wait(*processes.begin_sum_to(sum, to));
+            EXPECT_TRUE(to != processes.rank() || at::equal(sum, at::full({7}, 6.0F)));
+        }
         processes.barrier();
     });
 }
@@ -186,6 +191,7 @@ TEST(ProcessRole, DISABLED_SumForever) {
     try {
         for (int i = 0;; ++i) {
             processes.sum(x);
+            processes.wait(*processes.begin_sum_to(at::ones({1000}), i % 3));
             if (i == 20 && doomed == std::to_string(processes.rank()))
                 raise(std::getenv("REFOLD_TEST_SIGNAL") == std::string("STOP") ? SIGSTOP : SIGKILL);
         }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <optional>
 
+#include "calibrate/calibration_device.h"
 #include "compress/method/lazy.h"
 #include "compress/method/method.h"
 #include "compress/method/selection.h"
@@ -66,7 +67,7 @@ Importance computed_importance(const Model& model, const Step& step) {
                               .taylor = taylor,
                               .tensors = tensors_to_weigh(model, step.options),
                               .threads = step.threads,
-                              .device = step.options.text("device"),
+                              .device = gradient_device(step.options.text("device")),
                               .report = report,
                               .stop = [] { return interrupted(); }};
     Importance out = taylor_importance(request);

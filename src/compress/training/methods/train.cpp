@@ -115,6 +115,18 @@ std::vector<OptionSpec> all_options() {
          .fallback = "torch",
          .help = "distill: what runs the teacher; ggml: as it is stored, on the CPU",
          .choices = {"torch", "ggml"}},
+        {.name = "weights",
+         .kind = Kind::choice,
+         .fallback = "f32",
+         .help = "of matrices and their gradients in the run; bf16: products as well, with master weights in "
+                 "float32 "
+                 "in the optimizer's state, of which the result is made",
+         .choices = {"f32", "bf16"}},
+        {"zero", Kind::integer, "1",
+         "what of several processes each has for its share of the weights alone (ZeRO's stages): 1: the "
+         "optimizer's "
+         "state; 2: the summed gradients as well, as always with weights=bf16",
+         1, 2},
         {"ratio", Kind::number, "0.3", "postshare: part of all heads to be replaced, as direct_share's", 0,
          1},
         {.name = "match",
@@ -160,6 +172,8 @@ TrainOptions train_options(const Options& o) {
     t.weight_decay = o.number("weight_decay");
     t.save_every = o.integer("save_every");
     t.keep = o.integer("keep");
+    t.weights = o.text("weights") == "bf16" ? TrainType::bf16 : TrainType::f32;
+    t.zero = static_cast<int>(o.integer("zero"));
     return t;
 }
 
@@ -178,8 +192,8 @@ void set_length(TrainOptions& t, const Options& o, int64_t sequences) {
 
 // Identifies the run that a checkpoint belongs to. Options that do not change what is learned may differ.
 std::string identity_of(const Step& step, const TrainData& data) {
-    static const std::set<std::string> kFree = {"data",          "save_every", "micro_batch",
-                                                "checkpointing", "device",     "type"};
+    static const std::set<std::string> kFree = {"data",   "save_every", "micro_batch", "checkpointing",
+                                                "device", "type",       "zero"};
     std::string identity = fmt::format("model: {}\ntext: {}\n", step.identity_before, data.identity());
     for (const auto& [name, value] : step.options.entries())
         if (!kFree.contains(name)) identity += fmt::format("{}: {}\n", name, value);
@@ -264,6 +278,27 @@ private:
 
 json number(double value) { return std::isfinite(value) ? json(value) : json(); }
 
+json to_json(const TrainMemory& memory) {
+    return {{"weights", memory.weights}, {"gradients", memory.gradients}, {"optimizer", memory.optimizer}};
+}
+
+// What the run will take in each of several numbers of processes.
+void report_expected_memory(const Model& model, const TrainOptions& options, StepReport& report,
+                            json& details) {
+    const TrainSizes sizes = train_sizes(model, options.train);
+    std::vector<std::string> totals;
+    for (int processes = 1; processes <= 64; processes *= 2) {
+        const TrainMemory memory = expected_memory(sizes, options, processes);
+        details["expected_memory"][std::to_string(processes)] = to_json(memory);
+        totals.push_back(fmt::format("{}: {}", processes, format_bytes(memory.total())));
+    }
+    report.lines.push_back(
+        fmt::format("expected memory of each process for weights, gradients and the optimizer's state, by "
+                    "number of processes: {}; "
+                    "activations come on top",
+                    join(totals, ", ")));
+}
+
 void report_run(const TrainOptions& options, const TrainResult& result, const TrainData& data,
                 StepReport& report, json& details) {
     const auto tokens = static_cast<uint64_t>(options.steps * options.batch * options.context);
@@ -274,6 +309,7 @@ void report_run(const TrainOptions& options, const TrainResult& result, const Tr
     details["sequences"] = data.size();
     details["text"] = data.identity();
     details["device"] = result.device;
+    details["memory"] = to_json(result.memory);
     details["learning_rate"] = options.learning_rate;
     details["loss"] = number(result.loss);
     details["held_out_before"] = number(result.held_out_before);
@@ -283,6 +319,11 @@ void report_run(const TrainOptions& options, const TrainResult& result, const Tr
                     options.steps, options.batch, options.context, format_count(tokens),
                     static_cast<double>(options.steps * options.batch) / static_cast<double>(data.size()),
                     result.device));
+    report.lines.push_back(
+        fmt::format("memory of each process but for activations: {} of weights, {} of gradients, {} of the "
+                    "optimizer's state",
+                    format_bytes(result.memory.weights), format_bytes(result.memory.gradients),
+                    format_bytes(result.memory.optimizer)));
     if (std::isfinite(result.held_out_before))
         report.lines.push_back(fmt::format("loss on held-out text {:.4f} -> {:.4f} per token",
                                            result.held_out_before, result.held_out_after));
@@ -298,6 +339,9 @@ Model apply_layerwise(const Model& model, Step& step, TrainOptions options) {
         fail(ErrorCode::usage, "train",
              "objective=layerwise trains on the calibration text: give it with --calib or 'calibration', and "
              "no data");
+    if (options.shares_gradients())
+        fail(ErrorCode::usage, "train",
+             "objective=layerwise has the memory of one layer, in float32 - leave out weights and zero");
     if (options.keep > 0)
         fail(ErrorCode::usage, "train", "keep: objective=layerwise has no model before its last layer");
     if (step.calibration != nullptr) options.context = step.calibration->options.length;
@@ -340,7 +384,10 @@ Model apply(const Model& model, Step& step) {
             fmt::format("{} steps of {} x {} tokens, the first {} with a growing learning rate",
                         options.steps, options.batch, options.context, options.warmup));
     }
-    if (step.dry_run()) return finish(trained.with({}));
+    if (step.dry_run()) {
+        report_expected_memory(model, options, step.report, details);
+        return finish(trained.with({}));
+    }
     if (step.training == nullptr)
         fail(ErrorCode::internal, "train", "the recipe is applied without a tokenizer");
 
@@ -423,8 +470,11 @@ are for small machines.
 **Along the run**: `keep=10` keeps ten models of the run, evenly over its steps, beside the metrics: OUT.train/step-1/kept-03-of-10.gguf.
 `refold eval tasks` and others take them; see docs/training.md.
 
-**Interruption**: Ctrl-C and SIGTERM save a checkpoint; the same command resumes, bit for bit. A checkpoint of another model,
-text or option is refused. Metrics (JSON lines and TensorBoard events) lie beside the output.
+**Many processes and memory**: `zero=2` divides gradients over the processes, `weights=bf16` halves weights and adds master
+weights to the divided state; `--dry-run` says what each process will need. See docs/training.md.
+
+**Interruption**: Ctrl-C and SIGTERM save a checkpoint; the same command resumes, bit for bit, also on another number of
+processes, up to rounding. A checkpoint of another model, text or option is refused. Metrics (JSON lines and TensorBoard events) lie beside the output.
 
 **Types**: trained tensors keep their type; quantized ones become 16 bits unless `type` says otherwise.
 )";

@@ -37,10 +37,12 @@ void encoder_from_hf(const HfConfig& config, const char* family, GgufMetadata& m
 }
 
 nlohmann::json encoder_to_hf(const Model& model, const char* model_type, const std::string& name) {
-    const bool head = model.topology.globals.contains(Slot::output);
-    nlohmann::json out =
-        hf_common(model, fields(), (name + (head ? "ForMaskedLM" : "Model")).c_str(), model_type);
+    const bool head = model.topology.globals.contains(Slot::output),
+               scores = model.topology.globals.contains(Slot::score);
+    const char* const kind = scores ? "ForSequenceClassification" : head ? "ForMaskedLM" : "Model";
+    nlohmann::json out = hf_common(model, fields(), (name + kind).c_str(), model_type);
     out["type_vocab_size"] = model.config.n_token_types;
+    if (scores) out["id2label"] = {{"0", "LABEL_0"}};
     return out;
 }
 
@@ -56,8 +58,15 @@ Model without_heads(const Model& model) {
 }
 
 std::vector<UnreadField> encoder_unread() {
-    return {{"directionality"},       {"pooler_fc_size"},       {"pooler_num_attention_heads"},
-            {"pooler_num_fc_layers"}, {"pooler_size_per_head"}, {"pooler_type"}};
+    return {{"directionality"},
+            {"pooler_fc_size"},
+            {"pooler_num_attention_heads"},
+            {"pooler_num_fc_layers"},
+            {"pooler_size_per_head"},
+            {"pooler_type"},
+            // What sentence-transformers make of a score.
+            {"sbert_ce_default_activation_function"},
+            {"sentence_transformers"}};
 }
 
 std::vector<SlotDescription> encoder_layer_slots() {
@@ -100,6 +109,8 @@ std::vector<SlotDescription> encoder_model_slots(const EncoderHeadNames& head) {
         {Slot::output_bias, "output.bias", false, head.output_bias},
         {Slot::pooler, "pooler.weight", false, "@pooler.dense.weight"},
         {Slot::pooler_bias, "pooler.bias", false, "@pooler.dense.bias"},
+        {Slot::score, "score.weight", false, "classifier.weight"},
+        {Slot::score_bias, "score.bias", false, "classifier.bias"},
     };
 }
 

@@ -1,5 +1,5 @@
 // Common to BERT and RoBERTa: encoders with norms after each residual sum, learned positions, token
-// types and exact GELU; an optional masked-language-model head and pooler.
+// types and exact GELU; an optional masked-language-model head, pooler, and score of the pooled vector.
 #pragma once
 
 #include <string>
@@ -20,10 +20,10 @@ nlohmann::json encoder_to_hf(const Model& model, const char* model_type, const s
 // llama.cpp runs encoders for embeddings.
 Model without_heads(const Model& model);
 inline constexpr const char* kEncoderNote =
-    "llama.cpp runs encoders for embeddings: the language-model head and the pooler are left out";
+    "llama.cpp runs encoders for embeddings: the language-model head, the pooler and the score are left out";
 
 std::vector<SlotDescription> encoder_layer_slots();
-// Of a pooler that nobody builds.
+// Of a pooler that nobody builds, and of other programs.
 std::vector<UnreadField> encoder_unread();
 // Names of the masked-language-model head's tensors in the checkpoint.
 struct EncoderHeadNames {

@@ -114,6 +114,14 @@ bool HfConfig::boolean(const char* field, bool fallback) const {
     return value->get<bool>();
 }
 
+bool scores_texts(const HfConfig& config) {
+    const nlohmann::json* const classes = config.find("architectures");
+    const nlohmann::json* const labels = config.find("id2label");
+    return classes != nullptr && classes->is_array() && !classes->empty() && classes->front().is_string() &&
+           classes->front().get_ref<const std::string&>().ends_with("ForSequenceClassification") &&
+           labels != nullptr && labels->is_object() && labels->size() == 1;
+}
+
 std::string HfConfig::string(const char* field, const std::string& fallback) const {
     const nlohmann::json* value = find(field);
     if (value == nullptr) return fallback;

@@ -41,6 +41,9 @@ private:
     mutable std::set<std::string> asked_;
 };
 
+// Whether the checkpoint is a sequence classifier with one label: its head scores a text or a pair of texts.
+bool scores_texts(const HfConfig& config);
+
 // Names of the fields of one model_type.
 struct HfFields {
     const char* hidden = "hidden_size";

@@ -45,8 +45,10 @@ public:
             if (cache_->complete()) return;
         }
         if (!request_.teacher_logits) {
-            teacher_.emplace(*request_.teacher, false, at::TensorOptions(at::kFloat).device(model.device()));
-            teacher_->set_execution({request_.options.type == TrainType::bf16, false});
+            const bool rounded = request_.options.weights == TrainType::bf16;
+            teacher_.emplace(*request_.teacher, false,
+                             at::TensorOptions(rounded ? at::kBFloat16 : at::kFloat).device(model.device()));
+            teacher_->set_execution({request_.options.products() == TrainType::bf16, false});
         }
         if (!cache_) return;
         cache_->fill([this](const at::Tensor& tokens) { return logits_now(tokens); }, model.device());

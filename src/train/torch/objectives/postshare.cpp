@@ -13,7 +13,7 @@ at::Tensor rows_of(const TorchModel& model, const std::vector<WeightRows>& parts
     std::vector<at::Tensor> rows;
     for (const WeightRows& part : parts) {
         const at::Tensor& leaf = model.parameters().at(part.tensor);
-        rows.push_back(leaf.reshape({-1, leaf.size(-1)}).narrow(0, part.first, part.count));
+        rows.push_back(leaf.reshape({-1, leaf.size(-1)}).narrow(0, part.first, part.count).to(at::kFloat));
     }
     return rows.size() == 1 ? rows[0] : at::cat(rows);
 }

@@ -30,8 +30,7 @@ TeacherCache::TeacherCache(const TrainRequest& request, int64_t top, const std::
     : request_(request),
       top_(std::min(top, request.teacher->config.n_vocab)),
       context_(request.data.context()),
-      vocabulary_(request.teacher->config.n_vocab),
-      path_(request.folder + "/teacher.bin") {
+      vocabulary_(request.teacher->config.n_vocab) {
     const auto add = [&](const std::vector<int64_t>& numbers, bool apart) {
         for (const int64_t number : numbers) {
             const Sequence sequence{number, apart};
@@ -46,6 +45,8 @@ TeacherCache::TeacherCache(const TrainRequest& request, int64_t top, const std::
     if (error) fail(ErrorCode::io, "train", "cannot make folder '{}': {}", request.folder, error.message());
     const std::string wanted = header();
     header_bytes_ = wanted.size();
+    // Processes of one machine have the same folder and other sequences.
+    path_ = fmt::format("{}/teacher-{}.bin", request.folder, wanted.substr(wanted.size() - 17, 16));
     if (std::ifstream file(path_, std::ios::binary); file) {
         std::string found(wanted.size(), '\0');
         file.read(found.data(), static_cast<std::streamsize>(found.size()));

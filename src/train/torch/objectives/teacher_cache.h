@@ -20,8 +20,8 @@ using Teacher = std::function<TeacherLogits(const at::Tensor& tokens)>;
 // spread evenly over the other tokens.
 class TeacherCache {
 public:
-    // Opens the file of this process in the request's folder and keeps the records of an interrupted run.
-    // Starts anew when the file belongs to another run, teacher or `top`.
+    // Opens the file for these sequences in the request's folder and keeps the records of an interrupted run.
+    // Another run, teacher or `top`, or another number of processes has another file.
     TeacherCache(const TrainRequest& request, int64_t top, const std::vector<int64_t>& fit,
                  const std::vector<int64_t>& held_out);
 

@@ -1,0 +1,110 @@
+#include "engine/ggml/device_run.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "engine/rpc_worker.h"
+#include "io/ggml_log.h"
+
+namespace refold {
+namespace {
+
+void set_threads(ggml_backend_t backend, int threads) {
+    ggml_backend_reg_t module = ggml_backend_dev_backend_reg(ggml_backend_get_device(backend));
+    auto* set = reinterpret_cast<ggml_backend_set_n_threads_t>(
+        ggml_backend_reg_get_proc_address(module, "ggml_backend_set_n_threads"));
+    if (set != nullptr) set(backend, threads);
+}
+
+}  // namespace
+
+DeviceRun::DeviceRun(const Model& model, const EngineOptions& options) : name_(options.device) {
+    const auto open = [&](ggml_backend_dev_t handle, const Device& device) {
+        clear_ggml_errors();
+        ggml_backend_ptr backend(ggml_backend_dev_init(handle, nullptr));
+        ggml_backend_buffer_type_t memory = backend ? ggml_backend_dev_buffer_type(handle) : nullptr;
+        if (memory == nullptr)
+            fail(ErrorCode::unsupported, "engine", "the device {} cannot be used: {}", device.name,
+                 ggml_errors());
+        set_threads(backend.get(), options.threads);
+        backends_.push_back(std::move(backend));
+        names_.push_back(device.name);
+        remote_.push_back(device.is_remote());
+        memory_.push_back(memory);
+    };
+    const std::vector<Device> devices = find_devices(options.device, options.rpc_anywhere);
+    std::vector<size_t> backends;  // by device
+    for (const Device& device : devices) {
+        backends.push_back(backends_.size());
+        if (!device.is_cpu()) open(device.handle, device);
+    }
+    const Device cpu{.name = std::string(kCpu)};
+    open(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), cpu);
+    const size_t last = backends_.size() - 1;
+    for (size_t d = 0; d < devices.size(); ++d)
+        if (devices[d].is_cpu()) backends[d] = last;
+    backends.push_back(last);
+
+    const LayerNeeds needs = layer_needs(model, options);
+    const DeviceSplit split = split_layers(needs, devices, options.gpu_layers);
+    check_room(needs, split, devices);
+    for (const size_t device : split.layers) layers_.push_back(backends[device]);
+    output_ = backends[split.output];
+    has_cpu_ = std::ranges::find(layers_, last) != layers_.end() || std::ranges::count(remote_, true) > 0;
+}
+
+std::unique_ptr<DeviceRun> make_device_run(const Model& model, const EngineOptions& options) {
+    if (options.device == kCpu) return nullptr;
+    return std::make_unique<DeviceRun>(model, options);
+}
+
+bool DeviceRun::supports(size_t layer, const ggml_tensor* operation) const {
+    return ggml_backend_supports_op(backends_[backend_of(layer)].get(), operation);
+}
+
+bool DeviceRun::multiplies(size_t layer, ggml_type type, int64_t in, int64_t out) const {
+    const ggml_context_ptr context = make_context(3);
+    ggml_tensor* weight = ggml_new_tensor_2d(context.get(), type, in, out);
+    return supports(
+        layer, ggml_mul_mat(context.get(), weight, ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, in, 2)));
+}
+
+bool DeviceRun::place(ggml_cgraph* graph) {
+    ++places_;
+    const auto nodes = static_cast<size_t>(ggml_graph_size(graph));
+    if (!scheduler_ || nodes > nodes_) {
+        std::vector<ggml_backend_t> backends;
+        for (const auto& backend : backends_) backends.push_back(backend.get());
+        nodes_ = nodes;
+        scheduler_.reset(ggml_backend_sched_new(backends.data(), nullptr, static_cast<int>(backends.size()),
+                                                2 * nodes_, false, false));
+    }
+    ggml_backend_sched_reset(scheduler_.get());
+    const bool enough = ggml_backend_sched_alloc_graph(scheduler_.get(), graph);
+    check_workers();
+    return enough;
+}
+
+void DeviceRun::compute(ggml_cgraph* graph) {
+    clear_ggml_errors();
+    const ggml_status status = ggml_backend_sched_graph_compute(scheduler_.get(), graph);
+    check_workers();
+    if (status != GGML_STATUS_SUCCESS)
+        throw LostDevice(ErrorCode::io, fmt::format("[engine] the device {} could not compute a step: {}",
+                                                    name_, ggml_errors()));
+}
+
+void DeviceRun::check_workers() const {
+    for (size_t b = 0; b < backends_.size(); ++b)
+        if (remote_[b] && has_lost_worker(backends_[b].get()))
+            throw LostDevice(ErrorCode::io, fmt::format("[engine] the worker {} is lost", names_[b]));
+}
+
+uint64_t DeviceRun::bytes() const {
+    uint64_t out = 0;
+    for (const auto& backend : backends_)
+        if (scheduler_) out += ggml_backend_sched_get_buffer_size(scheduler_.get(), backend.get());
+    return out;
+}
+
+}  // namespace refold

@@ -1,0 +1,26 @@
+#include "serve/endpoint.h"
+#include "serve/openai_answer.h"
+#include "serve/run_answer.h"
+
+namespace refold {
+namespace {
+
+void answer(Service& service, const httplib::Request& request, httplib::Response& response) {
+    const CompletionRequest asked = service.read(request, parse_completion_request);
+    const auto model = service.model(asked.model);
+    model->generating();
+    run_answer(service, model, make_answer(asked, *model, [&] { service.check(); }), request, response);
+}
+
+}  // namespace
+
+extern const Endpoint completions_endpoint;
+const Endpoint completions_endpoint = {.method = "POST",
+                                       .path = "/v1/completions",
+                                       .summary = "Texts that go on (OpenAI)",
+                                       .answer = answer,
+                                       .body = {.example = R"({"prompt": "Once upon a time"})",
+                                                .parse = parse_only<parse_completion_request>,
+                                                .stream_type = "text/event-stream"}};
+
+}  // namespace refold

@@ -1,0 +1,27 @@
+#include "serve/endpoint.h"
+#include "serve/messages/messages_answer.h"
+#include "serve/reply.h"
+
+namespace refold {
+namespace {
+
+void answer(Service& service, const httplib::Request& request, httplib::Response& response) {
+    const MessagesRequest asked = service.read(request, parse_count_tokens_request);
+    const auto model = service.model(asked.model);
+    const Turn turn = messages_turn(asked, *model, [&] { service.check(); });
+    send(response, {{"input_tokens", turn.prompt.size()}});
+}
+
+}  // namespace
+
+extern const Endpoint count_tokens_endpoint;
+const Endpoint count_tokens_endpoint = {
+    .method = "POST",
+    .path = "/v1/messages/count_tokens",
+    .summary = "The tokens of a conversation (Anthropic)",
+    .answer = answer,
+    .error = messages_error_body,
+    .body = {.example = R"({"messages": [{"role": "user", "content": "Hello"}]})",
+             .parse = parse_only<parse_count_tokens_request>}};
+
+}  // namespace refold

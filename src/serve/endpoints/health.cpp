@@ -1,0 +1,22 @@
+#include "serve/endpoint.h"
+#include "serve/reply.h"
+
+namespace refold {
+namespace {
+
+// The process works, whatever it is busy with: /ready says whether it takes requests.
+void answer(Service&, const httplib::Request&, httplib::Response& response) {
+    send(response, {{"status", "ok"}});
+}
+
+}  // namespace
+
+extern const Endpoint health_endpoint;
+const Endpoint health_endpoint = {.method = "GET",
+                                  .path = "/health",
+                                  .summary = "Whether the process answers",
+                                  .open = true,
+                                  .quick = true,
+                                  .answer = answer};
+
+}  // namespace refold

@@ -1,0 +1,28 @@
+#include "serve/endpoint.h"
+#include "serve/messages/messages_answer.h"
+#include "serve/run_answer.h"
+
+namespace refold {
+namespace {
+
+void answer(Service& service, const httplib::Request& request, httplib::Response& response) {
+    const MessagesRequest asked = service.read(request, parse_messages_request);
+    const auto model = service.model(asked.model);
+    model->generating();
+    run_answer(service, model, make_answer(asked, *model, [&] { service.check(); }), request, response);
+}
+
+}  // namespace
+
+extern const Endpoint messages_endpoint;
+const Endpoint messages_endpoint = {
+    .method = "POST",
+    .path = "/v1/messages",
+    .summary = "The next message of a conversation (Anthropic)",
+    .answer = answer,
+    .error = messages_error_body,
+    .body = {.example = R"({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16})",
+             .parse = parse_only<parse_messages_request>,
+             .stream_type = "text/event-stream"}};
+
+}  // namespace refold

@@ -1,0 +1,21 @@
+#include "serve/endpoint.h"
+#include "serve/model_json.h"
+#include "serve/reply.h"
+
+namespace refold {
+
+extern const Endpoint model_endpoint;
+
+namespace {
+
+void answer(Service& service, const httplib::Request& request, httplib::Response& response) {
+    const auto name = request.path.substr(std::string_view(model_endpoint.path).size() - 1);
+    send(response, model_json(service.models.listed(name)));
+}
+
+}  // namespace
+
+const Endpoint model_endpoint = {
+    .method = "GET", .path = "/v1/models/*", .summary = "A model that is served (OpenAI)", .answer = answer};
+
+}  // namespace refold

@@ -1,0 +1,24 @@
+#include "serve/endpoint.h"
+#include "serve/model_json.h"
+#include "serve/reply.h"
+
+namespace refold {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void answer(Service& service, const httplib::Request&, httplib::Response& response) {
+    Json list = Json::array();
+    for (const ListedModel& model : service.models.list()) list.push_back(model_json(model));
+    send(response, {{"object", "list"}, {"data", std::move(list)}});
+}
+
+}  // namespace
+
+extern const Endpoint models_endpoint;
+const Endpoint models_endpoint = {.method = "GET",
+                                  .path = "/v1/models",
+                                  .summary = "The models that are served (OpenAI)",
+                                  .answer = answer};
+
+}  // namespace refold

@@ -1,0 +1,31 @@
+#include "serve/endpoint.h"
+#include "serve/ollama/answer.h"
+#include "serve/ollama/model.h"
+#include "serve/reply.h"
+#include "serve/run_answer.h"
+
+namespace refold {
+namespace {
+
+void answer(Service& service, const httplib::Request& request, httplib::Response& response) {
+    const OllamaChatRequest asked = service.read(request, parse_ollama_chat);
+    const auto model = service.model(asked.model);
+    model->generating();
+    if (asked.messages.empty()) return send(response, loaded_chat(model->info));
+    run_answer(service, model, make_answer(asked, *model, [&] { service.check(); }), request, response);
+}
+
+}  // namespace
+
+extern const Endpoint ollama_chat_endpoint;
+const Endpoint ollama_chat_endpoint = {
+    .method = "POST",
+    .path = "/api/chat",
+    .summary = "The next message of a conversation (Ollama)",
+    .answer = answer,
+    .error = ollama_error_body,
+    .body = {.example = R"({"messages": [{"role": "user", "content": "Hello"}]})",
+             .parse = parse_only<parse_ollama_chat>,
+             .stream_type = "application/x-ndjson"}};
+
+}  // namespace refold

@@ -1,0 +1,30 @@
+#include "serve/endpoint.h"
+#include "serve/ollama/answer.h"
+#include "serve/ollama/model.h"
+#include "serve/reply.h"
+#include "serve/run_answer.h"
+
+namespace refold {
+namespace {
+
+void answer(Service& service, const httplib::Request& request, httplib::Response& response) {
+    const OllamaGenerateRequest asked = service.read(request, parse_ollama_generate);
+    const auto model = service.model(asked.model);
+    model->generating();
+    if (asked.prompt.empty()) return send(response, loaded_generate(model->info));
+    run_answer(service, model, make_answer(asked, *model, [&] { service.check(); }), request, response);
+}
+
+}  // namespace
+
+extern const Endpoint ollama_generate_endpoint;
+const Endpoint ollama_generate_endpoint = {.method = "POST",
+                                           .path = "/api/generate",
+                                           .summary = "An answer to a prompt (Ollama)",
+                                           .answer = answer,
+                                           .error = ollama_error_body,
+                                           .body = {.example = R"({"prompt": "Hello"})",
+                                                    .parse = parse_only<parse_ollama_generate>,
+                                                    .stream_type = "application/x-ndjson"}};
+
+}  // namespace refold

@@ -1,0 +1,29 @@
+#include "serve/endpoint.h"
+#include "serve/ollama/model.h"
+#include "serve/reply.h"
+
+namespace refold {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void answer(Service& service, const httplib::Request&, httplib::Response& response) {
+    Json list = Json::array();
+    for (const ListedModel& listed : service.models.list()) {
+        Json model = ollama_model(listed.info);
+        model["modified_at"] = utc_time(std::chrono::system_clock::from_time_t(listed.info.created));
+        list.push_back(std::move(model));
+    }
+    send(response, {{"models", std::move(list)}});
+}
+
+}  // namespace
+
+extern const Endpoint ollama_tags_endpoint;
+const Endpoint ollama_tags_endpoint = {.method = "GET",
+                                       .path = "/api/tags",
+                                       .summary = "The models that are served (Ollama)",
+                                       .answer = answer,
+                                       .error = ollama_error_body};
+
+}  // namespace refold

@@ -1,0 +1,21 @@
+#include "serve/endpoint.h"
+#include "serve/ollama/model.h"
+#include "serve/reply.h"
+
+namespace refold {
+namespace {
+
+void answer(Service&, const httplib::Request&, httplib::Response& response) {
+    send(response, {{"version", kOllamaVersion}});
+}
+
+}  // namespace
+
+extern const Endpoint ollama_version_endpoint;
+const Endpoint ollama_version_endpoint = {.method = "GET",
+                                          .path = "/api/version",
+                                          .summary = "The version of Ollama whose interface this is (Ollama)",
+                                          .answer = answer,
+                                          .error = ollama_error_body};
+
+}  // namespace refold

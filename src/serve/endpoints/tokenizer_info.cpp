@@ -1,0 +1,30 @@
+#include "serve/endpoint.h"
+#include "serve/reply.h"
+
+namespace refold {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// lm-evaluation-harness asks for it when it has no tokenizer of its own. "?model=NAME": of another model
+// than the first.
+void answer(Service& service, const httplib::Request& request, httplib::Response& response) {
+    const auto model = service.model(request.get_param_value("model"));
+    const Tokenizer& tokenizer = model->tokenizer;
+    const auto text = [&](std::optional<int32_t> token) {
+        return token ? Json(tokenizer.piece(*token, true)) : Json();
+    };
+    send(response, {{"bos_token", text(tokenizer.bos())},
+                    {"eos_token", text(tokenizer.eos())},
+                    {"chat_template", model->chat.source().empty() ? Json() : Json(model->chat.source())}});
+}
+
+}  // namespace
+
+extern const Endpoint tokenizer_info_endpoint;
+const Endpoint tokenizer_info_endpoint = {.method = "GET",
+                                          .path = "/tokenizer_info",
+                                          .summary = "Special tokens and the chat template",
+                                          .answer = answer};
+
+}  // namespace refold

@@ -1,0 +1,99 @@
+#include "serve/openapi.h"
+
+#include <algorithm>
+
+#include "serve/endpoint.h"
+#include "serve/field_schemas.h"
+#include "serve/fields.h"
+
+namespace refold {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// "post_v1_embeddings"
+std::string operation_id(const Endpoint& endpoint) {
+    std::string id = *endpoint.method == 'G' ? "get" : "post";
+    for (const char c : std::string_view(endpoint.path))
+        id += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+    return id;
+}
+
+Json body_schema(const Endpoint& endpoint) {
+    FieldRecorder recorder;
+    endpoint.body.parse(endpoint.body.example);
+    recorder.note_harmless();
+    Json properties = Json::object();
+    for (const auto& [field, schema] : recorder.fields()) {
+        const FieldSchema* const known = find_field_schema(endpoint.path, field.c_str());
+        Json described = schema.empty() && known != nullptr ? Json::parse(known->schema) : schema;
+        if (const size_t dot = field.find('.'); dot != std::string::npos) {
+            Json& outer = properties[field.substr(0, dot)];
+            outer["type"] = "object";
+            outer["properties"][field.substr(dot + 1)] = std::move(described);
+        } else if (!properties.contains(field)) {
+            properties[field] = std::move(described);
+        }
+    }
+    Json required = Json::array();
+    const Json example = Json::parse(endpoint.body.example);
+    for (const auto& [field, value] : example.items()) required.push_back(field);
+    Json schema = {{"type", "object"}, {"properties", std::move(properties)}};
+    if (!required.empty()) schema["required"] = std::move(required);
+    schema["examples"] = {example};
+    return schema;
+}
+
+// The JSON Schema of values that look like this one.
+Json schema_like(const Json& value) {
+    if (value.is_string()) return {{"type", "string"}};
+    if (!value.is_object()) return {{"type", {"string", "null"}}};
+    Json properties = Json::object();
+    for (const auto& [name, part] : value.items()) properties[name] = schema_like(part);
+    return {{"type", "object"}, {"properties", std::move(properties)}};
+}
+
+Json content(const char* type, Json schema) { return {{type, {{"schema", std::move(schema)}}}}; }
+
+Json operation(const Endpoint& endpoint, bool with_key) {
+    Json out = {{"operationId", operation_id(endpoint)}, {"summary", endpoint.summary}};
+    const bool json = std::string_view(endpoint.type) == "application/json";
+    Json answer = content(endpoint.type, {{"type", json ? "object" : "string"}});
+    if (endpoint.body.stream_type != nullptr)
+        answer.update(content(endpoint.body.stream_type, {{"type", "string"}}));
+    const Json error = Json::parse(endpoint.error(ApiError(400, "message")));
+    if (endpoint.body.parse != nullptr)
+        out["requestBody"] = {{"required", true},
+                              {"content", content("application/json", body_schema(endpoint))}};
+    out["responses"] = {
+        {"200", {{"description", "the answer"}, {"content", std::move(answer)}}},
+        {"default",
+         {{"description", "an error"}, {"content", content("application/json", schema_like(error))}}}};
+    if (with_key && !endpoint.open) out["security"] = Json::array({{{"key", Json::array()}}});
+    return out;
+}
+
+}  // namespace
+
+Json openapi(const std::string& version, bool with_key) {
+    Json paths = Json::object();
+    for (const Endpoint* const endpoint : endpoints()) {
+        std::string path = endpoint->path;
+        Json described = operation(*endpoint, with_key);
+        if (path.ends_with('*')) {
+            path.replace(path.size() - 1, 1, "{name}");
+            described["parameters"] = {
+                {{"name", "name"}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}}};
+        }
+        paths[path][*endpoint->method == 'G' ? "get" : "post"] = std::move(described);
+    }
+    Json out = {{"openapi", "3.1.0"},
+                {"info", {{"title", "refold"}, {"version", version}}},
+                {"servers", {{{"url", "/"}}}},
+                {"paths", std::move(paths)}};
+    if (with_key)
+        out["components"] = {{"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}}};
+    return out;
+}
+
+}  // namespace refold

@@ -1,0 +1,88 @@
+#include "serve/output_format_fields.h"
+
+namespace refold {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string format_text(const Json& value, const char* field) {
+    if (!value.is_string()) refuse(field, "got {}, expected a text", shown(value));
+    return value.get<std::string>();
+}
+
+OutputFormat choice_format(const Json& choices, const char* field) {
+    if (!choices.is_array()) refuse(field, "got {}, expected an array of texts", shown(choices));
+    OutputFormat out{.kind = OutputFormat::Kind::choice};
+    for (const Json& choice : choices) out.choices.push_back(format_text(choice, field));
+    return out;
+}
+
+// OpenAI's {"type": "json_schema", "json_schema": {"name", "schema"}}. llama.cpp also takes the schema beside
+// the type.
+OutputFormat response_format(const Json& given) {
+    constexpr const char* kField = "response_format";
+    if (!given.is_object()) refuse(kField, "got {}, expected an object", shown(given));
+    const std::string type = given.contains("type") ? format_text(given["type"], kField) : "";
+    if (type == "text") return {};
+    if (type != "json_object" && type != "json_schema")
+        refuse(kField, "got type '{}', expected text, json_object or json_schema", type.substr(0, 60));
+    const bool wrapped = given.contains("json_schema");
+    const Json& holder = wrapped ? given["json_schema"] : given;
+    if (holder.is_object() && holder.contains("schema")) return schema_format(holder["schema"], kField);
+    if (type == "json_schema") refuse(kField, "'json_schema' needs a 'schema'");
+    return {.kind = OutputFormat::Kind::json};
+}
+
+// A format by the name that vLLM has for it.
+OutputFormat named_format(const std::string& name, const Json& value, const char* field) {
+    if (name == "json") return schema_format(value, field);
+    if (name == "regex") return {.kind = OutputFormat::Kind::regex, .text = format_text(value, field)};
+    if (name == "choice") return choice_format(value, field);
+    if (name == "grammar") return {.kind = OutputFormat::Kind::grammar, .text = format_text(value, field)};
+    if (name == "json_object" && value == true) return {.kind = OutputFormat::Kind::json};
+    refuse(field, "'{}' is not supported; known: json, json_object, regex, choice, grammar",
+           name.substr(0, 60));
+}
+
+}  // namespace
+
+OutputFormat schema_format(const Json& schema, const char* field) {
+    if (schema.is_string())
+        return {.kind = OutputFormat::Kind::json_schema, .text = schema.get<std::string>()};
+    if (!schema.is_object() && !schema.is_boolean())
+        refuse(field, "got {}, expected a JSON Schema", shown(schema));
+    return {.kind = OutputFormat::Kind::json_schema, .text = schema.dump()};
+}
+
+OutputFormat output_format(Fields& fields) {
+    OutputFormat out;
+    const char* by = nullptr;
+    const auto set = [&](OutputFormat format, const char* field) {
+        if (format.kind == OutputFormat::Kind::any) return;
+        if (by != nullptr) refuse(field, "another format of the output than '{}' - give one of them", by);
+        out = std::move(format);
+        by = field;
+    };
+    const auto read = [&](const char* field, auto make) {
+        if (const Json value = fields.ordered(field); !value.is_null()) set(make(value), field);
+    };
+    read("response_format", response_format);
+    read("json_schema", [](const Json& value) { return schema_format(value, "json_schema"); });
+    constexpr std::pair<const char*, const char*> kNamed[] = {{"grammar", "grammar"},
+                                                              {"guided_json", "json"},
+                                                              {"guided_regex", "regex"},
+                                                              {"guided_choice", "choice"},
+                                                              {"guided_grammar", "grammar"}};
+    for (const auto& [field, name] : kNamed)
+        read(field,
+             [&, name = name, field = field](const Json& value) { return named_format(name, value, field); });
+    if (const Json given = fields.ordered("structured_outputs"); !given.is_null()) {
+        if (!given.is_object()) refuse("structured_outputs", "got {}, expected an object", shown(given));
+        for (const auto& [name, value] : given.items()) {
+            if (!value.is_null()) set(named_format(name, value, "structured_outputs"), "structured_outputs");
+        }
+    }
+    return out;
+}
+
+}  // namespace refold

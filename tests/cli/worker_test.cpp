@@ -1,0 +1,322 @@
+// Models on workers of this machine: the results of one process, what is said about addresses and workers
+// that are no such thing, and workers that vanish.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <limits>
+#include <thread>
+
+#include "cli/serving.h"
+#include "core/code_of.h"
+#include "engine/compare.h"
+#include "engine/devices.h"
+#include "engine/looped_models.h"
+#include "engine/rpc_worker.h"
+#include "model/load.h"
+
+namespace refold {
+namespace {
+
+// A socket at a port of its own on the loopback.
+class Listener {
+public:
+    Listener() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+        sockaddr_in address{};
+        address.sin_family = AF_INET;
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        socklen_t size = sizeof address;
+        EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), size), 0);
+        getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
+        port_ = ntohs(address.sin_port);
+    }
+    ~Listener() { close(socket_); }
+    Listener(const Listener&) = delete;
+    Listener& operator=(const Listener&) = delete;
+
+    int socket_id() const { return socket_; }
+    std::string address() const { return fmt::format("127.0.0.1:{}", port_); }
+
+private:
+    int socket_;
+    uint16_t port_ = 0;
+};
+
+std::string free_address() { return Listener().address(); }
+
+// Answers one client with these bytes.
+class FakeWorker {
+public:
+    explicit FakeWorker(std::string answer) {
+        EXPECT_EQ(listen(listener_.socket_id(), 1), 0);
+        thread_ = std::thread([this, answer = std::move(answer)] {
+            const int client = accept(listener_.socket_id(), nullptr, nullptr);
+            std::array<char, 33> hello{};
+            EXPECT_EQ(recv(client, hello.data(), hello.size(), MSG_WAITALL), 33);
+            EXPECT_EQ(send(client, answer.data(), answer.size(), MSG_NOSIGNAL),
+                      static_cast<ssize_t>(answer.size()));
+            close(client);
+        });
+    }
+    ~FakeWorker() { thread_.join(); }
+    std::string address() const { return listener_.address(); }
+
+private:
+    Listener listener_;
+    std::thread thread_;
+};
+
+class Worker {
+public:
+    explicit Worker(std::string address = free_address())
+        : address_(std::move(address)), process_({REFOLD_BINARY, "worker", address_, "--threads", "1"}) {
+        for (int i = 0; i < 600 && !answers(); ++i)
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    const std::string& address() const { return address_; }
+    void kill() {
+        process_.send(SIGKILL);
+        process_.wait();
+    }
+
+private:
+    bool answers() const {
+        try {
+            connect_worker(address_, false);
+            return true;
+        } catch (const Error& error) {
+            return error.code() != ErrorCode::io;
+        }
+    }
+
+    std::string address_;
+    Process process_;
+};
+
+// False in builds with a llama.cpp of their own.
+bool has_module() {
+    try {
+        connect_worker(free_address(), false);
+    } catch (const Error& error) {
+        return error.code() != ErrorCode::unsupported;
+    }
+    return true;
+}
+
+class Workers : public testing::Test {
+protected:
+    void SetUp() override {
+        if (!has_module()) GTEST_SKIP() << "without ggml's module for workers";
+    }
+};
+
+EngineOptions options_on(const std::string& device) {
+    return {.threads = 1, .context = 48, .f32 = true, .device = device};
+}
+
+TEST_F(Workers, ResultsOfOneProcess) {
+    const Worker one, two;
+    const std::string both = fmt::format("rpc:{},{}", one.address(), two.address());
+    const auto expect_same = [&](const std::string& name, const Model& model) {
+        const auto tokens = random_tokens(20, model.config.n_vocab, 1);
+        const auto expected = all_logits(model, tokens, options_on(std::string(kPlainCpu)));
+        for (const std::string& device : {both, both + ",cpu", "cpu,rpc:" + two.address()})
+            EXPECT_LE(scaled_difference(all_logits(model, tokens, options_on(device)), expected), 1e-5)
+                << name << ", " << device;
+    };
+    expect_same("GQA", load_model(std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf"));
+    expect_same("loops", looped_model("llama"));
+    ExpressionBuilder shared("gpt2");
+    shared.at(1, Slot::attn_q) = shared.heads(1, Slot::attn_q);
+    shared.tie(2, 0, Slot::ffn_up);
+    shared.share_kv(3, 2);
+    expect_same("shared weights, keys and values", shared.finish());
+}
+
+TEST_F(Workers, ProgramAnswersTheSame) {
+    const Worker one, two;
+    const auto text = [](const std::string& device) {
+        return refold({"run", std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf", "-p", "a b",
+                       "--max-tokens", "12", "--temperature", "0", "--threads", "1", "--f32", "--device",
+                       device});
+    };
+    const Outcome here = text("cpu"), there = text(fmt::format("rpc:{},{}", one.address(), two.address()));
+    EXPECT_EQ(here.code, 0) << here.err;
+    EXPECT_EQ(there.code, 0) << there.err;
+    EXPECT_EQ(there.out, here.out);
+}
+
+TEST_F(Workers, LostOneEndsInAnError) {
+    Worker first;
+    const Worker other;
+    const Model model = load_model(std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf");
+    const EngineOptions options = options_on(fmt::format("rpc:{},{}", first.address(), other.address()));
+    const auto tokens = random_tokens(8, model.config.n_vocab, 1);
+    {
+        SingleSequence sequence(model, options);
+        EXPECT_FALSE(sequence.evaluate(tokens).empty());
+        first.kill();
+        for (int i = 0; i < 2; ++i)
+            EXPECT_EQ(code_of([&] { sequence.evaluate(std::span(tokens).first(1)); }, "is lost"),
+                      ErrorCode::io);
+    }
+    EXPECT_EQ(code_of([&] { make_engine(model, options); }, "nothing answers"), ErrorCode::io);
+    // Back again, at the same address.
+    const Worker again(first.address());
+    SingleSequence sequence(model, options);
+    EXPECT_EQ(sequence.evaluate(tokens).size(), static_cast<size_t>(model.config.n_vocab));
+}
+
+TEST_F(Workers, ServeLoadsItsModelAgain) {
+    Worker first;
+    Serving serving({"--device", "rpc:" + first.address()});
+    const auto ask = [&] {
+        const nlohmann::json body = {{"prompt", "a b"}, {"max_tokens", 8}, {"temperature", 0}};
+        return serving.client().post("/v1/completions", body.dump());
+    };
+    const HttpReply before = ask();
+    ASSERT_EQ(before.status, 200) << before.body;
+    first.kill();
+    const HttpReply lost = ask(), away = ask();
+    EXPECT_EQ(lost.status, 500);
+    EXPECT_THAT(lost.body, testing::HasSubstr("is lost"));
+    EXPECT_EQ(away.status, 503);
+    EXPECT_THAT(away.body, testing::HasSubstr("nothing answers there"));
+    const Worker again(first.address());
+    const HttpReply after = ask();
+    ASSERT_EQ(after.status, 200) << after.body;
+    EXPECT_EQ(after.json()["choices"][0]["text"], before.json()["choices"][0]["text"]);
+    EXPECT_EQ(serving.stop().code, 0);
+}
+
+// Passes connections on to a worker and counts them.
+class Counter {
+public:
+    explicit Counter(const std::string& worker) : worker_(worker) {
+        EXPECT_EQ(listen(listener_.socket_id(), 8), 0);
+        thread_ = std::thread([this] {
+            for (;;) {
+                const int client = accept(listener_.socket_id(), nullptr, nullptr);
+                if (client < 0) return;
+                ++count_;
+                pass_on(client);
+            }
+        });
+    }
+    ~Counter() {
+        shutdown(listener_.socket_id(), SHUT_RDWR);
+        thread_.join();
+    }
+    std::string address() const { return listener_.address(); }
+    int count() const { return count_; }
+
+private:
+    // Until either side ends it.
+    void pass_on(int client) const {
+        sockaddr_in to{};
+        to.sin_family = AF_INET;
+        to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        to.sin_port = htons(static_cast<uint16_t>(std::stoi(worker_.substr(worker_.find(':') + 1))));
+        const int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        EXPECT_EQ(connect(server, reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+        std::array<pollfd, 2> ends = {pollfd{client, POLLIN, 0}, pollfd{server, POLLIN, 0}};
+        std::vector<char> bytes(1 << 16);
+        for (bool open = true; open && poll(ends.data(), ends.size(), -1) > 0;) {
+            for (size_t i = 0; i < ends.size() && open; ++i) {
+                if (ends[i].revents == 0) continue;
+                const ssize_t got = recv(ends[i].fd, bytes.data(), bytes.size(), 0);
+                open = got > 0 &&
+                       send(ends[1 - i].fd, bytes.data(), static_cast<size_t>(got), MSG_NOSIGNAL) == got;
+            }
+        }
+        close(client);
+        close(server);
+    }
+
+    Listener listener_;
+    const std::string worker_;
+    std::atomic<int> count_ = 0;
+    std::thread thread_;
+};
+
+TEST_F(Workers, OneConnectionForAModel) {
+    const Worker worker;
+    const Model model = load_model(std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf");
+    const Counter counter(worker.address());
+    for (const int expected : {1, 2}) {
+        SingleSequence sequence(model, options_on("rpc:" + counter.address()));
+        EXPECT_FALSE(sequence.evaluate(random_tokens(8, model.config.n_vocab, 1)).empty());
+        EXPECT_EQ(counter.count(), expected);
+    }
+}
+
+// The CPU has the first layers; and more than a worker's memory is refused with what fits.
+TEST_F(Workers, SomeLayers) {
+    const Worker worker;
+    const std::string model = std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf";
+    const auto run = [&](std::vector<std::string> more) {
+        std::vector<std::string> words = {"run", model,           "-p", "a b",       "-n",
+                                          "12",  "--temperature", "0",  "--threads", "1"};
+        words.insert(words.end(), more.begin(), more.end());
+        return refold(words);
+    };
+    const Outcome here = run({"--f32"});
+    for (const char* layers : {"0", "1"}) {
+        const Outcome there = run({"--f32", "--device", "rpc:" + worker.address(), "--gpu-layers", layers});
+        EXPECT_EQ(there.code, 0) << there.err;
+        EXPECT_EQ(there.out, here.out) << layers;
+    }
+    const Model loaded = load_model(model);
+    const int64_t layer_token = 2 * loaded.config.n_head_kv * loaded.config.head_dim * 2,  // bytes, F16
+        layers = static_cast<int64_t>(loaded.topology.layers.size());
+    const auto free = static_cast<int64_t>(connect_worker(worker.address(), false).front().free);
+    const int64_t context = free / layer_token / layers + free / layer_token / layers / (2 * layers);
+    if (context > std::numeric_limits<int32_t>::max() / 2) GTEST_SKIP() << "too much memory";
+    expect_error(run({"--device", "rpc:" + worker.address(), "--context", std::to_string(context)}), 1,
+                 {"of free memory, and its part of the model needs",
+                  fmt::format("--gpu-layers {} of {} fits", layers - 1, layers)});
+}
+
+TEST_F(Workers, Addresses) {
+    const auto connect = [](const std::string& address, bool anywhere = false) {
+        return [=] { connect_worker(address, anywhere); };
+    };
+    for (const char* address :
+         {"", "here", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:x", ":1", "127.0.0.1:65536"})
+        EXPECT_EQ(code_of(connect(address), "HOST:PORT"), ErrorCode::usage) << address;
+    for (const char* address : {"8.8.8.8:1", "172.32.0.1:1", "11.0.0.1:1", "0.0.0.0:1"})
+        EXPECT_EQ(code_of(connect(address), "--rpc-anywhere"), ErrorCode::usage) << address;
+    EXPECT_EQ(code_of(connect(free_address()), "nothing answers there"), ErrorCode::io);
+    EXPECT_EQ(code_of(connect(free_address(), true), "nothing answers there"), ErrorCode::io);
+    expect_error(refold({"worker", "0.0.0.0:1"}), 2, {"--rpc-anywhere"});
+    const Listener taken;
+    ASSERT_EQ(listen(taken.socket_id(), 1), 0);
+    expect_error(refold({"worker", taken.address()}), 1, {"cannot listen on", taken.address()});
+    expect_error(refold({"run", std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf", "-p", "a", "--device",
+                         "rpc:" + free_address()}),
+                 1, {"nothing answers there"});
+}
+
+TEST_F(Workers, OthersThanWorkersOfThisVersion) {
+    const auto error_of = [](const std::string& answer) {
+        const FakeWorker fake(answer);
+        try {
+            connect_worker(fake.address(), false);
+        } catch (const Error& error) {
+            return std::string(error.what());
+        }
+        return std::string();
+    };
+    const std::string size("\x1c\0\0\0\0\0\0\0", 8), rest(25, '\0');
+    EXPECT_THAT(error_of(size + std::string("\x06\x01\0", 3) + rest),
+                testing::HasSubstr("speaks ggml's protocol 6.1"));
+    EXPECT_THAT(error_of(""), testing::HasSubstr("is no worker, or one of another version"));
+    EXPECT_THAT(error_of("HTTP/1.1 400 Bad Request\r\n\r\n0123456789"), testing::HasSubstr("is no worker"));
+}
+
+}  // namespace
+}  // namespace refold
