@@ -1,10 +1,12 @@
 """Shared by the benchmark scripts. Python's standard library only."""
+import contextlib
 import json
 import os
 import pathlib
 import re
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -23,6 +25,37 @@ def run(*command, parse=False, **environment):
     result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, check=True, text=True,
                             env={**os.environ, **environment})
     return json.loads(result.stdout) if parse else result.stdout
+
+
+@contextlib.contextmanager
+def served(model, *options, **environment):
+    """The event "listening" of a `refold serve` that runs meanwhile; `environment`: variables that it gets besides ours."""
+    program = os.environ.get("REFOLD", REFOLD)
+    server = subprocess.Popen([str(part) for part in (program, "serve", model, "--port", "0", "--json", "--quiet", *options)],
+                              stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
+    try:
+        yield json.loads(server.stdout.readline())
+    finally:
+        server.terminate()
+        server.wait()
+    if server.returncode != 0:
+        sys.exit(f"the server ended with {server.returncode}")
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def percentile(values, part):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(part * len(values)))]
+
+
+def calib_options(texts):
+    """Options for calibration texts, which are separated by commas."""
+    return [word for text in texts.split(",") for word in ("--calib", text)]
 
 
 def requantized(name, kind):

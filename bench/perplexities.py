@@ -4,7 +4,7 @@ import pathlib
 import sys
 import time
 
-from common import REFOLD, ROOT, WORK, compress, machine, perplexity, requantized, run, today
+from common import REFOLD, ROOT, WORK, calib_options, compress, machine, perplexity, requantized, run, today
 
 LAYERS = {"smollm2-135m-instruct": 30, "gemma3-270m": 18}
 BLOCKS = {"smollm2-135m-instruct": "18-21,22-25,26-29", "gemma3-270m": "10-13,14-17"}  # superblocks of the top half
@@ -67,7 +67,7 @@ class Perplexities:
                          or (method == "quantize" and options.get("rounding") != "nearest") or options.get("compensation", "none") not in ("none", "zero")
                          or options.get("objective") == "layerwise" or options.get("metric") == "output"
                          or options.get("align") == "symmetries" or options.get("select") == "sensitivity" for method, options in steps)
-        calib = [word for text in self.o.calib.split(",") for word in ("--calib", text)]
+        calib = calib_options(self.o.calib)
         calib = [*calib, "--calib-tokens", str(tokens)] if calibrated else []
         start = time.monotonic()
         result = compress(source or self.source, path or self.path, steps, "--threads", self.o.threads, *calib, *more)
