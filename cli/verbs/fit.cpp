@@ -11,10 +11,12 @@
 #include "cli/recipe_file.h"
 #include "cli/verb.h"
 #include "core/error.h"
+#include "core/progress.h"
 #include "core/text.h"
 #include "fit/made_file.h"
 #include "hub/resolve.h"
 #include "model/accounting.h"
+#include "train/launch.h"
 
 namespace refold::cli {
 namespace {
@@ -44,6 +46,7 @@ Json ways_json(const std::vector<Way>& ways) {
 
 void show_plan(const FitArguments& a, const FitInput& input, Search& search) {
     const FitPlan plan = search.plan();
+    if (!first_process()) return;
     const Json speed = predicted_speed(a, input, plan);
     if (!a.report.json) return print(plan_line(plan) + speed_line(speed) + calibration_device_line());
     Json out = plan_json(plan);
@@ -69,12 +72,14 @@ void fit_model(const FitArguments& a) {
     const uint64_t bytes = wanted_bytes(a, input);
     check_budgets(a, input, {bytes});
     const Calibration calibration = load_calibration(a.calibration, input.path, a.text);
-    Work work(a.work_folder());
+    // The other processes help to measure, and write nothing.
+    Work work(first_process() ? a.work_folder() : "");
     measure_speeds(a, input, calibration, work);
     Search search(input.model, calibration, work, input.options, moves_of(a), budget_of(a, input, bytes));
     best_structure(a, search);
     if (a.dry_run) return show_plan(a, input, search);
     const Fitted fitted = search.carry_out();
+    if (!first_process()) return;
     Recipe recipe = search.recipe(fitted.plan);
     recipe.model = a.model;
     RecipeFile(recipe_path(a.output.path), recipe, a.output.overwrite)
@@ -104,11 +109,26 @@ void fit_model(const FitArguments& a) {
             recipe_path(a.output.path), a.work_folder());
 }
 
-void run(const FitArguments& a) {
+// Times are one machine's, and the files of a frontier one process's.
+void check_processes(const FitArguments& a) {
+    if (!several_processes() || (a.frontier.empty() && a.decode_speed == 0)) return;
+    fail(ErrorCode::usage, "fit",
+         "{} is for one process, and WORLD_SIZE says that there are several - start one, or give one size",
+         a.frontier.empty() ? "--decode-speed" : "--frontier");
+}
+
+void run(FitArguments a) {
     if (a.output.path.empty() && !a.dry_run) fail(ErrorCode::usage, "fit", "give --output, or --dry-run");
     if (a.output.path.empty() && a.work.empty())
         fail(ErrorCode::usage, "fit", "give --work, a folder for the measurements");
     check_frontier_options(a);
+    check_processes(a);
+    join_group();
+    a.where.local_rank = local_rank();
+    if (!first_process()) {
+        a.report.quiet = true;
+        set_progress_style(ProgressStyle::none);
+    }
     const OnDevice on(a.where);
     a.frontier.empty() ? fit_model(a) : fit_frontier(a);
 }

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "engine/ggml/worker_panels.h"
 #include "io/ggml_log.h"
 
 namespace refold {
@@ -172,6 +173,28 @@ std::shared_ptr<void> connection_to(const Endpoint& worker) {
     return {kept, release};
 }
 
+// As ggml-rpc.cpp declares it (cmake/ggml-rpc.patch).
+struct Hooks {
+    void* user;
+    void (*graph)(void* user, ggml_backend_t backend, ggml_cgraph* graph);
+    void (*memory)(void* user, const void* data, size_t size, bool freed);
+};
+
+// Has the module compute the CPU's products by `panels`, which must outlive what it serves.
+void compute_by_panels(WorkerPanels& panels) {
+    const Hooks hooks{&panels,
+                      [](void* user, ggml_backend_t backend, ggml_cgraph* graph) {
+                          ggml_backend_dev_t device = ggml_backend_get_device(backend);
+                          if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU)
+                              static_cast<WorkerPanels*>(user)->prepare(graph);
+                      },
+                      [](void* user, const void* data, size_t size, bool freed) {
+                          auto& own = *static_cast<WorkerPanels*>(user);
+                          freed ? own.forget(data, size) : own.before_access(data, size);
+                      }};
+    function_of_module<void(const Hooks*)>("ggml_backend_rpc_set_hooks")(&hooks);
+}
+
 }  // namespace
 
 std::vector<Device> connect_worker(const std::string& address, bool anywhere) {
@@ -213,6 +236,8 @@ void run_worker(const std::string& address, bool anywhere, std::span<const Devic
         if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0)
             fail(ErrorCode::io, "engine", "cannot listen on {}: {}", address, strerror(errno));
     }
+    WorkerPanels panels(threads);
+    compute_by_panels(panels);
     std::vector<ggml_backend_dev_t> handles;
     for (const Device& device : devices) handles.push_back(device.handle);
     function_of_module<decltype(ggml_backend_rpc_start_server)>("ggml_backend_rpc_start_server")(

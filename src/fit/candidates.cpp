@@ -182,20 +182,23 @@ Candidates::Candidates(const Model& model, const Measurement& on, RowLayout layo
         }
     }
     grams_.emplace(model, on, places);
-    Progress progress("errors of types", tensors_.size(), "matrices");
-    for (FitTensor& tensor : tensors_) {
+    std::vector<ResultKey> keys;
+    for (const FitTensor& tensor : tensors_) {
         nlohmann::json types = nlohmann::json::array();
         for (const Candidate& candidate : tensor.candidates) types.push_back(name(candidate.type));
         nlohmann::json inputs = {{"model", on.identity}, {"tensor", tensor.name}, {"types", types}};
         if (tensor.rows < model.tensor(tensor.name).rows()) inputs["rows"] = {tensor.first, tensor.rows};
-        const auto found = on.work.results_of_all({kErrors, inputs}, [&] {
-            return Arrays{
-                {"errors",
-                 {{static_cast<int64_t>(tensor.candidates.size())}, errors_of(tensor, on.calibration)}}};
-        });
-        const Doubles errors = lazy::numbers(found.at("errors"));
-        for (size_t i = 0; i < errors.size(); ++i) tensor.candidates[i].error = errors[i];
-        progress.advance(1);
+        keys.push_back({kErrors, inputs});
+    }
+    Progress progress("errors of types", keys.size(), "matrices");
+    const auto compute = [&](size_t t) {
+        Floats errors = errors_of(tensors_[t], on.calibration);
+        return Arrays{{"errors", {{static_cast<int64_t>(errors.size())}, std::move(errors)}}};
+    };
+    const auto found = on.work.results_shared_out(keys, compute, [&] { progress.advance(1); });
+    for (size_t t = 0; t < found.size(); ++t) {
+        const Doubles errors = lazy::numbers(found[t].at("errors"));
+        for (size_t i = 0; i < errors.size(); ++i) tensors_[t].candidates[i].error = errors[i];
     }
     progress.finish();
 }

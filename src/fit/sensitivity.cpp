@@ -1,11 +1,13 @@
 #include "fit/sensitivity.h"
 
 #include <algorithm>
+#include <array>
 
 #include "calibrate/calibration_device.h"
 #include "compress/compensation/layer_probes.h"
 #include "compress/method/lazy.h"
 #include "compress/training/divergence.h"
+#include "core/group.h"
 #include "core/progress.h"
 #include "engine/single_sequence.h"
 #include "exit/log_softmax.h"
@@ -34,8 +36,11 @@ double share_of_probe(const FitTensor& tensor, const std::vector<FitTensor>& all
 
 }  // namespace
 
-double divergence(const Model& original, const Model& model,
-                  const std::vector<std::vector<int32_t>>& sequences, int threads) {
+namespace {
+
+// In nats per token, of these sequences.
+double mean_divergence(const Model& original, const Model& model,
+                       const std::vector<std::vector<int32_t>>& sequences, int threads) {
     if (loads_layer_by_layer() && HeldOutDivergence::possible(original) && HeldOutDivergence::possible(model))
         return HeldOutDivergence(original, sequences, threads).of(model);
     EngineOptions options;
@@ -64,25 +69,40 @@ double divergence(const Model& original, const Model& model,
     return sum / tokens;
 }
 
+}  // namespace
+
+double divergence(const Model& original, const Model& model,
+                  const std::vector<std::vector<int32_t>>& sequences, int threads) {
+    if (group().size() == 1) return mean_divergence(original, model, sequences, threads);
+    const auto own = group().own(sequences);
+    std::array<double, 2> sums{};  // of divergences, and of tokens
+    for (const auto& sequence : own) sums[1] += static_cast<double>(sequence.size());
+    if (!own.empty()) sums[0] = mean_divergence(original, model, own, threads) * sums[1];
+    group().sum(sums);
+    return sums[0] / sums[1];
+}
+
 std::vector<double> sensitivities(const Model& model, const Candidates& candidates, const Measurement& on,
                                   int64_t tokens) {
     const auto sequences = probe_sequences(on.calibration, tokens);
+    std::vector<ResultKey> keys;
+    for (const FitTensor& tensor : candidates.tensors())
+        keys.push_back({kSensitivity, {{"model", on.identity}, {"tensor", tensor.name}, {"tokens", tokens}}});
     std::optional<LayerProbes> probes;
+    Progress progress("measuring matrices", keys.size(), "matrices");
+    const auto compute = [&](size_t t) {
+        const FitTensor& tensor = candidates.tensors()[t];
+        const Model disturbed = candidates.with_probe(tensor);
+        if (!tensor.table && !probes) probes.emplace(model, sequences, on.threads);
+        const double value = tensor.table ? mean_divergence(model, disturbed, sequences, on.threads)
+                                          : probes->divergence(disturbed, tensor.layer);
+        return Arrays{{"divergence", {{1}, {static_cast<float>(value)}}}};
+    };
+    const auto found = on.work.results_shared_out(keys, compute, [&] { progress.advance(1); });
     std::vector<double> out;
-    Progress progress("measuring matrices", candidates.tensors().size(), "matrices");
-    for (const FitTensor& tensor : candidates.tensors()) {
-        const auto found = on.work.results_of_all(
-            {kSensitivity, {{"model", on.identity}, {"tensor", tensor.name}, {"tokens", tokens}}}, [&] {
-                const Model disturbed = candidates.with_probe(tensor);
-                if (!tensor.table && !probes) probes.emplace(model, sequences, on.threads);
-                const double value = tensor.table ? divergence(model, disturbed, sequences, on.threads)
-                                                  : probes->divergence(disturbed, tensor.layer);
-                return Arrays{{"divergence", {{1}, {static_cast<float>(value)}}}};
-            });
-        out.push_back(lazy::numbers(found.at("divergence"))[0] *
-                      share_of_probe(tensor, candidates.tensors()));
-        progress.advance(1, tensor.name);
-    }
+    for (size_t t = 0; t < found.size(); ++t)
+        out.push_back(lazy::numbers(found[t].at("divergence"))[0] *
+                      share_of_probe(candidates.tensors()[t], candidates.tensors()));
     progress.finish();
     return out;
 }

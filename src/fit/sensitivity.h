@@ -9,7 +9,8 @@
 namespace refold {
 
 // Mean Kullback-Leibler divergence of the next token, in nats, of `model` from `original` over sequences of
-// tokens. Both must have the same vocabulary.
+// tokens. Both must have the same vocabulary. Processes of group() share the sequences, and all get the
+// result.
 double divergence(const Model& original, const Model& model,
                   const std::vector<std::vector<int32_t>>& sequences, int threads);
 

@@ -194,6 +194,49 @@ TEST_F(ManyProcesses, Calibration) {
     }
 }
 
+// Processes measure other matrices each, and choose the same types as one; a run that is given again finds
+// what the first process has measured.
+TEST_F(ManyProcesses, Fit) {
+    const std::vector<std::string> common = {"fit",
+                                             kModel,
+                                             "--bpw",
+                                             "6",
+                                             "--calib",
+                                             kFixtures + "/README.md",
+                                             "--calib-tokens",
+                                             "512",
+                                             "--sequence-length",
+                                             "32",
+                                             "-t",
+                                             "1"};
+    const auto fitted = [&](int count, const std::vector<std::string>& more) {
+        std::vector<std::string> words = common;
+        words.insert(words.end(), more.begin(), more.end());
+        return result(count, words);
+    };
+    const std::string out = folder / "two.gguf";
+    const json one = fitted(1, {"-o", folder / "one.gguf"}), two = fitted(2, {"-o", out});
+    EXPECT_EQ(two["types"], one["types"]);
+    EXPECT_EQ(two["file_bytes"], one["file_bytes"]);
+    const double divergence = one["divergence"], predicted = one["predicted_divergence"];
+    EXPECT_GT(divergence, 0);
+    EXPECT_NEAR(two["divergence"].get<double>(), divergence, 1e-3 * divergence);
+    EXPECT_NEAR(two["predicted_divergence"].get<double>(), predicted, 1e-3 * predicted);
+    const json again = fitted(2, {"-o", folder / "again.gguf", "--work", out + ".fit"});
+    // But for what was predicted before the first file was measured.
+    const auto result_of = [](const json& fit) { return without(fit, {"output", "recipe_file", "ways"}); };
+    EXPECT_EQ(result_of(again), result_of(two));
+    const json mixed = fitted(2, {"-o", folder / "mixed.gguf", "--moves", "types,narrow"});
+    EXPECT_GE(mixed["ways"].size(), 2);
+    for (const auto& [option, value] : {std::pair{"--decode-speed", "1.1"}, {"--frontier", "1MiB"}}) {
+        std::vector<std::string> words = common;
+        if (option == std::string("--frontier")) words.erase(words.begin() + 2, words.begin() + 4);
+        words.insert(words.end(), {option, value, "-o", folder / "f", "--text", kModel});
+        if (option == std::string("--decode-speed")) words.resize(words.size() - 2);
+        expect_error(refold(words, "", {"WORLD_SIZE=2", "RANK=0"}), 2, {option, "is for one process"});
+    }
+}
+
 TEST_F(ManyProcesses, WhatIsWrongIsSaid) {
     const std::vector<std::string> ppl = {"eval", "ppl", kModel, "--text", folder / "nothing"};
     expect_error(refold(ppl, "", {"WORLD_SIZE=2", "RANK=0", "MASTER_ADDR=127.0.0.1"}), 2,

@@ -1,4 +1,4 @@
-// Stops a fake engine at a chosen step.
+// Stops a fake engine, or a thread, at a chosen step.
 #pragma once
 
 #include <condition_variable>
@@ -10,16 +10,18 @@
 
 namespace refold {
 
-// Blocks the engine's steps until it is opened.
+// Blocks whoever passes until it is opened.
 class Gate {
 public:
+    void pass() {
+        std::unique_lock lock(mutex_);
+        reached_ = true;
+        changed_.notify_all();
+        changed_.wait(lock, [this] { return open_; });
+    }
+    // For the engine's steps.
     std::function<void(std::span<const Row>)> hook() {
-        return [this](std::span<const Row>) {
-            std::unique_lock lock(mutex_);
-            reached_ = true;
-            changed_.notify_all();
-            changed_.wait(lock, [this] { return open_; });
-        };
+        return [this](std::span<const Row>) { pass(); };
     }
     void wait_until_reached() {
         std::unique_lock lock(mutex_);

@@ -4,6 +4,7 @@
 #include <future>
 
 #include "engine/devices.h"
+#include "serve/gate.h"
 #include "serve/running_server.h"
 
 namespace refold {
@@ -13,32 +14,6 @@ using namespace std::chrono_literals;
 using testing::HasSubstr;
 
 constexpr uint64_t kBytes = 100;
-
-// Stops a thread until it is opened.
-class Door {
-public:
-    void pass() {
-        std::unique_lock lock(mutex_);
-        ++arrived_;
-        changed_.notify_all();
-        changed_.wait(lock, [this] { return open_; });
-    }
-    void wait_for_somebody() {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return arrived_ > 0; });
-    }
-    void open() {
-        const std::lock_guard lock(mutex_);
-        open_ = true;
-        changed_.notify_all();
-    }
-
-private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    int arrived_ = 0;
-    bool open_ = false;
-};
 
 struct FakeModel {
     explicit FakeModel(const std::string& name, const FakeEngineOptions& options)
@@ -177,29 +152,29 @@ TEST(LoadedModels, NobodyWaitsAnyMore) {
 }
 
 TEST(LoadedModels, TwoRequestsLoadOnceAndOthersGoOn) {
-    Door door;
-    LoadedModels models({source("a"), source("b", {.on_load = [&] { door.pass(); }})}, {});
+    Gate gate;
+    LoadedModels models({source("a"), source("b", {.on_load = [&] { gate.pass(); }})}, {});
     models.load("a");
     auto first = find_later(models, "b"), second = find_later(models, "b");
-    door.wait_for_somebody();
+    gate.wait_until_reached();
     EXPECT_TRUE(models.loading());
     EXPECT_EQ(states(models), "a:loaded b:loading ");
     EXPECT_EQ(find(models, "a")->info.name, "a");
     // This one does not wait until the model is there.
     expect_api_error([&] { models.find("b", [] { throw timeout_error(); }); }, 504, "took longer");
-    door.open();
+    gate.open();
     EXPECT_EQ(first.get(), second.get());
     EXPECT_EQ(models.list()[1].loads, 1U);
     EXPECT_FALSE(models.loading());
 }
 
 TEST(LoadedModels, OnlySoManyWait) {
-    Door door;
-    LoadedModels models({source("a", {.on_load = [&] { door.pass(); }})}, {.most_waiting = 1});
+    Gate gate;
+    LoadedModels models({source("a", {.on_load = [&] { gate.pass(); }})}, {.most_waiting = 1});
     auto first = find_later(models, "a");
-    door.wait_for_somebody();
+    gate.wait_until_reached();
     expect_api_error([&] { find(models, "a"); }, 429, "too many requests wait for the model 'a'");
-    door.open();
+    gate.open();
     first.get();
 }
 
@@ -273,14 +248,14 @@ TEST(LoadedModels, AModelThatNeverFits) {
 }
 
 TEST(LoadedModels, ShutdownWhileAModelLoads) {
-    Door door;
-    LoadedModels models({source("a", {.on_load = [&] { door.pass(); }})}, {});
+    Gate gate;
+    LoadedModels models({source("a", {.on_load = [&] { gate.pass(); }})}, {});
     auto waits = find_later(models, "a");
-    door.wait_for_somebody();
+    gate.wait_until_reached();
     models.shutdown(0ms);
     expect_api_error([&] { waits.get(); }, 503, "shutting down");
     EXPECT_TRUE(models.loading());
-    door.open();
+    gate.open();
 }
 
 TEST(LoadedModels, OverHttp) {

@@ -1,5 +1,6 @@
 #include "compress/method/work.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -126,28 +127,58 @@ std::map<std::string, Tensor> Work::results(const ResultKey& key, std::span<cons
     return tensors_in(file);
 }
 
+static std::string bytes_in(const std::string& file) {
+    std::ifstream in(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// What the first process has of an earlier run is what all have.
+void Work::take_first(const ResultKey& key) {
+    Group& processes = group();
+    if (processes.size() == 1) return;
+    const std::string file = file_of(key, {});
+    const std::string found = processes.gather(processes.first() && stored(file) ? bytes_in(file) : "")[0];
+    if (found.empty()) {
+        std::error_code none;
+        fs::remove(file, none);
+    } else if (!processes.first()) {
+        write_file(file, found);
+    }
+}
+
 std::map<std::string, Tensor> Work::results_of_all(const ResultKey& key,
                                                    const std::function<Arrays()>& compute) {
-    Group& processes = group();
-    if (processes.size() > 1) {
-        const std::string file = file_of(key, {});
-        std::string found;
-        if (processes.first() && stored(file)) {
-            std::ifstream in(file, std::ios::binary);
-            found.assign(std::istreambuf_iterator<char>(in), {});
-        }
-        found = processes.gather(found)[0];
-        if (found.empty()) {
-            std::error_code none;
-            fs::remove(file, none);
-        } else if (!processes.first()) {
-            write_file(file, found);
-        }
-    }
+    take_first(key);
     return results(key, {}, compute);
 }
 
+std::vector<std::map<std::string, Tensor>> Work::results_shared_out(
+    std::span<const ResultKey> keys, const std::function<Arrays(size_t)>& compute,
+    const std::function<void()>& done) {
+    Group& processes = group();
+    std::vector<std::map<std::string, Tensor>> out;
+    const auto size = static_cast<size_t>(processes.size()), rank = static_cast<size_t>(processes.rank());
+    for (size_t begin = 0; begin < keys.size(); begin += size) {
+        const size_t end = std::min(keys.size(), begin + size), own = begin + rank;
+        for (size_t i = begin; i < end; ++i) take_first(keys[i]);
+        std::string computed;
+        if (own < end) {
+            const bool others_lack_it = size > 1 && !stored(file_of(keys[own], {}));
+            results(keys[own], {}, [&] { return compute(own); });
+            if (others_lack_it) computed = bytes_in(file_of(keys[own], {}));
+        }
+        const std::vector<std::string> all = processes.gather(computed);
+        for (size_t i = begin; i < end; ++i) {
+            if (i != own && !all[i - begin].empty()) write_file(file_of(keys[i], {}), all[i - begin]);
+            out.push_back(tensors_in(file_of(keys[i], {})));
+            done();
+        }
+    }
+    return out;
+}
+
 std::optional<std::map<std::string, Tensor>> Work::kept(const ResultKey& key) {
+    take_first(key);
     return stored(file_of(key, {}));
 }
 

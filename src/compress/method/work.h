@@ -59,7 +59,12 @@ public:
     // order, and all get what the first one has of an earlier run.
     std::map<std::string, Tensor> results_of_all(const ResultKey& key,
                                                  const std::function<Arrays()>& compute);
-    // A result that is kept already.
+    // The same for the results of several keys, each of which one process computes alone: compute(i) for the
+    // key at i, in ascending order. `done` is called as often as there are keys.
+    std::vector<std::map<std::string, Tensor>> results_shared_out(
+        std::span<const ResultKey> keys, const std::function<Arrays(size_t)>& compute,
+        const std::function<void()>& done);
+    // A result that is kept already; of several processes all get what the first one has, and all must ask.
     std::optional<std::map<std::string, Tensor>> kept(const ResultKey& key);
     // A folder for other files of a computation, such as checkpoints, which go with the results. Made by
     // whoever writes to it. Throws Error(io).
@@ -76,6 +81,7 @@ public:
 
 private:
     std::string path();
+    void take_first(const ResultKey& key);
     std::string file_of(const ResultKey& key, std::span<const float> input);
 
     std::string folder_;
