@@ -13,7 +13,7 @@
 namespace refold {
 namespace {
 
-constexpr int kThreads = 2;
+constexpr int kThreads = GGML_DEFAULT_N_THREADS;  // of a new backend
 constexpr int64_t kColumns = 64, kRows = 40, kTokens = 3;
 
 std::vector<float> random_floats(int64_t count, uint32_t seed) {
@@ -30,9 +30,7 @@ public:
     ClientGraph()
         : backend_(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr)),
           context_(make_context(64, 2 * ggml_graph_overhead())),
-          graph_(ggml_new_graph(context_.get())) {
-        ggml_backend_cpu_set_n_threads(backend_.get(), kThreads);
-    }
+          graph_(ggml_new_graph(context_.get())) {}
 
     ggml_context* context() { return context_.get(); }
     ggml_cgraph* graph() { return graph_; }

@@ -760,7 +760,7 @@ TEST(Server, HealthWhileAllWorkersAreBusy) {
     int32_t longest = 0;
     for (int32_t id = 0; id < tokenizer().size(); ++id)
         if (tokenizer().piece(id, true).size() > tokenizer().piece(longest, true).size()) longest = id;
-    const size_t count = (1 << 20) / tokenizer().piece(longest, true).size();
+    const size_t count = (4 << 20) / tokenizer().piece(longest, true).size();
     const std::string request =
         post_text("/detokenize", json({{"tokens", std::vector<int32_t>(count, longest)}}).dump());
     std::vector<HttpClient> lazy;
