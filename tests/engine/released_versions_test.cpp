@@ -43,7 +43,7 @@ TEST(ReleasedVersions, FilesRunAsTheyDid) {
         EXPECT_EQ(model.metadata.string(kVersionKey), path.parent_path().filename());
         const auto now = all_logits(model, kTokens, options);
         // Sums of float32 differ a little from one kind of CPU to another.
-        EXPECT_LE(largest_difference(now, logits_then(path)), 1e-5);
+        EXPECT_LE(largest_difference(now, logits_then(path)), 1e-4);
         const TempFolder folder;
         save_model(model, folder / "again.gguf", false);
         const Model again = load_model(folder / "again.gguf");

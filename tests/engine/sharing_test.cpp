@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "engine/compare.h"
+#include "engine/ggml/panel_kernels.h"
 #include "model/accounting.h"
 #include "model/small_model.h"
 #include "model/validate.h"
@@ -96,10 +97,11 @@ TEST_P(SharingTest, ComposedOperationsAgree) {
         const auto composed = all_logits(
             shared, tokens,
             {.threads = 1, .chunk = chunk, .kv = KvType::f32, .shared = SharedExecution::composed});
-        // ggml's sums of inputs for Q4_1 have the precision of F16, ours are exact.
-        EXPECT_LE(largest_difference(fast, composed),
-                  GetParam().type == DType::Q4_1 ? 5 * GetParam().tolerance : GetParam().tolerance)
-            << chunk;
+        // ggml's sums of inputs for Q4_1 have the precision of F16, ours are exact. It rounds inputs for BF16
+        // on every CPU.
+        const bool rounds_more = GetParam().type == DType::BF16 && !kernels::has_bf16_pairs();
+        const double times = GetParam().type == DType::Q4_1 ? 5 : rounds_more ? 3 : 1;
+        EXPECT_LE(largest_difference(fast, composed), times * GetParam().tolerance) << chunk;
     }
 }
 

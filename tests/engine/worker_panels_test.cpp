@@ -142,6 +142,42 @@ TEST(WorkerPanels, RowsForOtherOperations) {
     EXPECT_EQ(product->op, GGML_OP_MUL_MAT);
 }
 
+// Rows of a tensor are matrices of their own, until its rows are used in another way.
+TEST(WorkerPanels, PartsOfATensor) {
+    load_ggml_cpu();
+    ClientGraph client;
+    ggml_context* context = client.context();
+    ggml_tensor *whole = client.matrix(GGML_TYPE_Q8_0), *x = client.inputs();
+    const auto rows = [&](int64_t first, int64_t count) {
+        return ggml_mul_mat(context,
+                            ggml_view_2d(context, whole, kColumns, count, whole->nb[1],
+                                         static_cast<size_t>(first) * whole->nb[1]),
+                            x);
+    };
+    ggml_tensor *first = rows(0, 24), *second = rows(24, 16);
+    client.add(first);
+    client.add(second);
+    ggml_cgraph* later = ggml_new_graph_custom(context, 8, false);
+    ggml_tensor* across = rows(8, 32);
+    ggml_build_forward_expand(later, across);
+    client.allocate();
+    ClientGraph::set(whole, 1);
+    ClientGraph::set(x, 2);
+    client.compute();
+    const std::vector<std::byte> expected[] = {bytes_of(first), bytes_of(second)}, stored = bytes_of(whole);
+
+    WorkerPanels panels(kThreads);
+    panels.prepare(client.graph());
+    EXPECT_EQ(first->op, GGML_OP_CUSTOM);
+    EXPECT_EQ(second->op, GGML_OP_CUSTOM);
+    client.compute();
+    expect_close(first, expected[0]);
+    expect_close(second, expected[1]);
+    panels.prepare(later);
+    EXPECT_EQ(across->op, GGML_OP_MUL_MAT);
+    EXPECT_EQ(bytes_of(whole), stored);
+}
+
 // Memory that was given back is another matrix's afterwards.
 TEST(WorkerPanels, MemoryThatIsUsedAgain) {
     load_ggml_cpu();

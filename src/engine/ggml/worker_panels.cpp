@@ -19,12 +19,13 @@ bool has_float_rows(const ggml_tensor* t) {
     return t->type == GGML_TYPE_F32 && t->nb[0] == sizeof(float) && t->ne[2] == 1 && t->ne[3] == 1;
 }
 
-// Whether panels can compute the product, if nothing else uses its matrix. Rows in F32 are as fast.
+// Whether panels can compute the product, if nothing else uses its matrix, which may be some rows of a
+// tensor, as a client's views of Q, K and V in one are. Rows in F32 are as fast.
 bool can_be_panels(const ggml_tensor* node) {
     if (node->op != GGML_OP_MUL_MAT) return false;
     const ggml_tensor *weight = node->src[0], *x = node->src[1];
-    return weight->op == GGML_OP_NONE && weight->view_src == nullptr && weight->type != GGML_TYPE_F32 &&
-           weight->ne[1] >= kRows && weight->ne[2] == 1 && weight->ne[3] == 1 && ggml_is_contiguous(weight) &&
+    return is_view(weight) && weight->type != GGML_TYPE_F32 && weight->ne[1] >= kRows && weight->ne[2] == 1 &&
+           weight->ne[3] == 1 && ggml_is_contiguous(weight) &&
            row_panels::supports(weight->type, weight->ne[0]) && has_float_rows(x) && has_float_rows(node);
 }
 
