@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "engine/ggml/handles.h"
 #include "engine/ggml/worker_panels.h"
 #include "io/ggml_log.h"
 
@@ -180,20 +181,40 @@ struct Hooks {
     void (*memory)(void* user, const void* data, size_t size, bool freed);
 };
 
-// Has the module compute the CPU's products by `panels`, which must outlive what it serves.
-void compute_by_panels(WorkerPanels& panels) {
-    const Hooks hooks{&panels,
-                      [](void* user, ggml_backend_t backend, ggml_cgraph* graph) {
-                          ggml_backend_dev_t device = ggml_backend_get_device(backend);
-                          if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU)
-                              static_cast<WorkerPanels*>(user)->prepare(graph);
-                      },
-                      [](void* user, const void* data, size_t size, bool freed) {
-                          auto& own = *static_cast<WorkerPanels*>(user);
-                          freed ? own.forget(data, size) : own.before_access(data, size);
-                      }};
-    function_of_module<void(const Hooks*)>("ggml_backend_rpc_set_hooks")(&hooks);
-}
+// What the CPU of a worker computes with. Must outlive what the module serves.
+class WorkerCpu {
+public:
+    explicit WorkerCpu(int threads) : panels_(threads) {
+        // Threads that stay: new ones would begin every step on a core that another one has. They do not spin
+        // between steps, as another worker of this machine may need the core.
+        ggml_threadpool_params params = ggml_threadpool_params_default(threads);
+        params.poll = 0;
+        pool_.reset(ggml_threadpool_new(&params));
+        const Hooks hooks{this,
+                          [](void* user, ggml_backend_t backend, ggml_cgraph* graph) {
+                              static_cast<WorkerCpu*>(user)->before_graph(backend, graph);
+                          },
+                          [](void* user, const void* data, size_t size, bool freed) {
+                              WorkerPanels& panels = static_cast<WorkerCpu*>(user)->panels_;
+                              freed ? panels.forget(data, size) : panels.before_access(data, size);
+                          }};
+        function_of_module<void(const Hooks*)>("ggml_backend_rpc_set_hooks")(&hooks);
+    }
+
+private:
+    void before_graph(ggml_backend_t backend, ggml_cgraph* graph) {
+        ggml_backend_dev_t device = ggml_backend_get_device(backend);
+        if (ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) return;
+        panels_.prepare(graph);
+        auto* set_pool =
+            reinterpret_cast<void (*)(ggml_backend_t, ggml_threadpool*)>(ggml_backend_reg_get_proc_address(
+                ggml_backend_dev_backend_reg(device), "ggml_backend_cpu_set_threadpool"));
+        if (set_pool != nullptr && pool_) set_pool(backend, pool_.get());
+    }
+
+    WorkerPanels panels_;
+    ThreadpoolPtr pool_;
+};
 
 }  // namespace
 
@@ -236,8 +257,7 @@ void run_worker(const std::string& address, bool anywhere, std::span<const Devic
         if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0)
             fail(ErrorCode::io, "engine", "cannot listen on {}: {}", address, strerror(errno));
     }
-    WorkerPanels panels(threads);
-    compute_by_panels(panels);
+    WorkerCpu cpu(threads);
     std::vector<ggml_backend_dev_t> handles;
     for (const Device& device : devices) handles.push_back(device.handle);
     function_of_module<decltype(ggml_backend_rpc_start_server)>("ggml_backend_rpc_start_server")(
