@@ -51,7 +51,7 @@ protected:
             EXPECT_THAT(all[rank].out, IsEmpty());
             EXPECT_THAT(all[rank].err, IsEmpty());
         }
-        const json parsed = json::parse(all[0].out, nullptr, false);
+        json parsed = json::parse(all[0].out, nullptr, false);
         EXPECT_FALSE(parsed.is_discarded()) << all[0].out << all[0].err;
         return parsed;
     }
