@@ -84,7 +84,7 @@ TEST(Training, MicroBatchesInBfloat16AddUp) {
     const at::Tensor exact = gradients(false, 8), whole = gradients(true, 8);
     const double rounding = apart(whole, exact);
     EXPECT_GT(rounding, 1e-4);
-    EXPECT_LT(rounding, 0.02);
+    EXPECT_LT(rounding, 0.04);  // 2.3 % on CPUs without products of BF16
     for (const size_t micro : {1U, 2U, 4U}) {
         EXPECT_LT(apart(gradients(true, micro), whole), rounding) << micro;
         EXPECT_LT(apart(gradients(true, micro), exact), 1.5 * rounding) << micro;
