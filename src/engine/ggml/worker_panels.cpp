@@ -20,7 +20,7 @@ bool has_float_rows(const ggml_tensor* t) {
 }
 
 // Whether panels can compute the product, if nothing else uses its matrix, which may be some rows of a
-// tensor, as a client's views of Q, K and V in one are. Rows in F32 are as fast.
+// tensor, as a client's views of Q, K and V in one are. Products of F32 stay ggml's.
 bool can_be_panels(const ggml_tensor* node) {
     if (node->op != GGML_OP_MUL_MAT) return false;
     const ggml_tensor *weight = node->src[0], *x = node->src[1];

@@ -47,9 +47,9 @@ private:
     PanelProduct product_;
     std::vector<int32_t> own_params_;  // of the nodes that are products of panels
     Matrices matrices_;
-    // When the graph was prepared that may be computed again.
+    // The graph that was prepared last, which may be computed again, and whether a matrix has changed since.
     const ggml_cgraph* prepared_ = nullptr;
-    bool changed_ = false;  // since then, some matrix
+    bool changed_ = false;
 };
 
 }  // namespace refold
