@@ -8,7 +8,6 @@
 #include "cli/recipe_file.h"
 #include "compress/compress.h"
 #include "core/error.h"
-#include "core/progress.h"
 #include "core/text.h"
 #include "hub/resolve.h"
 #include "model/load.h"
@@ -142,11 +141,7 @@ void run_compression(const Arguments& given) {
     const bool first = first_process();
     a.where.local_rank = local_rank();
     const OnDevice on(a.where);
-    if (!first) {
-        // Only the process of rank 0 prints and writes.
-        a.report.quiet = true;
-        set_progress_style(ProgressStyle::none);
-    }
+    a.report.quiet |= !first;
     const Job job = read_job(a);
     if (!a.dry_run) {
         check_output(a.output, job.input);

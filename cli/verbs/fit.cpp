@@ -11,7 +11,6 @@
 #include "cli/recipe_file.h"
 #include "cli/verb.h"
 #include "core/error.h"
-#include "core/progress.h"
 #include "core/text.h"
 #include "fit/made_file.h"
 #include "hub/resolve.h"
@@ -125,10 +124,6 @@ void run(FitArguments a) {
     check_processes(a);
     join_group();
     a.where.local_rank = local_rank();
-    if (!first_process()) {
-        a.report.quiet = true;
-        set_progress_style(ProgressStyle::none);
-    }
     const OnDevice on(a.where);
     a.frontier.empty() ? fit_model(a) : fit_frontier(a);
 }

@@ -1,5 +1,6 @@
 #include "train/launch.h"
 
+#include "core/progress.h"
 #include "engine/torch/plugin.h"
 
 namespace refold {
@@ -8,6 +9,7 @@ void join_group() {
     if (!several_processes()) return;
     auto* const make = reinterpret_cast<GroupFunction*>(torch_plugin::find(kGroupSymbol));
     set_group(std::unique_ptr<Group>(make()));
+    if (!group().first()) set_progress_style(ProgressStyle::none);
 }
 
 }  // namespace refold

@@ -28,8 +28,8 @@ inline int local_rank() {
     return several_processes() && local != nullptr ? std::atoi(local) : 0;
 }
 
-// Connects to the other processes, if any, and sets group(). Throws as Processes does, and Error(unsupported)
-// in a build without libtorch.
+// Connects to the other processes, if any, and sets group(); only the first one shows progress then. Throws
+// as Processes does, and Error(unsupported) in a build without libtorch.
 void join_group();
 // The symbol of the group in the torch engine's library.
 inline constexpr const char* kGroupSymbol = "refold_torch_group";
