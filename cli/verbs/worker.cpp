@@ -1,8 +1,12 @@
+#include <unistd.h>
+
 #include <csignal>
+#include <cstdio>
 
 #include "cli/help.h"
 #include "cli/options.h"
 #include "cli/verb.h"
+#include "core/error.h"
 #include "core/parallel.h"
 #include "engine/rpc_worker.h"
 
@@ -17,8 +21,9 @@ struct Arguments {
 
 void lend(const Arguments& a) {
     const std::vector<Device> devices = find_devices(a.devices, false);
-    // The module waits for clients and looks for no signals.
-    for (const int number : {SIGINT, SIGTERM}) std::signal(number, SIG_DFL);
+    // The module waits for clients, and looks for no signals.
+    for (const int number : {SIGINT, SIGTERM}) std::signal(number, [](int) { _exit(exit_code(ErrorCode::interrupted)); });
+    std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // what the module says, at once in a file as well
     run_worker(a.address, a.anywhere, devices, a.threads > 0 ? a.threads : default_threads());
 }
 

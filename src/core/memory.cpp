@@ -1,5 +1,8 @@
 #include "core/memory.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -17,6 +20,17 @@ namespace fs = std::filesystem;
 uint64_t bytes_of(const fs::path& file, uint64_t otherwise) {
     uint64_t bytes = 0;
     return std::istringstream(first_line(file)) >> bytes ? bytes : otherwise;
+}
+
+// What is left of this process's address space (ulimit -v).
+uint64_t address_space_left(const fs::path& root) {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return std::numeric_limits<uint64_t>::max();
+    uint64_t pages = 0;
+    std::ifstream(root / "proc/self/statm") >> pages;
+    const uint64_t used = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    return limit.rlim_cur - std::min<uint64_t>(used, limit.rlim_cur);
 }
 
 }  // namespace
@@ -41,6 +55,7 @@ Memory memory_of(const fs::path& root) {
         out.limit = limit;
         out.available = std::min(out.available, limit - std::min(used, limit));
     }
+    out.available = std::min(out.available, address_space_left(root));
     return out;
 }
 

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "core/error.h"
+#include "core/memory.h"
 #include "core/text.h"
 #include "engine/rpc_worker.h"
 #include "io/ggml_cpu.h"
@@ -62,7 +63,8 @@ Device describe(ggml_backend_dev_t device) {
     size_t free = 0, total = 0;
     ggml_backend_dev_memory(device, &free, &total);
     out.memory = total;
-    out.free = free;
+    // ggml says that all of the CPU's memory is free.
+    out.free = is_cpu(device) ? std::min<uint64_t>(free, memory_of().available) : free;
     return out;
 }
 

@@ -9,13 +9,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "core/error.h"
+#include "core/interrupt.h"
+#include "core/memory.h"
 #include "engine/ggml/handles.h"
 #include "engine/ggml/worker_panels.h"
 #include "io/ggml_log.h"
@@ -23,7 +27,9 @@
 namespace refold {
 namespace {
 
-constexpr int kAnswerMs = 5000;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kGreeting(5000);
 constexpr const char* kModule = "RPC";
 
 template <class Function>
@@ -38,17 +44,19 @@ Function* function_of_module(const char* name) {
     return reinterpret_cast<Function*>(address);
 }
 
+std::string host_text(in_addr host) {
+    std::array<char, INET_ADDRSTRLEN> text{};
+    inet_ntop(AF_INET, &host, text.data(), text.size());
+    return text.data();
+}
+
 struct Endpoint {
     std::string given;  // "HOST:PORT"
     in_addr host{};
     uint16_t port = 0;
 
     // With the number of the host, which is looked up once.
-    std::string numeric() const {
-        std::array<char, INET_ADDRSTRLEN> text{};
-        inet_ntop(AF_INET, &host, text.data(), text.size());
-        return fmt::format("{}:{}", text.data(), port);
-    }
+    std::string numeric() const { return fmt::format("{}:{}", host_text(host), port); }
     sockaddr_in socket_address() const {
         sockaddr_in out{};
         out.sin_family = AF_INET;
@@ -67,6 +75,9 @@ bool is_private(in_addr host) {
 
 Endpoint parse(const std::string& address, bool anywhere) {
     const size_t colon = address.rfind(':');
+    if (address.find(':') != colon)
+        fail(ErrorCode::usage, "engine",
+             "a worker is HOST:PORT, got '{}' - ggml's workers have names and IPv4 addresses, no IPv6", address);
     Endpoint out{.given = address};
     const char* end = address.data() + address.size();
     const bool has_port = colon != std::string::npos && colon > 0 &&
@@ -88,7 +99,7 @@ Endpoint parse(const std::string& address, bool anywhere) {
         fail(ErrorCode::usage, "engine",
              "worker {}: {} is neither the loopback nor in a private network, and the connection has no "
              "encryption and no authentication - use a tunnel, or --rpc-anywhere",
-             address, out.numeric());
+             address, host_text(out.host));
     return out;
 }
 
@@ -106,14 +117,20 @@ public:
         fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
         return std::exchange(fd_, -1);
     }
-    // Returns false after kAnswerMs.
+    // Returns false kGreeting after the socket was made. Throws Error(interrupted) when a signal asks to stop.
     bool wait(short events) const {
-        pollfd wanted{fd_, events, 0};
-        return poll(&wanted, 1, kAnswerMs) == 1;
+        for (;;) {
+            check_interrupt();
+            pollfd wanted{fd_, events, 0};
+            const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - Clock::now());
+            const int ready = poll(&wanted, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+            if (ready >= 0 || errno != EINTR) return ready == 1;
+        }
     }
 
 private:
     int fd_;
+    Clock::time_point end_ = Clock::now() + kGreeting;
 };
 
 [[noreturn]] void refuse(const Endpoint& worker, const std::string& why) {
@@ -135,7 +152,7 @@ void connect(const Socket& socket, const Endpoint& worker) {
 // Reads all of `out`; false where the other side has closed the connection.
 bool receive(const Socket& socket, const Endpoint& worker, std::span<unsigned char> out) {
     while (!out.empty()) {
-        if (!socket.wait(POLLIN)) refuse(worker, "does not answer - is it busy with another client?");
+        if (!socket.wait(POLLIN)) refuse(worker, "does not answer - is it busy with another client, or no worker?");
         const ssize_t count = recv(socket.get(), out.data(), out.size(), 0);
         if (count <= 0) return false;
         out = out.subspan(static_cast<size_t>(count));
@@ -179,6 +196,7 @@ struct Hooks {
     void* user;
     void (*graph)(void* user, ggml_backend_t backend, ggml_cgraph* graph);
     void (*memory)(void* user, const void* data, size_t size, bool freed);
+    size_t (*free_memory)(void* user, ggml_backend_dev_t device, size_t free);
 };
 
 // What the CPU of a worker computes with. Must outlive what the module serves.
@@ -197,11 +215,18 @@ public:
                           [](void* user, const void* data, size_t size, bool freed) {
                               WorkerPanels& panels = static_cast<WorkerCpu*>(user)->panels_;
                               freed ? panels.forget(data, size) : panels.before_access(data, size);
+                          },
+                          [](void*, ggml_backend_dev_t device, size_t free) {
+                              return free_memory(device, free);
                           }};
         function_of_module<void(const Hooks*)>("ggml_backend_rpc_set_hooks")(&hooks);
     }
 
 private:
+    static size_t free_memory(ggml_backend_dev_t device, size_t free) {
+        const bool cpu = ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
+        return cpu ? std::min<size_t>(free, memory_of().available) : free;
+    }
     void before_graph(ggml_backend_t backend, ggml_cgraph* graph) {
         ggml_backend_dev_t device = ggml_backend_get_device(backend);
         if (ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) return;

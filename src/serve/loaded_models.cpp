@@ -266,14 +266,14 @@ bool LoadedModels::make_room(const Entry& entry, uint64_t bytes, std::unique_loc
 void LoadedModels::unload_lost(Entry& entry, std::unique_lock<std::mutex>& lock) {
     const auto lost = [&] { return entry.model && entry.model->lost() && !stopping_; };
     changed_.wait(lock, [&] { return !lost() || entry.holders == 0 || entry.waiting == 0; });
-    if (lost() && entry.holders == 0) unload(entry, lock);
+    if (lost() && entry.holders == 0) unload(entry, lock, ", as one of its workers is lost");
 }
 
-void LoadedModels::unload(Entry& entry, std::unique_lock<std::mutex>& lock) {
+void LoadedModels::unload(Entry& entry, std::unique_lock<std::mutex>& lock, std::string_view why) {
     auto model = std::move(entry.model);
     lock.unlock();
     model.reset();
-    say(fmt::format("unloaded '{}'", entry.source.name));
+    say(fmt::format("unloaded '{}'{}", entry.source.name, why));
     lock.lock();
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -79,7 +80,7 @@ private:
     void run();
     void load(Entry& entry, std::unique_lock<std::mutex>& lock);
     bool make_room(const Entry& entry, uint64_t bytes, std::unique_lock<std::mutex>& lock);
-    void unload(Entry& entry, std::unique_lock<std::mutex>& lock);
+    void unload(Entry& entry, std::unique_lock<std::mutex>& lock, std::string_view why = {});
     // If it has lost its device: when no request holds it any more, or none waits for it.
     void unload_lost(Entry& entry, std::unique_lock<std::mutex>& lock);
     void keep(Entry& entry, std::shared_ptr<ServedModel> model);

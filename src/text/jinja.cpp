@@ -111,7 +111,7 @@ struct JinjaTemplate::Program {
     value run(const Json& variables) const {
         jinja::context context;
         add_functions(context);
-        begin_bounds();
+        const BoundedRendering bounds(context);
         for (const auto& [name, variable] : variables.items()) context.set_val(name, to_value(variable));
         value parts = jinja::runtime(context).execute(parsed);
         // Statements, comments and macros are undefined by nature; an expression must not be.

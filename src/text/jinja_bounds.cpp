@@ -1,7 +1,11 @@
 #include "text/jinja_bounds.h"
 
+#include <jinja/value.h>
+
+#include <mutex>
 #include <stdexcept>
 #include <string>
+#include <unordered_set>
 
 namespace refold {
 namespace {
@@ -64,6 +68,7 @@ const char* stack_here() { return static_cast<const char*>(__builtin_frame_addre
 // Of the template that this thread renders.
 thread_local const char* stack_begin = nullptr;
 thread_local uint64_t steps = 0;
+thread_local std::unordered_set<jinja::value> namespaces;
 
 void check_bounds() {
     constexpr ptrdiff_t kMostStack = 1 << 20;  // bytes; a thread has several MiB
@@ -80,6 +85,77 @@ struct BodyGuard final : jinja::statement {
         return jinja::mk_val<jinja::value_undefined>();
     }
 };
+
+// Walks a value that is kept.
+class KeptValue {
+public:
+    explicit KeptValue(bool in_namespace) : in_namespace_(in_namespace) {}
+    ~KeptValue() { steps += parts_ / kPartsOfAStep; }
+    KeptValue(const KeptValue&) = delete;
+    KeptValue& operator=(const KeptValue&) = delete;
+    void check(const jinja::value& value, int level = 0) {
+        constexpr int kLevels = 200;
+        constexpr uint64_t kParts = 1'000'000;
+        if (level > kLevels) throw std::runtime_error("a value is nested too deeply");
+        if (++parts_ > kParts) throw std::runtime_error("a value is too large");
+        if (in_namespace_ && namespaces.contains(value))
+            throw std::runtime_error("a namespace cannot hold a namespace");
+        for (const jinja::value& part : value->val_arr) check(part, level + 1);
+        for (const auto& [name, part] : value->val_obj) {
+            check(name, level + 1);
+            check(part, level + 1);
+        }
+    }
+
+private:
+    static constexpr uint64_t kPartsOfAStep = 64;  // time in bounds
+
+    const bool in_namespace_;
+    uint64_t parts_ = 0;
+};
+
+// What a variable, or a member of the value of `changed`, is set to.
+struct SetGuard final : jinja::expression {
+    jinja::statement_ptr inner;
+    const jinja::statement* changed = nullptr;
+
+    jinja::value execute_impl(jinja::context& context) const override {
+        jinja::value out = inner->execute(context);
+        if (changed != nullptr && !namespaces.contains(changed->execute(context)))
+            throw std::runtime_error("only members of a namespace can be set");
+        KeptValue(changed != nullptr).check(out);
+        return out;
+    }
+};
+
+void guard_set(jinja::set_statement& set) {
+    const auto* member = jinja::cast_stmt<jinja::member_expression>(set.assignee);
+    if (set.val == nullptr) {
+        if (member != nullptr) throw std::runtime_error("a block cannot become a member of a namespace");
+        return;
+    }
+    auto guarded = std::make_unique<SetGuard>();
+    guarded->pos = set.val->pos;
+    guarded->inner = std::move(set.val);
+    if (member != nullptr) guarded->changed = member->object.get();
+    set.val = std::move(guarded);
+}
+
+jinja::value make_namespace(const jinja::func_args& args) {
+    jinja::value made = jinja::global_builtins().at("namespace")(args);
+    KeptValue(true).check(made);
+    return *namespaces.insert(std::move(made)).first;
+}
+
+// As in the sandbox in which transformers renders chat templates.
+void forbid_changes_of_lists() {
+    static std::once_flag once;
+    std::call_once(once, [] {
+        // The engine shows its table as a constant, and has no other way to change it.
+        auto& methods = const_cast<jinja::func_builtins&>(jinja::value_array_t().get_builtins());
+        for (const char* name : {"append", "pop"}) methods.erase(name);
+    });
+}
 
 // A parameter's default, which runs before the macro's body.
 struct DefaultGuard final : jinja::expression {
@@ -113,6 +189,8 @@ void guard(jinja::statement& statement) {
     } else if (auto* call = dynamic_cast<jinja::call_statement*>(&statement)) {
         guard(call->body);
         guard_defaults(call->caller_args);
+    } else if (auto* set = dynamic_cast<jinja::set_statement*>(&statement)) {
+        guard_set(*set);
     }
 }
 
@@ -133,9 +211,13 @@ void add_bounds(jinja::program& program) {
     for (const jinja::statement_ptr& statement : program.body) statement->visit(walk);
 }
 
-void begin_bounds() {
+BoundedRendering::BoundedRendering(jinja::context& context) {
+    forbid_changes_of_lists();
+    context.set_val("namespace", jinja::mk_val<jinja::value_func>("namespace", make_namespace));
     stack_begin = stack_here();
     steps = 0;
 }
+
+BoundedRendering::~BoundedRendering() { namespaces.clear(); }
 
 }  // namespace refold

@@ -42,8 +42,11 @@ KvCache::KvCache(const Model& model, std::span<const int64_t> lengths, ggml_type
                 .get();
         if (buffer == nullptr) {
             fail(ErrorCode::io, "engine",
-                 "cannot allocate the KV cache of {} rows: not enough memory - use a smaller --context",
-                 *std::max_element(lengths.begin(), lengths.end()));
+                 "cannot allocate the KV cache of {} rows: not enough memory{} - use a smaller --context",
+                 *std::max_element(lengths.begin(), lengths.end()),
+                 ggml_backend_buft_is_host(memories[i])
+                     ? ""
+                     : fmt::format(" on {}", ggml_backend_buft_name(memories[i])));
         }
         if (ggml_backend_buffer_is_host(buffer)) advise_large_pages(buffer);
         // Our attention reads no row that a token does not see. ggml's attention (encoders, devices)

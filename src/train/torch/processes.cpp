@@ -134,9 +134,11 @@ c10::intrusive_ptr<c10d::Store> store_of(const Rendezvous& rendezvous, milliseco
         options.port = rendezvous.port;
         options.isServer = rendezvous.rank == 0;
         options.waitWorkers = false;
-        options.timeout = std::chrono::ceil<std::chrono::seconds>(timeout);  // in whole seconds
         const auto end = Clock::now() + timeout;
         while (!store) try {
+                // In whole seconds, of which there is at least one.
+                options.timeout = std::max(std::chrono::ceil<std::chrono::seconds>(end - Clock::now()),
+                                           std::chrono::seconds(1));
                 store = c10::make_intrusive<c10d::TCPStore>(rendezvous.address, options);
             } catch (const std::exception& error) {
                 // TCPStore gives up early when little time is left, so try again until the end.
