@@ -25,7 +25,8 @@ using nlohmann::json;
 
 constexpr size_t kMostText = 256 << 10;  // bytes of a format
 
-std::string quoted(const std::string& text) { return json(text).dump(-1, ' ', true); }
+// A grammar's escapes are code points, JSON's halves of surrogate pairs: so characters stay as they are.
+std::string quoted(const std::string& text) { return json(text).dump(); }
 
 std::string grammar_of(const std::vector<std::string>& choices) {
     std::string rule = "root ::= ";

@@ -1,14 +1,18 @@
 #include "serve/capacity.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace refold {
 
 std::string check_capacity(const Capacity& c) {
-    if (c.kv_tokens > c.slots * c.context) {
+    constexpr int64_t kContexts = 8;  // as many as there are by default
+    const int64_t most = std::max(c.slots, kContexts) * c.context;
+    if (c.kv_tokens > most) {
         fail(ErrorCode::usage, "serve",
-             "--kv-tokens: got {}, but {} slots of {} tokens use at most {} - give less, or more --slots",
-             c.kv_tokens, c.slots, c.context, c.slots * c.context);
+             "--kv-tokens: got {}, expected at most {} for {} slots of {} tokens - give less, or more --slots",
+             c.kv_tokens, most, c.slots, c.context);
     }
     if (c.context <= c.trained) return "";
     return fmt::format(

@@ -14,7 +14,7 @@ struct Capacity {
 };
 
 // Returns what the operator should know about them; mostly empty. Throws Error(usage) for a cache with more
-// tokens than all slots can use.
+// tokens than all slots can use, and than the cache has by default.
 std::string check_capacity(const Capacity& capacity);
 
 }  // namespace refold

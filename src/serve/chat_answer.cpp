@@ -93,7 +93,9 @@ private:
     Json finish(size_t index, const GenerationEvent& event) const {
         if (!event.finished) return nullptr;
         const char* const name = finish_name(event);
-        return *event.finished == FinishReason::stop && choices_[index].calls > 0 ? "tool_calls" : name;
+        // A stop text may have cut the last call.
+        const bool whole = *event.finished == FinishReason::stop && event.stop_text.empty();
+        return whole && choices_[index].calls > 0 ? "tool_calls" : name;
     }
 
     Json begun_call(const AnswerPart& part) const {

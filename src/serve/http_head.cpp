@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 namespace refold {
 namespace {
@@ -17,6 +18,16 @@ std::string_view trimmed(std::string_view text) {
     while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
     while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
     return text;
+}
+
+// METHOD TARGET HTTP/1.x, without other spaces and without control characters.
+bool is_request_line(std::string_view line) {
+    constexpr std::string_view kVersion = " HTTP/1.";
+    const size_t method = line.find(' '), version = line.rfind(' ');
+    return method != line.npos && method > 0 && version > method + 1 &&
+           line.substr(version).starts_with(kVersion) && line.size() == version + kVersion.size() + 1 &&
+           line.find(' ', method + 1) == version &&
+           std::ranges::all_of(line, [](unsigned char c) { return c >= ' ' && c != 0x7f; });
 }
 
 }  // namespace
@@ -35,7 +46,8 @@ std::optional<HttpHead> scan_head(std::string_view received, size_t most_body) {
     const std::string_view request = lines.substr(0, lines.find("\r\n"));
     const std::string_view target = request.substr(std::min(request.find(' '), request.size() - 1) + 1);
     head.path = target.substr(0, target.find_first_of(" ?"));
-    bool length = false;
+    if (!is_request_line(request)) return refuse(400, "the first line is no request of HTTP/1");
+    bool length = false, host = false;
     for (size_t begin = request.size() + 2; begin < lines.size();) {
         const size_t stop = lines.find("\r\n", begin);
         const std::string_view line = lines.substr(begin, stop - begin);
@@ -54,6 +66,7 @@ std::optional<HttpHead> scan_head(std::string_view received, size_t most_body) {
             head.coding_begin = static_cast<size_t>(line.data() - received.data());
             head.coding_end = begin;
         }
+        if (same(name, "host") && std::exchange(host, true)) return refuse(400, "more than one Host");
         if (same(name, "expect") && same(value, "100-continue")) head.expects_continue = true;
         if (!same(name, "content-length")) continue;
         const auto [last, error] = std::from_chars(value.data(), value.data() + value.size(), head.body);

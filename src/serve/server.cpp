@@ -16,6 +16,17 @@ using httplib::Response;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
+// For an address that there is not: the errors of the interface that it seems to be of.
+auto error_of_unknown(std::string_view path) -> decltype(Endpoint::error) {
+    constexpr std::string_view kOllama = "/api/";
+    for (const Endpoint* endpoint : endpoints()) {
+        const std::string_view known = endpoint->path;
+        const bool above = path.starts_with(known) && path.substr(known.size()).starts_with('/');
+        if (above || (path.starts_with(kOllama) && known.starts_with(kOllama))) return endpoint->error;
+    }
+    return error_body;
+}
+
 // Asked for all the time.
 bool is_check(std::string_view endpoint) { return endpoint == "/health" || endpoint == "/ready"; }
 
@@ -138,7 +149,7 @@ struct Server::Impl {
         if (!exchange.traceparent.empty()) response.set_header("traceparent", exchange.traceparent);
         const Endpoint* const endpoint = find_endpoint(request.path);
         bool goes_on = false;
-        guarded(response, endpoint == nullptr ? error_body : endpoint->error,
+        guarded(response, endpoint == nullptr ? error_of_unknown(request.path) : endpoint->error,
                 [&] { goes_on = admitted(request, response, endpoint); });
         return goes_on;
     }

@@ -13,6 +13,7 @@ using testing::HasSubstr;
 TEST(Capacity, WhatIsOfNoUse) {
     EXPECT_EQ(check_capacity({.slots = 8, .context = 1024, .trained = 2048}), "");
     EXPECT_EQ(check_capacity({.slots = 8, .context = 2048, .kv_tokens = 8 * 2048, .trained = 2048}), "");
+    EXPECT_EQ(check_capacity({.slots = 2, .context = 1024, .kv_tokens = 8 * 1024, .trained = 2048}), "");
     EXPECT_THAT(check_capacity({.slots = 8, .context = 2049, .trained = 2048}),
                 testing::AllOf(HasSubstr("2049"), HasSubstr("2048")));
     for (const Capacity& useless :

@@ -92,6 +92,13 @@ TEST(ChatTools, WithoutContentItIsNull) {
     EXPECT_EQ(one["finish_reason"], "tool_calls");
 }
 
+TEST(ChatTools, AStopTextWithinACall) {
+    RunningServer running(answering(kCall));
+    const json choice =
+        running.post(kChatPath, asked_chat({{"tools", {kFunction}}, {"stop", "Oslo"}})).json()["choices"][0];
+    EXPECT_EQ(choice["finish_reason"], "stop") << choice;
+}
+
 TEST(ChatTools, ChoicesOfTools) {
     std::string no_reasoning = kTemplate;
     no_reasoning.resize(no_reasoning.find("{# </think>"));

@@ -1,5 +1,7 @@
 #include "serve/conversation/turn.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "serve/conversation/answer_structure.h"
 #include "serve/fields.h"
@@ -28,7 +30,7 @@ bool offers_tools(const Conversation& conversation) {
     return !conversation.tools.empty() && conversation.choice.mode != Mode::none;
 }
 
-void check_template(const Conversation& conversation, const ChatPrompt& chat) {
+void check_template(const Conversation& conversation, const char* field, const ChatPrompt& chat) {
     if (offers_tools(conversation)) {
         if (!chat.form().takes_tools)
             throw ApiError(400,
@@ -41,6 +43,12 @@ void check_template(const Conversation& conversation, const ChatPrompt& chat) {
                            "not know",
                            "tools", "unsupported_parameter");
     }
+    // Results without their calls would say something else.
+    const auto calls = [](const Json& message) { return message.contains("tool_calls"); };
+    if (!chat.mentions("tool_calls") && !chat.form().takes_tools &&
+        std::ranges::any_of(conversation.messages, calls))
+        throw ApiError(400, "the messages have calls, which the model's chat template does not write", field,
+                       "unsupported_parameter");
     for (const auto& [name, value] : conversation.variables.items()) {
         // What a template without reasoning does anyway.
         const bool off =
@@ -72,7 +80,7 @@ AnswerParts parts_of(const Conversation& conversation, const ChatPrompt& chat, c
 std::string turn_text(const Conversation& conversation, const char* field, const ServedModel& model,
                       const std::function<void()>& check) {
     check_messages(conversation.messages, field, model.limits);
-    check_template(conversation, model.chat);
+    check_template(conversation, field, model.chat);
     Json tools = Json::array();
     if (offers_tools(conversation))
         for (const Tool& tool : conversation.tools) tools.push_back(tool.for_template());

@@ -181,6 +181,7 @@ MessagesRequest parse(std::string_view body, bool generates) {
     if (fields.find("stop_sequences") != nullptr) out.options.stop = stop_texts(fields, "stop_sequences");
     out.max_tokens = fields.integer("max_tokens", 1, INT64_MAX);
     if (generates && !out.max_tokens) refuse("max_tokens", "missing - give the most tokens of the answer");
+    fields.ignore("cache_control");  // as in tools
     fields.refuse_the_rest();
     return out;
 }

@@ -143,7 +143,7 @@ c10::intrusive_ptr<c10d::Store> store_of(const Rendezvous& rendezvous, milliseco
             } catch (const std::exception& error) {
                 // TCPStore gives up early when little time is left, so try again until the end.
                 if (rendezvous.rank != 0 && Clock::now() < end) {
-                    std::this_thread::sleep_for(milliseconds(20));
+                    std::this_thread::sleep_for(milliseconds(200));
                     continue;
                 }
                 if (rendezvous.rank == 0) {
