@@ -22,7 +22,8 @@ struct Arguments {
 void lend(const Arguments& a) {
     const std::vector<Device> devices = find_devices(a.devices, false);
     // The module waits for clients, and looks for no signals.
-    for (const int number : {SIGINT, SIGTERM}) std::signal(number, [](int) { _exit(exit_code(ErrorCode::interrupted)); });
+    for (const int number : {SIGINT, SIGTERM})
+        std::signal(number, [](int) { _exit(exit_code(ErrorCode::interrupted)); });
     std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // what the module says, at once in a file as well
     run_worker(a.address, a.anywhere, devices, a.threads > 0 ? a.threads : default_threads());
 }

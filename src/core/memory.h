@@ -11,8 +11,8 @@ struct Memory {
     uint64_t limit = 0;      // of the machine, or of the smallest control group; 0: not known
 };
 
-// Read from files of Linux below `root`: proc/meminfo, and as processors_of(). What is available is at most what
-// the limit of this process's address space leaves.
+// Read from files of Linux below `root`: proc/meminfo, and as processors_of(). What is available is at most
+// what the limit of this process's address space leaves.
 Memory memory_of(const std::filesystem::path& root = "/");
 
 }  // namespace refold

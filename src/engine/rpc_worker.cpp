@@ -77,7 +77,8 @@ Endpoint parse(const std::string& address, bool anywhere) {
     const size_t colon = address.rfind(':');
     if (address.find(':') != colon)
         fail(ErrorCode::usage, "engine",
-             "a worker is HOST:PORT, got '{}' - ggml's workers have names and IPv4 addresses, no IPv6", address);
+             "a worker is HOST:PORT, got '{}' - ggml's workers have names and IPv4 addresses, no IPv6",
+             address);
     Endpoint out{.given = address};
     const char* end = address.data() + address.size();
     const bool has_port = colon != std::string::npos && colon > 0 &&
@@ -117,7 +118,8 @@ public:
         fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
         return std::exchange(fd_, -1);
     }
-    // Returns false kGreeting after the socket was made. Throws Error(interrupted) when a signal asks to stop.
+    // Returns false kGreeting after the socket was made. Throws Error(interrupted) when a signal asks to
+    // stop.
     bool wait(short events) const {
         for (;;) {
             check_interrupt();
@@ -152,7 +154,8 @@ void connect(const Socket& socket, const Endpoint& worker) {
 // Reads all of `out`; false where the other side has closed the connection.
 bool receive(const Socket& socket, const Endpoint& worker, std::span<unsigned char> out) {
     while (!out.empty()) {
-        if (!socket.wait(POLLIN)) refuse(worker, "does not answer - is it busy with another client, or no worker?");
+        if (!socket.wait(POLLIN))
+            refuse(worker, "does not answer - is it busy with another client, or no worker?");
         const ssize_t count = recv(socket.get(), out.data(), out.size(), 0);
         if (count <= 0) return false;
         out = out.subspan(static_cast<size_t>(count));
@@ -208,17 +211,16 @@ public:
         ggml_threadpool_params params = ggml_threadpool_params_default(threads);
         params.poll = 0;
         pool_.reset(ggml_threadpool_new(&params));
-        const Hooks hooks{this,
-                          [](void* user, ggml_backend_t backend, ggml_cgraph* graph) {
-                              static_cast<WorkerCpu*>(user)->before_graph(backend, graph);
-                          },
-                          [](void* user, const void* data, size_t size, bool freed) {
-                              WorkerPanels& panels = static_cast<WorkerCpu*>(user)->panels_;
-                              freed ? panels.forget(data, size) : panels.before_access(data, size);
-                          },
-                          [](void*, ggml_backend_dev_t device, size_t free) {
-                              return free_memory(device, free);
-                          }};
+        const Hooks hooks{
+            this,
+            [](void* user, ggml_backend_t backend, ggml_cgraph* graph) {
+                static_cast<WorkerCpu*>(user)->before_graph(backend, graph);
+            },
+            [](void* user, const void* data, size_t size, bool freed) {
+                WorkerPanels& panels = static_cast<WorkerCpu*>(user)->panels_;
+                freed ? panels.forget(data, size) : panels.before_access(data, size);
+            },
+            [](void*, ggml_backend_dev_t device, size_t free) { return free_memory(device, free); }};
         function_of_module<void(const Hooks*)>("ggml_backend_rpc_set_hooks")(&hooks);
     }
 

@@ -10,9 +10,10 @@ std::string check_capacity(const Capacity& c) {
     constexpr int64_t kContexts = 8;  // as many as there are by default
     const int64_t most = std::max(c.slots, kContexts) * c.context;
     if (c.kv_tokens > most) {
-        fail(ErrorCode::usage, "serve",
-             "--kv-tokens: got {}, expected at most {} for {} slots of {} tokens - give less, or more --slots",
-             c.kv_tokens, most, c.slots, c.context);
+        fail(
+            ErrorCode::usage, "serve",
+            "--kv-tokens: got {}, expected at most {} for {} slots of {} tokens - give less, or more --slots",
+            c.kv_tokens, most, c.slots, c.context);
     }
     if (c.context <= c.trained) return "";
     return fmt::format(

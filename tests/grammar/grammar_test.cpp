@@ -76,7 +76,8 @@ std::string schema_error(const json& schema) {
 }
 
 TEST(Grammar, OneOfTheChoices) {
-    const OutputFormat format{.kind = Kind::choice, .choices = {"yes", "no", "a \"b\"\n\xc3\xa9", "\xf0\x9f\x98\x80"}};
+    const OutputFormat format{.kind = Kind::choice,
+                              .choices = {"yes", "no", "a \"b\"\n\xc3\xa9", "\xf0\x9f\x98\x80"}};
     std::set<std::string> seen;
     for (uint32_t seed = 0; seed < 60; ++seed) seen.insert(walk(format, seed));
     EXPECT_EQ(seen, (std::set<std::string>{format.choices.begin(), format.choices.end()}));

@@ -50,8 +50,9 @@ TEST(HttpHead, PathOfARequest) {
 
 TEST(HttpHead, RequestLines) {
     EXPECT_EQ(status_of("", "GET /health?x=/y HTTP/1.0"), 0);
-    for (const char* line : {"", "nonsense", "GET /health", "GET  / HTTP/1.1", "GET / HTTP/1.1 ", " / HTTP/1.1",
-                             "GET /a b HTTP/1.1", "PRI * HTTP/2.0", "GET / HTTP/1.11", "GET /\x01 HTTP/1.1"})
+    for (const char* line :
+         {"", "nonsense", "GET /health", "GET  / HTTP/1.1", "GET / HTTP/1.1 ", " / HTTP/1.1",
+          "GET /a b HTTP/1.1", "PRI * HTTP/2.0", "GET / HTTP/1.11", "GET /\x01 HTTP/1.1"})
         EXPECT_EQ(status_of("", line), 400) << line;
     EXPECT_EQ(status_of("Host: a\r\nhost: b\r\n", "GET / HTTP/1.1"), 400);
 }

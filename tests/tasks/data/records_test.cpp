@@ -189,14 +189,16 @@ TEST(Jinja, NoValueContainsItself) {
     EXPECT_THAT(refusal(make + "{% set n.i = n %}{{ n | tojson }}"), HasSubstr("hold a namespace"));
     EXPECT_THAT(refusal(make + "{% set n.i = [{'x': n}] %}"), HasSubstr("hold a namespace"));
     EXPECT_THAT(refusal(make + "{% set m = namespace(x=[n]) %}"), HasSubstr("hold a namespace"));
-    EXPECT_THAT(refusal(make + "{% set d = {'x': 1} %}{% set d.y = d %}"), HasSubstr("members of a namespace"));
+    EXPECT_THAT(refusal(make + "{% set d = {'x': 1} %}{% set d.y = d %}"),
+                HasSubstr("members of a namespace"));
     EXPECT_THAT(refusal(make + "{% set n.i %}{{ n }}{% endset %}"), HasSubstr("a block cannot"));
     EXPECT_THAT(refusal("{% set b = a.append(a) %}{{ a }}"), HasSubstr("append"));
     EXPECT_THAT(refusal(make + "{% for x in range(300) %}{% set n.i = [n.i] %}{% endfor %}"),
                 HasSubstr("nested too deeply"));
     EXPECT_THAT(refusal(make + "{% for x in range(30) %}{% set n.i = [n.i, n.i] %}{% endfor %}"),
                 HasSubstr("too large"));
-    EXPECT_EQ(JinjaTemplate(make + "{% set n.i = a + [n.i] %}{{ n.i | tojson }}{% set n.j = n.i %}{{ n.j | length }}")
+    EXPECT_EQ(JinjaTemplate(
+                  make + "{% set n.i = a + [n.i] %}{{ n.i | tojson }}{% set n.j = n.i %}{{ n.j | length }}")
                   .render({{"a", {"x"}}}),
               "[\"x\", 0]2");
 }
