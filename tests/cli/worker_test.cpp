@@ -82,6 +82,12 @@ public:
         process_.send(SIGKILL);
         process_.wait();
     }
+    // Standard output so far.
+    std::string said() const { return process_.output(); }
+    int end(int signal) {
+        process_.send(signal);
+        return process_.wait().code;
+    }
 
 private:
     bool answers() const {
@@ -288,6 +294,8 @@ TEST_F(Workers, Addresses) {
     for (const char* address :
          {"", "here", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:x", ":1", "127.0.0.1:65536"})
         EXPECT_EQ(code_of(connect(address), "HOST:PORT"), ErrorCode::usage) << address;
+    for (const char* address : {"[::1]:50052", "::1:50052"})
+        EXPECT_EQ(code_of(connect(address), "no IPv6"), ErrorCode::usage) << address;
     for (const char* address : {"8.8.8.8:1", "172.32.0.1:1", "11.0.0.1:1", "0.0.0.0:1"})
         EXPECT_EQ(code_of(connect(address), "--rpc-anywhere"), ErrorCode::usage) << address;
     EXPECT_EQ(code_of(connect(free_address()), "nothing answers there"), ErrorCode::io);
@@ -299,6 +307,14 @@ TEST_F(Workers, Addresses) {
     expect_error(refold({"run", std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf", "-p", "a", "--device",
                          "rpc:" + free_address()}),
                  1, {"nothing answers there"});
+}
+
+TEST_F(Workers, SayWhereTheyAreAndEndBySignals) {
+    for (const int signal : {SIGINT, SIGTERM}) {
+        Worker worker;
+        EXPECT_THAT(worker.said(), testing::HasSubstr(worker.address()));
+        EXPECT_EQ(worker.end(signal), 130);
+    }
 }
 
 TEST_F(Workers, OthersThanWorkersOfThisVersion) {

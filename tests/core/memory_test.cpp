@@ -2,6 +2,8 @@
 #include "core/memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "core/fake_root.h"
 
@@ -37,6 +39,23 @@ TEST_F(MemoryTest, GroupsOfVersionOne) {
     write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "500000");
     write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "100000");
     EXPECT_EQ(memory_of(root()).available, 400000U);
+}
+
+TEST_F(MemoryTest, OfTheAddressSpace) {
+    write("proc/meminfo", "MemTotal:  2000 kB\nMemAvailable:  1500 kB");
+    write("proc/self/statm", "100 7 7 7 0 7 0");
+    rlimit before{};
+    ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+    constexpr rlim_t kLimit = rlim_t{1} << 46;  // sanitizers need many TB
+    const rlimit limited{kLimit, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &limited), 0);
+    EXPECT_EQ(memory_of(root()).available, 1500U * 1024);
+    const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    write("proc/self/statm", std::to_string(kLimit / page - 2));
+    EXPECT_EQ(memory_of(root()).available, 2 * page);
+    write("proc/self/statm", std::to_string(kLimit / page + 2));
+    EXPECT_EQ(memory_of(root()).available, 0U);
+    setrlimit(RLIMIT_AS, &before);
 }
 
 }  // namespace
