@@ -200,7 +200,7 @@ struct GrammarCompiler::Impl {
     std::shared_ptr<const Grammar> compile(const Format& format, const char* name) {
         check_size(name, size_of(format));
         if (auto grammar = found(format)) return grammar;
-        const auto grammar = std::make_shared<const Grammar>(enforced(name, [&] {
+        auto grammar = std::make_shared<const Grammar>(enforced(name, [&] {
             return std::make_shared<Grammar::Impl>(Grammar::Impl{compiled(format), n_vocab});
         }));
         keep({format, grammar->bytes() + size_of(format), grammar});

@@ -5,8 +5,11 @@
 #include "grammar/schema.h"
 
 namespace refold {
+namespace {
 
 using Json = nlohmann::ordered_json;
+
+}  // namespace
 
 Json structure_of(const OutputFormat& format) {
     const auto schema = [](Json of) {

@@ -4,8 +4,11 @@
 #include <array>
 
 namespace refold {
+namespace {
 
 using Json = nlohmann::ordered_json;
+
+}  // namespace
 
 void set_effort(Json& variables, const std::string& effort, const char* field) {
     constexpr std::array kLevels = {"none", "minimal", "low", "medium", "high", "xhigh"};

@@ -8,7 +8,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Kind = AnswerPart::Kind;
 
-std::string event(const char* type, Json data) {
+std::string event(const char* type, const Json& data) {
     Json out = {{"type", type}};
     out.update(data);
     return server_sent(out, type);

@@ -36,7 +36,10 @@ void read_sampling_options(Fields& fields, OllamaOptions& out) {
 
 void read_options(Fields& fields, OllamaOptions& out) {
     read_sampling_options(fields, out);
-    if (const auto format = fields.ordered("format"); !format.is_null() && format != "") {
+    const auto format = fields.ordered("format");
+    const bool none =
+        format.is_null() || (format.is_string() && format.get_ref<const std::string&>().empty());
+    if (!none) {
         if (format.is_string() && format != "json")
             refuse("format", "got {}, expected json or a JSON Schema", shown(format));
         out.options.format = format.is_string() ? OutputFormat{.kind = OutputFormat::Kind::json}

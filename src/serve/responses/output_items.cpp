@@ -11,17 +11,17 @@ using Kind = AnswerPart::Kind;
 
 }  // namespace
 
-std::string OutputItems::event(const char* type, Json data) {
+std::string OutputItems::event(const char* type, const Json& data) {
     Json out = {{"type", type}, {"sequence_number", number_++}};
     out.update(data);
     return server_sent(out, type);
 }
 
-std::string OutputItems::item_event(const char* type, Json data) {
+std::string OutputItems::item_event(const char* type, const Json& data) {
     Json out = {{"item_id", item_["id"]}, {"output_index", items_.size()}};
     if (open_ != Kind::call) out["content_index"] = 0;
     out.update(data);
-    return event(type, std::move(out));
+    return event(type, out);
 }
 
 Json OutputItems::content_part() const {

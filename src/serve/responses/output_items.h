@@ -19,7 +19,7 @@ public:
     // Ends the latest item, which is incomplete where the answer broke off.
     std::string end(bool complete);
     // An event with the next number.
-    std::string event(const char* type, nlohmann::ordered_json data);
+    std::string event(const char* type, const nlohmann::ordered_json& data);
 
     // Those that have ended.
     const nlohmann::ordered_json& items() const { return items_; }
@@ -28,7 +28,7 @@ public:
 private:
     std::string begin(const AnswerPart& part);
     // An event about the latest item, whose text is in `content_index` 0.
-    std::string item_event(const char* type, nlohmann::ordered_json data);
+    std::string item_event(const char* type, const nlohmann::ordered_json& data);
     nlohmann::ordered_json content_part() const;
 
     const bool short_ids_;
