@@ -1,7 +1,8 @@
 // Tokens per second of sequences decoded together, compared with stock llama.cpp on the same file. Both
 // append one token to every sequence per step and compute the logits of all, in turns in one process.
 //
-//   refold_batch_bench MODEL.gguf [--sequences 1 4 8 16 32] [--tokens 256] [--steps 16] [--rounds 5] [--json]
+//   refold_batch_bench MODEL.gguf [--sequences 1 4 8 16 32] [--tokens 256] [--steps 16] [--rounds 5]
+//   [--device cpu] [--json]
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -23,7 +24,7 @@ namespace refold {
 namespace {
 
 struct Settings {
-    std::string model, baseline = "stock";
+    std::string model, baseline = "stock", device = "cpu";
     std::vector<int64_t> sequences = {1, 4, 8, 16, 32};
     int64_t tokens = 256, steps = 16;
     int threads = 2, rounds = 5;
@@ -46,6 +47,7 @@ public:
         const auto count = static_cast<int64_t>(texts.size());
         EngineOptions options;
         options.threads = s.threads;
+        options.device = s.device;
         options.context = s.tokens + s.steps;
         options.precision = s.bf16 ? Precision::bf16 : Precision::stored;
         options.sequences = 0;
@@ -93,7 +95,8 @@ public:
           count_(texts.size()),
           stock_(s.model, {.threads = s.threads,
                            .context = (s.tokens + s.steps + 255) / 256 * 256,
-                           .sequences = static_cast<int64_t>(texts.size())}) {
+                           .sequences = static_cast<int64_t>(texts.size()),
+                           .device = s.device}) {
         for (size_t i = 0; i < texts.size(); ++i) {
             for (int32_t t = 0; t < tokens_; t += 64) {
                 std::vector<StockRow> rows;
@@ -182,6 +185,7 @@ int run(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--steps", s.steps, "of a round")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--threads", s.threads)->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--device", s.device, "of both")->capture_default_str();
     app.add_option("--rounds", s.rounds)->check(CLI::PositiveNumber)->capture_default_str();
     app.add_flag("--bf16", s.bf16, "refold's products with F16 weights in BF16");
     app.add_flag("--json", s.json);

@@ -19,6 +19,7 @@ struct Settings {
     std::vector<std::string> models;
     std::vector<int64_t> batches = {8, 32};
     int64_t prompt = 64, decode = 16;
+    std::string device = "cpu";
     int threads = 1, rounds = 5;
     bool whole = false, together = false;
 };
@@ -46,6 +47,7 @@ public:
               {.threads = s.threads,
                .context = s.prompt + s.decode + 8,
                .chunk = 256,
+               .device = s.device,
                .sequences = 0,
                .kv_tokens = *std::max_element(s.batches.begin(), s.batches.end()) * (s.prompt + s.decode + 8),
                .by_loop = !s.whole})) {}
@@ -159,6 +161,7 @@ int run(int argc, char** argv) {
     app.add_option("--decode", s.decode, "Tokens that each sequence decodes");
     app.add_option("--threads", s.threads);
     app.add_option("--rounds", s.rounds);
+    app.add_option("--device", s.device);
     app.add_flag("--together", s.together, "All sequences at the same loop.");
     app.add_flag("--whole", s.whole, "All loops in one step.");
     CLI11_PARSE(app, argc, argv);

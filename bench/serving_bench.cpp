@@ -30,7 +30,7 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
 struct Arguments {
-    std::string model, text, exits, record, exit_rule = "none", exited_kv = "catch-up";
+    std::string model, text, exits, record, exit_rule = "none", exited_kv = "catch-up", device = "cpu";
     std::vector<double> exit_thresholds;
     std::vector<int64_t> prompts{64, 512};
     int64_t requests = 256, shortest = 64, longest = 256, soak = 0;
@@ -243,6 +243,7 @@ Json run(const Arguments& a) {
     const int64_t context = *std::max_element(a.prompts.begin(), a.prompts.end()) + a.longest;
     EngineOptions batch;
     batch.threads = a.threads;
+    batch.device = a.device;
     batch.context = context;
     batch.f32 = a.f32;
     batch.sequences = 0;
@@ -304,6 +305,7 @@ int main(int argc, char** argv) {
     app.add_option("--draft-loop", a.draft_loop, "Exact mode: loop that drafts")->capture_default_str();
     app.add_option("--soak", a.soak, "Number of requests whose responses are checked")->capture_default_str();
     app.add_option("--threads", a.threads, "0: all cores")->capture_default_str();
+    app.add_option("--device", a.device, "What the model runs on")->capture_default_str();
     app.add_option("--seed", a.seed, "Seed of the workload")->capture_default_str();
     app.add_flag("--f32", a.f32, "float32 weights, activations and KV cache");
     CLI11_PARSE(app, argc, argv);

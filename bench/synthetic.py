@@ -25,6 +25,13 @@ class Shape:
 
 
 TINY_LLAMA = Shape(layers=22, width=2048, ffn=5632, heads=32, kv_heads=4)
+SHAPES = {
+    "tinyllama": TINY_LLAMA,
+    "llama-2-7b": Shape(layers=32, width=4096, ffn=11008, heads=32, kv_heads=32, context=4096),
+    "llama-3.1-8b": Shape(layers=32, width=4096, ffn=14336, heads=32, kv_heads=8, context=131072),
+    # With a small vocabulary: blocks, not the head, are what is measured.
+    "gemma-2b": Shape(layers=18, width=2048, ffn=16384, heads=8, kv_heads=1, context=8192),
+}
 
 
 def tensors(shape):

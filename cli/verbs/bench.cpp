@@ -95,6 +95,9 @@ StockOptions stock_options(const EngineOptions& options) {
     stock.threads = options.threads;
     stock.context = options.context;
     stock.chunk = options.chunk;
+    if (options.kind == EngineKind::ggml && !options.device.empty()) stock.device = options.device;
+    stock.gpu_layers = options.gpu_layers;
+    stock.rpc_anywhere = options.rpc_anywhere;
     stock.kv = options.f32 ? KvType::f32 : options.kv;
     return stock;
 }

@@ -296,7 +296,7 @@ Action declare(CLI::App& app) {
                    "Tokens of all sequences that the KV cache holds")
         ->type_name("TOKENS")
         ->check(at_least(1))
-        ->default_str("8 contexts");
+        ->default_str(fmt::format("{} contexts", kDefaultContexts));
     a->model.scheduler.prefixes = true;
     app.add_flag_callback(
         "--no-prefix-cache", [a] { a->model.scheduler.prefixes = false; },

@@ -21,6 +21,7 @@ struct OutputFormat {
     Kind kind = Kind::any;
     std::string text = {};
     std::vector<std::string> choices = {};
+    std::string field = {};  // what asks for it, for messages: "response_format"
 
     bool operator==(const OutputFormat&) const = default;
 };

@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kMaxThreads = 512;
 constexpr int64_t kDefaultContext = 4096;
-constexpr int64_t kDefaultContexts = 8;  // of a KV cache for any number of sequences
 
 // Tokens of a sequence that the learned positions can tell apart; 0: no learned positions.
 int64_t learned_limit(const ModelConfig& config) {

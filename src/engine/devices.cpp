@@ -63,8 +63,7 @@ Device describe(ggml_backend_dev_t device) {
     size_t free = 0, total = 0;
     ggml_backend_dev_memory(device, &free, &total);
     out.memory = total;
-    // ggml says that all of the CPU's memory is free.
-    out.free = is_cpu(device) ? std::min<uint64_t>(free, memory_of().available) : free;
+    out.free = free_memory(device, free);
     return out;
 }
 
@@ -90,6 +89,10 @@ Device find_local(std::string_view name, const std::vector<Device>& all) {
 }
 
 }  // namespace
+
+uint64_t free_memory(ggml_backend_device* device, uint64_t free) {
+    return is_cpu(device) ? std::min<uint64_t>(free, memory_of().available) : free;
+}
 
 std::vector<Device> list_devices() {
     load_modules();

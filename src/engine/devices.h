@@ -33,6 +33,9 @@ struct Device {
     bool is_remote() const { return module == "RPC"; }
 };
 
+// Bytes of a device that are free, of the `free` ones that ggml says: it says that all of a CPU's memory is.
+uint64_t free_memory(ggml_backend_device* device, uint64_t free);
+
 // Thrown by a step when a device is gone for good, as a worker is that has ended: all later steps fail.
 struct LostDevice : Error {
     using Error::Error;

@@ -42,6 +42,9 @@ enum class SharedExecution { automatic, composed };
 // How to multiply by factored weights. `automatic` decides per slot by bytes: see choose_execution().
 enum class FactoredExecution { automatic, factored, reconstructed };
 
+// Contexts that a KV cache for any number of sequences has room for by default.
+constexpr int64_t kDefaultContexts = 8;
+
 struct EngineOptions {
     EngineKind kind = EngineKind::ggml;
     int threads = 0;      // 0: all cores
@@ -65,7 +68,8 @@ struct EngineOptions {
     // Most sequences open at a time; 0: as many as fit kv_tokens. Graphs and cache for a single sequence are
     // faster than those for several.
     int64_t sequences = 1;
-    // Size of the KV cache that several sequences share; 0: `sequences` contexts, or 8 with sequences == 0.
+    // Size of the KV cache that several sequences share; 0: `sequences` contexts, or
+    // kDefaultContexts with sequences == 0.
     int64_t kv_tokens = 0;
     // Steps run one loop of a looped model (Topology::loops) at a time, so that rows can be at different
     // loops.

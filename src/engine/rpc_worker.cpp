@@ -19,7 +19,6 @@
 
 #include "core/error.h"
 #include "core/interrupt.h"
-#include "core/memory.h"
 #include "engine/ggml/handles.h"
 #include "engine/ggml/worker_panels.h"
 #include "io/ggml_log.h"
@@ -225,10 +224,6 @@ public:
     }
 
 private:
-    static size_t free_memory(ggml_backend_dev_t device, size_t free) {
-        const bool cpu = ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
-        return cpu ? std::min<size_t>(free, memory_of().available) : free;
-    }
     void before_graph(ggml_backend_t backend, ggml_cgraph* graph) {
         ggml_backend_dev_t device = ggml_backend_get_device(backend);
         if (ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) return;

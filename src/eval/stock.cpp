@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/parallel.h"
+#include "engine/devices.h"
 #include "io/ggml_log.h"
 #include "model/token_ids.h"
 #include "text/llama_log.h"
@@ -40,13 +41,21 @@ StockOptions checked(StockOptions o) {
     return o;
 }
 
-Handle<llama_model> load(const std::string& path) {
-    Handle<llama_model> model(open_llama_model(path, false));
+// But the CPU.
+std::vector<ggml_backend_device*> handles_of(std::span<const Device> devices) {
+    std::vector<ggml_backend_device*> out;
+    for (const Device& device : devices)
+        if (!device.is_cpu()) out.push_back(device.handle);
+    return out;
+}
+
+Handle<llama_model> load(const std::string& path, std::span<const Device> devices, int64_t gpu_layers) {
+    Handle<llama_model> model(open_llama_model(path, false, handles_of(devices), gpu_layers));
     if (!model) fail(ErrorCode::unsupported, "stock", "libllama cannot load '{}': {}", path, ggml_errors());
     return model;
 }
 
-Handle<llama_context> make_context(llama_model* model, const StockOptions& o) {
+Handle<llama_context> make_context(llama_model* model, const StockOptions& o, bool on_device) {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = static_cast<uint32_t>(o.context * o.sequences);
     params.n_seq_max = static_cast<uint32_t>(o.sequences);
@@ -54,8 +63,7 @@ Handle<llama_context> make_context(llama_model* model, const StockOptions& o) {
     params.n_threads = params.n_threads_batch = o.threads;
     params.type_k = params.type_v = static_cast<ggml_type>(element_type(o.kv));
     params.flash_attn_type = o.flash_attention ? LLAMA_FLASH_ATTN_TYPE_AUTO : LLAMA_FLASH_ATTN_TYPE_DISABLED;
-    params.offload_kqv = false;
-    params.op_offload = false;
+    params.offload_kqv = params.op_offload = on_device;
     params.no_perf = true;
     Handle<llama_context> context(llama_init_from_model(model, params));
     if (!context) fail(ErrorCode::unsupported, "stock", "libllama cannot make a context: {}", ggml_errors());
@@ -74,9 +82,10 @@ Handle<ggml_threadpool> make_pool(int threads) {
 struct StockLlama::Impl {
     Impl(const std::string& path, const StockOptions& given)
         : options(checked(given)),
-          model(load(path)),
+          devices(find_devices(options.device, options.rpc_anywhere)),
+          model(load(path, devices, options.gpu_layers)),
           pool(make_pool(options.threads)),
-          context(make_context(model.get(), options)),
+          context(make_context(model.get(), options, !handles_of(devices).empty())),
           n_vocab(llama_vocab_n_tokens(llama_model_get_vocab(model.get()))) {
         llama_attach_threadpool(context.get(), pool.get(), nullptr);
     }
@@ -114,6 +123,7 @@ struct StockLlama::Impl {
     }
 
     StockOptions options;
+    std::vector<Device> devices;  // open while the model is
     Handle<llama_model> model;
     Handle<ggml_threadpool> pool;  // declared before the context, which uses it until its end
     Handle<llama_context> context;

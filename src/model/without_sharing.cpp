@@ -182,6 +182,32 @@ Model without_exits(Model model) {
     return model;
 }
 
+Model with_whole_columns(Model model) {
+    // Producers share ownership of what they read.
+    const auto given = std::make_shared<const Model>(model);
+    for (size_t l = 0; l < model.topology.layers.size(); ++l) {
+        for (auto& [slot, expression] : model.topology.layers[l]) {
+            if (!heads_are_columns(slot)) continue;
+            auto* plus = std::get_if<Plus>(&expression);
+            const Expression base = base_of(expression);
+            const auto* heads = std::get_if<Heads>(&base);
+            if (heads == nullptr || tensors_of(base).size() < 2) continue;
+            const Packed weight = packed(given, base, slot, l);
+            const auto same = [&](const std::string& name) {
+                return given->tensor(name).type == weight.type;
+            };
+            if (!std::ranges::all_of(tensors_of(base), same)) continue;
+            const std::string name = fmt::format("layer {} {}", l, slot_name(slot));
+            model.tensors[name] = {weight.type, {weight.shape.in, weight.shape.out}, {}, weight.produce};
+            if (plus != nullptr)
+                plus->base = Dense{name};
+            else
+                expression = Dense{name};
+        }
+    }
+    return model;
+}
+
 Model without_sharing(const Model& given) {
     const std::optional<Model> tables = with_whole_tables(given);
     const Model model = without_exits(tables ? *tables : given);

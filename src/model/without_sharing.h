@@ -12,6 +12,10 @@ namespace refold {
 // W_c.
 Model without_sharing(const Model& model);
 
+// The same function with a matrix of its own for every slot whose heads are columns (attn.o) of several
+// tensors. Quantized bytes are copied where these have one type; else the slot stays as it is.
+Model with_whole_columns(Model model);
+
 // The same function for tokens that run all loops.
 Model without_exits(Model model);
 

@@ -18,9 +18,10 @@ uint64_t any_seed() {
 
 }  // namespace
 
-ApiError invalid_format(const std::exception& error) {
-    return ApiError(400, fmt::format("the format of the output: {}", error.what()), "response_format",
-                    "invalid_format");
+ApiError invalid_format(const std::exception& error, const OutputFormat& format) {
+    // Without a format, what tools ask for is what cannot be kept.
+    return ApiError(400, fmt::format("the format of the output: {}", error.what()),
+                    format.kind == OutputFormat::Kind::any ? "tools" : format.field, "invalid_format");
 }
 
 const char* finish_name(const GenerationEvent& last) {
@@ -51,15 +52,15 @@ int64_t seconds_since_1970() {
     return std::chrono::duration_cast<std::chrono::seconds>(now).count();
 }
 
-void PromptLimits::too_long(const std::string& what) const {
+void PromptLimits::too_long(const std::string& what, const char* field) const {
     throw ApiError(
-        400, fmt::format("the prompt has {}, more than the context of {} tokens can hold", what, context), "",
+        400, fmt::format("the prompt has {}, more than the context of {} tokens can hold", what, context), field,
         "context_length_exceeded");
 }
 
-void PromptLimits::check_length(size_t bytes) const {
+void PromptLimits::check_length(size_t bytes, const char* field) const {
     if (bytes / std::max<size_t>(longest_token, 1) > static_cast<size_t>(context))
-        too_long(fmt::format("{} bytes", bytes));
+        too_long(fmt::format("{} bytes", bytes), field);
 }
 
 ApiAnswer::ApiAnswer(const ApiRequest& request, const PromptLimits& limits)
@@ -69,6 +70,8 @@ ApiAnswer::ApiAnswer(const ApiRequest& request, const PromptLimits& limits)
       seed_(request.seed),
       any_seed_(any_seed()) {
     static_cast<GenerationOptions&>(common_) = request.options;
+    check_ids(common_.stop_tokens, limits.n_vocab, "stop_token_ids");
+    for (const auto& [token, bias] : common_.sampling.logit_bias) check_ids({token}, limits.n_vocab, "logit_bias");
     try {
         check_generation(common_, limits.n_vocab);
     } catch (const Error& error) {
@@ -78,15 +81,15 @@ ApiAnswer::ApiAnswer(const ApiRequest& request, const PromptLimits& limits)
     common_.sampling.logit_bias.clear();  // the sampler has it
 }
 
-void ApiAnswer::add_prompt(std::vector<int32_t> tokens, int64_t max_tokens) {
+void ApiAnswer::add_prompt(std::vector<int32_t> tokens, int64_t max_tokens, const char* field) {
     const auto length = static_cast<int64_t>(tokens.size());
     usage.prompt_tokens += length;
-    if (length == 0) throw ApiError(400, "the prompt is empty", "prompt", "empty_prompt");
+    if (length == 0) throw ApiError(400, "the prompt is empty", field, "empty_prompt");
     if (length + std::min<int64_t>(max_tokens, 1) > context_) {
         throw ApiError(400,
                        fmt::format("the prompt has {} tokens, the context holds {}, generated ones included",
                                    length, context_),
-                       "", "context_length_exceeded");
+                       field, "context_length_exceeded");
     }
     prompts_.push_back({std::move(tokens), std::min(max_tokens, context_ - length)});
 }
@@ -107,7 +110,7 @@ void ApiAnswer::compile_format(GrammarCompiler& grammars) {
         common_.grammar = structure_.format.empty() ? grammars.compile(common_.format)
                                                     : grammars.compile_structure(structure_);
     } catch (const Error& error) {
-        throw invalid_format(error);
+        throw invalid_format(error, common_.format);
     }
     common_.format = {};  // the grammar has it
 }

@@ -23,10 +23,11 @@ struct PromptLimits {
     int64_t n_vocab = 0;
     size_t longest_token = 0;  // bytes
 
-    // Throws ApiError (400) for a text of so many bytes that no tokens of the vocabulary could make it fit.
-    void check_length(size_t bytes) const;
+    // Throws ApiError (400) that names `field`, for a text of so many bytes that no tokens of the vocabulary could
+    // make it fit.
+    void check_length(size_t bytes, const char* field) const;
     // Throws ApiError (400): the prompt has `what`, which is too much.
-    [[noreturn]] void too_long(const std::string& what) const;
+    [[noreturn]] void too_long(const std::string& what, const char* field) const;
 };
 
 struct Usage {
@@ -36,7 +37,7 @@ struct Usage {
 };
 
 // 400: what is asked of the output cannot be kept.
-ApiError invalid_format(const std::exception& error);
+ApiError invalid_format(const std::exception& error, const OutputFormat& format);
 
 // "stop" or "length". Throws ApiError for generations that ended otherwise.
 const char* finish_name(const GenerationEvent& last);
@@ -87,10 +88,10 @@ protected:
 
     // Choices that are generated for each prompt.
     size_t choices_of_prompt() const { return n_; }
-    // Throws ApiError (400) for a bias of a token that is not in the vocabulary.
+    // Throws ApiError (400) for a token that is not in the vocabulary.
     ApiAnswer(const ApiRequest& request, const PromptLimits& limits);
-    // Throws ApiError (400) for a prompt that does not fit.
-    void add_prompt(std::vector<int32_t> tokens, int64_t max_tokens);
+    // `field`: of the request, with the prompt. Throws ApiError (400) for one that does not fit.
+    void add_prompt(std::vector<int32_t> tokens, int64_t max_tokens, const char* field);
     // What the answers look like, in place of the request's format; `marks` are written as text.
     void set_structure(AnswerStructure structure);
     const Prompt& prompt_of(size_t choice) const { return prompts_[choice / n_]; }

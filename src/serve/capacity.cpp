@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "engine/engine.h"
 
 namespace refold {
 
 std::string check_capacity(const Capacity& c) {
-    constexpr int64_t kContexts = 8;  // as many as there are by default
-    const int64_t most = std::max(c.slots, kContexts) * c.context;
+    const int64_t most = std::max(c.slots, kDefaultContexts) * c.context;
     if (c.kv_tokens > most) {
         fail(
             ErrorCode::usage, "serve",

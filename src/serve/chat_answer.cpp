@@ -15,7 +15,7 @@ public:
           tokenizer_(model.tokenizer),
           logprobs_(request.options.logprobs >= 0),
           short_ids_(turn.parts.calls != nullptr && turn.parts.calls->short_ids) {
-        add_prompt(std::move(turn.prompt), request.max_tokens.value_or(model.limits.context));
+        add_prompt(std::move(turn.prompt), request.max_tokens.value_or(model.limits.context), "messages");
         set_structure(std::move(turn.structure));
         for (size_t i = 0; i < choices(); ++i) choices_.push_back({AnswerParser(turn.parts)});
     }

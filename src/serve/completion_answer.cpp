@@ -25,13 +25,13 @@ public:
         if (choices_of_prompt() > best_) common_.logprobs = std::max(common_.logprobs, 0);
         const auto fill =
             request.suffix.empty() ? std::nullopt : std::optional(needed_fill_tokens(tokenizer));
-        model.limits.check_length(request.suffix.size());
+        model.limits.check_length(request.suffix.size(), "suffix");
         for (const ApiPrompt& given : request.prompts) {
             check();
             EchoedPrompt prompt;
             std::vector<int32_t> tokens;
             if (const auto* text = std::get_if<std::string>(&given)) {
-                model.limits.check_length(text->size());
+                model.limits.check_length(text->size(), "prompt");
                 tokens = tokenizer.encode(*text, true, true);
                 prompt.text = *text;
                 const bool bos = tokenizer.adds_bos() && !tokens.empty() && tokens[0] == tokenizer.bos();
@@ -42,7 +42,7 @@ public:
                 if (echo_) prompt.text = tokenizer.decode(tokens, true);
             }
             if (fill) tokens = fill_prompt(*fill, tokenizer, tokens, request.suffix);
-            add_prompt(std::move(tokens), request.max_tokens.value_or(16));
+            add_prompt(std::move(tokens), request.max_tokens.value_or(16), "prompt");
             for (size_t i = 0; i < choices_of_prompt(); ++i)
                 choices_.push_back({echoed_.size(), false, {tokenizer, request.options.logprobs > 0}});
             echoed_.push_back(std::move(prompt));

@@ -44,7 +44,14 @@ LoadedModels::Entry& LoadedModels::named(const std::string& name) {
     const auto found = std::ranges::find_if(entries_, [&](const Entry& e) {
         return e.source.name == name || std::ranges::count(e.source.adapters, name) > 0;
     });
-    if (found == entries_.end()) throw no_such_model(name, entries_.front().source.name);
+    if (found == entries_.end()) {
+        std::vector<std::string> served;
+        for (const Entry& entry : entries_) {
+            served.push_back(entry.source.name);
+            served.insert(served.end(), entry.source.adapters.begin(), entry.source.adapters.end());
+        }
+        throw no_such_model(name, served);
+    }
     return *found;
 }
 

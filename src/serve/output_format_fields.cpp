@@ -48,10 +48,10 @@ OutputFormat named_format(const std::string& name, const Json& value, const char
 
 OutputFormat schema_format(const Json& schema, const char* field) {
     if (schema.is_string())
-        return {.kind = OutputFormat::Kind::json_schema, .text = schema.get<std::string>()};
+        return {.kind = OutputFormat::Kind::json_schema, .text = schema.get<std::string>(), .field = field};
     if (!schema.is_object() && !schema.is_boolean())
         refuse(field, "got {}, expected a JSON Schema", shown(schema));
-    return {.kind = OutputFormat::Kind::json_schema, .text = schema.dump()};
+    return {.kind = OutputFormat::Kind::json_schema, .text = schema.dump(), .field = field};
 }
 
 OutputFormat output_format(Fields& fields) {
@@ -61,7 +61,7 @@ OutputFormat output_format(Fields& fields) {
         if (format.kind == OutputFormat::Kind::any) return;
         if (by != nullptr) refuse(field, "another format of the output than '{}' - give one of them", by);
         out = std::move(format);
-        by = field;
+        out.field = by = field;
     };
     const auto read = [&](const char* field, auto make) {
         if (const Json value = fields.ordered(field); !value.is_null()) set(make(value), field);

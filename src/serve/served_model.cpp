@@ -87,8 +87,19 @@ const char* model_state_name(ModelState state) {
     return "loaded";
 }
 
-ApiError no_such_model(const std::string& name, const std::string& first) {
-    return ApiError(404, fmt::format("the model '{}' is not served here, '{}' is", printable(name), first),
+std::vector<std::string> names_of(const std::vector<ListedModel>& models) {
+    std::vector<std::string> names;
+    for (const ListedModel& model : models) names.push_back(model.info.name);
+    return names;
+}
+
+ApiError no_such_model(const std::string& name, const std::vector<std::string>& served) {
+    constexpr size_t kShown = 8;
+    std::string some;
+    for (size_t i = 0; i < std::min(served.size(), kShown); ++i)
+        some += fmt::format("{}'{}'", i == 0 ? "" : ", ", served[i]);
+    if (served.size() > kShown) some += fmt::format(" and {} more (GET /v1/models)", served.size() - kShown);
+    return ApiError(404, fmt::format("the model '{}' is not served here; served: {}", printable(name), some),
                     "model", "model_not_found");
 }
 
@@ -96,7 +107,7 @@ ListedModel Models::listed(const std::string& name) {
     std::vector<ListedModel> all = list();
     const auto found =
         name.empty() ? all.begin() : std::ranges::find(all, name, [](const auto& m) { return m.info.name; });
-    if (found == all.end()) throw no_such_model(name, all.front().info.name);
+    if (found == all.end()) throw no_such_model(name, names_of(all));
     return std::move(*found);
 }
 

@@ -89,7 +89,8 @@ public:
     ListedModel listed(const std::string& name);
 };
 
-// 404: no model has that name.
-ApiError no_such_model(const std::string& name, const std::string& first);
+std::vector<std::string> names_of(const std::vector<ListedModel>& models);
+// 404: no model has that name, but those of `served`.
+ApiError no_such_model(const std::string& name, const std::vector<std::string>& served);
 
 }  // namespace refold

@@ -3,7 +3,10 @@
 #include <ggml-backend.h>
 #include <llama.h>
 
+#include <algorithm>
+#include <limits>
 #include <mutex>
+#include <vector>
 
 #include "io/ggml_cpu.h"
 #include "io/ggml_log.h"
@@ -25,13 +28,18 @@ void init_llama() {
     });
 }
 
-llama_model* open_llama_model(const std::string& path, bool vocabulary_only) {
+llama_model* open_llama_model(const std::string& path, bool vocabulary_only,
+                              std::span<ggml_backend_device* const> devices, int64_t gpu_layers) {
     init_llama();
     clear_ggml_errors();
-    ggml_backend_dev_t no_devices[] = {nullptr};
+    std::vector<ggml_backend_dev_t> all(devices.begin(), devices.end());
+    all.push_back(nullptr);
     llama_model_params params = llama_model_default_params();
-    params.devices = no_devices;
-    params.n_gpu_layers = 0;
+    params.devices = all.data();
+    constexpr int64_t kAll = std::numeric_limits<int32_t>::max();
+    params.n_gpu_layers = static_cast<int32_t>(devices.empty()  ? 0
+                                               : gpu_layers < 0 ? kAll
+                                                                : std::min(gpu_layers, kAll));
     params.load_mode = LLAMA_LOAD_MODE_MMAP;
     params.vocab_only = vocabulary_only;
     return llama_model_load_from_file(path.c_str(), params);

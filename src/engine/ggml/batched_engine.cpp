@@ -287,9 +287,11 @@ private:
 
 std::unique_ptr<Engine> make_ggml_batched_engine(const Model& model, const EngineOptions& options) {
     const Capabilities capabilities = capabilities_of(model, options);
-    if (!options.by_loop) return std::make_unique<GgmlBatchedEngine>(model, nullptr, options, capabilities);
+    if (!options.by_loop)
+        return std::make_unique<GgmlBatchedEngine>(as_placed(model, options), nullptr, options, capabilities);
     const LoopedBlock loops = looped_block(model);
-    return std::make_unique<GgmlBatchedEngine>(loops.block, &loops, options, capabilities);
+    return std::make_unique<GgmlBatchedEngine>(as_placed(loops.block, options), &loops, options,
+                                               capabilities);
 }
 
 bool faster_by_loop(const Model& model) {

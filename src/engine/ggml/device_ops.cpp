@@ -251,12 +251,13 @@ void DeviceOps::base_linear(size_t layer, std::span<const Slot> slots, ggml_tens
         std::copy(all.begin() + 1, all.end(), out.begin());
         return;
     }
-    if (const FactoredPlan* plan = weights_.factored(layer, slots)) return factored_linear(*plan, in, out);
+    if (const FactoredPlan* plan = weights_.factored(layer, slots))
+        return factored_linear(*plan, slots, in, out);
     size_t next = 0;
     for (const LinearPlan& plan : weights_.linear(layer, slots)) {
         int64_t row = 0;
-        for (const int64_t rows : plan.slot_rows) {
-            ggml_tensor* y = product(plan, in, row, rows);
+        for (ggml_tensor* y : products(plan, slots.subspan(next), in)) {
+            const int64_t rows = y->ne[0];
             if (plan.bias != nullptr)
                 y = ggml_add(
                     context_, y,
@@ -265,6 +266,60 @@ void DeviceOps::base_linear(size_t layer, std::span<const Slot> slots, ggml_tens
             row += rows;
         }
     }
+}
+
+std::vector<ggml_tensor*> DeviceOps::products(const LinearPlan& plan, std::span<const Slot> slots,
+                                              ggml_tensor* x) {
+    std::vector<ggml_tensor*> out;
+    int64_t row = 0;
+    const auto by_slot = [&](const auto& rows_from) {
+        for (const int64_t rows : plan.slot_rows) {
+            out.push_back(rows_from(row, rows));
+            row += rows;
+        }
+    };
+    const HeadBank& bank = plan.bank;
+    const int64_t tokens = x->ne[1];
+    // Of one token, the parts of a result are contiguous.
+    const bool fused =
+        plan.kind == LinearPlan::Kind::whole && !plan.columns && slots[0] == Slot::attn_q && tokens == 1;
+    if (fused) {
+        ggml_tensor* y = product(plan, x, 0, plan.out);
+        by_slot([&](int64_t first, int64_t count) { return rows_of(y, first, count); });
+    } else if (bank.blocks == nullptr) {
+        by_slot([&](int64_t first, int64_t count) { return product(plan, x, first, count); });
+    } else if (tokens <= HeadBank::kFewTokens) {
+        ggml_tensor* numbers =
+            ggml_view_2d(context_, bank.numbers, bank.numbers->ne[0], tokens, bank.numbers->nb[1], 0);
+        ggml_tensor* y =
+            ggml_mul_mat_id(context_, bank.blocks, ggml_reshape_3d(context_, x, plan.in, 1, tokens), numbers);
+        y = ggml_reshape_2d(context_, y, plan.out, tokens);
+        by_slot([&](int64_t first, int64_t count) { return contiguous(rows_of(y, first, count)); });
+    } else {
+        ggml_tensor* w = gathered(plan);
+        by_slot([&](int64_t first, int64_t count) {
+            return ggml_mul_mat(
+                context_,
+                ggml_view_2d(context_, w, plan.in, count, w->nb[1], static_cast<size_t>(first) * w->nb[1]),
+                x);
+        });
+    }
+    return out;
+}
+
+// Blocks are copied as words, whatever the type: ggml_get_rows() would make floats of them.
+ggml_tensor* DeviceOps::gathered(const LinearPlan& plan) {
+    const HeadBank& bank = plan.bank;
+    ggml_tensor* words =
+        ggml_get_rows(context_, bank.words, ggml_view_1d(context_, bank.numbers, bank.numbers->ne[0], 0));
+    ggml_tensor* w = ggml_view_1d(context_, words, ggml_nelements(words), 0);
+    w->type = plan.type();
+    w->ne[0] = plan.in;
+    w->ne[1] = plan.out;
+    w->nb[0] = ggml_type_size(w->type);
+    w->nb[1] = ggml_row_size(w->type, plan.in);
+    w->nb[2] = w->nb[3] = w->nb[1] * static_cast<size_t>(plan.out);
+    return w;
 }
 
 ggml_tensor* DeviceOps::product(const LinearPlan& plan, ggml_tensor* x, int64_t first, int64_t count) {
@@ -319,14 +374,12 @@ ggml_tensor* DeviceOps::product_of_parts(const LinearPlan& plan, ggml_tensor* x)
     return ggml_cont(context_, ggml_transpose(context_, ggml_get_rows(context_, turned, ids)));
 }
 
-void DeviceOps::factored_linear(const FactoredPlan& plan, ggml_tensor* x, std::span<Value> out) {
+void DeviceOps::factored_linear(const FactoredPlan& plan, std::span<const Slot> slots, ggml_tensor* x,
+                                std::span<Value> out) {
     std::vector<ggml_tensor*> stored(out.size());
     for (const auto& part : plan.stored) {
-        int64_t row = 0;
-        for (size_t s = 0; s < part.plan.slot_rows.size(); ++s) {
-            stored[part.slot + s] = product(part.plan, x, row, part.plan.slot_rows[s]);
-            row += part.plan.slot_rows[s];
-        }
+        std::ranges::copy(products(part.plan, slots.subspan(part.slot), x),
+                          stored.begin() + static_cast<ptrdiff_t>(part.slot));
     }
     Composer composer(context_, plan, x, nullptr);
     for (size_t s = 0; s < out.size(); ++s) {

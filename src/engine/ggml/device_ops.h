@@ -76,11 +76,16 @@ private:
     ggml_tensor* groups_of(ggml_tensor* x, int64_t width);
     ggml_tensor* flat(ggml_tensor* x);  // [features, tokens] again
     ggml_tensor* split_heads(ggml_tensor* x);
+    // The product for each slot of the plan, of the first ones of `slots`: contiguous, without biases.
+    std::vector<ggml_tensor*> products(const LinearPlan& plan, std::span<const Slot> slots, ggml_tensor* x);
+    // The plan's matrix [in, out], from its bank.
+    ggml_tensor* gathered(const LinearPlan& plan);
     // Rows [first, first + count) of the plan's product.
     ggml_tensor* product(const LinearPlan& plan, ggml_tensor* x, int64_t first, int64_t count);
     ggml_tensor* column_product(const LinearPlan& plan, ggml_tensor* x);
     ggml_tensor* product_of_parts(const LinearPlan& plan, ggml_tensor* x);
-    void factored_linear(const FactoredPlan& plan, ggml_tensor* x, std::span<Value> out);
+    void factored_linear(const FactoredPlan& plan, std::span<const Slot> slots, ggml_tensor* x,
+                         std::span<Value> out);
     void base_linear(size_t layer, std::span<const Slot> slots, ggml_tensor* x, std::span<Value> out);
     void add_terms(DeviceTerms& terms, ggml_tensor* sets, size_t layer, std::span<const Slot> slots,
                    ggml_tensor* x, std::span<Value> out);

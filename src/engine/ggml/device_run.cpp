@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "engine/rpc_worker.h"
 #include "io/ggml_log.h"
+#include "model/without_sharing.h"
 
 namespace refold {
 namespace {
@@ -50,7 +51,11 @@ DeviceRun::DeviceRun(const Model& model, const EngineOptions& options) : name_(o
     check_room(needs, split, devices);
     for (const size_t device : split.layers) layers_.push_back(backends[device]);
     output_ = backends[split.output];
-    has_cpu_ = std::ranges::find(layers_, last) != layers_.end() || std::ranges::count(remote_, true) > 0;
+    has_cpu_ = std::ranges::find(layers_, last) != layers_.end() || has_worker();
+}
+
+Model as_placed(const Model& model, const EngineOptions& options) {
+    return options.device == kCpu ? model : with_whole_columns(model);
 }
 
 std::unique_ptr<DeviceRun> make_device_run(const Model& model, const EngineOptions& options) {

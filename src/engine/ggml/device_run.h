@@ -1,6 +1,7 @@
 // Graphs of ggml's own operations on devices. What a device cannot do, ggml's scheduler runs on the CPU.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -28,6 +29,8 @@ public:
     const std::string& name() const { return name_; }
     // Of a layer's matrices and KV cache; kWholeModel: of the output.
     ggml_backend_buffer_type_t memory(size_t layer) const { return memory_[backend_of(layer)]; }
+    // Whether some layers are on a worker.
+    bool has_worker() const { return std::ranges::count(remote_, true) > 0; }
     // Whether some layers are on this machine's CPU, or on a worker that may be one.
     bool has_cpu() const { return has_cpu_; }
     // Whether the layer's device multiplies by matrices [in, out] of this type; else they lie in the CPU's
@@ -62,6 +65,10 @@ private:
     size_t nodes_ = 0;  // that scheduler_ has room for
     uint64_t places_ = 0;
 };
+
+// The model as an engine with these options stores it: on devices, a product with columns of several matrices
+// would be as many products, none of which fills a GPU.
+Model as_placed(const Model& model, const EngineOptions& options);
 
 // For an engine with these options; null for the CPU by refold's own kernels.
 std::unique_ptr<DeviceRun> make_device_run(const Model& model, const EngineOptions& options);

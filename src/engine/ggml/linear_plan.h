@@ -48,6 +48,17 @@ struct Run {
     bool operator==(const Run&) const = default;
 };
 
+// On a device: storages that lie behind each other, in blocks of rows that plans pick theirs from. All of a
+// plan's rows then are one product, as if they were experts, or are gathered before one product.
+struct HeadBank {
+    // Up to so many tokens the blocks are experts.
+    static constexpr int64_t kFewTokens = 8;
+
+    ggml_tensor* blocks = nullptr;   // [in, rows of a block, blocks of the bank]
+    ggml_tensor* words = nullptr;    // the same bytes as I32 [words of a block, blocks of the bank]
+    ggml_tensor* numbers = nullptr;  // I32 [blocks of W, kFewTokens]: which they are, for every token
+};
+
 // y = W x for one slot, or for several slots with the same input, whose rows follow each other in W.
 struct LinearPlan {
     enum class Kind {
@@ -66,6 +77,7 @@ struct LinearPlan {
     std::vector<int64_t> slot_rows;    // rows of each slot in W
     std::vector<int32_t> row_ids;      // of `parts`: ids_in_order() in model/row_parts.h
     ggml_tensor* bias = nullptr;       // [out]
+    HeadBank bank;                     // of `runs` on a device that has the operations
 
     ggml_type type() const { return runs.front().storage->tensor->type; }
     Layout layout() const { return runs.front().storage->layout; }

@@ -160,8 +160,8 @@ private:
 }  // namespace
 
 std::unique_ptr<Engine> make_ggml_single_sequence_engine(const Model& model, const EngineOptions& options) {
-    return std::make_unique<GgmlSingleSequenceEngine>(restricted(model, options.range), options,
-                                                      capabilities_of(model, options));
+    return std::make_unique<GgmlSingleSequenceEngine>(as_placed(restricted(model, options.range), options),
+                                                      options, capabilities_of(model, options));
 }
 
 }  // namespace refold

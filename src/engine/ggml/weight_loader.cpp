@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <set>
 #include <tuple>
 
@@ -83,6 +84,7 @@ public:
         device_ != nullptr ? choose_memory() : choose_layouts();
         plan_panel_runs();
         allocate();
+        if (device_ != nullptr && !device_->has_worker()) plan_banks();
         load_vectors();
         // Others than the CPU take one tensor after the other.
         parallel_for(static_cast<int64_t>(plans_.storages.size()), device_ != nullptr ? 1 : threads,
@@ -100,6 +102,10 @@ private:
     bool is_table(const Storage* storage) const;
     bool is_multiplied(const Storage* storage) const;
     void plan_panel_runs();
+    // Gives plans of several runs a HeadBank, where their storages lie behind each other.
+    void plan_banks();
+    HeadBank bank_of(const LinearPlan& plan, size_t layer);
+    ggml_tensor* alias(ggml_tensor* description, ggml_backend_buffer_t buffer, std::byte* address) const;
     void allocate();
     void allocate(ggml_backend_buffer_type_t type, std::span<ggml_tensor* const> tensors, size_t total,
                   size_t alignment);
@@ -235,9 +241,15 @@ std::map<const ggml_tensor*, size_t> WeightLoader::layers_of_vectors() const {
     return out;
 }
 
-// Rows of tables are read on the CPU.
+// Rows of tables are read on the CPU. What is read in runs of rows comes first, by its type and width, so
+// that it lies behind each other.
 void WeightLoader::choose_memory() {
     const std::map<std::string, size_t> layers = first_layers();
+    std::ranges::stable_sort(plans_.storages, {}, [](const auto& storage) {
+        const ggml_tensor* t = storage->tensor;
+        return storage->used_in_runs ? std::tuple(0, static_cast<int>(t->type), t->ne[0])
+                                     : std::tuple(1, 0, int64_t{0});
+    });
     const auto add = [&](ggml_backend_buffer_type_t memory, ggml_tensor* tensor) {
         tensors_[memory].push_back(tensor);
         memory_.bytes += ggml_nbytes(tensor);
@@ -301,6 +313,84 @@ void WeightLoader::allocate() {
             allocate(type, std::span(tensors).subspan(first, last - first), total, alignment);
         }
     }
+}
+
+ggml_tensor* WeightLoader::alias(ggml_tensor* description, ggml_backend_buffer_t buffer,
+                                 std::byte* address) const {
+    ggml_backend_tensor_alloc(buffer, description, address);
+    return description;
+}
+
+HeadBank WeightLoader::bank_of(const LinearPlan& plan, size_t layer) {
+    const ggml_tensor* first = plan.runs.front().storage->tensor;
+    const auto address_of = [](const ggml_tensor* t) { return static_cast<std::byte*>(t->data); };
+    std::byte *begin = address_of(first), *end = begin;
+    for (const Run& run : plan.runs) {
+        const ggml_tensor* t = run.storage->tensor;
+        if (t->buffer != first->buffer || t->type != first->type || t->ne[0] != first->ne[0] ||
+            run.storage->fold > 1)
+            return {};
+        begin = std::min(begin, address_of(t));
+        end = std::max(end, address_of(t) + ggml_nbytes(t));
+    }
+    // In rows of the bank.
+    const auto row = static_cast<ptrdiff_t>(first->nb[1]);
+    int64_t unit = 0;
+    for (const Run& run : plan.runs) {
+        const ptrdiff_t offset = address_of(run.storage->tensor) - begin;
+        if (offset % row != 0) return {};
+        unit = std::gcd(std::gcd(unit, run.count), offset / row + run.first);
+    }
+    constexpr int64_t kLeastRows = 16;
+    const int64_t block_bytes = unit * row;
+    if (unit < kLeastRows || block_bytes % static_cast<int64_t>(sizeof(int32_t)) != 0) return {};
+    const int64_t blocks = (end - begin) / block_bytes;
+    std::vector<int32_t> numbers;
+    for (const Run& run : plan.runs) {
+        const int64_t at = (address_of(run.storage->tensor) - begin) / row + run.first;
+        for (int64_t r = 0; r < run.count; r += unit)
+            numbers.push_back(static_cast<int32_t>((at + r) / unit));
+    }
+    const auto count = static_cast<int64_t>(numbers.size());
+    ggml_context* c = plans_.context.get();
+    HeadBank bank;
+    bank.blocks = alias(ggml_new_tensor_3d(c, first->type, first->ne[0], unit, blocks), first->buffer, begin);
+    bank.words = alias(
+        ggml_new_tensor_2d(c, GGML_TYPE_I32, block_bytes / static_cast<int64_t>(sizeof(int32_t)), blocks),
+        first->buffer, begin);
+    bank.numbers = ggml_new_tensor_2d(c, GGML_TYPE_I32, count, HeadBank::kFewTokens);
+    const ggml_context_ptr asked = make_context(4);
+    ggml_tensor* x = ggml_new_tensor_3d(asked.get(), GGML_TYPE_F32, first->ne[0], 1, HeadBank::kFewTokens);
+    if (!device_->supports(layer, ggml_mul_mat_id(asked.get(), bank.blocks, x, bank.numbers)) ||
+        !device_->supports(
+            layer, ggml_get_rows(asked.get(), bank.words, ggml_view_1d(asked.get(), bank.numbers, count, 0))))
+        return {};
+    ggml_backend_buffer_ptr buffer(
+        ggml_backend_buft_alloc_buffer(device_->memory(layer), ggml_nbytes(bank.numbers)));
+    if (!buffer)
+        fail(ErrorCode::io, "engine", "cannot allocate the numbers of heads on {}: not enough memory",
+             device_->name());
+    alias(bank.numbers, buffer.get(), static_cast<std::byte*>(ggml_backend_buffer_get_base(buffer.get())));
+    ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    for (int64_t token = 0; token < HeadBank::kFewTokens; ++token)
+        ggml_backend_tensor_set(bank.numbers, numbers.data(),
+                                static_cast<size_t>(token) * bank.numbers->nb[1],
+                                numbers.size() * sizeof(int32_t));
+    memory_.bytes += ggml_nbytes(bank.numbers);
+    memory_.buffers.push_back(std::move(buffer));
+    return bank;
+}
+
+void WeightLoader::plan_banks() {
+    const auto plan_bank = [&](LinearPlan& plan, size_t layer) {
+        const bool runs = plan.kind == LinearPlan::Kind::runs || plan.kind == LinearPlan::Kind::composed;
+        if (runs && !plan.columns && plan.runs.size() > plan.slot_rows.size())
+            plan.bank = bank_of(plan, layer);
+    };
+    for (auto& [key, plans] : plans_.linear)
+        for (LinearPlan& plan : plans) plan_bank(plan, key.first);
+    for (auto& [key, plan] : plans_.factored)
+        for (auto& stored : plan.stored) plan_bank(stored.plan, key.first);
 }
 
 void WeightLoader::allocate(ggml_backend_buffer_type_t type, std::span<ggml_tensor* const> tensors,

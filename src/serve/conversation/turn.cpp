@@ -19,10 +19,10 @@ void check_messages(const Json& messages, const char* field, const PromptLimits&
         throw ApiError(400, fmt::format("got {} messages, expected at most {}", messages.size(), kMost),
                        field);
     if (messages.size() > static_cast<size_t>(limits.context))
-        limits.too_long(fmt::format("{} messages", messages.size()));
+        limits.too_long(fmt::format("{} messages", messages.size()), field);
     size_t bytes = 0;
     for (const Json& message : messages) bytes += message["content"].get_ref<const std::string&>().size();
-    limits.check_length(bytes);
+    limits.check_length(bytes, field);
 }
 
 // Whether the model is told of the tools.
@@ -94,7 +94,7 @@ std::string turn_text(const Conversation& conversation, const char* field, const
 Turn make_turn(const Conversation& conversation, const OutputFormat& format, const char* field,
                const ServedModel& model, const std::function<void()>& check) {
     const std::string text = turn_text(conversation, field, model, check);
-    model.limits.check_length(text.size());
+    model.limits.check_length(text.size(), field);
     check();
     Turn out;
     out.prompt = model.tokenizer.encode(text, false, true);  // the template writes BOS
@@ -102,7 +102,7 @@ Turn make_turn(const Conversation& conversation, const OutputFormat& format, con
     try {
         out.structure = answer_structure(out.parts, conversation.tools, conversation.choice, format);
     } catch (const Error& error) {
-        throw invalid_format(error);
+        throw invalid_format(error, format);
     }
     out.structure.marks = model.chat.marks();
     return out;

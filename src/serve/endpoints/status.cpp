@@ -15,7 +15,7 @@ const ListedModel& chosen(const std::vector<ListedModel>& models, const std::str
     auto found = models.end();
     if (!name.empty()) {
         found = find([&](const ListedModel& m) { return m.info.name == name; });
-        if (found == models.end()) throw no_such_model(name, models.front().info.name);
+        if (found == models.end()) throw no_such_model(name, names_of(models));
     } else {
         found = find([](const ListedModel& m) { return m.model != nullptr; });
     }

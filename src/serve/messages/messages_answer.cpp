@@ -31,7 +31,7 @@ class MessagesAnswer : public ApiAnswer {
 public:
     MessagesAnswer(const MessagesRequest& request, const ServedModel& model, Turn turn)
         : ApiAnswer(request, model.limits), id_(new_id("msg")), model_(model.info.name), parser_(turn.parts) {
-        add_prompt(std::move(turn.prompt), *request.max_tokens);
+        add_prompt(std::move(turn.prompt), *request.max_tokens, "messages");
         set_structure(std::move(turn.structure));
     }
 

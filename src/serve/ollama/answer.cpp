@@ -59,7 +59,7 @@ int64_t most_tokens(const OllamaOptions& options, const PromptLimits& limits, si
 class OllamaAnswer : public ApiAnswer {
 public:
     // `turn`: of the model; a raw prompt has neither parts nor a structure.
-    OllamaAnswer(const OllamaOptions& options, const ServedModel& model, Turn turn, Write write)
+    OllamaAnswer(const OllamaOptions& options, const ServedModel& model, Turn turn, const char* field, Write write)
         : ApiAnswer(options, model.limits),
           tokenizer_(model.tokenizer),
           model_(model.info.name),
@@ -67,7 +67,7 @@ public:
           logprobs_(options.options.logprobs >= 0),
           parser_(turn.parts) {
         const int64_t most = most_tokens(options, model.limits, turn.prompt.size());
-        add_prompt(std::move(turn.prompt), most);
+        add_prompt(std::move(turn.prompt), most, field);
         set_structure(std::move(turn.structure));
     }
 
@@ -163,7 +163,7 @@ private:
 std::unique_ptr<ApiAnswer> make_answer(const OllamaChatRequest& request, const ServedModel& model,
                                        const std::function<void()>& check) {
     return std::make_unique<OllamaAnswer>(
-        request, model, make_turn(request, request.options.format, "messages", model, check), write_chat);
+        request, model, make_turn(request, request.options.format, "messages", model, check), "messages", write_chat);
 }
 
 std::unique_ptr<ApiAnswer> make_answer(const OllamaGenerateRequest& request, const ServedModel& model,
@@ -171,11 +171,11 @@ std::unique_ptr<ApiAnswer> make_answer(const OllamaGenerateRequest& request, con
     Turn turn;
     // A model without a template gets the prompt as it is, as with Ollama.
     if (!request.suffix.empty()) {
-        model.limits.check_length(request.prompt.size() + request.suffix.size());
+        model.limits.check_length(request.prompt.size() + request.suffix.size(), "prompt");
         turn.prompt = fill_prompt(needed_fill_tokens(model.tokenizer), model.tokenizer,
                                   model.tokenizer.encode(request.prompt, true, true), request.suffix);
     } else if (request.raw || (!model.tokenizer.has_chat_template() && request.system.empty())) {
-        model.limits.check_length(request.prompt.size());
+        model.limits.check_length(request.prompt.size(), "prompt");
         turn.prompt = model.tokenizer.encode(request.prompt, true, true);
     } else {
         Conversation conversation;
@@ -185,7 +185,7 @@ std::unique_ptr<ApiAnswer> make_answer(const OllamaGenerateRequest& request, con
         conversation.messages.push_back({{"role", "user"}, {"content", request.prompt}});
         turn = make_turn(conversation, request.options.format, "prompt", model, check);
     }
-    return std::make_unique<OllamaAnswer>(request, model, std::move(turn), write_generate);
+    return std::make_unique<OllamaAnswer>(request, model, std::move(turn), "prompt", write_generate);
 }
 
 Json loaded_chat(const ModelInfo& info) { return loaded(info, write_chat); }

@@ -20,7 +20,7 @@ public:
           tokenizer_(model.tokenizer),
           parser_(turn.parts),
           items_(turn.parts.calls != nullptr && turn.parts.calls->short_ids) {
-        add_prompt(std::move(turn.prompt), request.max_tokens.value_or(model.limits.context));
+        add_prompt(std::move(turn.prompt), request.max_tokens.value_or(model.limits.context), "input");
         set_structure(std::move(turn.structure));
     }
 
