@@ -17,6 +17,7 @@ def relax(loops, rank):
 def add_training_arguments(parser):
     parser.add_argument("--train-tokens", type=int, default=262144)
     parser.add_argument("--precision", choices=["bf16", "f32"], default="bf16", help="of products; which one is faster depends on the processor")
+    parser.add_argument("--train-batch", type=int, default=4, help="sequences of a step")
     parser.set_defaults(train_context=512)
 
 
@@ -27,7 +28,7 @@ class Chains(Perplexities):
         super().__init__(options, "chains", source)
 
     def train(self, **options):
-        return ("train", {"data": self.o.data, "tokens": self.o.train_tokens, "context": self.o.train_context, "batch": 4, "micro_batch": 4,
+        return ("train", {"data": self.o.data, "tokens": self.o.train_tokens, "context": self.o.train_context, "batch": self.o.train_batch, "micro_batch": self.o.train_batch,
                           "precision": self.o.precision, "warmup": 0.1, "held_out": 0.01, **options})
 
     def distill(self):

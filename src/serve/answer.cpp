@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "generation/options.h"
 #include "generation/sampler.h"
+#include "serve/prompt_field.h"
 
 namespace refold {
 namespace {
@@ -54,8 +55,8 @@ int64_t seconds_since_1970() {
 
 void PromptLimits::too_long(const std::string& what, const char* field) const {
     throw ApiError(
-        400, fmt::format("the prompt has {}, more than the context of {} tokens can hold", what, context), field,
-        "context_length_exceeded");
+        400, fmt::format("the prompt has {}, more than the context of {} tokens can hold", what, context),
+        field, "context_length_exceeded");
 }
 
 void PromptLimits::check_length(size_t bytes, const char* field) const {
@@ -71,7 +72,8 @@ ApiAnswer::ApiAnswer(const ApiRequest& request, const PromptLimits& limits)
       any_seed_(any_seed()) {
     static_cast<GenerationOptions&>(common_) = request.options;
     check_ids(common_.stop_tokens, limits.n_vocab, "stop_token_ids");
-    for (const auto& [token, bias] : common_.sampling.logit_bias) check_ids({token}, limits.n_vocab, "logit_bias");
+    for (const auto& [token, bias] : common_.sampling.logit_bias)
+        check_ids({token}, limits.n_vocab, "logit_bias");
     try {
         check_generation(common_, limits.n_vocab);
     } catch (const Error& error) {

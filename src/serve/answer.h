@@ -23,8 +23,8 @@ struct PromptLimits {
     int64_t n_vocab = 0;
     size_t longest_token = 0;  // bytes
 
-    // Throws ApiError (400) that names `field`, for a text of so many bytes that no tokens of the vocabulary could
-    // make it fit.
+    // Throws ApiError (400) that names `field`, for a text of so many bytes that no tokens of the vocabulary
+    // could make it fit.
     void check_length(size_t bytes, const char* field) const;
     // Throws ApiError (400): the prompt has `what`, which is too much.
     [[noreturn]] void too_long(const std::string& what, const char* field) const;

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "engine/compare.h"
 #include "engine/ggml/panel_kernels.h"
+#include "engine/tested_device.h"
 #include "model/accounting.h"
 #include "model/small_model.h"
 #include "model/validate.h"
@@ -129,6 +130,29 @@ TEST_P(SharingTest, HeadsInPlaceAreTheDenseModel) {
     }
     const auto tokens = random_tokens(20, kShape.vocab, 4);
     EXPECT_EQ(all_logits(same, tokens, {.threads = 1}), all_logits(dense, tokens, {.threads = 2}));
+}
+
+// One product of blocks of a bank for few tokens, one with the gathered matrix for more; with LoRA as well.
+TEST(Sharing, HeadsOfSeveralTensorsOnADevice) {
+    const double times = tested_device().starts_with("cuda") ? 3 : 1;  // products of F32 in TF32
+    for (const auto& [type, tolerance] :
+         {Case{DType::F32, 2e-3}, Case{DType::F16, 1e-2}, Case{DType::Q8_0, 5e-2}, Case{DType::Q4_0, 5e-2}}) {
+        const Model shared = share_randomly(random_model(type, 3), 30);
+        const Model dense = without_sharing(shared);
+        const auto tokens = random_tokens(24, kShape.vocab, 3);
+        for (const int64_t chunk : {1, 5, 8, 9, 24}) {
+            const EngineOptions options = on_tested_device({.threads = 1, .chunk = chunk, .kv = KvType::f32});
+            EXPECT_LE(
+                largest_difference(all_logits(shared, tokens, options), all_logits(dense, tokens, options)),
+                times * tolerated(tolerance))
+                << name(type) << " chunk " << chunk;
+        }
+        const EngineOptions options = on_tested_device({.threads = 1});
+        const auto bytes = [&](const Model& model) {
+            return SingleSequence(model, options).memory().weight_bytes;
+        };
+        EXPECT_LT(bytes(shared), bytes(dense)) << name(type);
+    }
 }
 
 // K-quants come in blocks of 256, so only rows can be shared without requantizing.

@@ -117,6 +117,9 @@ TEST_F(Stock, WhatCannotBeDoneThrows) {
     EXPECT_EQ(code([&] { StockLlama(path, {.context = 0}); }), ErrorCode::usage);
     EXPECT_EQ(code([&] { StockLlama(path, {.chunk = 0}); }), ErrorCode::usage);
 
+    EXPECT_EQ(code([&] { StockLlama(path, {.device = "gpu7"}); }), ErrorCode::usage);
+    EXPECT_NO_THROW(StockLlama(path, {.threads = 1, .context = 100, .device = "cpu-plain"}));
+
     options.context = 100;
     StockLlama stock(path, options);
     const std::vector<int32_t> bad{1, 544}, negative{-1};

@@ -118,7 +118,7 @@ void StepGraph::fill_tables(const ForwardInput& in, const Weights& weights) {
 }
 
 ggml_tensor* StepGraph::mask(int64_t window, int64_t tokens, bool kept, ggml_type type) {
-    ggml_tensor*& mask = masks_[{window, tokens < shape_.tokens, kept, type}];
+    ggml_tensor*& mask = masks_[{window, tokens < shape_.tokens, kept, type}].tensor;
     if (mask == nullptr)
         mask = input(ggml_new_tensor_2d(context_.get(), type, (kept ? kept_ : all_).cached, tokens));
     return mask;
@@ -139,9 +139,15 @@ ggml_tensor* StepGraph::constant(std::span<const float> values) {
     return constant(GGML_TYPE_F32, std::as_bytes(values));
 }
 
-// 0 where a token sees a row of the cache (with ALiBi, minus their distance), else -infinity.
-void StepGraph::fill_mask(const MaskKey& key, ggml_tensor* mask, const ForwardInput& in,
-                          const StepRows& rows) {
+// 0 where a token sees a row of the cache (with ALiBi, minus their distance), else -infinity. With many
+// sequences, most of a large mask stays as the last step left it.
+void StepGraph::fill_mask(const MaskKey& key, Mask& filled, const ForwardInput& in,
+                          const StepRows& rows) const {
+    ggml_tensor* mask = filled.tensor;
+    const bool known = !filled.shown.empty();
+    // Computations of the CPU may take the memory of inputs that were read.
+    const bool stays = workspace_.device != nullptr && !workspace_.device->has_cpu() && in.mask.empty();
+    filled.shown.resize(stays ? static_cast<size_t>(mask->ne[1]) : 0);
     const ModelConfig& config = network_.config;
     const std::vector<CacheRow>& by_token = key.kept ? rows.kept : rows.all;
     const int64_t cached = mask->ne[0];
@@ -153,7 +159,10 @@ void StepGraph::fill_mask(const MaskKey& key, ggml_tensor* mask, const ForwardIn
                       begin = window > 0 ? std::max<int64_t>(token.first, own + 1 - window) : token.first;
         const auto fill = [&](auto* row, auto number) {
             const auto hidden = number(-INFINITY);
-            std::fill(row, row + cached, hidden);
+            const auto [first, last] =
+                known && stays ? filled.shown[static_cast<size_t>(i)] : std::pair(int64_t{0}, cached);
+            std::fill(row + first, row + last, hidden);
+            if (stays) filled.shown[static_cast<size_t>(i)] = {begin, end};
             std::fill(row + begin, row + end, number(0.0F));
             for (int64_t j = begin; j < end && config.max_alibi_bias > 0; ++j)
                 row[j] = number(-static_cast<float>(std::abs(own - j)));
@@ -201,7 +210,7 @@ void StepGraph::fill_rows(const Rows& rows, std::span<const CacheRow> by_token,
 void StepGraph::compute(const ForwardInput& in, const StepRows& rows, const Weights& weights,
                         EngineThreads& engine_threads) {
     fill_tables(in, weights);
-    for (const auto& [key, mask] : masks_) fill_mask(key, mask, in, rows);
+    for (auto& [key, mask] : masks_) fill_mask(key, mask, in, rows);
     for (const auto& [tensor, values] : constants_)
         std::copy(values.begin(), values.end(), static_cast<std::byte*>(tensor->data));
     if (residual_ != nullptr)

@@ -166,8 +166,14 @@ private:
         ggml_type type;
         auto operator<=>(const MaskKey&) const = default;
     };
+    struct Mask {
+        ggml_tensor* tensor = nullptr;
+        // Of each of its rows, [begin, end) that the last step showed, where the tensor keeps it until the
+        // next.
+        std::vector<std::pair<int64_t, int64_t>> shown = {};
+    };
     ggml_tensor* mask(int64_t window, int64_t tokens, bool kept = false, ggml_type type = GGML_TYPE_F16);
-    void fill_mask(const MaskKey& key, ggml_tensor* mask, const ForwardInput& input, const StepRows& rows);
+    void fill_mask(const MaskKey& key, Mask& mask, const ForwardInput& input, const StepRows& rows) const;
     // An input that is the same in every step: I32 [values], or F32.
     ggml_tensor* constant(std::span<const int32_t> values);
     ggml_tensor* constant(std::span<const float> values);
@@ -192,7 +198,7 @@ private:
     ggml_cgraph* graph_ = nullptr;
     uint64_t moves_ = 0;  // ActivationMemory::moves() or DeviceRun::places() when this graph was placed
     std::map<Slot, ggml_tensor*> tables_;  // rows of the embedding tables [n_embd, tokens]
-    std::map<MaskKey, ggml_tensor*> masks_;
+    std::map<MaskKey, Mask> masks_;
     std::vector<std::pair<ggml_tensor*, std::vector<std::byte>>> constants_;
     // Results of a device's step that were asked for.
     mutable std::map<const ggml_tensor*, std::vector<float>> fetched_;

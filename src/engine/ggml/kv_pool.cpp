@@ -11,6 +11,7 @@ KvPool::KvPool(const Model& model, int64_t rows, ggml_type type, int32_t loops, 
     : prefix_(model.config.n_prefix),
       rows_(rows),
       loops_(loops),
+      unit_(device == nullptr ? 1 : 256),
       cache_(model, std::vector<int64_t>(model.topology.layers.size(), all_cached()), type, device) {
     for (ggml_tensor* tensor : cache_.layers) {
         if (tensor != nullptr && std::find(tensors_.begin(), tensors_.end(), tensor) == tensors_.end())

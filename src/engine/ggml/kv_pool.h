@@ -38,7 +38,8 @@ public:
     const KvCache& cache() const { return cache_; }
     // Rows of the tensors per loop: more than rows(), which the prefix at the beginning does not count to.
     int64_t cached() const { return prefix_ + rows_; }
-    int64_t all_cached() const { return loops_ * cached(); }
+    // Of all loops; on a device a multiple of what its attention takes at once, or slower kernels would run.
+    int64_t all_cached() const { return (loops_ * cached() + unit_ - 1) / unit_ * unit_; }
 
 private:
     // First row of the first gap of at least `rows`, which lies before order_[index]; -1: none.
@@ -50,7 +51,7 @@ private:
     // Rows of the tensors.
     void move_cached(int64_t from, int64_t to, int64_t count);
 
-    int64_t prefix_, rows_, loops_, used_ = 0;
+    int64_t prefix_, rows_, loops_, unit_, used_ = 0;
     KvCache cache_;                      // the prefix, which nothing overwrites, then the sequences
     std::vector<ggml_tensor*> tensors_;  // of the cache, each once
     std::vector<Sequence> sequences_;    // by number

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "engine/devices.h"
 #include "engine/ggml/factor_terms.h"
 #include "engine/ggml/tensor_placement.h"
 #include "model/execution.h"
@@ -236,7 +237,8 @@ void WeightPlanner::plan_group(size_t layer, std::span<const Slot> slots) {
     for (const Slot slot : slots) runs.push_back(runs_of(topology.at(slot), slot, layer));
     // Rounded scores would choose other experts.
     if (slots[0] == Slot::ffn_router) placement_.keep_f32(runs.front().front().tensor);
-    place_runs(runs, !heads_are_columns(slots[0]));
+    // CUDA's module multiplies by gate and up in one operation where each is a tensor.
+    place_runs(runs, !heads_are_columns(slots[0]) && (options_.device == kCpu || slots[0] == Slot::attn_q));
     auto& plans = plans_.linear[{layer, slots[0]}];
     for (auto& [first, plan] : plan_stored(layer, slots, runs)) {
         plan.bias = concatenated_bias(layer, slots.subspan(first, plan.slot_rows.size()));

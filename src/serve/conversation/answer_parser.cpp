@@ -189,8 +189,15 @@ void AnswerParser::begin_call() {
     state_ = State::call;
 }
 
-// It was no call.
-void AnswerParser::take_back() {
+// It was no call. The beginning of one that the answer's end cuts is no text: nobody wants to read its marks.
+// Without a mark it may be JSON that was asked for.
+void AnswerParser::take_back(bool cut) {
+    const size_t at = std::min(raw_.find_first_not_of(kSpace), raw_.size());
+    if (cut && !of_.calls->begin.empty() && std::string_view(raw_).substr(at).starts_with(of_.calls->begin)) {
+        cut_ = true;
+        raw_.clear();
+        held_.clear();
+    }
     add(Kind::content, std::exchange(raw_, {}));
     drop_space_ = false;
     state_ = State::content;
@@ -210,8 +217,9 @@ bool AnswerParser::step_name() {
     }
     if (end == std::string::npos) {
         if (!last_ && seen.size() < kLongest) return false;
+        const bool cut = last_ && seen.size() < kLongest;
         take(seen.size());
-        take_back();
+        take_back(cut);
         return true;
     }
     std::string name = held_.substr(0, end), id;
@@ -241,8 +249,9 @@ bool AnswerParser::step_list() {
         take(at + 1);
         begin_call();
     } else {
+        const bool cut = at == held_.size();
         take(at);
-        take_back();
+        take_back(cut);
     }
     return true;
 }
@@ -258,10 +267,11 @@ bool AnswerParser::step_call() {
     if (reader_.state() == CallReader::State::reading) {
         if (!last_) return false;
         if (said_) {
+            cut_ = true;
             held_.clear();
             state_ = State::after;
         } else {
-            take_back();
+            take_back(true);
         }
         return true;
     }

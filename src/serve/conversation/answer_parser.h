@@ -39,12 +39,15 @@ public:
     explicit AnswerParser(const AnswerParts& parts);
 
     // Adds text. Returns the parts that are final: text that may still become a mark, and white space that
-    // may stand before one, are held back. What looks like a call and is none stays content.
+    // may stand before one, are held back. What looks like a call and is none stays content; of
+    // one that the end cuts before its name, nothing is shown.
     std::vector<AnswerPart> push(std::string_view text);
     // Returns the rest at the end.
     std::vector<AnswerPart> finish();
     // The parts of an event's text, and the rest if it is the last one.
     std::vector<AnswerPart> parts(const GenerationEvent& event);
+    // Whether the answer ended within a call.
+    bool cut() const { return cut_; }
 
 private:
     enum class State { start, reasoning, content, name, list, call, after };
@@ -59,7 +62,7 @@ private:
     bool step_after();
     void begin_calls();
     void begin_call();
-    void take_back();
+    void take_back(bool cut = false);
     void take(size_t bytes);
     void add(AnswerPart::Kind kind, std::string text, std::string id = {});
     // Whether `held_` from `at` on is a beginning of the mark that more text may complete.
@@ -72,6 +75,7 @@ private:
     bool may_reason_ = false;  // the answer may begin with reasoning
     bool drop_space_ = false;  // before content that begins
     bool said_ = false;        // the call's name has been told
+    bool cut_ = false;
     CallReader reader_;
     std::string name_, id_;
     std::string raw_;  // of a call that may still be none

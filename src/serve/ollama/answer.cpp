@@ -59,7 +59,8 @@ int64_t most_tokens(const OllamaOptions& options, const PromptLimits& limits, si
 class OllamaAnswer : public ApiAnswer {
 public:
     // `turn`: of the model; a raw prompt has neither parts nor a structure.
-    OllamaAnswer(const OllamaOptions& options, const ServedModel& model, Turn turn, const char* field, Write write)
+    OllamaAnswer(const OllamaOptions& options, const ServedModel& model, Turn turn, const char* field,
+                 Write write)
         : ApiAnswer(options, model.limits),
           tokenizer_(model.tokenizer),
           model_(model.info.name),
@@ -163,7 +164,8 @@ private:
 std::unique_ptr<ApiAnswer> make_answer(const OllamaChatRequest& request, const ServedModel& model,
                                        const std::function<void()>& check) {
     return std::make_unique<OllamaAnswer>(
-        request, model, make_turn(request, request.options.format, "messages", model, check), "messages", write_chat);
+        request, model, make_turn(request, request.options.format, "messages", model, check), "messages",
+        write_chat);
 }
 
 std::unique_ptr<ApiAnswer> make_answer(const OllamaGenerateRequest& request, const ServedModel& model,

@@ -52,7 +52,10 @@ void read_options(Fields& fields, OllamaOptions& out) {
 }
 
 void ignore_model_fields(Fields& fields) {
-    fields.ignore("options");
+    Fields options(fields, "options");
+    options.ignore("num_ctx");
+    for (const char* const field : kOfServer) options.ignore(field);
+    options.refuse_the_rest();
     fields.ignore("keep_alive");
 }
 

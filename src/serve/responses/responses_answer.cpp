@@ -53,7 +53,9 @@ private:
         std::string out;
         for (const AnswerPart& part : parser_.parts(event)) out += items_.add(part);
         if (!event.finished) return out;
-        complete_ = std::string_view(finish_name(event)) != "length";
+        const bool long_enough = std::string_view(finish_name(event)) != "length";
+        complete_ = long_enough && !parser_.cut();
+        if (!complete_) reason_ = long_enough ? "stop" : "max_output_tokens";
         status_ = complete_ ? "completed" : "incomplete";
         return out + items_.end(complete_);
     }
@@ -66,7 +68,7 @@ private:
                     {"status", status_},
                     {"background", false},
                     {"error", nullptr},
-                    {"incomplete_details", complete_ ? Json() : Json({{"reason", "max_output_tokens"}})},
+                    {"incomplete_details", complete_ ? Json() : Json({{"reason", reason_}})},
                     {"model", model_},
                     {"output", items_.items()},
                     {"previous_response_id", nullptr},
@@ -96,6 +98,7 @@ private:
     OutputItems items_;
     const char* status_ = "in_progress";
     bool complete_ = true;
+    const char* reason_ = "";  // why it is not complete
 };
 
 }  // namespace

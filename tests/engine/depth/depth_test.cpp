@@ -445,17 +445,18 @@ TEST(Depth, ExitMapsAndOutputsAreTheReference) {
 
 TEST(Depth, OnADevice) {
     const EngineOptions options = on_tested_device(options_of());
-    constexpr double kTolerance = 1e-3;
+    // CUDA multiplies in TF32.
+    const double tolerance = tested_device().starts_with("cuda") ? 2e-2 : 1e-3;
     for (const auto& family : kExpressionFamilies) {
         for (const bool own : {false, true})
-            expect_equal(family, looped_model(family, {.lora = own, .vectors = own}), options, kTolerance);
+            expect_equal(family, looped_model(family, {.lora = own, .vectors = own}), options, tolerance);
     }
     const Model rounded =
         with_type(looped_model("llama", {.loops = 2, .rank = 32, .sizes = kBlocks}), DType::F16);
     expect_equal("rounded", rounded, on_tested_device(options_of(1, false)), 3e-2);
-    expect_reference(looped_model("llama", {.loops = 3, .layers = 2}), 1, options, kTolerance);
+    expect_reference(looped_model("llama", {.loops = 3, .layers = 2}), 1, options, tolerance);
     expect_reference(looped_model("llama", {.exit_maps = true, .exit_outputs = true}), 2, options,
-                     kTolerance);
+                     tolerance);
 }
 
 TEST(Depth, ExitMapsOnSeveralThreads) {

@@ -79,15 +79,29 @@ TEST(AnswerParser, Hermes) {
 
 TEST(AnswerParser, WhatIsNoCallStaysContent) {
     const AnswerParts form = parts_of(kHermes);
-    for (const char* text :
-         {"a <tool_call>none</tool_call> b", "<tool_call>{\"name\": 3}", "<tool_call>",
-          "<tool_call>{\"arguments\": {}}</tool_call>", "x <tool_call>{\"name\": \"f", "<tool_cal"})
+    for (const char* text : {"a <tool_call>none</tool_call> b", "<tool_call>{\"name\": 3}",
+                             "<tool_call>{\"arguments\": {}}</tool_call>", "<tool_cal"})
         expect(form, text, {content(text)});
     expect(form, "<tool_call>[]</tool_call><tool_call>{\"name\": \"f\"}</tool_call>",
            {content("<tool_call>[]</tool_call>"), call("f"), arguments("{}")});
     // A template that has no calls.
     expect({}, " <tool_call>{\"name\": \"f\"}</tool_call> ",
            {content(" <tool_call>{\"name\": \"f\"}</tool_call> ")});
+}
+
+// Before the name nobody has been told of a call.
+TEST(AnswerParser, MarksOfCallsThatBreakOffAreNoText) {
+    expect(parts_of(kHermes), "<tool_call>", {});
+    expect(parts_of(kHermes), "x <tool_call>{\"name\": \"f", {content("x")});
+    expect(parts_of(kHermes), "<tool_call>{\"name\": \"f\"}</tool_call>\n<tool_call>\n",
+           {call("f"), arguments("{}")});
+    expect(parts_of(kNemo), "[TOOL_CALLS] [", {});
+    expect(parts_of(kNemo), "[TOOL_CALLS]", {});
+    AnswerParser parser(parts_of(kHermes));
+    parser.push("<tool_call>\n{\"na");
+    EXPECT_FALSE(parser.cut());
+    parser.finish();
+    EXPECT_TRUE(parser.cut());
 }
 
 TEST(AnswerParser, CallsThatBreakOff) {
