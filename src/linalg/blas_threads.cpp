@@ -17,6 +17,10 @@ SingleThread::SingleThread(bool wanted) {
     set_threads(1);
 }
 
+void SingleThread::in_this_thread() const {
+    if (before_ > 0) set_threads(1);
+}
+
 SingleThread::~SingleThread() {
     if (before_ > 0) set_threads(before_);
 }

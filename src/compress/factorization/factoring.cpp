@@ -131,6 +131,7 @@ std::vector<Tensors> run(const std::vector<Job>& jobs, Work* work, const std::st
     const int at_once = jobs_at_once(jobs);
     const blas::SingleThread single(at_once > 1);
     parallel_for(static_cast<int64_t>(jobs.size()), at_once, [&](int64_t i) {
+        single.in_this_thread();
         check_interrupt();
         const Job& job = jobs[static_cast<size_t>(i)];
         Tensors& result = results[static_cast<size_t>(i)];

@@ -17,6 +17,7 @@
 #include "core/interrupt.h"
 #include "core/parallel.h"
 #include "core/progress.h"
+#include "linalg/blas_threads.h"
 #include "linalg/svd.h"
 
 namespace refold {
@@ -88,7 +89,10 @@ public:
     void for_each(const char* label, Visit&& visit) {
         Progress progress(label, count_, "matrices");
         std::mutex mutex;
-        parallel_for(static_cast<int64_t>(groups_.size()), threads(), [&](int64_t g) {
+        const int at_once = threads();
+        const blas::SingleThread single(at_once > 1);
+        parallel_for(static_cast<int64_t>(groups_.size()), at_once, [&](int64_t g) {
+            single.in_this_thread();
             const Group& group = groups_[static_cast<size_t>(g)];
             const std::vector<float> tied = floats(conversion_.tied, *group.front());
             for (Map* map : group) {
