@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/text.h"
+#include "engine/devices.h"
 #include "hub/resolve.h"
 #include "serve/local_models.h"
 #include "serve/log_writer.h"
@@ -109,6 +110,14 @@ std::string log_line(const ServedRequest& r) {
                            : fmt::format(", {} + {} tokens", r.prompt_tokens, r.completion_tokens));
 }
 
+// Where weights and KV cache are, if not in this machine's memory alone.
+std::string place_of(const EngineOptions& options) {
+    if (options.device.empty() || options.device == kCpu) return "";
+    const std::string name =
+        options.device == "auto" ? find_devices("auto", false).front().name : options.device;
+    return name == kCpu ? "" : ", on " + name;
+}
+
 void load_first(LoadedModels& models, const Arguments& a) {
     const auto all = models.list();
     // What is only a file of a folder may be no model that anybody wants.
@@ -156,13 +165,13 @@ void say_listening(const Arguments& a, const Server& server, const std::vector<L
                         first.description["encoder"].get<std::string>(), first.context, of_engine("threads"));
     else if (loaded)
         text += fmt::format(
-            "  memory   weights {}, KV cache {} ({} tokens)\n"
+            "  memory   weights {}, KV cache {} ({} tokens){}\n"
             "  slots    {} of up to {} tokens, {} more requests may wait; {} threads\n"
             "  batches  of up to {} rows, {}\n",
             format_bytes(first.description["memory"]["weight_bytes"].get<uint64_t>()),
             format_bytes(first.description["memory"]["kv_bytes"].get<uint64_t>()), of_engine("kv_tokens"),
-            a.model.scheduler.slots, first.context, a.model.scheduler.queue, of_engine("threads"),
-            of_engine("batch_rows"),
+            place_of(a.model.engine), a.model.scheduler.slots, first.context, a.model.scheduler.queue,
+            of_engine("threads"), of_engine("batch_rows"),
             of_engine("loops") > 1 ? fmt::format("of any of {} loops", of_engine("loops"))
                                    : "of whole tokens");
     log("{}  access   {}\nCtrl-C ends it.", text,

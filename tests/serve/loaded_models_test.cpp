@@ -286,7 +286,7 @@ TEST(LoadedModels, OverHttp) {
     EXPECT_EQ(client().get("/v1/models/b").json()["max_model_len"], 256);
     expect_error(ask("broken"), 503, "model_not_loaded", "no such file");
     EXPECT_EQ(status_of("b"), "loaded") << "a broken file costs no other model its place";
-    expect_error(ask("c"), 404, "model_not_found", "'c' is not served here");
+    expect_error(ask("c"), 404, "model_not_found", "'c' is not served here; served: 'a', 'b'");
 
     const json shown = client().get("/status").json();
     EXPECT_EQ(shown["model"], "b") << "the one that is loaded";

@@ -366,6 +366,24 @@ TEST(Server, BiasPenaltiesAndStopTokens) {
               200);
 }
 
+TEST(Server, ErrorsNameTheField) {
+    RunningServer running;
+    const auto expect_field = [&](const char* path, const json& body, const char* field) {
+        const HttpReply reply = running.post(path, body);
+        EXPECT_EQ(reply.status, 400) << reply.body;
+        EXPECT_EQ(reply.json()["error"]["param"], field) << reply.body;
+    };
+    const char *const completions = "/v1/completions", *const chats = "/v1/chat/completions";
+    expect_field(completions, completion({{"logit_bias", {{"1000000", 1}}}}), "logit_bias");
+    expect_field(completions, completion({{"stop_token_ids", {1000000}}}), "stop_token_ids");
+    expect_field(completions, completion({{"prompt", std::vector<int>(256, 5)}}), "prompt");
+    expect_field(completions, completion({{"grammar", "root ::= ("}}), "grammar");
+    expect_field(completions, completion({{"guided_regex", "("}}), "guided_regex");
+    const json long_text = {{{"role", "user"}, {"content", std::string(100000, 'a')}}};
+    expect_field(chats, {{"messages", long_text}}, "messages");
+    expect_field("/v1/responses", {{"input", std::string(100000, 'a')}}, "input");
+}
+
 TEST(Server, WrongRequests) {
     RunningServer running;
     expect_error(running.client().post("/v1/completions", "{"), 400, "invalid_json", "not JSON");
