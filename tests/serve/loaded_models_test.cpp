@@ -105,7 +105,7 @@ TEST(LoadedModels, TheLeastRecentlyUsedOneMakesRoom) {
     EXPECT_EQ(states(models), "a:loaded b:unloaded c:loaded ");
     EXPECT_EQ(models.list()[0].loads, 1U);
     EXPECT_EQ(models.list()[1].info.context, 256) << "what is known of a model stays";
-    expect_api_error([&] { find(models, "d"); }, 404, "'d' is not served here, 'a' is");
+    expect_api_error([&] { find(models, "d"); }, 404, "'d' is not served here; served: 'a', 'b', 'c'");
 }
 
 TEST(LoadedModels, WithoutABoundAllStay) {

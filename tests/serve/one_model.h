@@ -9,7 +9,7 @@ class OneModel : public Models {
 public:
     explicit OneModel(std::shared_ptr<ServedModel> model) : model_(std::move(model)) {}
     std::shared_ptr<ServedModel> find(const std::string& name, const std::function<void()>&) override {
-        if (!name.empty() && name != model_->info.name) throw no_such_model(name, model_->info.name);
+        if (!name.empty() && name != model_->info.name) throw no_such_model(name, {model_->info.name});
         return model_;
     }
     std::vector<ListedModel> list() override {

@@ -361,7 +361,7 @@ TEST(Server, BiasPenaltiesAndStopTokens) {
     EXPECT_EQ(stopped["choices"][0]["finish_reason"], "stop");
     EXPECT_EQ(stopped["usage"]["completion_tokens"], 0);
     expect_error(running.post("/v1/completions", completion({{"logit_bias", {{"99999", 1}}}})), 400, "",
-                 "not in the vocabulary");
+                 "the vocabulary has");
     EXPECT_EQ(running.post("/v1/chat/completions", chat({{"min_p", 0.1}, {"stop_token_ids", {5}}})).status,
               200);
 }

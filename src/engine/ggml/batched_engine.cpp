@@ -110,12 +110,13 @@ public:
         if (gather(rows, Row::Work::keys_only)) compute(StepKind::loop_keys);
         StepOutput result;
         if (gather(rows, Row::Work::run)) {
-            const bool wanted = !rows_.outputs.empty();
+            const size_t wanted = rows_.outputs.size();
             // A graph has at least one output.
-            if (!wanted && loops_ == 1) rows_.outputs.push_back(static_cast<int32_t>(tokens_.size() - 1));
+            if (wanted == 0 && loops_ == 1) rows_.outputs.push_back(static_cast<int32_t>(tokens_.size() - 1));
             const StepGraph& graph = compute(loops_ == 1 ? StepKind::network : StepKind::loop);
             if (loops_ > 1) keep_residuals(rows, graph.hidden());
-            if (wanted) result.logits = graph.logits();
+            if (wanted > 0)
+                result.logits = graph.logits().first(wanted * static_cast<size_t>(capabilities().n_vocab));
             if (capabilities().exit_gate) result.exited = exited(rows, graph.exit_scores());
         }
         for (const Row& row : rows) {
@@ -128,7 +129,8 @@ public:
 
     int64_t kv_tokens_used() const override { return kv_.used(); }
     EngineMemory memory() const override {
-        return {weights_.bytes() + workspace_.term_bytes(), kv_.cache().bytes(), workspace_.bytes()};
+        return {weights_.bytes() + workspace_.term_bytes(), kv_.cache().bytes(),
+                workspace_.bytes() + graphs_.bytes()};
     }
     void pause() override { threads_.sleep(); }
 
@@ -208,7 +210,32 @@ private:
         return !order_.empty();
     }
 
+    // Loop by loop, every step has another number of rows, and building a graph takes a device longer than
+    // the step: so there are copies of the last row, which write what it writes, and of the last output.
+    void fill_up() {
+        const auto rounded = [](size_t count) {
+            const size_t unit = count <= 64 ? 8 : 32;
+            return (count + unit - 1) / unit * unit;
+        };
+        const auto fill = [](auto& values, size_t count) {
+            if (!values.empty())
+                values.resize(count,
+                              typename std::remove_cvref_t<decltype(values)>::value_type(values.back()));
+        };
+        const size_t rows = rounded(tokens_.size()), width = static_cast<size_t>(network_.config.n_embd);
+        fill(tokens_, rows);
+        fill(positions_, rows);
+        fill(rows_.all, rows);
+        fill(rows_.loops, rows);
+        fill(rows_.adapters, rows);
+        fill(rows_.outputs, rounded(rows_.outputs.size()));
+        const size_t before = residual_.size();
+        residual_.resize(rows * width);
+        for (size_t at = before; at < residual_.size(); ++at) residual_[at] = residual_[at - width];
+    }
+
     const StepGraph& compute(StepKind kind) {
+        if (device_ != nullptr && loops_ > 1) fill_up();
         StepGraph& graph =
             graphs_.of({.tokens = static_cast<int64_t>(tokens_.size()),
                         .cached = cached_of_step(),

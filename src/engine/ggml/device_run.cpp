@@ -74,25 +74,24 @@ bool DeviceRun::multiplies(size_t layer, ggml_type type, int64_t in, int64_t out
         layer, ggml_mul_mat(context.get(), weight, ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, in, 2)));
 }
 
-bool DeviceRun::place(ggml_cgraph* graph) {
-    ++places_;
+bool DeviceRun::put(ggml_cgraph* graph, Place& place) const {
     const auto nodes = static_cast<size_t>(ggml_graph_size(graph));
-    if (!scheduler_ || nodes > nodes_) {
+    if (!place.scheduler || nodes > place.nodes) {
         std::vector<ggml_backend_t> backends;
         for (const auto& backend : backends_) backends.push_back(backend.get());
-        nodes_ = nodes;
-        scheduler_.reset(ggml_backend_sched_new(backends.data(), nullptr, static_cast<int>(backends.size()),
-                                                2 * nodes_, false, false));
+        place.nodes = nodes;
+        place.scheduler.reset(ggml_backend_sched_new(
+            backends.data(), nullptr, static_cast<int>(backends.size()), 2 * nodes, false, false));
     }
-    ggml_backend_sched_reset(scheduler_.get());
-    const bool enough = ggml_backend_sched_alloc_graph(scheduler_.get(), graph);
+    ggml_backend_sched_reset(place.scheduler.get());
+    const bool enough = ggml_backend_sched_alloc_graph(place.scheduler.get(), graph);
     check_workers();
     return enough;
 }
 
-void DeviceRun::compute(ggml_cgraph* graph) {
+void DeviceRun::compute(ggml_cgraph* graph, const Place& place) const {
     clear_ggml_errors();
-    const ggml_status status = ggml_backend_sched_graph_compute(scheduler_.get(), graph);
+    const ggml_status status = ggml_backend_sched_graph_compute(place.scheduler.get(), graph);
     check_workers();
     if (status != GGML_STATUS_SUCCESS)
         throw LostDevice(ErrorCode::io, fmt::format("[engine] the device {} could not compute a step: {}",
@@ -105,10 +104,10 @@ void DeviceRun::check_workers() const {
             throw LostDevice(ErrorCode::io, fmt::format("[engine] the worker {} is lost", names_[b]));
 }
 
-uint64_t DeviceRun::bytes() const {
+uint64_t DeviceRun::bytes(const Place& place) const {
     uint64_t out = 0;
     for (const auto& backend : backends_)
-        if (scheduler_) out += ggml_backend_sched_get_buffer_size(scheduler_.get(), backend.get());
+        if (place.scheduler) out += ggml_backend_sched_get_buffer_size(place.scheduler.get(), backend.get());
     return out;
 }
 

@@ -38,17 +38,21 @@ public:
     bool multiplies(size_t layer, ggml_type type, int64_t in, int64_t out) const;
     bool supports(size_t layer, const ggml_tensor* operation) const;
 
-    // Gives the graph memory, so that its inputs can be written: they lie in the CPU's memory. Whatever was
-    // placed before is lost. Returns false when there is not enough memory.
-    bool place(ggml_cgraph* graph);
-    // Of the graph that was placed last. Throws LostDevice when a device fails, as a lost worker does.
-    void compute(ggml_cgraph* graph);
+    // The memory of a graph. Each has its own, so that graphs of several shapes take turns without being
+    // placed again.
+    struct Place {
+        ggml_backend_sched_ptr scheduler = {};
+        size_t nodes = 0;  // that it has room for
+    };
+    // Gives the graph memory, so that its inputs can be written: they lie in the CPU's memory. Returns false
+    // when there is not enough.
+    bool put(ggml_cgraph* graph, Place& place) const;
+    // Throws LostDevice when a device fails, as a lost worker does.
+    void compute(ggml_cgraph* graph, const Place& place) const;
     // Throws LostDevice when a worker is lost.
     void check_workers() const;
-    // How often place() was called.
-    uint64_t places() const { return places_; }
     // Of activations.
-    uint64_t bytes() const;
+    uint64_t bytes(const Place& place) const;
 
 private:
     size_t backend_of(size_t layer) const { return layer < layers_.size() ? layers_[layer] : output_; }
@@ -61,9 +65,6 @@ private:
     std::vector<size_t> layers_;                      // the backend of each layer
     size_t output_ = 0;
     bool has_cpu_ = false;
-    ggml_backend_sched_ptr scheduler_;
-    size_t nodes_ = 0;  // that scheduler_ has room for
-    uint64_t places_ = 0;
 };
 
 // The model as an engine with these options stores it: on devices, a product with columns of several matrices

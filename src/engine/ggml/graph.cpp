@@ -30,8 +30,7 @@ StepGraph::Rows StepGraph::new_rows(int64_t cached, int64_t longest) {
 void StepGraph::prepare(const Weights& weights, const KvCache& cache, const StepShape& shape) {
     ActivationMemory& activations = workspace_.activations;
     DeviceRun* const device = workspace_.device;
-    const auto moves = [&] { return device != nullptr ? device->places() : activations.moves(); };
-    if (context_ && shape == shape_ && moves_ == moves()) return;
+    if (context_ && shape == shape_ && (device != nullptr || moves_ == activations.moves())) return;
     shape_ = shape;
     constexpr size_t kNodesPerLayer = 80, kNodesOfFactors = 320, kNodesOfStreams = 80, kNodesAround = 128,
                      kNodesOnDevice = 160, kNodesOfExpert = 2, kNodesOfAdapters = 16;
@@ -69,13 +68,13 @@ void StepGraph::prepare(const Weights& weights, const KvCache& cache, const Step
         add_network<DeviceOps>(weights, cache);
     else
         add_network<GraphOps>(weights, cache);
-    if (!(device != nullptr ? device->place(graph_) : activations.place(graph_, positions_))) {
+    if (!(device != nullptr ? device->put(graph_, place_) : activations.place(graph_, positions_))) {
         context_.reset();
         fail(ErrorCode::io, "engine", "cannot allocate the activations of {} tokens: not enough memory{}",
              shape.tokens,
              device != nullptr ? fmt::format(" on {} - use fewer --gpu-layers", device->name()) : "");
     }
-    moves_ = moves();
+    moves_ = activations.moves();
 }
 
 template <class Ops>
@@ -227,7 +226,7 @@ void StepGraph::compute(const ForwardInput& in, const StepRows& rows, const Weig
 
 void StepGraph::run_on_device() {
     fetched_.clear();
-    workspace_.device->compute(graph_);
+    workspace_.device->compute(graph_, place_);
 }
 
 std::span<const float> StepGraph::result(const ggml_tensor* tensor) const {

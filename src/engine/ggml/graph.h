@@ -85,8 +85,7 @@ struct StepWorkspace {
           many(n_threads, ThreadChoice::kLongSteps) {}
 
     uint64_t bytes() const {
-        return activations.bytes() + buffer.size() + panel_product.bytes() + expert_product.bytes() +
-               (device != nullptr ? device->bytes() : 0);
+        return activations.bytes() + buffer.size() + panel_product.bytes() + expert_product.bytes();
     }
 
     static constexpr size_t kFewTokens = 8;
@@ -120,8 +119,8 @@ class StepGraph {
 public:
     StepGraph(const Network& network, StepWorkspace& workspace) : network_(network), workspace_(workspace) {}
 
-    // Rebuilds the graph when the shape has changed or another graph has moved the activations. Invalidates
-    // the results of other graphs.
+    // Rebuilds the graph when the shape has changed or, on the CPU, another graph has moved the activations.
+    // Invalidates the results of other graphs.
     void prepare(const Weights& weights, const KvCache& cache, const StepShape& shape);
     const StepShape& shape() const { return shape_; }
     // Calls the observer before it returns.
@@ -133,6 +132,8 @@ public:
         ggml_tensor* sums;
     };
     std::span<const Scores> scores() const { return scores_; }
+    // Of activations that are this graph's alone.
+    uint64_t bytes() const { return workspace_.device != nullptr ? workspace_.device->bytes(place_) : 0; }
     // The numbers of a tensor that compute() has kept.
     std::span<const float> result(const ggml_tensor* tensor) const;
     // Results of compute(); empty where the model has none. hidden(): [outputs, n_embd], or [tokens, n_embd]
@@ -196,7 +197,8 @@ private:
     std::unique_ptr<std::byte[]> description_;  // memory of context_, as large as the network needs
     ggml_context_ptr context_;
     ggml_cgraph* graph_ = nullptr;
-    uint64_t moves_ = 0;  // ActivationMemory::moves() or DeviceRun::places() when this graph was placed
+    uint64_t moves_ = 0;                   // ActivationMemory::moves() when this graph was placed
+    DeviceRun::Place place_;               // on a device
     std::map<Slot, ggml_tensor*> tables_;  // rows of the embedding tables [n_embd, tokens]
     std::map<MaskKey, Mask> masks_;
     std::vector<std::pair<ggml_tensor*, std::vector<std::byte>>> constants_;

@@ -66,7 +66,7 @@ public:
     }
 
     EngineMemory memory() const override {
-        return {weights_.bytes(), cache_.bytes(), workspace_.bytes() + kept_.bytes()};
+        return {weights_.bytes(), cache_.bytes(), workspace_.bytes() + graphs_.bytes() + kept_.bytes()};
     }
 
     void pause() override { threads_.sleep(); }

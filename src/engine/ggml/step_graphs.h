@@ -17,6 +17,13 @@ public:
 
     // A graph prepared for the shape. Invalidates the results of the others.
     StepGraph& of(const StepShape& shape);
+    // Of activations that are no other graph's.
+    uint64_t bytes() const {
+        uint64_t out = 0;
+        for (const auto* graphs : {&small_, &large_})
+            for (const StepGraph& graph : *graphs) out += graph.bytes();
+        return out;
+    }
     // For graphs of another set of operations.
     void clear() {
         small_.clear();
