@@ -7,8 +7,8 @@ namespace refold::blas {
 void set_threads(int threads);
 
 // Limits BLAS to one thread while it lives, for callers that run in parallel: each of their threads calls
-// in_this_thread() first, as OpenBLAS with OpenMP counts threads for each calling thread. Otherwise every one of
-// them would use all, and they would wait for each other in loops that never sleep.
+// in_this_thread() first, as OpenBLAS with OpenMP counts threads for each calling thread. Otherwise every one
+// of them would use all, and they would wait for each other in loops that never sleep.
 class SingleThread {
 public:
     explicit SingleThread(bool wanted);

@@ -12,8 +12,13 @@ namespace {
 using testing::HasSubstr;
 using Kind = OutputFormat::Kind;
 
+// The fields' names are only for messages.
 OutputFormat format_of(const std::string& field) {
-    return parse_completion_request(R"({"prompt": "a", )" + field + "}").options.format;
+    OutputFormat format = parse_completion_request(R"({"prompt": "a", )" + field + "}").options.format;
+    EXPECT_EQ(format.kind == Kind::any, format.field.empty());
+    EXPECT_TRUE(format.field.empty() || field.starts_with("\"" + format.field + "\""));
+    format.field.clear();
+    return format;
 }
 
 std::string refusal(const std::string& field) {

@@ -16,7 +16,8 @@ struct OllamaOptions : ApiRequest {
 };
 void read_options(Fields& fields, OllamaOptions& out);
 
-// Takes "options" of loading and "keep_alive" where nothing is generated. Throws ApiError (400) for other options.
+// Takes "options" of loading and "keep_alive" where nothing is generated. Throws ApiError (400) for other
+// options.
 void ignore_model_fields(Fields& fields);
 
 // Nanoseconds from the arrival of the current request until `time`.

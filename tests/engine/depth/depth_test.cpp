@@ -455,8 +455,7 @@ TEST(Depth, OnADevice) {
         with_type(looped_model("llama", {.loops = 2, .rank = 32, .sizes = kBlocks}), DType::F16);
     expect_equal("rounded", rounded, on_tested_device(options_of(1, false)), 3e-2);
     expect_reference(looped_model("llama", {.loops = 3, .layers = 2}), 1, options, tolerance);
-    expect_reference(looped_model("llama", {.exit_maps = true, .exit_outputs = true}), 2, options,
-                     tolerance);
+    expect_reference(looped_model("llama", {.exit_maps = true, .exit_outputs = true}), 2, options, tolerance);
 }
 
 TEST(Depth, ExitMapsOnSeveralThreads) {
