@@ -74,7 +74,9 @@ bool DeviceRun::multiplies(size_t layer, ggml_type type, int64_t in, int64_t out
         layer, ggml_mul_mat(context.get(), weight, ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, in, 2)));
 }
 
-bool DeviceRun::put(ggml_cgraph* graph, Place& place) const {
+bool DeviceRun::put(ggml_cgraph* graph, Place& own) {
+    if (has_worker()) ++places_;
+    Place& place = has_worker() ? shared_ : own;
     const auto nodes = static_cast<size_t>(ggml_graph_size(graph));
     if (!place.scheduler || nodes > place.nodes) {
         std::vector<ggml_backend_t> backends;
@@ -89,7 +91,8 @@ bool DeviceRun::put(ggml_cgraph* graph, Place& place) const {
     return enough;
 }
 
-void DeviceRun::compute(ggml_cgraph* graph, const Place& place) const {
+void DeviceRun::compute(ggml_cgraph* graph, const Place& own) const {
+    const Place& place = has_worker() ? shared_ : own;
     clear_ggml_errors();
     const ggml_status status = ggml_backend_sched_graph_compute(place.scheduler.get(), graph);
     check_workers();

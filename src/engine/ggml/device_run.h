@@ -39,14 +39,16 @@ public:
     bool supports(size_t layer, const ggml_tensor* operation) const;
 
     // The memory of a graph. Each has its own, so that graphs of several shapes take turns without being
-    // placed again.
+    // placed again. With workers all share one: ggml would use memory that a lost worker could not give.
     struct Place {
         ggml_backend_sched_ptr scheduler = {};
         size_t nodes = 0;  // that it has room for
     };
     // Gives the graph memory, so that its inputs can be written: they lie in the CPU's memory. Returns false
     // when there is not enough.
-    bool put(ggml_cgraph* graph, Place& place) const;
+    bool put(ggml_cgraph* graph, Place& place);
+    // How often put() took the memory of all graphs.
+    uint64_t places() const { return places_; }
     // Throws LostDevice when a device fails, as a lost worker does.
     void compute(ggml_cgraph* graph, const Place& place) const;
     // Throws LostDevice when a worker is lost.
@@ -65,6 +67,8 @@ private:
     std::vector<size_t> layers_;                      // the backend of each layer
     size_t output_ = 0;
     bool has_cpu_ = false;
+    Place shared_ = {};  // with workers
+    uint64_t places_ = 0;
 };
 
 // The model as an engine with these options stores it: on devices, a product with columns of several matrices

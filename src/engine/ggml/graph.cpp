@@ -30,7 +30,9 @@ StepGraph::Rows StepGraph::new_rows(int64_t cached, int64_t longest) {
 void StepGraph::prepare(const Weights& weights, const KvCache& cache, const StepShape& shape) {
     ActivationMemory& activations = workspace_.activations;
     DeviceRun* const device = workspace_.device;
-    if (context_ && shape == shape_ && (device != nullptr || moves_ == activations.moves())) return;
+    const auto moves = [&] { return device != nullptr ? device->places() : activations.moves(); };
+    if (ready_ && shape == shape_ && moves_ == moves()) return;
+    ready_ = false;
     shape_ = shape;
     constexpr size_t kNodesPerLayer = 80, kNodesOfFactors = 320, kNodesOfStreams = 80, kNodesAround = 128,
                      kNodesOnDevice = 160, kNodesOfExpert = 2, kNodesOfAdapters = 16;
@@ -74,7 +76,8 @@ void StepGraph::prepare(const Weights& weights, const KvCache& cache, const Step
              shape.tokens,
              device != nullptr ? fmt::format(" on {} - use fewer --gpu-layers", device->name()) : "");
     }
-    moves_ = activations.moves();
+    moves_ = moves();
+    ready_ = true;
 }
 
 template <class Ops>

@@ -119,7 +119,7 @@ class StepGraph {
 public:
     StepGraph(const Network& network, StepWorkspace& workspace) : network_(network), workspace_(workspace) {}
 
-    // Rebuilds the graph when the shape has changed or, on the CPU, another graph has moved the activations.
+    // Rebuilds the graph when the shape has changed or another graph has moved the activations.
     // Invalidates the results of other graphs.
     void prepare(const Weights& weights, const KvCache& cache, const StepShape& shape);
     const StepShape& shape() const { return shape_; }
@@ -197,8 +197,9 @@ private:
     std::unique_ptr<std::byte[]> description_;  // memory of context_, as large as the network needs
     ggml_context_ptr context_;
     ggml_cgraph* graph_ = nullptr;
-    uint64_t moves_ = 0;                   // ActivationMemory::moves() when this graph was placed
-    DeviceRun::Place place_;               // on a device
+    uint64_t moves_ = 0;      // ActivationMemory::moves() or DeviceRun::places() when it got its memory
+    bool ready_ = false;      // it has all of its memory: a lost worker ends prepare() before
+    DeviceRun::Place place_;  // on a device
     std::map<Slot, ggml_tensor*> tables_;  // rows of the embedding tables [n_embd, tokens]
     std::map<MaskKey, Mask> masks_;
     std::vector<std::pair<ggml_tensor*, std::vector<std::byte>>> constants_;
