@@ -81,9 +81,13 @@ bool DeviceRun::put(ggml_cgraph* graph, Place& own) {
     if (!place.scheduler || nodes > place.nodes) {
         std::vector<ggml_backend_t> backends;
         for (const auto& backend : backends_) backends.push_back(backend.get());
+        // Inputs lie in memory of this machine that the first device copies from fastest.
+        std::vector<ggml_backend_buffer_type_t> memory = memory_;
+        if (auto* pinned = ggml_backend_dev_host_buffer_type(ggml_backend_get_device(backends.front())))
+            memory.back() = pinned;
         place.nodes = nodes;
         place.scheduler.reset(ggml_backend_sched_new(
-            backends.data(), nullptr, static_cast<int>(backends.size()), 2 * nodes, false, false));
+            backends.data(), memory.data(), static_cast<int>(backends.size()), 2 * nodes, false, false));
     }
     ggml_backend_sched_reset(place.scheduler.get());
     const bool enough = ggml_backend_sched_alloc_graph(place.scheduler.get(), graph);
