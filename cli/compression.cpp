@@ -8,6 +8,7 @@
 #include "cli/recipe_file.h"
 #include "compress/compress.h"
 #include "core/error.h"
+#include "core/process_variables.h"
 #include "core/text.h"
 #include "hub/resolve.h"
 #include "model/load.h"

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/group.h"
 #include "core/interrupt.h"
+#include "core/process_variables.h"
 #include "core/text.h"
 
 namespace refold::cli {
@@ -88,6 +89,7 @@ int run_verb_with(const Verb& verb, std::vector<std::string> arguments) {
         print(app.help());
         return 0;
     } catch (const CLI::ParseError& error) {
+        if (!first_process()) return kUsage;  // all processes got the same words
         const CLI::App& last = innermost(app);
         log("refold: error: [{}] {}{} - see `refold {}{} --help`", verb.name, error.what(), hint(app),
             verb.name, &last == &app ? "" : " " + last.get_name());

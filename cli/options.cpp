@@ -69,6 +69,9 @@ void add_engine_options(CLI::App& app, EngineOptions& options, const char* conte
                    "lists, and "
                    "rpc:HOST:PORT of workers, separated by commas. With --engine torch: auto, cpu or cuda")
         ->type_name("NAME,...")
+        ->check([](const std::string& name) {  // of a variable that is not set: not the CPU without a word
+            return name.empty() ? "got no name, expected cpu, auto, or what refold devices lists" : "";
+        })
         ->default_str("cpu; with --engine torch auto");
     app.add_option("--gpu-layers", options.gpu_layers,
                    "Layers of the model on the device, the last ones; the CPU runs the others")

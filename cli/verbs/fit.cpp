@@ -11,6 +11,7 @@
 #include "cli/recipe_file.h"
 #include "cli/verb.h"
 #include "core/error.h"
+#include "core/process_variables.h"
 #include "core/text.h"
 #include "fit/made_file.h"
 #include "hub/resolve.h"
@@ -110,7 +111,7 @@ void fit_model(const FitArguments& a) {
 
 // Times are one machine's, and the files of a frontier one process's.
 void check_processes(const FitArguments& a) {
-    if (!several_processes() || (a.frontier.empty() && a.decode_speed == 0)) return;
+    if (world_size() == 1 || (a.frontier.empty() && a.decode_speed == 0)) return;
     fail(ErrorCode::usage, "fit",
          "{} is for one process, and WORLD_SIZE says that there are several - start one, or give one size",
          a.frontier.empty() ? "--decode-speed" : "--frontier");

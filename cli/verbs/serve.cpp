@@ -301,6 +301,13 @@ Action declare(CLI::App& app) {
         ->type_name("ROWS")
         ->check(at_least(1))
         ->capture_default_str();
+    app.add_option(
+           "--prefill-share", a->model.scheduler.prefill_share,
+           "Most of the time that prompts take while others generate, whatever a row costs here; 1: no "
+           "limit")
+        ->type_name("SHARE")
+        ->check(CLI::Range(0.01, 1.0).description(""))
+        ->capture_default_str();
     app.add_option("--kv-tokens", a->model.engine.kv_tokens,
                    "Tokens of all sequences that the KV cache holds")
         ->type_name("TOKENS")

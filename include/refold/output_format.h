@@ -23,7 +23,10 @@ struct OutputFormat {
     std::vector<std::string> choices = {};
     std::string field = {};  // what asks for it, for messages: "response_format"
 
-    bool operator==(const OutputFormat&) const = default;
+    // Who asks for it makes no other format.
+    bool operator==(const OutputFormat& o) const {
+        return kind == o.kind && text == o.text && choices == o.choices;
+    }
 };
 
 }  // namespace refold

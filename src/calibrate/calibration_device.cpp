@@ -1,6 +1,7 @@
 #include "calibrate/calibration_device.h"
 
 #include "core/error.h"
+#include "core/process_variables.h"
 #include "engine/devices.h"
 #include "engine/torch/found_device.h"
 #include "engine/torch/plugin.h"
@@ -9,6 +10,10 @@ namespace refold {
 namespace {
 
 CalibrationDevice g_where;
+
+FoundDevice find(const std::string& name, int local_rank) {
+    return torch_plugin::ask<FoundDevice>(kFindDeviceSymbol, DeviceRequest{name, local_rank});
+}
 
 }  // namespace
 
@@ -21,8 +26,7 @@ OnDevice::OnDevice(const CalibrationDevice& where, const blas::Worth& worth) {
                  where.device);
         return;
     }
-    auto found = torch_plugin::ask<FoundDevice>(
-        kFindDeviceSymbol, DeviceRequest{where.device.empty() ? "auto" : where.device, where.local_rank});
+    FoundDevice found = find(where.device.empty() ? "auto" : where.device, where.local_rank);
     g_where = {where.engine, found.name, where.local_rank};
     blas::set_device(std::move(found.linalg), worth);
 }
@@ -47,5 +51,7 @@ bool uses_torch() { return g_where.engine == EngineKind::torch; }
 std::string gradient_device(const std::string& option) {
     return option == "auto" && uses_torch() ? g_where.device : option;
 }
+
+void check_gradient_device(const std::string& name) { find(name, local_rank()); }
 
 }  // namespace refold

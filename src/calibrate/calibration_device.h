@@ -35,5 +35,8 @@ bool uses_torch();
 inline bool loads_layer_by_layer() { return uses_torch(); }
 // The device for gradients, from a step's option: where the option says auto, that of an OnDevice by torch.
 std::string gradient_device(const std::string& option);
+// Before long work that such a device waits for: throws as device_of() does where this process has none of
+// this name, and Error(unsupported) in a build without libtorch.
+void check_gradient_device(const std::string& name);
 
 }  // namespace refold

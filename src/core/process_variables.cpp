@@ -30,6 +30,12 @@ int world_size() {
     return world == nullptr ? 1 : environment_number("WORLD_SIZE", world, 1, 1 << 20);
 }
 
+bool first_process() {
+    const int size = world_size();
+    const char* rank = environment_variable("RANK");
+    return size == 1 || rank == nullptr || environment_number("RANK", rank, 0, size - 1) == 0;
+}
+
 int local_rank() {
     const int size = world_size();
     if (size == 1) return 0;

@@ -5,8 +5,11 @@
 #include "serve/reply.h"
 
 namespace refold {
+namespace {
 
 using Json = nlohmann::ordered_json;
+
+}  // namespace
 
 OpenAiAnswer::OpenAiAnswer(const ApiRequest& request, const ServedModel& model, const Head& head)
     : ApiAnswer(request, model.limits),

@@ -22,6 +22,9 @@ void check(const SchedulerOptions& o, const Engine& engine) {
     at_least("slots", o.slots, 1);
     at_least("queue", o.queue, 0);
     at_least("rows of prompts in a step", o.prefill_rows, 1);
+    if (!(o.prefill_share > 0 && o.prefill_share <= 1))
+        fail(ErrorCode::usage, "scheduler", "the share of prompts must be above 0 and at most 1, got {}",
+             o.prefill_share);
     at_least("timeout in ms", o.timeout.count(), 1);
     at_least("drafted tokens", o.draft, 0);
     at_least("looked-up tokens", o.lookup, 0);

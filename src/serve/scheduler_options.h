@@ -22,6 +22,8 @@ struct SchedulerOptions {
     int64_t queue = 64;  // requests that wait, beside those that have a slot; more are refused
     // Prompt tokens of one step beside the rows that generate: bounds the time between two tokens.
     int64_t prefill_rows = 256;
+    // The most of the time that prompts take while others generate, in (0, 1]; 1: as much as their rows need.
+    double prefill_share = 1;
     std::chrono::milliseconds timeout{600000};  // of a request, waiting included
     ExitPolicy exit = {};
     // Drafts by early loops, from the sequence itself, or of another model: see DecodingOptions.

@@ -29,6 +29,7 @@ Worker::Worker(Engine& engine, const Tokenizer& tokenizer, const SchedulerOption
       sequences_(engine, SharedSequences::Rooms::exact),
       counts_(engine.capabilities().loops),
       drafting_(decoding_, counts_),
+      prompt_share_(options.prefill_share),
       status_(new_status()) {
     status_.slots = options.slots;
     status_.kv_tokens = engine.capabilities().kv_tokens;
@@ -154,7 +155,8 @@ void Worker::plan() {
         Sequence& sequence = request.sequence();
         if (!sequence.prefilling() && !(fixed() && holds_back(sequence))) room -= sequence.plan(plan_, room);
     }
-    plan_prompts(std::min(room, options_.prefill_rows));
+    const bool generates = !plan_.rows.empty();
+    if (prompt_share_.open(generates)) plan_prompts(std::min(room, options_.prefill_rows));
 }
 
 // Half of the rows is for the prompt that came first, the rest for those of which least is left: a short
@@ -188,15 +190,18 @@ void Worker::step() {
         return;
     }
     if (plan_.rows.empty()) return;
-    const bool has_prompts =
-        std::ranges::any_of(running_, [](const auto& request) { return request.sequence().prefilling(); });
+    bool prompts = false, generates = false;
+    for (const RowRange& range : plan_.ranges) (range.sequence->prefilling() ? prompts : generates) = true;
     const bool free_slot = static_cast<int64_t>(running_.size()) < options_.slots;
     if (free_slot && queue_.waiting() > 0) ++status_.starved;
     try {
+        const auto start = Clock::now();
         const StepOutput output = engine_.step({.rows = plan_.rows});
+        const std::chrono::duration<double> took = Clock::now() - start;
+        prompt_share_.add(took.count(), generates, prompts);
         count_rows();
         plan_.take(output, engine_.capabilities().n_vocab);
-        drafting_.end_step(has_prompts);
+        drafting_.end_step(prompts);
         for (RunningRequest& request : running_)
             request.place().done =
                 std::min(static_cast<size_t>(request.sequence().exact()), request.place().tokens.size());

@@ -8,6 +8,7 @@
 
 #include "engine/engine.h"
 #include "generation/drafting.h"
+#include "serve/prompt_share.h"
 #include "serve/request_queue.h"
 #include "serve/running_request.h"
 #include "serve/scheduler_options.h"
@@ -61,6 +62,7 @@ private:
     StepPlan plan_;
     DecodingCounts counts_;
     Drafting drafting_;
+    PromptShare prompt_share_;
     SchedulerStatus status_;
 
     mutable std::mutex mutex_;

@@ -43,6 +43,7 @@ TEST(Devices, ModulesThatCannotBeLoaded) {
     expect_error(
         refold({"run", kModel, "-p", "a", "--device", "vulkan0"}, "", modules), 2,
         {"there is no 'vulkan0' here", "not loaded: ", "libggml-vulkan.so", "incompatible API version"});
+    expect_error(refold({"run", kModel, "-p", "a", "--device", ""}), 2, {"--device", "got no name"});
 }
 
 }  // namespace

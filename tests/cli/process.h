@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -38,10 +39,11 @@ public:
         posix_spawn_file_actions_addopen(&files, STDIN_FILENO, in.c_str(), O_RDONLY, 0);
         posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, out.c_str(), O_WRONLY | O_CREAT, 0600);
         posix_spawn_file_actions_addopen(&files, STDERR_FILENO, err.c_str(), O_WRONLY | O_CREAT, 0600);
-        EXPECT_EQ(posix_spawnp(&id_, words[0].c_str(), &files, nullptr, pointers(words).data(),
-                               pointers(variables).data()),
-                  0);
+        const int error = posix_spawnp(&id_, words[0].c_str(), &files, nullptr, pointers(words).data(),
+                                       pointers(variables).data());
         posix_spawn_file_actions_destroy(&files);
+        // A signal to a process that there is not would go to all.
+        if (error != 0) throw std::system_error(error, std::generic_category(), words[0]);
     }
 
     ~Process() {

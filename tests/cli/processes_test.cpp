@@ -64,6 +64,13 @@ json without(json j, std::initializer_list<const char*> keys) {
     return j;
 }
 
+TEST_F(ManyProcesses, OneSaysWhatIsWrongWithTheArguments) {
+    const auto all = outcomes(2, {"eval", "ppl", kModel, "--txt", "a"});
+    for (const Outcome& outcome : all) EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(all[0].err, testing::HasSubstr("did you mean '--text'"));
+    EXPECT_THAT(all[1].err, IsEmpty());
+}
+
 TEST_F(ManyProcesses, Perplexity) {
     write_all(folder / "text", excerpt(12));
     for (const std::string protocol : {"windows", "lm-eval"}) {

@@ -262,6 +262,9 @@ TEST_F(Train, BadInputIsNamed) {
     expect_error(refold({"train", kModel, "-o", out, "-d", text_, "--set", "learning_rate=fast"}), 2,
                  {"learning_rate", "fast"});
     expect_error(with({"steps=-1"}), 2, {"steps", "-1"});
+    // Before the text is tokenized, which can take hours.
+    expect_error(with({"device=tpu"}), 2, {"device", "'tpu'"});
+    EXPECT_FALSE(fs::exists(out + ".work/train/step-1/tokens.bin"));
     expect_error(refold(command(out, {"steps=1"}), "", {"WORLD_SIZE=2", "RANK=0"}), 2, {"MASTER_ADDR"});
     expect_error(refold({"compress", kModel, "-o", out, "-m", "direct_share", "-d", text_}), 2,
                  {"--data", "no step of this recipe trains"});

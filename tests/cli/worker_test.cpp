@@ -48,25 +48,31 @@ private:
 
 std::string free_address() { return Listener().address(); }
 
-// Answers one client with these bytes.
+// Answers one client with these bytes: all at once, or one per `pause`.
 class FakeWorker {
 public:
-    explicit FakeWorker(std::string answer) {
+    explicit FakeWorker(std::string answer, std::chrono::milliseconds pause = {}) {
         EXPECT_EQ(listen(listener_.socket_id(), 1), 0);
-        thread_ = std::thread([this, answer = std::move(answer)] {
+        thread_ = std::thread([this, pause, answer = std::move(answer)] {
             const int client = accept(listener_.socket_id(), nullptr, nullptr);
             std::array<char, 33> hello{};
             EXPECT_EQ(recv(client, hello.data(), hello.size(), MSG_WAITALL), 33);
-            EXPECT_EQ(send(client, answer.data(), answer.size(), MSG_NOSIGNAL),
-                      static_cast<ssize_t>(answer.size()));
+            greeted_ = true;
+            const size_t most = pause.count() > 0 ? 1 : answer.size();
+            for (size_t at = 0; at < answer.size(); at += most) {
+                std::this_thread::sleep_for(pause);
+                if (send(client, answer.data() + at, most, MSG_NOSIGNAL) != static_cast<ssize_t>(most)) break;
+            }
             close(client);
         });
     }
     ~FakeWorker() { thread_.join(); }
     std::string address() const { return listener_.address(); }
+    bool greeted() const { return greeted_; }
 
 private:
     Listener listener_;
+    std::atomic<bool> greeted_ = false;
     std::thread thread_;
 };
 
@@ -196,7 +202,9 @@ TEST_F(Workers, ServeLoadsItsModelAgain) {
     const HttpReply after = ask();
     ASSERT_EQ(after.status, 200) << after.body;
     EXPECT_EQ(after.json()["choices"][0]["text"], before.json()["choices"][0]["text"]);
-    EXPECT_EQ(serving.stop().code, 0);
+    const Outcome ended = serving.stop();
+    EXPECT_EQ(ended.code, 0);
+    EXPECT_THAT(ended.err, testing::HasSubstr("as one of its workers is lost"));
 }
 
 // Passes connections on to a worker and counts them.
@@ -315,6 +323,20 @@ TEST_F(Workers, SayWhereTheyAreAndEndBySignals) {
         EXPECT_THAT(worker.said(), testing::HasSubstr(worker.address()));
         EXPECT_EQ(worker.end(signal), 130);
     }
+}
+
+// A greeting that comes byte by byte, half a minute in all.
+TEST_F(Workers, SlowGreetings) {
+    const std::string greeting(36, '\x1c');
+    const std::chrono::seconds pause(1);
+    const FakeWorker slow(greeting, pause), interrupted(greeting, pause);
+    Process waiting({REFOLD_BINARY, "run", REFOLD_FIXTURES "/llama_gqa/model.gguf", "-p", "a", "--device",
+                     "rpc:" + interrupted.address()});
+    for (int i = 0; i < 600 && !interrupted.greeted(); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    waiting.send(SIGINT);
+    EXPECT_EQ(waiting.wait().code, 130);
+    EXPECT_EQ(code_of([&] { connect_worker(slow.address(), false); }, "does not answer"), ErrorCode::io);
 }
 
 TEST_F(Workers, OthersThanWorkersOfThisVersion) {

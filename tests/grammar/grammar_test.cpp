@@ -321,6 +321,9 @@ TEST(Grammar, CompiledOnceWhileThereIsRoom) {
     const OutputFormat first{.kind = Kind::regex, .text = "[a-z]{3}"};
     const auto grammar = own.compile(first);
     EXPECT_EQ(own.compile(first), grammar);
+    OutputFormat elsewhere = first;
+    elsewhere.field = "guided_regex";
+    EXPECT_EQ(own.compile(elsewhere), grammar);
     GrammarCompiler none(tokenizer(), kVocab, 0);
     EXPECT_NE(none.compile(first), none.compile(first));
     EXPECT_EQ(own.compile({}), nullptr);

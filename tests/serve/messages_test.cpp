@@ -66,8 +66,10 @@ json message_of(const std::string& body) {
 
 TEST(Messages, Text) {
     RunningServer running(answering("Hello you."));
-    const HttpReply reply = running.post(
-        kMessagesPath, asked_message({{"system", "Be brief."}, {"metadata", {{"user_id", "u"}}}}));
+    const HttpReply reply =
+        running.post(kMessagesPath, asked_message({{"system", "Be brief."},
+                                                   {"metadata", {{"user_id", "u"}}},
+                                                   {"cache_control", {{"type", "ephemeral"}}}}));
     ASSERT_EQ(reply.status, 200) << reply.body;
     const json body = reply.json();
     EXPECT_THAT(body["id"].get<std::string>(), testing::StartsWith("msg-"));
@@ -186,6 +188,9 @@ TEST(Messages, ErrorsHaveAnthropicsForm) {
     refused({{"n", 2}}, "'n': got 2");
     refused({{"mcp_servers", json::array({1})}}, "'mcp_servers'");
     EXPECT_EQ(running.get(kMessagesPath).json()["type"], "error");
+    const HttpReply unknown = running.get(std::string(kMessagesPath) + "/batches");
+    EXPECT_EQ(unknown.status, 404);
+    EXPECT_EQ(unknown.json()["type"], "error");
     RunningServer plain;
     const HttpReply thinking =
         plain.post(kMessagesPath, asked_message({{"thinking", {{"type", "enabled"}}}, {"max_tokens", 5}}));

@@ -202,6 +202,8 @@ TEST(Ollama, WhatIsRefusedIsNamed) {
     EXPECT_THAT(other.json()["error"].get<std::string>(), HasSubstr("'other'"));
     EXPECT_EQ(running.get("/api/chat").status, 405);
     EXPECT_TRUE(running.get("/api/chat").json()["error"].is_string());
+    EXPECT_EQ(running.get("/api/unknown").status, 404);
+    EXPECT_TRUE(running.get("/api/unknown").json()["error"].is_string());
 }
 
 TEST(Ollama, NothingToSayLoadsTheModel) {

@@ -12,12 +12,10 @@ namespace {
 using testing::HasSubstr;
 using Kind = OutputFormat::Kind;
 
-// The fields' names are only for messages.
 OutputFormat format_of(const std::string& field) {
-    OutputFormat format = parse_completion_request(R"({"prompt": "a", )" + field + "}").options.format;
+    const OutputFormat format = parse_completion_request(R"({"prompt": "a", )" + field + "}").options.format;
     EXPECT_EQ(format.kind == Kind::any, format.field.empty());
     EXPECT_TRUE(format.field.empty() || field.starts_with("\"" + format.field + "\""));
-    format.field.clear();
     return format;
 }
 

@@ -407,6 +407,13 @@ TEST(Server, WrongRequests) {
     const json function = {{"type", "function"}, {"function", {{"name", "f"}}}};
     expect_error(running.post("/v1/chat/completions", chat({{"tools", {function}}})), 400,
                  "unsupported_parameter", "no place for tools");
+    // Results whose calls the template leaves out would say something else.
+    const json call = {{"id", "c"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}};
+    const json called = {{{"role", "user"}, {"content", "A"}},
+                         {{"role", "assistant"}, {"tool_calls", {call}}},
+                         {{"role", "tool"}, {"tool_call_id", "c"}, {"content", "B"}}};
+    expect_error(running.post("/v1/chat/completions", chat({{"messages", called}})), 400,
+                 "unsupported_parameter", "template does not write");
     expect_error(running.post("/v1/chat/completions", chat({{"reasoning_effort", "low"}})), 400,
                  "unsupported_parameter", "'reasoning_effort'");
     expect_error(running.post("/v1/completions", completion({{"suffix", "b"}})), 400, "unsupported_parameter",

@@ -132,6 +132,8 @@ TEST(Scheduler, OptionsThatDoNotFitTheEngine) {
     EXPECT_EQ(code({.slots = 17}), ErrorCode::usage);
     EXPECT_EQ(code({.queue = -1}), ErrorCode::usage);
     EXPECT_EQ(code({.prefill_rows = 0}), ErrorCode::usage);
+    for (const double share : {0.0, 1.5, std::nan("")})
+        EXPECT_EQ(code({.prefill_share = share}), ErrorCode::usage) << share;
     EXPECT_EQ(code({.timeout = 0ms}), ErrorCode::usage);
     EXPECT_EQ(code({.draft = 2}, 1), ErrorCode::usage);
     EXPECT_EQ(code({.draft = 2, .draft_loop = 3}), ErrorCode::usage);
@@ -316,6 +318,29 @@ TEST(Scheduler, PromptsShareStepsWithinTheirRows) {
                 testing::ElementsAre(testing::Pair(7, 1), testing::Pair(8, 8), testing::Pair(9, 2)));
     EXPECT_THAT(rows_of[3],
                 testing::ElementsAre(testing::Pair(7, 1), testing::Pair(8, 1), testing::Pair(9, 1)));
+}
+
+// A prompt that takes long waits while another request generates.
+TEST(Scheduler, PromptsTakeTheirShareOfTheTime) {
+    constexpr int64_t kTokens = 40;
+    Gate gate;
+    int64_t steps = 0;
+    std::vector<int64_t> with_prompt;
+    FakeEngine engine({.on_step = [&, held = gate.hook()](std::span<const Row> rows) {
+        held(rows);
+        ++steps;
+        if (rows.size() <= 2) return;
+        with_prompt.push_back(steps);
+        std::this_thread::sleep_for(50ms);
+    }});
+    Scheduler scheduler(engine, test_tokenizer(), {.slots = 2, .prefill_rows = 10, .prefill_share = 0.01});
+    const auto first = scheduler.submit(request({5}, kTokens));
+    gate.wait_until_reached();
+    const auto second = scheduler.submit(request(std::vector<int32_t>(30, 6), 6));
+    gate.open();
+    collect(*first), collect(*second);
+    scheduler.shutdown(0ms);
+    EXPECT_EQ(with_prompt, (std::vector<int64_t>{2, kTokens + 1, kTokens + 2}));
 }
 
 // A short prompt is run at once, however many long ones came before it.

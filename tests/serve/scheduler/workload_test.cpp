@@ -79,6 +79,7 @@ Case random_case(uint32_t seed) {
     out.scheduler.slots = random.between(1, 9);
     out.scheduler.queue = random.between(0, 20);
     out.scheduler.prefill_rows = random.between(1, 40);
+    if (random.chance(0.3)) out.scheduler.prefill_share = random.chance(0.5) ? 0.1 : 0.6;
     out.scheduler.prefixes = random.chance(0.6);
     out.engine.max_rows = out.scheduler.slots + random.below(random.chance(0.5) ? 4 : 60);
     if (out.engine.loops == 1 && random.chance(0.5)) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "calibrate/calibration_device.h"
 #include "compress/head_sharing/head_matches.h"
 #include "compress/method/lazy.h"
 #include "compress/method/method.h"
@@ -390,6 +391,7 @@ Model apply(const Model& model, Step& step) {
     }
     if (step.training == nullptr)
         fail(ErrorCode::internal, "train", "the recipe is applied without a tokenizer");
+    check_gradient_device(options.device);
 
     const std::string folder = fmt::format("{}/step-{}", step.training->folder, step.number);
     const TrainTokenizer tokenizer = step.training->tokenizer();
