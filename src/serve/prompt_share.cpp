@@ -12,7 +12,8 @@ void PromptShare::add(double seconds, bool generating, bool prompts) {
     }
     if (!prompts) step_ = step_ > 0 ? (1 - kNewest) * step_ + kNewest * seconds : seconds;
     const double generated = prompts ? std::min(seconds, step_) : seconds;
-    owed_ = std::max(0.0, owed_ + (seconds - generated) * (1 - share_) - generated * share_);
+    // What is left of a step's share counts for the next one, no more.
+    owed_ = std::max(-step_ * share_, owed_ + (seconds - generated) * (1 - share_) - generated * share_);
 }
 
 }  // namespace refold

@@ -19,7 +19,7 @@ public:
 private:
     double share_;
     double step_ = 0;  // s, of a step without prompts: a running average
-    double owed_ = 0;  // s, that prompts took beyond their share
+    double owed_ = 0;  // s, that prompts took beyond their share; negative: that they may take at once
 };
 
 }  // namespace refold
