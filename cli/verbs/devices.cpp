@@ -19,14 +19,14 @@ void show(bool json) {
                             {"module", device.module},
                             {"memory_bytes", device.memory},
                             {"free_bytes", device.free}});
-        return print_json({{"devices", std::move(list)}, {"not_loaded", module_problems()}});
+        return print_json({{"devices", std::move(list)}, {"without_devices", module_problems()}});
     }
     TextTable table({"--device", "memory", "free", "module", "description"});
     for (const Device& device : all)
         table.add({device.name, format_bytes(device.memory), format_bytes(device.free),
                    device.module.empty() ? "-" : device.module, device.description});
     print(table.str());
-    for (const std::string& problem : module_problems()) print("not loaded: " + problem + "\n");
+    for (const std::string& problem : module_problems()) print("no device from " + problem + "\n");
 }
 
 Action declare(CLI::App& app) {

@@ -41,7 +41,7 @@ int64_t LayerNeeds::stored_layers() const {
     return std::ranges::count_if(with, [](const auto& other) { return !other; });
 }
 
-LayerNeeds layer_needs(const Model& model, const EngineOptions& options) {
+LayerNeeds layer_needs(const Model& model, const EngineOptions& options, int64_t loops) {
     const Topology& topology = model.topology;
     const ModelConfig& config = model.config;
     const size_t n_layer = topology.layers.size();
@@ -50,7 +50,7 @@ LayerNeeds layer_needs(const Model& model, const EngineOptions& options) {
     const int64_t tokens = options.kv_tokens > 0 ? options.kv_tokens : options.context,
                   rows = (config.n_prefix +
                           (options.eviction.active() ? options.eviction.rows(options.context) : tokens)) *
-                         (options.by_loop ? topology.loops : 1);
+                         loops;
     for (size_t p = 0; p < n_layer; ++p) {
         std::map<size_t, uint64_t> by_owner;
         for (const auto& [slot, expression] : topology.layers[p]) {

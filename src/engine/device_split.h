@@ -23,8 +23,9 @@ struct LayerNeeds {
     // Layers that lie with no other.
     int64_t stored_layers() const;
 };
-// The options are complete (checked_options.h); the model is one that an engine runs, such as a block.
-LayerNeeds layer_needs(const Model& model, const EngineOptions& options);
+// The options are complete (checked_options.h); the model is one that an engine runs. Of a block that is run
+// loop by loop, the cache has rows for each of the loops.
+LayerNeeds layer_needs(const Model& model, const EngineOptions& options, int64_t loops = 1);
 
 struct DeviceSplit {
     std::vector<size_t> layers;  // the device of each layer: an index of `devices`, or their number: the CPU

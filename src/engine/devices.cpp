@@ -22,7 +22,15 @@ namespace fs = std::filesystem;
 
 constexpr std::array kModules = {"cuda", "hip", "metal", "sycl", "vulkan", "rpc"};
 
-// Loads the modules beside the program, and those beside ggml. Returns what could not be loaded, and why.
+// Why a module that was loaded has no device. Empty where it has one, or lends other machines'.
+std::string obstacle(ggml_backend_reg_t module, std::string_view name) {
+    if (name == "rpc" || ggml_backend_reg_dev_count(module) > 0) return "";
+    const std::string errors = ggml_errors();
+    return fmt::format("it finds none here - is there a GPU, and its driver installed?{}",
+                       errors == kNoReason ? "" : fmt::format(" ({})", errors));
+}
+
+// Loads the modules beside the program, and those beside ggml. Returns which have no devices, and why.
 const std::vector<std::string>& load_modules() {
     static std::vector<std::string> problems;
     static std::once_flag once;
@@ -36,8 +44,10 @@ const std::vector<std::string>& load_modules() {
                 std::error_code none;
                 if (!fs::exists(path, none)) continue;
                 clear_ggml_errors();
-                if (ggml_backend_load(path.c_str()) != nullptr) break;
-                problems.push_back(fmt::format("{}: {}", path.string(), ggml_errors()));
+                ggml_backend_reg_t loaded = ggml_backend_load(path.c_str());
+                const std::string problem = loaded == nullptr ? ggml_errors() : obstacle(loaded, module);
+                if (!problem.empty()) problems.push_back(fmt::format("{}: {}", path.string(), problem));
+                if (loaded != nullptr) break;
             }
         }
     });
@@ -73,7 +83,7 @@ Device describe(ggml_backend_dev_t device) {
     const std::vector<std::string> problems = module_problems();
     fail(ErrorCode::usage, "engine",
          "--device: there is no '{}' here; there are auto, {}, {} and rpc:HOST:PORT{}", name,
-         join(names, ", "), kPlainCpu, problems.empty() ? "" : "; not loaded: " + join(problems, "; "));
+         join(names, ", "), kPlainCpu, problems.empty() ? "" : "; no device from " + join(problems, "; "));
 }
 
 Device find_local(std::string_view name, const std::vector<Device>& all) {

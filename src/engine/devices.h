@@ -44,7 +44,7 @@ struct LostDevice : Error {
 // The CPU first. Loads the modules that are found, once.
 std::vector<Device> list_devices();
 
-// Why modules that are there could not be loaded: "libggml-cuda.so: ...".
+// Why modules that are there have no devices: "libggml-cuda.so: ...".
 std::vector<std::string> module_problems();
 
 // Devices for --device, separated by commas: names of list_devices(); "auto" for the first that is not the

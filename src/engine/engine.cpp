@@ -56,6 +56,8 @@ std::optional<KvType> find_kv_type(std::string_view name) {
 }
 int32_t Engine::add_adapter(const Adapter&) { no_adapters(); }
 void Engine::remove_adapter(int32_t) { no_adapters(); }
+bool Engine::resize(int32_t /*sequence*/, int64_t /*tokens*/) { return false; }
+
 void Engine::use_adapter(int32_t, int32_t adapter) {
     if (adapter >= 0) no_adapters();
 }

@@ -176,6 +176,9 @@ public:
     // than the cache can ever hold.
     virtual std::optional<int32_t> open(int64_t tokens) = 0;
     virtual void close(int32_t sequence) = 0;
+    // Makes its room that of `tokens` tokens, at least as many as it has, where it lies. Returns false, with
+    // nothing changed, when others lie in the way or the engine cannot.
+    virtual bool resize(int32_t sequence, int64_t tokens);
     // Forgets the tokens from position `length` on. Throws Error(usage) when an engine that evicts would have
     // to forget some tokens, but not all.
     virtual void truncate(int32_t sequence, int64_t length) = 0;

@@ -54,12 +54,13 @@ void Continuation::add_text(int32_t token) {
     if (!event_.stop_text.empty()) finish(FinishReason::stop);
 }
 
-void Continuation::finish(FinishReason reason, std::string error) {
+void Continuation::finish(FinishReason reason, std::string error, bool format_error) {
     if (finished_) return;
     finished_ = news_ = true;
     event_.text += decode_ ? decoded_ : text_.finish();
     event_.finished = reason;
     event_.error = std::move(error);
+    event_.format_error = format_error;
 }
 
 std::optional<GenerationEvent> Continuation::take() {

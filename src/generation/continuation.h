@@ -35,7 +35,7 @@ public:
     // whether the token is part of the continuation.
     bool add(std::span<const float> logits, int32_t token, int32_t loop);
     // Does nothing when it is finished already.
-    void finish(FinishReason reason, std::string error = {});
+    void finish(FinishReason reason, std::string error = {}, bool format_error = false);
     // All that was added since the last call; none if nothing was.
     std::optional<GenerationEvent> take();
 

@@ -52,6 +52,7 @@ struct GenerationEvent {
     std::string stop_text;                 // that ended the generation
     std::optional<int32_t> end_token;      // that ended it
     std::string error;                     // why, for FinishReason::error
+    bool format_error = false;             // the request's format is the reason
 };
 
 // Adds an event to the one before it.

@@ -47,7 +47,8 @@ void StepPlan::take(const StepOutput& output, int64_t n_vocab) const {
                 range.sequence->take(position, range.loop,
                                      {logits.first(width), exited.empty() ? 0 : exited.front()});
             } catch (const Error& error) {
-                range.sequence->continuation().finish(FinishReason::error, error.what());
+                const bool format_error = dynamic_cast<const FormatError*>(&error) != nullptr;
+                range.sequence->continuation().finish(FinishReason::error, error.what(), format_error);
             }
             logits = logits.subspan(width);
             if (!exited.empty()) exited = exited.subspan(1);
@@ -155,6 +156,8 @@ Row Sequence::row(int64_t position, int32_t loop, bool asks_draft) const {
     row.logits = asks_logits(position, loop, asks_draft);
     return row;
 }
+
+void Sequence::skip_to(int64_t tokens) { std::ranges::fill(done_, tokens); }
 
 int64_t Sequence::plan(StepPlan& plan, int64_t room) {
     if (options_.lookup > 0) look_up(draft_room(std::min(plan.drafts, room - 1)));

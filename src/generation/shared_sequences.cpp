@@ -51,15 +51,22 @@ SharedSequences::Sequence* SharedSequences::begin(std::span<const int32_t> token
         }
     }
     if (source != nullptr) source->used = ++uses_;
-    if (source != nullptr && !source->running && source->room >= room) {
+    const size_t wanted = room_for(room);
+    const bool ended = source != nullptr && !source->running;
+    const size_t lost = source != nullptr ? source->done - done : 0;
+    const auto taken_over = [&] {
         engine_.truncate(source->id, static_cast<int64_t>(done));
         *source = {source->id, {tokens.begin(), tokens.end()}, done, source->room, true, ++uses_, adapter};
         return source;
-    }
-    const size_t wanted = room_for(room);
+    };
+    if (ended && lost == 0 && has_room(*source, wanted)) return taken_over();
+    // What others may still begin with stays while there is room, and with it what they were last used for.
     std::optional<int32_t> id = engine_.open(static_cast<int64_t>(wanted));
+    if (!id && shrink_ended()) id = engine_.open(static_cast<int64_t>(wanted));
+    if (!id && ended && lost <= done && has_room(*source, wanted)) return taken_over();
     while (!id && close_one_ended(source)) id = engine_.open(static_cast<int64_t>(wanted));
-    if (!id && source != nullptr && !source->running) {
+    if (!id && ended) {
+        if (has_room(*source, wanted)) return taken_over();
         close_one_ended(nullptr);
         source = nullptr;
         done = 0;
@@ -89,6 +96,29 @@ void SharedSequences::forget(const Sequence& sequence) {
         engine_.close(id);
     } catch (const std::exception&) {  // after a failed step
     }
+}
+
+bool SharedSequences::has_room(Sequence& sequence, size_t tokens) {
+    if (sequence.room < tokens) {
+        if (!engine_.resize(sequence.id, static_cast<int64_t>(tokens))) return false;
+        sequence.room = tokens;
+    }
+    return true;
+}
+
+// Gives back the rooms that ended sequences had for more tokens.
+bool SharedSequences::shrink_ended() {
+    if (rooms_ != Rooms::exact || engine_.capabilities().evicts) return false;
+    bool any = false;
+    for (Sequence& sequence : sequences_) {
+        const size_t needed = std::max<size_t>(sequence.done, 1);
+        if (sequence.running || sequence.room <= needed) continue;
+        engine_.truncate(sequence.id, static_cast<int64_t>(sequence.done));
+        if (!engine_.resize(sequence.id, static_cast<int64_t>(needed))) continue;
+        sequence.room = needed;
+        any = true;
+    }
+    return any;
 }
 
 // The one that was used longest ago.

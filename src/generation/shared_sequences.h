@@ -51,6 +51,8 @@ public:
 
 private:
     size_t known_of(const Sequence& sequence, std::span<const int32_t> tokens, size_t most) const;
+    bool has_room(Sequence& sequence, size_t tokens);
+    bool shrink_ended();
     bool close_one_ended(const Sequence* except);
 
     size_t room_for(size_t tokens) const;

@@ -74,10 +74,9 @@ public:
         const auto result = work();
         seconds_ += thread_seconds() - begin;
         if (seconds_ > kAtFirst + kPerToken * static_cast<double>(tokens_))
-            fail(ErrorCode::input, "grammar",
-                 "the format can be read in so many ways that it takes too long - write it without "
-                 "repetitions "
-                 "of repetitions");
+            throw FormatError(
+                "the format can be read in so many ways that it takes too long - write it without repetitions "
+                "of repetitions");
         return result;
     }
     void count_token() { ++tokens_; }
@@ -311,7 +310,7 @@ std::span<const float> GrammarState::masked(std::span<const float> logits) {
         }
     }
     if (!any)
-        fail(ErrorCode::input, "grammar", "no token of the vocabulary can follow what the format needs here");
+        throw FormatError("no token of the vocabulary can follow what the format needs here");
     return impl_->masked;
 }
 

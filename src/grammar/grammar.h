@@ -9,10 +9,16 @@
 #include <string>
 #include <vector>
 
+#include "refold/error.h"
 #include "refold/output_format.h"
 #include "refold/tokenizer.h"
 
 namespace refold {
+
+// A format that no text can keep here, or that takes too long to follow: who wrote it is to blame.
+struct FormatError : Error {
+    explicit FormatError(const std::string& why) : Error(ErrorCode::input, "[grammar] " + why) {}
+};
 
 // A format compiled for a vocabulary. Immutable; sequences and threads share it.
 class Grammar {

@@ -64,7 +64,7 @@ std::string ggml_errors() {
         while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
         if (!line.empty()) lines.push_back(std::move(line));
     }
-    return lines.empty() ? "no reason given" : join(lines, "; ");
+    return lines.empty() ? kNoReason : join(lines, "; ");
 }
 
 }  // namespace refold

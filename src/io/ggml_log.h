@@ -11,7 +11,8 @@ void capture_ggml_log();
 
 // Forgets the error lines kept so far. Call it before an operation that may fail.
 void clear_ggml_errors();
-// The last error lines since clear_ggml_errors(), joined with "; ", or "no reason given".
+// The last error lines since clear_ggml_errors(), joined with "; ", or kNoReason.
 std::string ggml_errors();
+inline constexpr const char* kNoReason = "no reason given";
 
 }  // namespace refold

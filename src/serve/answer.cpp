@@ -34,6 +34,7 @@ const char* finish_name(const GenerationEvent& last) {
         case FinishReason::cancelled: throw ApiError(500, "the request was cancelled", "", "cancelled");
         case FinishReason::error: break;
     }
+    if (last.format_error) throw ApiError(400, last.error, "", "invalid_format");
     throw ApiError(500, last.error.empty() ? "the generation failed" : last.error);
 }
 

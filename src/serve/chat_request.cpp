@@ -88,6 +88,8 @@ ChatRequest parse_chat_request(std::string_view body) {
     out.variables = template_variables(fields);
     const auto older = fields.integer("max_tokens", 1, INT64_MAX);
     const auto newer = fields.integer("max_completion_tokens", 1, INT64_MAX);
+    if (newer && older && *newer != *older)
+        refuse("max_completion_tokens", "got {}, and {} in 'max_tokens', another name of it", *newer, *older);
     out.max_tokens = newer ? newer : older;
     const auto top = fields.integer("top_logprobs", 0, kMostLogprobs);
     const bool logprobs = fields.boolean("logprobs", false);

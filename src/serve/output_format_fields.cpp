@@ -1,5 +1,8 @@
 #include "serve/output_format_fields.h"
 
+#include "core/error.h"
+#include "grammar/grammar.h"
+
 namespace refold {
 namespace {
 
@@ -17,8 +20,21 @@ OutputFormat choice_format(const Json& choices, const char* field) {
     return out;
 }
 
-// OpenAI's {"type": "json_schema", "json_schema": {"name", "schema"}}. llama.cpp also takes the schema beside
-// the type.
+// Of a schema of objects that cannot be enforced, a client that says `strict: false` gets any object.
+bool gets_any_object(const Json& holder) {
+    if (!holder.contains("strict") || holder["strict"] != false) return false;
+    const Json& schema = holder["schema"];
+    if (!schema.is_object() || schema.value("type", Json("object")) != "object") return false;
+    try {
+        checked_schema(schema.dump());
+        return false;
+    } catch (const Error&) {
+        return true;
+    }
+}
+
+// OpenAI's {"type": "json_schema", "json_schema": {"name", "schema", "strict"}}. llama.cpp also takes the
+// schema beside the type.
 OutputFormat response_format(const Json& given) {
     constexpr const char* kField = "response_format";
     if (!given.is_object()) refuse(kField, "got {}, expected an object", shown(given));
@@ -28,7 +44,10 @@ OutputFormat response_format(const Json& given) {
         refuse(kField, "got type '{}', expected text, json_object or json_schema", type.substr(0, 60));
     const bool wrapped = given.contains("json_schema");
     const Json& holder = wrapped ? given["json_schema"] : given;
-    if (holder.is_object() && holder.contains("schema")) return schema_format(holder["schema"], kField);
+    if (holder.is_object() && holder.contains("schema")) {
+        if (gets_any_object(holder)) return {.kind = OutputFormat::Kind::json};
+        return schema_format(holder["schema"], kField);
+    }
     if (type == "json_schema") refuse(kField, "'json_schema' needs a 'schema'");
     return {.kind = OutputFormat::Kind::json};
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "serve/choices.h"
 #include "serve/reply.h"
@@ -41,8 +42,31 @@ bool counted(const std::optional<Choices::Event>& event, ApiAnswer& answer) {
     return !HttpServer::client_gone();
 }
 
-void answer_at_once(Running& running, Response& response) {
+// The memory of an answer that is collected: what its events become as JSON.
+class Collected {
+public:
+    explicit Collected(Service& service) : service_(service) {}
+
+    void add(const GenerationEvent& event) {
+        constexpr size_t kText = 8, kToken = 32, kLogprob = 512;  // bytes, for each
+        for (const auto* logprobs : {&event.logprobs, &event.prompt})
+            for (const TokenLogprob& one : *logprobs) owed_ += kLogprob * (1 + one.top.size());
+        owed_ += kText * event.text.size() + kToken * event.tokens.size();
+        if (owed_ < kPart) return;
+        held_.push_back(service_.hold(owed_, bytes_));
+        bytes_ += std::exchange(owed_, 0);
+    }
+
+private:
+    static constexpr size_t kPart = 1 << 20;  // taken at a time
+    Service& service_;
+    size_t owed_ = 0, bytes_ = 0;
+    std::vector<std::shared_ptr<MemoryBudget::Lease>> held_;
+};
+
+void answer_at_once(Service& service, Running& running, Response& response) {
     std::vector<GenerationEvent> all(running.answer->choices());
+    Collected collected(service);
     while (!running.choices.finished()) {
         auto event = running.choices.next(milliseconds(100));
         if (!counted(event, *running.answer)) {
@@ -51,6 +75,7 @@ void answer_at_once(Running& running, Response& response) {
         }
         if (!event) continue;
         if (event->event.finished) finish_name(event->event);  // fails at once
+        collected.add(event->event);
         append(all[event->choice], std::move(event->event));
     }
     send(response, running.answer->body(all));
@@ -136,7 +161,7 @@ void run_answer(Service& service, const std::shared_ptr<ServedModel>& model,
     if (shared->stream)
         stream(running, request, response);
     else
-        answer_at_once(*running, response);
+        answer_at_once(service, *running, response);
 }
 
 }  // namespace refold

@@ -23,7 +23,21 @@ public:
     Sequence& sequence() { return sequence_; }
     const Sequence& sequence() const { return sequence_; }
     SharedSequences::Sequence& place() { return *place_; }
+    const SharedSequences::Sequence& place() const { return *place_; }
     bool finished() const { return sequence_.continuation().finished(); }
+    // Its prompt begins as that of another request, which reads it first: a use of a place, and how many
+    // tokens. 0: none.
+    struct Leader {
+        uint64_t use = 0;
+        int64_t tokens = 0;
+    };
+    Leader leader = {};
+    // These tokens of the prompt are the leader's.
+    void skip_to(int64_t tokens) {
+        sequence_.skip_to(tokens);
+        known_ = tokens;
+    }
+
     // It ended by an error, as count() has found.
     bool failed() const { return event_ && event_->finished == FinishReason::error; }
     void finish(FinishReason reason, std::string error = {}) {

@@ -164,6 +164,7 @@ struct Server::Impl {
                            "", "host_not_allowed");
         if (!origin.empty()) {
             response.set_header("Access-Control-Allow-Origin", origin);
+            response.set_header("Access-Control-Expose-Headers", "*");
             if (request.method == "OPTIONS") return preflight(request, response);
         }
         if (endpoint != nullptr) HttpServer::exchange().endpoint = endpoint->path;

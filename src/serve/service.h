@@ -79,6 +79,10 @@ public:
         return asked;
     }
 
+    // Memory for a part of the current request's answer, until the answer is made: `held` bytes are already.
+    // Throws ApiError when there is too little.
+    std::shared_ptr<MemoryBudget::Lease> hold(size_t bytes, size_t held);
+
 private:
     struct Reserved {
         std::shared_ptr<MemoryBudget::Lease> lease;  // what reading takes; the exchange holds it, too

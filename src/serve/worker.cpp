@@ -11,6 +11,9 @@ namespace {
 // How long a batch of BatchingPolicy::fixed waits to be filled.
 constexpr std::chrono::milliseconds kFillTime{50};
 
+// As many tokens, and a prompt waits for another one that has them in common with it and is being read.
+constexpr size_t kWorthWaiting = 32;
+
 }  // namespace
 
 Worker::Worker(Engine& engine, const Tokenizer& tokenizer, const SchedulerOptions& options,
@@ -131,7 +134,43 @@ void Worker::start(Submitted submitted, SharedSequences::Sequence& place) {
         {.id = place.id, .known = static_cast<int64_t>(place.done), .room = sequence_room(engine_)},
         std::move(continuation));
     RunningRequest& request = running_.emplace_back(std::move(submitted), place, std::move(sequence));
+    if (options_.prefixes) request.leader = leader_of(request);
     if (request.sequence().empty()) request.finish(FinishReason::length);
+}
+
+// The earlier request that is reading most of what this one's prompt begins with.
+RunningRequest::Leader Worker::leader_of(const RunningRequest& request) const {
+    const std::vector<int32_t>& prompt = request.sequence().tokens();
+    RunningRequest::Leader leader;
+    if (request.submitted().request.prompt_logprobs) return leader;  // all of it is run
+    size_t most = static_cast<size_t>(request.sequence().complete()) + kWorthWaiting;
+    for (const RunningRequest& other : running_) {
+        if (&other == &request) break;
+        if (!other.sequence().prefilling() || other.place().adapter != request.place().adapter) continue;
+        const size_t common = std::min(common_prefix(other.sequence().tokens(), prompt), prompt.size() - 1);
+        if (common < most) continue;
+        most = common + 1;
+        leader = {other.place().used, static_cast<int64_t>(common)};
+    }
+    return leader;
+}
+
+// Prompts go on where their leader has read what they have in common, or has ended.
+void Worker::follow_leaders() {
+    for (RunningRequest& request : running_) {
+        if (request.leader.use == 0) continue;
+        const auto leader = std::ranges::find_if(running_, [&](const RunningRequest& other) {
+            return !other.finished() && other.place().used == request.leader.use;
+        });
+        const int64_t wanted = request.leader.tokens;
+        if (leader != running_.end() && leader->sequence().exact() < wanted) continue;
+        request.leader = {};
+        if (leader == running_.end()) continue;
+        engine_.truncate(request.sequence().id(), 0);
+        engine_.copy(leader->sequence().id(), request.sequence().id(), wanted);
+        status_.known_tokens += static_cast<size_t>(wanted - request.sequence().complete());
+        request.skip_to(wanted);
+    }
 }
 
 // BatchingPolicy::fixed: all prompts first, then all sequences token by token.
@@ -146,6 +185,7 @@ bool Worker::holds_back(const Sequence& sequence) const {
 
 void Worker::plan() {
     plan_.clear();
+    follow_leaders();
     std::vector<Sequence*> generating;
     for (RunningRequest& request : running_)
         if (!request.sequence().prefilling()) generating.push_back(&request.sequence());
@@ -167,7 +207,8 @@ void Worker::plan_prompts(int64_t most) {
     Sequence* first = nullptr;
     for (RunningRequest& request : running_) {
         Sequence& sequence = request.sequence();
-        if (!sequence.prefilling() || (fixed() && holds_back(sequence))) continue;
+        const bool waits = request.leader.use != 0 || (fixed() && holds_back(sequence));
+        if (!sequence.prefilling() || waits) continue;
         if (first == nullptr) {
             first = &sequence;
         } else {

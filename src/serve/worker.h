@@ -42,6 +42,8 @@ private:
     void end_next(const std::string& error);
     void plan();
     void plan_prompts(int64_t most);
+    RunningRequest::Leader leader_of(const RunningRequest& request) const;
+    void follow_leaders();
     bool holds_back(const Sequence& sequence) const;
     void step();
     void count_rows();

@@ -39,10 +39,10 @@ TEST(Devices, ModulesThatCannotBeLoaded) {
     const Outcome listed = refold({"devices"}, "", modules);
     EXPECT_EQ(listed.code, 0) << listed.err;
     EXPECT_THAT(listed.out, HasSubstr("incompatible API version (backend: 1, current: "));
-    EXPECT_THAT(listed.out, HasSubstr("not loaded: " + (folder / "libggml-cuda.so")));
+    EXPECT_THAT(listed.out, HasSubstr("no device from " + (folder / "libggml-cuda.so")));
     expect_error(
         refold({"run", kModel, "-p", "a", "--device", "vulkan0"}, "", modules), 2,
-        {"there is no 'vulkan0' here", "not loaded: ", "libggml-vulkan.so", "incompatible API version"});
+        {"there is no 'vulkan0' here", "no device from ", "libggml-vulkan.so", "incompatible API version"});
     expect_error(refold({"run", kModel, "-p", "a", "--device", ""}), 2, {"--device", "got no name"});
 }
 

@@ -220,6 +220,20 @@ TEST(Batch, RoomIsMovedTogether) {
     EXPECT_LE(play.largest(), 1e-4);
 }
 
+TEST(Batch, RoomsAreResizedWhereTheyLie) {
+    const Model model = synthetic_model(synthetic::decoder());
+    const auto engine = make_engine(model, options_of(120));
+    const int32_t first = engine->open(20).value(), second = engine->open(20).value();
+    EXPECT_FALSE(engine->resize(first, 21));
+    EXPECT_TRUE(engine->resize(first, 5));
+    EXPECT_EQ(engine->kv_tokens_used(), 25);
+    EXPECT_EQ(engine->open(15).value_or(-1), second + 1);
+    EXPECT_FALSE(engine->resize(first, 6));
+    EXPECT_TRUE(engine->resize(second, kContext));
+    EXPECT_EQ(engine->kv_tokens_used(), 20 + kContext);
+    EXPECT_FALSE(engine->resize(second, kContext + 1));
+}
+
 TEST(Batch, MemoryIsThatOfTheLargestShape) {
     const Model model = ExpressionBuilder("llama", 1, {.layers = 1, .vocab = 48000}).finish();
     const auto engine = make_engine(model, options_of());
@@ -301,6 +315,7 @@ TEST(Batch, BadCalls) {
     EXPECT_EQ(code_of([&] { engine->truncate(id, 4); }, "has 3 tokens, not 4"), ErrorCode::internal);
     const int32_t other = engine->open(2).value();
     EXPECT_EQ(code_of([&] { engine->copy(id, other, 4); }, "has 3 tokens, not 4"), ErrorCode::internal);
+    EXPECT_EQ(code_of([&] { engine->resize(id, 2); }, "which has 3"), ErrorCode::internal);
     EXPECT_EQ(code_of([&] { engine->copy(id, other, 3); }, "no room for 3"), ErrorCode::internal);
     engine->copy(id, other, 2);
     EXPECT_EQ(code_of([&] { engine->copy(id, other, 1); }, "no room for 1"), ErrorCode::internal);

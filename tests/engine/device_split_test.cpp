@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/code_of.h"
+#include "engine/ggml/looped_block.h"
 #include "engine/looped_models.h"
 
 namespace refold {
@@ -57,6 +58,9 @@ TEST(DeviceSplit, LoopsAreWhereTheirWeightsAre) {
     const EngineOptions options{.context = 16, .f32 = true};
     const LayerNeeds needs = layer_needs(model, options);
     EXPECT_EQ(needs.stored_layers(), 4);
+    // Run loop by loop, its cache has rows of all loops.
+    const LoopedBlock loops = looped_block(model);
+    EXPECT_EQ(layer_needs(loops.block, options, 3).cache[0], 3 * layer_needs(loops.block, options).cache[0]);
     EXPECT_EQ(split_layers(needs, devices_of({1 << 30, 1 << 30}), -1).layers,
               (Layers{0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1}));
     EXPECT_EQ(split_layers(needs, devices_of({1 << 30}), 1).layers,

@@ -117,6 +117,7 @@ TEST(Device, SeveralSequences) {
     const EngineOptions alone{.threads = 1, .context = 64, .f32 = true};
     EngineOptions together = alone;
     together.sequences = 0;
+    together.kv_tokens = 104;
     together.device = tested_device();
     const auto engine = make_engine(model, together);
     const auto n_vocab = static_cast<size_t>(model.config.n_vocab);
@@ -152,6 +153,13 @@ TEST(Device, SeveralSequences) {
     run({{c, &text, 11, 40}, {a, &text, 11, 12}});
     engine->truncate(c, 5);
     run({{c, &text, 5, 30}});
+    // Only in several holes there is room for the next one: the cache moves what it has.
+    EXPECT_TRUE(engine->open(24).has_value());
+    EXPECT_FALSE(engine->resize(c, 41));
+    EXPECT_TRUE(engine->resize(c, 35));
+    engine->close(a);
+    const int32_t d = engine->open(45).value();
+    run({{c, &text, 30, 35}, {d, &other, 0, 40}});
 }
 
 TEST(Device, WhatItIsAskedFor) {

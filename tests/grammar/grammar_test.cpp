@@ -310,7 +310,7 @@ TEST(Grammar, FormatsThatTakeTooLongEndTheText) {
             state.accept(token);
         }
         FAIL() << "it takes no time";
-    } catch (const Error& error) {
+    } catch (const FormatError& error) {
         EXPECT_EQ(error.code(), ErrorCode::input);
         EXPECT_THAT(error.what(), HasSubstr("takes too long"));
     }

@@ -104,7 +104,7 @@ TEST(ApiRequest, ChatMessagesAsTemplatesTakeThem) {
                      {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
                       "name": "N"},
                      {"role": "assistant", "content": null, "refusal": null, "tool_calls": []}],
-        "max_tokens": 5, "max_completion_tokens": 7, "logprobs": true, "top_logprobs": 2,
+        "max_tokens": 7, "max_completion_tokens": 7, "logprobs": true, "top_logprobs": 2,
         "response_format": {"type": "text"}, "tools": [], "parallel_tool_calls": false})");
     EXPECT_EQ(r.messages, nlohmann::ordered_json::parse(R"([{"role": "system", "content": "D"},
         {"role": "user", "content": "a\nb", "name": "N"}, {"role": "assistant", "content": ""}])"));

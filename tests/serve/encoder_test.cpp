@@ -130,6 +130,7 @@ TEST_P(Rerank, ScoresAreThoseOfTransformers) {
     body["return_documents"] = true;
     body["documents"][0] = {{"text", body["documents"][0]}};
     const json best = running.post("/v2/rerank", body).json();
+    EXPECT_EQ(running.post("/rerank", body).json()["results"], best["results"]);
     ASSERT_EQ(best["results"].size(), 2U);
     for (size_t i = 0; i < 2; ++i) {
         const size_t index = raw["results"][i]["index"];

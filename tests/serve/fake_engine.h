@@ -56,12 +56,12 @@ public:
         check_thread();
         if (tokens < 1 || tokens > std::min(options_.context, options_.kv_tokens))
             fail(ErrorCode::usage, "fake", "got room for {} tokens, expected 1 to a context", tokens);
-        int64_t begin = 0;  // the first gap that is large enough
-        for (const auto& [first, end] : regions_) {
-            if (first - begin >= tokens) break;
-            begin = end;
+        if (options_.kv_tokens - used_ < tokens) return std::nullopt;
+        int64_t begin = gap(tokens);
+        if (begin < 0) {
+            move_together();
+            begin = used_;
         }
-        if (options_.kv_tokens - begin < tokens) return std::nullopt;
         regions_.emplace(begin, begin + tokens);
         const int32_t id = next_++;
         sequences_[id] = {begin, tokens, {}, 0, -2, -1};
@@ -77,6 +77,20 @@ public:
         used_ -= s.room;
         sequences_.erase(sequence);
         --open_;
+    }
+
+    bool resize(int32_t sequence, int64_t tokens) override {
+        check_thread();
+        Sequence& s = at(sequence);
+        require(tokens >= std::max<int64_t>(1, static_cast<int64_t>(s.tokens.size())),
+                "room for {} tokens in a sequence of {}", tokens, s.tokens.size());
+        const auto next = std::next(regions_.find(s.begin));
+        const int64_t end = next == regions_.end() ? options_.kv_tokens : next->first;
+        if (tokens > options_.context || s.begin + tokens > end) return false;
+        regions_[s.begin] = s.begin + tokens;
+        used_ += tokens - s.room;
+        s.room = tokens;
+        return true;
     }
 
     void truncate(int32_t sequence, int64_t length) override {
@@ -149,6 +163,26 @@ private:
         out.n_vocab = options.n_vocab;
         out.loops = options.loops;
         return out;
+    }
+
+    // The first gap that is large enough; -1: none is.
+    int64_t gap(int64_t tokens) const {
+        int64_t begin = 0;
+        for (const auto& [first, end] : regions_) {
+            if (first - begin >= tokens) return begin;
+            begin = end;
+        }
+        return options_.kv_tokens - begin >= tokens ? begin : -1;
+    }
+    void move_together() {
+        std::map<int64_t, Sequence*> by_begin;
+        for (auto& [id, sequence] : sequences_) by_begin[sequence.begin] = &sequence;
+        regions_.clear();
+        int64_t begin = 0;
+        for (const auto& [old, sequence] : by_begin) {
+            sequence->begin = begin;
+            begin = regions_[begin] = begin + sequence->room;
+        }
     }
 
     struct Token {

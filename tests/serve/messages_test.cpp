@@ -139,6 +139,7 @@ TEST(Messages, BlocksAsTemplatesTakeThem) {
         "system": [{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}, {"type": "text", "text": "T"}],
         "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
                      {"role": "assistant", "content": [{"type": "thinking", "thinking": "R", "signature": ""},
+                      {"type": "redacted_thinking", "data": "x"},
                       {"type": "text", "text": "c"}, {"type": "tool_use", "id": "t", "name": "f", "input": {"z": 1, "a": 2}}]},
                      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t",
                       "content": [{"type": "text", "text": "d"}]}, {"type": "text", "text": "e"}]}],
@@ -186,6 +187,7 @@ TEST(Messages, ErrorsHaveAnthropicsForm) {
     refused({{"thinking", {{"type", "much"}}}}, "got 'much'");
     refused({{"output_config", {{"effort", "low"}}}}, "'effort'");
     refused({{"n", 2}}, "'n': got 2");
+    refused({{"stop", "a"}, {"stop_sequences", {"b"}}}, "'stop_sequences'");
     refused({{"mcp_servers", json::array({1})}}, "'mcp_servers'");
     EXPECT_EQ(running.get(kMessagesPath).json()["type"], "error");
     const HttpReply unknown = running.get(std::string(kMessagesPath) + "/batches");

@@ -137,6 +137,10 @@ TEST(Props, AreThoseOfLlamaServer) {
     EXPECT_EQ(params["temperature"], 1);
     EXPECT_EQ(params["repeat_last_n"], 64);
     EXPECT_EQ(running.get("/props?model=other").status, 404);
+    RunningOptions setup;
+    setup.chat_template = "{{ messages[0].content }}";
+    RunningServer another(setup);
+    EXPECT_EQ(another.get("/props").json()["chat_template"], "{{ messages[0].content }}");
     expect_error(running.post("/props", {{"default_generation_settings", 5}}), 405, "method_not_allowed",
                  "GET");
 }

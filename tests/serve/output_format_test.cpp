@@ -29,6 +29,22 @@ std::string refusal(const std::string& field) {
     return "taken";
 }
 
+TEST(OutputFormats, SchemasThatNeedNotBeKept) {
+    const auto kind = [](const std::string& schema, const std::string& strict) {
+        return format_of(R"("response_format": {"type": "json_schema", "json_schema": {"schema": )" + schema +
+                         strict + "}}")
+            .kind;
+    };
+    const std::string known = R"({"type": "object", "properties": {"a": {}}})", unknown = R"({"not": {}})",
+                      array = R"({"type": "array", "uniqueItems": true})", loose = R"(, "strict": false)";
+    EXPECT_EQ(kind(known, loose), Kind::json_schema);
+    EXPECT_EQ(kind(unknown, loose), Kind::json);
+    // Refused when it is compiled.
+    EXPECT_EQ(kind(unknown, ""), Kind::json_schema);
+    EXPECT_EQ(kind(unknown, R"(, "strict": true)"), Kind::json_schema);
+    EXPECT_EQ(kind(array, loose), Kind::json_schema);
+}
+
 TEST(OutputFormats, ByTheNamesThatClientsHave) {
     const OutputFormat schema{.kind = Kind::json_schema,
                               .text = R"({"type":"object","properties":{"b":{},"a":{}}})"};

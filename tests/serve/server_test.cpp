@@ -320,6 +320,18 @@ TEST(Server, AnswersHaveTheirFormat) {
                  "invalid_format", "missing");
 }
 
+// A format that takes longer and longer to follow is its client's fault.
+TEST(Server, FormatsThatTakeTooLong) {
+    RunningOptions setup;
+    setup.engine.context = setup.engine.kv_tokens = 12000;
+    setup.answer = std::string(11000, 'a');
+    RunningServer running(setup);
+    json body = completion({{"max_tokens", 11000}, {"guided_regex", "(((a{1,100}){1,100}){1,100}){1,100}"}});
+    expect_error(running.post("/v1/completions", body), 400, "invalid_format", "takes too long");
+    body["stream"] = true;
+    EXPECT_THAT(running.post("/v1/completions", body).body, HasSubstr("takes too long"));
+}
+
 TEST(Server, StopTexts) {
     RunningServer running;
     const std::string whole =
@@ -562,7 +574,14 @@ TEST(Server, Tokens) {
     const json tokens =
         running.post("/tokenize", {{"prompt", text}, {"add_special_tokens", false}}).json()["tokens"];
     EXPECT_EQ(tokens.get<std::vector<int32_t>>(), tokenizer().encode(text, false, true));
-    EXPECT_EQ(running.post("/detokenize", {{"tokens", tokens}}).json()["prompt"], text);
+    for (const char* name : {"prompt", "content"})
+        EXPECT_EQ(running.post("/detokenize", {{"tokens", tokens}}).json()[name], text);
+    // As llama.cpp's server.
+    EXPECT_EQ(running.post("/tokenize", {{"content", text}}).json()["tokens"], tokens);
+    const json pieces = running.post("/tokenize", {{"content", "Some"}, {"with_pieces", true}}).json()["tokens"];
+    EXPECT_EQ(pieces[0]["id"], tokenizer().encode("Some", false, true).front());
+    EXPECT_EQ(pieces[0]["piece"], tokenizer().piece(pieces[0]["id"].get<int32_t>(), true));
+    expect_error(running.post("/tokenize", {{"content", "a"}, {"prompt", "b"}}), 400, "", "either");
     expect_error(running.post("/detokenize", {{"tokens", {1'000'000'000}}}), 400, "", "1000000000");
     EXPECT_TRUE(running.get("/tokenizer_info").json().contains("eos_token"));
 }
@@ -848,6 +867,18 @@ TEST(Server, ManyKeys) {
     client.send(
         post_text("/v1/completions", R"({"prompt": [5], "max_tokens": 1, "metadata": {)" + keys + "}}"));
     EXPECT_EQ(client.receive().status, 200);
+}
+
+// An answer that is collected takes memory; one that is streamed does not.
+TEST(Server, MemoryOfAnswersIsBounded) {
+    RunningOptions setup;
+    setup.server.most_memory = 4 << 20;
+    RunningServer running(setup);
+    json many = completion({{"n", 16}, {"max_tokens", 200}, {"logprobs", 5}, {"ignore_eos", true}});
+    expect_error(running.post("/v1/completions", many), 413, "out_of_memory", "fewer choices");
+    many["stream"] = true;
+    EXPECT_EQ(running.post("/v1/completions", many).status, 200);
+    EXPECT_EQ(running.post("/v1/completions", completion({{"max_tokens", 200}, {"logprobs", 5}})).status, 200);
 }
 
 TEST(Server, MemoryOfBodiesIsShared) {

@@ -28,7 +28,7 @@ public:
           network_{model.config, model.topology, {}, {}, {}},
           lends_(lends_probabilities(model.topology)),
           threads_(options.threads),
-          device_(make_device_run(model, options)),
+          device_(make_device_run(model, options, loops_)),
           weights_(model, options, device_.get()),
           kv_(model, options.kv_tokens, cache_type(options), loops_, device_.get()),
           workspace_(model.config, model.config.n_prefix + options.context, options.threads, device_.get()),
@@ -61,6 +61,13 @@ public:
         kv_.close(sequence);
         progress_.erase(sequence);
         adapters_->close(sequence);
+    }
+
+    bool resize(int32_t sequence, int64_t tokens) override {
+        if (tokens < 1 || tokens < kv_.at(sequence).length)
+            fail(ErrorCode::internal, "engine", "room for {} tokens in sequence {}, which has {}", tokens,
+                 sequence, kv_.at(sequence).length);
+        return tokens <= capabilities().context && kv_.resize(sequence, tokens);
     }
 
     void truncate(int32_t sequence, int64_t length) override {

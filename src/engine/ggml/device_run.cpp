@@ -19,7 +19,8 @@ void set_threads(ggml_backend_t backend, int threads) {
 
 }  // namespace
 
-DeviceRun::DeviceRun(const Model& model, const EngineOptions& options) : name_(options.device) {
+DeviceRun::DeviceRun(const Model& model, const EngineOptions& options, int64_t loops)
+    : name_(options.device) {
     const auto open = [&](ggml_backend_dev_t handle, const Device& device) {
         clear_ggml_errors();
         ggml_backend_ptr backend(ggml_backend_dev_init(handle, nullptr));
@@ -46,7 +47,7 @@ DeviceRun::DeviceRun(const Model& model, const EngineOptions& options) : name_(o
         if (devices[d].is_cpu()) backends[d] = last;
     backends.push_back(last);
 
-    const LayerNeeds needs = layer_needs(model, options);
+    const LayerNeeds needs = layer_needs(model, options, loops);
     const DeviceSplit split = split_layers(needs, devices, options.gpu_layers);
     check_room(needs, split, devices);
     for (const size_t device : split.layers) layers_.push_back(backends[device]);
@@ -58,9 +59,9 @@ Model as_placed(const Model& model, const EngineOptions& options) {
     return options.device == kCpu ? model : with_whole_columns(model);
 }
 
-std::unique_ptr<DeviceRun> make_device_run(const Model& model, const EngineOptions& options) {
+std::unique_ptr<DeviceRun> make_device_run(const Model& model, const EngineOptions& options, int64_t loops) {
     if (options.device == kCpu) return nullptr;
-    return std::make_unique<DeviceRun>(model, options);
+    return std::make_unique<DeviceRun>(model, options, loops);
 }
 
 bool DeviceRun::supports(size_t layer, const ggml_tensor* operation) const {
@@ -92,6 +93,7 @@ bool DeviceRun::put(ggml_cgraph* graph, Place& own) {
     ggml_backend_sched_reset(place.scheduler.get());
     const bool enough = ggml_backend_sched_alloc_graph(place.scheduler.get(), graph);
     check_workers();
+    if (!enough) place.scheduler.reset();
     return enough;
 }
 

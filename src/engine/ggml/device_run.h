@@ -19,9 +19,9 @@ namespace refold {
 // Where weights, caches and activations of an engine lie, and what runs its graphs.
 class DeviceRun {
 public:
-    // `model` is the one that the engine runs, `options` are complete. Throws as find_devices() and
-    // check_room() do, and Error(unsupported) when a device cannot be used.
-    DeviceRun(const Model& model, const EngineOptions& options);
+    // `model` is the one that the engine runs, perhaps a block of several loops; `options` are complete.
+    // Throws as find_devices() and check_room() do, and Error(unsupported) when a device cannot be used.
+    DeviceRun(const Model& model, const EngineOptions& options, int64_t loops);
     DeviceRun(const DeviceRun&) = delete;
     DeviceRun& operator=(const DeviceRun&) = delete;
 
@@ -76,6 +76,7 @@ private:
 Model as_placed(const Model& model, const EngineOptions& options);
 
 // For an engine with these options; null for the CPU by refold's own kernels.
-std::unique_ptr<DeviceRun> make_device_run(const Model& model, const EngineOptions& options);
+std::unique_ptr<DeviceRun> make_device_run(const Model& model, const EngineOptions& options,
+                                           int64_t loops = 1);
 
 }  // namespace refold

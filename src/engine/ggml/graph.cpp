@@ -121,8 +121,11 @@ void StepGraph::fill_tables(const ForwardInput& in, const Weights& weights) {
 
 ggml_tensor* StepGraph::mask(int64_t window, int64_t tokens, bool kept, ggml_type type) {
     ggml_tensor*& mask = masks_[{window, tokens < shape_.tokens, kept, type}].tensor;
-    if (mask == nullptr)
+    if (mask == nullptr) {
         mask = input(ggml_new_tensor_2d(context_.get(), type, (kept ? kept_ : all_).cached, tokens));
+        // Keeps its memory when it has been read: fill_mask().
+        if (workspace_.device != nullptr) ggml_set_output(mask);
+    }
     return mask;
 }
 
@@ -147,8 +150,8 @@ void StepGraph::fill_mask(const MaskKey& key, Mask& filled, const ForwardInput& 
                           const StepRows& rows) const {
     ggml_tensor* mask = filled.tensor;
     const bool known = !filled.shown.empty();
-    // Computations of the CPU may take the memory of inputs that were read.
-    const bool stays = workspace_.device != nullptr && !workspace_.device->has_cpu() && in.mask.empty();
+    // With workers, other graphs take the memory.
+    const bool stays = workspace_.device != nullptr && !workspace_.device->has_worker() && in.mask.empty();
     filled.shown.resize(stays ? static_cast<size_t>(mask->ne[1]) : 0);
     const ModelConfig& config = network_.config;
     const std::vector<CacheRow>& by_token = key.kept ? rows.kept : rows.all;

@@ -56,6 +56,17 @@ void KvPool::close(int32_t sequence) {
     order_.erase(std::find(order_.begin(), order_.end(), sequence));
 }
 
+bool KvPool::resize(int32_t sequence, int64_t tokens) {
+    Sequence& resized = at(sequence);
+    const int64_t rows = prefix_ + tokens, more = rows - resized.rows;
+    const auto next = std::find(order_.begin(), order_.end(), sequence) + 1;
+    const int64_t end = next == order_.end() ? cached() : sequences_[static_cast<size_t>(*next)].first;
+    if (more > rows_ - used_ || resized.first + rows > end) return false;
+    used_ += more;
+    resized.rows = rows;
+    return true;
+}
+
 KvPool::Sequence& KvPool::at(int32_t sequence) {
     const auto index = static_cast<size_t>(sequence);
     if (sequence < 0 || index >= sequences_.size() || sequences_[index].rows == 0)
@@ -90,23 +101,49 @@ void KvPool::move_rows(int64_t from, int64_t to, int64_t count) {
 }
 
 void KvPool::move_cached(int64_t from, int64_t to, int64_t count) {
-    if (count == 0) return;
-    std::vector<std::byte> moved;
+    if (count == 0 || from == to) return;
     for (ggml_tensor* tensor : tensors_) {
-        const bool host = ggml_backend_buffer_is_host(tensor->buffer);
-        const size_t bytes = static_cast<size_t>(count) * tensor->nb[1];
+        if (!ggml_backend_buffer_is_host(tensor->buffer)) {
+            move_on_device(tensor, from, to, count);
+            continue;
+        }
         for (int64_t head = 0; head < tensor->ne[2]; ++head) {
-            const size_t rows = static_cast<size_t>(head) * tensor->nb[2],
-                         source = rows + static_cast<size_t>(from) * tensor->nb[1],
-                         target = rows + static_cast<size_t>(to) * tensor->nb[1];
-            if (host) {
-                char* data = static_cast<char*>(tensor->data);
-                std::memmove(data + target, data + source, bytes);
-            } else {
-                moved.resize(bytes);
-                ggml_backend_tensor_get(tensor, moved.data(), source, bytes);
-                ggml_backend_tensor_set(tensor, moved.data(), target, bytes);
-            }
+            char* data = static_cast<char*>(tensor->data) + static_cast<size_t>(head) * tensor->nb[2];
+            std::memmove(data + static_cast<size_t>(to) * tensor->nb[1],
+                         data + static_cast<size_t>(from) * tensor->nb[1],
+                         static_cast<size_t>(count) * tensor->nb[1]);
+        }
+    }
+}
+
+// A device copies rows that do not overlap: those of a shorter move than their number in several parts, the
+// first ones first, or the last ones. A few rows further, they go by this machine's memory.
+void KvPool::move_on_device(ggml_tensor* tensor, int64_t from, int64_t to, int64_t count) {
+    constexpr int64_t kMostParts = 16;
+    const int64_t most = std::min(count, std::abs(to - from)), parts = (count + most - 1) / most;
+    if (parts > kMostParts) {
+        std::vector<std::byte> moved(static_cast<size_t>(count) * tensor->nb[1]);
+        for (int64_t head = 0; head < tensor->ne[2]; ++head) {
+            const auto offset = [&](int64_t row) {
+                return static_cast<size_t>(head) * tensor->nb[2] + static_cast<size_t>(row) * tensor->nb[1];
+            };
+            ggml_backend_tensor_get(tensor, moved.data(), offset(from), moved.size());
+            ggml_backend_tensor_set(tensor, moved.data(), offset(to), moved.size());
+        }
+        return;
+    }
+    const ggml_context_ptr context = make_context(static_cast<size_t>(2 * parts * tensor->ne[2]));
+    const auto view = [&](int64_t head, int64_t row, int64_t rows) {
+        ggml_tensor* out = ggml_view_2d(
+            context.get(), tensor, tensor->ne[0], rows, tensor->nb[1],
+            static_cast<size_t>(head) * tensor->nb[2] + static_cast<size_t>(row) * tensor->nb[1]);
+        ggml_backend_view_init(out);
+        return out;
+    };
+    for (int64_t head = 0; head < tensor->ne[2]; ++head) {
+        for (int64_t i = 0; i < parts; ++i) {
+            const int64_t first = (to < from ? i : parts - 1 - i) * most, rows = std::min(most, count - first);
+            ggml_backend_tensor_copy(view(head, from + first, rows), view(head, to + first, rows));
         }
     }
 }

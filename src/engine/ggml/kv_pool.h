@@ -26,6 +26,8 @@ public:
     // several gaps. Returns nothing if there is no room.
     std::optional<int32_t> open(int64_t tokens);
     void close(int32_t sequence);
+    // Reserves rows for that many tokens, where the sequence lies. Returns false when others are in the way.
+    bool resize(int32_t sequence, int64_t tokens);
     // Throws Error(internal) for a sequence that is not open.
     Sequence& at(int32_t sequence);
     // Copies the first `tokens` rows of `from` to `to`, which is empty.
@@ -50,6 +52,7 @@ private:
     void move_rows(int64_t from, int64_t to, int64_t count);
     // Rows of the tensors.
     void move_cached(int64_t from, int64_t to, int64_t count);
+    static void move_on_device(ggml_tensor* tensor, int64_t from, int64_t to, int64_t count);
 
     int64_t prefix_, rows_, loops_, unit_, used_ = 0;
     KvCache cache_;                      // the prefix, which nothing overwrites, then the sequences

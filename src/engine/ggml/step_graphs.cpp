@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/error.h"
+
 namespace refold {
 
 StepGraph& StepGraphs::of(const StepShape& shape) {
@@ -16,8 +18,18 @@ StepGraph& StepGraphs::of(const StepShape& shape) {
         found = std::prev(graphs.end());
     }
     graphs.splice(graphs.begin(), graphs, found);
-    graphs.front().prepare(weights_, cache_, shape);
-    return graphs.front();
+    StepGraph& graph = graphs.front();
+    try {
+        graph.prepare(weights_, cache_, shape);
+    } catch (const Error& error) {
+        // On a device each graph has memory of its own, which shapes of later steps may need.
+        if (error.code() != ErrorCode::io || small_.size() + large_.size() == 1) throw;
+        const auto is_other = [&](const StepGraph& other) { return &other != &graph; };
+        small_.remove_if(is_other);
+        large_.remove_if(is_other);
+        graph.prepare(weights_, cache_, shape);
+    }
+    return graph;
 }
 
 }  // namespace refold

@@ -25,7 +25,8 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
     const DetokenizeRequest asked = service.read(request, parse);
     const auto model = service.model(asked.model);
     check_ids(asked.tokens, model->info.n_vocab, "tokens");
-    send(response, {{"prompt", model->tokenizer.decode(asked.tokens, true)}});
+    const std::string text = model->tokenizer.decode(asked.tokens, true);
+    send(response, {{"prompt", text}, {"content", text}});  // vLLM's name, and llama.cpp's
 }
 
 }  // namespace
@@ -34,7 +35,7 @@ extern const Endpoint detokenize_endpoint;
 const Endpoint detokenize_endpoint = {
     .method = "POST",
     .path = "/detokenize",
-    .summary = "The text of token ids",
+    .summary = "The text of token ids (vLLM, llama.cpp's server)",
     .answer = answer,
     .body = {.example = R"({"tokens": [1, 2]})", .parse = parse_only<parse>}};
 

@@ -50,7 +50,7 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
     }
     out["model_alias"] = out["model_path"] = model->info.name;
     out["modalities"] = {{"vision", false}, {"audio", false}};
-    out["chat_template"] = tokenizer.has_chat_template() ? tokenizer.chat_template() : "";
+    out["chat_template"] = model->chat.source();
     out["bos_token"] = text(tokenizer.bos());
     out["eos_token"] = text(tokenizer.eos());
     out["build_info"] = "refold-" + service.options.version;

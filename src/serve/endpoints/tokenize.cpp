@@ -1,25 +1,31 @@
 #include "serve/endpoint.h"
 #include "serve/fields.h"
+#include "serve/logprobs_json.h"
 #include "serve/reply.h"
 
 namespace refold {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 struct TokenizeRequest {
     std::string model, text;
-    bool add_special = true;
+    bool add_special = true, with_pieces = false;
 };
 
 TokenizeRequest parse(std::string_view body) {
     Fields fields(body);
     TokenizeRequest out;
     out.model = fields.text("model");
+    // vLLM's clients give a prompt, which has special tokens unless they say no; those of llama.cpp's server
+    // give content, which has them where they say so.
     const std::string prompt = fields.text("prompt"), content = fields.text("content");
-    const bool given = fields.find("prompt") != nullptr;
-    if (!given && fields.find("content") == nullptr) refuse("prompt", "missing - give a text");
-    out.text = given ? prompt : content;
-    const bool special = fields.boolean("add_special", true);
+    const bool vllm = fields.has("prompt");
+    if (vllm == fields.has("content")) refuse("prompt", "give a text as either 'prompt' or 'content'");
+    out.text = vllm ? prompt : content;
+    const bool special = fields.boolean("add_special", vllm);
     out.add_special = fields.boolean("add_special_tokens", special);
+    out.with_pieces = fields.boolean("with_pieces", false);
     fields.refuse_the_rest();
     return out;
 }
@@ -34,7 +40,11 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
                        fmt::format("got a text of {} bytes, expected at most {}", asked.text.size(), kMost),
                        "prompt");
     const std::vector<int32_t> tokens = model->tokenizer.encode(asked.text, asked.add_special, true);
-    send(response, {{"count", tokens.size()}, {"max_model_len", model->info.context}, {"tokens", tokens}});
+    Json shown = tokens;
+    for (size_t i = 0; asked.with_pieces && i < tokens.size(); ++i)
+        shown[i] = {{"id", tokens[i]}, {"piece", token_text(model->tokenizer, tokens[i])}};
+    send(response,
+         {{"count", tokens.size()}, {"max_model_len", model->info.context}, {"tokens", std::move(shown)}});
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ void read_assistant(const Json& blocks, const std::string& where, Json& messages
             const std::string id = text_at(block, "id", kMessages, where);
             const std::string name = text_at(block, "name", kMessages, where);
             add_call(out, id, name, dump(block.value("input", Json())), kMessages, where);
-        } else {
+        } else if (type != "redacted_thinking") {  // another service's, that only it can read
             refuse(kMessages, "{}: a block of type '{}' is not supported", where, type.substr(0, 60));
         }
     }
@@ -178,7 +178,10 @@ MessagesRequest parse(std::string_view body, bool generates) {
     read_tools(fields, out);
     read_thinking(fields, out);
     read_output(fields, out);
-    if (fields.find("stop_sequences") != nullptr) out.options.stop = stop_texts(fields, "stop_sequences");
+    if (fields.find("stop_sequences") != nullptr) {
+        if (!out.options.stop.empty()) refuse("stop", "another name of 'stop_sequences' - give one of them");
+        out.options.stop = stop_texts(fields, "stop_sequences");
+    }
     out.max_tokens = fields.integer("max_tokens", 1, INT64_MAX);
     if (generates && !out.max_tokens) refuse("max_tokens", "missing - give the most tokens of the answer");
     fields.ignore("cache_control");  // as in tools

@@ -47,7 +47,9 @@ void read_options(Fields& fields, OllamaOptions& out) {
     }
     out.stream = fields.boolean("stream", true);
     const auto top = fields.integer("top_logprobs", 0, kMostLogprobs);
-    if (fields.boolean("logprobs", false)) out.options.logprobs = static_cast<int>(top.value_or(0));
+    const bool logprobs = fields.boolean("logprobs", false);
+    if (top && *top > 0 && !logprobs) refuse("top_logprobs", "only allowed together with 'logprobs': true");
+    if (logprobs) out.options.logprobs = static_cast<int>(top.value_or(0));
     fields.ignore("keep_alive");
 }
 

@@ -490,5 +490,75 @@ TEST(Scheduler, PromptsThatBeginAlikeAreRunOnce) {
     EXPECT_EQ(engine.open_sequences(), 0);
 }
 
+// Conversations in turn, whose prompts begin alike and reserve whole contexts: none takes another one's
+// place while the cache has room for what all of them have.
+TEST(Scheduler, ConversationsKeepWhatTheyHave) {
+    int64_t rows = 0;
+    FakeEngine engine({.context = 256,
+                       .kv_tokens = 512,
+                       .script = {9, 8, 7},
+                       .script_end = test_tokenizer().eos().value(),
+                       .on_step = [&](std::span<const Row> r) { rows += static_cast<int64_t>(r.size()); }});
+    SchedulerOptions options{.slots = 2};
+    options.prefixes = true;
+    Scheduler scheduler(engine, test_tokenizer(), options);
+    constexpr int32_t kConversations = 4, kHeader = 20, kOwn = 30;
+    std::vector<std::vector<int32_t>> texts(kConversations);
+    for (int32_t turn = 0; turn < 3; ++turn) {
+        for (int32_t c = 0; c < kConversations; ++c) {
+            auto& text = texts[static_cast<size_t>(c)];
+            for (int32_t i = 0; turn == 0 && i < kHeader; ++i) text.push_back(i);
+            for (int32_t i = 0; i < (turn == 0 ? kOwn : 5); ++i) text.push_back(20 + c);
+            GenerationRequest request;
+            request.prompt = text;
+            request.max_tokens = 256 - static_cast<int64_t>(text.size());
+            rows = 0;
+            const Response got = collect(*scheduler.submit(std::move(request)));
+            EXPECT_EQ(got.finished, FinishReason::stop);
+            text.insert(text.end(), got.tokens.begin(), got.tokens.end());
+            // What is new, and what was generated but for the end.
+            const int32_t prompt = turn > 0 ? 5 : c == 0 ? kHeader + kOwn : kOwn;
+            EXPECT_EQ(rows, prompt + 3) << turn << ", " << c;
+        }
+    }
+}
+
+// Prompts that come together and begin alike are read once, too; one that waits for another goes on when that
+// one is left.
+TEST(Scheduler, PromptsOfOneMomentAreRunOnce) {
+    for (const bool left : {false, true}) {
+        Gate gate;
+        int64_t rows = 0;
+        FakeEngine engine({.on_step = [&, held = gate.hook()](std::span<const Row> r) {
+            held(r);
+            rows += static_cast<int64_t>(r.size());
+        }});
+        FakeEngine alone({});
+        SchedulerOptions options{.slots = 4, .prefill_rows = 40};
+        options.prefixes = true;
+        SingleStream reference(alone, options);
+        Scheduler scheduler(engine, test_tokenizer(), options);
+        const auto other = scheduler.submit(request({60}, 2));
+        gate.wait_until_reached();
+        std::vector<GenerationRequest> requests;
+        std::vector<std::unique_ptr<Generation>> running;
+        for (int32_t i = 0; i < 3; ++i) {
+            std::vector<int32_t> prompt(100, 7);
+            prompt.insert(prompt.end(), {i, 1, 2});
+            requests.push_back(request(std::move(prompt), 5));
+            running.push_back(scheduler.submit(requests.back()));
+        }
+        if (left) running.front().reset();
+        gate.open();
+        collect(*other);
+        for (size_t i = left ? 1 : 0; i < requests.size(); ++i)
+            expect_same(collect(*running[i]), reference.run(requests[i]), "");
+        scheduler.shutdown(0ms);
+        if (left) continue;
+        EXPECT_EQ(rows, 2 + 103 + 3 + 3 + 3 * 4);
+        EXPECT_EQ(scheduler.status().known_tokens, 200U);
+    }
+}
+
 }  // namespace
 }  // namespace refold
