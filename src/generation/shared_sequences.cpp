@@ -75,6 +75,7 @@ SharedSequences::Sequence* SharedSequences::begin(std::span<const int32_t> token
     if (!id) return nullptr;
     if (adapter >= 0) engine_.use_adapter(*id, adapter);
     if (done > 0) engine_.copy(source->id, *id, static_cast<int64_t>(done));
+    if (done > 0 && ended && lost == 0) forget(*source);  // the new one has all of it
     sequences_.push_back({*id, {tokens.begin(), tokens.end()}, done, wanted, true, ++uses_, adapter});
     return &sequences_.back();
 }

@@ -495,7 +495,7 @@ TEST(Scheduler, PromptsThatBeginAlikeAreRunOnce) {
 TEST(Scheduler, ConversationsKeepWhatTheyHave) {
     int64_t rows = 0;
     FakeEngine engine({.context = 256,
-                       .kv_tokens = 512,
+                       .kv_tokens = 560,
                        .script = {9, 8, 7},
                        .script_end = test_tokenizer().eos().value(),
                        .on_step = [&](std::span<const Row> r) { rows += static_cast<int64_t>(r.size()); }});
