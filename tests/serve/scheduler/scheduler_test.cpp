@@ -371,16 +371,22 @@ TEST(Scheduler, ShortPromptsPassLongOnes) {
 
 // The slots go to clients in turn.
 TEST(Scheduler, OneClientDoesNotFillTheSlots) {
-    Gate gate;
-    FakeEngine engine({.on_step = gate.hook()});
+    Gate begin, later;
+    int steps = 0;
+    FakeEngine engine({.on_step = [&, first = begin.hook(), later = later.hook()](std::span<const Row> rows) {
+        ++steps;
+        if (steps == 1) first(rows);
+        if (steps == 60) later(rows);  // when the other client's has ended, and 16 of the first one's wait
+    }});
     Scheduler scheduler(engine, test_tokenizer(), {.slots = 2});
     std::vector<std::unique_ptr<Generation>> many;
     for (int32_t i = 0; i < 20; ++i) many.push_back(scheduler.submit(request({5 + i}, 30), 1));
-    gate.wait_until_reached();
+    begin.wait_until_reached();
     const auto other = scheduler.submit(request({7, 8}, 5), 2);
-    gate.open();
+    begin.open();
     EXPECT_EQ(collect(*other).finished, FinishReason::length);
     EXPECT_FALSE(many.back()->next(0ms));
+    later.open();
     for (const auto& one : many) EXPECT_EQ(collect(*one).finished, FinishReason::length);
 }
 
