@@ -113,8 +113,8 @@ public:
     int64_t total() const;  // tokens, drafts included
     int32_t token(int64_t position) const;
 
-    // The engine has got the first `tokens` of the prompt from another sequence: more than complete(), and not
-    // all of them.
+    // The engine has got the first `tokens` of the prompt from another sequence: more than complete(), and
+    // not all of them.
     void skip_to(int64_t tokens);
     // Adds rows that may run in one step, at most `room`. Returns their number.
     int64_t plan(StepPlan& plan, int64_t room);

@@ -75,7 +75,8 @@ public:
         seconds_ += thread_seconds() - begin;
         if (seconds_ > kAtFirst + kPerToken * static_cast<double>(tokens_))
             throw FormatError(
-                "the format can be read in so many ways that it takes too long - write it without repetitions "
+                "the format can be read in so many ways that it takes too long - write it without "
+                "repetitions "
                 "of repetitions");
         return result;
     }
@@ -309,8 +310,7 @@ std::span<const float> GrammarState::masked(std::span<const float> logits) {
             any = true;
         }
     }
-    if (!any)
-        throw FormatError("no token of the vocabulary can follow what the format needs here");
+    if (!any) throw FormatError("no token of the vocabulary can follow what the format needs here");
     return impl_->masked;
 }
 

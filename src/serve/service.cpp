@@ -61,10 +61,11 @@ Service::Reserved Service::reserve(const std::string& body) {
 
 std::shared_ptr<MemoryBudget::Lease> Service::hold(size_t bytes, size_t held) {
     if (held + bytes > memory_.bytes())
-        throw ApiError(413,
-                       "the answer needs more memory than this server has for it - ask for fewer choices, tokens "
-                       "or log probabilities, or for a stream",
-                       "", "out_of_memory");
+        throw ApiError(
+            413,
+            "the answer needs more memory than this server has for it - ask for fewer choices, tokens "
+            "or log probabilities, or for a stream",
+            "", "out_of_memory");
     auto lease = memory_.take(bytes);
     if (!lease) throw no_memory();
     return lease;

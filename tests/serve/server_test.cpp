@@ -578,7 +578,8 @@ TEST(Server, Tokens) {
         EXPECT_EQ(running.post("/detokenize", {{"tokens", tokens}}).json()[name], text);
     // As llama.cpp's server.
     EXPECT_EQ(running.post("/tokenize", {{"content", text}}).json()["tokens"], tokens);
-    const json pieces = running.post("/tokenize", {{"content", "Some"}, {"with_pieces", true}}).json()["tokens"];
+    const json pieces =
+        running.post("/tokenize", {{"content", "Some"}, {"with_pieces", true}}).json()["tokens"];
     EXPECT_EQ(pieces[0]["id"], tokenizer().encode("Some", false, true).front());
     EXPECT_EQ(pieces[0]["piece"], tokenizer().piece(pieces[0]["id"].get<int32_t>(), true));
     expect_error(running.post("/tokenize", {{"content", "a"}, {"prompt", "b"}}), 400, "", "either");
@@ -878,7 +879,8 @@ TEST(Server, MemoryOfAnswersIsBounded) {
     expect_error(running.post("/v1/completions", many), 413, "out_of_memory", "fewer choices");
     many["stream"] = true;
     EXPECT_EQ(running.post("/v1/completions", many).status, 200);
-    EXPECT_EQ(running.post("/v1/completions", completion({{"max_tokens", 200}, {"logprobs", 5}})).status, 200);
+    EXPECT_EQ(running.post("/v1/completions", completion({{"max_tokens", 200}, {"logprobs", 5}})).status,
+              200);
 }
 
 TEST(Server, MemoryOfBodiesIsShared) {

@@ -310,8 +310,7 @@ std::vector<ggml_tensor*> DeviceOps::products(const LinearPlan& plan, std::span<
 // Blocks are copied as words, whatever the type: ggml_get_rows() would make floats of them.
 ggml_tensor* DeviceOps::gathered(const LinearPlan& plan) {
     const HeadBank& bank = plan.bank;
-    ggml_tensor* words =
-        ggml_get_rows(context_, bank.words, ggml_view_1d(context_, bank.numbers, bank.numbers->ne[0], 0));
+    ggml_tensor* words = ggml_get_rows(context_, bank.words, bank.pieces);
     ggml_tensor* w = ggml_view_1d(context_, words, ggml_nelements(words), 0);
     w->type = plan.type();
     w->ne[0] = plan.in;

@@ -142,7 +142,8 @@ void KvPool::move_on_device(ggml_tensor* tensor, int64_t from, int64_t to, int64
     };
     for (int64_t head = 0; head < tensor->ne[2]; ++head) {
         for (int64_t i = 0; i < parts; ++i) {
-            const int64_t first = (to < from ? i : parts - 1 - i) * most, rows = std::min(most, count - first);
+            const int64_t first = (to < from ? i : parts - 1 - i) * most,
+                          rows = std::min(most, count - first);
             ggml_backend_tensor_copy(view(head, from + first, rows), view(head, to + first, rows));
         }
     }

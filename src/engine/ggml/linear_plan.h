@@ -55,8 +55,10 @@ struct HeadBank {
     static constexpr int64_t kFewTokens = 8;
 
     ggml_tensor* blocks = nullptr;   // [in, rows of a block, blocks of the bank]
-    ggml_tensor* words = nullptr;    // the same bytes as I32 [words of a block, blocks of the bank]
     ggml_tensor* numbers = nullptr;  // I32 [blocks of W, kFewTokens]: which they are, for every token
+    // The same bytes as I32, each block in several pieces, and the pieces of W.
+    ggml_tensor* words = nullptr;   // [words of a piece, pieces of the bank]
+    ggml_tensor* pieces = nullptr;  // I32 [pieces of W]
 };
 
 // y = W x for one slot, or for several slots with the same input, whose rows follow each other in W.

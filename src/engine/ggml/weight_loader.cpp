@@ -105,6 +105,7 @@ private:
     // Gives plans of several runs a HeadBank, where their storages lie behind each other.
     void plan_banks();
     HeadBank bank_of(const LinearPlan& plan, size_t layer);
+    void put_numbers(ggml_tensor* tensor, std::span<const int32_t> numbers, size_t layer);
     ggml_tensor* alias(ggml_tensor* description, ggml_backend_buffer_t buffer, std::byte* address) const;
     void allocate();
     void allocate(ggml_backend_buffer_type_t type, std::span<ggml_tensor* const> tensors, size_t total,
@@ -351,34 +352,46 @@ HeadBank WeightLoader::bank_of(const LinearPlan& plan, size_t layer) {
         for (int64_t r = 0; r < run.count; r += unit)
             numbers.push_back(static_cast<int32_t>((at + r) / unit));
     }
+    // ggml's Vulkan copies the first 512 of every 1024 words only.
+    constexpr int64_t kMostWords = 512;
+    const int64_t block_words = block_bytes / static_cast<int64_t>(sizeof(int32_t));
+    int64_t words = std::min(block_words, kMostWords);
+    while (block_words % words != 0) --words;
+    std::vector<int32_t> pieces;
+    for (const int32_t block : numbers)
+        for (int64_t piece = 0; piece < block_words / words; ++piece)
+            pieces.push_back(static_cast<int32_t>(block * (block_words / words) + piece));
     const auto count = static_cast<int64_t>(numbers.size());
+    for (int64_t i = 0; i < count * (HeadBank::kFewTokens - 1); ++i)
+        numbers.push_back(numbers[static_cast<size_t>(i)]);
     ggml_context* c = plans_.context.get();
     HeadBank bank;
     bank.blocks = alias(ggml_new_tensor_3d(c, first->type, first->ne[0], unit, blocks), first->buffer, begin);
-    bank.words = alias(
-        ggml_new_tensor_2d(c, GGML_TYPE_I32, block_bytes / static_cast<int64_t>(sizeof(int32_t)), blocks),
-        first->buffer, begin);
     bank.numbers = ggml_new_tensor_2d(c, GGML_TYPE_I32, count, HeadBank::kFewTokens);
+    bank.words = alias(ggml_new_tensor_2d(c, GGML_TYPE_I32, words, blocks * (block_words / words)),
+                       first->buffer, begin);
+    bank.pieces = ggml_new_tensor_1d(c, GGML_TYPE_I32, std::ssize(pieces));
     const ggml_context_ptr asked = make_context(4);
     ggml_tensor* x = ggml_new_tensor_3d(asked.get(), GGML_TYPE_F32, first->ne[0], 1, HeadBank::kFewTokens);
     if (!device_->supports(layer, ggml_mul_mat_id(asked.get(), bank.blocks, x, bank.numbers)) ||
-        !device_->supports(
-            layer, ggml_get_rows(asked.get(), bank.words, ggml_view_1d(asked.get(), bank.numbers, count, 0))))
+        !device_->supports(layer, ggml_get_rows(asked.get(), bank.words, bank.pieces)))
         return {};
+    put_numbers(bank.numbers, numbers, layer);
+    put_numbers(bank.pieces, pieces, layer);
+    return bank;
+}
+
+void WeightLoader::put_numbers(ggml_tensor* tensor, std::span<const int32_t> numbers, size_t layer) {
     ggml_backend_buffer_ptr buffer(
-        ggml_backend_buft_alloc_buffer(device_->memory(layer), ggml_nbytes(bank.numbers)));
+        ggml_backend_buft_alloc_buffer(device_->memory(layer), ggml_nbytes(tensor)));
     if (!buffer)
         fail(ErrorCode::io, "engine", "cannot allocate the numbers of heads on {}: not enough memory",
              device_->name());
-    alias(bank.numbers, buffer.get(), static_cast<std::byte*>(ggml_backend_buffer_get_base(buffer.get())));
+    alias(tensor, buffer.get(), static_cast<std::byte*>(ggml_backend_buffer_get_base(buffer.get())));
     ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-    for (int64_t token = 0; token < HeadBank::kFewTokens; ++token)
-        ggml_backend_tensor_set(bank.numbers, numbers.data(),
-                                static_cast<size_t>(token) * bank.numbers->nb[1],
-                                numbers.size() * sizeof(int32_t));
-    memory_.bytes += ggml_nbytes(bank.numbers);
+    ggml_backend_tensor_set(tensor, numbers.data(), 0, numbers.size_bytes());
+    memory_.bytes += ggml_nbytes(tensor);
     memory_.buffers.push_back(std::move(buffer));
-    return bank;
 }
 
 void WeightLoader::plan_banks() {
