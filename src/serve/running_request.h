@@ -25,10 +25,9 @@ public:
     SharedSequences::Sequence& place() { return *place_; }
     const SharedSequences::Sequence& place() const { return *place_; }
     bool finished() const { return sequence_.continuation().finished(); }
-    // Its prompt begins as that of another request, which reads it first: a use of a place, and how many
-    // tokens. 0: none.
+    // Another request whose prompt begins with the same tokens, and which reads them first. Null: none.
     struct Leader {
-        uint64_t use = 0;
+        std::shared_ptr<const Channel> channel = {};
         int64_t tokens = 0;
     };
     Leader leader = {};

@@ -150,7 +150,7 @@ RunningRequest::Leader Worker::leader_of(const RunningRequest& request) const {
         const size_t common = std::min(common_prefix(other.sequence().tokens(), prompt), prompt.size() - 1);
         if (common < most) continue;
         most = common + 1;
-        leader = {other.place().used, static_cast<int64_t>(common)};
+        leader = {other.submitted().channel, static_cast<int64_t>(common)};
     }
     return leader;
 }
@@ -158,9 +158,9 @@ RunningRequest::Leader Worker::leader_of(const RunningRequest& request) const {
 // Prompts go on where their leader has read what they have in common, or has ended.
 void Worker::follow_leaders() {
     for (RunningRequest& request : running_) {
-        if (request.leader.use == 0) continue;
+        if (!request.leader.channel) continue;
         const auto leader = std::ranges::find_if(running_, [&](const RunningRequest& other) {
-            return !other.finished() && other.place().used == request.leader.use;
+            return !other.finished() && other.submitted().channel == request.leader.channel;
         });
         const int64_t wanted = request.leader.tokens;
         if (leader != running_.end() && leader->sequence().exact() < wanted) continue;
@@ -207,7 +207,7 @@ void Worker::plan_prompts(int64_t most) {
     Sequence* first = nullptr;
     for (RunningRequest& request : running_) {
         Sequence& sequence = request.sequence();
-        const bool waits = request.leader.use != 0 || (fixed() && holds_back(sequence));
+        const bool waits = request.leader.channel != nullptr || (fixed() && holds_back(sequence));
         if (!sequence.prefilling() || waits) continue;
         if (first == nullptr) {
             first = &sequence;

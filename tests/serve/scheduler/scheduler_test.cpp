@@ -533,36 +533,44 @@ TEST(Scheduler, ConversationsKeepWhatTheyHave) {
 // one is left.
 TEST(Scheduler, PromptsOfOneMomentAreRunOnce) {
     for (const bool left : {false, true}) {
-        Gate gate;
-        int64_t rows = 0;
-        FakeEngine engine({.on_step = [&, held = gate.hook()](std::span<const Row> r) {
-            held(r);
-            rows += static_cast<int64_t>(r.size());
-        }});
+        Gate begin, within;
+        int64_t steps = 0, rows = 0;
+        FakeEngine engine(
+            {.on_step = [&, first = begin.hook(), within = within.hook()](std::span<const Row> r) {
+                ++steps;
+                if (steps == 1) first(r);
+                if (steps == 3) within(r);  // when 40 tokens are read
+                rows += static_cast<int64_t>(r.size());
+            }});
         FakeEngine alone({});
         SchedulerOptions options{.slots = 4, .prefill_rows = 40};
         options.prefixes = true;
         SingleStream reference(alone, options);
         Scheduler scheduler(engine, test_tokenizer(), options);
         const auto other = scheduler.submit(request({60}, 2));
-        gate.wait_until_reached();
+        begin.wait_until_reached();
         std::vector<GenerationRequest> requests;
         std::vector<std::unique_ptr<Generation>> running;
-        for (int32_t i = 0; i < 3; ++i) {
+        const auto add = [&] {
             std::vector<int32_t> prompt(100, 7);
-            prompt.insert(prompt.end(), {i, 1, 2});
+            prompt.insert(prompt.end(), {static_cast<int32_t>(requests.size()), 1, 2});
             requests.push_back(request(std::move(prompt), 5));
             running.push_back(scheduler.submit(requests.back()));
-        }
+        };
+        add();
+        add();
+        begin.open();
+        within.wait_until_reached();
+        add();
         if (left) running.front().reset();
-        gate.open();
+        within.open();
         collect(*other);
         for (size_t i = left ? 1 : 0; i < requests.size(); ++i)
             expect_same(collect(*running[i]), reference.run(requests[i]), "");
         scheduler.shutdown(0ms);
         if (left) continue;
-        EXPECT_EQ(rows, 2 + 103 + 3 + 3 + 3 * 4);
-        EXPECT_EQ(scheduler.status().known_tokens, 200U);
+        EXPECT_EQ(rows, 2 + 103 + 3 + 23 + 3 * 4);
+        EXPECT_EQ(scheduler.status().known_tokens, 100U + 80U);
     }
 }
 
