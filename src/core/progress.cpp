@@ -1,9 +1,12 @@
 #include "core/progress.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <mutex>
+#include <set>
 
 #include "core/error.h"
 #include "core/group.h"
@@ -28,6 +31,17 @@ void ProgressObserver::update(const ProgressUpdate& update) const {
 }
 
 void set_progress_style(ProgressStyle style) { g_style = style; }
+
+void remark(const std::string& text) {
+    static std::mutex mutex;
+    static std::set<std::string> said;
+    if (g_style != ProgressStyle::automatic || !group().first() || t_observer != nullptr) return;
+    const std::lock_guard lock(mutex);
+    if (!said.insert(text).second) return;
+    // A server that nobody listens to must not wait for it.
+    pollfd out{STDERR_FILENO, POLLOUT, 0};
+    if (poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0) fputs((text + "\n").c_str(), stderr);
+}
 
 Progress::Progress(std::string label, uint64_t total, std::string unit)
     : label_(std::move(label)),

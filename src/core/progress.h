@@ -11,6 +11,10 @@ enum class ProgressStyle { automatic, none };
 // Applies to the whole process; `none` is --quiet.
 void set_progress_style(ProgressStyle style);
 
+// Says something that users should know of what is being done, where progress would be shown; each text once.
+// Any thread; never waits.
+void remark(const std::string& text);
+
 // On a terminal one line that is redrawn, on a pipe a new line every few seconds. Not thread-safe.
 class Progress {
 public:

@@ -80,6 +80,23 @@ SharedSequences::Sequence* SharedSequences::begin(std::span<const int32_t> token
     return &sequences_.back();
 }
 
+size_t SharedSequences::catch_up(Sequence& sequence, size_t most) {
+    Sequence* source = nullptr;
+    size_t done = sequence.done;
+    for (Sequence& other : sequences_) {
+        if (&other == &sequence || other.adapter != sequence.adapter) continue;
+        const size_t known = known_of(other, sequence.tokens, most);
+        if (known <= done) continue;
+        source = &other;
+        done = known;
+    }
+    if (source == nullptr) return done;
+    source->used = ++uses_;
+    engine_.truncate(sequence.id, 0);
+    engine_.copy(source->id, sequence.id, static_cast<int64_t>(done));
+    return sequence.done = done;
+}
+
 size_t SharedSequences::room_for(size_t tokens) const {
     const Capabilities& can = engine_.capabilities();
     const auto most = static_cast<size_t>(std::min(can.context, can.kv_tokens));

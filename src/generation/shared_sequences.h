@@ -42,6 +42,9 @@ public:
     // engine already: Sequence::done; what other sequences with the same adapter have computed. Null while
     // there is no room.
     Sequence* begin(std::span<const int32_t> tokens, size_t room, size_t most, int32_t adapter = -1);
+    // Gives a sequence that has run nothing yet what others have computed of its tokens meanwhile, at most
+    // `most`. Returns how many it has now.
+    size_t catch_up(Sequence& sequence, size_t most);
     // Others may begin with its tokens until its room is needed.
     void end(Sequence& sequence) { sequence.running = false; }
     // Closes it at once. What the engine throws is lost.

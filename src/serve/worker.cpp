@@ -162,14 +162,13 @@ void Worker::follow_leaders() {
         const auto leader = std::ranges::find_if(running_, [&](const RunningRequest& other) {
             return !other.finished() && other.submitted().channel == request.leader.channel;
         });
-        const int64_t wanted = request.leader.tokens;
-        if (leader != running_.end() && leader->sequence().exact() < wanted) continue;
-        request.leader = {};
-        if (leader == running_.end()) continue;
-        engine_.truncate(request.sequence().id(), 0);
-        engine_.copy(leader->sequence().id(), request.sequence().id(), wanted);
-        status_.known_tokens += static_cast<size_t>(wanted - request.sequence().complete());
-        request.skip_to(wanted);
+        if (leader != running_.end() && leader->sequence().exact() < request.leader.tokens) continue;
+        const int64_t known = request.sequence().complete(),
+                      now = static_cast<int64_t>(
+                          sequences_.catch_up(request.place(), request.sequence().tokens().size() - 1));
+        if (now > known) request.skip_to(now);
+        status_.known_tokens += static_cast<size_t>(now - known);
+        request.leader = leader_of(request);  // of one that ended too soon
     }
 }
 

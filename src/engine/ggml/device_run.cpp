@@ -1,8 +1,10 @@
 #include "engine/ggml/device_run.h"
 
 #include <algorithm>
+#include <set>
 
 #include "core/error.h"
+#include "core/progress.h"
 #include "engine/rpc_worker.h"
 #include "io/ggml_log.h"
 #include "model/without_sharing.h"
@@ -94,7 +96,28 @@ bool DeviceRun::put(ggml_cgraph* graph, Place& own) {
     const bool enough = ggml_backend_sched_alloc_graph(place.scheduler.get(), graph);
     check_workers();
     if (!enough) place.scheduler.reset();
+    if (enough) say_what_it_lacks(graph, place);
     return enough;
+}
+
+// Operations that ggml's scheduler gives to the CPU because no device has them.
+void DeviceRun::say_what_it_lacks(ggml_cgraph* graph, const Place& place) const {
+    const std::span<const ggml_backend_ptr> devices(backends_.data(), backends_.size() - 1);
+    std::set<std::string> lacking;
+    for (int i = 0; i < ggml_graph_n_nodes(graph) && !devices.empty(); ++i) {
+        ggml_tensor* node = ggml_graph_node(graph, i);
+        const bool here =
+            ggml_backend_sched_get_tensor_backend(place.scheduler.get(), node) == backends_.back().get();
+        const auto can = [&](const ggml_backend_ptr& device) {
+            return ggml_backend_supports_op(device.get(), node);
+        };
+        if (!here || node->op == GGML_OP_NONE || std::ranges::any_of(devices, can)) continue;
+        const ggml_tensor* weights = node->src[0];
+        lacking.insert(fmt::format("{} of {}", ggml_op_desc(node),
+                                   ggml_type_name(weights != nullptr ? weights->type : node->type)));
+    }
+    for (const std::string& operation : lacking)
+        remark(fmt::format("{} has no {}: the CPU computes it", name_, operation));
 }
 
 void DeviceRun::compute(ggml_cgraph* graph, const Place& own) const {

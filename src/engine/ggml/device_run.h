@@ -57,6 +57,7 @@ public:
     uint64_t bytes(const Place& place) const;
 
 private:
+    void say_what_it_lacks(ggml_cgraph* graph, const Place& place) const;
     size_t backend_of(size_t layer) const { return layer < layers_.size() ? layers_[layer] : output_; }
 
     std::string name_;
