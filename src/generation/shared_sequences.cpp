@@ -37,20 +37,26 @@ size_t SharedSequences::known(std::span<const int32_t> tokens, size_t most) cons
     return known;
 }
 
-SharedSequences::Sequence* SharedSequences::begin(std::span<const int32_t> tokens, size_t room, size_t most,
-                                                  int32_t adapter) {
-    Sequence* source = nullptr;
-    size_t done = 0;
+SharedSequences::Match SharedSequences::longest(std::span<const int32_t> tokens, size_t most, int32_t adapter,
+                                                const Sequence* except) {
+    Match out;
     for (Sequence& sequence : sequences_) {
-        if (sequence.adapter != adapter) continue;
+        if (sequence.adapter != adapter || &sequence == except) continue;
         const size_t known = known_of(sequence, tokens, most);
         // One that has ended can be taken over.
-        if (known > done || (known == done && known > 0 && source->running && !sequence.running)) {
-            source = &sequence;
-            done = known;
-        }
+        if (known > out.tokens ||
+            (known == out.tokens && known > 0 && out.source->running && !sequence.running))
+            out = {&sequence, known};
     }
-    if (source != nullptr) source->used = ++uses_;
+    if (out.source != nullptr) out.source->used = ++uses_;
+    return out;
+}
+
+SharedSequences::Sequence* SharedSequences::begin(std::span<const int32_t> tokens, size_t room, size_t most,
+                                                  int32_t adapter) {
+    const Match known = longest(tokens, most, adapter, nullptr);
+    Sequence* source = known.source;
+    size_t done = known.tokens;
     const size_t wanted = room_for(room);
     const bool ended = source != nullptr && !source->running;
     const size_t lost = source != nullptr ? source->done - done : 0;
@@ -81,17 +87,8 @@ SharedSequences::Sequence* SharedSequences::begin(std::span<const int32_t> token
 }
 
 size_t SharedSequences::catch_up(Sequence& sequence, size_t most) {
-    Sequence* source = nullptr;
-    size_t done = sequence.done;
-    for (Sequence& other : sequences_) {
-        if (&other == &sequence || other.adapter != sequence.adapter) continue;
-        const size_t known = known_of(other, sequence.tokens, most);
-        if (known <= done) continue;
-        source = &other;
-        done = known;
-    }
-    if (source == nullptr) return done;
-    source->used = ++uses_;
+    const auto [source, done] = longest(sequence.tokens, most, sequence.adapter, &sequence);
+    if (done <= sequence.done) return sequence.done;
     engine_.truncate(sequence.id, 0);
     engine_.copy(source->id, sequence.id, static_cast<int64_t>(done));
     return sequence.done = done;

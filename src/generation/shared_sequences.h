@@ -53,6 +53,12 @@ public:
     void clear();
 
 private:
+    // What has most of the tokens, and how many; null: nothing has any.
+    struct Match {
+        Sequence* source = nullptr;
+        size_t tokens = 0;
+    };
+    Match longest(std::span<const int32_t> tokens, size_t most, int32_t adapter, const Sequence* except);
     size_t known_of(const Sequence& sequence, std::span<const int32_t> tokens, size_t most) const;
     bool has_room(Sequence& sequence, size_t tokens);
     bool shrink_ended();

@@ -13,7 +13,7 @@ using testing::HasSubstr;
 using Kind = OutputFormat::Kind;
 
 OutputFormat format_of(const std::string& field) {
-    const OutputFormat format = parse_completion_request(R"({"prompt": "a", )" + field + "}").options.format;
+    OutputFormat format = parse_completion_request(R"({"prompt": "a", )" + field + "}").options.format;
     EXPECT_EQ(format.kind == Kind::any, format.field.empty());
     EXPECT_TRUE(format.field.empty() || field.starts_with("\"" + format.field + "\""));
     return format;
