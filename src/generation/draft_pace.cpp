@@ -13,7 +13,7 @@ constexpr int64_t kLeastSteps = 4;
 
 }  // namespace
 
-DraftPace::DraftPace(std::vector<int64_t> ways, int64_t window) : least_tokens_(window) {
+DraftPace::DraftPace(const std::vector<int64_t>& ways, int64_t window) : least_tokens_(window) {
     for (const int64_t drafts : ways) ways_.push_back({.drafts = drafts});
 }
 

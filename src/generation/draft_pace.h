@@ -21,7 +21,7 @@ namespace refold {
 class DraftPace {
 public:
     // `ways`: ascending; the first one is 0, or there is no other. `window`: least tokens of a window.
-    DraftPace(std::vector<int64_t> ways, int64_t window);
+    DraftPace(const std::vector<int64_t>& ways, int64_t window);
 
     // Most drafts at a time in the next step.
     int64_t drafts() const { return ways_[now_].drafts; }
