@@ -4,8 +4,8 @@
 namespace refold {
 
 // A step with rows of prompts takes longer than one without, and all that generate wait for it. What prompts
-// took beyond their share, the next steps without them make good: on every machine the same share, whatever a
-// row costs there.
+// took beyond their share, the next steps without them make up for: on every machine the same share, whatever
+// a row costs there.
 class PromptShare {
 public:
     // Of the time while requests generate, in (0, 1]; 1: no limit.

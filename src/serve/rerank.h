@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "serve/endpoint.h"
 #include "serve/service.h"
 
 namespace refold {
@@ -28,5 +29,14 @@ RerankRequest parse_rerank_request(std::string_view body);
 // Makes the response. Throws ApiError: 400 for what is wrong with the request and for a model without a head
 // that scores pairs of texts, and as EncoderQueue::run() does.
 void rerank(Service& service, const httplib::Request& request, httplib::Response& response);
+
+// The endpoint at one of the addresses where clients look for it.
+constexpr Endpoint rerank_at(const char* path, const char* summary) {
+    return {.method = "POST",
+            .path = path,
+            .summary = summary,
+            .answer = rerank,
+            .body = {.example = kRerankExample, .parse = parse_only<parse_rerank_request>}};
+}
 
 }  // namespace refold
