@@ -314,9 +314,15 @@ Action declare(CLI::App& app) {
         ->check(at_least(1))
         ->default_str(fmt::format("{} contexts", kDefaultContexts));
     a->model.scheduler.prefixes = true;
-    app.add_flag_callback(
+    CLI::Option* none = app.add_flag_callback(
         "--no-prefix-cache", [a] { a->model.scheduler.prefixes = false; },
         "Run every prompt whole. Otherwise what the KV cache still has of earlier sequences is used again");
+    app.add_option("--save-prefixes", a->model.prefix_folder,
+                   "Keep what the KV cache has of earlier sequences in this folder when a model is unloaded, "
+                   "and use it again when it is loaded: texts of clients")
+        ->type_name("FOLDER")
+        ->check(CLI::ExistingDirectory.description(""))
+        ->excludes(none);
     add_engine_options(app, a->model.engine, "the model's, at most 4096");
     add_depth_options(app, a->model.scheduler, a->drafts);
     app.add_option("--timeout", a->timeout, "Most time of a request, waiting included")

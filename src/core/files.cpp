@@ -69,7 +69,7 @@ void remove_left_behind(const std::string& output, const std::string& own) {
 
 }  // namespace
 
-AtomicFile::AtomicFile(std::string path, bool overwrite) : path_(std::move(path)) {
+AtomicFile::AtomicFile(std::string path, bool overwrite, Readers readers) : path_(std::move(path)) {
     std::error_code ignored;  // open() below reports a bad path
     if (!overwrite && std::filesystem::exists(path_, ignored)) {
         fail(ErrorCode::usage, "output", "'{}' exists - choose another name or pass --overwrite", path_);
@@ -77,7 +77,8 @@ AtomicFile::AtomicFile(std::string path, bool overwrite) : path_(std::move(path)
     if (std::filesystem::is_directory(path_, ignored))
         fail(ErrorCode::io, "output", "cannot write '{}': is a directory", path_);
     temporary_ = fmt::format("{}.partial-{}", path_, getpid());
-    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
+                       readers == Readers::owner ? 0600 : 0644);
     if (descriptor_ < 0) fail(ErrorCode::io, "output", "cannot write '{}': {}", path_, strerror(errno));
     register_temporary(temporary_.c_str());
     lock_file(descriptor_);

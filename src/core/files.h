@@ -32,9 +32,11 @@ private:
 // same folder, which commit() renames; without commit() the destructor removes it.
 class AtomicFile {
 public:
+    enum class Readers { everybody, owner };
+
     // Throws Error(io) when the folder is missing or not writable, Error(usage) when `path` exists and
-    // `overwrite` is false.
-    AtomicFile(std::string path, bool overwrite);
+    // `overwrite` is false. `readers`: who may read the file, as far as the process's umask lets them.
+    AtomicFile(std::string path, bool overwrite, Readers readers = Readers::everybody);
     ~AtomicFile();
     AtomicFile(const AtomicFile&) = delete;
     AtomicFile& operator=(const AtomicFile&) = delete;

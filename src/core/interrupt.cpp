@@ -14,6 +14,7 @@ namespace refold {
 namespace {
 
 std::atomic<int> g_signal{0};
+thread_local int t_without_interrupts = 0;
 constexpr size_t kMaxPath = 4096;
 struct Slot {
     std::atomic<bool> used{false};
@@ -44,13 +45,16 @@ void install_interrupt_handlers() {
 }
 
 void check_interrupt() {
-    if (const int number = g_signal.load()) {
+    if (const int number = g_signal.load(); number != 0 && t_without_interrupts == 0) {
         fail(ErrorCode::interrupted, "interrupt", "stopped by {}", number == SIGTERM ? "SIGTERM" : "Ctrl-C");
     }
     check_mapped_files();
 }
 
 bool interrupted() noexcept { return g_signal.load() != 0; }
+
+WithoutInterrupts::WithoutInterrupts() { ++t_without_interrupts; }
+WithoutInterrupts::~WithoutInterrupts() { --t_without_interrupts; }
 
 void register_temporary(const char* path) {
     for (auto& slot : g_temporaries) {

@@ -10,6 +10,16 @@ void install_interrupt_handlers();
 void check_interrupt();
 bool interrupted() noexcept;
 
+// While there is one, check_interrupt() throws for no signal on this thread: for what is written because the
+// signal has come. A second signal still ends the process.
+class WithoutInterrupts {
+public:
+    WithoutInterrupts();
+    ~WithoutInterrupts();
+    WithoutInterrupts(const WithoutInterrupts&) = delete;
+    WithoutInterrupts& operator=(const WithoutInterrupts&) = delete;
+};
+
 // Paths to remove when a second signal ends the process. At most 8 at a time.
 void register_temporary(const char* path);
 void unregister_temporary(const char* path);

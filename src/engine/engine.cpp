@@ -62,6 +62,13 @@ void Engine::use_adapter(int32_t, int32_t adapter) {
     if (adapter >= 0) no_adapters();
 }
 
+[[noreturn]] static void no_saving() {
+    fail(ErrorCode::unsupported, "engine",
+         "saving tokens needs the ggml engine for several sequences (EngineOptions::sequences)");
+}
+std::vector<std::byte> Engine::saved_tokens(int32_t, int64_t) const { no_saving(); }
+void Engine::load_tokens(int32_t, int64_t, std::span<const std::byte>) { no_saving(); }
+
 size_t logits_of_step(int64_t n_vocab) {
     return std::max<size_t>(16, (64 << 20) / (static_cast<size_t>(n_vocab) * sizeof(float)));
 }

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/eviction.h"
 #include "model/adapter/adapter.h"
@@ -45,6 +46,9 @@ enum class FactoredExecution { automatic, factored, reconstructed };
 // Contexts that a KV cache for any number of sequences has room for by default.
 constexpr int64_t kDefaultContexts = 8;
 
+// Weights in memory that an engine shares with others: see Engine::resident_weights().
+class ResidentWeights;
+
 struct EngineOptions {
     EngineKind kind = EngineKind::ggml;
     int threads = 0;      // 0: all cores
@@ -79,6 +83,9 @@ struct EngineOptions {
     int64_t gpu_layers = -1;
     // Workers (`device`) may be outside of the loopback and of private networks.
     bool rpc_anywhere = false;
+    // Of another engine. Matrices that it holds in the same layout, byte by byte, are read there and not held
+    // again; it may end first. For the ggml engine on the CPU; others hold all of theirs.
+    std::shared_ptr<const ResidentWeights> resident = nullptr;
 };
 
 // The abilities and limits of an engine. Fixed when it is made.
@@ -112,6 +119,7 @@ struct EngineMemory {
     uint64_t weight_bytes = 0;   // resident weights, each stored tensor once
     uint64_t kv_bytes = 0;       // the whole KV cache
     uint64_t compute_bytes = 0;  // activations, scratch and work buffers
+    uint64_t shared_bytes = 0;   // weights read from EngineOptions::resident, not among weight_bytes
 };
 
 // The work of a step for one token of one sequence.
@@ -184,6 +192,13 @@ public:
     virtual void truncate(int32_t sequence, int64_t length) = 0;
     // Copies the first `tokens` complete tokens of `from` to `to`, which must be empty.
     virtual void copy(int32_t from, int32_t to, int64_t tokens) = 0;
+    // The keys and values of the first `tokens` complete tokens, as the cache has them: for load_tokens() of
+    // an engine of the same model, options and version of refold. Throws Error(unsupported) where the engine
+    // is not one for several sequences (EngineOptions::sequences).
+    virtual std::vector<std::byte> saved_tokens(int32_t sequence, int64_t tokens) const;
+    // Gives them to a sequence that is empty. Throws Error(input) for another number of bytes than such an
+    // engine has saved.
+    virtual void load_tokens(int32_t sequence, int64_t tokens, std::span<const std::byte> saved);
     // Uses the token's keys and values of loop - 1 for `loop` and all later loops.
     virtual void share(int32_t sequence, int64_t position, int32_t loop) = 0;
 
@@ -206,6 +221,8 @@ public:
 
     virtual int64_t kv_tokens_used() const = 0;  // reserved
     virtual EngineMemory memory() const = 0;
+    // For EngineOptions::resident of an engine for a similar model; null where it shares none.
+    virtual std::shared_ptr<const ResidentWeights> resident_weights() const { return nullptr; }
     // Puts the worker threads to sleep until the next step, for measuring something else.
     virtual void pause() {}
 

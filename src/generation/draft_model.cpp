@@ -32,6 +32,7 @@ std::unique_ptr<Engine> load_draft_model(const std::string& path, const EngineOp
     own.by_loop = own.f32 = false;
     own.eviction = {};
     own.rope = {};
+    own.resident = engine.resident_weights();
     auto draft = make_engine(load_model(path), own);
     if (!draft->capabilities().causal || !draft->capabilities().logits)
         fail(ErrorCode::usage, "draft model", "'{}' is an encoder, it generates no text", path);

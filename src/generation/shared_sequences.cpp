@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 namespace refold {
 namespace {
@@ -92,6 +93,34 @@ size_t SharedSequences::catch_up(Sequence& sequence, size_t most) {
     engine_.truncate(sequence.id, 0);
     engine_.copy(source->id, sequence.id, static_cast<int64_t>(done));
     return sequence.done = done;
+}
+
+std::vector<const SharedSequences::Sequence*> SharedSequences::kept() const {
+    std::vector<const Sequence*> out;
+    for (const Sequence& sequence : sequences_)
+        if (!sequence.running && sequence.adapter < 0 && sequence.done > 0) out.push_back(&sequence);
+    std::ranges::sort(out, {}, &Sequence::used);
+    return out;
+}
+
+std::vector<std::byte> SharedSequences::saved(const Sequence& sequence) const {
+    return engine_.saved_tokens(sequence.id, static_cast<int64_t>(sequence.done));
+}
+
+bool SharedSequences::restore(std::vector<int32_t> tokens, std::span<const std::byte> saved) {
+    const size_t done = tokens.size(), room = room_for(done);
+    if (done > room) return false;
+    const std::optional<int32_t> id = engine_.open(static_cast<int64_t>(room));
+    if (!id) return false;
+    sequences_.push_back({*id, std::move(tokens), 0, room, false, ++uses_});
+    try {
+        engine_.load_tokens(*id, static_cast<int64_t>(done), saved);
+    } catch (...) {
+        forget(sequences_.back());
+        throw;
+    }
+    sequences_.back().done = done;
+    return true;
 }
 
 size_t SharedSequences::room_for(size_t tokens) const {

@@ -1,6 +1,7 @@
 // Sequences of an engine that begin with what other sequences have computed already.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <list>
 #include <span>
@@ -47,6 +48,13 @@ public:
     size_t catch_up(Sequence& sequence, size_t most);
     // Others may begin with its tokens until its room is needed.
     void end(Sequence& sequence) { sequence.running = false; }
+    // The ended ones without an adapter that others may begin with, those used longest ago first.
+    std::vector<const Sequence*> kept() const;
+    // The keys and values of what is done of one, as Engine::saved_tokens().
+    std::vector<std::byte> saved(const Sequence& sequence) const;
+    // As if a sequence of these tokens had just ended, whose keys and values saved() gave. Returns false when
+    // it needs the room of another one. Throws as Engine::load_tokens().
+    bool restore(std::vector<int32_t> tokens, std::span<const std::byte> saved);
     // Closes it at once. What the engine throws is lost.
     void forget(const Sequence& sequence);
     // Closes all sequences.

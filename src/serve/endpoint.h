@@ -35,6 +35,9 @@ struct Endpoint {
     const char* type = "application/json";  // of the answer
     // Makes the response. May throw anything: an ApiError becomes its status and body, all else 500.
     void (*answer)(Service& service, const httplib::Request& request, httplib::Response& response);
+    // An answer for /openapi.json, which tells of its fields by these: null where a value is of several
+    // types, a name ends with "?" where it may be missing. Null: only the type is known.
+    const char* answer_example = nullptr;
     std::string (*error)(const ApiError& error) = error_body;  // the body of a response that says so
     RequestBody body = {};                                     // of "POST"
 };

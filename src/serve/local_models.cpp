@@ -1,6 +1,7 @@
 #include "serve/local_models.h"
 
 #include <algorithm>
+#include <bit>
 #include <filesystem>
 
 #include "core/error.h"
@@ -68,9 +69,10 @@ ModelInfo describe(const Engine& engine, const Engine* draft, const Tokenizer& t
     info.description["serving"] = policies(options);
     info.description["memory"] = {{"weight_bytes", memory.weight_bytes}, {"kv_bytes", memory.kv_bytes}};
     if (draft != nullptr) {
-        const uint64_t bytes = draft->memory().weight_bytes + draft->memory().kv_bytes;
-        info.memory_bytes += bytes;
-        info.description["memory"]["draft_model_bytes"] = bytes;
+        const EngineMemory drafts = draft->memory();
+        info.memory_bytes += drafts.weight_bytes + drafts.kv_bytes;
+        info.description["memory"]["draft_model_bytes"] = drafts.weight_bytes + drafts.kv_bytes;
+        info.description["memory"]["draft_model_shared_bytes"] = drafts.shared_bytes;
     }
     info.description["engine"] = {{"threads", can.threads},
                                   {"batch_rows", can.max_rows},
@@ -79,14 +81,47 @@ ModelInfo describe(const Engine& engine, const Engine* draft, const Tokenizer& t
     return info;
 }
 
+// Of a model's files and what else its keys and values depend on.
+std::string prefix_key(const Model& model, const EngineOptions& engine) {
+    Json files = Json::array();
+    if (model.source)
+        for (const auto& file : model.source->files())
+            files.push_back(
+                {file->bytes().size(), fs::last_write_time(file->path()).time_since_epoch().count()});
+    return Json{{"version", REFOLD_VERSION},
+                {"little_endian", std::endian::native == std::endian::little},
+                {"files", files},
+                {"device", engine.device},
+                {"gpu_layers", engine.gpu_layers},
+                {"f32", engine.f32},
+                {"precision", static_cast<int>(engine.precision)},
+                {"kv", kv_type_name(engine.kv)},
+                {"by_loop", engine.by_loop},
+                {"shared", static_cast<int>(engine.shared)},
+                {"factored", static_cast<int>(engine.factored)},
+                {"rope", to_text(engine.rope)}}
+        .dump();
+}
+
+// A file's name for a model's, in which anything may stand.
+std::string file_name(const std::string& name) {
+    std::string out;
+    for (const char c : name) {
+        const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                           c == '-' || c == '_' || (c == '.' && !out.empty());
+        out += plain ? std::string(1, c) : fmt::format("%{:02x}", static_cast<unsigned char>(c));
+    }
+    return out + ".prefixes";
+}
+
 // All that a model is served with.
 struct LocalModel {
     LocalModel(std::unique_ptr<Engine> made, const std::string& path, const LocalModelOptions& options,
-               ModelInfo info)
+               PrefixFile prefixes, ModelInfo info)
         : engine(std::move(made)),
           tokenizer(path),
           draft(make_draft(options)),
-          scheduler(*engine, tokenizer, with_draft(options.scheduler)),
+          scheduler(*engine, tokenizer, completed(options, std::move(prefixes))),
           served(&scheduler, tokenizer, describe(*engine, draft.get(), tokenizer, options, std::move(info))) {
     }
 
@@ -96,9 +131,12 @@ struct LocalModel {
         own.sequences = 0;
         return load_draft_model(options.draft_model, own, *engine, tokenizer);
     }
-    SchedulerOptions with_draft(SchedulerOptions options) const {
-        options.draft_model = draft.get();
-        return options;
+    SchedulerOptions completed(const LocalModelOptions& options, PrefixFile prefixes) const {
+        SchedulerOptions out = options.scheduler;
+        out.draft_model = draft.get();
+        out.prefix_file = std::move(prefixes);
+        out.note = options.note;
+        return out;
     }
 
     const std::unique_ptr<Engine> engine;
@@ -154,6 +192,7 @@ std::shared_ptr<ServedModel> load(const std::string& path, const std::string& na
     info.chat_template = options.chat_template;
     std::unique_ptr<Engine> engine;
     std::vector<int32_t> adapters;
+    PrefixFile prefixes;
     {
         const Model model = load_model(path);
         if (!model.config.causal) {
@@ -164,7 +203,10 @@ std::shared_ptr<ServedModel> load(const std::string& path, const std::string& na
         }
         check_exit_policy(options.scheduler.exit, model.topology.loops,
                           model.topology.globals.contains(Slot::exit_gate));
-        engine = make_engine(model, engine_options(model, options));
+        const EngineOptions own = engine_options(model, options);
+        engine = make_engine(model, own);
+        if (!options.prefix_folder.empty())
+            prefixes = {fs::path(options.prefix_folder) / file_name(name), prefix_key(model, own)};
         for (const NamedAdapter& adapter : options.adapters)
             adapters.push_back(engine->add_adapter(load_adapter(adapter.path, model)));
         const std::string note = check_capacity({.slots = options.scheduler.slots,
@@ -174,7 +216,8 @@ std::shared_ptr<ServedModel> load(const std::string& path, const std::string& na
         if (!note.empty() && options.note) options.note(note);
         info.description = describe(model);
     }
-    const auto made = std::make_shared<LocalModel>(std::move(engine), path, options, std::move(info));
+    const auto made =
+        std::make_shared<LocalModel>(std::move(engine), path, options, std::move(prefixes), std::move(info));
     for (size_t i = 0; i < adapters.size(); ++i)
         made->served.adapted.push_back(
             std::make_unique<ServedModel>(made->served, options.adapters[i].name, adapters[i]));

@@ -17,6 +17,7 @@ struct LocalModelOptions {
     EngineOptions engine;
     SchedulerOptions scheduler;
     std::string draft_model = {};    // path of a model that drafts; empty: none
+    std::string prefix_folder = {};  // keeps known prompts from one time to the next; empty: none does
     std::string chat_template = {};  // in place of the models' own; empty: those
     std::vector<NamedAdapter> adapters = {};
     // Told what the operator should know about a model's options; by any thread.

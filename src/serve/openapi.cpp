@@ -44,13 +44,26 @@ Json body_schema(const Endpoint& endpoint) {
     return schema;
 }
 
-// The JSON Schema of values that look like this one.
-Json schema_like(const Json& value) {
+// The JSON Schema of values that look like this one, as Endpoint::answer_example says; `null`: of null.
+Json schema_like(const Json& value, const Json& null = Json::object()) {
+    if (value.is_null()) return null;
     if (value.is_string()) return {{"type", "string"}};
-    if (!value.is_object()) return {{"type", {"string", "null"}}};
-    Json properties = Json::object();
-    for (const auto& [name, part] : value.items()) properties[name] = schema_like(part);
-    return {{"type", "object"}, {"properties", std::move(properties)}};
+    if (value.is_boolean()) return {{"type", "boolean"}};
+    if (value.is_number()) return {{"type", value.is_number_float() ? "number" : "integer"}};
+    if (value.is_array()) {
+        Json schema = {{"type", "array"}};
+        if (!value.empty()) schema["items"] = schema_like(value[0], null);
+        return schema;
+    }
+    Json properties = Json::object(), required = Json::array();
+    for (const auto& [name, part] : value.items()) {
+        const bool optional = name.ends_with('?');
+        if (!optional) required.push_back(name);
+        properties[name.substr(0, name.size() - (optional ? 1 : 0))] = schema_like(part, null);
+    }
+    Json schema = {{"type", "object"}, {"properties", std::move(properties)}};
+    if (!required.empty()) schema["required"] = std::move(required);
+    return schema;
 }
 
 Json content(const char* type, Json schema) { return {{type, {{"schema", std::move(schema)}}}}; }
@@ -58,7 +71,9 @@ Json content(const char* type, Json schema) { return {{type, {{"schema", std::mo
 Json operation(const Endpoint& endpoint, bool with_key) {
     Json out = {{"operationId", operation_id(endpoint)}, {"summary", endpoint.summary}};
     const bool json = std::string_view(endpoint.type) == "application/json";
-    Json answer = content(endpoint.type, {{"type", json ? "object" : "string"}});
+    Json answer = content(endpoint.type, endpoint.answer_example != nullptr
+                                             ? schema_like(Json::parse(endpoint.answer_example))
+                                             : Json{{"type", json ? "object" : "string"}});
     if (endpoint.body.stream_type != nullptr)
         answer.update(content(endpoint.body.stream_type, {{"type", "string"}}));
     const Json error = Json::parse(endpoint.error(ApiError(400, "message")));
@@ -68,7 +83,8 @@ Json operation(const Endpoint& endpoint, bool with_key) {
     out["responses"] = {
         {"200", {{"description", "the answer"}, {"content", std::move(answer)}}},
         {"default",
-         {{"description", "an error"}, {"content", content("application/json", schema_like(error))}}}};
+         {{"description", "an error"},
+          {"content", content("application/json", schema_like(error, {{"type", {"string", "null"}}}))}}}};
     if (with_key && !endpoint.open) out["security"] = Json::array({{{"key", Json::array()}}});
     return out;
 }

@@ -22,7 +22,7 @@ OutputFormat choice_format(const Json& choices, const char* field) {
 
 // Of a schema of objects that cannot be enforced, a client that says `strict: false` gets any object.
 bool gets_any_object(const Json& holder) {
-    if (!holder.contains("strict") || holder["strict"] != false) return false;
+    if (holder.value("strict", Json()) != false) return false;
     const Json& schema = holder["schema"];
     if (!schema.is_object() || schema.value("type", Json("object")) != "object") return false;
     try {
@@ -33,23 +33,14 @@ bool gets_any_object(const Json& holder) {
     }
 }
 
-// OpenAI's {"type": "json_schema", "json_schema": {"name", "schema", "strict"}}. llama.cpp also takes the
-// schema beside the type.
-OutputFormat response_format(const Json& given) {
-    constexpr const char* kField = "response_format";
-    if (!given.is_object()) refuse(kField, "got {}, expected an object", shown(given));
-    const std::string type = given.contains("type") ? format_text(given["type"], kField) : "";
-    if (type == "text") return {};
-    if (type != "json_object" && type != "json_schema")
-        refuse(kField, "got type '{}', expected text, json_object or json_schema", type.substr(0, 60));
-    const bool wrapped = given.contains("json_schema");
-    const Json& holder = wrapped ? given["json_schema"] : given;
-    if (holder.is_object() && holder.contains("schema")) {
-        if (gets_any_object(holder)) return {.kind = OutputFormat::Kind::json};
-        return schema_format(holder["schema"], kField);
+// What a format, or its "json_schema", says beside its type.
+void check_members(const Json& holder, const char* field) {
+    for (const auto& [name, value] : holder.items()) {
+        const bool known = name == "type" || name == "schema" || name == "json_schema" || value.is_null() ||
+                           ((name == "name" || name == "description") && value.is_string()) ||
+                           (name == "strict" && value.is_boolean());
+        if (!known) refuse(field, "'{}': got {}, which is not supported", name.substr(0, 60), shown(value));
     }
-    if (type == "json_schema") refuse(kField, "'json_schema' needs a 'schema'");
-    return {.kind = OutputFormat::Kind::json};
 }
 
 // A format by the name that vLLM has for it.
@@ -64,6 +55,23 @@ OutputFormat named_format(const std::string& name, const Json& value, const char
 }
 
 }  // namespace
+
+OutputFormat typed_format(const Json& given, const char* field) {
+    if (!given.is_object()) refuse(field, "got {}, expected an object", shown(given));
+    const std::string type = given.contains("type") ? format_text(given["type"], field) : "";
+    if (type != "text" && type != "json_object" && type != "json_schema")
+        refuse(field, "got type '{}', expected text, json_object or json_schema", type.substr(0, 60));
+    check_members(given, field);
+    if (type == "text") return {};
+    const Json& holder = given.contains("json_schema") ? given["json_schema"] : given;
+    if (holder.is_object() && holder.contains("schema")) {
+        check_members(holder, field);
+        if (gets_any_object(holder)) return {.kind = OutputFormat::Kind::json};
+        return schema_format(holder["schema"], field);
+    }
+    if (type == "json_schema") refuse(field, "'json_schema' needs a 'schema'");
+    return {.kind = OutputFormat::Kind::json};
+}
 
 OutputFormat schema_format(const Json& schema, const char* field) {
     if (schema.is_string())
@@ -85,7 +93,7 @@ OutputFormat output_format(Fields& fields) {
     const auto read = [&](const char* field, auto make) {
         if (const Json value = fields.ordered(field); !value.is_null()) set(make(value), field);
     };
-    read("response_format", response_format);
+    read("response_format", [](const Json& value) { return typed_format(value, "response_format"); });
     read("json_schema", [](const Json& value) { return schema_format(value, "json_schema"); });
     constexpr std::pair<const char*, const char*> kNamed[] = {{"grammar", "grammar"},
                                                               {"guided_json", "json"},

@@ -23,6 +23,11 @@ struct RerankRequest {
 constexpr const char* kRerankExample =
     R"({"query": "What is it?", "documents": ["It is a text.", "Another one."]})";
 
+constexpr const char* kRerankAnswer =
+    R"({"id": "rerank-1", "object": "list", "model": "NAME",
+        "results": [{"index": 0, "relevance_score": 0.5, "document?": {"text": "It is a text."}}],
+        "usage": {"prompt_tokens": 1, "total_tokens": 1}})";
+
 // Throws ApiError (400) that names the field and what is wrong.
 RerankRequest parse_rerank_request(std::string_view body);
 
@@ -36,6 +41,7 @@ constexpr Endpoint rerank_at(const char* path, const char* summary) {
             .path = path,
             .summary = summary,
             .answer = rerank,
+            .answer_example = kRerankAnswer,
             .body = {.example = kRerankExample, .parse = parse_only<parse_rerank_request>}};
 }
 

@@ -3,9 +3,12 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <string>
 
 #include "engine/engine.h"
 #include "exit/exit_policy.h"
+#include "generation/saved_prefixes.h"
 
 namespace refold {
 
@@ -36,6 +39,10 @@ struct SchedulerOptions {
     // Keeps what ended sequences have in the KV cache until its room is needed: prompts that begin alike are
     // computed once.
     bool prefixes = false;
+    // With `prefixes`: keeps them from one scheduler to the next.
+    PrefixFile prefix_file = {};
+    // Told what became of that file.
+    std::function<void(const std::string& note)> note = {};
     BatchingPolicy batching = BatchingPolicy::continuous;
 };
 

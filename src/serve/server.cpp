@@ -55,15 +55,22 @@ const Endpoint* find_endpoint(std::string_view path) {
     return nullptr;
 }
 
-// JSON only: forms of other origins' pages cannot send it without a CORS preflight.
-void check_content(const Request& request) {
+bool is_json(const Request& request) {
     std::string type = request.get_header_value("Content-Type");
     type = type.substr(0, type.find(';'));
     while (!type.empty() && type.back() == ' ') type.pop_back();
     std::ranges::transform(type, type.begin(), [](unsigned char c) { return std::tolower(c); });
-    if (type != "application/json")
+    return type == "application/json";
+}
+
+// Every body is JSON. Browsers must say so, as forms of other origins' pages cannot without a CORS preflight;
+// `curl -d` says that it is a form, which httplib would take apart.
+void check_content(const Request& request) {
+    const bool browser = request.has_header("Origin") || request.has_header("Sec-Fetch-Site");
+    if (!is_json(request) && browser)
         throw ApiError(415, "send the body as 'Content-Type: application/json'", "",
                        "unsupported_media_type");
+    if (!is_json(request)) const_cast<Request&>(request).headers.erase("Content-Type");
     const std::string encoding = request.get_header_value("Content-Encoding");
     if (!encoding.empty() && encoding != "identity")
         throw ApiError(415, "send the body without Content-Encoding", "", "unsupported_media_type");

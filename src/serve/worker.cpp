@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/error.h"
+#include "core/interrupt.h"
 #include "engine/devices.h"
 
 namespace refold {
@@ -58,6 +60,7 @@ void Worker::publish() {
 }
 
 void Worker::run() {
+    load_prefixes();
     while (!running_.empty() || queue_.wait()) {
         end_overdue();
         settle();
@@ -66,7 +69,36 @@ void Worker::run() {
         step();
         settle();
     }
+    save_prefixes();
     sequences_.clear();
+}
+
+void Worker::note(const std::string& text) const {
+    if (options_.note) options_.note(text);
+}
+
+void Worker::load_prefixes() {
+    const PrefixFile& file = options_.prefix_file;
+    if (file.path.empty()) return;
+    try {
+        const size_t tokens = refold::load_prefixes(file, sequences_, engine_.capabilities());
+        note(fmt::format("'{}': {} tokens of earlier prompts are known", file.path, tokens));
+    } catch (const std::exception& error) {
+        note(fmt::format("{} - prompts are computed anew", error.what()));
+    }
+}
+
+// Also after the signal that ends the server.
+void Worker::save_prefixes() const {
+    const PrefixFile& file = options_.prefix_file;
+    if (file.path.empty() || lost_) return;
+    const WithoutInterrupts without_interrupts;
+    try {
+        note(fmt::format("'{}': {} tokens of prompts are kept", file.path,
+                         refold::save_prefixes(file, sequences_)));
+    } catch (const std::exception& error) {
+        note(error.what());
+    }
 }
 
 void Worker::end(const Submitted& submitted, FinishReason reason, std::string error) {

@@ -35,6 +35,9 @@ private:
     };
 
     bool fixed() const { return options_.batching == BatchingPolicy::fixed; }
+    void note(const std::string& text) const;
+    void load_prefixes();
+    void save_prefixes() const;
     void end_overdue();
     void admit();
     void start(Submitted submitted, SharedSequences::Sequence& place);

@@ -59,8 +59,39 @@ TEST(Serve, LoopedModelsByDepth) {
     EXPECT_EQ(text({"--draft-model", kModel, "--draft-always"}, status), run["text"]);
     EXPECT_GT(status["drafted"], 0);
     EXPECT_EQ(status["description"]["serving"]["draft_model"], kModel);
+    EXPECT_GT(status["description"]["memory"]["draft_model_shared_bytes"],
+              status["description"]["memory"]["weight_bytes"].get<int64_t>() / 2);
     EXPECT_NE(text({"--exit", "fixed", "--exit-loop", "1"}, status), run["text"]);
     EXPECT_GT(status["exits"][0], 6);
+}
+
+TEST(Serve, KnowsPromptsOfItsLastRun) {
+    TempFolder folder;
+    const std::vector<std::string> options{"--save-prefixes", folder / "", "--name", "org/model"};
+    const json body = {{"prompt", "The quick brown fox jumps"}, {"max_tokens", 4}, {"temperature", 0}};
+    const auto answer = [&](const Serving& serving) {
+        return serving.client().post("/v1/completions", body.dump()).json();
+    };
+    Serving first(options);
+    const json alone = answer(first);
+    EXPECT_EQ(alone["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    Outcome stopped = first.stop();
+    EXPECT_EQ(stopped.code, 0) << stopped.err;
+    EXPECT_THAT(stopped.err, HasSubstr("tokens of prompts are kept"));
+    EXPECT_TRUE(std::filesystem::exists(folder / "org%2fmodel.prefixes"));
+    Serving second(options);
+    const json known = answer(second);
+    EXPECT_EQ(known["choices"], alone["choices"]);
+    EXPECT_EQ(known["usage"]["prompt_tokens_details"]["cached_tokens"],
+              alone["usage"]["prompt_tokens"].get<int>() - 1);
+    stopped = second.stop();
+    EXPECT_THAT(stopped.err, HasSubstr("tokens of earlier prompts are known"));
+    // With other settings they would be wrong.
+    std::vector<std::string> others = options;
+    others.insert(others.end(), {"--kv", "f32"});
+    Serving third(others);
+    EXPECT_EQ(answer(third)["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    EXPECT_THAT(third.stop().err, HasSubstr("is of another model, other options or another version"));
 }
 
 TEST(Serve, SeveralModels) {

@@ -4,6 +4,7 @@
 #include "serve/endpoint.h"
 #include "serve/field_schemas.h"
 #include "serve/fields.h"
+#include "serve/running_encoder.h"
 #include "serve/running_server.h"
 
 namespace refold {
@@ -122,6 +123,70 @@ TEST(OpenApi, DescribesWhatIsRead) {
                   std::pair(std::string("no_such_field"), std::string("unknown_parameter")))
             << endpoint->path;
     }
+}
+
+// Where `value` is not what `schema` describes; empty where it is.
+std::string contradiction(const json& value, const json& schema, const std::string& at) {
+    static const std::map<std::string, json::value_t> kTypes = {{"string", json::value_t::string},
+                                                                {"boolean", json::value_t::boolean},
+                                                                {"object", json::value_t::object},
+                                                                {"array", json::value_t::array}};
+    if (!schema.contains("type")) return "";
+    const std::string type = schema["type"];
+    const bool fits = type == "integer"  ? value.is_number_integer()
+                      : type == "number" ? value.is_number()
+                                         : value.type() == kTypes.at(type);
+    if (!fits) return at + " is no " + type + ": " + value.dump();
+    if (type == "array") {
+        for (const json& item : value)
+            if (const auto in = contradiction(item, schema.value("items", json::object()), at + "[]");
+                !in.empty())
+                return in;
+    }
+    if (type != "object" || schema["properties"].empty()) return "";
+    for (const json& name : schema.value("required", json::array()))
+        if (!value.contains(name)) return at + " has no " + name.dump();
+    for (const auto& [name, part] : value.items()) {
+        if (!schema["properties"].contains(name)) return at + "." + name + " is not described";
+        if (const auto in = contradiction(part, schema["properties"][name], at + "." + name); !in.empty())
+            return in;
+    }
+    return "";
+}
+
+TEST(OpenApi, DescribesAnswers) {
+    RunningServer running;
+    const RunningEncoder embeds, scores("bert_score");
+    const json all = running.get("/openapi.json").json()["paths"];
+    size_t compared = 0;
+    for (const Endpoint* const endpoint : endpoints()) {
+        if (endpoint->answer_example == nullptr) continue;
+        const std::string path = endpoint->path;
+        HttpReply reply;
+        if (*endpoint->method == 'G') {
+            reply = running.get(path.ends_with('*') ? "/v1/models/org/fake" : path);
+        } else {
+            json body = json::parse(endpoint->body.example);
+            if (path == "/api/chat" || path == "/api/generate") body["stream"] = false;
+            if (body.contains("model")) body["model"] = "org/fake";
+            reply = path.find("rerank") != std::string::npos  ? scores.post(path, body)
+                    : path.find("embed") != std::string::npos ? embeds.post(path, body)
+                                                              : running.post(path, body);
+        }
+        ASSERT_EQ(reply.status, 200) << path << reply.body;
+        const std::string described = path.ends_with('*') ? "/v1/models/{name}" : path;
+        const json& operation = all[described][*endpoint->method == 'G' ? "get" : "post"];
+        EXPECT_EQ(contradiction(reply.json(),
+                                operation["responses"]["200"]["content"]["application/json"]["schema"], path),
+                  "");
+        ++compared;
+    }
+    EXPECT_GT(compared, 20U);
+    // The test itself.
+    const json schema = all["/tokenize"]["post"]["responses"]["200"]["content"]["application/json"]["schema"];
+    EXPECT_EQ(contradiction({{"count", 1}, {"tokens", {1}}}, schema, ""), " has no \"max_model_len\"");
+    EXPECT_EQ(contradiction({{"count", "1"}, {"max_model_len", 1}, {"tokens", {1}}}, schema, ""),
+              ".count is no integer: \"1\"");
 }
 
 TEST(Props, AreThoseOfLlamaServer) {

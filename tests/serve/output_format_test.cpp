@@ -78,6 +78,11 @@ TEST(OutputFormats, WrongOnesNameTheField) {
     EXPECT_THAT(refusal(R"("response_format": {"type": "xml"})"), HasSubstr("got type 'xml'"));
     EXPECT_THAT(refusal(R"("response_format": {"type": "json_schema", "json_schema": {"name": "N"}})"),
                 HasSubstr("needs a 'schema'"));
+    EXPECT_THAT(refusal(R"("response_format": {"type": "json_object", "pattern": "a+"})"),
+                HasSubstr("'pattern': got \"a+\", which is not supported"));
+    EXPECT_THAT(refusal(R"("response_format": {"type": "json_schema",
+                           "json_schema": {"schema": {}, "strict": "yes"}})"),
+                HasSubstr("'strict': got \"yes\""));
     EXPECT_THAT(refusal(R"("json_schema": 5)"), HasSubstr("json_schema: 'json_schema': got 5"));
     EXPECT_THAT(refusal(R"("guided_choice": "a")"), HasSubstr("expected an array of texts"));
     EXPECT_THAT(refusal(R"("structured_outputs": {"structural_tag": {}})"),

@@ -169,7 +169,8 @@ TEST(Responses, WhatIsNotSupportedIsNamed) {
     refused({{"truncation", "auto"}}, "expected disabled");
     refused({{"include", {"file_search_call.results"}}}, "file_search_call.results");
     refused({{"text", {{"verbosity", "low"}}}}, "'verbosity'");
-    refused({{"text", {{"format", {{"type", "xml"}}}}}}, "json_schema with a 'schema'");
+    refused({{"text", {{"format", {{"type", "xml"}}}}}}, "expected text, json_object or json_schema");
+    refused({{"text", {{"format", {{"type", "json_object"}, {"indent", 2}}}}}}, "'indent': got 2");
     refused({{"reasoning", {{"effort", "much"}}}}, "'much'");
     refused({{"reasoning", {{"effort", "low"}}}}, "no variable 'reasoning_effort'");
     refused({{"tools", {{{"type", "web_search"}}}}}, "'web_search'");

@@ -20,6 +20,20 @@ namespace {
 using namespace std::chrono_literals;
 using testing::HasSubstr;
 
+// As `curl -d` sends them.
+TEST(Server, BodiesOfOthersThanBrowsersAreJsonWhateverTheyAreCalled) {
+    RunningServer running;
+    const std::string body = completion({{"max_tokens", 2}, {"user", std::string(20000, '&')}}).dump();
+    for (const char* type :
+         {"Content-Type: application/x-www-form-urlencoded\r\n", "Content-Type: text/plain\r\n", ""}) {
+        HttpClient client = running.client();
+        client.send(fmt::format("POST /v1/completions HTTP/1.1\r\n{}Content-Length: {}\r\n\r\n{}", type,
+                                body.size(), body));
+        const HttpReply reply = client.receive();
+        EXPECT_EQ(reply.status, 200) << type << reply.body;
+    }
+}
+
 TEST(Server, Completion) {
     RunningServer running;
     const HttpReply reply = running.post("/v1/completions", completion());
@@ -436,9 +450,14 @@ TEST(Server, WrongRequests) {
     expect_error(get, 405, "method_not_allowed", "POST");
     EXPECT_EQ(get.headers.at("allow"), "POST");
     expect_error(running.post("/health", json::object()), 405, "method_not_allowed", "GET");
-    HttpClient form = running.client();
-    form.send("POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
-    expect_error(form.receive(), 415, "unsupported_media_type", "application/json");
+    for (const char* browsers : {"Origin: http://a", "Sec-Fetch-Site: cross-site"}) {
+        HttpClient form = running.client();
+        form.send(
+            fmt::format("POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\n{}\r\n"
+                        "Content-Length: 2\r\n\r\n{{}}",
+                        browsers));
+        expect_error(form.receive(), 415, "unsupported_media_type", "application/json");
+    }
     expect_error(running.client().post("/v1/completions", "{}", "Content-Encoding: gzip\r\n"), 415,
                  "unsupported_media_type", "Content-Encoding");
     // After all that the server still answers, also on connections with well-formed requests.

@@ -79,14 +79,26 @@ public:
     void copy(int32_t from, int32_t to, int64_t tokens) override {
         kv_.at(from);
         check_length(from, tokens, progress_.at(from).complete());
-        if (kv_.at(to).length > 0 || tokens > kv_.at(to).rows - prefix()) {
-            fail(ErrorCode::internal, "engine", "no room for {} tokens in sequence {}, which has {} of {}",
-                 tokens, to, kv_.at(to).length, kv_.at(to).rows - prefix());
-        }
+        check_room(to, tokens);
         if (adapters_->of(from) != adapters_->of(to))
             fail(ErrorCode::internal, "engine", "sequence {} has another adapter than sequence {}", to, from);
         kv_.copy(from, to, tokens);
         progress_.at(to).assign(tokens);
+    }
+
+    std::vector<std::byte> saved_tokens(int32_t sequence, int64_t tokens) const override {
+        kv_.at(sequence);
+        check_length(sequence, tokens, progress_.at(sequence).complete());
+        return kv_.saved(sequence, tokens);
+    }
+
+    void load_tokens(int32_t sequence, int64_t tokens, std::span<const std::byte> saved) override {
+        check_room(sequence, tokens);
+        if (saved.size() != kv_.saved_bytes(tokens))
+            fail(ErrorCode::input, "engine", "{} saved tokens have {} bytes, expected {}", tokens,
+                 saved.size(), kv_.saved_bytes(tokens));
+        kv_.load(sequence, tokens, saved);
+        progress_.at(sequence).assign(tokens);
     }
 
     int32_t add_adapter(const Adapter& adapter) override {
@@ -137,8 +149,9 @@ public:
     int64_t kv_tokens_used() const override { return kv_.used(); }
     EngineMemory memory() const override {
         return {weights_.bytes() + workspace_.term_bytes(), kv_.cache().bytes(),
-                workspace_.bytes() + graphs_.bytes()};
+                workspace_.bytes() + graphs_.bytes(), weights_.shared_bytes()};
     }
+    std::shared_ptr<const ResidentWeights> resident_weights() const override { return weights_.resident(); }
     void pause() override { threads_.sleep(); }
 
 private:
@@ -153,6 +166,15 @@ private:
     static void check_length(int32_t sequence, int64_t length, int64_t most) {
         if (length < 0 || length > most)
             fail(ErrorCode::internal, "engine", "sequence {} has {} tokens, not {}", sequence, most, length);
+    }
+
+    // For the first tokens of a sequence.
+    void check_room(int32_t sequence, int64_t tokens) const {
+        const KvPool::Sequence& s = kv_.at(sequence);
+        if (s.length > 0 || tokens > s.rows - prefix()) {
+            fail(ErrorCode::internal, "engine", "no room for {} tokens in sequence {}, which has {} of {}",
+                 tokens, sequence, s.length, s.rows - prefix());
+        }
     }
 
     void check(const StepInput& input) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/error.h"
 
@@ -68,6 +69,10 @@ bool KvPool::resize(int32_t sequence, int64_t tokens) {
 }
 
 KvPool::Sequence& KvPool::at(int32_t sequence) {
+    return const_cast<Sequence&>(std::as_const(*this).at(sequence));
+}
+
+const KvPool::Sequence& KvPool::at(int32_t sequence) const {
     const auto index = static_cast<size_t>(sequence);
     if (sequence < 0 || index >= sequences_.size() || sequences_[index].rows == 0)
         fail(ErrorCode::internal, "engine", "sequence {} is not open", sequence);
@@ -77,6 +82,43 @@ KvPool::Sequence& KvPool::at(int32_t sequence) {
 void KvPool::copy(int32_t from, int32_t to, int64_t tokens) {
     move_rows(at(from).first + prefix_, at(to).first + prefix_, tokens);
     at(to).length = tokens;
+}
+
+template <class Function>
+void KvPool::for_each_piece(int32_t sequence, int64_t tokens, Function&& function) const {
+    for (int64_t loop = 0; loop < loops_; ++loop) {
+        const auto row = static_cast<size_t>(loop * cached() + at(sequence).first + prefix_);
+        for (ggml_tensor* tensor : tensors_) {
+            for (int64_t head = 0; head < tensor->ne[2]; ++head)
+                function(tensor, static_cast<size_t>(head) * tensor->nb[2] + row * tensor->nb[1],
+                         static_cast<size_t>(tokens) * tensor->nb[1]);
+        }
+    }
+}
+
+uint64_t KvPool::saved_bytes(int64_t tokens) const {
+    uint64_t row = 0;
+    for (const ggml_tensor* tensor : tensors_) row += static_cast<uint64_t>(tensor->ne[2]) * tensor->nb[1];
+    return static_cast<uint64_t>(loops_ * tokens) * row;
+}
+
+std::vector<std::byte> KvPool::saved(int32_t sequence, int64_t tokens) const {
+    std::vector<std::byte> out(saved_bytes(tokens));
+    std::byte* to = out.data();
+    for_each_piece(sequence, tokens, [&](const ggml_tensor* tensor, size_t offset, size_t bytes) {
+        ggml_backend_tensor_get(tensor, to, offset, bytes);
+        to += bytes;
+    });
+    return out;
+}
+
+void KvPool::load(int32_t sequence, int64_t tokens, std::span<const std::byte> saved) {
+    const std::byte* from = saved.data();
+    for_each_piece(sequence, tokens, [&](ggml_tensor* tensor, size_t offset, size_t bytes) {
+        ggml_backend_tensor_set(tensor, from, offset, bytes);
+        from += bytes;
+    });
+    at(sequence).length = tokens;
 }
 
 void KvPool::share(int32_t sequence, int64_t position, int32_t loop) {

@@ -1,8 +1,10 @@
 // A KV cache that several sequences share. Each has a contiguous run of its rows, those of the prefix first.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/ggml/kv_cache.h"
@@ -30,8 +32,14 @@ public:
     bool resize(int32_t sequence, int64_t tokens);
     // Throws Error(internal) for a sequence that is not open.
     Sequence& at(int32_t sequence);
+    const Sequence& at(int32_t sequence) const;
     // Copies the first `tokens` rows of `from` to `to`, which is empty.
     void copy(int32_t from, int32_t to, int64_t tokens);
+    // The first `tokens` rows of a sequence, tensor by tensor.
+    std::vector<std::byte> saved(int32_t sequence, int64_t tokens) const;
+    uint64_t saved_bytes(int64_t tokens) const;
+    // Gives rows that were saved, saved_bytes() of them, to a sequence, which is empty.
+    void load(int32_t sequence, int64_t tokens, std::span<const std::byte> saved);
     // Copies the token's row of `loop` to all later loops.
     void share(int32_t sequence, int64_t position, int32_t loop);
 
@@ -52,6 +60,10 @@ private:
     void move_rows(int64_t from, int64_t to, int64_t count);
     // Rows of the tensors.
     void move_cached(int64_t from, int64_t to, int64_t count);
+    // Calls function(tensor, offset, bytes) for each piece of the sequence's first `tokens` rows that is
+    // contiguous.
+    template <class Function>
+    void for_each_piece(int32_t sequence, int64_t tokens, Function&& function) const;
     static void move_on_device(ggml_tensor* tensor, int64_t from, int64_t to, int64_t count);
 
     int64_t prefix_, rows_, loops_, unit_, used_ = 0;

@@ -66,8 +66,10 @@ public:
     }
 
     EngineMemory memory() const override {
-        return {weights_.bytes(), cache_.bytes(), workspace_.bytes() + graphs_.bytes() + kept_.bytes()};
+        return {weights_.bytes(), cache_.bytes(), workspace_.bytes() + graphs_.bytes() + kept_.bytes(),
+                weights_.shared_bytes()};
     }
+    std::shared_ptr<const ResidentWeights> resident_weights() const override { return weights_.resident(); }
 
     void pause() override { threads_.sleep(); }
 

@@ -77,18 +77,25 @@ public:
           planned_(planned),
           plans_(planned.plans),
           device_(device),
-          own_operations_(options.shared == SharedExecution::automatic) {}
+          own_operations_(options.shared == SharedExecution::automatic),
+          resident_(device == nullptr ? options.resident : nullptr) {}
 
     WeightMemory load(int threads) {
         choose_panels();
         device_ != nullptr ? choose_memory() : choose_layouts();
         plan_panel_runs();
+        if (resident_ != nullptr) find_resident(threads);
+        std::vector<Storage*> unread;
+        for (const auto& storage : plans_.storages)
+            if (storage->tensor->buffer == nullptr) unread.push_back(storage.get());
         allocate();
         if (device_ != nullptr && !device_->has_worker()) plan_banks();
         load_vectors();
         // Others than the CPU take one tensor after the other.
-        parallel_for(static_cast<int64_t>(plans_.storages.size()), device_ != nullptr ? 1 : threads,
-                     [&](int64_t i) { load_storage(*plans_.storages[static_cast<size_t>(i)]); });
+        parallel_for(std::ssize(unread), device_ != nullptr ? 1 : threads,
+                     [&](int64_t i) { load_storage(*unread[static_cast<size_t>(i)]); });
+        if (device_ == nullptr)
+            for (const auto& storage : plans_.storages) memory_.resident->offer(*storage);
         return std::move(memory_);
     }
 
@@ -107,6 +114,8 @@ private:
     HeadBank bank_of(const LinearPlan& plan, size_t layer);
     void put_numbers(ggml_tensor* tensor, std::span<const int32_t> numbers, size_t layer);
     ggml_tensor* alias(ggml_tensor* description, ggml_backend_buffer_t buffer, std::byte* address) const;
+    // Gives storages that resident_ holds their place there.
+    void find_resident(int threads);
     void allocate();
     void allocate(ggml_backend_buffer_type_t type, std::span<ggml_tensor* const> tensors, size_t total,
                   size_t alignment);
@@ -118,6 +127,7 @@ private:
     WeightPlans& plans_;       // of planned_
     const DeviceRun* device_;  // null: the CPU
     bool own_operations_;
+    const std::shared_ptr<const ResidentWeights> resident_;  // of another engine; null: none
     std::map<ggml_backend_buffer_type_t, std::vector<ggml_tensor*>> tensors_;  // by the type of their buffer
     std::set<const Storage*> panels_;                                          // those that may be in panels
     WeightMemory memory_;
@@ -253,7 +263,6 @@ void WeightLoader::choose_memory() {
     });
     const auto add = [&](ggml_backend_buffer_type_t memory, ggml_tensor* tensor) {
         tensors_[memory].push_back(tensor);
-        memory_.bytes += ggml_nbytes(tensor);
     };
     for (auto& storage : plans_.storages) {
         ggml_tensor* t = storage->tensor;
@@ -291,12 +300,38 @@ void WeightLoader::choose_layouts() {
         if (in_panels && (storage->layout == Layout::plain || storage->layout == Layout::folded))
             storage->layout = Layout::panels;
         tensors_[chosen].push_back(storage->tensor);
-        memory_.bytes += ggml_nbytes(storage->tensor);
     }
-    for (auto& [name, vector] : planned_.vectors) {
+    for (auto& [name, vector] : planned_.vectors)
         tensors_[ggml_backend_cpu_buffer_type()].push_back(vector.tensor);
-        memory_.bytes += ggml_nbytes(vector.tensor);
+}
+
+// A storage's bytes depend on its layout, so they are loaded to be compared.
+void WeightLoader::find_resident(int threads) {
+    std::map<const ggml_tensor*, ggml_backend_buffer_type_t> memory_of;
+    for (const auto& [type, tensors] : tensors_)
+        for (const ggml_tensor* tensor : tensors) memory_of[tensor] = type;
+    parallel_for(std::ssize(plans_.storages), threads, [&](int64_t i) {
+        Storage& storage = *plans_.storages[static_cast<size_t>(i)];
+        ggml_backend_buffer_type_t memory = memory_of.at(storage.tensor);
+        if (!resident_->may_hold(storage, memory)) return;
+        const ggml_context_ptr context = make_context(1);
+        Storage loaded = storage;
+        loaded.tensor = ggml_dup_tensor(context.get(), storage.tensor);
+        const ggml_backend_buffer_ptr buffer(
+            ggml_backend_buft_alloc_buffer(memory, ggml_backend_buft_get_alloc_size(memory, loaded.tensor)));
+        if (!buffer) return;
+        alias(loaded.tensor, buffer.get(),
+              static_cast<std::byte*>(ggml_backend_buffer_get_base(buffer.get())));
+        load_storage(loaded);
+        const ggml_tensor* held = resident_->equal_to(loaded);
+        if (held != nullptr) alias(storage.tensor, held->buffer, static_cast<std::byte*>(held->data));
+    });
+    for (auto& [type, tensors] : tensors_) {
+        for (const ggml_tensor* tensor : tensors)
+            if (tensor->buffer != nullptr) memory_.shared_bytes += ggml_nbytes(tensor);
+        std::erase_if(tensors, [](const ggml_tensor* tensor) { return tensor->buffer != nullptr; });
     }
+    memory_.resident->keep(resident_);
 }
 
 void WeightLoader::allocate() {
@@ -391,7 +426,7 @@ void WeightLoader::put_numbers(ggml_tensor* tensor, std::span<const int32_t> num
     ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     ggml_backend_tensor_set(tensor, numbers.data(), 0, numbers.size_bytes());
     memory_.bytes += ggml_nbytes(tensor);
-    memory_.buffers.push_back(std::move(buffer));
+    memory_.resident->keep(std::move(buffer));
 }
 
 void WeightLoader::plan_banks() {
@@ -420,8 +455,9 @@ void WeightLoader::allocate(ggml_backend_buffer_type_t type, std::span<ggml_tens
     for (ggml_tensor* tensor : tensors) {
         ggml_backend_tensor_alloc(buffer.get(), tensor, address);
         address += GGML_PAD(ggml_backend_buft_get_alloc_size(type, tensor), alignment);
+        memory_.bytes += ggml_nbytes(tensor);
     }
-    memory_.buffers.push_back(std::move(buffer));
+    memory_.resident->keep(std::move(buffer));
 }
 
 void WeightLoader::load_vectors() {

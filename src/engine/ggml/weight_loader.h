@@ -1,9 +1,10 @@
 // Memory for planned weights: layouts, buffers, and filling them from a model's tensors.
 #pragma once
 
-#include <vector>
+#include <memory>
 
 #include "engine/engine.h"
+#include "engine/ggml/resident_weights.h"
 #include "engine/ggml/weight_plans.h"
 
 namespace refold {
@@ -11,8 +12,9 @@ namespace refold {
 class DeviceRun;
 
 struct WeightMemory {
-    std::vector<ggml_backend_buffer_ptr> buffers;
-    uint64_t bytes = 0;  // of storages and vectors
+    std::shared_ptr<ResidentWeights> resident = std::make_shared<ResidentWeights>();
+    uint64_t bytes = 0;         // of storages and vectors
+    uint64_t shared_bytes = 0;  // of storages that EngineOptions::resident holds; not among `bytes`
 };
 
 // Chooses a layout for every storage, the fastest one that all plans can read, and gives memory to storages
@@ -20,7 +22,7 @@ struct WeightMemory {
 // their layouts, and releases their mapped files. Leaves planned.vectors empty. Throws Error(io) when there
 // is not enough memory. With a device, all of that is in its memory, in layouts that ggml's operations read;
 // but for matrices of types that it cannot multiply by, which lie in the CPU's. Tables have their rows in the
-// CPU's memory as well.
+// CPU's memory as well. On the CPU, storages that options.resident holds are read there.
 WeightMemory load_weights(const Model& model, PlannedWeights& planned, const EngineOptions& options,
                           const DeviceRun* device = nullptr);
 

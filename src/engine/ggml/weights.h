@@ -2,6 +2,7 @@
 // (weight_plans.h) and loaded (weight_loader.h) once and do not change afterwards.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -45,8 +46,12 @@ public:
     // Dequantizes a row of a table.
     void table_row(Slot table, int32_t row, std::span<float> out) const;
 
-    // Bytes of all resident weights.
+    // Bytes of all weights that only this holds.
     uint64_t bytes() const { return memory_.bytes; }
+    // Of those that EngineOptions::resident holds.
+    uint64_t shared_bytes() const { return memory_.shared_bytes; }
+    // What other engines can read.
+    std::shared_ptr<const ResidentWeights> resident() const { return memory_.resident; }
 
 private:
     SharedExecution shared_;

@@ -21,6 +21,7 @@ const Endpoint apply_template_endpoint = {
     .path = "/apply-template",
     .summary = "The text of a conversation by the chat template (llama.cpp's server)",
     .answer = answer,
+    .answer_example = R"({"prompt": ""})",
     .body = {.example = R"({"messages": [{"role": "user", "content": "Hello"}]})",
              .parse = parse_only<parse_chat_request>}};
 

@@ -20,6 +20,11 @@ const Endpoint chat_completions_endpoint = {
     .path = "/v1/chat/completions",
     .summary = "The next message of a conversation (OpenAI)",
     .answer = answer,
+    .answer_example =
+        R"({"id": "chatcmpl-1", "object": "chat.completion", "created": 0, "model": "NAME", "choices": [{"index": 0,
+        "message": {"role": "assistant", "content": null, "refusal": null, "reasoning_content?": "",
+            "tool_calls?": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+        "logprobs": null, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2, "prompt_tokens_details": {"cached_tokens": 0}}})",
     .body = {.example = R"({"messages": [{"role": "user", "content": "Hello"}]})",
              .parse = parse_only<parse_chat_request>,
              .stream_type = "text/event-stream"}};

@@ -15,12 +15,15 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 }  // namespace
 
 extern const Endpoint completions_endpoint;
-const Endpoint completions_endpoint = {.method = "POST",
-                                       .path = "/v1/completions",
-                                       .summary = "Texts that go on (OpenAI)",
-                                       .answer = answer,
-                                       .body = {.example = R"({"prompt": "Once upon a time"})",
-                                                .parse = parse_only<parse_completion_request>,
-                                                .stream_type = "text/event-stream"}};
+const Endpoint completions_endpoint = {
+    .method = "POST",
+    .path = "/v1/completions",
+    .summary = "Texts that go on (OpenAI)",
+    .answer = answer,
+    .answer_example = R"({"id": "cmpl-1", "object": "text_completion", "created": 0, "model": "NAME",
+        "choices": [{"text": "", "index": 0, "logprobs": null, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2, "prompt_tokens_details": {"cached_tokens": 0}}})",
+    .body = {.example = R"({"prompt": "Once upon a time"})",
+             .parse = parse_only<parse_completion_request>,
+             .stream_type = "text/event-stream"}};
 
 }  // namespace refold

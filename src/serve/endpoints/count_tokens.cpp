@@ -20,6 +20,7 @@ const Endpoint count_tokens_endpoint = {
     .path = "/v1/messages/count_tokens",
     .summary = "The tokens of a conversation (Anthropic)",
     .answer = answer,
+    .answer_example = R"({"input_tokens": 1})",
     .error = messages_error_body,
     .body = {.example = R"({"messages": [{"role": "user", "content": "Hello"}]})",
              .parse = parse_only<parse_count_tokens_request>}};

@@ -37,6 +37,7 @@ const Endpoint detokenize_endpoint = {
     .path = "/detokenize",
     .summary = "The text of token ids (vLLM, llama.cpp's server)",
     .answer = answer,
+    .answer_example = R"({"prompt": "A text", "content": "A text"})",
     .body = {.example = R"({"tokens": [1, 2]})", .parse = parse_only<parse>}};
 
 }  // namespace refold

@@ -63,6 +63,9 @@ const Endpoint embeddings_endpoint = {
     .path = "/v1/embeddings",
     .summary = "Vectors of texts (OpenAI)",
     .answer = answer,
+    .answer_example =
+        R"({"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": null}], "model": "NAME",
+        "usage": {"prompt_tokens": 1, "total_tokens": 1}})",
     .body = {.example = R"({"input": "A text"})", .parse = parse_only<parse>}};
 
 }  // namespace refold

@@ -17,6 +17,7 @@ const Endpoint health_endpoint = {.method = "GET",
                                   .summary = "Whether the process answers",
                                   .open = true,
                                   .quick = true,
-                                  .answer = answer};
+                                  .answer = answer,
+                                  .answer_example = R"({"status": "ok"})"};
 
 }  // namespace refold

@@ -20,6 +20,11 @@ const Endpoint messages_endpoint = {
     .path = "/v1/messages",
     .summary = "The next message of a conversation (Anthropic)",
     .answer = answer,
+    .answer_example =
+        R"({"id": "msg-1", "type": "message", "role": "assistant", "model": "NAME", "content": [{"type": "text", "text?": "",
+            "thinking?": "", "signature?": "", "id?": "1", "name?": "f", "input?": {}}],
+        "stop_reason": "end_turn", "stop_sequence": null, "usage": {"input_tokens": 1,
+            "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 1}})",
     .error = messages_error_body,
     .body = {.example = R"({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16})",
              .parse = parse_only<parse_messages_request>,

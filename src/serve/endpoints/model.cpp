@@ -16,6 +16,13 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 }  // namespace
 
 const Endpoint model_endpoint = {
-    .method = "GET", .path = "/v1/models/*", .summary = "A model that is served (OpenAI)", .answer = answer};
+    .method = "GET",
+    .path = "/v1/models/*",
+    .summary = "A model that is served (OpenAI)",
+    .answer = answer,
+    .answer_example =
+        R"({"id": "NAME", "object": "model", "created": 0, "owned_by": "refold", "parent?": "NAME",
+        "max_model_len?": 4096, "meta?": {"n_vocab": 0, "n_ctx": 0, "n_ctx_train?": 0, "n_embd?": 0, "n_params?": 0, "size?": 0},
+        "status": {"value": "loaded"}})"};
 
 }  // namespace refold

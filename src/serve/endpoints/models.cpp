@@ -16,9 +16,14 @@ void answer(Service& service, const httplib::Request&, httplib::Response& respon
 }  // namespace
 
 extern const Endpoint models_endpoint;
-const Endpoint models_endpoint = {.method = "GET",
-                                  .path = "/v1/models",
-                                  .summary = "The models that are served (OpenAI)",
-                                  .answer = answer};
+const Endpoint models_endpoint = {
+    .method = "GET",
+    .path = "/v1/models",
+    .summary = "The models that are served (OpenAI)",
+    .answer = answer,
+    .answer_example =
+        R"({"object": "list", "data": [{"id": "NAME", "object": "model", "created": 0, "owned_by": "refold", "parent?": "NAME",
+        "max_model_len?": 4096, "meta?": {"n_vocab": 0, "n_ctx": 0, "n_ctx_train?": 0, "n_embd?": 0, "n_params?": 0, "size?": 0},
+        "status": {"value": "loaded"}}]})"};
 
 }  // namespace refold

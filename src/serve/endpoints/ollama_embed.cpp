@@ -51,6 +51,8 @@ const Endpoint ollama_embed_endpoint = {
     .path = "/api/embed",
     .summary = "Vectors of texts (Ollama)",
     .answer = answer,
+    .answer_example = R"({"model": "NAME", "embeddings": [[0.5]], "total_duration": 0, "load_duration": 0,
+        "prompt_eval_count": 1})",
     .error = ollama_error_body,
     .body = {.example = R"({"input": "A text"})", .parse = parse_only<parse>}};
 

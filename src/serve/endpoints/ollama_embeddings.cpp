@@ -39,6 +39,7 @@ const Endpoint ollama_embeddings_endpoint = {
     .path = "/api/embeddings",
     .summary = "The vector of a text (Ollama, older)",
     .answer = answer,
+    .answer_example = R"({"embedding": [0.5]})",
     .error = ollama_error_body,
     .body = {.example = R"({"prompt": "A text"})", .parse = parse_only<parse>}};
 

@@ -18,13 +18,18 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 }  // namespace
 
 extern const Endpoint ollama_generate_endpoint;
-const Endpoint ollama_generate_endpoint = {.method = "POST",
-                                           .path = "/api/generate",
-                                           .summary = "An answer to a prompt (Ollama)",
-                                           .answer = answer,
-                                           .error = ollama_error_body,
-                                           .body = {.example = R"({"prompt": "Hello"})",
-                                                    .parse = parse_only<parse_ollama_generate>,
-                                                    .stream_type = "application/x-ndjson"}};
+const Endpoint ollama_generate_endpoint = {
+    .method = "POST",
+    .path = "/api/generate",
+    .summary = "An answer to a prompt (Ollama)",
+    .answer = answer,
+    .answer_example =
+        R"({"model": "NAME", "response": "", "thinking?": "", "created_at": "2026-01-01T00:00:00Z", "done": true, "done_reason": "stop",
+        "total_duration": 0, "load_duration": 0, "prompt_eval_count": 1, "prompt_eval_duration": 0,
+        "eval_count": 1, "eval_duration": 0})",
+    .error = ollama_error_body,
+    .body = {.example = R"({"prompt": "Hello"})",
+             .parse = parse_only<parse_ollama_generate>,
+             .stream_type = "application/x-ndjson"}};
 
 }  // namespace refold

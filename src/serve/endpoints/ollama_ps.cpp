@@ -23,10 +23,15 @@ void answer(Service& service, const httplib::Request&, httplib::Response& respon
 }  // namespace
 
 extern const Endpoint ollama_ps_endpoint;
-const Endpoint ollama_ps_endpoint = {.method = "GET",
-                                     .path = "/api/ps",
-                                     .summary = "The models that are loaded (Ollama)",
-                                     .answer = answer,
-                                     .error = ollama_error_body};
+const Endpoint ollama_ps_endpoint = {
+    .method = "GET",
+    .path = "/api/ps",
+    .summary = "The models that are loaded (Ollama)",
+    .answer = answer,
+    .answer_example =
+        R"({"models": [{"name": "NAME", "model": "NAME", "size": 0, "digest": "", "details": {"parent_model": "", "format": "gguf", "family": "llama",
+        "families": ["llama"], "parameter_size": "134.5M", "quantization_level": ""}, "size_vram": 0,
+        "context_length": 4096, "expires_at": "9999-12-31T23:59:59Z"}]})",
+    .error = ollama_error_body};
 
 }  // namespace refold

@@ -52,6 +52,10 @@ const Endpoint ollama_show_endpoint = {
     .path = "/api/show",
     .summary = "A model that is served (Ollama)",
     .answer = answer,
+    .answer_example =
+        R"({"modelfile": "", "parameters": "", "license": "", "template": "", "details": {"parent_model": "", "format": "gguf", "family": "llama",
+        "families": ["llama"], "parameter_size": "134.5M", "quantization_level": ""},
+        "model_info": {}, "capabilities": ["completion"], "modified_at": "2026-01-01T00:00:00Z"})",
     .error = ollama_error_body,
     .body = {.example = R"({"model": "NAME"})", .parse = parse_only<parse>}};
 

@@ -20,10 +20,14 @@ void answer(Service& service, const httplib::Request&, httplib::Response& respon
 }  // namespace
 
 extern const Endpoint ollama_tags_endpoint;
-const Endpoint ollama_tags_endpoint = {.method = "GET",
-                                       .path = "/api/tags",
-                                       .summary = "The models that are served (Ollama)",
-                                       .answer = answer,
-                                       .error = ollama_error_body};
+const Endpoint ollama_tags_endpoint = {
+    .method = "GET",
+    .path = "/api/tags",
+    .summary = "The models that are served (Ollama)",
+    .answer = answer,
+    .answer_example =
+        R"({"models": [{"name": "NAME", "model": "NAME", "size": 0, "digest": "", "details": {"parent_model": "", "format": "gguf", "family": "llama",
+        "families": ["llama"], "parameter_size": "134.5M", "quantization_level": ""}, "modified_at": "2026-01-01T00:00:00Z"}]})",
+    .error = ollama_error_body};
 
 }  // namespace refold

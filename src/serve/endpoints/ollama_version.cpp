@@ -16,6 +16,7 @@ const Endpoint ollama_version_endpoint = {.method = "GET",
                                           .path = "/api/version",
                                           .summary = "The version of Ollama whose interface this is (Ollama)",
                                           .answer = answer,
+                                          .answer_example = R"({"version": "0.12.6"})",
                                           .error = ollama_error_body};
 
 }  // namespace refold

@@ -60,9 +60,13 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 }  // namespace
 
 extern const Endpoint props_endpoint;
-const Endpoint props_endpoint = {.method = "GET",
-                                 .path = "/props",
-                                 .summary = "The model and its usual settings (llama.cpp's server)",
-                                 .answer = answer};
+const Endpoint props_endpoint = {
+    .method = "GET",
+    .path = "/props",
+    .summary = "The model and its usual settings (llama.cpp's server)",
+    .answer = answer,
+    .answer_example = R"({"default_generation_settings": {"n_ctx": 4096, "params": {}}, "total_slots": 8,
+        "model_path": "NAME", "model_alias": "NAME", "modalities": {"vision": false, "audio": false},
+        "chat_template": "", "bos_token": null, "eos_token": null, "build_info": "refold-0.1.0"})"};
 
 }  // namespace refold

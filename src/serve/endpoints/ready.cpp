@@ -35,6 +35,7 @@ const Endpoint ready_endpoint = {.method = "GET",
                                  .summary = "Whether the server takes more requests",
                                  .open = true,
                                  .quick = true,
-                                 .answer = answer};
+                                 .answer = answer,
+                                 .answer_example = R"({"status": "ready"})"};
 
 }  // namespace refold

@@ -15,13 +15,24 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 }  // namespace
 
 extern const Endpoint responses_endpoint;
-const Endpoint responses_endpoint = {.method = "POST",
-                                     .path = "/v1/responses",
-                                     .summary = "A response to input items (OpenAI)",
-                                     .answer = answer,
+const Endpoint responses_endpoint = {
+    .method = "POST",
+    .path = "/v1/responses",
+    .summary = "A response to input items (OpenAI)",
+    .answer = answer,
+    .answer_example =
+        R"({"id": "resp-1", "object": "response", "created_at": 0, "status": "completed", "background": false,
+        "error": null, "incomplete_details": null, "model": "NAME", "output": [{"type": "message", "id": "msg-1",
+            "role?": "assistant", "status": "completed", "summary?": [], "call_id?": "1", "name?": "f", "arguments?": "{}",
+            "content?": [{"type": "output_text", "text": "", "annotations?": [], "logprobs?": []}]}],
+        "previous_response_id": null, "store": false, "truncation": "disabled", "instructions": null,
+        "max_output_tokens": null, "metadata": {}, "parallel_tool_calls": true, "reasoning": {}, "temperature": null,
+        "text": {}, "tool_choice": null, "tools": [], "top_p": null, "user": null,
+        "usage": {"input_tokens": 1, "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": 1, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 2}})",
 
-                                     .body = {.example = R"({"input": "Hello"})",
-                                              .parse = parse_only<parse_responses_request>,
-                                              .stream_type = "text/event-stream"}};
+    .body = {.example = R"({"input": "Hello"})",
+             .parse = parse_only<parse_responses_request>,
+             .stream_type = "text/event-stream"}};
 
 }  // namespace refold

@@ -70,10 +70,17 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 }  // namespace
 
 extern const Endpoint status_endpoint;
-const Endpoint status_endpoint = {.method = "GET",
-                                  .path = "/status",
-                                  .summary = "The model and what the engine does",
-                                  .quick = true,
-                                  .answer = answer};
+const Endpoint status_endpoint = {
+    .method = "GET",
+    .path = "/status",
+    .summary = "The model and what the engine does",
+    .quick = true,
+    .answer = answer,
+    .answer_example =
+        R"({"model": "NAME", "description": {}, "context": 4096, "chat": true, "slots": 8, "running": 0, "waiting": 0,
+        "kv_tokens": 0, "kv_tokens_used": 0, "prompt_tokens": 0, "known_tokens": 0, "generated_tokens": 0, "steps": 0,
+        "rows": 0, "last_rows": 0, "last_rows_at": [0], "exits": [0], "drafted": 0, "accepted": 0, "refused": 0,
+        "finished": {}, "models": [{"model": "NAME", "state": "loaded", "memory_bytes": 0, "loads": 1}],
+        "connections": 1, "uptime_seconds": 0.5})"};
 
 }  // namespace refold

@@ -55,6 +55,7 @@ const Endpoint tokenize_endpoint = {
     .path = "/tokenize",
     .summary = "The token ids of a text; 'content' is another name of 'prompt'",
     .answer = answer,
+    .answer_example = R"({"count": 1, "max_model_len": 4096, "tokens": [null]})",
     .body = {.example = R"({"prompt": "A text"})", .parse = parse_only<parse>}};
 
 }  // namespace refold

@@ -22,9 +22,11 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 }  // namespace
 
 extern const Endpoint tokenizer_info_endpoint;
-const Endpoint tokenizer_info_endpoint = {.method = "GET",
-                                          .path = "/tokenizer_info",
-                                          .summary = "Special tokens and the chat template",
-                                          .answer = answer};
+const Endpoint tokenizer_info_endpoint = {
+    .method = "GET",
+    .path = "/tokenizer_info",
+    .summary = "Special tokens and the chat template",
+    .answer = answer,
+    .answer_example = R"({"bos_token": null, "eos_token": null, "chat_template": null})"};
 
 }  // namespace refold

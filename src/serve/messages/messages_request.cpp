@@ -152,7 +152,7 @@ void read_thinking(Fields& fields, MessagesRequest& out) {
     if (!out.thinking) out.variables["enable_thinking"] = false;
 }
 
-// {"effort", "format": {"type": "json_schema", "schema"}}
+// {"format": see typed_format()}
 void read_output(Fields& fields, MessagesRequest& out) {
     constexpr const char* kField = "output_config";
     const Json given = fields.ordered(kField);
@@ -160,9 +160,8 @@ void read_output(Fields& fields, MessagesRequest& out) {
     if (!given.is_object()) refuse(kField, "got {}, expected an object", shown(given));
     for (const auto& [name, value] : given.items()) {
         if (value.is_null()) continue;
-        if (name == "format" && value.is_object() && value.value("type", Json()) == "json_schema" &&
-            value.contains("schema")) {
-            out.options.format = schema_format(value["schema"], kField);
+        if (name == "format") {
+            out.options.format = typed_format(value, kField);
         } else {
             refuse(kField, "'{}': got {}, which is not supported", name.substr(0, 60), shown(value));
         }

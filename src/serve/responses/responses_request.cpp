@@ -23,7 +23,7 @@ void read_items(Fields& fields, Json& messages) {
     complete_messages(messages, "input");
 }
 
-// {"format": {"type": "text" | "json_object" | "json_schema", "schema", ...}}
+// {"format": see typed_format()}
 OutputFormat text_format(Fields& fields) {
     constexpr const char* kField = "text";
     const Json given = fields.ordered(kField);
@@ -34,14 +34,7 @@ OutputFormat text_format(Fields& fields) {
             refuse(kField, "'{}': got {}, which is not supported", name.substr(0, 60), shown(value));
     }
     const Json format = given.value("format", Json());
-    if (format.is_null()) return {};
-    if (!format.is_object()) refuse(kField, "'format': got {}, expected an object", shown(format));
-    const std::string type = text_at(format, "type", kField, "format");
-    if (type == "text") return {};
-    if (type == "json_object") return {.kind = OutputFormat::Kind::json};
-    if (type != "json_schema" || !format.contains("schema"))
-        refuse(kField, "'format': expected text, json_object, or json_schema with a 'schema'");
-    return schema_format(format["schema"], kField);
+    return format.is_null() ? OutputFormat{} : typed_format(format, kField);
 }
 
 // {"effort", "summary"}. Reasoning is given whole, so there is no summary to ask for.

@@ -87,7 +87,11 @@ private:
         for (const auto& [from, now] : open_) {
             if (now.text != text || copied > 0 || now.done.back() == 0) continue;
             copied = 1 + random_() % now.done.back();
-            engine_->copy(from, id, static_cast<int64_t>(copied));
+            const auto known = static_cast<int64_t>(copied);
+            if (random_() % 2 == 0)
+                engine_->copy(from, id, known);
+            else
+                engine_->load_tokens(id, known, engine_->saved_tokens(from, known));
         }
         open_[id] = {text, std::vector<size_t>(loops_, copied)};
     }

@@ -1,0 +1,115 @@
+#include "generation/saved_prefixes.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <span>
+#include <utility>
+
+#include "core/error.h"
+#include "core/files.h"
+
+namespace refold {
+namespace {
+
+// The file: kMagic, the key, the number of sequences and, for each, its tokens and its keys and values.
+// Before each of these but the number stands how many bytes or tokens there are. Numbers are those of the
+// machine, which the key names.
+constexpr std::string_view kMagic = "refold prefixes 1\n";
+
+void write_number(AtomicFile& out, uint64_t number) { out.write(std::as_bytes(std::span(&number, 1))); }
+
+class PrefixReader {
+public:
+    explicit PrefixReader(const MappedFile& file) : file_(file), left_(file.bytes()) {}
+
+    std::span<const std::byte> bytes(uint64_t count) {
+        if (count > left_.size())
+            fail(ErrorCode::input, "prefixes", "'{}' ends within what it says that it has", file_.path());
+        const auto out = left_.first(static_cast<size_t>(count));
+        left_ = left_.subspan(static_cast<size_t>(count));
+        return out;
+    }
+    uint64_t number() {
+        uint64_t out = 0;
+        std::memcpy(&out, bytes(sizeof out).data(), sizeof out);
+        return out;
+    }
+    std::string_view text(uint64_t count) {
+        const auto out = bytes(count);
+        return {reinterpret_cast<const char*>(out.data()), out.size()};
+    }
+    std::vector<int32_t> tokens(int64_t n_vocab) {
+        const uint64_t count = number();
+        const auto all = bytes(count <= left_.size() ? count * sizeof(int32_t) : count);
+        std::vector<int32_t> out(static_cast<size_t>(count));
+        std::memcpy(out.data(), all.data(), all.size());
+        if (out.empty() ||
+            std::ranges::any_of(out, [&](int32_t token) { return token < 0 || token >= n_vocab; }))
+            fail(ErrorCode::input, "prefixes", "'{}' has tokens that the model does not have", file_.path());
+        return out;
+    }
+    bool at_end() const { return left_.empty(); }
+
+private:
+    const MappedFile& file_;
+    std::span<const std::byte> left_;
+};
+
+}  // namespace
+
+size_t save_prefixes(const PrefixFile& file, const SharedSequences& sequences) {
+    const std::vector<const SharedSequences::Sequence*> kept = sequences.kept();
+    if (kept.empty()) {
+        std::error_code ignored;  // it may not be there
+        std::filesystem::remove(file.path, ignored);
+        return 0;
+    }
+    AtomicFile out(file.path, true, AtomicFile::Readers::owner);
+    out.write(kMagic);
+    write_number(out, file.key.size());
+    out.write(file.key);
+    write_number(out, kept.size());
+    size_t tokens = 0;
+    for (const SharedSequences::Sequence* sequence : kept) {
+        write_number(out, sequence->done);
+        out.write(std::as_bytes(std::span(sequence->tokens).first(sequence->done)));
+        const std::vector<std::byte> saved = sequences.saved(*sequence);
+        write_number(out, saved.size());
+        out.write(saved);
+        tokens += sequence->done;
+    }
+    out.commit();
+    return tokens;
+}
+
+size_t load_prefixes(const PrefixFile& file, SharedSequences& sequences, const Capabilities& engine) {
+    if (!std::filesystem::exists(file.path)) return 0;
+    const MappedFile mapped(file.path);
+    PrefixReader in(mapped);
+    if (mapped.bytes().size() < kMagic.size() || in.text(kMagic.size()) != kMagic ||
+        in.text(in.number()) != file.key)
+        fail(ErrorCode::input, "prefixes", "'{}' is of another model, other options or another version",
+             file.path);
+    struct Saved {
+        std::vector<int32_t> tokens;
+        std::span<const std::byte> bytes;
+    };
+    std::vector<Saved> all;
+    for (uint64_t left = in.number(); left > 0; --left) {
+        std::vector<int32_t> tokens = in.tokens(engine.n_vocab);
+        all.push_back({std::move(tokens), in.bytes(in.number())});
+    }
+    if (!in.at_end()) fail(ErrorCode::input, "prefixes", "'{}' goes on after its end", file.path);
+    size_t first = all.size();
+    auto room = static_cast<size_t>(engine.kv_tokens);
+    while (first > 0 && all[first - 1].tokens.size() <= room) room -= all[--first].tokens.size();
+    size_t tokens = 0;
+    for (; first < all.size(); ++first) {
+        const size_t count = all[first].tokens.size();
+        if (sequences.restore(std::move(all[first].tokens), all[first].bytes)) tokens += count;
+    }
+    return tokens;
+}
+
+}  // namespace refold
