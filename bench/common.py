@@ -3,10 +3,12 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import re
 import resource
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -82,6 +84,39 @@ def compress(model, output, steps, *more):
     recipe.write_text("\n".join(lines) + "\n")
     return run(REFOLD, "compress", model, "-o", output, "--overwrite", "--quiet", "--json", "--recipe", recipe, *more,
                parse=True)
+
+
+MODULES = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+           "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+
+
+def write_adapter(folder, shapes, rank, seed):
+    """Random factors in a folder for PEFT; `shapes`: adapted_shapes()."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": rank, "lora_alpha": rank}))
+    chance = random.Random(seed)
+    pool = b"".join(struct.pack("<f", chance.gauss(0, 0.02))[2:] for _ in range(4099))
+    header, data = {}, []
+    at = 0
+    for name, (columns, rows) in shapes.items():
+        for factor, shape in (("A", [rank, columns]), ("B", [rows, rank])):
+            size = 2 * shape[0] * shape[1]
+            data.append((pool * (size // len(pool) + 1))[:size])
+            header[f"base_model.model.{name}.lora_{factor}.weight"] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
+            at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
+
+
+def adapted_shapes(model):
+    """(columns, rows) of the matrices of attention and FFN, by their names in PEFT."""
+    shapes = {}
+    for tensor in run(REFOLD, "inspect", model, "--json", parse=True)["tensors"]:
+        parts = tensor["name"].split(".")
+        if parts[0] == "blk" and parts[2] in MODULES and parts[3] == "weight":
+            shapes[f"model.layers.{parts[1]}.{MODULES[parts[2]]}"] = tensor["shape"]
+    return shapes
 
 
 def prompt_flops(cost, sizes, tokens):
