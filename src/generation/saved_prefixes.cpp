@@ -43,7 +43,7 @@ public:
         const uint64_t count = number();
         const auto all = bytes(count <= left_.size() ? count * sizeof(int32_t) : count);
         std::vector<int32_t> out(static_cast<size_t>(count));
-        std::memcpy(out.data(), all.data(), all.size());
+        if (count > 0) std::memcpy(out.data(), all.data(), all.size());
         if (out.empty() ||
             std::ranges::any_of(out, [&](int32_t token) { return token < 0 || token >= n_vocab; }))
             fail(ErrorCode::input, "prefixes", "'{}' has tokens that the model does not have", file_.path());

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/compare.h"
-#include "model/small_model.h"
+#include "engine/random_model.h"
 #include "model/validate.h"
 
 namespace refold {
@@ -11,21 +11,6 @@ namespace {
 // Rows in panels, rows of eight, rows that ggml's layouts do not have, and folded ones (Q4_K of 64 inputs).
 class ResidentWeightsTest : public testing::TestWithParam<DType> {
 protected:
-    static Model model_of(DType type, uint32_t seed) {
-        std::mt19937 random(seed);
-        std::normal_distribution<float> normal(0.0F, 0.15F);
-        const auto weight = [&](size_t, Slot slot, int64_t, int64_t) {
-            return is_vector(slot) ? 1.0F + normal(random) : normal(random);
-        };
-        std::map<Slot, DType> types;
-        for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o, Slot::ffn_gate,
-                                Slot::ffn_up, Slot::ffn_down, Slot::token_embd})
-            types[slot] = type;
-        return small_model(
-            {.layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 32, .embd = 64, .ff = 96, .vocab = 96},
-            weight, types);
-    }
-
     // The model without its layers 1 and 2.
     static Model half_of(Model model) {
         auto& layers = model.topology.layers;
@@ -52,7 +37,7 @@ protected:
 };
 
 TEST_P(ResidentWeightsTest, WhatAnotherEngineHoldsIsReadThere) {
-    const Model model = model_of(GetParam(), 1), half = half_of(model);
+    const Model model = random_model(GetParam(), 1), half = half_of(model);
     std::unique_ptr<Engine> whole = engine_of(model, nullptr);
     const std::unique_ptr<Engine> alone = engine_of(half, nullptr), sharing = engine_of(half, whole.get());
     const EngineMemory memory = sharing->memory();
@@ -70,8 +55,8 @@ TEST_P(ResidentWeightsTest, WhatAnotherEngineHoldsIsReadThere) {
 }
 
 TEST_P(ResidentWeightsTest, OtherBytesAreNotShared) {
-    const Model model = model_of(GetParam(), 1);
-    Model other = half_of(model_of(GetParam(), 2));
+    const Model model = random_model(GetParam(), 1);
+    Model other = half_of(random_model(GetParam(), 2));
     const std::unique_ptr<Engine> whole = engine_of(model, nullptr);
     EXPECT_EQ(engine_of(other, whole.get())->memory().shared_bytes, 0);
     // One matrix of the same bytes.

@@ -5,31 +5,14 @@
 #include "core/error.h"
 #include "engine/compare.h"
 #include "engine/ggml/panel_kernels.h"
+#include "engine/random_model.h"
 #include "engine/tested_device.h"
 #include "model/accounting.h"
-#include "model/small_model.h"
 #include "model/validate.h"
 #include "model/without_sharing.h"
 
 namespace refold {
 namespace {
-
-constexpr SmallShape kShape{
-    .layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 32, .embd = 64, .ff = 96, .vocab = 96};
-
-Model random_model(DType type, uint32_t seed, const SmallShape& shape = kShape) {
-    std::mt19937 random(seed);
-    std::normal_distribution<float> normal(0.0F, 0.15F);
-    const auto weight = [&](size_t, Slot slot, int64_t, int64_t) {
-        return is_vector(slot) ? 1.0F + normal(random) : normal(random);
-    };
-    std::map<Slot, DType> types;
-    for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o, Slot::ffn_gate,
-                            Slot::ffn_up, Slot::ffn_down, Slot::token_embd}) {
-        types[slot] = type;
-    }
-    return small_model(shape, weight, types);
-}
 
 // Every layer after the first takes each of its heads from itself or, as likely, from a random earlier
 // head.
@@ -38,7 +21,7 @@ Model share_randomly(Model model, uint32_t seed) {
     for (size_t p = 1; p < model.topology.layers.size(); ++p) {
         for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o}) {
             const bool kv = slot == Slot::attn_k || slot == Slot::attn_v;
-            const int64_t heads = kv ? kShape.kv_heads : kShape.heads;
+            const int64_t heads = kv ? kRandomShape.kv_heads : kRandomShape.heads;
             std::vector<HeadRef> refs;
             for (int64_t h = 0; h < heads; ++h) {
                 const size_t from = random() % 2 == 0 ? p : random() % p;
@@ -78,7 +61,7 @@ TEST_P(SharingTest, EqualsTheMaterialisedModel) {
     for (uint32_t seed = 1; seed <= 6; ++seed) {
         const Model shared = share_randomly(random_model(GetParam().type, seed), seed + 100);
         const Model dense = without_sharing(shared);
-        const auto tokens = random_tokens(24, kShape.vocab, seed);
+        const auto tokens = random_tokens(24, kRandomShape.vocab, seed);
         // One token, as many as are multiplied in place, and more than that.
         for (const int64_t chunk : {1, 3, 4, 5, 24}) {
             const EngineOptions options{.threads = 1, .chunk = chunk, .kv = KvType::f32};
@@ -92,7 +75,7 @@ TEST_P(SharingTest, EqualsTheMaterialisedModel) {
 
 TEST_P(SharingTest, ComposedOperationsAgree) {
     const Model shared = share_randomly(random_model(GetParam().type, 9), 90);
-    const auto tokens = random_tokens(24, kShape.vocab, 9);
+    const auto tokens = random_tokens(24, kRandomShape.vocab, 9);
     for (const int64_t chunk : {1, 24}) {
         const auto fast = all_logits(shared, tokens, {.threads = 1, .chunk = chunk, .kv = KvType::f32});
         const auto composed = all_logits(
@@ -111,7 +94,7 @@ TEST_P(SharingTest, TiedLayersAreEqualCopies) {
     tied.topology.layers[2] = tied.topology.layers[1];
     tied.topology.layers.push_back(tied.topology.layers[0]);
     tied.drop_unreferenced();
-    const auto tokens = random_tokens(20, kShape.vocab, 3);
+    const auto tokens = random_tokens(20, kRandomShape.vocab, 3);
     const EngineOptions options{.threads = 2};
     EXPECT_EQ(all_logits(tied, tokens, options), all_logits(without_sharing(tied), tokens, options));
     EXPECT_EQ(SingleSequence(tied, options).memory().weight_bytes, account(tied).model.bytes);
@@ -125,10 +108,10 @@ TEST_P(SharingTest, HeadsInPlaceAreTheDenseModel) {
         for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o}) {
             const bool kv = slot == Slot::attn_k || slot == Slot::attn_v;
             same.topology.layers[p][slot] =
-                Heads{{{tensor_name(*same.family, slot, p), 0, kv ? kShape.kv_heads : kShape.heads}}};
+                Heads{{{tensor_name(*same.family, slot, p), 0, kv ? kRandomShape.kv_heads : kRandomShape.heads}}};
         }
     }
-    const auto tokens = random_tokens(20, kShape.vocab, 4);
+    const auto tokens = random_tokens(20, kRandomShape.vocab, 4);
     EXPECT_EQ(all_logits(same, tokens, {.threads = 1}), all_logits(dense, tokens, {.threads = 2}));
 }
 
@@ -139,7 +122,7 @@ TEST(Sharing, HeadsOfSeveralTensorsOnADevice) {
          {Case{DType::F32, 2e-3}, Case{DType::F16, 1e-2}, Case{DType::Q8_0, 5e-2}, Case{DType::Q4_0, 5e-2}}) {
         const Model shared = share_randomly(random_model(type, 3), 30);
         const Model dense = without_sharing(shared);
-        const auto tokens = random_tokens(24, kShape.vocab, 3);
+        const auto tokens = random_tokens(24, kRandomShape.vocab, 3);
         for (const int64_t chunk : {1, 5, 8, 9, 24}) {
             const EngineOptions options = on_tested_device({.threads = 1, .chunk = chunk, .kv = KvType::f32});
             EXPECT_LE(
@@ -188,7 +171,7 @@ TEST(Sharing, MixedTypesAreComposed) {
         Heads{{{"blk.0.attn_v.weight", 1, 1}, {"blk.3.attn_v.weight", 1, 1}}};
     model.topology.layers[3][Slot::attn_o] =
         Heads{{{"blk.0.attn_output.weight", 2, 1}, {"blk.3.attn_output.weight", 0, 3}}};
-    const auto tokens = random_tokens(24, kShape.vocab, 5);
+    const auto tokens = random_tokens(24, kRandomShape.vocab, 5);
     // In float32 the engine and the materialized weights hold the same numbers only before requantization, so
     // compare with the float32 engine: mixed types are dequantized there.
     const auto expected = all_logits(model, tokens, {.threads = 1, .f32 = true});
