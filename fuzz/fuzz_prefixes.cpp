@@ -10,8 +10,6 @@
 
 namespace {
 
-using refold::ErrorCode;
-
 // Has room, and takes keys and values of two bytes for a token.
 class OnlyRoom : public refold::Engine {
 public:
@@ -29,12 +27,13 @@ public:
     refold::StepOutput step(const refold::StepInput&) override { return {}; }
     int64_t kv_tokens_used() const override { return used_; }
     refold::EngineMemory memory() const override { return {}; }
-    std::vector<std::byte> saved_tokens(int32_t, int64_t tokens) const override {
-        return std::vector<std::byte>(static_cast<size_t>(2 * tokens));
+    uint64_t saved_bytes(int64_t tokens) const override { return static_cast<uint64_t>(2 * tokens); }
+    void save_tokens(int32_t, int64_t tokens,
+                     const std::function<void(std::span<const std::byte>)>& write) const override {
+        write(std::vector<std::byte>(saved_bytes(tokens)));
     }
     void load_tokens(int32_t, int64_t tokens, std::span<const std::byte> saved) override {
-        if (saved.size() != static_cast<size_t>(2 * tokens))
-            fail(ErrorCode::input, "fuzz", "{} bytes", saved.size());
+        if (saved.size() != saved_bytes(tokens)) abort();
     }
 
 private:
@@ -62,7 +61,7 @@ bool refold::fuzz_one(std::string_view input) {
     return reads([] {
         OnlyRoom engine;
         SharedSequences sequences(engine, SharedSequences::Rooms::exact);
-        use(load_prefixes(file(), sequences, engine.capabilities()));
+        use(load_prefixes(file(), sequences));
         for (const SharedSequences::Sequence* sequence : sequences.kept())
             for (const int32_t token : sequence->tokens)
                 if (token < 0 || token >= engine.capabilities().n_vocab) abort();
@@ -73,7 +72,7 @@ std::vector<std::string> refold::fuzz_seeds() {
     OnlyRoom engine;
     SharedSequences sequences(engine, SharedSequences::Rooms::exact);
     for (const std::vector<int32_t>& tokens : {std::vector<int32_t>{1, 2, 3}, {99, 98, 97, 96}, {5}})
-        sequences.restore(tokens, engine.saved_tokens(0, std::ssize(tokens)));
+        sequences.restore(tokens, std::vector<std::byte>(engine.saved_bytes(std::ssize(tokens))));
     save_prefixes(file(), sequences);
     return {read_bytes(file().path)};
 }

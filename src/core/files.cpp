@@ -77,8 +77,10 @@ AtomicFile::AtomicFile(std::string path, bool overwrite, Readers readers) : path
     if (std::filesystem::is_directory(path_, ignored))
         fail(ErrorCode::io, "output", "cannot write '{}': is a directory", path_);
     temporary_ = fmt::format("{}.partial-{}", path_, getpid());
-    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
-                       readers == Readers::owner ? 0600 : 0644);
+    const bool own = readers == Readers::owner;
+    if (own) unlink(temporary_.c_str());  // whatever somebody else has put there
+    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (own ? O_EXCL : O_TRUNC),
+                       own ? 0600 : 0644);
     if (descriptor_ < 0) fail(ErrorCode::io, "output", "cannot write '{}': {}", path_, strerror(errno));
     register_temporary(temporary_.c_str());
     lock_file(descriptor_);

@@ -66,7 +66,10 @@ void Engine::use_adapter(int32_t, int32_t adapter) {
     fail(ErrorCode::unsupported, "engine",
          "saving tokens needs the ggml engine for several sequences (EngineOptions::sequences)");
 }
-std::vector<std::byte> Engine::saved_tokens(int32_t, int64_t) const { no_saving(); }
+uint64_t Engine::saved_bytes(int64_t) const { no_saving(); }
+void Engine::save_tokens(int32_t, int64_t, const std::function<void(std::span<const std::byte>)>&) const {
+    no_saving();
+}
 void Engine::load_tokens(int32_t, int64_t, std::span<const std::byte>) { no_saving(); }
 
 size_t logits_of_step(int64_t n_vocab) {

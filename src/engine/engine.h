@@ -3,13 +3,14 @@
 // SingleSequence (engine/single_sequence.h) is the convenient way to run one sequence.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "engine/eviction.h"
 #include "model/adapter/adapter.h"
@@ -192,12 +193,15 @@ public:
     virtual void truncate(int32_t sequence, int64_t length) = 0;
     // Copies the first `tokens` complete tokens of `from` to `to`, which must be empty.
     virtual void copy(int32_t from, int32_t to, int64_t tokens) = 0;
-    // The keys and values of the first `tokens` complete tokens, as the cache has them: for load_tokens() of
-    // an engine of the same model, options and version of refold. Throws Error(unsupported) where the engine
-    // is not one for several sequences (EngineOptions::sequences).
-    virtual std::vector<std::byte> saved_tokens(int32_t sequence, int64_t tokens) const;
-    // Gives them to a sequence that is empty. Throws Error(input) for another number of bytes than such an
-    // engine has saved.
+    // Keys and values of tokens outside of the cache, as it has them: for an engine of the same model,
+    // options and version of refold. All throw Error(unsupported) where the engine is not one for several
+    // sequences (EngineOptions::sequences), and LostDevice.
+
+    virtual uint64_t saved_bytes(int64_t tokens) const;
+    // Gives `write` those of the first `tokens` complete tokens, saved_bytes() in all, piece by piece.
+    virtual void save_tokens(int32_t sequence, int64_t tokens,
+                             const std::function<void(std::span<const std::byte>)>& write) const;
+    // Gives them to a sequence that is empty. Throws Error(input) for another number of bytes.
     virtual void load_tokens(int32_t sequence, int64_t tokens, std::span<const std::byte> saved);
     // Uses the token's keys and values of loop - 1 for `loop` and all later loops.
     virtual void share(int32_t sequence, int64_t position, int32_t loop) = 0;
@@ -221,7 +225,8 @@ public:
 
     virtual int64_t kv_tokens_used() const = 0;  // reserved
     virtual EngineMemory memory() const = 0;
-    // For EngineOptions::resident of an engine for a similar model; null where it shares none.
+    // For EngineOptions::resident of an engine for a similar model; null where this one shares none, as on a
+    // device.
     virtual std::shared_ptr<const ResidentWeights> resident_weights() const { return nullptr; }
     // Puts the worker threads to sleep until the next step, for measuring something else.
     virtual void pause() {}

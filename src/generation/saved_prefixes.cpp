@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <ranges>
 #include <span>
 #include <utility>
 
@@ -12,9 +13,9 @@
 namespace refold {
 namespace {
 
-// The file: kMagic, the key, the number of sequences and, for each, its tokens and its keys and values.
-// Before each of these but the number stands how many bytes or tokens there are. Numbers are those of the
-// machine, which the key names.
+// The file: kMagic, the key, the number of sequences and, for each, those used longest ago first, its tokens
+// and their keys and values. Before the key and the tokens stands how many bytes or tokens there are. Numbers
+// are those of the machine, which the key names.
 constexpr std::string_view kMagic = "refold prefixes 1\n";
 
 void write_number(AtomicFile& out, uint64_t number) { out.write(std::as_bytes(std::span(&number, 1))); }
@@ -60,11 +61,7 @@ private:
 
 size_t save_prefixes(const PrefixFile& file, const SharedSequences& sequences) {
     const std::vector<const SharedSequences::Sequence*> kept = sequences.kept();
-    if (kept.empty()) {
-        std::error_code ignored;  // it may not be there
-        std::filesystem::remove(file.path, ignored);
-        return 0;
-    }
+    if (kept.empty()) return 0;
     AtomicFile out(file.path, true, AtomicFile::Readers::owner);
     out.write(kMagic);
     write_number(out, file.key.size());
@@ -74,16 +71,15 @@ size_t save_prefixes(const PrefixFile& file, const SharedSequences& sequences) {
     for (const SharedSequences::Sequence* sequence : kept) {
         write_number(out, sequence->done);
         out.write(std::as_bytes(std::span(sequence->tokens).first(sequence->done)));
-        const std::vector<std::byte> saved = sequences.saved(*sequence);
-        write_number(out, saved.size());
-        out.write(saved);
+        sequences.engine().save_tokens(sequence->id, static_cast<int64_t>(sequence->done),
+                                       [&](std::span<const std::byte> piece) { out.write(piece); });
         tokens += sequence->done;
     }
     out.commit();
     return tokens;
 }
 
-size_t load_prefixes(const PrefixFile& file, SharedSequences& sequences, const Capabilities& engine) {
+size_t load_prefixes(const PrefixFile& file, SharedSequences& sequences) {
     if (!std::filesystem::exists(file.path)) return 0;
     const MappedFile mapped(file.path);
     PrefixReader in(mapped);
@@ -95,19 +91,18 @@ size_t load_prefixes(const PrefixFile& file, SharedSequences& sequences, const C
         std::vector<int32_t> tokens;
         std::span<const std::byte> bytes;
     };
+    const Engine& engine = sequences.engine();
     std::vector<Saved> all;
     for (uint64_t left = in.number(); left > 0; --left) {
-        std::vector<int32_t> tokens = in.tokens(engine.n_vocab);
-        all.push_back({std::move(tokens), in.bytes(in.number())});
+        std::vector<int32_t> tokens = in.tokens(engine.capabilities().n_vocab);
+        const auto bytes = in.bytes(engine.saved_bytes(std::ssize(tokens)));
+        all.push_back({std::move(tokens), bytes});
     }
     if (!in.at_end()) fail(ErrorCode::input, "prefixes", "'{}' goes on after its end", file.path);
-    size_t first = all.size();
-    auto room = static_cast<size_t>(engine.kv_tokens);
-    while (first > 0 && all[first - 1].tokens.size() <= room) room -= all[--first].tokens.size();
     size_t tokens = 0;
-    for (; first < all.size(); ++first) {
-        const size_t count = all[first].tokens.size();
-        if (sequences.restore(std::move(all[first].tokens), all[first].bytes)) tokens += count;
+    for (Saved& saved : all | std::views::reverse) {
+        const size_t count = saved.tokens.size();
+        if (sequences.restore(std::move(saved.tokens), saved.bytes)) tokens += count;
     }
     return tokens;
 }

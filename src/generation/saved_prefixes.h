@@ -14,13 +14,13 @@ struct PrefixFile {
 };
 
 // Writes what SharedSequences::kept() gives; for the process's user alone, as these are clients' texts. Where
-// nothing is kept, there is no file. Returns their tokens. Throws Error(io), Error(unsupported) as
-// Engine::saved_tokens().
+// nothing is kept, the file stays as it is. Returns their tokens. Throws Error(io), and as
+// Engine::save_tokens().
 size_t save_prefixes(const PrefixFile& file, const SharedSequences& sequences);
 
-// Gives them to `sequences` of an engine, in a smaller cache than theirs those that were used last. Returns
-// their tokens; 0 where there is no file. Throws Error(io), Error(input) for a file of another key or with
-// what cannot be.
-size_t load_prefixes(const PrefixFile& file, SharedSequences& sequences, const Capabilities& engine);
+// Gives them to `sequences`, which has none yet: where there is less room than there was, those that were
+// used last. Returns their tokens; 0 where there is no file. Throws Error(io), Error(input) for a file of
+// another key or with what cannot be, and as Engine::load_tokens().
+size_t load_prefixes(const PrefixFile& file, SharedSequences& sequences);
 
 }  // namespace refold

@@ -4,6 +4,8 @@
 #include <exception>
 #include <utility>
 
+#include "generation/sequence.h"
+
 namespace refold {
 namespace {
 
@@ -103,16 +105,12 @@ std::vector<const SharedSequences::Sequence*> SharedSequences::kept() const {
     return out;
 }
 
-std::vector<std::byte> SharedSequences::saved(const Sequence& sequence) const {
-    return engine_.saved_tokens(sequence.id, static_cast<int64_t>(sequence.done));
-}
-
 bool SharedSequences::restore(std::vector<int32_t> tokens, std::span<const std::byte> saved) {
     const size_t done = tokens.size(), room = room_for(done);
-    if (done > room) return false;
+    if (static_cast<int64_t>(done) > sequence_room(engine_) || done > room) return false;
     const std::optional<int32_t> id = engine_.open(static_cast<int64_t>(room));
     if (!id) return false;
-    sequences_.push_back({*id, std::move(tokens), 0, room, false, ++uses_});
+    sequences_.push_back({*id, std::move(tokens), 0, room, false, --earlier_uses_});
     try {
         engine_.load_tokens(*id, static_cast<int64_t>(done), saved);
     } catch (...) {

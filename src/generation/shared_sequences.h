@@ -22,7 +22,7 @@ public:
         size_t done = 0;                   // of them, those that the engine has and others may begin with
         size_t room = 0;                   // tokens
         bool running = true;
-        uint64_t used = 0;     // higher is later
+        int64_t used = 0;      // higher is later
         int32_t adapter = -1;  // as Engine::use_adapter()
     };
 
@@ -50,11 +50,10 @@ public:
     void end(Sequence& sequence) { sequence.running = false; }
     // The ended ones without an adapter that others may begin with, those used longest ago first.
     std::vector<const Sequence*> kept() const;
-    // The keys and values of what is done of one, as Engine::saved_tokens().
-    std::vector<std::byte> saved(const Sequence& sequence) const;
-    // As if a sequence of these tokens had just ended, whose keys and values saved() gave. Returns false when
-    // it needs the room of another one. Throws as Engine::load_tokens().
+    // Takes an ended sequence of these tokens, used longer ago than all others, whose keys and values
+    // Engine::save_tokens() gave. Returns false where there is no room. Throws as Engine::load_tokens().
     bool restore(std::vector<int32_t> tokens, std::span<const std::byte> saved);
+    const Engine& engine() const { return engine_; }
     // Closes it at once. What the engine throws is lost.
     void forget(const Sequence& sequence);
     // Closes all sequences.
@@ -77,7 +76,7 @@ private:
     Engine& engine_;
     const Rooms rooms_;
     std::list<Sequence> sequences_;
-    uint64_t uses_ = 0;
+    int64_t uses_ = 0, earlier_uses_ = 0;  // of restored ones: below 0
 };
 
 }  // namespace refold

@@ -82,7 +82,7 @@ void LoadedModels::load(const std::string& name) {
 
 bool LoadedModels::loading() const {
     const std::lock_guard lock(mutex_);
-    return std::ranges::any_of(entries_, [](const Entry& entry) { return entry.loading; });
+    return std::ranges::any_of(entries_, [](const Entry& entry) { return entry.reading; });
 }
 
 void LoadedModels::keep(Entry& entry, std::shared_ptr<ServedModel> model) {
@@ -224,6 +224,7 @@ void LoadedModels::load(Entry& entry, std::unique_lock<std::mutex>& lock) {
             fail(ErrorCode::usage, "serve", "{}", too_large(bytes, options_.memory_bytes));
         lock.lock();
         const bool room = make_room(entry, bytes, lock);
+        entry.reading = room;
         lock.unlock();
         const auto begin = Clock::now();
         if (room) model = entry.source.load();
@@ -236,7 +237,7 @@ void LoadedModels::load(Entry& entry, std::unique_lock<std::mutex>& lock) {
     }
     if (!error.empty()) say(fmt::format("the model '{}' cannot be loaded: {}", entry.source.name, error));
     lock.lock();
-    entry.loading = false;
+    entry.loading = entry.reading = false;
     if (!error.empty()) {
         entry.error = std::move(error);
         ++entry.failures;

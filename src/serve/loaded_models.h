@@ -48,7 +48,7 @@ public:
     // Loads a model before there are requests, on the caller's thread. Throws what its source does, and
     // Error(usage) when there is too little memory beside the others.
     void load(const std::string& name);
-    // Whether a model is being loaded, which cannot be broken off.
+    // Whether a model is being read, which cannot be broken off.
     bool loading() const;
 
     std::shared_ptr<ServedModel> find(const std::string& name, const std::function<void()>& check) override;
@@ -63,7 +63,9 @@ private:
         ModelInfo info;
         std::shared_ptr<ServedModel> model;  // null unless it is loaded
         bool leaving = false;                // it takes no new requests and is unloaded when it has no more
-        bool queued = false, loading = false;
+        bool queued = false;
+        bool loading = false;  // room is made for it, or it is being read
+        bool reading = false;
         uint64_t loads = 0, failures = 0;
         std::string error;                // of the latest failure
         int64_t holders = 0;              // of `model`

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/file_hash.h"
 #include "encoder/text_encoder.h"
 #include "engine/expected_memory.h"
 #include "generation/draft_model.h"
@@ -81,13 +82,12 @@ ModelInfo describe(const Engine& engine, const Engine* draft, const Tokenizer& t
     return info;
 }
 
-// Of a model's files and what else its keys and values depend on.
-std::string prefix_key(const Model& model, const EngineOptions& engine) {
+// Of all that a model's keys and values depend on: its files, and how the engine computes.
+std::string prefix_key(const std::string& path, const Model& model, const EngineOptions& engine) {
     Json files = Json::array();
     if (model.source)
-        for (const auto& file : model.source->files())
-            files.push_back(
-                {file->bytes().size(), fs::last_write_time(file->path()).time_since_epoch().count()});
+        for (const auto& file : model.source->files()) files.push_back(remembered_sha256(file->path()));
+    if (fs::is_directory(path)) files.push_back(remembered_sha256(fs::path(path) / "config.json"));
     return Json{{"version", REFOLD_VERSION},
                 {"little_endian", std::endian::native == std::endian::little},
                 {"files", files},
@@ -204,9 +204,10 @@ std::shared_ptr<ServedModel> load(const std::string& path, const std::string& na
         check_exit_policy(options.scheduler.exit, model.topology.loops,
                           model.topology.globals.contains(Slot::exit_gate));
         const EngineOptions own = engine_options(model, options);
-        engine = make_engine(model, own);
+        // Before the weights are read: the files may be replaced meanwhile.
         if (!options.prefix_folder.empty())
-            prefixes = {fs::path(options.prefix_folder) / file_name(name), prefix_key(model, own)};
+            prefixes = {fs::path(options.prefix_folder) / file_name(name), prefix_key(path, model, own)};
+        engine = make_engine(model, own);
         for (const NamedAdapter& adapter : options.adapters)
             adapters.push_back(engine->add_adapter(load_adapter(adapter.path, model)));
         const std::string note = check_capacity({.slots = options.scheduler.slots,

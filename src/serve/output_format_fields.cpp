@@ -63,8 +63,11 @@ OutputFormat typed_format(const Json& given, const char* field) {
         refuse(field, "got type '{}', expected text, json_object or json_schema", type.substr(0, 60));
     check_members(given, field);
     if (type == "text") return {};
-    const Json& holder = given.contains("json_schema") ? given["json_schema"] : given;
-    if (holder.is_object() && holder.contains("schema")) {
+    const auto has = [](const Json& object, const char* name) {
+        return object.is_object() && object.contains(name) && !object[name].is_null();
+    };
+    const Json& holder = has(given, "json_schema") ? given["json_schema"] : given;
+    if (has(holder, "schema")) {
         check_members(holder, field);
         if (gets_any_object(holder)) return {.kind = OutputFormat::Kind::json};
         return schema_format(holder["schema"], field);

@@ -81,7 +81,7 @@ void Worker::load_prefixes() {
     const PrefixFile& file = options_.prefix_file;
     if (file.path.empty()) return;
     try {
-        const size_t tokens = refold::load_prefixes(file, sequences_, engine_.capabilities());
+        const size_t tokens = refold::load_prefixes(file, sequences_);
         note(fmt::format("'{}': {} tokens of earlier prompts are known", file.path, tokens));
     } catch (const std::exception& error) {
         note(fmt::format("{} - prompts are computed anew", error.what()));

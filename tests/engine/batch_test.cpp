@@ -44,7 +44,7 @@ public:
         const auto id = engine_->open(static_cast<int64_t>(texts_[text].size())).value();
         const auto known = static_cast<int64_t>(done);
         if (from && random_() % 2 == 0)
-            engine_->load_tokens(id, known, engine_->saved_tokens(*from, known));
+            engine_->load_tokens(id, known, saved_tokens(*engine_, *from, known));
         else if (from)
             engine_->copy(*from, id, known);
         open_[id] = {text, done};
@@ -321,14 +321,14 @@ TEST(Batch, BadCalls) {
     EXPECT_EQ(code_of([&] { engine->copy(id, other, 4); }, "has 3 tokens, not 4"), ErrorCode::internal);
     EXPECT_EQ(code_of([&] { engine->resize(id, 2); }, "which has 3"), ErrorCode::internal);
     EXPECT_EQ(code_of([&] { engine->copy(id, other, 3); }, "no room for 3"), ErrorCode::internal);
-    EXPECT_EQ(code_of([&] { engine->saved_tokens(id, 4); }, "has 3 tokens, not 4"), ErrorCode::internal);
-    const std::vector<std::byte> saved = engine->saved_tokens(id, 2);
+    EXPECT_EQ(code_of([&] { saved_tokens(*engine, id, 4); }, "has 3 tokens, not 4"), ErrorCode::internal);
+    const std::vector<std::byte> saved = saved_tokens(*engine, id, 2);
     EXPECT_EQ(code_of([&] { engine->load_tokens(other, 1, saved); }, "1 saved tokens have"),
               ErrorCode::input);
     EXPECT_EQ(code_of([&] { engine->load_tokens(other, 3, saved); }, "no room for 3"), ErrorCode::internal);
     options.sequences = 1;
     options.kv_tokens = 0;
-    EXPECT_EQ(code_of([&] { make_engine(model, options)->saved_tokens(0, 0); }, "several sequences"),
+    EXPECT_EQ(code_of([&] { make_engine(model, options)->saved_bytes(1); }, "several sequences"),
               ErrorCode::unsupported);
     engine->copy(id, other, 2);
     EXPECT_EQ(code_of([&] { engine->copy(id, other, 1); }, "no room for 1"), ErrorCode::internal);

@@ -33,6 +33,14 @@ inline std::vector<float> all_logits(const Model& model, std::span<const int32_t
     return out;
 }
 
+inline std::vector<std::byte> saved_tokens(const Engine& engine, int32_t sequence, int64_t tokens) {
+    std::vector<std::byte> out;
+    engine.save_tokens(sequence, tokens, [&](std::span<const std::byte> piece) {
+        out.insert(out.end(), piece.begin(), piece.end());
+    });
+    return out;
+}
+
 inline double largest_difference(std::span<const float> a, std::span<const float> b) {
     double largest = a.size() == b.size() ? 0 : INFINITY;
     for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {

@@ -107,8 +107,8 @@ TEST_P(SharingTest, HeadsInPlaceAreTheDenseModel) {
     for (size_t p = 0; p < same.topology.layers.size(); ++p) {
         for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o}) {
             const bool kv = slot == Slot::attn_k || slot == Slot::attn_v;
-            same.topology.layers[p][slot] =
-                Heads{{{tensor_name(*same.family, slot, p), 0, kv ? kRandomShape.kv_heads : kRandomShape.heads}}};
+            same.topology.layers[p][slot] = Heads{
+                {{tensor_name(*same.family, slot, p), 0, kv ? kRandomShape.kv_heads : kRandomShape.heads}}};
         }
     }
     const auto tokens = random_tokens(20, kRandomShape.vocab, 4);

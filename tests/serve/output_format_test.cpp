@@ -58,6 +58,11 @@ TEST(OutputFormats, ByTheNamesThatClientsHave) {
                   text + "}}"),
         schema);
     EXPECT_EQ(format_of(R"("response_format": {"type": "json_object", "schema": )" + text + "}"), schema);
+    EXPECT_EQ(format_of(R"("response_format": {"type": "json_schema", "json_schema": null, "schema": )" +
+                        text + "}"),
+              schema);
+    EXPECT_EQ(format_of(R"("response_format": {"type": "json_object", "schema": null})"),
+              OutputFormat{.kind = Kind::json});
     EXPECT_EQ(format_of(R"("json_schema": )" + text), schema);
     EXPECT_EQ(format_of(R"("guided_json": )" + text), schema);
     EXPECT_EQ(format_of(R"("structured_outputs": {"json": )" + text + R"(, "regex": null})"), schema);

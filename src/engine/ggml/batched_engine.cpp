@@ -86,10 +86,14 @@ public:
         progress_.at(to).assign(tokens);
     }
 
-    std::vector<std::byte> saved_tokens(int32_t sequence, int64_t tokens) const override {
+    uint64_t saved_bytes(int64_t tokens) const override { return kv_.saved_bytes(tokens); }
+
+    void save_tokens(int32_t sequence, int64_t tokens,
+                     const std::function<void(std::span<const std::byte>)>& write) const override {
         kv_.at(sequence);
         check_length(sequence, tokens, progress_.at(sequence).complete());
-        return kv_.saved(sequence, tokens);
+        kv_.save(sequence, tokens, write);
+        if (device_) device_->check_workers();  // a lost one has given zeros
     }
 
     void load_tokens(int32_t sequence, int64_t tokens, std::span<const std::byte> saved) override {
@@ -98,6 +102,7 @@ public:
             fail(ErrorCode::input, "engine", "{} saved tokens have {} bytes, expected {}", tokens,
                  saved.size(), kv_.saved_bytes(tokens));
         kv_.load(sequence, tokens, saved);
+        if (device_) device_->check_workers();
         progress_.at(sequence).assign(tokens);
     }
 
@@ -151,7 +156,9 @@ public:
         return {weights_.bytes() + workspace_.term_bytes(), kv_.cache().bytes(),
                 workspace_.bytes() + graphs_.bytes(), weights_.shared_bytes()};
     }
-    std::shared_ptr<const ResidentWeights> resident_weights() const override { return weights_.resident(); }
+    std::shared_ptr<const ResidentWeights> resident_weights() const override {
+        return device_ ? nullptr : weights_.resident();
+    }
     void pause() override { threads_.sleep(); }
 
 private:

@@ -102,14 +102,14 @@ uint64_t KvPool::saved_bytes(int64_t tokens) const {
     return static_cast<uint64_t>(loops_ * tokens) * row;
 }
 
-std::vector<std::byte> KvPool::saved(int32_t sequence, int64_t tokens) const {
-    std::vector<std::byte> out(saved_bytes(tokens));
-    std::byte* to = out.data();
+void KvPool::save(int32_t sequence, int64_t tokens,
+                  const std::function<void(std::span<const std::byte>)>& write) const {
+    std::vector<std::byte> piece;
     for_each_piece(sequence, tokens, [&](const ggml_tensor* tensor, size_t offset, size_t bytes) {
-        ggml_backend_tensor_get(tensor, to, offset, bytes);
-        to += bytes;
+        piece.resize(bytes);
+        ggml_backend_tensor_get(tensor, piece.data(), offset, bytes);
+        write(piece);
     });
-    return out;
 }
 
 void KvPool::load(int32_t sequence, int64_t tokens, std::span<const std::byte> saved) {

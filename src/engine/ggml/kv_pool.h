@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -35,10 +36,11 @@ public:
     const Sequence& at(int32_t sequence) const;
     // Copies the first `tokens` rows of `from` to `to`, which is empty.
     void copy(int32_t from, int32_t to, int64_t tokens);
-    // The first `tokens` rows of a sequence, tensor by tensor.
-    std::vector<std::byte> saved(int32_t sequence, int64_t tokens) const;
     uint64_t saved_bytes(int64_t tokens) const;
-    // Gives rows that were saved, saved_bytes() of them, to a sequence, which is empty.
+    // Gives `write` the first `tokens` rows of a sequence, tensor by tensor, saved_bytes() in all.
+    void save(int32_t sequence, int64_t tokens,
+              const std::function<void(std::span<const std::byte>)>& write) const;
+    // Gives rows that were saved to a sequence, which is empty.
     void load(int32_t sequence, int64_t tokens, std::span<const std::byte> saved);
     // Copies the token's row of `loop` to all later loops.
     void share(int32_t sequence, int64_t position, int32_t loop);

@@ -19,10 +19,11 @@ bool ResidentWeights::may_hold(const Storage& storage, ggml_backend_buffer_type_
 
 const ggml_tensor* ResidentWeights::equal_to(const Storage& storage) const {
     const ggml_tensor* wanted = storage.tensor;
-    const auto [first, last] =
-        held_.equal_range(form_of(storage, ggml_backend_buffer_get_type(wanted->buffer)));
+    ggml_backend_buffer_type_t memory = ggml_backend_buffer_get_type(wanted->buffer);
+    const size_t bytes = ggml_backend_buft_get_alloc_size(memory, wanted);  // some layouts take more
+    const auto [first, last] = held_.equal_range(form_of(storage, memory));
     for (auto held = first; held != last; ++held)
-        if (memcmp(held->second.data, wanted->data, ggml_nbytes(wanted)) == 0) return &held->second;
+        if (memcmp(held->second.data, wanted->data, bytes) == 0) return &held->second;
     return nullptr;
 }
 

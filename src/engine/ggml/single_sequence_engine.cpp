@@ -69,7 +69,9 @@ public:
         return {weights_.bytes(), cache_.bytes(), workspace_.bytes() + graphs_.bytes() + kept_.bytes(),
                 weights_.shared_bytes()};
     }
-    std::shared_ptr<const ResidentWeights> resident_weights() const override { return weights_.resident(); }
+    std::shared_ptr<const ResidentWeights> resident_weights() const override {
+        return device_ ? nullptr : weights_.resident();
+    }
 
     void pause() override { threads_.sleep(); }
 

@@ -331,7 +331,7 @@ void WeightLoader::find_resident(int threads) {
             if (tensor->buffer != nullptr) memory_.shared_bytes += ggml_nbytes(tensor);
         std::erase_if(tensors, [](const ggml_tensor* tensor) { return tensor->buffer != nullptr; });
     }
-    memory_.resident->keep(resident_);
+    if (memory_.shared_bytes > 0) memory_.resident->keep(resident_);
 }
 
 void WeightLoader::allocate() {

@@ -25,8 +25,8 @@ const Endpoint ollama_generate_endpoint = {
     .answer = answer,
     .answer_example =
         R"({"model": "NAME", "response": "", "thinking?": "", "created_at": "2026-01-01T00:00:00Z", "done": true, "done_reason": "stop",
-        "total_duration": 0, "load_duration": 0, "prompt_eval_count": 1, "prompt_eval_duration": 0,
-        "eval_count": 1, "eval_duration": 0})",
+        "total_duration?": 0, "load_duration?": 0, "prompt_eval_count?": 1, "prompt_eval_duration?": 0,
+        "eval_count?": 1, "eval_duration?": 0})",
     .error = ollama_error_body,
     .body = {.example = R"({"prompt": "Hello"})",
              .parse = parse_only<parse_ollama_generate>,

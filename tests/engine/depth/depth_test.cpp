@@ -91,7 +91,7 @@ private:
             if (random_() % 2 == 0)
                 engine_->copy(from, id, known);
             else
-                engine_->load_tokens(id, known, engine_->saved_tokens(from, known));
+                engine_->load_tokens(id, known, saved_tokens(*engine_, from, known));
         }
         open_[id] = {text, std::vector<size_t>(loops_, copied)};
     }
