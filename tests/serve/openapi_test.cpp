@@ -178,8 +178,9 @@ TEST(OpenApi, DescribesAnswers) {
         const json& operation = all[described][*endpoint->method == 'G' ? "get" : "post"];
         const json& schema = operation["responses"]["200"]["content"]["application/json"]["schema"];
         EXPECT_EQ(contradiction(reply.json(), schema, path), "");
-        if (path == "/api/chat" || path == "/api/generate")  // loads the model
+        if (path == "/api/chat" || path == "/api/generate") {  // loads the model
             EXPECT_EQ(contradiction(running.post(path, {{"stream", false}}).json(), schema, path), "");
+        }
         ++compared;
     }
     EXPECT_GT(compared, 20U);
