@@ -102,6 +102,7 @@ size_t load_prefixes(const PrefixFile& file, SharedSequences& sequences) {
     size_t tokens = 0;
     for (Saved& saved : all | std::views::reverse) {
         const size_t count = saved.tokens.size();
+        if (sequences.known(saved.tokens, count) == count) continue;  // a later one begins with it
         if (sequences.restore(std::move(saved.tokens), saved.bytes)) tokens += count;
     }
     return tokens;

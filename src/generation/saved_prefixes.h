@@ -19,8 +19,8 @@ struct PrefixFile {
 size_t save_prefixes(const PrefixFile& file, const SharedSequences& sequences);
 
 // Gives them to `sequences`, which has none yet: where there is less room than there was, those that were
-// used last. Returns their tokens; 0 where there is no file. Throws Error(io), Error(input) for a file of
-// another key or with what cannot be, and as Engine::load_tokens().
+// used last, but none that another one begins with. Returns their tokens; 0 where there is no file. Throws
+// Error(io), Error(input) for a file of another key or with what cannot be, and as Engine::load_tokens().
 size_t load_prefixes(const PrefixFile& file, SharedSequences& sequences);
 
 }  // namespace refold

@@ -113,8 +113,7 @@ TEST_F(SavedPrefixes, OthersAndDamagedOnesAreRefused) {
     const size_t tokens = whole.find("key") + 3 + sizeof(uint64_t), ids = tokens + sizeof(uint64_t);
     for (const auto& [at, text] :
          {std::pair(tokens, "that the model does not have"), std::pair(tokens + 6, "ends within"),
-          std::pair(ids + 3, "that the model does not have"),
-          std::pair(ids + second.size() * sizeof(int32_t), "ends within")}) {
+          std::pair(ids + 3, "that the model does not have")}) {
         changed = whole;
         changed[at] = '\x7f';
         write_file(file.path, changed);
