@@ -193,6 +193,9 @@ public:
     virtual void truncate(int32_t sequence, int64_t length) = 0;
     // Copies the first `tokens` complete tokens of `from` to `to`, which must be empty.
     virtual void copy(int32_t from, int32_t to, int64_t tokens) = 0;
+    // Uses the token's keys and values of loop - 1 for `loop` and all later loops.
+    virtual void share(int32_t sequence, int64_t position, int32_t loop) = 0;
+
     // Keys and values of tokens outside of the cache, as it has them: for an engine of the same model,
     // options and version of refold. All throw Error(unsupported) where the engine is not one for several
     // sequences (EngineOptions::sequences), and LostDevice.
@@ -203,8 +206,6 @@ public:
                              const std::function<void(std::span<const std::byte>)>& write) const;
     // Gives them to a sequence that is empty. Throws Error(input) for another number of bytes.
     virtual void load_tokens(int32_t sequence, int64_t tokens, std::span<const std::byte> saved);
-    // Uses the token's keys and values of loop - 1 for `loop` and all later loops.
-    virtual void share(int32_t sequence, int64_t position, int32_t loop) = 0;
 
     // Adapters: LoRA that the rows of some sequences add to the weights, which all share. Any mixture of
     // sequences with different adapters and without one can be in a step.
