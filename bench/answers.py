@@ -3,15 +3,15 @@ import collections
 import json
 
 
-def request(address, text, tokens, **more):
+def request(address, text, tokens):
     """The body of a greedy request for so many tokens at most."""
     if address == "/v1/completions":
-        return {"prompt": text, "max_tokens": tokens, "temperature": 0, **more}
+        return {"prompt": text, "max_tokens": tokens, "temperature": 0}
     if address == "/v1/responses":
-        return {"input": text, "max_output_tokens": tokens, "temperature": 0, **more}
+        return {"input": text, "max_output_tokens": tokens, "temperature": 0}
     if address == "/api/generate":
-        return {"prompt": text, "stream": False, "options": {"num_predict": tokens, "temperature": 0}, **more}
-    return {"messages": [{"role": "user", "content": text}], "max_tokens": tokens, "temperature": 0, **more}  # OpenAI's and Anthropic's
+        return {"prompt": text, "stream": False, "options": {"num_predict": tokens, "temperature": 0}}
+    return {"messages": [{"role": "user", "content": text}], "max_tokens": tokens, "temperature": 0}  # OpenAI's and Anthropic's
 
 
 def choices(body):

@@ -66,11 +66,12 @@ bool is_json(const Request& request) {
 // Every body is JSON. Browsers must say so, as forms of other origins' pages cannot without a CORS preflight;
 // `curl -d` says that it is a form, which httplib would take apart.
 void check_content(const Request& request) {
-    const bool browser = request.has_header("Origin") || request.has_header("Sec-Fetch-Site");
-    if (!is_json(request) && browser)
+    const bool json = is_json(request),
+               browser = request.has_header("Origin") || request.has_header("Sec-Fetch-Site");
+    if (!json && browser)
         throw ApiError(415, "send the body as 'Content-Type: application/json'", "",
                        "unsupported_media_type");
-    if (!is_json(request)) const_cast<Request&>(request).headers.erase("Content-Type");
+    if (!json) const_cast<Request&>(request).headers.erase("Content-Type");
     const std::string encoding = request.get_header_value("Content-Encoding");
     if (!encoding.empty() && encoding != "identity")
         throw ApiError(415, "send the body without Content-Encoding", "", "unsupported_media_type");
