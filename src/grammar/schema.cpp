@@ -2,41 +2,22 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
+#include <map>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/error.h"
+#include "grammar/schema_alternatives.h"
+#include "grammar/schema_references.h"
 
 namespace refold {
 namespace {
 
-using Json = nlohmann::ordered_json;
-using Words = std::set<std::string, std::less<>>;
-
-const Words kAnnotations = {
-    "$schema",          "$comment",      "$defs",    "$id",        "definitions",    "title",
-    "description",      "default",       "examples", "deprecated", "readOnly",       "writeOnly",
-    "contentMediaType", "discriminator", "strict",   "format",     "contentEncoding"};
-// The first of these that a schema has is the only one that XGrammar looks at.
-constexpr std::array kHeads = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
-
-struct TypeWords {
-    const char* type;
-    Words keywords;
-};
-const std::vector<TypeWords> kTypes = {
-    {"object",
-     {"properties", "required", "additionalProperties", "unevaluatedProperties", "patternProperties",
-      "propertyNames", "minProperties", "maxProperties"}},
-    {"array", {"items", "prefixItems", "unevaluatedItems", "minItems", "maxItems"}},
-    {"string", {"minLength", "maxLength", "pattern"}},
-    {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}},
-};
-
 // Counts before anything is built: ordered_json searches an object for every key that it gets, and what reads
 // schemas calls itself level by level.
-class Counter : public nlohmann::json_sax<Json> {
+class Counter : public nlohmann::json_sax<Schema> {
 public:
     const char* problem() const { return problem_; }
 
@@ -73,165 +54,319 @@ private:
     int depth_ = 0;
 };
 
-[[noreturn]] void refuse(const std::string& place, const std::string& reason) {
-    fail(ErrorCode::usage, "schema", "#{}: {}", place, reason);
+constexpr int kDeepest = 96;  // schemas within each other, which grow where parts hold together
+
+bool is_enforced(std::string_view key) {
+    static constexpr std::array kEnforced = {"type",
+                                             "properties",
+                                             "required",
+                                             "additionalProperties",
+                                             "patternProperties",
+                                             "propertyNames",
+                                             "minProperties",
+                                             "maxProperties",
+                                             "items",
+                                             "prefixItems",
+                                             "minItems",
+                                             "maxItems",
+                                             "minLength",
+                                             "maxLength",
+                                             "pattern",
+                                             "minimum",
+                                             "maximum",
+                                             "exclusiveMinimum",
+                                             "exclusiveMaximum",
+                                             "multipleOf",
+                                             "format"};
+    return std::find(kEnforced.begin(), kEnforced.end(), key) != kEnforced.end();
 }
 
-bool is_of_type(const Json& value, const std::string& type) {
-    if (type == "integer") return value.is_number_integer();
-    if (type == "number") return value.is_number();
-    if (type == "string") return value.is_string();
-    if (type == "boolean") return value.is_boolean();
-    if (type == "null") return value.is_null();
-    if (type == "array") return value.is_array();
-    return type == "object" && value.is_object();
-}
+class Enforcer {
+public:
+    explicit Enforcer(const Schema& root) : root_(root), reader_(root_) {}
 
-Json list_of(const Json& value) { return value.is_array() ? value : Json::array({value}); }
+    Schema whole() {
+        Schema out = enforced(root_, "", 0);
+        Schema definitions = Schema::object();
+        for (size_t i = 0; i < definitions_.size(); ++i) {  // it grows
+            const auto [schema, place] = definitions_[i];
+            const bool parts = schema->size() == 1 && schema->contains("allOf");
+            Schema one = parts ? apart(*schema, place, 0) : enforced(*schema, place, 0);
+            if (one == false) refuse_never(place);
+            definitions[std::to_string(i)] = std::move(one);
+        }
+        if (out == false) refuse_never("");
+        if (!definitions.empty()) out["$defs"] = std::move(definitions);
+        return out;
+    }
 
-// {"type": T, "anyOf": [...]}: the alternatives get the type.
-void push_type_down(Json& schema, const std::string& head, const std::string& place) {
-    if (!schema[head].is_array()) return;
-    for (Json& alternative : schema[head]) {
-        if (!alternative.is_object()) continue;
-        const bool headed = std::any_of(kHeads.begin(), kHeads.end(),
-                                        [&](const char* key) { return alternative.contains(key); });
-        if (headed || (alternative.contains("type") && alternative["type"] != schema["type"]))
-            refuse(
+private:
+    // False: no document follows it.
+    Schema enforced(const Schema& schema, const std::string& place, int depth) {
+        if (schema.is_boolean()) return schema;
+        if (!schema.is_object())
+            refuse_schema(place, fmt::format("a schema is an object, true or false, got {}", schema.dump()));
+        if (depth > kDeepest) refuse_schema(place, "what holds together is nested without an end");
+        std::vector<std::string> keys;
+        for (const auto& [key, value] : schema.items())
+            if (!is_annotation(key)) keys.push_back(key);
+        if (keys.size() == 1 && keys[0] == "$ref") {
+            const Schema& to = reader_.target(schema["$ref"], place);
+            return reference(schema["$ref"].get<std::string>(), to,
+                             schema["$ref"].get<std::string>().substr(1));
+        }
+        if (keys.size() == 1 && schema[keys[0]].is_array() && !schema[keys[0]].empty()) {
+            const Schema& parts = schema[keys[0]];
+            if (keys[0] == "allOf" && parts.size() == 1)
+                return enforced(parts[0], place + "/allOf/0", depth + 1);
+            if (keys[0] == "allOf") {
+                if (reader_.alternatives(schema, place).empty()) return false;
+                // Under a name, so that parts which lead to themselves end.
+                return reference(parts.dump(), kept({{"allOf", parts}}), place);
+            }
+            if (keys[0] == "anyOf" || (keys[0] == "oneOf" && reader_.disjoint(parts, place))) {
+                std::vector<Schema> choices;
+                for (const Schema& part : parts)
+                    choices.push_back(
+                        enforced(part, fmt::format("{}/{}/{}", place, keys[0], choices.size()), depth + 1));
+                return any_of(std::move(choices));
+            }
+        }
+        return apart(schema, place, depth);
+    }
+
+    Schema apart(const Schema& schema, const std::string& place, int depth) {
+        std::vector<Schema> choices;
+        for (Schema& keywords : reader_.alternatives(schema, place))
+            choices.push_back(finished(std::move(keywords), place, depth));
+        return any_of(std::move(choices));
+    }
+
+    static Schema any_of(std::vector<Schema> choices) {
+        std::erase(choices, Schema(false));
+        if (choices.empty()) return false;
+        if (choices.size() == 1) return std::move(choices[0]);
+        return {{"anyOf", std::move(choices)}};
+    }
+
+    // The definition of `schema`, which is made later.
+    Schema reference(const std::string& key, const Schema& schema, const std::string& place) {
+        const auto [at, added] = names_.emplace(key, definitions_.size());
+        if (added) definitions_.emplace_back(&schema, place);
+        return {{"$ref", fmt::format("#/$defs/{}", at->second)}};
+    }
+
+    const Schema& kept(Schema schema) {
+        made_.push_back(std::make_unique<Schema>(std::move(schema)));
+        return *made_.back();
+    }
+
+    Schema never(const std::string& place, const std::string& why) {
+        if (why_never_.empty()) why_never_ = fmt::format("#{}: no document can follow it: {}", place, why);
+        return false;
+    }
+    [[noreturn]] void refuse_never(const std::string& place) {
+        if (!why_never_.empty()) fail(ErrorCode::usage, "schema", "{}", why_never_);
+        refuse_schema(place, "no document that can be generated follows it: its parts exclude each other");
+    }
+
+    // Keywords that hold together, as XGrammar enforces them.
+    Schema finished(Schema keywords, const std::string& place, int depth) {
+        if (keywords.contains("enum")) {
+            for (const auto& [key, value] : keywords.items()) {
+                if (key != "enum" && key != "type" && key != "format")
+                    refuse_schema(place,
+                                  fmt::format("'{}' beside 'enum' or 'const' cannot be enforced", key));
+            }
+            return {{"enum", keywords["enum"]}};
+        }
+        if (keywords.contains("uniqueItems") &&
+            (keywords["uniqueItems"] == false || keywords.value("maxItems", Schema(2)) < 2))
+            keywords.erase("uniqueItems");
+        if (!keywords.contains("type")) {
+            if (const char* type = implied_type(keywords)) keywords["type"] = type;
+        }
+        if (keywords.contains("type") && keywords["type"].is_array()) {
+            std::vector<Schema> choices;
+            for (const std::string& type : types_of(keywords)) {
+                keywords["type"] = type;
+                choices.push_back(finished(keywords, place, depth));
+            }
+            return any_of(std::move(choices));
+        }
+        // XGrammar knows multiples of integers only.
+        if (keywords.contains("multipleOf") && keywords["multipleOf"].is_number_unsigned() &&
+            keywords["type"] == "number")
+            keywords["type"] = "integer";
+        const std::string type = keywords.value("type", "");
+        Schema out = Schema::object();
+        for (const auto& [key, value] : keywords.items()) {
+            const char* of = implied_type({{key, value}});
+            // Keywords of types that are not generated hold of themselves.
+            if (of != nullptr && type != of && !(type == "integer" && of == std::string_view("number")))
+                continue;
+            if (!is_enforced(key)) refuse_schema(place, fmt::format("'{}' cannot be enforced", key));
+            out[key] = value;
+        }
+        for (const auto& [least, most] :
+             {std::pair("minimum", "maximum"), std::pair("minLength", "maxLength"),
+              std::pair("minItems", "maxItems"), std::pair("minProperties", "maxProperties")}) {
+            if (out.contains(least) && out.contains(most) && out[most] < out[least])
+                return never(place, fmt::format("'{}' is above '{}'", least, most));
+        }
+        if (type == "object") return finished_object(std::move(out), place, depth);
+        return type == "array" ? finished_array(std::move(out), place, depth) : out;
+    }
+
+    Schema finished_object(Schema out, const std::string& place, int depth) {
+        check_patterns(out, place);
+        add_required(out, place);
+        const Schema required = out.value("required", Schema::array());
+        if (out.contains("properties")) {
+            Schema properties = Schema::object();
+            for (const auto& [name, part] : out["properties"].items()) {
+                const std::string where = fmt::format("{}/properties/{}", place, name);
+                Schema one =
+                    named_otherwise(out, name, where) ? Schema(false) : enforced(part, where, depth + 1);
+                if (one != false) {
+                    properties[name] = std::move(one);
+                } else if (std::find(required.begin(), required.end(), name) != required.end()) {
+                    return never(where, "it is required, and has no value");
+                } else if (out.contains("additionalProperties")) {
+                    out["additionalProperties"] = false;  // which could have this name
+                }
+            }
+            out["properties"] = std::move(properties);
+        }
+        if (out.contains("additionalProperties"))
+            out["additionalProperties"] =
+                enforced(out["additionalProperties"], place + "/additionalProperties", depth + 1);
+        if (out.contains("patternProperties")) {
+            Schema patterns = Schema::object();
+            for (const auto& [pattern, part] : out["patternProperties"].items()) {
+                Schema one =
+                    enforced(part, fmt::format("{}/patternProperties/{}", place, pattern), depth + 1);
+                if (one != false) patterns[pattern] = std::move(one);
+            }
+            out["patternProperties"] = patterns;
+            if (patterns.empty()) out.erase("patternProperties");
+        }
+        if (out.contains("propertyNames")) {
+            const Schema names = apart(all_of(out["propertyNames"], {{"type", "string"}}),
+                                       place + "/propertyNames", depth + 1);
+            out["propertyNames"] = names;
+            if (names == false) out["additionalProperties"] = false;
+            if (names == false || out.value("additionalProperties", Schema(true)) == false)
+                out.erase("propertyNames");
+        }
+        return with_fewest(std::move(out), required.size(), place);
+    }
+
+    // Other names may be written twice, and count once in the document.
+    Schema with_fewest(Schema out, size_t n_required, const std::string& place) {
+        const Schema least = out.value("minProperties", Schema(0));
+        const size_t described = out.value("properties", Schema::object()).size();
+        if (least <= described && !out.contains("additionalProperties") && !out.contains("patternProperties"))
+            return out;
+        if (least <= n_required) {
+            out.erase("minProperties");
+            return out;
+        }
+        if (!out.contains("patternProperties") && out.value("additionalProperties", Schema(true)) == false)
+            return least <= described ? out : never(place, "it has fewer properties than 'minProperties'");
+        if (least > n_required + 1)
+            refuse_schema(
                 place,
-                fmt::format("'type' beside '{}' would not be enforced - put it into each alternative", head));
-        alternative["type"] = schema["type"];
+                "'minProperties' is enforced for properties that 'properties' describes, and one more");
+        if (!out.contains("patternProperties") && !out.contains("additionalProperties"))
+            out["additionalProperties"] = true;
+        return out;
     }
-    schema.erase("type");
-}
 
-void check_head(Json& schema, const std::string& head, const std::string& place) {
-    const bool values = head == "const" || head == "enum";
-    if (schema.contains("type") && (head == "anyOf" || head == "oneOf")) push_type_down(schema, head, place);
-    for (const auto& [key, value] : schema.items()) {
-        if (key == head || kAnnotations.contains(key) || (key == "type" && values)) continue;
-        refuse(place,
-               fmt::format(
-                   "'{}' beside '{}' would not be enforced - put it into each alternative, or leave it out",
-                   key, head));
+    // Whether 'propertyNames' excludes a name.
+    bool named_otherwise(const Schema& keywords, const std::string& name, const std::string& place) {
+        if (!keywords.contains("propertyNames")) return false;
+        const auto follows = reader_.follows(Schema(name), keywords["propertyNames"], place);
+        if (!follows) refuse_schema(place, "'propertyNames' beside 'properties' cannot be enforced");
+        return !*follows;
     }
-    if (!values || !schema.contains("type")) return;
-    const Json types = list_of(schema["type"]);
-    for (const Json& value : head == "enum" ? list_of(schema[head]) : Json::array({schema[head]})) {
-        const bool fits = std::any_of(types.begin(), types.end(), [&](const Json& type) {
-            return type.is_string() && is_of_type(value, type.get<std::string>());
-        });
-        if (!fits) refuse(place, fmt::format("'{}' has {}, which is not of the type", head, value.dump()));
+
+    // Keys that two parts of a schema may speak of would get the one's values only.
+    static void check_patterns(const Schema& schema, const std::string& place) {
+        if (!schema.contains("patternProperties")) return;
+        const bool alone =
+            schema["patternProperties"].size() < 2 && schema.value("properties", Schema::object()).empty() &&
+            schema.value("additionalProperties", Schema(false)) == false && !schema.contains("propertyNames");
+        if (!alone)
+            refuse_schema(place,
+                          "'patternProperties' is enforced only for one pattern, and without 'properties', "
+                          "'additionalProperties' and "
+                          "'propertyNames'");
     }
-}
 
-// Draft 7's items of a tuple. Values are copied before the object grows, which moves them.
-void rewrite_tuple(Json& schema) {
-    const Json items = schema.value("items", Json()), others = schema.value("additionalItems", Json());
-    schema.erase("additionalItems");  // says nothing of other arrays
-    if (!items.is_array()) return;
-    schema.erase("items");
-    schema["prefixItems"] = items;
-    if (!others.is_null()) schema["items"] = others;
-}
-
-// Keys that two parts of a schema may speak of would get the one's values only.
-void check_patterns(const Json& schema, const std::string& place) {
-    if (!schema.contains("patternProperties")) return;
-    const bool alone = schema["patternProperties"].size() < 2 && schema.value("properties", Json()).empty() &&
-                       schema.value("additionalProperties", Json(false)) == false;
-    if (!alone)
-        refuse(place,
-               "'patternProperties' is enforced only for one pattern, and without 'properties' and "
-               "'additionalProperties'");
-}
-
-// Names that are required get a property: XGrammar forgets others.
-void add_required(Json& schema, const std::string& place) {
-    if (!schema.contains("required") || !schema["required"].is_array()) return;
-    const Json required = schema["required"];
-    for (const Json& name : required) {
-        if (!name.is_string() ||
-            (schema.contains("properties") && schema["properties"].contains(name.get<std::string>())))
-            continue;
-        const Json others = schema.value("additionalProperties", Json(true));
-        if (others == false || schema.contains("patternProperties") || schema.contains("propertyNames") ||
-            schema.contains("unevaluatedProperties"))
-            refuse(place, fmt::format("'required' has {}, which 'properties' does not say", name.dump()));
-        schema["properties"][name.get<std::string>()] = others;
-    }
-}
-
-bool is_number(const Json& type) { return type == "number" || type == "integer"; }
-
-void check_keywords(Json& schema, const std::string& place) {
-    rewrite_tuple(schema);
-    if (schema.value("uniqueItems", Json()) == false) schema.erase("uniqueItems");
-    const auto type_of = [](const std::string& key) {
-        return std::find_if(kTypes.begin(), kTypes.end(),
-                            [&](const TypeWords& t) { return t.keywords.contains(key); });
-    };
-    if (!schema.contains("type")) {
-        for (const auto& [key, value] : schema.items()) {
-            if (type_of(key) == kTypes.end()) continue;
-            schema["type"] = type_of(key)->type;
-            break;
+    // Names that are required get a property: XGrammar forgets others.
+    static void add_required(Schema& schema, const std::string& place) {
+        if (!schema.contains("required")) return;
+        const Schema required = schema["required"];
+        for (const Schema& name : required) {
+            if (schema.contains("properties") && schema["properties"].contains(name.get<std::string>()))
+                continue;
+            const Schema others = schema.value("additionalProperties", Schema(true));
+            if (schema.contains("patternProperties"))
+                refuse_schema(place,
+                              fmt::format("'required' has {}, which 'properties' does not say", name.dump()));
+            schema["properties"][name.get<std::string>()] = others;
         }
     }
-    std::vector<std::string> others;  // keywords of types that are not generated hold of themselves
-    for (const auto& [key, value] : schema.items()) {
-        if (key == "type" || kAnnotations.contains(key)) continue;
-        const auto of = type_of(key);
-        if (of == kTypes.end()) refuse(place, fmt::format("'{}' cannot be enforced", key));
-        const Json types = list_of(schema["type"]);
-        const bool meant = std::any_of(types.begin(), types.end(), [&](const Json& type) {
-            return type == of->type || (is_number(type) && of->keywords.contains("minimum"));
-        });
-        if (!meant) others.push_back(key);
-    }
-    for (const std::string& key : others) schema.erase(key);
-    check_patterns(schema, place);
-    add_required(schema, place);
-}
 
-Json enforceable(Json schema, const std::string& place) {
-    if (!schema.is_object()) return schema;  // true, false, or an error that compiling reports
-    const auto head =
-        std::find_if(kHeads.begin(), kHeads.end(), [&](const char* key) { return schema.contains(key); });
-    if (head != kHeads.end()) {
-        check_head(schema, *head, place);
-    } else {
-        check_keywords(schema, place);
+    Schema finished_array(Schema out, const std::string& place, int depth) {
+        const Schema least = out.value("minItems", Schema(0));
+        Schema first = Schema::array();
+        bool cut = false;
+        for (const Schema& part : out.value("prefixItems", Schema::array())) {
+            cut = out.contains("maxItems") && out["maxItems"] <= first.size();
+            Schema one =
+                cut ? Schema(false)
+                    : enforced(part, fmt::format("{}/prefixItems/{}", place, first.size()), depth + 1);
+            cut = one == false;
+            if (cut) break;
+            first.push_back(one == true ? Schema::object() : std::move(one));
+        }
+        if (cut) {
+            out["items"] = false;
+        } else if (out.contains("items")) {
+            out["items"] = enforced(out["items"], place + "/items", depth + 1);
+        } else if (least > first.size()) {
+            out["items"] = true;
+        }
+        if (least > first.size() && out["items"] == false)
+            return never(place, "it has fewer items than 'minItems'");
+        out["prefixItems"] = first;
+        if (first.empty()) out.erase("prefixItems");
+        return out;
     }
-    for (const char* key :
-         {"items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems", "propertyNames"}) {
-        if (schema.contains(key)) schema[key] = enforceable(schema[key], fmt::format("{}/{}", place, key));
-    }
-    for (const char* key : {"properties", "patternProperties", "$defs", "definitions"}) {
-        if (!schema.contains(key) || !schema[key].is_object()) continue;
-        for (auto& [name, part] : schema[key].items())
-            part = enforceable(part, fmt::format("{}/{}/{}", place, key, name));
-    }
-    for (const char* key : {"anyOf", "oneOf", "allOf", "prefixItems"}) {
-        if (!schema.contains(key) || !schema[key].is_array()) continue;
-        size_t i = 0;
-        for (Json& part : schema[key]) part = enforceable(part, fmt::format("{}/{}/{}", place, key, i++));
-    }
-    return schema;
-}
+
+    const Schema root_;
+    SchemaReader reader_;
+    std::map<std::string, size_t> names_;                             // of definitions, by what they were
+    std::vector<std::pair<const Schema*, std::string>> definitions_;  // with their places
+    std::vector<std::unique_ptr<Schema>> made_;                       // those that stand nowhere
+    std::string why_never_;
+};
 
 }  // namespace
 
 nlohmann::ordered_json parse_schema(const std::string& text) {
     Counter counter;
-    if (!Json::sax_parse(text, &counter)) fail(ErrorCode::usage, "schema", "{}", counter.problem());
-    return Json::parse(text);
+    if (!Schema::sax_parse(text, &counter)) fail(ErrorCode::usage, "schema", "{}", counter.problem());
+    return Schema::parse(text);
 }
 
 nlohmann::ordered_json enforceable_schema(const nlohmann::ordered_json& schema) {
-    if (!schema.is_object() && !schema.is_boolean())
+    if (schema.is_boolean()) return schema;
+    if (!schema.is_object())
         fail(ErrorCode::usage, "schema", "a JSON Schema is an object, got {}", schema.type_name());
-    return enforceable(schema, "");
+    return Enforcer(with_local_references(schema)).whole();
 }
 
 }  // namespace refold
