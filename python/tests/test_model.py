@@ -100,8 +100,8 @@ class ModelTest(unittest.TestCase):
         self.assertEqual(self.model.generate("Hello", grammar='root ::= "x"').text, "x")
         with self.assertRaisesRegex(ValueError, "exclude"):
             self.model.generate("Hello", regex="a", grammar='root ::= "x"')
-        with self.assertRaisesRegex(refold.UsageError, "'not' cannot be enforced"):
-            self.model.generate("Hello", json_schema={"not": {}})
+        with self.assertRaisesRegex(refold.UsageError, "'uniqueItems' cannot be enforced"):
+            self.model.generate("Hello", json_schema={"uniqueItems": True})
 
     def test_stop_texts_and_log_probabilities(self):
         whole = self.model.generate(PROMPT, max_tokens=12, logprobs=2)

@@ -210,10 +210,17 @@ private:
         }
         for (const auto& [least, most] :
              {std::pair("minimum", "maximum"), std::pair("minLength", "maxLength"),
-              std::pair("minItems", "maxItems"), std::pair("minProperties", "maxProperties")}) {
-            if (out.contains(least) && out.contains(most) && out[most] < out[least])
+              std::pair("minItems", "maxItems"), std::pair("minProperties", "maxProperties"),
+              std::pair("exclusiveMinimum", "exclusiveMaximum"), std::pair("minimum", "exclusiveMaximum"),
+              std::pair("exclusiveMinimum", "maximum")}) {
+            if (!out.contains(least) || !out.contains(most)) continue;
+            const bool exclusive = *least == 'e' || *most == 'e';
+            if (out[most] < out[least] || (exclusive && out[most] == out[least]))
                 return never(place, fmt::format("'{}' is above '{}'", least, most));
         }
+        if (out.contains("maxProperties") &&
+            out["maxProperties"] < out.value("required", Schema::array()).size())
+            return never(place, "'maxProperties' is below the number of required ones");
         if (type == "object") return finished_object(std::move(out), place, depth);
         return type == "array" ? finished_array(std::move(out), place, depth) : out;
     }
@@ -226,13 +233,14 @@ private:
             Schema properties = Schema::object();
             for (const auto& [name, part] : out["properties"].items()) {
                 const std::string where = fmt::format("{}/properties/{}", place, name);
-                Schema one =
-                    named_otherwise(out, name, where) ? Schema(false) : enforced(part, where, depth + 1);
+                const bool excluded = named_otherwise(out, name, where);
+                Schema one = excluded ? Schema(false) : enforced(part, where, depth + 1);
                 if (one != false) {
                     properties[name] = std::move(one);
                 } else if (std::find(required.begin(), required.end(), name) != required.end()) {
                     return never(where, "it is required, and has no value");
-                } else if (out.contains("additionalProperties")) {
+                } else if (!excluded &&
+                           (out.contains("additionalProperties") || out.contains("propertyNames"))) {
                     out["additionalProperties"] = false;  // which could have this name
                 }
             }

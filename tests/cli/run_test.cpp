@@ -112,8 +112,8 @@ TEST(Run, TextWithAFormat) {
     EXPECT_THAT(text_of({"--grammar", folder / "grammar.gbnf"}), testing::MatchesRegex("x[0-9]"));
     expect_error(refold({"run", kModel, "-p", "a", "--regex", "(a"}), 2, {"regular expression"});
     expect_error(refold({"run", kModel, "-p", "a", "--regex", "a", "--choice", "b"}), 2, {"--choice"});
-    expect_error(refold({"run", kModel, "-p", "a", "--json-schema", R"({"not": {}})"}), 2,
-                 {"'not' cannot be enforced"});
+    expect_error(refold({"run", kModel, "-p", "a", "--json-schema", R"({"uniqueItems": true})"}), 2,
+                 {"'uniqueItems' cannot be enforced"});
 }
 
 TEST(Run, StopTextsBiasAndPenalties) {

@@ -197,7 +197,7 @@ TEST(ChatTools, FormsThatAreNotKnown) {
                  "a form that this server does not know");
     json strict = kFunction;
     strict["function"]["strict"] = true;
-    strict["function"]["parameters"]["properties"]["city"] = {{"not", {{"type", "null"}}}};
+    strict["function"]["parameters"]["properties"]["city"] = {{"uniqueItems", true}};
     RunningServer known(answering("Hello"));
     expect_error(known.post(kChatPath, asked_chat({{"tools", {strict}}})), 400, "invalid_function_parameters",
                  "'weather' is strict");

@@ -130,7 +130,7 @@ TEST(AnswerStructure, FormatsFollowReasoning) {
 }
 
 TEST(AnswerStructure, SchemasThatCannotBeEnforced) {
-    Tool loose{.name = "f", .parameters = {{"type", "object"}, {"not", {{"type", "null"}}}}};
+    Tool loose{.name = "f", .parameters = {{"type", "object"}, {"not", {{"pattern", "a"}}}}};
     const AnswerStructure any = answer_structure(parts_of(kHermes), {loose}, kRequired, {});
     EXPECT_TRUE(allowed(any, hermes("f", R"({"a": [1]})")));
     EXPECT_FALSE(allowed(any, hermes("f", "[1]")));
