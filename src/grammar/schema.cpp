@@ -227,6 +227,7 @@ private:
 
     Schema finished_object(Schema out, const std::string& place, int depth) {
         check_patterns(out, place);
+        name_properties(out, place, depth);
         add_required(out, place);
         const Schema required = out.value("required", Schema::array());
         if (out.contains("properties")) {
@@ -259,39 +260,60 @@ private:
             out["patternProperties"] = patterns;
             if (patterns.empty()) out.erase("patternProperties");
         }
-        if (out.contains("propertyNames")) {
-            const Schema names = apart(all_of(out["propertyNames"], {{"type", "string"}}),
-                                       place + "/propertyNames", depth + 1);
-            out["propertyNames"] = names;
-            if (names == false) out["additionalProperties"] = false;
-            if (names == false || out.value("additionalProperties", Schema(true)) == false)
-                out.erase("propertyNames");
-        }
+        if (out.value("additionalProperties", Schema(true)) == false) out.erase("propertyNames");
         return with_fewest(std::move(out), required.size(), place);
     }
 
-    // Other names may be written twice, and count once in the document.
+    // 'propertyNames' as properties, where it is a list: other names could be written twice, and be those of
+    // properties.
+    void name_properties(Schema& out, const std::string& place, int depth) {
+        if (!out.contains("propertyNames")) return;
+        constexpr size_t kMost = 64;
+        const Schema names =
+            apart(all_of(out["propertyNames"], {{"type", "string"}}), place + "/propertyNames", depth + 1);
+        const bool none = names == false, closed = out.value("additionalProperties", Schema(true)) == false;
+        if (none || (names.contains("enum") && names["enum"].size() <= kMost)) {
+            const Schema own = out.value("properties", Schema::object()),
+                         others = out.value("additionalProperties", Schema(true));
+            Schema properties = Schema::object();
+            for (const auto& [name, part] : own.items()) {
+                if (!none &&
+                    std::find(names["enum"].begin(), names["enum"].end(), name) != names["enum"].end())
+                    properties[name] = part;
+            }
+            for (const Schema& name : none ? Schema::array() : names["enum"])
+                if (!properties.contains(name.get<std::string>()))
+                    properties[name.get<std::string>()] = others;
+            out["properties"] = std::move(properties);
+            out["additionalProperties"] = false;
+            out.erase("propertyNames");
+        } else if (!closed) {
+            if (out.contains("properties") || out.contains("required"))
+                refuse_schema(
+                    place,
+                    "'propertyNames' beside 'properties' or 'required' is enforced for up to 64 names only");
+            out["propertyNames"] = names;
+        }
+    }
+
+    // Names that are free may be written twice, and count once in the document.
     Schema with_fewest(Schema out, size_t n_required, const std::string& place) {
         const Schema least = out.value("minProperties", Schema(0));
-        const size_t described = out.value("properties", Schema::object()).size();
-        if (least <= described && !out.contains("additionalProperties") && !out.contains("patternProperties"))
-            return out;
-        if (least <= n_required) {
-            out.erase("minProperties");
-            return out;
-        }
-        if (!out.contains("patternProperties") && out.value("additionalProperties", Schema(true)) == false)
-            return least <= described ? out : never(place, "it has fewer properties than 'minProperties'");
+        const bool closed = out.value("additionalProperties", Schema(false)) == false &&
+                            !out.contains("patternProperties") && !out.contains("propertyNames");
+        if (closed && least <= out.value("properties", Schema::object()).size()) return out;
+        if (closed && out.contains("additionalProperties"))
+            return never(place, "it has fewer properties than 'minProperties'");
         if (least > n_required + 1)
             refuse_schema(
                 place,
                 "'minProperties' is enforced for properties that 'properties' describes, and one more");
-        if (!out.contains("patternProperties") && !out.contains("additionalProperties"))
-            out["additionalProperties"] = true;
+        if (least <= n_required) out.erase("minProperties");
+        if (closed) out["additionalProperties"] = true;
         return out;
     }
 
-    // Whether 'propertyNames' excludes a name.
+    // Whether 'propertyNames', which is no list, excludes a name.
     bool named_otherwise(const Schema& keywords, const std::string& name, const std::string& place) {
         if (!keywords.contains("propertyNames")) return false;
         const auto follows = reader_.follows(Schema(name), keywords["propertyNames"], place);

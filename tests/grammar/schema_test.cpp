@@ -131,6 +131,32 @@ TEST(Schema, Contraries) {
                                   {"type":"object","properties":{"b":{}}}]})"));
 }
 
+// What could be written twice, or have the name of a property.
+TEST(Schema, NamesOfProperties) {
+    EXPECT_EQ(
+        enforced(
+            R"({"propertyNames":{"enum":["a","b"]},"properties":{"a":{"type":"null"},"c":{}},"minProperties":2})"),
+        sorted(
+            R"({"type":"object","properties":{"a":{"type":"null"},"b":true},"additionalProperties":false,"minProperties":2})"));
+    EXPECT_EQ(
+        enforced(
+            R"({"propertyNames":{"maxLength":2},"properties":{"ab":{},"abc":{}},"additionalProperties":false})"),
+        sorted(R"({"type":"object","properties":{"ab":{}},"additionalProperties":false})"));
+    EXPECT_EQ(enforced(R"({"type":"object","propertyNames":false})"),
+              sorted(R"({"type":"object","properties":{},"additionalProperties":false})"));
+    EXPECT_THAT(
+        refusal(R"({"propertyNames":{"enum":["a"]},"minProperties":1,"dependentSchemas":{"a":false}})"),
+        HasSubstr("fewer properties"));
+    EXPECT_THAT(refusal(R"({"propertyNames":{"maxLength":2},"properties":{"ab":{}}})"),
+                HasSubstr("'propertyNames' beside"));
+    EXPECT_THAT(refusal(R"({"propertyNames":{"maxLength":2},"minProperties":2})"),
+                HasSubstr("'minProperties'"));
+    EXPECT_EQ(
+        enforced(R"({"properties":{"a":{}},"required":["a"],"minProperties":2})"),
+        sorted(
+            R"({"type":"object","properties":{"a":{}},"required":["a"],"minProperties":2,"additionalProperties":true})"));
+}
+
 TEST(Schema, References) {
     const std::string kinds =
         R"("definitions":{"a/b":{"type":"null"},"list":[{"type":"string"}],"deep":{"$id":"other.json",
