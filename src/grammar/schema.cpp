@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "grammar/schema_alternatives.h"
+#include "grammar/schema_keywords.h"
 #include "grammar/schema_references.h"
 
 namespace refold {

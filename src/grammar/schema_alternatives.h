@@ -1,31 +1,13 @@
 // A JSON Schema taken apart into alternatives of keywords that all hold together.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "grammar/schema_keywords.h"
+
 namespace refold {
-
-// Keys keep their order, which is that of documents.
-using Schema = nlohmann::ordered_json;
-
-// Throws Error(usage) for a schema that cannot be enforced: "#PLACE: REASON".
-[[noreturn]] void refuse_schema(const std::string& place, const std::string& reason);
-
-// Whether a key says nothing of the documents ("title").
-bool is_annotation(std::string_view key);
-
-// What all of `parts` say together, left for SchemaReader::alternatives().
-Schema all_of(const Schema& a, const Schema& b);
-
-// The types that `keywords` allow; all where they do not say. "number" includes "integer".
-std::vector<std::string> types_of(const Schema& keywords);
-// Their type where they do not say it: that of the first keyword that speaks of one type only. Null: none
-// does.
-const char* implied_type(const Schema& keywords);
 
 // Draft 7 and 2020-12. References lead to places of one document. A reader refuses what takes too many steps:
 // conditions of conditions, or schemas that are the same reference again and again.
@@ -37,9 +19,8 @@ public:
     // strings and numbers, "type", "enum" (alone, if what stands beside it can be told of its values), and
     // any that are not known here, among them a "not" that could not be resolved. They have no $ref, const,
     // allOf, anyOf, oneOf, if, dependentRequired, dependentSchemas and unevaluated...; schemas within them
-    // are as they stood, or an "allOf" of them. Of "oneOf" and of what excludes names, fewer documents may be
-    // left than the schema allows: where additionalProperties is absent, documents are taken to have the
-    // properties that are described only. None: no document follows it.
+    // are as they stood, or an "allOf" of them. Of "oneOf", "not", "if" and what depends, fewer documents may
+    // be left than the schema allows. None: no document follows it, or none that is left.
     std::vector<Schema> alternatives(const Schema& schema, const std::string& place, int depth = 0);
 
     // Whether, of the alternatives of "oneOf", each excludes the others as they stand.
@@ -62,14 +43,16 @@ private:
     std::optional<std::vector<Schema>> contrary(const std::string& key, const Schema& schema,
                                                 const std::string& place, int depth);
     std::vector<Schema> apart(std::vector<Combination> all, const std::string& place, int depth);
+    void close(Schema& keywords, bool several);
     std::optional<Schema> settled(Schema keywords, const std::string& place, int depth);
     std::optional<bool> keywords_hold(const Schema& value, const Schema& keywords, const std::string& place,
                                       int depth);
-    bool excludes(const Schema& a, const Schema& b, const std::string& place, int depth);
+    bool excludes(const Schema& a, const Schema& b, const std::string& place, int depth, bool whole);
 
     const Schema& root_;
     bool unevaluated_;  // it has unevaluatedProperties or unevaluatedItems
     size_t steps_ = 0;
+    size_t narrowed_ = 0;  // how often alternatives could have become fewer documents than the schema allows
 };
 
 }  // namespace refold

@@ -102,6 +102,21 @@ TEST(Schema, AlternativesThatExcludeEachOther) {
         sorted(R"({"anyOf":[{"type":"integer"},{"type":"string","minLength":1},{"enum":[null,""]}]})"));
     EXPECT_THAT(refusal(R"({"oneOf":[{"type":"integer"},{"enum":[null,2]}]})"),
                 HasSubstr("'oneOf' could hold"));
+    // What is said elsewhere of "b" does not make both possible.
+    EXPECT_EQ(
+        enforced(
+            R"({"type":"object","properties":{"a":{},"b":{}},"allOf":[{"oneOf":[{"required":["a"]},{"required":["b"]}]}]})"),
+        sorted(R"({"anyOf":[{"type":"object","properties":{"a":{}},"required":["a"]},
+                                  {"type":"object","properties":{"b":{}},"required":["b"]}]})"));
+    // What follows the second alternative is not known exactly, so the first cannot be kept from it.
+    EXPECT_THAT(refusal(R"({"oneOf":[{"const":2},{"oneOf":[{"type":"integer"},{"type":"number"}]}]})"),
+                HasSubstr("'oneOf' could hold"));
+    // With "c" evaluated by the first alternative, both hold.
+    EXPECT_THAT(
+        refusal(
+            R"({"oneOf":[{"properties":{"a":{"const":1},"c":{}},"required":["a","c"]},{"properties":{"a":{"type":"integer"}},
+                            "required":["a"]}],"unevaluatedProperties":false,"type":"object"})"),
+        HasSubstr("'oneOf' could hold"));
     EXPECT_THAT(refusal(R"({"oneOf":[{"pattern":"a"},{"pattern":"b"}]})"), HasSubstr("'oneOf' could hold"));
     EXPECT_THAT(refusal(R"({"oneOf":[true,true]})"), HasSubstr("exclude each other"));
 }
