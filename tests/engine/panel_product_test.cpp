@@ -167,6 +167,41 @@ TEST_P(PanelProductTest, IsTheProductOfTheValues) {
     });
 }
 
+// The largest bytes of a type with the largest inputs: sums of 16 bits have no room to spare.
+TEST_P(PanelProductTest, OfTheLargestNumbers) {
+    constexpr int64_t kColumns = 256, kOutputs = 16;
+    std::vector<float> numbers(kColumns * kOutputs), values(numbers.size());
+    for (size_t i = 0; i < numbers.size(); ++i)
+        numbers[i] = (i % 32 == 0) == (i / kColumns % 2 == 0) ? 1.0F : -1.0F;
+    const std::vector<float> importance(needs_importance(GetParam()) ? kColumns : 0, 1.0F);
+    const std::vector<std::byte> packed = quantize(GetParam(), numbers, kColumns, importance);
+    dequantize(GetParam(), packed, values);
+    on_every_level([&] {
+        for (const int64_t tokens : {1, 2, 8, 30}) {
+            const ggml_context_ptr context(ggml_init({size_t{4} << 20, nullptr, false}));
+            ggml_context* c = context.get();
+            ggml_tensor* weight =
+                ggml_new_tensor_2d(c, static_cast<ggml_type>(GetParam()), kColumns, kOutputs);
+            std::copy(packed.begin(), packed.end(), static_cast<std::byte*>(weight->data));
+            ggml_tensor* x = ggml_new_tensor_2d(c, GGML_TYPE_F32, kColumns, tokens);
+            auto* inputs = static_cast<float*>(x->data);
+            for (int64_t i = 0; i < ggml_nelements(x); ++i) inputs[i] = i / kColumns % 2 == 0 ? 1.0F : -1.0F;
+            PanelProduct product(1);
+            ggml_tensor* got = product.of_panels(c, in_panels(c, weight), x);
+            ggml_cgraph* graph = ggml_new_graph(c);
+            ggml_build_forward_expand(graph, got);
+            ggml_graph_compute_with_ctx(c, graph, 1);
+            for (int64_t i = 0; i < ggml_nelements(got); ++i) {
+                double sum = 0;
+                for (int64_t k = 0; k < kColumns; ++k)
+                    sum += static_cast<double>(values[static_cast<size_t>(i % kOutputs * kColumns + k)]);
+                ASSERT_NEAR(static_cast<const float*>(got->data)[i], i / kOutputs % 2 == 0 ? sum : -sum, 1e-3)
+                    << i;
+            }
+        }
+    });
+}
+
 TEST_P(PanelProductTest, OfATokenIsTheSameInAnyCompany) {
     on_every_level([&] {
         constexpr int64_t kColumns = 576, kOutputs = 88, kTokens = 41;

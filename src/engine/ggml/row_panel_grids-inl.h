@@ -43,6 +43,7 @@ HWY_INLINE Words AsBytes(Words x) {
 template <ggml_type type>
 struct GridType : K {
     static constexpr ggml_type kType = type;
+    static constexpr int kMost = 127;
     static constexpr int kMinimums = 0;
 
     // Byte i, and half-byte i, of what begins at a dword.

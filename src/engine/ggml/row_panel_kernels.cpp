@@ -79,6 +79,35 @@ HWY_INLINE Ints PairsOfShorts(hn::Vec<DShorts> x) {
 }
 #endif
 
+#if HWY_ARCH_X86 && !REFOLD_HAS_VNNI
+// Keeps the compiler from adding in another order, for which it would store all products first.
+template <class V>
+HWY_INLINE V InOrder(V sum) {
+    asm("" : "+v"(sum.raw));
+    return sum;
+}
+
+// x, negative where `sign` is; anything where it is zero.
+HWY_INLINE hn::Vec<DQuants> WithSignOf(hn::Vec<DQuants> x, hn::Vec<DQuants> sign) {
+#if HWY_TARGET <= HWY_AVX3
+    return hn::IfThenElse(hn::Lt(sign, hn::Zero(DQuants())), hn::Neg(x), x);
+#elif HWY_TARGET == HWY_AVX2
+    return hn::Vec<DQuants>{_mm256_sign_epi8(x.raw, sign.raw)};
+#else
+    return hn::Vec<DQuants>{_mm_sign_epi8(x.raw, sign.raw)};
+#endif
+}
+#endif
+
+// Quads of bytes up to `most` whose sums of two products fit into 16 bits together, at most `limit`: a power
+// of two.
+constexpr int QuadsInShorts(int most, int limit) {
+    constexpr int kLargestInput = 127;
+    int quads = 1;
+    while (2 * quads <= limit && 2 * quads * 2 * most * kLargestInput <= 32767) quads *= 2;
+    return quads;
+}
+
 // sum + four products: bytes `w` with the signed bytes of `x`. `wide`: w goes beyond 127.
 template <bool wide>
 HWY_INLINE Ints Dot(Ints sum, Words w, Ints x) {
@@ -92,9 +121,9 @@ HWY_INLINE Ints Dot(Ints sum, Words w, Ints x) {
         // |w - 128| with x of its sign.
         const auto moved = hn::BitCast(q, hn::Xor(bytes, hn::Set(DBytes(), 0x80)));
         bytes = hn::BitCast(DBytes(), hn::Abs(moved));
-        quants = hn::IfThenElse(hn::Lt(moved, hn::Zero(q)), hn::Neg(quants), quants);
+        quants = WithSignOf(quants, moved);
     }
-    return hn::Add(sum, PairsOfShorts(PairsOfProducts(bytes, quants)));
+    return InOrder(hn::Add(sum, PairsOfShorts(PairsOfProducts(bytes, quants))));
 #elif HWY_ARCH_ARM_A64
     auto bytes = hn::BitCast(DBytes(), w);
     if constexpr (wide) bytes = hn::Xor(bytes, hn::Set(DBytes(), 0x80));
@@ -114,7 +143,6 @@ HWY_INLINE Ints Dot(Ints sum, Words w, Ints x) {
 template <class Type>
 class Stored : public Type {
 public:
-    static constexpr int kZero = Type::kZero;
     // Begins at group `first` of the row.
     HWY_INLINE Stored(const Panel& panel, int64_t part, int64_t first, size_t ahead)
         : next_{panel.odd, panel.dwords}, ahead_(ahead), group_(first % Type::kGroups) {
@@ -147,10 +175,10 @@ private:
 };
 
 // The same of a panel that was unpacked.
-template <int scales, int minimums, int zero>
+template <int scales, int minimums, int zero, int most>
 class Bytes {
 public:
-    static constexpr int kScales = scales, kMinimums = minimums, kZero = zero;
+    static constexpr int kScales = scales, kMinimums = minimums, kZero = zero, kMost = most;
     HWY_INLINE Bytes(const Unpacked& panel, int64_t part)
         : quants_(panel.quants - kInputGroup * kRows + part * kLanes * 4),
           scales_(panel.scales - kScales * kRows + part * kLanes),
@@ -207,6 +235,23 @@ HWY_INLINE void Write(Floats sums, const Product& product, int64_t part, int64_t
 
 constexpr int Log2(int power) { return power <= 1 ? 0 : 1 + Log2(power / 2); }
 
+#if HWY_ARCH_X86 && !REFOLD_HAS_VNNI
+// Quads [j, j + quads) times T tokens, added in 16 bits first: a third less to do than by Dot().
+template <int T, int quads, class Source, class Input, class Add>
+HWY_INLINE void AddTogether(const Source& source, int j, const Input& input, const Add& add) {
+    hn::Vec<DShorts> sums[T];
+#pragma GCC unroll 8
+    for (int i = 0; i < quads; ++i) {
+        const auto columns = hn::BitCast(DBytes(), source.quad(j + i));
+        for (int t = 0; t < T; ++t) {
+            const auto products = PairsOfProducts(columns, hn::BitCast(DQuants(), input(t, j + i)));
+            sums[t] = i == 0 ? products : InOrder(hn::Add(sums[t], products));
+        }
+    }
+    for (int t = 0; t < T; ++t) add(t, PairsOfShorts(sums[t]));
+}
+#endif
+
 // T tokens times a part of a panel.
 template <int T, class Source>
 HWY_INLINE void Multiply(Source source, const Product& product, int64_t part) {
@@ -238,15 +283,30 @@ HWY_INLINE void Multiply(Source source, const Product& product, int64_t part) {
                                      : hn::Zero(di);
                 }
             }
+            const auto input = [&](int t, int j) {
+                int32_t four;
+                memcpy(&four, quants + t * x.groups * kInputGroup + j * 4, sizeof(four));
+                return hn::Set(di, four);
+            };
+#if HWY_ARCH_X86 && !REFOLD_HAS_VNNI
+            constexpr int kTogether = kWide ? 1 : QuadsInShorts(Source::kMost, 8 / C);
+#else
+            constexpr int kTogether = 1;
+#endif
 // Otherwise sums of halves are in memory.
 #pragma GCC unroll 8
-            for (int j = 0; j < 8; ++j) {
-                const Words columns = source.quad(j);
-                for (int t = 0; t < T; ++t) {
-                    int32_t four;
-                    memcpy(&four, quants + t * x.groups * kInputGroup + j * 4, sizeof(four));
-                    Ints& dot = dots[t][j * C / 8];
-                    dot = Dot<kWide>(dot, columns, hn::Set(di, four));
+            for (int j = 0; j < 8; j += kTogether) {
+                if constexpr (kTogether == 1) {
+                    const Words columns = source.quad(j);
+                    for (int t = 0; t < T; ++t) {
+                        Ints& dot = dots[t][j * C / 8];
+                        dot = Dot<kWide>(dot, columns, input(t, j));
+                    }
+                } else {
+                    AddTogether<T, kTogether>(source, j, input, [&](int t, Ints sum) {
+                        Ints& dot = dots[t][j * C / 8];
+                        dot = hn::Add(dot, sum);
+                    });
                 }
             }
             for (int t = 0; t < T; ++t) {
@@ -285,7 +345,8 @@ constexpr Kernels MakeKernels(std::index_sequence<T...>) {
             Type::kMinimums,
             Unpack<Type>,
             {MultiplyStored<Type, static_cast<int>(T) + 1>...},
-            {MultiplyBytes<Bytes<Type::kScales, Type::kMinimums, Type::kZero>, static_cast<int>(T) + 1>...}};
+            {MultiplyBytes<Bytes<Type::kScales, Type::kMinimums, Type::kZero, Type::kMost>,
+                           static_cast<int>(T) + 1>...}};
 }
 
 template <class... Types>

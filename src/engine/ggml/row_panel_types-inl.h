@@ -3,11 +3,11 @@
 //
 // A vector holds the same dword of kLanes rows, a part of the panel's sixteen. A type's struct has
 //   kType, kBytes (of a block), kGroups (of 32 columns, in a block);
-//   kZero (a byte minus this is the number that is multiplied: 0 or a power of two), kScales (of a group: 1
-//   or 2), kMinimums (of a group, 0 to 2: a number is scale * (byte - kZero) - minimum; these types have no
-//   kZero); enter(block): goes to a block; group(g): goes to its group g; quad(j): columns 4 j to 4 j + 3 of
-//   the group, bytes [row][column]; scale(h), minimum(h): of half h of the group, or of the whole group,
-//   [row].
+//   kMost (the largest byte that quad() gives); kZero (a byte minus this is the number that is multiplied: 0
+//   or a power of two; 128 if bytes are above 127); kScales (of a group: 1 or 2), kMinimums (of a group, 0 to
+//   2: a number is scale * (byte - kZero) - minimum; these types have no kZero); enter(block): goes to a
+//   block; group(g): goes to its group g; quad(j): columns 4 j to 4 j + 3 of the group, bytes [row][column];
+//   scale(h), minimum(h): of half h of the group, or of the whole group, [row].
 #if defined(REFOLD_ROW_PANEL_TYPES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef REFOLD_ROW_PANEL_TYPES_INL_H_
 #undef REFOLD_ROW_PANEL_TYPES_INL_H_
@@ -140,6 +140,7 @@ struct ScaleAndMinimum {
 
 struct Q40 : OneScale {
     static constexpr ggml_type kType = GGML_TYPE_Q4_0;
+    static constexpr int kMost = 15;
     static constexpr size_t kBytes = 18;
     static constexpr int kZero = 8;
     HWY_INLINE Words quad(int j) const { return HalfBytes(block, 0, j); }
@@ -147,12 +148,14 @@ struct Q40 : OneScale {
 
 struct Q41 : ScaleAndMinimum {
     static constexpr ggml_type kType = GGML_TYPE_Q4_1;
+    static constexpr int kMost = 15;
     static constexpr size_t kBytes = 20;
     HWY_INLINE Words quad(int j) const { return HalfBytes(block, 1, j); }
 };
 
 struct Q50 : OneScale {
     static constexpr ggml_type kType = GGML_TYPE_Q5_0;
+    static constexpr int kMost = 31;
     static constexpr size_t kBytes = 22;
     static constexpr int kZero = 16;
     HWY_INLINE Words quad(int j) const { return WithFifthBits(HalfBytes(block, 1, j), block.dword(0), j); }
@@ -160,12 +163,14 @@ struct Q50 : OneScale {
 
 struct Q51 : ScaleAndMinimum {
     static constexpr ggml_type kType = GGML_TYPE_Q5_1;
+    static constexpr int kMost = 31;
     static constexpr size_t kBytes = 24;
     HWY_INLINE Words quad(int j) const { return WithFifthBits(HalfBytes(block, 2, j), block.dword(1), j); }
 };
 
 struct Q80 : OneScale {
     static constexpr ggml_type kType = GGML_TYPE_Q8_0;
+    static constexpr int kMost = 255;
     static constexpr size_t kBytes = 34;
     static constexpr int kZero = 128;
     HWY_INLINE Words quad(int j) const { return hn::Xor(block.dword(j), hn::Set(DWords(), 0x80808080U)); }
@@ -176,6 +181,7 @@ alignas(16) constexpr uint8_t kIq4Values[16] = {1,   24,  45,  63,  79,  93,  10
 
 struct Iq4Nl : OneScale {
     static constexpr ggml_type kType = GGML_TYPE_IQ4_NL;
+    static constexpr int kMost = 255;
     static constexpr size_t kBytes = 18;
     static constexpr int kZero = 128;
     HWY_INLINE Words quad(int j) const { return LookedUp(kIq4Values, HalfBytes(block, 0, j)); }
@@ -183,6 +189,7 @@ struct Iq4Nl : OneScale {
 
 struct Mxfp4 : OneScale {
     static constexpr ggml_type kType = GGML_TYPE_MXFP4;
+    static constexpr int kMost = 28;
     static constexpr size_t kBytes = 17;
     static constexpr int kZero = 16;
     // Twice the values, whose scales are halved.
@@ -241,12 +248,14 @@ struct SixBits : K {
 
 struct Q4K : SixBits {
     static constexpr ggml_type kType = GGML_TYPE_Q4_K;
+    static constexpr int kMost = 15;
     static constexpr size_t kBytes = 144;
     HWY_INLINE Words quad(int j) const { return four_bits(4, j); }
 };
 
 struct Q5K : SixBits {
     static constexpr ggml_type kType = GGML_TYPE_Q5_K;
+    static constexpr int kMost = 31;
     static constexpr size_t kBytes = 176;
     HWY_INLINE Words quad(int j) const {
         return hn::Or(four_bits(12, j), Masked(Moved(block.dword(4 + j), g, 4), 0x10));
@@ -255,6 +264,7 @@ struct Q5K : SixBits {
 
 struct Q6K : K {
     static constexpr ggml_type kType = GGML_TYPE_Q6_K;
+    static constexpr int kMost = 63;
     static constexpr size_t kBytes = 210;
     static constexpr int kScales = 2;
     static constexpr int kMinimums = 0;
@@ -279,6 +289,7 @@ struct Q6K : K {
 
 struct Q3K : K {
     static constexpr ggml_type kType = GGML_TYPE_Q3_K;
+    static constexpr int kMost = 7;
     static constexpr size_t kBytes = 110;
     static constexpr int kScales = 2;
     static constexpr int kMinimums = 0;
@@ -311,6 +322,7 @@ struct Q3K : K {
 // A number of two bits times the scale of its half, of four bits, is a byte still, so a group has one scale.
 struct Q2K : K {
     static constexpr ggml_type kType = GGML_TYPE_Q2_K;
+    static constexpr int kMost = 45;
     static constexpr size_t kBytes = 84;
     static constexpr int kScales = 1;
     static constexpr int kMinimums = 2;
@@ -340,6 +352,7 @@ struct Q2K : K {
 
 struct Iq4Xs : K {
     static constexpr ggml_type kType = GGML_TYPE_IQ4_XS;
+    static constexpr int kMost = 255;
     static constexpr size_t kBytes = 136;
     static constexpr int kScales = 1;
     static constexpr int kMinimums = 0;
