@@ -8,6 +8,7 @@
 #include "core/file_hash.h"
 #include "encoder/text_encoder.h"
 #include "engine/expected_memory.h"
+#include "engine/warm_up.h"
 #include "generation/draft_model.h"
 #include "model/accounting.h"
 #include "model/load.h"
@@ -129,7 +130,9 @@ struct LocalModel {
         if (options.draft_model.empty()) return nullptr;
         EngineOptions own = options.engine;
         own.sequences = 0;
-        return load_draft_model(options.draft_model, own, *engine, tokenizer);
+        std::unique_ptr<Engine> out = load_draft_model(options.draft_model, own, *engine, tokenizer);
+        warm_up(*out);
+        return out;
     }
     SchedulerOptions completed(const LocalModelOptions& options, PrefixFile prefixes) const {
         SchedulerOptions out = options.scheduler;
@@ -210,6 +213,7 @@ std::shared_ptr<ServedModel> load(const std::string& path, const std::string& na
         engine = make_engine(model, own);
         for (const NamedAdapter& adapter : options.adapters)
             adapters.push_back(engine->add_adapter(load_adapter(adapter.path, model)));
+        warm_up(*engine);
         const std::string note = check_capacity({.slots = options.scheduler.slots,
                                                  .context = engine->capabilities().context,
                                                  .kv_tokens = options.engine.kv_tokens,

@@ -196,7 +196,8 @@ TEST_P(PanelProductTest, OfTheLargestNumbers) {
                 double sum = 0;
                 for (int64_t k = 0; k < kColumns; ++k)
                     sum += static_cast<double>(values[static_cast<size_t>(i % kOutputs * kColumns + k)]);
-                ASSERT_NEAR(static_cast<const float*>(got->data)[i], i / kOutputs % 2 == 0 ? one * sum : -one * sum, 1e-3)
+                ASSERT_NEAR(static_cast<const float*>(got->data)[i],
+                            i / kOutputs % 2 == 0 ? one * sum : -one * sum, 1e-3)
                     << i;
             }
         }

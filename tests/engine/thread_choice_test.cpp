@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <utility>
 
 namespace refold {
 namespace {
@@ -44,6 +45,27 @@ TEST(ThreadChoice, LongSteps) {
     EXPECT_LT(run(choice, 100, busy), 100 * 0.0095);
     run(choice, 30, idle);
     EXPECT_LT(run(choice, 100, idle), 100 * 0.0043);
+}
+
+// The first step reads weights from the disk and gets its memory.
+TEST(ThreadChoice, TheFirstStepTellsNothing) {
+    for (const ThreadChoice::Windows windows : {ThreadChoice::kShortSteps, ThreadChoice::kLongSteps}) {
+        ThreadChoice choice(2, windows);
+        choice.took(0.4);
+        EXPECT_LT(run(choice, 30, idle), 30 * 0.004 + 0.0031);  // a trial ends after a step
+        EXPECT_EQ(choice.threads(), 2);
+    }
+}
+
+// A long step that is fast by chance is no reason to go on with fewer threads.
+TEST(ThreadChoice, OneLuckyLongStepIsNotEnough) {
+    ThreadChoice choice(2, ThreadChoice::kLongSteps);
+    bool lucky = true;
+    EXPECT_LT(run(choice, 40,
+                  [&](int threads) {
+                      return threads == 1 && std::exchange(lucky, false) ? 0.0035 : idle(threads);
+                  }),
+              40 * 0.004 + 0.004);
 }
 
 TEST(ThreadChoice, BusyFromTheFirstStepOn) {

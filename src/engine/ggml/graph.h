@@ -1,6 +1,7 @@
 // One step of the forward pass as a ggml graph, built once per shape and reused.
 #pragma once
 
+#include <bit>
 #include <map>
 #include <vector>
 
@@ -82,17 +83,17 @@ struct StepWorkspace {
           expert_product(n_threads),
           folded_product(n_threads),
           few(kFewTokens, ThreadChoice(n_threads, ThreadChoice::kShortSteps)),
-          many(n_threads, ThreadChoice::kLongSteps) {}
+          many(kSizes, ThreadChoice(n_threads, ThreadChoice::kLongSteps)) {}
 
     uint64_t bytes() const {
         return activations.bytes() + buffer.size() + panel_product.bytes() + expert_product.bytes();
     }
 
-    static constexpr size_t kFewTokens = 8;
-    // Of a step of so many tokens.
+    static constexpr size_t kFewTokens = 8, kSizes = 64;
+    // Of a step of so many tokens. A token of a short prompt takes longer than one of a long prompt.
     ThreadChoice& choice(int64_t tokens) {
         const auto n = static_cast<size_t>(tokens);
-        return n <= kFewTokens ? few[n - 1] : many;
+        return n <= kFewTokens ? few[n - 1] : many[static_cast<size_t>(std::bit_width(n))];
     }
 
     int threads;
@@ -102,8 +103,8 @@ struct StepWorkspace {
     PanelProduct panel_product;
     ExpertProduct expert_product;
     FoldedProduct folded_product;
-    std::vector<ThreadChoice> few;  // by number of tokens - 1
-    ThreadChoice many;
+    std::vector<ThreadChoice> few;   // by number of tokens - 1
+    std::vector<ThreadChoice> many;  // by the binary digits of the number of tokens
     uint64_t term_bytes() const {
         return (loops ? loops->bytes() : 0) + (adapters ? adapters->bytes() : 0) +
                (device_loops ? device_loops->bytes() : 0) + (device_adapters ? device_adapters->bytes() : 0);

@@ -1,6 +1,7 @@
 #include "engine/ggml/thread_choice.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace refold {
 
@@ -33,7 +34,7 @@ void ThreadChoice::decide(double mean) {
 }
 
 void ThreadChoice::took(double seconds) {
-    if (most_ == 1) return;
+    if (most_ == 1 || !std::exchange(begun_, true)) return;
     // The context grows, so the usual duration does.
     if (now_ == most_) usual_ = usual_ == 0 ? seconds : std::min(seconds, usual_ * 1.002);
     total_ += seconds;

@@ -11,18 +11,20 @@ namespace refold {
 // stays, and later all threads are tried again. Results do not depend on the number of threads.
 class ThreadChoice {
 public:
-    // Steps from one decision to the next, and of a trial.
+    // Steps from one decision to the next, and of a trial; decisions before the first trial.
     struct Windows {
-        int64_t all, trial, fewer;
+        int64_t all, trial, fewer, first;
     };
-    static constexpr Windows kShortSteps = {12, 6, 64};  // of milliseconds
-    static constexpr Windows kLongSteps = {2, 1, 8};     // of a large part of a second
+    static constexpr Windows kShortSteps = {12, 6, 64, 1};  // of milliseconds
+    static constexpr Windows kLongSteps = {2, 2, 8, 3};     // of a large part of a second
 
-    ThreadChoice(int most, Windows windows) : windows_(windows), most_(most), now_(most) {}
+    ThreadChoice(int most, Windows windows)
+        : windows_(windows), most_(most), now_(most), until_trial_(windows.first) {}
 
     // For the next step.
     int threads() const { return now_; }
-    // What that step took, in seconds, or in seconds for each token: durations that can be compared.
+    // What that step took, in seconds, or in seconds for each token: durations that can be compared. The
+    // first one is not, as it touches weights and memory for the first time.
     void took(double seconds);
 
 private:
@@ -41,9 +43,10 @@ private:
     State state_ = State::all;
     int64_t steps_ = 0;  // of this window, and their total duration
     double total_ = 0;
-    double before_ = 0;        // mean duration in the window before
-    double usual_ = 0;         // shortest duration with all threads, rising slowly; 0: none yet
-    int64_t until_trial_ = 1;  // windows
+    double before_ = 0;    // mean duration in the window before
+    double usual_ = 0;     // shortest duration with all threads, rising slowly; 0: none yet
+    int64_t until_trial_;  // windows
+    bool begun_ = false;
 };
 
 }  // namespace refold
