@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -55,6 +57,7 @@ private:
     int depth_ = 0;
 };
 
+constexpr double kExact = 9007199254740992.0;  // integers up to this are doubles
 constexpr int kDeepest = 96;  // schemas within each other, which grow where parts hold together
 
 bool is_enforced(std::string_view key) {
@@ -146,6 +149,18 @@ private:
     static Schema any_of(std::vector<Schema> choices) {
         std::erase(choices, Schema(false));
         if (choices.empty()) return false;
+        // Values of all alternatives are one list.
+        const auto values = [](const Schema& choice) {
+            return choice.is_object() && choice.size() == 1 && choice.contains("enum");
+        };
+        const auto first = std::find_if(choices.begin(), choices.end(), values);
+        if (first != choices.end()) {
+            for (auto next = first + 1; next != choices.end(); ++next)
+                if (values(*next))
+                    (*first)["enum"].insert((*first)["enum"].end(), (*next)["enum"].begin(),
+                                            (*next)["enum"].end());
+            choices.erase(std::remove_if(first + 1, choices.end(), values), choices.end());
+        }
         if (choices.size() == 1) return std::move(choices[0]);
         return {{"anyOf", std::move(choices)}};
     }
@@ -179,7 +194,8 @@ private:
                     refuse_schema(place,
                                   fmt::format("'{}' beside 'enum' or 'const' cannot be enforced", key));
             }
-            return {{"enum", keywords["enum"]}};
+            check_numbers(keywords["enum"], place);
+            return told_apart({{"enum", keywords["enum"]}});
         }
         if (keywords.contains("uniqueItems") &&
             (keywords["uniqueItems"] == false || keywords.value("maxItems", Schema(2)) < 2))
@@ -200,6 +216,12 @@ private:
             keywords["type"] == "number")
             keywords["type"] = "integer";
         const std::string type = keywords.value("type", "");
+        if (type == "integer") round_bounds(keywords);
+        // An annotation; XGrammar would drop what stands beside it.
+        if (keywords.contains("pattern") || keywords.contains("minLength") || keywords.contains("maxLength"))
+            keywords.erase("format");
+        if (type == "string" && keywords.contains("pattern"))
+            check_pattern(keywords["pattern"].get<std::string>(), place);
         Schema out = Schema::object();
         for (const auto& [key, value] : keywords.items()) {
             const char* of = implied_type({{key, value}});
@@ -222,8 +244,79 @@ private:
         if (out.contains("maxProperties") &&
             out["maxProperties"] < out.value("required", Schema::array()).size())
             return never(place, "'maxProperties' is below the number of required ones");
-        if (type == "object") return finished_object(std::move(out), place, depth);
+        if (type == "number") check_range(out, place);
+        if (type == "object") return told_apart(finished_object(std::move(out), place, depth));
         return type == "array" ? finished_array(std::move(out), place, depth) : out;
+    }
+
+    // XGrammar takes schemas that differ below such names only for the same one. An unknown keyword tells
+    // them apart.
+    Schema told_apart(Schema out) {
+        static constexpr std::array kPassedOver = {"title",      "default",  "description", "examples",
+                                                   "deprecated", "readOnly", "writeOnly"};
+        const auto named = [](const Schema& value, const auto& self) -> bool {
+            const auto has_name = [&](const char* key) { return value.is_object() && value.contains(key); };
+            return std::any_of(kPassedOver.begin(), kPassedOver.end(), has_name) ||
+                   (value.is_structured() && std::any_of(value.begin(), value.end(),
+                                                         [&](const Schema& one) { return self(one, self); }));
+        };
+        for (const char* key : {"enum", "properties", "patternProperties"}) {
+            if (!out.is_object() || !named(part(out, key, kNone), named)) continue;
+            out["x-other"] = n_others_++;
+            break;
+        }
+        return out;
+    }
+
+    // XGrammar writes larger ones as doubles.
+    static void check_numbers(const Schema& values, const std::string& place) {
+        for (const Schema& value : values) {
+            if (value.is_structured()) check_numbers(value, place);
+            if (value.is_number_unsigned() && value.get<uint64_t>() > std::numeric_limits<int64_t>::max())
+                refuse_schema(place, fmt::format("{} has more digits than can be written", value.dump()));
+        }
+    }
+
+    // The bounds of integers as integers.
+    static void round_bounds(Schema& keywords) {
+        for (const char* key : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
+            if (!keywords.contains(key) || !keywords[key].is_number_float()) continue;
+            const double bound = keywords[key].get<double>();
+            if (std::abs(bound) > kExact) continue;
+            const bool least = std::string_view(key).ends_with("inimum"), inclusive = *key == 'm';
+            keywords[key] = static_cast<int64_t>(least == inclusive ? std::ceil(bound) : std::floor(bound));
+        }
+        if (keywords.value("multipleOf", Schema()) == 1) keywords.erase("multipleOf");
+    }
+
+    // XGrammar writes six digits behind the point.
+    static void check_range(const Schema& keywords, const std::string& place) {
+        constexpr double kSmallest = 2e-6;
+        double low = -std::numeric_limits<double>::infinity(), high = -low;
+        for (const char* key : {"minimum", "exclusiveMinimum"})
+            if (keywords.contains(key)) low = std::max(low, keywords[key].get<double>());
+        for (const char* key : {"maximum", "exclusiveMaximum"})
+            if (keywords.contains(key)) high = std::min(high, keywords[key].get<double>());
+        const auto large = [](double bound) { return std::isfinite(bound) && std::abs(bound) >= kExact; };
+        if (large(low) || large(high) || high - low < kSmallest)
+            refuse_schema(place, "bounds of numbers that are so close or so large cannot be enforced");
+    }
+
+    // Characters that JSON escapes would be written as they are.
+    static void check_pattern(const std::string& pattern, const std::string& place) {
+        bool excluded = false;  // within [^...]
+        for (size_t i = 0; i < pattern.size(); ++i) {
+            const char c = pattern[i];
+            if (c == '[') excluded = i + 1 < pattern.size() && pattern[i + 1] == '^';
+            if (c == ']') excluded = false;
+            const char next = c == '\\' && i + 1 < pattern.size() ? pattern[++i] : 'd';
+            const bool escaped = std::string_view("\\\"nrtfv0cxu").find(next) != std::string_view::npos;
+            if (c < ' ' || c > '~' || (!excluded && (escaped || c == '"')))
+                refuse_schema(
+                    place,
+                    "a 'pattern' with quotes, backslashes, control characters or characters beyond ASCII "
+                    "cannot be enforced");
+        }
     }
 
     Schema finished_object(Schema out, const std::string& place, int depth) {
@@ -232,6 +325,9 @@ private:
         add_required(out, place);
         const Schema required = out.value("required", Schema::array());
         if (out.contains("properties")) {
+            const bool open = out.contains("additionalProperties") || out.contains("propertyNames") ||
+                              out.contains("minProperties");
+            bool close = false;  // others could have the name of one that must not be
             Schema properties = Schema::object();
             for (const auto& [name, part] : out["properties"].items()) {
                 const std::string where = fmt::format("{}/properties/{}", place, name);
@@ -241,13 +337,14 @@ private:
                     properties[name] = std::move(one);
                 } else if (std::find(required.begin(), required.end(), name) != required.end()) {
                     return never(where, "it is required, and has no value");
-                } else if (!excluded &&
-                           (out.contains("additionalProperties") || out.contains("propertyNames"))) {
-                    out["additionalProperties"] = false;  // which could have this name
+                } else {
+                    close = close || (open && !excluded);
                 }
             }
             out["properties"] = std::move(properties);
+            if (close) out["additionalProperties"] = false;
         }
+        check_names(out, place);
         if (out.contains("additionalProperties"))
             out["additionalProperties"] =
                 enforced(out["additionalProperties"], place + "/additionalProperties", depth + 1);
@@ -294,6 +391,20 @@ private:
                     place,
                     "'propertyNames' beside 'properties' or 'required' is enforced for up to 64 names only");
             out["propertyNames"] = names;
+        }
+    }
+
+    // XGrammar keeps other properties from having these names byte by byte.
+    static void check_names(const Schema& keywords, const std::string& place) {
+        if (part(keywords, "additionalProperties", kNothing) == false) return;
+        for (const auto& [name, one] : part(keywords, "properties", kEmpty).items()) {
+            const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
+                return c >= ' ' && c <= '~' && c != '"' && c != '\\' && c != '/';
+            });
+            if (!plain)
+                refuse_schema(place,
+                              fmt::format("'additionalProperties' beside the name {} cannot be enforced",
+                                          Schema(name).dump()));
         }
     }
 
@@ -383,6 +494,7 @@ private:
     std::vector<std::pair<const Schema*, std::string>> definitions_;  // with their places
     std::vector<std::unique_ptr<Schema>> made_;                       // those that stand nowhere
     std::string why_never_;
+    size_t n_others_ = 0;
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMostLevels = 64;        // references and alternatives within each other
 constexpr size_t kMostSteps = 500000;  // values looked at or copied: some tenths of a second
-constexpr size_t kMostAlternatives = 256;
+constexpr size_t kMostAlternatives = 64;
 constexpr const char* kNotApart =
     "alternatives of 'oneOf' could hold at the same time, which cannot be prevented";
 
@@ -279,7 +279,7 @@ std::vector<Schema> SchemaReader::alternatives(const Schema& schema, const std::
         }
         found = std::move(next);
         if (found.size() > kMostAlternatives)
-            refuse_schema(place, "more than 256 combinations of alternatives");
+            refuse_schema(place, "more than 64 combinations of alternatives");
     }
     std::vector<Combination> kept;
     for (Combination& one : found)
@@ -331,8 +331,7 @@ std::vector<Schema> SchemaReader::apart(std::vector<Combination> all, const std:
             left = std::move(next);
         }
         out.insert(out.end(), std::make_move_iterator(left.begin()), std::make_move_iterator(left.end()));
-        if (out.size() > kMostAlternatives)
-            refuse_schema(place, "more than 256 combinations of alternatives");
+        if (out.size() > kMostAlternatives) refuse_schema(place, "more than 64 combinations of alternatives");
     }
     return out;
 }

@@ -109,11 +109,15 @@ void refuse_schema(const std::string& place, const std::string& reason) {
 
 bool is_annotation(std::string_view key) {
     static constexpr std::array kAnnotations = {
-        "$schema",   "$comment",         "$defs",         "$id",     "$anchor",       "definitions",
-        "title",     "description",      "default",       "example", "examples",      "readOnly",
-        "writeOnly", "contentMediaType", "discriminator", "strict",  "contentSchema", "contentEncoding",
-        "format",    "deprecated",       "$vocabulary"};
-    return std::find(kAnnotations.begin(), kAnnotations.end(), key) != kAnnotations.end();
+        "$schema",       "$comment",         "$defs",         "$id",
+        "$anchor",       "definitions",      "title",         "description",
+        "default",       "example",          "examples",      "readOnly",
+        "writeOnly",     "contentMediaType", "discriminator", "strict",
+        "contentSchema", "contentEncoding",  "format",        "deprecated",
+        "$vocabulary",   "$dynamicAnchor",   "xml",           "externalDocs",
+        "nullable"};
+    return key.starts_with("x-") ||
+           std::find(kAnnotations.begin(), kAnnotations.end(), key) != kAnnotations.end();
 }
 
 Schema all_of(const Schema& a, const Schema& b) {

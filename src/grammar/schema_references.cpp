@@ -47,9 +47,10 @@ std::string resolved(const std::string& base, const std::string& reference) {
 
 class References {
 public:
-    explicit References(Schema& root)
-        : modern_(root.is_object() &&
-                  root.value("$schema", Schema("")).dump().find("/20") != std::string::npos) {
+    explicit References(Schema& root) {
+        const std::string draft = root.is_object() ? root.value("$schema", Schema("")).dump() : "";
+        modern_ = draft.find("/20") != std::string::npos;
+        old_ = draft.find("/draft-0") != std::string::npos;
         places_[""] = "";
         collect(root, "", "");
         rewrite(root, "");
@@ -102,11 +103,20 @@ private:
             const bool pointer = fragment.empty() || fragment[0] == '/';
             const auto at = places_.find(pointer ? whole.substr(0, mark) : whole);
             if (at != places_.end()) schema["$ref"] = "#" + at->second + (pointer ? fragment : "");
+            if (old_) drop_siblings(schema);
         }
         for_each_part(schema, [&](Schema& part, const std::string&) { rewrite(part, base); });
     }
 
-    bool modern_;
+    // They say nothing, but definitions are there still.
+    static void drop_siblings(Schema& schema) {
+        Schema out = Schema::object();
+        for (const auto& [key, value] : schema.items())
+            if (key == "$ref" || key == "definitions" || key == "$defs") out[key] = value;
+        schema = std::move(out);
+    }
+
+    bool modern_ = false, old_ = false;          // by "$schema", which may be absent
     std::map<std::string, std::string> places_;  // of documents and names
 };
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "grammar/schema_alternatives.h"
 #include "grammar/schema_keywords.h"
@@ -77,7 +78,8 @@ std::optional<bool> SchemaReader::keywords_hold(const Schema& value, const Schem
         } else if (key == "multipleOf") {
             if (!value.is_number()) continue;
             const bool known = value.is_number_integer() && value == value.get<int64_t>() &&
-                               wanted.is_number_unsigned() && wanted != 0;
+                               wanted.is_number_unsigned() && wanted != 0 &&
+                               wanted.get<uint64_t>() <= std::numeric_limits<int64_t>::max();
             also(out,
                  known ? std::optional(value.get<int64_t>() % wanted.get<int64_t>() == 0) : std::nullopt);
         } else if (key == "uniqueItems") {
@@ -143,7 +145,9 @@ bool SchemaReader::excludes(const Schema& a, const Schema& b, const std::string&
     const Schema& of_b = part(b, "properties", kEmpty);
     const Schema& need_a = part(a, "required", kNone);
     const Schema& need_b = part(b, "required", kNone);
-    const Schema& others_a = part(a, "additionalProperties", whole ? kNothing : kAny);
+    // Otherwise names are added that the schema does not describe.
+    const bool closed = whole && !a.contains("minProperties") && !a.contains("propertyNames");
+    const Schema& others_a = part(a, "additionalProperties", closed ? kNothing : kAny);
     const Schema& others_b = part(b, "additionalProperties", kAny);
     const auto possible = [](const Schema& keywords, const Schema& described, const Schema& others,
                              const std::string& name) {
