@@ -64,7 +64,8 @@ SchemaReader::SchemaReader(const Schema& root)
       unevaluated_(has_key(root, "unevaluatedProperties") || has_key(root, "unevaluatedItems")) {}
 
 void SchemaReader::step(const std::string& place, int depth, size_t steps) {
-    if ((steps_ += steps) > kMostSteps) refuse_schema(place, "it takes too long to see what holds together");
+    steps_ += steps;
+    if (steps_ > kMostSteps) refuse_schema(place, "it takes too long to see what holds together");
     if (depth > kMostLevels) refuse_schema(place, "references or alternatives lead on without an end");
 }
 
@@ -285,7 +286,7 @@ std::vector<Schema> SchemaReader::alternatives(const Schema& schema, const std::
     for (Combination& one : found)
         if (auto keywords = settled(one.keywords, place, depth)) kept.push_back({*keywords, one.chosen});
     std::vector<Schema> out;
-    for (Schema& keywords : apart(std::move(kept), place, depth)) {
+    for (Schema& keywords : apart(kept, place, depth)) {
         close(keywords, several);
         if (auto left = settled(std::move(keywords), place, depth)) out.push_back(std::move(*left));
     }
@@ -306,7 +307,8 @@ void SchemaReader::close(Schema& keywords, bool several) {
 }
 
 // Of combinations that differ in what only one may hold of, each becomes what it is without the others.
-std::vector<Schema> SchemaReader::apart(std::vector<Combination> all, const std::string& place, int depth) {
+std::vector<Schema> SchemaReader::apart(const std::vector<Combination>& all, const std::string& place,
+                                        int depth) {
     std::vector<Schema> out;
     for (const Combination& one : all) {
         std::vector<Schema> left{one.keywords};

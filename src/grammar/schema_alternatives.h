@@ -42,7 +42,7 @@ private:
     std::optional<std::vector<Schema>> contrary(const Schema& schema, const std::string& place, int depth);
     std::optional<std::vector<Schema>> contrary(const std::string& key, const Schema& schema,
                                                 const std::string& place, int depth);
-    std::vector<Schema> apart(std::vector<Combination> all, const std::string& place, int depth);
+    std::vector<Schema> apart(const std::vector<Combination>& all, const std::string& place, int depth);
     void close(Schema& keywords, bool several);
     std::optional<Schema> settled(Schema keywords, const std::string& place, int depth);
     std::optional<bool> keywords_hold(const Schema& value, const Schema& keywords, const std::string& place,

@@ -47,7 +47,11 @@ std::string resolved(const std::string& base, const std::string& reference) {
 
 class References {
 public:
-    explicit References(Schema& root) {
+    // Rewrites `root`.
+    static void resolve(Schema& root) { References().run(root); }
+
+private:
+    void run(Schema& root) {
         const std::string draft = root.is_object() ? root.value("$schema", Schema("")).dump() : "";
         modern_ = draft.find("/20") != std::string::npos;
         old_ = draft.find("/draft-0") != std::string::npos;
@@ -56,7 +60,6 @@ public:
         rewrite(root, "");
     }
 
-private:
     std::string base_of(const Schema& schema, const std::string& base) const {
         if (!schema.contains("$id") || !schema["$id"].is_string() || (schema.contains("$ref") && !modern_))
             return base;
@@ -124,7 +127,7 @@ private:
 
 nlohmann::ordered_json with_local_references(const nlohmann::ordered_json& root) {
     Schema out = root;
-    References{out};
+    References::resolve(out);
     return out;
 }
 
