@@ -164,7 +164,6 @@ bool is_of_type(const Schema& value, const std::string& type) {
     return type == "object" && value.is_object();
 }
 
-// Objects are equal in any order of their keys.
 bool equal(const Schema& a, const Schema& b) {
     return a == b || (a.is_structured() && b.is_structured() && nlohmann::json(a) == nlohmann::json(b));
 }
@@ -173,7 +172,6 @@ bool has(const Schema& values, const Schema& value) {
     return std::any_of(values.begin(), values.end(), [&](const Schema& v) { return equal(v, value); });
 }
 
-// The part of an object, or else `otherwise`.
 const Schema& part(const Schema& keywords, const char* key, const Schema& otherwise) {
     const auto at = keywords.find(key);
     return at == keywords.end() ? otherwise : *at;
@@ -184,7 +182,6 @@ const Schema& item_at(const Schema& keywords, size_t i) {
     return i < first.size() ? first[i] : part(keywords, "items", kAny);
 }
 
-// What is no annotation.
 size_t n_keywords(const Schema& schema) {
     size_t out = 0;
     for (const auto& [key, value] : schema.items()) out += is_annotation(key) ? 0 : 1;
@@ -210,14 +207,12 @@ std::vector<std::string> common_types(const std::vector<std::string>& a, const s
     return out;
 }
 
-// The types of documents that are generated.
 std::vector<std::string> narrow_types_of(const Schema& keywords) {
     const char* implied = keywords.contains("type") ? nullptr : implied_type(keywords);
     return implied == nullptr ? types_of(keywords) : std::vector<std::string>{implied};
 }
 
-// Draft 7 calls the items of a tuple "items" and what follows them "additionalItems". Values are copied
-// before the object grows, which moves them.
+// Values are copied before the object grows, which moves them.
 void rename_tuple(Schema& schema) {
     const Schema items = schema.value("items", Schema()), others = schema.value("additionalItems", Schema());
     schema.erase("additionalItems");  // says nothing of other arrays
@@ -227,7 +222,6 @@ void rename_tuple(Schema& schema) {
     if (!others.is_null()) schema["items"] = others;
 }
 
-// Throws for keywords whose values are none. Counts become integers: 2.0 is one in JSON Schema.
 void check_kinds(Schema& keywords, const std::string& place) {
     const auto texts = [](const Schema& value) {
         return value.is_array() &&
@@ -240,12 +234,13 @@ void check_kinds(Schema& keywords, const std::string& place) {
         if (key == "properties" || key == "patternProperties")
             return value.is_object() ? nullptr : "an object of schemas";
         if (key == "pattern") return value.is_string() ? nullptr : "a text";
+        if (key == "multipleOf")
+            return value.is_number() && value.get<double>() > 0 ? nullptr : "a number above 0";
         if (is_count(key))
             return value.is_number() && value >= 0 && value < 1e9 && is_of_type(value, "integer")
                        ? nullptr
                        : "a number of them";
-        const bool number =
-            key == "minimum" || key == "maximum" || key.starts_with("exclusiveM") || key == "multipleOf";
+        const bool number = key == "minimum" || key == "maximum" || key.starts_with("exclusiveM");
         return !number || value.is_number() ? nullptr : "a number";
     };
     for (auto& [key, value] : keywords.items()) {
@@ -255,7 +250,6 @@ void check_kinds(Schema& keywords, const std::string& place) {
     }
 }
 
-// What both say; none: they exclude each other by type or values.
 std::optional<Schema> merged(Schema a, const Schema& b, const std::string& place) {
     merge_items(a, b);
     merge_properties(a, b, place);
@@ -272,7 +266,6 @@ std::optional<Schema> merged(Schema a, const Schema& b, const std::string& place
     return none ? std::nullopt : std::optional(std::move(a));
 }
 
-// What `b` says and `a` does not.
 Schema beyond(const Schema& a, const Schema& b) {
     Schema out = Schema::object();
     for (const auto& [key, value] : b.items()) {

@@ -291,9 +291,10 @@ TEST(Schema, WhatCannotBeEnforcedIsRefusedWithItsPlace) {
     refused(R"({"type":"integer","minimum":3,"maximum":2})", "'minimum' is above 'maximum'");
     refused(R"({"type":"string","anyOf":[{"type":"integer"}]})", "exclude each other");
     refused("false", "");
-    for (const char* bad : {R"({"required":"a"})", R"({"required":[1]})", R"({"properties":[]})",
-                            R"({"type":3})", R"({"minLength":-1})", R"({"maxItems":1.5})", R"({"enum":3})",
-                            R"({"minimum":"a"})", R"({"pattern":1})"})
+    for (const char* bad :
+         {R"({"required":"a"})", R"({"required":[1]})", R"({"properties":[]})", R"({"type":3})",
+          R"({"minLength":-1})", R"({"maxItems":1.5})", R"({"enum":3})", R"({"minimum":"a"})",
+          R"({"pattern":1})", R"({"multipleOf":3,"allOf":[{"multipleOf":0}]})", R"({"multipleOf":-1})"})
         refused(bad, "expected");
     for (const char* bad : {R"({"anyOf":3})", R"({"oneOf":[]})", R"({"allOf":{}})"})
         refused(bad, "is not a list of schemas");
