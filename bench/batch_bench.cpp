@@ -39,6 +39,8 @@ public:
     virtual void pause() = 0;
 };
 
+int64_t padded(int64_t rows) { return (rows + 255) / 256 * 256; }
+
 using Texts = std::vector<std::vector<int32_t>>;  // by sequence
 
 class Ours : public Subject {
@@ -51,7 +53,8 @@ public:
         options.context = s.tokens + s.steps;
         options.precision = s.bf16 ? Precision::bf16 : Precision::stored;
         options.sequences = 0;
-        options.kv_tokens = count * options.context;
+        // On devices both sides read rows by 256.
+        options.kv_tokens = count * (s.device == kCpu ? options.context : padded(options.context));
         engine_ = make_engine(model, options);
         for (const auto& text : texts) {
             ids_.push_back(engine_->open(options.context).value());
@@ -94,7 +97,7 @@ public:
         : tokens_(static_cast<int32_t>(s.tokens)),
           count_(texts.size()),
           stock_(s.model, {.threads = s.threads,
-                           .context = (s.tokens + s.steps + 255) / 256 * 256,
+                           .context = padded(s.tokens + s.steps),
                            .sequences = static_cast<int64_t>(texts.size()),
                            .device = s.device}) {
         for (size_t i = 0; i < texts.size(); ++i) {

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/expression_models.h"
 #include "engine/synthetic_models.h"
+#include "engine/tested_device.h"
 #include "model/load.h"
 
 namespace refold {
@@ -33,7 +34,7 @@ public:
         for (uint32_t i = 0; i < 3; ++i) {
             const size_t length = 1 + random_() % static_cast<size_t>(engine_->capabilities().context);
             texts_.push_back(random_tokens(length, model.config.n_vocab, seed + i));
-            expected_.push_back(all_logits(model, texts_.back(), options));
+            expected_.push_back(all_logits(model, texts_.back(), on_cpu(options)));
         }
     }
 
@@ -186,6 +187,27 @@ TEST(Batch, AttentionOfOtherLayers) {
         take_attention(model, 2, {0, std::nullopt});
         expect_equal(name, model, options_of(), 1e-4);
     }
+}
+
+// In caches in which sequences lie at equal distances, and in small ones.
+TEST(Batch, OnADevice) {
+    // CUDA multiplies in TF32.
+    const double tolerance = tested_device().starts_with("cuda") ? 2e-2 : 1e-3;
+    for (const int64_t kv_tokens : {0, 4096}) {
+        const EngineOptions options = on_tested_device(options_of(kv_tokens));
+        for (auto& [name, model, input] : synthetic_models()) {
+            if (!model.config.causal || model.config.rope.stretches(kContext)) continue;
+            expect_equal(name, model, options, tolerance);
+            take_attention(model, 1, {std::nullopt, 0});
+            take_attention(model, 2, {0, std::nullopt});
+            expect_equal(name + ", attention of other layers", model, options, tolerance);
+        }
+    }
+    EngineOptions quantized = on_tested_device(options_of(4096));
+    quantized.f32 = false;
+    quantized.kv = KvType::q8_0;
+    const Model model = ExpressionBuilder("llama", 1, {.head_dim = 32}).finish();
+    expect_equal("q8_0", model, quantized, 5e-2);
 }
 
 class QuantizedBatch : public testing::TestWithParam<const char*> {};

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "core/error.h"
 #include "engine/checked_options.h"
@@ -270,16 +271,45 @@ private:
         for (size_t at = before; at < residual_.size(); ++at) residual_[at] = residual_[at - width];
     }
 
+    // What a device's attention costs: a GPU starts an operation in the time in which it reads some megabytes,
+    // and multiplies what it has read for a few tokens for little more.
+    AttentionCosts attention_costs() const {
+        constexpr double kBytesOfOperation = 8 << 20, kBytesOnCpu = 256 << 10, kFurtherToken = 0.125;
+        const auto largest = [](double most, const ggml_tensor* layer) {
+            return layer == nullptr ? most : std::max(most, static_cast<double>(layer->nb[1] * layer->ne[2]));
+        };
+        const auto& layers = kv_.cache().layers;
+        const double row_bytes = std::accumulate(layers.begin(), layers.end(), 1.0, largest);
+        if (device_->has_cpu()) return {kBytesOnCpu / row_bytes, 1};
+        return {kBytesOfOperation / row_bytes, kFurtherToken};
+    }
+
+    void group(StepKind kind) {
+        const AttentionCosts costs = attention_costs();
+        const auto grouped = [&](std::span<const CacheRow> tokens) {
+            return group_sequences(tokens, kv_.all_cached(), KvPool::kDeviceUnit, costs, loops_ > 1);
+        };
+        rows_.groups = grouped(rows_.all);
+        rows_.output_groups = {};
+        if (kind != StepKind::network || rows_.outputs.size() == tokens_.size()) return;
+        std::vector<CacheRow> outputs;
+        for (const int32_t t : rows_.outputs) outputs.push_back(rows_.all[static_cast<size_t>(t)]);
+        rows_.output_groups = grouped(outputs);
+    }
+
     const StepGraph& compute(StepKind kind) {
         if (device_ != nullptr && loops_ > 1) fill_up();
+        if (device_ != nullptr) group(kind);
         StepGraph& graph =
             graphs_.of({.tokens = static_cast<int64_t>(tokens_.size()),
-                        .cached = cached_of_step(),
+                        .cached = kv_.all_cached(),
                         .longest = longest_of_step(),
                         .outputs = static_cast<int64_t>(rows_.outputs.size()),
                         .residual = kind == StepKind::loop_keys,
                         .adapted = std::ranges::any_of(rows_.adapters, [](int32_t set) { return set >= 0; }),
-                        .kind = kind});
+                        .kind = kind,
+                        .groups = rows_.groups.shape,
+                        .output_groups = rows_.output_groups.shape});
         ForwardInput input{.tokens = tokens_, .positions = positions_, .token_types = {}, .mask = {}};
         if (kind != StepKind::network) input.residual = residual_;
         graph.compute(input, rows_, weights_, threads_);
@@ -307,15 +337,6 @@ private:
             if (row.logits) exited_.push_back(progress_.at(row.sequence).exited(row.position));
         }
         return exited_;
-    }
-
-    // Our attention finds the rows that a token sees; ggml's goes through all of them.
-    int64_t cached_of_step() const {
-        if (device_ == nullptr) return kv_.all_cached();
-        int64_t last = 0;
-        for (const CacheRow& row : rows_.all) last = std::max<int64_t>(last, row.own + 1);
-        return std::min(kv_.all_cached(),
-                        (last + kProbabilityRows - 1) / kProbabilityRows * kProbabilityRows);
     }
 
     // Needed by probabilities only.

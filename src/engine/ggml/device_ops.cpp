@@ -541,10 +541,61 @@ void DeviceOps::store(size_t layer, Value k, Value v) {
 
 void DeviceOps::store(size_t layer, Value v) { store_heads(layer, 0, v.tensor); }
 
-ggml_tensor* DeviceOps::cached(size_t layer, int64_t first, int64_t count) {
+std::vector<DeviceOps::Group> DeviceOps::groups_of(size_t layer, int64_t tokens) const {
+    const bool outputs = tokens < shape_.tokens;
+    std::vector<Group> out;
+    size_t first = 0;
+    for (const SequenceGroup& group : (outputs ? shape_.output_groups : shape_.groups).groups) {
+        out.push_back({group, outputs, out.size(), first});
+        first += static_cast<size_t>(group.queries());
+    }
+    if (out.empty()) out.push_back({{.tokens = tokens, .rows = rows(layer).cached}, outputs});
+    return out;
+}
+
+template <class Function>
+DeviceOps::Value DeviceOps::by_group(size_t layer, int64_t tokens, ggml_tensor* q, Function function) {
+    const bool outputs = tokens < shape_.tokens;
+    const GroupedSequences::Shape& shape = outputs ? shape_.output_groups : shape_.groups;
+    const std::vector<Group> groups = groups_of(layer, tokens);
+    StepGraph::Order& order = outputs ? step_.output_order_ : step_.order_;
+    if (!shape.in_order && order.tokens == nullptr) {
+        const auto queries = static_cast<int64_t>(groups.back().first_query) + groups.back().rows.queries();
+        order = {step_.input(ggml_new_tensor_1d(context_, GGML_TYPE_I32, queries)),
+                 step_.input(ggml_new_tensor_1d(context_, GGML_TYPE_I32, tokens))};
+    }
+    if (!shape.in_order && q != nullptr) q = ggml_get_rows(context_, contiguous(q), order.tokens);
+    ggml_tensor* all = nullptr;
+    for (const Group& group : groups) {
+        ggml_tensor* part = nullptr;
+        if (q != nullptr) {
+            const int64_t heads = q->ne[0] / config_.head_dim;
+            part = groups.size() == 1
+                       ? q
+                       : ggml_view_2d(context_, q, q->ne[0], group.rows.queries(), q->nb[1],
+                                      group.first_query * q->nb[1]);
+            part = ggml_permute(context_,
+                                ggml_reshape_4d(context_, contiguous(part), config_.head_dim, heads,
+                                                group.rows.tokens, group.rows.sequences),
+                                0, 2, 1, 3);
+        }
+        ggml_tensor* y = function(group, part);
+        all = all == nullptr ? y : ggml_concat(context_, all, y, 1);
+    }
+    return {shape.in_order ? all : ggml_get_rows(context_, all, order.queries)};
+}
+
+ggml_tensor* DeviceOps::cached(size_t layer, const Group& group, int64_t first, int64_t count) {
     ggml_tensor* cache = cache_.layers[layer];
-    return ggml_view_3d(context_, cache, config_.head_dim, rows(layer).cached, count, cache->nb[1],
-                        cache->nb[2], static_cast<size_t>(first) * cache->nb[2]);
+    return ggml_view_4d(
+        context_, cache, config_.head_dim, group.rows.rows, count, group.rows.sequences, cache->nb[1],
+        cache->nb[2], static_cast<size_t>(group.rows.distance) * cache->nb[1],
+        static_cast<size_t>(first) * cache->nb[2] + static_cast<size_t>(group.rows.first) * cache->nb[1]);
+}
+
+ggml_tensor* DeviceOps::mask(size_t layer, const Group& group, ggml_type type) {
+    return step_.mask({config_.window(layer), group.outputs, network_.eviction.at(layer), group.number, type},
+                      group.rows, group.first_query);
 }
 
 DeviceOps::Value DeviceOps::attention(size_t layer, Value q, Value k, Value v) {
@@ -556,37 +607,45 @@ DeviceOps::Value DeviceOps::attention(size_t layer, Value q, Value k, Value v) {
 
 DeviceOps::Value DeviceOps::attention_as_source(size_t layer, Value v, bool selected) {
     store(layer, v);
-    const Value all{weighted(layer, lent_.at(*source(layer).probabilities))};
+    const Value all = by_group(layer, shape_.tokens, nullptr, [&](const Group& group, ggml_tensor*) {
+        return weighted(layer, group, lent_.at(*source(layer).probabilities)[group.number]);
+    });
     return selected ? select_outputs(all) : all;
 }
 
 DeviceOps::Value DeviceOps::attend(size_t layer, ggml_tensor* q, bool lends) {
     // Eviction counts the attention of all tokens, not just of the outputs.
     const bool scores = network_.eviction.scores(layer), selected = scores && q->ne[1] < shape_.tokens;
-    if (lends || scores) {
-        ggml_tensor* p = lent_[layer] = probabilities(layer, selected ? q->src[0] : q);
+    if (selected) q = q->src[0];
+    const Value all = by_group(layer, q->ne[1], q, [&](const Group& group, ggml_tensor* queries) {
+        if (!lends && !scores) return attended(layer, group, queries);
+        ggml_tensor* p = lent_[layer].emplace_back(probabilities(layer, group, queries));
         if (network_.observes(layer, Tap::probabilities)) keep(layer, Tap::probabilities, p);
         if (scores) keep_sums(layer, p);
-        const Value all{weighted(layer, p)};
-        return selected ? select_outputs(all) : all;
-    }
-    const int64_t kv = config_.n_head_kv_of(layer), heads = cache_.layers[layer]->ne[2], tokens = q->ne[1];
-    if (config_.alibi_heads_of(layer).empty()) {
-        ggml_tensor* attended = ggml_flash_attn_ext(
-            context_, split_heads(q), cached(layer, 0, kv), cached(layer, heads - kv, kv),
-            step_.mask(config_.window(layer), tokens, network_.eviction.at(layer)),
-            config_.attention_scale_of(layer), config_.max_alibi_bias, config_.attention_softcap);
-        ggml_prec_set_acc(attended, GGML_PREC_F32);
-        if (ggml_tensor* sinks = weights_.vector(layer, Slot::attn_sinks))
-            ggml_flash_attn_ext_add_sinks(attended, sinks);
-        if (run_.supports(layer, attended)) return {ggml_reshape_2d(context_, attended, q->ne[0], tokens)};
-    }
-    return {weighted(layer, probabilities(layer, q))};
+        return weighted(layer, group, p);
+    });
+    return selected ? select_outputs(all) : all;
 }
 
-ggml_tensor* DeviceOps::probabilities(size_t layer, ggml_tensor* q) {
-    ggml_tensor* keys = cached(layer, 0, config_.n_head_kv_of(layer));
-    ggml_tensor* scores = ggml_mul_mat(context_, keys, contiguous(split_heads(q)));  // as column_product()
+ggml_tensor* DeviceOps::attended(size_t layer, const Group& group, ggml_tensor* q) {
+    const int64_t kv = config_.n_head_kv_of(layer), heads = cache_.layers[layer]->ne[2];
+    if (config_.alibi_heads_of(layer).empty()) {
+        ggml_tensor* y = ggml_flash_attn_ext(
+            context_, q, cached(layer, group, 0, kv), cached(layer, group, heads - kv, kv),
+            mask(layer, group), config_.attention_scale_of(layer), config_.max_alibi_bias,
+            config_.attention_softcap);
+        ggml_prec_set_acc(y, GGML_PREC_F32);
+        if (ggml_tensor* sinks = weights_.vector(layer, Slot::attn_sinks))
+            ggml_flash_attn_ext_add_sinks(y, sinks);
+        if (run_.supports(layer, y))
+            return ggml_reshape_2d(context_, y, y->ne[0] * y->ne[1], group.rows.queries());
+    }
+    return weighted(layer, group, probabilities(layer, group, q));
+}
+
+ggml_tensor* DeviceOps::probabilities(size_t layer, const Group& group, ggml_tensor* q) {
+    ggml_tensor* keys = cached(layer, group, 0, config_.n_head_kv_of(layer));
+    ggml_tensor* scores = ggml_mul_mat(context_, keys, contiguous(q));  // as column_product()
     ggml_prec_set_acc(scores, GGML_PREC_F32);
     float scale = config_.attention_scale_of(layer), bias = config_.max_alibi_bias;
     if (config_.attention_softcap > 0) {
@@ -594,13 +653,12 @@ ggml_tensor* DeviceOps::probabilities(size_t layer, ggml_tensor* q) {
         scale = 1;
     }
     const std::vector<int64_t>& own = config_.alibi_heads_of(layer);
-    ggml_tensor* mask = step_.mask(config_.window(layer), q->ne[1], network_.eviction.at(layer),
-                                   own.empty() ? GGML_TYPE_F16 : GGML_TYPE_F32);
+    ggml_tensor* added = mask(layer, group, own.empty() ? GGML_TYPE_F16 : GGML_TYPE_F32);
     if (!own.empty()) {
-        mask = alibi_of(own, mask);
+        added = alibi_of(own, added);
         bias = 0;
     }
-    ggml_tensor* p = ggml_soft_max_ext(context_, scores, mask, scale, bias);
+    ggml_tensor* p = ggml_soft_max_ext(context_, scores, added, scale, bias);
     if (ggml_tensor* sinks = weights_.vector(layer, Slot::attn_sinks)) ggml_soft_max_add_sinks(p, sinks);
     return p;
 }
@@ -618,15 +676,15 @@ ggml_tensor* DeviceOps::alibi_of(const std::vector<int64_t>& numbers, ggml_tenso
     return heads;
 }
 
-ggml_tensor* DeviceOps::weighted(size_t layer, ggml_tensor* p) {
+ggml_tensor* DeviceOps::weighted(size_t layer, const Group& group, ggml_tensor* p) {
     const int64_t kv = config_.n_head_kv_of(layer), heads = cache_.layers[layer]->ne[2];
-    ggml_tensor* values = cached(layer, heads - kv, kv);
+    ggml_tensor* values = cached(layer, group, heads - kv, kv);
     if (ggml_is_quantized(values->type)) values = ggml_cast(context_, values, GGML_TYPE_F32);
     ggml_tensor* turned = ggml_cont(context_, ggml_transpose(context_, values));
-    ggml_tensor* y = ggml_mul_mat(context_, turned, p);  // [head_dim, tokens, heads]
+    ggml_tensor* y = ggml_mul_mat(context_, turned, p);  // [head_dim, tokens, heads, sequences]
     ggml_prec_set_acc(y, GGML_PREC_F32);
     y = ggml_cont(context_, ggml_permute(context_, y, 0, 2, 1, 3));
-    return flat(y);
+    return ggml_reshape_2d(context_, y, y->ne[0] * y->ne[1], group.rows.queries());
 }
 
 void DeviceOps::keep_sums(size_t layer, ggml_tensor* p) {

@@ -104,14 +104,30 @@ private:
         return network_.eviction.at(layer) ? step_.kept_ : step_.all_;
     }
     void store_heads(size_t layer, int64_t first_head, ggml_tensor* x);
-    ggml_tensor* cached(size_t layer, int64_t first, int64_t count);
+    // Tokens of the step, or its outputs, whose attention is one operation.
+    struct Group {
+        SequenceGroup rows;
+        bool outputs = false;
+        size_t number = 0, first_query = 0;
+    };
+    std::vector<Group> groups_of(size_t layer, int64_t tokens) const;
+    // Calls function(group, queries) for all groups of queries [features, tokens], which are
+    // [head_dim, tokens, heads, sequences] then, and returns [features, tokens] of the [features, queries] that
+    // it returns.
+    template <class Function>
+    Value by_group(size_t layer, int64_t tokens, ggml_tensor* q, Function function);
+    // Heads of keys or values: [head_dim, rows, heads, sequences]
+    ggml_tensor* cached(size_t layer, const Group& group, int64_t first, int64_t count);
+    ggml_tensor* mask(size_t layer, const Group& group, ggml_type type = GGML_TYPE_F16);
     Value attend(size_t layer, ggml_tensor* q, bool lends);
-    // [cached, tokens, heads]
-    ggml_tensor* probabilities(size_t layer, ggml_tensor* q);
-    // ALiBi of heads that keep the slopes of the model's whole number of heads: [cached, tokens, heads]
+    // [features, queries]
+    ggml_tensor* attended(size_t layer, const Group& group, ggml_tensor* q);
+    // [rows, tokens, heads, sequences]
+    ggml_tensor* probabilities(size_t layer, const Group& group, ggml_tensor* q);
+    // ALiBi of heads that keep the slopes of the model's whole number of heads: likewise
     ggml_tensor* alibi_of(const std::vector<int64_t>& heads, ggml_tensor* mask);
-    // [features, tokens of the probabilities]
-    ggml_tensor* weighted(size_t layer, ggml_tensor* p);
+    // [features, queries]
+    ggml_tensor* weighted(size_t layer, const Group& group, ggml_tensor* p);
     // H2O: keeps what the step's tokens give each row of the cache, [cached, heads of keys].
     void keep_sums(size_t layer, ggml_tensor* p);
     void keep(size_t layer, Tap tap, ggml_tensor* x);
@@ -126,7 +142,7 @@ private:
     StepShape shape_;
     DeviceTerms *loops_, *adapters_;  // null: no terms by row
     ggml_context* context_;
-    std::map<size_t, ggml_tensor*> lent_;  // probabilities, by layer
+    std::map<size_t, std::vector<ggml_tensor*>> lent_;  // probabilities, by layer and group
     std::map<const Rope*, ggml_tensor*> periods_;
 };
 

@@ -35,7 +35,7 @@ void StepGraph::prepare(const Weights& weights, const KvCache& cache, const Step
     ready_ = false;
     shape_ = shape;
     constexpr size_t kNodesPerLayer = 80, kNodesOfFactors = 320, kNodesOfStreams = 80, kNodesAround = 128,
-                     kNodesOnDevice = 160, kNodesOfExpert = 2, kNodesOfAdapters = 16;
+                     kNodesOnDevice = 320, kNodesOfExpert = 2, kNodesOfAdapters = 16;
     const size_t n_layer = network_.topology.layers.size(),
                  streams = static_cast<size_t>(network_.config.n_stream - 1),
                  used = static_cast<size_t>(network_.config.n_expert_used),
@@ -58,6 +58,7 @@ void StepGraph::prepare(const Weights& weights, const KvCache& cache, const Step
     scores_.clear();
     residual_ = nullptr;
     loops_of_outputs_ = adapters_of_outputs_ = resumed_ = nullptr;
+    order_ = output_order_ = {};
     own_operations_ = weights.own_operations();
     positions_ = input(ggml_new_tensor_1d(c, GGML_TYPE_I32, shape.tokens));
     all_ = new_rows(shape.cached, shape.longest);
@@ -119,14 +120,22 @@ void StepGraph::fill_tables(const ForwardInput& in, const Weights& weights) {
     }
 }
 
-ggml_tensor* StepGraph::mask(int64_t window, int64_t tokens, bool kept, ggml_type type) {
-    ggml_tensor*& mask = masks_[{window, tokens < shape_.tokens, kept, type}].tensor;
-    if (mask == nullptr) {
-        mask = input(ggml_new_tensor_2d(context_.get(), type, (kept ? kept_ : all_).cached, tokens));
+ggml_tensor* StepGraph::mask(const MaskKey& key, const SequenceGroup& group, size_t first_query) {
+    Mask& mask = masks_[key];
+    if (mask.tensor == nullptr) {
+        mask.tensor = input(
+            ggml_new_tensor_4d(context_.get(), key.type, group.rows, group.tokens, 1, group.sequences));
+        mask.group = group;
+        mask.first = first_query;
         // Keeps its memory when it has been read: fill_mask().
-        if (workspace_.device != nullptr) ggml_set_output(mask);
+        if (workspace_.device != nullptr) ggml_set_output(mask.tensor);
     }
-    return mask;
+    return mask.tensor;
+}
+
+ggml_tensor* StepGraph::mask(int64_t window, int64_t tokens) {
+    return mask({window, tokens < shape_.tokens, false, 0, GGML_TYPE_F16},
+                {.tokens = tokens, .rows = all_.cached}, 0);
 }
 
 ggml_tensor* StepGraph::constant(ggml_type type, std::span<const std::byte> values) {
@@ -152,21 +161,29 @@ void StepGraph::fill_mask(const MaskKey& key, Mask& filled, const ForwardInput& 
     const bool known = !filled.shown.empty();
     // With workers, other graphs take the memory.
     const bool stays = workspace_.device != nullptr && !workspace_.device->has_worker() && in.mask.empty();
-    filled.shown.resize(stays ? static_cast<size_t>(mask->ne[1]) : 0);
+    filled.shown.resize(stays ? static_cast<size_t>(ggml_nrows(mask)) : 0);
     const ModelConfig& config = network_.config;
     const std::vector<CacheRow>& by_token = key.kept ? rows.kept : rows.all;
-    const int64_t cached = mask->ne[0];
-    for (int64_t i = 0; i < mask->ne[1]; ++i) {
-        const CacheRow token =
-            by_token[static_cast<size_t>(key.outputs ? rows.outputs[static_cast<size_t>(i)] : i)];
-        const int64_t own = token.own, window = key.window,
+    const std::vector<int32_t>& asking = (key.outputs ? rows.output_groups : rows.groups).tokens;
+    const SequenceGroup& group = filled.group;
+    const int64_t cached = group.rows;
+    for (int64_t i = 0; i < group.queries(); ++i) {
+        auto t = static_cast<size_t>(i) + filled.first;
+        if (!asking.empty()) t = static_cast<size_t>(asking[t]);
+        if (key.outputs) t = static_cast<size_t>(rows.outputs[t]);
+        const int64_t base = group.first_of(i / group.tokens);
+        int64_t first = by_token[t].first - base, own = by_token[t].own - base;
+        // A token of another sequence stands for one that nobody asks for. It sees a row: the softmax of none
+        // is no number.
+        if (group.sequences > 1 && first != 0) first = own = 0;
+        const int64_t window = key.window,
                       end = config.causal || window > 0 ? own + 1 : config.n_prefix + in.past + shape_.tokens,
-                      begin = window > 0 ? std::max<int64_t>(token.first, own + 1 - window) : token.first;
+                      begin = window > 0 ? std::max<int64_t>(first, own + 1 - window) : first;
         const auto fill = [&](auto* row, auto number) {
             const auto hidden = number(-INFINITY);
-            const auto [first, last] =
+            const auto [from, to] =
                 known && stays ? filled.shown[static_cast<size_t>(i)] : std::pair(int64_t{0}, cached);
-            std::fill(row + first, row + last, hidden);
+            std::fill(row + from, row + to, hidden);
             if (stays) filled.shown[static_cast<size_t>(i)] = {begin, end};
             std::fill(row + begin, row + end, number(0.0F));
             for (int64_t j = begin; j < end && config.max_alibi_bias > 0; ++j)
@@ -212,6 +229,12 @@ void StepGraph::fill_rows(const Rows& rows, std::span<const CacheRow> by_token,
     for (size_t i = 0; i < outputs.size(); ++i) selected[i] = by_token[static_cast<size_t>(outputs[i])];
 }
 
+void StepGraph::fill_order(const Order& order, const GroupedSequences& groups) {
+    if (order.tokens == nullptr) return;
+    std::ranges::copy(groups.tokens, static_cast<int32_t*>(order.tokens->data));
+    std::ranges::copy(groups.queries, static_cast<int32_t*>(order.queries->data));
+}
+
 void StepGraph::compute(const ForwardInput& in, const StepRows& rows, const Weights& weights,
                         EngineThreads& engine_threads) {
     fill_tables(in, weights);
@@ -226,6 +249,8 @@ void StepGraph::compute(const ForwardInput& in, const StepRows& rows, const Weig
     if (outputs_ != nullptr)
         std::copy(rows.outputs.begin(), rows.outputs.end(), static_cast<int32_t*>(outputs_->data));
     fill_sets(rows);
+    fill_order(order_, rows.groups);
+    fill_order(output_order_, rows.output_groups);
     workspace_.device != nullptr ? run_on_device() : run_on_cpu(engine_threads);
     show(in);
 }

@@ -17,6 +17,7 @@
 #include "engine/ggml/kv_cache.h"
 #include "engine/ggml/loop_weights.h"
 #include "engine/ggml/panel_product.h"
+#include "engine/ggml/sequence_groups.h"
 #include "engine/ggml/thread_choice.h"
 #include "engine/ggml/weights.h"
 
@@ -53,12 +54,8 @@ struct StepShape {
     bool residual = false;  // the input is a residual stream, not tokens
     bool adapted = false;   // some tokens have an adapter
     StepKind kind = StepKind::network;
+    GroupedSequences::Shape groups = {}, output_groups = {};  // of several sequences on a device
     bool operator==(const StepShape&) const = default;
-};
-
-// Rows of the cache: the first one of a token's sequence, and the token's own.
-struct CacheRow {
-    int32_t first, own;
 };
 
 // Data of a step besides its tokens.
@@ -68,6 +65,7 @@ struct StepRows {
     std::vector<int32_t> outputs;   // tokens whose results are wanted; ascending for StepKind::network
     std::vector<int32_t> loops;     // by token
     std::vector<int32_t> adapters;  // by token: its set in StepWorkspace::adapters; below 0: none
+    GroupedSequences groups, output_groups;  // of several sequences on a device: of tokens, of outputs
 };
 
 // Memory and kernels shared by the graphs of an engine, which are computed one at a time.
@@ -159,22 +157,30 @@ private:
         int64_t cached = 0, longest = 0;
         ggml_tensor *written = nullptr, *seen = nullptr, *seen_by_outputs = nullptr;
     };
+    // Of queries on a device: the token of each, and the query of each token. Null: each token in turn.
+    struct Order {
+        ggml_tensor *tokens = nullptr, *queries = nullptr;
+    };
     ggml_tensor* input(ggml_tensor* tensor);
-    // What each token of the step, or each of `tokens` outputs, adds to its scores of the rows of a cache, of
-    // those that evict with `kept`: F16 [cached, tokens], or F32.
+    // What each token of the step, or each of `outputs`, adds to its scores of the rows that a group reads, in
+    // caches that evict with `kept`: F16 [rows, tokens, 1, sequences], or F32.
     struct MaskKey {
         int64_t window;
         bool outputs, kept;
+        size_t group;
         ggml_type type;
         auto operator<=>(const MaskKey&) const = default;
     };
     struct Mask {
         ggml_tensor* tensor = nullptr;
+        SequenceGroup group = {};
+        size_t first = 0;  // query of the group
         // Of each of its rows, [begin, end) that the last step showed, where the tensor keeps it until the
         // next.
         std::vector<std::pair<int64_t, int64_t>> shown = {};
     };
-    ggml_tensor* mask(int64_t window, int64_t tokens, bool kept = false, ggml_type type = GGML_TYPE_F16);
+    ggml_tensor* mask(const MaskKey& key, const SequenceGroup& group, size_t first_query);
+    ggml_tensor* mask(int64_t window, int64_t tokens);  // of one sequence
     void fill_mask(const MaskKey& key, Mask& mask, const ForwardInput& input, const StepRows& rows) const;
     // An input that is the same in every step: I32 [values], or F32.
     ggml_tensor* constant(std::span<const int32_t> values);
@@ -188,6 +194,7 @@ private:
     Rows new_rows(int64_t cached, int64_t longest);
     static void fill_rows(const Rows& rows, std::span<const CacheRow> by_token,
                           std::span<const int32_t> outputs);
+    static void fill_order(const Order& order, const GroupedSequences& groups);
     void fill_tables(const ForwardInput& input, const Weights& weights);
     void fill_sets(const StepRows& rows);
     void show(const ForwardInput& input);
@@ -216,6 +223,7 @@ private:
     std::vector<Observed> observed_;
     ggml_tensor *positions_ = nullptr, *outputs_ = nullptr;  // by token
     ggml_tensor *loops_ = nullptr, *adapters_ = nullptr;     // by token
+    Order order_, output_order_;
     // Of a device: the same by output, and 1 for tokens after their first loop, else 0. Null: not needed.
     ggml_tensor *loops_of_outputs_ = nullptr, *adapters_of_outputs_ = nullptr, *resumed_ = nullptr;
     Rows all_, kept_;             // of caches of the whole context, and of those that evict

@@ -1,6 +1,7 @@
 #include "engine/ggml/kv_pool.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -12,7 +13,7 @@ KvPool::KvPool(const Model& model, int64_t rows, ggml_type type, int32_t loops, 
     : prefix_(model.config.n_prefix),
       rows_(rows),
       loops_(loops),
-      unit_(device == nullptr ? 1 : 256),
+      unit_(device == nullptr ? 1 : kDeviceUnit),
       cache_(model, std::vector<int64_t>(model.topology.layers.size(), all_cached()), type, device) {
     for (ggml_tensor* tensor : cache_.layers) {
         if (tensor != nullptr && std::find(tensors_.begin(), tensors_.end(), tensor) == tensors_.end())
@@ -21,12 +22,20 @@ KvPool::KvPool(const Model& model, int64_t rows, ggml_type type, int32_t loops, 
     for (int64_t loop = 1; loop < loops_; ++loop) move_cached(0, loop * cached(), prefix_);
 }
 
-int64_t KvPool::gap(int64_t rows, size_t& index) const {
-    int64_t first = prefix_;
+int64_t KvPool::alignment(int64_t rows) const {
+    constexpr int64_t kParts = 8;  // of the cache: more would often have to lie elsewhere
+    if (unit_ == 1 || rows_ < kParts * unit_) return 1;
+    const auto power = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows))),
+               most = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(rows_ / kParts)));
+    return std::clamp(power, unit_, most);
+}
+
+int64_t KvPool::gap(int64_t rows, int64_t alignment, size_t& index) const {
+    int64_t first = aligned(prefix_, alignment);
     for (index = 0; index < order_.size(); ++index) {
         const Sequence& next = sequences_[static_cast<size_t>(order_[index])];
         if (next.first - first >= rows) return first;
-        first = next.first + next.rows;
+        first = aligned(next.first + next.rows, alignment);
     }
     return cached() - first >= rows ? first : -1;
 }
@@ -35,10 +44,11 @@ std::optional<int32_t> KvPool::open(int64_t tokens) {
     const int64_t rows = prefix_ + tokens;
     if (rows > rows_ - used_) return std::nullopt;
     size_t index = 0;
-    int64_t first = gap(rows, index);
+    int64_t first = gap(rows, alignment(rows), index);
+    if (first < 0) first = gap(rows, 1, index);
     if (first < 0) {
         defragment();
-        first = gap(rows, index);
+        first = gap(rows, 1, index);
     }
     const auto closed = std::find_if(sequences_.begin(), sequences_.end(),
                                      [](const Sequence& sequence) { return sequence.rows == 0; });

@@ -25,7 +25,9 @@ public:
     KvPool(const Model& model, int64_t rows, ggml_type type, int32_t loops = 1,
            const DeviceRun* device = nullptr);
 
-    // Takes the first gap of the cache that is large enough; defragments the cache if there is room only in
+    // Takes the first gap of the cache that is large enough, on a device one where it begins at a multiple of a
+    // power of two that is as large, so that sequences of similar lengths lie at equal distances
+    // (group_sequences()); defragments the cache if there is room only in
     // several gaps. Returns nothing if there is no room.
     std::optional<int32_t> open(int64_t tokens);
     void close(int32_t sequence);
@@ -50,12 +52,20 @@ public:
     const KvCache& cache() const { return cache_; }
     // Rows of the tensors per loop: more than rows(), which the prefix at the beginning does not count to.
     int64_t cached() const { return prefix_ + rows_; }
-    // Of all loops; on a device a multiple of what its attention takes at once, or slower kernels would run.
+    // Of all loops; on a device a multiple of kDeviceUnit.
     int64_t all_cached() const { return (loops_ * cached() + unit_ - 1) / unit_ * unit_; }
+    // Rows that the attention of devices reads at once: of other numbers, it runs slower kernels.
+    static constexpr int64_t kDeviceUnit = 256;
 
 private:
-    // First row of the first gap of at least `rows`, which lies before order_[index]; -1: none.
-    int64_t gap(int64_t rows, size_t& index) const;
+    // Whose multiples sequences of so many rows begin at.
+    int64_t alignment(int64_t rows) const;
+    static int64_t aligned(int64_t row, int64_t alignment) {
+        return (row + alignment - 1) / alignment * alignment;
+    }
+    // First row, a multiple of `alignment`, of the first gap of at least `rows`, which lies before
+    // order_[index]; -1: none.
+    int64_t gap(int64_t rows, int64_t alignment, size_t& index) const;
     // Moves the sequences to the front of the cache, so that the free rows form one gap.
     void defragment();
     // In every loop; the ranges may overlap.

@@ -1,0 +1,195 @@
+#include "engine/ggml/sequence_groups.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+namespace refold {
+namespace {
+
+// More operations than these are not worth their parts of a graph.
+constexpr size_t kMostGroups = 8;
+// Sequences and tokens are rounded up to multiples of this many in steps that recur.
+constexpr int64_t kRecurring = 8;
+
+int64_t rounded_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+struct Sequence {
+    int64_t first = 0, end = 0;              // rows of the cache
+    std::vector<std::vector<int32_t>> asks;  // tokens of each row, by row
+};
+
+// Some sequences of the step, in the order of their first rows where they lie at distances.
+struct Draft {
+    std::vector<const Sequence*> members;
+    int64_t first, last, end;      // of the first and the last sequence; of all rows
+    int64_t distance = 0;          // the largest of which all distances are multiples
+    int64_t longest, most, total;  // rows of a sequence; tokens of a sequence, of all
+
+    explicit Draft(const Sequence& s)
+        : members{&s},
+          first(s.first),
+          last(s.first),
+          end(s.end),
+          longest(s.end - s.first),
+          most(static_cast<int64_t>(s.asks.size())),
+          total(most) {}
+
+    void merge(const Draft& other) {
+        distance = std::gcd(std::gcd(distance, other.distance), std::abs(other.first - first));
+        first = std::min(first, other.first);
+        last = std::max(last, other.last);
+        end = std::max(end, other.end);
+        longest = std::max(longest, other.longest);
+        most = std::max(most, other.most);
+        total += other.total;
+        members.insert(members.end(), other.members.begin(), other.members.end());
+    }
+};
+
+class Grouping {
+public:
+    Grouping(std::span<const CacheRow> tokens, int64_t cached, int64_t unit, const AttentionCosts& costs,
+             bool recurring)
+        : tokens_(tokens), cached_(cached), unit_(unit), costs_(costs), recurring_(recurring) {}
+
+    GroupedSequences run() {
+        const std::vector<Sequence> sequences = find_sequences();
+        std::vector<Draft> drafts = merged(sequences);
+        unite_last(drafts);
+        double cost = 0;
+        for (const Draft& draft : drafts) cost += cost_of(best(draft));
+        Draft all = drafts.front();
+        for (size_t i = 1; i < drafts.size(); ++i) all.merge(drafts[i]);
+        if (cost_of(best(all)) <= cost) drafts.assign(1, all);
+        out_.queries.resize(tokens_.size());
+        for (Draft& draft : drafts) add(draft);
+        const auto in_order = [&] {
+            if (out_.tokens.size() != tokens_.size()) return false;
+            for (size_t i = 0; i < tokens_.size(); ++i)
+                if (out_.tokens[i] != static_cast<int32_t>(i)) return false;
+            return true;
+        };
+        out_.shape.in_order = !recurring_ && in_order();
+        return std::move(out_);
+    }
+
+private:
+    std::vector<Sequence> find_sequences() const {
+        std::map<int32_t, std::map<int32_t, std::vector<int32_t>>> found;  // by first row and own one
+        for (size_t t = 0; t < tokens_.size(); ++t)
+            found[tokens_[t].first][tokens_[t].own].push_back(static_cast<int32_t>(t));
+        std::vector<Sequence> out;
+        for (auto& [first, rows] : found) {
+            Sequence& s = out.emplace_back(Sequence{first, rows.rbegin()->first + 1, {}});
+            for (auto& [row, asking] : rows) s.asks.push_back(std::move(asking));
+        }
+        return out;
+    }
+
+    // Neighbors of similar lengths, as long as one operation is cheaper than two.
+    std::vector<Draft> merged(const std::vector<Sequence>& sequences) const {
+        std::vector<Draft> singles(sequences.begin(), sequences.end());
+        const auto kind = [&](const Draft& d) {
+            const auto power = [](int64_t n) { return std::bit_ceil(static_cast<uint64_t>(n)); };
+            return std::tuple(power(d.most), power(rounded_up(d.longest, unit_)), d.first);
+        };
+        std::ranges::sort(singles, {}, kind);
+        std::vector<Draft> out;
+        for (const Draft& next : singles) {
+            if (!out.empty()) {
+                Draft both = out.back();
+                both.merge(next);
+                if (cost_of(best(both)) <= cost_of(best(out.back())) + cost_of(best(next))) {
+                    out.back() = std::move(both);
+                    continue;
+                }
+            }
+            out.push_back(next);
+        }
+        return out;
+    }
+
+    static void unite_last(std::vector<Draft>& drafts) {
+        if (drafts.size() <= kMostGroups) return;
+        std::ranges::stable_sort(drafts, std::greater(), &Draft::total);
+        for (size_t i = kMostGroups; i < drafts.size(); ++i) drafts[kMostGroups - 1].merge(drafts[i]);
+        drafts.erase(drafts.begin() + kMostGroups, drafts.end());
+    }
+
+    double cost_of(const SequenceGroup& group) const {
+        return costs_.operation + static_cast<double>(group.sequences * group.rows) *
+                                      (1 + static_cast<double>(group.tokens - 1) * costs_.further_token);
+    }
+
+    SequenceGroup best(const Draft& draft) const {
+        const SequenceGroup whole = stretch(draft);
+        // One, or sequences at no distances.
+        if (draft.longest > std::min(draft.distance, cached_ - draft.last)) return whole;
+        const SequenceGroup apart = at_distances(draft);
+        return cost_of(apart) < cost_of(whole) ? apart : whole;
+    }
+
+    SequenceGroup stretch(const Draft& draft) const {
+        const int64_t unit = recurring_ ? kRecurring * unit_ : unit_,
+                      first = recurring_ ? draft.first / unit * unit : draft.first,
+                      rows = std::min(rounded_up(draft.end - first, unit), cached_ - first);
+        return {first, 0, 1, recurring_ ? rounded_up(draft.total, kRecurring) : draft.total, rows};
+    }
+
+    SequenceGroup at_distances(const Draft& draft) const {
+        const int64_t step = draft.distance,
+                      rows = std::min({rounded_up(draft.longest, unit_), step, cached_ - draft.last});
+        int64_t first = draft.first, count = (draft.last - first) / step + 1;
+        if (recurring_) {
+            const int64_t more = first / step % kRecurring;
+            first -= more * step;
+            count = std::min(rounded_up(count + more, kRecurring), (cached_ - rows - first) / step + 1);
+        }
+        return {first, step, count, draft.most, rows};
+    }
+
+    void ask(const std::vector<int32_t>& asking) {
+        for (const int32_t token : asking)
+            out_.queries[static_cast<size_t>(token)] = static_cast<int32_t>(out_.tokens.size());
+        out_.tokens.push_back(asking.front());
+    }
+
+    void add(Draft& draft) {
+        const SequenceGroup group = best(draft);
+        const size_t begin = out_.tokens.size();
+        std::ranges::sort(draft.members, {}, &Sequence::first);
+        for (const Sequence* sequence : draft.members) {
+            if (group.distance > 0) {
+                const auto place = (sequence->first - group.first) / group.distance * group.tokens;
+                fill(begin + static_cast<size_t>(place));
+            }
+            for (const auto& asking : sequence->asks) ask(asking);
+        }
+        fill(begin + static_cast<size_t>(group.queries()));
+        out_.shape.groups.push_back(group);
+    }
+
+    // Queries that nobody asks.
+    void fill(size_t end) {
+        const int32_t any = out_.tokens.empty() ? 0 : out_.tokens.back();
+        out_.tokens.resize(end, any);
+    }
+
+    std::span<const CacheRow> tokens_;
+    int64_t cached_, unit_;
+    AttentionCosts costs_;
+    bool recurring_;
+    GroupedSequences out_;
+};
+
+}  // namespace
+
+GroupedSequences group_sequences(std::span<const CacheRow> tokens, int64_t cached, int64_t unit,
+                                 const AttentionCosts& costs, bool recurring) {
+    return Grouping(tokens, cached, unit, costs, recurring).run();
+}
+
+}  // namespace refold
