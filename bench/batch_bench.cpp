@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "engine/devices.h"
 #include "engine/engine.h"
 #include "eval/speed.h"
 #include "eval/stock.h"

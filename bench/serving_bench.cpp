@@ -18,6 +18,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/text.h"
+#include "engine/devices.h"
 #include "eval/speed.h"
 #include "exit/trajectory.h"
 #include "model/load.h"
@@ -240,7 +241,9 @@ Json soak(const Arguments& a, Engine& engine, const Tokenizer& tokenizer, const 
 Json run(const Arguments& a) {
     const Tokenizer tokenizer(a.model);
     const std::vector<int32_t> text = tokenizer.encode(read_text_file(a.text), false, false);
-    const int64_t context = *std::max_element(a.prompts.begin(), a.prompts.end()) + a.longest;
+    // Devices read rows by 256.
+    const int64_t tokens = *std::max_element(a.prompts.begin(), a.prompts.end()) + a.longest,
+                  context = a.device == kCpu ? tokens : (tokens + 255) / 256 * 256;
     EngineOptions batch;
     batch.threads = a.threads;
     batch.device = a.device;

@@ -78,9 +78,16 @@ void add_engine_options(CLI::App& app, EngineOptions& options, const char* conte
         ->type_name("N")
         ->check(at_least(0))
         ->default_str("all");
-    app.add_flag("--rpc-anywhere", options.rpc_anywhere,
+    app.add_flag("--rpc-anywhere", options.workers.anywhere,
                  "Allow workers outside of the loopback and of private networks: the connection has no "
                  "encryption and no authentication");
+    app.add_option_function<int64_t>(
+           "--rpc-patience",
+           [&options](int64_t seconds) { options.workers.patience = std::chrono::seconds(seconds); },
+           "How long a worker may take for an answer, or for a step, before it counts as lost")
+        ->type_name("SECONDS")
+        ->check(CLI::Range(1, 1000000))
+        ->default_str("600");
     app.add_option("-c,--context", options.context, "Room for tokens in the KV cache")
         ->type_name("TOKENS")
         ->check(at_least(1))

@@ -34,8 +34,8 @@ void check_output(const OutputOptions& output, const std::string& input);
 
 // --threads, for the whole process
 void add_threads(CLI::App& app, int& threads);
-// --threads, --context, --f32, --precision, --kv, --device, --gpu-layers, --rpc-anywhere. `context_default`
-// describes options.context when it is 0.
+// --threads, --context, --f32, --precision, --kv, --device, --gpu-layers, --rpc-anywhere, --rpc-patience.
+// `context_default` describes options.context when it is 0.
 void add_engine_options(CLI::App& app, EngineOptions& options, const char* context_default);
 // --kv-policy, --kv-budget, --kv-recent, --kv-sinks
 void add_eviction_options(CLI::App& app, EvictionOptions& options);

@@ -97,7 +97,7 @@ StockOptions stock_options(const EngineOptions& options) {
     stock.chunk = options.chunk;
     if (options.kind == EngineKind::ggml && !options.device.empty()) stock.device = options.device;
     stock.gpu_layers = options.gpu_layers;
-    stock.rpc_anywhere = options.rpc_anywhere;
+    stock.workers = options.workers;
     stock.kv = options.f32 ? KvType::f32 : options.kv;
     return stock;
 }

@@ -89,12 +89,24 @@ std::vector<ModelSource> sources_of(const Arguments& a) {
     return out;
 }
 
+// Where models lie: of the devices, if they have all layers and say it, else of this machine.
+uint64_t free_memory(const EngineOptions& options) {
+    uint64_t bytes = 0;
+    if (options.gpu_layers < 0 && !options.device.empty()) {
+        for (const Device& device : find_devices(options.device, options.workers)) {
+            if (device.is_cpu() || device.free == 0) return memory_of().available;
+            bytes += device.free;
+        }
+    }
+    return bytes > 0 ? bytes : memory_of().available;
+}
+
 // Without --memory, several models have most of what is free; one has no bound.
 uint64_t memory_for(const Arguments& a, size_t models) {
     constexpr double kPart = 0.8;
     if (!a.memory.empty()) return parse_size(a.memory, "--memory").bytes;
     if (models == 1) return 0;
-    return static_cast<uint64_t>(kPart * static_cast<double>(memory_of().available));
+    return static_cast<uint64_t>(kPart * static_cast<double>(free_memory(a.model.engine)));
 }
 
 std::string log_line(const ServedRequest& r) {
@@ -113,8 +125,7 @@ std::string log_line(const ServedRequest& r) {
 // Where weights and KV cache are, if not in this machine's memory alone.
 std::string place_of(const EngineOptions& options) {
     if (options.device.empty() || options.device == kCpu) return "";
-    const std::string name =
-        options.device == "auto" ? find_devices("auto", false).front().name : options.device;
+    const std::string name = options.device == "auto" ? find_devices("auto").front().name : options.device;
     return name == kCpu ? "" : ", on " + name;
 }
 

@@ -20,7 +20,7 @@ struct Arguments {
 };
 
 void lend(const Arguments& a) {
-    const std::vector<Device> devices = find_devices(a.devices, false);
+    const std::vector<Device> devices = find_devices(a.devices);
     // The module waits for clients, and looks for no signals.
     for (const int number : {SIGINT, SIGTERM})
         std::signal(number, [](int) { _exit(exit_code(ErrorCode::interrupted)); });

@@ -164,7 +164,7 @@ void check_device(EngineOptions& o) {
     // Workers are asked once, by the engine.
     if (o.device.find(kWorker) != std::string::npos) return;
     std::vector<std::string> names;
-    for (const Device& device : find_devices(o.device, o.rpc_anywhere)) names.push_back(device.name);
+    for (const Device& device : find_devices(o.device, o.workers)) names.push_back(device.name);
     o.device = join(names, ",");
 }
 

@@ -116,7 +116,7 @@ std::vector<Device> list_devices() {
 
 std::vector<std::string> module_problems() { return load_modules(); }
 
-std::vector<Device> find_devices(std::string_view names, bool rpc_anywhere) {
+std::vector<Device> find_devices(std::string_view names, const WorkerAccess& access) {
     const std::vector<Device> all = list_devices();
     std::vector<Device> out;
     bool after_worker = false;
@@ -129,7 +129,7 @@ std::vector<Device> find_devices(std::string_view names, bool rpc_anywhere) {
             out.push_back(find_local(name, all));
             continue;
         }
-        for (Device& device : connect_worker(worker ? name.substr(kWorker.size()) : name, rpc_anywhere))
+        for (Device& device : connect_worker(worker ? name.substr(kWorker.size()) : name, access))
             out.push_back(std::move(device));
     }
     for (size_t i = 0; i < out.size(); ++i) {

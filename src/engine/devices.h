@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/worker_access.h"
 #include "refold/error.h"
 
 struct ggml_backend_device;
@@ -51,6 +52,6 @@ std::vector<std::string> module_problems();
 // CPU, or the CPU; "rpc:HOST:PORT" for those of a worker, after which further "HOST:PORT" may follow. One
 // name is one device, but for a worker with several. Throws Error(usage) that names the devices there are for
 // a name that is none of theirs, for the same device twice, and as connect_worker() does.
-std::vector<Device> find_devices(std::string_view names, bool rpc_anywhere);
+std::vector<Device> find_devices(std::string_view names, const WorkerAccess& access = {});
 
 }  // namespace refold

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "engine/eviction.h"
+#include "engine/worker_access.h"
 #include "model/adapter/adapter.h"
 #include "model/model.h"
 #include "model/rope_override.h"
@@ -82,8 +83,7 @@ struct EngineOptions {
     // Only so many of the model's last stored layers, and its output, are on `device`; the CPU has the
     // others. Below 0: all are.
     int64_t gpu_layers = -1;
-    // Workers (`device`) may be outside of the loopback and of private networks.
-    bool rpc_anywhere = false;
+    WorkerAccess workers = {};  // of `device`
     // Of another engine. Matrices that it holds in the same layout, byte by byte, are read there and not held
     // again; it may end first. For the ggml engine on the CPU; others hold all of theirs.
     std::shared_ptr<const ResidentWeights> resident = nullptr;

@@ -7,6 +7,7 @@
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -112,9 +113,12 @@ public:
     Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
     Socket& operator=(Socket&&) = delete;
     int get() const { return fd_; }
-    // Blocking from now on; the caller's to close.
-    int release() {
+    // Blocking from now on, for so long at a time; the caller's to close.
+    int release(std::chrono::seconds most) {
         fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
+        const timeval limit{static_cast<time_t>(most.count()), 0};
+        for (const int direction : {SO_RCVTIMEO, SO_SNDTIMEO})
+            setsockopt(fd_, SOL_SOCKET, direction, &limit, sizeof limit);
         return std::exchange(fd_, -1);
     }
     // Returns false kGreeting after the socket was made. Throws Error(interrupted) when a signal asks to
@@ -184,12 +188,12 @@ Socket greet(const Endpoint& worker) {
 }
 
 // A worker has one client at a time: this process may be it already.
-std::shared_ptr<void> connection_to(const Endpoint& worker) {
+std::shared_ptr<void> connection_to(const Endpoint& worker, std::chrono::seconds patience) {
     auto* const keep = function_of_module<void*(const char*, int)>("ggml_backend_rpc_keep_connection");
     auto* const release = function_of_module<void(void*)>("ggml_backend_rpc_release_connection");
     const std::string endpoint = worker.numeric();
     void* kept = keep(endpoint.c_str(), -1);
-    if (kept == nullptr) kept = keep(endpoint.c_str(), greet(worker).release());
+    if (kept == nullptr) kept = keep(endpoint.c_str(), greet(worker).release(patience));
     return {kept, release};
 }
 
@@ -240,9 +244,9 @@ private:
 
 }  // namespace
 
-std::vector<Device> connect_worker(const std::string& address, bool anywhere) {
-    const Endpoint worker = parse(address, anywhere);
-    const std::shared_ptr<void> connection = connection_to(worker);
+std::vector<Device> connect_worker(const std::string& address, const WorkerAccess& access) {
+    const Endpoint worker = parse(address, access.anywhere);
+    const std::shared_ptr<void> connection = connection_to(worker, access.patience);
     ggml_backend_reg_t found = function_of_module<decltype(ggml_backend_rpc_add_server)>(
         "ggml_backend_rpc_add_server")(worker.numeric().c_str());
     if (found == nullptr) refuse(worker, "the connection was lost");

@@ -13,10 +13,11 @@ struct ggml_backend;
 namespace refold {
 
 // The devices of the worker at "HOST:PORT". Throws Error(usage) for another form, and for an address outside
-// of the loopback and of private networks (RFC 1918, link-local) unless `anywhere`; Error(unsupported)
-// without the module; Error(io) when nothing answers there within seconds, a worker that is busy with another
-// client, or one that speaks another version.
-std::vector<Device> connect_worker(const std::string& address, bool anywhere);
+// of the loopback and of private networks (RFC 1918, link-local) unless `access` allows it;
+// Error(unsupported) without the module; Error(io) when nothing answers there within seconds, a worker that
+// is busy with another client, or one that speaks another version. The first connection's patience holds for
+// later ones.
+std::vector<Device> connect_worker(const std::string& address, const WorkerAccess& access = {});
 
 // Whether the worker of a backend is lost. What it has computed since is zero.
 bool has_lost_worker(ggml_backend* backend);

@@ -82,7 +82,7 @@ Handle<ggml_threadpool> make_pool(int threads) {
 struct StockLlama::Impl {
     Impl(const std::string& path, const StockOptions& given)
         : options(checked(given)),
-          devices(find_devices(options.device, options.rpc_anywhere)),
+          devices(find_devices(options.device, options.workers)),
           model(load(path, devices, options.gpu_layers)),
           pool(make_pool(options.threads)),
           context(make_context(model.get(), options, !handles_of(devices).empty())),

@@ -18,8 +18,8 @@ struct StockOptions {
     int64_t chunk = 512;         // n_batch and n_ubatch
     std::string device = "cpu";  // as EngineOptions::device; cpu-plain is the CPU, too
     int64_t gpu_layers = -1;     // as EngineOptions::gpu_layers
-    bool rpc_anywhere = false;
-    KvType kv = KvType::f16;  // q8_0 and q4_0 need its flash attention
+    WorkerAccess workers = {};   // as EngineOptions::workers
+    KvType kv = KvType::f16;     // q8_0 and q4_0 need its flash attention
     // true: libllama chooses (its default). Its flash attention rounds K and V to float16, whatever the type
     // of the KV cache. false, with kv f32: attention in float32.
     bool flash_attention = true;

@@ -88,6 +88,8 @@ public:
         process_.send(SIGKILL);
         process_.wait();
     }
+    // It answers nothing from now on; its machine does.
+    void hang() const { process_.send(SIGSTOP); }
     // Standard output so far.
     std::string said() const { return process_.output(); }
     int end(int signal) {
@@ -98,7 +100,7 @@ public:
 private:
     bool answers() const {
         try {
-            connect_worker(address_, false);
+            connect_worker(address_);
             return true;
         } catch (const Error& error) {
             return error.code() != ErrorCode::io;
@@ -112,7 +114,7 @@ private:
 // False in builds with a llama.cpp of their own.
 bool has_module() {
     try {
-        connect_worker(free_address(), false);
+        connect_worker(free_address());
     } catch (const Error& error) {
         return error.code() != ErrorCode::unsupported;
     }
@@ -181,6 +183,19 @@ TEST_F(Workers, LostOneEndsInAnError) {
     const Worker again(first.address());
     SingleSequence sequence(model, options);
     EXPECT_EQ(sequence.evaluate(tokens).size(), static_cast<size_t>(model.config.n_vocab));
+}
+
+TEST_F(Workers, PatienceEnds) {
+    Worker worker;
+    const Model model = load_model(std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf");
+    EngineOptions options = options_on("rpc:" + worker.address());
+    options.workers.patience = std::chrono::seconds(1);
+    SingleSequence sequence(model, options);
+    const auto tokens = random_tokens(8, model.config.n_vocab, 1);
+    EXPECT_FALSE(sequence.evaluate(tokens).empty());
+    worker.hang();
+    EXPECT_EQ(code_of([&] { sequence.evaluate(tokens); }, "is lost"), ErrorCode::io);
+    worker.kill();
 }
 
 TEST_F(Workers, ServeLoadsItsModelAgain) {
@@ -287,7 +302,7 @@ TEST_F(Workers, SomeLayers) {
     const Model loaded = load_model(model);
     const int64_t layer_token = 2 * loaded.config.n_head_kv * loaded.config.head_dim * 2,  // bytes, F16
         layers = static_cast<int64_t>(loaded.topology.layers.size());
-    const auto free = static_cast<int64_t>(connect_worker(worker.address(), false).front().free);
+    const auto free = static_cast<int64_t>(connect_worker(worker.address()).front().free);
     const int64_t context = free / layer_token / layers + free / layer_token / layers / (2 * layers);
     if (context > std::numeric_limits<int32_t>::max() / 2) GTEST_SKIP() << "too much memory";
     expect_error(run({"--device", "rpc:" + worker.address(), "--context", std::to_string(context)}), 1,
@@ -297,7 +312,7 @@ TEST_F(Workers, SomeLayers) {
 
 TEST_F(Workers, Addresses) {
     const auto connect = [](const std::string& address, bool anywhere = false) {
-        return [=] { connect_worker(address, anywhere); };
+        return [=] { connect_worker(address, {.anywhere = anywhere}); };
     };
     for (const char* address :
          {"", "here", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:x", ":1", "127.0.0.1:65536"})
@@ -336,14 +351,14 @@ TEST_F(Workers, SlowGreetings) {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
     waiting.send(SIGINT);
     EXPECT_EQ(waiting.wait().code, 130);
-    EXPECT_EQ(code_of([&] { connect_worker(slow.address(), false); }, "does not answer"), ErrorCode::io);
+    EXPECT_EQ(code_of([&] { connect_worker(slow.address()); }, "does not answer"), ErrorCode::io);
 }
 
 TEST_F(Workers, OthersThanWorkersOfThisVersion) {
     const auto error_of = [](const std::string& answer) {
         const FakeWorker fake(answer);
         try {
-            connect_worker(fake.address(), false);
+            connect_worker(fake.address());
         } catch (const Error& error) {
             return std::string(error.what());
         }

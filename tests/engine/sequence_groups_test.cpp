@@ -20,9 +20,9 @@ std::vector<CacheRow> newest(std::span<const int32_t> firsts, int32_t rows) {
     return out;
 }
 
-GroupedSequences grouped(std::span<const CacheRow> tokens, bool recurring = false,
-                         const AttentionCosts& costs = kGpu) {
-    return group_sequences(tokens, kCached, kUnit, costs, recurring);
+GroupedSequences grouped(std::span<const CacheRow> tokens, const AttentionCosts& costs = kGpu,
+                         const std::vector<CacheRow>& others = {}) {
+    return group_sequences(tokens, {kCached, kUnit, others}, costs);
 }
 
 int64_t read(const GroupedSequences& groups) {
@@ -66,20 +66,21 @@ TEST(SequenceGroups, PromptsLieApart) {
 
 TEST(SequenceGroups, WhereOperationsAreDearRowsAreReadForOthersToo) {
     const auto tokens = newest(std::array{0, 301, 777}, 200);
-    EXPECT_THAT(grouped(tokens, false, {1e6, 0.1}).shape.groups, ElementsAre(SequenceGroup{0, 0, 1, 3, 1024}));
-    EXPECT_EQ(grouped(tokens, false, {1, 1}).shape.groups.size(), 2U);
+    EXPECT_THAT(grouped(tokens, {1e6, 0.1}).shape.groups, ElementsAre(SequenceGroup{0, 0, 1, 3, 1024}));
+    EXPECT_EQ(grouped(tokens, {1, 1}).shape.groups.size(), 2U);
 }
 
 TEST(SequenceGroups, AFewOperationsAtMost) {
     std::vector<CacheRow> tokens;
     for (int32_t i = 0; i < 40; ++i) tokens.push_back({i * i * 37, i * i * 37 + i});
-    EXPECT_EQ(grouped(tokens, false, {1, 1}).shape.groups.size(), 8U);
+    EXPECT_EQ(grouped(tokens, {1, 1}).shape.groups.size(), 8U);
 }
 
 TEST(SequenceGroups, SimilarStepsHaveEqualShapes) {
-    const auto all = grouped(newest(std::array{0, 256, 512, 768, 1024, 1280, 1536, 1792}, 100), true).shape,
-               some = grouped(newest(std::array{256, 768, 1024, 1536}, 200), true).shape;
-    EXPECT_THAT(all.groups, ElementsAre(SequenceGroup{0, 256, 8, 1, 256}));
+    const auto open = newest(std::array{256, 512, 768, 1024, 1280, 1536, 2560}, 100);
+    const auto all = grouped(open, kGpu, open).shape,
+               some = grouped(newest(std::array{512, 1280}, 200), kGpu, open).shape;
+    EXPECT_THAT(all.groups, ElementsAre(SequenceGroup{0, 256, 16, 1, 256}));
     EXPECT_EQ(all, some);
 }
 
@@ -102,13 +103,17 @@ TEST(SequenceGroups, EveryTokenSeesItsRows) {
             const int32_t room = regular ? 256 : 1 + below(700),
                           end = std::min(static_cast<int32_t>(cached), first + room);
             // Some sequences take no part.
-            for (int32_t own = std::max(first, end - below(6)); own < end; ++own) tokens.push_back({first, own});
+            for (int32_t own = std::max(first, end - below(6)); own < end; ++own)
+                tokens.push_back({first, own});
             first = end;
         }
         if (tokens.empty()) continue;
         std::shuffle(tokens.begin(), tokens.end(), random);
         const AttentionCosts costs{static_cast<double>(below(3000)), round % 2 == 0 ? 0.125 : 1};
-        const auto groups = group_sequences(tokens, cached, kUnit, costs, round % 4 == 0);
+        std::vector<CacheRow> others;
+        for (size_t i = 0; round % 4 == 0 && i < tokens.size(); i += 2) others.push_back(tokens[i]);
+        tokens.resize(tokens.size() - others.size() / 3);
+        const auto groups = group_sequences(tokens, {cached, kUnit, others}, costs);
         ASSERT_EQ(groups.queries.size(), tokens.size());
         std::vector<int> asked(groups.tokens.size());
         for (size_t t = 0; t < tokens.size(); ++t) {

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "core/error.h"
 #include "engine/checked_options.h"
@@ -31,7 +33,7 @@ public:
           threads_(options.threads),
           device_(make_device_run(model, options, loops_)),
           weights_(model, options, device_.get()),
-          kv_(model, options.kv_tokens, cache_type(options), loops_, device_.get()),
+          kv_(model, options.kv_tokens, options.context, cache_type(options), loops_, device_.get()),
           workspace_(model.config, model.config.n_prefix + options.context, options.threads, device_.get()),
           graphs_(network_, weights_, kv_.cache(), workspace_) {
         if (device_ != nullptr) {
@@ -61,6 +63,7 @@ public:
     void close(int32_t sequence) override {
         kv_.close(sequence);
         progress_.erase(sequence);
+        last_steps_.erase(sequence);
         adapters_->close(sequence);
     }
 
@@ -131,6 +134,8 @@ public:
         const std::span<const Row> rows = input.rows;
         if (rows.empty()) return {};
         check(input);
+        ++steps_;
+        for (const Row& row : rows) last_steps_[row.sequence] = steps_;
         // These rows need nothing from the step, but other rows attend to their keys and values.
         if (gather(rows, Row::Work::keys_only)) compute(StepKind::loop_keys);
         StepOutput result;
@@ -247,11 +252,12 @@ private:
         return !order_.empty();
     }
 
-    // Loop by loop, every step has another number of rows, and building a graph takes a device longer than
-    // the step: so there are copies of the last row, which write what it writes, and of the last output.
+    // Where sequences come and go, and loop by loop, every step has another number of rows, and building a
+    // graph takes a device longer than the step: so there are copies of the last row, which write what it
+    // writes, and of the last output.
     void fill_up() {
         const auto rounded = [](size_t count) {
-            const size_t unit = count <= 64 ? 8 : 32;
+            const size_t unit = count <= 8 ? std::bit_ceil(std::max<size_t>(count, 1)) : count <= 64 ? 8 : 32;
             return (count + unit - 1) / unit * unit;
         };
         const auto fill = [](auto& values, size_t count) {
@@ -259,20 +265,23 @@ private:
                 values.resize(count,
                               typename std::remove_cvref_t<decltype(values)>::value_type(values.back()));
         };
+        const bool all = rows_.outputs.size() == tokens_.size();
         const size_t rows = rounded(tokens_.size()), width = static_cast<size_t>(network_.config.n_embd);
         fill(tokens_, rows);
         fill(positions_, rows);
         fill(rows_.all, rows);
         fill(rows_.loops, rows);
         fill(rows_.adapters, rows);
-        fill(rows_.outputs, rounded(rows_.outputs.size()));
+        // As many outputs as rows would be all rows.
+        if (const size_t outputs = rounded(rows_.outputs.size()); all || outputs < rows)
+            fill(rows_.outputs, outputs);
         const size_t before = residual_.size();
-        residual_.resize(rows * width);
+        if (loops_ > 1) residual_.resize(rows * width);
         for (size_t at = before; at < residual_.size(); ++at) residual_[at] = residual_[at - width];
     }
 
-    // What a device's attention costs: a GPU starts an operation in the time in which it reads some megabytes,
-    // and multiplies what it has read for a few tokens for little more.
+    // What a device's attention costs: a GPU starts an operation in the time in which it reads some
+    // megabytes, and multiplies what it has read for a few tokens for little more.
     AttentionCosts attention_costs() const {
         constexpr double kBytesOfOperation = 8 << 20, kBytesOnCpu = 256 << 10, kFurtherToken = 0.125;
         const auto largest = [](double most, const ggml_tensor* layer) {
@@ -284,10 +293,28 @@ private:
         return {kBytesOfOperation / row_bytes, kFurtherToken};
     }
 
+    // Of this step and some before, at the loops of this one: the next steps may run any of them.
+    std::vector<CacheRow> running_sequences() const {
+        constexpr int64_t kSteps = 8;
+        std::vector<CacheRow> out;
+        for (const int32_t loop : std::set(rows_.loops.begin(), rows_.loops.end())) {
+            for (const auto& [id, step] : last_steps_) {
+                if (step + kSteps < steps_) continue;
+                const KvPool::Sequence& sequence = kv_.at(id);
+                const int64_t first = loop * kv_.cached() + sequence.first,
+                              rows = prefix() + std::max<int64_t>(1, sequence.length);
+                out.push_back({static_cast<int32_t>(first), static_cast<int32_t>(first + rows - 1)});
+            }
+        }
+        return out;
+    }
+
     void group(StepKind kind) {
         const AttentionCosts costs = attention_costs();
+        GroupedCache cache{kv_.all_cached(), KvPool::kDeviceUnit};
+        cache.others = running_sequences();
         const auto grouped = [&](std::span<const CacheRow> tokens) {
-            return group_sequences(tokens, kv_.all_cached(), KvPool::kDeviceUnit, costs, loops_ > 1);
+            return group_sequences(tokens, cache, costs);
         };
         rows_.groups = grouped(rows_.all);
         rows_.output_groups = {};
@@ -298,8 +325,10 @@ private:
     }
 
     const StepGraph& compute(StepKind kind) {
-        if (device_ != nullptr && loops_ > 1) fill_up();
-        if (device_ != nullptr) group(kind);
+        if (device_ != nullptr) {
+            fill_up();
+            group(kind);
+        }
         StepGraph& graph =
             graphs_.of({.tokens = static_cast<int64_t>(tokens_.size()),
                         .cached = kv_.all_cached(),
@@ -358,6 +387,8 @@ private:
     StepGraphs graphs_;
     std::unique_ptr<Adapters> adapters_;
     std::map<int32_t, LoopProgress> progress_;  // by sequence
+    int64_t steps_ = 0;
+    std::map<int32_t, int64_t> last_steps_;  // by sequence: the last step that it took part in
     // Of a step. All but index_, which is by row of the step, are in the order in which the rows are
     // computed.
     std::vector<size_t> order_;

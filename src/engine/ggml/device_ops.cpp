@@ -570,10 +570,9 @@ DeviceOps::Value DeviceOps::by_group(size_t layer, int64_t tokens, ggml_tensor* 
         ggml_tensor* part = nullptr;
         if (q != nullptr) {
             const int64_t heads = q->ne[0] / config_.head_dim;
-            part = groups.size() == 1
-                       ? q
-                       : ggml_view_2d(context_, q, q->ne[0], group.rows.queries(), q->nb[1],
-                                      group.first_query * q->nb[1]);
+            part = groups.size() == 1 ? q
+                                      : ggml_view_2d(context_, q, q->ne[0], group.rows.queries(), q->nb[1],
+                                                     group.first_query * q->nb[1]);
             part = ggml_permute(context_,
                                 ggml_reshape_4d(context_, contiguous(part), config_.head_dim, heads,
                                                 group.rows.tokens, group.rows.sequences),
@@ -630,10 +629,10 @@ DeviceOps::Value DeviceOps::attend(size_t layer, ggml_tensor* q, bool lends) {
 ggml_tensor* DeviceOps::attended(size_t layer, const Group& group, ggml_tensor* q) {
     const int64_t kv = config_.n_head_kv_of(layer), heads = cache_.layers[layer]->ne[2];
     if (config_.alibi_heads_of(layer).empty()) {
-        ggml_tensor* y = ggml_flash_attn_ext(
-            context_, q, cached(layer, group, 0, kv), cached(layer, group, heads - kv, kv),
-            mask(layer, group), config_.attention_scale_of(layer), config_.max_alibi_bias,
-            config_.attention_softcap);
+        ggml_tensor* y = ggml_flash_attn_ext(context_, q, cached(layer, group, 0, kv),
+                                             cached(layer, group, heads - kv, kv), mask(layer, group),
+                                             config_.attention_scale_of(layer), config_.max_alibi_bias,
+                                             config_.attention_softcap);
         ggml_prec_set_acc(y, GGML_PREC_F32);
         if (ggml_tensor* sinks = weights_.vector(layer, Slot::attn_sinks))
             ggml_flash_attn_ext_add_sinks(y, sinks);
@@ -645,7 +644,9 @@ ggml_tensor* DeviceOps::attended(size_t layer, const Group& group, ggml_tensor* 
 
 ggml_tensor* DeviceOps::probabilities(size_t layer, const Group& group, ggml_tensor* q) {
     ggml_tensor* keys = cached(layer, group, 0, config_.n_head_kv_of(layer));
-    ggml_tensor* scores = ggml_mul_mat(context_, keys, contiguous(q));  // as column_product()
+    // Of several sequences as in column_product().
+    if (keys->type == GGML_TYPE_F32 && group.rows.sequences > 1) keys = contiguous(keys);
+    ggml_tensor* scores = ggml_mul_mat(context_, keys, contiguous(q));  // likewise
     ggml_prec_set_acc(scores, GGML_PREC_F32);
     float scale = config_.attention_scale_of(layer), bias = config_.max_alibi_bias;
     if (config_.attention_softcap > 0) {

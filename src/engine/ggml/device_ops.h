@@ -112,8 +112,8 @@ private:
     };
     std::vector<Group> groups_of(size_t layer, int64_t tokens) const;
     // Calls function(group, queries) for all groups of queries [features, tokens], which are
-    // [head_dim, tokens, heads, sequences] then, and returns [features, tokens] of the [features, queries] that
-    // it returns.
+    // [head_dim, tokens, heads, sequences] then, and returns [features, tokens] of the [features, queries]
+    // that it returns.
     template <class Function>
     Value by_group(size_t layer, int64_t tokens, ggml_tensor* q, Function function);
     // Heads of keys or values: [head_dim, rows, heads, sequences]

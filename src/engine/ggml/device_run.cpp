@@ -36,7 +36,7 @@ DeviceRun::DeviceRun(const Model& model, const EngineOptions& options, int64_t l
         remote_.push_back(device.is_remote());
         memory_.push_back(memory);
     };
-    const std::vector<Device> devices = find_devices(options.device, options.rpc_anywhere);
+    const std::vector<Device> devices = find_devices(options.device, options.workers);
     std::vector<size_t> backends;  // by device
     for (const Device& device : devices) {
         backends.push_back(backends_.size());

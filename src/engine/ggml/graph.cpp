@@ -123,8 +123,8 @@ void StepGraph::fill_tables(const ForwardInput& in, const Weights& weights) {
 ggml_tensor* StepGraph::mask(const MaskKey& key, const SequenceGroup& group, size_t first_query) {
     Mask& mask = masks_[key];
     if (mask.tensor == nullptr) {
-        mask.tensor = input(
-            ggml_new_tensor_4d(context_.get(), key.type, group.rows, group.tokens, 1, group.sequences));
+        mask.tensor =
+            input(ggml_new_tensor_4d(context_.get(), key.type, group.rows, group.tokens, 1, group.sequences));
         mask.group = group;
         mask.first = first_query;
         // Keeps its memory when it has been read: fill_mask().

@@ -162,8 +162,8 @@ private:
         ggml_tensor *tokens = nullptr, *queries = nullptr;
     };
     ggml_tensor* input(ggml_tensor* tensor);
-    // What each token of the step, or each of `outputs`, adds to its scores of the rows that a group reads, in
-    // caches that evict with `kept`: F16 [rows, tokens, 1, sequences], or F32.
+    // What each token of the step, or each of `outputs`, adds to its scores of the rows that a group reads,
+    // in caches that evict with `kept`: F16 [rows, tokens, 1, sequences], or F32.
     struct MaskKey {
         int64_t window;
         bool outputs, kept;

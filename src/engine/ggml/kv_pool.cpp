@@ -1,7 +1,6 @@
 #include "engine/ggml/kv_pool.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -9,9 +8,11 @@
 
 namespace refold {
 
-KvPool::KvPool(const Model& model, int64_t rows, ggml_type type, int32_t loops, const DeviceRun* device)
+KvPool::KvPool(const Model& model, int64_t rows, int64_t context, ggml_type type, int32_t loops,
+               const DeviceRun* device)
     : prefix_(model.config.n_prefix),
       rows_(rows),
+      longest_(prefix_ + context),
       loops_(loops),
       unit_(device == nullptr ? 1 : kDeviceUnit),
       cache_(model, std::vector<int64_t>(model.topology.layers.size(), all_cached()), type, device) {
@@ -23,15 +24,14 @@ KvPool::KvPool(const Model& model, int64_t rows, ggml_type type, int32_t loops, 
 }
 
 int64_t KvPool::alignment(int64_t rows) const {
-    constexpr int64_t kParts = 8;  // of the cache: more would often have to lie elsewhere
-    if (unit_ == 1 || rows_ < kParts * unit_) return 1;
-    const auto power = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows))),
-               most = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(rows_ / kParts)));
-    return std::clamp(power, unit_, most);
+    if (unit_ == 1) return 1;
+    int64_t part = longest_;
+    while (part % 2 == 0 && part / 2 >= std::max(rows, unit_)) part /= 2;
+    return part;
 }
 
 int64_t KvPool::gap(int64_t rows, int64_t alignment, size_t& index) const {
-    int64_t first = aligned(prefix_, alignment);
+    int64_t first = prefix_;
     for (index = 0; index < order_.size(); ++index) {
         const Sequence& next = sequences_[static_cast<size_t>(order_[index])];
         if (next.first - first >= rows) return first;

@@ -20,14 +20,13 @@ public:
         int64_t length = 0;  // tokens with keys and values
     };
 
-    // `rows` for all sequences and their prefixes. With steps by loop, `model` is the block and the cache
-    // holds these rows for each loop, one loop after the other.
-    KvPool(const Model& model, int64_t rows, ggml_type type, int32_t loops = 1,
+    // `rows` for all sequences and their prefixes, of which one has at most `context` tokens. With steps by
+    // loop, `model` is the block and the cache holds these rows for each loop, one loop after the other.
+    KvPool(const Model& model, int64_t rows, int64_t context, ggml_type type, int32_t loops = 1,
            const DeviceRun* device = nullptr);
 
-    // Takes the first gap of the cache that is large enough, on a device one where it begins at a multiple of a
-    // power of two that is as large, so that sequences of similar lengths lie at equal distances
-    // (group_sequences()); defragments the cache if there is room only in
+    // Takes the first gap of the cache that is large enough, on a device one where sequences of similar
+    // lengths lie at equal distances (group_sequences()); defragments the cache if there is room only in
     // several gaps. Returns nothing if there is no room.
     std::optional<int32_t> open(int64_t tokens);
     void close(int32_t sequence);
@@ -58,13 +57,13 @@ public:
     static constexpr int64_t kDeviceUnit = 256;
 
 private:
-    // Whose multiples sequences of so many rows begin at.
+    // Whose multiples sequences of so many rows begin at: the longest one's, or a half, a quarter, ... of it.
     int64_t alignment(int64_t rows) const;
-    static int64_t aligned(int64_t row, int64_t alignment) {
-        return (row + alignment - 1) / alignment * alignment;
+    int64_t aligned(int64_t row, int64_t alignment) const {
+        return prefix_ + (row - prefix_ + alignment - 1) / alignment * alignment;
     }
-    // First row, a multiple of `alignment`, of the first gap of at least `rows`, which lies before
-    // order_[index]; -1: none.
+    // First row, a multiple of `alignment` after the prefix, of the first gap of at least `rows`, which lies
+    // before order_[index]; -1: none.
     int64_t gap(int64_t rows, int64_t alignment, size_t& index) const;
     // Moves the sequences to the front of the cache, so that the free rows form one gap.
     void defragment();
@@ -78,7 +77,7 @@ private:
     void for_each_piece(int32_t sequence, int64_t tokens, Function&& function) const;
     static void move_on_device(ggml_tensor* tensor, int64_t from, int64_t to, int64_t count);
 
-    int64_t prefix_, rows_, loops_, unit_, used_ = 0;
+    int64_t prefix_, rows_, longest_, loops_, unit_, used_ = 0;
     KvCache cache_;                      // the prefix, which nothing overwrites, then the sequences
     std::vector<ggml_tensor*> tensors_;  // of the cache, each once
     std::vector<Sequence> sequences_;    // by number

@@ -18,7 +18,7 @@ int64_t rounded_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * uni
 
 struct Sequence {
     int64_t first = 0, end = 0;              // rows of the cache
-    std::vector<std::vector<int32_t>> asks;  // tokens of each row, by row
+    std::vector<std::vector<int32_t>> asks;  // tokens of each row, by row; none of another step's sequence
 };
 
 // Some sequences of the step, in the order of their first rows where they lie at distances.
@@ -34,8 +34,8 @@ struct Draft {
           last(s.first),
           end(s.end),
           longest(s.end - s.first),
-          most(static_cast<int64_t>(s.asks.size())),
-          total(most) {}
+          most(std::max<int64_t>(1, static_cast<int64_t>(s.asks.size()))),
+          total(static_cast<int64_t>(s.asks.size())) {}
 
     void merge(const Draft& other) {
         distance = std::gcd(std::gcd(distance, other.distance), std::abs(other.first - first));
@@ -51,9 +51,13 @@ struct Draft {
 
 class Grouping {
 public:
-    Grouping(std::span<const CacheRow> tokens, int64_t cached, int64_t unit, const AttentionCosts& costs,
-             bool recurring)
-        : tokens_(tokens), cached_(cached), unit_(unit), costs_(costs), recurring_(recurring) {}
+    Grouping(std::span<const CacheRow> tokens, const GroupedCache& cache, const AttentionCosts& costs)
+        : tokens_(tokens),
+          others_(cache.others),
+          cached_(cache.rows),
+          unit_(cache.unit),
+          costs_(costs),
+          recurring_(!others_.empty()) {}
 
     GroupedSequences run() {
         const std::vector<Sequence> sequences = find_sequences();
@@ -72,7 +76,7 @@ public:
                 if (out_.tokens[i] != static_cast<int32_t>(i)) return false;
             return true;
         };
-        out_.shape.in_order = !recurring_ && in_order();
+        out_.shape.in_order = in_order();
         return std::move(out_);
     }
 
@@ -81,10 +85,12 @@ private:
         std::map<int32_t, std::map<int32_t, std::vector<int32_t>>> found;  // by first row and own one
         for (size_t t = 0; t < tokens_.size(); ++t)
             found[tokens_[t].first][tokens_[t].own].push_back(static_cast<int32_t>(t));
+        for (const CacheRow& other : others_) found[other.first][other.own];
         std::vector<Sequence> out;
         for (auto& [first, rows] : found) {
             Sequence& s = out.emplace_back(Sequence{first, rows.rbegin()->first + 1, {}});
-            for (auto& [row, asking] : rows) s.asks.push_back(std::move(asking));
+            for (auto& [row, asking] : rows)
+                if (!asking.empty()) s.asks.push_back(std::move(asking));
         }
         return out;
     }
@@ -133,10 +139,18 @@ private:
     }
 
     SequenceGroup stretch(const Draft& draft) const {
-        const int64_t unit = recurring_ ? kRecurring * unit_ : unit_,
-                      first = recurring_ ? draft.first / unit * unit : draft.first,
+        const bool rounded = recurring_ && draft.members.size() > 1;
+        const int64_t unit = rounded ? kRecurring * unit_ : unit_,
+                      first = rounded ? draft.first / unit * unit : draft.first,
                       rows = std::min(rounded_up(draft.end - first, unit), cached_ - first);
-        return {first, 0, 1, recurring_ ? rounded_up(draft.total, kRecurring) : draft.total, rows};
+        return {first, 0, 1, queries(std::max<int64_t>(draft.total, 1)), rows};
+    }
+
+    // Of so many tokens.
+    int64_t queries(int64_t tokens) const {
+        if (!recurring_) return tokens;
+        return tokens > kRecurring ? rounded_up(tokens, kRecurring)
+                                   : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tokens)));
     }
 
     SequenceGroup at_distances(const Draft& draft) const {
@@ -148,7 +162,7 @@ private:
             first -= more * step;
             count = std::min(rounded_up(count + more, kRecurring), (cached_ - rows - first) / step + 1);
         }
-        return {first, step, count, draft.most, rows};
+        return {first, step, count, queries(draft.most), rows};
     }
 
     void ask(const std::vector<int32_t>& asking) {
@@ -178,7 +192,7 @@ private:
         out_.tokens.resize(end, any);
     }
 
-    std::span<const CacheRow> tokens_;
+    std::span<const CacheRow> tokens_, others_;
     int64_t cached_, unit_;
     AttentionCosts costs_;
     bool recurring_;
@@ -187,9 +201,9 @@ private:
 
 }  // namespace
 
-GroupedSequences group_sequences(std::span<const CacheRow> tokens, int64_t cached, int64_t unit,
-                                 const AttentionCosts& costs, bool recurring) {
-    return Grouping(tokens, cached, unit, costs, recurring).run();
+GroupedSequences group_sequences(std::span<const CacheRow> tokens, const GroupedCache& cache,
+                                 const AttentionCosts& costs) {
+    return Grouping(tokens, cache, costs).run();
 }
 
 }  // namespace refold

@@ -13,8 +13,8 @@ struct CacheRow {
     bool operator==(const CacheRow&) const = default;
 };
 
-// One operation reads sequences that begin at equal distances, some of which may belong to nobody. Or it reads
-// one stretch of rows, in which several sequences lie, for the tokens of all of them.
+// One operation reads sequences that begin at equal distances, some of which may belong to nobody. Or it
+// reads one stretch of rows, in which several sequences lie, for the tokens of all of them.
 struct SequenceGroup {
     int64_t first = 0;      // row of the cache where the first sequence begins
     int64_t distance = 0;   // rows to where the next one begins
@@ -44,10 +44,17 @@ struct AttentionCosts {
     double further_token = 1;  // of a row for each token of a sequence after the first
 };
 
-// `tokens`: of a step, as they lie in a cache of `cached` rows. `unit`: operations read a multiple of so many
-// rows, where the cache has them. `recurring`: rounds what is read so that similar steps have equal shapes.
-// Tokens of one sequence at the same row share a query.
-GroupedSequences group_sequences(std::span<const CacheRow> tokens, int64_t cached, int64_t unit,
-                                 const AttentionCosts& costs, bool recurring);
+// The cache that attention reads.
+struct GroupedCache {
+    int64_t rows = 0;
+    int64_t unit = 1;  // operations read a multiple of so many rows, where the cache has them
+    // Last rows of sequences that later steps may read. Steps have queries for them as well and round what
+    // they read, so that their shapes recur. Empty: steps are as small as they can be.
+    std::vector<CacheRow> others = {};
+};
+
+// `tokens`: of a step. Tokens of one sequence at the same row share a query.
+GroupedSequences group_sequences(std::span<const CacheRow> tokens, const GroupedCache& cache,
+                                 const AttentionCosts& costs);
 
 }  // namespace refold
