@@ -13,6 +13,7 @@
 
 #include "cli/serving.h"
 #include "core/code_of.h"
+#include "core/memory.h"
 #include "engine/compare.h"
 #include "engine/devices.h"
 #include "engine/looped_models.h"
@@ -220,6 +221,15 @@ TEST_F(Workers, ServeLoadsItsModelAgain) {
     const Outcome ended = serving.stop();
     EXPECT_EQ(ended.code, 0);
     EXPECT_THAT(ended.err, testing::HasSubstr("as one of its workers is lost"));
+}
+
+// That of both workers, each of which has what this machine has.
+TEST_F(Workers, SeveralModelsHaveTheirMemory) {
+    const Worker one, two;
+    Serving serving({std::string(REFOLD_FIXTURES) + "/llama/model.gguf", "--name", "one", "--name", "two",
+                     "--device", fmt::format("rpc:{},{}", one.address(), two.address())});
+    EXPECT_GT(serving.started["memory"].get<uint64_t>(), memory_of().available);
+    EXPECT_EQ(serving.stop().code, 0);
 }
 
 // Passes connections on to a worker and counts them.

@@ -121,10 +121,9 @@ TEST(Device, EveryType) {
         for (const Slot slot : {Slot::attn_q, Slot::attn_k, Slot::attn_v, Slot::attn_o})
             sharing.at(p, slot) = sharing.heads(p, slot);
     const Model dense = plain.finish(), shared = sharing.finish();
-    for (const DType type :
-         {DType::F16, DType::BF16, DType::Q8_0, DType::Q5_1, DType::Q5_0, DType::Q4_1, DType::Q4_0,
-          DType::IQ4_NL, DType::MXFP4, DType::Q6_K, DType::Q5_K, DType::Q4_K, DType::Q3_K, DType::Q2_K,
-          DType::IQ4_XS, DType::IQ3_S}) {
+    for (const DType type : {DType::F16, DType::BF16, DType::Q8_0, DType::Q5_1, DType::Q5_0, DType::Q4_1,
+                             DType::Q4_0, DType::IQ4_NL, DType::MXFP4, DType::Q6_K, DType::Q5_K, DType::Q4_K,
+                             DType::Q3_K, DType::Q2_K, DType::IQ4_XS, DType::IQ3_S}) {
         const double times = type == DType::BF16 ? 16 : 2;  // ggml rounds inputs for BF16 on a CPU
         expect_as_close(name(type), with_type(dense, type), {.threads = 1}, times);
         expect_as_close(name(type) + ", shared heads", with_type(shared, type), {.threads = 1}, times);
@@ -180,6 +179,30 @@ TEST(Device, SeveralSequences) {
     engine->close(a);
     const int32_t d = engine->open(45).value();
     run({{c, &text, 30, 35}, {d, &other, 0, 40}});
+}
+
+// Layers on two devices of the same kind, in either order, and on the CPU between them.
+TEST(Device, SeveralDevices) {
+    const std::string first = tested_device();
+    std::string other;
+    for (const Device& device : list_devices()) {
+        const auto kind = [](const std::string& name) {
+            return name.substr(0, name.find_last_not_of("0123456789") + 1);
+        };
+        if (device.name != first && kind(device.name) == kind(first)) other = device.name;
+    }
+    if (other.empty()) GTEST_SKIP() << "one device only";
+    for (const std::string& devices : {first + "," + other, other + "," + first, first + ",cpu," + other}) {
+        for (const auto& [name, model, input] : synthetic_models()) {
+            const EngineOptions options{.threads = 1, .f32 = true};
+            EngineOptions there = options;
+            there.device = devices;
+            const auto expected = results(model, input, options);
+            EXPECT_LE(largest_difference(results(model, input, there), expected),
+                      tolerance() * deviation(expected))
+                << name << " on " << devices;
+        }
+    }
 }
 
 TEST(Device, WhatItIsAskedFor) {

@@ -2,7 +2,6 @@
 #include <bit>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "core/error.h"
@@ -252,9 +251,7 @@ private:
         return !order_.empty();
     }
 
-    // Where sequences come and go, and loop by loop, every step has another number of rows, and building a
-    // graph takes a device longer than the step: so there are copies of the last row, which write what it
-    // writes, and of the last output.
+    // Copies of the last row, which write what it writes, and of the last output, so that shapes recur.
     void fill_up() {
         const auto rounded = [](size_t count) {
             const size_t unit = count <= 8 ? std::bit_ceil(std::max<size_t>(count, 1)) : count <= 64 ? 8 : 32;
@@ -280,19 +277,6 @@ private:
         for (size_t at = before; at < residual_.size(); ++at) residual_[at] = residual_[at - width];
     }
 
-    // What a device's attention costs: a GPU starts an operation in the time in which it reads some
-    // megabytes, and multiplies what it has read for a few tokens for little more.
-    AttentionCosts attention_costs() const {
-        constexpr double kBytesOfOperation = 8 << 20, kBytesOnCpu = 256 << 10, kFurtherToken = 0.125;
-        const auto largest = [](double most, const ggml_tensor* layer) {
-            return layer == nullptr ? most : std::max(most, static_cast<double>(layer->nb[1] * layer->ne[2]));
-        };
-        const auto& layers = kv_.cache().layers;
-        const double row_bytes = std::accumulate(layers.begin(), layers.end(), 1.0, largest);
-        if (device_->has_cpu()) return {kBytesOnCpu / row_bytes, 1};
-        return {kBytesOfOperation / row_bytes, kFurtherToken};
-    }
-
     // Of this step and some before, at the loops of this one: the next steps may run any of them.
     std::vector<CacheRow> running_sequences() const {
         constexpr int64_t kSteps = 8;
@@ -309,10 +293,10 @@ private:
         return out;
     }
 
-    void group(StepKind kind) {
-        const AttentionCosts costs = attention_costs();
+    void group(StepKind kind, bool recurring) {
+        const AttentionCosts costs = device_->attention_costs(kv_.cache().row_bytes());
         GroupedCache cache{kv_.all_cached(), KvPool::kDeviceUnit};
-        cache.others = running_sequences();
+        if (recurring) cache.others = running_sequences();
         const auto grouped = [&](std::span<const CacheRow> tokens) {
             return group_sequences(tokens, cache, costs);
         };
@@ -326,8 +310,11 @@ private:
 
     const StepGraph& compute(StepKind kind) {
         if (device_ != nullptr) {
-            fill_up();
-            group(kind);
+            // Where sequences come and go, and loop by loop, every step has another number of rows, and
+            // building a graph takes a GPU longer than the step. A CPU's time goes to the rows.
+            const bool recurring = loops_ > 1 || !device_->has_cpu();
+            if (recurring) fill_up();
+            group(kind, recurring);
         }
         StepGraph& graph =
             graphs_.of({.tokens = static_cast<int64_t>(tokens_.size()),

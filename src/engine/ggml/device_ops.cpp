@@ -644,9 +644,9 @@ ggml_tensor* DeviceOps::attended(size_t layer, const Group& group, ggml_tensor* 
 
 ggml_tensor* DeviceOps::probabilities(size_t layer, const Group& group, ggml_tensor* q) {
     ggml_tensor* keys = cached(layer, group, 0, config_.n_head_kv_of(layer));
-    // Of several sequences as in column_product().
+    // As in column_product().
     if (keys->type == GGML_TYPE_F32 && group.rows.sequences > 1) keys = contiguous(keys);
-    ggml_tensor* scores = ggml_mul_mat(context_, keys, contiguous(q));  // likewise
+    ggml_tensor* scores = ggml_mul_mat(context_, keys, contiguous(q));
     ggml_prec_set_acc(scores, GGML_PREC_F32);
     float scale = config_.attention_scale_of(layer), bias = config_.max_alibi_bias;
     if (config_.attention_softcap > 0) {

@@ -111,9 +111,9 @@ private:
         size_t number = 0, first_query = 0;
     };
     std::vector<Group> groups_of(size_t layer, int64_t tokens) const;
-    // Calls function(group, queries) for all groups of queries [features, tokens], which are
-    // [head_dim, tokens, heads, sequences] then, and returns [features, tokens] of the [features, queries]
-    // that it returns.
+    // Calls function(group, queries) for all groups: their queries [head_dim, tokens, heads, sequences] of
+    // `q` [features, tokens], or null if there is no `q`. Returns [features, tokens] of what it returns,
+    // which is [features, queries] of each group.
     template <class Function>
     Value by_group(size_t layer, int64_t tokens, ggml_tensor* q, Function function);
     // Heads of keys or values: [head_dim, rows, heads, sequences]

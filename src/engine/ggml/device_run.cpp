@@ -77,6 +77,13 @@ bool DeviceRun::multiplies(size_t layer, ggml_type type, int64_t in, int64_t out
         layer, ggml_mul_mat(context.get(), weight, ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, in, 2)));
 }
 
+// A GPU starts an operation in the time in which it reads some megabytes, and multiplies what it has read for
+// a few tokens for little more.
+AttentionCosts DeviceRun::attention_costs(uint64_t row_bytes) const {
+    const auto bytes = static_cast<double>(row_bytes);
+    return has_cpu_ ? AttentionCosts{(256 << 10) / bytes, 1} : AttentionCosts{(8 << 20) / bytes, 0.125};
+}
+
 bool DeviceRun::put(ggml_cgraph* graph, Place& own) {
     if (has_worker()) ++places_;
     Place& place = has_worker() ? shared_ : own;

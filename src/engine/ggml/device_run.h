@@ -13,6 +13,7 @@
 #include "engine/devices.h"
 #include "engine/engine.h"
 #include "engine/ggml/handles.h"
+#include "engine/ggml/sequence_groups.h"
 
 namespace refold {
 
@@ -37,6 +38,8 @@ public:
     // memory.
     bool multiplies(size_t layer, ggml_type type, int64_t in, int64_t out) const;
     bool supports(size_t layer, const ggml_tensor* operation) const;
+    // `row_bytes`: keys and values of a token in one layer.
+    AttentionCosts attention_costs(uint64_t row_bytes) const;
 
     // The memory of a graph. Each has its own, so that graphs of several shapes take turns without being
     // placed again. With workers all share one: ggml would use memory that a lost worker could not give.

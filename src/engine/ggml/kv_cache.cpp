@@ -85,6 +85,14 @@ void KvCache::write_prefixes(const Model& model) const {
     }
 }
 
+uint64_t KvCache::row_bytes() const {
+    uint64_t most = 1;
+    for (const ggml_tensor* layer : layers)
+        if (layer != nullptr)
+            most = std::max<uint64_t>(most, layer->nb[1] * static_cast<uint64_t>(layer->ne[2]));
+    return most;
+}
+
 uint64_t KvCache::bytes() const {
     uint64_t bytes = 0;
     for (const auto& buffer : buffers) bytes += ggml_backend_buffer_get_size(buffer.get());

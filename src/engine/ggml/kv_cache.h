@@ -29,6 +29,7 @@ struct KvCache {
     KvCache(const Model& model, std::span<const int64_t> lengths, ggml_type type,
             const DeviceRun* device = nullptr);
     uint64_t bytes() const;
+    uint64_t row_bytes() const;  // of a token in the layer that keeps most of it
 
 private:
     void write_prefixes(const Model& model) const;
