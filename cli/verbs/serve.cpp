@@ -91,14 +91,19 @@ std::vector<ModelSource> sources_of(const Arguments& a) {
 
 // Where models lie: of the devices, if they have all layers and say it, else of this machine.
 uint64_t free_memory(const EngineOptions& options) {
+    const uint64_t here = memory_of().available;
+    if (options.gpu_layers >= 0 || options.device.empty() || options.device == kCpu) return here;
     uint64_t bytes = 0;
-    if (options.gpu_layers < 0 && !options.device.empty()) {
+    try {
         for (const Device& device : find_devices(options.device, options.workers)) {
-            if (device.is_cpu() || device.free == 0) return memory_of().available;
+            if (device.is_cpu() || device.free == 0) return here;
             bytes += device.free;
         }
+    } catch (const Error& error) {
+        if (error.code() != ErrorCode::io) throw;
+        return here;  // a worker that is away may be back when a model is loaded
     }
-    return bytes > 0 ? bytes : memory_of().available;
+    return bytes;
 }
 
 // Without --memory, several models have most of what is free; one has no bound.

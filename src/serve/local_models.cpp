@@ -213,7 +213,7 @@ std::shared_ptr<ServedModel> load(const std::string& path, const std::string& na
         engine = make_engine(model, own);
         for (const NamedAdapter& adapter : options.adapters)
             adapters.push_back(engine->add_adapter(load_adapter(adapter.path, model)));
-        warm_up(*engine);
+        warm_up(*engine, adapters);
         const std::string note = check_capacity({.slots = options.scheduler.slots,
                                                  .context = engine->capabilities().context,
                                                  .kv_tokens = options.engine.kv_tokens,

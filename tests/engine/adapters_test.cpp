@@ -5,10 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "core/code_of.h"
 #include "engine/compare.h"
 #include "engine/looped_models.h"
 #include "engine/tested_device.h"
+#include "engine/warm_up.h"
 
 namespace refold {
 namespace {
@@ -165,6 +168,21 @@ void expect_to_come_and_go(const EngineOptions& options) {
 TEST(Adapters, ComeAndGo) { expect_to_come_and_go(options_of()); }
 
 TEST(Adapters, ComeAndGoOnADevice) { expect_to_come_and_go(on_tested_device(options_of())); }
+
+TEST(Adapters, WarmUpTakesThemToADevice) {
+    const Model model = ExpressionBuilder("llama").finish();
+    const auto engine = make_engine(model, on_tested_device(options_of()));
+    const Adapter first = random_adapter(model, 1), second = random_adapter(model, 2);
+    const std::array adapters = {engine->add_adapter(first), engine->add_adapter(second)};
+    const uint64_t before = engine->memory().weight_bytes;
+    warm_up(*engine, adapters);
+    EXPECT_EQ(engine->kv_tokens_used(), 0);
+    const uint64_t bytes = engine->memory().weight_bytes;
+    EXPECT_GT(bytes, before);
+    Played b = play(*engine, with_adapter(model, second), adapters[1], 12, 2);
+    EXPECT_LT(run(*engine, {&b}, 12), kTolerance);
+    EXPECT_EQ(engine->memory().weight_bytes, bytes);
+}
 
 TEST(Adapters, CopiesStayWithTheAdapter) {
     const Model model = ExpressionBuilder("llama").finish();

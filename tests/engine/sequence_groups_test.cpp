@@ -84,6 +84,21 @@ TEST(SequenceGroups, SimilarStepsHaveEqualShapes) {
     EXPECT_EQ(all, some);
 }
 
+// Beside long ones, and with long ones that do not run.
+TEST(SequenceGroups, ShapesDoNotDependOnWhoRuns) {
+    std::vector<int32_t> firsts(16);
+    for (size_t i = 0; i < firsts.size(); ++i) firsts[i] = static_cast<int32_t>(4096 * i);
+    std::vector<CacheRow> open = newest(std::span(firsts).first(8), 1000);
+    for (const CacheRow row : newest(std::span(firsts).last(8), 3000)) open.push_back(row);
+    const auto shape = [&](size_t first, size_t count) {
+        return grouped(std::span(open).subspan(first, count), kGpu, open).shape.groups;
+    };
+    EXPECT_THAT(shape(0, 16),
+                ElementsAre(SequenceGroup{0, 4096, 8, 1, 1024}, SequenceGroup{32768, 4096, 8, 1, 3072}));
+    for (size_t first = 0; first < 16; ++first) EXPECT_EQ(shape(first, 1), shape(0, 16));
+    EXPECT_EQ(shape(3, 9), shape(0, 16));
+}
+
 TEST(SequenceGroups, CopiesOfATokenShareItsQuery) {
     const std::array<CacheRow, 4> tokens = {CacheRow{0, 7}, {256, 300}, {256, 300}, {256, 300}};
     const auto groups = grouped(tokens);
@@ -132,7 +147,17 @@ TEST(SequenceGroups, EveryTokenSeesItsRows) {
         }
         int64_t queries = 0;
         for (const SequenceGroup& group : groups.shape.groups) {
-            queries += group.queries();
+            for (int64_t q = 0; q < group.queries(); ++q, ++queries) {
+                const auto query = static_cast<size_t>(queries);
+                const CacheRow token = tokens[static_cast<size_t>(groups.tokens[query])],
+                               seen = group.seen(q, token);
+                EXPECT_LE(0, seen.first);
+                EXPECT_LE(seen.first, seen.own);
+                EXPECT_LT(seen.own, group.rows);
+                if (asked[query] > 0) {
+                    EXPECT_EQ(seen.own - seen.first, token.own - token.first);
+                }
+            }
             EXPECT_GE(group.first, 0);
             EXPECT_LE(group.first_of(group.sequences - 1) + group.rows, cached);
         }

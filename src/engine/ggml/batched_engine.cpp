@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <map>
 #include <set>
@@ -254,8 +253,7 @@ private:
     // Copies of the last row, which write what it writes, and of the last output, so that shapes recur.
     void fill_up() {
         const auto rounded = [](size_t count) {
-            const size_t unit = count <= 8 ? std::bit_ceil(std::max<size_t>(count, 1)) : count <= 64 ? 8 : 32;
-            return (count + unit - 1) / unit * unit;
+            return static_cast<size_t>(recurring_count(static_cast<int64_t>(count)));
         };
         const auto fill = [](auto& values, size_t count) {
             if (!values.empty())
@@ -269,9 +267,9 @@ private:
         fill(rows_.all, rows);
         fill(rows_.loops, rows);
         fill(rows_.adapters, rows);
-        // As many outputs as rows would be all rows.
-        if (const size_t outputs = rounded(rows_.outputs.size()); all || outputs < rows)
-            fill(rows_.outputs, outputs);
+        // As many outputs as rows would be the rows in turn, unless steps run by loop.
+        const size_t outputs = rounded(rows_.outputs.size());
+        fill(rows_.outputs, all || loops_ > 1 ? outputs : std::min(outputs, rows - 1));
         const size_t before = residual_.size();
         if (loops_ > 1) residual_.resize(rows * width);
         for (size_t at = before; at < residual_.size(); ++at) residual_[at] = residual_[at - width];
@@ -300,7 +298,7 @@ private:
         const auto grouped = [&](std::span<const CacheRow> tokens) {
             return group_sequences(tokens, cache, costs);
         };
-        rows_.groups = grouped(rows_.all);
+        rows_.groups = kind == StepKind::loop_keys ? GroupedSequences{} : grouped(rows_.all);
         rows_.output_groups = {};
         if (kind != StepKind::network || rows_.outputs.size() == tokens_.size()) return;
         std::vector<CacheRow> outputs;
@@ -355,9 +353,9 @@ private:
         return exited_;
     }
 
-    // Needed by probabilities only.
+    // Needed by probabilities of refold's kernels only.
     int64_t longest_of_step() const {
-        if (!lends_) return 0;
+        if (!lends_ || device_ != nullptr) return 0;
         int32_t longest = 0;
         for (const CacheRow& row : rows_.all) longest = std::max(longest, row.own - row.first + 1);
         return (longest + kProbabilityRows - 1) / kProbabilityRows * kProbabilityRows;

@@ -541,7 +541,7 @@ void DeviceOps::store(size_t layer, Value k, Value v) {
 
 void DeviceOps::store(size_t layer, Value v) { store_heads(layer, 0, v.tensor); }
 
-std::vector<DeviceOps::Group> DeviceOps::groups_of(size_t layer, int64_t tokens) const {
+std::vector<DeviceOps::Group> DeviceOps::sequence_groups(size_t layer, int64_t tokens) const {
     const bool outputs = tokens < shape_.tokens;
     std::vector<Group> out;
     size_t first = 0;
@@ -557,7 +557,7 @@ template <class Function>
 DeviceOps::Value DeviceOps::by_group(size_t layer, int64_t tokens, ggml_tensor* q, Function function) {
     const bool outputs = tokens < shape_.tokens;
     const GroupedSequences::Shape& shape = outputs ? shape_.output_groups : shape_.groups;
-    const std::vector<Group> groups = groups_of(layer, tokens);
+    const std::vector<Group> groups = sequence_groups(layer, tokens);
     StepGraph::Order& order = outputs ? step_.output_order_ : step_.order_;
     if (!shape.in_order && order.tokens == nullptr) {
         const auto queries = static_cast<int64_t>(groups.back().first_query) + groups.back().rows.queries();
@@ -667,14 +667,12 @@ ggml_tensor* DeviceOps::probabilities(size_t layer, const Group& group, ggml_ten
 ggml_tensor* DeviceOps::alibi_of(const std::vector<int64_t>& numbers, ggml_tensor* mask) {
     const std::vector<float> all = alibi_slopes(config_.n_head, config_.max_alibi_bias);
     const int64_t group = config_.q_per_kv();
-    ggml_tensor* heads = nullptr;
-    for (const int64_t kv : numbers) {
-        for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
-            ggml_tensor* one = ggml_scale(context_, mask, all[static_cast<size_t>(h)]);
-            heads = heads == nullptr ? one : ggml_concat(context_, heads, one, 2);
-        }
-    }
-    return heads;
+    std::vector<float> own;
+    for (const int64_t kv : numbers)
+        for (int64_t h = kv * group; h < (kv + 1) * group; ++h) own.push_back(all[static_cast<size_t>(h)]);
+    const auto heads = static_cast<int64_t>(own.size());
+    ggml_tensor* repeated = ggml_repeat_4d(context_, mask, mask->ne[0], mask->ne[1], heads, mask->ne[3]);
+    return ggml_mul(context_, repeated, ggml_reshape_3d(context_, step_.constant(own), 1, 1, heads));
 }
 
 ggml_tensor* DeviceOps::weighted(size_t layer, const Group& group, ggml_tensor* p) {

@@ -110,7 +110,7 @@ private:
         bool outputs = false;
         size_t number = 0, first_query = 0;
     };
-    std::vector<Group> groups_of(size_t layer, int64_t tokens) const;
+    std::vector<Group> sequence_groups(size_t layer, int64_t tokens) const;
     // Calls function(group, queries) for all groups: their queries [head_dim, tokens, heads, sequences] of
     // `q` [features, tokens], or null if there is no `q`. Returns [features, tokens] of what it returns,
     // which is [features, queries] of each group.

@@ -78,7 +78,8 @@ bool DeviceRun::multiplies(size_t layer, ggml_type type, int64_t in, int64_t out
 }
 
 // A GPU starts an operation in the time in which it reads some megabytes, and multiplies what it has read for
-// a few tokens for little more.
+// a few tokens for little more. A CPU reads some hundred kilobytes in that time, and its time goes to
+// products.
 AttentionCosts DeviceRun::attention_costs(uint64_t row_bytes) const {
     const auto bytes = static_cast<double>(row_bytes);
     return has_cpu_ ? AttentionCosts{(256 << 10) / bytes, 1} : AttentionCosts{(8 << 20) / bytes, 0.125};

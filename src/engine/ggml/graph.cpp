@@ -171,11 +171,8 @@ void StepGraph::fill_mask(const MaskKey& key, Mask& filled, const ForwardInput& 
         auto t = static_cast<size_t>(i) + filled.first;
         if (!asking.empty()) t = static_cast<size_t>(asking[t]);
         if (key.outputs) t = static_cast<size_t>(rows.outputs[t]);
-        const int64_t base = group.first_of(i / group.tokens);
-        int64_t first = by_token[t].first - base, own = by_token[t].own - base;
-        // A token of another sequence stands for one that nobody asks for. It sees a row: the softmax of none
-        // is no number.
-        if (group.sequences > 1 && first != 0) first = own = 0;
+        const CacheRow seen = group.seen(i, by_token[t]);
+        const int64_t own = seen.own, first = seen.first;
         const int64_t window = key.window,
                       end = config.causal || window > 0 ? own + 1 : config.n_prefix + in.past + shape_.tokens,
                       begin = window > 0 ? std::max<int64_t>(first, own + 1 - window) : first;

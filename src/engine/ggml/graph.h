@@ -45,11 +45,11 @@ enum class StepKind {
 
 // The sizes that a graph is built for.
 struct StepShape {
-    int64_t tokens = 0;     // of the step
-    int64_t cached = 0;     // rows of the cache that attention reads: prefix, earlier and new tokens, padded
-    int64_t longest = 0;    // most rows that one token sees, padded
-    int64_t kept = 0;       // `cached` and `longest` of caches that evict; 0: none does
-    int64_t outputs = 0;    // tokens whose results are wanted; loops give hidden() of all tokens
+    int64_t tokens = 0;   // of the step
+    int64_t cached = 0;   // rows of the cache that attention reads, if not by groups: all until the new ones
+    int64_t longest = 0;  // most rows that one token sees, padded
+    int64_t kept = 0;     // `cached` and `longest` of caches that evict; 0: none does
+    int64_t outputs = 0;  // tokens whose results are wanted; loops give hidden() of all tokens
     int64_t stretched = 0;  // length of the sequence that the rotation is stretched for; 0: not stretched
     bool residual = false;  // the input is a residual stream, not tokens
     bool adapted = false;   // some tokens have an adapter

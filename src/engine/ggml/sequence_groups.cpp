@@ -11,7 +11,7 @@ namespace {
 
 // More operations than these are not worth their parts of a graph.
 constexpr size_t kMostGroups = 8;
-// Sequences and tokens are rounded up to multiples of this many in steps that recur.
+// Where shapes recur, groups begin at multiples of this many sequences, or units of rows.
 constexpr int64_t kRecurring = 8;
 
 int64_t rounded_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -21,12 +21,12 @@ struct Sequence {
     std::vector<std::vector<int32_t>> asks;  // tokens of each row, by row; none of another step's sequence
 };
 
-// Some sequences of the step, in the order of their first rows where they lie at distances.
+// Sequences that may become a group.
 struct Draft {
     std::vector<const Sequence*> members;
     int64_t first, last, end;      // of the first and the last sequence; of all rows
     int64_t distance = 0;          // the largest of which all distances are multiples
-    int64_t longest, most, total;  // rows of a sequence; tokens of a sequence, of all
+    int64_t longest, most, total;  // rows of a sequence; tokens of a sequence, of all, one at least
 
     explicit Draft(const Sequence& s)
         : members{&s},
@@ -35,7 +35,7 @@ struct Draft {
           end(s.end),
           longest(s.end - s.first),
           most(std::max<int64_t>(1, static_cast<int64_t>(s.asks.size()))),
-          total(static_cast<int64_t>(s.asks.size())) {}
+          total(most) {}
 
     void merge(const Draft& other) {
         distance = std::gcd(std::gcd(distance, other.distance), std::abs(other.first - first));
@@ -118,9 +118,10 @@ private:
         return out;
     }
 
+    // By what does not depend on who asks.
     static void unite_last(std::vector<Draft>& drafts) {
         if (drafts.size() <= kMostGroups) return;
-        std::ranges::stable_sort(drafts, std::greater(), &Draft::total);
+        std::ranges::stable_sort(drafts, std::greater(), [](const Draft& d) { return d.members.size(); });
         for (size_t i = kMostGroups; i < drafts.size(); ++i) drafts[kMostGroups - 1].merge(drafts[i]);
         drafts.erase(drafts.begin() + kMostGroups, drafts.end());
     }
@@ -130,39 +131,33 @@ private:
                                       (1 + static_cast<double>(group.tokens - 1) * costs_.further_token);
     }
 
+    // Not rounded: rounding would favor single sequences.
     SequenceGroup best(const Draft& draft) const {
-        const SequenceGroup whole = stretch(draft);
+        const SequenceGroup whole = stretch(draft, false);
         // One, or sequences at no distances.
         if (draft.longest > std::min(draft.distance, cached_ - draft.last)) return whole;
-        const SequenceGroup apart = at_distances(draft);
+        const SequenceGroup apart = at_distances(draft, false);
         return cost_of(apart) < cost_of(whole) ? apart : whole;
     }
 
-    SequenceGroup stretch(const Draft& draft) const {
-        const bool rounded = recurring_ && draft.members.size() > 1;
-        const int64_t unit = rounded ? kRecurring * unit_ : unit_,
-                      first = rounded ? draft.first / unit * unit : draft.first,
-                      rows = std::min(rounded_up(draft.end - first, unit), cached_ - first);
-        return {first, 0, 1, queries(std::max<int64_t>(draft.total, 1)), rows};
+    SequenceGroup stretch(const Draft& draft, bool recurring) const {
+        const bool several = recurring && draft.members.size() > 1;
+        const int64_t unit = several ? kRecurring * unit_ : unit_,
+                      begin = several ? draft.first / unit * unit : draft.first,
+                      rows = std::min(rounded_up(draft.end - begin, unit), cached_),
+                      first = std::min(begin, cached_ - rows);
+        return {first, 0, 1, recurring ? recurring_count(draft.total) : draft.total, rows};
     }
 
-    // Of so many tokens.
-    int64_t queries(int64_t tokens) const {
-        if (!recurring_) return tokens;
-        return tokens > kRecurring ? rounded_up(tokens, kRecurring)
-                                   : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tokens)));
-    }
-
-    SequenceGroup at_distances(const Draft& draft) const {
+    SequenceGroup at_distances(const Draft& draft, bool recurring) const {
         const int64_t step = draft.distance,
                       rows = std::min({rounded_up(draft.longest, unit_), step, cached_ - draft.last});
         int64_t first = draft.first, count = (draft.last - first) / step + 1;
-        if (recurring_) {
-            const int64_t more = first / step % kRecurring;
-            first -= more * step;
-            count = std::min(rounded_up(count + more, kRecurring), (cached_ - rows - first) / step + 1);
-        }
-        return {first, step, count, queries(draft.most), rows};
+        if (!recurring) return {first, step, count, draft.most, rows};
+        const int64_t more = first / step % kRecurring;
+        first -= more * step;
+        count = std::min(rounded_up(count + more, kRecurring), (cached_ - rows - first) / step + 1);
+        return {first, step, count, recurring_count(draft.most), rows};
     }
 
     void ask(const std::vector<int32_t>& asking) {
@@ -172,7 +167,8 @@ private:
     }
 
     void add(Draft& draft) {
-        const SequenceGroup group = best(draft);
+        const SequenceGroup exact = best(draft), group = exact.distance > 0 ? at_distances(draft, recurring_)
+                                                                            : stretch(draft, recurring_);
         const size_t begin = out_.tokens.size();
         std::ranges::sort(draft.members, {}, &Sequence::first);
         for (const Sequence* sequence : draft.members) {
@@ -200,6 +196,17 @@ private:
 };
 
 }  // namespace
+
+CacheRow SequenceGroup::seen(int64_t query, CacheRow token) const {
+    const int64_t base = first_of(query / tokens), from = token.first - base, own = token.own - base;
+    if (from < 0 || own >= rows || (sequences > 1 && from != 0)) return {0, 0};
+    return {static_cast<int32_t>(from), static_cast<int32_t>(own)};
+}
+
+int64_t recurring_count(int64_t count) {
+    if (count <= 8) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count)));
+    return rounded_up(count, count <= 64 ? 8 : 32);
+}
 
 GroupedSequences group_sequences(std::span<const CacheRow> tokens, const GroupedCache& cache,
                                  const AttentionCosts& costs) {

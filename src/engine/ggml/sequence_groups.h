@@ -25,6 +25,9 @@ struct SequenceGroup {
 
     int64_t queries() const { return sequences * tokens; }
     int64_t first_of(int64_t sequence) const { return first + sequence * distance; }
+    // The rows that this query sees, which `token` asks, counted from where the group reads. Queries that
+    // nobody asks have any token: they see the first row, as the softmax of none is no number.
+    CacheRow seen(int64_t query, CacheRow token) const;
 };
 
 struct GroupedSequences {
@@ -37,6 +40,9 @@ struct GroupedSequences {
     std::vector<int32_t> tokens;   // by query, group by group: the token that asks
     std::vector<int32_t> queries;  // by token: its query
 };
+
+// The number that a count is rounded up to where shapes recur.
+int64_t recurring_count(int64_t count);
 
 // What attention costs, in rows that are read for one token.
 struct AttentionCosts {

@@ -462,6 +462,42 @@ TEST(Depth, OnADevice) {
     expect_reference(looped_model("llama", {.exit_maps = true, .exit_outputs = true}), 2, options, tolerance);
 }
 
+// Steps of the short one also have queries for the long one, which does not run.
+TEST(Depth, LongBesideShortOnADevice) {
+    const Model model = looped_model("llama", {.loops = 2, .layers = 1});
+    const auto n_vocab = static_cast<size_t>(model.config.n_vocab);
+    const auto run = [&](Engine& engine, int32_t id, std::span<const int32_t> tokens, size_t chunk) {
+        std::vector<float> logits;
+        for (size_t first = 0; first < tokens.size(); first += chunk) {
+            const size_t count = std::min(chunk, tokens.size() - first);
+            for (int32_t loop = 0; loop < 2; ++loop) {
+                std::vector<Row> rows;
+                for (size_t t = first; t < first + count; ++t)
+                    rows.push_back({.sequence = id,
+                                    .position = static_cast<int64_t>(t),
+                                    .loop = loop,
+                                    .token = loop == 0 ? tokens[t] : -1,
+                                    .logits = loop == 1});
+                const auto all = engine.step({.rows = rows}).logits;
+                if (loop == 1)
+                    logits.insert(logits.end(), all.end() - static_cast<ptrdiff_t>(n_vocab), all.end());
+            }
+        }
+        return logits;
+    };
+    EngineOptions options = options_of();
+    options.context = 4096;
+    options.kv_tokens = 8192;
+    options.chunk = 128;
+    const auto alone = make_engine(model, options), engine = make_engine(model, on_tested_device(options));
+    const auto text = random_tokens(24, model.config.n_vocab, 1),
+               other = random_tokens(3000, model.config.n_vocab, 2);
+    const std::vector<float> expected = run(*alone, alone->open(32).value(), text, 1);
+    run(*engine, engine->open(3000).value(), other, 128);
+    EXPECT_LE(scaled_difference(run(*engine, engine->open(32).value(), text, 1), expected),
+              tested_device().starts_with("cuda") ? 2e-2 : 1e-3);
+}
+
 TEST(Depth, ExitMapsOnSeveralThreads) {
     const Model model = looped_model("llama", {.exit_maps = true, .exit_outputs = true});
     const auto tokens = random_tokens(kContext, model.config.n_vocab, 1);
