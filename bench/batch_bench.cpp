@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/round_up.h"
 #include "engine/devices.h"
 #include "engine/engine.h"
 #include "eval/speed.h"
@@ -40,7 +41,7 @@ public:
     virtual void pause() = 0;
 };
 
-int64_t padded(int64_t rows) { return (rows + 255) / 256 * 256; }
+int64_t padded(int64_t rows) { return round_up<int64_t>(rows, 256); }
 
 using Texts = std::vector<std::vector<int32_t>>;  // by sequence
 

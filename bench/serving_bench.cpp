@@ -17,6 +17,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/round_up.h"
 #include "core/text.h"
 #include "engine/devices.h"
 #include "eval/speed.h"
@@ -243,7 +244,7 @@ Json run(const Arguments& a) {
     const std::vector<int32_t> text = tokenizer.encode(read_text_file(a.text), false, false);
     // Devices read rows by 256.
     const int64_t tokens = *std::max_element(a.prompts.begin(), a.prompts.end()) + a.longest,
-                  context = a.device == kCpu ? tokens : (tokens + 255) / 256 * 256;
+                  context = a.device == kCpu ? tokens : round_up<int64_t>(tokens, 256);
     EngineOptions batch;
     batch.threads = a.threads;
     batch.device = a.device;

@@ -82,7 +82,7 @@ void add_engine_options(CLI::App& app, EngineOptions& options, const char* conte
                  "Allow workers outside of the loopback and of private networks: the connection has no "
                  "encryption and no authentication");
     app.add_option_function<int64_t>(
-           "--rpc-patience",
+           "--rpc-timeout",
            [&options](int64_t seconds) { options.workers.patience = std::chrono::seconds(seconds); },
            "How long a worker may take for an answer, or for a step, before it counts as lost")
         ->type_name("SECONDS")

@@ -34,7 +34,7 @@ void check_output(const OutputOptions& output, const std::string& input);
 
 // --threads, for the whole process
 void add_threads(CLI::App& app, int& threads);
-// --threads, --context, --f32, --precision, --kv, --device, --gpu-layers, --rpc-anywhere, --rpc-patience.
+// --threads, --context, --f32, --precision, --kv, --device, --gpu-layers, --rpc-anywhere, --rpc-timeout.
 // `context_default` describes options.context when it is 0.
 void add_engine_options(CLI::App& app, EngineOptions& options, const char* context_default);
 // --kv-policy, --kv-budget, --kv-recent, --kv-sinks

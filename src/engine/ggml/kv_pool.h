@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "core/round_up.h"
 #include "engine/ggml/kv_cache.h"
 
 namespace refold {
@@ -52,7 +53,7 @@ public:
     // Rows of the tensors per loop: more than rows(), which the prefix at the beginning does not count to.
     int64_t cached() const { return prefix_ + rows_; }
     // Of all loops; on a device a multiple of kDeviceUnit.
-    int64_t all_cached() const { return (loops_ * cached() + unit_ - 1) / unit_ * unit_; }
+    int64_t all_cached() const { return round_up(loops_ * cached(), unit_); }
     // Rows that the attention of devices reads at once: of other numbers, it runs slower kernels.
     static constexpr int64_t kDeviceUnit = 256;
 
@@ -60,7 +61,7 @@ private:
     // Whose multiples sequences of so many rows begin at: the longest one's, or a half, a quarter, ... of it.
     int64_t alignment(int64_t rows) const;
     int64_t aligned(int64_t row, int64_t alignment) const {
-        return prefix_ + (row - prefix_ + alignment - 1) / alignment * alignment;
+        return prefix_ + round_up(row - prefix_, alignment);
     }
     // First row, a multiple of `alignment` after the prefix, of the first gap of at least `rows`, which lies
     // before order_[index]; -1: none.

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <tuple>
 
+#include "core/round_up.h"
+
 namespace refold {
 namespace {
 
@@ -14,11 +16,9 @@ constexpr size_t kMostGroups = 8;
 // Where shapes recur, groups begin at multiples of this many sequences, or units of rows.
 constexpr int64_t kRecurring = 8;
 
-int64_t rounded_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
 struct Sequence {
     int64_t first = 0, end = 0;              // rows of the cache
-    std::vector<std::vector<int32_t>> asks;  // tokens of each row, by row; none of another step's sequence
+    std::vector<std::vector<int32_t>> asks;  // by row: its tokens; empty if only other steps run it
 };
 
 // Sequences that may become a group.
@@ -100,7 +100,7 @@ private:
         std::vector<Draft> singles(sequences.begin(), sequences.end());
         const auto kind = [&](const Draft& d) {
             const auto power = [](int64_t n) { return std::bit_ceil(static_cast<uint64_t>(n)); };
-            return std::tuple(power(d.most), power(rounded_up(d.longest, unit_)), d.first);
+            return std::tuple(power(d.most), power(round_up(d.longest, unit_)), d.first);
         };
         std::ranges::sort(singles, {}, kind);
         std::vector<Draft> out;
@@ -144,19 +144,19 @@ private:
         const bool several = recurring && draft.members.size() > 1;
         const int64_t unit = several ? kRecurring * unit_ : unit_,
                       begin = several ? draft.first / unit * unit : draft.first,
-                      rows = std::min(rounded_up(draft.end - begin, unit), cached_),
+                      rows = std::min(round_up(draft.end - begin, unit), cached_),
                       first = std::min(begin, cached_ - rows);
         return {first, 0, 1, recurring ? recurring_count(draft.total) : draft.total, rows};
     }
 
     SequenceGroup at_distances(const Draft& draft, bool recurring) const {
         const int64_t step = draft.distance,
-                      rows = std::min({rounded_up(draft.longest, unit_), step, cached_ - draft.last});
+                      rows = std::min({round_up(draft.longest, unit_), step, cached_ - draft.last});
         int64_t first = draft.first, count = (draft.last - first) / step + 1;
         if (!recurring) return {first, step, count, draft.most, rows};
         const int64_t more = first / step % kRecurring;
         first -= more * step;
-        count = std::min(rounded_up(count + more, kRecurring), (cached_ - rows - first) / step + 1);
+        count = std::min(round_up(count + more, kRecurring), (cached_ - rows - first) / step + 1);
         return {first, step, count, recurring_count(draft.most), rows};
     }
 
@@ -182,7 +182,7 @@ private:
         out_.shape.groups.push_back(group);
     }
 
-    // Queries that nobody asks.
+    // Padding: queries whose results nobody reads.
     void fill(size_t end) {
         const int32_t any = out_.tokens.empty() ? 0 : out_.tokens.back();
         out_.tokens.resize(end, any);
@@ -205,7 +205,7 @@ CacheRow SequenceGroup::seen(int64_t query, CacheRow token) const {
 
 int64_t recurring_count(int64_t count) {
     if (count <= 8) return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count)));
-    return rounded_up(count, count <= 64 ? 8 : 32);
+    return round_up<int64_t>(count, count <= 64 ? 8 : 32);
 }
 
 GroupedSequences group_sequences(std::span<const CacheRow> tokens, const GroupedCache& cache,

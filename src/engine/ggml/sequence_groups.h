@@ -25,8 +25,8 @@ struct SequenceGroup {
 
     int64_t queries() const { return sequences * tokens; }
     int64_t first_of(int64_t sequence) const { return first + sequence * distance; }
-    // The rows that this query sees, which `token` asks, counted from where the group reads. Queries that
-    // nobody asks have any token: they see the first row, as the softmax of none is no number.
+    // The rows that this query of `token` sees, counted from where the group reads. Padding queries have any
+    // token and see the first row: a softmax over no rows would be NaN.
     CacheRow seen(int64_t query, CacheRow token) const;
 };
 

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/round_up.h"
 #include "engine/checked_options.h"
 #include "engine/engines.h"
 #include "engine/ggml/step_graphs.h"
@@ -12,8 +13,6 @@ namespace {
 
 // Attention reads the cache in multiples of this many rows, so a graph lasts for as many tokens.
 constexpr int64_t kCacheStep = 256;
-
-int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
 // The model without the layers outside the range, and without the embeddings where it does not begin with
 // them.
