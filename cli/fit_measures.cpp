@@ -67,6 +67,11 @@ FitMeasures::FitMeasures(const PerplexityArguments& arguments, int threads, cons
                       {"text", data_.sha256},
                       {"protocol", protocol_json(original_.plan)}};
     if (fs::exists(kept_)) values_ = parse_bounded(read_text_file(kept_));
+    if (fs::exists(kept_) && !(values_.is_object() && values_.contains("key") && values_.contains("files")))
+        fail(ErrorCode::usage, "fit",
+             "'{}' would be replaced, and has no measurements of refold - move it away, or choose another "
+             "output",
+             kept_);
     if (!values_.is_object() || !values_.contains("key") || values_["key"] != key ||
         !values_.contains("files") || !values_["files"].is_object())
         values_ = {{"key", key}, {"files", Json::object()}};

@@ -1,6 +1,7 @@
 // Loaded before the C library (LD_PRELOAD), this makes operations on files fail at a chosen point. REFOLD_FAULT is
 //   kill:N      the process is killed right before its Nth operation: a file made, written, flushed, renamed, removed
 //   full:N      the disk has room for N more bytes, then every write to a file ends with ENOSPC
+//   noexchange  the file system cannot exchange two folders
 //   count:FILE  nothing fails; at its end the process writes "OPERATIONS BYTES" to FILE
 // Standard streams do not count.
 #define _GNU_SOURCE
@@ -108,12 +109,24 @@ int rename(const char* from, const char* to) {
 }
 int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) {
     operation();
+    if (flags == RENAME_EXCHANGE && fault("noexchange") != NULL) {
+        errno = EINVAL;
+        return -1;
+    }
     return ((int (*)(int, const char*, int, const char*, unsigned))next("renameat2"))(from_folder, from, to_folder, to,
                                                                                      flags);
 }
 int mkdir(const char* path, mode_t mode) {
     operation();
     return ((int (*)(const char*, mode_t))next("mkdir"))(path, mode);
+}
+int linkat(int from_folder, const char* from, int to_folder, const char* to, int flags) {
+    operation();
+    return ((int (*)(int, const char*, int, const char*, int))next("linkat"))(from_folder, from, to_folder, to, flags);
+}
+int chmod(const char* path, mode_t mode) {
+    operation();
+    return ((int (*)(const char*, mode_t))next("chmod"))(path, mode);
 }
 int unlink(const char* path) {
     operation();

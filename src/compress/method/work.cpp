@@ -9,6 +9,7 @@
 #include "core/files.h"
 #include "core/group.h"
 #include "core/sha256.h"
+#include "core/temporaries.h"
 #include "io/safetensors.h"
 
 namespace refold {
@@ -182,9 +183,21 @@ std::optional<std::map<std::string, Tensor>> Work::kept(const ResultKey& key) {
     return stored(file_of(key, {}));
 }
 
+// The files of results, and those of training (train/train.h) in its folders.
+static bool is_of_work(const fs::path& name) {
+    const std::string first = name.begin()->string(), file = name.filename().string();
+    if (!name.has_parent_path()) {
+        constexpr size_t kHashDigits = 64;
+        return name.extension() == ".safetensors" && name.stem().string().size() == kHashDigits &&
+               file.find_first_not_of("0123456789abcdef") == kHashDigits;
+    }
+    return (first == "train" || first.starts_with("end-to-end-")) &&
+           (file == "checkpoint.safetensors" || file == "tokens.bin" || file == "tokens.lock" ||
+            (file.starts_with("teacher-") && name.extension() == ".bin"));
+}
+
 void Work::finish() {
-    std::error_code none;
-    if (!folder_.empty()) fs::remove_all(folder_, none);
+    if (!folder_.empty()) remove_files(folder_, is_of_work);
 }
 
 Tensor as_type(const Tensor& tensor, DType type) {
