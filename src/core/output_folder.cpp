@@ -174,8 +174,8 @@ struct OutputFolder::Old {
         if (forbidden.size() > kMost) names += fmt::format(" and {} more", forbidden.size() - kMost);
         fail(ErrorCode::usage, "output",
              "'{}' has files that this output would replace, or that would be taken for a part of it, and "
-             "refold has not "
-             "written them as they are now: {} - choose another folder, or move these away",
+             "that "
+             "refold did not write as they are now: {} - choose another folder, or move these away",
              folder_, names);
     }
 
@@ -204,10 +204,10 @@ private:
     bool look_at_file(const std::string& name) {
         const std::string fresh = new_path(name);
         const bool replaced = is_there(fresh);
-        const bool list = name == kWrittenFiles && fs::is_regular_file(fs::symlink_status(old_path(name)));
-        const OthersFile rule = list || written_.contains(name) ? OthersFile::removed
-                                : rules_.others                 ? rules_.others(name)
-                                                                : OthersFile::stays;
+        const OthersFile rule = name == kWrittenFiles     ? rule_for_list()
+                                : written_.contains(name) ? OthersFile::removed
+                                : rules_.others           ? rules_.others(name)
+                                                          : OthersFile::stays;
         const bool stays = (rule == OthersFile::stays || rule == OthersFile::replaced) &&
                            (!replaced || have_same_bytes(fresh, old_path(name)));
         if (rule == OthersFile::refused || (rule == OthersFile::stays && !stays)) forbidden.push_back(name);
@@ -216,6 +216,10 @@ private:
         else
             dropped.insert(name);
         return stays;
+    }
+    OthersFile rule_for_list() const {
+        return fs::is_regular_file(fs::symlink_status(old_path(kWrittenFiles))) ? OthersFile::removed
+                                                                                : OthersFile::refused;
     }
     std::string old_path(const std::string& name) const { return (fs::path(folder_) / name).string(); }
     std::string new_path(const std::string& name) const { return (fs::path(fresh_) / name).string(); }
@@ -244,18 +248,18 @@ OutputFolder::OutputFolder(const std::string& folder, FolderRules rules)
         remove_left_behind(folder_);
         Old(folder_, temporary_, rules_).fail_if_forbidden();
     } catch (const fs::filesystem_error& error) {
-        remove_tree(temporary_);
-        if (descriptor_ >= 0) close(descriptor_);
+        abandon();
         fail(ErrorCode::io, "output", "cannot write '{}': {}", folder_, error.what());
     } catch (...) {
-        if (!temporary_.empty()) remove_tree(temporary_);
-        if (descriptor_ >= 0) close(descriptor_);
+        abandon();
         throw;
     }
 }
 
-OutputFolder::~OutputFolder() {
-    if (!committed_) remove_tree(temporary_);
+OutputFolder::~OutputFolder() { abandon(); }
+
+void OutputFolder::abandon() {
+    if (!committed_ && !temporary_.empty()) remove_tree(temporary_);
     if (descriptor_ >= 0) close(descriptor_);
 }
 
@@ -265,10 +269,10 @@ void OutputFolder::commit() {
         std::vector<std::string> written = files_in(temporary_);
         const Old old(folder_, temporary_, rules_);
         old.fail_if_forbidden();
-        const auto stays = [&](const std::string& name) {
+        // Those with the bytes of somebody else's file are that file.
+        std::erase_if(written, [&](const std::string& name) {
             return std::ranges::find(old.kept, name) != old.kept.end();
-        };
-        std::erase_if(written, stays);
+        });
         for (const std::string& name : old.folders) fs::create_directories(fs::path(temporary_) / name);
         for (const std::string& name : old.kept)
             link_into((fs::path(folder_) / name).string(), (fs::path(temporary_) / name).string());

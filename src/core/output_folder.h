@@ -31,11 +31,12 @@ struct FolderRules {
 // commit() the destructor removes path().
 class OutputFolder {
 public:
-    // `folder` may be a link to a folder, which stays. Throws
-    // - Error(usage) when it is no folder, when it is not empty and `overwrite` is false, when it has a file
-    // that the rules
-    //   refuse, and when it is the current folder, or around it: that would be a deleted one then;
-    // - Error(io) when it cannot be written.
+    // `folder` may be a link to a folder, which stays. Throws Error(io) when it cannot be written, and
+    // Error(usage) when it
+    // - is no folder,
+    // - is not empty and `overwrite` is false,
+    // - has a file that the rules refuse,
+    // - is the current folder or around it, which would be a deleted folder then.
     OutputFolder(const std::string& folder, FolderRules rules);
     ~OutputFolder();
     OutputFolder(const OutputFolder&) = delete;
@@ -48,6 +49,7 @@ public:
 private:
     struct Old;
     void exchange(const Old& old);
+    void abandon();
 
     std::string folder_, temporary_;
     FolderRules rules_;

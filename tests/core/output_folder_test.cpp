@@ -1,6 +1,7 @@
 // Output folders: what is replaced, and what stays.
 #include "core/output_folder.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 #include <unistd.h>
