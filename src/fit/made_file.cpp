@@ -64,11 +64,12 @@ bool is_written_model(const std::string& file) {
     }
 }
 
-// As to_yaml() writes it, with all options.
-bool is_written_recipe(const std::string& file) {
+// As its record has it or, of a run that was killed between the two, as to_yaml() writes it.
+bool is_written_recipe(const std::string& path, const std::optional<Json>& record) {
     try {
-        const std::string text = read_text_file(file);
-        return to_yaml(parse_recipe(text, file)) == text;
+        const std::string text = read_text_file(path);
+        return (record && record->contains("recipe") && record->at("recipe") == text) ||
+               to_yaml(parse_recipe(text, path)) == text;
     } catch (const Error&) {
         return false;
     }
@@ -76,10 +77,13 @@ bool is_written_recipe(const std::string& file) {
 
 // Throws Error(usage) naming what has the name of a file that is to be written, and is not refold's.
 void check_replaceable(const std::string& file) {
+    const auto record = read_record(file);
     std::string others;
+    if (fs::exists(record_path(file)) && !record) others = record_path(file);
+    if (const std::string recipe = recipe_path(file);
+        fs::exists(recipe) && !is_written_recipe(recipe, record))
+        others = recipe;
     if (fs::exists(file) && !is_written_model(file)) others = file;
-    if (fs::exists(recipe_path(file)) && !is_written_recipe(recipe_path(file))) others = recipe_path(file);
-    if (fs::exists(record_path(file)) && !read_record(file)) others = record_path(file);
     if (!others.empty())
         fail(ErrorCode::usage, "fit",
              "'{}' would be replaced, and refold has not written it - move it away, or choose another name",

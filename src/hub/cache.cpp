@@ -114,7 +114,7 @@ FileLock::Descriptor::~Descriptor() { reset(-1); }
 FileLock::FileLock(const fs::path& path, const std::function<void()>& waiting) {
     make_folder(path.parent_path());
     for (;;) {
-        descriptor_.reset(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0664));
+        descriptor_.reset(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0664));
         const int file = descriptor_.number;
         if (file < 0) {
             fail(ErrorCode::io, "hub", "cannot open the lock '{}': {}", path.string(), strerror(errno));
