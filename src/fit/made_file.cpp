@@ -7,7 +7,9 @@
 #include "core/file_hash.h"
 #include "core/files.h"
 #include "core/json_lines.h"
+#include "core/json_text.h"
 #include "core/sha256.h"
+#include "core/stored_text.h"
 #include "core/text.h"
 #include "fit/structure.h"
 #include "model/load.h"
@@ -49,8 +51,9 @@ FitRecord record_of(const Json& json) {
 // Nothing when there is no whole record of these inputs.
 std::optional<Json> read_record(const std::string& file, const std::string& inputs) {
     if (!fs::exists(record_path(file))) return std::nullopt;
-    Json json = parse_bounded(read_text_file(record_path(file)));
-    if (!json.is_object() || !json.contains("inputs") || json["inputs"] != Json::parse(inputs))
+    Json json = try_parse_json<Json>(read_stored_text(record_path(file)), nullptr, kLargeJson);
+    if (!json.is_object() || !json.contains("inputs") ||
+        json["inputs"] != parse_json<Json>(inputs, "fit", "the inputs"))
         return std::nullopt;
     return json;
 }
@@ -95,7 +98,7 @@ std::optional<FitRecord> made_before(const std::string& file, const std::string&
 void write_made(const std::string& file, const std::string& inputs, const FitRecord& record,
                 const Model& model) {
     const Json json = {
-        {"inputs", Json::parse(inputs)},
+        {"inputs", parse_json<Json>(inputs, "fit", "the inputs")},
         {"plan",
          {{"types", record.plan.types},
           {"bytes", record.plan.bytes},

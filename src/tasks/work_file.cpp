@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/json_text.h"
 
 namespace refold {
 namespace {
@@ -62,10 +63,10 @@ void WorkFile::read(const std::string& key) {
     std::ifstream in(path_);
     std::string line;
     if (!std::getline(in, line)) return;
-    const json header = json::parse(line, nullptr, false);
+    const json header = try_parse_json(line);
     if (!header.is_object() || header.value("key", json()) != key) return;
     while (std::getline(in, line)) {
-        json v = json::parse(line, nullptr, false);
+        json v = try_parse_json(line);
         if (!v.is_array() || v.size() < 3 || !v[0].is_number_unsigned() || !v[1].is_number_unsigned())
             continue;
         const RequestId request{v[0].get<size_t>(), v[1].get<size_t>()};
