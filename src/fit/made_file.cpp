@@ -8,7 +8,9 @@
 #include "core/file_hash.h"
 #include "core/files.h"
 #include "core/json_lines.h"
+#include "core/json_text.h"
 #include "core/sha256.h"
+#include "core/stored_text.h"
 #include "core/text.h"
 #include "fit/structure.h"
 #include "io/gguf.h"
@@ -51,7 +53,7 @@ FitRecord record_of(const Json& json) {
 // Nothing when there is none, or when it is no record.
 std::optional<Json> read_record(const std::string& file) {
     if (!fs::exists(record_path(file))) return std::nullopt;
-    Json json = parse_bounded(read_text_file(record_path(file)));
+    Json json = try_parse_json<Json>(read_stored_text(record_path(file)), nullptr, kLargeJson);
     if (!json.is_object() || !json.contains("inputs") || !json.contains("plan")) return std::nullopt;
     return json;
 }
@@ -114,7 +116,7 @@ std::string fit_inputs(const Model& model, const Calibration& calibration, const
 
 std::optional<FitRecord> made_before(const std::string& file, const std::string& inputs, bool overwrite) {
     auto json = read_record(file);
-    if (json && json->at("inputs") != Json::parse(inputs)) json.reset();
+    if (json && json->at("inputs") != parse_json<Json>(inputs, "fit", "the inputs")) json.reset();
     const bool there = fs::exists(file);
     try {
         if (json && there && json->at("origin") == origin_of(load_model(file))) return record_of(*json);
@@ -132,7 +134,7 @@ std::optional<FitRecord> made_before(const std::string& file, const std::string&
 void write_made(const std::string& file, const std::string& inputs, const FitRecord& record,
                 const Model& model) {
     const Json json = {
-        {"inputs", Json::parse(inputs)},
+        {"inputs", parse_json<Json>(inputs, "fit", "the inputs")},
         {"plan",
          {{"types", record.plan.types},
           {"bytes", record.plan.bytes},

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "serve/api_error.h"
+#include "serve/body_json.h"
 
 namespace refold {
 namespace {
@@ -87,7 +88,7 @@ private:
 
 nlohmann::ordered_json ordered_field(std::string_view body, const char* field, size_t most) {
     FieldReader reader(field, most);
-    Json::sax_parse(body, &reader);
+    (void)read_json<Json>(body, reader, kBodyLimits);
     return reader.take();
 }
 

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/json_text.h"
 
 namespace refold {
 namespace {
@@ -71,7 +72,7 @@ void WorkFile::read(const std::string& key) {
     if (in.is_open() && !std::getline(in, line)) return;
     const std::string begin = R"({"key":)";
     const bool cut_off = in.eof() && (line.starts_with(begin) || begin.starts_with(line));
-    const json header = json::parse(line, nullptr, false);
+    const json header = try_parse_json(line);
     if (cut_off) return;
     if (!header.is_object() || header.size() != 1 || !header.contains("key"))
         fail(ErrorCode::usage, "tasks",
@@ -81,7 +82,7 @@ void WorkFile::read(const std::string& key) {
              path_);
     if (header["key"] != key) return;
     while (std::getline(in, line)) {
-        json v = json::parse(line, nullptr, false);
+        json v = try_parse_json(line);
         if (!v.is_array() || v.size() < 3 || !v[0].is_number_unsigned() || !v[1].is_number_unsigned())
             continue;
         const RequestId request{v[0].get<size_t>(), v[1].get<size_t>()};

@@ -268,7 +268,7 @@ TEST_F(Directory, BrokenIndex) {
         std::ofstream(folder / "model.safetensors.index.json") << text;
     };
     index("{");
-    EXPECT_THAT(error(), testing::HasSubstr("not a JSON object"));
+    EXPECT_THAT(error(), testing::HasSubstr("not valid JSON"));
     index("{}");
     EXPECT_THAT(error(), testing::HasSubstr("no 'weight_map'"));
     index(R"({"weight_map": {"a": "../model.safetensors"}})");

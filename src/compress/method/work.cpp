@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/group.h"
+#include "core/json_text.h"
 #include "core/sha256.h"
 #include "core/temporaries.h"
 #include "io/safetensors.h"
@@ -53,7 +54,7 @@ static std::map<std::string, Tensor> tensors_in(const std::string& path) {
     for (const auto& [name, view] : file->tensors) {
         Tensor tensor{DType::F32, {view.shape.rbegin(), view.shape.rend()}, {}, {}};
         if (view.dtype == "U8") {
-            const auto packed = nlohmann::json::parse(file->metadata.at(name));
+            const auto packed = parse_json(file->metadata.at(name), "work", "'" + path + "'");
             tensor.type = packed.at("type").get<DType>();
             tensor.shape = packed.at("shape").get<std::vector<int64_t>>();
         }

@@ -4,6 +4,7 @@
 
 #include "compress/training/training.h"
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/text.h"
 #include "io/gguf.h"
 #include "model/metadata_keys.h"
@@ -31,7 +32,7 @@ KeptModels::KeptModels(const TrainedTensors& trained, const Step& step, const Tr
     if (options.keep == 0) return;
     if (step.training->metrics.empty())
         fail(ErrorCode::usage, "train", "keep: there is no folder beside the output for models");
-    provenance_ = nlohmann::json::parse(step.provenance());
+    provenance_ = parse_json(step.provenance(), "train", "the provenance");
     for (int64_t number = 1; number <= options.keep; ++number)
         if (std::filesystem::exists(path(number)) && !is_kept_model(path(number)))
             fail(ErrorCode::usage, "train",

@@ -7,6 +7,8 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/json_text.h"
+#include "core/stored_text.h"
 #include "core/text.h"
 #include "io/torch_file.h"
 #include "model/families/common/hf_config.h"
@@ -33,7 +35,7 @@ constexpr Kind kKinds[] = {{"model.safetensors"}, {"pytorch_model.bin"}};
 constexpr const char* kRecordKey = "refold.checkpoint";
 
 json parse_object(const std::string& text, const fs::path& path) {
-    json object = json::parse(text, nullptr, false);
+    json object = parse_json(text, "checkpoint", "'" + path.string() + "'");
     if (!object.is_object()) fail(ErrorCode::input, "checkpoint", "'{}' is not a JSON object", path.string());
     return object;
 }
@@ -77,7 +79,7 @@ HfCheckpoint::HfCheckpoint(const std::string& folder) {
     if (!fs::exists(index)) {
         add_shard((fs::path(folder) / kind->file).string(), nullptr, {});
     } else {
-        const json object = parse_object(read_text_file(index.string()), index);
+        const json object = parse_object(read_stored_text(index.string()), index);
         const auto map = object.find("weight_map");
         if (map == object.end() || !map->is_object() || map->empty())
             fail(ErrorCode::input, "checkpoint", "'{}' has no 'weight_map'", index.string());
@@ -430,7 +432,7 @@ Model load_hf_model(const std::string& folder) {
 
 CheckpointRecord checkpoint_record(const GgufMetadata& metadata) {
     if (!metadata.has(kRecordKey)) return {};
-    const json record = json::parse(metadata.string(kRecordKey), nullptr, false);
+    const json record = try_parse_json(metadata.string(kRecordKey));
     try {
         return {record.at("config"), record.at("types")};
     } catch (const json::exception&) {

@@ -4,6 +4,8 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/json_text.h"
+#include "core/stored_text.h"
 #include "core/text.h"
 #include "model/families/common/hf_config.h"
 #include "model/hf/known_fields.h"
@@ -43,7 +45,9 @@ std::optional<json> text_part(const json& whole) {
     if (text == whole.end() || !text->is_object()) return std::nullopt;
     const Family* family = find_by_type(HfConfig(*text).string("model_type", ""));
     if (family == nullptr) return std::nullopt;
-    json out = family->hf_text_defaults == nullptr ? json::object() : json::parse(family->hf_text_defaults);
+    json out = family->hf_text_defaults == nullptr
+                   ? json::object()
+                   : parse_json(family->hf_text_defaults, "checkpoint", "the defaults");
     if (const auto tied = whole.find("tie_word_embeddings"); tied != whole.end()) out[tied.key()] = *tied;
     out.update(*text);
     return out;
@@ -62,8 +66,8 @@ std::string name_of(const fs::path& folder) {
 
 HfDescription read_hf_description(const std::string& config_file, const std::string& folder) {
     HfDescription out;
-    out.text = read_text_file(config_file);
-    const json object = json::parse(out.text, nullptr, false);
+    out.text = read_stored_text(config_file);
+    const json object = parse_json(out.text, "checkpoint", "'" + config_file + "'");
     if (!object.is_object()) fail(ErrorCode::input, "checkpoint", "'{}' is not a JSON object", config_file);
     const auto part = text_part(object);
     if (part) out.text.clear();

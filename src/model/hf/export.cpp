@@ -10,6 +10,7 @@
 
 #include "core/output_folder.h"
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/mapped_files.h"
 #include "core/progress.h"
 #include "io/safetensors.h"
@@ -419,7 +420,7 @@ private:
 
     // An empty object for models that did not come from a directory.
     static json config_of(const CheckpointRecord& record) {
-        const json config = json::parse(record.config, nullptr, false);
+        const json config = try_parse_json(record.config);
         return config.is_object() ? config : json::object();
     }
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/json_text.h"
 
 namespace refold {
 namespace {
@@ -46,7 +47,8 @@ constexpr UnreadField kNeutral[] = {
     {"use_sliding_window", "false"}};
 
 bool may_stay(const UnreadField& rule, const std::string& field, const nlohmann::json& value) {
-    return field == rule.name && (rule.value == nullptr || value == nlohmann::json::parse(rule.value));
+    return field == rule.name &&
+           (rule.value == nullptr || value == parse_json(rule.value, "checkpoint", "a known value"));
 }
 
 // Whether the checkpoint's tensors say what the field does.
