@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/json_number.h"
 
 namespace refold {
 namespace {
@@ -82,7 +83,7 @@ class Builder : public nlohmann::json_sax<Value> {
 public:
     using Sax = nlohmann::json_sax<Value>;
 
-    explicit Builder(bool unique_keys) : unique_keys_(unique_keys) {}
+    explicit Builder(const JsonLimits& limits) : limits_(limits) {}
 
     Value root;
     std::string problem;
@@ -91,8 +92,8 @@ public:
     bool boolean(bool value) override { return add(value); }
     bool number_integer(typename Sax::number_integer_t value) override { return add(value); }
     bool number_unsigned(typename Sax::number_unsigned_t value) override { return add(value); }
-    bool number_float(typename Sax::number_float_t value, const typename Sax::string_t&) override {
-        return add(value);
+    bool number_float(typename Sax::number_float_t value, const typename Sax::string_t& text) override {
+        return limits_.big_integers && is_integer_text(text) ? add(big_integer<Value>(text)) : add(value);
     }
     bool binary(typename Sax::binary_t&) override { return false; }
     bool string(typename Sax::string_t& text) override { return add(std::move(text)); }
@@ -103,7 +104,7 @@ public:
     bool key(typename Sax::string_t& text) override {
         const size_t before = open_.back().value->size();
         named_ = member(open_.back(), text);
-        if (!unique_keys_ || open_.back().value->size() > before) return true;
+        if (!limits_.unique_keys || open_.back().value->size() > before) return true;
         problem = fmt::format("key '{}' is there twice", text.substr(0, 200));
         return false;
     }
@@ -159,7 +160,7 @@ private:
         return true;
     }
 
-    const bool unique_keys_;
+    const JsonLimits limits_;
     std::vector<Open> open_;  // arrays and objects around the next value
     Value* named_ = nullptr;  // the value of the latest key
 };
@@ -177,7 +178,7 @@ std::string read_json(std::string_view text, nlohmann::json_sax<Value>& reader, 
 
 template <typename Value>
 Value try_parse_json(std::string_view text, std::string* problem, const JsonLimits& limits) {
-    Builder<Value> builder(limits.unique_keys);
+    Builder<Value> builder(limits);
     std::string found = read_json<Value>(text, builder, limits);
     if (found.empty()) found = std::move(builder.problem);
     const bool good = found.empty();

@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "core/json_text.h"
+#include "core/json_number.h"
 #include "serve/fields.h"
 
 namespace refold {
@@ -16,7 +16,7 @@ void add_call(nlohmann::ordered_json& message, const std::string& id, const std:
         } catch (const ApiError&) {
             refuse(field, "{}: the arguments of a call are no JSON", where);
         }
-        parsed = try_parse_json<nlohmann::ordered_json>(arguments);
+        parsed = parse_exact(arguments);
     }
     if (!parsed.is_object())
         refuse(field, "{}: the arguments of a call are {}, expected an object", where, shown(parsed));

@@ -1,6 +1,6 @@
 #include "serve/ollama/answer.h"
 
-#include "core/json_text.h"
+#include "core/json_number.h"
 #include "serve/fill_in_middle.h"
 #include "serve/logprobs_json.h"
 #include "serve/ollama/model.h"
@@ -117,7 +117,7 @@ private:
     // Calls are told when they are complete.
     void end_call(News& out) {
         if (call_.empty()) return;
-        Json arguments = try_parse_json<Json>(arguments_);
+        Json arguments = parse_exact(arguments_);
         if (arguments.is_discarded()) arguments = Json::object();  // the answer ends within them
         out.calls.push_back({{"function", {{"name", call_}, {"arguments", std::move(arguments)}}}});
         call_.clear();
