@@ -102,7 +102,9 @@ struct Server::Impl {
         for (const Endpoint* endpoint : endpoints()) {
             if (takes_any_name(*endpoint)) continue;  // admitted() answers
             const auto call = [this, endpoint](const Request& request, Response& response) {
+                HttpServer::exchange().formats = std::make_shared<RequestFormats>(service);
                 guarded(response, endpoint->error, [&] { endpoint->answer(service, request, response); });
+                HttpServer::exchange().formats.reset();
                 if (!response.content_provider_) HttpServer::exchange().turn.reset();
             };
             is_get(*endpoint) ? http.Get(endpoint->path, call) : http.Post(endpoint->path, call);
