@@ -2,16 +2,20 @@
 
 #include <utility>
 
-#include "grammar/grammar.h"
-
 namespace refold {
 namespace {
 
 thread_local FormatWork* current = nullptr;
 
-constexpr size_t kBetweenChecks = 200'000;  // steps: some milliseconds
+constexpr size_t kBetweenChecks = 1'000'000;  // steps: some milliseconds
 
 }  // namespace
+
+FormatError format_takes_too_long() {
+    return FormatError(
+        "the format has so many states, or can be read in so many ways, that it takes too long - use smaller "
+        "bounds of repetitions, and no repetitions of repetitions");
+}
 
 FormatWork::FormatWork(std::function<void()> check, size_t most_steps)
     : check_(std::move(check)), outer_(std::exchange(current, this)), most_(most_steps) {}
@@ -30,10 +34,7 @@ void FormatWork::add(size_t steps) {
     if (steps_ <= most_ && steps_ - checked_ < kBetweenChecks) return;
     checked_ = steps_;
     ended_ = true;  // unless nothing throws
-    if (steps_ > most_)
-        throw FormatError(
-            "the format is too large when its repetitions and alternatives are written out - use smaller "
-            "bounds, and no repetitions of repetitions");
+    if (steps_ > most_) throw format_takes_too_long();
     if (check_) check_();
     ended_ = false;
 }

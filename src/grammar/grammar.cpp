@@ -78,10 +78,7 @@ public:
         const auto result = work();
         seconds_ += thread_seconds() - begin;
         if (seconds_ > kAtFirst + kPerToken * static_cast<double>(tokens_))
-            throw FormatError(
-                "the format can be read in so many ways that it takes too long - write it without "
-                "repetitions "
-                "of repetitions");
+            throw format_takes_too_long();
         return result;
     }
     void count_token() { ++tokens_; }
