@@ -12,8 +12,6 @@ public:
     std::string push(std::string_view bytes);
     // Returns the rest at the end, without a character that has only begun.
     std::string finish();
-    // Whether a character has only begun.
-    bool pending() const { return !pending_.empty(); }
 
 private:
     std::string drain(bool last);

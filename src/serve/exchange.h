@@ -26,7 +26,6 @@ struct Exchange {
     std::shared_ptr<void> holds;  // kept until the response is sent
     size_t memory = 0;            // bytes that answering took, as far as they are known
 
-    std::shared_ptr<void> formats;      // the work for the request's formats, until it generates
     std::string id, traceparent;        // trace_headers.h
     std::shared_ptr<KeyHolder> holder;  // who asks, if there are keys
     std::shared_ptr<void> turn;         // of the holder; over before the last of the answer is sent

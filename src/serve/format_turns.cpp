@@ -72,10 +72,28 @@ void FormatTurns::forget(uint64_t client) {
         last_turn_.erase(client);
 }
 
-RequestFormats::RequestFormats(Service& service)
-    : service_(service), work_([this] {
-          service_.check();
-          if (!turn_) turn_ = service_.format_turns.take(service_.client(), [this] { service_.check(); });
-      }) {}
+uint64_t current_client() {
+    const Exchange& exchange = HttpServer::exchange();
+    return std::hash<std::string>()(exchange.holder ? "key " + exchange.holder->name()
+                                                    : exchange.client.substr(0, exchange.client.rfind(':')));
+}
+
+static thread_local RequestFormats* t_formats = nullptr;
+
+RequestFormats::RequestFormats(Service& service, FormatTurns& turns) : service_(service), turns_(turns) {
+    const auto check = [this] { service_.check(); };
+    work_.emplace([this, check] {
+        check();
+        if (!turn_) turn_ = turns_.take(current_client(), check);
+    });
+    t_formats = this;
+}
+RequestFormats::~RequestFormats() { t_formats = nullptr; }
+
+void RequestFormats::end() {
+    if (t_formats == nullptr) return;
+    t_formats->work_.reset();
+    t_formats->turn_.reset();
+}
 
 }  // namespace refold

@@ -7,6 +7,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <unordered_map>
 
@@ -54,16 +55,28 @@ private:
     const uint64_t client_;
 };
 
-// The work for the formats of the current request, while it lives. A format that takes more than a moment
-// waits for its turn. The work ends when Service::check() throws: the client left, or the time is over.
+// Who sends the request that this thread answers, as a number: the holder of its key, or its address if there
+// is none.
+uint64_t current_client();
+
+// The work for the formats of the request that this thread answers, until end() or while it lives. A format that
+// takes more than a moment waits for its turn. The work ends when Service::check() throws: the client left, or
+// the time is over.
 class RequestFormats {
 public:
-    explicit RequestFormats(Service& service);
+    RequestFormats(Service& service, FormatTurns& turns);
+    ~RequestFormats();
+    RequestFormats(const RequestFormats&) = delete;
+    RequestFormats& operator=(const RequestFormats&) = delete;
+
+    // Of this thread's, if there is one: all formats of its request are compiled.
+    static void end();
 
 private:
     Service& service_;
+    FormatTurns& turns_;
     std::unique_ptr<FormatTurns::Turn> turn_;
-    FormatWork work_;
+    std::optional<FormatWork> work_;
 };
 
 }  // namespace refold

@@ -22,12 +22,15 @@ int64_t characters(const std::string& text) {
 
 }  // namespace
 
+// Whether a character has only begun.
+static bool pending(Utf8Stream stream) { return stream.push("a") != "a"; }
+
 int64_t TextOffsets::add(std::string_view piece) {
     int64_t offset = characters_;
     for (size_t i = 0; i < piece.size(); ++i) {
         const int64_t more = refold::characters(stream_.push(piece.substr(i, 1)));
         // Bytes of earlier tokens that this one does not complete have become characters of their own.
-        if (i == 0) offset += stream_.pending() ? more : more - 1;
+        if (i == 0) offset += pending(stream_) ? more : more - 1;
         characters_ += more;
     }
     return offset;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "serve/choices.h"
+#include "serve/format_turns.h"
 #include "serve/reply.h"
 
 namespace refold {
@@ -136,7 +137,7 @@ void run_answer(Service& service, const std::shared_ptr<ServedModel>& model,
                 std::unique_ptr<ApiAnswer> answer, const Request& request, Response& response) {
     const std::shared_ptr<ApiAnswer> shared = std::move(answer);
     shared->compile_format(*model->grammars);
-    HttpServer::exchange().formats.reset();
+    RequestFormats::end();
     HttpServer::exchange().prompt_tokens = shared->usage.prompt_tokens;
     HttpServer::exchange().model = model->info.name;
     // Enough to keep the slots busy, without filling the queue.
@@ -151,7 +152,7 @@ void run_answer(Service& service, const std::shared_ptr<ServedModel>& model,
     const auto running = std::make_shared<Running>(
         Running{model, shared,
                 Choices(model->generating(), request_for,
-                        {shared->choices(), at_once, service.deadline(), service.client()},
+                        {shared->choices(), at_once, service.deadline(), current_client()},
                         service.stopping)});
     if (shared->stream)
         stream(running, request, response);

@@ -1,7 +1,6 @@
 #include "serve/service.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "serve/body_json.h"
 
@@ -20,26 +19,14 @@ size_t workers(const ServerOptions& options) {
         std::clamp<int64_t>(options.models * (options.slots + options.queue) + 16, 17, 1024));
 }
 
-// Threads are left for those whose requests are short.
-static size_t waiting_formats(const ServerOptions& options) {
-    return workers(options) - std::min<size_t>(workers(options) / 2, 16);
-}
-
 Service::Service(Models& the_models, const ServerOptions& given)
     : models(the_models),
       options(given),
       keys(given.api_keys),
-      format_turns(std::max(2u, std::thread::hardware_concurrency() / 4), waiting_formats(given)),
       memory_(allowed_memory(given.most_memory, workers(given))) {}
 
 double Service::uptime_seconds() const {
     return std::chrono::duration<double>(Clock::now() - started_).count();
-}
-
-uint64_t Service::client() const {
-    const Exchange& exchange = HttpServer::exchange();
-    return std::hash<std::string>()(exchange.holder ? "key " + exchange.holder->name()
-                                                    : exchange.client.substr(0, exchange.client.rfind(':')));
 }
 
 Service::Clock::time_point Service::deadline() const {

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "serve/api_keys.h"
-#include "serve/format_turns.h"
 #include "serve/http_server.h"
 #include "serve/memory_budget.h"
 #include "serve/metrics.h"
@@ -56,13 +55,10 @@ public:
     const ServerOptions options;
     HttpCounts counts;
     ApiKeys keys;
-    FormatTurns format_turns;
     std::atomic<bool> stopping{false};
     std::function<int64_t()> connections;  // that are open
 
     double uptime_seconds() const;
-    // Who sends the current request, as a number: the holder of its key, or its address if there is none.
-    uint64_t client() const;
     // When the current request must be answered.
     Clock::time_point deadline() const;
     // Throws ApiError when the work for the current request is in vain: the client left, the server stops,
