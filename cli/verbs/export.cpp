@@ -183,9 +183,8 @@ Action declare(CLI::App& app) {
     add_output(app, a->output, "File, or folder for hf and peft, to write")->required();
     app.get_option("--overwrite")
         ->description(
-            "Replace the file if it exists; in a folder the files of an earlier export, or the model if it "
-            "is "
-            "MODEL's own folder. Other files in a folder stay");
+            "Replace the file if it exists; in a folder the files of an earlier export, or the model if "
+            "it is MODEL's own folder. Other files in a folder stay");
     add_report_options(app, a->report);
     add_examples(app, {"refold export small.gguf --to gguf -o dense.gguf",
                        "refold export small.gguf --to hf -o small-hf",

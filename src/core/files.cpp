@@ -87,7 +87,7 @@ void AtomicFile::commit() {
     if (fsync(descriptor_) != 0 && errno != EINVAL && errno != EROFS)
         fail(ErrorCode::io, "output", "cannot write '{}': {}", path_, strerror(errno));
     check_mapped_files();
-    rename_to_output(temporary_, path_, true);
+    rename_to_output(temporary_, path_);
     committed_ = true;
 }
 

@@ -110,9 +110,10 @@ void copy_attributes(const std::string& from, const std::string& to) {
 void make_alike(const std::string& from, const std::string& to) {
     struct stat status {};
     if (lstat(from.c_str(), &status) != 0) return;
-    const bool owned = chown(to.c_str(), status.st_uid, status.st_gid) == 0 || status.st_uid == geteuid();
-    copy_attributes(from, to);
-    if (!owned || chmod(to.c_str(), status.st_mode & 07777) != 0)
+    bool alike = chown(to.c_str(), status.st_uid, status.st_gid) == 0 || status.st_uid == geteuid();
+    if (alike) copy_attributes(from, to);
+    alike = alike && chmod(to.c_str(), status.st_mode & 07777) == 0;
+    if (!alike)
         fail(ErrorCode::io, "output",
              "'{}' cannot be kept in the new folder with its owner and mode: {} - choose another folder",
              from, strerror(errno));
@@ -127,20 +128,30 @@ void copy_times(const std::string& from, const std::string& to) {
 
 constexpr const char* kMovedAway = ".old";
 
-// Where folders cannot be exchanged, a run may have been killed between its two renames.
+// What has the name of a file in `folder` and is the same file, or was written by refold.
+void remove_replaced(const std::string& old, const std::string& folder) {
+    const WrittenFiles written(old);
+    remove_files(old, [&](const fs::path& name) {
+        std::error_code none;
+        return name == kWrittenFiles || written.contains(name.string()) ||
+               fs::equivalent(fs::path(old) / name, fs::path(folder) / name, none);
+    });
+}
+
+// Where folders cannot be exchanged, a run may have been killed between its two renames, or after them.
 void bring_back(const std::string& folder) {
-    if (is_there(folder)) return;
     const fs::path path(folder);
     const std::string begin = temporary_beginning(path.filename().string());
     std::error_code none;
+    std::vector<fs::path> moved;
     for (const auto& entry :
          fs::directory_iterator(path.has_parent_path() ? path.parent_path() : ".", none)) {
         const std::string name = entry.path().filename().string();
-        if (!name.starts_with(begin) || !name.ends_with(kMovedAway) || !is_folder(entry.path().string()))
-            continue;
-        fs::rename(entry.path(), path, none);
-        return;
+        if (name.starts_with(begin) && name.ends_with(kMovedAway) && is_folder(entry.path().string()))
+            moved.push_back(entry.path());
     }
+    for (const fs::path& old : moved)
+        is_there(folder) ? remove_replaced(old.string(), folder) : fs::rename(old, path);
 }
 
 void link_into(const std::string& from, const std::string& to) {

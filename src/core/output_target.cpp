@@ -1,8 +1,5 @@
 #include "core/output_target.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -48,13 +45,9 @@ void check_output_target(const std::string& path, bool overwrite) {
     fail(ErrorCode::usage, "output", "'{}' exists - choose another name or pass --overwrite", path);
 }
 
-void rename_to_output(const std::string& temporary, const std::string& path, bool overwrite) {
-    check_output_target(path, overwrite);
-    if (!overwrite && renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0)
-        return;
-    // A file system that cannot do that.
-    const bool renames = overwrite || errno == EINVAL || errno == ENOSYS || errno == ENOTSUP;
-    if (!renames || rename(temporary.c_str(), path.c_str()) != 0)
+void rename_to_output(const std::string& temporary, const std::string& path) {
+    check_output_target(path, true);
+    if (rename(temporary.c_str(), path.c_str()) != 0)
         fail(ErrorCode::io, "output", "cannot rename to '{}': {}", path, strerror(errno));
 }
 

@@ -14,8 +14,7 @@ namespace refold {
 // With `overwrite` a link is replaced, and the file that it leads to stays; so do other hard links to a file.
 void check_output_target(const std::string& path, bool overwrite);
 
-// Renames a complete file to the output. Throws as above, and does not replace what has come there since when
-// `overwrite` is false.
-void rename_to_output(const std::string& temporary, const std::string& path, bool overwrite);
+// Renames a complete file to the output. Throws as above where `overwrite` would not help.
+void rename_to_output(const std::string& temporary, const std::string& path);
 
 }  // namespace refold

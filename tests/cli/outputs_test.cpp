@@ -69,10 +69,11 @@ protected:
         const Outcome done = refold({"compress", kModel, "-o", folder_ / "lora.gguf", "--method", "relax"});
         ASSERT_EQ(done.code, 0) << done.err;
     }
-    void put(const std::string& name, const std::string& text) const {
-        fs::create_directories(fs::path(out_ + "/" + name).parent_path());
-        write_all(out_ + "/" + name, text);
+    void put_beside(const std::string& name, const std::string& text) const {
+        fs::create_directories(fs::path(place_ + "/" + name).parent_path());
+        write_all(place_ + "/" + name, text);
     }
+    void put(const std::string& name, const std::string& text) const { put_beside("out/" + name, text); }
     // Everything below the folder of the output: types, modes, contents and targets of links.
     std::map<std::string, std::string> all() const {
         std::map<std::string, std::string> found;
@@ -98,8 +99,6 @@ protected:
     TempFolder folder_;
     const std::string place_ = folder_ / "place", out_ = place_ + "/out";
 };
-
-const std::vector<std::string> kShare = {"--method", "direct_share", "--set", "ratio=0.3"};
 
 const std::vector<Writer>& file_writers() {
     static const std::vector<Writer> writers = {
@@ -130,9 +129,9 @@ const std::vector<Writer>& file_writers() {
         {"eval tasks --samples",
          {"eval", "tasks", "HF", "--tasks", "piqa", "--limit", "1", "--data", kFixtures + "/tasks",
           "--samples", "OUT"}},
-        {"compare --report",
-         {"compare", kModel, kModel, "--text", "TEXT", "--max-windows", "1", "--report", "OUT"}},
-        {"bench --report", {"bench", kModel, "--prompt", "8", "--generate", "2", "--report", "OUT"}},
+        {"bench --report",
+         {"bench", kModel, "--prefill", "8", "--decode", "2", "--rounds", "1", "--baseline", "none",
+          "--report", "OUT"}},
         {"analyze --report", {"analyze", kModel, "--what", "weights", "--report", "OUT"}},
         {"report", {"report", kModel, "--format", "json", "-o", "OUT"}},
         {"reproduce", {"reproduce", "TABLE", "--work", "WORK", "-o", "OUT"}},
@@ -330,9 +329,9 @@ TEST_F(Outputs, AnExportOntoItsOwnFolderKeepsWhatIsNotTheModel) {
 // The names are made of the output's, and somebody may have such a file or folder.
 TEST_F(Outputs, FilesBesideTheOutput) {
     const Writer compress = {"compress", {"compress", kModel, "--method", "direct_share", "-o", "OUT"}};
-    put("../out.work/thesis.txt", "mine");
-    put("../out.work/train/thesis.txt", "mine");
-    put("../out.partial-12", "mine");
+    put_beside("out.work/thesis.txt", "mine");
+    put_beside("out.work/train/thesis.txt", "mine");
+    put_beside("out.partial-12", "mine");
     write_all(folder_ / "precious", "mine");
     fs::create_symlink("../precious", place_ + "/out.partial-0123456789abcdef");
     auto before = all();
@@ -436,16 +435,15 @@ TEST_F(Outputs, FilesOfATraining) {
     const Writer train = {"train",
                           {"train", kModel, "--data", "TEXT", "--set", "steps=2", "--set", "context=16",
                            "--set", "batch=2", "--set", "keep=1", "-t", "1", "-o", "OUT"}};
-    for (const char* name : {"../out.train/step-1/metrics.jsonl", "../out.train/step-1/kept-1-of-1.gguf"}) {
-        put(name, "{\"step\": 7, \"mine\": true}\n");
+    for (const char* name : {"out.train/step-1/metrics.jsonl", "out.train/step-1/kept-1-of-1.gguf"}) {
+        put_beside(name, "{\"step\": 7, \"mine\": true}\n");
         const auto before = all();
         expect_error(run(train), 2, {fs::path(name).filename().string() + "'"});
         expect_stays(before);
-        fs::remove(out_ + "/" + name);
+        fs::remove(place_ + "/" + name);
     }
-    put("../out.train/thesis.txt", "mine");
-    put("../out.work/train/step-1/thesis.txt", "mine");
-    fs::remove(out_);  // an empty folder
+    put_beside("out.train/thesis.txt", "mine");
+    put_beside("out.work/train/step-1/thesis.txt", "mine");
     const auto before = all();
     for (int time = 0; time < 2; ++time) {
         const Outcome done = run(train);

@@ -279,6 +279,16 @@ TEST_F(OutputFolders, AFolderThatWasMovedAwayIsBroughtBack) {
     write({{"file", "new"}});
     EXPECT_EQ(read_all(at("thesis")), "mine");
     EXPECT_THAT(folder_.files(), UnorderedElementsAre("out"));
+    // Killed after both renames.
+    const std::string old = folder_ / "out.partial-0123456789abcdef.old";
+    fs::copy(path_, old);
+    fs::remove(old + "/thesis");
+    fs::create_hard_link(at("thesis"), old + "/thesis");
+    write_all(old + "/late", "mine");
+    write({{"file", "newer"}});
+    EXPECT_THAT(folder_.files(), UnorderedElementsAre("out", "out.partial-0123456789abcdef.old"));
+    EXPECT_EQ(std::distance(fs::directory_iterator(old), {}), 1);
+    EXPECT_EQ(read_all(old + "/late"), "mine");
 }
 
 }  // namespace

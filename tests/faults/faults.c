@@ -1,9 +1,8 @@
 // Loaded before the C library (LD_PRELOAD), this makes operations on files fail at a chosen point. REFOLD_FAULT is
 //   kill:N      the process is killed right before its Nth operation: a file made, written, flushed, renamed, removed
 //   full:N      the disk has room for N more bytes, then every write to a file ends with ENOSPC
-//   noexchange  the file system cannot exchange two folders
 //   count:FILE  nothing fails; at its end the process writes "OPERATIONS BYTES" to FILE
-// Standard streams do not count.
+// Standard streams do not count. With REFOLD_NO_EXCHANGE the file system cannot exchange two folders.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -109,7 +108,7 @@ int rename(const char* from, const char* to) {
 }
 int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) {
     operation();
-    if (flags == RENAME_EXCHANGE && fault("noexchange") != NULL) {
+    if (flags == RENAME_EXCHANGE && getenv("REFOLD_NO_EXCHANGE") != NULL) {
         errno = EINVAL;
         return -1;
     }

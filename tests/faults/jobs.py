@@ -27,11 +27,12 @@ steps:
 
 class Job:
     """A command, run in a folder, and what it leaves there. `more`: what it may leave besides, and need not have the same bytes.
-    `others`: files of somebody else, which stay. `first`: where it overwrites, the command that came before, if it is another."""
+    `others`: files of somebody else, which stay. `first`: where it overwrites, the command that came before, if it is another.
+    `exchanges`: the file system can exchange two folders; else a killed run may have moved one away, which the next run brings back."""
 
-    def __init__(self, name, words, more=(), others=(), first=None):
-        self.name, self.words, self.more, self.others = name, [str(word) for word in words], more, others
-        self.first = Job(name, first, more, others) if first else self
+    def __init__(self, name, words, more=(), others=(), first=None, exchanges=True):
+        self.name, self.words, self.more, self.others, self.exchanges = name, [str(word) for word in words], more, others, exchanges
+        self.first = Job(name, first, more, others, None, exchanges) if first else self
 
     def lost(self, folder):
         """What is wrong with the files of others, else ''."""
@@ -63,8 +64,8 @@ def all_jobs():
         Job("export", ["export", MODEL, "-o", "out"]),
         Job("export --overwrite", ["export", MODEL, "-o", "out", "--overwrite"]),
         Job("export hf", folder),
-        Job("export hf --overwrite", [*folder, "--overwrite"], others=others,
-            first=[*folder, "--overwrite", "--shard-gb", "0.0001"]),
+        *(Job(name, [*folder, "--overwrite"], others=others, first=[*folder, "--overwrite", "--shard-gb", "0.0001"], exchanges=exchanges)
+          for name, exchanges in (("export hf --overwrite", True), ("export hf --overwrite (no exchange)", False))),
         Job("imatrix", ["imatrix", MODEL, "-o", "out.gguf", "-t", 1, "--calib", "text.txt", "--calib-tokens", "96",
                         "--sequence-length", "16"]),
         Job("eval tasks", ["eval", "tasks", "model", *tasks, "-o", "out.json", "--samples", "out.jsonl"]),
@@ -139,6 +140,8 @@ class Runner:
         own = {"HF_ENDPOINT": f"http://127.0.0.1:{self.hub.server_address[1]}", "HF_HUB_CACHE": str(folder / "hub"),
                "HF_HOME": str(folder / "hub"), "HF_TOKEN": "", "HF_HUB_OFFLINE": "", "no_proxy": "127.0.0.1",
                "OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "tmp"), "LD_PRELOAD": self.shim, "REFOLD_FAULT": fault}
+        if not job.exchanges:
+            own["REFOLD_NO_EXCHANGE"] = "1"
         (folder / "tmp").mkdir(exist_ok=True)
         return subprocess.Popen([self.refold, *job.words], cwd=folder, env={**os.environ, **own}, text=True,
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
