@@ -376,13 +376,16 @@ class Writer:
 
 
 def random_case(seed):
+    """A template and its context. Most render; some raise an error, which refold must do as well."""
     rng = random.Random(seed)
-    writer = Writer(rng)
-    template = "".join(writer.data() + writer.statement(0) for _ in range(rng.randrange(1, 6))) + writer.data()
-    mode = "task" if rng.random() < 0.25 and "generation" not in template else "chat"
-    return {"seed": seed, "mode": mode, "template": template, "context": random_context(rng)}
-
-
-def is_reproducible(text):
-    """False for a text with an address in memory, which refold refuses."""
-    return text is None or " at 0x" not in text
+    may_fail = rng.random() < 0.15
+    for _ in range(20):
+        writer = Writer(rng)
+        template = "".join(writer.data() + writer.statement(0) for _ in range(rng.randrange(1, 6))) + writer.data()
+        mode = "task" if rng.random() < 0.25 and "generation" not in template else "chat"
+        case = {"seed": seed, "mode": mode, "template": template, "context": random_context(rng)}
+        text = render(case)
+        # Python writes the address of some values, which refold refuses.
+        if (may_fail or text is not None) and " at 0x" not in (text or "") and len(text or "") < 2000:
+            break
+    return case

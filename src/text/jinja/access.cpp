@@ -51,6 +51,9 @@ std::optional<Value> python_attribute(Environment& environment, const Value& val
     }
     const Definitions& methods = value.is_text() ? text_methods() : other_methods(value);
     const auto method = std::ranges::find(methods, name, &Definitions::value_type::first);
+    // Python's would escape their arguments, and give escaped text.
+    if (method != methods.end() && value.is_text() && value.as_text().markup)
+        throw TemplateError(fmt::format("the method '{}' of escaped text is not supported", name));
     if (method != methods.end()) return make_function(environment, method->first, method->second, value);
     if (changes_value(value, name) || (name.starts_with("__") && name.ends_with("__")))
         return environment.undefined(
@@ -160,6 +163,7 @@ std::optional<Value> multiplied(const Value& a, const Value& b) {
 std::optional<Value> added(const Value& a, const Value& b) {
     if (a.is_text() && b.is_text()) {
         check_text(a.str().size() + b.str().size());
+        if (a.as_text().markup || b.as_text().markup) return Value::text(escaped(a) + escaped(b), true);
         return Value::text(a.str() + b.str());
     }
     if (!(a.is_list() && b.is_list()) && !(a.is_tuple() && b.is_tuple())) return std::nullopt;
@@ -238,6 +242,8 @@ Value get_item(Environment& environment, const Value& value, const Value& key) {
 
 Value get_slice(const Value& value, const Value& begin, const Value& end, const Value& step) {
     check_defined(value);
+    if (value.is_text() && value.as_text().markup)
+        throw TemplateError("a slice of escaped text is not supported");
     if (value.is_text()) {
         const std::string& utf8 = value.str();
         if (value.as_text().length == utf8.size()) {
@@ -302,7 +308,7 @@ bool is_in(const Value& item, const Value& container) {
 Value operate(const std::string& operation, const Value& a, const Value& b) {
     for (const Value* operand : {&a, &b}) {
         check_defined(*operand);
-        if (operand->is_text() && operand->as_text().markup)
+        if (operation != "+" && operand->is_text() && operand->as_text().markup)
             throw TemplateError(fmt::format("'{}' of escaped text is not supported", operation));
     }
     if (is_number(a) && is_number(b)) return compute(operation, a, b);

@@ -207,7 +207,7 @@ private:
                 }
             }
         }
-        Token token{.type = TokenType::number, .line = line_};
+        Token token{.type = TokenType::number, .text = {}, .number = {}, .line = line_};
         if (is_float) {
             token.number = *parse_float(source_.substr(at_, end - at_));
         } else {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -13,7 +14,7 @@
 namespace refold::jinja {
 namespace {
 
-using Wide = unsigned __int128;
+__extension__ typedef unsigned __int128 Wide;
 
 [[noreturn]] void fail_beyond_64_bits() {
     throw TemplateError("an integer beyond 64 bits cannot be computed with");

@@ -493,7 +493,8 @@ private:
         } else if (word == "for") {
             loop(to, line);
         } else if (word == "macro") {
-            Macro out{.name = expect_name()};
+            Macro out;
+            out.name = expect_name();
             signature(out);
             macro_body(out, "endmacro");
             add_statement(to, std::move(out), line);

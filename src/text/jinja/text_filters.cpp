@@ -16,21 +16,6 @@ namespace {
 // Filters of texts take any value, as the text that str() makes of it.
 std::string self(const Call& call) { return to_str(call.self); }
 
-std::string escaped(const std::string& text) {
-    std::string out;
-    for (const char c : text) {
-        switch (c) {
-            case '&': out += "&amp;"; break;
-            case '<': out += "&lt;"; break;
-            case '>': out += "&gt;"; break;
-            case '\'': out += "&#39;"; break;
-            case '"': out += "&#34;"; break;
-            default: out += c;
-        }
-    }
-    return out;
-}
-
 Value escape(Call& call) {
     if (call.self.is_text() && call.self.as_text().markup) return call.self;
     return Value::text(escaped(self(call)), true);
@@ -264,8 +249,10 @@ Value tojson(Call& call) {
     if (call.environment.is_task) {
         if (call.has(2) || call.has(3) || (call.has(0) && call.has(1)))
             call.fail("in tasks, the only argument is indent");
-        std::string text = to_json(
-            call.self, {.ascii = true, .sort_keys = true, .indent = json_indent(call, call.has(1) ? 1 : 0)});
+        JsonOptions options{
+            .ascii = true, .sort_keys = true, .indent = json_indent(call, call.has(1) ? 1 : 0)};
+        if (options.indent) options.item_separator = ",";
+        std::string text = to_json(call.self, options);
         for (const char mark : {'<', '>', '&', '\''})
             text = replaced_all(std::move(text), std::string_view(&mark, 1), fmt::format("\\u{:04x}", mark));
         return Value::text(std::move(text), true);

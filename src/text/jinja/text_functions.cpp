@@ -114,6 +114,23 @@ std::vector<std::string_view> split_spaces(std::string_view text, int64_t most, 
     return out;
 }
 
+std::string escaped(const std::string& text) {
+    std::string out;
+    for (const char c : text) {
+        switch (c) {
+            case '&': out += "&amp;"; break;
+            case '<': out += "&lt;"; break;
+            case '>': out += "&gt;"; break;
+            case '\'': out += "&#39;"; break;
+            case '"': out += "&#34;"; break;
+            default: out += c;
+        }
+    }
+    return out;
+}
+
+std::string escaped(const Value& text) { return text.as_text().markup ? text.str() : escaped(text.str()); }
+
 bool is_in_case(std::string_view text, bool upper_case) {
     bool any = false;
     for (size_t at = 0; at < text.size();) {

@@ -22,6 +22,9 @@ Value replace_text(const std::string& text, const std::string& old, const std::s
 std::vector<std::string_view> split_text(std::string_view text, std::string_view mark, int64_t most,
                                          bool last);
 std::vector<std::string_view> split_spaces(std::string_view text, int64_t most, bool last);
+// Text with the marks of HTML escaped; that of a value that is markup already stays.
+std::string escaped(const std::string& text);
+std::string escaped(const Value& text);
 // text.isupper() or text.islower()
 bool is_in_case(std::string_view text, bool upper_case);
 

@@ -290,7 +290,7 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
     return out;
 }
 
-std::string quoted(std::string_view text) {
+std::string quoted_text(std::string_view text) {
     const bool double_quotes =
         text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos;
     const char32_t quote = double_quotes ? U'"' : U'\'';

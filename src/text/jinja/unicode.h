@@ -46,6 +46,6 @@ std::string_view strip(std::string_view text, const std::u32string* marks, const
 std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends);
 
 // Python's repr() of a text.
-std::string quoted(std::string_view text);
+std::string quoted_text(std::string_view text);
 
 }  // namespace refold::jinja

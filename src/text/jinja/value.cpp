@@ -62,8 +62,8 @@ public:
         } else if (value.is_dict()) {
             dict(value.as_dict());
         } else if (value.is_text()) {
-            add(value.as_text().markup ? fmt::format("Markup({})", quoted(value.str()))
-                                       : quoted(value.str()));
+            add(value.as_text().markup ? fmt::format("Markup({})", quoted_text(value.str()))
+                                       : quoted_text(value.str()));
         } else if (value.is_undefined()) {
             // Python writes the class's name, even of a strict one.
             add("Undefined");
