@@ -222,9 +222,10 @@ TEST_F(Directory, MissingTensorIsNamed) {
 }
 
 TEST_F(Directory, BiasesThatOnlyTheConfigurationHas) {
+    for (const char* file : {"config.json", "model.safetensors"})
+        fs::copy_file(kFixtures / "llama_gqa" / file, folder / file, fs::copy_options::overwrite_existing);
     edit_config([](json& c) { c["attention_bias"] = true; });
-    EXPECT_THAT(error(),
-                testing::HasSubstr("'attention_bias': true, but the tensor of attn.q.bias is missing"));
+    EXPECT_THAT(error(), testing::HasSubstr("'model.layers.0.self_attn.q_proj.bias' is missing"));
 }
 
 TEST_F(Directory, UntiedOutputMustBeThere) {
@@ -264,6 +265,7 @@ TEST_F(Directory, NoConfig) {
 }
 
 TEST_F(Directory, BrokenIndex) {
+    fs::rename(folder / "model.safetensors", folder / "weights.safetensors");
     const auto index = [&](const std::string& text) {
         std::ofstream(folder / "model.safetensors.index.json") << text;
     };
@@ -275,7 +277,7 @@ TEST_F(Directory, BrokenIndex) {
     EXPECT_THAT(error(), testing::HasSubstr("not in a file of this folder"));
     index(R"({"weight_map": {"a": "model-00001-of-00002.safetensors"}})");
     EXPECT_THAT(error(), testing::HasSubstr("is missing, which the index names"));
-    index(R"({"weight_map": {"a": "model.safetensors"}})");
+    index(R"({"weight_map": {"a": "weights.safetensors"}})");
     EXPECT_THAT(error(), testing::HasSubstr("where the index expects it"));
 }
 
