@@ -61,6 +61,11 @@ bool is_number_below(const ggml_tensor* t, const std::byte* at, int64_t bound) {
     return number >= 0 && number < bound;
 }
 
+// ggml_cast() names its result as what it copies to.
+bool is_own(const Tensor& given, size_t source) {
+    return given.op == GGML_OP_CPY && source == 1 && given.src[source] == given.id;
+}
+
 // A view's view source is the tensor that owns the memory, and its place there is its data.
 void set_view_source(ggml_tensor* view, ggml_tensor* source, uint64_t offset) {
     if (source->view_src != nullptr) fail(ErrorCode::input, "worker", "a view of a view");
@@ -96,7 +101,8 @@ Graph::Graph(std::span<const std::byte> message, const Memory& memory, ggml_back
         const Tensor& given = own.given;
         own.tensor = memory.tensor(context_.get(), given);
         for (size_t i = 0; i < GGML_MAX_SRC; ++i)
-            if (given.src[i] != 0) own.tensor->src[i] = find(given.src[i]).tensor;
+            if (given.src[i] != 0)
+                own.tensor->src[i] = is_own(given, i) ? own.tensor : find(given.src[i]).tensor;
         if (given.view_src != 0) set_view_source(own.tensor, find(given.view_src).tensor, given.view_offs);
         if (given.id == 0 || !by_id.emplace(given.id, &own).second)
             fail(ErrorCode::input, "worker", "a graph with two tensors of one name");
@@ -124,7 +130,7 @@ Graph::Graph(std::span<const std::byte> message, const Memory& memory, ggml_back
         if (own.placed) fail(ErrorCode::input, "worker", "a graph with one node twice");
         own.placed = true;
         for (const uint64_t source : own.given.src)
-            if (source != 0 && find(source).computed && !find(source).placed)
+            if (source != 0 && find(source).computed && !find(source).placed)  // itself is
                 fail(ErrorCode::input, "worker", "a graph that is not in the order of its operations");
         check(own.tensor, backend);
         // What another graph uses as well must not be fused away.

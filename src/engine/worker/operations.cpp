@@ -24,6 +24,10 @@ bool is_i32(Operand t) { return t->type == GGML_TYPE_I32; }
 // Adjacent elements of a row are adjacent in memory.
 bool has_dense_rows(Operand t) { return t->nb[0] == ggml_type_size(t->type); }
 bool is_dense_f32(Operand t) { return is_f32(t) && has_dense_rows(t); }
+// The kernels of products look at the strides of dimensions of 1 as well.
+bool is_whole(Operand t) {
+    return ggml_is_contiguous(t) && t->nb[0] <= t->nb[1] && t->nb[1] <= t->nb[2] && t->nb[2] <= t->nb[3];
+}
 // Rows at equal distances.
 bool has_even_rows(Operand t) {
     return has_dense_rows(t) && t->nb[2] == t->nb[1] * static_cast<size_t>(t->ne[1]) &&
@@ -115,7 +119,7 @@ bool is_good_product(Operand d, Operand w, Operand x) {
     constexpr size_t kHint = 1;  // of another kernel, which refold does not ask for
     return can_multiply(w->type) && is_float(x) && is_f32(d) && integer(d, kHint) == 0 &&
            w->ne[0] == x->ne[0] && x->ne[2] % w->ne[2] == 0 && x->ne[3] % w->ne[3] == 0 &&
-           has_dense_rows(w) && has_dense_rows(x) && !ggml_is_transposed(w) && ggml_is_contiguous(d) &&
+           has_dense_rows(w) && has_dense_rows(x) && !ggml_is_transposed(w) && is_whole(d) &&
            has_shape(d, w->ne[1], x->ne[1], x->ne[2], x->ne[3]);
 }
 
@@ -123,7 +127,7 @@ bool is_good_expert_product(Operand d, Operand w, Operand x, Operand ids) {
     return can_multiply(w->type) && is_f32(x) && is_f32(d) && is_i32(ids) && w->ne[3] == 1 && x->ne[3] == 1 &&
            ids->ne[2] == 1 && ids->ne[3] == 1 && ids->ne[1] == x->ne[2] && w->ne[0] == x->ne[0] &&
            ids->ne[0] % x->ne[1] == 0 && has_dense_rows(w) && has_dense_rows(x) && !ggml_is_transposed(w) &&
-           ggml_is_contiguous(d) && has_shape(d, w->ne[1], ids->ne[0], x->ne[2], 1);
+           is_whole(d) && has_shape(d, w->ne[1], ids->ne[0], x->ne[2], 1);
 }
 
 bool is_good_add_id(Operand d, Operand a, Operand b, Operand ids) {
@@ -191,8 +195,10 @@ bool is_good_attention(Operand d, const ggml_tensor* const* src) {
     const bool types = is_dense_f32(q) && can_multiply(k->type) && can_be_read(v->type) &&
                        has_dense_rows(k) && has_dense_rows(v) && is_f32(d);
     if (!types || q->ne[0] != k->ne[0] || k->ne[1] != v->ne[1] || q->ne[2] % k->ne[2] != 0 ||
-        q->ne[2] % v->ne[2] != 0 || q->ne[3] != k->ne[3] || q->ne[3] != v->ne[3] || !ggml_is_contiguous(d) ||
+        q->ne[2] % v->ne[2] != 0 || q->ne[3] != k->ne[3] || q->ne[3] != v->ne[3] || !is_whole(d) ||
         !has_shape(d, v->ne[0], q->ne[2], q->ne[1], q->ne[3]) || !has_good_slopes(real(d, 1), mask))
+        return false;
+    if (const int32_t precision = integer(d, 3); precision != GGML_PREC_DEFAULT && precision != GGML_PREC_F32)
         return false;
     if (mask != nullptr &&
         (mask->type != GGML_TYPE_F16 || !ggml_is_contiguous(mask) || mask->ne[0] < k->ne[1] ||
