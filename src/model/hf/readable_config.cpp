@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "model/hf/config_classes.h"
 #include "model/hf/rotation_fields.h"
 
@@ -30,7 +31,7 @@ ClassFields fields_of(const std::string& model_type) {
     if (found == classes.end())
         fail(ErrorCode::internal, "config.json", "no fields are known of model_type '{}'", model_type);
     ClassFields out;
-    const json fields = json::parse(found->fields);
+    const json fields = parse_json(found->fields, "checkpoint", "the known fields");
     for (const auto& [name, value] : fields.items()) {
         if (name.starts_with('@')) {
             out.aliases.emplace_back(name.substr(1), value);
