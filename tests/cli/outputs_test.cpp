@@ -194,8 +194,8 @@ TEST_F(Outputs, LinksAreReplacedOnlyWithOverwriteAndTheirTargetsNever) {
 
 const std::vector<Writer>& folder_writers() {
     static const std::vector<Writer> writers = {
-        {"export --to hf", {"export", kModel, "--to", "hf", "-o", "OUT"}},
-        {"export --to hf in shards", {"export", kModel, "--to", "hf", "--shard-gb", "0.0001", "-o", "OUT"}},
+        {"export --to hf", {"export", "HF", "--to", "hf", "-o", "OUT"}},
+        {"export --to hf in shards", {"export", "HF", "--to", "hf", "--shard-gb", "0.0001", "-o", "OUT"}},
         {"export --to peft", {"export", "LORA", "--to", "peft", "-o", "OUT"}},
         {"analyze", {"analyze", kModel, "--what", "weights", "--no-cache", "-o", "OUT"}},
         {"manual", {"manual", "-o", "OUT"}},
