@@ -81,10 +81,15 @@ TEST(JsonNumbers, ComeBackAsTheyWere) {
 
 // A model's file brings its template along.
 TEST(Jinja, NestingIsBounded) {
-    for (const char* piece : {"not ", "- ", "a + ", "a if a else ", "(", "[", "{1: "})
+    for (const char* piece : {"not ", "- ", "a + ", "a if a else "})
         EXPECT_THAT(refusal(repeated("{{ ", piece, "a }}")), HasSubstr("nested too deeply")) << piece;
     for (const char* piece : {"|string", "[0]", ".x", "()"})
         EXPECT_THAT(refusal(repeated("{{ a", piece, " }}")), HasSubstr("nested too deeply")) << piece;
+    for (const auto& [open, close] :
+         {std::pair("(", ")"), std::pair("[", "]"), std::pair("{1: ", "}"), std::pair("a(", ")")})
+        EXPECT_THAT(refusal(repeated(repeated("{{ ", open, "a"), close, " }}")),
+                    HasSubstr("nested too deeply"))
+            << open;
     for (const char* block :
          {"{% if a %}", "{% for i in a %}", "{% set x %}", "{% macro f() %}", "{% filter upper %}"})
         EXPECT_THAT(refusal(repeated("", block, "")), HasSubstr("blocks are nested too deeply")) << block;
