@@ -661,6 +661,7 @@ private:
     };
     Target one_target(const TargetOptions& options) {
         if (skip_mark("(")) {
+            const Level level(*this);
             Target out = target({.members = false});
             expect_mark(")");
             return out;
