@@ -1,5 +1,5 @@
-// Formats that would take hours or all memory, from a generator as well: each one is compiled or refused within
-// its steps, and compiling can be ended from outside.
+// Formats that would take hours or all memory, from a generator as well: each one is compiled or refused
+// within its steps, and compiling can be ended from outside.
 #include "grammar/format_work.h"
 
 #include <gmock/gmock.h>
@@ -53,7 +53,8 @@ TEST(FormatWork, EndsWhatTakesTooManySteps) {
     }
 }
 
-struct Left {};  // what a check throws; no std::exception, so that nothing takes it for an error of the format
+struct Left {
+};  // what a check throws; no std::exception, so that nothing takes it for an error of the format
 
 TEST(FormatWork, ACheckEndsIt) {
     for (const OutputFormat& format : kSlow) {
@@ -112,8 +113,8 @@ TEST(FormatWork, NastyFormatsEnd) {
 // One token of a text can take as long as compiling.
 TEST(FormatWork, EndsTextsWhoseTokensTakeTooLong) {
     GrammarCompiler compiler(tokenizer(), kVocab);
-    GrammarState state(compiler.compile(
-        {.kind = Kind::grammar, .text = "root ::= s\ns ::= s s s | s s | \"a\" | \"\""}));
+    GrammarState state(
+        compiler.compile({.kind = Kind::grammar, .text = "root ::= s\ns ::= s s s | s s | \"a\" | \"\""}));
     const int32_t token = tokenizer().encode("a", false, false).front();
     EXPECT_THROW(
         {

@@ -56,7 +56,9 @@ TEST(Gbnf, ReadsWhatLlamaCppReads) {
         {"root ::= \"a\" |", {"", "a"}, {"aa", "b"}},
         {"root ::= | \"a\"", {"", "a"}, {"aa"}},
         {"root ::= \"a\" ( | \"b\" | ) \"c\"", {"ac", "abc"}, {"abbc", "a"}},
-        {"root ::= \"x\" ws \"y\"\nws ::= | \" \" | \"\\n\" [ \\t]{0,20}\n", {"xy", "x y", "x\n y"}, {"x  y"}},
+        {"root ::= \"x\" ws \"y\"\nws ::= | \" \" | \"\\n\" [ \\t]{0,20}\n",
+         {"xy", "x y", "x\n y"},
+         {"x  y"}},
         {"root ::= ()", {""}, {"a"}},
         // Any character, a line end too.
         {"root ::= .", {"a", "\n", "é", "漢", "."}, {"", "ab"}},
@@ -89,13 +91,17 @@ TEST(Gbnf, ReadsWhatLlamaCppReads) {
         {"root ::= \"\"", {""}, {"a"}},
         {"root ::= \"a\" [] \"b\"", {"ab"}, {"a"}},
         // Names.
-        {"root ::= 1st second-rule Third\n1st ::= \"1\"\nsecond-rule ::= \"2\"\nThird ::= \"3\"", {"123"}, {"1"}},
+        {"root ::= 1st second-rule Third\n1st ::= \"1\"\nsecond-rule ::= \"2\"\nThird ::= \"3\"",
+         {"123"},
+         {"1"}},
         {"root ::= true Token Regex\ntrue ::= \"t\"\nToken ::= \"o\"\nRegex ::= \"r\"", {"tor"}, {"t"}},
         {"root ::= a\na ::= \"x\"\na ::= \"y\"", {"y"}, {"x"}},
         {"root ::= a_b .\na_b ::= \"x\"", {"xy"}, {"x"}}};
     for (const Case& one : cases) {
-        for (const std::string& text : one.good) EXPECT_TRUE(accepts(one.grammar, text)) << one.grammar << text;
-        for (const std::string& text : one.bad) EXPECT_FALSE(accepts(one.grammar, text)) << one.grammar << text;
+        for (const std::string& text : one.good)
+            EXPECT_TRUE(accepts(one.grammar, text)) << one.grammar << text;
+        for (const std::string& text : one.bad)
+            EXPECT_FALSE(accepts(one.grammar, text)) << one.grammar << text;
     }
 }
 
@@ -134,7 +140,8 @@ public:
     explicit RandomGrammar(uint32_t seed) : random_(seed) {}
 
     std::string text() {
-        std::string out = one_of({"", "# a comment\n", "\n\n"}) + "root ::= " + alternatives(2, false) + end();
+        std::string out =
+            one_of({"", "# a comment\n", "\n\n"}) + "root ::= " + alternatives(2, false) + end();
         for (int i = 0; i < 3; ++i) {
             rule_ = i;
             out += fmt::format("r-{} ::= {}{}", i, alternatives(1, false), end());
@@ -145,7 +152,9 @@ public:
 private:
     std::string one_of(const std::vector<std::string>& values) { return values[random_() % values.size()]; }
     std::string end() { return one_of({"\n", " \n", " # comment\n", "\r\n", "\n\n"}); }
-    std::string space(bool lines) { return lines ? one_of({" ", "\n", " # comment\n "}) : one_of({" ", "  "}); }
+    std::string space(bool lines) {
+        return lines ? one_of({" ", "\n", " # comment\n "}) : one_of({" ", "  "});
+    }
 
     std::string alternatives(int depth, bool lines) {
         std::string out = sequence(depth, lines);
@@ -160,15 +169,25 @@ private:
     std::string item(int depth, bool lines) {
         std::string out;
         switch (random_() % (depth > 0 ? 5 : 4)) {
-            case 0: out = one_of({"\"a\"", "\"ab\"", "\"\\n\"", "\"\\x41\"", "\"\\u00e9\"", "\"\\\"\"", "\"漢\""}); break;
-            case 1: out = one_of({"[a-c]", "[^a]", "[abc]", "[a-]", "[^\\n]", "[\\[\\]]", "[ぁ-ゟ]", "[0-9a-f]"}); break;
+            case 0:
+                out =
+                    one_of({"\"a\"", "\"ab\"", "\"\\n\"", "\"\\x41\"", "\"\\u00e9\"", "\"\\\"\"", "\"漢\""});
+                break;
+            case 1:
+                out = one_of({"[a-c]", "[^a]", "[abc]", "[a-]", "[^\\n]", "[\\[\\]]", "[ぁ-ゟ]", "[0-9a-f]"});
+                break;
             case 2: out = "."; break;
             case 3:  // to the rules behind: no recursion, which llama.cpp refuses to the left
-                out = rule_ < 2 ? fmt::format("r-{}", rule_ + 1 + static_cast<int>(random_() % static_cast<uint32_t>(2 - rule_))) : "\"r\"";
+                out = rule_ < 2
+                          ? fmt::format(
+                                "r-{}",
+                                rule_ + 1 + static_cast<int>(random_() % static_cast<uint32_t>(2 - rule_)))
+                          : "\"r\"";
                 break;
             default: out = "(" + space(true) + alternatives(depth - 1, true) + ")";
         }
-        return out + one_of({"", "", "", "*", "+", "?", "{2}", "{1,2}", "{1,}", "{0,2}", "{2}?", "{0,1}{1,2}"});
+        return out +
+               one_of({"", "", "", "*", "+", "?", "{2}", "{1,2}", "{1,}", "{0,2}", "{2}?", "{0,1}{1,2}"});
     }
 
     std::mt19937 random_;
