@@ -9,8 +9,7 @@
 #include <regex>
 
 #include "core/error.h"
-#include "io/gguf.h"
-#include "vocab/hf_vocab.h"
+#include "grammar/small_vocabulary.h"
 
 namespace refold {
 namespace {
@@ -18,22 +17,6 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 using Kind = OutputFormat::Kind;
-
-constexpr int64_t kVocab = 512;  // more than the tokenizer has, as padded models do
-
-const Tokenizer& tokenizer() {
-    static const Tokenizer instance = [] {
-        GgufMetadata metadata;
-        EXPECT_TRUE(read_hf_vocabulary(REFOLD_FIXTURES "/tokenizers/bpe_gpt2", kVocab, metadata));
-        return Tokenizer(metadata, "bpe_gpt2");
-    }();
-    return instance;
-}
-
-GrammarCompiler& compiler() {
-    static GrammarCompiler instance(tokenizer(), kVocab);
-    return instance;
-}
 
 // A text of tokens that are drawn among those that may come next, evenly; it ends as soon as it may after
 // `tokens` tokens. Nothing when it has not ended after ten times as many.
