@@ -19,7 +19,7 @@ constexpr const char* kLlamaKeys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.
                                       "tokenizer.ggml.eom_token_id"};
 
 void check_object(const std::string& text, const std::string& label) {
-    JsonView(parse_json(text, label), label).object();
+    JsonView(parse_vocabulary_json(text, label), label).object();
 }
 
 }  // namespace
