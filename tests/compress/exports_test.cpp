@@ -6,6 +6,7 @@
 
 #include "compress/calibrated.h"
 #include "compress/registry.h"
+#include "core/code_of.h"
 #include "model/adapter/adapter.h"
 #include "model/export/lora.h"
 #include "model/hf/export.h"
@@ -137,6 +138,58 @@ TEST_P(Exports, ReadBackAsTheModelOrAreRefused) {
     }
     EXPECT_GE(methods_applied, 8U);
     EXPECT_GE(written_, 3 * methods_applied);
+}
+
+// All layers of one new size: config.json says it, under the name that the family has for it.
+TEST(NarrowedExports, HaveTheirSizeInTheConfiguration) {
+    for (const auto& [name, field] : {std::pair{"llama_gqa", "intermediate_size"}, {"gpt2_hub", "n_inner"}}) {
+        SCOPED_TRACE(name);
+        const Model source = fixture_model(name);
+        Work work;
+        const Calibration text = random_text(source, 4, 24);
+        Model model = compress(source, recipe_from_method("narrow", {"ratio=0.5", "multiple=8"}), "test",
+                               work, {&text, 1})
+                          .model;
+        const std::vector<float> expected = outputs_of(model);
+        for (const bool of_checkpoint : {true, false}) {
+            if (!of_checkpoint) {
+                model.metadata.erase("refold.checkpoint");
+                model.label = "model.gguf";
+            }
+            const TempFolder folder;
+            save_hf_model(model, folder / "out", {});
+            const auto config = nlohmann::json::parse(read_all(folder / "out/config.json"));
+            EXPECT_EQ(config[field], source.config.n_ff / 2);
+            EXPECT_LE(scaled_difference(outputs_of(load_model(folder / "out")), expected), 1e-4);
+        }
+    }
+}
+
+// transformers reads biases only where config.json announces them, for all maps of a module.
+TEST(SolvedBiases, AreAnnouncedOrRefused) {
+    for (const char* name : {"llama_gqa", "mistral"}) {
+        SCOPED_TRACE(name);
+        Model model = fixture_model(name);
+        model.tensors["blk.0.ffn_down.bias"] = float_tensor(
+            {model.config.n_embd}, std::vector<float>(static_cast<size_t>(model.config.n_embd), 0.5F));
+        model.topology.layers[0][Slot::ffn_down_bias] = Dense{"blk.0.ffn_down.bias"};
+        const TempFolder folder;
+        const auto write = [&] { save_hf_model(model, folder / "out", {}); };
+        if (std::string(name) == "mistral") {
+            EXPECT_EQ(code_of(write, "layer 0 has biases, which a checkpoint of model_type 'mistral'"),
+                      ErrorCode::unsupported);
+            EXPECT_TRUE(folder.files().empty());
+            continue;
+        }
+        write();
+        const auto config = nlohmann::json::parse(read_all(folder / "out/config.json"));
+        EXPECT_EQ(config["mlp_bias"], true);
+        const Model back = load_model(folder / "out");
+        for (size_t l = 0; l < back.topology.layers.size(); ++l)
+            for (const Slot slot : {Slot::ffn_gate_bias, Slot::ffn_up_bias, Slot::ffn_down_bias})
+                EXPECT_TRUE(back.topology.has(l, slot)) << l;
+        EXPECT_LE(scaled_difference(outputs_of(back), outputs_of(model)), 1e-4);
+    }
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ TEST(Finite, PlacesCountFromTheFirstRow) {
 TEST_P(Types, RefuseNumbersThatAreTooLarge) {
     const DType type = GetParam();
     const auto error_of = [&](float largest) {
-        const auto values = waves(2, largest);
+        const auto values = waves(1, largest);
         std::vector<float> back(values.size());
         dequantize(type, quantize(type, values, kColumns, importance_for(type)), back);
         double sum = 0, all = 0;
@@ -84,7 +84,8 @@ TEST_P(Types, RefuseNumbersThatAreTooLarge) {
     };
     const double usual = error_of(1);
     size_t refused = 0;
-    for (float largest = 1024; std::isfinite(largest); largest *= 2) {
+    const float step = needs_importance(type) ? 1024 : 2;  // these take long
+    for (float largest = 1024; std::isfinite(largest); largest *= step) {
         try {
             EXPECT_LE(error_of(largest), 1.5 * usual + 1e-6) << largest;
             EXPECT_EQ(refused, 0U) << largest;
@@ -95,7 +96,7 @@ TEST_P(Types, RefuseNumbersThatAreTooLarge) {
         }
     }
     if (has_range_of_float(type)) return;
-    EXPECT_GT(refused, 90U);
+    EXPECT_GT(refused, needs_importance(type) ? 8U : 90U);
     EXPECT_EQ(
         code_of([&] { quantize(type, std::vector<float>(kColumns, 1e30F), kColumns, importance_for(type)); },
                 "row 0, column 0 is 1e+30, which is too large for " + name(type)),
