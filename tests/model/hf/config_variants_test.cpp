@@ -145,6 +145,7 @@ TEST(ConfigRotation, TwoDescriptionsMustAgree) {
 TEST(ConfigRotation, TwoValuesMustAgree) {
     const auto error = [](double outer, double inner) {
         return config_error("llama_gqa", [=](json& c) {
+            c["rope_scaling"] = nullptr;
             c["rope_theta"] = outer;
             c["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", inner}};
         });
@@ -197,7 +198,7 @@ TEST(ConfigRotation, GptNeoxHasNamesOfItsOwn) {
     const auto rope = [&](const json& more) { return config_of("gpt_neox", edit(more)).rope; };
     EXPECT_EQ(rope({{"rotary_emb_base", 5e4}, {"rotary_pct", 0.5}}).base, 5e4F);
     EXPECT_EQ(rope({{"rotary_emb_base", 5e4}, {"rotary_pct", 0.5}}).dims, 8);
-    EXPECT_EQ(rope({}).dims, 4);  // a quarter
+    EXPECT_EQ(rope(json::object()).dims, 4);  // a quarter
     EXPECT_EQ(rope({{"rope_parameters", {{"rope_theta", 5e4}, {"partial_rotary_factor", 1.0}}}}).dims, 16);
     EXPECT_EQ(rope({{"rotary_emb_base", 5e4}, {"rope_theta", 5e4}}).base, 5e4F);
     EXPECT_THAT(config_error("gpt_neox", edit({{"rotary_emb_base", 5e4}, {"rope_theta", 1e4}})),
@@ -424,6 +425,7 @@ TEST(ConfigFields, OfTransformersClassesAreAllChecked) {
             const bool is_free = std::ranges::any_of(family.hf_unread, [&](const UnreadField& rule) {
                 return field == rule.name && rule.value == nullptr;
             });
+            if (field == "model_max_length") continue;  // Baichuan's, of tokenizers elsewhere
             json odd = given;
             odd[field] = {{"odd", true}};
             const std::string error = any_error(fixture, [&](json& c) { c = odd; });
