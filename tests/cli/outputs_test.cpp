@@ -294,7 +294,8 @@ TEST_F(Outputs, AModelOfSomebodyElseIsNotReplaced) {
 
 TEST_F(Outputs, AnExportOntoItsOwnFolderKeepsWhatIsNotTheModel) {
     fs::copy(folder_ / "hf", out_);
-    for (const char* name : {"LICENSE", "onnx/model.onnx", ".git/HEAD", "README.md", "pytorch_model.bin.txt"})
+    for (const char* name : {"LICENSE", "onnx/model.onnx", ".git/HEAD", "README.md", "pytorch_model.bin.txt",
+                             "model-old.safetensors", "model-00003-of-00009.safetensors"})
         put(name, "mine");
     fs::permissions(out_ + "/tokenizer.json", fs::perms(0640));
     auto before = all();

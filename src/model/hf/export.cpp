@@ -2,16 +2,17 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
-#include "core/output_folder.h"
 #include "core/error.h"
 #include "core/json_text.h"
 #include "core/mapped_files.h"
+#include "core/output_folder.h"
 #include "core/progress.h"
 #include "io/safetensors.h"
 #include "model/config_difference.h"
@@ -59,10 +60,15 @@ bool is_model_file(const std::string& name) {
            std::ranges::find(kCarriedFiles, name) != kCarriedFiles.end();
 }
 
-// model.safetensors, its shards and their index.
+constexpr const char *kWeights = "model.safetensors", *kIndex = "model.safetensors.index.json";
+
+std::string shard_name(size_t number, size_t count) {
+    return fmt::format("model-{:05}-of-{:05}.safetensors", number, count);
+}
+
 bool is_weight_file(const std::string& name) {
-    return name == "model.safetensors.index.json" ||
-           ((name == "model.safetensors" || name.starts_with("model-")) && name.ends_with(".safetensors"));
+    const auto is_same_kind = [](char a, char b) { return (std::isdigit(a) && std::isdigit(b)) || a == b; };
+    return name == kWeights || name == kIndex || std::ranges::equal(name, shard_name(1, 1), is_same_kind);
 }
 
 // "1_Pooling": a module of a sentence-transformers model.
@@ -178,17 +184,23 @@ private:
     // for a part of the model must be refold's.
     std::function<OthersFile(const std::string&)> rule_for_others(const std::string& folder) const {
         std::error_code none;
-        if (fs::is_directory(model_->label, none) && fs::equivalent(model_->label, folder, none)) {
-            const bool has_copy = fs::exists(fs::path(folder) / kSourceReadme);
-            return [has_copy](const std::string& name) {
-                if (is_weight_file(name)) return OthersFile::removed;
-                const bool replaced = is_model_file(name) || (name == kReadme && !has_copy);
-                return replaced ? OthersFile::replaced : OthersFile::stays;
+        if (!fs::is_directory(model_->label, none) || !fs::equivalent(model_->label, folder, none)) {
+            return [texts = options_.texts](const std::string& name) {
+                const bool refused = is_weight_file(name) || is_model_file(name) || texts.contains(name);
+                return refused ? OthersFile::refused : OthersFile::stays;
             };
         }
-        return [texts = options_.texts](const std::string& name) {
-            return is_weight_file(name) || is_model_file(name) || texts.contains(name) ? OthersFile::refused
-                                                                                       : OthersFile::stays;
+        std::set<std::string> read;
+        if (model_->source)
+            for (const auto& file : model_->source->files())
+                if (file->path().ends_with(".safetensors"))
+                    read.insert(fs::path(file->path()).filename().string());
+        if (read.size() > 1) read.insert(kIndex);
+        const bool has_copy = fs::exists(fs::path(folder) / kSourceReadme);
+        return [read, has_copy](const std::string& name) {
+            if (read.contains(name)) return OthersFile::removed;
+            const bool replaced = is_model_file(name) || name == kIndex || (name == kReadme && !has_copy);
+            return replaced ? OthersFile::replaced : OthersFile::stays;
         };
     }
     static Model dense(const Model& model) { return model.has_sharing() ? without_sharing(model) : model; }
@@ -588,9 +600,7 @@ private:
         }
         result.files = shards.size();
         const auto file_name = [&](size_t shard) {
-            return shards.size() == 1
-                       ? std::string("model.safetensors")
-                       : fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, shards.size());
+            return shards.size() == 1 ? kWeights : shard_name(shard + 1, shards.size());
         };
         Progress progress("writing tensors", result.bytes, "bytes");
         for (size_t s = 0; s < shards.size(); ++s) {
@@ -603,7 +613,7 @@ private:
             for (size_t i = 0; i < tensors_.size(); ++i)
                 weight_map[tensors_[i].name] = file_name(shard_of[i]);
             const json index = {{"metadata", {{"total_size", result.bytes}}}, {"weight_map", weight_map}};
-            write_file(folder + "/model.safetensors.index.json", index.dump(2) + "\n");
+            write_file(folder + "/" + kIndex, index.dump(2) + "\n");
         }
         return result;
     }
