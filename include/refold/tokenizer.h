@@ -58,7 +58,7 @@ public:
     std::optional<int32_t> bos() const;
     std::optional<int32_t> eos() const;
     std::optional<int32_t> mask() const;
-    bool is_end_of_generation(int32_t token) const;
+    bool is_end_of_generation(int32_t token) const;  // EOS, or another end that the model names
 
     bool has_chat_template() const;
     // Jinja source of the chat template. Throws Error(unsupported) when there is none.

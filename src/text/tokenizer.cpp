@@ -13,6 +13,7 @@
 #include "model/token_ids.h"
 #include "text/llama_vocabulary.h"
 #include "text/special_tokens.h"
+#include "vocab/end_tokens.h"
 #include "vocab/gguf_arrays.h"
 #include "vocab/hf_vocab.h"
 #include "vocab/pipeline.h"
@@ -53,6 +54,7 @@ struct Tokenizer::Impl {
           special_tokens(vocab) {}
 
     Impl(const GgufMetadata& metadata, const std::string& label) : Impl(load(metadata, label)) {
+        end_tokens = ints_of(metadata, kEndTokensKey);
         if (!HfPipeline::is_described(metadata)) return;
         pipeline.emplace(metadata, label);
         has_bos = metadata.has("tokenizer.ggml.bos_token_id");
@@ -135,6 +137,7 @@ struct Tokenizer::Impl {
     SpecialTokens special_tokens;
     std::optional<HfPipeline> pipeline;  // of a vocabulary from Hugging Face files
     bool has_bos = true, has_eos = true;
+    std::vector<int32_t> end_tokens;  // besides those that libllama knows
 };
 
 // Only vocabularies from Hugging Face files need more than libllama, or have an architecture that libllama
@@ -148,6 +151,7 @@ Tokenizer::Tokenizer(const std::string& path) {
     const bool from_hf = file->metadata().has(kTokenizerJsonKey) || file->metadata().has("refold.checkpoint");
     impl_ = from_hf ? std::make_unique<Impl>(file->metadata(), path)
                     : std::make_unique<Impl>(load_llama_vocabulary(path));
+    impl_->end_tokens = ints_of(file->metadata(), kEndTokensKey);
 }
 Tokenizer::Tokenizer(const GgufMetadata& metadata, const std::string& label)
     : impl_(std::make_unique<Impl>(metadata, label)) {}
@@ -221,7 +225,10 @@ std::optional<int32_t> Tokenizer::eos() const {
 }
 std::optional<int32_t> Tokenizer::mask() const { return optional_token(llama_vocab_mask(impl_->vocab)); }
 
-bool Tokenizer::is_end_of_generation(int32_t token) const { return llama_vocab_is_eog(impl_->vocab, token); }
+bool Tokenizer::is_end_of_generation(int32_t token) const {
+    return llama_vocab_is_eog(impl_->vocab, token) ||
+           std::ranges::find(impl_->end_tokens, token) != impl_->end_tokens.end();
+}
 
 bool Tokenizer::has_chat_template() const {
     return llama_model_chat_template(impl_->model.get(), nullptr) != nullptr;

@@ -1,5 +1,6 @@
 // Turns a vocabulary into the keys that libllama and refold read.
 #include <algorithm>
+#include <array>
 #include <map>
 #include <unordered_map>
 #include <unordered_set>
@@ -7,6 +8,7 @@
 #include "core/error.h"
 #include "vocab/base64.h"
 #include "vocab/decoder.h"
+#include "vocab/end_tokens.h"
 #include "vocab/gguf_arrays.h"
 #include "vocab/hf_vocab.h"
 #include "vocab/normalizer.h"
@@ -143,6 +145,7 @@ std::map<std::string, int32_t> special_ids(const Vocabulary& vocabulary, const T
     for (const auto& [name, key] : kSpecialKeys) {
         set(name, first_id(settings.generation, name, vocab_size));
         set(name, first_id(settings.model, name, vocab_size));
+        set(name, first_id(settings.model.value("text_config", Json::object()), name, vocab_size));
     }
     for (const auto& [name, other] : {std::pair{"bos", "cls"}, {"eos", "sep"}}) {
         if (ids.contains(other)) set(name, ids[other]);
@@ -150,6 +153,18 @@ std::map<std::string, int32_t> special_ids(const Vocabulary& vocabulary, const T
     if (around.single().front().id >= 0) set("bos", around.single().front().id);
     if (around.single().back().id >= 0) set("eos", around.single().back().id);
     return ids;
+}
+
+// Chat models end at more tokens than their EOS. libllama takes two by keys of their own.
+void set_end_tokens(const TokenizerSettings& settings, int64_t vocab_size, int32_t eos,
+                    GgufMetadata& metadata) {
+    std::vector<int32_t> ends = named_end_tokens(settings, vocab_size);
+    if (ends.empty() || ends == std::vector{eos}) return;
+    metadata.set(kEndTokensKey, int_array(ends));
+    std::erase(ends, eos);
+    constexpr std::array kKeys{"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+    for (size_t i = 0; i < std::min(ends.size(), kKeys.size()); ++i)
+        metadata.set(kKeys[i], GgufValue::u32(static_cast<uint32_t>(ends[i])));
 }
 
 void set_special(const Vocabulary& vocabulary, const TokenizerSettings& settings, int64_t vocab_size,
@@ -170,16 +185,7 @@ void set_special(const Vocabulary& vocabulary, const TokenizerSettings& settings
     metadata.set("tokenizer.ggml.add_bos_token", GgufValue::boolean(before));
     metadata.set("tokenizer.ggml.add_eos_token", GgufValue::boolean(after));
     if (before && after) metadata.set("tokenizer.ggml.add_sep_token", GgufValue::boolean(true));
-    // Chat models have a second end-of-generation token that libllama would not recognize by name.
-    const auto ends = settings.generation.find("eos_token_id");
-    if (ends != settings.generation.end() && ends->is_array() && ends->size() == 2 && ids.contains("eos")) {
-        for (const Json& end : *ends) {
-            if (end.is_number_unsigned() && end.get<uint64_t>() < static_cast<uint64_t>(vocab_size) &&
-                end != ids.at("eos")) {
-                metadata.set("tokenizer.ggml.eot_token_id", GgufValue::u32(end.get<uint32_t>()));
-            }
-        }
-    }
+    set_end_tokens(settings, vocab_size, ids.contains("eos") ? ids.at("eos") : -1, metadata);
 }
 
 void set_spaces(const Vocabulary& vocabulary, GgufMetadata& metadata) {

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "vocab/end_tokens.h"
 #include "vocab/gguf_arrays.h"
 #include "vocab/hf_vocab.h"
 #include "vocab/json_view.h"
@@ -119,6 +120,11 @@ void replace_token_ids(GgufMetadata& metadata, int64_t old_size, int64_t size,
         if (json.contains("added_tokens")) replacing.added_tokens(json["added_tokens"]);
         if (json.contains("post_processor")) replacing.post_processor(json["post_processor"]);
         metadata.set(kTokenizerJsonKey, GgufValue::string(json.dump()));
+    }
+    if (metadata.has(kGenerationConfigKey)) {
+        Json json = parse_json(metadata.string(kGenerationConfigKey), kGenerationConfigKey);
+        replacing.config(json);
+        metadata.set(kGenerationConfigKey, GgufValue::string(json.dump(2)));
     }
     if (metadata.has(kCheckpointKey)) {
         Json record = parse_json(metadata.string(kCheckpointKey), kCheckpointKey);

@@ -15,6 +15,7 @@
 #include "model/hf/mxfp4.h"
 #include "model/hf/sentence_modules.h"
 #include "model/validate.h"
+#include "vocab/end_tokens.h"
 #include "vocab/hf_vocab.h"
 
 namespace refold {
@@ -146,6 +147,7 @@ public:
         read_tensors();
         write_record();
         read_vocabulary();
+        keep_generation_config(folder_, model_.metadata);
         if (!model_.config.causal) read_embedding();
         validate(model_);
         return std::move(model_);

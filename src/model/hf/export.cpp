@@ -18,6 +18,7 @@
 #include "model/hf/mxfp4.h"
 #include "model/row_parts.h"
 #include "model/without_sharing.h"
+#include "vocab/end_tokens.h"
 #include "vocab/hf_vocab.h"
 #include "vocab/trim.h"
 
@@ -514,9 +515,11 @@ void save_hf_tokenizer(const Model& model, const std::string& folder) {
             if (error)
                 fail(ErrorCode::io, "export", "cannot copy '{}': {}", source.string(), error.message());
         }
-    } else if (model.metadata.string("tokenizer.ggml.model", "none") != "none") {
-        write_hf_vocabulary(model.metadata, folder);
+        return;
     }
+    if (model.metadata.string("tokenizer.ggml.model", "none") != "none")
+        write_hf_vocabulary(model.metadata, folder);
+    write_generation_config(model.metadata, folder);
 }
 
 HfExport save_hf_model(const Model& model, const std::string& folder, const HfExportOptions& options) {

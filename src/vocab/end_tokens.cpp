@@ -1,0 +1,73 @@
+#include "vocab/end_tokens.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/text.h"
+#include "vocab/gguf_arrays.h"
+#include "vocab/json_view.h"
+#include "vocab/vocabulary.h"
+
+namespace refold {
+namespace {
+
+constexpr const char* kFile = "generation_config.json";
+constexpr const char* kField = "eos_token_id";
+
+// Keys of libllama for one end each.
+constexpr const char* kLlamaKeys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                      "tokenizer.ggml.eom_token_id"};
+
+void check_object(const std::string& text, const std::string& label) {
+    JsonView(parse_json(text, label), label).object();
+}
+
+}  // namespace
+
+std::vector<int32_t> named_end_tokens(const TokenizerSettings& settings, int64_t vocab_size) {
+    const auto text_model = settings.model.find("text_config");
+    for (const Json* file :
+         {&settings.generation, &settings.model,
+          text_model == settings.model.end() || !text_model->is_object() ? nullptr : &*text_model}) {
+        const Json named = file == nullptr ? Json() : file->value(kField, Json());
+        if (named.is_null()) continue;
+        std::vector<int32_t> ids;
+        for (const Json& id : named.is_array() ? named : Json::array({named})) {
+            if (id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(vocab_size) &&
+                std::ranges::find(ids, id.get<int32_t>()) == ids.end())
+                ids.push_back(id.get<int32_t>());
+        }
+        return ids;
+    }
+    return {};
+}
+
+void keep_generation_config(const std::filesystem::path& folder, GgufMetadata& metadata) {
+    const std::string file = (folder / kFile).string();
+    if (!std::filesystem::exists(file)) return;
+    const std::string text = read_text_file(file);
+    check_object(text, "'" + file + "'");
+    metadata.set(kGenerationConfigKey, GgufValue::string(text));
+}
+
+void write_generation_config(const GgufMetadata& metadata, const std::filesystem::path& folder) {
+    const std::string file = (folder / kFile).string();
+    if (metadata.has(kGenerationConfigKey)) {
+        const std::string text = metadata.string(kGenerationConfigKey);
+        check_object(text, kGenerationConfigKey);
+        write_file(file, text);
+        return;
+    }
+    std::vector<int32_t> ends = ints_of(metadata, kEndTokensKey);
+    if (ends.empty()) {
+        for (const char* key : kLlamaKeys) {
+            if (!metadata.has(key)) continue;
+            const auto id = static_cast<int32_t>(metadata.integer(key));
+            if (std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
+        }
+        if (ends.size() < 2) return;  // config.json says it
+    }
+    write_file(file, Json{{kField, ends}}.dump(2) + "\n");
+}
+
+}  // namespace refold
