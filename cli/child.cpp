@@ -15,6 +15,7 @@
 
 #include "core/error.h"
 #include "core/interrupt.h"
+#include "core/json_text.h"
 #include "core/text.h"
 
 extern char** environ;
@@ -70,9 +71,8 @@ nlohmann::json run_refold(std::vector<std::string> words) {
     check_interrupt();
     if (!WIFEXITED(state) || WEXITSTATUS(state) != 0)
         fail(ErrorCode::input, "reproduce", "'{}' failed", command);
-    auto printed = nlohmann::json::parse(content(out.get()), nullptr, false);
-    if (printed.is_discarded()) fail(ErrorCode::internal, "reproduce", "'{}' printed no JSON", command);
-    return printed;
+    return parse_json(content(out.get()), "reproduce", fmt::format("the output of '{}'", command),
+                      kLargeJson);
 }
 
 }  // namespace refold::cli

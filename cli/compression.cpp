@@ -8,6 +8,7 @@
 #include "cli/recipe_file.h"
 #include "compress/compress.h"
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/process_variables.h"
 #include "core/text.h"
 #include "hub/resolve.h"
@@ -111,7 +112,7 @@ void show_steps(const Job& job) {
 }
 
 Json result_json(const Compression& compression, const Arguments& a, const std::string& recipe_file) {
-    Json out = Json::parse(to_json(compression));
+    Json out = parse_json<Json>(to_json(compression), "compress", "the result", kLargeJson);
     out["dry_run"] = a.dry_run;
     add_calibration_device(out);
     out["output"] = a.dry_run ? Json() : Json(a.output.path);

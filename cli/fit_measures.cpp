@@ -9,6 +9,7 @@
 #include "core/file_hash.h"
 #include "core/files.h"
 #include "core/json_lines.h"
+#include "core/json_text.h"
 #include "core/text.h"
 #include "eval/compare.h"
 #include "eval/protocols.h"
@@ -66,7 +67,13 @@ FitMeasures::FitMeasures(const PerplexityArguments& arguments, int threads, cons
     const Json key = {{"model", hashes_of(original_.model)},
                       {"text", data_.sha256},
                       {"protocol", protocol_json(original_.plan)}};
-    if (fs::exists(kept_)) values_ = parse_bounded(read_text_file(kept_));
+    if (fs::exists(kept_))
+        values_ = try_parse_json<nlohmann::ordered_json>(read_text_file(kept_), nullptr, kLargeJson);
+    if (fs::exists(kept_) && !(values_.is_object() && values_.contains("key") && values_.contains("files")))
+        fail(ErrorCode::usage, "fit",
+             "'{}' would be replaced, and has no measurements of refold - move it away, or choose another "
+             "output",
+             kept_);
     if (!values_.is_object() || !values_.contains("key") || values_["key"] != key ||
         !values_.contains("files") || !values_["files"].is_object())
         values_ = {{"key", key}, {"files", Json::object()}};

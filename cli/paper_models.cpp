@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/text.h"
 #include "hub/resolve.h"
 
@@ -18,8 +19,7 @@ std::string find_paper_model(const PaperTable& table, const std::string& name, c
             if (const fs::path path = fs::path(folder) / (name + ending); fs::exists(path))
                 return path.string();
     }
-    const auto config =
-        nlohmann::json::parse(read_text_file(paper_model_config(table, name)), nullptr, false);
+    const auto config = try_parse_json(read_text_file(paper_model_config(table, name)));
     if (!config.is_object() || !config.contains("_name_or_path")) return "";
     try {
         return resolve_model(config["_name_or_path"].get<std::string>());

@@ -9,6 +9,7 @@
 #include "cli/row_numbers.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/temporaries.h"
 #include "core/text.h"
 #include "eval/provenance.h"
 #include "hub/resolve.h"
@@ -43,6 +44,12 @@ void check_names(const PaperTable& table, const char* what, const std::vector<st
 // Either all, or those that are named.
 bool is_chosen(const std::string& name, const std::vector<std::string>& chosen) {
     return chosen.empty() || std::ranges::find(chosen, name) != chosen.end();
+}
+
+bool is_of_training(const fs::path& name) {
+    const std::string file = name.filename().string();
+    return file == "metrics.jsonl" || file == "events.out.tfevents.refold" ||
+           (file.starts_with("kept-") && name.extension() == ".gguf");
 }
 
 class Reproduction {
@@ -195,7 +202,7 @@ private:
         std::error_code none;
         for (fs::path model : run_.trainings) {
             fs::remove(model, none);
-            fs::remove_all(model.replace_extension(".train"), none);
+            remove_files(model.replace_extension(".train").string(), is_of_training);
         }
     }
 

@@ -27,6 +27,15 @@ std::optional<Recipe> adapted(const ReproductionRun& run, const PaperRow& row) {
     return for_depth(*recipe, layers(paper_model_config(run.table, row.model)), layers(run.model));
 }
 
+// Models of rows are made and removed here, where nobody else has files of such names.
+fs::path rows_folder(const ReproductionRun& run) { return run.folder / ".rows"; }
+
+// The path within the folder; the path itself where it is outside.
+std::string name_in(const fs::path& folder, const std::string& path) {
+    const fs::path inside = fs::path(path).lexically_relative(folder);
+    return inside.empty() || *inside.begin() == ".." ? path : inside.string();
+}
+
 // The number of the first row with the same model and recipe.
 ptrdiff_t first_alike(const ReproductionRun& run, const PaperRow& row) {
     const auto text = [&](const PaperRow& r) {
@@ -84,7 +93,7 @@ void RowModel::plan_makings() {
         rest.steps.erase(rest.steps.begin(), rest.steps.begin() + static_cast<ptrdiff_t>(step));
         if (rest.steps.empty()) return;
     }
-    const fs::path output = run_.folder / fmt::format("row-{}.gguf", first_alike(run_, row_));
+    const fs::path output = rows_folder(run_) / fmt::format("row-{}.gguf", first_alike(run_, row_));
     makings_.push_back({path_, path_ == source_ ? "" : source_, rest, output});
     path_ = output.string();
 }
@@ -130,6 +139,7 @@ void RowModel::make(const Making& making) {
     const bool training = run_.trainings.contains(making.output);
     if (training ? fs::exists(making.output) : making.output == run_.made) return;
     if (!training) fs::remove(std::exchange(run_.made, {}));
+    fs::create_directories(making.output.parent_path());
     write_file(recipe_beside(making.output), to_yaml(making.recipe));
     run_.refold(words_of(making));
     if (!training) run_.made = making.output;
@@ -173,11 +183,10 @@ void RowModel::show(const std::vector<std::string>& words) {
 void RowModel::keep_command(const std::vector<std::string>& words) {
     std::vector<std::string> shown;
     for (const std::string& word : words) {
-        const fs::path inside = fs::path(word).lexically_relative(run_.folder);
         if (word == source_) {
             shown.push_back(run_.options.model.empty() ? row_.model : run_.options.model);
         } else {
-            shown.push_back(inside.empty() || *inside.begin() == ".." ? word : inside.string());
+            shown.push_back(name_in(run_.folder, name_in(rows_folder(run_), word)));
         }
     }
     const std::string line = "refold " + join(shown, " ");

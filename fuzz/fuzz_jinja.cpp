@@ -1,7 +1,6 @@
 // Fuzzes Jinja templates, which models bring along: for any text, a template is rendered or refused with
-// refold::Error - no crash, no other exception. Its engine is llama.cpp's. The first byte of an input says
-// how it runs: "c" as a chat template, else as a field of a task.
-#include <algorithm>
+// refold::Error - no crash, no other exception, and within the bounds of text/jinja/budget.h. The first byte of an
+// input says how it runs: "c" as a chat template, else as a field of a task.
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -36,22 +35,12 @@ constexpr std::string_view kWords[] = {
     " in ",      "range(9)", "endfor",    "if",      "elif", "else", "endif",  "set",      "macro",
     "call",      "filter",   "namespace", "loop",    "|",    "join", "tojson", "map",      "select",
     "not",       " is ",     "defined",   "**",      "//",   "~",    "[::-1]", "literal(", "index(",
-    "recursive", "sort",     "dictsort",  "items()", "'",    "9999", "break",  "continue", "slice"};
-
-// A template may ask for any amount of memory, such as tojson(indent=1000000000): docs/robustness.md.
-bool has_long_number(std::string_view text) {
-    constexpr size_t kDigits = 4;
-    size_t digits = 0;
-    return std::ranges::any_of(text, [&](char c) {
-        digits = c >= '0' && c <= '9' ? digits + 1 : 0;
-        return digits > kDigits;
-    });
-}
+    "recursive", "99999999", "center", "indent", "format", "replace", "groupby", "sort",     "dictsort",  "items()", "'",    "9999", "break",  "continue", "slice"};
 
 }  // namespace
 
 bool refold::fuzz_one(std::string_view input) {
-    if (input.empty() || has_long_number(input)) return false;
+    if (input.empty()) return false;
     using Json = nlohmann::ordered_json;
     static const Json item = {{"q", "Is it [a] thing?"}, {"a", {"x"}}};
     static const Json dialogue = {

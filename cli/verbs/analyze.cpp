@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/group.h"
+#include "core/output_folder.h"
 #include "hub/resolve.h"
 #include "model/load.h"
 #include "train/launch.h"
@@ -89,8 +90,8 @@ void run(const Arguments& a) {
     AnalysisOptions options = a.analysis;
     const std::string path = resolve_model(a.model);
     if (first) a.report_file.check();
-    std::optional<AtomicFolder> folder;
-    if (first && !a.output.path.empty()) folder.emplace(a.output.path, a.output.overwrite);
+    std::optional<OutputFolder> folder;
+    if (first && !a.output.path.empty()) folder.emplace(a.output.path, FolderRules{a.output.overwrite});
     for (const auto& name : a.parts) part_from_name(name);  // fails before the model is read
     const Model model = load_model(path);
     std::optional<Model> original;
@@ -163,7 +164,8 @@ Action declare(CLI::App& app) {
         ->check(CLI::PositiveNumber);
     app.add_option("-o,--output", a->output.path, "Folder for analysis.json and a CSV file per matrix")
         ->type_name("FOLDER");
-    app.add_flag("--overwrite", a->output.overwrite, "Replace the folder if it exists");
+    app.add_flag("--overwrite", a->output.overwrite,
+                 "Replace what an earlier run has written into the folder; other files stay");
     app.add_option("-t,--threads", a->analysis.pass.threads, "Threads for running the model")
         ->type_name("N")
         ->check(CLI::Range(1, 512))

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/text.h"
+#include "core/written_files.h"
 #include "hub/resolve.h"
 #include "model/accounting.h"
 #include "model/export/lora.h"
@@ -46,6 +47,14 @@ uint64_t write_gguf_file(const Arguments& a, const Model& model) {
     return std::filesystem::file_size(a.output.path);
 }
 
+// Where a model goes onto its own folder again, README.md is the card of the time before.
+std::filesystem::path source_readme(const std::string& folder, const std::filesystem::path& output) {
+    std::error_code none;
+    const bool again =
+        std::filesystem::equivalent(folder, output, none) && WrittenFiles(folder).contains(kReadme);
+    return std::filesystem::path(folder) / (again ? kSourceReadme : kReadme);
+}
+
 // The files README.md (refold's model card) and README.source.md (the source's, if it has one), by name.
 std::map<std::string, std::string> readmes(const Arguments& a, const Model& model) {
     namespace fs = std::filesystem;
@@ -53,11 +62,11 @@ std::map<std::string, std::string> readmes(const Arguments& a, const Model& mode
     if (!output.has_filename()) output = output.parent_path();
     ModelCardOptions card{.name = output.filename().string(), .version = REFOLD_VERSION};
     std::map<std::string, std::string> out;
-    if (const fs::path own = fs::path(model.label) / "README.md"; fs::is_regular_file(own)) {
+    if (const fs::path own = source_readme(model.label, output); fs::is_regular_file(own)) {
         const MappedFile file(own.string());  // its encoding is unknown
         card.source_readme.assign(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-        out["README.source.md"] = card.source_readme;
-        log("note: README.md is refold's model card, the source's is kept as README.source.md");
+        out[kSourceReadme] = card.source_readme;
+        log("note: {} is refold's model card, the source's is kept as {}", kReadme, kSourceReadme);
     }
     Comparison comparison;
     if (!a.results.empty()) {
@@ -66,7 +75,7 @@ std::map<std::string, std::string> readmes(const Arguments& a, const Model& mode
         comparison = collect(runs, {.reconstruction = false});
         card.comparison = &comparison;
     }
-    out["README.md"] = model_card(model, card);
+    out[kReadme] = model_card(model, card);
     return out;
 }
 
@@ -172,6 +181,10 @@ Action declare(CLI::App& app) {
                  "Leave the layers' LoRA out instead of merging it: what adapters are for");
     app.add_flag("--expand", a->expand, "gguf: write every layer out, also where llama.cpp could loop");
     add_output(app, a->output, "File, or folder for hf and peft, to write")->required();
+    app.get_option("--overwrite")
+        ->description(
+            "Replace the file if it exists; in a folder the files of an earlier export, or the model if "
+            "it is MODEL's own folder. Other files in a folder stay");
     add_report_options(app, a->report);
     add_examples(app, {"refold export small.gguf --to gguf -o dense.gguf",
                        "refold export small.gguf --to hf -o small-hf",

@@ -7,6 +7,7 @@
 #include "cli/output.h"
 #include "cli/topology_table.h"
 #include "cli/verb.h"
+#include "core/json_text.h"
 #include "core/text.h"
 #include "hub/resolve.h"
 #include "model/accounting.h"
@@ -99,13 +100,13 @@ Json cost_json(const Cost& cost) {
 // Sizes per layer as stored in the file; null if all layers have the same.
 Json sizes(const ModelConfig& config) {
     const std::string text = sizes_to_json(config);
-    return text.empty() ? Json() : Json::parse(text);
+    return text.empty() ? Json() : parse_json<Json>(text, "inspect", "refold.sizes");
 }
 
 Json provenance(const Model& model) {
     const std::string text = model.metadata.string(kProvenanceKey, "");
     if (text.empty()) return nullptr;
-    Json parsed = Json::parse(text, nullptr, false);
+    Json parsed = try_parse_json<Json>(text);
     return parsed.is_discarded() ? Json(text) : parsed;
 }
 
@@ -157,7 +158,8 @@ void show_json(const Model& model, uint64_t file_bytes, const KvSize& kv) {
          {"sizes", sizes(model.config)},
          {"factors", factor_json(model)},
          {"borrowed", borrowed_json(model)},
-         {"topology", Json::parse(topology_to_json(model.topology, model.implied()))},
+         {"topology", parse_json<Json>(topology_to_json(model.topology, model.implied()), "inspect",
+                                       "the topology", kLargeJson)},
          {"tensor_types", types},
          {"tensors", tensors},
          {"provenance", provenance(model)}});

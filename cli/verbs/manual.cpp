@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <fstream>
 
 #include "cli/command_tree.h"
 #include "cli/help.h"
@@ -94,6 +95,16 @@ std::string overview(const std::vector<CommandDescription>& verbs) {
     return out + ".SH EXIT STATUS\n0 success, 1 failure, 2 wrong usage, 130 interrupted.\n";
 }
 
+void write_page(const std::string& path, const std::string& text) {
+    std::error_code none;
+    std::string first;
+    if (std::filesystem::is_regular_file(path, none) && std::getline(std::ifstream(path), first) &&
+        first.find("\"refold ") == std::string::npos)
+        fail(ErrorCode::usage, "manual", "'{}' would be replaced, and is no page of refold - move it away",
+             path);
+    write_file(path, text);
+}
+
 Action declare(CLI::App& app) {
     auto folder = std::make_shared<std::string>();
     app.add_option("-o,--output", *folder, "Folder for the pages; made if it is not there")
@@ -105,9 +116,9 @@ Action declare(CLI::App& app) {
         std::filesystem::create_directories(*folder, error);
         if (error) fail(ErrorCode::io, "manual", "cannot make folder '{}': {}", *folder, error.message());
         const auto verbs = command_tree();
-        write_file(*folder + "/refold.1", overview(verbs));
+        write_page(*folder + "/refold.1", overview(verbs));
         for (const CommandDescription& verb : verbs)
-            write_file(fmt::format("{}/refold-{}.1", *folder, verb.name), page(verb));
+            write_page(fmt::format("{}/refold-{}.1", *folder, verb.name), page(verb));
     };
 }
 

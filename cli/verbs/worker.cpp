@@ -20,17 +20,16 @@ struct Arguments {
 };
 
 void lend(const Arguments& a) {
-    const std::vector<Device> devices = find_devices(a.devices);
-    // The module waits for clients, and looks for no signals.
+    // It looks for no signals, and has nothing to clean up.
     for (const int number : {SIGINT, SIGTERM})
         std::signal(number, [](int) { _exit(exit_code(ErrorCode::interrupted)); });
-    std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // what the module says, at once in a file as well
-    run_worker(a.address, a.anywhere, devices, a.threads > 0 ? a.threads : default_threads());
+    std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // what it says, at once in a file as well
+    run_worker(a.address, a.anywhere, a.devices, a.threads > 0 ? a.threads : default_threads());
 }
 
 Action declare(CLI::App& app) {
     auto a = std::make_shared<Arguments>();
-    app.add_option("address", a->address, "Where to wait for a client: HOST:PORT")
+    app.add_option("address", a->address, "Where to wait for clients: HOST:PORT")
         ->type_name("HOST:PORT")
         ->default_val("127.0.0.1:50052");
     app.add_option("--device", a->devices,

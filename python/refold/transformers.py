@@ -194,7 +194,7 @@ def prepare(source: PathLike, directory: PathLike, *, copy: bool = False) -> str
     if copy:
         if os.path.isdir(file):
             raise UsageError(f"[transformers] copy: '{file}' is a directory, expected a GGUF file")
-        shutil.copyfile(file, os.path.join(folder, _FILE))
+        _copy(file, os.path.join(folder, _FILE))
         file = _FILE
     _describe(model, folder, file)
     return folder
@@ -246,6 +246,14 @@ def with_lora(adapted: Any) -> StoredModel:
         model.tensors[v] = module.lora_A[name].weight.detach().float().cpu().numpy()
         slots[slot] = Plus(expression, LowRank(u, v))
     return model
+
+
+def _copy(source: str, target: str) -> None:
+    """Complete or not at all; a link of the target's name is replaced, and the file that it leads to stays."""
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(target)) as folder:
+        whole = os.path.join(folder, os.path.basename(target))
+        shutil.copyfile(source, whole)
+        os.replace(whole, target)
 
 
 def _describe(model: StoredModel, folder: str, file: str) -> None:

@@ -10,7 +10,9 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/group.h"
+#include "core/json_text.h"
 #include "core/sha256.h"
+#include "core/stored_text.h"
 
 namespace refold {
 namespace {
@@ -34,8 +36,11 @@ std::string key_of(AnalysisPart part, const std::string& files, const Calibratio
 
 // Returns a discarded value when the file is missing or unreadable.
 Json read_part(const fs::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    return file ? Json::parse(file, nullptr, false) : Json(Json::value_t::discarded);
+    try {
+        return try_parse_json<Json>(read_stored_text(path.string()), nullptr, kLargeJson);
+    } catch (const Error&) {
+        return Json(Json::value_t::discarded);
+    }
 }
 
 // Ignores a cache that cannot be written: it must not cost this run's result.

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/file_hash.h"
+#include "core/json_text.h"
 #include "core/sha256.h"
 #include "core/text.h"
 #include "model/metadata_keys.h"
@@ -59,7 +60,7 @@ json origin_of(const Model& source) {
         }
     }
     if (source.metadata.has(kProvenanceKey)) {
-        const json earlier = json::parse(source.metadata.string(kProvenanceKey), nullptr, false);
+        const json earlier = try_parse_json(source.metadata.string(kProvenanceKey));
         if (!earlier.is_discarded()) origin["provenance"] = earlier;
     }
     return origin;
@@ -232,14 +233,16 @@ std::string to_json(const Compression& compression) {
         for (size_t i = 0; i < values.size(); ++i) {
             const auto kind = step.method->options[i].kind;
             const bool words = kind == OptionSpec::Kind::text || kind == OptionSpec::Kind::choice;
-            options[values[i].first] = words ? json(values[i].second) : json::parse(values[i].second);
+            options[values[i].first] =
+                words ? json(values[i].second) : parse_json(values[i].second, "compress", "an option");
         }
-        out["steps"].push_back({{"method", step.method->name},
-                                {"options", options},
-                                {"seconds", step.seconds},
-                                {"after", cost_json(step.cost)},
-                                {"lines", step.report.lines},
-                                {"details", json::parse(step.report.details)}});
+        out["steps"].push_back(
+            {{"method", step.method->name},
+             {"options", options},
+             {"seconds", step.seconds},
+             {"after", cost_json(step.cost)},
+             {"lines", step.report.lines},
+             {"details", parse_json(step.report.details, "compress", "a report", kLargeJson)}});
     }
     return out.dump(2);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/json_text.h"
 
 namespace refold {
 
@@ -16,30 +17,9 @@ void for_lines(std::string_view text, const std::function<void(std::string_view,
     }
 }
 
-Json parse_bounded(std::string_view text, std::string* error) {
-    constexpr int kDeepest = 64;
-    bool too_deep = false;
-    const auto shallow = [&](int depth, Json::parse_event_t, Json&) {
-        too_deep = too_deep || depth > kDeepest;
-        return !too_deep;
-    };
-    std::string reason;
-    try {
-        Json value = Json::parse(text, shallow);
-        if (!too_deep) return value;
-        reason = "nested too deep";
-    } catch (const Json::parse_error& problem) {
-        reason = fmt::format("no valid JSON at byte {}", problem.byte);
-    } catch (const Json::out_of_range&) {
-        reason = "a number is out of range";
-    }
-    if (error != nullptr) *error = reason;
-    return Json(Json::value_t::discarded);
-}
-
 Json parse_json_line(std::string_view line, const char* component, const std::string& name, size_t number) {
     std::string reason;
-    Json object = parse_bounded(line, &reason);
+    Json object = try_parse_json<Json>(line, &reason);
     if (object.is_discarded()) fail(ErrorCode::input, component, "'{}', line {}: {}", name, number, reason);
     if (!object.is_object())
         fail(ErrorCode::input, component, "'{}', line {}: got {}, expected a JSON object", name, number,

@@ -11,10 +11,6 @@ namespace refold {
 // Calls use(line, number) for every line. Lines come without their newline and are numbered from 1.
 void for_lines(std::string_view text, const std::function<void(std::string_view line, size_t number)>& use);
 
-// Returns a discarded value and sets `error` when `text` is not JSON or is nested more than 64 levels deep:
-// the limit keeps code that walks the value recursively from overflowing the stack.
-nlohmann::ordered_json parse_bounded(std::string_view text, std::string* error = nullptr);
-
 // Throws Error(input) of `component`, naming the file `name` and the line, when `line` is not one JSON
 // object.
 nlohmann::ordered_json parse_json_line(std::string_view line, const char* component, const std::string& name,

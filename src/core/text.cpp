@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/stored_text.h"
 
 namespace refold {
 
@@ -127,12 +128,7 @@ std::string read_text_file(const std::string& path) {
     while (file.read(chunk, sizeof(chunk)) || file.gcount() > 0)
         text.append(chunk, static_cast<size_t>(file.gcount()));
     if (file.bad()) fail(ErrorCode::io, "text", "cannot read '{}': {}", path, strerror(errno));
-    if (text.empty()) fail(ErrorCode::input, "text", "'{}' is empty", path);
-    if (const size_t at = find_invalid_utf8(text); at != std::string::npos) {
-        fail(ErrorCode::input, "text",
-             "'{}' is not UTF-8: invalid byte 0x{:02x} at offset {} - convert it first", path,
-             static_cast<unsigned char>(text[at]), at);
-    }
+    check_text(text, path);
     return text;
 }
 

@@ -20,8 +20,7 @@
 
 #include "core/error.h"
 #include "core/interrupt.h"
-#include "engine/ggml/handles.h"
-#include "engine/ggml/worker_panels.h"
+#include "engine/worker/processes.h"
 #include "io/ggml_log.h"
 
 namespace refold {
@@ -157,8 +156,7 @@ void connect(const Socket& socket, const Endpoint& worker) {
 // Reads all of `out`; false where the other side has closed the connection.
 bool receive(const Socket& socket, const Endpoint& worker, std::span<unsigned char> out) {
     while (!out.empty()) {
-        if (!socket.wait(POLLIN))
-            refuse(worker, "does not answer - is it busy with another client, or no worker?");
+        if (!socket.wait(POLLIN)) refuse(worker, "does not answer - is it no worker?");
         const ssize_t count = recv(socket.get(), out.data(), out.size(), 0);
         if (count <= 0) return false;
         out = out.subspan(static_cast<size_t>(count));
@@ -176,8 +174,11 @@ Socket greet(const Endpoint& worker) {
     std::array<unsigned char, kNumber + kAnswer> answer{};
     const ssize_t sent = send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL);
     const bool answered = sent == static_cast<ssize_t>(request.size()) && receive(socket, worker, answer);
-    if (!answered || answer[0] != kAnswer)
-        refuse(worker, fmt::format("is no worker, or one of another version (expected ggml's protocol {}.{})",
+    uint64_t size = 0;
+    std::memcpy(&size, answer.data(), sizeof size);
+    if (!answered || size != kAnswer)
+        refuse(worker, fmt::format("is no worker, or one of another version (expected ggml's protocol "
+                                   "{}.{}), or it has too many clients",
                                    RPC_PROTO_MAJOR_VERSION, RPC_PROTO_MINOR_VERSION));
     const int major = answer[kNumber], minor = answer[kNumber + 1];
     if (major != RPC_PROTO_MAJOR_VERSION || minor > RPC_PROTO_MINOR_VERSION)
@@ -187,7 +188,7 @@ Socket greet(const Endpoint& worker) {
     return socket;
 }
 
-// A worker has one client at a time: this process may be it already.
+// This process has one connection to a worker, and may have it already.
 std::shared_ptr<void> connection_to(const Endpoint& worker, std::chrono::seconds patience) {
     auto* const keep = function_of_module<void*(const char*, int)>("ggml_backend_rpc_keep_connection");
     auto* const release = function_of_module<void(void*)>("ggml_backend_rpc_release_connection");
@@ -196,51 +197,6 @@ std::shared_ptr<void> connection_to(const Endpoint& worker, std::chrono::seconds
     if (kept == nullptr) kept = keep(endpoint.c_str(), greet(worker).release(patience));
     return {kept, release};
 }
-
-// As ggml-rpc.cpp declares it (cmake/ggml-rpc.patch).
-struct Hooks {
-    void* user;
-    void (*graph)(void* user, ggml_backend_t backend, ggml_cgraph* graph);
-    void (*memory)(void* user, const void* data, size_t size, bool freed);
-    size_t (*free_memory)(void* user, ggml_backend_dev_t device, size_t free);
-};
-
-// What the CPU of a worker computes with. Must outlive what the module serves.
-class WorkerCpu {
-public:
-    explicit WorkerCpu(int threads) : panels_(threads) {
-        // Threads that stay: new ones would begin every step on a core that another one has. They do not spin
-        // between steps, as another worker of this machine may need the core.
-        ggml_threadpool_params params = ggml_threadpool_params_default(threads);
-        params.poll = 0;
-        pool_.reset(ggml_threadpool_new(&params));
-        const Hooks hooks{
-            this,
-            [](void* user, ggml_backend_t backend, ggml_cgraph* graph) {
-                static_cast<WorkerCpu*>(user)->before_graph(backend, graph);
-            },
-            [](void* user, const void* data, size_t size, bool freed) {
-                WorkerPanels& panels = static_cast<WorkerCpu*>(user)->panels_;
-                freed ? panels.forget(data, size) : panels.before_access(data, size);
-            },
-            [](void*, ggml_backend_dev_t device, size_t free) { return free_memory(device, free); }};
-        function_of_module<void(const Hooks*)>("ggml_backend_rpc_set_hooks")(&hooks);
-    }
-
-private:
-    void before_graph(ggml_backend_t backend, ggml_cgraph* graph) {
-        ggml_backend_dev_t device = ggml_backend_get_device(backend);
-        if (ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) return;
-        panels_.prepare(graph);
-        auto* set_pool =
-            reinterpret_cast<void (*)(ggml_backend_t, ggml_threadpool*)>(ggml_backend_reg_get_proc_address(
-                ggml_backend_dev_backend_reg(device), "ggml_backend_cpu_set_threadpool"));
-        if (set_pool != nullptr && pool_) set_pool(backend, pool_.get());
-    }
-
-    WorkerPanels panels_;
-    ThreadpoolPtr pool_;
-};
 
 }  // namespace
 
@@ -272,23 +228,16 @@ bool has_lost_worker(ggml_backend_t backend) {
     return has_failed(backend);
 }
 
-void run_worker(const std::string& address, bool anywhere, std::span<const Device> devices, int threads) {
+void run_worker(const std::string& address, bool anywhere, const std::string& devices, int threads) {
     const Endpoint here = parse(address, anywhere);
-    {
-        // ggml says only that it failed.
-        const Socket socket;
-        const int yes = 1;
-        setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-        const sockaddr_in at = here.socket_address();
-        if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0)
-            fail(ErrorCode::io, "engine", "cannot listen on {}: {}", address, strerror(errno));
-    }
-    WorkerCpu cpu(threads);
-    std::vector<ggml_backend_dev_t> handles;
-    for (const Device& device : devices) handles.push_back(device.handle);
-    function_of_module<decltype(ggml_backend_rpc_start_server)>("ggml_backend_rpc_start_server")(
-        here.numeric().c_str(), nullptr, static_cast<size_t>(threads), handles.size(), handles.data());
-    fail(ErrorCode::io, "engine", "cannot lend devices at {}: {}", address, ggml_errors());
+    const Socket socket(SOCK_NONBLOCK);
+    const int yes = 1;
+    setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    const sockaddr_in at = here.socket_address();
+    if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0 ||
+        listen(socket.get(), SOMAXCONN) != 0)
+        fail(ErrorCode::io, "engine", "cannot listen on {}: {}", address, strerror(errno));
+    rpc::serve_clients(socket.get(), {address, devices, threads});
 }
 
 }  // namespace refold

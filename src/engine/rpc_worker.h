@@ -1,8 +1,7 @@
-// Workers: devices of other machines, through ggml's module for that (libggml-rpc.so). The connection has
-// neither encryption nor authentication, and a worker does whatever a client tells it.
+// Workers: devices of other machines. The client is ggml's (its module libggml-rpc.so), the worker is
+// worker/server.h. The connection has neither encryption nor authentication.
 #pragma once
 
-#include <span>
 #include <string>
 #include <vector>
 
@@ -15,15 +14,17 @@ namespace refold {
 // The devices of the worker at "HOST:PORT". Throws Error(usage) for another form, and for an address outside
 // of the loopback and of private networks (RFC 1918, link-local) unless `access` allows it;
 // Error(unsupported) without the module; Error(io) when nothing answers there within seconds, a worker that
-// is busy with another client, or one that speaks another version. The first connection's patience holds for
+// has too many clients, or one that speaks another version. The first connection's patience holds for
 // later ones.
 std::vector<Device> connect_worker(const std::string& address, const WorkerAccess& access = {});
 
 // Whether the worker of a backend is lost. What it has computed since is zero.
 bool has_lost_worker(ggml_backend* backend);
 
-// Lends devices to one client after the other until the process ends. Throws as connect_worker() does, and
+// Lends devices, names for find_devices(), to all who connect until the process ends. Call it before any
+// other function that opens devices or starts threads. Throws as connect_worker() and find_devices() do, and
 // Error(io) when it cannot listen there.
-void run_worker(const std::string& address, bool anywhere, std::span<const Device> devices, int threads);
+[[noreturn]] void run_worker(const std::string& address, bool anywhere, const std::string& devices,
+                             int threads);
 
 }  // namespace refold

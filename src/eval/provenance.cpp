@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/file_hash.h"
 #include "core/json_lines.h"
+#include "core/json_text.h"
 #include "core/sha256.h"
 #include "core/text.h"
 #include "engine/cpu_level.h"
@@ -25,7 +26,7 @@ using Json = nlohmann::ordered_json;
 Json parsed_compression(const Model& model) {
     if (!model.metadata.has(kProvenanceKey)) return {};
     const auto* text = std::get_if<std::string>(&model.metadata.find(kProvenanceKey)->value);
-    Json found = text == nullptr ? Json() : parse_bounded(*text);
+    Json found = text == nullptr ? Json() : try_parse_json<nlohmann::ordered_json>(*text);
     return found.is_object() ? found : Json();
 }
 

@@ -3,13 +3,17 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "compress/recipe.h"
 #include "core/error.h"
 #include "core/file_hash.h"
 #include "core/files.h"
 #include "core/json_lines.h"
+#include "core/json_text.h"
 #include "core/sha256.h"
+#include "core/stored_text.h"
 #include "core/text.h"
 #include "fit/structure.h"
+#include "io/gguf.h"
 #include "model/load.h"
 #include "model/metadata_keys.h"
 #include "model/save.h"
@@ -46,13 +50,46 @@ FitRecord record_of(const Json& json) {
     return out;
 }
 
-// Nothing when there is no whole record of these inputs.
-std::optional<Json> read_record(const std::string& file, const std::string& inputs) {
+// Nothing when there is none, or when it is no record.
+std::optional<Json> read_record(const std::string& file) {
     if (!fs::exists(record_path(file))) return std::nullopt;
-    Json json = parse_bounded(read_text_file(record_path(file)));
-    if (!json.is_object() || !json.contains("inputs") || json["inputs"] != Json::parse(inputs))
-        return std::nullopt;
+    Json json = try_parse_json<Json>(read_stored_text(record_path(file)), nullptr, kLargeJson);
+    if (!json.is_object() || !json.contains("inputs") || !json.contains("plan")) return std::nullopt;
     return json;
+}
+
+bool is_written_model(const std::string& file) {
+    try {
+        return GgufFile::open(file)->metadata().has(kVersionKey);
+    } catch (const Error&) {  // another kind of file
+        return false;
+    }
+}
+
+// As its record has it or, of a run that was killed between the two, as to_yaml() writes it.
+bool is_written_recipe(const std::string& path, const std::optional<Json>& record) {
+    try {
+        const std::string text = read_text_file(path);
+        return (record && record->contains("recipe") && record->at("recipe") == text) ||
+               to_yaml(parse_recipe(text, path)) == text;
+    } catch (const Error&) {
+        return false;
+    }
+}
+
+// Throws Error(usage) naming what has the name of a file that is to be written, and is not refold's.
+void check_replaceable(const std::string& file) {
+    const auto record = read_record(file);
+    std::string others;
+    if (fs::exists(record_path(file)) && !record) others = record_path(file);
+    if (const std::string recipe = recipe_path(file);
+        fs::exists(recipe) && !is_written_recipe(recipe, record))
+        others = recipe;
+    if (fs::exists(file) && !is_written_model(file)) others = file;
+    if (!others.empty())
+        fail(ErrorCode::usage, "fit",
+             "'{}' would be replaced, and refold has not written it - move it away, or choose another name",
+             others);
 }
 
 }  // namespace
@@ -78,7 +115,8 @@ std::string fit_inputs(const Model& model, const Calibration& calibration, const
 }
 
 std::optional<FitRecord> made_before(const std::string& file, const std::string& inputs, bool overwrite) {
-    const auto json = read_record(file, inputs);
+    auto json = read_record(file);
+    if (json && json->at("inputs") != parse_json<Json>(inputs, "fit", "the inputs")) json.reset();
     const bool there = fs::exists(file);
     try {
         if (json && there && json->at("origin") == origin_of(load_model(file))) return record_of(*json);
@@ -89,13 +127,14 @@ std::optional<FitRecord> made_before(const std::string& file, const std::string&
         fail(ErrorCode::usage, "fit",
              "'{}' is there and was made from something else - choose another name, or give --overwrite",
              there ? file : record_path(file));
+    check_replaceable(file);
     return std::nullopt;
 }
 
 void write_made(const std::string& file, const std::string& inputs, const FitRecord& record,
                 const Model& model) {
     const Json json = {
-        {"inputs", Json::parse(inputs)},
+        {"inputs", parse_json<Json>(inputs, "fit", "the inputs")},
         {"plan",
          {{"types", record.plan.types},
           {"bytes", record.plan.bytes},

@@ -16,7 +16,11 @@ namespace {
 // The file: kMagic, the key, the number of sequences and, for each, those used longest ago first, its tokens
 // and their keys and values. Before the key and the tokens stands how many bytes or tokens there are. Numbers
 // are those of the machine, which the key names.
-constexpr std::string_view kMagic = "refold prefixes 1\n";
+constexpr std::string_view kFormat = "refold prefixes ", kMagic = "refold prefixes 1\n";
+
+bool begins_with(const MappedFile& file, std::string_view text) {
+    return file.bytes().size() >= text.size() && memcmp(file.bytes().data(), text.data(), text.size()) == 0;
+}
 
 void write_number(AtomicFile& out, uint64_t number) { out.write(std::as_bytes(std::span(&number, 1))); }
 
@@ -62,6 +66,8 @@ private:
 size_t save_prefixes(const PrefixFile& file, const SharedSequences& sequences) {
     const std::vector<const SharedSequences::Sequence*> kept = sequences.kept();
     if (kept.empty()) return 0;
+    if (std::filesystem::exists(file.path) && !begins_with(MappedFile(file.path), kFormat))
+        fail(ErrorCode::input, "prefixes", "'{}' is no file of prefixes, so it is not replaced", file.path);
     AtomicFile out(file.path, true, AtomicFile::Readers::owner);
     out.write(kMagic);
     write_number(out, file.key.size());

@@ -11,51 +11,14 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "grammar/schema_alternatives.h"
+#include "grammar/schema_formats.h"
 #include "grammar/schema_keywords.h"
 #include "grammar/schema_references.h"
 
 namespace refold {
 namespace {
-
-// Counts before anything is built: ordered_json searches an object for every key that it gets, and what reads
-// schemas calls itself level by level.
-class Counter : public nlohmann::json_sax<Schema> {
-public:
-    const char* problem() const { return problem_; }
-
-    bool null() override { return count(); }
-    bool boolean(bool) override { return count(); }
-    bool number_integer(number_integer_t) override { return count(); }
-    bool number_unsigned(number_unsigned_t) override { return count(); }
-    bool number_float(number_float_t, const string_t&) override { return count(); }
-    bool string(string_t&) override { return count(); }
-    bool binary(binary_t&) override { return false; }
-    bool start_object(size_t) override { return begin(); }
-    bool start_array(size_t) override { return begin(); }
-    bool end_object() override { return --depth_ >= 0; }
-    bool end_array() override { return --depth_ >= 0; }
-    bool key(string_t&) override { return count(); }
-    bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override {
-        return false;
-    }
-
-private:
-    bool count() {
-        constexpr size_t kMost = 8192;
-        if (++values_ > kMost) problem_ = "it has more than 8192 values";
-        return values_ <= kMost;
-    }
-    bool begin() {
-        constexpr int kDeepest = 64;
-        if (++depth_ > kDeepest) problem_ = "it is nested too deep";
-        return depth_ <= kDeepest && count();
-    }
-
-    const char* problem_ = "it is not JSON";
-    size_t values_ = 0;
-    int depth_ = 0;
-};
 
 constexpr double kExact = 9007199254740992.0;  // integers up to this are doubles
 constexpr int kDeepest = 96;  // schemas within each other, which grow where parts hold together
@@ -222,6 +185,12 @@ private:
             keywords.erase("format");
         if (type == "string" && keywords.contains("pattern"))
             check_pattern(keywords["pattern"].get<std::string>(), place);
+        if (type == "string" && keywords.contains("format") && keywords["format"].is_string()) {
+            if (std::string pattern = format_pattern(keywords["format"].get<std::string>()); !pattern.empty()) {
+                keywords.erase("format");
+                keywords["pattern"] = std::move(pattern);
+            }
+        }
         Schema out = Schema::object();
         for (const auto& [key, value] : keywords.items()) {
             const char* of = implied_type({{key, value}});
@@ -500,9 +469,10 @@ private:
 }  // namespace
 
 nlohmann::ordered_json parse_schema(const std::string& text) {
-    Counter counter;
-    if (!Schema::sax_parse(text, &counter)) fail(ErrorCode::usage, "schema", "{}", counter.problem());
-    return Schema::parse(text);
+    std::string problem;
+    Schema schema = try_parse_json<Schema>(text, &problem, {.values = 8192, .depth = 64});
+    if (!problem.empty()) fail(ErrorCode::usage, "schema", "{}", problem);
+    return schema;
 }
 
 nlohmann::ordered_json enforceable_schema(const nlohmann::ordered_json& schema) {

@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/interrupt.h"
+#include "core/temporaries.h"
 #include "hub/names.h"
 
 namespace refold::hub {
@@ -31,6 +32,11 @@ std::string folder_name(const std::string& repo, bool dataset) {
 std::string small_text(const fs::path& path) {
     std::ifstream file(path);
     return {std::istreambuf_iterator<char>(file), {}};
+}
+
+bool have_same_bytes(const fs::path& a, const fs::path& b) {
+    const MappedFile first(a), second(b);
+    return std::ranges::equal(first.bytes(), second.bytes());
 }
 
 }  // namespace
@@ -72,16 +78,23 @@ void RepoCache::link(const std::string& commit, const std::string& path, const s
     std::error_code error;
     if (fs::equivalent(link, blob(etag), error)) return;
     make_folder(link.parent_path());
-    // A rename is atomic: another process may be making the same link.
-    const fs::path fresh = link.string() + fmt::format(".new-{}", getpid());
-    fs::remove(fresh, error);
-    fs::create_symlink(blob(etag).lexically_relative(link.parent_path()), fresh, error);
-    if (!error) fs::rename(fresh, link, error);
-    if (error) {
-        std::error_code ignored;
-        fs::remove(fresh, ignored);
-        fail(ErrorCode::io, "hub", "cannot create the link '{}': {}", link.string(), error.message());
+    const fs::path target = blob(etag).lexically_relative(link.parent_path());
+    fs::create_symlink(target, link, error);
+    if (error == std::errc::file_exists && !fs::is_symlink(link)) {
+        // Tools for file systems without links put files there.
+        if (fs::is_regular_file(link) && have_same_bytes(link, blob(etag))) return;
+        fail(ErrorCode::io, "hub", "'{}' is not a link into the cache, so it is not replaced - move it away",
+             link.string());
     }
+    if (error == std::errc::file_exists) {
+        // A rename is atomic: another process may be making the same link.
+        const fs::path fresh = temporary_name(link.string());
+        fs::create_symlink(target, fresh, error);
+        if (!error) fs::rename(fresh, link, error);
+        std::error_code ignored;
+        if (error) fs::remove(fresh, ignored);
+    }
+    if (error) fail(ErrorCode::io, "hub", "cannot create the link '{}': {}", link.string(), error.message());
 }
 
 void RepoCache::set_commit(const std::string& revision, const std::string& commit) const {
@@ -101,7 +114,7 @@ FileLock::Descriptor::~Descriptor() { reset(-1); }
 FileLock::FileLock(const fs::path& path, const std::function<void()>& waiting) {
     make_folder(path.parent_path());
     for (;;) {
-        descriptor_.reset(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0664));
+        descriptor_.reset(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0664));
         const int file = descriptor_.number;
         if (file < 0) {
             fail(ErrorCode::io, "hub", "cannot open the lock '{}': {}", path.string(), strerror(errno));

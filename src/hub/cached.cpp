@@ -1,3 +1,4 @@
+#include "core/stored_text.h"
 #include "core/text.h"
 #include "hub/cache.h"
 #include "hub/choice.h"
@@ -18,7 +19,7 @@ std::optional<HubModel> find_cached(const HubSpec& spec) {
         if (missing) return {};
         return HubModel{.path = path, .commit = commit, .files = 1, .bytes = bytes};
     }
-    const auto read = [&](const std::string& path) { return read_text_file(folder / path); };
+    const auto read = [&](const std::string& path) { return read_stored_text(folder / path); };
     const hub::Choice choice = hub::choose_files(names, spec.file_or_quant, read);
     if (!choice.problem.empty()) return {};
     HubModel model{.path = folder / choice.gguf, .commit = commit, .files = choice.files.size(), .bytes = 0};

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/text.h"
 #include "hub/names.h"
 
@@ -167,7 +168,7 @@ constexpr Weights kSafetensors{"model.safetensors", ".safetensors"};
 constexpr Weights kTorch{"pytorch_model.bin", "pytorch_model.bin"};
 
 std::vector<std::string> indexed_files(const std::string& index, const std::string& text) {
-    const auto json = nlohmann::json::parse(text, nullptr, false);
+    const auto json = try_parse_json(text);
     const auto map = json.is_object() ? json.find("weight_map") : json.end();
     std::set<std::string> files;
     if (json.is_object() && map != json.end() && map->is_object()) {

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/interrupt.h"
+#include "core/json_text.h"
 #include "core/progress.h"
 #include "hub/cache.h"
 #include "hub/http.h"
@@ -105,7 +106,7 @@ private:
             try {
                 const Response response = client_.exchange({.url = url}, sink);
                 if (response.status != 200) fail_status(response);
-                Json page = Json::parse(body, nullptr, false);
+                Json page = try_parse_json<Json>(body);
                 if (page.is_discarded()) nonsense(Json(body));
                 return page;
             } catch (const Transient& reason) {

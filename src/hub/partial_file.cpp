@@ -21,9 +21,21 @@ namespace fs = std::filesystem;
 fs::path PartialFile::incomplete(const fs::path& path) { return path.string() + ".incomplete"; }
 
 PartialFile::PartialFile(fs::path path) : path_(std::move(path)), incomplete_(incomplete(path_)) {
-    descriptor_ = open(incomplete_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    // O_NONBLOCK: a FIFO must not wait for its reader.
+    descriptor_ =
+        open(incomplete_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     struct stat status {};
-    if (descriptor_ < 0 || fstat(descriptor_, &status) != 0) {
+    if (descriptor_ >= 0 && fstat(descriptor_, &status) == 0 &&
+        (!S_ISREG(status.st_mode) || status.st_nlink > 1)) {
+        close(descriptor_);
+        descriptor_ = -1;
+        errno = ELOOP;
+    }
+    if (descriptor_ < 0 && errno == ELOOP) {
+        fail(ErrorCode::io, "hub", "'{}' is no file of its own, but a link or a device - remove it",
+             incomplete_.string());
+    }
+    if (descriptor_ < 0) {
         fail(ErrorCode::io, "hub", "cannot open '{}': {} - set HF_HUB_CACHE to another folder",
              incomplete_.string(), strerror(errno));
     }

@@ -4,6 +4,7 @@
 #include "core/files.h"
 #include "core/interrupt.h"
 #include "core/progress.h"
+#include "core/stored_text.h"
 #include "core/text.h"
 #include "hub/cache.h"
 #include "hub/choice.h"
@@ -77,7 +78,7 @@ private:
                      format_bytes(*file.size), format_bytes(kMost));
             }
             fetch(file, {});
-            return read_text_file(cache_.blob(file.etag));
+            return read_stored_text(cache_.blob(file.etag));
         };
         const Choice choice = choose_files(names, spec_.file_or_quant, read);
         if (!choice.problem.empty()) {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "hub/names.h"
 #include "hub/retry.h"
 
@@ -56,7 +57,7 @@ std::string bare_etag(std::string text) {
 }  // namespace
 
 Listing parse_listing(std::string_view text) {
-    const Json json = Json::parse(text, nullptr, false);
+    const Json json = try_parse_json(text);
     Listing listing{.commit = text_of(member(json, "sha")), .files = {}};
     const Json& siblings = member(json, "siblings");
     if (!is_commit(listing.commit) || !siblings.is_array()) {

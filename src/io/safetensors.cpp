@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/text.h"
 
 namespace refold {
@@ -57,20 +58,11 @@ void check_utf8(std::string_view text, const char* what) {
 
 // Rejects duplicate names, of which the library silently keeps the last.
 json parse_header(const std::string& path, std::string_view text) {
-    std::set<std::string> seen;
-    const json::parser_callback_t unique = [&](int depth, json::parse_event_t event, json& value) {
-        if (event == json::parse_event_t::key && depth == 1 &&
-            !seen.insert(value.get<std::string>()).second) {
-            reject(path, fmt::format("tensor '{}'", value.get<std::string>()), "it twice", "unique names");
-        }
-        return true;
-    };
-    json header;
-    try {
-        header = json::parse(text, unique);
-    } catch (const json::exception& error) {
-        reject(path, "header", std::string(error.what()).substr(0, 200), "JSON");
-    }
+    JsonLimits limits = kLargeJson;
+    limits.unique_keys = true;
+    std::string problem;
+    json header = try_parse_json(text, &problem, limits);
+    if (!problem.empty()) reject(path, "header", problem, "JSON with unique names");
     if (!header.is_object()) reject(path, "header", header.type_name(), "a JSON object");
     return header;
 }

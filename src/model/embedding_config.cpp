@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "vocab/gguf_arrays.h"
 
 namespace refold {
@@ -179,7 +180,8 @@ std::optional<EmbeddingConfig> embedding_config(const GgufMetadata& metadata) {
         throw Error(ErrorCode::unsupported, metadata.string(kEmbeddingReasonKey));
     if (metadata.has(kKey)) {
         try {
-            return parse(json::parse(metadata.string(kKey)), metadata);
+            return parse(parse_json(metadata.string(kKey), "embedding", fmt::format("key '{}'", kKey)),
+                         metadata);
         } catch (const json::exception& error) {
             fail(ErrorCode::input, "embedding", "key '{}' is malformed: {}", kKey, error.what());
         }

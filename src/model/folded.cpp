@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/json_lines.h"
+#include "core/json_text.h"
 #include "model/quantized.h"
 
 namespace refold {
@@ -18,7 +19,7 @@ std::string folded_to_json(const std::map<std::string, Tensor>& tensors) {
 }
 
 void unfold_shapes(const std::string& text, std::map<std::string, Tensor>& tensors) {
-    const auto given = parse_bounded(text);
+    const auto given = try_parse_json<nlohmann::ordered_json>(text, nullptr, kLargeJson);
     if (!given.is_object()) fail(ErrorCode::input, "model", "key 'refold.folded' is no JSON object");
     for (const auto& [name, elements] : given.items()) {
         const auto found = tensors.find(name);

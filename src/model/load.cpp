@@ -89,6 +89,7 @@ Model load_gguf_model(const std::string& path) {
         model.topology = model.metadata.has(kTopologyKey)
                              ? topology_from_json(model.metadata.string(kTopologyKey), implied)
                              : in_loops(implied, model);
+        model.config.rope.long_factors = model.topology.globals.contains(Slot::rope_freqs_long);
         if (model.metadata.has(kSizesKey))
             sizes_from_json(model.metadata.string(kSizesKey), model.topology.layers.size(), model.config);
         const std::string embedding = tensor_name(*model.family, Slot::token_embd, 0);

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/json_text.h"
 
 namespace refold {
 
@@ -56,7 +57,7 @@ std::string sizes_to_json(const ModelConfig& config) {
 
 void sizes_from_json(const std::string& text, size_t layers, ModelConfig& config) {
     constexpr uint64_t kMaxPrefix = 1 << 16;
-    const json root = json::parse(text, nullptr, false);
+    const json root = parse_json(text, "model", "refold.sizes");
     if (!root.is_object()) fail(ErrorCode::input, "model", "refold.sizes: not a JSON object");
     for (const auto& [key, value] : root.items()) {
         if (key != "kv_heads" && key != "ffn" && key != "experts" && key != "alibi_heads" && key != "prefix")

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "model/topology.h"
 
 namespace refold {
@@ -321,8 +322,7 @@ std::string topology_to_json(const Topology& topology, const Topology& implied) 
 }
 
 Topology topology_from_json(const std::string& text, const Topology& implied) {
-    const json root = json::parse(text, nullptr, false);
-    if (root.is_discarded()) fail(ErrorCode::input, "topology", "not valid JSON");
+    const json root = parse_json(text, "topology", "refold.topology", kLargeJson);
     if (!root.is_object() || !root.contains("version")) fail(ErrorCode::input, "topology", "no \"version\"");
     if (root["version"] != kVersion && root["version"] != kVersionWithPositions) {
         fail(ErrorCode::unsupported, "topology",

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/json_text.h"
 #include "core/text.h"
 #include "report/analysis_figures.h"
 #include "report/figures.h"
@@ -155,7 +156,7 @@ std::string analyses(const Comparison& c) {
         for (const auto& analysis : variant.analyses) {
             out += gallery_html("What is alike in " + variant.name,
                                 "Results of refold analyze: weights that are similar can be shared.",
-                                analysis_figures(nlohmann::json::parse(analysis)));
+                                analysis_figures(parse_json(analysis, "report", "an analysis", kLargeJson)));
         }
     }
     return out;

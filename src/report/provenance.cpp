@@ -1,6 +1,7 @@
 #include "report/provenance.h"
 
 #include "core/json_lines.h"
+#include "core/json_text.h"
 #include "model/metadata_keys.h"
 #include "report/json_access.h"
 
@@ -10,7 +11,7 @@ using nlohmann::json;
 
 json provenance_of(const Model& model) {
     const std::string text = model.metadata.string(kProvenanceKey, "");
-    const json parsed = parse_bounded(text);
+    const json parsed = try_parse_json<nlohmann::ordered_json>(text);
     return parsed.is_object() ? parsed : json();
 }
 

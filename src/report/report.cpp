@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/json_text.h"
 #include "core/text.h"
 #include "report/measures.h"
 #include "report/saved_report.h"
@@ -164,7 +165,8 @@ json variant_json(const Variant& v) {
                               {"rank", svd.rank},
                               {"relative_error", number(svd.error)}});
     json analyses = json::array();
-    for (const auto& analysis : v.analyses) analyses.push_back(json::parse(analysis));
+    for (const auto& analysis : v.analyses)
+        analyses.push_back(parse_json(analysis, "report", "an analysis", kLargeJson));
     return {{"name", v.name},
             {"recipe", v.recipe},
             {"file", v.file},

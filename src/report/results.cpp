@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/json_lines.h"
+#include "core/json_text.h"
 #include "core/text.h"
 #include "report/json_access.h"
 #include "report/saved_report.h"
@@ -310,7 +311,7 @@ bool is_analysis(const json& root) {
 }  // namespace
 
 RunResult parse_run(const std::string& text, const std::string& label) {
-    const nlohmann::ordered_json parsed = parse_bounded(text);
+    const nlohmann::ordered_json parsed = try_parse_json<nlohmann::ordered_json>(text, nullptr, kLargeJson);
     if (parsed.is_discarded())
         fail(ErrorCode::input, "report", "{}: this is not JSON - give what a verb printed with --json",
              label);

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/json_lines.h"
+#include "core/json_text.h"
 #include "core/text.h"
 
 namespace refold {
@@ -127,7 +128,8 @@ RunResult parse_training(const std::string& text, const std::string& path) {
     const size_t whole = text.rfind('\n') + 1;  // npos + 1 is 0
     for_lines(text, [&](std::string_view line, size_t number) {
         const auto begin = static_cast<size_t>(line.data() - text.data());
-        if (line.empty() || (begin >= whole && parse_bounded(line).is_discarded())) return;
+        if (line.empty() || (begin >= whole && try_parse_json<nlohmann::ordered_json>(line).is_discarded()))
+            return;
         add_line(parse_json_line(line, "report", path, number), path, number, run);
     });
     if (run.curves.empty()) fail(ErrorCode::input, "report", "'{}' has no steps of training", path);

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "core/json_text.h"
 #include "serve/api_error.h"
 
 namespace refold {
@@ -14,7 +15,6 @@ public:
     explicit Reader(BodyValue* root) : root_(root) {}
 
     const BodyCost& cost() const { return cost_; }
-    const std::string& problem() const { return problem_; }
 
     bool null() override { return add(nullptr) != nullptr; }
     bool boolean(bool value) override { return add(value) != nullptr; }
@@ -31,28 +31,20 @@ public:
     bool end_object() override { return end(); }
     bool end_array() override { return end(); }
     bool key(string_t& text) override {
-        if (!counted()) return false;
+        ++cost_.values;
         cost_.text += text.size();
         if (root_ != nullptr) named_ = &(*open_.back())[std::move(text)];
         return true;
     }
-    bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception& error) override {
-        constexpr int kNumberTooLarge = 406;
-        problem_ = error.id == kNumberTooLarge ? "a number is out of range"
-                                               : fmt::format("no valid JSON at byte {}", byte);
-        return false;
+    bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override {
+        return false;  // read_json() says what is wrong
     }
 
 private:
-    bool counted() {
-        if (++cost_.values <= kMostBodyValues) return true;
-        problem_ = fmt::format("it has more than {} values", kMostBodyValues);
-        return false;
-    }
     // Where the value is; when it is only counted, anything but null.
     template <typename Value>
     BodyValue* add(Value&& value) {
-        if (!counted()) return nullptr;
+        ++cost_.values;
         if (root_ == nullptr) return &counted_only_;
         BodyValue* to = root_;
         if (!open_.empty()) {
@@ -63,16 +55,11 @@ private:
         return to;
     }
     bool begin(BodyValue::value_t type) {
-        if (++depth_ > kDeepestBody) {
-            problem_ = "nested too deep";
-            return false;
-        }
         BodyValue* const value = add(type);
         if (value != nullptr && root_ != nullptr) open_.push_back(value);
         return value != nullptr;
     }
     bool end() {
-        --depth_;
         if (root_ != nullptr) open_.pop_back();
         return true;
     }
@@ -80,16 +67,15 @@ private:
     BodyValue* const root_;
     BodyValue counted_only_;
     BodyCost cost_;
-    std::string problem_;
-    int depth_ = 0;
     std::vector<BodyValue*> open_;  // arrays and objects around the next value
     BodyValue* named_ = nullptr;    // the value of the latest key
 };
 
 BodyCost read(std::string_view body, BodyValue* root) {
     Reader reader(root);
-    if (!BodyValue::sax_parse(body, &reader))
-        throw ApiError(400, "the request's body is not JSON: " + reader.problem(), "", "invalid_json");
+    const std::string problem = read_json<BodyValue>(body, reader, kBodyLimits);
+    if (!problem.empty())
+        throw ApiError(400, "the request's body is not JSON: " + problem, "", "invalid_json");
     BodyCost cost = reader.cost();
     cost.body = body.size();
     return cost;

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string_view>
+
+#include "core/json_text.h"
 
 namespace refold {
 
@@ -14,6 +17,7 @@ using BodyValue = nlohmann::json;
 // Values and keys of one body, and levels of nesting.
 constexpr size_t kMostBodyValues = 1 << 20;
 constexpr int kDeepestBody = 64;
+constexpr JsonLimits kBodyLimits{.bytes = SIZE_MAX, .values = kMostBodyValues, .depth = size_t{kDeepestBody}};
 
 struct BodyCost {
     size_t body = 0;    // bytes of the JSON

@@ -1,5 +1,6 @@
 #include "serve/chat_request.h"
 
+#include "core/json_number.h"
 #include "serve/conversation/content_text.h"
 #include "serve/conversation/function_fields.h"
 #include "serve/conversation/template_fields.h"
@@ -30,7 +31,7 @@ void read_calls(const BodyValue& calls, const std::string& where, Json& out) {
         const BodyValue name = function.value("name", BodyValue());
         const BodyValue arguments = function.value("arguments", BodyValue(""));
         if (!name.is_string()) missing("a 'name'");
-        add_call(out, id, name, arguments.is_string() ? arguments.get<std::string>() : arguments.dump(),
+        add_call(out, id, name, arguments.is_string() ? arguments.get<std::string>() : exact_dump(arguments),
                  "messages", where);
     }
 }

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/json_number.h"
 #include "serve/api_error.h"
 #include "serve/body_json.h"
 #include "serve/ordered_field.h"
@@ -30,7 +31,7 @@ template <typename... Args>
 template <typename Value>
 std::string shown(const Value& value) {
     std::string text = value.is_structured() ? (value.is_array() ? "an array" : "an object")
-                                             : value.dump(-1, ' ', true, Value::error_handler_t::replace);
+                                             : exact_dump(value);
     if (text.size() > 60) text.replace(60, std::string::npos, "...");
     return text;
 }

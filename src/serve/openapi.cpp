@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/json_text.h"
 #include "serve/endpoint.h"
 #include "serve/field_schemas.h"
 #include "serve/fields.h"
@@ -26,7 +27,9 @@ Json body_schema(const Endpoint& endpoint) {
     Json properties = Json::object();
     for (const auto& [field, schema] : recorder.fields()) {
         const FieldSchema* const known = find_field_schema(endpoint.path, field.c_str());
-        Json described = schema.empty() && known != nullptr ? Json::parse(known->schema) : schema;
+        Json described = schema.empty() && known != nullptr
+                             ? parse_json<Json>(known->schema, "openapi", "a schema")
+                             : schema;
         if (const size_t dot = field.find('.'); dot != std::string::npos) {
             Json& outer = properties[field.substr(0, dot)];
             outer["type"] = "object";
@@ -36,7 +39,7 @@ Json body_schema(const Endpoint& endpoint) {
         }
     }
     Json required = Json::array();
-    const Json example = Json::parse(endpoint.body.example);
+    const Json example = parse_json<Json>(endpoint.body.example, "openapi", "an example");
     for (const auto& [field, value] : example.items()) required.push_back(field);
     Json schema = {{"type", "object"}, {"properties", std::move(properties)}};
     if (!required.empty()) schema["required"] = std::move(required);
@@ -71,12 +74,13 @@ Json content(const char* type, Json schema) { return {{type, {{"schema", std::mo
 Json operation(const Endpoint& endpoint, bool with_key) {
     Json out = {{"operationId", operation_id(endpoint)}, {"summary", endpoint.summary}};
     const bool json = std::string_view(endpoint.type) == "application/json";
-    Json answer = content(endpoint.type, endpoint.answer_example != nullptr
-                                             ? schema_like(Json::parse(endpoint.answer_example))
-                                             : Json{{"type", json ? "object" : "string"}});
+    Json answer = content(
+        endpoint.type, endpoint.answer_example != nullptr
+                           ? schema_like(parse_json<Json>(endpoint.answer_example, "openapi", "an example"))
+                           : Json{{"type", json ? "object" : "string"}});
     if (endpoint.body.stream_type != nullptr)
         answer.update(content(endpoint.body.stream_type, {{"type", "string"}}));
-    const Json error = Json::parse(endpoint.error(ApiError(400, "message")));
+    const Json error = parse_json<Json>(endpoint.error(ApiError(400, "message")), "openapi", "an error");
     if (endpoint.body.parse != nullptr)
         out["requestBody"] = {{"required", true},
                               {"content", content("application/json", body_schema(endpoint))}};

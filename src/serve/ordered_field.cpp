@@ -4,7 +4,9 @@
 
 #include <vector>
 
+#include "core/json_number.h"
 #include "serve/api_error.h"
+#include "serve/body_json.h"
 
 namespace refold {
 namespace {
@@ -23,7 +25,9 @@ public:
     bool boolean(bool value) override { return add(value); }
     bool number_integer(number_integer_t value) override { return add(value); }
     bool number_unsigned(number_unsigned_t value) override { return add(value); }
-    bool number_float(number_float_t value, const string_t&) override { return add(value); }
+    bool number_float(number_float_t value, const string_t& text) override {
+        return is_integer_text(text) ? add(big_integer<Json>(text)) : add(value);
+    }
     bool binary(binary_t&) override { return false; }  // JSON has none
     bool string(string_t& text) override { return add(std::move(text)); }
     bool start_object(size_t) override { return begin(Json::object()); }
@@ -87,7 +91,7 @@ private:
 
 nlohmann::ordered_json ordered_field(std::string_view body, const char* field, size_t most) {
     FieldReader reader(field, most);
-    Json::sax_parse(body, &reader);
+    (void)read_json<Json>(body, reader, kBodyLimits);
     return reader.take();
 }
 

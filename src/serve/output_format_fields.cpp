@@ -1,6 +1,7 @@
 #include "serve/output_format_fields.h"
 
 #include "core/error.h"
+#include "core/json_number.h"
 #include "grammar/grammar.h"
 
 namespace refold {
@@ -26,7 +27,7 @@ bool gets_any_object(const Json& holder) {
     const Json& schema = holder["schema"];
     if (!schema.is_object() || schema.value("type", Json("object")) != "object") return false;
     try {
-        checked_schema(schema.dump());
+        checked_schema(exact_dump(schema));
         return false;
     } catch (const Error&) {
         return true;
@@ -81,7 +82,7 @@ OutputFormat schema_format(const Json& schema, const char* field) {
         return {.kind = OutputFormat::Kind::json_schema, .text = schema.get<std::string>(), .field = field};
     if (!schema.is_object() && !schema.is_boolean())
         refuse(field, "got {}, expected a JSON Schema", shown(schema));
-    return {.kind = OutputFormat::Kind::json_schema, .text = schema.dump(), .field = field};
+    return {.kind = OutputFormat::Kind::json_schema, .text = exact_dump(schema), .field = field};
 }
 
 OutputFormat output_format(Fields& fields) {

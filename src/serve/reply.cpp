@@ -2,6 +2,8 @@
 
 #include <httplib.h>
 
+#include "core/json_number.h"
+
 namespace refold {
 namespace {
 
@@ -11,7 +13,7 @@ constexpr const char* kJson = "application/json";
 
 }  // namespace
 
-std::string dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string dump(const Json& value) { return exact_dump(value); }
 
 std::string server_sent(const Json& value, const char* name) {
     const std::string data = "data: " + dump(value) + "\n\n";

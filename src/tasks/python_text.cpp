@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "core/json_text.h"
+
 namespace refold {
 namespace {
 
@@ -65,7 +67,8 @@ std::vector<std::string_view> split_words(std::string_view text) {
 
 std::string valid_utf8(const std::string& bytes) {
     using nlohmann::json;
-    return json::parse(json(bytes).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
+    return parse_json(json(bytes).dump(-1, ' ', false, json::error_handler_t::replace), "tasks", "a text")
+        .get<std::string>();
 }
 
 std::string lower(std::string_view text) {

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/text.h"
 
 namespace refold {
@@ -58,23 +59,17 @@ private:
         fail(ErrorCode::input, "data", "{} line {}: {}", label_, line_, what);
     }
 
-    Json parse_json(std::string_view text) const {
-        // Later code is recursive, down to the destructor.
-        const auto watch = [&](int depth, Json::parse_event_t, Json&) {
-            if (depth > 64) fail_here("JSON nested deeper than 64 levels");
-            return true;
-        };
-        try {
-            return Json::parse(text, watch);
-        } catch (const Json::exception& error) {
-            fail_here(fmt::format("not valid JSON: {}", error.what()));
-        }
+    Json parsed(std::string_view text) const {
+        std::string problem;
+        Json value = try_parse_json<Json>(text, &problem, kLargeJson);
+        if (!problem.empty()) fail_here("not valid JSON: " + problem);
+        return value;
     }
 
     void read_jsonl() {
         for (std::string_view line; next_line(line);) {
             if (line.find_first_not_of(" \t") == std::string_view::npos) continue;
-            Json fields = parse_json(line);
+            Json fields = parsed(line);
             if (!fields.is_object())
                 fail_here(fmt::format("expected a JSON object, got {}", fields.type_name()));
             records_.push_back({std::move(fields), line_});
@@ -83,7 +78,7 @@ private:
 
     void read_json() {
         line_ = 1;
-        Json document = parse_json(text_);
+        Json document = parsed(text_);
         for (size_t at = 0; at < options_.items.size();) {
             const size_t dot = std::min(options_.items.find('.', at), options_.items.size());
             const std::string name = options_.items.substr(at, dot - at);

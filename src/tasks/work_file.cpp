@@ -1,5 +1,7 @@
 #include "tasks/work_file.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -9,6 +11,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/json_text.h"
 
 namespace refold {
 namespace {
@@ -43,7 +46,9 @@ WorkFile::WorkFile(std::string path, const std::string& key) : path_(std::move(p
     std::error_code none;
     if (const auto folder = std::filesystem::path(path_).parent_path(); !folder.empty())
         std::filesystem::create_directories(folder, none);
-    file_ = std::fopen(path_.c_str(), fresh ? "w" : "a");
+    const int descriptor =
+        open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (fresh ? O_TRUNC : O_APPEND), 0666);
+    file_ = descriptor < 0 ? nullptr : fdopen(descriptor, fresh ? "w" : "a");
     if (file_ == nullptr) failed(path_);
     // A line that was cut off must not swallow the next one.
     append(fresh ? line_of({{"key", key}}) : "\n");
@@ -59,13 +64,25 @@ WorkFile::~WorkFile() {
 }
 
 void WorkFile::read(const std::string& key) {
-    std::ifstream in(path_);
+    const std::filesystem::file_status status = std::filesystem::symlink_status(path_);
+    if (!std::filesystem::exists(status)) return;
+    std::ifstream in;
+    if (std::filesystem::is_regular_file(status)) in.open(path_);
     std::string line;
-    if (!std::getline(in, line)) return;
-    const json header = json::parse(line, nullptr, false);
-    if (!header.is_object() || header.value("key", json()) != key) return;
+    if (in.is_open() && !std::getline(in, line)) return;
+    const std::string begin = R"({"key":)";
+    const bool cut_off = in.eof() && (line.starts_with(begin) || begin.starts_with(line));
+    const json header = try_parse_json(line);
+    if (cut_off) return;
+    if (!header.is_object() || header.size() != 1 || !header.contains("key"))
+        fail(ErrorCode::usage, "tasks",
+             "'{}' is there and is no file of answers, which would be kept under this name - move it away, "
+             "or choose "
+             "another output",
+             path_);
+    if (header["key"] != key) return;
     while (std::getline(in, line)) {
-        json v = json::parse(line, nullptr, false);
+        json v = try_parse_json(line);
         if (!v.is_array() || v.size() < 3 || !v[0].is_number_unsigned() || !v[1].is_number_unsigned())
             continue;
         const RequestId request{v[0].get<size_t>(), v[1].get<size_t>()};

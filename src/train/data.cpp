@@ -29,7 +29,8 @@ constexpr const char* kComponent = "training data";
 class FolderLock {
 public:
     explicit FolderLock(const std::string& folder)
-        : descriptor_(::open((folder + "/tokens.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+        : descriptor_(
+              ::open((folder + "/tokens.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644)) {
         if (descriptor_ < 0)
             fail(ErrorCode::io, kComponent, "cannot write to '{}': {}", folder, strerror(errno));
         while (flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) check_interrupt();

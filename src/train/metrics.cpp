@@ -26,7 +26,7 @@ class GrowingFile {
 public:
     explicit GrowingFile(std::string path)
         : path_(std::move(path)),
-          descriptor_(open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
+          descriptor_(open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644)) {
         if (descriptor_ < 0) fail(ErrorCode::io, kMetrics, "cannot write '{}': {}", path_, strerror(errno));
     }
     ~GrowingFile() { close(descriptor_); }
@@ -99,6 +99,12 @@ MetricsFiles::MetricsFiles(const std::string& folder, int64_t first_step) {
     if (error) fail(ErrorCode::io, kMetrics, "cannot make folder '{}': {}", folder, error.message());
     const std::string lines = folder + "/metrics.jsonl", events = folder + "/events.out.tfevents.refold";
     const std::string old_lines = contents(lines), old_events = contents(events);
+    // A run makes the events first: lines alone are those of another program.
+    if (first_step == 0 && !old_lines.empty() && old_events.empty())
+        fail(ErrorCode::usage, kMetrics,
+             "'{}' is there, but no '{}' beside it: refold has not written it - move it away, or choose "
+             "another output",
+             lines, events);
     replace(lines, old_lines, first_step == 0 ? "" : kept_lines(old_lines, lines, first_step));
     std::string kept = first_step == 0 ? "" : kept_events(old_events, first_step);
     if (kept.empty()) kept = event_file_begin(now());

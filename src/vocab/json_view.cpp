@@ -1,34 +1,16 @@
 #include "vocab/json_view.h"
 
 #include "core/error.h"
-#include "core/text.h"
+#include "core/json_text.h"
+#include "core/stored_text.h"
 
 namespace refold {
-namespace {
-
-// Real files stay far below this limit, which bounds the recursion of code that walks a value.
-constexpr int kDeepest = 64;
-
-}  // namespace
-
-Json parse_json(const std::string& text, const std::string& label) {
-    const Json::parser_callback_t check = [&](int depth, Json::parse_event_t, Json&) {
-        if (depth > kDeepest) {
-            fail(ErrorCode::input, "tokenizer", "'{}' is nested deeper than {} - the file is damaged", label,
-                 kDeepest);
-        }
-        return true;
-    };
-    try {
-        return Json::parse(text, check);
-    } catch (const Json::exception& error) {
-        fail(ErrorCode::input, "tokenizer", "'{}' is no JSON: {} - fetch the file again", label,
-             error.what());
-    }
+Json parse_vocabulary_json(const std::string& text, const std::string& label) {
+    return parse_json(text, "tokenizer", "'" + label + "'", kLargeJson);
 }
 
 Json read_json_file(const std::filesystem::path& path) {
-    return parse_json(read_text_file(path.string()), path.string());
+    return parse_vocabulary_json(read_stored_text(path.string()), path.string());
 }
 
 void JsonView::expected(const char* what) const {

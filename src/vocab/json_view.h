@@ -10,10 +10,10 @@ namespace refold {
 
 using Json = nlohmann::json;
 
-// Throws Error(io) when the file cannot be read, Error(input) when it is not JSON or is nested more than 64
-// levels deep.
+// Throws Error(io) when the file cannot be read, Error(input) when it is not JSON or above the limits of
+// core/json_text.h.
 Json read_json_file(const std::filesystem::path& path);
-Json parse_json(const std::string& text, const std::string& label);
+Json parse_vocabulary_json(const std::string& text, const std::string& label);
 
 // A value and its path in the file. The typed accessors throw Error(input) for another type.
 class JsonView {

@@ -33,7 +33,7 @@ bool HfPipeline::is_described(const GgufMetadata& metadata) { return metadata.ha
 
 HfPipeline::HfPipeline(const GgufMetadata& metadata, const std::string& label)
     : model_(metadata.string("tokenizer.ggml.model")), tokens_(hf_tokens(metadata)) {
-    const Json skeleton = parse_json(metadata.string(kTokenizerJsonKey), label);
+    const Json skeleton = parse_vocabulary_json(metadata.string(kTokenizerJsonKey), label);
     const JsonView json(skeleton, label + ":");
     if (const auto normalizer = json.find("normalizer")) normalizer_ = Normalizer(*normalizer);
     // SentencePiece searches for its symbols as spelled, Hugging Face for their normalized form.
@@ -41,7 +41,7 @@ HfPipeline::HfPipeline(const GgufMetadata& metadata, const std::string& label)
     added_ = AddedTokens(read_added(json), by_score ? Normalizer() : normalizer_);
     if (const auto processor = json.find("post_processor")) post_processor_ = PostProcessor(*processor);
     if (const auto decoder = json.find("decoder")) decoder_ = Decoder(*decoder);
-    const Json config = parse_json(metadata.string(kTokenizerConfigKey, "{}"), label);
+    const Json config = parse_vocabulary_json(metadata.string(kTokenizerConfigKey, "{}"), label);
     clean_up_ = JsonView(config, label + ":").boolean("clean_up_tokenization_spaces", false);
     check_ids(label);
     if (model_ == "gpt2") {

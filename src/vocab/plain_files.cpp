@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/stored_text.h"
 #include "core/text.h"
 #include "vocab/pre_tokenizers.h"
 #include "vocab/vocabulary.h"
@@ -12,7 +13,7 @@ namespace {
 
 // Lines without their ends. Only a line feed ends a line.
 std::vector<std::string> read_lines(const std::filesystem::path& file) {
-    std::istringstream in(read_text_file(file.string()));
+    std::istringstream in(read_stored_text(file.string()));
     std::vector<std::string> lines;
     for (std::string line; std::getline(in, line);) {
         if (line.ends_with('\r')) line.pop_back();

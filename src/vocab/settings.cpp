@@ -2,6 +2,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "core/stored_text.h"
 #include "core/text.h"
 #include "vocab/vocabulary.h"
 
@@ -30,7 +31,7 @@ TokenizerSettings read_settings(const std::filesystem::path& folder) {
     out.generation = read_optional(folder / "generation_config.json");
     out.model = read_optional(folder / "config.json");
     const std::filesystem::path chat_template = folder / "chat_template.jinja";
-    if (std::filesystem::exists(chat_template)) out.chat_template = read_text_file(chat_template.string());
+    if (std::filesystem::exists(chat_template)) out.chat_template = read_stored_text(chat_template.string());
     return out;
 }
 

@@ -116,7 +116,7 @@ void replace_token_ids(GgufMetadata& metadata, int64_t old_size, int64_t size,
              (*array)->count, old_size);
     }
     if (metadata.has(kTokenizerJsonKey)) {
-        Json json = parse_json(metadata.string(kTokenizerJsonKey), kTokenizerJsonKey);
+        Json json = parse_vocabulary_json(metadata.string(kTokenizerJsonKey), kTokenizerJsonKey);
         if (json.contains("added_tokens")) replacing.added_tokens(json["added_tokens"]);
         if (json.contains("post_processor")) replacing.post_processor(json["post_processor"]);
         metadata.set(kTokenizerJsonKey, GgufValue::string(json.dump()));
@@ -127,9 +127,9 @@ void replace_token_ids(GgufMetadata& metadata, int64_t old_size, int64_t size,
         metadata.set(kGenerationConfigKey, GgufValue::string(json.dump(2)));
     }
     if (metadata.has(kCheckpointKey)) {
-        Json record = parse_json(metadata.string(kCheckpointKey), kCheckpointKey);
+        Json record = parse_vocabulary_json(metadata.string(kCheckpointKey), kCheckpointKey);
         if (record.contains("config") && record["config"].is_string()) {
-            Json config = parse_json(record["config"].get<std::string>(), "config.json");
+            Json config = parse_vocabulary_json(record["config"].get<std::string>(), "config.json");
             replacing.config(config);
             record["config"] = config.dump(2);
         }

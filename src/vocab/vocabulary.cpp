@@ -88,7 +88,7 @@ std::vector<std::string> hf_tokens(const GgufMetadata& metadata) {
         }
     }
     if (!metadata.has(kTokenizerJsonKey)) return tokens;
-    const Json skeleton = parse_json(metadata.string(kTokenizerJsonKey), kTokenizerJsonKey);
+    const Json skeleton = parse_vocabulary_json(metadata.string(kTokenizerJsonKey), kTokenizerJsonKey);
     const auto added = JsonView(skeleton, std::string(kTokenizerJsonKey) + ":").find("added_tokens");
     for (size_t i = 0; added && i < added->array().size(); ++i) {
         const JsonView token = added->at(i);

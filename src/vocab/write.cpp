@@ -285,7 +285,7 @@ OrderedJson chat_templates(const GgufMetadata& metadata) {
 OrderedJson config_json(const GgufVocabulary& source, const Json& skeleton, const OrderedJson& special) {
     const GgufMetadata& metadata = source.metadata;
     OrderedJson out = metadata.has(kTokenizerConfigKey)
-                          ? parse_json(metadata.string(kTokenizerConfigKey), kTokenizerConfigKey)
+                          ? parse_vocabulary_json(metadata.string(kTokenizerConfigKey), kTokenizerConfigKey)
                           : default_config(source.model, skeleton);
     if (!out.is_object()) fail(ErrorCode::input, "tokenizer", "'{}' is no JSON object", kTokenizerConfigKey);
     for (const auto& [name, token] : special.items())
@@ -318,7 +318,7 @@ void write_word_list(const GgufVocabulary& source, const std::filesystem::path& 
 void write_hf_vocabulary(const GgufMetadata& metadata, const std::filesystem::path& folder) {
     const GgufVocabulary source = read_vocabulary(metadata);
     Json skeleton = metadata.has(kTokenizerJsonKey)
-                        ? parse_json(metadata.string(kTokenizerJsonKey), kTokenizerJsonKey)
+                        ? parse_vocabulary_json(metadata.string(kTokenizerJsonKey), kTokenizerJsonKey)
                         : default_skeleton(source);
     if (!skeleton.is_object())
         fail(ErrorCode::input, "tokenizer", "'{}' is no JSON object", kTokenizerJsonKey);

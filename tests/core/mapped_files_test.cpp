@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -20,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::UnorderedElementsAre;
 
 constexpr size_t kSize = 64 << 10;
 
@@ -99,41 +97,6 @@ TEST_F(MappedFiles, ReplacedOrRemovedTheyStayAsTheyWere) {
     check_unchanged(removed);
     EXPECT_EQ(removed.bytes().size(), 12u);
     check_mapped_files();
-}
-
-TEST(AtomicFiles, RemoveWhatKilledProcessesHaveLeft) {
-    const TempFolder folder;
-    const std::string path = folder / "out";
-    for (const char* other : {".partial-", ".partial-12x", "2.partial-12", ".partial-12.old"})
-        write_all(path + other, "another's");
-    write_all(path + ".partial-12", "left behind");
-    write_all(path + ".partial-13", "being written");
-    const int writer = open((path + ".partial-13").c_str(), O_RDONLY | O_CLOEXEC);
-    ASSERT_EQ(flock(writer, LOCK_EX), 0);
-    write_file(path, "new");
-    EXPECT_THAT(folder.files(),
-                UnorderedElementsAre("out", "out.partial-13", "out.partial-", "out.partial-12x",
-                                     "out2.partial-12", "out.partial-12.old"));
-    close(writer);
-}
-
-TEST(AtomicFolders, RemoveWhatKilledProcessesHaveLeft) {
-    const TempFolder folder;
-    fs::create_directory(folder / "out.partial-12");
-    write_all(folder / "out.partial-12/file", "left behind");
-    {
-        AtomicFolder out(folder / "out", false);
-        write_all(out.path() + "/file", "new");
-        out.commit();
-    }
-    EXPECT_THAT(folder.files(), UnorderedElementsAre("out"));
-    EXPECT_EQ(read_all(folder / "out/file"), "new");
-    AtomicFolder again(folder / "out/", true);
-    write_all(again.path() + "/other", "newer");
-    again.commit();
-    EXPECT_FALSE(fs::exists(folder / "out/file"));
-    EXPECT_EQ(read_all(folder / "out/other"), "newer");
-    EXPECT_THAT(folder.files(), UnorderedElementsAre("out"));
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 //   kill:N      the process is killed right before its Nth operation: a file made, written, flushed, renamed, removed
 //   full:N      the disk has room for N more bytes, then every write to a file ends with ENOSPC
 //   count:FILE  nothing fails; at its end the process writes "OPERATIONS BYTES" to FILE
-// Standard streams do not count.
+// Standard streams do not count. With REFOLD_NO_EXCHANGE the file system cannot exchange two folders.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -108,12 +108,24 @@ int rename(const char* from, const char* to) {
 }
 int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) {
     operation();
+    if (flags == RENAME_EXCHANGE && getenv("REFOLD_NO_EXCHANGE") != NULL) {
+        errno = EINVAL;
+        return -1;
+    }
     return ((int (*)(int, const char*, int, const char*, unsigned))next("renameat2"))(from_folder, from, to_folder, to,
                                                                                      flags);
 }
 int mkdir(const char* path, mode_t mode) {
     operation();
     return ((int (*)(const char*, mode_t))next("mkdir"))(path, mode);
+}
+int linkat(int from_folder, const char* from, int to_folder, const char* to, int flags) {
+    operation();
+    return ((int (*)(int, const char*, int, const char*, int))next("linkat"))(from_folder, from, to_folder, to, flags);
+}
+int chmod(const char* path, mode_t mode) {
+    operation();
+    return ((int (*)(const char*, mode_t))next("chmod"))(path, mode);
 }
 int unlink(const char* path) {
     operation();

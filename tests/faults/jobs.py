@@ -26,10 +26,21 @@ steps:
 
 
 class Job:
-    """A command, run in a folder, and what it leaves there. `more`: what it may leave besides, and need not have the same bytes."""
+    """A command, run in a folder, and what it leaves there. `more`: what it may leave besides, and need not have the same bytes.
+    `others`: files of somebody else, which stay. `first`: where it overwrites, the command that came before, if it is another.
+    `exchanges`: the file system can exchange two folders; else a killed run may have moved one away, which the next run brings back."""
 
-    def __init__(self, name, words, more=()):
-        self.name, self.words, self.more = name, [str(word) for word in words], more
+    def __init__(self, name, words, more=(), others=(), first=None, exchanges=True):
+        self.name, self.words, self.more, self.others, self.exchanges = name, [str(word) for word in words], more, others, exchanges
+        self.first = Job(name, first, more, others, None, exchanges) if first else self
+
+    def lost(self, folder):
+        """What is wrong with the files of others, else ''."""
+        for name in self.others:
+            path = folder / name
+            if not path.is_file() or path.read_text() != "mine" or path.stat().st_mode & 0o777 != 0o640:
+                return f"{name} is lost or changed"
+        return ""
 
 
 def jobs(refold):
@@ -39,6 +50,8 @@ def jobs(refold):
 
 def all_jobs():
     compress = ["compress", MODEL, "-o", "out.gguf", "-t", 1]
+    folder = ["export", MODEL, "--to", "hf", "-o", "out"]
+    others = ["out/thesis.txt", "out/.git/objects/ab", "out/onnx/model.onnx"]
     tasks = ["--tasks", "piqa", "--data", FIXTURES / "tasks", "--limit", "6", "--f32", "-t", 1]
     return [
         Job("compress", [*compress, "--recipe", "steps.yaml"]),
@@ -50,6 +63,9 @@ def all_jobs():
         Job("quantize", ["quantize", MODEL, "-o", "out.gguf", "-t", 1, "--type", "q8_0"]),
         Job("export", ["export", MODEL, "-o", "out"]),
         Job("export --overwrite", ["export", MODEL, "-o", "out", "--overwrite"]),
+        Job("export hf", folder),
+        *(Job(name, [*folder, "--overwrite"], others=others, first=[*folder, "--overwrite", "--shard-gb", "0.0001"], exchanges=exchanges)
+          for name, exchanges in (("export hf --overwrite", True), ("export hf --overwrite (no exchange)", False))),
         Job("imatrix", ["imatrix", MODEL, "-o", "out.gguf", "-t", 1, "--calib", "text.txt", "--calib-tokens", "96",
                         "--sequence-length", "16"]),
         Job("eval tasks", ["eval", "tasks", "model", *tasks, "-o", "out.json", "--samples", "out.jsonl"]),
@@ -104,8 +120,12 @@ class Runner:
     def __init__(self, refold, shim):
         self.refold, self.shim, self.hub = str(refold), str(shim), Hub()
 
-    def prepare(self, folder):
-        """What the jobs read."""
+    def prepare(self, folder, job):
+        """What the jobs read, and the files of others."""
+        for name in job.others:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text("mine")
+            (folder / name).chmod(0o640)
         draw = random.Random(1)
         words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(900)]
         (folder / "text.txt").write_text(" ".join(words))
@@ -120,6 +140,8 @@ class Runner:
         own = {"HF_ENDPOINT": f"http://127.0.0.1:{self.hub.server_address[1]}", "HF_HUB_CACHE": str(folder / "hub"),
                "HF_HOME": str(folder / "hub"), "HF_TOKEN": "", "HF_HUB_OFFLINE": "", "no_proxy": "127.0.0.1",
                "OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "tmp"), "LD_PRELOAD": self.shim, "REFOLD_FAULT": fault}
+        if not job.exchanges:
+            own["REFOLD_NO_EXCHANGE"] = "1"
         (folder / "tmp").mkdir(exist_ok=True)
         return subprocess.Popen([self.refold, *job.words], cwd=folder, env={**os.environ, **own}, text=True,
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -156,13 +178,24 @@ class Reference:
     def __init__(self, runner, job, twice=False):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
-            runner.prepare(folder)
+            runner.prepare(folder, job)
             self.inputs = {str(path.relative_to(folder)) for path in folder.rglob("*")}
-            for _ in range(1 + ("--overwrite" in job.words)):
-                code, error = runner.run(job, folder, f"count:{folder}/tmp/count")
+            for command in [job.first] * ("--overwrite" in job.words) + [job]:
+                code, error = runner.run(command, folder, f"count:{folder}/tmp/count")
                 if code != 0:
                     raise SystemExit(f"{job.name}: the undisturbed run fails ({code}): {error}")
                 counts = (folder / "tmp/count").read_text().split()
                 (folder / "tmp/count").unlink()
+                if command is job.first:
+                    self.before = self.contents(folder, job)
             self.operations, self.bytes = int(counts[0]), int(counts[1])
-            self.files = {name: content(path) for name, path in files_of(folder, job, self.inputs).items()}
+            self.files = self.contents(folder, job)
+
+    def contents(self, folder, job):
+        return {name: content(path) for name, path in files_of(folder, job, self.inputs).items()}
+
+    def is_lost(self, folder, job):
+        """What was there before an overwriting command is neither there nor replaced as a whole. Temporary
+        files and results may be left."""
+        left = {name: data for name, data in self.contents(folder, job).items() if ".partial-" not in name and ".work/" not in name}
+        return left not in (self.before, self.files)

@@ -94,8 +94,20 @@ TEST_F(MadeFile, ARecordOfAnotherFileDoesNotCount) {
     save_model(model_, file_, true);
     EXPECT_EQ(code_of([&] { made_before(file_, inputs(), false); }, "something else"), ErrorCode::usage);
     EXPECT_FALSE(made_before(file_, inputs(), true));
-    write_all(file_, "no model");
-    EXPECT_FALSE(made_before(file_, inputs(), true));
+}
+
+TEST_F(MadeFile, WhatRefoldHasNotWrittenIsNeverReplaced) {
+    write_made(file_, inputs(), record_, model_);
+    for (const std::string& path : {file_, recipe_path(file_), record_path(file_)}) {
+        const std::string before = read_all(path);
+        write_all(path, "{\"mine\": 1}");
+        for (const bool overwrite : {false, true})
+            EXPECT_EQ(code_of([&] { made_before(file_, inputs(1001), overwrite); },
+                              overwrite ? path + "' would be replaced" : ""),
+                      ErrorCode::usage);
+        write_all(path, before);
+    }
+    EXPECT_FALSE(made_before(file_, inputs(1001), true));
 }
 
 }  // namespace

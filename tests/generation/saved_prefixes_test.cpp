@@ -93,6 +93,19 @@ TEST_F(SavedPrefixes, AreKnownAgain) {
     EXPECT_TRUE(std::filesystem::exists(file.path));
 }
 
+TEST_F(SavedPrefixes, AFileOfAnotherKindIsNotReplaced) {
+    write_file(file.path, "mine");
+    Cache cache;
+    cache.run(first);
+    EXPECT_EQ(code_of([&] { save_prefixes(file, cache.sequences); }, "is no file of prefixes"),
+              ErrorCode::input);
+    EXPECT_EQ(read_all(file.path), "mine");
+    for (const char* version : {"refold prefixes 0\n", "refold prefixes 1\n"}) {
+        write_file(file.path, version);
+        EXPECT_EQ(save_prefixes(file, cache.sequences), first.size());
+    }
+}
+
 TEST_F(SavedPrefixes, OthersAndDamagedOnesAreRefused) {
     {
         Cache cache;

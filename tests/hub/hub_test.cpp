@@ -1,6 +1,8 @@
 // Which files are downloaded, and where they are stored.
 #include "hub/hub.h"
 
+#include <sys/stat.h>
+
 #include "hub/hub_fixture.h"
 #include "hub/resolve.h"
 #include "io/catalogue.h"
@@ -298,10 +300,44 @@ TEST_F(Hub, FullDiskIsSaid) {
     EXPECT_EQ(pull_error(), ErrorCode::io);
     EXPECT_THAT(text_, HasSubstr("are needed"));
     EXPECT_FALSE(fs::exists(blob(kShard) + ".incomplete"));
-    // A disk that is full only when bytes are written.
-    fs::create_symlink("/dev/full", blob(kShard) + ".incomplete");
+}
+
+// The names of a download follow from the model's files, so anybody who may write to the cache can put
+// something there.
+TEST_F(Hub, WhatHasTheNameOfADownloadIsNotWrittenTo) {
+    server_.files = sharded_repo();
+    const std::string name = blob(kShard) + ".incomplete";
+    fs::create_directories(cached("blobs"));
+    write_all(folder_ / "precious", "mine");
+    fs::create_symlink(folder_ / "precious", name);
     EXPECT_EQ(pull_error(), ErrorCode::io);
-    EXPECT_THAT(text_, HasSubstr("the disk is full"));
+    EXPECT_THAT(text_, HasSubstr("'" + name + "' is no file of its own"));
+    fs::remove(name);
+    fs::create_hard_link(folder_ / "precious", name);
+    EXPECT_EQ(pull_error(), ErrorCode::io);
+    fs::remove(name);
+    ASSERT_EQ(mkfifo(name.c_str(), 0600), 0);
+    EXPECT_EQ(pull_error(), ErrorCode::io);
+    fs::remove(name);
+    EXPECT_EQ(read_all(folder_ / "precious"), "mine");
+    EXPECT_EQ(pull().files, 8U);
+}
+
+TEST_F(Hub, FilesOfOthersStayInTheCache) {
+    server_.files = sharded_repo();
+    fs::create_directories(snapshot());
+    write_all(snapshot("thesis.txt"), "mine");
+    write_all(snapshot("config.json"), "mine");
+    fs::create_symlink("nowhere", snapshot("tokenizer.json"));
+    EXPECT_EQ(pull_error(), ErrorCode::io);
+    EXPECT_THAT(text_, HasSubstr("config.json' is not a link into the cache"));
+    EXPECT_EQ(read_all(snapshot("config.json")), "mine");
+    // As tools for file systems without links leave it.
+    write_all(snapshot("config.json"), server_.files["config.json"].content);
+    EXPECT_EQ(pull().files, 8U);
+    EXPECT_FALSE(fs::is_symlink(snapshot("config.json")));
+    EXPECT_EQ(read_all(snapshot("tokenizer.json")), server_.files["tokenizer.json"].content);
+    EXPECT_EQ(read_all(snapshot("thesis.txt")), "mine");
 }
 
 TEST_F(Hub, CacheThatCannotBeWrittenIsAnError) {

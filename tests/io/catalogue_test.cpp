@@ -194,10 +194,24 @@ TEST_F(Catalogue, DamagedFolderIsReplaced) {
     const std::string folder = folder_ / "cache/models/small";
     std::filesystem::create_directories(folder);
     write_all(folder + "/joined", "damaged");
+    write_all(folder + "/thesis.txt", "mine");
     EXPECT_FALSE(is_pulled(kSmall));
     pull(kSmall);
     EXPECT_TRUE(is_pulled(kSmall));
     EXPECT_EQ(read_all(folder + "/joined"), "my-partmy-part-two");
+    EXPECT_EQ(read_all(folder + "/thesis.txt"), "mine");
+}
+
+TEST_F(Catalogue, ALinkToAnotherPlaceStays) {
+    fake_python(kRealWheels);
+    const std::string folder = folder_ / "cache/models/small";
+    std::filesystem::create_directories(folder_ / "cache/models");
+    std::filesystem::create_directories(folder_ / "elsewhere/small");
+    std::filesystem::create_directory_symlink(folder_ / "elsewhere/small", folder);
+    pull(kSmall);
+    EXPECT_TRUE(is_pulled(kSmall));
+    EXPECT_TRUE(std::filesystem::is_symlink(folder));
+    EXPECT_EQ(read_all(folder_ / "elsewhere/small/joined"), "my-partmy-part-two");
 }
 
 TEST_F(Catalogue, TwoPullsAtATimeDoNotDisturbEachOther) {

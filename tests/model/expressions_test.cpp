@@ -644,7 +644,7 @@ TEST(Expressions, SizesAreRead) {
 
 TEST(Expressions, MalformedSizesAreRefused) {
     for (const auto& [text, part] : std::vector<std::pair<std::string, std::string>>{
-             {"[", "not a JSON object"},
+             {"[", "not valid JSON"},
              {"[]", "not a JSON object"},
              {R"({"heads":[1,1,1]})", "heads"},
              {R"({"kv_heads":3})", "kv_heads"},

@@ -48,7 +48,7 @@ TEST(BodyJson, Limits) {
     };
     EXPECT_NO_THROW(BodyJson(nested(kDeepestBody)));
     EXPECT_THAT(refused(nested(kDeepestBody + 1)), HasSubstr("nested too deep"));
-    EXPECT_THAT(refused(std::string(1'000'000, '{')), HasSubstr("no valid JSON at byte 2"));
+    EXPECT_THAT(refused(std::string(1'000'000, '{')), HasSubstr("nested too deep"));
     std::string many = "[1";
     for (size_t i = 2; i < kMostBodyValues; ++i) many += ",1";
     EXPECT_NO_THROW(BodyJson(many + "]"));  // the array is a value, too

@@ -137,11 +137,52 @@ TEST(ChatTools, CallsArePartOfLaterPrompts) {
               "</tool_call><|tool|>rain<|assistant|>");
 }
 
+// Written as Python's json.dumps() writes them, whatever their size.
+TEST(ChatTools, NumbersAreKept) {
+    const ChatPrompt prompt(tokenizer(), kTemplate);
+    const ChatRequest request = parse_chat_request(R"({"messages": [
+        {"role": "user", "content": "Oslo?"},
+        {"role": "assistant", "content": null, "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f",
+         "arguments": "{\"a\": 48.856613, \"b\": 1.0, \"c\": 123456789.125, \"d\": 18446744073709551615, \"e\": -18446744073709551616}"}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "rain"}],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
+         "properties": {"a": {"type": "number", "minimum": -90.0, "default": 48.856613},
+                        "d": {"type": "integer", "maximum": 1000000000000000000000000000000, "x-scale": 1e16}}}}}]})");
+    nlohmann::ordered_json tools = nlohmann::ordered_json::array();
+    for (const Tool& tool : request.tools) tools.push_back(tool.for_template());
+    EXPECT_EQ(
+        prompt.text({request.messages, tools, {}}, [] {}),
+        "{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\", "
+        "\"properties\": {\"a\": {\"type\": \"number\", \"minimum\": -90.0, \"default\": 48.856613}, "
+        "\"d\": {\"type\": \"integer\", \"maximum\": 1000000000000000000000000000000, \"x-scale\": 1e+16}}}}}"
+        "<|user|>Oslo?<|assistant|><tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 48.856613, \"b\": "
+        "1.0, "
+        "\"c\": 123456789.125, \"d\": 18446744073709551615, \"e\": -18446744073709551616}}\n"
+        "</tool_call><|tool|>rain<|assistant|>");
+}
+
+// The interfaces that give arguments as JSON keep the numbers of a call as well.
+TEST(ChatTools, NumbersOfAnswersAreKept) {
+    const std::string call =
+        R"({"name": "weather", "arguments": {"city": "Oslo", "n": [48.856613, 1.0, 18446744073709551615, -18446744073709551616]}})";
+    RunningServer running(answering("<tool_call>\n" + call + "\n</tool_call>"));
+    const std::string numbers = "[48.856613,1.0,18446744073709551615,-18446744073709551616]";
+    const json ask = {
+        {"model", "org/fake"}, {"messages", {{{"role", "user"}, {"content", "Oslo?"}}}}, {"stream", false}};
+    json ollama = ask, messages = ask;
+    ollama["tools"] = {kFunction};
+    ollama["options"] = {{"num_predict", 400}};
+    messages["max_tokens"] = 400;
+    messages["tools"] = {{{"name", "weather"}, {"input_schema", kFunction["function"]["parameters"]}}};
+    EXPECT_THAT(running.post("/api/chat", ollama).body, HasSubstr(numbers));
+    EXPECT_THAT(running.post("/v1/messages", messages).body, HasSubstr(numbers));
+}
+
 // As most templates are: what is undefined by nature stands beside text.
 TEST(ChatTools, TemplatesHaveStatements) {
     const ChatPrompt prompt(tokenizer(), R"({# a comment #}{% set name = "A" %}{% set ns = namespace(x=1) %}
 {%- macro said(text) %}<{{ text }}>{% endmacro %}{{ name }}{{ said(messages[0].content) }})");
-    const ChatPrompt wrong(tokenizer(), "{% set a = 1 %}{{ missing }}");
+    const ChatPrompt wrong(tokenizer(), "{% set a = 1 %}{{ missing.member }}");
     const auto messages = nlohmann::ordered_json::array({{{"role", "user"}, {"content", "Hello"}}});
     EXPECT_EQ(prompt.text({messages, {}, {}}, [] {}), "A<Hello>");
     EXPECT_THROW(wrong.text({messages, {}, {}}, [] {}), Error);

@@ -64,13 +64,13 @@ TEST_F(HostileVocabulary, TruncatedJson) {
     const std::string whole = fixture("bpe_gpt2/tokenizer.json");
     for (const size_t size : {size_t{1}, whole.size() / 2, whole.size() - 2}) {
         put("tokenizer.json", whole.substr(0, size));
-        expect_error(ErrorCode::input, "tokenizer.json' is no JSON");
+        expect_error(ErrorCode::input, "tokenizer.json' is not valid JSON");
     }
     put("tokenizer.json", std::string(100000, '['));
-    expect_error(ErrorCode::input, "nested deeper");
+    expect_error(ErrorCode::input, "nested too deep");
     put("tokenizer.json", whole);
     put("tokenizer_config.json", std::string("{\"bos_token\": "));
-    expect_error(ErrorCode::input, "tokenizer_config.json' is no JSON");
+    expect_error(ErrorCode::input, "tokenizer_config.json' is not valid JSON");
 }
 
 TEST_F(HostileVocabulary, WrongTypes) {

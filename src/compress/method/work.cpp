@@ -8,7 +8,9 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/group.h"
+#include "core/json_text.h"
 #include "core/sha256.h"
+#include "core/temporaries.h"
 #include "io/safetensors.h"
 
 namespace refold {
@@ -52,7 +54,7 @@ static std::map<std::string, Tensor> tensors_in(const std::string& path) {
     for (const auto& [name, view] : file->tensors) {
         Tensor tensor{DType::F32, {view.shape.rbegin(), view.shape.rend()}, {}, {}};
         if (view.dtype == "U8") {
-            const auto packed = nlohmann::json::parse(file->metadata.at(name));
+            const auto packed = parse_json(file->metadata.at(name), "work", "'" + path + "'");
             tensor.type = packed.at("type").get<DType>();
             tensor.shape = packed.at("shape").get<std::vector<int64_t>>();
         }
@@ -182,9 +184,21 @@ std::optional<std::map<std::string, Tensor>> Work::kept(const ResultKey& key) {
     return stored(file_of(key, {}));
 }
 
+// The files of results, and those of training (train/train.h) in its folders.
+static bool is_of_work(const fs::path& name) {
+    const std::string first = name.begin()->string(), file = name.filename().string();
+    if (!name.has_parent_path()) {
+        constexpr size_t kHashDigits = 64;
+        return name.extension() == ".safetensors" && name.stem().string().size() == kHashDigits &&
+               file.find_first_not_of("0123456789abcdef") == kHashDigits;
+    }
+    return (first == "train" || first.starts_with("end-to-end-")) &&
+           (file == "checkpoint.safetensors" || file == "tokens.bin" || file == "tokens.lock" ||
+            (file.starts_with("teacher-") && name.extension() == ".bin"));
+}
+
 void Work::finish() {
-    std::error_code none;
-    if (!folder_.empty()) fs::remove_all(folder_, none);
+    if (!folder_.empty()) remove_files(folder_, is_of_work);
 }
 
 Tensor as_type(const Tensor& tensor, DType type) {

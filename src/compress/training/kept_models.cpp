@@ -4,7 +4,9 @@
 
 #include "compress/training/training.h"
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/text.h"
+#include "io/gguf.h"
 #include "model/metadata_keys.h"
 #include "model/save.h"
 #include "train/schedule.h"
@@ -16,12 +18,27 @@ std::string kept_model_path(const std::string& folder, size_t step, int64_t numb
     return fmt::format("{}/step-{}/kept-{:0{}}-of-{}.gguf", folder, step, number, digits, count);
 }
 
+static bool is_kept_model(const std::string& path) {
+    try {
+        return GgufFile::open(path)->metadata().string(kProvenanceKey, "").find("\"training_step\"") !=
+               std::string::npos;
+    } catch (const Error&) {  // another kind of file
+        return false;
+    }
+}
+
 KeptModels::KeptModels(const TrainedTensors& trained, const Step& step, const TrainOptions& options)
     : trained_(trained), step_(step), options_(options) {
     if (options.keep == 0) return;
     if (step.training->metrics.empty())
         fail(ErrorCode::usage, "train", "keep: there is no folder beside the output for models");
-    provenance_ = nlohmann::json::parse(step.provenance());
+    provenance_ = parse_json(step.provenance(), "train", "the provenance");
+    for (int64_t number = 1; number <= options.keep; ++number)
+        if (std::filesystem::exists(path(number)) && !is_kept_model(path(number)))
+            fail(ErrorCode::usage, "train",
+                 "'{}' would be replaced, and is no model that a run has kept - move it away, or choose "
+                 "another output",
+                 path(number));
 }
 
 std::string KeptModels::path(int64_t number) const {

@@ -7,6 +7,8 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/json_text.h"
+#include "core/stored_text.h"
 #include "core/text.h"
 #include "io/safetensors.h"
 #include "model/adapter/modules.h"
@@ -20,8 +22,8 @@ class PeftFolder {
 public:
     PeftFolder(const std::string& folder, const Model& model) : model_(model) {
         adapter_.label = folder;
-        const std::string text = read_text_file(folder + "/adapter_config.json");
-        config_ = Json::parse(text, nullptr, false);
+        const std::string file = folder + "/adapter_config.json";
+        config_ = parse_json<Json>(read_stored_text(file), "adapter", "'" + file + "'");
         if (!config_.is_object()) wrong("adapter_config.json is no JSON object");
         check();
     }

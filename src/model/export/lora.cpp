@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/output_folder.h"
 #include "core/error.h"
 #include "core/files.h"
 #include "io/safetensors.h"
@@ -234,7 +235,12 @@ AdapterExport save_peft(const Model& model, const std::string& folder, bool over
                  sink(quantize(term.type, hf_factor_b(model, term), term.rank));
              }});
     }
-    AtomicFolder out(folder, overwrite);
+    // PEFT reads these, whoever wrote them.
+    const auto others = [](const std::string& name) {
+        return name == "adapter_config.json" || name.starts_with("adapter_model.") ? OthersFile::refused
+                                                                                   : OthersFile::stays;
+    };
+    OutputFolder out(folder, {overwrite, others});
     write_file(out.path() + "/adapter_config.json", config.dump(2) + "\n");
     write_safetensors(out.path() + "/adapter_model.safetensors", false, tensors, {{"format", "pt"}}, {});
     out.commit();

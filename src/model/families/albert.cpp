@@ -20,10 +20,9 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     encoder_from_hf(config, kName, metadata);
     FamilyWriter out(metadata, kName);
-    if (!config.has("hidden_act")) out.activation("gelu_new");
-    out.integer("embedding_width", config.integer("embedding_size", 128));
-    out.integer("block_count", config.integer("num_hidden_groups", 1));
-    if (const int64_t inner = config.integer("inner_group_num", 1); inner != 1)
+    out.integer("embedding_width", config.integer("embedding_size"));
+    out.integer("block_count", config.integer("num_hidden_groups"));
+    if (const int64_t inner = config.integer("inner_group_num"); inner != 1)
         fail(ErrorCode::unsupported, "config.json", "field 'inner_group_num' ({}) is not supported; known: 1",
              inner);
 }
@@ -105,7 +104,6 @@ const Family albert_family = {
     .read_config = read_config,
     .hf_model_types = {kName},
     .hf_prefix = "albert.",
-    .hf_tied = true,
     .hf_repeats = {.of_layer = layers_of_group, .write = write_groups},
     .hf_unread = {{"down_scale_factor", "1"},
                   {"gap_size", "0"},

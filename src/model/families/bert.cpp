@@ -35,7 +35,6 @@ const Family bert_family = {
     .read_config = read_config,
     .hf_model_types = {"bert"},
     .hf_prefix = "bert.",
-    .hf_tied = true,
     .hf_unread = encoder_unread(),
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,

@@ -58,7 +58,6 @@ const Family cohere_family = {
     .read_config = read_config,
     .hf_model_types = {"cohere"},
     .hf_prefix = "model.",
-    .hf_tied = true,
     .hf_norms = "use_qk_norm",
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,

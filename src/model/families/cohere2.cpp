@@ -23,9 +23,9 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
     cohere_from_hf(config, out);
-    const auto period = static_cast<size_t>(config.integer("sliding_window_pattern", kPeriod));
+    const auto period = static_cast<size_t>(config.integer("sliding_window_pattern"));
     if (period == 0) fail(ErrorCode::input, "config.json", "field 'sliding_window_pattern' must not be 0");
-    write_windows(config.integer("sliding_window", 4096),
+    write_windows(config.integer("sliding_window"),
                   layers_with_window(config, [&](size_t l) { return (l + 1) % period != 0; }), out);
 }
 
@@ -50,7 +50,6 @@ const Family cohere2_family = {
     .read_config = read_config,
     .hf_model_types = {"cohere2"},
     .hf_prefix = "model.",
-    .hf_tied = true,
     .hf_unread = {{"_sliding_window_pattern"},  // layer_types says it
                   {"layer_switch", "4"},
                   {"order_of_interleaved_layers", "\"local_attn_first\""},

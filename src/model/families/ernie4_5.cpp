@@ -18,17 +18,14 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    HfFields fields;
-    fields.head_dim = 128;
-    write_common(config, fields, NormKind::rms, Activation::silu, 1e-5, out);
-    write_rope(config, 500000.0, out);
+    write_common(config, {}, NormKind::rms, Activation::silu, out);
+    write_rope(config, out);
 }
 
 nlohmann::json write_hf_config(const Model& model) {
     nlohmann::json out = hf_common(model, {}, "Ernie4_5ForCausalLM", kName);
     hf_rope(model, out);
     out["head_dim"] = model.config.head_dim;
-    out["num_key_value_heads"] = model.config.n_head_kv;  // Ernie4_5Config's usual number is not n_head
     out["use_bias"] = model.topology.has(0, Slot::attn_q_bias);
     return out;
 }
@@ -43,7 +40,6 @@ const Family ernie4_5_family = {
     .read_config = read_config,
     .hf_model_types = {"ernie4_5"},
     .hf_prefix = "model.",
-    .hf_tied = true,
     .hf_bias = "use_bias",
     .hf_unread = {{"compression_ratio", "1.0"}},
     .read_hf_config = read_hf_config,

@@ -17,13 +17,11 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    write_gemma_keys(config, out);
+    write_gemma_keys(config, kGemmaFields, out);
     write_gemma_scale(config, kName, metadata, out);
-    out.real("attn_logit_softcapping",
-             config.given("attn_logit_softcapping") ? config.real("attn_logit_softcapping", 0) : 50.0);
-    out.real("final_logit_softcapping",
-             config.given("final_logit_softcapping") ? config.real("final_logit_softcapping", 0) : 30.0);
-    write_windows(config.integer("sliding_window", 4096),
+    for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"})
+        write_soft_cap(config, cap, out);
+    write_windows(config.integer("sliding_window"),
                   layers_with_window(config, [](size_t l) { return l % 2 == 0; }), out);
 }
 
@@ -46,7 +44,6 @@ const Family gemma2_family = {
     .read_config = read_config,
     .hf_model_types = {"gemma2"},
     .hf_prefix = "model.",
-    .hf_tied = true,
     .hf_unread = {{"hidden_act"}},
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,

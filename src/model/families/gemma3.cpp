@@ -25,16 +25,14 @@ void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
         fail(ErrorCode::unsupported, "config.json",
              "field 'attn_logit_softcapping' is not supported for Gemma 3");
     FamilyWriter out(metadata, kName);
-    write_gemma_keys(config, out);
-    if (!config.has("rope_theta")) out.real("rope.freq_base", 1e6);
+    write_gemma_keys(config, kGemmaFields, out);
     write_gemma_scale(config, kName, metadata, out);
-    if (config.has("final_logit_softcapping"))
-        out.real("final_logit_softcapping", config.real("final_logit_softcapping"));
-    const auto period = static_cast<size_t>(config.integer("sliding_window_pattern", 6));
+    if (config.has("final_logit_softcapping")) write_soft_cap(config, "final_logit_softcapping", out);
+    const auto period = static_cast<size_t>(config.integer("sliding_window_pattern"));
     if (period == 0) fail(ErrorCode::input, "config.json", "field 'sliding_window_pattern' must not be 0");
-    write_windows(config.integer("sliding_window", 4096),
+    write_windows(config.integer("sliding_window"),
                   layers_with_window(config, [&](size_t l) { return l % period != period - 1; }), out);
-    out.real("rope.freq_base_swa", config.real("rope_local_base_freq", 10000.0));
+    out.real("rope.freq_base_swa", config.real("rope_local_base_freq"));
 }
 
 nlohmann::json write_hf_config(const Model& model) {
@@ -59,9 +57,6 @@ const Family gemma3_family = {
     .read_config = read_config,
     .hf_model_types = {"gemma3_text"},
     .hf_prefix = "model.|language_model.model.|model.language_model.",
-    .hf_tied = true,
-    .hf_text_defaults = R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
-                            "head_dim": 256, "max_position_embeddings": 131072})",
     .hf_unread = {{"_sliding_window_pattern"}, {"hidden_act"}},
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,

@@ -108,23 +108,22 @@ std::vector<float> cuts_of(const HfConfig& config) {
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    write_gemma_keys(config, out);
-    if (!config.has("rope_theta")) out.real("rope.freq_base", 1e6);
-    out.real("rope.freq_base_swa", config.real("rope_local_base_freq", 10000.0));
-    constexpr const char* kCap = "final_logit_softcapping";
-    out.real(kCap, config.given(kCap) ? config.real(kCap, 0) : kUsualCap);
-    write_windows(config.integer("sliding_window", 512),
+    HfFields fields = kGemmaFields;
+    fields.inner_of_layers = true;
+    write_gemma_keys(config, fields, out);
+    out.real("rope.freq_base_swa", config.real("rope_local_base_freq"));
+    write_soft_cap(config, "final_logit_softcapping", out);
+    write_windows(config.integer("sliding_window"),
                   layers_with_window(config, [](size_t l) { return (l + 1) % kPeriod != 0; }), out);
     if (!config.boolean("altup_correct_scale", true))
         fail(ErrorCode::unsupported, "config.json", "field 'altup_correct_scale' (false) is not supported");
-    out.integer("altup.num_inputs", config.integer("altup_num_inputs", kStockStreams));
-    out.integer("altup.active_idx", config.integer("altup_active_idx", 0));
-    out.integer(kLaurelKey, config.integer("laurel_rank", kStockLaurel));
-    out.integer("embedding_length_per_layer_input",
-                config.integer("hidden_size_per_layer_input", kStockInput));
-    const int64_t vocabulary = config.integer("vocab_size_per_layer_input", 262144);
+    out.integer("altup.num_inputs", config.integer("altup_num_inputs"));
+    out.integer("altup.active_idx", config.integer("altup_active_idx"));
+    out.integer(kLaurelKey, config.integer("laurel_rank"));
+    out.integer("embedding_length_per_layer_input", config.integer("hidden_size_per_layer_input"));
+    const int64_t vocabulary = config.integer("vocab_size_per_layer_input");
     if (vocabulary != config.integer("vocab_size")) out.integer(kInputVocabKey, vocabulary);
-    out.integer("attention.shared_kv_layers", config.integer("num_kv_shared_layers", 15));
+    out.integer("attention.shared_kv_layers", config.integer("num_kv_shared_layers"));
     out.reals(kCutsKey, cuts_of(config));
 }
 
@@ -134,7 +133,6 @@ nlohmann::json write_hf_config(const Model& model) {
     out["final_logit_softcapping"] = c.logit_softcap > 0 ? nlohmann::json(c.logit_softcap) : nlohmann::json();
     out["rope_local_base_freq"] = c.local_rope->base;
     const size_t layers = model.topology.layers.size();
-    out["layer_types"] = std::vector<std::string>(layers, "full_attention");
     windows_to_hf(model, out);
     out["altup_num_inputs"] = c.n_stream;
     out["altup_active_idx"] = 0;
@@ -237,7 +235,6 @@ const Family gemma3n_family = {
     .read_config = read_config,
     .hf_model_types = {"gemma3n_text"},
     .hf_prefix = "model.language_model.|model.",
-    .hf_tied = true,
     // In training, transformers keeps coefficients below altup_coef_clip.
     .hf_unread = {{"altup_coef_clip"}, {"hidden_act"}},
     .read_hf_config = read_hf_config,

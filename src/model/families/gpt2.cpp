@@ -21,7 +21,7 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    write_common(config, kGptFields, NormKind::layer, Activation::gelu_tanh, 1e-5, out);
+    write_common(config, kGptFields, NormKind::layer, Activation::gelu_tanh, out);
     if (!config.boolean("scale_attn_weights", true)) out.real("attention.scale", 1.0);
     if (config.boolean("scale_attn_by_inverse_layer_idx", false))
         out.boolean("attention.scale_by_layer", true);
@@ -71,7 +71,6 @@ const Family gpt2_family = {
     .read_config = read_config,
     .hf_model_types = {"gpt2"},
     .hf_prefix = "transformer.",
-    .hf_tied = true,
     .hf_unread = {{"n_ctx"},
                   {"reorder_and_upcast_attn"},
                   {"summary_activation"},

@@ -8,6 +8,7 @@ namespace refold {
 namespace {
 
 constexpr const char* kName = "gptneox";
+constexpr HfFields kFields = {.heads_kv = nullptr, .epsilon = "layer_norm_eps"};
 
 ModelConfig read_config(const GgufMetadata& metadata) {
     const FamilyKeys keys(metadata, kName);
@@ -19,14 +20,14 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    write_common(config, kLayerNormFields, NormKind::layer, Activation::gelu, 1e-5, out);
-    write_rope(config, config.real("rotary_emb_base", 10000.0), out);
-    write_rotated_part(config, config.real("rotary_pct", 0.25), out);
+    write_common(config, kFields, NormKind::layer, Activation::gelu, out);
+    write_rope(config, out);
+    write_rotated_part(config, out);
     out.boolean("use_parallel_residual", config.boolean("use_parallel_residual", true));
 }
 
 nlohmann::json write_hf_config(const Model& model) {
-    nlohmann::json out = hf_common(model, kLayerNormFields, "GPTNeoXForCausalLM", "gpt_neox");
+    nlohmann::json out = hf_common(model, kFields, "GPTNeoXForCausalLM", "gpt_neox");
     hf_rope(model, out);
     out["rotary_emb_base"] = out["rope_theta"];
     out["rotary_pct"] = rotated_part(model.config);
@@ -75,7 +76,6 @@ const Family gpt_neox_family = {
     .read_config = read_config,
     .hf_model_types = {"gpt_neox"},
     .hf_prefix = "gpt_neox.",
-    .hf_attention_bias = true,
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .fused = {kFusedQkv},

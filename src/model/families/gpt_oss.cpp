@@ -33,12 +33,18 @@ void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
                  method);
     }
     FamilyWriter out(metadata, kName);
-    HfFields fields;
-    fields.head_dim = 64;
-    write_common(config, fields, NormKind::rms, Activation::silu, 1e-5, out);
-    write_rope(config, 150000.0, out);
+    if (!config.boolean("attention_bias", true))
+        fail(ErrorCode::unsupported, "config.json",
+             "field 'attention_bias' (false) is not supported for gpt-oss");
+    if (!config.has("rope_scaling"))
+        fail(ErrorCode::unsupported, "config.json",
+             "field 'rope_scaling' is null: transformers 4 does not scale the rotation then, and "
+             "transformers 5 does "
+             "as in gpt-oss-20b (YaRN by 32); write {{\"rope_type\": \"default\"}} or what is meant");
+    write_common(config, {}, NormKind::rms, Activation::silu, out);
+    write_rope(config, out);
     write_experts(config, kExperts, out);
-    write_windows(config.integer("sliding_window", 128),
+    write_windows(config.integer("sliding_window"),
                   layers_with_window(config, [](size_t layer) { return layer % kPeriod == 0; }), out);
 }
 
@@ -49,6 +55,8 @@ nlohmann::json write_hf_config(const Model& model) {
     out["head_dim"] = model.config.head_dim;
     out["attention_bias"] = true;
     hf_rope(model, out);
+    if (!out.contains("rope_scaling"))
+        out["rope_scaling"] = {{"rope_type", "default"}};  // the class's is YaRN
     windows_to_hf(model, out);
     experts_to_hf(model, kExperts, out);
     return out;
@@ -117,8 +125,10 @@ const Family gpt_oss_family = {
     .read_config = read_config,
     .hf_model_types = {"gpt_oss"},
     .hf_prefix = "model.",
-    .hf_attention_bias = true,
-    .hf_unread = {{"experts_per_token"}, {"initial_context_length"}, {"swiglu_limit", "7.0"}},
+    .hf_unread = {{"experts_per_token"},
+                  {"initial_context_length"},
+                  {"swiglu_alpha", "1.702"},
+                  {"swiglu_limit", "7.0"}},
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .to_stock = to_stock,

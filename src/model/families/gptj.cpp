@@ -21,9 +21,8 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    write_common(config, kGptFields, NormKind::layer, Activation::gelu_tanh, 1e-5, out);
-    const int64_t head_dim = config.integer("n_embd") / config.integer("n_head");
-    out.integer("rope.dimension_count", config.has("rotary_dim") ? config.integer("rotary_dim") : head_dim);
+    write_common(config, kGptFields, NormKind::layer, Activation::gelu_tanh, out);
+    out.integer("rope.dimension_count", config.integer("rotary_dim"));
 }
 
 nlohmann::json write_hf_config(const Model& model) {

@@ -25,9 +25,8 @@ bool write_alpha(const HfConfig& config, FamilyWriter& out) {
     const nlohmann::json* object = config.find("rope_scaling");
     if (object == nullptr || !object->is_object()) return false;
     const HfConfig scaling(*object);
-    const std::string old = scaling.string("type", "default");
     const double alpha = scaling.real("alpha", 0);
-    if (scaling.string("rope_type", old) != "dynamic" || alpha == 0) return false;
+    if (scaling.string("rope_type", "default") != "dynamic" || alpha == 0) return false;
     if (!(alpha > 0))
         fail(ErrorCode::input, "config.json", "field 'rope_scaling.alpha' must be positive, got {}", alpha);
     if (const double factor = scaling.real("factor", 1); factor != 1)
@@ -35,16 +34,15 @@ bool write_alpha(const HfConfig& config, FamilyWriter& out) {
              "field 'rope_scaling.factor' ({}) is not supported together with 'alpha'", factor);
     for (const char* field : {"beta_fast", "beta_slow", "mscale", "mscale_all_dim"}) scaling.find(field);
     check_asked(scaling, "rope_scaling");
-    const auto dims = static_cast<double>(
-        config.integer("head_dim", config.integer("hidden_size") / config.integer("num_attention_heads")));
-    out.real("rope.freq_base", config.real("rope_theta", 10000.0) * std::pow(alpha, dims / (dims - 2)));
+    const auto dims = static_cast<double>(head_dim_of(config));
+    out.real("rope.freq_base", config.real("rope_theta") * std::pow(alpha, dims / (dims - 2)));
     return true;
 }
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    write_common(config, {}, NormKind::rms, Activation::silu, 1e-5, out);
-    if (!write_alpha(config, out)) write_rope(config, 10000.0, out);
+    write_common(config, {}, NormKind::rms, Activation::silu, out);
+    if (!write_alpha(config, out)) write_rope(config, out);
 }
 
 nlohmann::json write_hf_config(const Model& model) {

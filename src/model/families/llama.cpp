@@ -24,16 +24,16 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    const bool mixtral = config.string("model_type", "") == "mixtral";
-    write_common(config, {}, NormKind::rms, Activation::silu, mixtral ? 1e-5 : 1e-6, out);
-    write_rope(config, mixtral ? 1e6 : 10000.0, out);
+    const std::string type = config.string("model_type", kName);
+    const bool mixtral = type == "mixtral";
+    write_common(config, {}, NormKind::rms, Activation::silu, out);
+    write_rope(config, out);
     if (mixtral) write_experts(config, kExperts, out);
-    const bool mistral = mixtral || config.string("model_type", "") == "mistral";
-    if (mistral && config.boolean("layer_sharing", false))
-        fail(ErrorCode::unsupported, "config.json", "field 'layer_sharing' is not supported for Mistral");
-    if (mistral && config.has("sliding_window")) {
+    if ((mixtral || type == "mistral") && config.has("sliding_window")) {
+        // transformers takes a Mistral with layer_types for a Ministral, which reads them.
+        const std::vector<bool> all(static_cast<size_t>(config.integer("num_hidden_layers")), true);
         write_windows(config.integer("sliding_window"),
-                      layers_with_window(config, [](size_t) { return true; }), out);
+                      mixtral ? all : layers_with_window(config, [](size_t) { return true; }), out);
     }
 }
 
@@ -54,6 +54,14 @@ nlohmann::json write_hf_config(const Model& model) {
     return out;
 }
 
+std::vector<SlotDescription> model_slots() {
+    std::vector<SlotDescription> slots = llama_model_slots();
+    for (SlotDescription& slot : slots) {
+        if (slot.slot == Slot::output) slot.hf = "lm_head.weight|language_model.lm_head.weight";
+    }
+    return slots;
+}
+
 void write_layer_sharing(nlohmann::json& config, size_t /*stored*/, size_t repeats) {
     if (repeats > 1 || config.contains("layer_sharing")) config["layer_sharing"] = repeats > 1;
 }
@@ -69,10 +77,10 @@ const Family llama_family = {
                                               "@layers.{}.block_sparse_moe.experts.[].w3.weight",
                                               "@layers.{}.block_sparse_moe.experts.[].w2.weight"}),
                                 true),
-    .model_slots = llama_model_slots(),
+    .model_slots = model_slots(),
     .read_config = read_config,
     .hf_model_types = {"llama", "mistral", "mixtral", "mobilellm"},
-    .hf_prefix = "model.",
+    .hf_prefix = "model.|model.language_model.|language_model.model.",
     .hf_repeats = {.of_layer = [](const HfConfig& config) -> size_t {
                        return config.boolean("layer_sharing", false) ? 2 : 1;
                    },

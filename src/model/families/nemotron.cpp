@@ -23,9 +23,9 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    write_common(config, kFields, NormKind::layer, Activation::relu_squared, 1e-5, out);
-    write_rope(config, 10000.0, out);
-    write_rotated_part(config, 0.5, out);
+    write_common(config, kFields, NormKind::layer, Activation::relu_squared, out);
+    write_rope(config, out);
+    write_rotated_part(config, out);
 }
 
 nlohmann::json write_hf_config(const Model& model) {

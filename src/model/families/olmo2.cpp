@@ -24,8 +24,8 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    write_common(config, {}, NormKind::rms, Activation::silu, 1e-5, out);
-    write_rope(config, 10000.0, out);
+    write_common(config, {}, NormKind::rms, Activation::silu, out);
+    write_rope(config, out);
 }
 
 nlohmann::json write_hf_config(const Model& model) {

@@ -23,8 +23,8 @@ void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     if (config.boolean("use_sliding_window", false))
         fail(ErrorCode::unsupported, "config.json", "field 'use_sliding_window' is not supported for Ouro");
     FamilyWriter out(metadata, kName);
-    write_common(config, {}, NormKind::rms, Activation::silu, 1e-6, out);
-    write_rope(config, 10000.0, out);
+    write_common(config, {}, NormKind::rms, Activation::silu, out);
+    write_rope(config, out);
 }
 
 nlohmann::json write_hf_config(const Model& model) {

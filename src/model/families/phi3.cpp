@@ -15,7 +15,6 @@ ModelConfig read_config(const GgufMetadata& metadata) {
     const FamilyKeys keys(metadata, kName);
     ModelConfig c = read_common(keys, NormKind::rms, Activation::silu);
     c.rope = read_rope(keys, c, RopeKind::halves);
-    c.rope.long_factors = c.rope.original_context < c.context_length;
     // Converters write 0 where there is none.
     if (metadata.integer(keys.name("attention.sliding_window"), 0) > 0) c.windows = read_windows(keys, 0);
     return c;
@@ -23,11 +22,18 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    write_common(config, {}, NormKind::rms, Activation::silu, 1e-5, out);
-    write_rope(config, 10000.0, out);
-    write_rotated_part(config, 1.0, out);
-    if (const int64_t window = config.integer("sliding_window", 0); window > 0)
-        write_windows(window, layers_with_window(config, [](size_t) { return true; }), out);
+    write_common(config, {}, NormKind::rms, Activation::silu, out);
+    write_rope(config, out);
+    write_rotated_part(config, out);
+    const nlohmann::json* scaling = config.find("rope_scaling");
+    const std::string type =
+        scaling == nullptr ? "default" : HfConfig(*scaling).string("rope_type", "default");
+    if (type != "default" && type != "longrope")
+        fail(ErrorCode::unsupported, "config.json",
+             "rope_scaling type '{}' is not supported for Phi-3; known: default, longrope", type);
+    if (config.has("sliding_window"))
+        write_windows(config.integer("sliding_window"),
+                      std::vector<bool>(static_cast<size_t>(config.integer("num_hidden_layers")), true), out);
 }
 
 nlohmann::json write_hf_config(const Model& model) {
@@ -80,7 +86,8 @@ const Family phi3_family = {
     .read_config = read_config,
     .hf_model_types = {"phi3"},
     .hf_prefix = "model.",
-    .hf_unread = {{"original_max_position_embeddings"},
+    .hf_unread = {{"layer_types"},  // transformers' Phi-3 has the window on every layer
+                  {"original_max_position_embeddings"},
                   {"full_attn_mod", "1"},
                   {"interpolate_factor", "1"},
                   {"lm_head_bias", "false"}},

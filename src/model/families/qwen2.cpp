@@ -13,7 +13,7 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    qwen_from_hf(config, {}, out);
+    qwen_from_hf(config, out);
 }
 
 nlohmann::json write_hf_config(const Model& model) { return qwen_to_hf(model, "Qwen2ForCausalLM", "qwen2"); }

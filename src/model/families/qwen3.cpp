@@ -17,15 +17,12 @@ void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     if (config.boolean("attention_bias", false))
         fail(ErrorCode::unsupported, "config.json", "field 'attention_bias' is not supported for Qwen3");
     FamilyWriter out(metadata, kName);
-    HfFields fields;
-    fields.head_dim = 128;
-    qwen_from_hf(config, fields, out);
+    qwen_from_hf(config, out);
 }
 
 nlohmann::json write_hf_config(const Model& model) {
     nlohmann::json out = qwen_to_hf(model, "Qwen3ForCausalLM", "qwen3");
     out["head_dim"] = model.config.head_dim;
-    out["num_key_value_heads"] = model.config.n_head_kv;  // Qwen3Config's usual number is not n_head
     return out;
 }
 

@@ -22,7 +22,11 @@ void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     if (config.boolean("attention_bias", false))
         fail(ErrorCode::unsupported, "config.json", "field 'attention_bias' is not supported for Qwen3");
     FamilyWriter out(metadata, kName);
-    qwen_from_hf(config, {}, out);
+    write_common(config, {}, NormKind::rms, Activation::silu, out);
+    write_rope(config, out);
+    if (config.boolean("use_sliding_window", false) && config.has("sliding_window"))
+        write_windows(config.integer("sliding_window"),
+                      std::vector<bool>(static_cast<size_t>(config.integer("num_hidden_layers")), true), out);
     write_experts(config, kExperts, out);
     write_expert_norm(config, true, out);
 }
@@ -31,7 +35,6 @@ nlohmann::json write_hf_config(const Model& model) {
     nlohmann::json out = qwen_to_hf(model, "Qwen3MoeForCausalLM", "qwen3_moe");
     const ModelConfig& c = model.config;
     out["head_dim"] = c.head_dim;
-    out["num_key_value_heads"] = c.n_head_kv;
     out["norm_topk_prob"] = c.norm_expert_weights;
     out["mlp_only_layers"] = nlohmann::json::array();
     for (size_t l = 0; l < c.experts.size(); ++l) {
@@ -63,7 +66,7 @@ const Family qwen3moe_family = {
     .read_config = read_config,
     .hf_model_types = {"qwen3_moe"},
     .hf_prefix = "model.",
-    .hf_unread = qwen_unread(),
+    .hf_unread = {{"max_window_layers"}, {"sliding_window"}, {"use_mrope", "false"}},
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .to_stock = [](const Model& model) -> StockModel {

@@ -86,7 +86,6 @@ const Family roberta_family = {
     .read_config = read_config,
     .hf_model_types = {"roberta", "xlm-roberta"},
     .hf_prefix = "roberta.",
-    .hf_tied = true,
     .hf_unread = encoder_unread(),
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,

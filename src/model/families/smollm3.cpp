@@ -27,7 +27,7 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 }
 
 std::vector<bool> rotation_from_hf(const HfConfig& config, size_t layers) {
-    const auto period = static_cast<size_t>(config.integer("no_rope_layer_interval", kPeriod));
+    const auto period = static_cast<size_t>(config.integer("no_rope_layer_interval"));
     if (period == 0) fail(ErrorCode::input, "config.json", "field 'no_rope_layer_interval' must not be 0");
     const nlohmann::json* flags = config.find("no_rope_layers");
     if (flags == nullptr) return usual_rotation(layers, period);
@@ -35,20 +35,27 @@ std::vector<bool> rotation_from_hf(const HfConfig& config, size_t layers) {
         fail(ErrorCode::input, "config.json",
              "field 'no_rope_layers' must have one entry for each of {} layers", layers);
     std::vector<bool> rotated;
-    for (const auto& flag : *flags) rotated.push_back(flag == 1 || flag == true);
+    for (const auto& flag : *flags) {
+        if (flag != 0 && flag != 1)
+            fail(ErrorCode::input, "config.json", "field 'no_rope_layers' must be a list of 0 and 1, got {}",
+                 flags->dump());
+        rotated.push_back(flag == 1);
+    }
     return rotated;
 }
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    write_common(config, {}, NormKind::rms, Activation::silu, 1e-6, out);
-    write_rope(config, 2e6, out);
+    write_common(config, {}, NormKind::rms, Activation::silu, out);
+    write_rope(config, out);
     const auto layers = static_cast<size_t>(config.integer("num_hidden_layers"));
     const std::vector<bool> rotated = rotation_from_hf(config, layers);
     if (rotated != usual_rotation(layers, kPeriod)) out.flags(kRotatedKey, rotated);
-    if (!config.boolean("use_sliding_window", false) || !config.has("sliding_window")) return;
-    write_windows(config.integer("sliding_window"),
-                  layers_with_window(config, [&](size_t layer) { return !rotated[layer]; }), out);
+    const bool used = config.boolean("use_sliding_window", false) && config.has("sliding_window");
+    const std::vector<bool> windowed =
+        layers_with_window(config, [&](size_t layer) { return used && !rotated[layer]; });
+    check_windows_are_used(windowed, used);
+    if (used) write_windows(config.integer("sliding_window"), windowed, out);
 }
 
 nlohmann::json write_hf_config(const Model& model) {
@@ -56,7 +63,6 @@ nlohmann::json write_hf_config(const Model& model) {
     nlohmann::json out = hf_common(model, {}, "SmolLM3ForCausalLM", kName);
     hf_rope(model, out);
     biases_to_hf(model, out);
-    out["num_key_value_heads"] = c.n_head_kv;  // SmolLM3Config's usual number is not n_head
     nlohmann::json rotated = nlohmann::json::array();
     for (size_t l = 0; l < model.topology.layers.size(); ++l) rotated.push_back(c.rotates(l) ? 1 : 0);
     out["no_rope_layers"] = std::move(rotated);
@@ -75,8 +81,7 @@ const Family smollm3_family = {
     .read_config = read_config,
     .hf_model_types = {"smollm3"},
     .hf_prefix = "model.",
-    .hf_tied = true,
-    .hf_unread = {{"layer_types"}, {"max_window_layers"}, {"sliding_window"}},  // without use_sliding_window
+    .hf_unread = {{"max_window_layers"}, {"sliding_window"}},  // without use_sliding_window
     .read_hf_config = read_hf_config,
     .write_hf_config = write_hf_config,
     .to_stock = [](const Model& model) -> StockModel {

@@ -23,16 +23,15 @@ ModelConfig read_config(const GgufMetadata& metadata) {
 
 void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     FamilyWriter out(metadata, kName);
-    write_common(config, kLayerNormFields, NormKind::layer, Activation::silu, 1e-5, out);
-    write_rope(config, 10000.0, out);
-    write_rotated_part(config, 0.25, out);
+    write_common(config, kLayerNormFields, NormKind::layer, Activation::silu, out);
+    write_rope(config, out);
+    write_rotated_part(config, out);
     out.boolean("use_parallel_residual", config.boolean("use_parallel_residual", false));
 }
 
 nlohmann::json write_hf_config(const Model& model) {
     nlohmann::json out = hf_common(model, kLayerNormFields, "StableLmForCausalLM", kName);
     hf_rope(model, out);
-    out["num_key_value_heads"] = model.config.n_head_kv;  // StableLmConfig's usual number is not n_head
     out["partial_rotary_factor"] = rotated_part(model.config);
     out["use_parallel_residual"] = model.config.parallel_residual;
     out["qk_layernorm"] = model.topology.has(0, Slot::attn_q_norm_all);

@@ -7,10 +7,13 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/json_text.h"
+#include "core/stored_text.h"
 #include "core/text.h"
 #include "io/torch_file.h"
 #include "model/families/common/hf_config.h"
 #include "model/hf/description.h"
+#include "model/hf/known_tensors.h"
 #include "model/hf/layout.h"
 #include "model/hf/mxfp4.h"
 #include "model/hf/sentence_modules.h"
@@ -34,7 +37,7 @@ constexpr Kind kKinds[] = {{"model.safetensors"}, {"pytorch_model.bin"}};
 constexpr const char* kRecordKey = "refold.checkpoint";
 
 json parse_object(const std::string& text, const fs::path& path) {
-    json object = json::parse(text, nullptr, false);
+    json object = parse_json(text, "checkpoint", "'" + path.string() + "'");
     if (!object.is_object()) fail(ErrorCode::input, "checkpoint", "'{}' is not a JSON object", path.string());
     return object;
 }
@@ -75,10 +78,10 @@ HfCheckpoint::HfCheckpoint(const std::string& folder) {
              "index",
              folder);
     const fs::path index = fs::path(folder) / kind->index();
-    if (!fs::exists(index)) {
+    if (present(kind->file)) {
         add_shard((fs::path(folder) / kind->file).string(), nullptr, {});
     } else {
-        const json object = parse_object(read_text_file(index.string()), index);
+        const json object = parse_object(read_stored_text(index.string()), index);
         const auto map = object.find("weight_map");
         if (map == object.end() || !map->is_object() || map->empty())
             fail(ErrorCode::input, "checkpoint", "'{}' has no 'weight_map'", index.string());
@@ -160,25 +163,125 @@ private:
             for (const auto& slot : model_.family->layer_slots)
                 if (is_in_layer(*model_.family, slot.slot, l, layers)) read_slot(slot, l);
         }
-        const bool tied = description_.tied;
-        for (const auto& slot : model_.family->model_slots) {
-            // A tied output that was stored all the same is the embedding again.
-            if (slot.slot == Slot::output && tied && slot.fallback != nullptr) continue;
-            if (slot.slot == Slot::output && !tied && slot.required && slot.fallback != nullptr &&
-                !checkpoint_.find(slot.hf, model_.family->hf_prefix, 0)) {
-                fail_missing(slot, 0);
-            }
+        for (const auto& slot : model_.family->model_slots)
             if (slot.hf != nullptr) read_slot(slot, 0);
-        }
+        check_heads();
+        check_tied();
+        check_all_are_read();
         add_rope_factors(description_);
         model_.topology = described_topology(description_);
-        check_optional(HfConfig(description_.fields));
+    }
+
+    bool is_causal() const { return model_.config.causal; }
+
+    // Encoders come with a head, a pooler, both or none of them: files do not say which.
+    bool is_optional(Slot slot) const {
+        const SlotModule module = properties(slot).module;
+        return !is_causal() && (module == SlotModule::head || module == SlotModule::pooler ||
+                                slot == Slot::output || slot == Slot::output_bias || is_score(slot));
+    }
+
+    // What an encoder has of them is there completely.
+    void check_heads() const {
+        const auto missing = [&](const std::vector<Slot>& part) {
+            std::vector<const SlotDescription*> absent;
+            for (const auto& slot : model_.family->model_slots) {
+                if (std::ranges::find(part, slot.slot) != part.end() &&
+                    !model_.tensors.contains(tensor_name(slot, 0)))
+                    absent.push_back(&slot);
+            }
+            return absent.empty() || absent.size() == part.size() ? nullptr : absent.front();
+        };
+        if (is_causal()) return;
+        std::vector<Slot> head = {Slot::head_dense, Slot::head_dense_bias, Slot::head_norm,
+                                  Slot::head_norm_bias, Slot::output_bias};
+        if (!description_.tied) head.push_back(Slot::output);
+        const std::vector<std::vector<Slot>> parts = {
+            head, {Slot::pooler, Slot::pooler_bias}, {Slot::score, Slot::score_bias}};
+        for (const auto& part : parts)
+            if (const SlotDescription* slot = missing(part)) fail_missing(*slot, 0);
+    }
+
+    const SlotDescription& description_of(Slot slot) const {
+        return *std::ranges::find_if(model_.family->model_slots,
+                                     [&](const auto& d) { return d.slot == slot; });
+    }
+
+    // A tied output that is stored all the same must be the embedding again.
+    void check_tied() {
+        const SlotDescription& output = description_of(Slot::output);
+        if (!is_causal()) check_bias_of_head();
+        if (!description_.tied) return;
+        const auto stored = checkpoint_.find(output.hf, model_.family->hf_prefix, 0);
+        if (!stored) return;
+        const auto embedding =
+            checkpoint_.find(description_of(Slot::token_embd).hf, model_.family->hf_prefix, 0);
+        if (embedding) alike_.emplace(stored->name, embedding->name);
+        if (embedding && !is_same(*stored->view, *embedding->view))
+            fail(
+                ErrorCode::unsupported, "checkpoint",
+                "tensors '{}' and '{}' differ although config.json ties them (tie_word_embeddings): "
+                "transformers 5 uses "
+                "both, transformers 4 the latter for both - set tie_word_embeddings to false, or remove '{}'",
+                stored->name, embedding->name, stored->name);
+    }
+
+    // transformers 4 has one bias of an encoder's head under two names; in transformers 5 the first one
+    // counts only as far as it is tied to that of the decoder.
+    void check_bias_of_head() const {
+        const SlotDescription& bias = description_of(Slot::output_bias);
+        const auto names = hf_names(bias.hf, model_.family->hf_prefix, 0);
+        const auto& own = names.front();
+        if (description_.tied || !types_.contains(own) || checkpoint_.tensors().contains(names.back()))
+            return;
+        const auto found = checkpoint_.find(bias.hf, model_.family->hf_prefix, 0);
+        const std::vector<float> values = as_floats(type_of(*found), found->view->data);
+        if (std::ranges::any_of(values, [](float x) { return x != 0; }))
+            fail(ErrorCode::unsupported, "checkpoint",
+                 "tensor '{}' is there and '{}' is not, and the head is not tied: transformers 5 then adds "
+                 "no bias, "
+                 "transformers 4 adds it - store it under both names",
+                 own, names.back());
+    }
+
+    static bool is_same(const SafetensorsView& one, const SafetensorsView& other) {
+        if (one.shape != other.shape) return false;
+        if (one.dtype == other.dtype) return std::ranges::equal(one.data, other.data);
+        const auto type = float_type(one.dtype), other_type = float_type(other.dtype);
+        return type && other_type && as_floats(*type, one.data) == as_floats(*other_type, other.data);
+    }
+
+    // A tensor that nothing reads belongs to another model than config.json describes.
+    void check_all_are_read() const {
+        std::vector<std::string> unread;
+        for (const auto& [name, view] : checkpoint_.tensors()) {
+            if (types_.contains(name) || changes_nothing(name, *model_.family, description_.is_part))
+                continue;
+            const auto other = alike_.find(name);
+            if (other == alike_.end()) {
+                unread.push_back(name);
+            } else if (!is_same(*view, *checkpoint_.tensors().at(other->second))) {
+                fail(ErrorCode::unsupported, "checkpoint",
+                     "tensors '{}' and '{}' are two names of the same weight and differ, and versions of "
+                     "transformers "
+                     "disagree about which holds - remove one of them",
+                     name, other->second);
+            }
+        }
+        if (unread.empty()) return;
+        const std::string more = unread.size() > 1 ? fmt::format(" and {} more", unread.size() - 1) : "";
+        fail(ErrorCode::unsupported, "checkpoint",
+             "nothing reads tensor '{}'{}: config.json describes a model without it - correct config.json, "
+             "or remove it "
+             "if it changes nothing",
+             unread.front(), more);
     }
 
     [[noreturn]] void fail_missing(const SlotDescription& slot, size_t layer) const {
-        fail(ErrorCode::input, "checkpoint", "tensor '{}' is missing ({} of family '{}')",
-             hf_names(slot.hf, model_.family->hf_prefix, layer).front(), slot_name(slot.slot),
-             model_.family->name);
+        const std::string names = is_by_block(slot.hf) ? names_of_block(slot.hf, 0) : slot.hf;
+        fail(ErrorCode::input, "checkpoint", "tensor '{}' is missing ({} of family '{}'{})",
+             hf_names(names.c_str(), model_.family->hf_prefix, layer).front(), slot_name(slot.slot),
+             model_.family->name, slot.required ? "" : ", as config.json says");
     }
 
     // What the checkpoint has as one tensor for each head (a vector), or each expert or stream (a matrix).
@@ -190,7 +293,6 @@ private:
         for (int64_t block = 0; block < size.rows / rows; ++block) {
             const std::string names = names_of_block(slot.hf, block);
             const auto found = checkpoint_.find(names.c_str(), model_.family->hf_prefix, layer);
-            if (!found && block == 0 && !slot.required) return;
             if (!found)
                 fail(ErrorCode::input, "checkpoint", "tensor '{}' is missing",
                      hf_names(names.c_str(), model_.family->hf_prefix, layer).front());
@@ -243,20 +345,38 @@ private:
         if (!is_of_layer(slot.slot, model_.config.n_expert_of(layer) > 0)) return;
         // Classifiers of other kinds have tensors of the same names.
         if (is_score(slot.slot) && !scores_texts(HfConfig(description_.fields))) return;
+        if (slot.slot == Slot::output && description_.tied) return;  // see check_tied()
+        const bool announced = is_announced(slot, description_) && !is_optional(slot.slot);
+        if (!announced && !is_optional(slot.slot)) return;
         if (is_by_block(slot.hf)) return read_blocks(slot, layer);
-        const auto found = checkpoint_.find(slot.hf, model_.family->hf_prefix, layer);
+        const std::string pattern = names_of(slot);
+        auto found = checkpoint_.find(pattern.c_str(), model_.family->hf_prefix, layer);
+        // Of two tied tensors either may be left out.
+        if (!found && slot.slot == Slot::token_embd && description_.tied)
+            found = checkpoint_.find(description_of(Slot::output).hf, model_.family->hf_prefix, 0);
         if (!found && consists_of_experts(slot.slot) && read_mxfp4(slot, layer)) return;
         if (!found) {
-            const bool unread = unread_.contains(tensor_name(slot, layer));
-            if (slot.required && slot.fallback == nullptr && !unread) fail_missing(slot, layer);
+            if (announced && !unread_.contains(tensor_name(slot, layer))) fail_missing(slot, layer);
             return;
         }
+        for (const std::string& name : hf_names(pattern.c_str(), model_.family->hf_prefix, layer))
+            if (name != found->name) alike_.emplace(name, found->name);
         const DType type = type_of(*found);
         check_shape(*found, hf_shape(slot, model_.config));
         types_[found->name] = found->view->dtype;
         const std::string name = tensor_name(slot, layer);
         model_.tensors[name] =
             is_vector(slot.slot) ? vector(slot, *found->view, type, name) : matrix(slot, *found->view, type);
+    }
+
+    // A classifier of RoBERTa's begins with a pooler of its own, whose name is the second one.
+    std::string names_of(const SlotDescription& slot) const {
+        const std::string names = slot.hf;
+        const size_t bar = names.find('|');
+        if (properties(slot.slot).module != SlotModule::pooler || bar == names.npos) return names;
+        const bool own = scores_texts(HfConfig(description_.fields)) &&
+                         checkpoint_.find(names.substr(bar + 1).c_str(), model_.family->hf_prefix, 0);
+        return own ? names.substr(bar + 1) : names.substr(0, bar);
     }
 
     // Experts in MXFP4 (mxfp4.h); false: there are none.
@@ -366,22 +486,6 @@ private:
         model_.metadata.set(raw_vector_key(name), {GgufType::Array, std::move(array)});
     }
 
-    // config.json and the tensors must agree about biases and norms of queries and keys.
-    void check_optional(const HfConfig& config) const {
-        std::vector<std::pair<const char*, Slot>> fields = {{"attention_bias", Slot::attn_q_bias},
-                                                            {"mlp_bias", Slot::ffn_up_bias}};
-        if (model_.family->hf_bias != nullptr) fields = {{model_.family->hf_bias, Slot::attn_q_bias}};
-        if (model_.family->hf_norms != nullptr)
-            fields.emplace_back(model_.family->hf_norms, Slot::attn_q_norm_all);
-        for (const auto& [field, slot] : fields) {
-            if (!config.has(field)) continue;
-            const bool said = config.boolean(field, false), there = model_.topology.has(0, slot);
-            if (said != there)
-                fail(ErrorCode::input, "checkpoint", "config.json says '{}': {}, but the tensor of {} is {}",
-                     field, said, slot_name(slot), there ? "there" : "missing");
-        }
-    }
-
     // A model whose tokenizer cannot be run still takes token ids.
     void read_vocabulary() {
         bool found = false;
@@ -417,7 +521,8 @@ private:
     HfCheckpoint checkpoint_;
     Model& model_;
     std::set<std::string> unread_;
-    std::map<std::string, std::string> types_;
+    std::map<std::string, std::string> types_;  // of the tensors that were read
+    std::map<std::string, std::string> alike_;  // another name of a tensor -> the one that was read
 };
 
 }  // namespace
@@ -432,7 +537,7 @@ Model load_hf_model(const std::string& folder) {
 
 CheckpointRecord checkpoint_record(const GgufMetadata& metadata) {
     if (!metadata.has(kRecordKey)) return {};
-    const json record = json::parse(metadata.string(kRecordKey), nullptr, false);
+    const json record = try_parse_json(metadata.string(kRecordKey));
     try {
         return {record.at("config"), record.at("types")};
     } catch (const json::exception&) {

@@ -13,8 +13,8 @@ namespace refold {
 // The tensors of a directory, mapped.
 class HfCheckpoint {
 public:
-    // Throws Error(io) for missing files, Error(input) for an index or shard that is malformed or does not
-    // fit the other.
+    // One file of weights holds, whatever index is beside it, as in transformers. Throws Error(io) for
+    // missing files, Error(input) for an index or shard that is malformed or does not fit the other.
     explicit HfCheckpoint(const std::string& folder);
 
     struct NamedView {
@@ -23,6 +23,7 @@ public:
     };
     // The tensor of a layer by any of the names that hf_names() makes of a slot's description.
     std::optional<NamedView> find(const char* names, const char* prefix, size_t layer) const;
+    const std::map<std::string, const SafetensorsView*>& tensors() const { return tensors_; }
 
     std::shared_ptr<const SourceFiles> files() const { return files_; }
 
@@ -35,8 +36,9 @@ private:
 
 // A directory as a model, as if it had been converted to GGUF: tensors are views of the mapped shards where
 // the layouts agree, and are rearranged on reading where they do not. The key "refold.checkpoint" keeps
-// config.json and the tensors' names and types, to write the same directory again. Throws Error(io),
-// Error(input), Error(unsupported) naming file, field or tensor.
+// config.json and the tensors' names and types, to write the same directory again. Every tensor is read,
+// known to change nothing, or an error. Throws Error(io), Error(input), Error(unsupported) naming file, field
+// or tensor.
 Model load_hf_model(const std::string& folder);
 
 // Kept by load_hf_model(); empty for models that did not come from a directory.

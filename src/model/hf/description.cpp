@@ -4,9 +4,12 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/json_text.h"
+#include "core/stored_text.h"
 #include "core/text.h"
 #include "model/families/common/hf_config.h"
 #include "model/hf/known_fields.h"
+#include "model/hf/readable_config.h"
 
 namespace refold {
 namespace {
@@ -14,7 +17,12 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr int64_t kUsualLoops = 4;  // of Ouro
+// Models that also see or hear, and the text models in them.
+struct Whole {
+    const char* model_type;
+    const char* text_type;
+};
+constexpr Whole kWholes[] = {{"gemma3", "gemma3_text"}, {"gemma3n", "gemma3n_text"}, {"mistral3", "mistral"}};
 
 const Family* find_by_type(const std::string& type) {
     for (const Family* family : families()) {
@@ -36,16 +44,33 @@ const Family& family_of(const HfConfig& config) {
          fmt::join(known, ", "));
 }
 
-// The text model of one that also sees or hears, whose configuration has one for each part and leaves out
-// what transformers supplies. Nothing for other models.
+// The configuration of the text model within that of a model which also sees or hears. Nothing for other
+// models.
 std::optional<json> text_part(const json& whole) {
+    const std::string type = HfConfig(whole).string("model_type", "");
+    const auto found = std::ranges::find_if(kWholes, [&](const Whole& w) { return type == w.model_type; });
+    if (found == std::end(kWholes)) return std::nullopt;
     const auto text = whole.find("text_config");
-    if (text == whole.end() || !text->is_object()) return std::nullopt;
-    const Family* family = find_by_type(HfConfig(*text).string("model_type", ""));
-    if (family == nullptr) return std::nullopt;
-    json out = family->hf_text_defaults == nullptr ? json::object() : json::parse(family->hf_text_defaults);
-    if (const auto tied = whole.find("tie_word_embeddings"); tied != whole.end()) out[tied.key()] = *tied;
-    out.update(*text);
+    if (text == whole.end() || !text->is_object())
+        fail(ErrorCode::input, "config.json", "field 'text_config' of model_type '{}' must be an object",
+             type);
+    json out = *text;
+    if (!out.contains("model_type")) out["model_type"] = found->text_type;
+    if (out["model_type"] != found->text_type)
+        fail(ErrorCode::unsupported, "config.json",
+             "the text model of model_type '{}' has model_type {}, which is not supported; known: '{}'", type,
+             out["model_type"].dump(), found->text_type);
+    constexpr const char* kTied = "tie_word_embeddings";
+    if (const auto tied = whole.find(kTied); tied != whole.end() && !tied->is_null()) {
+        if (out.contains(kTied) && out[kTied] != *tied)
+            fail(ErrorCode::unsupported, "config.json",
+                 "field '{}' is {} and 'text_config.{}' {}, and versions of transformers disagree about "
+                 "which holds; "
+                 "write the same in both",
+                 kTied, tied->dump(), kTied, out[kTied].dump());
+        out[kTied] = *tied;
+    }
+    check_fields_of_whole(whole);
     return out;
 }
 
@@ -58,20 +83,38 @@ std::string name_of(const fs::path& folder) {
     return dashes == std::string::npos ? repository : repository.substr(dashes + 2);
 }
 
+// What config.json says about tensors that not every checkpoint of the family has. A field that transformers'
+// class does not have says nothing: check_fields() refuses it.
+void read_announcements(const HfConfig& config, HfDescription& out) {
+    const Family& family = *out.model.family;
+    const auto says = [&](const char* field, Slot slot) {
+        const bool has =
+            std::ranges::any_of(family.layer_slots, [&](const auto& d) { return d.slot == slot; });
+        return has && config.boolean(field, false);
+    };
+    out.attention_biases =
+        says(family.hf_bias != nullptr ? family.hf_bias : "attention_bias", Slot::attn_q_bias);
+    out.ffn_biases = says(family.hf_bias != nullptr ? family.hf_bias : "mlp_bias", Slot::ffn_up_bias);
+    out.head_norms = family.hf_norms != nullptr && says(family.hf_norms, Slot::attn_q_norm_all);
+}
+
 }  // namespace
 
 HfDescription read_hf_description(const std::string& config_file, const std::string& folder) {
     HfDescription out;
-    out.text = read_text_file(config_file);
-    const json object = json::parse(out.text, nullptr, false);
+    out.text = read_stored_text(config_file);
+    const json object = parse_json(out.text, "checkpoint", "'" + config_file + "'");
     if (!object.is_object()) fail(ErrorCode::input, "checkpoint", "'{}' is not a JSON object", config_file);
     const auto part = text_part(object);
     if (part) out.text.clear();
-    out.fields = with_older_fields(part.value_or(object));
-    const HfConfig config(out.fields);
+    out.is_part = part.has_value();
+    const json own = part.value_or(object);
     Model& model = out.model;
     model.label = folder;
-    model.family = &family_of(config);
+    model.family = &family_of(HfConfig(own));
+    const ReadableConfig readable = readable_config(own, out.is_part);
+    out.fields = readable.fields;
+    const HfConfig config(out.fields);
     model.metadata.set("general.architecture", GgufValue::string(model.family->name));
     model.metadata.set("general.name", GgufValue::string(name_of(folder)));
     model.family->read_hf_config(config, model.metadata);
@@ -80,19 +123,32 @@ HfDescription read_hf_description(const std::string& config_file, const std::str
     out.layers =
         static_cast<size_t>(model.metadata.integer(std::string(model.family->name) + ".block_count"));
     const bool shares_embedding = config.boolean("share_embedding", false);  // MobileLLM
-    out.tied = config.boolean("tie_word_embeddings", model.family->hf_tied) || shares_embedding;
+    out.tied = config.boolean("tie_word_embeddings", false) || shares_embedding;
+    read_announcements(config, out);
     const HfRepeats& repeats = model.family->hf_repeats;
     if (repeats.of_layer != nullptr) out.repeats = repeats.of_layer(config);
     constexpr int64_t kMostLoops = 64;
     if (repeats.loops != nullptr) {
-        const int64_t loops = config.integer(repeats.loops, kUsualLoops);
+        const int64_t loops = config.integer(repeats.loops);
         if (loops < 1 || loops > kMostLoops)
             fail(ErrorCode::input, "config.json", "field '{}' must be 1 to {}, got {}", repeats.loops,
                  kMostLoops, loops);
         out.loops = static_cast<size_t>(loops);
     }
-    check_fields(config, *model.family);
+    check_fields(config, readable, *model.family);
     return out;
+}
+
+bool is_announced(const SlotDescription& slot, const HfDescription& description) {
+    const SlotProperties& slot_is = properties(slot.slot);
+    if (slot_is.kind == SlotKind::rope_factors) return false;  // made from config.json
+    if (slot.slot == Slot::output) return !description.tied;
+    if (slot.required || slot.slot == Slot::output_bias || slot_is.module == SlotModule::exit) return true;
+    if (slot_is.kind == SlotKind::norm_gain && slot_is.projection) return description.head_norms;
+    if (slot.slot == Slot::ffn_norm || slot.slot == Slot::ffn_norm_bias)
+        return !description.model.config.parallel_residual;
+    if (slot_is.kind != SlotKind::bias) return true;
+    return slot_is.module == SlotModule::ffn ? description.ffn_biases : description.attention_biases;
 }
 
 Topology described_topology(const HfDescription& description) {
@@ -128,7 +184,9 @@ void add_rope_factors(HfDescription& description) {
     add(Slot::rope_freqs, llama3_factors(description.fields, dims));
     add(Slot::rope_freqs, longrope_factors(description.fields, "short_factor", dims));
     add(Slot::rope_freqs, yarn_factors(description.fields, dims));
-    add(Slot::rope_freqs_long, longrope_factors(description.fields, "long_factor", dims));
+    const std::vector<float> long_factors = longrope_factors(description.fields, "long_factor", dims);
+    add(Slot::rope_freqs_long, long_factors);
+    model.config.rope.long_factors = !long_factors.empty();
 }
 
 }  // namespace refold

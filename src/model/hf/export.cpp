@@ -8,7 +8,9 @@
 #include <optional>
 #include <set>
 
+#include "core/output_folder.h"
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/mapped_files.h"
 #include "core/progress.h"
 #include "io/safetensors.h"
@@ -47,6 +49,17 @@ constexpr std::array<std::string_view, 17> kCarriedFiles = {
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
 };
+
+bool is_model_file(const std::string& name) {
+    return name == "config.json" || name.ends_with(".tiktoken") ||
+           std::ranges::find(kCarriedFiles, name) != kCarriedFiles.end();
+}
+
+// model.safetensors, its shards and their index.
+bool is_weight_file(const std::string& name) {
+    return name == "model.safetensors.index.json" ||
+           ((name == "model.safetensors" || name.starts_with("model-")) && name.ends_with(".safetensors"));
+}
 
 // "1_Pooling": a module of a sentence-transformers model.
 bool is_module_folder(const fs::directory_entry& entry) {
@@ -147,7 +160,7 @@ public:
 
     HfExport write(const std::string& folder) {
         const json config = make_config();  // before anything is written: it may not be expressible
-        AtomicFolder out(folder, options_.overwrite);
+        OutputFolder out(folder, {options_.overwrite, rule_for_others(folder)});
         write_file(out.path() + "/config.json", config.dump(2) + "\n");
         const HfExport result = write_tensors(out.path());
         save_hf_tokenizer(*model_, out.path());
@@ -158,6 +171,23 @@ public:
     }
 
 private:
+    // Exporting a model onto its own folder replaces the model. In another folder, a file that readers take
+    // for a part of the model must be refold's.
+    std::function<OthersFile(const std::string&)> rule_for_others(const std::string& folder) const {
+        std::error_code none;
+        if (fs::is_directory(model_->label, none) && fs::equivalent(model_->label, folder, none)) {
+            const bool has_copy = fs::exists(fs::path(folder) / kSourceReadme);
+            return [has_copy](const std::string& name) {
+                if (is_weight_file(name)) return OthersFile::removed;
+                const bool replaced = is_model_file(name) || (name == kReadme && !has_copy);
+                return replaced ? OthersFile::replaced : OthersFile::stays;
+            };
+        }
+        return [texts = options_.texts](const std::string& name) {
+            return is_weight_file(name) || is_model_file(name) || texts.contains(name) ? OthersFile::refused
+                                                                                       : OthersFile::stays;
+        };
+    }
     static Model dense(const Model& model) { return model.has_sharing() ? without_sharing(model) : model; }
     static std::string dense_name(const Slots& slots, Slot slot) {
         return std::get<Dense>(slots.at(slot)).tensor;
@@ -391,7 +421,7 @@ private:
 
     // An empty object for models that did not come from a directory.
     static json config_of(const CheckpointRecord& record) {
-        const json config = json::parse(record.config, nullptr, false);
+        const json config = try_parse_json(record.config);
         return config.is_object() ? config : json::object();
     }
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 
 #include "core/error.h"
+#include "core/json_text.h"
 
 namespace refold {
 namespace {
@@ -45,20 +47,9 @@ constexpr UnreadField kNeutral[] = {
     {"pruned_heads", "{}"},           {"rope_interleaved", "false"}, {"use_bidirectional_attention", "false"},
     {"use_sliding_window", "false"}};
 
-bool may_stay(const UnreadField& rule, const std::string& field, const nlohmann::json& value) {
-    return field == rule.name && (rule.value == nullptr || value == nlohmann::json::parse(rule.value));
-}
-
-// Whether the checkpoint's tensors say what the field does.
-bool told_by_tensors(const Family& family, const std::string& field) {
-    const auto has = [&](Slot slot) {
-        return std::any_of(family.layer_slots.begin(), family.layer_slots.end(),
-                           [&](const SlotDescription& d) { return d.slot == slot; });
-    };
-    if (family.hf_norms != nullptr && field == family.hf_norms) return true;
-    if (family.hf_bias != nullptr) return field == family.hf_bias;
-    return (field == "attention_bias" && has(Slot::attn_q_bias)) ||
-           (field == "mlp_bias" && has(Slot::ffn_up_bias));
+bool may_stay(const UnreadField& rule, const ReadableConfig& config, const std::string& field) {
+    return field == rule.name &&
+           (rule.value == nullptr || config.given.at(field) == parse_json(rule.value, "checkpoint", "a known value"));
 }
 
 bool sees_all(const nlohmann::json& layer_types) {
@@ -66,21 +57,72 @@ bool sees_all(const nlohmann::json& layer_types) {
                                                  [](const auto& type) { return type == "full_attention"; });
 }
 
+// Of the parts that see and hear, and of how they are put beside the text.
+constexpr std::string_view kOfOtherParts[] = {"audio_config",
+                                              "audio_soft_tokens_per_image",
+                                              "mm_tokens_per_image",
+                                              "multimodal_projector_bias",
+                                              "projector_hidden_act",
+                                              "spatial_merge_size",
+                                              "vision_config",
+                                              "vision_feature_layer",
+                                              "vision_soft_tokens_per_image"};
+
+void refuse_quantized(const nlohmann::json& how) {
+    const auto method = how.is_object() ? how.find("quant_method") : how.end();
+    const bool named = how.is_object() && method != how.end() && method->is_string();
+    fail(ErrorCode::unsupported, "config.json",
+         "field 'quantization_config': weights quantized by '{}' are not supported (MXFP4 of gpt-oss is) - "
+         "use the "
+         "checkpoint that is not quantized, or a GGUF file",
+         named ? method->get<std::string>() : how.dump());
+}
+
 }  // namespace
 
-void check_fields(const HfConfig& config, const Family& family) {
-    for (const auto& [field, value] : config.json().items()) {
-        const auto allows = [&, name = field, given = value](const UnreadField& rule) {
-            return may_stay(rule, name, given);
+void check_fields(const HfConfig& config, const ReadableConfig& readable, const Family& family) {
+    const auto& given = readable.given;
+    const bool is_mixtral = given.at("model_type") == "mixtral";  // its windows are on every layer
+    for (const auto& [field, value] : given.items()) {
+        const bool asked = config.asked(field) && readable.known.contains(field);
+        if (value.is_null()) {
+            const bool unread =
+                std::ranges::any_of(family.hf_unread, [&, name = field](const UnreadField& rule) {
+                    return name == rule.name && rule.value == nullptr;
+                });
+            if ((asked || !unread) && readable.not_null.contains(field))
+                fail(ErrorCode::input, "config.json", "field '{}' must not be null for model_type {}", field,
+                     given.at("model_type").dump());
+            continue;
+        }
+        const auto allows = [&, name = field](const UnreadField& rule) {
+            return may_stay(rule, readable, name);
         };
-        if (value.is_null() || config.asked(field) || kIrrelevant.contains(field) ||
-            told_by_tensors(family, field) || (field == "layer_types" && sees_all(value)) ||
+        if (asked || field == "model_type" || kIrrelevant.contains(field) ||
+            (field == "layer_types" && (sees_all(value) || is_mixtral)) ||
             std::any_of(std::begin(kNeutral), std::end(kNeutral), allows) ||
             std::any_of(family.hf_unread.begin(), family.hf_unread.end(), allows))
             continue;
+        if (field == "quantization_config") refuse_quantized(value);
         fail(ErrorCode::unsupported, "config.json",
              "field '{}' ({}) is not known for family '{}': it may change what the model computes", field,
              value.dump(), family.name);
+    }
+}
+
+void check_fields_of_whole(const nlohmann::json& whole) {
+    for (const auto& [field, value] : whole.items()) {
+        if (value.is_null() || field == "model_type" || field == "text_config" ||
+            field == "tie_word_embeddings" || kIrrelevant.contains(field) || field.ends_with("_token_id") ||
+            field.ends_with("_token_index") ||
+            std::ranges::find(kOfOtherParts, field) != std::end(kOfOtherParts))
+            continue;
+        if (field == "quantization_config") refuse_quantized(value);
+        fail(ErrorCode::unsupported, "config.json",
+             "field '{}' ({}) is not known beside the text model's configuration ('text_config'): it may "
+             "change what "
+             "the model computes",
+             field, value.dump());
     }
 }
 

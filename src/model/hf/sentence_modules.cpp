@@ -6,6 +6,8 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/json_text.h"
+#include "core/stored_text.h"
 #include "core/text.h"
 #include "io/dtype.h"
 #include "io/safetensors.h"
@@ -18,9 +20,7 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 json read_json(const fs::path& file) {
-    json out = json::parse(read_text_file(file.string()), nullptr, false);
-    if (out.is_discarded()) fail(ErrorCode::input, "embedding", "'{}' is no JSON", file.string());
-    return out;
+    return parse_json(read_stored_text(file.string()), "embedding", "'" + file.string() + "'");
 }
 
 // The fields of a JSON object, all of which have to be understood.

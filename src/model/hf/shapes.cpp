@@ -35,27 +35,18 @@ EncoderHeads encoder_heads(const HfConfig& config) {
     return {};
 }
 
-// Whether the checkpoint holds the tensor of a slot. Defaults of fields as in transformers.
+// Whether the checkpoint holds the tensor of a slot. Of encoders, "architectures" names the heads.
 bool is_stored(const SlotDescription& slot, const HfDescription& description) {
     const HfConfig config(description.fields);
     const EncoderHeads encoder = encoder_heads(config);
-    const bool causal = description.model.config.causal;
-    const SlotProperties& slot_is = properties(slot.slot);
-    if (slot_is.kind == SlotKind::rope_factors) return false;  // made from config.json
-    if (slot.slot == Slot::output) return !description.tied && (causal || encoder.head);
-    if (slot.slot == Slot::output_bias) return causal || encoder.head;
-    if (slot_is.module == SlotModule::head) return encoder.head;
-    if (is_score(slot.slot)) return scores_texts(config);
-    if (slot_is.module == SlotModule::pooler) return encoder.pooler;
-    if (slot.required || slot_is.module == SlotModule::exit) return true;
-    if (slot_is.kind == SlotKind::norm_gain && slot_is.projection)
-        return config.boolean(description.model.family->hf_norms, false);
-    if (slot.slot == Slot::ffn_norm || slot.slot == Slot::ffn_norm_bias)
-        return !description.model.config.parallel_residual;
-    if (slot_is.kind != SlotKind::bias) return true;
-    if (const char* field = description.model.family->hf_bias) return config.boolean(field, false);
-    if (slot_is.module == SlotModule::ffn) return config.boolean("mlp_bias", false);
-    return config.boolean("attention_bias", description.model.family->hf_attention_bias);
+    const SlotModule module = properties(slot.slot).module;
+    if (!description.model.config.causal) {
+        if (slot.slot == Slot::output) return !description.tied && encoder.head;
+        if (slot.slot == Slot::output_bias || module == SlotModule::head) return encoder.head;
+        if (is_score(slot.slot)) return scores_texts(config);
+        if (module == SlotModule::pooler) return encoder.pooler;
+    }
+    return is_announced(slot, description);
 }
 
 Tensor shape_of(Slot slot, const ModelConfig& config, DType type, const std::string& path) {

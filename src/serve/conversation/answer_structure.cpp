@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/json_number.h"
 #include "grammar/structure.h"
 #include "serve/fields.h"
 
@@ -35,7 +36,7 @@ Json list_of(Json tags, const char* separator, bool several) {
             {"stop_after_first", !several}};
 }
 
-OutputFormat schema(const Json& of) { return {.kind = OutputFormat::Kind::json_schema, .text = of.dump()}; }
+OutputFormat schema(const Json& of) { return {.kind = OutputFormat::Kind::json_schema, .text = exact_dump(of)}; }
 
 // The arguments of a tool that describes none are {}: a schema without properties would allow any.
 Json schema_of(const Tool& tool) {

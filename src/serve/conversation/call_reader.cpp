@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/json_text.h"
+
 namespace refold {
 namespace {
 
@@ -63,7 +65,7 @@ bool CallReader::take(char c) {
             } else if (c == '\\') {
                 escaped_ = true;
             } else if (c == '"') {
-                const Json parsed = Json::parse(key_, nullptr, false);
+                const Json parsed = try_parse_json<Json>(key_);
                 key_ = parsed.is_string() ? parsed.get<std::string>() : "";
                 if (key_ == "parameters") key_ = "arguments";
                 expect_ = Expect::colon;
@@ -135,12 +137,12 @@ void CallReader::end_value() {
     expect_ = Expect::comma;
     const bool was_streamed = std::exchange(streamed_, false);
     if (key_ == "name" && name_.empty()) {  // the first one counts: it may have been told already
-        const Json parsed = Json::parse(value_, nullptr, false);
+        const Json parsed = try_parse_json<Json>(value_);
         if (parsed.is_string()) name_ = parsed.get<std::string>();
         if (name_.empty()) state_ = State::broken;
     } else if (key_ == "arguments" && !was_streamed && !any_) {
         // Some models write the arguments as a text that is JSON.
-        const Json parsed = Json::parse(value_, nullptr, false);
+        const Json parsed = try_parse_json<Json>(value_);
         if (parsed.is_string()) arguments_ = parsed.get<std::string>();
         any_ = !arguments_.empty();
     }

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "core/json_number.h"
 #include "serve/fields.h"
 
 namespace refold {
@@ -15,7 +16,7 @@ void add_call(nlohmann::ordered_json& message, const std::string& id, const std:
         } catch (const ApiError&) {
             refuse(field, "{}: the arguments of a call are no JSON", where);
         }
-        parsed = nlohmann::ordered_json::parse(arguments);
+        parsed = parse_exact(arguments);
     }
     if (!parsed.is_object())
         refuse(field, "{}: the arguments of a call are {}, expected an object", where, shown(parsed));

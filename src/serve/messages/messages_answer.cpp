@@ -1,5 +1,6 @@
 #include "serve/messages/messages_answer.h"
 
+#include "core/json_number.h"
 #include "serve/reply.h"
 
 namespace refold {
@@ -40,7 +41,7 @@ public:
         std::string arguments;
         const auto end_call = [&] {
             if (arguments.empty()) return;
-            Json input = Json::parse(arguments, nullptr, false);
+            Json input = parse_exact(arguments);
             if (input.is_object()) blocks.back()["input"] = std::move(input);  // else it broke off
             arguments.clear();
         };

@@ -1,5 +1,6 @@
 #include "serve/ollama/answer.h"
 
+#include "core/json_number.h"
 #include "serve/fill_in_middle.h"
 #include "serve/logprobs_json.h"
 #include "serve/ollama/model.h"
@@ -90,11 +91,8 @@ public:
 
 private:
     News news(const GenerationEvent& event) {
-        std::vector<AnswerPart> parts = parser_.push(event.text);
-        if (event.finished) {
-            done_reason_ = finish_name(event);
-            for (AnswerPart& part : parser_.finish()) parts.push_back(std::move(part));
-        }
+        if (event.finished) done_reason_ = finish_name(event);
+        const std::vector<AnswerPart> parts = parser_.parts(event);
         News out;
         for (const AnswerPart& part : parts) {
             switch (part.kind) {
@@ -116,7 +114,7 @@ private:
     // Calls are told when they are complete.
     void end_call(News& out) {
         if (call_.empty()) return;
-        Json arguments = Json::parse(arguments_, nullptr, false);
+        Json arguments = parse_exact(arguments_);
         if (arguments.is_discarded()) arguments = Json::object();  // the answer ends within them
         out.calls.push_back({{"function", {{"name", call_}, {"arguments", std::move(arguments)}}}});
         call_.clear();

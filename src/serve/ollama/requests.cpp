@@ -2,6 +2,7 @@
 
 #include <deque>
 
+#include "core/json_number.h"
 #include "serve/conversation/function_fields.h"
 #include "serve/conversation/template_fields.h"
 #include "serve/ollama/model.h"
@@ -73,7 +74,7 @@ private:
             if (id.empty()) id = fmt::format("call_{}", ++calls_);
             const auto arguments = function->find("arguments");
             add_call(message, id, member_text(*function, where, "name"),
-                     arguments == function->end() ? "" : arguments->dump(), "messages", where);
+                     arguments == function->end() ? "" : exact_dump(*arguments), "messages", where);
             open_.push_back(std::move(id));
         }
     }

@@ -15,6 +15,7 @@
 #include "compress/rewrite/lora.h"
 #include "core/error.h"
 #include "core/interrupt.h"
+#include "core/json_text.h"
 #include "core/parallel.h"
 #include "core/progress.h"
 #include "linalg/blas_threads.h"
@@ -278,7 +279,7 @@ void report(const std::vector<Map>& maps, bool computed, StepReport& report) {
     if (zero > 0)
         report.lines.push_back(fmt::format(
             "{} matrices are the stored ones: their LoRA starts with B = 0 and changes nothing", zero));
-    json details = json::parse(report.details);
+    json details = parse_json(report.details, "relax", "the report");
     details["modules"] = std::move(modules);
     details["lora_parameters"] = parameters;
     details["zero_residuals"] = zero;

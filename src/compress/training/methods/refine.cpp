@@ -10,6 +10,7 @@
 #include "compress/training/layerwise.h"
 #include "compress/training/run_options.h"
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/text.h"
 #include "engine/torch/plugin.h"
 #include "train/train.h"
@@ -90,7 +91,7 @@ private:
             return;
         }
         model_ = train_layerwise(model_, step_, options_of("block"));
-        details_["blocks"] = json::parse(step_.report.details);
+        details_["blocks"] = parse_json(step_.report.details, "refine", "the report");
     }
 
     void end_to_end() {

@@ -5,6 +5,7 @@
 
 namespace refold {
 
+static constexpr HfFields kFields = {.heads_kv = nullptr};
 static constexpr int64_t kFirstVocabulary = 64000;
 static constexpr int64_t kLayers7b = 32, kLayers13b = 40;
 
@@ -26,23 +27,26 @@ static bool is_second(const HfConfig& config) {
 }
 
 void baichuan_from_hf(const HfConfig& config, GgufMetadata& metadata) {
+    if (config.boolean("tie_word_embeddings", false))
+        fail(ErrorCode::unsupported, "config.json",
+             "field 'tie_word_embeddings' (true) is not supported for Baichuan");
     const char* family = is_second(config) ? kBaichuan2 : kBaichuan;
     metadata.set("general.architecture", GgufValue::string(family));
     FamilyWriter out(metadata, family);
-    HfFields fields;
+    HfFields fields = kFields;
     const bool alibi = !config.has(fields.context);
     if (alibi) fields.context = "model_max_length";
-    write_common(config, fields, NormKind::rms, Activation::silu, 1e-6, out);
+    write_common(config, fields, NormKind::rms, Activation::silu, out);
     if (alibi) {
         out.real("attention.max_alibi_bias", 8.0);
     } else {
-        write_rope(config, 10000.0, out);
+        out.real("rope.freq_base", 10000.0);
     }
 }
 
 nlohmann::json baichuan_to_hf(const Model& model) {
     const bool alibi = model.config.max_alibi_bias > 0;
-    HfFields fields;
+    HfFields fields = kFields;
     if (alibi) fields.context = "model_max_length";
     const bool old_7b = !model.config.norm_head && !alibi;
     nlohmann::json out =

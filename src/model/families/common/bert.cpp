@@ -7,11 +7,7 @@ namespace refold {
 
 static constexpr const char* kTypesKey = "tokenizer.ggml.token_type_count";
 
-static HfFields fields() {
-    HfFields names;
-    names.epsilon = "layer_norm_eps";
-    return names;
-}
+static HfFields fields() { return {.heads_kv = nullptr, .epsilon = "layer_norm_eps"}; }
 
 ModelConfig read_encoder_config(const FamilyKeys& keys) {
     const GgufMetadata& metadata = keys.metadata();
@@ -31,8 +27,8 @@ void encoder_from_hf(const HfConfig& config, const char* family, GgufMetadata& m
     if (config.boolean("is_decoder", false))
         fail(ErrorCode::unsupported, "config.json", "field 'is_decoder' is not supported");
     FamilyWriter out(metadata, family);
-    write_common(config, fields(), NormKind::layer, Activation::gelu, 1e-12, out);
-    metadata.set(kTypesKey, GgufValue::u32(static_cast<uint32_t>(config.integer("type_vocab_size", 2))));
+    write_common(config, fields(), NormKind::layer, Activation::gelu, out);
+    metadata.set(kTypesKey, GgufValue::u32(static_cast<uint32_t>(config.integer("type_vocab_size"))));
     out.boolean("attention.causal", false);
 }
 

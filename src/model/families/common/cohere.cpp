@@ -13,9 +13,9 @@ ModelConfig read_cohere_config(const FamilyKeys& keys) {
 }
 
 void cohere_from_hf(const HfConfig& config, FamilyWriter& out) {
-    write_common(config, kLayerNormFields, NormKind::layer, Activation::silu, 1e-5, out);
-    write_rope(config, 10000.0, out);
-    out.real("logit_scale", config.real("logit_scale", 0.0625));
+    write_common(config, kLayerNormFields, NormKind::layer, Activation::silu, out);
+    write_rope(config, out);
+    out.real("logit_scale", config.real("logit_scale"));
 }
 
 nlohmann::json cohere_to_hf(const Model& model, const char* architecture, const char* model_type) {

@@ -26,17 +26,22 @@ ModelConfig read_gemma_config(const FamilyKeys& keys) {
     return c;
 }
 
-void write_gemma_keys(const HfConfig& config, FamilyWriter& out) {
-    HfFields fields;
-    fields.activation = "hidden_activation";
-    fields.head_dim = 256;
-    write_common(config, fields, NormKind::rms, Activation::gelu_tanh, 1e-6, out);
-    write_rope(config, 10000.0, out);
+void write_gemma_keys(const HfConfig& config, const HfFields& fields, FamilyWriter& out) {
+    write_common(config, fields, NormKind::rms, Activation::gelu_tanh, out);
+    write_rope(config, out);
+}
+
+void write_soft_cap(const HfConfig& config, const char* field, FamilyWriter& out) {
+    const bool given = config.has(field);
+    const double cap = given ? config.real(field) : 0;
+    if (given && !(cap > 0))
+        fail(ErrorCode::input, "config.json", "field '{}' must be positive or null, got {}", field, cap);
+    out.real(field, cap);
 }
 
 void write_gemma_scale(const HfConfig& config, const char* family, GgufMetadata& metadata,
                        FamilyWriter& out) {
-    const double scale = 1.0 / std::sqrt(config.real("query_pre_attn_scalar", 256));
+    const double scale = 1.0 / std::sqrt(config.real("query_pre_attn_scalar"));
     if (!std::isfinite(scale))
         fail(ErrorCode::input, "config.json", "field 'query_pre_attn_scalar' must be positive");
     const FamilyKeys keys(metadata, family);
@@ -46,13 +51,10 @@ void write_gemma_scale(const HfConfig& config, const char* family, GgufMetadata&
 }
 
 nlohmann::json gemma_to_hf(const Model& model, const char* architecture, const char* model_type) {
-    HfFields fields;
-    fields.activation = "hidden_activation";
-    nlohmann::json out = hf_common(model, fields, architecture, model_type);
+    nlohmann::json out = hf_common(model, kGemmaFields, architecture, model_type);
     if (model.config.activation == Activation::gelu_tanh) out["hidden_activation"] = "gelu_pytorch_tanh";
     out["hidden_act"] = out["hidden_activation"];
     out["head_dim"] = model.config.head_dim;
-    out["num_key_value_heads"] = model.config.n_head_kv;
     hf_rope(model, out);
     return out;
 }

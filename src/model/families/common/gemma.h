@@ -11,8 +11,11 @@
 namespace refold {
 
 ModelConfig read_gemma_config(const FamilyKeys& keys);
-// config.json -> the keys that all have. Old files say hidden_act "gelu" and mean the tanh form.
-void write_gemma_keys(const HfConfig& config, FamilyWriter& out);
+inline constexpr HfFields kGemmaFields = {.activation = "hidden_activation"};
+// config.json -> the keys that all have.
+void write_gemma_keys(const HfConfig& config, const HfFields& fields, FamilyWriter& out);
+// A soft cap of scores or logits; null: none.
+void write_soft_cap(const HfConfig& config, const char* field, FamilyWriter& out);
 // query_pre_attn_scalar, where it does not give the usual scale.
 void write_gemma_scale(const HfConfig& config, const char* family, GgufMetadata& metadata, FamilyWriter& out);
 nlohmann::json gemma_to_hf(const Model& model, const char* architecture, const char* model_type);

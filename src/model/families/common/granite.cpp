@@ -10,8 +10,8 @@ void read_granite_multipliers(const FamilyKeys& keys, ModelConfig& c) {
 }
 
 void granite_from_hf(const HfConfig& config, FamilyWriter& out) {
-    write_common(config, {}, NormKind::rms, Activation::silu, 1e-6, out);
-    write_rope(config, 10000.0, out);
+    write_common(config, {}, NormKind::rms, Activation::silu, out);
+    write_rope(config, out);
     out.real("attention.scale", config.real("attention_multiplier", 1.0));
     out.real("embedding_scale", config.real("embedding_multiplier", 1.0));
     out.real("residual_scale", config.real("residual_multiplier", 1.0));

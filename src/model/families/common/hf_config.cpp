@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <string_view>
 
 #include "core/error.h"
 #include "model/activation.h"
@@ -13,11 +14,7 @@ namespace refold {
 
 static constexpr int64_t kMaxLayers = 4096;
 
-// "rope_type" in new files, "type" in old ones.
-static std::string scaling_type(const HfConfig& scaling) {
-    const std::string old = scaling.string("type", "default");
-    return scaling.string("rope_type", old);
-}
+static std::string scaling_type(const HfConfig& scaling) { return scaling.string("rope_type", "default"); }
 
 void check_asked(const HfConfig& object, const std::string& name) {
     for (const auto& [field, value] : object.json().items()) {
@@ -25,35 +22,6 @@ void check_asked(const HfConfig& object, const std::string& name) {
             fail(ErrorCode::unsupported, "config.json",
                  "field '{}.{}' ({}) is not known for this type of rotation", name, field, value.dump());
     }
-}
-
-nlohmann::json with_older_fields(nlohmann::json config) {
-    const auto parameters = config.find("rope_parameters");
-    if (parameters == config.end() || !parameters->is_object()) return config;
-    const nlohmann::json given = *parameters;
-    config.erase(parameters);
-    const auto full = given.find("full_attention"), local = given.find("sliding_attention");
-    const bool by_layer = full != given.end() || local != given.end();
-    nlohmann::json all = given;
-    if (by_layer) all = full != given.end() ? *full : nlohmann::json::object();
-    if (all.is_object()) {
-        for (const char* field : {"rope_theta", "partial_rotary_factor"}) {
-            if (!all.contains(field)) continue;
-            config[field] = all[field];
-            all.erase(field);
-        }
-        config["rope_scaling"] = all;
-    }
-    if (local != given.end() && local->is_object()) {
-        const HfConfig rotation(*local);
-        if (rotation.has("rope_theta")) config["rope_local_base_freq"] = rotation.real("rope_theta");
-        if (scaling_type(rotation) != "default")
-            fail(ErrorCode::unsupported, "config.json",
-                 "field 'rope_parameters.sliding_attention' scales the rotation of layers with windows: {}",
-                 local->dump());
-        check_asked(rotation, "rope_parameters.sliding_attention");
-    }
-    return config;
 }
 
 const nlohmann::json* HfConfig::find(const char* field) const {
@@ -67,26 +35,32 @@ bool HfConfig::given(const char* field) const {
     return json_.contains(field);
 }
 
+static int64_t whole_number(const nlohmann::json& value, const char* field) {
+    // 2048.0 is 2048 to Python too.
+    const bool whole = value.is_number_integer() ||
+                       (value.is_number_float() && value.get<double>() == std::floor(value.get<double>()) &&
+                        std::abs(value.get<double>()) < 1e15);
+    const double number = whole ? value.get<double>() : -1;
+    if (!whole || number < 0 || number > static_cast<double>(kMaxSize))
+        fail(ErrorCode::input, "config.json", "field '{}' must be a whole number from 0 to {}, got {}", field,
+             kMaxSize, value.dump());
+    return value.is_number_integer() ? value.get<int64_t>() : static_cast<int64_t>(number);
+}
+
 int64_t HfConfig::integer(const char* field) const {
     const nlohmann::json* value = find(field);
     if (value == nullptr) fail(ErrorCode::input, "config.json", "field '{}' is missing", field);
-    if (value->is_array() && !value->empty()) {
-        const auto differs = [&](const nlohmann::json& item) { return item != value->front(); };
-        if (std::any_of(value->begin(), value->end(), differs))
-            fail(ErrorCode::unsupported, "config.json", "field '{}' differs from layer to layer: {}", field,
-                 value->dump());
-        value = &value->front();
-    }
-    // 2048.0 is 2048 to Python too.
-    const bool whole =
-        value->is_number_integer() ||
-        (value->is_number_float() && value->get<double>() == std::floor(value->get<double>()) &&
-         std::abs(value->get<double>()) < 1e15);
-    const double number = whole ? value->get<double>() : -1;
-    if (!whole || number < 0 || number > static_cast<double>(kMaxSize))
-        fail(ErrorCode::input, "config.json", "field '{}' must be a whole number from 0 to {}, got {}", field,
-             kMaxSize, value->dump());
-    return value->is_number_integer() ? value->get<int64_t>() : static_cast<int64_t>(number);
+    return whole_number(*value, field);
+}
+
+int64_t HfConfig::integer_of_layers(const char* field) const {
+    const nlohmann::json* value = find(field);
+    if (value == nullptr || !value->is_array() || value->empty()) return integer(field);
+    const auto differs = [&](const nlohmann::json& item) { return item != value->front(); };
+    if (std::any_of(value->begin(), value->end(), differs))
+        fail(ErrorCode::unsupported, "config.json", "field '{}' differs from layer to layer: {}", field,
+             value->dump());
+    return whole_number(value->front(), field);
 }
 
 int64_t HfConfig::integer(const char* field, int64_t fallback) const {
@@ -123,8 +97,12 @@ bool scores_texts(const HfConfig& config) {
 }
 
 std::string HfConfig::string(const char* field, const std::string& fallback) const {
+    return has(field) ? string(field) : fallback;
+}
+
+std::string HfConfig::string(const char* field) const {
     const nlohmann::json* value = find(field);
-    if (value == nullptr) return fallback;
+    if (value == nullptr) fail(ErrorCode::input, "config.json", "field '{}' is missing", field);
     if (!value->is_string())
         fail(ErrorCode::input, "config.json", "field '{}' must be a text, got {}", field, value->dump());
     return value->get<std::string>();
@@ -162,14 +140,14 @@ void FamilyWriter::activation(const std::string& name) {
 }
 
 void write_common(const HfConfig& config, const HfFields& fields, NormKind norm, Activation activation,
-                  double default_epsilon, FamilyWriter& out) {
+                  FamilyWriter& out) {
     const auto size = [&](const char* field) {
         const int64_t value = config.integer(field);
         if (value == 0) fail(ErrorCode::input, "config.json", "field '{}' must not be 0", field);
         return value;
     };
     const int64_t hidden = size(fields.hidden), heads = size(fields.heads);
-    const int64_t heads_kv = config.integer(fields.heads_kv, heads);
+    const int64_t heads_kv = fields.heads_kv == nullptr ? heads : config.integer(fields.heads_kv, heads);
     if (heads_kv == 0 || heads % heads_kv != 0)
         fail(ErrorCode::input, "config.json",
              "fields contradict each other: '{}' ({}) is not a multiple of '{}' ({})", fields.heads, heads,
@@ -183,8 +161,8 @@ void write_common(const HfConfig& config, const HfFields& fields, NormKind norm,
     out.integer("block_count", layers);
     out.integer("attention.head_count", heads);
     out.integer("attention.head_count_kv", heads_kv);
-    const int64_t usual = config.given("head_dim") ? 0 : fields.head_dim;
-    if (const int64_t head_dim = config.has("head_dim") ? size("head_dim") : usual; head_dim > 0) {
+    if (config.has("head_dim")) {
+        const int64_t head_dim = size("head_dim");
         out.integer("attention.key_length", head_dim);
         out.integer("attention.value_length", head_dim);
     } else if (hidden % heads != 0) {
@@ -193,16 +171,23 @@ void write_common(const HfConfig& config, const HfFields& fields, NormKind norm,
              "'head_dim'",
              fields.hidden, hidden, fields.heads, heads);
     }
-    out.integer("feed_forward_length", config.has(fields.inner) || std::string(fields.inner) != "n_inner"
-                                           ? size(fields.inner)
-                                           : 4 * hidden);
+    const bool usual_inner = std::string_view(fields.inner) == "n_inner" && !config.has(fields.inner);
+    const int64_t inner = usual_inner              ? 4 * hidden
+                          : fields.inner_of_layers ? config.integer_of_layers(fields.inner)
+                                                   : config.integer(fields.inner);
+    if (inner == 0) fail(ErrorCode::input, "config.json", "field '{}' must not be 0", fields.inner);
+    if (fields.inner_of_layers && config.find(fields.inner)->is_array() &&
+        static_cast<int64_t>(config.find(fields.inner)->size()) != layers)
+        fail(ErrorCode::input, "config.json", "field '{}' must have one entry for each of {} layers",
+             fields.inner, layers);
+    out.integer("feed_forward_length", inner);
     out.integer("context_length", size(fields.context));
-    const double epsilon = config.real(fields.epsilon, default_epsilon);
+    const double epsilon = config.real(fields.epsilon);
     if (!(epsilon > 0))
         fail(ErrorCode::input, "config.json", "field '{}' must be positive, got {}", fields.epsilon, epsilon);
     out.real(norm == NormKind::rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
              epsilon);
-    const std::string name = config.string(fields.activation, activation_name(activation));
+    const std::string name = config.string(fields.activation);
     if (activation_from_name(name, "config.json") != activation) out.activation(name);
 }
 
@@ -215,6 +200,11 @@ static double yarn_attention_factor(const HfConfig& scaling, double factor) {
     return scaling.real("attention_factor", usual);
 }
 
+// Null is false to Python.
+static bool truncates(const HfConfig& scaling) {
+    return scaling.given("truncate") ? scaling.boolean("truncate", false) : true;
+}
+
 static void write_yarn(const HfConfig& scaling, double factor, FamilyWriter& out) {
     if (const int64_t original = scaling.integer("original_max_position_embeddings", 0); original > 0)
         out.integer("rope.scaling.original_context_length", original);
@@ -222,16 +212,23 @@ static void write_yarn(const HfConfig& scaling, double factor, FamilyWriter& out
     out.real("rope.scaling.yarn_beta_slow", scaling.real("beta_slow", 1));
     out.real("rope.scaling.attn_factor",
              yarn_attention_factor(scaling, factor) / (0.1 * std::log(factor) + 1));
-    if (!scaling.boolean("truncate", true)) out.boolean(kYarnTruncateKey, false);  // see yarn_factors()
+    if (!truncates(scaling)) out.boolean(kYarnTruncateKey, false);  // see yarn_factors()
+}
+
+static double usual_longrope_magnitude(double factor, double original) {
+    return factor > 1 ? std::sqrt(1 + std::log(factor) / std::log(original)) : 1.0;
 }
 
 // As transformers: the factor of cosines and sines follows from how far the context was stretched.
 static void write_longrope(const HfConfig& config, const HfConfig& scaling, FamilyWriter& out) {
     const int64_t context = config.integer("max_position_embeddings");
     const int64_t original = config.integer("original_max_position_embeddings", context);
-    const double factor = static_cast<double>(context) / static_cast<double>(original);
-    const double usual =
-        factor > 1 ? std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original))) : 1.0;
+    if (original < 2)
+        fail(ErrorCode::input, "config.json",
+             "field 'original_max_position_embeddings' must be at least 2, got {}", original);
+    const double factor =
+        scaling.real("factor", static_cast<double>(context) / static_cast<double>(original));
+    const double usual = usual_longrope_magnitude(factor, static_cast<double>(original));
     out.integer("rope.scaling.original_context_length", original);
     out.real("rope.scaling.attn_factor", scaling.real("attention_factor", usual));
     for (const char* field : {"short_factor", "long_factor"}) {  // tensors: see longrope_factors()
@@ -240,8 +237,8 @@ static void write_longrope(const HfConfig& config, const HfConfig& scaling, Fami
     }
 }
 
-void write_rope(const HfConfig& config, double default_theta, FamilyWriter& out) {
-    out.real("rope.freq_base", config.real("rope_theta", default_theta));
+void write_rope(const HfConfig& config, FamilyWriter& out) {
+    out.real("rope.freq_base", config.real("rope_theta"));
     const nlohmann::json* object = config.find("rope_scaling");
     if (object == nullptr) return;
     if (!object->is_object())
@@ -261,7 +258,7 @@ void write_rope(const HfConfig& config, double default_theta, FamilyWriter& out)
         for (const char* field :
              {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})
             scaling.real(field);
-    } else if (type == "longrope" || type == "su") {
+    } else if (type == "longrope") {
         write_longrope(config, scaling, out);
     } else if (type != "default") {
         fail(ErrorCode::unsupported, "config.json",
@@ -272,11 +269,14 @@ void write_rope(const HfConfig& config, double default_theta, FamilyWriter& out)
     check_asked(scaling, "rope_scaling");
 }
 
-void write_rotated_part(const HfConfig& config, double usual, FamilyWriter& out) {
-    const int64_t head_dim =
-        config.integer("head_dim", config.integer("hidden_size") / config.integer("num_attention_heads"));
-    const double part = config.real("partial_rotary_factor", usual);
-    out.integer("rope.dimension_count", static_cast<int64_t>(static_cast<double>(head_dim) * part));
+int64_t head_dim_of(const HfConfig& config) {
+    return config.integer("head_dim", config.integer("hidden_size") / config.integer("num_attention_heads"));
+}
+
+void write_rotated_part(const HfConfig& config, FamilyWriter& out) {
+    const double part = config.real("partial_rotary_factor");
+    out.integer("rope.dimension_count",
+                static_cast<int64_t>(static_cast<double>(head_dim_of(config)) * part));
 }
 
 double rotated_part(const ModelConfig& config) {
@@ -287,7 +287,7 @@ std::vector<float> longrope_factors(const nlohmann::json& json, const char* fiel
     const nlohmann::json* object = HfConfig(json).find("rope_scaling");
     if (object == nullptr) return {};
     const HfConfig scaling(*object);
-    if (const std::string type = scaling_type(scaling); type != "longrope" && type != "su") return {};
+    if (scaling_type(scaling) != "longrope") return {};
     const nlohmann::json* given = scaling.find(field);
     const bool numbers =
         given != nullptr && given->is_array() &&
@@ -304,8 +304,8 @@ std::vector<float> yarn_factors(const nlohmann::json& json, int64_t dims) {
     const nlohmann::json* object = config.find("rope_scaling");
     if (object == nullptr || !object->is_object()) return {};
     const HfConfig scaling(*object);
-    if (scaling_type(scaling) != "yarn" || scaling.boolean("truncate", true)) return {};
-    const double factor = scaling.real("factor"), theta = config.real("rope_theta", 10000.0);
+    if (scaling_type(scaling) != "yarn" || truncates(scaling)) return {};
+    const double factor = scaling.real("factor"), theta = config.real("rope_theta");
     const auto original = static_cast<double>(
         scaling.integer("original_max_position_embeddings", config.integer("max_position_embeddings")));
     const auto width = static_cast<double>(dims);
@@ -332,7 +332,7 @@ std::vector<float> llama3_factors(const nlohmann::json& json, int64_t dims) {
     const double factor = scaling.real("factor"), low = scaling.real("low_freq_factor"),
                  high = scaling.real("high_freq_factor"),
                  original = scaling.real("original_max_position_embeddings"),
-                 theta = config.real("rope_theta", 10000.0);
+                 theta = config.real("rope_theta");
     if (!(factor >= 1) || !(low > 0) || !(high > low) || !(original > 0))
         fail(ErrorCode::input, "config.json", "field 'rope_scaling' contradicts itself: {}", object->dump());
     std::vector<float> factors;
@@ -351,6 +351,14 @@ std::vector<float> llama3_factors(const nlohmann::json& json, int64_t dims) {
     return factors;
 }
 
+static bool is_windowed(const nlohmann::json& layer_type) {
+    if (layer_type != "sliding_attention" && layer_type != "full_attention")
+        fail(ErrorCode::unsupported, "config.json",
+             "field 'layer_types' has {}, which is not supported; known: sliding_attention, full_attention",
+             layer_type.dump());
+    return layer_type == "sliding_attention";
+}
+
 std::vector<bool> layers_with_window(const HfConfig& config, const std::function<bool(size_t layer)>& usual) {
     std::vector<bool> windowed(static_cast<size_t>(config.integer("num_hidden_layers")));
     const nlohmann::json* types = config.find("layer_types");
@@ -359,8 +367,16 @@ std::vector<bool> layers_with_window(const HfConfig& config, const std::function
              windowed.size());
     }
     for (size_t l = 0; l < windowed.size(); ++l)
-        windowed[l] = types != nullptr ? (*types)[l] == "sliding_attention" : usual(l);
+        windowed[l] = types != nullptr ? is_windowed((*types)[l]) : usual(l);
     return windowed;
+}
+
+void check_windows_are_used(const std::vector<bool>& windowed, bool used) {
+    if (!used && std::find(windowed.begin(), windowed.end(), true) != windowed.end())
+        fail(ErrorCode::unsupported, "config.json",
+             "field 'layer_types' names layers with a window, but 'use_sliding_window' is false or there is "
+             "no "
+             "'sliding_window': change one of them");
 }
 
 void write_windows(int64_t window, const std::vector<bool>& windowed, FamilyWriter& out) {
@@ -397,7 +413,12 @@ nlohmann::json hf_common(const Model& model, const HfFields& fields, const char*
                           {fields.context, c.context_length},
                           {fields.epsilon, shortest(c.norm_eps)},
                           {fields.activation, activation_name(c.activation)}};
-    if (c.n_head_kv != c.n_head) out[fields.heads_kv] = c.n_head_kv;
+    if (fields.heads_kv != nullptr)
+        out[fields.heads_kv] = c.n_head_kv;  // where it is absent, classes have defaults of their own
+    else if (c.n_head_kv != c.n_head)
+        fail(ErrorCode::unsupported, "export",
+             "a configuration of '{}' has no field for {} key/value heads of {} query heads", model_type,
+             c.n_head_kv, c.n_head);
     if (c.head_dim * c.n_head != c.n_embd) out["head_dim"] = c.head_dim;
     const auto& globals = model.topology.globals;
     if (const auto output = globals.find(Slot::output); output != globals.end())
@@ -412,7 +433,6 @@ nlohmann::json hf_common(const Model& model, const HfFields& fields, const char*
 
 void windows_to_hf(const Model& model, nlohmann::json& config) {
     const ModelConfig& c = model.config;
-    if (c.windows.empty()) return;
     nlohmann::json types = nlohmann::json::array();
     for (size_t l = 0; l < model.topology.layers.size(); ++l) {
         types.push_back(c.window(l) > 0 ? "sliding_attention" : "full_attention");
@@ -422,14 +442,19 @@ void windows_to_hf(const Model& model, nlohmann::json& config) {
 }
 
 // rope_scaling with the factors of each frequency, which only LongRoPE has as tensors that say so.
+// transformers 4 takes these three fields alone.
 static nlohmann::json hf_longrope(const Model& model) {
     const auto factors = [&](Slot slot) {
         return nlohmann::json(materialize(model, model.topology.globals.at(slot), slot));
     };
-    return {{"rope_type", "longrope"},
-            {"type", "longrope"},
-            {"short_factor", factors(Slot::rope_freqs)},
-            {"long_factor", factors(Slot::rope_freqs_long)}};
+    nlohmann::json out = {{"type", "longrope"},
+                          {"short_factor", factors(Slot::rope_freqs)},
+                          {"long_factor", factors(Slot::rope_freqs_long)}};
+    const Rope& rope = model.config.rope;
+    const double usual = usual_longrope_magnitude(
+        static_cast<double>(model.config.context_length) / rope.original_context, rope.original_context);
+    if (std::abs(rope.attention_factor / usual - 1) > 1e-6) out["attention_factor"] = rope.attention_factor;
+    return out;
 }
 
 void hf_rope(const Model& model, nlohmann::json& config) {

@@ -13,11 +13,8 @@
 
 namespace refold {
 
-// config.json in the older form that the families read: "rope_parameters" of newer files, for all layers or
-// by kind of layer, become rope_theta, rope_scaling, partial_rotary_factor and rope_local_base_freq.
-nlohmann::json with_older_fields(nlohmann::json config);
-
-// config.json with typed access. All throw Error(input) naming the field; null counts as absent.
+// config.json with typed access, as readable_config() (model/hf) gives it: absent fields have transformers'
+// defaults. All throw Error(input) naming the field; null counts as absent.
 class HfConfig {
 public:
     explicit HfConfig(const nlohmann::json& json) : json_(json) {}
@@ -25,11 +22,13 @@ public:
     const nlohmann::json* find(const char* field) const;
     bool given(const char* field) const;  // null counts as given
     bool has(const char* field) const { return find(field) != nullptr; }
-    int64_t integer(const char* field) const;  // or a list of equal ones, by layer
+    int64_t integer(const char* field) const;
     int64_t integer(const char* field, int64_t fallback) const;
+    int64_t integer_of_layers(const char* field) const;  // or a list of equal ones, one for each layer
     double real(const char* field) const;
     double real(const char* field, double fallback) const;
     bool boolean(const char* field, bool fallback) const;
+    std::string string(const char* field) const;
     std::string string(const char* field, const std::string& fallback) const;
 
     const nlohmann::json& json() const { return json_; }
@@ -49,12 +48,12 @@ struct HfFields {
     const char* hidden = "hidden_size";
     const char* layers = "num_hidden_layers";
     const char* heads = "num_attention_heads";
-    const char* heads_kv = "num_key_value_heads";
+    const char* heads_kv = "num_key_value_heads";  // nullptr: as many as query heads
     const char* inner = "intermediate_size";
     const char* context = "max_position_embeddings";
     const char* epsilon = "rms_norm_eps";
     const char* activation = "hidden_act";
-    int64_t head_dim = 0;  // where there is no "head_dim"; 0: hidden / heads
+    bool inner_of_layers = false;  // that field may be a list, one for each layer
 };
 
 // Usual ones of families with LayerNorm.
@@ -63,7 +62,7 @@ inline constexpr HfFields kLayerNormFields = {.epsilon = "layer_norm_eps"};
 inline constexpr HfFields kGptFields = {"n_embd",
                                         "n_layer",
                                         "n_head",
-                                        "n_head_kv",
+                                        nullptr,
                                         "n_inner",
                                         "n_positions",
                                         "layer_norm_epsilon",
@@ -89,11 +88,13 @@ private:
 
 // Sizes, context, epsilon and activation. Throws Error(input) for sizes that contradict each other.
 void write_common(const HfConfig& config, const HfFields& fields, NormKind norm, Activation activation,
-                  double default_epsilon, FamilyWriter& out);
+                  FamilyWriter& out);
 // rope_theta and rope_scaling; factors by frequency are tensors: see llama3_factors(), longrope_factors().
-void write_rope(const HfConfig& config, double default_theta, FamilyWriter& out);
-// rope.dimension_count: this part of a head, where "partial_rotary_factor" does not say it.
-void write_rotated_part(const HfConfig& config, double usual, FamilyWriter& out);
+void write_rope(const HfConfig& config, FamilyWriter& out);
+// rope.dimension_count: "partial_rotary_factor" of a head.
+void write_rotated_part(const HfConfig& config, FamilyWriter& out);
+// The size of a head: "head_dim", or a share of hidden_size.
+int64_t head_dim_of(const HfConfig& config);
 // The factors of each frequency for rope_scaling of type "llama3"; empty for other types.
 std::vector<float> llama3_factors(const nlohmann::json& config, int64_t dims);
 // Those of type "longrope": `field` is short_factor or long_factor.
@@ -102,8 +103,11 @@ std::vector<float> longrope_factors(const nlohmann::json& config, const char* fi
 std::vector<float> yarn_factors(const nlohmann::json& config, int64_t dims);
 // Throws Error(unsupported) naming a field of an object within config.json that nobody has asked for.
 void check_asked(const HfConfig& object, const std::string& name);
-// Which layers have a window: "layer_types" of newer files says it, else `usual`.
+// Which layers have a window: "layer_types" of newer files says it, else `usual`. Throws Error(unsupported)
+// for layers of other types.
 std::vector<bool> layers_with_window(const HfConfig& config, const std::function<bool(size_t layer)>& usual);
+// Throws Error(unsupported) where "layer_types" names layers with a window and the model has none.
+void check_windows_are_used(const std::vector<bool>& windowed, bool used);
 // Windows by layer: as a period where the layers repeat one, else one flag each.
 void write_windows(int64_t window, const std::vector<bool>& windowed, FamilyWriter& out);
 
@@ -113,7 +117,7 @@ nlohmann::json hf_common(const Model& model, const HfFields& fields, const char*
                          const char* model_type);
 // The part of a head that is rotated.
 double rotated_part(const ModelConfig& config);
-// Fields sliding_window and layer_types, where layers have windows.
+// Fields sliding_window, where layers have windows, and layer_types.
 void windows_to_hf(const Model& model, nlohmann::json& config);
 // Fields rope_theta and rope_scaling.
 void hf_rope(const Model& model, nlohmann::json& config);

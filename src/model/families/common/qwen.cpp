@@ -27,7 +27,7 @@ std::vector<SlotDescription> qwen_layer_slots(const std::vector<SlotDescription>
 }
 
 std::vector<UnreadField> qwen_unread() {
-    return {{"layer_types"}, {"max_window_layers"}, {"sliding_window"}, {"use_mrope", "false"}};
+    return {{"max_window_layers"}, {"sliding_window"}, {"use_mrope", "false"}};
 }
 
 ModelConfig read_qwen_config(const FamilyKeys& keys) {
@@ -41,13 +41,15 @@ void finish_qwen_config(const FamilyKeys& keys, ModelConfig& c) {
     if (keys.has("attention.sliding_window_pattern")) c.windows = read_windows(keys, 1);
 }
 
-void qwen_from_hf(const HfConfig& config, const HfFields& fields, FamilyWriter& out) {
-    write_common(config, fields, NormKind::rms, Activation::silu, 1e-6, out);
-    write_rope(config, 10000.0, out);
-    if (!config.boolean("use_sliding_window", false)) return;
-    const auto full = static_cast<size_t>(config.integer("max_window_layers", 28));
-    write_windows(config.integer("sliding_window", 4096),
-                  layers_with_window(config, [&](size_t layer) { return layer >= full; }), out);
+void qwen_from_hf(const HfConfig& config, FamilyWriter& out) {
+    write_common(config, {}, NormKind::rms, Activation::silu, out);
+    write_rope(config, out);
+    const bool used = config.boolean("use_sliding_window", false) && config.has("sliding_window");
+    const size_t full = used ? static_cast<size_t>(config.integer("max_window_layers")) : 0;
+    const std::vector<bool> windowed =
+        layers_with_window(config, [&](size_t layer) { return used && layer >= full; });
+    check_windows_are_used(windowed, used);
+    if (used) write_windows(config.integer("sliding_window"), windowed, out);
 }
 
 nlohmann::json qwen_to_hf(const Model& model, const char* architecture, const char* model_type) {

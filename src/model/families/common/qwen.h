@@ -15,7 +15,7 @@ std::vector<UnreadField> qwen_unread();
 ModelConfig read_qwen_config(const FamilyKeys& keys);
 // Rotation and windows.
 void finish_qwen_config(const FamilyKeys& keys, ModelConfig& config);
-void qwen_from_hf(const HfConfig& config, const HfFields& fields, FamilyWriter& out);
+void qwen_from_hf(const HfConfig& config, FamilyWriter& out);
 nlohmann::json qwen_to_hf(const Model& model, const char* architecture, const char* model_type);
 StockModel qwen_to_stock(const Model& model);
 

@@ -47,6 +47,7 @@ TeacherCache::TeacherCache(const TrainRequest& request, int64_t top, const std::
     header_bytes_ = wanted.size();
     // Processes of one machine have the same folder and other sequences.
     path_ = fmt::format("{}/teacher-{}.bin", request.folder, wanted.substr(wanted.size() - 17, 16));
+    if (fs::is_symlink(path_)) fs::remove(path_, error);  // or its target would be overwritten
     if (std::ifstream file(path_, std::ios::binary); file) {
         std::string found(wanted.size(), '\0');
         file.read(found.data(), static_cast<std::streamsize>(found.size()));
