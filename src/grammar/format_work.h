@@ -11,13 +11,13 @@ namespace refold {
 
 FormatError format_takes_too_long();
 
-// While it lives, the work of this thread for formats is counted in steps: one for each byte that is kept, and
-// for each short operation, such as one on an edge of an automaton. The count does not depend on the machine or
-// its load, so a format is always refused or never. Within another one, it counts for itself.
+// While it lives, the work of this thread for formats is counted in steps: one for each byte that is kept,
+// and for each short operation, such as one on an edge of an automaton. The count does not depend on the
+// machine or its load, so a format is always refused or never. Within another one, it counts for itself.
 class FormatWork {
 public:
-    // Some ten seconds of work on today's machines, and below 2 GiB of memory. The largest schemas that people
-    // use need a quarter of it with a vocabulary of 50,000 tokens.
+    // Some ten seconds of work on today's machines, and below 2 GiB of memory. The largest schemas that
+    // people use need a quarter of it with a vocabulary of 50,000 tokens.
     static constexpr size_t kMostSteps = 2'000'000'000;
 
     // `check` is called now and then, and may throw to end the work.

@@ -15,7 +15,6 @@
 namespace refold {
 namespace {
 
-constexpr int kDeepest = 64;
 constexpr uint32_t kLastCharacter = 0x10FFFF;
 constexpr const char* kAnyCharacter = "[\\U00000000-\\U0010FFFF]";
 
@@ -37,9 +36,9 @@ std::string escaped(uint32_t character) {
 // Names of rules must not be those of XGrammar's functions.
 std::string rule_name(const std::string& name) { return name == "root" ? name : "x-" + name; }
 
-class Reader {
+class GbnfReader {
 public:
-    explicit Reader(std::string_view text) : text_(text) {}
+    explicit GbnfReader(std::string_view text) : text_(text) {}
 
     std::string read() {
         skip_space(true);
@@ -124,8 +123,7 @@ private:
         const auto lead = static_cast<unsigned char>(peek());
         const size_t length = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
         uint32_t out = length == 1 ? lead : lead & (0x7Fu >> length);
-        for (size_t i = 1; i < length; ++i)
-            out = out << 6 | (static_cast<unsigned char>(peek(i)) & 0x3Fu);
+        for (size_t i = 1; i < length; ++i) out = out << 6 | (static_cast<unsigned char>(peek(i)) & 0x3Fu);
         at_ += length;
         return out;
     }
@@ -141,7 +139,8 @@ private:
     }
 
     std::string read_alternatives(int depth) {
-        if (depth > kDeepest) fail(ErrorCode::usage, "grammar", "it is nested too deep");
+        constexpr int kMostBrackets = 64;
+        if (depth > kMostBrackets) fail(ErrorCode::usage, "grammar", "it is nested too deep");
         std::string out = read_sequence(depth);
         while (take("|")) {
             skip_space(true);
@@ -256,7 +255,7 @@ std::string read_gbnf(std::string_view grammar) {
     if (find_invalid_utf8(grammar) != std::string_view::npos)
         fail(ErrorCode::usage, "grammar", "it is not valid UTF-8");
     try {
-        return Reader(grammar).read();
+        return GbnfReader(grammar).read();
     } catch (const NoGbnf&) {
         check_nesting(std::string(grammar), "grammar");
         return std::string(grammar);

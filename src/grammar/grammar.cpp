@@ -25,7 +25,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostText = 256 << 10;  // bytes of a format
+constexpr size_t kMostText = 256 << 10;                           // bytes of a format
 constexpr size_t kMostStepsAtOnce = FormatWork::kMostSteps / 50;  // of FormatWork, for one token of a text
 
 // A grammar's escapes are code points, JSON's halves of surrogate pairs: so characters stay as they are.
@@ -77,8 +77,7 @@ public:
         const FormatWork bounded({}, kMostStepsAtOnce);
         const auto result = work();
         seconds_ += thread_seconds() - begin;
-        if (seconds_ > kAtFirst + kPerToken * static_cast<double>(tokens_))
-            throw format_takes_too_long();
+        if (seconds_ > kAtFirst + kPerToken * static_cast<double>(tokens_)) throw format_takes_too_long();
         return result;
     }
     void count_token() { ++tokens_; }

@@ -186,7 +186,8 @@ private:
         if (type == "string" && keywords.contains("pattern"))
             check_pattern(keywords["pattern"].get<std::string>(), place);
         if (type == "string" && keywords.contains("format") && keywords["format"].is_string()) {
-            if (std::string pattern = format_pattern(keywords["format"].get<std::string>()); !pattern.empty()) {
+            if (std::string pattern = format_pattern(keywords["format"].get<std::string>());
+                !pattern.empty()) {
                 keywords.erase("format");
                 keywords["pattern"] = std::move(pattern);
             }

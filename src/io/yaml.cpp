@@ -11,35 +11,89 @@
 namespace refold {
 namespace {
 
-class DocumentCounter : public YAML::EventHandler {
+// Real files stay far below. An alias counts as all that it stands for, because what walks the nodes comes
+// there each time: few lines of aliases of aliases would be billions of nodes.
+constexpr size_t kMostBytes = size_t{16} << 20, kDeepest = 64, kMostNodes = 1 << 20;
+
+// Reads a text without making nodes.
+class Watch : public YAML::EventHandler {
 public:
+    Watch(const char* component, const std::string& label) : component_(component), label_(label) {}
+
     int documents = 0;
 
     void OnDocumentStart(const YAML::Mark&) override { ++documents; }
     void OnDocumentEnd() override {}
-    void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
-    void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
-    void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
-    void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                         YAML::EmitterStyle::value) override {}
-    void OnSequenceEnd() override {}
-    void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                    YAML::EmitterStyle::value) override {}
-    void OnMapEnd() override {}
+    void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add(mark, anchor, 1); }
+    void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+        const auto found = sizes_.find(anchor);
+        if (found == sizes_.end()) refuse(mark, "an alias stands within what it stands for");
+        add(mark, YAML::NullAnchor, found->second);
+    }
+    void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                  const std::string&) override {
+        add(mark, anchor, 1);
+    }
+    void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                         YAML::EmitterStyle::value) override {
+        begin(mark, anchor);
+    }
+    void OnSequenceEnd() override { end(); }
+    void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                    YAML::EmitterStyle::value) override {
+        begin(mark, anchor);
+    }
+    void OnMapEnd() override { end(); }
+
+private:
+    struct Open {
+        YAML::anchor_t anchor;
+        size_t before;  // nodes
+    };
+
+    [[noreturn]] void refuse(const YAML::Mark& mark, const std::string& what) const {
+        fail(ErrorCode::input, component_, "{} line {}: {}", label_, mark.line + 1, what);
+    }
+    void add(const YAML::Mark& mark, YAML::anchor_t anchor, size_t nodes) {
+        if (anchor != YAML::NullAnchor) sizes_[anchor] = nodes;
+        nodes_ += nodes;
+        if (nodes_ > kMostNodes)
+            refuse(mark, fmt::format("the text has more than {} values, aliases written out", kMostNodes));
+    }
+    void begin(const YAML::Mark& mark, YAML::anchor_t anchor) {
+        open_.push_back({anchor, nodes_});
+        if (open_.size() > kDeepest)
+            refuse(mark, fmt::format("nested too deep: more than {} levels", kDeepest));
+        add(mark, YAML::NullAnchor, 1);
+    }
+    void end() {
+        const auto [anchor, before] = open_.back();
+        open_.pop_back();
+        if (anchor != YAML::NullAnchor) sizes_[anchor] = nodes_ - before;
+    }
+
+    const char* component_;
+    const std::string& label_;
+    std::vector<Open> open_;
+    std::map<YAML::anchor_t, size_t> sizes_;  // nodes below each anchor
+    size_t nodes_ = 0;
 };
 
 }  // namespace
 
 YAML::Node parse_yaml(const std::string& text, const char* component, const std::string& label) {
+    if (text.size() > kMostBytes)
+        fail(ErrorCode::input, component, "{}: got {} of YAML, expected at most {}", label,
+             format_bytes(text.size()), format_bytes(kMostBytes));
     try {
         // LoadAll() would return empty documents without end after a line that is indented less than the
         // first.
         std::istringstream stream(text);
         YAML::Parser parser(stream);
-        DocumentCounter counter;
-        while (counter.documents < 2 && parser.HandleNextDocument(counter)) {
+        Watch watch(component, label);
+        while (watch.documents < 2 && parser.HandleNextDocument(watch)) {
         }
-        if (counter.documents > 1)
+        if (watch.documents > 1)
             fail(ErrorCode::input, component,
                  "{}: one YAML document expected, something follows the first - is a line indented less than "
                  "the first one?",

@@ -11,7 +11,8 @@
 namespace refold {
 
 // Parses a text that holds one document; an empty text gives null. Throws Error(input), with a message that
-// begins with `component` and `label` (the file), for invalid YAML and for more than one document.
+// begins with `component` and `label` (the file), for invalid YAML, for more than one document, and above
+// bounds on size, depth and the number of values.
 YAML::Node parse_yaml(const std::string& text, const char* component, const std::string& label);
 
 // Reads the nodes of one file. All functions throw Error(input), with a message that begins with `component`

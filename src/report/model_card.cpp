@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <regex>
 
+#include "core/error.h"
 #include "core/text.h"
+#include "io/yaml.h"
 #include "model/accounting.h"
 #include "report/json_access.h"
 #include "report/markup.h"
@@ -48,10 +50,10 @@ std::string license_of(const std::string& readme) {
     const size_t end = readme.find("\n---", 3);
     if (end > 65536) return "";
     try {
-        const YAML::Node root = YAML::Load(readme.substr(4, end - 3));
+        const YAML::Node root = parse_yaml(readme.substr(4, end - 3), "report", "README.md");
         if (!root.IsMap() || !root["license"] || !root["license"].IsScalar()) return "";
         return root["license"].Scalar();
-    } catch (const YAML::Exception&) {
+    } catch (const Error&) {
         return "";
     }
 }
@@ -59,7 +61,7 @@ std::string license_of(const std::string& readme) {
 // Names of the methods in the recipes, as tags.
 std::vector<std::string> methods_in(const std::string& recipe) {
     std::vector<std::string> out;
-    static const std::regex kMethod(R"(method: ([a-z0-9_]+))");
+    static const std::regex kMethod(R"(method: ([a-z0-9_]{1,64}))");
     for (std::sregex_iterator at(recipe.begin(), recipe.end(), kMethod), end; at != end; ++at) {
         if (std::find(out.begin(), out.end(), (*at)[1]) == out.end()) out.push_back((*at)[1]);
     }

@@ -19,8 +19,8 @@ class Service;
 
 class FormatTurns {
 public:
-    // `at_once`: turns that may be taken at a time. `waiting`: most requests that wait for one, three quarters
-    // of them of the same client: each of them occupies a thread that answers.
+    // `at_once`: turns that may be taken at a time. `waiting`: most requests that wait for one, three
+    // quarters of them of the same client: each of them occupies a thread that answers.
     FormatTurns(size_t at_once, size_t waiting) : at_once_(at_once), most_(waiting) {}
 
     class Turn;
@@ -59,9 +59,9 @@ private:
 // is none.
 uint64_t current_client();
 
-// The work for the formats of the request that this thread answers, until end() or while it lives. A format that
-// takes more than a moment waits for its turn. The work ends when Service::check() throws: the client left, or
-// the time is over.
+// The work for the formats of the request that this thread answers, until end() or while it lives. A format
+// that takes more than a moment waits for its turn. The work ends when Service::check() throws: the client
+// left, or the time is over.
 class RequestFormats {
 public:
     RequestFormats(Service& service, FormatTurns& turns);

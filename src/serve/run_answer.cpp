@@ -149,11 +149,10 @@ void run_answer(Service& service, const std::shared_ptr<ServedModel>& model,
         one.adapter = adapter;
         return one;
     };
-    const auto running = std::make_shared<Running>(
-        Running{model, shared,
-                Choices(model->generating(), request_for,
-                        {shared->choices(), at_once, service.deadline(), current_client()},
-                        service.stopping)});
+    const auto running = std::make_shared<Running>(Running{
+        model, shared,
+        Choices(model->generating(), request_for,
+                {shared->choices(), at_once, service.deadline(), current_client()}, service.stopping)});
     if (shared->stream)
         stream(running, request, response);
     else

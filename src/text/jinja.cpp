@@ -54,7 +54,7 @@ Json to_json(const Value& value) {
     if (value.is_text()) return value.str();
     if (value.is_bool()) return value.as_bool();
     if (value.is_int()) return value.as_int();
-    if (value.is_big()) return big_integer<Json>(value.as_big());
+    if (value.is_big()) return parse_exact(value.as_big());
     if (value.is_float()) return value.as_float();
     if (value.is_dict()) {
         Json object = Json::object();
@@ -100,10 +100,7 @@ JinjaTemplate::JinjaTemplate(const std::string& source, const JinjaOptions& opti
     program_ = checked(source_, [&] {
         if (find_invalid_utf8(source) != std::string_view::npos) throw TemplateError("it is not UTF-8");
         const bool is_task = options.keep_whitespace;
-        return std::make_unique<Program>(Program{
-            jinja::parse(source,
-                         {.trim_blocks = !is_task, .lstrip_blocks = !is_task, .keep_last_newline = is_task}),
-            is_task});
+        return std::make_unique<Program>(Program{jinja::parse(source, is_task), is_task});
     });
 }
 

@@ -8,19 +8,34 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <unordered_set>
 
 #include "core/error.h"
 #include "io/ggml_log.h"
+#include "text/llama_guard.h"
 #include "text/llama_log.h"
+#include "text/vocabulary_check.h"
 #include "vocab/hf_vocab.h"
 #include "vocab/pre_tokenizers.h"
 
 namespace refold {
 namespace {
 
+// libllama asserts, when it tokenizes, that the tokens around a text exist.
+void check_special_tokens(const llama_vocab* vocab, const std::string& label) {
+    const bool pieces = llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_WPM;
+    const auto check = [&](bool needed, llama_token token, const char* name) {
+        if (needed && token == LLAMA_TOKEN_NULL)
+            fail(ErrorCode::input, "tokenizer",
+                 "'{}': its texts get a token {}, but the vocabulary has none - the file is damaged", label,
+                 name);
+    };
+    check(pieces || llama_vocab_get_add_bos(vocab), llama_vocab_bos(vocab), "BOS");
+    check(!pieces && llama_vocab_get_add_eos(vocab), llama_vocab_eos(vocab), "EOS");
+    check(pieces, llama_vocab_sep(vocab), "SEP");
+}
+
 LlamaModel load(const std::string& path, const std::string& label) {
-    LlamaModel model(open_llama_model(path, true));
+    LlamaModel model(guarded("load the vocabulary", [&] { return open_llama_model(path, true); }));
     if (!model) {
         fail(ErrorCode::unsupported, "tokenizer", "no usable tokenizer in '{}': {}", label, ggml_errors());
     }
@@ -29,31 +44,6 @@ LlamaModel load(const std::string& path, const std::string& label) {
              label);
     }
     return model;
-}
-
-// libllama aborts the process when two tokens are equal.
-void check_tokens(const GgufMetadata& metadata, const std::string& label) {
-    if (metadata.has(kTokenizerReasonKey)) {
-        fail(ErrorCode::unsupported, "tokenizer", "'{}' has no tokenizer that can be run: {}", label,
-             metadata.string(kTokenizerReasonKey));
-    }
-    const GgufValue* value = metadata.find("tokenizer.ggml.tokens");
-    const auto* array =
-        value == nullptr ? nullptr : std::get_if<std::shared_ptr<const GgufArray>>(&value->value);
-    if (array == nullptr || (*array)->element != GgufType::String) {
-        fail(ErrorCode::unsupported, "tokenizer",
-             "'{}' has no tokenizer (in GGUF: tokenizer.ggml.tokens; in a directory: tokenizer.json, "
-             "tokenizer.model, *.tiktoken, vocab.json with merges.txt, or vocab.txt)",
-             label);
-    }
-    std::unordered_set<std::string_view> seen;
-    for (const std::string& token : (*array)->strings) {
-        const std::string_view seen_by_llama = token.c_str();  // up to a zero byte
-        if (!seen_by_llama.empty() && !seen.insert(seen_by_llama).second) {
-            fail(ErrorCode::input, "tokenizer", "'{}': token '{}' is there twice in tokenizer.ggml.tokens",
-                 label, token);
-        }
-    }
 }
 
 void set_array(gguf_context* file, const std::string& key, const GgufArray& array) {
@@ -154,14 +144,20 @@ LlamaModel load_llama_vocabulary(const std::string& path) {
     if (access(path.c_str(), R_OK) != 0) {
         fail(ErrorCode::io, "tokenizer", "cannot open '{}': {}", path, strerror(errno));
     }
-    return load(path, path);
+    check_vocabulary(GgufFile::open(path)->metadata(), path);
+    LlamaModel model = load(path, path);
+    check_special_tokens(llama_model_get_vocab(model.get()), path);
+    return model;
 }
 
 LlamaModel load_llama_vocabulary(const GgufMetadata& metadata, const std::string& label) {
-    check_tokens(metadata, label);
-    const std::vector<char> bytes = vocabulary_file(metadata);
+    check_vocabulary(metadata, label);
+    const std::vector<char> bytes = guarded("take the vocabulary", [&] { return vocabulary_file(metadata); });
     const TemporaryFile file(bytes);
-    return load(file.path(), label);
+    LlamaModel model = load(file.path(), label);
+    // refold adds the tokens around a text itself where it knows how.
+    if (!metadata.has(kTokenizerJsonKey)) check_special_tokens(llama_model_get_vocab(model.get()), label);
+    return model;
 }
 
 }  // namespace refold

@@ -39,6 +39,13 @@ bool SpecialTokens::alone(std::string_view text, size_t begin, size_t end) const
     return true;
 }
 
+size_t SpecialTokens::outside(std::string_view text, size_t at) const {
+    const size_t longest = lengths_.empty() ? 0 : lengths_.front();
+    for (size_t begin = at - std::min(at, longest); begin < at && at < text.size(); ++begin)
+        if (begin + longest_at(text, begin) > at) return begin;
+    return at;
+}
+
 std::vector<size_t> SpecialTokens::cuts(std::string_view text, size_t least) const {
     std::vector<size_t> ends;
     for (size_t begin = 0, at = 0; at < text.size();) {

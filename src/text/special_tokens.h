@@ -21,6 +21,9 @@ public:
     // does not take white space behind it.
     std::vector<size_t> cuts(std::string_view text, size_t least) const;
 
+    // `at`, or the beginning of a special token that is both before and behind it.
+    size_t outside(std::string_view text, size_t at) const;
+
 private:
     // Bytes of the longest one that `text` has at `at`; 0 without any.
     size_t longest_at(std::string_view text, size_t at) const;

@@ -11,7 +11,9 @@
 #include "model/load.h"
 #include "model/model.h"
 #include "model/token_ids.h"
+#include "text/llama_guard.h"
 #include "text/llama_vocabulary.h"
+#include "text/long_runs.h"
 #include "text/special_tokens.h"
 #include "vocab/end_tokens.h"
 #include "vocab/gguf_arrays.h"
@@ -53,8 +55,13 @@ struct Tokenizer::Impl {
           size(llama_vocab_n_tokens(vocab)),
           special_tokens(vocab) {}
 
-    Impl(const GgufMetadata& metadata, const std::string& label) : Impl(load(metadata, label)) {
+    Impl(LlamaModel loaded, const GgufMetadata& metadata) : Impl(std::move(loaded)) {
+        recursive =
+            type == LLAMA_VOCAB_TYPE_BPE && splits_recursively(metadata.string("tokenizer.ggml.pre", ""));
         end_tokens = ints_of(metadata, kEndTokensKey);
+    }
+
+    Impl(const GgufMetadata& metadata, const std::string& label) : Impl(load(metadata, label), metadata) {
         if (!HfPipeline::is_described(metadata)) return;
         pipeline.emplace(metadata, label);
         has_bos = metadata.has("tokenizer.ggml.bos_token_id");
@@ -83,14 +90,22 @@ struct Tokenizer::Impl {
         constexpr size_t kPart = 1024;
         const bool cut = parse_special && text.size() > 2 * kPart &&
                          (type == LLAMA_VOCAB_TYPE_BPE || type == LLAMA_VOCAB_TYPE_SPM);
-        if (!cut) return tokenize_whole(text, add_special, parse_special);
-        const std::vector<size_t> ends = special_tokens.cuts(text, kPart);
+        const bool cut_runs = recursive && text.size() > 2 * kPart;
+        if (!cut && !cut_runs) return tokenize_whole(text, add_special, parse_special);
+        std::vector<size_t> ends;
+        if (cut) ends = special_tokens.cuts(text, kPart);
+        if (cut_runs) {
+            for (const size_t end : cuts_of_long_runs(text))
+                ends.push_back(special_tokens.outside(text, end));
+            std::ranges::sort(ends);
+            ends.erase(std::ranges::unique(ends).begin(), ends.end());
+        }
         if (ends.size() == 1) return tokenize_whole(text, add_special, parse_special);
         std::vector<int32_t> tokens;
         if (add_special && llama_vocab_get_add_bos(vocab)) tokens.push_back(llama_vocab_bos(vocab));
         size_t begin = 0;
         for (const size_t end : ends) {
-            const auto part = tokenize_whole(text.substr(begin, end - begin), false, true);
+            const auto part = tokenize_whole(text.substr(begin, end - begin), false, parse_special);
             tokens.insert(tokens.end(), part.begin(), part.end());
             begin = end;
         }
@@ -103,8 +118,10 @@ struct Tokenizer::Impl {
         // Enough if every token has at least one byte; else libllama returns the size needed.
         std::vector<int32_t> tokens(text.size() + 8);
         const auto run = [&] {
-            return llama_tokenize(vocab, text.data(), length, tokens.data(),
-                                  static_cast<int32_t>(tokens.size()), add_special, parse_special);
+            return guarded("tokenize the text", [&] {
+                return llama_tokenize(vocab, text.data(), length, tokens.data(),
+                                      static_cast<int32_t>(tokens.size()), add_special, parse_special);
+            });
         };
         int32_t count = run();
         if (count < 0 && count != std::numeric_limits<int32_t>::min()) {
@@ -114,6 +131,10 @@ struct Tokenizer::Impl {
         if (count < 0)
             fail(ErrorCode::input, "tokenizer", "a text of {} bytes is too long - split it", text.size());
         tokens.resize(static_cast<size_t>(count));
+        const auto none = [&](int32_t token) { return token < 0 || token >= size; };
+        if (std::ranges::any_of(tokens, none))
+            fail(ErrorCode::unsupported, "tokenizer",
+                 "the vocabulary has no token for a part of the text and no unknown token");
         return tokens;
     }
 
@@ -122,10 +143,15 @@ struct Tokenizer::Impl {
     void append_piece(int32_t token, bool special, std::string& out) const {
         const size_t before = out.size();
         out.resize(before + 32);
-        int32_t bytes = llama_token_to_piece(vocab, token, out.data() + before, 32, 0, special);
+        const auto write = [&](int32_t room) {
+            return guarded("spell a token", [&] {
+                return llama_token_to_piece(vocab, token, out.data() + before, room, 0, special);
+            });
+        };
+        int32_t bytes = write(32);
         if (bytes < 0) {
             out.resize(before + static_cast<size_t>(-bytes));
-            bytes = llama_token_to_piece(vocab, token, out.data() + before, -bytes, 0, special);
+            bytes = write(-bytes);
         }
         out.resize(before + static_cast<size_t>(std::max(bytes, 0)));
     }
@@ -138,6 +164,7 @@ struct Tokenizer::Impl {
     std::optional<HfPipeline> pipeline;  // of a vocabulary from Hugging Face files
     bool has_bos = true, has_eos = true;
     std::vector<int32_t> end_tokens;  // besides those that libllama knows
+    bool recursive = false;  // see cuts_of_long_runs()
 };
 
 // Only vocabularies from Hugging Face files need more than libllama, or have an architecture that libllama
@@ -150,8 +177,7 @@ Tokenizer::Tokenizer(const std::string& path) {
     const auto file = GgufFile::open(path);
     const bool from_hf = file->metadata().has(kTokenizerJsonKey) || file->metadata().has("refold.checkpoint");
     impl_ = from_hf ? std::make_unique<Impl>(file->metadata(), path)
-                    : std::make_unique<Impl>(load_llama_vocabulary(path));
-    impl_->end_tokens = ints_of(file->metadata(), kEndTokensKey);
+                    : std::make_unique<Impl>(load_llama_vocabulary(path), file->metadata());
 }
 Tokenizer::Tokenizer(const GgufMetadata& metadata, const std::string& label)
     : impl_(std::make_unique<Impl>(metadata, label)) {}
@@ -194,8 +220,10 @@ std::string Tokenizer::decode(std::span<const int32_t> tokens, bool special) con
     }
     text.resize(tokens.size() * 8 + 32);
     const auto detokenize = [&] {
-        return llama_detokenize(impl_->vocab, tokens.data(), static_cast<int32_t>(tokens.size()), text.data(),
-                                checked_size(text.size(), "bytes"), false, special);
+        return guarded("spell the tokens", [&] {
+            return llama_detokenize(impl_->vocab, tokens.data(), static_cast<int32_t>(tokens.size()),
+                                    text.data(), checked_size(text.size(), "bytes"), false, special);
+        });
     };
     int32_t bytes = detokenize();
     if (bytes < 0) {

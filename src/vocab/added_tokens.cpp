@@ -64,44 +64,23 @@ Json to_json(const AddedToken& token) {
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer& normalizer)
     : tokens_(std::move(tokens)) {
-    for (size_t i = 0; i < tokens_.size(); ++i) {
+    // Of equal contents the first token counts, and ByteTrie finds the last.
+    std::vector<std::string> raw, normalized;
+    std::vector<size_t> of_raw, of_normalized;
+    for (size_t i = tokens_.size(); i-- > 0;) {
         const AddedToken& token = tokens_[i];
-        by_id_[token.id] = i;
-        if (token.normalized) {
-            add(normalized_, normalizer(token.content), i);
-        } else {
-            add(raw_, token.content, i);
-        }
+        (token.normalized ? normalized : raw)
+            .push_back(token.normalized ? normalizer(token.content) : token.content);
+        (token.normalized ? of_normalized : of_raw).push_back(i);
     }
-}
-
-void AddedTokens::add(Patterns& patterns, const std::string& content, size_t token) const {
-    if (content.empty()) return;
-    patterns.index.emplace(content, token);
-    patterns.first_bytes[static_cast<unsigned char>(content.front())] = true;
-    patterns.longest = std::max(patterns.longest, content.size());
+    for (size_t i = 0; i < tokens_.size(); ++i) by_id_[tokens_[i].id] = i;
+    raw_ = Patterns(std::move(of_raw), raw);
+    normalized_ = Patterns(std::move(of_normalized), normalized);
 }
 
 const AddedToken* AddedTokens::find(int32_t id) const {
     const auto it = by_id_.find(id);
     return it == by_id_.end() ? nullptr : &tokens_[it->second];
-}
-
-const std::pair<const std::string, size_t>* AddedTokens::longest_at(const Patterns& patterns,
-                                                                    std::string_view text) const {
-    if (!patterns.first_bytes[static_cast<unsigned char>(text.front())]) return nullptr;
-    // In descending order, the prefixes of the text follow its lower bound, the longest first.
-    std::string probe(text.substr(0, patterns.longest));
-    while (!probe.empty()) {
-        const auto it = patterns.index.lower_bound(probe);
-        if (it == patterns.index.end()) return nullptr;
-        if (probe.starts_with(it->first)) return &*it;
-        size_t common = 0;
-        while (common < it->first.size() && common < probe.size() && it->first[common] == probe[common])
-            ++common;
-        probe.resize(common);
-    }
-    return nullptr;
 }
 
 void AddedTokens::split(const Patterns& patterns, const TextPart& part, bool parse_special,
@@ -113,13 +92,17 @@ void AddedTokens::split(const Patterns& patterns, const TextPart& part, bool par
             out.push_back({-1, std::string(text.substr(begin, end - begin)), part.at_start && begin == 0});
     };
     for (size_t at = 0; at < text.size();) {
-        const auto* match = longest_at(patterns, text.substr(at));
-        if (match == nullptr) {
+        size_t found = 0, size = 0;
+        patterns.trie.prefixes(text.substr(at), [&](int32_t index, size_t length) {
+            found = static_cast<size_t>(index);
+            size = length;
+        });
+        if (size == 0) {
             ++at;
             continue;
         }
-        const AddedToken& token = tokens_[match->second];
-        size_t begin = at, end = at + match->first.size();
+        const AddedToken& token = tokens_[patterns.tokens[found]];
+        size_t begin = at, end = at + size;
         at = end;
         if (token.special && !parse_special) continue;
         if (token.single_word &&

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "vocab/byte_trie.h"
 #include "vocab/json_view.h"
 #include "vocab/normalizer.h"
 
@@ -48,18 +49,15 @@ public:
     const std::vector<AddedToken>& all() const { return tokens_; }
 
 private:
-    // Texts to search for; of two that start alike the longer comes first.
+    // Texts to search for.
     struct Patterns {
-        std::map<std::string, size_t, std::greater<>> index;  // content -> index in tokens_
-        std::vector<bool> first_bytes = std::vector<bool>(256);
-        size_t longest = 0;
+        explicit Patterns(std::vector<size_t> which = {}, const std::vector<std::string>& contents = {})
+            : tokens(std::move(which)), trie(contents) {}
+        std::vector<size_t> tokens;  // indices in tokens_
+        ByteTrie trie;               // of their contents
     };
-    void add(Patterns& patterns, const std::string& content, size_t token) const;
     void split(const Patterns& patterns, const TextPart& part, bool parse_special,
                std::vector<TextPart>& out) const;
-    const std::pair<const std::string, size_t>* longest_at(const Patterns& patterns,
-                                                           std::string_view text) const;
-
     std::vector<AddedToken> tokens_;
     std::map<int32_t, size_t> by_id_;
     Patterns raw_, normalized_;

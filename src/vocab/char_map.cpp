@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "vocab/growth.h"
 #include "vocab/unicode.h"
 
 namespace refold {
@@ -52,7 +53,7 @@ std::optional<std::string_view> CharMap::find(std::string_view chunk) const {
     return std::nullopt;
 }
 
-std::string CharMap::replaced(std::string_view text) const {
+std::string CharMap::replaced(std::string_view text, size_t longest) const {
     const std::u32string points = to_code_points(text);
     std::string out, chunk;
     const auto set_chunk = [&](size_t begin, size_t end) {
@@ -65,6 +66,7 @@ std::string CharMap::replaced(std::string_view text) const {
         if (chunk.size() <= kLongestCluster) {
             if (const auto found = find(chunk)) {
                 out += *found;
+                check_growth(out.size(), longest);
                 at = end;
                 continue;
             }
@@ -72,6 +74,7 @@ std::string CharMap::replaced(std::string_view text) const {
         for (; at < end; ++at) {
             set_chunk(at, at + 1);
             out += find(chunk).value_or(chunk);
+            check_growth(out.size(), longest);
         }
     }
     return out;

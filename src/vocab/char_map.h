@@ -20,7 +20,8 @@ public:
     // Replaces as Hugging Face's tokenizers do, which differs from SentencePiece: a grapheme cluster of up to
     // five bytes is replaced as a whole by what its shortest mapped beginning maps to; in others every code
     // point is replaced by itself.
-    std::string replaced(std::string_view text) const;
+    // Throws Error(unsupported) when the result would be longer than `longest` bytes.
+    std::string replaced(std::string_view text, size_t longest) const;
 
 private:
     std::optional<std::string_view> find(std::string_view chunk) const;

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
+#include <numeric>
 
 #include "core/error.h"
 #include "core/text.h"
+#include "vocab/growth.h"
 #include "vocab/unicode.h"
 
 namespace refold {
@@ -139,7 +142,8 @@ void Decoder::add(const JsonView& json, int depth) {
     } else if (type == "Fuse") {
         steps_.emplace_back([](const Tokens& tokens) { return Tokens{concatenate(tokens)}; });
     } else if (type == "Replace" && json.at("pattern").find("String")) {
-        const std::string from = json.at("pattern").at("String").string(), to = json.at("content").string();
+        const std::string from = json.at("pattern").at("String").string();
+        const std::string to = insertion(json.at("content"));
         if (from.empty()) json.expected("a pattern that is not empty");
         steps_.emplace_back([from, to](Tokens tokens) {
             for (auto& token : tokens) replace_all(token, from, to);
@@ -155,13 +159,14 @@ void Decoder::add(const JsonView& json, int depth) {
         fail(ErrorCode::unsupported, "tokenizer", "{}: the decoder {} is not known", json.where(),
              json.json().dump());
     }
+    check_steps(steps_.size(), json);
 }
 
 void Decoder::add_metaspace(const JsonView& json) {
     const std::string mark = json.string("replacement", "\u2581");
     const bool never =
         !json.boolean("add_prefix_space", true) || json.string("prepend_scheme", "always") == "never";
-    if (mark.empty()) json.expected("a replacement that is not empty");
+    if (to_code_points(mark).size() != 1) json.expected("a replacement of one character");
     steps_.emplace_back([mark, never](Tokens tokens) {
         for (size_t i = 0; i < tokens.size(); ++i) replace_all(tokens[i], mark, i == 0 && !never ? "" : " ");
         return tokens;
@@ -194,7 +199,15 @@ void Decoder::add_word_piece(const JsonView& json) {
 
 std::string Decoder::operator()(std::vector<std::string> tokens) const {
     if (steps_.empty()) return join(tokens, " ");
-    for (const auto& step : steps_) tokens = step(std::move(tokens));
+    const auto bytes = [&] {
+        return std::transform_reduce(tokens.begin(), tokens.end(), size_t{0}, std::plus(),
+                                     [](const std::string& token) { return token.size(); });
+    };
+    const size_t longest = longest_result(bytes() + tokens.size());
+    for (const auto& step : steps_) {
+        tokens = step(std::move(tokens));  // which makes it at most kLongestInsertion times as long
+        check_growth(bytes(), longest);
+    }
     return concatenate(tokens);
 }
 

@@ -26,7 +26,9 @@ private:
     void add_char_map(const JsonView& json);
     void add_bert(const JsonView& json);
 
-    std::vector<std::function<std::string(std::string)>> steps_;
+    // Makes of a text another one of at most so many bytes, or throws.
+    using Step = std::function<std::string(const std::string& text, size_t longest)>;
+    std::vector<Step> steps_;
     bool replaces_spaces_ = false;
     bool prepends_ = false;
 };

@@ -28,6 +28,8 @@ std::vector<Item> read_items(const JsonView& list, const JsonView& processor) {
             items.push_back({static_cast<int32_t>(id), type});
         }
     }
+    constexpr size_t kMost = 64;  // a text is repeated as often as it is named
+    if (items.size() > kMost) list.expected("at most 64 tokens and texts");
     return items;
 }
 

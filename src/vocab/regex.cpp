@@ -13,6 +13,8 @@ namespace {
 
 constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
 constexpr int kDeepest = 32;  // nested groups
+// Of a pattern: real ones stay far below. A match may nest as deep as there are nodes.
+constexpr size_t kLongestPattern = 4096, kMostNodes = 1024;
 
 enum class Kind { accept, set, repeat, alternatives, look, line_start, line_end, text_start, text_end };
 enum class Mode { greedy, lazy, possessive };
@@ -48,8 +50,6 @@ struct Regex::Program {
     std::vector<Node> nodes;  // the first one accepts
     size_t start = 0;
 
-    bool match(std::u32string_view text, size_t index, size_t at, size_t& end) const;
-    bool match_repeat(std::u32string_view text, const Node& node, size_t at, size_t& end) const;
     size_t link(const std::vector<Tree>& sequence, size_t next);
 };
 
@@ -58,7 +58,12 @@ namespace {
 class Parser {
 public:
     Parser(const std::string& pattern, std::vector<RegexSet>& sets)
-        : pattern_(pattern), text_(to_code_points(pattern)), sets_(sets) {}
+        : pattern_(pattern), text_(to_code_points(pattern)), sets_(sets) {
+        if (text_.size() > kLongestPattern)
+            fail(ErrorCode::unsupported, "tokenizer",
+                 "a regular expression of {} characters is not known, only of {}", text_.size(),
+                 kLongestPattern);
+    }
 
     std::vector<std::vector<Tree>> all() {
         auto out = alternatives(false, 0);
@@ -286,62 +291,105 @@ size_t Regex::Program::link(const std::vector<Tree>& sequence, size_t next) {
     return next;
 }
 
-bool Regex::Program::match_repeat(std::u32string_view text, const Node& node, size_t at, size_t& end) const {
-    const RegexSet& set = sets[node.set];
-    const size_t room = std::min(text.size() - at, node.most);
+Regex::Search::Search(const Regex& regex, std::u32string_view text) : program_(regex.program_), text_(text) {}
+
+// Real patterns take a few steps for each character, and never so many that failures are remembered.
+void Regex::Search::spend(size_t steps) {
+    constexpr size_t kFew = 10'000, kMany = 1'000'000;
+    steps_ += steps;
+    if (steps_ < kFew + 64 * text_.size()) return;
+    if (failed_.empty()) failed_.resize(program_->nodes.size() * (text_.size() + 1));
+    if (steps_ > kMany + 1000 * text_.size())
+        fail(ErrorCode::unsupported, "tokenizer",
+             "a regular expression of the tokenizer takes more than {} steps for a text of {} characters",
+             steps_, text_.size());
+}
+
+bool Regex::Search::has_failed(size_t index, size_t at) const {
+    return !failed_.empty() && failed_[index * (text_.size() + 1) + at];
+}
+
+bool Regex::Search::match_repeat(size_t index, size_t at, size_t& end) {
+    const Node& node = program_->nodes[index];
+    const RegexSet& set = program_->sets[node.set];
+    const size_t room = std::min(text_.size() - at, node.most);
+    const auto fits = [&](size_t count) { return count < room && set.contains(text_[at + count]); };
     size_t count = 0;
-    if (node.mode == Mode::lazy) {
-        for (; count < node.least; ++count) {
-            if (count >= room || !set.contains(text[at + count])) return false;
-        }
-        while (!match(text, node.next, at + count, end)) {
-            if (count >= room || !set.contains(text[at + count])) return false;
+    // Failed one character later, so only the shortest repetition is new.
+    const bool shortest =
+        node.mode != Mode::possessive && node.most == kUnlimited && fits(0) && has_failed(index, at + 1);
+    if (node.mode == Mode::lazy || shortest) {
+        for (; count < node.least; ++count)
+            if (!fits(count)) return false;
+        while (!match(node.next, at + count, end)) {
+            if (shortest || !fits(count)) return false;
+            spend(1);
             ++count;
         }
         return true;
     }
-    while (count < room && set.contains(text[at + count])) ++count;
+    while (fits(count)) ++count;
+    spend(count);
     if (count < node.least) return false;
     const size_t least = node.mode == Mode::possessive ? count : node.least;
     for (;; --count) {
-        if (match(text, node.next, at + count, end)) return true;
+        if (match(node.next, at + count, end)) return true;
         if (count == least) return false;
     }
 }
 
-bool Regex::Program::match(std::u32string_view text, size_t index, size_t at, size_t& end) const {
+// A node with several ways to go on.
+bool Regex::Search::match_node(size_t index, size_t at, size_t& end) {
+    if (has_failed(index, at)) return false;
+    const Node& node = program_->nodes[index];
+    const bool matched = node.kind == Kind::repeat
+                             ? match_repeat(index, at, end)
+                             : std::any_of(node.branches.begin(), node.branches.end(),
+                                           [&](size_t branch) { return match(branch, at, end); });
+    if (!matched && !failed_.empty()) failed_[index * (text_.size() + 1) + at] = true;
+    return matched;
+}
+
+bool Regex::Search::match(size_t index, size_t at, size_t& end) {
     for (;;) {
-        const Node& node = nodes[index];
+        spend(1);
+        const Node& node = program_->nodes[index];
         switch (node.kind) {
             case Kind::accept: end = at; return true;
             case Kind::set:
-                if (at >= text.size() || !sets[node.set].contains(text[at])) return false;
+                if (at >= text_.size() || !program_->sets[node.set].contains(text_[at])) return false;
                 ++at;
                 break;
-            case Kind::repeat: return match_repeat(text, node, at, end);
-            case Kind::alternatives:
-                return std::any_of(node.branches.begin(), node.branches.end(),
-                                   [&](size_t branch) { return match(text, branch, at, end); });
+            case Kind::repeat:
+            case Kind::alternatives: return match_node(index, at, end);
             case Kind::look: {
                 size_t ignored = 0;
-                if (match(text, node.branches.front(), at, ignored) == node.negative) return false;
+                if (match(node.branches.front(), at, ignored) == node.negative) return false;
                 break;
             }
             case Kind::line_start:
-                if (at != 0 && text[at - 1] != U'\n') return false;
+                if (at != 0 && text_[at - 1] != U'\n') return false;
                 break;
             case Kind::line_end:
-                if (at != text.size() && text[at] != U'\n') return false;
+                if (at != text_.size() && text_[at] != U'\n') return false;
                 break;
             case Kind::text_start:
                 if (at != 0) return false;
                 break;
             case Kind::text_end:
-                if (at != text.size()) return false;
+                if (at != text_.size()) return false;
                 break;
         }
         index = node.next;
     }
+}
+
+std::optional<std::pair<size_t, size_t>> Regex::Search::find(size_t from) {
+    for (size_t at = from; at < text_.size(); ++at) {
+        size_t end = at;
+        if (match(program_->start, at, end) && end > at) return std::pair{at, end};
+    }
+    return std::nullopt;
 }
 
 Regex::Regex(const std::string& pattern) {
@@ -349,15 +397,10 @@ Regex::Regex(const std::string& pattern) {
     program->nodes.emplace_back();
     const Tree whole = alternatives_of(Parser(pattern, program->sets).all());
     program->start = program->link({whole}, 0);
+    if (program->nodes.size() > kMostNodes)
+        fail(ErrorCode::unsupported, "tokenizer", "a regular expression of {} parts is not known, only of {}",
+             program->nodes.size(), kMostNodes);
     program_ = program;
-}
-
-std::optional<std::pair<size_t, size_t>> Regex::find(std::u32string_view text, size_t from) const {
-    for (size_t at = from; at < text.size(); ++at) {
-        size_t end = at;
-        if (program_->match(text, program_->start, at, end) && end > at) return std::pair{at, end};
-    }
-    return std::nullopt;
 }
 
 }  // namespace refold

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "vocab/decoder.h"
+#include "vocab/growth.h"
 #include "vocab/regex.h"
 #include "vocab/unicode.h"
 
@@ -46,7 +47,8 @@ Ranges ranges_of(std::u32string_view text, const Find& find) {
 
 Pattern pattern_of(const Regex& regex) {
     return [regex](std::u32string_view text) {
-        return ranges_of(text, [&](size_t from) { return regex.find(text, from); });
+        Regex::Search search(regex, text);
+        return ranges_of(text, [&](size_t from) { return search.find(from); });
     };
 }
 
@@ -172,6 +174,7 @@ void Splitter::add(const JsonView& json, int depth) {
         fail(ErrorCode::unsupported, "tokenizer", "{}: the pre-tokenizer {} is not known", json.where(),
              json.json().dump());
     }
+    check_steps(steps_.size(), json);
 }
 
 void Splitter::add_split(const JsonView& json) {
@@ -203,8 +206,8 @@ void Splitter::add_metaspace(const JsonView& json) {
     // Old files have only add_prefix_space.
     const bool prefix = json.boolean("add_prefix_space", true);
     const std::string scheme = prefix ? json.string("prepend_scheme", "always") : "never";
-    if (mark.empty() || (scheme != "always" && scheme != "first" && scheme != "never")) {
-        json.expected("a replacement and the prepend_scheme always, first or never");
+    if (to_code_points(mark).size() != 1 || (scheme != "always" && scheme != "first" && scheme != "never")) {
+        json.expected("a replacement of one character and the prepend_scheme always, first or never");
     }
     steps_.emplace_back([mark, scheme](const Part& part, Parts& out) {
         std::string text;
@@ -226,12 +229,16 @@ void Splitter::add_metaspace(const JsonView& json) {
 std::vector<std::string> Splitter::operator()(Part whole) const {
     Parts parts;
     parts.push_back(std::move(whole));
+    const size_t longest = longest_result(parts.front().text.size());
     for (const Step& step : steps_) {
         Parts next;
         for (const Part& part : parts) {
             if (!part.text.empty()) step(part, next);
         }
         parts = std::move(next);
+        size_t size = 0;  // which a step at most multiplies by a few
+        for (const Part& part : parts) size += part.text.size();
+        check_growth(size, longest);
     }
     std::vector<std::string> out;
     for (Part& part : parts) {

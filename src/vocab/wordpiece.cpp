@@ -1,10 +1,14 @@
 #include "vocab/wordpiece.h"
 
+#include <algorithm>
+
 #include "vocab/unicode.h"
 
 namespace refold {
 
-WordPiece::WordPiece(TokenIds ids, Options options) : ids_(std::move(ids)), options_(std::move(options)) {}
+WordPiece::WordPiece(TokenIds ids, Options options) : ids_(std::move(ids)), options_(std::move(options)) {
+    for (const auto& [token, id] : ids_) longest_ = std::max(longest_, token.size());
+}
 
 void WordPiece::encode(std::string_view text, std::vector<int32_t>& out) const {
     const std::u32string points = to_code_points(text);
@@ -37,7 +41,7 @@ void WordPiece::encode_word(std::u32string_view word, std::vector<int32_t>& out)
     std::vector<int32_t> pieces;
     for (size_t from = 0; from < ends.size();) {
         const size_t begin = from == 0 ? 0 : ends[from - 1];
-        size_t to = ends.size();
+        size_t to = std::min(ends.size(), from + longest_);
         for (; to > from; --to) {
             const std::string piece =
                 (from == 0 ? "" : options_.prefix) + text.substr(begin, ends[to - 1] - begin);

@@ -24,6 +24,7 @@ private:
 
     TokenIds ids_;
     Options options_;
+    size_t longest_ = 0;  // bytes of a token
 };
 
 }  // namespace refold

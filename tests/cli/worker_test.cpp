@@ -6,10 +6,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include "cli/serving.h"
 #include "core/code_of.h"
@@ -90,7 +95,9 @@ public:
         process_.wait();
     }
     // It answers nothing from now on; its machine does.
-    void hang() const { process_.send(SIGSTOP); }
+    void hang() const { signal_all(SIGSTOP); }
+    // Ends the processes of its clients as a fault would.
+    void crash_clients() const { signal_all(SIGSEGV, 1); }
     // Standard output so far.
     std::string said() const { return process_.output(); }
     int end(int signal) {
@@ -106,6 +113,22 @@ private:
         } catch (const Error& error) {
             return error.code() != ErrorCode::io;
         }
+    }
+
+    // To its processes: first the one that waits for clients, then theirs.
+    void signal_all(int signal, size_t first = 0) const {
+        std::vector<pid_t> own;
+        for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+            const std::string name = entry.path().filename();
+            if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+            std::string words;
+            std::getline(std::ifstream(entry.path() / "cmdline"), words);  // it may have ended
+            if (words.find("worker") != std::string::npos && words.find(address_) != std::string::npos)
+                own.push_back(std::stoi(name));
+        }
+        std::ranges::sort(own);
+        ASSERT_GT(own.size(), first);
+        for (size_t i = first; i < own.size(); ++i) ::kill(own[i], signal);
     }
 
     std::string address_;
@@ -197,6 +220,215 @@ TEST_F(Workers, PatienceEnds) {
     worker.hang();
     EXPECT_EQ(code_of([&] { sequence.evaluate(tokens); }, "is lost"), ErrorCode::io);
     worker.kill();
+}
+
+// A connection that sends these bytes and reads nothing.
+class Connection {
+public:
+    Connection(const std::string& worker, const std::string& bytes)
+        : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+        sockaddr_in to{};
+        to.sin_family = AF_INET;
+        to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        to.sin_port = htons(static_cast<uint16_t>(std::stoi(worker.substr(worker.find(':') + 1))));
+        EXPECT_EQ(connect(socket_, reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+        EXPECT_EQ(send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL),
+                  static_cast<ssize_t>(bytes.size()));
+    }
+    Connection(Connection&& other) noexcept : socket_(std::exchange(other.socket_, -1)) {}
+    Connection& operator=(Connection&&) = delete;
+    ~Connection() {
+        if (socket_ >= 0) close(socket_);
+    }
+    // Whether the worker ends it within seconds, whatever it says before.
+    bool is_ended() const {
+        std::array<char, 256> bytes{};
+        pollfd wanted{socket_, POLLIN, 0};
+        while (poll(&wanted, 1, 20000) > 0)
+            if (recv(socket_, bytes.data(), bytes.size(), 0) <= 0) return true;
+        return false;
+    }
+
+private:
+    int socket_;
+};
+
+std::string greeting() { return std::string("\x0e\x18\0\0\0\0\0\0\0", 9) + std::string(24, '\0'); }
+
+std::string answer_of(const std::string& device) {
+    return refold({"run", std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf", "-p", "a b", "--max-tokens",
+                   "12", "--temperature", "0", "--threads", "1", "--f32", "--device", device})
+        .out;
+}
+
+TEST_F(Workers, HostileClientsEndAlone) {
+    const Worker worker;
+    const std::string expected = answer_of("cpu");
+    const Model model = load_model(std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf");
+    SingleSequence honest(model, options_on("rpc:" + worker.address()));
+    const auto tokens = random_tokens(8, model.config.n_vocab, 1);
+    const std::string huge("\0\0\0\0\0\0\0\x80", 8);
+    for (const bool greets : {false, true})
+        for (int command = 0; command < 20; ++command) {
+            const Connection hostile(
+                worker.address(),
+                (greets ? greeting() : "") + static_cast<char>(command) + huge + std::string(512, '\0'));
+            EXPECT_TRUE(hostile.is_ended()) << command;
+        }
+    EXPECT_FALSE(honest.evaluate(tokens).empty());
+    EXPECT_EQ(answer_of("rpc:" + worker.address()), expected);
+    // What ends a client's process ends no other client's.
+    worker.crash_clients();
+    EXPECT_EQ(code_of([&] { honest.evaluate(std::span(tokens).first(1)); }, "is lost"), ErrorCode::io);
+    EXPECT_EQ(answer_of("rpc:" + worker.address()), expected);
+}
+
+TEST_F(Workers, SilentClientsLockNobodyOut) {
+    const Worker worker;
+    const std::string expected = answer_of("cpu");
+    std::vector<Connection> silent;
+    for (int i = 0; i < 100; ++i)
+        silent.emplace_back(worker.address(), i % 2 == 0 ? "" : greeting().substr(0, 20));
+    EXPECT_EQ(answer_of("rpc:" + worker.address()), expected);
+    // More than there are places for clients, one of which has memory and is quiet.
+    const Model model = load_model(std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf");
+    SingleSequence honest(model, options_on("rpc:" + worker.address()));
+    const auto tokens = random_tokens(8, model.config.n_vocab, 1);
+    EXPECT_FALSE(honest.evaluate(tokens).empty());
+    for (int i = 0; i < 20; ++i) silent.emplace_back(worker.address(), greeting());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    EXPECT_EQ(answer_of("rpc:" + worker.address()), expected);
+    EXPECT_FALSE(honest.evaluate(std::span(tokens).first(1)).empty());
+}
+
+// Says what a worker would, but for the answers to one command.
+class LyingWorker {
+public:
+    enum class Lie { zeros, ones, drip, silence, short_answer };
+    enum Command {
+        alloc = 0,
+        alignment,
+        largest,
+        base,
+        set = 6,
+        hash,
+        get,
+        copy,
+        compute,
+        memory,
+        init,
+        size,
+        hello,
+        count
+    };
+
+    LyingWorker(int about, Lie lie) : about_(about), lie_(lie) {
+        EXPECT_EQ(listen(listener_.socket_id(), 8), 0);
+        thread_ = std::thread([this] {
+            for (int client = 0; (client = accept(listener_.socket_id(), nullptr, nullptr)) >= 0;
+                 close(client))
+                serve(client);
+        });
+    }
+    ~LyingWorker() {
+        stop_ = true;
+        shutdown(listener_.socket_id(), SHUT_RDWR);
+        thread_.join();
+    }
+    std::string address() const { return listener_.address(); }
+
+private:
+    static bool read(int client, std::string& out, size_t size) {
+        out.resize(size);
+        return size == 0 || recv(client, out.data(), size, MSG_WAITALL) == static_cast<ssize_t>(size);
+    }
+    static std::string number(uint64_t value, size_t size = 8) {
+        return std::string(reinterpret_cast<const char*>(&value), size);
+    }
+    static uint64_t number_in(const std::string& text) {
+        uint64_t out = 0;
+        std::memcpy(&out, text.data() + text.size() - 8, 8);
+        return out;
+    }
+
+    std::string answer(int command, const std::string& request) const {
+        constexpr uint64_t kAddress = uint64_t{1} << 44;
+        switch (command) {
+            case alloc: return number(1) + number(number_in(request));
+            case alignment: return number(64);
+            case largest: return number(uint64_t{1} << 40);
+            case base: return number(kAddress);
+            case hash: return std::string(1, '\0');
+            case get: return std::string(number_in(request), '\0');
+            case copy: return std::string(1, '\1');
+            case memory: return number(uint64_t{1} << 30) + number(uint64_t{1} << 30);
+            case size: return number(4096);
+            case hello: return std::string("\x07\0\0", 3) + std::string(25, '\0');
+            case count: return number(1, 4);
+            default: return "";
+        }
+    }
+
+    void serve(int client) {
+        for (std::string first, request; read(client, first, 9);) {
+            const int command = first[0];
+            if (!read(client, request, number_in(first))) return;
+            std::string said = answer(command, request);
+            if (said.empty()) continue;
+            std::string length = number(said.size());
+            if (command == about_) {
+                if (lie_ == Lie::silence) continue;
+                if (lie_ == Lie::zeros) std::ranges::fill(said, '\0');
+                if (lie_ == Lie::ones) std::ranges::fill(said, '\xff');
+                if (lie_ == Lie::short_answer) length = number(said.size() - 1);
+            }
+            said = length + said;
+            const bool drips = command == about_ && lie_ == Lie::drip;
+            const size_t piece = drips ? 1 : said.size();
+            for (size_t at = 0; at < said.size() && !stop_; at += piece) {
+                if (drips) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+                if (send(client, said.data() + at, piece, MSG_NOSIGNAL) <= 0) return;
+            }
+        }
+    }
+
+    Listener listener_;
+    const int about_;
+    const Lie lie_;
+    std::atomic<bool> stop_ = false;
+    std::thread thread_;
+};
+
+// An error or, where any numbers would do, an answer - within the time of an answer.
+TEST_F(Workers, LyingOnesAreNotBelieved) {
+    using Lie = LyingWorker::Lie;
+    const Model model = load_model(std::string(REFOLD_FIXTURES) + "/llama_gqa/model.gguf");
+    const auto tokens = random_tokens(8, model.config.n_vocab, 1);
+    for (const int about : {LyingWorker::alloc, LyingWorker::alignment, LyingWorker::largest,
+                            LyingWorker::base, LyingWorker::get, LyingWorker::memory, LyingWorker::count})
+        for (const Lie lie : {Lie::zeros, Lie::ones, Lie::drip, Lie::silence, Lie::short_answer}) {
+            // A drip takes as long; two are enough.
+            if (lie == Lie::silence && about != LyingWorker::get && about != LyingWorker::count) continue;
+            const LyingWorker worker(about, lie);
+            EngineOptions options = options_on("rpc:" + worker.address());
+            options.workers.patience = std::chrono::seconds(1);
+            const auto begin = std::chrono::steady_clock::now();
+            bool failed = false;
+            try {
+                SingleSequence sequence(model, options);
+                sequence.evaluate(tokens);
+            } catch (const Error& error) {
+                failed = true;
+                EXPECT_NE(error.code(), ErrorCode::internal) << error.what();
+            }
+            // Any logits, as large a buffer as can be, and no memory that is known.
+            const bool possible = (about == LyingWorker::get && (lie == Lie::zeros || lie == Lie::ones)) ||
+                                  (about == LyingWorker::largest && lie == Lie::ones) ||
+                                  (about == LyingWorker::memory && lie == Lie::zeros);
+            EXPECT_TRUE(failed || possible) << about << ", " << static_cast<int>(lie);
+            EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20))
+                << about << ", " << static_cast<int>(lie);
+        }
 }
 
 TEST_F(Workers, ServeLoadsItsModelAgain) {

@@ -50,7 +50,7 @@ def jobs(refold):
 
 def all_jobs():
     compress = ["compress", MODEL, "-o", "out.gguf", "-t", 1]
-    folder = ["export", MODEL, "--to", "hf", "-o", "out"]
+    folder = ["export", "model", "--to", "hf", "-o", "out"]
     others = ["out/thesis.txt", "out/.git/objects/ab", "out/onnx/model.onnx"]
     tasks = ["--tasks", "piqa", "--data", FIXTURES / "tasks", "--limit", "6", "--f32", "-t", 1]
     return [

@@ -1,5 +1,5 @@
-// Formats that would take hours or all memory, from a generator as well: each one is compiled or refused within
-// its steps, and compiling can be ended from outside.
+// Formats that would take hours or all memory, from a generator as well: each one is compiled or refused
+// within its steps, and compiling can be ended from outside.
 #include "grammar/format_work.h"
 
 #include <gmock/gmock.h>
@@ -11,25 +11,13 @@
 
 #include "core/error.h"
 #include "grammar/nasty_formats.h"
-#include "io/gguf.h"
-#include "vocab/hf_vocab.h"
+#include "grammar/small_vocabulary.h"
 
 namespace refold {
 namespace {
 
 using testing::HasSubstr;
 using Kind = OutputFormat::Kind;
-
-constexpr int64_t kVocab = 512;
-
-const Tokenizer& tokenizer() {
-    static const Tokenizer instance = [] {
-        GgufMetadata metadata;
-        EXPECT_TRUE(read_hf_vocabulary(REFOLD_FIXTURES "/tokenizers/bpe_gpt2", kVocab, metadata));
-        return Tokenizer(metadata, "bpe_gpt2");
-    }();
-    return instance;
-}
 
 const std::vector<OutputFormat> kSlow = {
     {.kind = Kind::json_schema, .text = R"({"type": "string", "pattern": "(\\w{1,50}\\s?){1,50}"})"},
@@ -42,10 +30,10 @@ const std::vector<OutputFormat> kSlow = {
 
 TEST(FormatWork, EndsWhatTakesTooManySteps) {
     for (const OutputFormat& format : kSlow) {
-        GrammarCompiler compiler(tokenizer(), kVocab);
+        GrammarCompiler own(tokenizer(), kVocab);
         const FormatWork bounded({}, 1'000'000);
         try {
-            compiler.compile(format);
+            own.compile(format);
             ADD_FAILURE() << format.text << " is compiled";
         } catch (const FormatError& error) {
             EXPECT_THAT(error.what(), HasSubstr("takes too long")) << format.text;
@@ -53,19 +41,20 @@ TEST(FormatWork, EndsWhatTakesTooManySteps) {
     }
 }
 
-struct Left {};  // what a check throws; no std::exception, so that nothing takes it for an error of the format
+struct Left {
+};  // what a check throws; no std::exception, so that nothing takes it for an error of the format
 
 TEST(FormatWork, ACheckEndsIt) {
     for (const OutputFormat& format : kSlow) {
-        GrammarCompiler compiler(tokenizer(), kVocab);
+        GrammarCompiler own(tokenizer(), kVocab);
         const FormatWork work([] { throw Left(); });
-        EXPECT_THROW(compiler.compile(format), Left) << format.text;
+        EXPECT_THROW(own.compile(format), Left) << format.text;
     }
     // The same for errors, which are not those of the format.
-    GrammarCompiler compiler(tokenizer(), kVocab);
+    GrammarCompiler own(tokenizer(), kVocab);
     const FormatWork work([] { throw std::runtime_error("the client left"); });
     try {
-        compiler.compile(kSlow[0]);
+        own.compile(kSlow[0]);
         ADD_FAILURE() << "it is compiled";
     } catch (const std::runtime_error& error) {
         EXPECT_STREQ(error.what(), "the client left");
@@ -94,10 +83,10 @@ TEST(FormatWork, NastyFormatsEnd) {
     std::map<std::string, int> ends;
     for (uint32_t seed = 0; seed < 150; ++seed) {
         const OutputFormat format = nasty_format(seed);
-        GrammarCompiler compiler(tokenizer(), kVocab);
+        GrammarCompiler own(tokenizer(), kVocab);
         const FormatWork bounded({}, 20'000'000);
         try {
-            compiler.compile(format);
+            own.compile(format);
             ++ends["compiled"];
         } catch (const FormatError&) {
             ++ends["too long"];
@@ -111,9 +100,9 @@ TEST(FormatWork, NastyFormatsEnd) {
 
 // One token of a text can take as long as compiling.
 TEST(FormatWork, EndsTextsWhoseTokensTakeTooLong) {
-    GrammarCompiler compiler(tokenizer(), kVocab);
-    GrammarState state(compiler.compile(
-        {.kind = Kind::grammar, .text = "root ::= s\ns ::= s s s | s s | \"a\" | \"\""}));
+    GrammarCompiler own(tokenizer(), kVocab);
+    GrammarState state(
+        own.compile({.kind = Kind::grammar, .text = "root ::= s\ns ::= s s s | s s | \"a\" | \"\""}));
     const int32_t token = tokenizer().encode("a", false, false).front();
     EXPECT_THROW(
         {

@@ -22,27 +22,27 @@ using testing::HasSubstr;
 
 constexpr const char* kModel = REFOLD_FIXTURES "/llama_gqa/model.gguf";
 
-const Tokenizer& tokenizer() {
+const Tokenizer& llama_tokenizer() {
     static const Tokenizer instance(kModel);
     return instance;
 }
 
-GrammarCompiler& compiler() {
-    static GrammarCompiler instance(tokenizer(), tokenizer().size());
+GrammarCompiler& llama_compiler() {
+    static GrammarCompiler instance(llama_tokenizer(), llama_tokenizer().size());
     return instance;
 }
 
-std::shared_ptr<const Grammar> compiled(const std::string& grammar) {
-    return compiler().compile({.kind = OutputFormat::Kind::grammar, .text = grammar});
+std::shared_ptr<const Grammar> gbnf_grammar(const std::string& grammar) {
+    return llama_compiler().compile({.kind = OutputFormat::Kind::grammar, .text = grammar});
 }
 
-bool accepts(const std::string& grammar, const std::string& text) {
-    GrammarState state(compiled(grammar));
-    for (const int32_t token : tokenizer().encode(text, false, false)) {
+bool gbnf_accepts(const std::string& grammar, const std::string& text) {
+    GrammarState state(gbnf_grammar(grammar));
+    for (const int32_t token : llama_tokenizer().encode(text, false, false)) {
         if (!state.allows(token)) return false;
         state.accept(token);
     }
-    return state.allows(tokenizer().eos().value());
+    return state.allows(llama_tokenizer().eos().value());
 }
 
 struct Case {
@@ -56,7 +56,9 @@ TEST(Gbnf, ReadsWhatLlamaCppReads) {
         {"root ::= \"a\" |", {"", "a"}, {"aa", "b"}},
         {"root ::= | \"a\"", {"", "a"}, {"aa"}},
         {"root ::= \"a\" ( | \"b\" | ) \"c\"", {"ac", "abc"}, {"abbc", "a"}},
-        {"root ::= \"x\" ws \"y\"\nws ::= | \" \" | \"\\n\" [ \\t]{0,20}\n", {"xy", "x y", "x\n y"}, {"x  y"}},
+        {"root ::= \"x\" ws \"y\"\nws ::= | \" \" | \"\\n\" [ \\t]{0,20}\n",
+         {"xy", "x y", "x\n y"},
+         {"x  y"}},
         {"root ::= ()", {""}, {"a"}},
         // Any character, a line end too.
         {"root ::= .", {"a", "\n", "é", "漢", "."}, {"", "ab"}},
@@ -89,28 +91,32 @@ TEST(Gbnf, ReadsWhatLlamaCppReads) {
         {"root ::= \"\"", {""}, {"a"}},
         {"root ::= \"a\" [] \"b\"", {"ab"}, {"a"}},
         // Names.
-        {"root ::= 1st second-rule Third\n1st ::= \"1\"\nsecond-rule ::= \"2\"\nThird ::= \"3\"", {"123"}, {"1"}},
+        {"root ::= 1st second-rule Third\n1st ::= \"1\"\nsecond-rule ::= \"2\"\nThird ::= \"3\"",
+         {"123"},
+         {"1"}},
         {"root ::= true Token Regex\ntrue ::= \"t\"\nToken ::= \"o\"\nRegex ::= \"r\"", {"tor"}, {"t"}},
         {"root ::= a\na ::= \"x\"\na ::= \"y\"", {"y"}, {"x"}},
         {"root ::= a_b .\na_b ::= \"x\"", {"xy"}, {"x"}}};
     for (const Case& one : cases) {
-        for (const std::string& text : one.good) EXPECT_TRUE(accepts(one.grammar, text)) << one.grammar << text;
-        for (const std::string& text : one.bad) EXPECT_FALSE(accepts(one.grammar, text)) << one.grammar << text;
+        for (const std::string& text : one.good)
+            EXPECT_TRUE(gbnf_accepts(one.grammar, text)) << one.grammar << text;
+        for (const std::string& text : one.bad)
+            EXPECT_FALSE(gbnf_accepts(one.grammar, text)) << one.grammar << text;
     }
 }
 
 // What XGrammar has and llama.cpp has not.
 TEST(Gbnf, OtherTextsStayAsTheyAre) {
-    EXPECT_TRUE(accepts("root ::= [\\d]+", "42"));
-    EXPECT_TRUE(accepts("root ::= \"a\"\n  | \"b\"", "b"));
-    EXPECT_TRUE(accepts("root ::= root \"a\" | \"b\"", "baa"));  // llama.cpp refuses recursion to the left
+    EXPECT_TRUE(gbnf_accepts("root ::= \"a\"\n  | \"b\"", "b"));
+    EXPECT_TRUE(
+        gbnf_accepts("root ::= root \"a\" | \"b\"", "baa"));  // llama.cpp refuses recursion to the left
     EXPECT_EQ(read_gbnf("root ::= \\"), "root ::= \\");
 }
 
 TEST(Gbnf, ErrorsSayWhatIsWrong) {
     const auto message = [](const std::string& grammar) {
         try {
-            compiled(grammar);
+            gbnf_grammar(grammar);
         } catch (const Error& error) {
             EXPECT_EQ(error.code(), ErrorCode::usage);
             return std::string(error.what());
@@ -134,7 +140,8 @@ public:
     explicit RandomGrammar(uint32_t seed) : random_(seed) {}
 
     std::string text() {
-        std::string out = one_of({"", "# a comment\n", "\n\n"}) + "root ::= " + alternatives(2, false) + end();
+        std::string out =
+            one_of({"", "# a comment\n", "\n\n"}) + "root ::= " + alternatives(2, false) + end();
         for (int i = 0; i < 3; ++i) {
             rule_ = i;
             out += fmt::format("r-{} ::= {}{}", i, alternatives(1, false), end());
@@ -145,30 +152,43 @@ public:
 private:
     std::string one_of(const std::vector<std::string>& values) { return values[random_() % values.size()]; }
     std::string end() { return one_of({"\n", " \n", " # comment\n", "\r\n", "\n\n"}); }
-    std::string space(bool lines) { return lines ? one_of({" ", "\n", " # comment\n "}) : one_of({" ", "  "}); }
+    std::string space(bool lines) {
+        return lines ? one_of({" ", "\n", " # comment\n "}) : one_of({" ", "  "});
+    }
 
+    // Outside of brackets the last one is not empty: it would go on in the next line.
     std::string alternatives(int depth, bool lines) {
-        std::string out = sequence(depth, lines);
-        for (uint32_t n = random_() % 3; n > 0; --n) out += "|" + space(true) + sequence(depth, lines);
-        return out;
-    }
-    std::string sequence(int depth, bool lines) {
         std::string out;
-        for (uint32_t n = random_() % 4; n > 0; --n) out += item(depth, lines) + space(lines);
+        for (uint32_t n = random_() % 3; n > 0; --n) out += sequence(depth, lines, 0) + "|" + space(true);
+        return out + sequence(depth, lines, lines ? 0 : 1);
+    }
+    std::string sequence(int depth, bool lines, uint32_t least) {
+        std::string out;
+        for (uint32_t n = least + random_() % 4; n > 0; --n) out += item(depth) + space(lines);
         return out;
     }
-    std::string item(int depth, bool lines) {
+    std::string item(int depth) {
         std::string out;
         switch (random_() % (depth > 0 ? 5 : 4)) {
-            case 0: out = one_of({"\"a\"", "\"ab\"", "\"\\n\"", "\"\\x41\"", "\"\\u00e9\"", "\"\\\"\"", "\"漢\""}); break;
-            case 1: out = one_of({"[a-c]", "[^a]", "[abc]", "[a-]", "[^\\n]", "[\\[\\]]", "[ぁ-ゟ]", "[0-9a-f]"}); break;
+            case 0:
+                out =
+                    one_of({"\"a\"", "\"ab\"", "\"\\n\"", "\"\\x41\"", "\"\\u00e9\"", "\"\\\"\"", "\"漢\""});
+                break;
+            case 1:
+                out = one_of({"[a-c]", "[^a]", "[abc]", "[a-]", "[^\\n]", "[\\[\\]]", "[ぁ-ゟ]", "[0-9a-f]"});
+                break;
             case 2: out = "."; break;
             case 3:  // to the rules behind: no recursion, which llama.cpp refuses to the left
-                out = rule_ < 2 ? fmt::format("r-{}", rule_ + 1 + static_cast<int>(random_() % static_cast<uint32_t>(2 - rule_))) : "\"r\"";
+                out = rule_ < 2
+                          ? fmt::format(
+                                "r-{}",
+                                rule_ + 1 + static_cast<int>(random_() % static_cast<uint32_t>(2 - rule_)))
+                          : "\"r\"";
                 break;
             default: out = "(" + space(true) + alternatives(depth - 1, true) + ")";
         }
-        return out + one_of({"", "", "", "*", "+", "?", "{2}", "{1,2}", "{1,}", "{0,2}", "{2}?", "{0,1}{1,2}"});
+        return out +
+               one_of({"", "", "", "*", "+", "?", "{2}", "{1,2}", "{1,}", "{0,2}", "{2}?", "{0,1}{1,2}"});
     }
 
     std::mt19937 random_;
@@ -189,14 +209,14 @@ TEST(Gbnf, RandomGrammarsAllowWhatLibllamaAllows) {
     const llama_vocab* vocab = llama_model_get_vocab(model.get());
     const int32_t n_vocab = llama_vocab_n_tokens(vocab);
     std::vector<std::string> pieces;
-    for (int32_t token = 0; token < n_vocab; ++token) pieces.push_back(tokenizer().piece(token, false));
+    for (int32_t token = 0; token < n_vocab; ++token) pieces.push_back(llama_tokenizer().piece(token, false));
     int steps = 0, grammars = 0;
     for (uint32_t seed = 0; seed < 200; ++seed) {
         const std::string text = RandomGrammar(seed).text();
         const std::unique_ptr<llama_sampler, Freed> other(
             llama_sampler_init_grammar(vocab, text.c_str(), "root"));
         ASSERT_NE(other, nullptr) << text;
-        GrammarState own(compiled(text));
+        GrammarState own(gbnf_grammar(text));
         ++grammars;
         std::mt19937 random(seed);
         std::string written;
@@ -208,7 +228,7 @@ TEST(Gbnf, RandomGrammarsAllowWhatLibllamaAllows) {
             std::vector<int32_t> next;
             for (const llama_token_data& one : data) {
                 const std::string& piece = pieces[static_cast<size_t>(one.id)];
-                const bool end = tokenizer().is_end_of_generation(one.id);
+                const bool end = llama_tokenizer().is_end_of_generation(one.id);
                 // Bytes of characters: llama.cpp takes some that no character has.
                 if ((piece.empty() && !end) || find_invalid_utf8(piece) != std::string::npos) continue;
                 const bool allowed = own.allows(one.id);

@@ -40,7 +40,8 @@ public:
             out += fmt::format("r{} ::=", i);
             for (int n = one_of({1, 2, 2, 5}); n > 0; --n) {
                 for (int items = one_of({1, 2, 3, 10}); items > 0; --items) {
-                    const int other = below(5) > 0 && i + 1 < rules ? i + 1 + below(rules - i - 1) : below(rules);
+                    const int other =
+                        below(5) > 0 && i + 1 < rules ? i + 1 + below(rules - i - 1) : below(rules);
                     out += below(2) > 0
                                ? fmt::format(" r{}{}", other,
                                              one_of({"", "", "*", "+", "?", "{1,3}", "{1,50}", "{1,1000}"}))
@@ -64,7 +65,8 @@ public:
             case 0: return {{"type", "string"}, {"pattern", pattern()}};
             case 1: return {{"type", "string"}, {"minLength", bound()}, {"maxLength", 3000 + bound()}};
             case 2:
-                return {{"type", "array"}, {"items", schema(depth - 1)}, {"minItems", 1}, {"maxItems", bound()}};
+                return {
+                    {"type", "array"}, {"items", schema(depth - 1)}, {"minItems", 1}, {"maxItems", bound()}};
             case 3: return object(one_of({1, 3, 30, 150}));
             case 4: {
                 nlohmann::ordered_json parts = nlohmann::ordered_json::array();
@@ -73,7 +75,8 @@ public:
             }
             case 5: {
                 nlohmann::ordered_json values = nlohmann::ordered_json::array();
-                for (int n = one_of({10, 1000, 7000}); n > 0; --n) values.push_back(fmt::format("value {}", n));
+                for (int n = one_of({10, 1000, 7000}); n > 0; --n)
+                    values.push_back(fmt::format("value {}", n));
                 return {{"enum", values}};
             }
             default:

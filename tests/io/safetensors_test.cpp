@@ -152,7 +152,7 @@ TEST(Safetensors, OverlapsGapsAndTwins) {
     expect_error(raw_file(two("b", "[0,4]"), 4), ErrorCode::input, {"byte 0", "expected 4"});
     expect_error(raw_file(two("b", "[8,12]"), 12), ErrorCode::input, {"tensor 'b'", "byte 8", "expected 4"});
     expect_error(raw_file(two("b", "[4,8]"), 9), ErrorCode::input, {"data", "9 bytes", "expected 8"});
-    expect_error(raw_file(two("a", "[4,8]"), 8), ErrorCode::input, {"tensor 'a'", "twice"});
+    expect_error(raw_file(two("a", "[4,8]"), 8), ErrorCode::input, {"'a'", "twice"});
 }
 
 TEST(Safetensors, WriterRefusals) {

@@ -103,17 +103,21 @@ const json kTool = {{"name", "f"}, {"parameters", json::parse(kSlow)}};
 
 const std::vector<std::pair<const char*, json>> kRequests = {
     {"/v1/completions", completion({{"guided_json", kSlow}})},
-    {"/v1/completions", completion({{"guided_regex", "(((\\w{1,90}\\s?){1,90}x?){1,90})*"},
-                                    {"n", 2}})},
+    {"/v1/completions", completion({{"guided_regex", "(((\\w{1,90}\\s?){1,90}x?){1,90})*"}, {"n", 2}})},
     {"/v1/chat/completions",
-     chat({{"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", json::parse(kSlow)}}}}}})},
+     chat({{"response_format",
+            {{"type", "json_schema"}, {"json_schema", {{"schema", json::parse(kSlow)}}}}}})},
     {"/v1/chat/completions", chat({{"tools", {{{"type", "function"}, {"function", kTool}}}}})},
-    {"/v1/responses", {{"input", "Hello"}, {"text", {{"format", {{"type", "json_schema"}, {"name", "n"}, {"schema", json::parse(kSlow)}}}}}}},
-    {"/v1/messages", {{"messages", {{{"role", "user"}, {"content", "Hello"}}}},
-                      {"max_tokens", 8},
-                      {"tools", {{{"name", "f"}, {"input_schema", json::parse(kSlow)}}}}}},
+    {"/v1/responses",
+     {{"input", "Hello"},
+      {"text", {{"format", {{"type", "json_schema"}, {"name", "n"}, {"schema", json::parse(kSlow)}}}}}}},
+    {"/v1/messages",
+     {{"messages", {{{"role", "user"}, {"content", "Hello"}}}},
+      {"max_tokens", 8},
+      {"tools", {{{"name", "f"}, {"input_schema", json::parse(kSlow)}}}}}},
     {"/api/generate", {{"prompt", "Hello"}, {"format", json::parse(kSlow)}}},
-    {"/api/chat", {{"messages", {{{"role", "user"}, {"content", "Hello"}}}}, {"format", json::parse(kSlow)}}}};
+    {"/api/chat",
+     {{"messages", {{{"role", "user"}, {"content", "Hello"}}}}, {"format", json::parse(kSlow)}}}};
 
 TEST(FormatTurns, CompilingLooksAtTheRequestsTime) {
     RunningOptions setup;

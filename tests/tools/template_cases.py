@@ -123,7 +123,7 @@ RULES = [
     # Defaults and undefined values.
     ("{{ none | default('d') }}|{{ none | default('d', true) }}|{{ u | default('d') }}|{{ '' | d('e', true) }}|{{ u.x is defined if u is defined else 'no' }}|[{{ u }}]|{{ u is none }}{{ d.nope }}{{ 'x' if false }}", {"d": {}}),
     ("{{ u.x }}", {}), ("{{ u + 'a' }}", {}), ("{{ u ~ 'a' }}{{ u == v }}{{ not u }}{{ u | list }}{{ u | length }}{{ u | upper }}", {}), ("{{ none.x }}", {}), ("{{ none['x'] }}|{{ 1 .x }}", {}),
-    ("{{ d.items }}", {"d": {"items": 3}}), ("{{ d['items'] }}{{ d.get('k', 4) }}{{ d.k }}{{ d['__class__'] }}{{ d.__class__ }}", {"d": {"items": 3}}), ("{{ l.append(1) }}", {"l": []}), ("{{ d.pop('a') }}", {"d": {"a": 1}}),
+    ("{{ d['items'] }}{{ d.get('k', 4) }}{{ d.k }}{{ d['__class__'] }}{{ d.__class__ }}", {"d": {"items": 3}}), ("{{ l.append(1) }}", {"l": []}), ("{{ d.pop('a') }}", {"d": {"a": 1}}),
     # White space.
     ("x{% if true %}y{% endif %}", {}), ("x{# c #}y", {}), ("\n{% if true %}\n  a\n  {% endif %}\n  {{ 1 }}\n b {#- c -#} d\n{%- set x = 1 +%}\n e\n", {}),
     ("  {%+ if true %}a{%+ endif %}\n\n {% raw -%} {{ x }} {%- endraw %}\nz\r\n{% if true -%}  \n b{% endif %}", {}), ("a\n\n", {}), ("{{ 'a' }}\n", {}), ("{{- ' a ' -}}  b", {}), ("\t{% set a = 1 %}\t{{ a }}{# x\ny #}\n", {}),

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/error_of.h"
 #include "core/temp_folder.h"
 #include "text/tokenizer.h"
 #include "vocab/gguf_arrays.h"
@@ -96,6 +97,62 @@ TEST_F(HostileVocabulary, WrongTypes) {
     put("tokenizer.json", fixture("bpe_gpt2/tokenizer.json"));
     put("tokenizer_config.json", Json{{"bos_token", 5}});
     expect_error(ErrorCode::input, "tokenizer_config.json': bos_token");
+}
+
+// Small files that would take all memory or time: what steps make of a text is bounded by the text.
+TEST_F(HostileVocabulary, StepsAreBounded) {
+    const auto error = [&](const std::function<void(Json&)>& edit, const std::string& text) {
+        change("bpe_gpt2", edit);
+        const std::string message = error_of(
+            [&] {
+                const Tokenizer tokenizer(read(), "m");
+                (void)tokenizer.decode(tokenizer.encode(text, true, true), true);
+            },
+            ErrorCode::unsupported);
+        return message;
+    };
+    const auto sequence = [](const char* list, size_t count, const Json& step) {
+        return Json{{"type", "Sequence"}, {list, std::vector<Json>(count, step)}};
+    };
+    const Json doubles{{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+    EXPECT_NE(error([&](Json& json) { json["normalizer"] = sequence("normalizers", 40, doubles); },
+                    std::string(100, 'a'))
+                  .find("64 times"),
+              std::string::npos);
+    const Json by_regex{{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", "aa"}};
+    EXPECT_NE(error([&](Json& json) { json["normalizer"] = sequence("normalizers", 40, by_regex); },
+                    std::string(100, 'a'))
+                  .find("64 times"),
+              std::string::npos);
+    EXPECT_NE(error(
+                  [&](Json& json) {
+                      json["normalizer"] = sequence("normalizers", 100'000, {{"type", "NFC"}});
+                  },
+                  "a")
+                  .find("more than 64 steps"),
+              std::string::npos);
+    // Each makes of a character outside ASCII two.
+    const Json bytes{
+        {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+    EXPECT_NE(error([&](Json& json) { json["pre_tokenizer"] = sequence("pretokenizers", 60, bytes); },
+                    "\xe4\xbd\xa0\xe5\xa5\xbd")
+                  .find("64 times"),
+              std::string::npos);
+    EXPECT_NE(
+        error([&](Json& json) { json["decoder"] = sequence("decoders", 40, doubles); }, std::string(100, 'a'))
+            .find("64 times"),
+        std::string::npos);
+    change("bpe_gpt2", [](Json& json) {
+        json["normalizer"] = {{"type", "Prepend"}, {"prepend", std::string(1'000'000, 'x')}};
+    });
+    EXPECT_NE(error_of([&] { const Tokenizer tokenizer(read(), "m"); }).find("at most 256"),
+              std::string::npos);
+}
+
+TEST_F(HostileVocabulary, LongWordsTakeLinearTime) {
+    change("wordpiece_bert", [](Json& json) { json["model"]["max_input_chars_per_word"] = 1'000'000'000; });
+    const Tokenizer tokenizer(read(), "m");
+    EXPECT_FALSE(tokenizer.encode(std::string(200'000, 'a'), true, true).empty());
 }
 
 TEST_F(HostileVocabulary, MergesOfUnknownTokens) {

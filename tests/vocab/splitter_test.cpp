@@ -73,13 +73,32 @@ TEST(PreTokenizers, ComeBackFromTheirNames) {
 std::vector<std::string> matches(const std::string& pattern, const std::string& text) {
     const Regex regex(pattern);
     const std::u32string points = to_code_points(text);
+    Regex::Search search(regex, points);
     std::vector<std::string> out;
     size_t at = 0;
-    while (const auto found = regex.find(points, at)) {
+    while (const auto found = search.find(at)) {
         out.emplace_back();
         for (at = found->first; at < found->second; ++at) append_utf8(out.back(), points[at]);
     }
     return out;
+}
+
+// As many steps as Hugging Face's engine would take are more than anybody waits for.
+TEST(Regex, TimeIsBoundedByTheText) {
+    using Texts = std::vector<std::string>;
+    const std::string many(20'000, 'a');
+    EXPECT_EQ(matches("a*a*a*a*a*a*a*b", many), Texts{});
+    EXPECT_EQ(matches("a*a*a*a*a*a*a*b", many + "b"), Texts{many + "b"});
+    EXPECT_EQ(matches("a*?a*?a+a*?a*?b", many), Texts{});
+    EXPECT_EQ(matches("(?:a|a)?(?:a|a)?(?:a|a)?(?:a|a)?(?:a|a)?(?:a|a)?b|a{20000}", many), Texts{many});
+    EXPECT_EQ(matches("a+(?!a)b|a++b|a+c|a{3,}", many), Texts{many});
+    std::string optional;
+    for (int i = 0; i < 100; ++i) optional += "a?";
+    EXPECT_EQ(matches(optional + "b", std::string(200, 'a')), Texts{});
+    EXPECT_EQ(code_of([&] { (void)Regex(std::string(5000, 'a')); }, "characters"), ErrorCode::unsupported);
+    std::string large;
+    for (int i = 0; i < 1200; ++i) large += "a?";
+    EXPECT_EQ(code_of([&] { (void)Regex(large); }, "parts"), ErrorCode::unsupported);
 }
 
 TEST(Regex, FindsLeftmostMatches) {

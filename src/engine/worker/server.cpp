@@ -204,13 +204,13 @@ void Server::answer(Command command, uint64_t size, Stream& stream) {
 void Server::set_tensor(uint64_t size, Stream& stream) {
     if (size < sizeof(SetTensor)) fail(ErrorCode::input, "worker", "a tensor that ends too early");
     SetTensor request;
-    stream.begin(size);
     stream.read(bytes_of(request));
     uint64_t left = size - sizeof request, offset = request.offset;
     const ggml_context_ptr context = make_context(1);
     ggml_tensor* tensor = memory_.part(context.get(), request.tensor, offset, left);
     use(static_cast<std::byte*>(tensor->data) + offset, left);
     std::vector<std::byte> piece(std::min(left, kPiece));
+    stream.begin(left);
     while (left > 0) {
         const std::span now(piece.data(), std::min(left, kPiece));
         stream.read(now);

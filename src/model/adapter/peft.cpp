@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <string_view>
 
 #include "core/error.h"
@@ -12,6 +11,8 @@
 #include "core/text.h"
 #include "io/safetensors.h"
 #include "model/adapter/modules.h"
+#include "vocab/regex.h"
+#include "vocab/unicode.h"
 
 namespace refold {
 namespace {
@@ -26,6 +27,7 @@ public:
         config_ = parse_json<Json>(read_stored_text(file), "adapter", "'" + file + "'");
         if (!config_.is_object()) wrong("adapter_config.json is no JSON object");
         check();
+        read_alphas();
     }
 
     Adapter read() {
@@ -114,20 +116,23 @@ private:
     // Of a module: its own alpha where a pattern of PEFT names it.
     float scale_of(const std::string& module, int64_t rank) const {
         double alpha = number(config_.contains("lora_alpha") ? config_["lora_alpha"] : Json(8));
-        if (is_set("alpha_pattern")) {
-            for (const auto& [key, value] : config_["alpha_pattern"].items()) {
-                try {
-                    if (std::regex_match(module, std::regex("(.*\\.)?(" + key + ")"))) {
-                        alpha = number(value);
-                        break;
-                    }
-                } catch (const std::regex_error&) {
-                    wrong(fmt::format("alpha_pattern '{}' is no regular expression", key));
-                }
-            }
+        const std::u32string name = to_code_points(module);
+        for (const auto& [pattern, value] : alphas_) {
+            if (!Regex::Search(pattern, name).find(0)) continue;
+            alpha = value;
+            break;
         }
         const auto r = static_cast<double>(rank);
         return static_cast<float>(alpha / (is_set("use_rslora") ? std::sqrt(r) : r));
+    }
+
+    // Matches as PEFT does: the pattern is the end of the name, after a dot.
+    void read_alphas() {
+        if (!is_set("alpha_pattern")) return;
+        const Json& given = config_["alpha_pattern"];
+        if (!given.is_object()) wrong("alpha_pattern is no JSON object");
+        for (const auto& [key, value] : given.items())
+            alphas_.emplace_back(Regex("\\A(?:.*\\.)?(?:" + key + ")\\z"), number(value));
     }
 
     double number(const Json& value) const {
@@ -152,6 +157,7 @@ private:
     const Model& model_;
     Adapter adapter_;
     Json config_;
+    std::vector<std::pair<Regex, double>> alphas_;  // of modules whose whole name matches
 };
 
 }  // namespace

@@ -117,8 +117,12 @@ bool AnswerParser::step_start() {
     const auto is_cut = [&](std::string_view mark) {
         return !rest.empty() && cut_mark(held_.size(), mark) == rest.size();
     };
-    if (of_.calls != nullptr && is_cut(of_.calls->begin)) cut_ = true;
-    if (cut_ || (may_reason_ && is_cut(of_.marks.begin))) held_.clear();
+    const bool call_cut = of_.calls != nullptr && is_cut(of_.calls->begin);
+    if (call_cut || (may_reason_ && is_cut(of_.marks.begin))) {
+        cut_ = call_cut;
+        held_.clear();
+        return true;
+    }
     if (may_reason_) {
         if (may_become(at, of_.marks.begin)) return false;
         if (rest.starts_with(of_.marks.begin)) {
@@ -151,8 +155,7 @@ bool AnswerParser::step_reasoning() {
     const std::string_view mark = of_.marks.end;
     const size_t found = held_.find(mark);
     const bool ends = found != std::string::npos;
-    size_t size =
-        ends ? found : held_.size() - (last_ ? cut_mark(held_.size(), mark) : begun(held_, mark));
+    size_t size = ends ? found : held_.size() - (last_ ? cut_mark(held_.size(), mark) : begun(held_, mark));
     const size_t space = space_before(held_, size);
     add(Kind::reasoning, held_.substr(0, size - space));
     held_.erase(0, ends ? found + mark.size() : last_ ? held_.size() : size - space);

@@ -75,12 +75,12 @@ private:
 
     const AnswerParts of_;
     State state_ = State::start;
-    bool last_ = false;        // no more text comes
+    bool last_ = false;                // no more text comes
     std::optional<std::string> next_;  // as finish() was told
-    bool may_reason_ = false;  // the answer may begin with reasoning
-    bool drop_space_ = false;  // before content that begins
-    bool said_ = false;        // the call's name has been told
-    bool marked_ = false;      // what has begun can only be a call
+    bool may_reason_ = false;          // the answer may begin with reasoning
+    bool drop_space_ = false;          // before content that begins
+    bool said_ = false;                // the call's name has been told
+    bool marked_ = false;              // what has begun can only be a call
     bool cut_ = false;
     CallReader reader_;
     std::string name_, id_;

@@ -8,9 +8,9 @@ namespace refold::jinja {
 
 // Bounds of one rendering. Real templates stay far below them.
 constexpr uint64_t kMostRepetitions = 500'000;        // of loops and macros
-constexpr uint64_t kMostSteps = 50'000'000;           // operations; 256 bytes of text count as one
+constexpr uint64_t kMostSteps = 20'000'000;           // operations; 256 bytes of text count as one
 constexpr size_t kMostMemory = size_t{256} << 20;     // bytes of all values at a time
-constexpr size_t kMostText = size_t{64} << 20;        // bytes of one text
+constexpr size_t kMostText = size_t{32} << 20;        // bytes of one text
 constexpr ptrdiff_t kMostStack = ptrdiff_t{1} << 20;  // bytes; a thread has several MiB
 
 // The functions below apply to the rendering of this thread. They throw TemplateError beyond a bound.

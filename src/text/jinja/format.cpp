@@ -342,8 +342,9 @@ private:
         if (at_ < format_.size() && format_[at_] == '*') {
             ++at_;
             const Value value = next();
-            if (!value.is_int() || std::abs(value.as_int()) > kWidest)
-                fail("'*' needs an integer of moderate size");
+            if (!value.is_int()) fail("'*' needs an integer");
+            if (value.as_int() > kWidest || value.as_int() < -kWidest)
+                fail("a width or precision is too large");
             return value.as_int();
         }
         return read_number(format_, at_);

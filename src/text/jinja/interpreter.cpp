@@ -411,6 +411,7 @@ private:
         if (!more.is_dict()) throw TemplateError("'**' needs a mapping");
         for (const auto& [key, value] : more.as_dict().entries()) {
             if (!key.is_text()) throw TemplateError("keywords must be texts");
+            count_steps(out.named.size() / 16);
             const bool twice =
                 std::ranges::any_of(out.named, [&](const auto& named) { return named.first == key.str(); });
             if (twice)

@@ -177,6 +177,7 @@ std::string Namespace::repr() {
 }
 
 void Namespace::set(const std::string& name, Value value) {
+    count_steps(members_.size() / 16);
     for (auto& [known, member] : members_) {
         if (known != name) continue;
         member = std::move(value);

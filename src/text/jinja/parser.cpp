@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "text/jinja/lexer.h"
+
 namespace refold::jinja {
 namespace {
 
@@ -12,7 +14,7 @@ constexpr int kDeepestExpression = 300, kDeepestBlock = 100, kDeepestParse = 160
 
 class Parser {
 public:
-    explicit Parser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
+    Parser(std::vector<Token> tokens, bool is_task) : tokens_(std::move(tokens)), is_task_(is_task) {}
 
     Template run() {
         Template out;
@@ -507,7 +509,7 @@ private:
             add_statement(to, std::move(out), line);
         } else if (word == "with") {
             with(to, line);
-        } else if (word == "generation") {
+        } else if (word == "generation" && !is_task_) {
             Generation out;
             inner_block(out.body, {"endgeneration"});
             add_statement(to, std::move(out), line);
@@ -515,7 +517,7 @@ private:
             block_statement(to, line);
         } else if (word == "print") {
             print(to, line);
-        } else if (word == "break" || word == "continue") {
+        } else if ((word == "break" || word == "continue") && !is_task_) {
             if (!around_.loop) fail(fmt::format("'{}' stands outside of a loop", word), line);
             if (word == "break") {
                 add_statement(to, Break{}, line);
@@ -659,6 +661,7 @@ private:
     };
     Target one_target(const TargetOptions& options) {
         if (skip_mark("(")) {
+            const Level level(*this);
             Target out = target({.members = false});
             expect_mark(")");
             return out;
@@ -708,6 +711,7 @@ private:
     static constexpr std::string_view kComparisons[] = {"==", "!=", "<", "<=", ">", ">="};
 
     const std::vector<Token> tokens_;
+    const bool is_task_;
     size_t at_ = 0;
     int level_ = 0, blocks_ = 0, within_for_ = 0;
     struct Around {
@@ -719,8 +723,10 @@ private:
 
 }  // namespace
 
-Template parse(const std::string& source, const LexerOptions& options) {
-    Template out = Parser(tokenize(source, options)).run();
+Template parse(const std::string& source, bool is_task) {
+    const LexerOptions options{
+        .trim_blocks = !is_task, .lstrip_blocks = !is_task, .keep_last_newline = is_task};
+    Template out = Parser(tokenize(source, options), is_task).run();
     find_undefined_names(out);
     return out;
 }

@@ -1,13 +1,15 @@
 #pragma once
 
+#include <string>
+
 #include "text/jinja/ast.h"
-#include "text/jinja/lexer.h"
 
 namespace refold::jinja {
 
 // Throws TemplateError for what Jinja refuses, for statements that need other templates (extends, include,
 // import), and for expressions or blocks that are nested too deeply.
-Template parse(const std::string& source, const LexerOptions& options);
+// Templates of tasks keep their white space, and have neither "break" and "continue" nor "generation".
+Template parse(const std::string& source, bool is_task);
 
 // Fills Body::undefined_first of the whole template.
 void find_undefined_names(Template& parsed);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <set>
 
+#include "text/jinja/budget.h"
 #include "text/jinja/parser.h"
 
 namespace refold::jinja {
@@ -85,6 +86,7 @@ private:
     // A name that only branches set begins with its value outside.
     void branches(const If& condition) {
         read(condition.branches[0].condition.get());
+        count_steps(3 * known_.size());  // the copies
         Scope taken = *this, others = *this, otherwise = *this;
         taken.read(condition.branches[0].body);
         for (size_t i = 1; i < condition.branches.size(); ++i) others.branch(condition.branches[i]);
@@ -93,6 +95,7 @@ private:
     }
     void branch(const If::Branch& branch) {
         read(branch.condition.get());
+        count_steps(known_.size());
         Scope taken = *this;
         taken.read(branch.body);
         merge({&taken});

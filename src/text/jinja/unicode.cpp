@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "text/jinja/budget.h"
 #include "text/jinja/unicode_case.h"
 
 namespace refold::jinja {
@@ -137,6 +138,7 @@ void append_point(std::string& text, char32_t point) {
 }
 
 std::u32string points_of(std::string_view text) {
+    check_memory(text.size() * sizeof(char32_t));
     std::u32string out;
     out.reserve(text.size());
     for (size_t at = 0; at < text.size();) out += next_point(text, at);

@@ -106,22 +106,22 @@ TEST(ConfigWindows, UnknownTypesOfLayersAreRefused) {
 
 TEST(ConfigRotation, TwoDescriptionsMustAgree) {
     // As model cards say: rope_scaling beside what transformers 5 wrote.
-    const auto both = [](const char* fixture, double theta) {
+    const auto both = [](double theta) {
         return [=](json& c) {
             c.erase("rope_theta");
             c["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", theta}};
             c["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 3.0}};
         };
     };
-    const ModelConfig agreed = config_of("llama_gqa", both("llama_gqa", 10000.0));
+    const ModelConfig agreed = config_of("llama_gqa", both(10000.0));
     EXPECT_FLOAT_EQ(agreed.rope.frequency_scale, 1.0F / 3);
     EXPECT_EQ(agreed.rope.base, 10000.0F);
-    EXPECT_THAT(config_error("qwen3", both("qwen3", 1e6)),
+    EXPECT_THAT(config_error("qwen3", both(1e6)),
                 AllOf(HasSubstr("'rope_parameters'"), HasSubstr("'rope_scaling'"), HasSubstr("versions")));
     // An empty object says nothing.
     EXPECT_EQ(config_of("qwen3",
                         [&](json& c) {
-                            both("qwen3", 5e5)(c);
+                            both(5e5)(c);
                             c["rope_scaling"] = json::object();
                         })
                   .rope.base,
@@ -372,11 +372,11 @@ TEST(ConfigDefaults, AreThoseOfTransformers5) {
     EXPECT_EQ(without("cohere", "logit_scale").logit_scale, 0.0625F);
     EXPECT_EQ(without("gemma2", "final_logit_softcapping").logit_softcap, 30.0F);
     // Absent, it is not the number of query heads.
-    const auto heads = [](const char* fixture, int64_t heads) {
+    const auto heads = [](const char* fixture, int64_t queries) {
         return config_of(fixture,
                          [&](json& c) {
                              c.erase("num_key_value_heads");
-                             c["num_attention_heads"] = heads;
+                             c["num_attention_heads"] = queries;
                              c["head_dim"] = 8;
                          })
             .n_head_kv;
@@ -427,7 +427,9 @@ TEST(ConfigFields, OfTransformersClassesAreAllChecked) {
             json odd = given;
             odd[field] = {{"odd", true}};
             const std::string error = any_error(fixture, [&](json& c) { c = odd; });
-            if (!is_free) EXPECT_THAT(error, HasSubstr(field)) << fixture;
+            if (!is_free) {
+                EXPECT_THAT(error, HasSubstr(field)) << fixture;
+            }
         }
     }
 }

@@ -81,10 +81,15 @@ TEST(JsonNumbers, ComeBackAsTheyWere) {
 
 // A model's file brings its template along.
 TEST(Jinja, NestingIsBounded) {
-    for (const char* piece : {"not ", "- ", "a + ", "a if a else ", "(", "[", "{1: "})
+    for (const char* piece : {"not ", "- ", "a + ", "a if a else "})
         EXPECT_THAT(refusal(repeated("{{ ", piece, "a }}")), HasSubstr("nested too deeply")) << piece;
     for (const char* piece : {"|string", "[0]", ".x", "()"})
         EXPECT_THAT(refusal(repeated("{{ a", piece, " }}")), HasSubstr("nested too deeply")) << piece;
+    for (const auto& [open, close] :
+         {std::pair("(", ")"), std::pair("[", "]"), std::pair("{1: ", "}"), std::pair("a(", ")")})
+        EXPECT_THAT(refusal(repeated(repeated("{{ ", open, "a"), close, " }}")),
+                    HasSubstr("nested too deeply"))
+            << open;
     for (const char* block :
          {"{% if a %}", "{% for i in a %}", "{% set x %}", "{% macro f() %}", "{% filter upper %}"})
         EXPECT_THAT(refusal(repeated("", block, "")), HasSubstr("blocks are nested too deeply")) << block;
@@ -146,7 +151,7 @@ TEST(Jinja, MemoryAndTimeAreBounded) {
           std::string("{{ [1] | slice(10 ** 10) | list }}"),
           std::string("{% for i in range(99999) %}{{ 'abcdefghij' * 1000 }}{% endfor %}"),
           std::string(
-              "{% set x = 'a' * 60000000 %}{% for i in range(9999) %}{% set y = x[1:] %}{% endfor %}"),
+              "{% set x = 'a' * 30000000 %}{% for i in range(9999) %}{% set y = x[1:] %}{% endfor %}"),
           std::string("{% set x = ('a' * 9000000) %}{% for i in range(9999) %}{{ (x ~ 'b') in (x ~ 'a' ~ x) "
                       "}}{% endfor %}"),
           std::string("{% set x = 'ä' * 9000000 %}{% for i in range(99999) %}{{ x[8999999] }}{% endfor %}"),
@@ -160,7 +165,7 @@ TEST(Jinja, MemoryAndTimeAreBounded) {
     EXPECT_EQ(
         chat("{% for i in range(3) %}{{ i }}{% endfor %} {% for i in range(7, 1, -2) %}{{ i }}{% endfor %}"),
         "012 753");
-    EXPECT_EQ(chat("{{ ('a' * 60000000) | length }}"), "60000000");  // within the bounds
+    EXPECT_EQ(chat("{{ ('a' * 30000000) | length }}"), "30000000");  // within the bounds
 }
 
 TEST(Jinja, ErrorsNameTheLineAndTheProblem) {

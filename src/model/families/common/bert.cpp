@@ -60,6 +60,7 @@ std::vector<UnreadField> encoder_unread() {
             {"pooler_num_fc_layers"},
             {"pooler_size_per_head"},
             {"pooler_type"},
+            {"position_embedding_type", "\"absolute\""},
             // What sentence-transformers make of a score.
             {"sbert_ce_default_activation_function"},
             {"sentence_transformers"}};
