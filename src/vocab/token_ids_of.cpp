@@ -122,7 +122,7 @@ void replace_token_ids(GgufMetadata& metadata, int64_t old_size, int64_t size,
         metadata.set(kTokenizerJsonKey, GgufValue::string(json.dump()));
     }
     if (metadata.has(kGenerationConfigKey)) {
-        Json json = parse_json(metadata.string(kGenerationConfigKey), kGenerationConfigKey);
+        Json json = parse_vocabulary_json(metadata.string(kGenerationConfigKey), kGenerationConfigKey);
         replacing.config(json);
         metadata.set(kGenerationConfigKey, GgufValue::string(json.dump(2)));
     }
