@@ -63,8 +63,8 @@ private:
             const Json::json_pointer at(pointer.get<std::string>());
             out.at(at.parent_pointer()).erase(at.back());
         }
-        for (const auto& [pointer, value] : change.value("set", Json::object()).items())
-            out[Json::json_pointer(pointer)] = value;
+        const Json set = change.value("set", Json::object());
+        for (const auto& [pointer, value] : set.items()) out[Json::json_pointer(pointer)] = value;
         return out;
     }
 

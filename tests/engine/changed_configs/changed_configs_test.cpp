@@ -2,8 +2,7 @@
 // transformers computes, or it refuses. The changes and transformers' answers are in
 // tests/fixtures/changed_configs, see tests/tools/make_changed_config_fixtures.py.
 //
-// Some of the changes that need a run of the model are left out, unless REFOLD_ALL_CHANGES is set
-// (scripts/check-changed-configs).
+// Most changes are left out, unless REFOLD_ALL_CHANGES is set (scripts/check-changed-configs).
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -113,7 +112,6 @@ protected:
         checkpoint.emplace(GetParam(), lines.front()["layers"].get<size_t>());
         const Model unchanged = load_model(checkpoint->with(Json::object()));
         base_description = description(unchanged);
-        base_logits = run(unchanged).size();
     }
 
     std::vector<float> run(const Model& model) const {
@@ -128,18 +126,20 @@ protected:
         return sample(encoding.last_hidden_state, static_cast<size_t>(model.config.n_embd));
     }
 
-    // Nothing: left out.
-    std::optional<Outcome> outcome(const std::string& what, const Json& change) {
+    // Whether a change is among those that are always run. Stays the same from run to run.
+    bool picked(const std::string& what) const {
+        uint32_t hash = 0;
+        for (const char c : GetParam() + what) hash = hash * 31 + static_cast<unsigned char>(c);
+        return all || hash % kEvery == 0;
+    }
+
+    Outcome outcome(const Json& change) {
         try {
             const Model model = load_model(checkpoint->with(change));
             bool same_tensors = true;
             for (const char* part : {"add", "lose", "copy", "rename", "leftover"})
                 same_tensors = same_tensors && !change.contains(part);
             if (same_tensors && description(model) == base_description) return Outcome{base, ""};
-            // A function of the change that stays the same.
-            uint32_t hash = 0;
-            for (const char c : GetParam() + what) hash = hash * 31 + static_cast<unsigned char>(c);
-            if (!all && hash % kEvery != 0) return std::nullopt;
             return Outcome{run(model), ""};
         } catch (const Error& error) {
             return Outcome{{}, error.what()};
@@ -147,41 +147,41 @@ protected:
     }
 
     void check(const std::string& what, const Json& change, const Json& answer, const Json& older) {
-        const auto got = outcome(what, change);
-        if (!got) return;
+        if (!picked(what)) return;
+        const Outcome got = outcome(change);
         ++checked;
         const auto fits = [&](const Json& expected) {
             const std::vector<float> numbers =
                 expected.is_array() ? expected.get<std::vector<float>>() : base;
             return (expected.is_array() || expected == "same") &&
-                   largest_difference(got->values, numbers) <= kTolerance;
+                   largest_difference(got.values, numbers) <= kTolerance;
         };
         const bool computed = answer.is_array() || answer == "same";
-        if (got->refusal.empty()) {
+        if (got.refusal.empty()) {
             const bool right = computed ? fits(answer) : fits(older) || (answer == "fails" && fits("same"));
-            EXPECT_TRUE(right) << GetParam() << ": " << what << ": refold computes " << Json(got->values)
+            EXPECT_TRUE(right) << GetParam() << ": " << what << ": refold computes " << Json(got.values)
                                << ", transformers " << answer << (older.is_null() ? "" : ", older ")
                                << (older.is_null() ? "" : older.dump()) << "\n"
                                << change;
             return;
         }
-        if (!computed || !older.is_null()) return;
+        // Where the versions compute different numbers, refusing is right.
+        if (!computed || older.is_array() || older == "same") return;
         bool allowed = false;
         for (const AllowedRefusal& entry : allowed_refusals()) {
             allowed = allowed ||
                       (std::regex_match(GetParam(), entry.fixture) && std::regex_match(what, entry.change));
         }
-        EXPECT_TRUE(allowed) << GetParam() << ": " << what << ": refold refuses (" << got->refusal
+        EXPECT_TRUE(allowed) << GetParam() << ": " << what << ": refold refuses (" << got.refusal
                              << "), transformers computes " << answer << "\n"
                              << change;
     }
 
-    static constexpr uint32_t kEvery = 4;
+    static constexpr uint32_t kEvery = 8;
     const bool all = std::getenv("REFOLD_ALL_CHANGES") != nullptr;
     std::vector<Json> lines;
     std::vector<int32_t> tokens;
     std::vector<float> base;
-    size_t base_logits = 0;
     std::string base_description;
     std::optional<ChangedCheckpoint> checkpoint;
     int checked = 0;
@@ -208,7 +208,7 @@ TEST_P(ChangedConfigs, EqualTransformersOrAreRefused) {
             }
         }
     }
-    EXPECT_GT(checked, 100);
+    EXPECT_GT(checked, all ? 100 : 10);
 }
 
 }  // namespace
