@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/error.h"
-#include "core/text.h"
+#include "core/files.h"
+#include "core/stored_text.h"
 #include "vocab/gguf_arrays.h"
 #include "vocab/json_view.h"
 #include "vocab/vocabulary.h"
@@ -25,27 +25,25 @@ void check_object(const std::string& text, const std::string& label) {
 }  // namespace
 
 std::vector<int32_t> named_end_tokens(const TokenizerSettings& settings, int64_t vocab_size) {
-    const auto text_model = settings.model.find("text_config");
-    for (const Json* file :
-         {&settings.generation, &settings.model,
-          text_model == settings.model.end() || !text_model->is_object() ? nullptr : &*text_model}) {
-        const Json named = file == nullptr ? Json() : file->value(kField, Json());
-        if (named.is_null()) continue;
-        std::vector<int32_t> ids;
-        for (const Json& id : named.is_array() ? named : Json::array({named})) {
-            if (id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(vocab_size) &&
-                std::ranges::find(ids, id.get<int32_t>()) == ids.end())
-                ids.push_back(id.get<int32_t>());
-        }
-        return ids;
+    const auto value_of = [](const Json& file, const char* field) {
+        return file.is_object() ? file.value(field, Json()) : Json();
+    };
+    Json named = value_of(settings.generation.is_null() ? settings.model : settings.generation, kField);
+    if (named.is_null() && settings.generation.is_null())
+        named = value_of(value_of(settings.model, "text_config"), kField);
+    std::vector<int32_t> ids;
+    for (const Json& id : named.is_array() ? named : Json::array({named})) {
+        if (id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(vocab_size) &&
+            std::ranges::find(ids, id.get<int32_t>()) == ids.end())
+            ids.push_back(id.get<int32_t>());
     }
-    return {};
+    return ids;
 }
 
 void keep_generation_config(const std::filesystem::path& folder, GgufMetadata& metadata) {
     const std::string file = (folder / kFile).string();
     if (!std::filesystem::exists(file)) return;
-    const std::string text = read_text_file(file);
+    const std::string text = read_stored_text(file);
     check_object(text, "'" + file + "'");
     metadata.set(kGenerationConfigKey, GgufValue::string(text));
 }

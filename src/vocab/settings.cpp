@@ -28,7 +28,8 @@ TokenizerSettings read_settings(const std::filesystem::path& folder) {
     out.config = read_optional(folder / "tokenizer_config.json");
     out.special_map = read_optional(folder / "special_tokens_map.json");
     out.added = read_optional(folder / "added_tokens.json");
-    out.generation = read_optional(folder / "generation_config.json");
+    const std::filesystem::path generation = folder / "generation_config.json";
+    if (std::filesystem::exists(generation)) out.generation = read_optional(generation);
     out.model = read_optional(folder / "config.json");
     const std::filesystem::path chat_template = folder / "chat_template.jinja";
     if (std::filesystem::exists(chat_template)) out.chat_template = read_stored_text(chat_template.string());

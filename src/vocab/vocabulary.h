@@ -57,9 +57,9 @@ struct TokenizerSettings {
     std::filesystem::path folder;
     Json config = Json::object();  // tokenizer_config.json
     Json special_map = Json::object();
-    Json added = Json::object();       // added_tokens.json
-    Json generation = Json::object();  // generation_config.json
-    Json model = Json::object();       // config.json
+    Json added = Json::object();  // added_tokens.json
+    Json generation;              // generation_config.json; null without the file
+    Json model = Json::object();  // config.json
     std::optional<std::string> chat_template;
 
     // The class without "Fast" ("BertTokenizer"), else derived from config.json's model_type, else "".

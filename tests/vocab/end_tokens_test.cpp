@@ -64,11 +64,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{R"({"eos_token_id": [7, 1]})", "", {kEos, 7}},
                     Case{R"({"eos_token_id": [1, 7, 9]})", "", {kEos, 7, 9}},
                     Case{R"({"eos_token_id": [9, 8, 7, 6, 5]})", "", {kEos, 5, 6, 7, 8, 9}},
-                    // config.json, where generation_config.json says nothing.
+                    // config.json counts without generation_config.json only.
                     Case{"", R"({"eos_token_id": 7})", {kEos, 7}},
                     Case{"", R"({"eos_token_id": [1, 7, 9]})", {kEos, 7, 9}},
-                    Case{R"({"bos_token_id": 0})", R"({"eos_token_id": [7, 9]})", {kEos, 7, 9}},
-                    Case{R"({"eos_token_id": null})", R"({"eos_token_id": [7, 9]})", {kEos, 7, 9}},
+                    Case{R"({"bos_token_id": 0})", R"({"eos_token_id": [7, 9]})", {kEos}},
+                    Case{"{}", R"({"eos_token_id": [7, 9]})", {kEos}},
+                    Case{R"({"eos_token_id": null})", R"({"eos_token_id": [7, 9]})", {kEos}},
                     Case{R"({"eos_token_id": [1, 5]})", R"({"eos_token_id": [7, 9]})", {kEos, 5}},
                     // The text part of a model that also sees.
                     Case{"", R"({"text_config": {"eos_token_id": [7, 9]}})", {kEos, 7, 9}},

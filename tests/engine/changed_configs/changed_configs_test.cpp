@@ -1,0 +1,215 @@
+// Checkpoints whose config.json or tensors differ in one thing from a fixture: what refold computes is what
+// transformers computes, or it refuses. The changes and transformers' answers are in
+// tests/fixtures/changed_configs, see tests/tools/make_changed_config_fixtures.py.
+//
+// Most changes are left out, unless REFOLD_ALL_CHANGES is set (scripts/check-changed-configs).
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <optional>
+#include <regex>
+#include <sstream>
+
+#include "core/error.h"
+#include "engine/changed_configs/changed_checkpoint.h"
+#include "engine/compare.h"
+#include "model/load.h"
+
+namespace refold {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr double kTolerance = 1e-4;
+const fs::path kFolder = fs::path(REFOLD_FIXTURES) / "changed_configs";
+
+std::vector<std::string> fixtures() {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(kFolder)) {
+        if (entry.path().extension() == ".jsonl") names.push_back(entry.path().stem());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+// Refusals of what transformers computes, which are meant: patterns of fixture and change, and why.
+struct AllowedRefusal {
+    std::regex fixture, change;
+    std::string text;
+};
+
+const std::vector<AllowedRefusal>& allowed_refusals() {
+    static const std::vector<AllowedRefusal> list = [] {
+        std::vector<AllowedRefusal> out;
+        std::istringstream lines(read_text_file(kFolder / "refused.tsv"));
+        for (std::string line; std::getline(lines, line);) {
+            if (line.empty() || line.front() == '#') continue;
+            const size_t first = line.find('\t'), second = line.find('\t', first + 1);
+            if (second == std::string::npos) throw std::runtime_error("refused.tsv: " + line);
+            out.push_back({std::regex(line.substr(0, first)),
+                           std::regex(line.substr(first + 1, second - first - 1)), line});
+        }
+        return out;
+    }();
+    return list;
+}
+
+// What make_changed_config_fixtures.py's function of this name picks.
+std::vector<float> sample(const std::vector<float>& values, size_t width) {
+    const size_t count = values.size() / width;
+    std::vector<float> out;
+    for (const size_t row : std::set<size_t>{1 % count, count / 2, count - 1}) {
+        const auto w = static_cast<int64_t>(width);
+        for (const int64_t column : std::set<int64_t>{w / 3, w - 2})
+            out.push_back(values[row * width + static_cast<size_t>((column + w) % w)]);
+    }
+    return out;
+}
+
+// Everything that logits depend on, but for the tensors that come from the checkpoint.
+std::string description(const Model& model) {
+    std::string out = topology_to_json(model.topology, model.implied());
+    for (const auto& [key, value] : model.metadata.entries()) {
+        if (key.starts_with("refold.checkpoint") || key.starts_with("general.")) continue;
+        out += key + "=";
+        std::visit(
+            [&](const auto& v) {
+                using Value = std::decay_t<decltype(v)>;
+                if constexpr (std::is_same_v<Value, std::string>) {
+                    out += v;
+                } else if constexpr (std::is_same_v<Value, std::shared_ptr<const GgufArray>>) {
+                    out.append(reinterpret_cast<const char*>(v->packed.data()), v->packed.size());
+                    for (const std::string& s : v->strings) out += s + ",";
+                } else {
+                    out += fmt::format("{}", v);
+                }
+            },
+            value.value);
+        out += "\n";
+    }
+    for (const auto& [name, tensor] : model.tensors) {
+        out += name + "\n";
+        if (!name.starts_with("rope")) continue;
+        const TensorBytes bytes(tensor);
+        out.append(reinterpret_cast<const char*>(bytes.bytes().data()), bytes.bytes().size());
+    }
+    return out;
+}
+
+struct Outcome {
+    std::vector<float> values;
+    std::string refusal;  // instead of values
+};
+
+class ChangedConfigs : public testing::TestWithParam<std::string> {
+protected:
+    ChangedConfigs() {
+        std::istringstream text(read_text_file(kFolder / (GetParam() + ".jsonl")));
+        for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+        tokens = lines.front()["tokens"].get<std::vector<int32_t>>();
+        base = lines.front()["answer"].get<std::vector<float>>();
+        checkpoint.emplace(GetParam(), lines.front()["layers"].get<size_t>());
+        const Model unchanged = load_model(checkpoint->with(Json::object()));
+        base_description = description(unchanged);
+    }
+
+    std::vector<float> run(const Model& model) const {
+        const EngineOptions options{.threads = 1, .context = 128, .f32 = true};
+        if (model.config.causal)
+            return sample(all_logits(model, tokens, options), static_cast<size_t>(model.config.n_vocab));
+        SingleSequence sequence(model, of_one_sequence(options));
+        const Encoding encoding = sequence.encode({tokens, {}, {}});
+        if (encoding.score) return {*encoding.score, *encoding.score};
+        if (!encoding.logits.empty())
+            return sample(encoding.logits, static_cast<size_t>(model.config.n_vocab));
+        return sample(encoding.last_hidden_state, static_cast<size_t>(model.config.n_embd));
+    }
+
+    // Whether a change is among those that are always run. Stays the same from run to run.
+    bool picked(const std::string& what) const {
+        uint32_t hash = 0;
+        for (const char c : GetParam() + what) hash = hash * 31 + static_cast<unsigned char>(c);
+        return all || hash % kEvery == 0;
+    }
+
+    Outcome outcome(const Json& change) {
+        try {
+            const Model model = load_model(checkpoint->with(change));
+            bool same_tensors = true;
+            for (const char* part : {"add", "lose", "copy", "rename", "leftover"})
+                same_tensors = same_tensors && !change.contains(part);
+            if (same_tensors && description(model) == base_description) return Outcome{base, ""};
+            return Outcome{run(model), ""};
+        } catch (const Error& error) {
+            return Outcome{{}, error.what()};
+        }
+    }
+
+    void check(const std::string& what, const Json& change, const Json& answer, const Json& older) {
+        if (!picked(what)) return;
+        const Outcome got = outcome(change);
+        ++checked;
+        const auto fits = [&](const Json& expected) {
+            const std::vector<float> numbers =
+                expected.is_array() ? expected.get<std::vector<float>>() : base;
+            return (expected.is_array() || expected == "same") &&
+                   largest_difference(got.values, numbers) <= kTolerance;
+        };
+        const bool computed = answer.is_array() || answer == "same";
+        if (got.refusal.empty()) {
+            const bool right = computed ? fits(answer) : fits(older) || (answer == "fails" && fits("same"));
+            EXPECT_TRUE(right) << GetParam() << ": " << what << ": refold computes " << Json(got.values)
+                               << ", transformers " << answer << (older.is_null() ? "" : ", older ")
+                               << (older.is_null() ? "" : older.dump()) << "\n"
+                               << change;
+            return;
+        }
+        // Where the versions compute different numbers, refusing is right.
+        if (!computed || older.is_array() || older == "same") return;
+        bool allowed = false;
+        for (const AllowedRefusal& entry : allowed_refusals()) {
+            allowed = allowed ||
+                      (std::regex_match(GetParam(), entry.fixture) && std::regex_match(what, entry.change));
+        }
+        EXPECT_TRUE(allowed) << GetParam() << ": " << what << ": refold refuses (" << got.refusal
+                             << "), transformers computes " << answer << "\n"
+                             << change;
+    }
+
+    static constexpr uint32_t kEvery = 8;
+    const bool all = std::getenv("REFOLD_ALL_CHANGES") != nullptr;
+    std::vector<Json> lines;
+    std::vector<int32_t> tokens;
+    std::vector<float> base;
+    std::string base_description;
+    std::optional<ChangedCheckpoint> checkpoint;
+    int checked = 0;
+};
+INSTANTIATE_TEST_SUITE_P(Fixtures, ChangedConfigs, testing::ValuesIn(fixtures()),
+                         [](const auto& test) { return test.param; });
+
+TEST_P(ChangedConfigs, EqualTransformersOrAreRefused) {
+    check("nothing", Json::object(), lines.front()["answer"], nullptr);
+    for (size_t i = 1; i < lines.size(); ++i) {
+        const Json& line = lines[i];
+        const Json older = line.value("older", Json());
+        if (!line.contains("each")) {
+            check(line["what"], line, line["answer"], older);
+            continue;
+        }
+        for (const Json& each : line["each"]) {
+            const std::string pointer = each[0];
+            if (each.size() == 1) {
+                check(pointer.substr(1) + " removed", {{"drop", {pointer}}}, line["answer"], older);
+            } else {
+                check(pointer.substr(1) + " = " + each[1].dump(), {{"set", {{pointer, each[1]}}}},
+                      line["answer"], older);
+            }
+        }
+    }
+    EXPECT_GT(checked, all ? 100 : 10);
+}
+
+}  // namespace
+}  // namespace refold
