@@ -110,8 +110,8 @@ protected:
 };
 
 INSTANTIATE_TEST_SUITE_P(Families, Exports,
-                         testing::Values("llama_gqa", "gemma2", "gpt2_hub", "mixtral", "qwen3_moe",
-                                         "bert_hub"),
+                         testing::Values("llama_gqa", "gemma2", "gpt2_hub", "gpt_neox", "mixtral",
+                                         "qwen3_moe", "bert_hub"),
                          [](const auto& test) { return test.param; });
 
 TEST_P(Exports, ReadBackAsTheModelOrAreRefused) {
@@ -147,9 +147,8 @@ TEST(NarrowedExports, HaveTheirSizeInTheConfiguration) {
         const Model source = fixture_model(name);
         Work work;
         const Calibration text = random_text(source, 4, 24);
-        Model model = compress(source, recipe_from_method("narrow", {"ratio=0.5", "multiple=8"}), "test",
-                               work, {&text, 1})
-                          .model;
+        Model model =
+            compress(source, recipe_of({"narrow ratio=0.5 multiple=8"}), "test", work, {&text, 1}).model;
         const std::vector<float> expected = outputs_of(model);
         for (const bool of_checkpoint : {true, false}) {
             if (!of_checkpoint) {

@@ -228,6 +228,12 @@ private:
         check(model_->family->model_slots, model_->topology.globals, kWholeModel);
     }
 
+    [[noreturn]] void refuse_kv_heads() const {
+        fail(ErrorCode::unsupported, "export",
+             "a checkpoint of '{}' cannot have {} key/value heads for {} query heads; --to native keeps them",
+             model_->family->name, model_->config.n_head_kv, model_->config.n_head);
+    }
+
     void add(const std::vector<SlotDescription>& descriptions, const Slots& slots, size_t layer) {
         for (const auto& slot : descriptions) {
             const bool unread = !slots.contains(slot.slot) && is_unread(slot, layer);
@@ -237,6 +243,8 @@ private:
                      "layer {} has {}, which a checkpoint of '{}' has at the end of a loop only: the loops "
                      "differ",
                      layer, slot_name(slot.slot), model_->family->name);
+            if ((slot.layout & hf_qkv_per_head) != 0 && model_->config.n_head_kv != model_->config.n_head)
+                refuse_kv_heads();  // the tensor has queries, keys and values head by head
             const std::string source = unread ? tensor_name(slot, layer) : dense_name(slots, slot.slot);
             // Tied embeddings are stored once.
             if (slot.slot == Slot::output && source == dense_name(slots, Slot::token_embd)) continue;
@@ -479,6 +487,8 @@ private:
         json config = config_of(record_);
         if (config.empty()) {
             config = model_->family->write_hf_config(*model_);
+            if (config.contains("n_head_kv"))
+                refuse_kv_heads();  // transformers' GPT-2 and GPT-J have no such field
         } else {
             write_json(file, config);
             config =
