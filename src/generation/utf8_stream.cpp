@@ -13,10 +13,12 @@ bool is_unfinished(std::string_view bytes) {
                           : lead >= 0xC2 && lead < 0xE0 ? 2
                                                         : 1;
     if (bytes.size() >= length) return false;
-    for (const char c : bytes.substr(1)) {
-        if ((static_cast<unsigned char>(c) & 0xC0) != 0x80) return false;
-    }
-    return true;
+    // Continuation bytes as far as they are there: those that only too long forms, surrogates or characters
+    // beyond U+10FFFF have are none.
+    std::string whole(bytes);
+    const char filling = lead == 0xE0 ? '\xA0' : lead == 0xF0 ? '\x90' : '\x80';
+    whole.resize(length, bytes.size() == 1 ? filling : '\x80');
+    return find_invalid_utf8(whole) == std::string::npos;
 }
 
 }  // namespace

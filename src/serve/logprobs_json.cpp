@@ -22,6 +22,20 @@ int64_t characters(const std::string& text) {
 
 }  // namespace
 
+// Whether a character has only begun.
+static bool pending(Utf8Stream stream) { return stream.push("a") != "a"; }
+
+int64_t TextOffsets::add(std::string_view piece) {
+    int64_t offset = characters_;
+    for (size_t i = 0; i < piece.size(); ++i) {
+        const int64_t more = refold::characters(stream_.push(piece.substr(i, 1)));
+        // Bytes of earlier tokens that this one does not complete have become characters of their own.
+        if (i == 0) offset += pending(stream_) ? more : more - 1;
+        characters_ += more;
+    }
+    return offset;
+}
+
 std::string token_text(const Tokenizer& tokenizer, int32_t token) {
     std::string piece = tokenizer.piece(token, true);
     if (find_invalid_utf8(piece) == std::string::npos) return piece;
@@ -39,8 +53,8 @@ Json LegacyLogprobs::empty() {
 
 void LegacyLogprobs::add_token(int32_t token, const TokenLogprob* logprob, bool special, bool in_text) {
     out_["tokens"].push_back(token_text(tokenizer_, token));
-    out_["text_offset"].push_back(std::max<int64_t>(0, characters_));
-    if (in_text) characters_ += characters(tokenizer_.piece(token, special));
+    const int64_t offset = in_text ? text_.add(tokenizer_.piece(token, special)) : text_.characters();
+    out_["text_offset"].push_back(std::max<int64_t>(0, offset));
     if (logprob == nullptr) {
         out_["token_logprobs"].push_back(nullptr);
         out_["top_logprobs"].push_back(nullptr);
@@ -65,14 +79,16 @@ void LegacyLogprobs::add_token(int32_t token, const TokenLogprob* logprob, bool 
 void LegacyLogprobs::add_prompt(std::span<const int32_t> tokens, size_t added, const std::string& text,
                                 std::span<const TokenLogprob> logprobs) {
     // SentencePiece puts a space before the first word.
-    int64_t pieces = 0;
-    for (size_t i = added; i < tokens.size(); ++i) pieces += characters(tokenizer_.piece(tokens[i], true));
-    characters_ = characters(text) - pieces;
+    std::string pieces;
+    for (size_t i = added; i < tokens.size(); ++i) pieces += tokenizer_.piece(tokens[i], true);
+    Utf8Stream whole;
+    const int64_t length = characters(text);
+    text_ = TextOffsets(length - characters(whole.push(pieces) + whole.finish()));
     for (size_t i = 0; i < tokens.size(); ++i) {
         const bool known = i > 0 && i - 1 < logprobs.size();
         add_token(tokens[i], known ? &logprobs[i - 1] : nullptr, true, i >= added);
     }
-    characters_ = characters(text);
+    text_ = TextOffsets(length);
 }
 
 void LegacyLogprobs::add(std::span<const TokenLogprob> tokens) {
