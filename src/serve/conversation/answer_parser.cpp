@@ -45,8 +45,9 @@ std::vector<AnswerPart> AnswerParser::push(std::string_view text) {
     return std::exchange(out_, {});
 }
 
-std::vector<AnswerPart> AnswerParser::finish() {
+std::vector<AnswerPart> AnswerParser::finish(std::optional<std::string_view> cut) {
     last_ = true;
+    next_ = cut;
     while (step()) {
     }
     return std::exchange(out_, {});
@@ -54,9 +55,11 @@ std::vector<AnswerPart> AnswerParser::finish() {
 
 std::vector<AnswerPart> AnswerParser::parts(const GenerationEvent& event) {
     std::vector<AnswerPart> out = push(event.text);
-    if (event.finished) {
-        for (AnswerPart& part : finish()) out.push_back(std::move(part));
-    }
+    if (!event.finished) return out;
+    std::optional<std::string_view> cut;
+    if (*event.finished != FinishReason::stop) cut = "";
+    if (!event.stop_text.empty()) cut = event.stop_text;
+    for (AnswerPart& part : finish(cut)) out.push_back(std::move(part));
     return out;
 }
 
@@ -72,6 +75,18 @@ void AnswerParser::add(Kind kind, std::string text, std::string id) {
 bool AnswerParser::may_become(size_t at, std::string_view mark) const {
     const std::string_view rest = std::string_view(held_).substr(at);
     return !last_ && rest.size() < mark.size() && mark.starts_with(rest);
+}
+
+size_t AnswerParser::cut_mark(size_t size, std::string_view mark) const {
+    if (!last_ || !next_ || mark.empty()) return 0;
+    const std::string_view text = std::string_view(held_).substr(0, size);
+    for (size_t length = std::min(text.size(), mark.size() - 1); length > 0; --length) {
+        const std::string_view rest = mark.substr(length);
+        if (text.ends_with(mark.substr(0, length)) &&
+            (rest.starts_with(*next_) || std::string_view(*next_).starts_with(rest)))
+            return length;
+    }
+    return 0;
 }
 
 size_t AnswerParser::skip_space() const { return std::min(held_.find_first_not_of(kSpace), held_.size()); }
@@ -99,6 +114,15 @@ bool AnswerParser::step_start() {
     const size_t at = skip_space();
     if (at == held_.size() && !last_) return false;
     const std::string_view rest = std::string_view(held_).substr(at);
+    const auto is_cut = [&](std::string_view mark) {
+        return !rest.empty() && cut_mark(held_.size(), mark) == rest.size();
+    };
+    const bool call_cut = of_.calls != nullptr && is_cut(of_.calls->begin);
+    if (call_cut || (may_reason_ && is_cut(of_.marks.begin))) {
+        cut_ = call_cut;
+        held_.clear();
+        return true;
+    }
     if (may_reason_) {
         if (may_become(at, of_.marks.begin)) return false;
         if (rest.starts_with(of_.marks.begin)) {
@@ -113,7 +137,7 @@ bool AnswerParser::step_start() {
         if (may_become(at, of_.calls->begin)) return false;
         const bool marked = rest.starts_with(of_.calls->begin);
         if (marked || rest.starts_with('{')) {
-            begin_calls();
+            begin_calls(marked || !of_.json);
             take(at + (marked ? of_.calls->begin.size() : 0));
             return true;
         }
@@ -131,7 +155,7 @@ bool AnswerParser::step_reasoning() {
     const std::string_view mark = of_.marks.end;
     const size_t found = held_.find(mark);
     const bool ends = found != std::string::npos;
-    size_t size = ends ? found : held_.size() - (last_ ? 0 : begun(held_, mark));
+    size_t size = ends ? found : held_.size() - (last_ ? cut_mark(held_.size(), mark) : begun(held_, mark));
     const size_t space = space_before(held_, size);
     add(Kind::reasoning, held_.substr(0, size - space));
     held_.erase(0, ends ? found + mark.size() : last_ ? held_.size() : size - space);
@@ -154,24 +178,24 @@ bool AnswerParser::step_content() {
     const std::string_view mark = of_.calls->begin;
     const size_t found = held_.find(mark);
     if (found == std::string::npos) {
-        size_t size = held_.size();
-        if (!last_) {
-            size -= begun(held_, mark);
-            size -= space_before(held_, size);
-        }
+        const size_t mark_begun = last_ ? cut_mark(held_.size(), mark) : begun(held_, mark);
+        size_t size = held_.size() - mark_begun;
+        if (!last_ || mark_begun > 0) size -= space_before(held_, size);
+        cut_ = cut_ || (last_ && mark_begun > 0);
         add(Kind::content, held_.substr(0, size));
-        held_.erase(0, size);
+        held_.erase(0, last_ ? held_.size() : size);
         return false;
     }
     const size_t space = space_before(held_, found);
     add(Kind::content, held_.substr(0, found - space));
     held_.erase(0, found - space);
-    begin_calls();
+    begin_calls(true);
     take(space + mark.size());
     return true;
 }
 
-void AnswerParser::begin_calls() {
+void AnswerParser::begin_calls(bool marked) {
+    marked_ = marked;
     raw_.clear();
     said_ = false;
     switch (of_.calls->shape) {
@@ -190,10 +214,8 @@ void AnswerParser::begin_call() {
 }
 
 // It was no call. The beginning of one that the answer's end cuts is no text: nobody wants to read its marks.
-// Without a mark it may be JSON that was asked for.
 void AnswerParser::take_back(bool cut) {
-    const size_t at = std::min(raw_.find_first_not_of(kSpace), raw_.size());
-    if (cut && !of_.calls->begin.empty() && std::string_view(raw_).substr(at).starts_with(of_.calls->begin)) {
+    if (cut && marked_) {
         cut_ = true;
         raw_.clear();
         held_.clear();
@@ -289,7 +311,7 @@ bool AnswerParser::step_after() {
     const size_t at = skip_space();
     if (at == held_.size() && !last_) return false;
     const std::string_view rest = std::string_view(held_).substr(at);
-    drop_space_ = true;
+    drop_space_ = marked_ = true;
     switch (form.shape) {
         case Shape::object:
             if (may_become(at, form.end)) return false;

@@ -32,6 +32,7 @@ struct AnswerParts {
     const ToolForm* calls = nullptr;  // null: none
     ReasoningMarks marks = {};
     Reasoning reasoning = Reasoning::none;  // begun: by the prompt
+    bool json = false;                      // content may be JSON that was asked for
 };
 
 class AnswerParser {
@@ -42,8 +43,9 @@ public:
     // may stand before one, are held back. What looks like a call and is none stays content; of
     // one that the end cuts before its name, nothing is shown.
     std::vector<AnswerPart> push(std::string_view text);
-    // Returns the rest at the end.
-    std::vector<AnswerPart> finish();
+    // Returns the rest at the end. `cut`: the model had more to say, beginning with these bytes (a stop text)
+    // or with unknown ones (empty): the beginning of a mark is no text then.
+    std::vector<AnswerPart> finish(std::optional<std::string_view> cut = {});
     // The parts of an event's text, and the rest if it is the last one.
     std::vector<AnswerPart> parts(const GenerationEvent& event);
     // Whether the answer ended within a call.
@@ -60,9 +62,11 @@ private:
     bool step_list();
     bool step_call();
     bool step_after();
-    void begin_calls();
+    void begin_calls(bool marked);
     void begin_call();
     void take_back(bool cut = false);
+    // Length of the longest end of the first `size` of `held_` that could have become the mark.
+    size_t cut_mark(size_t size, std::string_view mark) const;
     void take(size_t bytes);
     void add(AnswerPart::Kind kind, std::string text, std::string id = {});
     // Whether `held_` from `at` on is a beginning of the mark that more text may complete.
@@ -71,10 +75,12 @@ private:
 
     const AnswerParts of_;
     State state_ = State::start;
-    bool last_ = false;        // no more text comes
-    bool may_reason_ = false;  // the answer may begin with reasoning
-    bool drop_space_ = false;  // before content that begins
-    bool said_ = false;        // the call's name has been told
+    bool last_ = false;                // no more text comes
+    std::optional<std::string> next_;  // as finish() was told
+    bool may_reason_ = false;          // the answer may begin with reasoning
+    bool drop_space_ = false;          // before content that begins
+    bool said_ = false;                // the call's name has been told
+    bool marked_ = false;              // what has begun can only be a call
     bool cut_ = false;
     CallReader reader_;
     std::string name_, id_;

@@ -99,6 +99,7 @@ Turn make_turn(const Conversation& conversation, const OutputFormat& format, con
     Turn out;
     out.prompt = model.tokenizer.encode(text, false, true);  // the template writes BOS
     out.parts = parts_of(conversation, model.chat, text);
+    out.parts.json = format.kind != OutputFormat::Kind::any;
     try {
         out.structure = answer_structure(out.parts, conversation.tools, conversation.choice, format);
     } catch (const Error& error) {

@@ -90,11 +90,8 @@ public:
 
 private:
     News news(const GenerationEvent& event) {
-        std::vector<AnswerPart> parts = parser_.push(event.text);
-        if (event.finished) {
-            done_reason_ = finish_name(event);
-            for (AnswerPart& part : parser_.finish()) parts.push_back(std::move(part));
-        }
+        if (event.finished) done_reason_ = finish_name(event);
+        const std::vector<AnswerPart> parts = parser_.parts(event);
         News out;
         for (const AnswerPart& part : parts) {
             switch (part.kind) {

@@ -104,6 +104,78 @@ TEST(AnswerParser, MarksOfCallsThatBreakOffAreNoText) {
     EXPECT_TRUE(parser.cut());
 }
 
+// As when there were too many tokens, or a stop text came.
+Parts cut(const AnswerParts& form, const std::string& text, const std::string& stop, bool by_byte) {
+    AnswerParser parser(form);
+    Parts out;
+    for (size_t i = 0; i < text.size(); i += by_byte ? 1 : text.size())
+        add(out, parser.push(text.substr(i, by_byte ? 1 : text.size())));
+    GenerationEvent last;
+    last.finished = stop.empty() ? FinishReason::length : FinishReason::stop;
+    last.stop_text = stop;
+    add(out, parser.parts(last));
+    return out;
+}
+
+// No beginning of a call is shown as text, wherever the answer is cut, before its name is known.
+TEST(AnswerParser, BeginningsOfMarksThatAreCutAreNoText) {
+    const std::vector<std::pair<const char*, std::string>> calls = {
+        {kHermes, "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"},
+        {kNemo, "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\"}]"},
+        {kMistral7, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {}}]"},
+        {kDevstral, "[TOOL_CALLS]f[ARGS]{}"},
+        {kSmall32, "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{}"},
+        {kLlama, "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\"}"},
+        {kLlama, "{\"name\": \"f\", \"parameters\": {}}"}};
+    for (const auto& [form, call_text] : calls) {
+        for (const char* before : {"", "I look. \n"}) {
+            if (*before != '\0' && form == kLlama) continue;  // calls are all of its answer
+            for (size_t length = 1; length <= call_text.size(); ++length) {
+                const std::string text = before + call_text.substr(0, length);
+                for (const bool by_byte : {false, true}) {
+                    const Parts parts = cut(parts_of(form), text, "", by_byte);
+                    for (const AnswerPart& part : parts)
+                        EXPECT_TRUE(part.kind != Kind::content || part.text == "I look.") << form << text;
+                    EXPECT_EQ(parts.empty() || parts[0].kind != Kind::content, *before == '\0') << text;
+                    if (length == call_text.size()) continue;
+                    // A stop text that goes on with the call.
+                    const std::string stop = call_text.substr(length, 3);
+                    for (const AnswerPart& part : cut(parts_of(form), text, stop, by_byte))
+                        EXPECT_TRUE(part.kind != Kind::content || part.text == "I look.") << text << stop;
+                }
+            }
+        }
+    }
+    AnswerParser parser(parts_of(kHermes));
+    parser.push("x <tool");
+    parser.finish("");
+    EXPECT_TRUE(parser.cut());
+}
+
+TEST(AnswerParser, WhatIsNoBeginningOfAMarkStaysContentWhenItIsCut) {
+    const AnswerParts form = parts_of(kHermes);
+    for (const char* text : {"a > b ", "a <b", "<tool-call", "tool_call>"})
+        EXPECT_EQ(cut(form, text, "", true), Parts{content(text)});
+    // The stop text is known, and goes on otherwise.
+    EXPECT_EQ(cut(form, "if a <", " b", true), Parts{content("if a <")});
+    EXPECT_EQ(cut(form, "if a <", "\n", false), Parts{content("if a <")});
+    // The model has ended it.
+    EXPECT_EQ(parsed(form, {"a <tool"}), Parts{content("a <tool")});
+    // JSON that was asked for is no call.
+    AnswerParts json = parts_of(kLlama);
+    json.json = true;
+    EXPECT_EQ(cut(json, "{\"val", "", true), Parts{content("{\"val")});
+}
+
+TEST(AnswerParser, BeginningsOfMarksOfReasoningThatAreCut) {
+    const std::string text = "<think>Well";
+    for (size_t length = 1; length <= 7; ++length)
+        EXPECT_EQ(cut(parts_of(kQwen3, Reasoning::may_begin), text.substr(0, length), "", true), Parts{});
+    for (const char* end : {"<", "</thi", "</think"})
+        EXPECT_EQ(cut(parts_of(kQwen3, Reasoning::begun), "Well" + std::string(end), "", true),
+                  Parts{reasoning("Well")});
+}
+
 TEST(AnswerParser, CallsThatBreakOff) {
     expect(parts_of(kHermes), R"(<tool_call>{"name": "f", "arguments": {"a": "b)",
            {call("f"), arguments(R"({"a": "b)")});
