@@ -14,6 +14,8 @@
 #include <variant>
 
 #include "core/error.h"
+#include "grammar/format_work.h"
+#include "grammar/gbnf.h"
 #include "grammar/schema.h"
 #include "grammar/token_text.h"
 #include "grammar/xgrammar_errors.h"
@@ -23,7 +25,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostText = 256 << 10;  // bytes of a format
+constexpr size_t kMostText = 256 << 10;                           // bytes of a format
+constexpr size_t kMostStepsAtOnce = FormatWork::kMostSteps / 50;  // of FormatWork, for one token of a text
 
 // A grammar's escapes are code points, JSON's halves of surrogate pairs: so characters stay as they are.
 std::string quoted(const std::string& text) { return json(text).dump(); }
@@ -71,13 +74,10 @@ public:
     auto spend(Work&& work) {
         constexpr double kAtFirst = 0.2, kPerToken = 0.002;  // seconds; common formats need a tenth of it
         const double begin = thread_seconds();
+        const FormatWork bounded({}, kMostStepsAtOnce);
         const auto result = work();
         seconds_ += thread_seconds() - begin;
-        if (seconds_ > kAtFirst + kPerToken * static_cast<double>(tokens_))
-            throw FormatError(
-                "the format can be read in so many ways that it takes too long - write it without "
-                "repetitions "
-                "of repetitions");
+        if (seconds_ > kAtFirst + kPerToken * static_cast<double>(tokens_)) throw format_takes_too_long();
         return result;
     }
     void count_token() { ++tokens_; }
@@ -162,9 +162,7 @@ struct GrammarCompiler::Impl {
             case OutputFormat::Kind::choice:
                 if (format.choices.empty()) fail(ErrorCode::usage, "choices", "there are none");
                 return compiler.CompileGrammar(grammar_of(format.choices));
-            default:
-                check_nesting(format.text, name_of(format.kind));
-                return compiler.CompileGrammar(format.text);
+            default: return compiler.CompileGrammar(read_gbnf(format.text));
         }
     }
 
@@ -200,6 +198,8 @@ struct GrammarCompiler::Impl {
     std::shared_ptr<const Grammar> compile(const Format& format, const char* name) {
         check_size(name, size_of(format));
         if (auto grammar = found(format)) return grammar;
+        std::optional<FormatWork> own;
+        if (!FormatWork::active()) own.emplace();
         auto grammar = std::make_shared<const Grammar>(enforced(name, [&] {
             return std::make_shared<Grammar::Impl>(Grammar::Impl{compiled(format), n_vocab});
         }));
@@ -274,6 +274,7 @@ GrammarState::GrammarState(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) 
 GrammarState::GrammarState(std::shared_ptr<const Grammar> grammar) {
     const Grammar::Impl& g = grammar->impl();
     const auto words = static_cast<size_t>(xgrammar::GetBitmaskSize(static_cast<int>(g.n_vocab)));
+    const FormatWork bounded({}, kMostStepsAtOnce);
     impl_ = std::make_unique<Impl>(
         Impl{std::move(grammar), xgrammar::GrammarMatcher(g.compiled), std::vector<int32_t>(words)});
 }

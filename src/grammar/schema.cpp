@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "grammar/schema_alternatives.h"
+#include "grammar/schema_formats.h"
 #include "grammar/schema_keywords.h"
 #include "grammar/schema_references.h"
 
@@ -222,6 +223,13 @@ private:
             keywords.erase("format");
         if (type == "string" && keywords.contains("pattern"))
             check_pattern(keywords["pattern"].get<std::string>(), place);
+        if (type == "string" && keywords.contains("format") && keywords["format"].is_string()) {
+            if (std::string pattern = format_pattern(keywords["format"].get<std::string>());
+                !pattern.empty()) {
+                keywords.erase("format");
+                keywords["pattern"] = std::move(pattern);
+            }
+        }
         Schema out = Schema::object();
         for (const auto& [key, value] : keywords.items()) {
             const char* of = implied_type({{key, value}});

@@ -6,6 +6,7 @@
 #include <array>
 #include <iterator>
 
+#include "grammar/format_work.h"
 #include "grammar/schema_keywords.h"
 
 namespace refold {
@@ -64,6 +65,7 @@ SchemaReader::SchemaReader(const Schema& root)
       unevaluated_(has_key(root, "unevaluatedProperties") || has_key(root, "unevaluatedItems")) {}
 
 void SchemaReader::step(const std::string& place, int depth, size_t steps) {
+    FormatWork::count(100 * steps);  // each copies some values
     steps_ += steps;
     if (steps_ > kMostSteps) refuse_schema(place, "it takes too long to see what holds together");
     if (depth > kMostLevels) refuse_schema(place, "references or alternatives lead on without an end");

@@ -1,6 +1,7 @@
 #include "grammar/structure.h"
 
 #include "core/error.h"
+#include "grammar/gbnf.h"
 #include "grammar/grammar.h"
 #include "grammar/schema.h"
 
@@ -20,9 +21,7 @@ Json structure_of(const OutputFormat& format) {
     switch (format.kind) {
         case OutputFormat::Kind::json: return schema({{"type", "object"}, {"additionalProperties", true}});
         case OutputFormat::Kind::json_schema: return schema(checked_schema(format.text));
-        case OutputFormat::Kind::grammar:
-            check_nesting(format.text, "grammar");
-            return {{"type", "grammar"}, {"grammar", format.text}};
+        case OutputFormat::Kind::grammar: return {{"type", "grammar"}, {"grammar", read_gbnf(format.text)}};
         case OutputFormat::Kind::regex:
             check_nesting(format.text, "regular expression");
             return {{"type", "regex"}, {"pattern", format.text}};

@@ -17,11 +17,12 @@ XGrammarWarnings::~XGrammarWarnings() { warnings = nullptr; }
 
 }  // namespace refold
 
-// XGrammar's messages come here (XGRAMMAR_LOG_CUSTOMIZE).
+// XGrammar's messages come here (XGRAMMAR_LOG_CUSTOMIZE), and what it does (cmake/xgrammar/work.patch).
 namespace xgrammar {
 
 [[noreturn]] void LogFatalImpl(const std::string&, int, const std::string& message);
 void LogMessageImpl(const std::string&, int, int level, const std::string& message);
+void CountWork(size_t steps);
 
 void LogFatalImpl(const std::string&, int, const std::string& message) { throw std::runtime_error(message); }
 
@@ -29,5 +30,7 @@ void LogMessageImpl(const std::string&, int, int level, const std::string& messa
     if (level < refold::kWarning || refold::warnings == nullptr) return;
     *refold::warnings += (refold::warnings->empty() ? "" : "; ") + message;
 }
+
+void CountWork(size_t steps) { refold::FormatWork::count(steps); }
 
 }  // namespace xgrammar

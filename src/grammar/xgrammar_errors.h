@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "grammar/format_work.h"
 
 namespace refold {
 
@@ -30,6 +31,7 @@ auto enforced(const char* what, Work&& work) {
     } catch (const Error&) {
         throw;
     } catch (const std::exception& error) {
+        if (FormatWork::ended()) throw;
         fail(ErrorCode::usage, what, "{}", error.what());
     }
     if (!ignored.text.empty())
