@@ -1,5 +1,6 @@
 """Attacks by requests that are valid, or nearly, for bench/attacks. They need a key."""
 import json
+import time
 
 NO_END = {"ignore_eos": True}
 
@@ -88,6 +89,32 @@ def grammar_recursion(t):
     answer_each(t, [{"grammar": g} for g in (nested, left, chain, ambiguous)])
 
 
+# Each of them compiles for many seconds.
+SLOW_FORMATS = [
+    {"guided_json": {"type": "string", "pattern": "(\\w{1,50}\\s?){1,50}"}},
+    {"guided_json": {"type": "object", "properties": {"a": {"type": "string", "pattern": "(\\w{1,100}\\s?){1,100}"}}}},
+    {"guided_regex": "(((\\w{1,90}\\s?){1,90}x?){1,90})*"},
+    {"json_schema": {"type": "string", "minLength": 9000, "maxLength": 90000}},
+    {"grammar": "root ::= " + " ".join("r%d?" % i for i in range(4000)) + "\n" +
+                "\n".join("r%d ::= [a-z]{1,90} | \"a\"" % i for i in range(4000))},
+]
+
+
+def slow_formats(t):
+    t.hold(20, t.request({"model": t.model, "prompt": "Once", "max_tokens": 20, **SLOW_FORMATS[0]}))
+
+
+def slow_formats_left(t):
+    turn = 0
+    while t.on():
+        connection = t.send(t.request({"model": t.model, "prompt": str(turn), **SLOW_FORMATS[turn % len(SLOW_FORMATS)]}))
+        turn += 1
+        t.count("left")
+        time.sleep(0.05)
+        if connection is not None:
+            connection.close()
+
+
 def answer_each(t, formats):
     data = [t.request({"model": t.model, "prompt": "Once", "max_tokens": 200, **form}).replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
             for form in formats]
@@ -146,6 +173,8 @@ REQUESTS = [
     ("regular expressions", "that explode", exploding_regex),
     ("JSON Schemas", "that explode", exploding_schema),
     ("grammars", "recursion to the left, 3000 brackets, ambiguity", grammar_recursion),
+    ("slow formats", "40 schemas of 60 bytes that compile for a minute", slow_formats),
+    ("slow formats, left", "the client leaves while they are compiled", slow_formats_left),
     ("scored prompts", "1900 tokens with 20 log probabilities each", scored_prompts),
     ("special tokens", "1800 in a text", special_tokens),
     ("many messages", "4001 in a chat", many_messages),

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "serve/choices.h"
+#include "serve/format_turns.h"
 #include "serve/reply.h"
 
 namespace refold {
@@ -14,12 +15,6 @@ using httplib::Request;
 using httplib::Response;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
-
-// Whoever has a key is one client wherever it comes from, and else the address is.
-uint64_t client_of(const Exchange& exchange) {
-    return std::hash<std::string>()(exchange.holder ? "key " + exchange.holder->name()
-                                                    : exchange.client.substr(0, exchange.client.rfind(':')));
-}
 
 struct Running {
     std::shared_ptr<ServedModel> model;  // outlives the others
@@ -142,6 +137,7 @@ void run_answer(Service& service, const std::shared_ptr<ServedModel>& model,
                 std::unique_ptr<ApiAnswer> answer, const Request& request, Response& response) {
     const std::shared_ptr<ApiAnswer> shared = std::move(answer);
     shared->compile_format(*model->grammars);
+    RequestFormats::end();
     HttpServer::exchange().prompt_tokens = shared->usage.prompt_tokens;
     HttpServer::exchange().model = model->info.name;
     // Enough to keep the slots busy, without filling the queue.
@@ -153,11 +149,10 @@ void run_answer(Service& service, const std::shared_ptr<ServedModel>& model,
         one.adapter = adapter;
         return one;
     };
-    const auto running = std::make_shared<Running>(
-        Running{model, shared,
-                Choices(model->generating(), request_for,
-                        {shared->choices(), at_once, service.deadline(), client_of(HttpServer::exchange())},
-                        service.stopping)});
+    const auto running = std::make_shared<Running>(Running{
+        model, shared,
+        Choices(model->generating(), request_for,
+                {shared->choices(), at_once, service.deadline(), current_client()}, service.stopping)});
     if (shared->stream)
         stream(running, request, response);
     else

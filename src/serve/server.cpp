@@ -1,9 +1,11 @@
 #include "serve/server.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "core/error.h"
 #include "serve/endpoint.h"
+#include "serve/format_turns.h"
 #include "serve/host_check.h"
 #include "serve/reply.h"
 #include "serve/trace_headers.h"
@@ -79,9 +81,17 @@ void check_content(const Request& request) {
 
 }  // namespace
 
+// Requests that may wait for their formats: threads are left for others.
+static size_t waiting_formats(const ServerOptions& options) {
+    return workers(options) - std::min<size_t>(workers(options) / 2, 16);
+}
+
 struct Server::Impl {
     Impl(Models& models, const ServerOptions& given, std::function<void(const ServedRequest&)> a_log)
-        : service(models, given), log(std::move(a_log)), http(http_options(given)) {
+        : service(models, given),
+          format_turns(std::max(2U, std::thread::hardware_concurrency() / 4), waiting_formats(given)),
+          log(std::move(a_log)),
+          http(http_options(given)) {
         if (given.port < 0 || given.port > 65535)
             fail(ErrorCode::usage, "serve", "--port: got {}, expected a number from 0 to 65535", given.port);
         // These become part of header lines.
@@ -102,6 +112,7 @@ struct Server::Impl {
         for (const Endpoint* endpoint : endpoints()) {
             if (takes_any_name(*endpoint)) continue;  // admitted() answers
             const auto call = [this, endpoint](const Request& request, Response& response) {
+                const RequestFormats formats(service, format_turns);
                 guarded(response, endpoint->error, [&] { endpoint->answer(service, request, response); });
                 if (!response.content_provider_) HttpServer::exchange().turn.reset();
             };
@@ -246,6 +257,7 @@ struct Server::Impl {
     }
 
     Service service;
+    FormatTurns format_turns;
     const std::function<void(const ServedRequest&)> log;
     HttpServer http;  // last: its threads use all of the above
 };
