@@ -170,10 +170,11 @@ TEST(ChatTools, NumbersOfAnswersAreKept) {
     const json ask = {
         {"model", "org/fake"}, {"messages", {{{"role", "user"}, {"content", "Oslo?"}}}}, {"stream", false}};
     json ollama = ask, messages = ask;
-    ollama["tools"] = {kFunction};
+    ollama["tools"] = json::array({kFunction});
     ollama["options"] = {{"num_predict", 400}};
     messages["max_tokens"] = 400;
-    messages["tools"] = {{{"name", "weather"}, {"input_schema", kFunction["function"]["parameters"]}}};
+    messages["tools"] =
+        json::array({{{"name", "weather"}, {"input_schema", kFunction["function"]["parameters"]}}});
     EXPECT_THAT(running.post("/api/chat", ollama).body, HasSubstr(numbers));
     EXPECT_THAT(running.post("/v1/messages", messages).body, HasSubstr(numbers));
 }
