@@ -2,6 +2,7 @@
 
 #include <ggml-backend.h>
 
+#include <algorithm>
 #include <cstring>
 #include <unordered_map>
 #include <unordered_set>

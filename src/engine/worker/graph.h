@@ -18,7 +18,8 @@ public:
     // ggml makes: what each operation needs is checked before any is computed.
     Graph(std::span<const std::byte> message, const Memory& memory, ggml_backend_t backend);
 
-    // Computes it. Throws Error(input) where numbers of rows are beyond a tensor's.
+    // Before it is computed, each time. Throws Error(input) where it is given numbers of rows that are not
+    // there.
     void check_numbers() const;
     ggml_cgraph* graph() const { return graph_; }
 

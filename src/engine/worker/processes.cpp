@@ -49,9 +49,7 @@ void end_at_once(const char* message) {
 
 // Ends with the process that waits for clients.
 void follow_parent(pid_t parent) {
-#ifdef __linux__
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-#endif
     if (getppid() != parent) _exit(1);
 }
 
@@ -69,12 +67,10 @@ void set_options(int socket) {
     set(IPPROTO_TCP, TCP_NODELAY, 1);
     // A client that vanished without a word is noticed after half a minute.
     set(SOL_SOCKET, SO_KEEPALIVE, 1);
-#ifdef __linux__
     set(IPPROTO_TCP, TCP_KEEPIDLE, 15);
     set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
     set(IPPROTO_TCP, TCP_KEEPCNT, 3);
     set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30000);
-#endif
 }
 
 struct Waiting {

@@ -24,7 +24,7 @@ public:
     // Opens the devices. Throws Error(unsupported) where one cannot be used.
     Server(std::span<const Device> devices, int threads, Share& share);
 
-    // Until the client leaves. Throws Error when it sends what it may not, and takes too long.
+    // Until the client leaves. Throws Error when it sends what it may not, or takes too long.
     void serve(Stream& stream);
 
 private:

@@ -352,7 +352,7 @@ TEST(WorkerServer, Greets) {
                                 std::string(25, '\0'));
     for (const std::string& other :
          {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), hello.substr(0, 20),
-          message(Command::hello, ""), message(Command::alloc_buffer, text_of(AllocBuffer{0, 1}))}) {
+          message(Command::hello, ""), message(Command::alloc_buffer, std::string(sizeof(Hello), '\0'))}) {
         TextStream strange(other);
         EXPECT_THROW(greet(strange), Error) << other;
     }
