@@ -18,6 +18,7 @@
 #include "core/text.h"
 #include "eval/provenance.h"
 #include "hub/resolve.h"
+#include "model/finite.h"
 #include "model/load.h"
 #include "tasks/load_task.h"
 #include "tasks/results.h"
@@ -179,6 +180,7 @@ void measure_tasks(const Arguments& a) {
     const auto start = std::chrono::steady_clock::now();
     const Tokenizer tokenizer(path);
     std::optional<Model> model = load_model(path);
+    check_finite(*model, a.engine.threads);
     check_exits(a.exits, *model, a.engine);
     PromptOptions prompts = a.prompts;
     prompts.encoder = !model->config.causal;

@@ -7,6 +7,7 @@
 #include "core/text.h"
 #include "fit/plan_file.h"
 #include "hub/resolve.h"
+#include "model/finite.h"
 #include "model/load.h"
 #include "model/stock.h"
 
@@ -52,6 +53,7 @@ FitInput load_fit_input(const FitArguments& a) {
     FitInput out;
     out.path = resolve_model(a.model);
     out.model = load_model(out.path);
+    check_finite(out.model, a.threads);
     const bool stock = a.target == "llama.cpp";
     if (stock) check_stock(out.model);
     if (out.model.source)

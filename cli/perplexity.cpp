@@ -4,6 +4,7 @@
 #include "cli/output.h"
 #include "eval/protocols.h"
 #include "hub/resolve.h"
+#include "model/finite.h"
 #include "model/load.h"
 
 namespace refold::cli {
@@ -37,6 +38,7 @@ CLI::Option* add_perplexity_options(CLI::App& app, PerplexityArguments& a) {
 PerplexityInput perplexity_input(const PerplexityArguments& a, const EngineOptions& engine,
                                  const std::string& path, const std::string& text, int64_t context) {
     PerplexityInput in{path, load_model(path), {}, engine};
+    check_finite(in.model, engine.threads);
     PerplexityOptions options = a.options;
     options.context =
         context > 0 ? context : default_context(options.protocol, in.model.config.context_length);

@@ -16,6 +16,7 @@
 #include "core/group.h"
 #include "core/output_folder.h"
 #include "hub/resolve.h"
+#include "model/finite.h"
 #include "model/load.h"
 #include "train/launch.h"
 #include "train/records.h"
@@ -94,10 +95,12 @@ void run(const Arguments& a) {
     if (first && !a.output.path.empty()) folder.emplace(a.output.path, FolderRules{a.output.overwrite});
     for (const auto& name : a.parts) part_from_name(name);  // fails before the model is read
     const Model model = load_model(path);
+    check_finite(model);
     std::optional<Model> original;
     if (!a.original.empty()) {
         options.original_path = resolve_model(a.original);
         options.original = &original.emplace(load_model(options.original_path));
+        check_finite(*original);
     }
     options.parts = wanted_parts(a, model);
     const auto text = read_calibration(a, path, model);

@@ -8,6 +8,7 @@
 #include "core/group.h"
 #include "core/parallel.h"
 #include "hub/resolve.h"
+#include "model/finite.h"
 #include "model/load.h"
 #include "train/launch.h"
 
@@ -30,6 +31,7 @@ void measure(const Arguments& a) {
     check_output(a.output, path);
     const OnDevice on(a.where);
     const Model model = load_model(path);
+    check_finite(model, a.threads);
     const Calibration text = load_calibration(a.texts, path, a.calibration);
     const ImportanceMatrix matrix = measure_importance(model, text, a.threads);
     if (!group().first()) return;

@@ -68,8 +68,12 @@ void quantize_file(const Arguments& a) {
     const Model model = load_model(path);
     check_output(a.output, path);
     const Quantized quantized = quantize_model(model, options);
-    for (const std::string& fallback : quantized.fallbacks)
-        log("note: {}, as its rows are not whole {} blocks", fallback, name(options.type));
+    std::vector<std::string> fallbacks;
+    for (const TypeFallback& fallback : quantized.fallbacks) {
+        fallbacks.push_back(fallback.text());
+        log("note: {} instead of {}, whose blocks of {} do not divide {} elements", fallback.text(),
+            name(fallback.wanted), block_elements(fallback.wanted), fallback.elements);
+    }
     save_model(quantized.model, a.output.path, a.output.overwrite);
     const uint64_t before = account(model).model.bytes, after = account(quantized.model).model.bytes;
     if (a.report.json) {
@@ -79,7 +83,7 @@ void quantize_file(const Arguments& a) {
                     {"bytes", after},
                     {"bytes_before", before},
                     {"shared", model.has_sharing()},
-                    {"fallbacks", quantized.fallbacks}});
+                    {"fallbacks", fallbacks}});
         return;
     }
     print(fmt::format("{}: weights {} -> {}{}\n", a.output.path, format_bytes(before), format_bytes(after),

@@ -48,6 +48,17 @@ class TransformersTest(FolderTest):
             model = refold.transformers.RefoldForCausalLM.from_pretrained(name, dtype="bfloat16")
             self.assertEqual(model.dtype, torch.bfloat16)
 
+    def test_a_copy_replaces_a_link_and_not_its_target(self):
+        os.mkdir(self.path("linked"))
+        with open(self.path("target"), "w", encoding="utf-8") as file:
+            file.write("mine")
+        model = os.path.join(self.path("linked"), "model.gguf")
+        os.symlink(self.path("target"), model)
+        refold.transformers.prepare(self.file, self.path("linked"), copy=True)
+        self.assertFalse(os.path.islink(model))
+        with open(self.path("target"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), "mine")
+
     def test_generation_is_that_of_the_engine(self):
         model = transformers.AutoModelForCausalLM.from_pretrained(self.prepared)
         tokens = torch.tensor([self.engine.tokenize(PROMPT)])

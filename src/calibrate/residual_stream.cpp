@@ -4,12 +4,23 @@
 
 #include "calibrate/calibration_device.h"
 #include "core/error.h"
+#include "io/finite.h"
 
 namespace refold {
 
 struct ResidualStream::Pass::TapValues {
+    size_t layer = 0;  // of the values
     std::map<Tap, std::vector<float>> values;
 };
+
+static void check_activations(std::span<const float> values, const char* what, size_t layer) {
+    if (const auto found = first_not_finite(values))
+        fail(ErrorCode::input, "calibration",
+             "layer {}: {} is not finite for the calibration text (element {} is {}) - the model's "
+             "activations "
+             "overflow, or its weights are broken",
+             layer, what, found->element, found->value);
+}
 
 EngineOptions ResidualStream::options(std::optional<LayerRange> range) const {
     EngineOptions options = calibration_engine(threads_);
@@ -34,13 +45,14 @@ ResidualStream::ResidualStream(const Model& model, const std::vector<std::vector
 
 ResidualStream::Pass::Pass(const ResidualStream& stream, const Model& model, size_t last,
                            const std::vector<Tap>& taps_of_last, bool only_taps)
-    : stream_(stream), taps_(std::make_shared<TapValues>()) {
+    : stream_(stream), taps_(std::make_shared<TapValues>(TapValues{last, {}})) {
     EngineOptions options = stream.options(LayerRange{stream.layer_, last + 1});
     if (!taps_of_last.empty()) {
         auto observer = std::make_shared<Observer>();
         observer->only_taps = only_taps;
         for (const Tap tap : taps_of_last) observer->taps.insert({last, tap});
         observer->see = [taps = taps_](const Tapped& seen) {
+            check_activations(seen.values, tap_name(seen.tap), seen.layer);
             taps->values[seen.tap].assign(seen.values.begin(), seen.values.end());
         };
         options.observer = std::move(observer);
@@ -54,6 +66,7 @@ std::span<const float> ResidualStream::Pass::run(size_t sequence) {
     sequence_->evaluate_range(
         std::span<const float>(stream_.residual_[sequence]),
         [&](size_t, std::span<const float> rows) { out_.insert(out_.end(), rows.begin(), rows.end()); });
+    check_activations(out_, "the residual stream", taps_->layer);
     return out_;
 }
 

@@ -9,6 +9,7 @@
 #include "core/json_text.h"
 #include "core/sha256.h"
 #include "core/text.h"
+#include "model/finite.h"
 #include "model/metadata_keys.h"
 #include "model/validate.h"
 #include "vocab/trim.h"
@@ -214,6 +215,8 @@ Compression compress(const Model& model, const Recipe& recipe, const std::string
     if (model.shapes_only)
         fail(ErrorCode::input, "compress",
              "{}: there are only shapes, no weights - give --dry-run, or the whole model", model.label);
+    check_finite(model, inputs.threads);
+    if (inputs.original != nullptr) check_finite(*inputs.original, inputs.threads);
     const Run run{work, version};
     Compression result = apply(model, recipe, &run, inputs);
     const json made = provenance(model, recipe, version, inputs);

@@ -58,25 +58,6 @@ private:
     bool committed_ = false;
 };
 
-// A folder that appears complete or not at all. Write files into path(), a folder next to `final_path`, which
-// commit() renames; without commit() the destructor removes it.
-class AtomicFolder {
-public:
-    // Throws Error(io) when the folder cannot be made, Error(usage) when `final_path` exists and `overwrite`
-    // is false or it is not a folder.
-    AtomicFolder(std::string final_path, bool overwrite);
-    ~AtomicFolder();
-    AtomicFolder(const AtomicFolder&) = delete;
-    AtomicFolder& operator=(const AtomicFolder&) = delete;
-
-    const std::string& path() const { return temporary_; }
-    void commit();
-
-private:
-    std::string final_path_, temporary_;
-    bool committed_ = false;
-};
-
 // Writes a small file atomically, replacing an existing one.
 void write_file(const std::string& path, std::string_view text);
 

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/interrupt.h"
+#include "engine/finite_logits.h"
 #include "model/token_ids.h"
 
 namespace refold {
@@ -93,6 +94,7 @@ std::span<const float> SingleSequence::evaluate(std::span<const int32_t> tokens)
         const bool last = first + part.size() == tokens.size();
         logits = step(part, last ? part.size() - 1 : kNoLogits, total).logits;
     }
+    check_finite_logits(logits, capabilities().n_vocab, [&](int64_t) { return length_ - 1; });
     return logits;
 }
 
@@ -106,6 +108,8 @@ void SingleSequence::evaluate_all(std::span<const int32_t> tokens, const RowsSin
         const size_t wanted = std::max(first, from);
         end = std::min({first + chunk, wanted + rows, tokens.size()});
         const StepOutput result = step(tokens.subspan(first, end - first), wanted - first, total);
+        check_finite_logits(result.logits, capabilities().n_vocab,
+                            [&](int64_t row) { return length_ - static_cast<int64_t>(end - wanted) + row; });
         if (wanted < end) sink(wanted, result.logits);
     }
 }
@@ -152,6 +156,7 @@ Encoding SingleSequence::encode(const EncoderInput& input) {
         rows_[i].logits = can.logits;
     }
     const StepOutput result = step({.rows = rows_, .token_types = input.token_types, .mask = input.mask});
+    check_finite_logits(result.logits, can.n_vocab, [](int64_t row) { return row; });
     const auto copy = [](std::span<const float> values) {
         return std::vector<float>(values.begin(), values.end());
     };

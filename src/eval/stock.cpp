@@ -10,6 +10,7 @@
 #include "core/interrupt.h"
 #include "core/parallel.h"
 #include "engine/devices.h"
+#include "engine/finite_logits.h"
 #include "io/ggml_log.h"
 #include "model/token_ids.h"
 #include "text/llama_log.h"
@@ -143,7 +144,10 @@ std::span<const float> StockLlama::evaluate(std::span<const int32_t> tokens) {
         impl_->step(tokens.first(chunk), Impl::Output::none);
     }
     impl_->step(tokens, Impl::Output::last);
-    return {llama_get_logits_ith(impl_->context.get(), -1), static_cast<size_t>(impl_->n_vocab)};
+    const std::span<const float> logits(llama_get_logits_ith(impl_->context.get(), -1),
+                                        static_cast<size_t>(impl_->n_vocab));
+    check_finite_logits(logits, impl_->n_vocab, [&](int64_t) { return impl_->length - 1; });
+    return logits;
 }
 
 std::vector<float> StockLlama::evaluate_all(std::span<const int32_t> tokens) {
@@ -157,6 +161,7 @@ std::vector<float> StockLlama::evaluate_all(std::span<const int32_t> tokens) {
         const float* logits = llama_get_logits(impl_->context.get());
         all.insert(all.end(), logits, logits + part.size() * static_cast<size_t>(impl_->n_vocab));
     }
+    check_finite_logits(all, impl_->n_vocab, [](int64_t row) { return row; });
     return all;
 }
 

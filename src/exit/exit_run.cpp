@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "engine/finite_logits.h"
 
 namespace refold {
 namespace {
@@ -61,6 +62,8 @@ private:
               const LoopSink& sink) {
         const auto n_vocab = static_cast<size_t>(engine_.capabilities().n_vocab);
         const auto count = static_cast<int64_t>(tokens.size());
+        check_finite_logits(output.logits, engine_.capabilities().n_vocab,
+                            [&](int64_t row) { return position(tokens[static_cast<size_t>(row)]); });
         parallel_for(count, count < 8 ? 1 : engine_.capabilities().threads, [&](int64_t i) {
             const auto row = static_cast<size_t>(i);
             const LoopLogits logits(output.logits.subspan(row * n_vocab, n_vocab),

@@ -81,11 +81,11 @@ bool is_written_recipe(const std::string& path, const std::optional<Json>& recor
 void check_replaceable(const std::string& file) {
     const auto record = read_record(file);
     std::string others;
-    if (fs::exists(record_path(file)) && !record) others = record_path(file);
+    if (fs::exists(file) && !is_written_model(file)) others = file;
     if (const std::string recipe = recipe_path(file);
         fs::exists(recipe) && !is_written_recipe(recipe, record))
         others = recipe;
-    if (fs::exists(file) && !is_written_model(file)) others = file;
+    if (fs::exists(record_path(file)) && !record) others = record_path(file);
     if (!others.empty())
         fail(ErrorCode::usage, "fit",
              "'{}' would be replaced, and refold has not written it - move it away, or choose another name",

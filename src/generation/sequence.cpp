@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "engine/finite_logits.h"
 
 namespace refold {
 
@@ -44,6 +45,7 @@ void StepPlan::take(const StepOutput& output, int64_t n_vocab) const {
         for (int64_t position = range.begin; position < range.end; ++position, ++row) {
             if (!row->logits) continue;
             try {
+                check_finite_logits(logits.first(width), n_vocab, [&](int64_t) { return position; });
                 range.sequence->take(position, range.loop,
                                      {logits.first(width), exited.empty() ? 0 : exited.front()});
             } catch (const Error& error) {

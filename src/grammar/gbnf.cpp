@@ -16,7 +16,8 @@ namespace refold {
 namespace {
 
 constexpr uint32_t kLastCharacter = 0x10FFFF;
-constexpr const char* kAnyCharacter = "[\\U00000000-\\U0010FFFF]";
+// llama.cpp's texts have no NUL.
+constexpr const char* kAnyCharacter = "[\\U00000001-\\U0010FFFF]";
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -209,7 +210,7 @@ private:
             out += "-" + escaped(last);
         }
         if (out.empty()) return out;
-        return (negated ? "[^" : "[") + out + "]";
+        return (negated ? "[^\\U00000000" : "[") + out + "]";
     }
 
     std::string repeated(const std::string& item, bool lines) {

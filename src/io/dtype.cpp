@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "io/finite.h"
 
 namespace refold {
 
@@ -87,6 +89,20 @@ void take_better_blocks(DType type, std::span<const float> values, std::span<con
     }
 }
 
+// Scales that are float16 numbers have become infinite where values are too large for them. The number to
+// blame is the block's largest.
+void check_scales(DType type, std::span<const std::byte> packed, std::span<const float> values,
+                  int64_t row_elements) {
+    const auto found = first_not_finite(type, packed);
+    if (!found) return;
+    const auto block = static_cast<size_t>(block_elements(type)),
+               begin = static_cast<size_t>(found->element) / block * block;
+    const auto in_block = values.subspan(begin, block);
+    const auto largest = std::ranges::max_element(in_block, {}, [](float value) { return std::abs(value); });
+    throw too_large(type, {static_cast<int64_t>(begin) + (largest - in_block.begin()), *largest},
+                    row_elements);
+}
+
 }  // namespace
 
 bool needs_importance(DType type) { return ggml_quantize_requires_imatrix(ggml(type)); }
@@ -106,16 +122,30 @@ std::vector<std::byte> quantize(DType type, std::span<const float> values, int64
     if (importance.empty() && needs_importance(type)) {
         fail(ErrorCode::unsupported, "dtype", "{} can only be written with an importance matrix", name(type));
     }
+    if (const auto found = first_not_finite(importance))
+        throw NumberError(*found, row_elements, "expected a finite importance of a column");
+    constexpr float kAlwaysFits = 32768;  // in all types: no scale becomes infinite
     std::vector<std::byte> out(row_bytes(type, count));
     std::vector<float> of_stored;
     for (int64_t row = 0; row < folded && !importance.empty(); ++row)
         of_stored.insert(of_stored.end(), importance.begin(), importance.end());
     const int64_t rows = count / stored, rows_of_part = std::max<int64_t>(1, kPart / stored);
     const auto pack = [&](std::vector<std::byte>& packed, const float* weights) {
-        parallel_for((rows + rows_of_part - 1) / rows_of_part, threads, [&](int64_t part) {
-            const int64_t first = part * rows_of_part;
-            ggml_quantize_chunk(ggml(type), values.data(), packed.data(), first * stored,
-                                std::min(rows_of_part, rows - first), stored, weights);
+        parallel_for((rows + rows_of_part - 1) / rows_of_part, threads, [&](int64_t i) {
+            const int64_t first = i * rows_of_part, own = std::min(rows_of_part, rows - first);
+            const auto part =
+                values.subspan(static_cast<size_t>(first * stored), static_cast<size_t>(own * stored));
+            in_rows_from(first * folded, [&] {
+                const float largest = check_holds(type, part, row_elements);
+                ggml_quantize_chunk(ggml(type), values.data(), packed.data(), first * stored, own, stored,
+                                    weights);
+                const size_t bytes = row_bytes(type, stored);
+                if (largest > kAlwaysFits)
+                    check_scales(type,
+                                 std::span(packed).subspan(static_cast<size_t>(first) * bytes,
+                                                           static_cast<size_t>(own) * bytes),
+                                 part, row_elements);
+            });
         });
     };
     pack(out, importance.empty() ? nullptr : of_stored.data());

@@ -61,7 +61,15 @@ void split(Model& model, const FusedTensor& fused) {
         Tensor own = whole;
         own.shape.back() = fused.extent(i, model.config);
         const size_t bytes = fused.bytes_of(whole, own.shape.back());
-        own.mapped = whole.mapped.subspan(offset, bytes);
+        if (whole.produce) {
+            own.produce = [whole, offset, bytes] {
+                const TensorBytes read(whole);
+                const auto part = read.bytes().subspan(offset, bytes);
+                return std::vector<std::byte>(part.begin(), part.end());
+            };
+        } else {
+            own.mapped = whole.mapped.subspan(offset, bytes);
+        }
         offset += bytes;
         model.tensors[fused.names[i]] = std::move(own);
     }

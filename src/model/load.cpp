@@ -3,8 +3,10 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "io/gguf_parts.h"
 #include "model/folded.h"
 #include "model/fused_maps.h"
+#include "model/gguf_model.h"
 #include "model/hf/checkpoint.h"
 #include "model/hf/shapes.h"
 #include "model/metadata_keys.h"
@@ -64,43 +66,57 @@ static Topology in_loops(Topology topology, const Model& model) {
 }
 
 // Every stored layer is a layer unless the topology says otherwise.
+static void describe(Model& model) {
+    model.family = &find_family(model.metadata.string("general.architecture"));
+    model.config = model.family->read_config(model.metadata);
+    if (model.metadata.has(kFoldedKey)) unfold_shapes(model.metadata.string(kFoldedKey), model.tensors);
+    const auto has_tensor = [&](const std::string& name) { return model.tensors.contains(name); };
+    const uint64_t layers = model.metadata.integer(std::string(model.family->name) + ".block_count");
+    if (layers == 0 || layers > 4096)
+        fail(ErrorCode::input, "model", "key '{}.block_count' is out of range: {}", model.family->name,
+             layers);
+    split_fused_maps(model, layers);
+    flatten_vectors(model, layers);
+    const Topology implied = implied_topology(*model.family, model.config, layers, has_tensor);
+    model.topology = model.metadata.has(kTopologyKey)
+                         ? topology_from_json(model.metadata.string(kTopologyKey), implied)
+                         : in_loops(implied, model);
+    model.config.rope.long_factors = model.topology.globals.contains(Slot::rope_freqs_long);
+    if (model.metadata.has(kSizesKey))
+        sizes_from_json(model.metadata.string(kSizesKey), model.topology.layers.size(), model.config);
+    const std::string embedding = tensor_name(*model.family, Slot::token_embd, 0);
+    if (const auto found = model.tensors.find(embedding);
+        found != model.tensors.end() && found->second.shape.size() == 2) {
+        model.config.n_vocab = found->second.shape[1];
+    }
+    if (const auto rows = rows_in_parts(model, Slot::token_embd)) model.config.n_vocab = *rows;
+    validate(model);
+    check_row_parts(model);
+    check_all_are_used(model);
+}
+
+Model gguf_model(GgufMetadata metadata, std::map<std::string, Tensor> tensors) {
+    Model model;
+    model.metadata = std::move(metadata);
+    model.tensors = std::move(tensors);
+    describe(model);
+    return model;
+}
+
 Model load_gguf_model(const std::string& path) {
     Model model;
-    const std::shared_ptr<const GgufFile> file = GgufFile::open(path);
-    model.source = std::make_shared<const SourceFiles>(
-        std::vector{std::shared_ptr<const MappedFile>(file, file->file())});
-    model.label = path;
-    model.metadata = file->metadata();
-    try {
-        model.family = &find_family(model.metadata.string("general.architecture"));
-        model.config = model.family->read_config(model.metadata);
-        for (const auto& tensor : file->tensors()) {
+    const GgufParts parts = open_gguf_parts(path);
+    std::vector<std::shared_ptr<const MappedFile>> files;
+    for (const auto& file : parts.files) {
+        files.emplace_back(file, file->file());
+        for (const auto& tensor : file->tensors())
             model.tensors[tensor.name] = Tensor{tensor.type, tensor.shape, tensor.data, {}};
-        }
-        if (model.metadata.has(kFoldedKey)) unfold_shapes(model.metadata.string(kFoldedKey), model.tensors);
-        const auto has_tensor = [&](const std::string& name) { return model.tensors.contains(name); };
-        const uint64_t layers = model.metadata.integer(std::string(model.family->name) + ".block_count");
-        if (layers == 0 || layers > 4096)
-            fail(ErrorCode::input, "model", "key '{}.block_count' is out of range: {}", model.family->name,
-                 layers);
-        split_fused_maps(model, layers);
-        flatten_vectors(model, layers);
-        const Topology implied = implied_topology(*model.family, model.config, layers, has_tensor);
-        model.topology = model.metadata.has(kTopologyKey)
-                             ? topology_from_json(model.metadata.string(kTopologyKey), implied)
-                             : in_loops(implied, model);
-        model.config.rope.long_factors = model.topology.globals.contains(Slot::rope_freqs_long);
-        if (model.metadata.has(kSizesKey))
-            sizes_from_json(model.metadata.string(kSizesKey), model.topology.layers.size(), model.config);
-        const std::string embedding = tensor_name(*model.family, Slot::token_embd, 0);
-        if (const auto found = model.tensors.find(embedding);
-            found != model.tensors.end() && found->second.shape.size() == 2) {
-            model.config.n_vocab = found->second.shape[1];
-        }
-        if (const auto rows = rows_in_parts(model, Slot::token_embd)) model.config.n_vocab = *rows;
-        validate(model);
-        check_row_parts(model);
-        check_all_are_used(model);
+    }
+    model.source = std::make_shared<const SourceFiles>(std::move(files));
+    model.label = path;
+    model.metadata = parts.metadata;
+    try {
+        describe(model);
     } catch (const Error& error) {
         throw Error(error.code(), fmt::format("{} (in '{}')", error.what(), path));
     }

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "core/text.h"
+#include "io/finite.h"
 #include "model/filled_ranks.h"
 
 namespace refold {
@@ -109,7 +110,8 @@ std::vector<std::byte> requantize(const Tensor& source, DType type, const Neares
         const int64_t first = i * piece, count = std::min(piece, rows - first);
         std::vector<float> values(static_cast<size_t>(count * width));
         dequantize(source.type, bytes.bytes().subspan(offset(first, from), offset(count, from)), values);
-        const auto packed = quantize(type, values, width, options.importance);
+        const auto packed =
+            in_rows_from(first, [&] { return quantize(type, values, width, options.importance); });
         memcpy(out.data() + offset(first, to), packed.data(), packed.size());
     });
     return out;
@@ -144,6 +146,8 @@ Tensor nearest_tensor(const Model& model, const std::string& tensor, DType type,
             }};
 }
 
+std::string TypeFallback::text() const { return fmt::format("{}: {}", tensor, name(type)); }
+
 Quantized quantize_model(const Model& model, const QuantizeOptions& options) {
     const DType embedding_type = options.embedding_type.value_or(default_embedding_type(options.type));
     const Model whole = with_whole_ranks(model, options.type);
@@ -153,7 +157,7 @@ Quantized quantize_model(const Model& model, const QuantizeOptions& options) {
         const Tensor& source = whole.tensor(tensor_name);
         const DType wanted = use.embedding ? embedding_type : options.type,
                     type = fitting_type(wanted, use.unit);
-        if (type != wanted) out.fallbacks.push_back(fmt::format("{}: {}", tensor_name, name(type)));
+        if (type != wanted) out.fallbacks.push_back({tensor_name, wanted, type, use.unit});
         if (type == source.type) continue;
         out.model.tensors.at(tensor_name) = nearest_tensor(whole, tensor_name, type, {options.threads, {}});
     }

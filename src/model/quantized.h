@@ -18,9 +18,19 @@ struct QuantizeOptions {
     int threads = 0;  // 0: all cores
 };
 
+// A tensor whose rows, or the parts of rows that slots read, are no whole blocks of the type it was meant to
+// get.
+struct TypeFallback {
+    std::string tensor;
+    DType wanted, type;
+    int64_t elements = 0;  // of a row, or such a part
+
+    std::string text() const;  // "blk.0.ffn_down.weight: Q8_0"
+};
+
 struct Quantized {
-    Model model;                         // tensors are computed when read
-    std::vector<std::string> fallbacks;  // tensors whose shape does not fit the type, with what they got
+    Model model;  // tensors are computed when read
+    std::vector<TypeFallback> fallbacks;
 };
 
 // Quantizes every stored matrix once, so sharing stays; norms, biases and tables other than token_embd are

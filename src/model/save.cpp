@@ -7,8 +7,11 @@
 #include "core/error.h"
 #include "core/mapped_files.h"
 #include "core/progress.h"
+#include "model/config_difference.h"
+#include "model/finite.h"
 #include "model/folded.h"
 #include "model/fused_maps.h"
+#include "model/gguf_model.h"
 #include "model/metadata_keys.h"
 #include "model/sizes.h"
 #include "model/validate.h"
@@ -28,6 +31,34 @@ static std::vector<std::string> natural_order(const std::map<std::string, Tensor
     };
     std::sort(names.begin(), names.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
     return names;
+}
+
+// What a reader gets from these keys and shapes must be the model again. Nothing is written before.
+static void check_reads_back(const Model& model, const GgufMetadata& metadata,
+                             std::map<std::string, Tensor> tensors) {
+    for (auto& [name, tensor] : tensors) tensor.shape = folded_shape(tensor);
+    const auto refuse = [](const std::string& difference) {
+        fail(ErrorCode::internal, "save", "the file would not hold the model: {} - nothing was written",
+             difference);
+    };
+    try {
+        const Model back = gguf_model(metadata, std::move(tensors));
+        for (const auto& [name, tensor] : model.tensors) {
+            const auto found = back.tensors.find(name);
+            if (found == back.tensors.end() || found->second.elements() != tensor.elements())
+                refuse(fmt::format("a reader does not find tensor '{}' of {} elements", name,
+                                   tensor.elements()));
+        }
+        // What llama.cpp knows under another name is described by other keys, in loops maybe.
+        if (back.family != model.family) return;
+        const size_t layers = model.topology.layers.size();
+        if (back.topology != model.topology) refuse("a reader finds another topology");
+        if (const auto found = config_difference(back.config, model.config, layers); !found.empty())
+            refuse("a reader finds " + found);
+    } catch (const Error& error) {
+        if (error.code() == ErrorCode::internal) throw;
+        refuse(error.what());
+    }
 }
 
 void save_model(const Model& model, const std::string& path, bool overwrite) {
@@ -56,13 +87,14 @@ void save_model(const Model& model, const std::string& path, bool overwrite) {
     } else {
         metadata.set(kFoldedKey, GgufValue::string(folded));
     }
+    check_reads_back(model, metadata, tensors);
     uint64_t total = 0;
     std::vector<GgufOutputTensor> outputs;
     for (const auto& name : natural_order(tensors)) {
         const Tensor& tensor = tensors.at(name);
         total += tensor.bytes();
         outputs.push_back({name, tensor.type, folded_shape(tensor),
-                           [&tensor](const auto& sink) { sink(TensorBytes(tensor).bytes()); }});
+                           [&tensor, name](const auto& sink) { sink(finite_bytes(tensor, name).bytes()); }});
     }
     Progress progress("writing " + path, total, "bytes");
     write_gguf(path, overwrite, metadata, outputs, [&](uint64_t bytes, const std::string& tensor) {

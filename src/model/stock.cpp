@@ -29,6 +29,15 @@ void set_routers_to_f32(Model& model) {
     }
 }
 
+// The families' to_stock() change keys and tensors; the configuration is what a reader makes of them. A model
+// that llama.cpp knows under another name keeps its own.
+void follow_keys(Model& model) {
+    if (model.metadata.string("general.architecture") != model.family->name) return;
+    const int64_t n_vocab = model.config.n_vocab;
+    model.config = model.family->read_config(model.metadata);
+    model.config.n_vocab = n_vocab;
+}
+
 }  // namespace
 
 StockModel for_stock(const Model& model) {
@@ -39,6 +48,7 @@ StockModel for_stock(const Model& model) {
     set_routers_to_f32(dense);
     StockModel out =
         dense.family->to_stock != nullptr ? dense.family->to_stock(dense) : StockModel{std::move(dense), {}};
+    follow_keys(out.model);
     const auto add = [&](const std::string& note) { out.note += (out.note.empty() ? "" : "; ") + note; };
     if (whole)
         add(fmt::format("{} matrices whose rows are no whole blocks become larger types",

@@ -213,7 +213,8 @@ Model without_sharing(const Model& given) {
     const Model model = without_exits(tables ? *tables : given);
     if (model.config.n_prefix > 0)
         fail(ErrorCode::unsupported, "model",
-             "{}: prefix keys and values cannot be written as weights - only refold's own format has them",
+             "{}: prefix keys and values cannot be written as weights - only refold's own format has them "
+             "(--to native)",
              model.label);
     const auto by_birth = implied_sources(model.config, model.topology.layers.size());
     for (const auto& [layer, source] : model.topology.sources) {
@@ -221,7 +222,7 @@ Model without_sharing(const Model& given) {
             continue;
         fail(ErrorCode::unsupported, "model",
              "{}: layer {} takes its {} from layer {}, which no weights of its own can do - only "
-             "refold's own format can say it",
+             "refold's own format can say it (--to native)",
              model.label, layer, source.kv ? "keys and values" : "attention probabilities",
              source.from(layer));
     }
@@ -229,15 +230,17 @@ Model without_sharing(const Model& given) {
         for (const auto& [slot, expression] : model.topology.layers[l]) {
             if (is_compensation(slot))
                 fail(ErrorCode::unsupported, "model",
-                     "{}: layer {} has {}, which only refold's own format can say", model.label, l,
-                     slot_name(slot));
+                     "{}: layer {} has {}, which only refold's own format can say (--to native)", model.label,
+                     l, slot_name(slot));
         }
     }
-    for (const int64_t experts : model.config.experts) {
+    for (size_t l = 0; l < model.config.experts.size(); ++l) {
+        const int64_t experts = model.config.experts[l];
         if (experts != 0 && experts != model.config.n_expert)
             fail(ErrorCode::unsupported, "model",
-                 "{}: layers have different numbers of experts, which only refold's own format can say",
-                 model.label);
+                 "{}: layers have different numbers of experts (layer {}: {} of {}), which only refold's own "
+                 "format can say (--to native)",
+                 model.label, l, experts, model.config.n_expert);
     }
     // Producers share ownership of what they read: `model` may be gone when they run.
     const auto shared = std::make_shared<const Model>(model);

@@ -31,7 +31,8 @@ template <typename... Args>
 template <typename Value>
 std::string shown(const Value& value) {
     std::string text = value.is_structured() ? (value.is_array() ? "an array" : "an object")
-                                             : exact_dump(value);
+                       : value.is_binary()   ? big_integer_digits(value)
+                                             : value.dump(-1, ' ', true, Value::error_handler_t::replace);
     if (text.size() > 60) text.replace(60, std::string::npos, "...");
     return text;
 }

@@ -10,6 +10,7 @@
 #include "engine/expected_memory.h"
 #include "engine/warm_up.h"
 #include "generation/draft_model.h"
+#include "io/gguf_parts.h"
 #include "model/accounting.h"
 #include "model/load.h"
 #include "serve/capacity.h"
@@ -255,8 +256,10 @@ std::vector<std::string> models_in(const std::string& folder) {
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
         const fs::path& path = entry.path();
-        const bool is_model =
-            entry.is_directory() ? fs::exists(path / "config.json") : path.extension() == ".gguf";
+        // The first one of several parts stands for the model.
+        const bool is_model = entry.is_directory()
+                                  ? fs::exists(path / "config.json")
+                                  : path.extension() == ".gguf" && gguf_part_name(path).number == 1;
         if (is_model) out.push_back(path);
     }
     if (error) fail(ErrorCode::usage, "serve", "{}: {}", folder, error.message());

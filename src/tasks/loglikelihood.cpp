@@ -6,6 +6,7 @@
 #include "core/argmax.h"
 #include "core/interrupt.h"
 #include "core/parallel.h"
+#include "engine/finite_logits.h"
 #include "exit/log_softmax.h"
 #include "generation/prompt_reader.h"
 
@@ -90,6 +91,8 @@ private:
     void take(std::span<const float> logits, std::span<const std::span<const Want>> wants,
               const Answered& answered) {
         const auto n_vocab = static_cast<size_t>(engine_.capabilities().n_vocab);
+        check_finite_logits(logits, engine_.capabilities().n_vocab,
+                            [&](int64_t row) { return wants[static_cast<size_t>(row)].front().row; });
         std::vector<std::pair<double, int32_t>> rows(wants.size());  // log of the sum, the likeliest
         const auto count = static_cast<int64_t>(rows.size());
         parallel_for(count, count < 8 ? 1 : engine_.capabilities().threads, [&](int64_t i) {

@@ -76,9 +76,8 @@ void WorkFile::read(const std::string& key) {
     if (cut_off) return;
     if (!header.is_object() || header.size() != 1 || !header.contains("key"))
         fail(ErrorCode::usage, "tasks",
-             "'{}' is there and is no file of answers, which would be kept under this name - move it away, "
-             "or choose "
-             "another output",
+             "'{}' is there and is no file of answers, which are kept under this name - move it away, or "
+             "choose another output",
              path_);
     if (header["key"] != key) return;
     while (std::getline(in, line)) {

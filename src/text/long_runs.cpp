@@ -19,29 +19,49 @@ bool splits_recursively(const std::string& pre) {
     return !others.contains(pre);
 }
 
+namespace {
+
+enum class Kind { space, digit, punctuation, other };
+
+Kind kind_of(char32_t c) {
+    return is_white_space(c)        ? Kind::space
+           : is_numeric(c)          ? Kind::digit
+           : is_bert_punctuation(c) ? Kind::punctuation
+                                    : Kind::other;
+}
+
+}  // namespace
+
 std::vector<size_t> cuts_of_long_runs(std::string_view text) {
-    constexpr size_t kLongest = 8192;
+    constexpr size_t kLongest = 4096, kLongestSpace = 1024, kLongestNumber = 512;
     std::vector<size_t> ends;
-    size_t run = 0, better = 0, run_at_better = 0;
-    bool space = false, letter = false;
+    size_t run = 0, alike = 0;  // characters since the last cut or white space; of them, of the same kind
+    size_t change = 0, after_change = 0;
+    Kind kind = Kind::other;
     for (size_t at = 0; at < text.size();) {
         const size_t size = code_point_size(text, at);
-        const char32_t c = to_code_points(text.substr(at, size)).front();
-        const bool is_space = is_white_space(c);
-        const bool is_letter = c >= 0x80 || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-        if (is_space != space) run = better = 0;
-        if (run > 0 && is_letter != letter) {
-            better = at;
-            run_at_better = run;
+        const Kind next = kind_of(to_code_points(text.substr(at, size)).front());
+        if ((next == Kind::space) != (kind == Kind::space)) run = change = 0;
+        if (next != kind) {
+            if (run > 0) {
+                change = at;
+                after_change = 0;
+            }
+            alike = 0;
         }
-        space = is_space;
-        letter = is_letter;
-        if (run == kLongest) {
-            ends.push_back(better > 0 ? better : at);
-            run -= better > 0 ? run_at_better : run;
-            better = 0;
+        kind = next;
+        if (run == kLongest || alike == (kind == Kind::space   ? kLongestSpace
+                                         : kind == Kind::digit ? kLongestNumber
+                                                               : kLongest)) {
+            const bool later = change > 0 && run == kLongest && alike < kLongest;
+            ends.push_back(later ? change : at);
+            run = later ? after_change : 0;
+            alike = later ? alike : 0;
+            change = 0;
         }
         ++run;
+        ++alike;
+        ++after_change;
         at += size;
     }
     ends.push_back(text.size());

@@ -12,9 +12,9 @@ namespace refold {
 // characters. `pre` is the vocabulary's tokenizer.ggml.pre.
 bool splits_recursively(const std::string& pre);
 
-// Ends of the parts that `text` is cut into, so that no run of white space, or of anything else, is longer
-// than 8,192 characters in a part. A cut is made where a letter meets something else if there is such a
-// place.
+// Ends of the parts that `text` is cut into, so that a part has at most 1,024 characters of white space one
+// after the other, 512 digits, and 4,096 characters that are no white space. Cuts of the last kind are where
+// letters, digits and punctuation meet, if they do; libllama's patterns cut there, too.
 std::vector<size_t> cuts_of_long_runs(std::string_view text);
 
 }  // namespace refold

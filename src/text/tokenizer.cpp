@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "core/error.h"
-#include "io/gguf.h"
+#include "io/gguf_parts.h"
 #include "model/load.h"
 #include "model/model.h"
 #include "model/token_ids.h"
@@ -174,10 +174,10 @@ Tokenizer::Tokenizer(const std::string& path) {
         impl_ = std::make_unique<Impl>(load_model(path).metadata, path);
         return;
     }
-    const auto file = GgufFile::open(path);
-    const bool from_hf = file->metadata().has(kTokenizerJsonKey) || file->metadata().has("refold.checkpoint");
-    impl_ = from_hf ? std::make_unique<Impl>(file->metadata(), path)
-                    : std::make_unique<Impl>(load_llama_vocabulary(path), file->metadata());
+    const GgufMetadata metadata = open_gguf_parts(path).metadata;
+    const bool from_hf = metadata.has(kTokenizerJsonKey) || metadata.has("refold.checkpoint");
+    impl_ = from_hf ? std::make_unique<Impl>(metadata, path)
+                    : std::make_unique<Impl>(load_llama_vocabulary(path), metadata);
 }
 Tokenizer::Tokenizer(const GgufMetadata& metadata, const std::string& label)
     : impl_(std::make_unique<Impl>(metadata, label)) {}

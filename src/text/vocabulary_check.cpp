@@ -41,7 +41,7 @@ public:
         if (in_trie) trie();
         if (model == "bert") word_pieces();
         if (model == "gpt2" || model == "hybriddna" || model == "whitespace") byte_level();
-        if (model == "t5") char_map();
+        if (model == "t5" && !metadata_.has(kTokenizerJsonKey)) char_map();  // else refold's alone
         if (model == "rwkv") rwkv();
         if (model == "plamo2") suffixes();
     }

@@ -29,13 +29,16 @@ public:
     bool has(int32_t id) const { return tokens_.contains(id); }
 
     void put(AddedToken token) {
-        vocabulary_.set(token.id, token.content, vocab_size_);
+        vocabulary_.add(token, vocab_size_);
         tokens_[token.id] = std::move(token);
     }
 
     void write() const {
         Json& list = vocabulary_.skeleton["added_tokens"] = Json::array();
         for (const auto& [id, token] : tokens_) list.push_back(to_json(token));
+        Json& model = vocabulary_.skeleton["model"];
+        if (!model.is_object() || model.value("type", "") == "Unigram") return;
+        for (const int32_t id : vocabulary_.added_only) model[kAddedOnly].push_back(tokens_.at(id).content);
     }
 
 private:

@@ -77,6 +77,11 @@ TokenIds HfPipeline::model_ids() const {
     return ids;
 }
 
+void HfPipeline::leave_own(const JsonView& model, TokenIds& ids) {
+    const auto added = model.find(kAddedOnly);
+    for (size_t i = 0; added && i < added->array().size(); ++i) ids.erase(added->at(i).string());
+}
+
 std::optional<int32_t> HfPipeline::unknown_id(const JsonView& model, const TokenIds& ids) const {
     const std::string unknown = model.string("unk_token", "");
     if (unknown.empty()) return std::nullopt;
@@ -95,10 +100,19 @@ void HfPipeline::read_byte_level(const GgufMetadata& metadata, const JsonView& j
     const PreTokenizer recognized = recognize_pre_tokenizer(pre, ignore_merges);
     const std::vector<std::string>& merges = strings_of(metadata, "tokenizer.ggml.merges");
     TokenIds ids = model_ids();
-    if (!recognized.exact) {
+    // libllama would take a word for the added token that it spells.
+    const auto added = model.find(kAddedOnly);
+    bool words = false;
+    if (ignore_merges && added) {
+        const Splitter splitter(pre);
+        for (size_t i = 0; i < added->array().size(); ++i)
+            words = words || splitter({added->at(i).string(), true}).size() == 1;
+    }
+    if (!recognized.exact || words) {
         splitter_ = Splitter(pre);
         MergeBpe::Options options;
         options.unknown = unknown_id(model, ids);
+        leave_own(model, ids);
         options.fuse_unknown = model.boolean("fuse_unk", false);
         options.ignore_merges = ignore_merges;
         bpe_ = MergeBpe::by_rank(std::move(ids), merges, options);
@@ -138,6 +152,7 @@ void HfPipeline::read_merges(const GgufMetadata& metadata, const JsonView& model
     options.byte_fallback = model.boolean("byte_fallback", false);
     options.fuse_unknown = model.boolean("fuse_unk", false);
     options.ignore_merges = model.boolean("ignore_merges", false);
+    leave_own(model, ids);
     if (metadata.has("tokenizer.ggml.merges")) {
         bpe_ = MergeBpe::by_rank(std::move(ids), strings_of(metadata, "tokenizer.ggml.merges"), options);
         return;
@@ -167,6 +182,7 @@ void HfPipeline::read_word_pieces(const JsonView& json) {
     const auto unknown = unknown_id(model, ids);
     if (!unknown) model.at("unk_token").expected("a token");
     options.unknown = *unknown;
+    leave_own(model, ids);
     options.prefix = model.string("continuing_subword_prefix", "##");
     if (options.prefix != "##") {
         fail(ErrorCode::unsupported, "tokenizer", "{}: continuing_subword_prefix is '{}', only '##' is known",

@@ -44,6 +44,8 @@ public:
 
 private:
     TokenIds model_ids() const;
+    // Leaves the ids of the model's own tokens.
+    static void leave_own(const JsonView& model, TokenIds& ids);
     void read_merges(const GgufMetadata& metadata, const JsonView& model);
     void read_word_pieces(const JsonView& json);
     void read_byte_level(const GgufMetadata& metadata, const JsonView& json);

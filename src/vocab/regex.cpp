@@ -314,10 +314,12 @@ bool Regex::Search::match_repeat(size_t index, size_t at, size_t& end) {
     const RegexSet& set = program_->sets[node.set];
     const size_t room = std::min(text_.size() - at, node.most);
     const auto fits = [&](size_t count) { return count < room && set.contains(text_[at + count]); };
+    const bool goes_on = node.mode != Mode::possessive && node.most == kUnlimited;
+    // Failed one character before, where it had all ends that it has here.
+    if (goes_on && at > 0 && has_failed(index, at - 1) && set.contains(text_[at - 1])) return false;
     size_t count = 0;
     // Failed one character later, so only the shortest repetition is new.
-    const bool shortest =
-        node.mode != Mode::possessive && node.most == kUnlimited && fits(0) && has_failed(index, at + 1);
+    const bool shortest = goes_on && fits(0) && has_failed(index, at + 1);
     if (node.mode == Mode::lazy || shortest) {
         for (; count < node.least; ++count)
             if (!fits(count)) return false;

@@ -34,7 +34,7 @@ void read_added_tokens(const JsonView& root, int64_t vocab_size, Vocabulary& out
         const int64_t id = item.at("id").integer(0, INT32_MAX);
         const AddedToken token = read_added_token(item, static_cast<int32_t>(id));
         if (token.content.empty()) item.at("content").expected("a text that is not empty");
-        out.set(id, token.content, vocab_size);
+        out.add(token, vocab_size);
         added.push_back(to_json(token));
     }
 }

@@ -35,6 +35,12 @@ void Vocabulary::set(int64_t id, const std::string& token, int64_t vocab_size) {
     tokens[index] = token;
 }
 
+void Vocabulary::add(const AddedToken& token, int64_t vocab_size) {
+    const auto index = static_cast<size_t>(token.id);
+    if (index >= tokens.size() || !tokens[index]) added_only.insert(token.id);
+    set(token.id, token.content, vocab_size);
+}
+
 std::optional<int32_t> Vocabulary::find(const std::string& token) const {
     const auto it = std::find(tokens.begin(), tokens.end(), token);
     if (it == tokens.end()) return std::nullopt;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,9 +33,11 @@ struct Vocabulary {
     std::vector<double> scores;                      // by id, of a SentencePiece or unigram model; else empty
     Json skeleton;                                   // kTokenizerJsonKey
     std::map<std::string, std::string> specials;     // "bos" -> "<s>", where no file names one
+    std::set<int32_t> added_only;                    // added tokens that the model's own vocabulary lacks
 
     // Throws Error(input) when the id is not below `vocab_size` or already has another token.
     void set(int64_t id, const std::string& token, int64_t vocab_size);
+    void add(const AddedToken& token, int64_t vocab_size);
     std::optional<int32_t> find(const std::string& token) const;
     // SentencePiece's BPE, which merges by score.
     bool merges_by_score() const { return model == "llama" && !scores.empty(); }
@@ -90,6 +93,9 @@ Json sentencepiece_skeleton(bool space_prefix, bool byte_fallback, const std::st
 // in encoding. "vocab", the list of its own, is not kept, so kOwnSize says how many there are.
 inline constexpr const char* kOwnSize = "own_size";
 Json unigram_model(std::optional<int32_t> unknown, bool byte_fallback, size_t size);
+// Of the "model" of the other kinds: the texts of added tokens that its own vocabulary lacks. They take no
+// part in encoding where they are not recognized as added tokens, as within a word.
+inline constexpr const char* kAddedOnly = "added_only";
 // `char_map`: base64 or empty. `prepend_scheme`: of Metaspace.
 struct UnigramSkeleton {
     std::string char_map, prepend_scheme = "always";

@@ -190,13 +190,31 @@ Json default_skeleton(const GgufVocabulary& source) {
     return out;
 }
 
-OrderedJson vocabulary_of(const GgufVocabulary& source, const Json& added) {
-    // Like transformers, lists added tokens whose ids follow the model's own only in "added_tokens".
+// The texts of `model` that are no tokens of its own, if their ids follow those of its own: Hugging Face's
+// tokenizers number such tokens so.
+std::unordered_set<std::string> only_added(const GgufVocabulary& source, const Json& model) {
+    std::unordered_set<std::string> out;
+    const Json listed = model.value(kAddedOnly, Json::array());
+    for (const Json& token : listed)
+        if (token.is_string()) out.insert(token.get<std::string>());
+    bool after = false;
+    for (size_t id = 0; id < source.tokens.size(); ++id) {
+        if (source.is_padding(id)) continue;
+        const bool added = out.contains(source.tokens[id]);
+        if (after && (!added || source.is_padding(id - 1))) return {};
+        after = added;
+    }
+    return out;
+}
+
+OrderedJson vocabulary_of(const GgufVocabulary& source, const Json& added, const Json& model) {
+    const std::unordered_set<std::string> others = only_added(source, model);
     OrderedJson vocab = OrderedJson::object();
     auto& entries = vocab.get_ref<OrderedJson::object_t&>();
     std::unordered_set<std::string> seen;  // lookup in an ordered object is linear
     for (size_t id = 0; id < source.tokens.size(); ++id) {
-        if (!source.is_padding(id) && seen.insert(source.tokens[id]).second)
+        if (!source.is_padding(id) && seen.insert(source.tokens[id]).second &&
+            !others.contains(source.tokens[id]))
             entries.emplace_back(source.tokens[id], id);
     }
     size_t own = 0;
@@ -231,7 +249,8 @@ OrderedJson tokenizer_json(const GgufVocabulary& source, const Json& skeleton) {
         model.erase(kOwnSize);
         return out;
     }
-    model["vocab"] = vocabulary_of(source, skeleton["added_tokens"]);
+    model["vocab"] = vocabulary_of(source, skeleton["added_tokens"], skeleton["model"]);
+    model.erase(kAddedOnly);
     if (source.model == "bert") return out;
     for (const char* field : {"continuing_subword_prefix", "end_of_word_suffix", "dropout"})
         model[field] = nullptr;

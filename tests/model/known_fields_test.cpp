@@ -129,6 +129,7 @@ TEST(KnownFieldsOfRotation, NewerFormOfTheFields) {
                              [](json& c) {
                                  c["rope_parameters"] = c["rope_scaling"];
                                  c["rope_parameters"]["beta"] = 2;
+                                 c.erase("rope_scaling");
                              }),
                 HasSubstr("'rope_scaling.beta'"));
     EXPECT_THAT(

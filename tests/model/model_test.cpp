@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "core/code_of.h"
 #include "core/error.h"
 #include "core/temp_folder.h"
 #include "model/accounting.h"
@@ -171,11 +172,39 @@ TEST(Model, AccountingIsWhatTheFileHolds) {
     EXPECT_EQ(accounting.dense.flops_per_token, accounting.model.flops_per_token);
 }
 
+// As save_model(), which reads the file back before it is written.
+void write_unchecked(const Model& model, const std::string& path) {
+    std::vector<GgufOutputTensor> tensors;
+    for (const auto& [name, tensor] : model.tensors)
+        tensors.push_back({name, tensor.type, tensor.shape,
+                           [&tensor](const auto& sink) { sink(TensorBytes(tensor).bytes()); }});
+    write_gguf(path, true, model.metadata, tensors);
+}
+
+// Keys that say something else than the model: nothing is written.
+TEST(Model, AFileThatWouldReadBackAsAnotherModelIsNotWritten) {
+    const TempFolder folder;
+    const auto refused = [&](const std::string& key, const GgufValue& value, const std::string& message) {
+        Model model = small_model({}, numbered);
+        EXPECT_NO_THROW(save_model(model, folder / "good.gguf", true));
+        model.metadata.set("llama." + key, value);
+        EXPECT_EQ(code_of([&] { save_model(model, folder / "m.gguf", false); }, message),
+                  ErrorCode::internal);
+        EXPECT_EQ(folder.files(), std::vector<std::string>{"good.gguf"});
+    };
+    refused("feed_forward_length", GgufValue::u32(64), "ffn.down: tensor 'blk.0.ffn_down.weight' has shape");
+    refused("context_length", GgufValue::u32(65), "context length 65 instead of 64");
+    refused("rope.freq_base", GgufValue::f32(5), "layer 0: RoPE base 5 instead of 10000");
+    refused("attention.sliding_window", GgufValue::u32(8), "layer 0: window 8 instead of 0");
+    refused("attention.layer_norm_rms_epsilon", GgufValue::f32(1e-3F),
+            "epsilon of norms 0.001 instead of 1e-05");
+}
+
 TEST(Model, UnsupportedArchitectureIsNamed) {
     const TempFolder folder;
     Model model = small_model({}, numbered);
     model.metadata.set("general.architecture", GgufValue::string("lama"));
-    save_model(model, folder / "m.gguf", false);
+    write_unchecked(model, folder / "m.gguf");
     try {
         load_model(folder / "m.gguf");
         FAIL();
@@ -191,7 +220,7 @@ TEST(Model, ConfigurationErrorsNameTheKey) {
     const auto broken = [&](const std::string& key, const GgufValue& value) {
         Model model = small_model({}, numbered);
         model.metadata.set(key, value);
-        save_model(model, folder / "m.gguf", true);
+        write_unchecked(model, folder / "m.gguf");
         try {
             load_model(folder / "m.gguf");
         } catch (const Error& error) {

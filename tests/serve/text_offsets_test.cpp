@@ -1,6 +1,9 @@
 // Where tokens begin in the text of an answer.
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "serve/logprobs_json.h"
 
 namespace refold {

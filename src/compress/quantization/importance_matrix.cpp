@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/text.h"
+#include "io/gguf_parts.h"
 
 namespace refold {
 namespace {
@@ -82,6 +83,7 @@ int64_t number(const GgufMetadata& metadata, const char* key) {
 
 ImportanceMatrix parse_gguf(std::span<const std::byte> bytes, const std::string& label) {
     const auto file = GgufFile::parse(bytes, label);
+    check_whole(*file, label);
     const GgufMetadata& metadata = file->metadata();
     if (const std::string type = metadata.string("general.type", "model"); type != "imatrix") {
         fail(ErrorCode::input, kComponent,
@@ -202,6 +204,7 @@ void save_importance_matrix(const ImportanceMatrix& matrix, const std::string& p
     for (const auto& [name, entry] : matrix.tensors) {
         std::vector<float> sums = entry.mean_squares;
         for (float& sum : sums) sum *= static_cast<float>(entry.count);
+        check_values(sums, path, name);
         add(name + std::string(kSums), std::move(sums));
         add(name + std::string(kCounts), {static_cast<float>(entry.count)});
     }

@@ -5,6 +5,7 @@
 #include "compress/method/lazy.h"
 #include "compress/rounding/gptq_rounding.h"
 #include "core/progress.h"
+#include "io/finite.h"
 #include "model/materialize.h"
 #include "model/quantized.h"
 
@@ -19,6 +20,14 @@ constexpr Computation kTable{"quantize table", 3}, kInputMatrices{"quantize matr
     kOutput{"quantize output map", 2}, kGain{"quantize gain", 1};
 
 UnquantizedGrams::Place place_of(const InputUse& use) { return {use.layer, *input_tap(use.slot)}; }
+
+// Checked here, where the tensor is known: rounding works on parts of rows.
+std::vector<float> weights_of(const Model& model, const std::string& tensor, DType type) {
+    std::vector<float> weights = floats_of(model, tensor);
+    naming_tensor("quantize", tensor,
+                  [&] { check_holds(type, weights, model.tensor(tensor).row_elements()); });
+    return weights;
+}
 
 bool is_before(const UnquantizedGrams::Place& a, const UnquantizedGrams::Place& b) {
     const auto order = [](Tap tap) { return std::find(kInputTaps.begin(), kInputTaps.end(), tap); };
@@ -185,7 +194,8 @@ void LayerRounding::round_table(const std::string& tensor) {
         }
         if (reads(model_, Slot::token_embd, tensor))
             for (size_t i = 0; i < n; ++i) gram[i * (n + 1)] += mean;
-        Rounded out = gptq_rounded(floats_of(model_, tensor), {gram, width, width}, type);
+        const std::vector<float> weights = weights_of(model_, tensor, type);
+        Rounded out = gptq_rounded(weights, {gram, width, width}, type);
         return Arrays{{"weights", {table.shape, {}, type, std::move(out.packed)}}};
     });
     put(tensor, found.at("weights"));
@@ -225,7 +235,7 @@ Array LayerRounding::rounded(const std::string& tensor, Place place, const Least
     const Tensor& whole = model_.tensor(tensor);
     const DType type = choice_.types.at(tensor);
     const int64_t columns = whole.row_elements();
-    const std::vector<float> weights = floats_of(model_, tensor);
+    const std::vector<float> weights = weights_of(model_, tensor, type);
     Array out{whole.shape, {}, type, {}};
     for (const UsedRows& part : covering(uses_.at(tensor), whole.rows())) {
         Doubles gram(static_cast<size_t>(columns * columns));

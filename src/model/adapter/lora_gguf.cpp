@@ -2,7 +2,7 @@
 #include <map>
 
 #include "core/error.h"
-#include "io/gguf.h"
+#include "io/gguf_parts.h"
 #include "model/adapter/modules.h"
 
 namespace refold {
@@ -19,6 +19,7 @@ std::vector<float> floats(const GgufTensor& tensor) {
 
 Adapter load_lora_gguf(const std::string& path, const Model& model) {
     const auto file = GgufFile::open(path);
+    check_whole(*file, path);
     const GgufMetadata& metadata = file->metadata();
     const auto refuse = [&](const std::string& what) {
         fail(ErrorCode::unsupported, "adapter", "{}: {}", path, what);

@@ -8,7 +8,9 @@
 #include "core/output_folder.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "io/finite.h"
 #include "io/safetensors.h"
+#include "model/adapter/adapter.h"
 #include "model/fused_maps.h"
 #include "model/hf/layout.h"
 #include "model/materialize.h"
@@ -88,7 +90,8 @@ std::string stock_name(const Model& model, const StockModel& stock,
     const auto* dense = found == slots.end() ? nullptr : std::get_if<Dense>(&found->second);
     const bool rescaled = stock.model.config.attention_scale != model.config.attention_scale;
     const auto own = dense == nullptr ? tensors.end() : tensors.find(dense->tensor);
-    const bool joined = own == tensors.end() || own->second.shape != stock.model.tensor(own->first).shape;
+    const bool joined =
+        own == tensors.end() || own->second.row_elements() != term.in || own->second.rows() != term.out;
     if (joined || (rescaled && term.slot == Slot::attn_q))
         fail(ErrorCode::unsupported, "export",
              "layer {} {}: stock llama.cpp has this matrix of family '{}' in another form ({}), which no "
@@ -145,6 +148,27 @@ json target_modules(const Model& model, const std::vector<Term>& terms) {
         names.push_back(part);
     }
     return names;
+}
+
+// The factors as rows in the term's type.
+std::vector<std::byte> packed(const Term& term, const std::string& name, const Floats& factor, int64_t row) {
+    return naming_tensor("export", name, [&] { return quantize(term.type, factor, row); });
+}
+
+// A reader must find the same terms before the folder gets its name.
+void check_reads_back(const std::string& folder, const Model& model, const std::vector<Term>& terms) {
+    const Adapter back = load_adapter(folder, without_lora(model));
+    for (const Term& term : terms) {
+        const auto found = std::ranges::find_if(back.terms, [&](const Adapter::Term& t) {
+            return t.layer == term.layer && t.slot == term.slot && t.rank == term.rank && t.scale == 1;
+        });
+        if (found == back.terms.end() || back.terms.size() != terms.size())
+            fail(ErrorCode::unsupported, "export",
+                 "layer {} {}: an adapter would not hold its low-rank term, or hold it for all loops; --to "
+                 "hf and "
+                 "--to gguf merge the terms",
+                 term.layer, slot_name(term.slot));
+    }
 }
 
 json peft_config(const Model& model, const std::vector<Term>& terms) {
@@ -209,11 +233,11 @@ AdapterExport save_lora_gguf(const Model& model, const std::string& path, bool o
         const std::string name = stock_name(model, stock, base_tensors, term);
         tensors.push_back(
             {name + ".lora_a", term.type, {term.in, term.rank}, [&model, term](const auto& sink) {
-                 sink(quantize(term.type, factor_a(model, term), term.in));
+                 sink(packed(term, term.expression.v, factor_a(model, term), term.in));
              }});
         tensors.push_back(
             {name + ".lora_b", term.type, {term.rank, term.out}, [&model, term](const auto& sink) {
-                 sink(quantize(term.type, factor_b(model, term), term.rank));
+                 sink(packed(term, term.expression.u, factor_b(model, term), term.rank));
              }});
     }
     write_gguf(path, overwrite, metadata, tensors);
@@ -228,11 +252,11 @@ AdapterExport save_peft(const Model& model, const std::string& folder, bool over
         const std::string module = "base_model.model." + module_name(model, term), dtype = name(term.type);
         tensors.push_back(
             {module + ".lora_A.weight", dtype, {term.rank, term.in}, [&model, term](const auto& sink) {
-                 sink(quantize(term.type, factor_a(model, term), term.in));
+                 sink(packed(term, term.expression.v, factor_a(model, term), term.in));
              }});
         tensors.push_back(
             {module + ".lora_B.weight", dtype, {term.out, term.rank}, [&model, term](const auto& sink) {
-                 sink(quantize(term.type, hf_factor_b(model, term), term.rank));
+                 sink(packed(term, term.expression.u, hf_factor_b(model, term), term.rank));
              }});
     }
     // PEFT reads these, whoever wrote them.
@@ -243,6 +267,7 @@ AdapterExport save_peft(const Model& model, const std::string& folder, bool over
     OutputFolder out(folder, {overwrite, others});
     write_file(out.path() + "/adapter_config.json", config.dump(2) + "\n");
     write_safetensors(out.path() + "/adapter_model.safetensors", false, tensors, {{"format", "pt"}}, {});
+    check_reads_back(out.path(), model, terms);
     out.commit();
     return summary(terms);
 }

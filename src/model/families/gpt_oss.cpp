@@ -29,8 +29,8 @@ void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
     if (const nlohmann::json* packed = config.find("quantization_config")) {
         const std::string method = packed->is_object() ? packed->value("quant_method", "") : packed->dump();
         if (method != "mxfp4")
-            fail(ErrorCode::unsupported, "config.json", "quantization '{}' is not supported; known: mxfp4",
-                 method);
+            fail(ErrorCode::unsupported, "config.json",
+                 "field 'quantization_config': quantization '{}' is not supported; known: mxfp4", method);
     }
     FamilyWriter out(metadata, kName);
     if (!config.boolean("attention_bias", true))

@@ -3,6 +3,9 @@
 // SwiGLU; Mistral's sliding window; Mixtral's experts.
 #include "model/families/common/llama.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "core/error.h"
 #include "model/families/common/experts.h"
 #include "model/families/common/stock.h"
@@ -49,7 +52,12 @@ nlohmann::json write_hf_config(const Model& model) {
         out = hf_common(model, {}, "LlamaForCausalLM", "llama");
     hf_rope(model, out);
     if (mixture) experts_to_hf(model, kExperts, out);
-    if (windows) out["sliding_window"] = c.windows.front();
+    const bool alike =
+        std::adjacent_find(c.windows.begin(), c.windows.end(), std::not_equal_to<>()) == c.windows.end();
+    if (!alike && mixture)
+        fail(ErrorCode::unsupported, "export", "a configuration of 'mixtral' has the window on every layer");
+    if (windows && alike) out["sliding_window"] = c.windows.front();
+    if (!alike) windows_to_hf(model, out);
     if (!mixture && !windows) biases_to_hf(model, out);
     return out;
 }

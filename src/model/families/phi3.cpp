@@ -1,5 +1,7 @@
 // Phi-3, Phi-3.5, Phi-4: Llama with rotation by halves, of all or a part of each head, Q, K and V and gate
 // and up as one tensor each; windows on all layers; LongRoPE.
+#include <algorithm>
+
 #include "core/error.h"
 #include "model/families/common/gguf_keys.h"
 #include "model/families/common/hf_config.h"
@@ -41,6 +43,8 @@ nlohmann::json write_hf_config(const Model& model) {
     nlohmann::json out = hf_common(model, {}, "Phi3ForCausalLM", kName);
     hf_rope(model, out);
     out["partial_rotary_factor"] = rotated_part(c);
+    if (std::find(c.windows.begin(), c.windows.end(), 0) != c.windows.end())
+        fail(ErrorCode::unsupported, "export", "a configuration of 'phi3' has the window on every layer");
     out["sliding_window"] = c.windows.empty() ? nlohmann::json() : nlohmann::json(c.windows.front());
     out["pad_token_id"] =
         out.value("pad_token_id", 0);  // Phi3Config's usual one may be outside the vocabulary

@@ -218,12 +218,11 @@ private:
             checkpoint_.find(description_of(Slot::token_embd).hf, model_.family->hf_prefix, 0);
         if (embedding) alike_.emplace(stored->name, embedding->name);
         if (embedding && !is_same(*stored->view, *embedding->view))
-            fail(
-                ErrorCode::unsupported, "checkpoint",
-                "tensors '{}' and '{}' differ although config.json ties them (tie_word_embeddings): "
-                "transformers 5 uses "
-                "both, transformers 4 the latter for both - set tie_word_embeddings to false, or remove '{}'",
-                stored->name, embedding->name, stored->name);
+            fail(ErrorCode::unsupported, "checkpoint",
+                 "tensors '{}' and '{}' differ although config.json ties them (tie_word_embeddings): "
+                 "transformers 5 uses both, transformers 4 the latter for both - set tie_word_embeddings to "
+                 "false, or remove '{}'",
+                 stored->name, embedding->name, stored->name);
     }
 
     // transformers 4 has one bias of an encoder's head under two names; in transformers 5 the first one
@@ -239,8 +238,7 @@ private:
         if (std::ranges::any_of(values, [](float x) { return x != 0; }))
             fail(ErrorCode::unsupported, "checkpoint",
                  "tensor '{}' is there and '{}' is not, and the head is not tied: transformers 5 then adds "
-                 "no bias, "
-                 "transformers 4 adds it - store it under both names",
+                 "no bias, transformers 4 adds it - store it under both names",
                  own, names.back());
     }
 
@@ -263,8 +261,7 @@ private:
             } else if (!is_same(*view, *checkpoint_.tensors().at(other->second))) {
                 fail(ErrorCode::unsupported, "checkpoint",
                      "tensors '{}' and '{}' are two names of the same weight and differ, and versions of "
-                     "transformers "
-                     "disagree about which holds - remove one of them",
+                     "transformers disagree about which holds - remove one of them",
                      name, other->second);
             }
         }
@@ -272,8 +269,7 @@ private:
         const std::string more = unread.size() > 1 ? fmt::format(" and {} more", unread.size() - 1) : "";
         fail(ErrorCode::unsupported, "checkpoint",
              "nothing reads tensor '{}'{}: config.json describes a model without it - correct config.json, "
-             "or remove it "
-             "if it changes nothing",
+             "or remove it if it changes nothing",
              unread.front(), more);
     }
 

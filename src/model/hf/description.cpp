@@ -65,8 +65,7 @@ std::optional<json> text_part(const json& whole) {
         if (out.contains(kTied) && out[kTied] != *tied)
             fail(ErrorCode::unsupported, "config.json",
                  "field '{}' is {} and 'text_config.{}' {}, and versions of transformers disagree about "
-                 "which holds; "
-                 "write the same in both",
+                 "which holds; write the same in both",
                  kTied, tied->dump(), kTied, out[kTied].dump());
         out[kTied] = *tied;
     }

@@ -2,20 +2,25 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
-#include "core/output_folder.h"
 #include "core/error.h"
 #include "core/json_text.h"
 #include "core/mapped_files.h"
+#include "core/output_folder.h"
 #include "core/progress.h"
 #include "io/safetensors.h"
+#include "model/config_difference.h"
 #include "model/families/common/hf_config.h"
+#include "model/finite.h"
+#include "model/hf/changed_config.h"
 #include "model/hf/checkpoint.h"
+#include "model/hf/description.h"
 #include "model/hf/layout.h"
 #include "model/hf/mxfp4.h"
 #include "model/row_parts.h"
@@ -55,10 +60,15 @@ bool is_model_file(const std::string& name) {
            std::ranges::find(kCarriedFiles, name) != kCarriedFiles.end();
 }
 
-// model.safetensors, its shards and their index.
+constexpr const char *kWeights = "model.safetensors", *kIndex = "model.safetensors.index.json";
+
+std::string shard_name(size_t number, size_t count) {
+    return fmt::format("model-{:05}-of-{:05}.safetensors", number, count);
+}
+
 bool is_weight_file(const std::string& name) {
-    return name == "model.safetensors.index.json" ||
-           ((name == "model.safetensors" || name.starts_with("model-")) && name.ends_with(".safetensors"));
+    const auto is_same_kind = [](char a, char b) { return (std::isdigit(a) && std::isdigit(b)) || a == b; };
+    return name == kWeights || name == kIndex || std::ranges::equal(name, shard_name(1, 1), is_same_kind);
 }
 
 // "1_Pooling": a module of a sentence-transformers model.
@@ -67,8 +77,6 @@ bool is_module_folder(const fs::directory_entry& entry) {
     const size_t digits = name.find_first_not_of("0123456789");
     return entry.is_directory() && digits > 0 && digits != name.npos && name[digits] == '_';
 }
-
-constexpr const char* kInputVocabField = "vocab_size_per_layer_input";
 
 constexpr int64_t kPieceElements = 1 << 20;  // of what is converted at a time
 
@@ -149,23 +157,24 @@ public:
             repeats_ = repeats;
             loops_ = loops;
         }
-        model_ = std::make_shared<const Model>(dense(stored ? *stored : whole));
+        model_ = std::make_shared<const Model>(with_announced_biases(dense(stored ? *stored : whole)));
         const Tensor& embedding = model_->tensor(dense_name(model_->topology.globals, Slot::token_embd));
         unread_ = unread_tensors(model_->family, model_->config, model_->topology.layers.size());
         main_type_ = options.type ? *options.type : is_float(embedding.type) ? embedding.type : DType::F32;
         for (size_t l = 0; l < model_->topology.layers.size(); ++l)
             add(model_->family->layer_slots, model_->topology.layers[l], l);
         add(model_->family->model_slots, model_->topology.globals, 0);
+        check_all_have_places();
     }
 
     HfExport write(const std::string& folder) {
-        const json config = make_config();  // before anything is written: it may not be expressible
         OutputFolder out(folder, {options_.overwrite, rule_for_others(folder)});
-        write_file(out.path() + "/config.json", config.dump(2) + "\n");
+        write_config(out.path());  // first: it may not be expressible
         const HfExport result = write_tensors(out.path());
         save_hf_tokenizer(*model_, out.path());
         for (const auto& [file, text] : options_.texts) write_file(out.path() + "/" + file, text);
         if (model_->source) check_unchanged(model_->source->files());
+        check_reads_back(out.path());
         out.commit();
         return result;
     }
@@ -175,22 +184,54 @@ private:
     // for a part of the model must be refold's.
     std::function<OthersFile(const std::string&)> rule_for_others(const std::string& folder) const {
         std::error_code none;
-        if (fs::is_directory(model_->label, none) && fs::equivalent(model_->label, folder, none)) {
-            const bool has_copy = fs::exists(fs::path(folder) / kSourceReadme);
-            return [has_copy](const std::string& name) {
-                if (is_weight_file(name)) return OthersFile::removed;
-                const bool replaced = is_model_file(name) || (name == kReadme && !has_copy);
-                return replaced ? OthersFile::replaced : OthersFile::stays;
+        if (!fs::is_directory(model_->label, none) || !fs::equivalent(model_->label, folder, none)) {
+            return [texts = options_.texts](const std::string& name) {
+                const bool refused = is_weight_file(name) || is_model_file(name) || texts.contains(name);
+                return refused ? OthersFile::refused : OthersFile::stays;
             };
         }
-        return [texts = options_.texts](const std::string& name) {
-            return is_weight_file(name) || is_model_file(name) || texts.contains(name) ? OthersFile::refused
-                                                                                       : OthersFile::stays;
+        std::set<std::string> read;
+        if (model_->source)
+            for (const auto& file : model_->source->files())
+                if (file->path().ends_with(".safetensors"))
+                    read.insert(fs::path(file->path()).filename().string());
+        if (read.size() > 1) read.insert(kIndex);
+        const bool has_copy = fs::exists(fs::path(folder) / kSourceReadme);
+        return [read, has_copy](const std::string& name) {
+            if (read.contains(name)) return OthersFile::removed;
+            const bool replaced = is_model_file(name) || name == kIndex || (name == kReadme && !has_copy);
+            return replaced ? OthersFile::replaced : OthersFile::stays;
         };
     }
     static Model dense(const Model& model) { return model.has_sharing() ? without_sharing(model) : model; }
     static std::string dense_name(const Slots& slots, Slot slot) {
         return std::get<Dense>(slots.at(slot)).tensor;
+    }
+
+    // Checkpoints have no tensors for some weights that methods add. Factors of the rotation are in
+    // config.json.
+    void check_all_have_places() const {
+        const auto check = [&](const std::vector<SlotDescription>& descriptions, const Slots& slots,
+                               size_t layer) {
+            for (const auto& [slot, expression] : slots) {
+                if (properties(slot).kind == SlotKind::rope_factors) continue;
+                const auto found = std::ranges::find(descriptions, slot, &SlotDescription::slot);
+                if (found == descriptions.end() || found->hf == nullptr)
+                    fail(ErrorCode::unsupported, "export",
+                         "{}{}: a checkpoint of '{}' has no place for it; --to native keeps it",
+                         layer == kWholeModel ? "" : fmt::format("layer {} ", layer), slot_name(slot),
+                         model_->family->name);
+            }
+        };
+        for (size_t l = 0; l < model_->topology.layers.size(); ++l)
+            check(model_->family->layer_slots, model_->topology.layers[l], l);
+        check(model_->family->model_slots, model_->topology.globals, kWholeModel);
+    }
+
+    [[noreturn]] void refuse_kv_heads() const {
+        fail(ErrorCode::unsupported, "export",
+             "a checkpoint of '{}' cannot have {} key/value heads for {} query heads; --to native keeps them",
+             model_->family->name, model_->config.n_head_kv, model_->config.n_head);
     }
 
     void add(const std::vector<SlotDescription>& descriptions, const Slots& slots, size_t layer) {
@@ -202,6 +243,8 @@ private:
                      "layer {} has {}, which a checkpoint of '{}' has at the end of a loop only: the loops "
                      "differ",
                      layer, slot_name(slot.slot), model_->family->name);
+            if ((slot.layout & hf_qkv_per_head) != 0 && model_->config.n_head_kv != model_->config.n_head)
+                refuse_kv_heads();  // the tensor has queries, keys and values head by head
             const std::string source = unread ? tensor_name(slot, layer) : dense_name(slots, slot.slot);
             // Tied embeddings are stored once.
             if (slot.slot == Slot::output && source == dense_name(slots, Slot::token_embd)) continue;
@@ -265,7 +308,7 @@ private:
     static std::vector<std::byte> mxfp4_part(const Model& model, const HfTensor& tensor) {
         std::vector<std::byte> out(tensor.bytes());
         for (const SlotSource& source : tensor.sources) {
-            const TensorBytes bytes(model.tensor(source.tensor));
+            const TensorBytes bytes = finite_bytes(model.tensor(source.tensor), source.tensor);
             const SlotRows size = slot_rows(source.slot.slot, model.config);
             const auto groups = static_cast<size_t>(size.width / mxfp4::kBlock),
                        width = row_bytes(DType::MXFP4, size.width);
@@ -374,23 +417,32 @@ private:
         const SlotRows size = slot_rows(source.slot.slot, model.config);
         const Rows wanted = some.value_or(Rows{0, size.rows});
         const size_t row_bytes = bytes.bytes().size() / static_cast<size_t>(size.rows);
-        if ((source.slot.layout & hf_plus_one) != 0) {
-            sink(without_one(model, source, type, bytes.bytes()));
-        } else if (tensor.type == type) {
-            sink(bytes.bytes().subspan(static_cast<size_t>(wanted.first) * row_bytes,
-                                       static_cast<size_t>(wanted.count) * row_bytes));
-        } else {
-            const int64_t step = std::max<int64_t>(1, kPieceElements / size.width),
-                          end = wanted.first + wanted.count;
-            for (int64_t row = wanted.first; row < end; row += step) {
-                const auto count = static_cast<size_t>(std::min(step, end - row));
-                std::vector<float> values(count * static_cast<size_t>(size.width));
-                dequantize(tensor.type,
-                           bytes.bytes().subspan(static_cast<size_t>(row) * row_bytes, count * row_bytes),
-                           values);
-                sink(quantize(type, values, static_cast<int64_t>(values.size())));
+        const auto rows = [&](int64_t first, int64_t count) {
+            return bytes.bytes().subspan(static_cast<size_t>(first) * row_bytes,
+                                         static_cast<size_t>(count) * row_bytes);
+        };
+        // A vector is one row in messages.
+        const bool vector = is_vector(source.slot.slot);
+        const int64_t row_elements = vector ? size.rows : size.width;
+        naming_tensor("export", source.tensor, [&] {
+            in_rows_from(vector ? 0 : wanted.first,
+                         [&] { check_finite(tensor.type, rows(wanted.first, wanted.count), row_elements); });
+            if ((source.slot.layout & hf_plus_one) != 0) {
+                sink(without_one(model, source, type, bytes.bytes()));
+            } else if (tensor.type == type) {
+                sink(rows(wanted.first, wanted.count));
+            } else {
+                const int64_t step = std::max<int64_t>(1, kPieceElements / size.width),
+                              end = wanted.first + wanted.count;
+                for (int64_t row = wanted.first; row < end; row += step) {
+                    const int64_t count = std::min(step, end - row);
+                    std::vector<float> values(static_cast<size_t>(count * size.width));
+                    dequantize(tensor.type, rows(row, count), values);
+                    in_rows_from(vector ? 0 : row,
+                                 [&] { sink(quantize(type, values, vector ? count : size.width)); });
+                }
             }
-        }
+        });
         if (model.source) model.source->release(tensor.mapped);
     }
 
@@ -425,51 +477,24 @@ private:
         return config.is_object() ? config : json::object();
     }
 
-    json make_config() const {
+    static void write_json(const std::string& file, const json& object) {
+        write_file(file, object.dump(2) + "\n");
+    }
+
+    // Writes config.json so that it describes the model, which read_hf_description() decides.
+    void write_config(const std::string& folder) const {
+        const std::string file = folder + "/config.json";
         json config = config_of(record_);
-        if (!config.empty()) {
-            // Methods may have changed the number of layers.
-            for (const char* field : {"num_hidden_layers", "n_layer"}) {
-                if (config.contains(field)) config[field] = model_->topology.layers.size();
-            }
-            const ModelConfig& c = model_->config;
-            for (const char* field : {"num_local_experts", "num_experts"}) {
-                if (config.contains(field) && c.n_expert > 0) config[field] = c.n_expert;
-            }
-            if (const auto types = config.find("layer_types");
-                types != config.end() && types->size() != model_->topology.layers.size()) {
-                *types = json::array();
-                for (size_t p = 0; p < model_->topology.layers.size(); ++p)
-                    types->push_back(c.window(p) > 0 ? "sliding_attention" : "full_attention");
-            }
-            if (const auto flags = config.find("no_rope_layers");
-                flags != config.end() && flags->is_array() &&
-                flags->size() != model_->topology.layers.size()) {
-                *flags = json::array();
-                for (size_t p = 0; p < model_->topology.layers.size(); ++p)
-                    flags->push_back(c.rotates(p) ? 1 : 0);
-            }
-            if (const auto dense = config.find("mlp_only_layers"); dense != config.end()) {
-                *dense = json::array();
-                for (size_t p = 0; p < model_->topology.layers.size(); ++p)
-                    if (c.n_expert_of(p) == 0) dense->push_back(p);
-                config["decoder_sparse_step"] = 1;
-            }
-            if (config.contains(kInputVocabField) && c.n_layer_input_vocab > 0)
-                config[kInputVocabField] = std::min(c.n_layer_input_vocab, c.n_vocab);
-            // ... or the number of key/value heads.
-            if (config.contains("num_key_value_heads")) {
-                config["num_key_value_heads"] = c.n_head_kv;
-            } else if (c.n_head_kv != c.n_head) {
-                fail(ErrorCode::unsupported, "export",
-                     "the checkpoint's config.json has no num_key_value_heads: {} key/value heads for {} "
-                     "query "
-                     "heads cannot be written",
-                     c.n_head_kv, c.n_head);
-            }
-        } else {
+        if (config.empty()) {
             config = model_->family->write_hf_config(*model_);
+            if (config.contains("n_head_kv"))
+                refuse_kv_heads();  // transformers' GPT-2 and GPT-J have no such field
+        } else {
+            write_json(file, config);
+            config =
+                changed_config(std::move(config), read_hf_description(file, folder).model.config, *model_);
         }
+        announce_biases(*model_, config);
         const HfRepeats& repeats = model_->family->hf_repeats;
         if (repeats.write != nullptr) repeats.write(config, model_->topology.layers.size(), repeats_);
         if (repeats.loops != nullptr) config[repeats.loops] = loops_;
@@ -477,8 +502,92 @@ private:
                                         [](const HfTensor& t) { return t.part != HfPart::values; });
         if (!packed) config.erase("quantization_config");
         const char* field = config.contains("dtype") ? "dtype" : "torch_dtype";
-        if (options_.type || !config.contains(field)) config[field] = torch_name(main_type_);
-        return config;
+        if (has_other_types() || !config.contains(field)) config[field] = torch_name(declared_type());
+        write_json(file, config);
+        // Layers that were left out or put in another order may have other windows than their new places.
+        const ModelConfig read = read_hf_description(file, folder).model.config;
+        if (set_layer_kinds(read, *model_, config)) write_json(file, config);
+        check_description(read_hf_description(file, folder));
+    }
+
+    // Than the source: its config.json may say another one than its tensors have, and then stays as it is.
+    bool has_other_types() const {
+        return options_.type || std::ranges::any_of(tensors_, [&](const HfTensor& tensor) {
+                   const auto recorded = record_.types.find(tensor.name);
+                   return recorded != record_.types.end() && recorded->second != tensor.dtype();
+               });
+    }
+    // transformers converts all tensors to this type, so it is the widest one of matrices.
+    DType declared_type() const {
+        const bool wide = std::ranges::any_of(tensors_, [](const HfTensor& tensor) {
+            return tensor.type == DType::F32 && !is_vector(tensor.sources.front().slot.slot);
+        });
+        return options_.type ? *options_.type : wide ? DType::F32 : main_type_;
+    }
+
+    void check_description(const HfDescription& description) const {
+        const size_t layers = model_->topology.layers.size();
+        if (description.layers != layers || description.repeats != repeats_ || description.loops != loops_)
+            fail(ErrorCode::unsupported, "export",
+                 "config.json of '{}' describes {} layers that run {} x {} times, the model has {} that run "
+                 "{} x {} "
+                 "times; --to native keeps it as it is",
+                 model_->family->name, description.layers, description.repeats, description.loops, layers,
+                 repeats_, loops_);
+        const std::string difference = config_difference(description.model.config, model_->config, layers);
+        if (!difference.empty())
+            fail(ErrorCode::unsupported, "export",
+                 "config.json of '{}' cannot describe this model: it would say {}; --to native keeps it as "
+                 "it is",
+                 model_->family->name, difference);
+    }
+
+    // What is written is read as any other checkpoint before it gets its name.
+    void check_reads_back(const std::string& folder) const {
+        const auto refuse = [](const std::string& difference) {
+            fail(ErrorCode::internal, "export",
+                 "the checkpoint would not hold the model: {} - nothing was written", difference);
+        };
+        try {
+            const Model back = load_hf_model(folder);
+            const size_t layers = model_->topology.layers.size();
+            for (size_t l = 0; l < layers; ++l)
+                check_slots(back, back.topology.layers.at(l * repeats_), model_->topology.layers[l], l,
+                            refuse);
+            check_slots(back, back.topology.globals, model_->topology.globals, kWholeModel, refuse);
+            const CheckpointRecord read = checkpoint_record(back.metadata);
+            for (const HfTensor& tensor : tensors_)
+                if (!read.types.contains(tensor.name))
+                    refuse(fmt::format("nothing reads tensor '{}'", tensor.name));
+            if (is_tied(back.topology) != is_tied(model_->topology)) refuse("tie_word_embeddings");
+        } catch (const Error& error) {
+            if (error.code() == ErrorCode::internal) throw;
+            refuse(error.what());
+        }
+    }
+
+    static bool is_tied(const Topology& topology) {
+        const auto output = topology.globals.find(Slot::output);
+        return output != topology.globals.end() && output->second == topology.globals.at(Slot::token_embd);
+    }
+
+    void check_slots(const Model& back, const Slots& got, const Slots& expected, size_t layer,
+                     const std::function<void(const std::string&)>& refuse) const {
+        const auto where = [&](Slot slot) {
+            return layer == kWholeModel ? slot_name(slot)
+                                        : fmt::format("layer {} {}", layer, slot_name(slot));
+        };
+        for (const auto& [slot, expression] : expected) {
+            const auto found = got.find(slot);
+            if (found == got.end()) return refuse(fmt::format("{} is missing", where(slot)));
+            const Tensor &a = back.tensor(std::get<Dense>(found->second).tensor),
+                         &b = model_->tensor(std::get<Dense>(expression).tensor);
+            if (a.elements() != b.elements())
+                return refuse(
+                    fmt::format("{} has {} elements instead of {}", where(slot), a.elements(), b.elements()));
+        }
+        for (const auto& [slot, expression] : got)
+            if (!expected.contains(slot)) return refuse(fmt::format("{} appears", where(slot)));
     }
 
     HfExport write_tensors(const std::string& folder) {
@@ -501,9 +610,7 @@ private:
         }
         result.files = shards.size();
         const auto file_name = [&](size_t shard) {
-            return shards.size() == 1
-                       ? std::string("model.safetensors")
-                       : fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, shards.size());
+            return shards.size() == 1 ? kWeights : shard_name(shard + 1, shards.size());
         };
         Progress progress("writing tensors", result.bytes, "bytes");
         for (size_t s = 0; s < shards.size(); ++s) {
@@ -516,7 +623,7 @@ private:
             for (size_t i = 0; i < tensors_.size(); ++i)
                 weight_map[tensors_[i].name] = file_name(shard_of[i]);
             const json index = {{"metadata", {{"total_size", result.bytes}}}, {"weight_map", weight_map}};
-            write_file(folder + "/model.safetensors.index.json", index.dump(2) + "\n");
+            write_file(folder + "/" + kIndex, index.dump(2) + "\n");
         }
         return result;
     }

@@ -73,8 +73,7 @@ void refuse_quantized(const nlohmann::json& how) {
     const bool named = how.is_object() && method != how.end() && method->is_string();
     fail(ErrorCode::unsupported, "config.json",
          "field 'quantization_config': weights quantized by '{}' are not supported (MXFP4 of gpt-oss is) - "
-         "use the "
-         "checkpoint that is not quantized, or a GGUF file",
+         "use the checkpoint that is not quantized, or a GGUF file",
          named ? method->get<std::string>() : how.dump());
 }
 
@@ -120,8 +119,7 @@ void check_fields_of_whole(const nlohmann::json& whole) {
         if (field == "quantization_config") refuse_quantized(value);
         fail(ErrorCode::unsupported, "config.json",
              "field '{}' ({}) is not known beside the text model's configuration ('text_config'): it may "
-             "change what "
-             "the model computes",
+             "change what the model computes",
              field, value.dump());
     }
 }

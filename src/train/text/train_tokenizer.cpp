@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "core/sha256.h"
-#include "io/gguf.h"
+#include "io/gguf_parts.h"
 #include "model/load.h"
 #include "model/model.h"
 #include "text/jinja.h"
@@ -74,7 +74,7 @@ private:
 
 TrainTokenizer train_tokenizer(const std::string& model) {
     const bool folder = std::filesystem::is_directory(model);
-    const GgufMetadata metadata = folder ? load_model(model).metadata : GgufFile::open(model)->metadata();
+    const GgufMetadata metadata = folder ? load_model(model).metadata : open_gguf_parts(model).metadata;
     const auto tokenizer =
         folder ? std::make_shared<Tokenizer>(metadata, model) : std::make_shared<Tokenizer>(model);
     TrainTokenizer out;

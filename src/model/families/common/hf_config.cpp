@@ -374,9 +374,8 @@ std::vector<bool> layers_with_window(const HfConfig& config, const std::function
 void check_windows_are_used(const std::vector<bool>& windowed, bool used) {
     if (!used && std::find(windowed.begin(), windowed.end(), true) != windowed.end())
         fail(ErrorCode::unsupported, "config.json",
-             "field 'layer_types' names layers with a window, but 'use_sliding_window' is false or there is "
-             "no "
-             "'sliding_window': change one of them");
+             "field 'layer_types' names layers with a window, but 'use_sliding_window' is false or "
+             "'sliding_window' is missing: change one of them");
 }
 
 void write_windows(int64_t window, const std::vector<bool>& windowed, FamilyWriter& out) {
