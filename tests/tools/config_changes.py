@@ -413,10 +413,12 @@ def tensor_changes(config, shapes):
 
 
 def all_changes(config, newer, dims, defaults, whole, shapes):
+    """Without those of which kind the output is."""
+    scores = config["architectures"][0].endswith("ForSequenceClassification")
     seen = set()
     for change in [*field_changes(config), *added_fields(config, defaults), *alias_changes(config), *whole_changes(config, whole, defaults),
                    *wrapped_changes(config), *rope_changes(config, newer, dims), *tensor_changes(config, shapes)]:
         key = repr({k: v for k, v in change.items() if k not in ("what", "newer")})
-        if key not in seen:
+        if key not in seen and not (scores and any(f"/{field}" in (*change.get("set", {}), *change.get("drop", [])) for field in ("architectures", "id2label"))):
             seen.add(key)
             yield change

@@ -4,7 +4,7 @@
 usage: make_changed_config_fixtures.py tests/fixtures OLDER_PYTHON [NAME...]    (about an hour on one core; NAME: only these fixtures)
 
 Run by a Python with transformers 5.24.0, safetensors and torch; OLDER_PYTHON has transformers 4.57.6. The changes are those of
-config_changes.py. NAME.jsonl has the fixture's token row and transformers' answer in its first line, then one change a line, with
+config_changes.py. NAME.jsonl has the fixture's token row, the other fields of its class and transformers' answer in its first line, then one change a line, with
 `answer` (transformers 5) and, where it differs and the change is one that 4 knows, `older`:
 - numbers: some of the logits (or hidden states, or the score), see sample();
 - "same": as without the change;
@@ -255,7 +255,8 @@ def main():
         known = [c for c in changes if not c.get("newer")]
         older = dict(zip(map(id, known), older_answers(python, folder, known)))
         layers = fixture.layers
-        first = {"fixture": folder.name, "tokens": fixture.row, "layers": layers, "answer": sample(fixture.base)}
+        fields = sorted((defaults["5"].keys() | defaults["4"].keys()) - fixture.config.keys())
+        first = {"fixture": folder.name, "tokens": fixture.row, "layers": layers, "fields": fields, "answer": sample(fixture.base)}
         lines = []
         if os.environ.get("RAW"):
             Path(os.environ["RAW"], folder.name + ".json").write_text(json.dumps([changes, results, [older.get(id(c)) for c in changes]]))

@@ -49,6 +49,8 @@ public:
         return *folder_ / "";
     }
 
+    const Json& config() const { return config_; }
+
 private:
     using Tensors = std::map<std::string, SafetensorsView>;
 
