@@ -1,6 +1,6 @@
 // Fuzzes Jinja templates, which models bring along: for any text, a template is rendered or refused with
-// refold::Error - no crash, no other exception, and within the bounds of text/jinja/budget.h. The first byte of an
-// input says how it runs: "c" as a chat template, else as a field of a task.
+// refold::Error - no crash, no other exception, and within the bounds of text/jinja/budget.h. The first byte
+// of an input says how it runs: "c" as a chat template, else as a field of a task.
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -31,11 +31,12 @@ const std::string kSeeds[] = {
     "| tojson(indent=2) -}}{%- if ns.i > 9 -%}{{ raise_exception('too many') }}{%- endif -%}"};
 
 constexpr std::string_view kWords[] = {
-    "{{",        "}}",       "{%",        "%}",      "-%}",  "{%-",  "{#",     "#}",       "for",
-    " in ",      "range(9)", "endfor",    "if",      "elif", "else", "endif",  "set",      "macro",
-    "call",      "filter",   "namespace", "loop",    "|",    "join", "tojson", "map",      "select",
-    "not",       " is ",     "defined",   "**",      "//",   "~",    "[::-1]", "literal(", "index(",
-    "recursive", "99999999", "center", "indent", "format", "replace", "groupby", "sort",     "dictsort",  "items()", "'",    "9999", "break",  "continue", "slice"};
+    "{{",        "}}",       "{%",        "%}",     "-%}",      "{%-",     "{#",      "#}",       "for",
+    " in ",      "range(9)", "endfor",    "if",     "elif",     "else",    "endif",   "set",      "macro",
+    "call",      "filter",   "namespace", "loop",   "|",        "join",    "tojson",  "map",      "select",
+    "not",       " is ",     "defined",   "**",     "//",       "~",       "[::-1]",  "literal(", "index(",
+    "recursive", "99999999", "center",    "indent", "format",   "replace", "groupby", "sort",     "dictsort",
+    "items()",   "'",        "9999",      "break",  "continue", "slice"};
 
 }  // namespace
 

@@ -30,6 +30,7 @@ bool refold::fuzz_one(std::string_view input) {
 
 std::vector<std::string> refold::fuzz_seeds() {
     const HonestClient client;
-    return {client.whole(), client.prepared() + client.graph().text() + HonestClient::again(), client.prepared()};
+    return {client.whole(), client.prepared() + client.graph().text() + HonestClient::again(),
+            client.prepared()};
 }
 std::span<const std::string_view> refold::fuzz_words() { return kWords; }

@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kHashDigits = 64;
 constexpr const char* kHeading =
-    "# The files that refold wrote into this folder, by SHA-256. Its --overwrite replaces them as long as they "
+    "# The files that refold wrote into this folder, by SHA-256. Its --overwrite replaces them as long as "
+    "they "
     "are unchanged.\n";
 
 bool is_regular(const fs::path& path) {

@@ -63,8 +63,8 @@ public:
     GrammarCompiler(const GrammarCompiler&) = delete;
     GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
-    // Null for OutputFormat::Kind::any. Throws Error(usage) that says what is wrong, or which part of a schema
-    // cannot be guaranteed (enforceable_schema()); FormatError for too much work (format_work.h).
+    // Null for OutputFormat::Kind::any. Throws Error(usage) that says what is wrong, or which part of a
+    // schema cannot be guaranteed (enforceable_schema()); FormatError for too much work (format_work.h).
     std::shared_ptr<const Grammar> compile(const OutputFormat& format);
     // Null for any text. Throws Error(usage) that says what is wrong.
     std::shared_ptr<const Grammar> compile_structure(const AnswerStructure& structure);
@@ -74,8 +74,9 @@ private:
     std::unique_ptr<Impl> impl_;
 };
 
-// How far one sequence has come in a grammar. All but copy() and ended() throw FormatError once the text has cost
-// more than 0.2 s of processor time and 2 ms per token, or one token too much: very ambiguous formats do.
+// How far one sequence has come in a grammar. All but copy() and ended() throw FormatError once the text has
+// cost more than 0.2 s of processor time and 2 ms per token, or one token too much: very ambiguous formats
+// do.
 class GrammarState {
 public:
     explicit GrammarState(std::shared_ptr<const Grammar> grammar);

@@ -164,7 +164,7 @@ struct Tokenizer::Impl {
     std::optional<HfPipeline> pipeline;  // of a vocabulary from Hugging Face files
     bool has_bos = true, has_eos = true;
     std::vector<int32_t> end_tokens;  // besides those that libllama knows
-    bool recursive = false;  // see cuts_of_long_runs()
+    bool recursive = false;           // see cuts_of_long_runs()
 };
 
 // Only vocabularies from Hugging Face files need more than libllama, or have an architecture that libllama

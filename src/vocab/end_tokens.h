@@ -17,8 +17,9 @@ inline constexpr const char* kEndTokensKey = "refold.tokenizer.end_token_ids";
 
 struct TokenizerSettings;
 
-// "eos_token_id", a number or a list: of generation_config.json where there is this file, else of config.json,
-// else of its text model, as transformers takes it. Ids outside the vocabulary (-1: none) are left out.
+// "eos_token_id", a number or a list: of generation_config.json where there is this file, else of
+// config.json, else of its text model, as transformers takes it. Ids outside the vocabulary (-1: none) are
+// left out.
 std::vector<int32_t> named_end_tokens(const TokenizerSettings& settings, int64_t vocab_size);
 
 // Sets kGenerationConfigKey when the folder has the file. Throws Error(input) when it is no JSON object.

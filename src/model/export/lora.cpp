@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/output_folder.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/output_folder.h"
 #include "io/finite.h"
 #include "io/safetensors.h"
 #include "model/adapter/adapter.h"

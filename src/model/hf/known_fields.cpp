@@ -49,7 +49,8 @@ constexpr UnreadField kNeutral[] = {
 
 bool may_stay(const UnreadField& rule, const ReadableConfig& config, const std::string& field) {
     return field == rule.name &&
-           (rule.value == nullptr || config.given.at(field) == parse_json(rule.value, "checkpoint", "a known value"));
+           (rule.value == nullptr ||
+            config.given.at(field) == parse_json(rule.value, "checkpoint", "a known value"));
 }
 
 bool sees_all(const nlohmann::json& layer_types) {

@@ -36,7 +36,9 @@ Json list_of(Json tags, const char* separator, bool several) {
             {"stop_after_first", !several}};
 }
 
-OutputFormat schema(const Json& of) { return {.kind = OutputFormat::Kind::json_schema, .text = exact_dump(of)}; }
+OutputFormat schema(const Json& of) {
+    return {.kind = OutputFormat::Kind::json_schema, .text = exact_dump(of)};
+}
 
 // The arguments of a tool that describes none are {}: a schema without properties would allow any.
 Json schema_of(const Tool& tool) {
