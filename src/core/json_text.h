@@ -16,8 +16,8 @@ struct JsonLimits {
     size_t values = size_t{4} << 20;  // values and keys
     size_t depth = 100;
     bool unique_keys = false;  // else the last of two equal keys counts
-    bool big_integers =
-        false;  // integers beyond 64 bits are kept (core/json_number.h), else they become floats
+    // Integers beyond 64 bits are kept (core/json_number.h); else they become floats.
+    bool big_integers = false;
 };
 // For texts with an entry per token or tensor, and for results with an entry per item.
 constexpr JsonLimits kLargeJson{.bytes = size_t{512} << 20, .values = size_t{16} << 20};
