@@ -528,6 +528,9 @@ Model load_hf_model(const std::string& folder) {
         return HfReader(folder).read();
     } catch (const Error& error) {
         throw Error(error.code(), fmt::format("{} (in '{}')", error.what(), folder));
+    } catch (const fs::filesystem_error& error) {  // a link to itself
+        fail(ErrorCode::io, "checkpoint", "cannot read '{}': {}", error.path1().string(),
+             error.code().message());
     }
 }
 
