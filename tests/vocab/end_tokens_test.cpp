@@ -90,8 +90,11 @@ TEST_P(EndTokens, GenerationConfigIsKept) {
     const TempFolder out;
     write_generation_config(Files(GetParam().generation, GetParam().config).read(), out / "");
     const std::string file = out / "generation_config.json";
-    if (*GetParam().generation != '\0') EXPECT_EQ(read_all(file), GetParam().generation);
-    if (*GetParam().generation == '\0' && GetParam().ends.size() == 1) EXPECT_FALSE(fs::exists(file));
+    if (*GetParam().generation != '\0') {
+        EXPECT_EQ(read_all(file), GetParam().generation);
+    } else if (GetParam().ends.size() == 1) {
+        EXPECT_FALSE(fs::exists(file));
+    }
 }
 
 TEST(EndTokensOfGguf, LibllamaKnowsTwoBesidesEos) {

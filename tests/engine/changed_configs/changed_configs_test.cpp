@@ -217,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, ChangedConfigs, testing::ValuesIn(fixtures())
                          [](const auto& test) { return test.param; });
 
 TEST_P(ChangedConfigs, EqualTransformersOrAreRefused) {
-    check("nothing", Json::object(), lines.front()["answer"], nullptr);
+    EXPECT_LE(largest_difference(run(load_model(checkpoint->with(Json::object()))), base), kTolerance);
     for (size_t i = 1; i < lines.size(); ++i) {
         const Json& line = lines[i];
         const Json older = line.value("older", Json());
