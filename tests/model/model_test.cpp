@@ -192,7 +192,7 @@ TEST(Model, AFileThatWouldReadBackAsAnotherModelIsNotWritten) {
                   ErrorCode::internal);
         EXPECT_EQ(folder.files(), std::vector<std::string>{"good.gguf"});
     };
-    refused("feed_forward_length", GgufValue::u32(64), "ffn.down: tensor 'blk.0.ffn_down.weight' has shape");
+    refused("feed_forward_length", GgufValue::u32(64), "ffn.gate: tensor 'blk.0.ffn_gate.weight' has shape");
     refused("context_length", GgufValue::u32(65), "context length 65 instead of 64");
     refused("rope.freq_base", GgufValue::f32(5), "layer 0: RoPE base 5 instead of 10000");
     refused("attention.sliding_window", GgufValue::u32(8), "layer 0: window 8 instead of 0");

@@ -34,11 +34,11 @@ void read_hf_config(const HfConfig& config, GgufMetadata& metadata) {
 }
 
 nlohmann::json write_hf_config(const Model& model) {
-    nlohmann::json out = qwen_to_hf(model, "Qwen3MoeForCausalLM", "qwen3_moe");
     const ModelConfig& c = model.config;
     if (std::find(c.windows.begin(), c.windows.end(), 0) != c.windows.end())
         fail(ErrorCode::unsupported, "export",
              "a configuration of 'qwen3_moe' has the window on every layer");
+    nlohmann::json out = qwen_to_hf(model, "Qwen3MoeForCausalLM", "qwen3_moe");
     out["head_dim"] = c.head_dim;
     out["norm_topk_prob"] = c.norm_expert_weights;
     out["mlp_only_layers"] = nlohmann::json::array();
