@@ -111,7 +111,7 @@ protected:
 
 INSTANTIATE_TEST_SUITE_P(Families, Exports,
                          testing::Values("llama_gqa", "gemma2", "gpt2_hub", "gpt_neox", "mixtral",
-                                         "qwen3_moe", "bert_hub"),
+                                         "qwen3_moe", "bert_encoder"),
                          [](const auto& test) { return test.param; });
 
 TEST_P(Exports, ReadBackAsTheModelOrAreRefused) {
@@ -142,7 +142,7 @@ TEST_P(Exports, ReadBackAsTheModelOrAreRefused) {
 
 // All layers of one new size: config.json says it, under the name that the family has for it.
 TEST(NarrowedExports, HaveTheirSizeInTheConfiguration) {
-    for (const auto& [name, field] : {std::pair{"llama_gqa", "intermediate_size"}, {"gpt2_hub", "n_inner"}}) {
+    for (const auto& [name, field] : {std::pair{"mistral", "intermediate_size"}, {"gpt2_hub", "n_inner"}}) {
         SCOPED_TRACE(name);
         const Model source = fixture_model(name);
         Work work;

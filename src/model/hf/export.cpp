@@ -18,6 +18,7 @@
 #include "model/config_difference.h"
 #include "model/families/common/hf_config.h"
 #include "model/finite.h"
+#include "model/folded.h"
 #include "model/hf/changed_config.h"
 #include "model/hf/checkpoint.h"
 #include "model/hf/description.h"
@@ -141,7 +142,8 @@ class HfWriter {
 public:
     HfWriter(const Model& model, const HfExportOptions& options)
         : options_(options), record_(checkpoint_record(model.metadata)) {
-        const Model whole = with_whole_tables(model, DType::F32).value_or(model);
+        const Model unfolded = without_folds(model, DType::F32).value_or(model);
+        const Model whole = with_whole_tables(unfolded, DType::F32).value_or(unfolded);
         const HfRepeats& fields = model.family->hf_repeats;
         const json fields_of_source = config_of(record_);
         const size_t loops = fields.loops != nullptr ? static_cast<size_t>(model.topology.loops) : 1;
