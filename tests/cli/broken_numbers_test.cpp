@@ -1,5 +1,7 @@
 // Models with a weight that is NaN, infinite, or too large for the type it is to get: every verb says which
 // one.
+#include <fmt/format.h>
+
 #include <cstring>
 #include <filesystem>
 #include <limits>

@@ -15,7 +15,7 @@ using nlohmann::json;
 class EndTokens : public testing::Test {
 protected:
     EndTokens() {
-        for (const std::string from : {kFixtures + "/hf/llama_gqa", kFixtures + "/tokenizers/bpe_llama3"}) {
+        for (const std::string& from : {kFixtures + "/hf/llama_gqa", kFixtures + "/tokenizers/bpe_llama3"}) {
             for (const auto& file : fs::directory_iterator(from)) {
                 if (!file.path().filename().string().starts_with("golden"))
                     fs::copy_file(file.path(), model + "/" + file.path().filename().string());
