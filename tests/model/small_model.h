@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,9 +26,14 @@ inline Tensor owned_tensor(DType type, std::vector<int64_t> shape, std::vector<s
     return tensor;
 }
 
+// As F32 also with values that refold would refuse to write.
 inline Tensor float_tensor(std::vector<int64_t> shape, const std::vector<float>& values,
                            DType type = DType::F32) {
     const int64_t row = shape[0];
+    if (type == DType::F32) {
+        const auto bytes = std::as_bytes(std::span(values));
+        return owned_tensor(type, std::move(shape), {bytes.begin(), bytes.end()});
+    }
     return owned_tensor(type, std::move(shape), quantize(type, values, row));
 }
 

@@ -235,7 +235,9 @@ TEST(Compensation, InAllPlaces) {
 // Gemma 2 has a norm after attn.o. Layer 1's keys and values serve layer 2, which has the same residual
 // stream: the difference of attn.o's outputs is linear in layer 2's normed input, that after the norm is not.
 TEST(Compensation, BeforeTheNormAfterTheAttention) {
-    Model model = seeing_itself(fixture_model("gemma2"));
+    Model model = fixture_model("gemma2");
+    const std::vector<int64_t> model_windows = model.config.windows;
+    model = seeing_itself(model);
     const auto width = static_cast<size_t>(model.config.n_embd);
     for (const Slot slot : {Slot::attn_post_norm, Slot::ffn_post_norm})
         model.tensors[tensor_of(model, 1, slot)] = float_tensor({model.config.n_embd}, Floats(width));
@@ -250,7 +252,9 @@ TEST(Compensation, BeforeTheNormAfterTheAttention) {
     EXPECT_GT(shared, 0.1F);
     EXPECT_LE(largest_difference(outputs_of(before.model), dense), 0.01F * shared);
     EXPECT_GT(largest_difference(outputs_of(solved("place=attention").model), dense), 0.1F * shared);
-    EXPECT_EQ(saved_and_loaded(before.model).topology, before.model.topology);
+    Model written = before.model;
+    written.config.windows = model_windows;
+    EXPECT_EQ(saved_and_loaded(written).topology, before.model.topology);
     EXPECT_EQ(before.after().parameters,
               planned(model, {"cla superblocks=1-2", "compensation place=before_norm"}).after().parameters);
 }

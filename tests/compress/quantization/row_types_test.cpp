@@ -6,11 +6,13 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "compress/calibrated.h"
 #include "compress/small_model.h"
 #include "core/code_of.h"
 #include "core/temp_folder.h"
+#include "io/gguf.h"
 #include "model/load.h"
 #include "model/materialize.h"
 #include "model/metadata_keys.h"
@@ -224,13 +226,19 @@ TEST(RowTypes, ADryRunHasTheShapes) {
 TEST(RowTypes, FilesThatLie) {
     const TempFolder folder;
     const Model made = compressed(random_model(), kStep).model;
+    save_model(made, folder / "made.gguf", false);
     const auto refuse = [&](const std::string& what, const std::vector<float>& ids) {
-        Model lying = made;
-        const auto count = static_cast<int64_t>(ids.size());
-        lying.tensors[parts_of(made).ids] = {
-            DType::F32, {count}, {}, [ids, count] { return quantize(DType::F32, ids, count); }};
         const auto load = [&] {
-            save_model(lying, folder / "x.gguf", true);
+            const auto file = GgufFile::open(folder / "made.gguf");
+            std::vector<GgufOutputTensor> tensors;
+            for (const auto& tensor : file->tensors()) {
+                const bool lies = tensor.name == parts_of(made).ids;
+                const auto bytes = lies ? std::as_bytes(std::span(ids)) : tensor.data;
+                tensors.push_back({tensor.name, tensor.type,
+                                   lies ? std::vector{static_cast<int64_t>(ids.size())} : tensor.shape,
+                                   [bytes](const auto& sink) { sink(bytes); }});
+            }
+            write_gguf(folder / "x.gguf", true, file->metadata(), tensors);
             load_model(folder / "x.gguf");
         };
         expect_error(ErrorCode::input, {what}, load);
