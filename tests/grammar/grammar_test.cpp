@@ -267,7 +267,7 @@ TEST(Grammar, ErrorsSayWhatIsWrong) {
         }
         return std::string("no error");
     };
-    EXPECT_THAT(message({.kind = Kind::json_schema, .text = "{"}), HasSubstr("not JSON"));
+    EXPECT_THAT(message({.kind = Kind::json_schema, .text = "{"}), HasSubstr("no valid JSON at byte 2"));
     EXPECT_THAT(message({.kind = Kind::grammar, .text = "root ::= other"}), HasSubstr("other"));
     EXPECT_THAT(message({.kind = Kind::grammar, .text = "start ::= \"a\""}), HasSubstr("root"));
     EXPECT_THAT(message({.kind = Kind::regex, .text = "(a"}), HasSubstr("regular expression"));

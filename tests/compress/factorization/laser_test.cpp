@@ -214,7 +214,7 @@ TEST(Laser, Errors) {
     usage({"rank=2", "slots=token_embd"}, {"token_embd"});
     usage({"rank=2", "svd=fast"}, {"svd", "randomized"});
     const Model bad = model_with_nan(Slot::ffn_up);
-    expect_error(ErrorCode::input, {"layer 1 ffn.up", "[3][5]", "nan"},
+    expect_error(ErrorCode::input, {"'blk.1.ffn_up.weight'", "row 3, column 5", "nan"},
                  [&] { compressed(bad, "laser", {"rank=2"}); });
 }
 

@@ -374,7 +374,7 @@ TEST(TensorLlm, Errors) {
     usage({"sweeps=0"}, {"sweeps"});
     for (const Slot slot : kQkvo) {
         const Model bad = model_with_nan(slot);
-        expect_error(ErrorCode::input, {"layer 1", slot_name(slot), "[3][5]", "nan"},
+        expect_error(ErrorCode::input, {"'blk.1.attn_", "row 3, column 5", "nan"},
                      [&] { compressed(bad, "tensorllm", {"ranks=9,4,3"}); });
     }
 }

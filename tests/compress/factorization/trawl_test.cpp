@@ -189,7 +189,7 @@ TEST(Trawl, Errors) {
     expect_error(ErrorCode::unsupported, {"layer 1 ffn.gate", "made factors"},
                  [&] { planned(factored, "trawl", {"rank=4"}); });
     const Model bad = model_with_nan(Slot::ffn_down);
-    expect_error(ErrorCode::input, {"layer 1 ffn.down", "[3][5]", "nan"},
+    expect_error(ErrorCode::input, {"'blk.1.ffn_down.weight'", "row 3, column 5", "nan"},
                  [&] { compressed(bad, "trawl", {"rank=4"}); });
 }
 

@@ -543,7 +543,7 @@ TEST_F(TaskLines, BrokenOnesAreNamed) {
     EXPECT_THAT(error("{\"q\": \"a\", \"a\": []}"), HasSubstr("no right choice"));
     EXPECT_THAT(error("{\"a\": 0}"), HasSubstr("items.jsonl line 1: [template] '{{q}}'"));
     EXPECT_THAT(error("{\"q\": " + std::string(100, '[') + std::string(100, ']') + "}"),
-                HasSubstr("deeper than 64"));
+                HasSubstr("nested too deep"));
     EXPECT_THAT(error("{\"q\": \"a\", \"a\": 0}", {.shots = 2}, ErrorCode::usage),
                 HasSubstr("has only 1 to choose from"));
     EXPECT_THAT(error("{\"q\": \"a\", \"a\": 0}", {.shots = -1}, ErrorCode::usage), HasSubstr("--shots"));
