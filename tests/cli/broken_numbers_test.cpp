@@ -15,6 +15,9 @@ namespace {
 
 using testing::HasSubstr;
 
+// Every export can hold it.
+const std::string kPlainModel = kFixtures + "/llama/model.gguf";
+
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN(),
                 kInfinity = std::numeric_limits<float>::infinity();
 
@@ -39,7 +42,7 @@ protected:
     std::string with_number(float value) const {
         char bytes[sizeof(value)];
         memcpy(bytes, &value, sizeof(value));
-        write_broken(model_, kModel, kTensor, (3 * 64 + 5) * sizeof(value), {bytes, sizeof(value)});
+        write_broken(model_, kPlainModel, kTensor, (3 * 64 + 5) * sizeof(value), {bytes, sizeof(value)});
         return model_;
     }
 
@@ -53,7 +56,7 @@ protected:
         if (verb == "fit") words = {"fit", model, "--ratio", "0.5", "--probe-tokens", "256", "-o", out};
         if (verb == "imatrix") words = {"imatrix", model, "-o", out};
         if (verb == "eval ppl") words = {"eval", "ppl", model, "--text", text_, "--max-windows", "1"};
-        if (verb == "compare") words = {"compare", model, kModel, "--text", text_, "--max-windows", "1"};
+        if (verb == "compare") words = {"compare", model, kPlainModel, "--text", text_, "--max-windows", "1"};
         if (verb == "analyze") words = {"analyze", model};
         if (verb == "run") words = {"run", model, "-p", "abc", "-n", "2"};
         if (verb == "logits") words = {"logits", model, "--tokens", "1,2,3", "-o", out};
@@ -120,7 +123,7 @@ TEST_F(BrokenNumbers, NumbersThatAreTooLarge) {
 TEST_F(BrokenNumbers, QuantizedSourcesWithBrokenScales) {
     for (const char* type : {"q8_0", "q4_1", "f16"}) {
         const std::string good = folder_ / "good.gguf", broken = folder_ / "broken.gguf";
-        const Outcome made = refold({"quantize", kModel, "--type", type, "-o", good, "--overwrite"});
+        const Outcome made = refold({"quantize", kPlainModel, "--type", type, "-o", good, "--overwrite"});
         ASSERT_EQ(made.code, 0) << made.err;
         write_broken(broken, good, kTensor, 0, std::string_view("\x00\x7E", 2));
         for (const char* verb : {"export native", "export gguf", "export hf", "quantize q4_0", "quantize f32",
