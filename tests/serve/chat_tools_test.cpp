@@ -169,12 +169,13 @@ TEST(ChatTools, NumbersOfAnswersAreKept) {
     const std::string numbers = "[48.856613,1.0,18446744073709551615,-18446744073709551616]";
     const json ask = {
         {"model", "org/fake"}, {"messages", {{{"role", "user"}, {"content", "Oslo?"}}}}, {"stream", false}};
-    json ollama = ask, messages = ask;
-    ollama["tools"] = json::array({kFunction});
+    json ollama = ask, messages = ask, function = kFunction;
+    function["function"]["parameters"] = {{"type", "object"}};
+    ollama["tools"] = json::array({function});
     ollama["options"] = {{"num_predict", 400}};
     messages["max_tokens"] = 400;
     messages["tools"] =
-        json::array({{{"name", "weather"}, {"input_schema", kFunction["function"]["parameters"]}}});
+        json::array({{{"name", "weather"}, {"input_schema", function["function"]["parameters"]}}});
     EXPECT_THAT(running.post("/api/chat", ollama).body, HasSubstr(numbers));
     EXPECT_THAT(running.post("/v1/messages", messages).body, HasSubstr(numbers));
 }
