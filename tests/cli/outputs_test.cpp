@@ -315,9 +315,13 @@ TEST_F(Outputs, AnExportOntoItsOwnFolderKeepsWhatIsNotTheModel) {
         EXPECT_EQ(refold({"logits", out_, "--tokens", "1,2", "-o", folder_ / "logits", "--overwrite"}).code,
                   0);
     }
+    // A shard of somebody else would be taken for one of the model's.
+    const std::vector<std::string> sharded = {"export", out_,          "--to",       "hf",    "-o",
+                                              out_,     "--overwrite", "--shard-gb", "0.0001"};
+    expect_error(refold(sharded), 2, {"'model-00003-of-00009.safetensors'"});
+    fs::remove(out_ + "/model-00003-of-00009.safetensors");
     // In shards, and whole again: none is left over.
-    ASSERT_EQ(refold({"export", out_, "--to", "hf", "-o", out_, "--overwrite", "--shard-gb", "0.0001"}).code,
-              0);
+    ASSERT_EQ(refold(sharded).code, 0);
     EXPECT_FALSE(fs::exists(out_ + "/model.safetensors"));
     EXPECT_TRUE(fs::exists(out_ + "/model.safetensors.index.json"));
     ASSERT_EQ(refold({"export", out_, "--to", "hf", "-o", out_, "--overwrite"}).code, 0);

@@ -170,7 +170,8 @@ TEST(ChatTools, NumbersOfAnswersAreKept) {
     const json ask = {
         {"model", "org/fake"}, {"messages", {{{"role", "user"}, {"content", "Oslo?"}}}}, {"stream", false}};
     json ollama = ask, messages = ask, function = kFunction;
-    function["function"]["parameters"] = {{"type", "object"}};
+    function["function"]["parameters"]["properties"]["n"] = {{"type", "array"},
+                                                             {"items", {{"type", "number"}}}};
     ollama["tools"] = json::array({function});
     ollama["options"] = {{"num_predict", 400}};
     messages["max_tokens"] = 400;

@@ -533,7 +533,7 @@ TEST_F(RunTasks, AnswersToOtherQuestionsAreNotUsed) {
     { WorkFile(path, "key").add({0, 0}, Likelihood{-1, true}); }
     EXPECT_EQ(WorkFile(path, "other").found(), 0U);
     write_all(path, "no JSON\n[0,0,-1,true]\n");
-    EXPECT_EQ(WorkFile(path, "key").found(), 0U);
+    EXPECT_EQ(code_of([&] { WorkFile(path, "key"); }, "no file of answers"), ErrorCode::usage);
     EXPECT_EQ(code_of([&] { WorkFile("/proc/none/work", "key"); }, "/proc/none/work"), ErrorCode::io);
 
     std::vector<TaskRun> runs;
