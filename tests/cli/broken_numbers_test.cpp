@@ -54,7 +54,7 @@ protected:
         if (verb.starts_with("export ")) words = {"export", model, "--to", verb.substr(7), "-o", out};
         if (verb.starts_with("compress ")) words = {"compress", model, "--method", verb.substr(9), "-o", out};
         if (verb == "fit") words = {"fit", model, "--ratio", "0.5", "--probe-tokens", "256", "-o", out};
-        if (verb == "imatrix") words = {"imatrix", model, "-o", out};
+        if (verb == "imatrix") words = {"imatrix", model, "-o", out, "--sequence-length", "256"};
         if (verb == "eval ppl") words = {"eval", "ppl", model, "--text", text_, "--max-windows", "1"};
         if (verb == "compare") words = {"compare", model, kPlainModel, "--text", text_, "--max-windows", "1"};
         if (verb == "analyze") words = {"analyze", model};
