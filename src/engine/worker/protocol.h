@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 
 namespace refold::rpc {
 
@@ -35,16 +36,32 @@ enum class Command : uint8_t {
     memset_tensor,
 };
 
+// A number at any address: a reference to one in an array of a packed structure would be undefined.
+template <typename T>
+class Unaligned {
+public:
+    Unaligned() = default;
+    Unaligned(T value) { std::memcpy(bytes_.data(), &value, sizeof value); }
+    operator T() const {
+        T out;
+        std::memcpy(&out, bytes_.data(), sizeof out);
+        return out;
+    }
+
+private:
+    std::array<unsigned char, sizeof(T)> bytes_;
+};
+
 #pragma pack(push, 1)
 struct Tensor {
     uint64_t id;  // of the client; 0: no tensor
     uint32_t type;
     uint64_t buffer;
-    std::array<uint32_t, GGML_MAX_DIMS> ne, nb;
+    std::array<Unaligned<uint32_t>, GGML_MAX_DIMS> ne, nb;
     uint32_t op;
-    std::array<int32_t, GGML_MAX_OP_PARAMS / sizeof(int32_t)> op_params;
+    std::array<Unaligned<int32_t>, GGML_MAX_OP_PARAMS / sizeof(int32_t)> op_params;
     int32_t flags;
-    std::array<uint64_t, GGML_MAX_SRC> src;
+    std::array<Unaligned<uint64_t>, GGML_MAX_SRC> src;
     uint64_t view_src, view_offs, data;
     std::array<char, GGML_MAX_NAME> name;
     int32_t use_count;

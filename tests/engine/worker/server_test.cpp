@@ -148,7 +148,7 @@ std::vector<Hostile> hostile_messages() {
         {"address at the end", [](Tensor& t) { t.data = ~uint64_t{3}; }},
         {"address of this process", [&](Tensor& t) { t.data = reinterpret_cast<uint64_t>(&client); }},
         {"odd address", [](Tensor& t) { t.data += 1; }},
-        {"odd stride", [](Tensor& t) { t.nb[1] += 1; }},
+        {"odd stride", [](Tensor& t) { t.nb[1] = t.nb[1] + 1; }},
     };
     for (const auto& [name, change] : changes) {
         Tensor bad = good;
@@ -231,7 +231,7 @@ std::vector<Hostile> hostile_messages() {
             graph(name + ", more elements", [&](Graph& g) { g.tensors[i].ne[3] = 3; });
         graph(name + " to 64-bit numbers", [&](Graph& g) {
             g.tensors[i].type = GGML_TYPE_F64;
-            for (uint32_t& stride : g.tensors[i].nb) stride *= 2;
+            for (auto& stride : g.tensors[i].nb) stride = stride * 2;
             g.tensors[i].data = HonestClient::kAddress;
             g.tensors[i].view_src = 0;
         });
