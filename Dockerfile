@@ -7,9 +7,9 @@ ENV REFOLD_TRAIN=OFF
 # A layer of its own: it changes less often than the sources, and llama.cpp takes minutes.
 COPY scripts/setup scripts/
 COPY cmake cmake
-RUN scripts/setup --package
+RUN scripts/setup --portable --package
 COPY . .
-RUN scripts/build release --target refold_cli && scripts/package-deb
+RUN scripts/build release --portable --target refold_cli && scripts/package-deb
 
 FROM debian:bookworm-slim
 COPY --from=build /refold/build/release/packages/*.deb /tmp/packages/

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-using Arguments = CompressionArguments;
+
 
 struct Job {
     Recipe recipe;
@@ -51,7 +51,7 @@ void fill_in_data(Recipe& recipe, const std::vector<std::string>& files) {
         fail(ErrorCode::usage, "compress", "--data: no step of this recipe trains, or all name their text");
 }
 
-Job read_job(const Arguments& a) {
+Job read_job(const CompressionArguments& a) {
     Job job;
     job.recipe = a.recipe.empty() ? recipe_from_method(a.method, a.settings) : read_recipe(a.recipe);
     if (!a.data.empty()) fill_in_data(job.recipe, a.data);
@@ -111,7 +111,7 @@ void show_steps(const Job& job) {
     }
 }
 
-Json result_json(const Compression& compression, const Arguments& a, const std::string& recipe_file) {
+Json result_json(const Compression& compression, const CompressionArguments& a, const std::string& recipe_file) {
     Json out = parse_json<Json>(to_json(compression), "compress", "the result", kLargeJson);
     out["dry_run"] = a.dry_run;
     add_calibration_device(out);
@@ -121,12 +121,12 @@ Json result_json(const Compression& compression, const Arguments& a, const std::
     return out;
 }
 
-void show(const Compression& compression, const Arguments& a, const std::string& recipe_file) {
+void show(const Compression& compression, const CompressionArguments& a, const std::string& recipe_file) {
     a.report.json ? print_json(result_json(compression, a, recipe_file))
                   : print(to_text(compression) + calibration_device_line());
 }
 
-Compression compressed(const Arguments& a, const Job& job, const Model& model, const Model* original,
+Compression compressed(const CompressionArguments& a, const Job& job, const Model& model, const Model* original,
                        Work& work) {
     const auto calibration = read_calibration(job);
     const Training training{[&] { return train_tokenizer(job.input); }, a.output.path + ".work/train",
@@ -137,8 +137,8 @@ Compression compressed(const Arguments& a, const Job& job, const Model& model, c
 
 }  // namespace
 
-void run_compression(const Arguments& given) {
-    Arguments a = given;
+void run_compression(const CompressionArguments& given) {
+    CompressionArguments a = given;
     if (!a.dry_run) join_group();
     const bool first = first_process();
     a.where.local_rank = local_rank();

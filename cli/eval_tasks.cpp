@@ -30,7 +30,7 @@
 namespace refold::cli {
 namespace {
 
-struct Arguments {
+struct TaskArguments {
     std::string model, data, samples;
     std::vector<std::string> tasks;
     OutputOptions output;
@@ -45,7 +45,7 @@ struct Arguments {
     ReportFile report_file;
 };
 
-std::vector<std::string> names_of(const Arguments& a) {
+std::vector<std::string> names_of(const TaskArguments& a) {
     std::vector<std::string> names;
     for (const std::string& given : a.tasks)
         for (const std::string& name : expand_tasks(given))
@@ -66,7 +66,7 @@ int64_t longest_sequence(const ModelConfig& config) {
                     config.n_learned_positions - (config.padding_token ? *config.padding_token + 1 : 0));
 }
 
-std::vector<TaskRun> prepare(const Arguments& a, const Tokenizer& tokenizer, const PromptOptions& prompts) {
+std::vector<TaskRun> prepare(const TaskArguments& a, const Tokenizer& tokenizer, const PromptOptions& prompts) {
     TaskOptions options;
     options.data = a.data;
     options.limit = static_cast<int64_t>(a.limit);  // 0 below 1
@@ -91,7 +91,7 @@ std::vector<TaskRun> prepare(const Arguments& a, const Tokenizer& tokenizer, con
     return runs;
 }
 
-nlohmann::ordered_json settings_of(const Arguments& a, int64_t max_length) {
+nlohmann::ordered_json settings_of(const TaskArguments& a, int64_t max_length) {
     const bool torch = a.engine.kind == EngineKind::torch;
     nlohmann::ordered_json out = {{"engine", torch ? "torch" : "ggml"},
                                   {"f32", a.engine.f32 || torch},
@@ -104,7 +104,7 @@ nlohmann::ordered_json settings_of(const Arguments& a, int64_t max_length) {
 }
 
 // Every process keeps its own answers.
-std::string work_path(const Arguments& a, const std::string& key) {
+std::string work_path(const TaskArguments& a, const std::string& key) {
     const std::string process = group().first() ? "" : fmt::format(".{}", group().rank());
     if (!a.output.path.empty()) return a.output.path + ".work" + process;
     return (cache_directory() / "tasks" / (key + ".jsonl" + process)).string();
@@ -158,12 +158,12 @@ void write_output(const OutputOptions& output, const std::string& path, const st
     file.commit();
 }
 
-void write_samples(const Arguments& a, const std::string& lines) {
+void write_samples(const TaskArguments& a, const std::string& lines) {
     const bool there = !a.output.overwrite && std::filesystem::is_regular_file(a.samples);
     if (!there || read_text_file(a.samples) != lines) write_output(a.output, a.samples, lines);
 }
 
-void measure_tasks(const Arguments& a) {
+void measure_tasks(const TaskArguments& a) {
     join_group();
     const bool first = group().first();
     if (a.engine.eviction.active()) {
@@ -261,7 +261,7 @@ void measure_tasks(const Arguments& a) {
 }  // namespace
 
 Action eval_tasks(CLI::App& eval) {
-    auto a = std::make_shared<Arguments>();
+    auto a = std::make_shared<TaskArguments>();
     CLI::App* app =
         eval.add_subcommand("tasks", "Accuracies of tasks, by lm-evaluation-harness's definitions");
     add_model(*app, a->model)->required();

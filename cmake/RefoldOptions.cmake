@@ -7,6 +7,7 @@ option(REFOLD_BUILD_BENCH "Build the microbenchmarks" ${PROJECT_IS_TOP_LEVEL})
 # Off here and on in the presets: a new compiler's new warning must not break a user's build.
 option(REFOLD_WERROR "Treat warnings as errors" OFF)
 option(REFOLD_PYTHON "Build the Python extension, which needs nanobind (pip install . sets it)" OFF)
+option(REFOLD_NATIVE "Compile kernels for this machine's CPU alone: in a fraction of the time, for no other machine" OFF)
 option(REFOLD_SANITIZE "Build everything with the address and undefined-behavior sanitizers" OFF)
 option(REFOLD_COVERAGE "Build the programs of fuzz/ for libFuzzer, which needs Clang and REFOLD_SANITIZE" OFF)
 

@@ -1,7 +1,10 @@
 # refold_registry(<target> HEADER <header> NAMESPACE <ns> TYPE <type> SUFFIX <suffix> FUNCTION <function> FILES <file>...):
-# the list of what the files define. Every file `name.cpp` defines one object
-#     extern const TYPE name_SUFFIX;
-#     const TYPE name_SUFFIX = {...};
+# the list of what the files define. Every file `name.cpp` defines one object in a namespace of its own, so that files
+# can be compiled in groups whatever they call their things:
+#     namespace NAMESPACE::name_SUFFIX {
+#     extern const TYPE SUFFIX;
+#     const TYPE SUFFIX = {...};
+#     }
 # and the generated source defines FUNCTION(), which returns a std::span<const TYPE* const> of all of them, in the order
 # of FILES (file(GLOB) sorts them by name). So a new method, family or verb is a new file and nothing else. HEADER declares TYPE and FUNCTION.
 function(refold_registry target)
@@ -10,8 +13,8 @@ function(refold_registry target)
     set(addresses "")
     foreach(file IN LISTS ENTRY_FILES)
         cmake_path(GET file STEM name)
-        string(APPEND declarations "extern const ${ENTRY_TYPE} ${name}_${ENTRY_SUFFIX};\n")
-        string(APPEND addresses "    &${name}_${ENTRY_SUFFIX},\n")
+        string(APPEND declarations "namespace ${name}_${ENTRY_SUFFIX} { extern const ${ENTRY_TYPE} ${ENTRY_SUFFIX}; }\n")
+        string(APPEND addresses "    &${name}_${ENTRY_SUFFIX}::${ENTRY_SUFFIX},\n")
     endforeach()
     set(generated "${CMAKE_CURRENT_BINARY_DIR}/${ENTRY_FUNCTION}_registry.cpp")
     file(CONFIGURE OUTPUT "${generated}" @ONLY CONTENT

@@ -21,7 +21,7 @@
 #include "train/launch.h"
 #include "train/records.h"
 
-namespace refold::cli {
+namespace refold::cli::analyze_verb {
 namespace {
 
 namespace fs = std::filesystem;
@@ -187,8 +187,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb analyze_verb;
-const Verb analyze_verb = {"analyze", VerbGroup::measurement,
-                           "Show what in a model resembles what: weights, attention maps, modules", declare};
+extern const Verb verb;
+const Verb verb = {"analyze", VerbGroup::measurement,
+                   "Show what in a model resembles what: weights, attention maps, modules", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::analyze_verb

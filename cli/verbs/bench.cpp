@@ -25,7 +25,7 @@
 #include "model/save.h"
 #include "model/stock.h"
 
-namespace refold::cli {
+namespace refold::cli::bench_verb {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -310,8 +310,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb bench_verb;
-const Verb bench_verb = {"bench", VerbGroup::measurement, "Measure speed and memory, beside stock llama.cpp",
-                         declare};
+extern const Verb verb;
+const Verb verb = {"bench", VerbGroup::measurement, "Measure speed and memory, beside stock llama.cpp",
+                   declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::bench_verb

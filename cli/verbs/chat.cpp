@@ -14,7 +14,7 @@
 #include "core/text.h"
 #include "hub/resolve.h"
 
-namespace refold::cli {
+namespace refold::cli::chat_verb {
 namespace {
 
 struct Arguments {
@@ -159,7 +159,7 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb chat_verb;
-const Verb chat_verb = {"chat", VerbGroup::running, "Talk with a model", declare};
+extern const Verb verb;
+const Verb verb = {"chat", VerbGroup::running, "Talk with a model", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::chat_verb

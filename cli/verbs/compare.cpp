@@ -15,7 +15,7 @@
 #include "model/load.h"
 #include "train/launch.h"
 
-namespace refold::cli {
+namespace refold::cli::compare_verb {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -208,8 +208,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb compare_verb;
-const Verb compare_verb = {"compare", VerbGroup::measurement,
-                           "Show whether two models, or two results, differ by more than chance", declare};
+extern const Verb verb;
+const Verb verb = {"compare", VerbGroup::measurement,
+                   "Show whether two models, or two results, differ by more than chance", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::compare_verb

@@ -8,7 +8,7 @@
 #include "core/text.h"
 #include "io/catalogue.h"
 
-namespace refold::cli {
+namespace refold::cli::completion_verb {
 namespace {
 
 // Of verbs and their subcommands; `path` are the words that lead to it: "eval ppl".
@@ -154,8 +154,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb completion_verb;
-const Verb completion_verb = {"completion", VerbGroup::setup,
-                              "Print what makes a shell complete refold's verbs and options", declare};
+extern const Verb verb;
+const Verb verb = {"completion", VerbGroup::setup,
+                   "Print what makes a shell complete refold's verbs and options", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::completion_verb

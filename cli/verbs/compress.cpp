@@ -3,7 +3,7 @@
 #include "cli/verb.h"
 #include "core/error.h"
 
-namespace refold::cli {
+namespace refold::cli::compress_verb {
 namespace {
 
 Action declare(CLI::App& app) {
@@ -28,8 +28,7 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb compress_verb;
-const Verb compress_verb = {"compress", VerbGroup::compression, "Apply a recipe, or one method, to a model",
-                            declare};
+extern const Verb verb;
+const Verb verb = {"compress", VerbGroup::compression, "Apply a recipe, or one method, to a model", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::compress_verb

@@ -6,7 +6,7 @@
 #include "cli/verb.h"
 #include "core/text.h"
 
-namespace refold::cli {
+namespace refold::cli::devices_verb {
 namespace {
 
 void show(bool json) {
@@ -38,9 +38,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb devices_verb;
-const Verb devices_verb = {"devices", VerbGroup::setup,
-                           "List what models can run on: the CPU, and GPUs whose modules of ggml are there",
-                           declare};
+extern const Verb verb;
+const Verb verb = {"devices", VerbGroup::setup,
+                   "List what models can run on: the CPU, and GPUs whose modules of ggml are there", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::devices_verb

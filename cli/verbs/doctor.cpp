@@ -20,7 +20,7 @@
 #include "io/catalogue.h"
 #include "io/ggml_cpu.h"
 
-namespace refold::cli {
+namespace refold::cli::doctor_verb {
 namespace {
 
 namespace fs = std::filesystem;
@@ -157,8 +157,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb doctor_verb;
-const Verb doctor_verb = {"doctor", VerbGroup::setup,
-                          "Check what this machine and this build can do, and how to get the rest", declare};
+extern const Verb verb;
+const Verb verb = {"doctor", VerbGroup::setup,
+                   "Check what this machine and this build can do, and how to get the rest", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::doctor_verb

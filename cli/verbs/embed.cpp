@@ -15,7 +15,7 @@
 #include "hub/resolve.h"
 #include "refold/embedding.h"
 
-namespace refold::cli {
+namespace refold::cli::embed_verb {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -152,7 +152,7 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb embed_verb;
-const Verb embed_verb = {"embed", VerbGroup::running, "Turn texts into vectors with an encoder", declare};
+extern const Verb verb;
+const Verb verb = {"embed", VerbGroup::running, "Turn texts into vectors with an encoder", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::embed_verb

@@ -15,7 +15,7 @@
 #include "hub/resolve.h"
 #include "train/launch.h"
 
-namespace refold::cli {
+namespace refold::cli::eval_verb {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -183,7 +183,7 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb eval_verb;
-const Verb eval_verb = {"eval", VerbGroup::measurement, "Measure a model's quality", declare};
+extern const Verb verb;
+const Verb verb = {"eval", VerbGroup::measurement, "Measure a model's quality", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::eval_verb

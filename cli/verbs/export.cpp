@@ -22,7 +22,7 @@
 #include "model/stock.h"
 #include "report/model_card.h"
 
-namespace refold::cli {
+namespace refold::cli::export_verb {
 namespace {
 
 struct Arguments {
@@ -196,8 +196,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb export_verb;
-const Verb export_verb = {"export", VerbGroup::conversion,
-                          "Write a model for transformers or llama.cpp, or as one native file", declare};
+extern const Verb verb;
+const Verb verb = {"export", VerbGroup::conversion,
+                   "Write a model for transformers or llama.cpp, or as one native file", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::export_verb

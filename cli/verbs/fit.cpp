@@ -18,7 +18,7 @@
 #include "model/accounting.h"
 #include "train/launch.h"
 
-namespace refold::cli {
+namespace refold::cli::fit_verb {
 namespace {
 
 namespace fs = std::filesystem;
@@ -235,7 +235,7 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb fit_verb;
-const Verb fit_verb = {"fit", VerbGroup::compression, "Find the best model of a size, and write it", declare};
+extern const Verb verb;
+const Verb verb = {"fit", VerbGroup::compression, "Find the best model of a size, and write it", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::fit_verb

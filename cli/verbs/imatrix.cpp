@@ -12,7 +12,7 @@
 #include "model/load.h"
 #include "train/launch.h"
 
-namespace refold::cli {
+namespace refold::cli::imatrix_verb {
 namespace {
 
 struct Arguments {
@@ -77,8 +77,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb imatrix_verb;
-const Verb imatrix_verb = {"imatrix", VerbGroup::measurement,
-                           "Measure an importance matrix, as llama.cpp's quantization uses", declare};
+extern const Verb verb;
+const Verb verb = {"imatrix", VerbGroup::measurement,
+                   "Measure an importance matrix, as llama.cpp's quantization uses", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::imatrix_verb

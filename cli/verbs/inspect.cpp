@@ -17,7 +17,7 @@
 #include "model/sizes.h"
 #include "report/topology_picture.h"
 
-namespace refold::cli {
+namespace refold::cli::inspect_verb {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -282,8 +282,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb inspect_verb;
-const Verb inspect_verb = {"inspect", VerbGroup::models,
-                           "Show a model's architecture, what it shares and what it costs", declare};
+extern const Verb verb;
+const Verb verb = {"inspect", VerbGroup::models,
+                   "Show a model's architecture, what it shares and what it costs", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::inspect_verb

@@ -9,7 +9,7 @@
 #include "io/safetensors.h"
 #include "text/tokenizer.h"
 
-namespace refold::cli {
+namespace refold::cli::logits_verb {
 namespace {
 
 struct Arguments {
@@ -117,8 +117,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb logits_verb;
-const Verb logits_verb = {"logits", VerbGroup::running, "Write the logits of every token of a text to a file",
-                          declare};
+extern const Verb verb;
+const Verb verb = {"logits", VerbGroup::running, "Write the logits of every token of a text to a file",
+                   declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::logits_verb

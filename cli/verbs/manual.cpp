@@ -8,7 +8,7 @@
 #include "core/files.h"
 #include "core/text.h"
 
-namespace refold::cli {
+namespace refold::cli::manual_verb {
 namespace {
 
 // In roff a backslash, a hyphen of an option and a dot or quote at the beginning of a line mean something
@@ -124,7 +124,7 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb manual_verb;
-const Verb manual_verb = {"manual", VerbGroup::setup, "Write refold's manual pages for man", declare};
+extern const Verb verb;
+const Verb verb = {"manual", VerbGroup::setup, "Write refold's manual pages for man", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::manual_verb

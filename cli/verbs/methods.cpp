@@ -5,7 +5,7 @@
 #include "compress/registry.h"
 #include "core/text.h"
 
-namespace refold::cli {
+namespace refold::cli::methods_verb {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -79,8 +79,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb methods_verb;
-const Verb methods_verb = {"methods", VerbGroup::compression, "List the compression methods, or describe one",
-                           declare};
+extern const Verb verb;
+const Verb verb = {"methods", VerbGroup::compression, "List the compression methods, or describe one",
+                   declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::methods_verb

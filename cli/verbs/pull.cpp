@@ -7,7 +7,7 @@
 #include "hub/hub.h"
 #include "io/catalogue.h"
 
-namespace refold::cli {
+namespace refold::cli::pull_verb {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -116,8 +116,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb pull_verb;
-const Verb pull_verb = {"pull", VerbGroup::models,
-                        "Fetch a model into the cache, or list what can be fetched", declare};
+extern const Verb verb;
+const Verb verb = {"pull", VerbGroup::models, "Fetch a model into the cache, or list what can be fetched",
+                   declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::pull_verb

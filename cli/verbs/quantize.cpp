@@ -14,7 +14,7 @@
 #include "model/quantized.h"
 #include "model/save.h"
 
-namespace refold::cli {
+namespace refold::cli::quantize_verb {
 namespace {
 
 struct Arguments {
@@ -134,8 +134,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb quantize_verb;
-const Verb quantize_verb = {"quantize", VerbGroup::conversion,
-                            "Write a model in another element type, sharing kept", declare};
+extern const Verb verb;
+const Verb verb = {"quantize", VerbGroup::conversion, "Write a model in another element type, sharing kept",
+                   declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::quantize_verb

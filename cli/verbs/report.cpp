@@ -9,7 +9,7 @@
 #include "core/files.h"
 #include "hub/resolve.h"
 
-namespace refold::cli {
+namespace refold::cli::report_verb {
 namespace {
 
 struct Arguments {
@@ -85,8 +85,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb report_verb;
-const Verb report_verb = {"report", VerbGroup::measurement,
-                          "Put models and results together as one page with figures", declare};
+extern const Verb verb;
+const Verb verb = {"report", VerbGroup::measurement,
+                   "Put models and results together as one page with figures", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::report_verb

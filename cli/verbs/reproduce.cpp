@@ -11,7 +11,7 @@
 #include "core/files.h"
 #include "core/text.h"
 
-namespace refold::cli {
+namespace refold::cli::reproduce_verb {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -187,8 +187,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb reproduce_verb;
-const Verb reproduce_verb = {"reproduce", VerbGroup::measurement,
-                             "Run a table of one of the papers: published, here, difference", declare};
+extern const Verb verb;
+const Verb verb = {"reproduce", VerbGroup::measurement,
+                   "Run a table of one of the papers: published, here, difference", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::reproduce_verb

@@ -10,7 +10,7 @@
 #include "generation/options.h"
 #include "hub/resolve.h"
 
-namespace refold::cli {
+namespace refold::cli::run_verb {
 namespace {
 
 struct Arguments {
@@ -115,7 +115,7 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb run_verb;
-const Verb run_verb = {"run", VerbGroup::running, "Continue a text", declare};
+extern const Verb verb;
+const Verb verb = {"run", VerbGroup::running, "Continue a text", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::run_verb

@@ -22,7 +22,7 @@
 #include "serve/log_writer.h"
 #include "serve/server.h"
 
-namespace refold::cli {
+namespace refold::cli::serve_verb {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -360,8 +360,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb serve_verb;
-const Verb serve_verb = {"serve", VerbGroup::running,
-                         "Answer requests over HTTP: OpenAI's interface, metrics, a page", declare};
+extern const Verb verb;
+const Verb verb = {"serve", VerbGroup::running,
+                   "Answer requests over HTTP: OpenAI's interface, metrics, a page", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::serve_verb

@@ -9,7 +9,7 @@
 #include "hub/resolve.h"
 #include "text/tokenizer.h"
 
-namespace refold::cli {
+namespace refold::cli::tokenize_verb {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -84,8 +84,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb tokenize_verb;
-const Verb tokenize_verb = {"tokenize", VerbGroup::running,
-                            "Show the tokens of a text, or the text of tokens", declare};
+extern const Verb verb;
+const Verb verb = {"tokenize", VerbGroup::running, "Show the tokens of a text, or the text of tokens",
+                   declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::tokenize_verb

@@ -3,7 +3,7 @@
 #include "cli/verb.h"
 #include "core/error.h"
 
-namespace refold::cli {
+namespace refold::cli::train_verb {
 namespace {
 
 Action declare(CLI::App& app) {
@@ -29,8 +29,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb train_verb;
-const Verb train_verb = {"train", VerbGroup::compression,
-                         "Train a model on text, or apply a recipe that does", declare};
+extern const Verb verb;
+const Verb verb = {"train", VerbGroup::compression, "Train a model on text, or apply a recipe that does",
+                   declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::train_verb

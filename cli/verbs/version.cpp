@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 #include "io/ggml_cpu.h"
 
-namespace refold::cli {
+namespace refold::cli::version_verb {
 namespace {
 
 struct Arguments {
@@ -47,9 +47,9 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb version_verb;
-const Verb version_verb = {
+extern const Verb verb;
+const Verb verb = {
     "version", VerbGroup::setup,
     "Print the version, and what of this machine is used (REFOLD_CPU=LEVEL chooses a lower level)", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::version_verb

@@ -10,7 +10,7 @@
 #include "core/parallel.h"
 #include "engine/rpc_worker.h"
 
-namespace refold::cli {
+namespace refold::cli::worker_verb {
 namespace {
 
 struct Arguments {
@@ -48,9 +48,8 @@ Action declare(CLI::App& app) {
 
 }  // namespace
 
-extern const Verb worker_verb;
-const Verb worker_verb = {"worker", VerbGroup::running,
-                          "Lend this machine's devices to refold on another one (--device rpc:HOST:PORT)",
-                          declare};
+extern const Verb verb;
+const Verb verb = {"worker", VerbGroup::running,
+                   "Lend this machine's devices to refold on another one (--device rpc:HOST:PORT)", declare};
 
-}  // namespace refold::cli
+}  // namespace refold::cli::worker_verb

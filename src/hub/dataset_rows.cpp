@@ -17,7 +17,7 @@ namespace refold {
 namespace hub {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // The server returns at most this many rows per request.
 constexpr uint64_t kPage = 100;
@@ -48,7 +48,7 @@ public:
         std::unique_ptr<Progress> progress;
         do {
             check_interrupt();
-            const Json page = fetch(done);
+            const OrderedJson page = fetch(done);
             total = number(page, "num_rows_total");
             if (!progress) progress = std::make_unique<Progress>("fetch " + label_, total, "rows");
             const uint64_t got = write_page(page, done, out);
@@ -64,36 +64,36 @@ public:
     }
 
 private:
-    uint64_t number(const Json& object, const char* name) const {
+    uint64_t number(const OrderedJson& object, const char* name) const {
         const auto found = object.is_object() ? object.find(name) : object.end();
         if (!object.is_object() || found == object.end() || !found->is_number_unsigned()) nonsense(object);
         return found->get<uint64_t>();
     }
 
-    [[noreturn]] void nonsense(const Json& answer) const {
+    [[noreturn]] void nonsense(const OrderedJson& answer) const {
         fail(ErrorCode::input, "hub",
              "{}: the answer is no page of rows - check HF_DATASETS_SERVER; it begins: {}", label_,
-             quotable(answer.dump(-1, ' ', true, Json::error_handler_t::replace)));
+             quotable(answer.dump(-1, ' ', true, OrderedJson::error_handler_t::replace)));
     }
 
-    uint64_t write_page(const Json& page, uint64_t offset, AtomicFile& out) const {
+    uint64_t write_page(const OrderedJson& page, uint64_t offset, AtomicFile& out) const {
         const auto rows = page.find("rows");
         if (rows == page.end() || !rows->is_array()) nonsense(page);
         uint64_t count = 0;
-        for (const Json& entry : *rows) {
+        for (const OrderedJson& entry : *rows) {
             if (number(entry, "row_idx") != offset + count || !entry.contains("row")) nonsense(entry);
             if (entry.contains("truncated_cells") && !entry["truncated_cells"].empty())
                 fail(ErrorCode::unsupported, "hub",
                      "{}: the data set server shortens row {} - get the data set "
                      "elsewhere and give its folder with --data",
                      label_, offset + count);
-            out.write(entry["row"].dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+            out.write(entry["row"].dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
             ++count;
         }
         return count;
     }
 
-    Json fetch(uint64_t offset) {
+    OrderedJson fetch(uint64_t offset) {
         const std::string url = fmt::format("{}&offset={}&length={}", url_, offset, kPage);
         Retry retry(label_, options_.attempts, options_.retry_delay);
         for (;;) {
@@ -106,8 +106,8 @@ private:
             try {
                 const Response response = client_.exchange({.url = url}, sink);
                 if (response.status != 200) fail_status(response);
-                Json page = try_parse_json<Json>(body);
-                if (page.is_discarded()) nonsense(Json(body));
+                OrderedJson page = try_parse_json<OrderedJson>(body);
+                if (page.is_discarded()) nonsense(OrderedJson(body));
                 return page;
             } catch (const Transient& reason) {
                 retry.wait(reason);

@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kColumns = 9;
-using Row = std::array<std::string, kColumns>;
+using Cells = std::array<std::string, kColumns>;
 constexpr std::array<bool, kColumns> kRight = {false, true, false, true, false, false, true, false, true};
 
 std::string padded(const std::string& text, size_t width, bool right) {
@@ -65,7 +65,7 @@ Lines in_order(const Json& results, const Json& subtasks, const Json& shown) {
 }
 
 std::string table_of(const Json& all, const Json& shown, const char* title) {
-    std::vector<Row> rows;
+    std::vector<Cells> rows;
     for (const auto& [name, depth] :
          in_order(all["results"], all.value("group_subtasks", Json::object()), shown)) {
         std::string label = (depth > 0 ? std::string(depth, ' ') + "- " : "") + name;
@@ -86,11 +86,11 @@ std::string table_of(const Json& all, const Json& shown, const char* title) {
             shown_version.clear();
         }
     }
-    const Row header = {title, "Version", "Filter", "n-shot", "Metric", "", "Value", "", "Stderr"};
+    const Cells header = {title, "Version", "Filter", "n-shot", "Metric", "", "Value", "", "Stderr"};
     std::array<size_t, kColumns> widths{};
     for (size_t c = 0; c < kColumns; ++c) {
         widths[c] = std::max<size_t>(3, code_points(header[c]));
-        for (const Row& row : rows) widths[c] = std::max(widths[c], code_points(row[c]));
+        for (const Cells& row : rows) widths[c] = std::max(widths[c], code_points(row[c]));
     }
     std::string out = "|", rule = "|";
     for (size_t c = 0; c < kColumns; ++c) {
@@ -98,7 +98,7 @@ std::string table_of(const Json& all, const Json& shown, const char* title) {
         rule += std::string(widths[c] - (kRight[c] ? 1 : 0), '-') + (kRight[c] ? ":|" : "|");
     }
     out += "\n" + rule + "\n";
-    for (const Row& row : rows) {
+    for (const Cells& row : rows) {
         out += "|";
         for (size_t c = 0; c < kColumns; ++c) out += padded(row[c], widths[c], kRight[c]) + "|";
         out += "\n";

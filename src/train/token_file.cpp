@@ -10,7 +10,7 @@
 namespace refold {
 namespace {
 
-constexpr const char* kComponent = "training data";
+constexpr const char* kTokenFile = "training data";
 constexpr uint32_t kVersion = 1;
 constexpr std::array<char, 8> kMagic = {'R', 'E', 'F', 'O', 'L', 'D', 'T', 'K'},
                               kEndMagic = {'R', 'E', 'F', 'O', 'L', 'D', 'T', 'E'};
@@ -37,7 +37,7 @@ T read(std::span<const std::byte> bytes) {
 }
 
 [[noreturn]] void damaged(const std::string& path, const std::string& what) {
-    fail(ErrorCode::input, kComponent, "'{}' is no complete file of tokens: {} - remove it, it is made again",
+    fail(ErrorCode::input, kTokenFile, "'{}' is no complete file of tokens: {} - remove it, it is made again",
          path, what);
 }
 
@@ -69,7 +69,7 @@ std::optional<TokenFile> TokenFile::open(const std::string& path, const std::str
 TokenFileWriter::TokenFileWriter(const std::string& path, const std::string& identity) : file_(path, true) {
     Header header;
     if (identity.size() != header.identity.size())
-        fail(ErrorCode::internal, kComponent, "an identity of {} digits, expected {}", identity.size(),
+        fail(ErrorCode::internal, kTokenFile, "an identity of {} digits, expected {}", identity.size(),
              header.identity.size());
     std::copy(identity.begin(), identity.end(), header.identity.begin());
     file_.write(std::as_bytes(std::span(&header, 1)));

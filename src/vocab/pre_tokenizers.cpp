@@ -34,7 +34,7 @@ constexpr const char* kMiniCpm5 =
 // Not patterns: pre-tokenizers of other types.
 constexpr const char* kDigits = "digits";            // digit by digit
 constexpr const char* kDigitRuns = "digit runs";     // whole numbers
-constexpr const char* kPunctuation = "punctuation";  // runs of it
+constexpr const char* kPunctuationRuns = "punctuation";  // runs of it
 constexpr const char* kBytes = "bytes";              // a byte-level step before the last one
 // These patterns match every character, so keeping the matches is the same as splitting at them.
 bool is_complete(const std::string& pattern) {
@@ -79,7 +79,7 @@ const std::vector<LlamaPreTokenizer>& llama_pre_tokenizers() {
         {"seed-coder", {kSeedCoder}, false, false},
         {"bailingmoe", {kBailing}, false, false},
         {"minicpm5", {R"(\p{N}{1,3})", kMiniCpm5}, true, false},
-        {"falcon", {kPunctuation, kGpt2, kBytes, kDigitRuns, "[0-9][0-9][0-9]"}, false, false},
+        {"falcon", {kPunctuationRuns, kGpt2, kBytes, kDigitRuns, "[0-9][0-9][0-9]"}, false, false},
     };
     return table;
 }
@@ -114,7 +114,7 @@ void add_steps(const JsonView& json, Steps& steps, int depth = 0) {
         steps.patterns.emplace_back(json.boolean("individual_digits", false) ? kDigits : kDigitRuns);
     } else if (type == "Punctuation") {
         steps.supported = steps.supported && json.string("behavior", "Isolated") == "Contiguous";
-        steps.patterns.emplace_back(kPunctuation);
+        steps.patterns.emplace_back(kPunctuationRuns);
     } else if (type == "ByteLevel") {
         steps.byte_level = true;
         steps.add_prefix_space = json.boolean("add_prefix_space", true);
@@ -129,7 +129,7 @@ void add_steps(const JsonView& json, Steps& steps, int depth = 0) {
 Json step_json(const std::string& step) {
     if (step == kDigits || step == kDigitRuns)
         return {{"type", "Digits"}, {"individual_digits", step == kDigits}};
-    if (step == kPunctuation) return {{"type", "Punctuation"}, {"behavior", "Contiguous"}};
+    if (step == kPunctuationRuns) return {{"type", "Punctuation"}, {"behavior", "Contiguous"}};
     if (step == kBytes)
         return {
             {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};

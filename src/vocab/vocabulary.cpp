@@ -9,7 +9,7 @@
 namespace refold {
 namespace {
 
-constexpr const char* kMark = "\u2581";
+constexpr const char* kSpace = "\u2581";
 
 Json special_item(const std::string& token, int type) {
     return {{"SpecialToken", {{"id", token}, {"type_id", type}}}};
@@ -69,11 +69,11 @@ Json unigram_model(std::optional<int32_t> unknown, bool byte_fallback, size_t si
 
 std::string llama_spelling(const std::string& model, const std::string& token, TokenType type) {
     if (model == "bert" && type != kControlToken) {
-        return token.starts_with("##") ? token.substr(2) : kMark + token;
+        return token.starts_with("##") ? token.substr(2) : kSpace + token;
     }
     if (type == kUserDefinedToken) {
         std::string text = token;
-        for (size_t at = 0; (at = text.find(kMark, at)) != std::string::npos;) text.replace(at, 3, " ");
+        for (size_t at = 0; (at = text.find(kSpace, at)) != std::string::npos;) text.replace(at, 3, " ");
         return text;
     }
     return token;
@@ -90,7 +90,7 @@ std::vector<std::string> hf_tokens(const GgufMetadata& metadata) {
     if (metadata.string("tokenizer.ggml.model") == "bert") {
         for (size_t i = 0; i < tokens.size(); ++i) {
             if (!types.empty() && types[i] == kControlToken) continue;
-            tokens[i] = tokens[i].starts_with(kMark) ? tokens[i].substr(3) : "##" + tokens[i];
+            tokens[i] = tokens[i].starts_with(kSpace) ? tokens[i].substr(3) : "##" + tokens[i];
         }
     }
     if (!metadata.has(kTokenizerJsonKey)) return tokens;
@@ -121,11 +121,11 @@ Json byte_level_skeleton(const Json& pre_tokenizer, const Json& normalizer, bool
 }
 
 Json sentencepiece_skeleton(bool space_prefix, bool byte_fallback, const std::string& unknown) {
-    const Json replace{{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kMark}};
+    const Json replace{{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}};
     Json normalizers = Json::array();
-    if (space_prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kMark}});
+    if (space_prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
     normalizers.push_back(replace);
-    Json decoders = Json::array({{{"type", "Replace"}, {"pattern", {{"String", kMark}}}, {"content", " "}},
+    Json decoders = Json::array({{{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}},
                                  {{"type", "ByteFallback"}},
                                  {{"type", "Fuse"}}});
     if (space_prefix) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
@@ -148,10 +148,10 @@ Json unigram_skeleton(const UnigramSkeleton& options) {
         normalizers.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", options.char_map}});
     if (options.merges_spaces) {
         normalizers.push_back({{"type", "Strip"}, {"strip_left", false}, {"strip_right", true}});
-        normalizers.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", kMark}});
+        normalizers.push_back({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", kSpace}});
     }
     const Json metaspace{{"type", "Metaspace"},
-                         {"replacement", kMark},
+                         {"replacement", kSpace},
                          {"prepend_scheme", options.prepend_scheme},
                          {"split", true}};
     return {

@@ -20,7 +20,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr std::pair<const char*, const char*> kSpecialKeys[] = {
+constexpr std::pair<const char*, const char*> kSpecialTokens[] = {
     {"bos_token", "tokenizer.ggml.bos_token_id"},     {"eos_token", "tokenizer.ggml.eos_token_id"},
     {"unk_token", "tokenizer.ggml.unknown_token_id"}, {"sep_token", "tokenizer.ggml.seperator_token_id"},
     {"pad_token", "tokenizer.ggml.padding_token_id"}, {"cls_token", "tokenizer.ggml.cls_token_id"},
@@ -262,7 +262,7 @@ OrderedJson tokenizer_json(const GgufVocabulary& source, const Json& skeleton) {
 
 OrderedJson special_tokens(const GgufVocabulary& source, const Json& added) {
     OrderedJson out = OrderedJson::object();
-    for (const auto& [name, key] : kSpecialKeys) {
+    for (const auto& [name, key] : kSpecialTokens) {
         const auto token = source.special(key);
         if (!token) continue;
         out[name] = token->content;

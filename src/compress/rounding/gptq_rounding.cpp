@@ -12,6 +12,21 @@ namespace {
 
 using Floats = std::vector<float>;
 
+// So many rows are corrected together, side by side in vectors: a row's own sums have the same order as
+// alone.
+constexpr size_t kTogether = 32;
+using Lanes [[gnu::vector_size(kTogether * sizeof(double))]] = double;
+
+// sums += errors[k] factors[k] over k < count.
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+[[gnu::target_clones("avx512f", "avx2", "default")]]
+#endif
+void add_products(const Lanes* errors, const double* factors, size_t count, Lanes& sums) {
+    Lanes out = sums;
+    for (size_t k = 0; k < count; ++k) out += errors[k] * factors[k];
+    sums = out;
+}
+
 // Columns are kept in reversed order: column c of the map has index inputs - 1 - c. With gram = L L^T, the
 // squared error of the outputs is |E L|^2, whose element at index i depends only on the errors at indices
 // from i on: those of column c and of the columns before.
@@ -69,12 +84,15 @@ private:
             for (size_t k = 0; k < count; ++k)
                 out.factors.push_back(k <= j ? factor(out.end - 1 - k, out.end - 1 - j) : 0);
         }
-        for_rows([&](size_t o) {
-            std::vector<double> errors(count);
+        for_rows([&](size_t o, size_t rows) {
+            std::vector<Lanes> errors(count);
             for (size_t j = 0; j < count; ++j) {
-                const double correction = correction_of(out, o, j, errors);
+                Lanes correction;
+                correct(out, o, rows, j, errors, correction);
                 errors[j] = -correction;
-                out.targets[o * count + j] = static_cast<float>(given(o, first + j) + correction);
+                for (size_t r = 0; r < rows; ++r)
+                    out.targets[(o + r) * count + j] =
+                        static_cast<float>(given(o + r, first + j) + correction[r]);
             }
         });
         return out;
@@ -96,12 +114,14 @@ private:
         }
     }
 
-    // What makes up in column j of the block for the errors of the columns before.
-    static double correction_of(const Block& block, size_t o, size_t j, const std::vector<double>& errors) {
+    // What makes up in column j of the block, in rows from o on, for the errors of the columns before.
+    static void correct(const Block& block, size_t o, size_t rows, size_t j, const std::vector<Lanes>& errors,
+                        Lanes& out) {
         const double* factors = block.factors.data() + j * block.count;
-        double sum = block.carried[o * block.count + j];
-        for (size_t k = 0; k < j; ++k) sum += errors[k] * factors[k];
-        return sum / factors[j];
+        out = Lanes{};
+        for (size_t r = 0; r < rows; ++r) out[r] = block.carried[(o + r) * block.count + j];
+        add_products(errors.data(), factors, j, out);
+        out /= factors[j];
     }
 
     void round(Block block) {
@@ -122,19 +142,24 @@ private:
 
     void choose_codes(const Block& block, std::vector<std::byte>& blocks) const {
         const size_t bytes = block_bytes(type_), count = block.count;
-        for_rows([&](size_t o) {
-            Floats scale(count), offset(count);
-            std::vector<uint8_t> codes(count);
-            std::vector<double> errors(count);
-            std::byte* own = &blocks[o * bytes];
-            grid_->read_scales(own, scale.data(), offset.data());
+        for_rows([&](size_t o, size_t rows) {
+            Floats scale(rows * count), offset(rows * count);
+            std::vector<uint8_t> codes(rows * count);
+            std::vector<Lanes> errors(count);
+            for (size_t r = 0; r < rows; ++r)
+                grid_->read_scales(&blocks[(o + r) * bytes], &scale[r * count], &offset[r * count]);
             for (size_t j = 0; j < count; ++j) {
-                const double before = given(o, block.first + j),
-                             wanted = before + correction_of(block, o, j, errors);
-                codes[j] = grid_->nearest(static_cast<float>(wanted), scale[j], offset[j]);
-                errors[j] = before - static_cast<double>(grid_->value(codes[j], scale[j], offset[j]));
+                Lanes correction;
+                correct(block, o, rows, j, errors, correction);
+                for (size_t r = 0; r < rows; ++r) {
+                    const size_t at = r * count + j;
+                    const double before = given(o + r, block.first + j), wanted = before + correction[r];
+                    codes[at] = grid_->nearest(static_cast<float>(wanted), scale[at], offset[at]);
+                    errors[j][r] =
+                        before - static_cast<double>(grid_->value(codes[at], scale[at], offset[at]));
+                }
             }
-            grid_->write_codes(own, codes.data());
+            for (size_t r = 0; r < rows; ++r) grid_->write_codes(&blocks[(o + r) * bytes], &codes[r * count]);
         });
     }
 
@@ -157,13 +182,13 @@ private:
         return static_cast<double>(weights_[output * n_ + column]);
     }
 
+    // body(first, rows): at most kTogether rows at a time.
     template <typename Body>
     void for_rows(Body&& body) const {
-        constexpr size_t kRows = 64;
-        parallel_for(static_cast<int64_t>((outputs_ + kRows - 1) / kRows), default_threads(),
+        parallel_for(static_cast<int64_t>((outputs_ + kTogether - 1) / kTogether), default_threads(),
                      [&](int64_t part) {
-                         const size_t first = static_cast<size_t>(part) * kRows;
-                         for (size_t o = first; o < std::min(outputs_, first + kRows); ++o) body(o);
+                         const size_t first = static_cast<size_t>(part) * kTogether;
+                         body(first, std::min(kTogether, outputs_ - first));
                      });
     }
 

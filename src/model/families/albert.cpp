@@ -5,7 +5,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::albert_family {
 namespace {
 
 constexpr const char* kName = "albert";
@@ -96,8 +96,8 @@ std::vector<SlotDescription> model_slots() {
 
 }  // namespace
 
-extern const Family albert_family;
-const Family albert_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = layer_slots(),
     .model_slots = model_slots(),
@@ -115,4 +115,4 @@ const Family albert_family = {
     .to_stock = [](const Model& model) -> StockModel { fail_stock(model, "the architecture"); },
 };
 
-}  // namespace refold
+}  // namespace refold::albert_family

@@ -3,7 +3,7 @@
 
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::baichuan_family {
 namespace {
 
 ModelConfig read_config(const GgufMetadata& metadata) {
@@ -17,8 +17,8 @@ StockModel to_stock(const Model& model) {
 
 }  // namespace
 
-extern const Family baichuan_family;
-const Family baichuan_family = {
+extern const Family family;
+const Family family = {
     .name = kBaichuan,
     .layer_slots = baichuan_layer_slots(),
     .model_slots = baichuan_model_slots(),
@@ -30,4 +30,4 @@ const Family baichuan_family = {
     .to_stock = to_stock,
 };
 
-}  // namespace refold
+}  // namespace refold::baichuan_family

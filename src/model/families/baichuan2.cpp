@@ -6,7 +6,7 @@
 #include "model/materialize.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::baichuan2_family {
 namespace {
 
 ModelConfig read_config(const GgufMetadata& metadata) {
@@ -47,8 +47,8 @@ StockModel to_stock(const Model& model) {
 
 }  // namespace
 
-extern const Family baichuan2_family;
-const Family baichuan2_family = {
+extern const Family family;
+const Family family = {
     .name = kBaichuan2,
     .layer_slots = baichuan_layer_slots(),
     .model_slots = baichuan_model_slots(),
@@ -60,4 +60,4 @@ const Family baichuan2_family = {
     .to_stock = to_stock,
 };
 
-}  // namespace refold
+}  // namespace refold::baichuan2_family

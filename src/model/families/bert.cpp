@@ -3,7 +3,7 @@
 
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::bert_family {
 namespace {
 
 ModelConfig read_config(const GgufMetadata& metadata) {
@@ -20,8 +20,8 @@ StockModel to_stock(const Model& model) { return {without_heads(model), kEncoder
 
 }  // namespace
 
-extern const Family bert_family;
-const Family bert_family = {
+extern const Family family;
+const Family family = {
     .name = kBert,
     .layer_slots = encoder_layer_slots(),
     .model_slots = encoder_model_slots({
@@ -41,4 +41,4 @@ const Family bert_family = {
     .to_stock = to_stock,
 };
 
-}  // namespace refold
+}  // namespace refold::bert_family

@@ -6,7 +6,7 @@
 #include "model/families/common/llama.h"
 #include "model/families/common/stock.h"
 
-namespace refold {
+namespace refold::cohere_family {
 namespace {
 
 constexpr const char* kName = "command-r";
@@ -50,8 +50,8 @@ StockModel to_stock(const Model& model) {
 
 }  // namespace
 
-extern const Family cohere_family;
-const Family cohere_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = layer_slots(),
     .model_slots = llama_model_slots(),
@@ -64,4 +64,4 @@ const Family cohere_family = {
     .to_stock = to_stock,
 };
 
-}  // namespace refold
+}  // namespace refold::cohere_family

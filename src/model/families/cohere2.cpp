@@ -4,7 +4,7 @@
 #include "model/families/common/cohere.h"
 #include "model/families/common/llama.h"
 
-namespace refold {
+namespace refold::cohere2_family {
 namespace {
 
 constexpr const char* kName = "cohere2";
@@ -42,8 +42,8 @@ StockModel to_stock(const Model& model) {
 
 }  // namespace
 
-extern const Family cohere2_family;
-const Family cohere2_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = cohere_layer_slots(),
     .model_slots = llama_model_slots(),
@@ -65,4 +65,4 @@ const Family cohere2_family = {
     .to_stock = to_stock,
 };
 
-}  // namespace refold
+}  // namespace refold::cohere2_family

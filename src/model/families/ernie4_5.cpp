@@ -4,7 +4,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::ernie4_5_family {
 namespace {
 
 constexpr const char* kName = "ernie4_5";
@@ -32,8 +32,8 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-extern const Family ernie4_5_family;
-const Family ernie4_5_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = llama_layer_slots(hf_plain),
     .model_slots = llama_model_slots(),
@@ -51,4 +51,4 @@ const Family ernie4_5_family = {
     },
 };
 
-}  // namespace refold
+}  // namespace refold::ernie4_5_family

@@ -4,7 +4,7 @@
 #include "core/error.h"
 #include "model/activation.h"
 
-namespace refold {
+namespace refold::gemma_family {
 namespace {
 
 constexpr const char* kName = "gemma";
@@ -37,8 +37,8 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-extern const Family gemma_family;
-const Family gemma_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = gemma_layer_slots(false, false),
     .model_slots = gemma_model_slots(),
@@ -51,4 +51,4 @@ const Family gemma_family = {
     .to_stock = gemma_to_stock,
 };
 
-}  // namespace refold
+}  // namespace refold::gemma_family

@@ -1,7 +1,7 @@
 // Gemma 2: Gemma with soft caps, norms after the modules and windows on every other layer.
 #include "model/families/common/gemma.h"
 
-namespace refold {
+namespace refold::gemma2_family {
 namespace {
 
 constexpr const char* kName = "gemma2";
@@ -36,8 +36,8 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-extern const Family gemma2_family;
-const Family gemma2_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = gemma_layer_slots(true, false),
     .model_slots = gemma_model_slots(),
@@ -50,4 +50,4 @@ const Family gemma2_family = {
     .to_stock = gemma_to_stock,
 };
 
-}  // namespace refold
+}  // namespace refold::gemma2_family

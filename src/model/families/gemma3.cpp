@@ -3,7 +3,7 @@
 #include "core/error.h"
 #include "model/families/common/gemma.h"
 
-namespace refold {
+namespace refold::gemma3_family {
 namespace {
 
 constexpr const char* kName = "gemma3";
@@ -49,8 +49,8 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-extern const Family gemma3_family;
-const Family gemma3_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = gemma_layer_slots(true, true),
     .model_slots = gemma_model_slots(),
@@ -63,4 +63,4 @@ const Family gemma3_family = {
     .to_stock = gemma_to_stock,
 };
 
-}  // namespace refold
+}  // namespace refold::gemma3_family

@@ -10,7 +10,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::gemma3n_family {
 namespace {
 
 constexpr const char* kName = "gemma3n";
@@ -227,8 +227,8 @@ StockModel to_stock(const Model& model) {
 
 }  // namespace
 
-extern const Family gemma3n_family;
-const Family gemma3n_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = layer_slots(),
     .model_slots = model_slots(),
@@ -242,4 +242,4 @@ const Family gemma3n_family = {
     .to_stock = to_stock,
 };
 
-}  // namespace refold
+}  // namespace refold::gemma3n_family

@@ -6,7 +6,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::gpt2_family {
 namespace {
 
 constexpr const char* kName = "gpt2";
@@ -38,8 +38,8 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-extern const Family gpt2_family;
-const Family gpt2_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots =
         {
@@ -88,4 +88,4 @@ const Family gpt2_family = {
     },
 };
 
-}  // namespace refold
+}  // namespace refold::gpt2_family

@@ -4,7 +4,7 @@
 #include "model/families/common/gguf_keys.h"
 #include "model/families/common/hf_config.h"
 
-namespace refold {
+namespace refold::gpt_neox_family {
 namespace {
 
 constexpr const char* kName = "gptneox";
@@ -38,8 +38,8 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-extern const Family gpt_neox_family;
-const Family gpt_neox_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots =
         {
@@ -81,4 +81,4 @@ const Family gpt_neox_family = {
     .fused = {kFusedQkv},
 };
 
-}  // namespace refold
+}  // namespace refold::gpt_neox_family

@@ -6,7 +6,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::gpt_oss_family {
 namespace {
 
 constexpr const char* kName = "gpt-oss";
@@ -117,8 +117,8 @@ StockModel to_stock(const Model& model) {
 
 }  // namespace
 
-extern const Family gpt_oss_family;
-const Family gpt_oss_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = layer_slots(),
     .model_slots = llama_model_slots(),
@@ -134,4 +134,4 @@ const Family gpt_oss_family = {
     .to_stock = to_stock,
 };
 
-}  // namespace refold
+}  // namespace refold::gpt_oss_family

@@ -6,7 +6,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::gptj_family {
 namespace {
 
 constexpr const char* kName = "gptj";
@@ -33,8 +33,8 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-extern const Family gptj_family;
-const Family gptj_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots =
         {
@@ -73,4 +73,4 @@ const Family gptj_family = {
     .to_stock = [](const Model& model) -> StockModel { fail_stock(model, "any part (it has no GPT-J)"); },
 };
 
-}  // namespace refold
+}  // namespace refold::gptj_family

@@ -5,7 +5,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::granite_family {
 namespace {
 
 constexpr const char* kName = "granite";
@@ -30,8 +30,8 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-extern const Family granite_family;
-const Family granite_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = llama_layer_slots(hf_rotary),
     .model_slots = llama_model_slots(),
@@ -46,4 +46,4 @@ const Family granite_family = {
     },
 };
 
-}  // namespace refold
+}  // namespace refold::granite_family

@@ -5,7 +5,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::granitemoe_family {
 namespace {
 
 constexpr const char* kName = "granitemoe";
@@ -33,8 +33,8 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-extern const Family granitemoe_family;
-const Family granitemoe_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = with_experts(llama_layer_slots(hf_rotary),
                                 expert_slots({.router = "@layers.{}.block_sparse_moe.router.layer.weight",
@@ -57,4 +57,4 @@ const Family granitemoe_family = {
     },
 };
 
-}  // namespace refold
+}  // namespace refold::granitemoe_family

@@ -7,7 +7,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::hunyuan_dense_family {
 namespace {
 
 constexpr const char* kName = "hunyuan-dense";
@@ -64,8 +64,8 @@ std::vector<SlotDescription> layer_slots() {
 
 }  // namespace
 
-extern const Family hunyuan_dense_family;
-const Family hunyuan_dense_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = layer_slots(),
     .model_slots = llama_model_slots(),
@@ -96,4 +96,4 @@ const Family hunyuan_dense_family = {
     },
 };
 
-}  // namespace refold
+}  // namespace refold::hunyuan_dense_family

@@ -11,7 +11,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::llama_family {
 namespace {
 
 constexpr const char* kName = "llama";
@@ -76,8 +76,8 @@ void write_layer_sharing(nlohmann::json& config, size_t /*stored*/, size_t repea
 
 }  // namespace
 
-extern const Family llama_family;
-const Family llama_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = with_experts(llama_layer_slots(hf_rotary),
                                 expert_slots({"@layers.{}.block_sparse_moe.gate.weight",
@@ -108,4 +108,4 @@ const Family llama_family = {
     },
 };
 
-}  // namespace refold
+}  // namespace refold::llama_family

@@ -5,7 +5,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::nanbeige_family {
 namespace {
 
 constexpr const char* kName = "nanbeige";
@@ -48,8 +48,8 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-extern const Family nanbeige_family;
-const Family nanbeige_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = layer_slots(),
     .model_slots = llama_model_slots(),
@@ -61,4 +61,4 @@ const Family nanbeige_family = {
     .to_stock = to_stock,
 };
 
-}  // namespace refold
+}  // namespace refold::nanbeige_family

@@ -7,7 +7,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::nemotron_family {
 namespace {
 
 constexpr const char* kName = "nemotron";
@@ -52,8 +52,8 @@ std::vector<SlotDescription> layer_slots() {
 
 }  // namespace
 
-extern const Family nemotron_family;
-const Family nemotron_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = layer_slots(),
     .model_slots =
@@ -77,4 +77,4 @@ const Family nemotron_family = {
     },
 };
 
-}  // namespace refold
+}  // namespace refold::nemotron_family

@@ -7,7 +7,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::olmo2_family {
 namespace {
 
 constexpr const char* kName = "olmo2";
@@ -49,8 +49,8 @@ std::vector<SlotDescription> layer_slots() {
 
 }  // namespace
 
-extern const Family olmo2_family;
-const Family olmo2_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = layer_slots(),
     .model_slots = llama_model_slots(),
@@ -67,4 +67,4 @@ const Family olmo2_family = {
     },
 };
 
-}  // namespace refold
+}  // namespace refold::olmo2_family

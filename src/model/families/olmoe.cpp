@@ -8,7 +8,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::olmoe_family {
 namespace {
 
 constexpr const char* kName = "olmoe";
@@ -51,8 +51,8 @@ std::vector<SlotDescription> layer_slots() {
 
 }  // namespace
 
-extern const Family olmoe_family;
-const Family olmoe_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = layer_slots(),
     .model_slots = llama_model_slots(),
@@ -70,4 +70,4 @@ const Family olmoe_family = {
     },
 };
 
-}  // namespace refold
+}  // namespace refold::olmoe_family

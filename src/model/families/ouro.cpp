@@ -7,7 +7,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::ouro_family {
 namespace {
 
 constexpr const char* kName = "ouro";
@@ -44,8 +44,8 @@ std::vector<SlotDescription> layer_slots() {
 
 }  // namespace
 
-extern const Family ouro_family;
-const Family ouro_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = layer_slots(),
     .model_slots = {{Slot::token_embd, "token_embd.weight", true, "@embed_tokens.weight"},
@@ -64,4 +64,4 @@ const Family ouro_family = {
     .to_stock = [](const Model& model) -> StockModel { fail_stock(model, "the architecture"); },
 };
 
-}  // namespace refold
+}  // namespace refold::ouro_family

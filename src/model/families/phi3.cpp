@@ -8,7 +8,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::phi3_family {
 namespace {
 
 constexpr const char* kName = "phi3";
@@ -63,8 +63,8 @@ StockModel to_stock(const Model& model) {
 
 }  // namespace
 
-extern const Family phi3_family;
-const Family phi3_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots =
         {
@@ -101,4 +101,4 @@ const Family phi3_family = {
     .to_stock = to_stock,
 };
 
-}  // namespace refold
+}  // namespace refold::phi3_family

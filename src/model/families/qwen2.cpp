@@ -2,7 +2,7 @@
 #include "model/families/common/llama.h"
 #include "model/families/common/qwen.h"
 
-namespace refold {
+namespace refold::qwen2_family {
 namespace {
 
 constexpr const char* kName = "qwen2";
@@ -20,8 +20,8 @@ nlohmann::json write_hf_config(const Model& model) { return qwen_to_hf(model, "Q
 
 }  // namespace
 
-extern const Family qwen2_family;
-const Family qwen2_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = qwen_layer_slots({
         {Slot::attn_q_bias, "blk.{}.attn_q.bias", true, "@layers.{}.self_attn.q_proj.bias"},
@@ -38,4 +38,4 @@ const Family qwen2_family = {
     .to_stock = qwen_to_stock,
 };
 
-}  // namespace refold
+}  // namespace refold::qwen2_family

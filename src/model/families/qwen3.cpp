@@ -4,7 +4,7 @@
 #include "model/families/common/llama.h"
 #include "model/families/common/qwen.h"
 
-namespace refold {
+namespace refold::qwen3_family {
 namespace {
 
 constexpr const char* kName = "qwen3";
@@ -28,8 +28,8 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-extern const Family qwen3_family;
-const Family qwen3_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = qwen_layer_slots({
         {Slot::attn_q_norm, "blk.{}.attn_q_norm.weight", true, "@layers.{}.self_attn.q_norm.weight"},
@@ -45,4 +45,4 @@ const Family qwen3_family = {
     .to_stock = qwen_to_stock,
 };
 
-}  // namespace refold
+}  // namespace refold::qwen3_family

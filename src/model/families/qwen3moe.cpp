@@ -7,7 +7,7 @@
 #include "model/families/common/qwen.h"
 #include "model/families/common/stock.h"
 
-namespace refold {
+namespace refold::qwen3moe_family {
 namespace {
 
 constexpr const char* kName = "qwen3moe";
@@ -63,8 +63,8 @@ std::vector<SlotDescription> layer_slots() {
 
 }  // namespace
 
-extern const Family qwen3moe_family;
-const Family qwen3moe_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = layer_slots(),
     .model_slots = llama_model_slots(),
@@ -80,4 +80,4 @@ const Family qwen3moe_family = {
     },
 };
 
-}  // namespace refold
+}  // namespace refold::qwen3moe_family

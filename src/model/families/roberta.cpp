@@ -5,7 +5,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::roberta_family {
 namespace {
 
 constexpr const char* kName = "roberta";  // ours: llama.cpp stores it as "bert", without its first positions
@@ -78,8 +78,8 @@ StockModel to_stock(const Model& model) {
 
 }  // namespace
 
-extern const Family roberta_family;
-const Family roberta_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = encoder_layer_slots(),
     .model_slots = model_slots(),
@@ -92,4 +92,4 @@ const Family roberta_family = {
     .to_stock = to_stock,
 };
 
-}  // namespace refold
+}  // namespace refold::roberta_family

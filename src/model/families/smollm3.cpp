@@ -5,7 +5,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::smollm3_family {
 namespace {
 
 constexpr const char* kName = "smollm3";
@@ -73,8 +73,8 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-extern const Family smollm3_family;
-const Family smollm3_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots = llama_layer_slots(hf_rotary),
     .model_slots = llama_model_slots(),
@@ -94,4 +94,4 @@ const Family smollm3_family = {
     },
 };
 
-}  // namespace refold
+}  // namespace refold::smollm3_family

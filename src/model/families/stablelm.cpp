@@ -7,7 +7,7 @@
 #include "model/families/common/stock.h"
 #include "model/stock.h"
 
-namespace refold {
+namespace refold::stablelm_family {
 namespace {
 
 constexpr const char* kName = "stablelm";
@@ -41,8 +41,8 @@ nlohmann::json write_hf_config(const Model& model) {
 
 }  // namespace
 
-extern const Family stablelm_family;
-const Family stablelm_family = {
+extern const Family family;
+const Family family = {
     .name = kName,
     .layer_slots =
         {
@@ -89,4 +89,4 @@ const Family stablelm_family = {
     },
 };
 
-}  // namespace refold
+}  // namespace refold::stablelm_family

@@ -3,7 +3,7 @@
 #include "serve/endpoint.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::apply_template_endpoint {
 namespace {
 
 // As llama.cpp's server has it: the body of a chat completion, of which nothing is generated.
@@ -15,14 +15,13 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 
 }  // namespace
 
-extern const Endpoint apply_template_endpoint;
-const Endpoint apply_template_endpoint = {
-    .method = "POST",
-    .path = "/apply-template",
-    .summary = "The text of a conversation by the chat template (llama.cpp's server)",
-    .answer = answer,
-    .answer_example = R"({"prompt": ""})",
-    .body = {.example = R"({"messages": [{"role": "user", "content": "Hello"}]})",
-             .parse = parse_only<parse_chat_request>}};
+extern const Endpoint endpoint;
+const Endpoint endpoint = {.method = "POST",
+                           .path = "/apply-template",
+                           .summary = "The text of a conversation by the chat template (llama.cpp's server)",
+                           .answer = answer,
+                           .answer_example = R"({"prompt": ""})",
+                           .body = {.example = R"({"messages": [{"role": "user", "content": "Hello"}]})",
+                                    .parse = parse_only<parse_chat_request>}};
 
-}  // namespace refold
+}  // namespace refold::apply_template_endpoint

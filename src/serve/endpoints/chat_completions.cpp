@@ -2,7 +2,7 @@
 #include "serve/openai_answer.h"
 #include "serve/run_answer.h"
 
-namespace refold {
+namespace refold::chat_completions_endpoint {
 namespace {
 
 void answer(Service& service, const httplib::Request& request, httplib::Response& response) {
@@ -14,8 +14,8 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 
 }  // namespace
 
-extern const Endpoint chat_completions_endpoint;
-const Endpoint chat_completions_endpoint = {
+extern const Endpoint endpoint;
+const Endpoint endpoint = {
     .method = "POST",
     .path = "/v1/chat/completions",
     .summary = "The next message of a conversation (OpenAI)",
@@ -29,4 +29,4 @@ const Endpoint chat_completions_endpoint = {
              .parse = parse_only<parse_chat_request>,
              .stream_type = "text/event-stream"}};
 
-}  // namespace refold
+}  // namespace refold::chat_completions_endpoint

@@ -2,7 +2,7 @@
 #include "serve/openai_answer.h"
 #include "serve/run_answer.h"
 
-namespace refold {
+namespace refold::completions_endpoint {
 namespace {
 
 void answer(Service& service, const httplib::Request& request, httplib::Response& response) {
@@ -14,8 +14,8 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 
 }  // namespace
 
-extern const Endpoint completions_endpoint;
-const Endpoint completions_endpoint = {
+extern const Endpoint endpoint;
+const Endpoint endpoint = {
     .method = "POST",
     .path = "/v1/completions",
     .summary = "Texts that go on (OpenAI)",
@@ -26,4 +26,4 @@ const Endpoint completions_endpoint = {
              .parse = parse_only<parse_completion_request>,
              .stream_type = "text/event-stream"}};
 
-}  // namespace refold
+}  // namespace refold::completions_endpoint

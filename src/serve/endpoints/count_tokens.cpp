@@ -2,7 +2,7 @@
 #include "serve/messages/messages_answer.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::count_tokens_endpoint {
 namespace {
 
 void answer(Service& service, const httplib::Request& request, httplib::Response& response) {
@@ -14,15 +14,14 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 
 }  // namespace
 
-extern const Endpoint count_tokens_endpoint;
-const Endpoint count_tokens_endpoint = {
-    .method = "POST",
-    .path = "/v1/messages/count_tokens",
-    .summary = "The tokens of a conversation (Anthropic)",
-    .answer = answer,
-    .answer_example = R"({"input_tokens": 1})",
-    .error = messages_error_body,
-    .body = {.example = R"({"messages": [{"role": "user", "content": "Hello"}]})",
-             .parse = parse_only<parse_count_tokens_request>}};
+extern const Endpoint endpoint;
+const Endpoint endpoint = {.method = "POST",
+                           .path = "/v1/messages/count_tokens",
+                           .summary = "The tokens of a conversation (Anthropic)",
+                           .answer = answer,
+                           .answer_example = R"({"input_tokens": 1})",
+                           .error = messages_error_body,
+                           .body = {.example = R"({"messages": [{"role": "user", "content": "Hello"}]})",
+                                    .parse = parse_only<parse_count_tokens_request>}};
 
-}  // namespace refold
+}  // namespace refold::count_tokens_endpoint

@@ -2,7 +2,7 @@
 #include "serve/prompt_field.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::detokenize_endpoint {
 namespace {
 
 struct DetokenizeRequest {
@@ -31,13 +31,12 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 
 }  // namespace
 
-extern const Endpoint detokenize_endpoint;
-const Endpoint detokenize_endpoint = {
-    .method = "POST",
-    .path = "/detokenize",
-    .summary = "The text of token ids (vLLM, llama.cpp's server)",
-    .answer = answer,
-    .answer_example = R"({"prompt": "A text", "content": "A text"})",
-    .body = {.example = R"({"tokens": [1, 2]})", .parse = parse_only<parse>}};
+extern const Endpoint endpoint;
+const Endpoint endpoint = {.method = "POST",
+                           .path = "/detokenize",
+                           .summary = "The text of token ids (vLLM, llama.cpp's server)",
+                           .answer = answer,
+                           .answer_example = R"({"prompt": "A text", "content": "A text"})",
+                           .body = {.example = R"({"tokens": [1, 2]})", .parse = parse_only<parse>}};
 
-}  // namespace refold
+}  // namespace refold::detokenize_endpoint

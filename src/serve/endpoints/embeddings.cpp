@@ -5,7 +5,7 @@
 #include "serve/reply.h"
 #include "vocab/base64.h"
 
-namespace refold {
+namespace refold::embeddings_endpoint {
 namespace {
 
 struct EmbeddingRequest {
@@ -57,8 +57,8 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 
 }  // namespace
 
-extern const Endpoint embeddings_endpoint;
-const Endpoint embeddings_endpoint = {
+extern const Endpoint endpoint;
+const Endpoint endpoint = {
     .method = "POST",
     .path = "/v1/embeddings",
     .summary = "Vectors of texts (OpenAI)",
@@ -68,4 +68,4 @@ const Endpoint embeddings_endpoint = {
         "usage": {"prompt_tokens": 1, "total_tokens": 1}})",
     .body = {.example = R"({"input": "A text"})", .parse = parse_only<parse>}};
 
-}  // namespace refold
+}  // namespace refold::embeddings_endpoint

@@ -1,7 +1,7 @@
 #include "serve/endpoint.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::health_endpoint {
 namespace {
 
 // The process works, whatever it is busy with: /ready says whether it takes requests.
@@ -11,13 +11,13 @@ void answer(Service&, const httplib::Request&, httplib::Response& response) {
 
 }  // namespace
 
-extern const Endpoint health_endpoint;
-const Endpoint health_endpoint = {.method = "GET",
-                                  .path = "/health",
-                                  .summary = "Whether the process answers",
-                                  .open = true,
-                                  .quick = true,
-                                  .answer = answer,
-                                  .answer_example = R"({"status": "ok"})"};
+extern const Endpoint endpoint;
+const Endpoint endpoint = {.method = "GET",
+                           .path = "/health",
+                           .summary = "Whether the process answers",
+                           .open = true,
+                           .quick = true,
+                           .answer = answer,
+                           .answer_example = R"({"status": "ok"})"};
 
-}  // namespace refold
+}  // namespace refold::health_endpoint

@@ -2,7 +2,7 @@
 #include "serve/messages/messages_answer.h"
 #include "serve/run_answer.h"
 
-namespace refold {
+namespace refold::messages_endpoint {
 namespace {
 
 void answer(Service& service, const httplib::Request& request, httplib::Response& response) {
@@ -14,8 +14,8 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 
 }  // namespace
 
-extern const Endpoint messages_endpoint;
-const Endpoint messages_endpoint = {
+extern const Endpoint endpoint;
+const Endpoint endpoint = {
     .method = "POST",
     .path = "/v1/messages",
     .summary = "The next message of a conversation (Anthropic)",
@@ -30,4 +30,4 @@ const Endpoint messages_endpoint = {
              .parse = parse_only<parse_messages_request>,
              .stream_type = "text/event-stream"}};
 
-}  // namespace refold
+}  // namespace refold::messages_endpoint

@@ -3,7 +3,7 @@
 #include "eval/speed.h"
 #include "serve/endpoint.h"
 
-namespace refold {
+namespace refold::metrics_endpoint {
 namespace {
 
 void answer(Service& service, const httplib::Request&, httplib::Response& response) {
@@ -30,12 +30,12 @@ void answer(Service& service, const httplib::Request&, httplib::Response& respon
 
 }  // namespace
 
-extern const Endpoint metrics_endpoint;
-const Endpoint metrics_endpoint = {.method = "GET",
-                                   .path = "/metrics",
-                                   .summary = "Metrics for Prometheus",
-                                   .quick = true,
-                                   .type = "text/plain",
-                                   .answer = answer};
+extern const Endpoint endpoint;
+const Endpoint endpoint = {.method = "GET",
+                           .path = "/metrics",
+                           .summary = "Metrics for Prometheus",
+                           .quick = true,
+                           .type = "text/plain",
+                           .answer = answer};
 
-}  // namespace refold
+}  // namespace refold::metrics_endpoint

@@ -2,7 +2,7 @@
 #include "serve/model_json.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::models_endpoint {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -15,8 +15,8 @@ void answer(Service& service, const httplib::Request&, httplib::Response& respon
 
 }  // namespace
 
-extern const Endpoint models_endpoint;
-const Endpoint models_endpoint = {
+extern const Endpoint endpoint;
+const Endpoint endpoint = {
     .method = "GET",
     .path = "/v1/models",
     .summary = "The models that are served (OpenAI)",
@@ -26,4 +26,4 @@ const Endpoint models_endpoint = {
         "max_model_len?": 4096, "meta?": {"n_vocab": 0, "n_ctx": 0, "n_ctx_train?": 0, "n_embd?": 0, "n_params?": 0, "size?": 0},
         "status": {"value": "loaded"}}]})"};
 
-}  // namespace refold
+}  // namespace refold::models_endpoint

@@ -4,7 +4,7 @@
 #include "serve/reply.h"
 #include "serve/run_answer.h"
 
-namespace refold {
+namespace refold::ollama_chat_endpoint {
 namespace {
 
 void answer(Service& service, const httplib::Request& request, httplib::Response& response) {
@@ -17,8 +17,8 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 
 }  // namespace
 
-extern const Endpoint ollama_chat_endpoint;
-const Endpoint ollama_chat_endpoint = {
+extern const Endpoint endpoint;
+const Endpoint endpoint = {
     .method = "POST",
     .path = "/api/chat",
     .summary = "The next message of a conversation (Ollama)",
@@ -33,4 +33,4 @@ const Endpoint ollama_chat_endpoint = {
              .parse = parse_only<parse_ollama_chat>,
              .stream_type = "application/x-ndjson"}};
 
-}  // namespace refold
+}  // namespace refold::ollama_chat_endpoint

@@ -4,7 +4,7 @@
 #include "serve/ollama/model.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::ollama_embed_endpoint {
 namespace {
 
 struct EmbedRequest {
@@ -45,8 +45,8 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 
 }  // namespace
 
-extern const Endpoint ollama_embed_endpoint;
-const Endpoint ollama_embed_endpoint = {
+extern const Endpoint endpoint;
+const Endpoint endpoint = {
     .method = "POST",
     .path = "/api/embed",
     .summary = "Vectors of texts (Ollama)",
@@ -56,4 +56,4 @@ const Endpoint ollama_embed_endpoint = {
     .error = ollama_error_body,
     .body = {.example = R"({"input": "A text"})", .parse = parse_only<parse>}};
 
-}  // namespace refold
+}  // namespace refold::ollama_embed_endpoint

@@ -4,7 +4,7 @@
 #include "serve/ollama/model.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::ollama_embeddings_endpoint {
 namespace {
 
 struct EmbeddingRequest {
@@ -33,14 +33,13 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 
 }  // namespace
 
-extern const Endpoint ollama_embeddings_endpoint;
-const Endpoint ollama_embeddings_endpoint = {
-    .method = "POST",
-    .path = "/api/embeddings",
-    .summary = "The vector of a text (Ollama, older)",
-    .answer = answer,
-    .answer_example = R"({"embedding": [0.5]})",
-    .error = ollama_error_body,
-    .body = {.example = R"({"prompt": "A text"})", .parse = parse_only<parse>}};
+extern const Endpoint endpoint;
+const Endpoint endpoint = {.method = "POST",
+                           .path = "/api/embeddings",
+                           .summary = "The vector of a text (Ollama, older)",
+                           .answer = answer,
+                           .answer_example = R"({"embedding": [0.5]})",
+                           .error = ollama_error_body,
+                           .body = {.example = R"({"prompt": "A text"})", .parse = parse_only<parse>}};
 
-}  // namespace refold
+}  // namespace refold::ollama_embeddings_endpoint

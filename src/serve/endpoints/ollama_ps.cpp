@@ -2,7 +2,7 @@
 #include "serve/ollama/model.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::ollama_ps_endpoint {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -22,8 +22,8 @@ void answer(Service& service, const httplib::Request&, httplib::Response& respon
 
 }  // namespace
 
-extern const Endpoint ollama_ps_endpoint;
-const Endpoint ollama_ps_endpoint = {
+extern const Endpoint endpoint;
+const Endpoint endpoint = {
     .method = "GET",
     .path = "/api/ps",
     .summary = "The models that are loaded (Ollama)",
@@ -34,4 +34,4 @@ const Endpoint ollama_ps_endpoint = {
         "context_length": 4096, "expires_at": "9999-12-31T23:59:59Z"}]})",
     .error = ollama_error_body};
 
-}  // namespace refold
+}  // namespace refold::ollama_ps_endpoint

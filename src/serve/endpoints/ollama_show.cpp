@@ -4,7 +4,7 @@
 #include "serve/ollama/model.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::ollama_show_endpoint {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -46,8 +46,8 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 
 }  // namespace
 
-extern const Endpoint ollama_show_endpoint;
-const Endpoint ollama_show_endpoint = {
+extern const Endpoint endpoint;
+const Endpoint endpoint = {
     .method = "POST",
     .path = "/api/show",
     .summary = "A model that is served (Ollama)",
@@ -59,4 +59,4 @@ const Endpoint ollama_show_endpoint = {
     .error = ollama_error_body,
     .body = {.example = R"({"model": "NAME"})", .parse = parse_only<parse>}};
 
-}  // namespace refold
+}  // namespace refold::ollama_show_endpoint

@@ -2,7 +2,7 @@
 #include "serve/ollama/model.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::ollama_tags_endpoint {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -19,8 +19,8 @@ void answer(Service& service, const httplib::Request&, httplib::Response& respon
 
 }  // namespace
 
-extern const Endpoint ollama_tags_endpoint;
-const Endpoint ollama_tags_endpoint = {
+extern const Endpoint endpoint;
+const Endpoint endpoint = {
     .method = "GET",
     .path = "/api/tags",
     .summary = "The models that are served (Ollama)",
@@ -30,4 +30,4 @@ const Endpoint ollama_tags_endpoint = {
         "families": ["llama"], "parameter_size": "134.5M", "quantization_level": ""}, "modified_at": "2026-01-01T00:00:00Z"}]})",
     .error = ollama_error_body};
 
-}  // namespace refold
+}  // namespace refold::ollama_tags_endpoint

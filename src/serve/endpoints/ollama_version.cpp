@@ -2,7 +2,7 @@
 #include "serve/ollama/model.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::ollama_version_endpoint {
 namespace {
 
 void answer(Service&, const httplib::Request&, httplib::Response& response) {
@@ -11,12 +11,12 @@ void answer(Service&, const httplib::Request&, httplib::Response& response) {
 
 }  // namespace
 
-extern const Endpoint ollama_version_endpoint;
-const Endpoint ollama_version_endpoint = {.method = "GET",
-                                          .path = "/api/version",
-                                          .summary = "The version of Ollama whose interface this is (Ollama)",
-                                          .answer = answer,
-                                          .answer_example = R"({"version": "0.12.6"})",
-                                          .error = ollama_error_body};
+extern const Endpoint endpoint;
+const Endpoint endpoint = {.method = "GET",
+                           .path = "/api/version",
+                           .summary = "The version of Ollama whose interface this is (Ollama)",
+                           .answer = answer,
+                           .answer_example = R"({"version": "0.12.6"})",
+                           .error = ollama_error_body};
 
-}  // namespace refold
+}  // namespace refold::ollama_version_endpoint

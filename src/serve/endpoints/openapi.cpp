@@ -3,7 +3,7 @@
 #include "serve/endpoint.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::openapi_endpoint {
 namespace {
 
 void answer(Service& service, const httplib::Request&, httplib::Response& response) {
@@ -12,11 +12,11 @@ void answer(Service& service, const httplib::Request&, httplib::Response& respon
 
 }  // namespace
 
-extern const Endpoint openapi_endpoint;
-const Endpoint openapi_endpoint = {.method = "GET",
-                                   .path = "/openapi.json",
-                                   .summary = "This description of all endpoints",
-                                   .open = true,
-                                   .answer = answer};
+extern const Endpoint endpoint;
+const Endpoint endpoint = {.method = "GET",
+                           .path = "/openapi.json",
+                           .summary = "This description of all endpoints",
+                           .open = true,
+                           .answer = answer};
 
-}  // namespace refold
+}  // namespace refold::openapi_endpoint

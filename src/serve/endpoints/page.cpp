@@ -2,7 +2,7 @@
 
 #include "serve/endpoint.h"
 
-namespace refold {
+namespace refold::page_endpoint {
 namespace {
 
 void answer(Service&, const httplib::Request&, httplib::Response& response) {
@@ -14,8 +14,8 @@ void answer(Service&, const httplib::Request&, httplib::Response& response) {
 
 }  // namespace
 
-extern const Endpoint page_endpoint;
-const Endpoint page_endpoint = {
+extern const Endpoint endpoint;
+const Endpoint endpoint = {
     .method = "GET", .path = "/", .summary = "The page", .open = true, .type = "text/html", .answer = answer};
 
-}  // namespace refold
+}  // namespace refold::page_endpoint

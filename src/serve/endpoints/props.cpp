@@ -2,7 +2,7 @@
 #include "serve/generation_fields.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::props_endpoint {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -59,8 +59,8 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 
 }  // namespace
 
-extern const Endpoint props_endpoint;
-const Endpoint props_endpoint = {
+extern const Endpoint endpoint;
+const Endpoint endpoint = {
     .method = "GET",
     .path = "/props",
     .summary = "The model and its usual settings (llama.cpp's server)",
@@ -69,4 +69,4 @@ const Endpoint props_endpoint = {
         "model_path": "NAME", "model_alias": "NAME", "modalities": {"vision": false, "audio": false},
         "chat_template": "", "bos_token": null, "eos_token": null, "build_info": "refold-0.1.0"})"};
 
-}  // namespace refold
+}  // namespace refold::props_endpoint

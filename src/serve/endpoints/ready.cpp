@@ -1,7 +1,7 @@
 #include "serve/endpoint.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::ready_endpoint {
 namespace {
 
 bool is_full(const ServedModel& model, const ServerOptions& options) {
@@ -29,13 +29,13 @@ void answer(Service& service, const httplib::Request&, httplib::Response& respon
 
 }  // namespace
 
-extern const Endpoint ready_endpoint;
-const Endpoint ready_endpoint = {.method = "GET",
-                                 .path = "/ready",
-                                 .summary = "Whether the server takes more requests",
-                                 .open = true,
-                                 .quick = true,
-                                 .answer = answer,
-                                 .answer_example = R"({"status": "ready"})"};
+extern const Endpoint endpoint;
+const Endpoint endpoint = {.method = "GET",
+                           .path = "/ready",
+                           .summary = "Whether the server takes more requests",
+                           .open = true,
+                           .quick = true,
+                           .answer = answer,
+                           .answer_example = R"({"status": "ready"})"};
 
-}  // namespace refold
+}  // namespace refold::ready_endpoint

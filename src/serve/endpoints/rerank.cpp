@@ -1,9 +1,9 @@
 #include "serve/rerank.h"
 
-namespace refold {
+namespace refold::rerank_endpoint {
 
-extern const Endpoint rerank_endpoint;
-constexpr Endpoint rerank_endpoint =
+extern const Endpoint endpoint;
+constexpr Endpoint endpoint =
     rerank_at("/v1/rerank", "Documents in the order of how well they answer a query (Jina)");
 
-}  // namespace refold
+}  // namespace refold::rerank_endpoint

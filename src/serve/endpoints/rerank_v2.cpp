@@ -1,10 +1,10 @@
 #include "serve/rerank.h"
 
-namespace refold {
+namespace refold::rerank_v2_endpoint {
 
 // Where Cohere's clients look for it.
-extern const Endpoint rerank_v2_endpoint;
-constexpr Endpoint rerank_v2_endpoint =
+extern const Endpoint endpoint;
+constexpr Endpoint endpoint =
     rerank_at("/v2/rerank", "Documents in the order of how well they answer a query (Cohere)");
 
-}  // namespace refold
+}  // namespace refold::rerank_v2_endpoint

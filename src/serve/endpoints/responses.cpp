@@ -2,7 +2,7 @@
 #include "serve/responses/responses_answer.h"
 #include "serve/run_answer.h"
 
-namespace refold {
+namespace refold::responses_endpoint {
 namespace {
 
 void answer(Service& service, const httplib::Request& request, httplib::Response& response) {
@@ -14,8 +14,8 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 
 }  // namespace
 
-extern const Endpoint responses_endpoint;
-const Endpoint responses_endpoint = {
+extern const Endpoint endpoint;
+const Endpoint endpoint = {
     .method = "POST",
     .path = "/v1/responses",
     .summary = "A response to input items (OpenAI)",
@@ -35,4 +35,4 @@ const Endpoint responses_endpoint = {
              .parse = parse_only<parse_responses_request>,
              .stream_type = "text/event-stream"}};
 
-}  // namespace refold
+}  // namespace refold::responses_endpoint

@@ -4,7 +4,7 @@
 #include "serve/metrics.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::status_endpoint {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -69,8 +69,8 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 
 }  // namespace
 
-extern const Endpoint status_endpoint;
-const Endpoint status_endpoint = {
+extern const Endpoint endpoint;
+const Endpoint endpoint = {
     .method = "GET",
     .path = "/status",
     .summary = "The model and what the engine does",
@@ -83,4 +83,4 @@ const Endpoint status_endpoint = {
         "finished": {}, "models": [{"model": "NAME", "state": "loaded", "memory_bytes": 0, "loads": 1}],
         "connections": 1, "uptime_seconds": 0.5})"};
 
-}  // namespace refold
+}  // namespace refold::status_endpoint

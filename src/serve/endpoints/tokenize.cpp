@@ -3,7 +3,7 @@
 #include "serve/logprobs_json.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::tokenize_endpoint {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -49,13 +49,12 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 
 }  // namespace
 
-extern const Endpoint tokenize_endpoint;
-const Endpoint tokenize_endpoint = {
-    .method = "POST",
-    .path = "/tokenize",
-    .summary = "The token ids of a text; 'content' is another name of 'prompt'",
-    .answer = answer,
-    .answer_example = R"({"count": 1, "max_model_len": 4096, "tokens": [null]})",
-    .body = {.example = R"({"prompt": "A text"})", .parse = parse_only<parse>}};
+extern const Endpoint endpoint;
+const Endpoint endpoint = {.method = "POST",
+                           .path = "/tokenize",
+                           .summary = "The token ids of a text; 'content' is another name of 'prompt'",
+                           .answer = answer,
+                           .answer_example = R"({"count": 1, "max_model_len": 4096, "tokens": [null]})",
+                           .body = {.example = R"({"prompt": "A text"})", .parse = parse_only<parse>}};
 
-}  // namespace refold
+}  // namespace refold::tokenize_endpoint

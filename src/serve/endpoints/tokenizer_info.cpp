@@ -1,7 +1,7 @@
 #include "serve/endpoint.h"
 #include "serve/reply.h"
 
-namespace refold {
+namespace refold::tokenizer_info_endpoint {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -21,12 +21,12 @@ void answer(Service& service, const httplib::Request& request, httplib::Response
 
 }  // namespace
 
-extern const Endpoint tokenizer_info_endpoint;
-const Endpoint tokenizer_info_endpoint = {
+extern const Endpoint endpoint;
+const Endpoint endpoint = {
     .method = "GET",
     .path = "/tokenizer_info",
     .summary = "Special tokens and the chat template",
     .answer = answer,
     .answer_example = R"({"bos_token": null, "eos_token": null, "chat_template": null})"};
 
-}  // namespace refold
+}  // namespace refold::tokenizer_info_endpoint

@@ -6,7 +6,7 @@
 #include "compress/method/selection.h"
 #include "core/error.h"
 
-namespace refold {
+namespace refold::cla_method {
 namespace {
 
 // The upper half of the superblocks, rounded up (UniAttn, Table 7).
@@ -55,8 +55,8 @@ std::vector<OptionSpec> options() {
 
 }  // namespace
 
-extern const Method cla_method;
-const Method cla_method = {
+extern const Method method;
+const Method method = {
     "cla",
     "consecutive layers reuse keys and values of the first one",
     "Reducing Transformer Key-Value Cache Size with Cross-Layer Attention; UniAttn, section 4.1, Table 7",
@@ -65,4 +65,4 @@ const Method cla_method = {
     apply,
 };
 
-}  // namespace refold
+}  // namespace refold::cla_method

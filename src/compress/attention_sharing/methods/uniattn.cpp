@@ -10,7 +10,7 @@
 #include "compress/method/work.h"
 #include "core/error.h"
 
-namespace refold {
+namespace refold::uniattn_method {
 namespace {
 
 using nlohmann::json;
@@ -137,8 +137,8 @@ std::vector<OptionSpec> options() {
 
 }  // namespace
 
-extern const Method uniattn_method;
-const Method uniattn_method = {
+extern const Method method;
+const Method method = {
     "uniattn",
     "consecutive layers reuse the attention probabilities of the first one",
     "UniAttn: Reducing Inference Costs via Softmax Unification for Post-Training LLMs, sections 3.2 and 4.1",
@@ -150,4 +150,4 @@ const Method uniattn_method = {
     },
 };
 
-}  // namespace refold
+}  // namespace refold::uniattn_method

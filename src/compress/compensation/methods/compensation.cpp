@@ -5,7 +5,7 @@
 #include "compress/method/method.h"
 #include "compress/method/selection.h"
 
-namespace refold {
+namespace refold::compensation_method {
 namespace {
 
 Model apply(const Model& model, Step& step) {
@@ -76,8 +76,8 @@ std::vector<OptionSpec> options() {
 
 }  // namespace
 
-extern const Method compensation_method;
-const Method compensation_method = {
+extern const Method method;
+const Method method = {
     "compensation",
     "repair: a linear map beside attention that is shared or gone",
     "UniAttn: Reducing Inference Costs via Softmax Unification for Post-Training LLMs, section 3.2, Table "
@@ -89,4 +89,4 @@ const Method compensation_method = {
     [](const Options& options) { return is_solved(options.text("compensation")); },
 };
 
-}  // namespace refold
+}  // namespace refold::compensation_method

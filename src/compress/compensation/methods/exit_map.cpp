@@ -13,7 +13,7 @@
 #include "core/group.h"
 #include "core/progress.h"
 
-namespace refold {
+namespace refold::exit_map_method {
 namespace {
 
 using nlohmann::json;
@@ -198,8 +198,8 @@ float32.
 
 }  // namespace
 
-extern const Method exit_map_method;
-const Method exit_map_method = {
+extern const Method method;
+const Method method = {
     "exit_map",
     "exits between loops: a low-rank map before the head, in closed form",
     "beyond the papers; Relaxed Recursive Transformers, section 3.7, for early exit",
@@ -209,4 +209,4 @@ const Method exit_map_method = {
     [](const Options&) { return true; },
 };
 
-}  // namespace refold
+}  // namespace refold::exit_map_method

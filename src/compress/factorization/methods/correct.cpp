@@ -12,7 +12,7 @@
 #include "linalg/reduced_rank.h"
 #include "model/materialize.h"
 
-namespace refold {
+namespace refold::correct_method {
 namespace {
 
 using nlohmann::json;
@@ -219,8 +219,8 @@ maps that it had solved.
 
 }  // namespace
 
-extern const Method correct_method;
-const Method correct_method = {
+extern const Method method;
+const Method method = {
     "correct",
     "low-rank terms added to quantized weights, so that their outputs err least, in closed form",
     "QERA (arXiv 2410.06040); EoRA (2410.21271); both streams as in AA-SVD (2604.02119)",
@@ -239,4 +239,4 @@ const Method correct_method = {
     true,
 };
 
-}  // namespace refold
+}  // namespace refold::correct_method

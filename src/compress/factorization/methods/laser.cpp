@@ -10,8 +10,7 @@
 #include "linalg/blas.h"
 #include "linalg/svd.h"
 
-namespace refold {
-namespace laser {
+namespace refold::laser_method {
 
 namespace {
 
@@ -256,15 +255,14 @@ steps are refused.
 )";
 
 }  // namespace
-}  // namespace laser
 
-extern const Method laser_method;
-const Method laser_method = {
+extern const Method method;
+const Method method = {
     "laser",
     "truncated singular value decomposition of chosen matrices",
     "The Truth is in There: Improving Reasoning in Language Models with Layer-Selective Rank Reduction, "
     "section 3",
-    laser::kDocumentation + 1,
+    kDocumentation + 1,
     {
         slots_option("ffn", "matrices to decompose, each on its own: ffn.down, attn.q, ffn, attn, all"),
         layers_option(),
@@ -289,7 +287,7 @@ const Method laser_method = {
         seed_option("of the randomized decomposition"),
         type_option(),
     },
-    laser::apply,
+    apply,
 };
 
-}  // namespace refold
+}  // namespace refold::laser_method

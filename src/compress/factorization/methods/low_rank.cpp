@@ -14,7 +14,7 @@
 #include "core/progress.h"
 #include "linalg/reduced_rank.h"
 
-namespace refold {
+namespace refold::low_rank_method {
 namespace {
 
 using nlohmann::json;
@@ -278,8 +278,8 @@ one layer's modules. An interrupted run resumes after the maps that it had solve
 
 }  // namespace
 
-extern const Method low_rank_method;
-const Method low_rank_method = {
+extern const Method method;
+const Method method = {
     "low_rank",
     "matrices as low-rank factors for the inputs that they have, in closed form; bases shared by layers",
     "AA-SVD (arXiv 2604.02119); SVD-LLM (2403.07378), section 3.1; Basis Sharing (2410.03765), section 3",
@@ -308,4 +308,4 @@ const Method low_rank_method = {
     [](const Options&) { return true; },
 };
 
-}  // namespace refold
+}  // namespace refold::low_rank_method

@@ -12,8 +12,10 @@
 #include "core/error.h"
 #include "linalg/tucker.h"
 
-namespace refold {
-namespace tensorllm {
+namespace refold::tensorllm_method {
+
+using namespace tensorllm;
+
 
 using factoring::Layers;
 using factoring::Squares;
@@ -340,14 +342,13 @@ LoRAs of earlier steps are refused. Cores and U1 can be quantized by a later ste
 )";
 
 }  // namespace
-}  // namespace tensorllm
 
-extern const Method tensorllm_method;
-const Method tensorllm_method = {
+extern const Method method;
+const Method method = {
     "tensorllm",
     "Tucker decomposition of a layer's attention weights with factors common to all heads",
     "TensorLLM: Tensorising Multi-Head Attention for Enhanced Reasoning and Compression in LLMs, section III",
-    tensorllm::kDocumentation + 1,
+    kDocumentation + 1,
     {
         {.name = "ranks",
          .fallback = "288,32,4",
@@ -364,7 +365,7 @@ const Method tensorllm_method = {
         factoring::compare_option(),
         type_option(),
     },
-    tensorllm::apply,
+    apply,
 };
 
-}  // namespace refold
+}  // namespace refold::tensorllm_method

@@ -10,8 +10,7 @@
 #include "core/error.h"
 #include "linalg/tucker.h"
 
-namespace refold {
-namespace trawl {
+namespace refold::trawl_method {
 namespace {
 
 using factoring::Layers;
@@ -330,14 +329,13 @@ of the module (looped models) are decomposed once. Shared heads, factors and LoR
 )";
 
 }  // namespace
-}  // namespace trawl
 
-extern const Method trawl_method;
-const Method trawl_method = {
+extern const Method method;
+const Method method = {
     "trawl",
     "CP or Tucker decomposition of the stacked matrices of a module",
     "TRAWL: Tensor Reduced and Approximated Weights for Large Language Models, section 3",
-    trawl::kDocumentation + 1,
+    kDocumentation + 1,
     {
         {.name = "stack",
          .kind = OptionSpec::Kind::choice,
@@ -359,7 +357,7 @@ const Method trawl_method = {
         seed_option("of random vectors, where the rank exceeds a dimension"),
         type_option(),
     },
-    trawl::apply,
+    apply,
 };
 
-}  // namespace refold
+}  // namespace refold::trawl_method

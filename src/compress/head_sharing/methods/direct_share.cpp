@@ -10,8 +10,10 @@
 #include "core/error.h"
 #include "core/text.h"
 
-namespace refold {
-namespace direct_share {
+namespace refold::direct_share_method {
+
+using namespace direct_share;
+
 namespace {
 
 using nlohmann::json;
@@ -226,14 +228,13 @@ known, and the pairs are placeholders.
 
 }  // namespace
 
-}  // namespace direct_share
 
-extern const Method direct_share_method;
-const Method direct_share_method = {
+extern const Method method;
+const Method method = {
     "direct_share",
     "share whole attention heads across layers, by similarity of their weights",
     "Head-wise Shareable Attention for Large Language Models, section 4, Algorithms 1 and 2",
-    direct_share::kDocumentation + 1,
+    kDocumentation + 1,
     {
         {"ratio", OptionSpec::Kind::number, "0.3", "part of all heads (KV groups under GQA) to be replaced",
          0.0, 1.0},
@@ -280,8 +281,8 @@ const Method direct_share_method = {
          .help = "the most similar heads, or those whose replacement changes predictions least",
          .choices = {"similarity", "sensitivity"}},
     },
-    direct_share::apply,
-    direct_share::is_calibrated,
+    apply,
+    is_calibrated,
 };
 
-}  // namespace refold
+}  // namespace refold::direct_share_method

@@ -11,7 +11,7 @@
 #include "compress/rewrite/modules.h"
 #include "core/error.h"
 
-namespace refold {
+namespace refold::ffn_share_method {
 namespace {
 
 using nlohmann::json;
@@ -216,8 +216,8 @@ config.json only sizes are known, and the pairs are placeholders.
 
 }  // namespace
 
-extern const Method ffn_share_method;
-const Method ffn_share_method = {
+extern const Method method;
+const Method method = {
     "ffn_share",
     "share whole FFNs across layers, by similarity of their weights",
     "Head-wise Shareable Attention for Large Language Models, section 5.3, Table 3",
@@ -236,4 +236,4 @@ const Method ffn_share_method = {
     apply,
 };
 
-}  // namespace refold
+}  // namespace refold::ffn_share_method

@@ -8,7 +8,7 @@
 #include "compress/method/selection.h"
 #include "core/error.h"
 
-namespace refold {
+namespace refold::gqa_method {
 namespace {
 
 // Each `group` neighboring heads of `head` elements become their mean.
@@ -113,8 +113,8 @@ Put this step before steps that share or leave out heads or make factors of them
 
 }  // namespace
 
-extern const Method gqa_method;
-const Method gqa_method = {
+extern const Method method;
+const Method method = {
     "gqa",
     "baseline: mean of neighboring key/value heads (multi-head to grouped-query attention)",
     "GQA: Training Generalized Multi-Query Transformer Models from Multi-Head Checkpoints, section 2.1; "
@@ -127,4 +127,4 @@ const Method gqa_method = {
     apply,
 };
 
-}  // namespace refold
+}  // namespace refold::gqa_method

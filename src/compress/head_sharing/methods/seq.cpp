@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "model/accounting.h"
 
-namespace refold {
+namespace refold::seq_method {
 namespace {
 
 using Group = std::vector<size_t>;
@@ -144,8 +144,8 @@ have modules of one size.
 
 }  // namespace
 
-extern const Method seq_method;
-const Method seq_method = {
+extern const Method method;
+const Method method = {
     "seq",
     "baseline: consecutive layers share their weights",
     "Head-wise Shareable Attention for Large Language Models, appendix G.2, Tables 15 and 18; Lessons on "
@@ -174,4 +174,4 @@ const Method seq_method = {
     apply,
 };
 
-}  // namespace refold
+}  // namespace refold::seq_method

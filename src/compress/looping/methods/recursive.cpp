@@ -3,8 +3,10 @@
 #include "compress/looping/conversion.h"
 #include "compress/method/method.h"
 
-namespace refold {
-namespace recursive {
+namespace refold::recursive_method {
+
+using namespace recursive;
+
 namespace {
 
 Model apply(const Model& model, Step& step) {
@@ -58,16 +60,15 @@ block in loops.
 )";
 
 }  // namespace
-}  // namespace recursive
 
-extern const Method recursive_method;
-const Method recursive_method = {
+extern const Method method;
+const Method method = {
     "recursive",
     "loop one block of layers instead of storing all of them",
     "Relaxed Recursive Transformers: Effective Parameter Sharing with Layer-wise LoRA, section 2.2",
-    recursive::kDocumentation + 1,
-    recursive::option_specs("stepwise"),
-    recursive::apply,
+    kDocumentation + 1,
+    option_specs("stepwise"),
+    apply,
 };
 
-}  // namespace refold
+}  // namespace refold::recursive_method

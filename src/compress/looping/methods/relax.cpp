@@ -21,8 +21,10 @@
 #include "linalg/blas_threads.h"
 #include "linalg/svd.h"
 
-namespace refold {
-namespace relax {
+namespace refold::relax_method {
+
+using namespace relax;
+
 namespace {
 
 using nlohmann::json;
@@ -365,16 +367,15 @@ std::vector<OptionSpec> option_specs() {
 
 }  // namespace
 
-}  // namespace relax
 
-extern const Method relax_method;
-const Method relax_method = {
+extern const Method method;
+const Method method = {
     "relax",
     "loop one block of layers, with a LoRA of its own for every layer",
     "Relaxed Recursive Transformers: Effective Parameter Sharing with Layer-wise LoRA, section 2.3",
-    relax::kDocumentation + 1,
-    relax::option_specs(),
-    relax::apply,
+    kDocumentation + 1,
+    option_specs(),
+    apply,
 };
 
-}  // namespace refold
+}  // namespace refold::relax_method

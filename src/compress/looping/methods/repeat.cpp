@@ -10,7 +10,7 @@
 #include "model/families/common/gguf_keys.h"
 #include "model/families/common/hf_config.h"
 
-namespace refold {
+namespace refold::repeat_method {
 namespace {
 
 using Sequence = std::vector<size_t>;  // by new layer: the layer of the given model
@@ -196,8 +196,8 @@ without a window (a multiple of 2 or 6 layers). Looped models are refused: repea
 
 }  // namespace
 
-extern const Method repeat_method;
-const Method repeat_method = {
+extern const Method method;
+const Method method = {
     "repeat",
     "run layers again without copies of their weights",
     "mergekit: a toolkit for merging large language models (passthrough merges)",
@@ -208,4 +208,4 @@ const Method repeat_method = {
     apply,
 };
 
-}  // namespace refold
+}  // namespace refold::repeat_method

@@ -16,7 +16,7 @@
 #include "core/error.h"
 #include "core/progress.h"
 
-namespace refold {
+namespace refold::narrow_method {
 namespace {
 
 using nlohmann::json;
@@ -292,8 +292,8 @@ is wide; memory and time are those of `refit`, and with `global` about half as m
 
 }  // namespace
 
-extern const Method narrow_method;
-const Method narrow_method = {
+extern const Method method;
+const Method method = {
     "narrow",
     "leave out the FFN channels and KV groups that the maps after them can do without, and solve these maps "
     "anew",
@@ -325,4 +325,4 @@ const Method narrow_method = {
     [](const Options&) { return true; },
 };
 
-}  // namespace refold
+}  // namespace refold::narrow_method

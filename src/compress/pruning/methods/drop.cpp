@@ -7,7 +7,7 @@
 #include "compress/rewrite/modules.h"
 #include "core/error.h"
 
-namespace refold {
+namespace refold::drop_method {
 namespace {
 
 void need(bool there, size_t layer, const char* module) {
@@ -53,8 +53,8 @@ Norms of the residual stream itself (post-norm layers, BERT) stay, and so does a
 
 }  // namespace
 
-extern const Method drop_method;
-const Method drop_method = {
+extern const Method method;
+const Method method = {
     "drop",
     "baseline: leave out attention modules, FFNs or whole layers",
     "What Matters in Transformers? Not All Attention is Needed, section 3",
@@ -72,4 +72,4 @@ const Method drop_method = {
     apply,
 };
 
-}  // namespace refold
+}  // namespace refold::drop_method

@@ -14,7 +14,7 @@
 #include "core/group.h"
 #include "core/progress.h"
 
-namespace refold {
+namespace refold::drop_experts_method {
 namespace {
 
 using nlohmann::json;
@@ -166,8 +166,8 @@ not need are the ones that go.
 
 }  // namespace
 
-extern const Method drop_experts_method;
-const Method drop_experts_method = {
+extern const Method method;
+const Method method = {
     kName,
     "leave out the experts that do least for the tokens routed to them",
     "REAP the Experts: Why Pruning Prevails for One-Shot MoE compression",
@@ -190,4 +190,4 @@ const Method drop_experts_method = {
     [](const Options&) { return true; },
 };
 
-}  // namespace refold
+}  // namespace refold::drop_experts_method

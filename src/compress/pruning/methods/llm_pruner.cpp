@@ -16,7 +16,7 @@
 #include "engine/torch/plugin.h"
 #include "train/importance.h"
 
-namespace refold {
+namespace refold::llm_pruner_method {
 namespace {
 
 using Floats = std::vector<float>;
@@ -199,8 +199,8 @@ std::vector<OptionSpec> option_specs() {
 
 }  // namespace
 
-extern const Method llm_pruner_method;
-const Method llm_pruner_method = {
+extern const Method method;
+const Method method = {
     "llm_pruner",
     "baseline: leave out the heads and FFN channels that the loss needs least",
     "LLM-Pruner: On the Structural Pruning of Large Language Models, section 3",
@@ -210,4 +210,4 @@ const Method llm_pruner_method = {
     [](const Options&) { return true; },
 };
 
-}  // namespace refold
+}  // namespace refold::llm_pruner_method

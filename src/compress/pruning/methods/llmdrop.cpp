@@ -14,7 +14,7 @@
 #include "core/group.h"
 #include "core/progress.h"
 
-namespace refold {
+namespace refold::llmdrop_method {
 namespace {
 
 using nlohmann::json;
@@ -177,8 +177,8 @@ W_c; `refit` solves the output projections anew. Needs calibration text (`--cali
 
 }  // namespace
 
-extern const Method llmdrop_method;
-const Method llmdrop_method = {
+extern const Method method;
+const Method method = {
     "llmdrop",
     "leave out the modules that change the residual stream least",
     "What Matters in Transformers? Not All Attention is Needed, section 3; UniAttn, section 4.1, Table 8",
@@ -196,4 +196,4 @@ const Method llmdrop_method = {
     [](const Options&) { return true; },
 };
 
-}  // namespace refold
+}  // namespace refold::llmdrop_method

@@ -6,7 +6,7 @@
 #include "compress/rewrite/units.h"
 #include "model/materialize.h"
 
-namespace refold {
+namespace refold::prune_magnitude_method {
 namespace {
 
 // Sums of |w|^p by row or column of a matrix [rows][columns].
@@ -84,8 +84,8 @@ std::vector<OptionSpec> option_specs() {
 
 }  // namespace
 
-extern const Method prune_magnitude_method;
-const Method prune_magnitude_method = {
+extern const Method method;
+const Method method = {
     "prune_magnitude",
     "baseline: leave out the heads or FFN channels with the smallest weights",
     "Head-wise Shareable Attention for Large Language Models, section 5.1 and appendix C.1 (Magnitude "
@@ -95,4 +95,4 @@ const Method prune_magnitude_method = {
     apply,
 };
 
-}  // namespace refold
+}  // namespace refold::prune_magnitude_method

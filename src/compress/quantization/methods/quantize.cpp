@@ -12,7 +12,7 @@
 #include "model/quantized.h"
 #include "model/row_parts.h"
 
-namespace refold {
+namespace refold::quantize_method {
 namespace {
 
 using nlohmann::json;
@@ -134,8 +134,8 @@ layer after layer in the model that is quantized so far:
 
 }  // namespace
 
-extern const Method quantize_method;
-const Method quantize_method = {
+extern const Method method;
+const Method method = {
     "quantize",
     "weights in quantized types, rounded for the inputs that they have",
     "GPTQ (Frantar et al. 2023) with output maps solved first; refold",
@@ -177,4 +177,4 @@ const Method quantize_method = {
     },
 };
 
-}  // namespace refold
+}  // namespace refold::quantize_method

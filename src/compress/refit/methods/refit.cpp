@@ -19,7 +19,7 @@
 #include "linalg/least_squares.h"
 #include "model/materialize.h"
 
-namespace refold {
+namespace refold::refit_method {
 namespace {
 
 using Floats = std::vector<float>;
@@ -212,8 +212,8 @@ weights. An interrupted run resumes after the layers that it had solved.
 
 }  // namespace
 
-extern const Method refit_method;
-const Method refit_method = {
+extern const Method method;
+const Method method = {
     "refit",
     "repair: output projections solved anew by least squares against the original model",
     "refold; ridge regression towards the present weights, layer by layer",
@@ -238,4 +238,4 @@ const Method refit_method = {
     [](const Options&) { return true; },
 };
 
-}  // namespace refold
+}  // namespace refold::refit_method

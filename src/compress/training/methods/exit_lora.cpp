@@ -8,7 +8,7 @@
 #include "compress/rewrite/lora.h"
 #include "core/error.h"
 
-namespace refold {
+namespace refold::exit_lora_method {
 namespace {
 
 Model apply(const Model& model, Step& step) {
@@ -65,8 +65,8 @@ B = 0 and A is Gaussian (deviation 0.02, by `seed`), so nothing changes before t
 
 }  // namespace
 
-extern const Method exit_lora_method;
-const Method exit_lora_method = {
+extern const Method method;
+const Method method = {
     "exit_lora",
     "a LoRA of the output layer for tokens that exit early, to be trained",
     "Relaxed Recursive Transformers: Effective Parameter Sharing with Layer-wise LoRA, Appendix M",
@@ -79,4 +79,4 @@ const Method exit_lora_method = {
     apply,
 };
 
-}  // namespace refold
+}  // namespace refold::exit_lora_method

@@ -8,7 +8,7 @@
 #include "compress/method/selection.h"
 #include "core/error.h"
 
-namespace refold {
+namespace refold::lora_method {
 namespace {
 
 using nlohmann::json;
@@ -71,8 +71,8 @@ std::vector<OptionSpec> option_specs() {
 
 }  // namespace
 
-extern const Method lora_method;
-const Method lora_method = {
+extern const Method method;
+const Method method = {
     "lora",
     "low-rank terms that change nothing until they are trained",
     "LoRA: Low-Rank Adaptation of Large Language Models, section 4.1",
@@ -81,4 +81,4 @@ const Method lora_method = {
     apply,
 };
 
-}  // namespace refold
+}  // namespace refold::lora_method

@@ -6,7 +6,7 @@
 #include "compress/training/random_start.h"
 #include "core/error.h"
 
-namespace refold {
+namespace refold::prefix_method {
 namespace {
 
 void check(const Model& model) {
@@ -86,8 +86,8 @@ only.
 
 }  // namespace
 
-extern const Method prefix_method;
-const Method prefix_method = {
+extern const Method method;
+const Method method = {
     "prefix",
     "vectors of each layer that give keys and values before the sequence, to be trained",
     "Relaxed Recursive Transformers: Effective Parameter Sharing with Layer-wise LoRA, Appendix K",
@@ -96,4 +96,4 @@ const Method prefix_method = {
     apply,
 };
 
-}  // namespace refold
+}  // namespace refold::prefix_method

@@ -7,7 +7,7 @@
 #include "compress/training/random_start.h"
 #include "core/error.h"
 
-namespace refold {
+namespace refold::random_init_method {
 namespace {
 
 class RandomInit {
@@ -84,8 +84,8 @@ Quantized matrices become 16 bits unless `type` says otherwise. Not for heads th
 
 }  // namespace
 
-extern const Method random_init_method;
-const Method random_init_method = {
+extern const Method method;
+const Method method = {
     "random_init",
     "random weights, for baselines that are trained from scratch",
     "Relaxed Recursive Transformers: Effective Parameter Sharing with Layer-wise LoRA, section 3.2",
@@ -94,4 +94,4 @@ const Method random_init_method = {
     apply,
 };
 
-}  // namespace refold
+}  // namespace refold::random_init_method

@@ -16,7 +16,7 @@
 #include "train/train.h"
 #include "train/trained.h"
 
-namespace refold {
+namespace refold::refine_method {
 namespace {
 
 using nlohmann::json;
@@ -148,8 +148,8 @@ where it stopped, and gives the same bits as one without interruption.
 
 }  // namespace
 
-extern const Method refine_method;
-const Method refine_method = {
+extern const Method method;
+const Method method = {
     "refine",
     "train a compressed model towards the original, block by block and then end to end, on a little text",
     "AA-SVD (arXiv 2604.02119), block-level refinement; Hinton et al. 2015 (arXiv 1503.02531)",
@@ -159,4 +159,4 @@ const Method refine_method = {
     [](const Options&) { return true; },
 };
 
-}  // namespace refold
+}  // namespace refold::refine_method

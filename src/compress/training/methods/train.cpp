@@ -25,7 +25,7 @@
 #include "model/load.h"
 #include "train/train.h"
 
-namespace refold {
+namespace refold::train_method {
 namespace {
 
 using nlohmann::json;
@@ -483,8 +483,8 @@ processes, up to rounding. A checkpoint of another model, text or option is refu
 
 }  // namespace
 
-extern const Method train_method;
-const Method train_method = {
+extern const Method method;
+const Method method = {
     "train",
     "train the model on text: uptraining, distillation, early exits, heads made alike",
     "Relaxed Recursive Transformers, section 3; Head-wise Shareable Attention, section 4.3; UniAttn, section "
@@ -495,4 +495,4 @@ const Method train_method = {
     [](const Options& options) { return options.text("objective") == "layerwise"; },
 };
 
-}  // namespace refold
+}  // namespace refold::train_method

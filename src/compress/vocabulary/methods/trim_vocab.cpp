@@ -12,7 +12,7 @@
 #include "vocab/gguf_arrays.h"
 #include "vocab/trim.h"
 
-namespace refold {
+namespace refold::trim_vocab_method {
 namespace {
 
 constexpr Slot kByToken[] = {Slot::token_embd, Slot::output, Slot::output_bias, Slot::layer_input_embd};
@@ -94,8 +94,8 @@ writes the trimmed tokenizer. The key `refold.vocabulary.kept` lists the origina
 
 }  // namespace
 
-extern const Method trim_vocab_method;
-const Method trim_vocab_method = {
+extern const Method method;
+const Method method = {
     .name = "trim_vocab",
     .summary = "leave out tokens that the given texts do not need",
     .paper = "Load What You Need: Smaller Versions of Multilingual BERT, section 3",
@@ -122,4 +122,4 @@ const Method trim_vocab_method = {
     .last = true,
 };
 
-}  // namespace refold
+}  // namespace refold::trim_vocab_method
