@@ -80,13 +80,9 @@ struct Family {
     std::vector<const char*> hf_model_types;  // config.json's model_type
     // Of the base model's tensors, which some checkpoints leave out; "|" separates alternatives.
     const char* hf_prefix;
-    bool hf_tied = false;            // tie_word_embeddings where config.json does not say it
-    bool hf_attention_bias = false;  // likewise attention_bias
     const char* hf_bias = nullptr;   // the field of all biases, instead of attention_bias and mlp_bias
-    // Fields of transformers' class that checkpoints with images or sound leave out of their text_config.
-    const char* hf_text_defaults = nullptr;
-    HfRepeats hf_repeats = {};                // of layers, where checkpoints say any
-    const char* hf_norms = nullptr;           // the field of optional norms of queries and keys
+    HfRepeats hf_repeats = {};       // of layers, where checkpoints say any
+    const char* hf_norms = nullptr;  // the field of optional norms of queries and keys
     std::vector<UnreadField> hf_unread = {};  // besides those that no family reads
     // config.json -> the family's metadata keys. Throws Error(input) naming the field, Error(unsupported).
     void (*read_hf_config)(const HfConfig& config, GgufMetadata& metadata);
