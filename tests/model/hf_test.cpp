@@ -140,6 +140,29 @@ TEST_P(RoundTrips, PytorchFilesHoldTheSame) {
     EXPECT_EQ(tensors_of(folder / "out"), expected);
 }
 
+// Beside a tokenizer there may be anything.
+TEST(SavedTokenizer, HasTheFoldersThatModulesNames) {
+    const TempFolder folder;
+    const fs::path source = folder / "source", out = folder / "out";
+    fs::copy(kFixtures / "bert_encoder", source);
+    fs::copy(fs::path(REFOLD_FIXTURES) / "sentence/dense", source, fs::copy_options::recursive);
+    fs::create_directory(source / "2024_photos");
+    write_all(source / "2024_photos/cat.jpg", "cat");
+    fs::create_directory(out);
+    save_hf_tokenizer(load_model(source), out);
+    EXPECT_FALSE(fs::exists(out / "2024_photos"));
+    EXPECT_TRUE(fs::exists(out / "1_Pooling/config.json"));
+    EXPECT_TRUE(fs::exists(out / "3_Dense/model.safetensors"));
+    write_all(source / "modules.json",
+              R"([{"path": ""}, {"path": ".."}, {"path": "../source/2024_photos"}, 3])");
+    Model model = load_model(kFixtures / "mistral");
+    model.label = source;
+    fs::create_directory(folder / "other");
+    save_hf_tokenizer(model, folder / "other");
+    for (const auto& entry : fs::directory_iterator(folder / "other"))
+        EXPECT_TRUE(entry.is_regular_file()) << entry.path();
+}
+
 // ---- malformed directories ----
 
 class Directory : public testing::Test {

@@ -14,6 +14,7 @@
 #include "core/mapped_files.h"
 #include "core/output_folder.h"
 #include "core/progress.h"
+#include "core/stored_text.h"
 #include "io/safetensors.h"
 #include "model/config_difference.h"
 #include "model/families/common/hf_config.h"
@@ -72,11 +73,17 @@ bool is_weight_file(const std::string& name) {
     return name == kWeights || name == kIndex || std::ranges::equal(name, shard_name(1, 1), is_same_kind);
 }
 
-// "1_Pooling": a module of a sentence-transformers model.
-bool is_module_folder(const fs::directory_entry& entry) {
-    const std::string name = entry.path().filename().string();
-    const size_t digits = name.find_first_not_of("0123456789");
-    return entry.is_directory() && digits > 0 && digits != name.npos && name[digits] == '_';
+// The folders within `folder` that a sentence-transformers model has for its modules ("1_Pooling").
+std::set<fs::path> module_folders(const fs::path& folder) {
+    const fs::path file = folder / "modules.json";
+    const json modules = fs::exists(file) ? try_parse_json(read_stored_text(file.string())) : json();
+    std::set<fs::path> out;
+    if (!modules.is_array()) return out;
+    for (const json& module : modules) {
+        const json path = module.is_object() ? module.value("path", json()) : json();
+        if (path.is_string()) out.insert(path.get<std::string>());
+    }
+    return out;
 }
 
 constexpr int64_t kPieceElements = 1 << 20;  // of what is converted at a time
@@ -644,11 +651,13 @@ private:
 void save_hf_tokenizer(const Model& model, const std::string& folder) {
     // A trimmed vocabulary is no longer that of the source directory.
     if (fs::is_directory(model.label) && !model.metadata.has(kKeptTokensKey)) {
+        const std::set<fs::path> modules = module_folders(model.label);
         for (const auto& entry : fs::directory_iterator(model.label)) {
             const fs::path& source = entry.path();
             const bool carried =
                 std::ranges::find(kCarriedFiles, source.filename().string()) != kCarriedFiles.end();
-            if (!carried && source.extension() != ".tiktoken" && !is_module_folder(entry)) continue;
+            const bool module = entry.is_directory() && modules.contains(source.filename());
+            if (!carried && source.extension() != ".tiktoken" && !module) continue;
             std::error_code error;
             fs::copy(source, fs::path(folder) / source.filename(), fs::copy_options::recursive, error);
             if (error)
