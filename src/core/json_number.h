@@ -33,8 +33,8 @@ std::string big_integer_digits(const Json& json) {
 // beyond the range of double, or more than 64 levels (core/json_text.h).
 nlohmann::ordered_json parse_exact(std::string_view text);
 
-// Writes JSON on one line; bytes that are not UTF-8 are replaced.
-std::string exact_dump(const nlohmann::ordered_json& value);
-std::string exact_dump(const nlohmann::json& value);
+// Writes JSON, on one line or with an indent; bytes that are not UTF-8 are replaced.
+std::string exact_dump(const nlohmann::ordered_json& value, int indent = -1);
+std::string exact_dump(const nlohmann::json& value, int indent = -1);
 
 }  // namespace refold

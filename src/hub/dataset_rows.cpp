@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/interrupt.h"
+#include "core/json_number.h"
 #include "core/json_text.h"
 #include "core/progress.h"
 #include "hub/cache.h"
@@ -87,7 +88,7 @@ private:
                      "{}: the data set server shortens row {} - get the data set "
                      "elsewhere and give its folder with --data",
                      label_, offset + count);
-            out.write(entry["row"].dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+            out.write(exact_dump(entry["row"]) + "\n");
             ++count;
         }
         return count;
@@ -106,7 +107,7 @@ private:
             try {
                 const Response response = client_.exchange({.url = url}, sink);
                 if (response.status != 200) fail_status(response);
-                OrderedJson page = try_parse_json<OrderedJson>(body);
+                OrderedJson page = try_parse_json<OrderedJson>(body, nullptr, {.big_integers = true});
                 if (page.is_discarded()) nonsense(OrderedJson(body));
                 return page;
             } catch (const Transient& reason) {

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "core/json_number.h"
 #include "core/text.h"
 #include "hub/hub.h"
 #include "tasks/archive.h"
@@ -119,7 +120,7 @@ void keep_only(std::vector<Record>& items, const std::string& key, const std::st
         const auto found = name.is_string() ? by_key.find(name.get<std::string>()) : by_key.end();
         if (found == by_key.end())
             fail(ErrorCode::input, "data", "{} item {}: {} is no '{}' of the data", path, wanted.line,
-                 name.dump(), key);
+                 exact_dump(name), key);
         kept.push_back(items[found->second]);
     }
     items = std::move(kept);

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/json_number.h"
 #include "core/text.h"
 #include "tasks/builtin.h"
 #include "tasks/dataset.h"
@@ -178,7 +179,7 @@ private:
     }
 
     static std::string shown(const Json& value) {
-        const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+        const std::string text = exact_dump(value);
         return text.size() > 80 ? text.substr(0, 80) + "..." : text;
     }
 
@@ -215,7 +216,7 @@ void keep_consistent(std::vector<Record>& items, const TaskFile& task, const std
         if (!item.fields.contains(field))
             fail(ErrorCode::input, "data", "{} line {}: no field '{}' ('consistent')", label, item.line,
                  field);
-        return item.fields.at(field).dump(-1, ' ', false, Json::error_handler_t::replace);
+        return exact_dump(item.fields.at(field));
     };
     std::map<std::string, std::string> first;
     std::set<std::string> conflicts;

@@ -61,7 +61,9 @@ private:
 
     Json parsed(std::string_view text) const {
         std::string problem;
-        Json value = try_parse_json<Json>(text, &problem, kLargeJson);
+        JsonLimits limits = kLargeJson;
+        limits.big_integers = true;
+        Json value = try_parse_json<Json>(text, &problem, limits);
         if (!problem.empty()) fail_here("not valid JSON: " + problem);
         return value;
     }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/json_number.h"
 #include "core/sha256.h"
 
 namespace refold {
@@ -70,7 +71,7 @@ std::string samples_jsonl(std::span<const TaskRun> runs) {
                          {"filtered_resps", responses},
                          {"filter", "none"},
                          {"metrics", spec.metrics},
-                         {"doc_hash", hash_of(item.doc.dump(2, ' ', false, Json::error_handler_t::replace))},
+                         {"doc_hash", hash_of(exact_dump(item.doc, 2))},
                          {"prompt_hash", hash_of(prompt)},
                          {"target_hash", hash_of(target.get<std::string>())}};
             for (const MetricValues& values : run.values) {
@@ -78,7 +79,7 @@ std::string samples_jsonl(std::span<const TaskRun> runs) {
                 line[values.metric] =
                     one_or_list(std::vector<double>(first, first + static_cast<ptrdiff_t>(values.width)));
             }
-            out += line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+            out += exact_dump(line) + "\n";
         }
     }
     return out;

@@ -21,9 +21,10 @@ protected:
         return hub_dataset_rows("org/name", "default", split, {.retry_delay = 0.001});
     }
 
-    int count_ = 250;    // rows on the server
-    int failures_ = 0;   // number of initial error replies
-    std::string extra_;  // added to each row's entry
+    int count_ = 250;     // rows on the server
+    int failures_ = 0;    // number of initial error replies
+    std::string extra_;   // added to each row's entry
+    std::string number_;  // in each row; empty: its own
     int status_ = 503;
     Environment rows_at_{"HF_DATASETS_SERVER", server_.url() + "/"};
     Environment own_cache_{"REFOLD_CACHE", folder_ / "own"};
@@ -45,7 +46,7 @@ private:
         std::string out;
         for (int i = offset; i < std::min(offset + 100, count_); ++i)
             out += fmt::format("{}{{\"row_idx\": {}, \"row\": {{\"n\": {}}}{}}}", out.empty() ? "" : ", ", i,
-                               i, extra_);
+                               number_.empty() ? std::to_string(i) : number_, extra_);
         return {.body =
                     fmt::format("{{\"features\": [], \"rows\": [{}], \"num_rows_total\": {}}}", out, count_)};
     }
@@ -74,6 +75,12 @@ TEST_F(DataHub, RowsComePageByPageAndAreKept) {
     EXPECT_EQ(server_.requests("/rows").size(), 5u);
     EXPECT_EQ(rows(), path);
     EXPECT_EQ(server_.requests("/rows").size(), 5u);
+}
+
+TEST_F(DataHub, IntegersOfRowsAreKept) {
+    number_ = "123456789012345678901234567890";
+    count_ = 1;
+    EXPECT_EQ(read_all(rows()), "{\"n\":123456789012345678901234567890}\n");
 }
 
 TEST_F(DataHub, RowsThatAreNotThere) {

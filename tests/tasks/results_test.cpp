@@ -8,6 +8,7 @@
 #include <sstream>
 #include <tuple>
 
+#include "core/json_number.h"
 #include "tasks/samples.h"
 #include "tasks/table.h"
 
@@ -157,6 +158,17 @@ TEST(Samples, OneLinePerItemAsLmEvalWritesIt) {
     ASSERT_TRUE(std::getline(lines, line));
     EXPECT_EQ(json::parse(line)["acc"], 0.0);
     EXPECT_FALSE(std::getline(lines, line));
+}
+
+TEST(Samples, IntegersHaveTheDigitsOfTheData) {
+    TaskRun run = run_of("alone", "", 1, 1);
+    run.task.items[0].doc = parse_exact(R"({"q": [123456789012345678901234567890, {}, []], "a": {"b": -1}})");
+    const std::string line = samples_jsonl(std::span(&run, 1));
+    EXPECT_THAT(line,
+                testing::HasSubstr(R"("doc":{"q":[123456789012345678901234567890,{},[]],"a":{"b":-1}})"));
+    // As above, of Python's json.dumps(..., indent=2).
+    EXPECT_EQ(json::parse(line)["doc_hash"],
+              "d84b418f9cdef485e83428fb1f0e5c3eb00d8f9d96d79fbe42ca34bd2a84caaa");
 }
 
 TEST(Samples, GeneratedText) {

@@ -486,6 +486,15 @@ TEST_F(TaskLines, ATaskOfOnesOwn) {
     EXPECT_EQ(load_task(this->task(), {.data = folder_ / "", .limit = 2}).original, 3);
 }
 
+TEST_F(TaskLines, IntegersHaveTheDigitsOfTheFile) {
+    constexpr const char* kNumber = "123456789012345678901234567890";
+    write_all(folder_ / "items.jsonl", fmt::format(R"({{"q": {}, "a": 0}})", kNumber));
+    const Task task = load_task(this->task(), {.data = folder_ / ""});
+    EXPECT_EQ(task.items[0].prompts[0], kNumber);
+    EXPECT_THAT(error(fmt::format(R"({{"q": 1, "a": {}}})", kNumber)),
+                HasSubstr(std::string("got ") + kNumber));
+}
+
 TEST_F(TaskLines, VariantsReplaceKeys) {
     write_all(folder_ / "items.jsonl", "{\"q\": \"Is it?\", \"a\": \"no\"}\n{\"q\": \"b\", \"a\": 0}");
     const std::string path = task("aliases: [mine]\nvariants: {loud: {prompt: \"{{q}}!\", last: 0.5}}");
