@@ -16,7 +16,8 @@
 
 namespace refold {
 
-AtomicFile::AtomicFile(std::string path, bool overwrite, Readers readers) : path_(std::move(path)) {
+AtomicFile::AtomicFile(std::string path, bool overwrite, Readers readers)
+    : path_(std::move(path)), overwrite_(overwrite) {
     check_output_target(path_, overwrite);
     for (int attempts = 0; descriptor_ < 0; ++attempts) {
         temporary_ = temporary_name(path_);
@@ -87,7 +88,7 @@ void AtomicFile::commit() {
     if (fsync(descriptor_) != 0 && errno != EINVAL && errno != EROFS)
         fail(ErrorCode::io, "output", "cannot write '{}': {}", path_, strerror(errno));
     check_mapped_files();
-    rename_to_output(temporary_, path_);
+    rename_to_output(temporary_, path_, overwrite_);
     committed_ = true;
 }
 

@@ -46,12 +46,14 @@ public:
     // Pads with zero bytes to a multiple of `alignment`.
     void align(size_t alignment);
     uint64_t position() const { return position_; }
-    // Flushes to disk and renames. Throws Error(io), e.g. when the disk is full.
+    // Flushes to disk and renames. Throws Error(io), e.g. when the disk is full, and Error(usage) when
+    // another file has got the name meanwhile and `overwrite` is false.
     void commit();
 
 private:
     void flush();
     std::string path_, temporary_;
+    bool overwrite_;
     int descriptor_ = -1;
     uint64_t position_ = 0;
     std::string buffer_;

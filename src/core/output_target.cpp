@@ -1,5 +1,8 @@
 #include "core/output_target.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -45,10 +48,33 @@ void check_output_target(const std::string& path, bool overwrite) {
     fail(ErrorCode::usage, "output", "'{}' exists - choose another name or pass --overwrite", path);
 }
 
-void rename_to_output(const std::string& temporary, const std::string& path) {
+// Returns 0, or the number of the error. A file system may lack exclusive renames, and hard links as well;
+// then another file can still appear between the check and the rename.
+static int rename_if_free(const char* from, const char* to) {
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return 0;
+    if (errno == EEXIST) return EEXIST;
+    if (linkat(AT_FDCWD, from, AT_FDCWD, to, 0) == 0) {
+        unlink(from);
+        return 0;
+    }
+    std::error_code unknown;
+    if (errno == EEXIST || fs::exists(fs::symlink_status(to, unknown))) return EEXIST;
+    return rename(from, to) == 0 ? 0 : errno;
+}
+
+void rename_to_output(const std::string& temporary, const std::string& path, bool overwrite) {
     check_output_target(path, true);
-    if (rename(temporary.c_str(), path.c_str()) != 0)
-        fail(ErrorCode::io, "output", "cannot rename to '{}': {}", path, strerror(errno));
+    int error = 0;
+    if (!overwrite)
+        error = rename_if_free(temporary.c_str(), path.c_str());
+    else if (rename(temporary.c_str(), path.c_str()) != 0)
+        error = errno;
+    if (error == EEXIST && !overwrite)
+        fail(ErrorCode::usage, "output",
+             "'{}' appeared while it was being written, and was kept - choose another name or pass "
+             "--overwrite",
+             path);
+    if (error != 0) fail(ErrorCode::io, "output", "cannot rename to '{}': {}", path, strerror(error));
 }
 
 }  // namespace refold

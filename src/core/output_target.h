@@ -14,7 +14,7 @@ namespace refold {
 // With `overwrite` a link is replaced, and the file that it leads to stays; so do other hard links to a file.
 void check_output_target(const std::string& path, bool overwrite);
 
-// Renames a complete file to the output. Throws as above where `overwrite` would not help.
-void rename_to_output(const std::string& temporary, const std::string& path);
+// Renames a complete file to the output. Throws as above, also for what has got the output's name meanwhile.
+void rename_to_output(const std::string& temporary, const std::string& path, bool overwrite);
 
 }  // namespace refold

@@ -4,10 +4,12 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 
@@ -15,6 +17,20 @@
 #include "core/files.h"
 #include "core/temp_folder.h"
 #include "core/temporaries.h"
+
+// File systems without one or both of these.
+static bool g_no_renameat2 = false, g_no_linkat = false;
+
+extern "C" int renameat2(int from_folder, const char* from, int to_folder, const char* to,
+                         unsigned flags) noexcept {
+    errno = EINVAL;
+    return g_no_renameat2 ? -1
+                          : static_cast<int>(syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
+}
+extern "C" int linkat(int from_folder, const char* from, int to_folder, const char* to, int flags) noexcept {
+    errno = EPERM;
+    return g_no_linkat ? -1 : static_cast<int>(syscall(SYS_linkat, from_folder, from, to_folder, to, flags));
+}
 
 namespace refold {
 namespace {
@@ -106,6 +122,31 @@ TEST_F(OutputFiles, AFifoThatComesMeanwhileIsNotReplaced) {
     ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
     EXPECT_THAT(error_of([&] { file.commit(); }, ErrorCode::usage), HasSubstr("a FIFO"));
     EXPECT_TRUE(fs::is_fifo(path_));
+}
+
+TEST_F(OutputFiles, AFileThatComesMeanwhileIsReplacedOnlyWithOverwrite) {
+    for (const auto& [no_renameat2, no_linkat] : {std::pair{false, false}, {true, false}, {true, true}}) {
+        g_no_renameat2 = no_renameat2;
+        g_no_linkat = no_linkat;
+        for (const bool overwrite : {false, true}) {
+            AtomicFile file(path_, overwrite);
+            file.write("ours");
+            write_all(path_, "other");
+            if (overwrite)
+                file.commit();
+            else
+                EXPECT_THAT(error_of([&] { file.commit(); }, ErrorCode::usage), HasSubstr("--overwrite"));
+            EXPECT_EQ(read_all(path_), overwrite ? "ours" : "other");
+            fs::remove(path_);
+        }
+        AtomicFile file(path_, false);
+        file.write("ours");
+        file.commit();
+        EXPECT_EQ(read_all(path_), "ours");
+        EXPECT_THAT(folder_.files(), UnorderedElementsAre("out"));
+        fs::remove(path_);
+    }
+    g_no_renameat2 = g_no_linkat = false;
 }
 
 TEST_F(OutputFiles, TemporaryNamesAreNotTheSameTwice) {
