@@ -49,6 +49,20 @@ std::string identity_of(const Model& source, const Recipe& recipe, size_t steps,
     return hash.hex();
 }
 
+// The record that the source was written with; null without one. A record is nested in those of later models,
+// and of results, and nobody reads more than JsonLimits::depth levels.
+json earlier_provenance(const Model& source) {
+    if (!source.metadata.has(kProvenanceKey)) return nullptr;
+    std::string problem;
+    json earlier = try_parse_json(source.metadata.string(kProvenanceKey), &problem, {.depth = 90});
+    if (!problem.empty())
+        fail(ErrorCode::unsupported, "compress",
+             "{}: the record of how it was made (refold.provenance) cannot be kept: {} - compress an earlier "
+             "model, with all steps in one recipe",
+             source.label, problem);
+    return earlier;
+}
+
 json origin_of(const Model& source) {
     json origin = json::object();
     // The name without its folder: the same recipe on the same files gives the same bytes anywhere.
@@ -60,10 +74,7 @@ json origin_of(const Model& source) {
             origin["sha256"][std::filesystem::path(file->path()).filename().string()] = file_sha256(*file);
         }
     }
-    if (source.metadata.has(kProvenanceKey)) {
-        const json earlier = try_parse_json(source.metadata.string(kProvenanceKey));
-        if (!earlier.is_discarded()) origin["provenance"] = earlier;
-    }
+    if (const json earlier = earlier_provenance(source); !earlier.is_null()) origin["provenance"] = earlier;
     return origin;
 }
 
@@ -215,6 +226,8 @@ Compression compress(const Model& model, const Recipe& recipe, const std::string
     if (model.shapes_only)
         fail(ErrorCode::input, "compress",
              "{}: there are only shapes, no weights - give --dry-run, or the whole model", model.label);
+    for (const Model* given : {&model, inputs.original})
+        if (given != nullptr) earlier_provenance(*given);  // throws before any work
     check_finite(model, inputs.threads);
     if (inputs.original != nullptr) check_finite(*inputs.original, inputs.threads);
     const Run run{work, version};

@@ -49,7 +49,7 @@ Compression plan(const Model& model, const Recipe& recipe, const StepInputs& inp
 // version of refold; file name, SHA-256 and provenance of the source; the recipe with all defaults. Reads the
 // whole source file. `work` keeps results of long computations and must live until the model is saved. Throws
 // Error(usage) when a step needs calibration text and there is none, Error(input) when the model cannot have
-// been made from the original.
+// been made from the original, Error(unsupported) when the source's own provenance cannot be kept.
 Compression compress(const Model& model, const Recipe& recipe, const std::string& version, Work& work,
                      const StepInputs& inputs = {});
 

@@ -23,11 +23,12 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+// The text itself where it cannot be parsed.
 Json parsed_compression(const Model& model) {
     if (!model.metadata.has(kProvenanceKey)) return {};
     const auto* text = std::get_if<std::string>(&model.metadata.find(kProvenanceKey)->value);
     Json found = text == nullptr ? Json() : try_parse_json<nlohmann::ordered_json>(*text);
-    return found.is_object() ? found : Json();
+    return found.is_discarded() ? Json(*text) : found;
 }
 
 // The command line, quoted for a shell.

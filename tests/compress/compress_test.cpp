@@ -107,6 +107,24 @@ TEST_F(CompressFile, SavedModelIsTheCompressedOneAndSaysWhereItComesFrom) {
     EXPECT_EQ(chain["source"]["provenance"], provenance);
 }
 
+// Every earlier model adds two levels, and there is a limit for what is read.
+TEST(Compress, AnEarlierRecordThatIsTooDeepIsRefused) {
+    Model model = small_model({}, scattered);
+    const auto with_levels = [&](size_t levels) {
+        model.metadata.set("refold.provenance",
+                           GgufValue::string(R"({"source": )" + std::string(levels - 1, '[') +
+                                             std::string(levels - 1, ']') + "}"));
+        Work work;
+        const Compression done = compress(model, recipe({"ratio=0"}), "1", work);
+        return json::parse(done.model.metadata.string("refold.provenance"))["source"];
+    };
+    EXPECT_TRUE(with_levels(90).contains("provenance"));
+    expect_error(ErrorCode::unsupported, {"refold.provenance", "more than 90 levels"},
+                 [&] { with_levels(91); });
+    expect_error(ErrorCode::unsupported, {"more than 90 levels"},
+                 [&] { provenance_of_edits(model, "edited", "1"); });
+}
+
 TEST_F(CompressFile, RatioZeroWritesTheSameTensors) {
     save_model(small_model({}, scattered), path("dense.gguf"), false);
     const Model source = load_model(path("dense.gguf"));

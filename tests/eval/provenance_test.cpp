@@ -72,6 +72,9 @@ TEST(Provenance, KnowsTheCalibrationText) {
           std::string(100000, '['), "{\"source\": " + std::string(100, '[') + std::string(100, ']') + "}"})
         EXPECT_EQ(calibrated_on(with_provenance(json), "abc"), std::nullopt) << json.substr(0, 60);
     EXPECT_EQ(calibrated_on(load_model(kModel), "abc"), std::nullopt);
+    const std::string deep = std::string(101, '[') + std::string(101, ']');
+    const Model model = with_provenance(deep);
+    EXPECT_EQ(to_json(Provenance{"x", kModel, &model, {}, 1})["model"]["compression"], deep);
 }
 
 }  // namespace
