@@ -121,6 +121,31 @@ TEST(Serve, SeveralModels) {
     EXPECT_THAT(outcome.err, HasSubstr("loaded 'other' in"));
 }
 
+TEST(Serve, ABrokenModelIsAnErrorOfItsOwn) {
+    TempFolder folder;
+    std::filesystem::create_directories(folder / "models/folder");
+    const std::string whole = read_all(kModel);
+    write_all(folder / "models/cut.gguf", whole.substr(0, whole.size() / 2));
+    write_all(folder / "models/good.gguf", whole);
+    write_all(folder / "models/folder/config.json", R"({"model_type": "unheard_of"})");
+    Serving serving({"--models-dir", folder / "models"});
+    EXPECT_EQ(serving.started["models"], json({"model", "cut", "folder", "good"}));
+    const auto ask = [&](const std::string& model) {
+        const json body = {{"model", model}, {"prompt", "Once upon"}, {"max_tokens", 2}};
+        return serving.client().post("/v1/completions", body.dump());
+    };
+    for (const auto& [model, file, what] : {std::tuple{"cut", "models/cut.gguf", "tensor"},
+                                            {"folder", "models/folder", "'unheard_of' is not supported"}}) {
+        const HttpReply reply = ask(model);
+        EXPECT_EQ(reply.status, 503) << reply.body;
+        const std::string message = reply.json()["error"]["message"];
+        EXPECT_THAT(message, testing::AllOf(HasSubstr(std::string("'") + model + "'"), HasSubstr(file),
+                                            HasSubstr(what)));
+        EXPECT_EQ(ask("good").status, 200);
+    }
+    EXPECT_EQ(serving.stop().code, 0);
+}
+
 TEST(Serve, KeyFromTheEnvironmentOrAFile) {
     TempFolder folder;
     write_all(folder / "keys", "# comment\n\nsecond-key\n");
