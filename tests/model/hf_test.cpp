@@ -163,6 +163,18 @@ TEST(SavedTokenizer, HasTheFoldersThatModulesNames) {
         EXPECT_TRUE(entry.is_regular_file()) << entry.path();
 }
 
+// RobertaForSequenceClassification has its pooler in the classifier.
+TEST(RobertaScorer, IsNamedAsInTransformers) {
+    for (const char* name : {"roberta_score", "xlm_roberta_score"}) {
+        Model model = load_model(kFixtures / name);
+        model.metadata.erase("refold.checkpoint");
+        model.label = "model.gguf";
+        const TempFolder folder;
+        save_hf_model(model, folder / "out", {});
+        EXPECT_EQ(tensors_of(folder / "out"), tensors_of(kFixtures / name)) << name;
+    }
+}
+
 // ---- malformed directories ----
 
 class Directory : public testing::Test {

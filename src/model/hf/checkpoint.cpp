@@ -365,14 +365,11 @@ private:
             is_vector(slot.slot) ? vector(slot, *found->view, type, name) : matrix(slot, *found->view, type);
     }
 
-    // A classifier of RoBERTa's begins with a pooler of its own, whose name is the second one.
     std::string names_of(const SlotDescription& slot) const {
-        const std::string names = slot.hf;
-        const size_t bar = names.find('|');
-        if (properties(slot.slot).module != SlotModule::pooler || bar == names.npos) return names;
-        const bool own = scores_texts(HfConfig(description_.fields)) &&
-                         checkpoint_.find(names.substr(bar + 1).c_str(), model_.family->hf_prefix, 0);
-        return own ? names.substr(bar + 1) : names.substr(0, bar);
+        const bool is_classifier =
+            scores_texts(HfConfig(description_.fields)) &&
+            checkpoint_.find(classifier_names(slot, true).c_str(), model_.family->hf_prefix, 0);
+        return classifier_names(slot, is_classifier);
     }
 
     // Experts in MXFP4 (mxfp4.h); false: there are none.

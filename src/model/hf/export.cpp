@@ -261,7 +261,8 @@ private:
                 add_blocks(slot, source, layer);
                 continue;
             }
-            const std::string name = checkpoint_name(slot.hf, layer);
+            const std::string names = classifier_names(slot, slots.contains(Slot::score)),
+                              name = checkpoint_name(names.c_str(), layer);
             if (is_mxfp4(slot, name, source)) {
                 add_mxfp4(slot, name, source);
                 continue;

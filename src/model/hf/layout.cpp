@@ -103,6 +103,12 @@ static std::vector<std::string> alternatives(std::string_view rest) {
     return out;
 }
 
+std::string classifier_names(const SlotDescription& slot, bool is_classifier) {
+    const std::vector<std::string> names = alternatives(slot.hf);
+    if (properties(slot.slot).module != SlotModule::pooler || names.size() < 2) return slot.hf;
+    return is_classifier ? names.back() : names.front();
+}
+
 std::vector<std::string> hf_names(const char* names, const char* prefix, size_t layer) {
     std::vector<std::string> out;
     for (const std::string& pattern : alternatives(names)) {

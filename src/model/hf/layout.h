@@ -21,6 +21,9 @@ SlotRows expert_rows(const SlotDescription& slot, const ModelConfig& config);
 // the descriptions': "|" separates alternatives, "@" is the prefix of the base model or nothing. Old files
 // say gamma and beta.
 std::vector<std::string> hf_names(const char* names, const char* prefix, size_t layer);
+// The names of a slot's tensor, as SlotDescription::hf. A RoBERTa classifier has its own pooler, whose name
+// is the second one.
+std::string classifier_names(const SlotDescription& slot, bool is_classifier);
 
 // Whether the checkpoint may have the slot in a layer, one of `layers` that it stores.
 bool is_in_layer(const Family& family, Slot slot, size_t layer, size_t layers);
