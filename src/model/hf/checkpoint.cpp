@@ -337,8 +337,22 @@ private:
                  found.name, fmt::join(found.view->shape, ", "), fmt::join(expected, ", "));
     }
 
+    // A classifier has a row for each label.
+    void check_labels(const SlotDescription& slot) const {
+        const auto labels = label_count(HfConfig(description_.fields));
+        const auto found = checkpoint_.find(slot.hf, model_.family->hf_prefix, 0);
+        if (!labels || !found || found->view->shape.empty()) return;
+        if (const int64_t rows = found->view->shape.front(); rows != static_cast<int64_t>(*labels))
+            fail(
+                ErrorCode::input, "checkpoint",
+                "tensor '{}' has {} {}, but config.json has {} {} (field 'id2label', else 'num_labels', else "
+                "2) - correct 'id2label'",
+                found->name, rows, rows == 1 ? "row" : "rows", *labels, *labels == 1 ? "label" : "labels");
+    }
+
     void read_slot(const SlotDescription& slot, size_t layer) {
         if (!is_of_layer(slot.slot, model_.config.n_expert_of(layer) > 0)) return;
+        if (is_score(slot.slot)) check_labels(slot);
         // Classifiers of other kinds have tensors of the same names.
         if (is_score(slot.slot) && !scores_texts(HfConfig(description_.fields))) return;
         if (slot.slot == Slot::output && description_.tied) return;  // see check_tied()

@@ -196,6 +196,28 @@ TEST(OptionalTensors, PartsOfEncodersAreComplete) {
                 HasSubstr("cls.predictions.transform.dense.bias' is missing"));
 }
 
+TEST(OptionalTensors, AClassifierHasARowForEachLabel) {
+    for (const char* fixture : {"bert_score", "roberta_score"}) {
+        const auto error = [&](const json& names, const json& count) {
+            return Checkpoint(fixture).says("id2label", names).says("num_labels", count).error();
+        };
+        EXPECT_THAT(error({{"0", "a"}, {"1", "b"}}, nullptr),
+                    AllOf(HasSubstr("'id2label'"), HasSubstr("2 labels"), HasSubstr("1 row")))
+            << fixture;
+        EXPECT_THAT(error(nullptr, nullptr), HasSubstr("2 labels")) << "transformers' default";
+        EXPECT_THAT(error("a", nullptr), HasSubstr("'id2label' must be an object"));
+        EXPECT_THAT(error(nullptr, 3), HasSubstr("3 labels"));
+        EXPECT_EQ(error({{"0", "a"}}, 3), "no error") << "names come first";
+    }
+    const Model model = Checkpoint("bert_score").says("id2label", nullptr).says("num_labels", 1).load();
+    EXPECT_TRUE(model.tensors.contains("score.weight"));
+    EXPECT_THAT(Checkpoint("bert_score")
+                    .without("classifier.weight")
+                    .with(floats("classifier.weight", {2, 32}))
+                    .error(),
+                AllOf(HasSubstr("1 label"), HasSubstr("2 rows")));
+}
+
 // ---- tied weights ----
 
 Extra copy_of(const std::string& fixture, const char* tensor, const char* name) {

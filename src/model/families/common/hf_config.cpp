@@ -88,13 +88,18 @@ bool HfConfig::boolean(const char* field, bool fallback) const {
     return value->get<bool>();
 }
 
-bool scores_texts(const HfConfig& config) {
+std::optional<size_t> label_count(const HfConfig& config) {
     const nlohmann::json* const classes = config.find("architectures");
     const nlohmann::json* const labels = config.find("id2label");
-    return classes != nullptr && classes->is_array() && !classes->empty() && classes->front().is_string() &&
-           classes->front().get_ref<const std::string&>().ends_with("ForSequenceClassification") &&
-           labels != nullptr && labels->is_object() && labels->size() == 1;
+    if (classes == nullptr || !classes->is_array() || classes->empty() || !classes->front().is_string() ||
+        !classes->front().get_ref<const std::string&>().ends_with("ForSequenceClassification"))
+        return std::nullopt;
+    if (labels != nullptr && !labels->is_object())
+        fail(ErrorCode::input, "config.json", "field 'id2label' must be an object, got {}", labels->dump());
+    return labels != nullptr ? labels->size() : static_cast<size_t>(config.integer("num_labels", 2));
 }
+
+bool scores_texts(const HfConfig& config) { return label_count(config) == 1; }
 
 std::string HfConfig::string(const char* field, const std::string& fallback) const {
     return has(field) ? string(field) : fallback;

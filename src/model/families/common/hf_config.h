@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -40,6 +41,8 @@ private:
     mutable std::set<std::string> asked_;
 };
 
+// The number of labels of a sequence classifier, as transformers counts them; nothing for other checkpoints.
+std::optional<size_t> label_count(const HfConfig& config);
 // Whether the checkpoint is a sequence classifier with one label: its head scores a text or a pair of texts.
 bool scores_texts(const HfConfig& config);
 
