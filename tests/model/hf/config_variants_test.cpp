@@ -315,6 +315,16 @@ TEST(ConfigFields, ActivationOfGemma) {
                 AllOf(HasSubstr("'hidden_act' ('relu')"), HasSubstr("'hidden_activation'")));
 }
 
+// See ACT2FN of transformers.
+TEST(ConfigFields, NamesOfActivations) {
+    const auto activation = [](const char* name) {
+        return config_of("llama_gqa", [&](json& c) { c["hidden_act"] = name; }).activation;
+    };
+    EXPECT_EQ(activation("gelu_python"), Activation::gelu);
+    EXPECT_EQ(activation("gelu_accurate"), Activation::gelu_tanh);
+    EXPECT_EQ(activation("gelu_python_tanh"), Activation::gelu_tanh);
+}
+
 TEST(ConfigFields, OfAnotherModelTypeAreRefused) {
     const auto error = [](const char* fixture, const char* field, const json& value) {
         return config_error(fixture, [&](json& c) { c[field] = value; });
