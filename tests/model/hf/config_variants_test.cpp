@@ -325,6 +325,20 @@ TEST(ConfigFields, NamesOfActivations) {
     EXPECT_EQ(activation("gelu_python_tanh"), Activation::gelu_tanh);
 }
 
+// Only gpt-oss computes it, whose files do not name it.
+TEST(ConfigFields, TheActivationOfGptOssIsNoName) {
+    for (const char* fixture : {"llama_gqa", "bert_hub", "gpt_oss"}) {
+        const std::string error = config_error(fixture, [](json& c) { c["hidden_act"] = "swiglu_clamped"; });
+        EXPECT_THAT(error, HasSubstr("'swiglu_clamped'")) << fixture;
+        EXPECT_THAT(error, testing::Not(HasSubstr(", swiglu_clamped"))) << fixture;
+    }
+    Model model = load_model(fixture_path("llama_gqa"));
+    model.metadata.set("refold.activation", GgufValue::string("swiglu_clamped"));
+    EXPECT_THAT(error_of([&] { model.family->read_config(model.metadata); }, ErrorCode::unsupported),
+                HasSubstr("refold.activation"));
+    EXPECT_EQ(config_of("gpt_oss", [](json&) {}).activation, Activation::swiglu_clamped);
+}
+
 TEST(ConfigFields, OfAnotherModelTypeAreRefused) {
     const auto error = [](const char* fixture, const char* field, const json& value) {
         return config_error(fixture, [&](json& c) { c[field] = value; });
