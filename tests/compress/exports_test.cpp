@@ -2,11 +2,11 @@
 // with a reason. Methods come from their registry, so a new one is tested without being named here.
 #include <map>
 #include <optional>
-#include <set>
 
 #include "compress/calibrated.h"
 #include "compress/registry.h"
 #include "core/code_of.h"
+#include "engine/adapters.h"
 #include "model/adapter/adapter.h"
 #include "model/export/lora.h"
 #include "model/hf/export.h"
@@ -32,20 +32,35 @@ const std::map<std::string, std::vector<std::string>> kSettings = {
     {"llmdrop", {"count=1"}},
     {"trim_vocab", {"first=20"}},
     {"quantize", {"type=q8_0", "rounding=nearest"}},
+    {"train",
+     {"data=" REFOLD_FIXTURES "/tokenizers/bpe_gpt2/merges.txt", "steps=3", "batch=2", "context=16",
+      "learning_rate=0.01", "held_out=0"}},
+    {"refine", {"block_steps=1", "end_steps=1", "batch=2"}},
 };
-// These need libtorch and data, and change values but no shape.
-const std::set<std::string> kTrain = {"train", "refine"};
+// These need libtorch, and a step before them.
+const std::map<std::string, std::string> kTrain = {{"train", "lora rank=2"},
+                                                   {"refine", "narrow ratio=0.5 multiple=8"}};
 
 class Exports : public testing::TestWithParam<std::string> {
 protected:
     // The model with this method, or nothing where the method refuses it.
-    static std::optional<Model> applied(const Model& model, const Method& method, Work& work) {
-        const auto found = kSettings.find(method.name);
+    std::optional<Model> applied(const Model& model, const Method& method, Work& work) {
+        std::vector<std::string> steps = {method.name};
+        if (const auto found = kSettings.find(method.name); found != kSettings.end())
+            for (const std::string& setting : found->second) steps[0] += " " + setting;
+        if (const auto found = kTrain.find(method.name); found != kTrain.end())
+            steps.insert(steps.begin(), found->second);
+        const auto bytes = [n = model.config.n_vocab](std::string_view text) {
+            std::vector<int32_t> tokens;
+            for (const char c : text)
+                tokens.push_back(static_cast<int32_t>(static_cast<unsigned char>(c) % n));
+            return tokens;
+        };
+        const Training training{[&] { return TrainTokenizer{"bytes", bytes, {}, {}, {}, bytes}; }, run_ / "",
+                                ""};
         try {
-            const Recipe recipe = recipe_from_method(
-                method.name, found == kSettings.end() ? std::vector<std::string>() : found->second);
             const Calibration text = random_text(model, 4, 24);
-            return compress(model, recipe, "test", work, {&text, 1}).model;
+            return compress(model, recipe_of(steps), "test", work, {&text, 1, &training}).model;
         } catch (const Error& error) {
             EXPECT_TRUE(error.code() == ErrorCode::usage || error.code() == ErrorCode::unsupported)
                 << method.name << ": " << error.what();
@@ -88,10 +103,11 @@ protected:
                 expected, 1e-2, [&] { save_model(for_stock(model).model, gguf, false); },
                 [&] { return load_model(gguf); });
         }
-        if (has_lora(model)) expect_adapters(model, folder);
+        if (has_lora(model)) expect_adapters(model, folder, expected);
     }
 
-    static void expect_adapters(const Model& model, const TempFolder& folder) {
+    // What the adapter adds to the model without its LoRA is the LoRA.
+    void expect_adapters(const Model& model, const TempFolder& folder, const std::vector<float>& expected) {
         const Model base = without_lora(model);
         for (const char* name : {"peft", "lora.gguf"}) {
             SCOPED_TRACE(name);
@@ -99,14 +115,18 @@ protected:
             try {
                 const AdapterExport done = path.ends_with(".gguf") ? save_lora_gguf(model, path, false)
                                                                    : save_peft(model, path, false);
-                EXPECT_EQ(load_adapter(path, base).terms.size(), done.matrices);
+                const Adapter adapter = load_adapter(path, base);
+                EXPECT_EQ(adapter.terms.size(), done.matrices);
+                EXPECT_LE(scaled_difference(outputs_of(with_adapter(base, adapter)), expected), 1e-5);
+                ++adapters_;
             } catch (const Error& error) {
                 EXPECT_EQ(error.code(), ErrorCode::unsupported) << error.what();
             }
         }
     }
 
-    size_t written_ = 0;
+    TempFolder run_;  // of training
+    size_t written_ = 0, adapters_ = 0;
 };
 
 INSTANTIATE_TEST_SUITE_P(Families, Exports,
@@ -118,7 +138,7 @@ TEST_P(Exports, ReadBackAsTheModelOrAreRefused) {
     const Model source = fixture_model(GetParam());
     size_t methods_applied = 0;
     for (const Method* method : methods()) {
-        if (kTrain.contains(method->name)) continue;
+        if (kTrain.contains(method->name) && !has_torch_engine()) continue;
         SCOPED_TRACE(method->name);
         Work work;
         const auto model = applied(source, *method, work);
@@ -138,6 +158,9 @@ TEST_P(Exports, ReadBackAsTheModelOrAreRefused) {
     }
     EXPECT_GE(methods_applied, 8U);
     EXPECT_GE(written_, 3 * methods_applied);
+    if (GetParam() == "llama_gqa") {
+        EXPECT_GE(adapters_, 8U);
+    }
 }
 
 // All layers of one new size: config.json says it, under the name that the family has for it.
