@@ -49,8 +49,10 @@ std::string cpu_level() {
 void set_cpu_level(const std::string& name) {
     const auto levels = cpu_levels();
     if (std::find(levels.begin(), levels.end(), name) == levels.end())
-        fail(ErrorCode::usage, "engine", "CPU level '{}': expected one that this CPU can run: {}", name,
-             fmt::join(levels, ", "));
+        fail(ErrorCode::usage, "engine",
+             "CPU level '{}': expected one that this program was built for and this CPU can run: {} "
+             "(scripts/build --portable builds all)",
+             name, fmt::join(levels, ", "));
     const auto& level =
         *std::find_if(kLevels.begin(), kLevels.end(), [&](const Level& l) { return l.name == name; });
     // Those that the level is above stay possible.
