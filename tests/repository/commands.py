@@ -42,7 +42,7 @@ def problems_of_command(words, has_script=lambda path: os.access(os.path.join(RO
             name = option.split("=")[0]
             known = name in text
             if path == "scripts/build":  # passes options on to cmake --build
-                known = name in ("--target", "--clean-first", "--verbose")
+                known = name in ("--portable", "--vulkan", "--cuda", "--target", "--clean-first", "--verbose")
                 if i + 1 < len(words) and not words[i + 1].startswith("-") and words[i + 1] not in PRESETS:
                     found.append(f"scripts/build: {words[i + 1]} is no preset")
             if name.startswith("--") and not known:
