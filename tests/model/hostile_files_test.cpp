@@ -29,14 +29,19 @@ std::string outcome(const std::function<void()>& body) {
     if (pipe2(ends, O_CLOEXEC) != 0) return "no pipe";
     const pid_t child = fork();
     if (child == 0) {
-        const rlimit seconds{20, 20}, none{0, 0};
+#ifdef __SANITIZE_ADDRESS__
+        constexpr rlim_t kSeconds = 200;
+#else
+        constexpr rlim_t kSeconds = 20;
+#endif
+        const rlimit seconds{kSeconds, kSeconds}, none{0, 0};
         setrlimit(RLIMIT_CPU, &seconds);
 #ifndef __SANITIZE_ADDRESS__  // its shadow alone is larger
         const rlimit memory{rlim_t{3} << 30, rlim_t{3} << 30};
         setrlimit(RLIMIT_DATA, &memory);
 #endif
         setrlimit(RLIMIT_CORE, &none);
-        alarm(60);  // where it waits
+        alarm(3 * kSeconds);  // where it waits
         std::string said = "accepted";
         try {
             body();

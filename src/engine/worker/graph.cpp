@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "core/error.h"
 #include "engine/ggml/handles.h"
+#include "engine/worker/sorting.h"
 
 namespace refold::rpc {
 namespace {
@@ -79,6 +79,10 @@ void set_view_source(ggml_tensor* view, ggml_tensor* source, uint64_t offset) {
 
 }  // namespace
 
+bool is_cpu(ggml_backend_t backend) {
+    return ggml_backend_dev_type(ggml_backend_get_device(backend)) == GGML_BACKEND_DEVICE_TYPE_CPU;
+}
+
 Graph::Graph(std::span<const std::byte> message, const Memory& memory, ggml_backend_t backend) {
     Reader reader(message);
     std::vector<uint64_t> nodes(reader.count(sizeof(uint64_t)));
@@ -118,10 +122,8 @@ Graph::Graph(std::span<const std::byte> message, const Memory& memory, ggml_back
         std::ranges::fill(own.tensor->src, nullptr);
     }
     std::unordered_map<const ggml_tensor*, int32_t> uses;
-    std::unordered_set<const ggml_tensor*> results;
     for (const Sent& own : sent) {
         if (!own.computed) continue;
-        if (!is_view(own.tensor)) results.insert(own.tensor);
         for (ggml_tensor* source : own.tensor->src)
             if (source != nullptr) ++uses[source];
     }
@@ -138,12 +140,10 @@ Graph::Graph(std::span<const std::byte> message, const Memory& memory, ggml_back
         if (own.given.use_count > uses[own.tensor]) own.tensor->flags |= GGML_TENSOR_FLAG_OUTPUT;
         ggml_build_forward_expand(graph_, own.tensor);
         if (is_view(own.tensor) || ggml_is_empty(own.tensor)) continue;
-        if (const Numbers numbers = numbers_of(own.tensor); numbers.tensor != nullptr) {
-            const ggml_tensor* owner =
-                numbers.tensor->view_src != nullptr ? numbers.tensor->view_src : numbers.tensor;
-            if (!results.contains(owner)) numbers_.push_back(numbers);
-        }
+        if (const Numbers numbers = numbers_of(own.tensor); numbers.tensor != nullptr) add(numbers);
     }
+    if (!is_cpu(backend)) return;
+    for (int i = 0; i < ggml_graph_n_nodes(graph_); ++i) sort_safely(ggml_graph_node(graph_, i));
 }
 
 void Graph::check(const ggml_tensor* operation, ggml_backend_t backend) const {
@@ -162,6 +162,28 @@ void Graph::check(const ggml_tensor* operation, ggml_backend_t backend) const {
     if (!ggml_backend_supports_op(backend, operation))
         fail(ErrorCode::unsupported, "worker", "the device {} lacks the operation {}",
              ggml_backend_name(backend), ggml_op_desc(operation));
+}
+
+// The graph so far ends with the operation that takes the numbers. Tensors may lie anywhere, so what counts
+// is who writes to their memory last.
+void Graph::add(const Numbers& numbers) {
+    const auto begin = [](const ggml_tensor* t) { return static_cast<const std::byte*>(t->data); };
+    const auto end = [&](const ggml_tensor* t) { return begin(t) + ggml_nbytes(t); };
+    const ggml_tensor* t = numbers.tensor;
+    for (int i = ggml_graph_n_nodes(graph_); i-- > 0;) {
+        const ggml_tensor* written = ggml_graph_node(graph_, i);
+        if (is_view(written) || ggml_is_empty(written) || written->buffer != t->buffer ||
+            begin(written) >= end(t) || begin(t) >= end(written))
+            continue;
+        const ggml_tensor* owner = t->view_src != nullptr ? t->view_src : t;
+        const bool within = written == owner && begin(written) <= begin(t) && end(t) <= end(written) &&
+                            static_cast<size_t>(begin(t) - begin(written)) % sizeof(int32_t) == 0 &&
+                            ggml_is_contiguous(written);
+        if (within && gives_numbers_below(written, numbers.bound)) return;
+        fail(ErrorCode::input, "worker", "numbers of rows or matrices that {} writes in the same graph",
+             ggml_op_desc(written));
+    }
+    numbers_.push_back(numbers);
 }
 
 void Graph::check_numbers() const {

@@ -11,6 +11,8 @@
 
 namespace refold::rpc {
 
+bool is_cpu(ggml_backend_t backend);
+
 // A graph that can be computed again and again, as long as the buffers of its tensors exist.
 class Graph {
 public:
@@ -25,6 +27,7 @@ public:
 
 private:
     void check(const ggml_tensor* operation, ggml_backend_t backend) const;
+    void add(const Numbers& numbers);
 
     ggml_context_ptr context_;
     ggml_cgraph* graph_ = nullptr;

@@ -345,4 +345,13 @@ Numbers numbers_of(const ggml_tensor* operation) {
     }
 }
 
+bool gives_numbers_below(const ggml_tensor* operation, int64_t bound) {
+    switch (operation->op) {
+        case GGML_OP_ARGSORT:
+        case GGML_OP_ARGMAX:
+        case GGML_OP_TOP_K: return operation->src[0]->ne[0] <= bound;
+        default: return false;
+    }
+}
+
 }  // namespace refold::rpc

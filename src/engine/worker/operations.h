@@ -24,5 +24,7 @@ struct Numbers {
 };
 // Those that the operation takes, if it does. problem_of() must have found nothing.
 Numbers numbers_of(const ggml_tensor* operation);
+// Whether all that the operation gives are such numbers, whatever it is given: an order of so few.
+bool gives_numbers_below(const ggml_tensor* operation, int64_t bound);
 
 }  // namespace refold::rpc

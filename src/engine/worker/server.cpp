@@ -51,10 +51,6 @@ void write_answer(T answer, Stream& stream) {
     stream.write(bytes_of(answer));
 }
 
-bool is_cpu(ggml_backend_t backend) {
-    return ggml_backend_dev_type(ggml_backend_get_device(backend)) == GGML_BACKEND_DEVICE_TYPE_CPU;
-}
-
 template <class Function>
 Function function_of(ggml_backend_t backend, const char* name) {
     ggml_backend_reg_t module = ggml_backend_dev_backend_reg(ggml_backend_get_device(backend));

@@ -265,6 +265,13 @@ std::vector<Hostile> hostile_messages() {
             add("row that is not there", prepared + change + g.text());
             add("row that is not there, again", prepared + g.text() + change + HonestClient::again());
         }
+    // In place of the numbers, another operation's result.
+    for (const ggml_op op : {GGML_OP_GET_ROWS, GGML_OP_SET_ROWS}) {
+        graph("numbers that are written meanwhile",
+              [=](Graph& g) { g.of(GGML_OP_NORM).data = g.by_id(g.of(op).src[1]).data; });
+        graph("numbers that their own operation writes",
+              [=](Graph& g) { g.of(op).data = g.by_id(g.of(op).src[1]).data; });
+    }
     const std::string text = client.graph().text();
     const size_t body = 1 + sizeof(uint64_t);
     for (const size_t left : {size_t{1}, size_t{4}, size_t{12}, size_t{100}, text.size() - body - 1})
