@@ -22,8 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-
-
 struct Job {
     Recipe recipe;
     std::string model;           // as named by the command line or the recipe
@@ -111,7 +109,8 @@ void show_steps(const Job& job) {
     }
 }
 
-Json result_json(const Compression& compression, const CompressionArguments& a, const std::string& recipe_file) {
+Json result_json(const Compression& compression, const CompressionArguments& a,
+                 const std::string& recipe_file) {
     Json out = parse_json<Json>(to_json(compression), "compress", "the result", kLargeJson);
     out["dry_run"] = a.dry_run;
     add_calibration_device(out);
@@ -126,8 +125,8 @@ void show(const Compression& compression, const CompressionArguments& a, const s
                   : print(to_text(compression) + calibration_device_line());
 }
 
-Compression compressed(const CompressionArguments& a, const Job& job, const Model& model, const Model* original,
-                       Work& work) {
+Compression compressed(const CompressionArguments& a, const Job& job, const Model& model,
+                       const Model* original, Work& work) {
     const auto calibration = read_calibration(job);
     const Training training{[&] { return train_tokenizer(job.input); }, a.output.path + ".work/train",
                             beside(a.output.path, ".train")};

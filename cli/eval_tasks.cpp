@@ -66,7 +66,8 @@ int64_t longest_sequence(const ModelConfig& config) {
                     config.n_learned_positions - (config.padding_token ? *config.padding_token + 1 : 0));
 }
 
-std::vector<TaskRun> prepare(const TaskArguments& a, const Tokenizer& tokenizer, const PromptOptions& prompts) {
+std::vector<TaskRun> prepare(const TaskArguments& a, const Tokenizer& tokenizer,
+                             const PromptOptions& prompts) {
     TaskOptions options;
     options.data = a.data;
     options.limit = static_cast<int64_t>(a.limit);  // 0 below 1

@@ -43,8 +43,9 @@ constexpr CodePoints kControl[] = {{0x890, 0x891}, {0x8E2, 0x8E2}, {0x110CD, 0x1
 
 template <size_t n>
 bool contains(const CodePoints (&ranges)[n], char32_t c) {
-    const auto* it = std::upper_bound(std::begin(ranges), std::end(ranges), c,
-                                      [](char32_t value, const CodePoints& range) { return value < range.first; });
+    const auto* it =
+        std::upper_bound(std::begin(ranges), std::end(ranges), c,
+                         [](char32_t value, const CodePoints& range) { return value < range.first; });
     return it != std::begin(ranges) && c <= std::prev(it)->last;
 }
 

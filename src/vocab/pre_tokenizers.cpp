@@ -32,10 +32,10 @@ constexpr const char* kBailing =
 constexpr const char* kMiniCpm5 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 // Not patterns: pre-tokenizers of other types.
-constexpr const char* kDigits = "digits";            // digit by digit
-constexpr const char* kDigitRuns = "digit runs";     // whole numbers
+constexpr const char* kDigits = "digits";                // digit by digit
+constexpr const char* kDigitRuns = "digit runs";         // whole numbers
 constexpr const char* kPunctuationRuns = "punctuation";  // runs of it
-constexpr const char* kBytes = "bytes";              // a byte-level step before the last one
+constexpr const char* kBytes = "bytes";                  // a byte-level step before the last one
 // These patterns match every character, so keeping the matches is the same as splitting at them.
 bool is_complete(const std::string& pattern) {
     return pattern == kGpt2 || pattern == kLlama3 || pattern == kQwen2;

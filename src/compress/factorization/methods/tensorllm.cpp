@@ -16,7 +16,6 @@ namespace refold::tensorllm_method {
 
 using namespace tensorllm;
 
-
 using factoring::Layers;
 using factoring::Squares;
 

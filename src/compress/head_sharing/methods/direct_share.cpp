@@ -228,7 +228,6 @@ known, and the pairs are placeholders.
 
 }  // namespace
 
-
 extern const Method method;
 const Method method = {
     "direct_share",

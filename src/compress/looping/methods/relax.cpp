@@ -367,7 +367,6 @@ std::vector<OptionSpec> option_specs() {
 
 }  // namespace
 
-
 extern const Method method;
 const Method method = {
     "relax",
