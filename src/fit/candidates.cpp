@@ -24,10 +24,9 @@ constexpr std::array kTypes = {DType::Q2_K,   DType::Q3_K, DType::MXFP4, DType::
                                DType::Q5_1,   DType::Q6_K, DType::Q8_0};
 constexpr UnquantizedGrams::Place kHead = {kWholeModel, Tap::layer_input};
 
-constexpr Computation kErrors{"errors of rounded matrices", 5};
-// Of a matrix with more rows, runs of rows at even distances stand for all: what counts is the ratio of a
-// type's error to the probe's, in the same rows. fold() divides the rows of a run.
-constexpr int64_t kRowsTried = 256, kRowsOfRun = 64;
+constexpr Computation kErrors{"errors of rounded matrices", 4};
+// Of a matrix with more rows, runs of rows at even distances stand for all. fold() divides the rows of a run.
+constexpr int64_t kRowsTried = 8192, kRowsOfRun = 256;
 // Of a part of a table, rows at even distances: rounding a whole vocabulary to every type would take most of
 // the time of a fit. Smaller parts are not made; fold() divides their rows.
 constexpr int64_t kRowsTriedOfPart = 2048, kRowsOfPart = 256;
