@@ -128,7 +128,10 @@ TEST(FormatTurns, CompilingLooksAtTheRequestsTime) {
         const HttpReply reply = running.post(path, body);
         EXPECT_EQ(reply.status, 504) << path << body << reply.body;
     }
-    EXPECT_EQ(running.get("/health").status, 200);
+    // A turn is free again. Time may run out for this one as well, on a busy machine.
+    EXPECT_TRUE(running.soon([&] {
+        return running.post("/v1/completions", completion({{"guided_regex", "a+"}})).status == 200;
+    }));
 }
 
 TEST(FormatTurns, CompilingEndsWhenTheClientLeaves) {

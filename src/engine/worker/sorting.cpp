@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -14,8 +15,8 @@
 namespace refold::rpc {
 namespace {
 
-// sort(order, numbers) of each row.
-template <typename Sort>
+// sort(order, before) of each row. Before: of two numbers, whether the first one comes first.
+template <typename Before, typename Sort>
 void for_rows(ggml_tensor* out, int thread, int threads, Sort sort) {
     const ggml_tensor* in = out->src[0];
     std::vector<float> numbers(static_cast<size_t>(in->ne[0]));
@@ -30,33 +31,23 @@ void for_rows(ggml_tensor* out, int thread, int threads, Sort sort) {
         for (float& number : numbers)
             if (std::isnan(number)) number = -std::numeric_limits<float>::infinity();
         std::iota(order.begin(), order.end(), 0);
-        sort(order, numbers);
+        sort(order, [&](int32_t a, int32_t b) {
+            return Before()(numbers[static_cast<size_t>(a)], numbers[static_cast<size_t>(b)]);
+        });
         std::memcpy(at(out), order.data(), static_cast<size_t>(out->ne[0]) * sizeof(int32_t));
     }
 }
 
-void ascending(ggml_tensor* out, int thread, int threads, void* /*data*/) {
-    for_rows(out, thread, threads, [](auto& order, const auto& numbers) {
-        std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-            return numbers[static_cast<size_t>(a)] < numbers[static_cast<size_t>(b)];
-        });
-    });
-}
-
-void descending(ggml_tensor* out, int thread, int threads, void* /*data*/) {
-    for_rows(out, thread, threads, [](auto& order, const auto& numbers) {
-        std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-            return numbers[static_cast<size_t>(a)] > numbers[static_cast<size_t>(b)];
-        });
-    });
+template <typename Before>
+void sort_all(ggml_tensor* out, int thread, int threads, void* /*data*/) {
+    for_rows<Before>(out, thread, threads,
+                     [](auto& order, auto before) { std::sort(order.begin(), order.end(), before); });
 }
 
 // As ggml's, with the two first ones swapped: their order is not to matter.
-void largest(ggml_tensor* out, int thread, int threads, void* /*data*/) {
-    for_rows(out, thread, threads, [&](auto& order, const auto& numbers) {
-        std::partial_sort(order.begin(), order.begin() + out->ne[0], order.end(), [&](int32_t a, int32_t b) {
-            return numbers[static_cast<size_t>(a)] > numbers[static_cast<size_t>(b)];
-        });
+void sort_largest(ggml_tensor* out, int thread, int threads, void* /*data*/) {
+    for_rows<std::greater<>>(out, thread, threads, [&](auto& order, auto before) {
+        std::partial_sort(order.begin(), order.begin() + out->ne[0], order.end(), before);
         if (out->ne[0] > 1) std::swap(order[0], order[1]);
     });
 }
@@ -66,9 +57,10 @@ void largest(ggml_tensor* out, int thread, int threads, void* /*data*/) {
 void sort_safely(ggml_tensor* operation) {
     ggml_custom_op_t sort = nullptr;
     if (operation->op == GGML_OP_TOP_K) {
-        sort = largest;
+        sort = sort_largest;
     } else if (operation->op == GGML_OP_ARGSORT) {
-        sort = operation->op_params[0] == GGML_SORT_ORDER_ASC ? ascending : descending;
+        sort =
+            operation->op_params[0] == GGML_SORT_ORDER_ASC ? sort_all<std::less<>> : sort_all<std::greater<>>;
     } else {
         return;
     }
