@@ -37,6 +37,37 @@ bool is_unchanged(const Model& original, const Model& model, size_t p, Slot slot
     });
 }
 
+static bool is_of_ffn(Slot slot) {
+    const SlotModule module = properties(slot).module;
+    const bool norm = slot == Slot::ffn_output_norm || slot == Slot::ffn_output_norm_bias;
+    return module == SlotModule::ffn || module == SlotModule::experts || norm;
+}
+
+// The layer's FFN reads nothing of the layer but the stream after the attention.
+static bool has_halves(const Model& model, size_t layer) {
+    const ModelConfig& config = model.config;
+    const Topology& topology = model.topology;
+    return !config.parallel_residual && config.n_stream == 1 && config.n_laurel == 0 &&
+           topology.has(layer, Slot::attn_o) && !topology.has(layer, Slot::attn_comp_ffn) &&
+           topology.source(layer).own() && !topology.lends_probabilities(layer) && !topology.lends_kv(layer);
+}
+
+static Model with_ffn_alone(const Model& model, size_t layer) {
+    Model out = model;
+    std::erase_if(out.topology.layers[layer], [](const auto& entry) { return !is_of_ffn(entry.first); });
+    return out;
+}
+
+// The layer's attention is the same in both.
+static bool has_same_attention(const Model& a, const Model& b, size_t layer) {
+    const auto same = [&](const Model& one, const Model& other) {
+        return std::ranges::all_of(one.topology.layers[layer], [&](const auto& entry) {
+            return is_of_ffn(entry.first) || is_unchanged(one, other, layer, entry.first);
+        });
+    };
+    return same(a, b) && same(b, a);
+}
+
 AlignedStreams::AlignedStreams(const Model& original, const Model& model, const Calibration& calibration,
                                int threads)
     : original_model_(original),
@@ -86,23 +117,54 @@ static AlignedStreams::Activations run(ResidualStream::Pass& pass, size_t sequen
     return activations;
 }
 
+// The original's stream reaches the layer, or the one whose attention a later one uses.
+void AlignedStreams::catch_up(size_t layer) {
+    for (size_t l = original_.layer(); l < layer; ++l) original_.advance(original_model_, l);
+}
+
+const ResidualStream& AlignedStreams::middle(const Model& model, size_t layer) {
+    if (middle_ && has_same_attention(middle_->model, model, layer)) return middle_->stream;
+    std::vector<std::vector<float>> between;
+    ResidualStream::Pass pass(modified(), model, layer, {Tap::residual}, true);
+    for (size_t s = 0; s < own_.tokens.size(); ++s) {
+        pass.run(s);
+        const auto seen = pass.tapped(Tap::residual);
+        between.emplace_back(seen.begin(), seen.end());
+    }
+    middle_.emplace(model, modified().with(std::move(between)));
+    return middle_->stream;
+}
+
 void AlignedStreams::visit(const Model& model, size_t layer, const std::vector<Tap>& original_taps,
                            const std::vector<Tap>& taps, const std::function<void(const Rows&)>& see,
-                           bool only_taps) {
-    if (activations_.empty() || visited_ != layer) {
+                           Extent extent) {
+    static const Activations kNone;
+    const bool with_original = extent != Extent::model_taps;
+    if (with_original && (activations_.empty() || visited_ != layer)) {
+        catch_up(layer);
         activations_.clear();
         ResidualStream::Pass pass(original_, original_model_, layer, original_taps);
         for (size_t s = 0; s < own_.tokens.size(); ++s) activations_.push_back(run(pass, s, original_taps));
         visited_ = layer;
     }
-    ResidualStream::Pass pass(modified_ ? *modified_ : original_, model, layer, taps, only_taps);
+    const auto is_of_second_half = [](Tap tap) {
+        return tap == Tap::ffn_input || tap == Tap::ffn_inner || tap == Tap::ffn_projected ||
+               tap == Tap::ffn_output;
+    };
+    const bool half = modified().layer() == layer && has_halves(model, layer) && !taps.empty() &&
+                      std::ranges::all_of(taps, is_of_second_half);
+    const Model ffn = half ? with_ffn_alone(model, layer) : Model();
+    ResidualStream::Pass pass(half ? middle(model, layer) : modified(), half ? ffn : model, layer, taps,
+                              extent != Extent::whole);
     for (size_t s = 0; s < own_.tokens.size(); ++s) {
         const Activations modified = run(pass, s, taps);
-        see({s, s >= own_.fit, static_cast<int64_t>(own_.tokens[s].size()), activations_[s], modified});
+        see({s, s >= own_.fit, static_cast<int64_t>(own_.tokens[s].size()),
+             with_original ? activations_[s] : kNone, modified});
     }
 }
 
-std::vector<std::vector<float>> AlignedStreams::original_before(size_t layer, bool between) const {
+std::vector<std::vector<float>> AlignedStreams::original_before(size_t layer, bool between) {
+    catch_up(std::min(between ? layer : layer - 1, modified().layer()));
     std::vector<std::vector<float>> out;
     const std::vector<Tap> taps = between ? std::vector{Tap::residual} : std::vector<Tap>();
     ResidualStream::Pass pass(original_, original_model_, between ? layer : layer - 1, taps, between);
@@ -116,14 +178,30 @@ std::vector<std::vector<float>> AlignedStreams::original_before(size_t layer, bo
 void AlignedStreams::advance(const Model& model, size_t layer) {
     // A stream has to wait before a layer whose attention later layers use.
     const bool lends = model.topology.lends_probabilities(layer) || model.topology.lends_kv(layer);
-    if (!modified_ && (lends || !is_unchanged(original_model_, model, layer))) modified_ = original_;
-    if (modified_) modified_->advance(model, layer);
+    if (!modified_ && (lends || !is_unchanged(original_model_, model, layer))) {
+        catch_up(layer);
+        modified_ = original_;
+    }
+    if (modified_ && middle_ && modified_->layer() == layer &&
+        has_same_attention(middle_->model, model, layer)) {
+        const Model ffn = with_ffn_alone(model, layer);
+        std::vector<std::vector<float>> residual;
+        ResidualStream::Pass pass(middle_->stream, ffn, layer, {});
+        for (size_t s = 0; s < own_.tokens.size(); ++s) {
+            const auto out = pass.run(s);
+            residual.emplace_back(out.begin(), out.end());
+        }
+        modified_->advance(layer, std::move(residual));
+    } else if (modified_) {
+        modified_->advance(model, layer);
+    }
+    middle_.reset();
     // The visit has computed the original's stream after the layer, unless that stream has to wait as well.
     if (!activations_.empty() && visited_ == layer && original_model_.topology.sources.empty()) {
         std::vector<std::vector<float>> residual;
         for (Activations& at : activations_) residual.push_back(std::move(at.out));
         original_.advance(layer, std::move(residual));
-    } else {
+    } else if (!modified_) {
         original_.advance(original_model_, layer);
     }
     activations_.clear();

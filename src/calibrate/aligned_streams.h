@@ -39,16 +39,18 @@ public:
         const Activations &original, &modified;
         std::span<const float> goal = {};  // see OutputSolver::visit_output()
     };
+    // What a visit runs. `taps`: the model computes only what its taps need, and not `out`. `model_taps`: and
+    // nothing of the original, whose activations are empty.
+    enum class Extent { whole, taps, model_taps };
     // Runs `layer` of the original and of the present model over the sequences of this process, with these
     // taps. The activations of the original are kept for all tokens until advance(): ask for few taps of it,
-    // and for the same ones in all visits of a layer. `only_taps`: the model computes only what its taps
-    // need, and not `out`. Throws on an interrupt.
+    // and for the same ones in all visits of a layer. Throws on an interrupt.
     void visit(const Model& model, size_t layer, const std::vector<Tap>& original_taps,
                const std::vector<Tap>& taps, const std::function<void(const Rows&)>& see,
-               bool only_taps = false);
+               Extent extent = Extent::whole);
     // The original's residual stream where a later module reads it, by sequence of this process: the
     // attention of `layer` (its index may be that of layers), or its FFN, `between` attention and FFN.
-    std::vector<std::vector<float>> original_before(size_t layer, bool between) const;
+    std::vector<std::vector<float>> original_before(size_t layer, bool between);
     // `layer` has its final form: both streams advance past it.
     void advance(const Model& model, size_t layer);
 
@@ -56,11 +58,23 @@ public:
     int64_t length() const { return calibration_.options.length; }
 
 private:
+    // The stream between attention and FFN of the layer that the modified stream is before. It is the same as
+    // long as the layer's attention is.
+    struct Middle {
+        Model model;  // it was computed with
+        ResidualStream stream;
+    };
+
+    ResidualStream& modified() { return modified_ ? *modified_ : original_; }
+    const ResidualStream& middle(const Model& model, size_t layer);
+    void catch_up(size_t layer);
+
     const Model& original_model_;
     const Calibration& calibration_;
     OwnSequences own_;
-    ResidualStream original_;
+    ResidualStream original_;                 // before the layer, or behind where no visit needed it
     std::optional<ResidualStream> modified_;  // none as long as all layers are the original's
+    std::optional<Middle> middle_;
     // Of the original at visited_, by sequence; empty: not visited.
     std::vector<Activations> activations_;
     size_t visited_ = 0;

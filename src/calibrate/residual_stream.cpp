@@ -43,6 +43,10 @@ ResidualStream::ResidualStream(const Model& model, const std::vector<std::vector
     }
 }
 
+ResidualStream ResidualStream::with(std::vector<std::vector<float>> residual) const {
+    return {length_, threads_, layer_, std::move(residual)};
+}
+
 ResidualStream::Pass::Pass(const ResidualStream& stream, const Model& model, size_t last,
                            const std::vector<Tap>& taps_of_last, bool only_taps)
     : stream_(stream), taps_(std::make_shared<TapValues>(TapValues{last, {}})) {

@@ -25,6 +25,8 @@ public:
     size_t layer() const { return layer_; }
     // The input of layer() [tokens, n_embd].
     std::span<const float> residual(size_t sequence) const { return residual_[sequence]; }
+    // At the same layer, with these inputs in place of its own.
+    ResidualStream with(std::vector<std::vector<float>> residual) const;
 
     // A run of the layers layer() to `last` of a model, which it loads.
     class Pass {
@@ -53,6 +55,8 @@ public:
     void advance(size_t last, std::vector<std::vector<float>> residual);
 
 private:
+    ResidualStream(int64_t length, int threads, size_t layer, std::vector<std::vector<float>> residual)
+        : residual_(std::move(residual)), length_(length), threads_(threads), layer_(layer) {}
     EngineOptions options(std::optional<LayerRange> range) const;
 
     std::vector<std::vector<float>> residual_;  // by sequence

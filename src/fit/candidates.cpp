@@ -7,8 +7,10 @@
 #include "compress/method/lazy.h"
 #include "compress/quantization/row_types.h"
 #include "compress/rounding/gptq_rounding.h"
+#include "core/parallel.h"
 #include "core/progress.h"
 #include "linalg/blas.h"
+#include "linalg/blas_threads.h"
 #include "linalg/device.h"
 #include "model/materialize.h"
 #include "model/quantized.h"
@@ -24,12 +26,12 @@ constexpr std::array kTypes = {DType::Q2_K,   DType::Q3_K, DType::MXFP4, DType::
                                DType::Q5_1,   DType::Q6_K, DType::Q8_0};
 constexpr UnquantizedGrams::Place kHead = {kWholeModel, Tap::layer_input};
 
-constexpr Computation kErrors{"errors of rounded matrices", 4};
-// Of a matrix with more rows, runs of rows at even distances stand for all. fold() divides the rows of a run.
-constexpr int64_t kRowsTried = 8192, kRowsOfRun = 256;
-// Of a part of a table, rows at even distances: rounding a whole vocabulary to every type would take most of
-// the time of a fit. Smaller parts are not made; fold() divides their rows.
-constexpr int64_t kRowsTriedOfPart = 2048, kRowsOfPart = 256;
+constexpr Computation kErrors{"errors of rounded matrices", 5};
+// Only the ratios of the errors of types matter, and these hardly differ between rows: of a matrix, runs of
+// rows at even distances stand for all. A run is as long as the longest fold() at least.
+constexpr int64_t kRowsTried = 128, kRowsOfRun = 16;
+// Of a part of a table, rows at even distances. Smaller parts are not made; fold() divides their rows.
+constexpr int64_t kRowsTriedOfPart = 1024, kRowsOfPart = 256;
 
 // Sum over rows e of e^T gram e.
 double weighted_squares(const Floats& errors, const Floats& gram, int64_t columns) {
@@ -49,15 +51,16 @@ double weighted_squares(const Floats& errors, const Floats& gram, int64_t column
     return sum;
 }
 
-// Of a matrix [rows x columns], row major.
-Floats rows_to_try(Floats matrix, int64_t columns) {
-    const int64_t rows = static_cast<int64_t>(matrix.size()) / columns, runs = kRowsTried / kRowsOfRun;
-    if (rows <= kRowsTried) return matrix;
+// Of a matrix [rows x columns], row major; a multiple of `together` rows, as it has.
+Floats rows_to_try(Floats matrix, int64_t columns, int64_t together) {
+    const int64_t rows = static_cast<int64_t>(matrix.size()) / columns;
+    const int64_t of_run = std::max(together, kRowsOfRun), runs = std::max(kRowsTried / of_run, int64_t{2});
+    if (rows <= runs * of_run) return matrix;
     Floats out;
     for (int64_t run = 0; run < runs; ++run) {
-        const int64_t first = (rows - kRowsOfRun) * run / (runs - 1);
+        const int64_t first = (rows - of_run) * run / (runs - 1);
         out.insert(out.end(), &matrix[static_cast<size_t>(first * columns)],
-                   matrix.data() + (first + kRowsOfRun) * columns);
+                   matrix.data() + (first + of_run) * columns);
     }
     return out;
 }
@@ -211,22 +214,28 @@ Floats Candidates::errors_of(const FitTensor& tensor, const Calibration& calibra
     if (has_rows_of_tokens(tensor.slot) && stored.rows() == model_.config.n_vocab) {
         part = rows_to_try(stored, tensor, calibration.occurrences);
     } else {
-        part.rows = rows_to_try(floats_of(model_, tensor.name), columns);
+        int64_t together = 1;
+        for (const Candidate& candidate : tensor.candidates)
+            together = std::max(together, fold(candidate.type, columns));
+        part.rows = rows_to_try(floats_of(model_, tensor.name), columns, together);
         scale = static_cast<double>(tensor.rows * columns) / static_cast<double>(part.rows.size());
     }
     const Doubles gram = gram_of(tensor.name);
     const Floats as_floats(gram.begin(), gram.end());
     const blas::Kept kept(std::span<const float>{as_floats});
-    Floats out;
-    for (const Candidate& candidate : tensor.candidates) {
-        Floats difference = nearest_rounded(part.rows, {gram, columns, columns}, candidate.type).values;
+    const auto count = static_cast<int64_t>(tensor.candidates.size());
+    Floats out(tensor.candidates.size());
+    blas::share_out(count, [&](int64_t c) {
+        const DType type = tensor.candidates[static_cast<size_t>(c)].type;
+        Floats difference = nearest_rounded(part.rows, {gram, columns, columns}, type, 1).values;
         for (size_t i = 0; i < difference.size(); ++i) {
             difference[i] -= part.rows[i];
             if (!part.use.empty())
                 difference[i] *= static_cast<float>(std::sqrt(part.use[i / static_cast<size_t>(columns)]));
         }
-        out.push_back(static_cast<float>(scale * weighted_squares(difference, as_floats, columns)));
-    }
+        out[static_cast<size_t>(c)] =
+            static_cast<float>(scale * weighted_squares(difference, as_floats, columns));
+    });
     return out;
 }
 
@@ -248,7 +257,8 @@ Model Candidates::with_probe(const FitTensor& tensor) const {
     const Tensor& stored = model_.tensor(tensor.name);
     const int64_t columns = stored.row_elements();
     const Doubles gram = gram_of(tensor.name);
-    Rounded rounded = nearest_rounded(floats_of(model_, tensor.name), {gram, columns, columns}, kProbe);
+    Rounded rounded =
+        nearest_rounded(floats_of(model_, tensor.name), {gram, columns, columns}, kProbe, default_threads());
     out.tensors[tensor.name] = {
         kProbe, stored.shape, {}, [packed = std::move(rounded.packed)] { return packed; }};
     return out;

@@ -24,6 +24,18 @@ std::string yaml_of(const std::vector<RecipeStep>& steps) {
     return steps.empty() ? "" : to_yaml(recipe_of_steps(steps));
 }
 
+// Fewer of the sequences to fit with; the first ones have some of each text.
+Calibration trials_of(const Calibration& all) {
+    const int64_t tokens = std::max(int64_t{8192}, all.options.tokens / 4);
+    Calibration out = all;
+    if (tokens >= all.options.tokens) return out;
+    out.options.tokens = tokens;
+    out.hash += " trials";
+    out.fit.resize(std::max<size_t>(
+        1, all.fit.size() * static_cast<size_t>(tokens) / static_cast<size_t>(all.options.tokens)));
+    return out;
+}
+
 std::optional<Compression> shaped_by(const FitOptions& options, const Model& model,
                                      const Calibration& calibration, Work& work) {
     if (options.structure.empty()) return std::nullopt;
@@ -36,6 +48,7 @@ std::optional<Compression> shaped_by(const FitOptions& options, const Model& mod
 Fit::Fit(const Model& model, const Calibration& calibration, Work& work, const FitOptions& options)
     : model_(model),
       calibration_(calibration),
+      trials_(trials_of(calibration)),
       work_(work),
       options_(options),
       shaped_(shaped_by(options, model, calibration, work)),
@@ -195,12 +208,14 @@ Recipe Fit::recipe(const FitPlan& plan) const {
     return out;
 }
 
-Fitted Fit::carried_out(const FitPlan& plan) const {
+Fitted Fit::carried_out(const FitPlan& plan, const Calibration& calibration) const {
+    Recipe recipe = this->recipe(plan);
+    recipe.calibration = calibration.options;
     Fitted out{plan,
-               compress(model_, recipe(plan), options_.version, work_,
-                        {.calibration = &calibration_, .threads = options_.threads}),
+               compress(model_, recipe, options_.version, work_,
+                        {.calibration = &calibration, .threads = options_.threads}),
                0};
-    out.divergence = divergence(model_, out.compression.model, calibration_.held_out, options_.threads);
+    out.divergence = divergence(model_, out.compression.model, calibration.held_out, options_.threads);
     return out;
 }
 
@@ -227,7 +242,7 @@ Model Fit::with_tables_of(const Model& made) const {
 FitFactors Fit::corrected(const Fitted& first) const {
     const Model tables = with_tables_of(first.compression.model);
     const auto of = [&](const Model& model) {
-        return divergence(shaped(), model, calibration_.held_out, options_.threads);
+        return divergence(shaped(), model, trials_.held_out, options_.threads);
     };
     const double all = shaped_ ? of(first.compression.model) : first.divergence, of_tables = of(tables);
     const FitParts predicted = {first.plan.of_matrices, first.plan.of_tables};
@@ -252,26 +267,32 @@ void Fit::use(const FitFactors& factors) {
     corrected_ = true;
 }
 
-// Where most of the error is that of the embedding, maps that make up for it lose more than they save.
+// Where most of the error is that of the embedding, maps that make up for it may lose more than they save.
+static bool solving_may_lose(const FitPlan& plan) { return plan.of_tables > 0.75 * plan.divergence(); }
+
 Fitted Fit::better_way(FitPlan plan) const {
-    Fitted solved = carried_out(plan);
+    Fitted solved = carried_out(plan, trials_);
+    if (!solving_may_lose(plan)) return solved;
     plan.resolve = false;
-    Fitted plain = carried_out(plan);
+    Fitted plain = carried_out(plan, trials_);
     return plain.divergence < solved.divergence ? std::move(plain) : std::move(solved);
 }
 
 Fitted Fit::fit(const Budget& budget) {
-    Fitted first = better_way(plan(budget));
-    if (corrected_) return first;
-    use(corrected(first));
-    FitPlan again = plan(budget), before = plan_of(first.plan.chosen);
-    again.resolve = before.resolve = first.plan.resolve;
-    if (again.chosen == before.chosen || again.divergence() > 0.98 * before.divergence()) {
-        first.plan = before;
-        return first;
+    FitPlan plan = this->plan(budget);
+    // What is tried need not be made as well as what is written.
+    if (!corrected_ || solving_may_lose(plan)) {
+        const Fitted first = better_way(plan);
+        plan.resolve = first.plan.resolve;
+        if (!corrected_) {
+            use(corrected(first));
+            FitPlan again = this->plan(budget);
+            plan = plan_of(first.plan.chosen);
+            again.resolve = plan.resolve = first.plan.resolve;
+            if (again.divergence() <= 0.98 * plan.divergence()) plan = again;
+        }
     }
-    Fitted second = carried_out(again);
-    return second.divergence < first.divergence ? std::move(second) : std::move(first);
+    return carried_out(plan, calibration_);
 }
 
 }  // namespace refold

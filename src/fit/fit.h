@@ -15,7 +15,7 @@
 namespace refold {
 
 struct FitOptions {
-    int64_t probe_tokens = 1024;  // to measure how much the predictions depend on each matrix
+    int64_t probe_tokens = 512;  // to measure how much the predictions depend on each matrix
     // The result is plain GGUF that llama.cpp runs: whole_blocks.
     RowLayout layout = RowLayout::or_folded;
     int threads = 0;
@@ -79,9 +79,9 @@ public:
     // size and its predicted divergence when that is larger, and with the largest speed that types reach at
     // this size when that is slower.
     FitPlan plan(const Budget& budget) const;
-    // Carries out the plan, with and without solved maps. The factors are then corrected by what was
-    // measured, and where that changes the plan, the new one is carried out as well. The best model is
-    // returned. Factors of which both parts matter are kept in the work folder, for other sizes.
+    // Tries the plan on a part of the calibration text, where tables have most of its error with and without
+    // solved maps. The factors are then corrected by what was measured, and the plan that is best by these is
+    // carried out. Factors of which both parts matter are kept in the work folder, for other sizes.
     Fitted fit(const Budget& budget);
 
     // The factors that an earlier run found: fit() corrects no more.
@@ -105,7 +105,7 @@ private:
     // Its bytes are those of the matrices and other_bytes_.
     FitPlan plan_of(const std::vector<size_t>& chosen) const;
     uint64_t exact_bytes(const FitPlan& plan) const;
-    Fitted carried_out(const FitPlan& plan) const;
+    Fitted carried_out(const FitPlan& plan, const Calibration& calibration) const;
     Fitted better_way(FitPlan plan) const;
     ResultKey factors_key() const;
     Model with_tables_of(const Model& made) const;
@@ -116,6 +116,7 @@ private:
 
     const Model& model_;
     const Calibration& calibration_;
+    const Calibration trials_;  // a part of it, for what is not written
     Work& work_;
     FitOptions options_;
     std::optional<Compression> shaped_;  // by the structure

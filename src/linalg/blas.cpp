@@ -3,14 +3,15 @@
 #include <cblas.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <numbers>
 #include <type_traits>
 
 #include "core/error.h"
-#include "core/spinning_threads.h"
 #include "linalg/blas_kernels.h"
+#include "linalg/blas_threads.h"
 #include "linalg/device.h"
 
 // LAPACK's Fortran interface: every argument by address, string lengths last. The names are LAPACK's.
@@ -55,12 +56,6 @@ int number(int64_t n) { return static_cast<int>(n); }
 template <typename Real>
 constexpr bool kSingle = std::is_same_v<Real, float>;
 
-// Before so many multiplications: engines' threads stop spinning, unless waking them would take longer.
-void take_cores(int64_t products) {
-    constexpr int64_t kMany = 1 << 20;
-    if (products > kMany) SpinningThreads::all_sleep();
-}
-
 void check(int info, const char* routine) {
     if (info != 0) fail(ErrorCode::internal, "linalg", "LAPACK's {} failed: info {}", routine, info);
 }
@@ -69,12 +64,12 @@ CBLAS_TRANSPOSE transpose(Op op) { return op == Op::plain ? CblasNoTrans : Cblas
 
 // g (n x n) += x' x or x x', x being a x n or n x a.
 void add_gram(Op op, int64_t n, int64_t a, const float* x, int64_t lda, float* g) {
-    take_cores(n * n * a);
+    const OperationThreads threads(n * n * a);
     cblas_ssyrk(CblasColMajor, CblasLower, transpose(op), number(n), number(a), 1, x, number(lda), 1, g,
                 number(n));
 }
 void add_gram(Op op, int64_t n, int64_t a, const double* x, int64_t lda, double* g) {
-    take_cores(n * n * a);
+    const OperationThreads threads(n * n * a);
     cblas_dsyrk(CblasColMajor, CblasLower, transpose(op), number(n), number(a), 1, x, number(lda), 1, g,
                 number(n));
 }
@@ -125,7 +120,7 @@ void householder_of(int64_t rows, int64_t columns, Real* x) {
         on->householder(rows, columns, x);
         return;
     }
-    take_cores(rows * columns * columns);
+    const OperationThreads threads(rows * columns * columns);
     const int n = number(rows), r = number(columns), size = r * kBlock;
     int info = 0;
     std::vector<Real> tau(columns), work(size);
@@ -182,21 +177,56 @@ void check_size(std::span<const int64_t> dims, size_t size, const char* what) {
     }
 }
 
+namespace {
+
+template <typename Real>
+constexpr auto kGemm = [] {
+    if constexpr (kSingle<Real>)
+        return cblas_sgemm;
+    else
+        return cblas_dgemm;
+}();
+
+// Large products in tiles of the result, which are the same for any number of threads.
+template <typename Real>
+void multiply_here(const Product<Real>& p) {
+    constexpr int64_t kTile = 192;
+    const auto [m, n, k] = p.shape;
+    const int64_t lda = p.op_a == Op::plain ? m : k, ldb = p.op_b == Op::plain ? k : n;
+    const auto compute = [&](int64_t row, int64_t rows, int64_t column, int64_t columns) {
+        kGemm<Real>(CblasColMajor, transpose(p.op_a), transpose(p.op_b), number(rows), number(columns),
+                    number(k), p.alpha, p.a + (p.op_a == Op::plain ? row : row * lda), number(lda),
+                    p.b + (p.op_b == Op::plain ? column * ldb : column), number(ldb), p.beta,
+                    p.c + column * m + row, number(m));
+    };
+    if (m * n * k <= kWorthThreads) {
+        const OperationThreads one(m * n * k);
+        return compute(0, m, 0, n);
+    }
+    const int64_t down = (m + kTile - 1) / kTile, across = (n + kTile - 1) / kTile;
+    share_out(down * across, [&](int64_t tile) {
+        const int64_t row = tile % down * kTile, column = tile / down * kTile;
+        compute(row, std::min(kTile, m - row), column, std::min(kTile, n - column));
+    });
+}
+
+}  // namespace
+
 void multiply(Op op_a, Op op_b, Shape s, const float* a, const float* b, float* c, float beta, float alpha) {
-    if (multiplied<float>({op_a, op_b, s, {}, a, b, c, beta, alpha})) return;
-    take_cores(s.m * s.n * s.k);
-    cblas_sgemm(CblasColMajor, transpose(op_a), transpose(op_b), number(s.m), number(s.n), number(s.k), alpha,
-                a, number(op_a == Op::plain ? s.m : s.k), b, number(op_b == Op::plain ? s.k : s.n), beta, c,
-                number(s.m));
+    const Product<float> product{op_a, op_b, s, {}, a, b, c, beta, alpha};
+    if (!multiplied(product)) multiply_here(product);
 }
 
 void multiply(Op op_a, Op op_b, Shape s, const double* a, const double* b, double* c, double beta,
               double alpha) {
-    if (multiplied<double>({op_a, op_b, s, {}, a, b, c, beta, alpha})) return;
-    take_cores(s.m * s.n * s.k);
-    cblas_dgemm(CblasColMajor, transpose(op_a), transpose(op_b), number(s.m), number(s.n), number(s.k), alpha,
-                a, number(op_a == Op::plain ? s.m : s.k), b, number(op_b == Op::plain ? s.k : s.n), beta, c,
-                number(s.m));
+    const Product<double> product{op_a, op_b, s, {}, a, b, c, beta, alpha};
+    if (!multiplied(product)) multiply_here(product);
+}
+
+void multiply_parts(Op op_a, Op op_b, Shape s, Part a, Part b, float* c) {
+    const OperationThreads threads(s.m * s.n * s.k);
+    cblas_sgemm(CblasColMajor, transpose(op_a), transpose(op_b), number(s.m), number(s.n), number(s.k), 1,
+                a.data, number(a.stride), b.data, number(b.stride), 0, c, number(s.m));
 }
 
 void multiply_each(Op op_a, Op op_b, Shape shape, const Steps& steps, const float* a, const float* b,
@@ -210,14 +240,14 @@ void multiply_each(Op op_a, Op op_b, Shape shape, const Steps& steps, const floa
 
 void multiply_symmetric(int64_t n, int64_t r, const float* g, const float* b, float* c) {
     if (multiplied_symmetric(n, r, g, b, c)) return;
-    take_cores(n * n * r);
+    const OperationThreads threads(n * n * r);
     cblas_ssymm(CblasColMajor, CblasLeft, CblasLower, number(n), number(r), 1, g, number(n), b, number(n), 0,
                 c, number(n));
 }
 
 void multiply_symmetric(int64_t n, int64_t r, const double* g, const double* b, double* c) {
     if (multiplied_symmetric(n, r, g, b, c)) return;
-    take_cores(n * n * r);
+    const OperationThreads threads(n * n * r);
     cblas_dsymm(CblasColMajor, CblasLeft, CblasLower, number(n), number(r), 1, g, number(n), b, number(n), 0,
                 c, number(n));
 }
@@ -284,7 +314,7 @@ Eigen<Real> leading_eigenvectors(std::vector<Real> matrix, int64_t size, int64_t
     if (Device* const on =
             device_for(operations, static_cast<double>((square(size) + size * count) * sizeof(Real))))
         return on->leading_eigenvectors(matrix.data(), size, count);
-    take_cores(size * size * size);
+    const OperationThreads threads(size * size * size);
     const int n = number(size), r = number(count);
     int info = 0;
     std::vector<Real> d(size), e(size), tau(size), work(size * kBlock);
@@ -344,6 +374,7 @@ bool orthonormalize(int64_t n, int64_t r, float* x) {
     if (Device* const on = device_for(count_of(3, n, r, r), 2 * moved(x, n * r)))
         return on->orthonormalize(n, r, x);
     std::vector<float> g = gram<float>(x, n, r, 1);
+    const OperationThreads threads(n * r * r);
     const int order = number(r);
     int info = 0;
     spotrf_("L", &order, g.data(), &order, &info, 1);
@@ -356,14 +387,51 @@ bool orthonormalize(int64_t n, int64_t r, float* x) {
     return true;
 }
 
+namespace {
+
+// Block column by block column: its own factor, the blocks below, and what they take from all blocks after.
+bool cholesky_here(int64_t n, double* g) {
+    constexpr int64_t kTile = 256;
+    const auto block = [&](int64_t row, int64_t column) { return g + column * kTile * n + row * kTile; };
+    const auto size = [&](int64_t tile) { return number(std::min(kTile, n - tile * kTile)); };
+    const int64_t tiles = (n + kTile - 1) / kTile;
+    const int stride = number(n);
+    const SingleThread single(n * n * n <= kWorthThreads);
+    for (int64_t k = 0; k < tiles; ++k) {
+        const int order = size(k);
+        int info = 0;
+        {
+            const OperationThreads one(0);
+            dpotrf_("L", &order, block(k, k), &stride, &info, 1);
+        }
+        if (info != 0) return false;
+        const int64_t below = tiles - k - 1;
+        share_out(below, [&](int64_t i) {
+            const int64_t row = k + 1 + i;
+            cblas_dtrsm(CblasColMajor, CblasRight, CblasLower, CblasTrans, CblasNonUnit, size(row), order, 1,
+                        block(k, k), stride, block(row, k), stride);
+        });
+        share_out(below * (below + 1) / 2, [&](int64_t pair) {
+            int64_t i = 0;
+            for (; pair > i; ++i) pair -= i + 1;
+            const int64_t row = k + 1 + i, column = k + 1 + pair;
+            if (row == column)
+                cblas_dsyrk(CblasColMajor, CblasLower, CblasNoTrans, size(row), order, -1, block(row, k),
+                            stride, 1, block(row, row), stride);
+            else
+                cblas_dgemm(CblasColMajor, CblasNoTrans, CblasTrans, size(row), size(column), order, -1,
+                            block(row, k), stride, block(column, k), stride, 1, block(row, column), stride);
+        });
+    }
+    return true;
+}
+
+}  // namespace
+
 bool cholesky(int64_t n, double* g) {
     if (Device* const on = device_for(count_of(1.0 / 3, n, n, n), 2 * moved(g, n * n)))
         return on->cholesky(n, g);
-    take_cores(n * n * n);
-    const int order = number(n);
-    int info = 0;
-    dpotrf_("L", &order, g, &order, &info, 1);
-    return info == 0;
+    return cholesky_here(n, g);
 }
 
 namespace {
@@ -385,17 +453,23 @@ bool solve_shifted(int64_t n, int64_t r, const double* g, double shift, double* 
 bool solve_positive(int64_t n, int64_t r, double* g, double* b) {
     if (Device* const on = device_for_solving(n, r, g, b)) return on->solve_shifted(n, r, g, 0, b);
     if (!cholesky(n, g)) return false;
-    const int order = number(n), columns = number(r);
-    int info = 0;
-    dpotrs_("L", &order, &columns, g, &order, b, &order, &info, 1);
-    return info == 0;
+    constexpr int64_t kColumns = 128;
+    const int order = number(n);
+    std::atomic<bool> solved = true;
+    share_out((r + kColumns - 1) / kColumns, [&](int64_t part) {
+        const int columns = number(std::min(kColumns, r - part * kColumns));
+        int info = 0;
+        dpotrs_("L", &order, &columns, g, &order, b + part * kColumns * n, &order, &info, 1);
+        if (info != 0) solved = false;
+    });
+    return solved;
 }
 
 bool solve_right(int64_t n, int64_t r, float* h, float* x) {
     if (Device* const on = device_for(count_of(1.0 / 3, r, r, r) + count_of(2, n, r, r),
                                       moved(h, r * r) + 2 * moved(x, n * r)))
         return on->solve_right(n, r, h, x);
-    take_cores(n * r * r);
+    const OperationThreads threads(n * r * r);
     const int order = number(r);
     int info = 0;
     spotrf_("L", &order, h, &order, &info, 1);

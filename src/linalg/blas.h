@@ -23,8 +23,15 @@ void multiply(Op op_a, Op op_b, Shape shape, const float* a, const float* b, flo
               float alpha = 1);
 void multiply(Op op_a, Op op_b, Shape shape, const double* a, const double* b, double* c, double beta = 0,
               double alpha = 1);
-// `count` such products, whose operands lie one after the other: a step is a whole matrix, or 0 for one that
-// all have in common. A step of c of 0 sums them: c = sum of op(a) op(b).
+// c (m x n) = op(a) op(b) of parts of larger matrices: the columns of each lie `stride` elements apart. On
+// the CPU alone.
+struct Part {
+    const float* data;
+    int64_t stride;
+};
+void multiply_parts(Op op_a, Op op_b, Shape shape, Part a, Part b, float* c);
+// `count` products as multiply() makes them, whose operands lie one after the other: a step is a whole
+// matrix, or 0 for one that all have in common. A step of c of 0 sums them: c = sum of op(a) op(b).
 struct Steps {
     int64_t count = 1, a = 0, b = 0, c = 0;
 };

@@ -4,7 +4,9 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "linalg/blas.h"
+#include "linalg/blas_threads.h"
 
 namespace refold {
 
@@ -13,6 +15,8 @@ using blas::Op;
 
 // Sums this many rows in float32; adding such a sum in float64 costs as much as 250 rows.
 static constexpr int64_t kRows = 1024;
+// Threads share out tiles of so many inputs and outputs, which are the same for any number of threads.
+static constexpr int64_t kTile = 192;
 
 ProductSums::ProductSums(int64_t inputs, int64_t outputs)
     : inputs_(inputs),
@@ -43,18 +47,36 @@ void ProductSums::add(int64_t rows, const float* x, const float* y) {
 }
 
 bool ProductSums::add_here(int64_t rows, const float* x, const float* y) {
-    bool finite = true;
-    const auto add = [&](int64_t n, const float* other, std::vector<double>& sums) {
-        if (n == 0) return;
-        std::vector<float> products(sums.size());
-        blas::multiply(Op::plain, Op::transposed, {inputs_, n, rows}, x, other, products.data());
-        for (size_t i = 0; i < sums.size(); ++i) {
-            sums[i] += static_cast<double>(products[i]);
-            finite &= std::isfinite(sums[i]);
-        }
+    struct Tile {
+        bool of_gram;
+        int64_t input, other;  // the first of each
     };
-    add(inputs_, x, sums_.gram);
-    add(outputs_, y, sums_.cross);
+    std::vector<Tile> tiles;
+    for (int64_t i = 0; i < inputs_; i += kTile) {
+        for (int64_t j = 0; j <= i; j += kTile) tiles.push_back({true, i, j});
+        for (int64_t o = 0; o < outputs_; o += kTile) tiles.push_back({false, i, o});
+    }
+    std::atomic<bool> finite = true;
+    blas::share_out(static_cast<int64_t>(tiles.size()), [&](int64_t t) {
+        const auto [of_gram, input, other] = tiles[static_cast<size_t>(t)];
+        const int64_t width = of_gram ? inputs_ : outputs_, m = std::min(kTile, inputs_ - input),
+                      n = std::min(kTile, width - other);
+        std::vector<float> products(static_cast<size_t>(m * n));
+        blas::multiply_parts(Op::plain, Op::transposed, {m, n, rows}, {x + input, inputs_},
+                             {(of_gram ? x : y) + other, width}, products.data());
+        std::vector<double>& sums = of_gram ? sums_.gram : sums_.cross;
+        bool all = true;
+        for (int64_t j = 0; j < n; ++j) {
+            for (int64_t i = 0; i < m; ++i) {
+                double& sum = sums[static_cast<size_t>((other + j) * inputs_ + input + i)];
+                sum += static_cast<double>(products[static_cast<size_t>(j * m + i)]);
+                all &= std::isfinite(sum);
+                if (of_gram && input != other)
+                    sums[static_cast<size_t>((input + i) * inputs_ + other + j)] = sum;
+            }
+        }
+        if (!all) finite = false;
+    });
     return finite;
 }
 

@@ -5,10 +5,12 @@
 
 #include <numeric>
 
+#include "calibrate/aligned_streams.h"
 #include "calibrate/residual_stream.h"
 #include "core/error_of.h"
 #include "engine/compare.h"
 #include "engine/expression_models.h"
+#include "model/quantized.h"
 
 namespace refold {
 namespace {
@@ -211,6 +213,65 @@ TEST(ResidualStream, PassesShowTheirLastLayer) {
             }
         }
         stream.advance(model, last);
+    }
+}
+
+// The FFN is run from the stream after the attention, as long as that is the same.
+TEST(AlignedStreams, EveryVisitSeesThePresentModel) {
+    Calibration text;
+    text.options.length = kLength;
+    text.fit = kSequences;
+    const std::vector<Tap> of_ffn = {Tap::ffn_input, Tap::ffn_inner, Tap::ffn_output};
+    for (const auto& [name, model, input] : models()) {
+        AlignedStreams streams(model, model, text, 1);
+        const auto check = [&](const Model& present, size_t layer, const std::vector<Tap>& taps,
+                               AlignedStreams::Extent extent) {
+            size_t seen = 0;
+            streams.visit(
+                present, layer, {Tap::ffn_output}, taps,
+                [&](const AlignedStreams::Rows& rows) {
+                    SCOPED_TRACE(name + ", layer " + std::to_string(layer));
+                    const auto& tokens = kSequences[rows.sequence];
+                    const auto expected = reference::run(present, {tokens, {}, {}}).taps;
+                    for (const Tap tap : taps) {
+                        const auto found = expected.find({layer, tap});
+                        const auto got = rows.modified.tapped(tap);
+                        ASSERT_EQ(got.empty(), found == expected.end()) << tap_name(tap);
+                        if (got.empty()) continue;
+                        EXPECT_LE(scaled_difference(got, reference::flat(found->second)), kTolerance)
+                            << tap_name(tap);
+                    }
+                    if (extent == AlignedStreams::Extent::whole) {
+                        EXPECT_LE(
+                            scaled_difference(rows.modified.out, expected_before(present, layer + 1, tokens)),
+                            kTolerance);
+                    }
+                    EXPECT_EQ(rows.original.out.empty(), extent == AlignedStreams::Extent::model_taps);
+                    if (!rows.original.out.empty()) {
+                        EXPECT_LE(
+                            scaled_difference(rows.original.out, expected_before(model, layer + 1, tokens)),
+                            kTolerance);
+                    }
+                    ++seen;
+                },
+                extent);
+            EXPECT_EQ(seen, kSequences.size());
+        };
+        Model present = model;
+        for (size_t layer = 0; layer < model.topology.layers.size(); ++layer) {
+            check(present, layer, of_ffn, AlignedStreams::Extent::model_taps);
+            // The attention is rounded, then the FFN.
+            for (const Slot slot : {Slot::attn_o, Slot::ffn_down}) {
+                const auto found = present.topology.layers[layer].find(slot);
+                if (found == present.topology.layers[layer].end()) continue;
+                for (const std::string& tensor : tensors_of(found->second))
+                    present.tensors[tensor] = nearest_tensor(present, tensor, DType::BF16, {});
+                check(present, layer, of_ffn, AlignedStreams::Extent::model_taps);
+                check(present, layer, {Tap::ffn_output}, AlignedStreams::Extent::whole);
+            }
+            check(present, layer, {Tap::layer_input}, AlignedStreams::Extent::taps);
+            streams.advance(present, layer);
+        }
     }
 }
 

@@ -5,11 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "linalg/blas_threads.h"
 #include "linalg/compare.h"
 #include "linalg/reduced_rank.h"
-
-extern "C" int openblas_get_num_threads(void) __attribute__((weak));
 
 namespace refold {
 namespace {
@@ -318,22 +315,6 @@ TEST(LeastSquares, SomeInputsAlone) {
     const std::vector<float> prior = random_values(6, 3);
     EXPECT_LE(relative_difference(picked.solve(0.1, prior), expected.solve(0.1, prior)), 1e-6);
     EXPECT_NEAR(picked.error(prior), expected.error(prior), 1e-5);
-}
-
-TEST(BlasThreads, OneWhileSeveralCall) {
-    if (openblas_get_num_threads == nullptr) GTEST_SKIP() << "not OpenBLAS";
-    const int before = openblas_get_num_threads();
-    blas::set_threads(2);
-    {
-        const blas::SingleThread single(true);
-        EXPECT_EQ(openblas_get_num_threads(), 1);
-    }
-    EXPECT_EQ(openblas_get_num_threads(), 2);
-    {
-        const blas::SingleThread single(false);
-        EXPECT_EQ(openblas_get_num_threads(), 2);
-    }
-    blas::set_threads(before);
 }
 
 }  // namespace

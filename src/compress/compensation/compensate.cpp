@@ -220,7 +220,7 @@ private:
                 problem.add(rows.held_out, rows.tokens, rows.modified.tapped(placement_.input), target,
                             average_of(rows));
             },
-            half);
+            half ? AlignedStreams::Extent::taps : AlignedStreams::Extent::whole);
         problem.sum_over_processes();
         if (placement_.before_output) {
             auto output = materialize(model_, model_.topology.at(p, Slot::attn_o), Slot::attn_o, p);

@@ -44,7 +44,7 @@ WantedMap WantedMaps::at(const Model& model, size_t layer, Tap tap, const std::v
             (seen.held_out ? equations.held_out : equations.fit)
                 .add(seen.tokens, seen.modified.tapped(tap).data(), y.data());
         },
-        true);
+        both_ ? AlignedStreams::Extent::taps : AlignedStreams::Extent::model_taps);
     equations.fit.sum_over_processes();
     equations.held_out.sum_over_processes();
     if (both_) {

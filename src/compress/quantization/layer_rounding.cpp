@@ -16,8 +16,8 @@ using Doubles = std::vector<double>;
 
 constexpr UnquantizedGrams::Place kHead = {kWholeModel, Tap::layer_input};
 
-constexpr Computation kTable{"quantize table", 3}, kInputMatrices{"quantize matrices", 1},
-    kOutput{"quantize output map", 2}, kGain{"quantize gain", 1};
+constexpr Computation kTable{"quantize table", 4}, kInputMatrices{"quantize matrices", 2},
+    kOutput{"quantize output map", 3}, kGain{"quantize gain", 1};
 
 UnquantizedGrams::Place place_of(const InputUse& use) { return {use.layer, *input_tap(use.slot)}; }
 
@@ -226,7 +226,7 @@ LeastSquares LayerRounding::inputs_at(Place place) {
             if (!sums) sums.emplace(static_cast<int64_t>(rows.size()) / seen.tokens, 0);
             sums->add(seen.tokens, rows.data(), nullptr);
         },
-        true);
+        AlignedStreams::Extent::model_taps);
     sums->sum_over_processes();
     return std::move(*sums);
 }

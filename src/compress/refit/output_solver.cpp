@@ -75,13 +75,14 @@ AlignedStreams& OutputSolver::streams(const Model& model) {
 }
 
 void OutputSolver::visit(const Model& model, size_t layer, const std::vector<Tap>& taps,
-                         const std::function<void(const AlignedStreams::Rows&)>& see, bool only_taps) {
+                         const std::function<void(const AlignedStreams::Rows&)>& see,
+                         AlignedStreams::Extent extent) {
     // The same taps for all visits of the layer, as AlignedStreams wants.
     std::vector<Tap> of_original = of_original_;
     of_original.push_back(Tap::ffn_output);
     for (const OutputMap& m : kOutputMaps)
         if (model.topology.has(layer, m.post_norm)) of_original.push_back(m.projected);
-    streams(model).visit(model, layer, of_original, taps, see, only_taps);
+    streams(model).visit(model, layer, of_original, taps, see, extent);
 }
 
 void OutputSolver::visit_output(const Model& model, size_t layer, const OutputMap& module,
@@ -93,8 +94,9 @@ void OutputSolver::visit_output(const Model& model, size_t layer, const OutputMa
         taps.push_back(tap);
     if (module.matrix == Slot::attn_o && model.topology.has(layer, Slot::attn_comp_norm))
         taps.push_back(Tap::attn_input);
+    const auto extent = half ? AlignedStreams::Extent::taps : AlignedStreams::Extent::whole;
     const auto reader = reader_over_a_gap(step_.original, model, layer, module);
-    if (!reader) return visit(model, layer, taps, see, half);
+    if (!reader) return visit(model, layer, taps, see, extent);
     const auto goals = streams(model).original_before(reader->layer, reader->ffn);
     visit(
         model, layer, taps,
@@ -102,7 +104,7 @@ void OutputSolver::visit_output(const Model& model, size_t layer, const OutputMa
             rows.goal = goals[rows.sequence];
             see(rows);
         },
-        half);
+        extent);
 }
 
 bool OutputSolver::leads_over_a_gap(const Model& model, size_t layer, const OutputMap& module) const {
@@ -164,12 +166,15 @@ Arrays OutputSolver::rounded(Solution solution, const FreeMap& map, DType type, 
     std::vector<float>& values = solution.map.weights;
     if (!is_float(type)) {
         const RoundingInputs inputs{solution.all.gram(), solution.all.inputs(), map.inputs};
-        Rounded best = gptq_rounded(values, inputs, type),
-                of_prior = gptq_rounded(solution.prior, inputs, type);
+        Rounded best = gptq_rounded(values, inputs, type);
         double error = solution.held_out.error(best.values);
-        if (const double other = solution.held_out.error(of_prior.values); other < error) {
-            best = std::move(of_prior);
-            error = other;
+        // Rounding makes no map better.
+        if (solution.map.error_before < error) {
+            Rounded of_prior = gptq_rounded(solution.prior, inputs, type);
+            if (const double other = solution.held_out.error(of_prior.values); other < error) {
+                best = std::move(of_prior);
+                error = other;
+            }
         }
         values = std::move(best.values);
         weights.type = type;

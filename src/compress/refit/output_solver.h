@@ -32,9 +32,9 @@ public:
         : step_(step), ridge_(ridge), of_original_(std::move(of_original)) {}
 
     // Runs `layer` of the original and of the present model over the calibration text with the taps of the
-    // present model that `see` needs. `only_taps`: as AlignedStreams::visit.
+    // present model that `see` needs.
     void visit(const Model& model, size_t layer, const std::vector<Tap>& taps,
-               const std::function<void(const AlignedStreams::Rows&)>& see, bool only_taps);
+               const std::function<void(const AlignedStreams::Rows&)>& see, AlignedStreams::Extent extent);
     // The same with the taps that the equations of a module's output map need. The stream after the module is
     // to be the original's where the present model's next module reads it. Where modules between are left
     // out, that is further on (Rows::goal), as in ReplaceMe (Shopkhoev et al. 2025).

@@ -34,6 +34,7 @@ Rounded gptq_rounded(std::span<const float> weights, const RoundingInputs& input
 
 // W rounded to nearest with ggml's search for scales, weighted by the mean squares of the inputs (llama.cpp's
 // importance matrix) unless these are empty.
-Rounded nearest_rounded(std::span<const float> weights, const RoundingInputs& inputs, DType type);
+Rounded nearest_rounded(std::span<const float> weights, const RoundingInputs& inputs, DType type,
+                        int threads = 1);
 
 }  // namespace refold

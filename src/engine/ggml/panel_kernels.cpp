@@ -5,8 +5,8 @@
 // One thread; the caller splits panels.
 //
 // The micro-kernel keeps the sums of T tokens x P panels in registers over all columns: a vector of weights
-// is loaded once and meets T broadcast inputs. Tiles of tokens are the outer loop, panels the inner one: the
-// matrices are small, and from the second tile on a thread's panels come from its cache.
+// is loaded once and meets T broadcast inputs. As many panels as a core's own cache holds meet all tiles of
+// tokens before the next panels are read.
 #include "engine/ggml/panel_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -116,18 +116,24 @@ static void MultiplyTokens(const PanelProduct& m, int64_t& token) {
 }
 
 template <class Type>
-static void MultiplyOfType(const PanelProduct& m) {
-    int64_t token = 0;
-    if constexpr (kTokens >= 8) MultiplyTokens<Type, 8>(m, token);
-    if constexpr (kTokens >= 6) {
-        MultiplyTokens<Type, 6>(m, token);
-        MultiplyTokens<Type, 4>(m, token);
+static void MultiplyOfType(const PanelProduct& all) {
+    constexpr int64_t kCachedBytes = 256 * 1024;
+    const int64_t panels = std::max<int64_t>(4, kCachedBytes / static_cast<int64_t>(all.panel_bytes) / 4 * 4);
+    PanelProduct m = all;
+    for (int64_t first = all.range.first; first < all.range.last; first += panels) {
+        m.range = {first, std::min(first + panels, all.range.last)};
+        int64_t token = 0;
+        if constexpr (kTokens >= 8) MultiplyTokens<Type, 8>(m, token);
+        if constexpr (kTokens >= 6) {
+            MultiplyTokens<Type, 6>(m, token);
+            MultiplyTokens<Type, 4>(m, token);
+        }
+        if constexpr (kTokens >= 3) {
+            MultiplyTokens<Type, 3>(m, token);
+            MultiplyTokens<Type, 2>(m, token);
+        }
+        MultiplyTokens<Type, 1>(m, token);
     }
-    if constexpr (kTokens >= 3) {
-        MultiplyTokens<Type, 3>(m, token);
-        MultiplyTokens<Type, 2>(m, token);
-    }
-    MultiplyTokens<Type, 1>(m, token);
 }
 
 static void MultiplyPanels(PanelType type, const PanelProduct& m) {

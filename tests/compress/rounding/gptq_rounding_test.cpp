@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/parallel.h"
 #include "linalg/compare.h"
 #include "linalg/least_squares.h"
 
@@ -76,6 +77,31 @@ TEST(GptqRounding, ErrsLessThanTheNearestValues) {
         const Rounded rounded = gptq_rounded(weights, {sums.gram(), kInputs, kRounded}, type);
         EXPECT_LT(sums.error(rounded.values), 0.3 * sums.error(nearest(weights, type))) << name(type);
         EXPECT_EQ(first_columns(rounded.values), unpacked(rounded, type)) << name(type);
+    }
+}
+
+// The same bits for any number of threads, and for rows alone.
+TEST(GptqRounding, RowsAreRoundedByThemselves) {
+    const auto x = correlated_rows();
+    const LeastSquares sums = sums_of(x, random_values(kInputs * kOutputs, 4));
+    constexpr size_t kMany = 200;
+    const auto weights = random_values(kInputs * kMany, 9);
+    for (const DType type : {DType::Q4_0, DType::Q4_K}) {
+        // Rows of 96 are folded by 8 for blocks of 256.
+        const auto some = static_cast<size_t>(fold(type, kRounded));
+        const RoundingInputs inputs{sums.gram(), kInputs, kRounded};
+        std::vector<Rounded> by_threads;
+        for (const int threads : {1, 3}) {
+            set_default_threads(threads);
+            by_threads.push_back(gptq_rounded(weights, inputs, type));
+        }
+        set_default_threads(0);
+        EXPECT_EQ(by_threads[0].packed, by_threads[1].packed) << name(type);
+        EXPECT_EQ(by_threads[0].values, by_threads[1].values) << name(type);
+        const Rounded last = gptq_rounded(std::span(weights).last(some * kInputs), inputs, type);
+        EXPECT_LE(relative_difference(last.values, std::span(by_threads[0].values).last(some * kInputs)),
+                  1e-3)
+            << name(type);
     }
 }
 
